@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Acquire takes a free mutex in one round trip, and comes to stand in line in one. A claim whose turn has come is told,
-// and takes one more to confirm.
+// Acquire makes a claim. A free mutex takes one round trip, and so does entering the queue. A claim that is promoted is
+// notified, and takes one more round trip to confirm.
 func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := s.checkClaim(c); err != nil {
 		return driver.Grant{}, err
@@ -24,14 +24,18 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return driver.Grant{}, err
 	}
 	g, err := s.acquireClaim(ctx, c)
+	// The caller takes this claim for refused. But a request that had no reply may still arrive and make it, and a
+	// script that is denied a command has done all that it does before that command. So the claim is released, which
+	// also leaves a tombstone for the late request.
 	if driverutil.IsFinal(err) && s.isInFlight(c.ID) || errors.Is(err, driver.ErrDenied) {
-		// A request that had no answer may yet make the claim, and a script that is denied a command has run as far as
-		// that.
-		_ = s.Release(ctx, c, "") // its client thinks it refused
+		_ = s.Release(ctx, c, "")
 	}
 	return g, err
 }
 
+// acquireClaim chooses the script. acquire.lua decides for a plain mutex on which no claim waits, which is the usual
+// case and the cheapest. All other claims need acquire_queued.lua, and acquire.lua replies replyUseQueue if it finds
+// that.
 func (s *store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if s.opts.Layout == LayoutPlain && (c.Fair || c.Kind != driver.KindMutex) {
 		a := s.newAcquireLoop(c)
@@ -53,7 +57,7 @@ func (s *store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant,
 	return a.waitOutsideQueue(ctx, held)
 }
 
-// tryArgs are the arguments of try.
+// tryArgs returns the arguments of acquire.lua.
 func tryArgs(c *driver.Claim) [6]string {
 	return [6]string{c.ID, strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c),
 		retentionMillis}
@@ -61,6 +65,7 @@ func tryArgs(c *driver.Claim) [6]string {
 
 var retentionMillis = strconv.FormatInt(retention.Milliseconds(), 10)
 
+// detachedFlag returns the flags with which a claim is made: detached claims get their flag at once.
 func detachedFlag(c *driver.Claim) string {
 	if c.Detached {
 		return flagDetached
@@ -68,7 +73,8 @@ func detachedFlag(c *driver.Claim) string {
 	return ""
 }
 
-// acquireLoop is one Acquire under way.
+// acquireLoop is one call of Acquire. It repeats requests that fail, and runs the script again whenever the claim may
+// have a better chance.
 type acquireLoop struct {
 	retryLoop
 	claim driver.Claim
@@ -80,12 +86,12 @@ func (s *store) newAcquireLoop(c driver.Claim) acquireLoop {
 	return a
 }
 
-// refusal is the answer to a claim that was not granted.
+// refusal is the reply to a claim that was not granted.
 type refusal struct {
 	code      int64
-	remaining time.Duration // until the holder would have fallen silent; less than 0: not known
-	place     int64         // in line, or how many stand there
-	rollCall  bool          // all in line are asked to show themselves
+	remaining time.Duration // until the first holder expires if it does not renew; less than 0: unknown
+	place     int64         // of the claim in the queue, from 1; or how many claims wait, if it is not in the queue
+	rollCall  bool          // all waiting claims are asked to show that they are alive
 	holders   []driver.ClaimInfo
 }
 
@@ -97,7 +103,7 @@ func (r *refusal) heldError() error {
 	return &driver.HeldError{Holders: r.holders, Waiting: waiting}
 }
 
-// runStep makes one step and reads its answer: a grant, a refusal, or an error.
+// runStep runs one of the acquire scripts and reads its reply: a grant, a refusal, or an error.
 func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 	args []string) (g driver.Grant, r *refusal, err error) {
 	m, at, err := a.run(ctx, st, keys, args)
@@ -134,13 +140,13 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 	return g, nil, corruptReply(a.claim.Name)
 }
 
-// tryAcquire makes the step of a claim that stands in no line.
+// tryAcquire runs acquire.lua, which never enters the queue.
 func (a *acquireLoop) tryAcquire(ctx context.Context, lock string) (driver.Grant, *refusal, error) {
 	args := tryArgs(&a.claim)
 	return a.runStep(ctx, a.store.scripts.acquire, a.store.tryKeys(lock), args[:])
 }
 
-// tryKeys are the keys that such a step works on.
+// tryKeys returns the keys of acquire.lua: the lock, its record, and in Redisson's layout the token.
 func (s *store) tryKeys(lock string) []string {
 	if s.scripts.tokenKey == nil {
 		return []string{lock, s.scripts.recordKey(lock)}
@@ -148,7 +154,9 @@ func (s *store) tryKeys(lock string) []string {
 	return []string{lock, s.scripts.recordKey(lock), s.scripts.tokenKey(lock)}
 }
 
-// readGrant is the grant of an answer that is a token.
+// readGrant makes a grant from a reply that is a token. Since is the start of the request, which is before the server
+// started the TTL: so the client stops trusting the grant before the server expires it.
+// A token must fit in 53 bits, since Lua's numbers are floating-point numbers, which are exact up to that.
 func (a *acquireLoop) readGrant(answer rueidis.RedisMessage,
 	at driver.Instant) (g driver.Grant, r *refusal, err error) {
 	token := readNumber(answer)
@@ -156,6 +164,7 @@ func (a *acquireLoop) readGrant(answer rueidis.RedisMessage,
 		return g, nil, fmt.Errorf("%w: the token of %q would be %d; its record was damaged", driver.ErrCorrupt,
 			a.claim.Name, token)
 	}
+	// It is set only once, since many goroutines read it: a write would invalidate it in the caches of all cores.
 	if !a.store.hasGranted.Load() {
 		a.store.hasGranted.Store(true)
 	}
@@ -163,7 +172,8 @@ func (a *acquireLoop) readGrant(answer rueidis.RedisMessage,
 		Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
 }
 
-// enterQueue makes the step of a claim on a lock with a line.
+// enterQueue runs acquire_queued.lua, which grants the claim, confirms its promotion, lets it enter the queue, or refuses
+// it. For a claim in the queue this also shows that it is alive. Only a fair or shared claim that may wait enters.
 func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.Grant, *refusal, error) {
 	c, queue := &a.claim, "0"
 	if c.Wait && (c.Fair || c.Kind != driver.KindMutex) {
@@ -175,34 +185,41 @@ func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.G
 			strconv.FormatInt(c.TTL.Milliseconds(), 10), c.Owner, c.Meta, detachedFlag(c), queue, a.store.session))
 }
 
-// queueArgs is room for the arguments of a step on a line, on the stack of its caller.
+// queueArgs has room for the arguments of a script on a lock with a queue. It is an array on the caller's stack, since
+// these scripts run often.
 type queueArgs [15]string
 
-// fill gives the arguments that all such steps begin with (see head.lua), and then mine.
+// fill returns the arguments that all these scripts begin with (see shared/state.lua), and mine after them.
 func (a *queueArgs) fill(s *store, mine ...string) []string {
 	a[0], a[1], a[2], a[3], a[4] = s.publishCommand(), queueRetentionMillis, s.window.Load().text, maxHoldersText, s.maxWaitersText
 	return a[:5+copy(a[5:], mine)]
 }
 
 var (
+	// How long the keys of a lock with a queue are kept. It is longer than retention by the maximum TTL, because the
+	// claims and holders, which are kept for a day less than the record, must outlive every claim in them.
 	queueRetentionMillis = strconv.FormatInt((retention + driver.MaxTTL).Milliseconds(), 10)
 	maxHoldersText       = strconv.Itoa(driver.MaxHolders)
 )
 
-// waitInQueue makes a claim on a lock with a line. If it may wait it stands there, and gives a sign of life from time
-// to time.
+// waitInQueue makes a claim on a lock with a queue. A fair or shared claim that may wait enters the queue, and then
+// repeats the script now and then to show that it is alive. A plain mutex claim never enters it: it is granted if the
+// lock is free and nobody waits, and else waits outside of the queue.
 //
-// It can be called as soon as it stands there, before it knows that it does: so it sits down first where this client
-// listens already, and looks again where it begins to listen only then.
+// A claim can be promoted as soon as it is in the queue, even before its client has the reply. If the notice came before
+// the subscription, it would be lost, and the claim would lose its turn at the end of the confirm window. So if this
+// client listens to the lock already, the claim subscribes before it enters. If not, it enters first, then listens, and
+// repeats the script once it listens: that finds whatever happened in between. Only the first waiting claim of a client
+// on a lock pays for the additional request.
 func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 	keys := a.store.keys.allKeys(a.claim.Name)
-	var seat *subscription
+	var sub *subscription
 	if a.claim.Wait {
-		if seat = a.store.subscribeIfListening(keys[0], a.claim.ID); seat != nil {
-			defer seat.unsubscribe()
+		if sub = a.store.subscribeIfListening(keys[0], a.claim.ID); sub != nil {
+			defer sub.unsubscribe()
 		}
 	}
-	behind := 0 // how often in a row it was the next behind a foreign holder
+	behind := 0 // how often in a row it was the first in the queue behind a foreign holder
 	for first := true; ; {
 		g, r, err := a.enterQueue(ctx, &keys)
 		switch {
@@ -215,38 +232,46 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 		case r.code == replyHeld:
 			return a.waitOutsideQueue(ctx, r)
 		}
-		if seat == nil {
+		if sub == nil {
 			var live bool
-			if seat, live = a.store.subscribeToLock(keys[0], a.claim.ID, true); seat == nil {
+			if sub, live = a.store.subscribeToLock(keys[0], a.claim.ID, true); sub == nil {
 				return g, driver.ErrClosed
 			}
-			defer seat.unsubscribe()
+			defer sub.unsubscribe()
 			if !live {
-				if _, err := a.waitForNotice(ctx, seat, a.store.listenTimeout()); err != nil {
+				if _, err := a.waitForNotice(ctx, sub, a.store.listenTimeout()); err != nil {
 					return g, a.addHolders(ctx, r, err)
 				}
 			}
 			continue
 		}
 		wait := a.delayInQueue(r, first)
+		// Foreign clients send no notice when they release, so the first in the queue has to poll. Those behind it are
+		// promoted or notified by our own scripts.
 		if r.place <= 1 && heldByForeign(r) {
 			wait = min(wait, a.delayOutsideQueue(r, behind))
 			behind++
 		} else {
 			behind = 0
 		}
-		told, err := a.waitForNotice(ctx, seat, wait)
+		notified, err := a.waitForNotice(ctx, sub, wait)
 		if err != nil {
 			return g, a.addHolders(ctx, r, err)
 		}
-		first = first && told
+		first = first && notified
 	}
 }
 
-// delayInQueue is when a claim in line comes again if it is not told to: in time to be seen as alive, when the holder
-// may have fallen silent if it is the next, and now and then to find out whether those ahead are dead. The further
-// behind, the more seldom, so that a long line costs little more than a short one; but once soon after it came, since
-// until then nobody tells it that it is the next (SOON in head.lua).
+// delayInQueue returns when a waiting claim runs its script again if no notice comes:
+//   - within a third of its TTL, to show that it is alive: a waiting claim that sends nothing for its TTL is removed;
+//   - if it is the next, or during a roll call, just after the holder may have expired, since then nobody may be left to
+//     notify it;
+//   - else after half a second per place, to find out whether those ahead of it are dead. The further behind, the less
+//     often, so that a long queue costs little more than a short one.
+//
+// The first time it comes within a second: a script promises to notify the next claim only if that has been in the
+// queue for SOON (shared/state.lua). The delay is random within a quarter, so that many claims do not come at the same
+// time.
 func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
 	d := max(time.Second, time.Duration(r.place)*500*time.Millisecond)
 	if first {
@@ -260,25 +285,26 @@ func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
 	return d
 }
 
-// waitOutsideQueue waits outside of the line: it writes nothing, and tries again when it is told that the lock is free,
-// when the holder's TTL is over, and now and then.
+// waitOutsideQueue waits without a place in the queue, for a plain mutex claim, and writes nothing. It tries again when
+// it is notified that the lock is free, when the holder's TTL has expired, and now and then. If claims wait in the queue
+// by then, acquire.lua leaves the decision to acquire_queued.lua, which refuses this claim: it must not overtake them.
 func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g driver.Grant, err error) {
 	keys := a.store.keys.allKeys(a.claim.Name)
-	seat, live := a.store.subscribeToLock(keys[0], a.claim.ID, false)
-	if seat == nil {
+	sub, live := a.store.subscribeToLock(keys[0], a.claim.ID, false)
+	if sub == nil {
 		return g, driver.ErrClosed
 	}
-	defer seat.unsubscribe()
+	defer sub.unsubscribe()
 	for n := 0; ; n++ {
 		wait := a.delayOutsideQueue(r, n)
 		if n == 0 && !live {
 			wait = a.store.listenTimeout()
 		}
-		told, err := a.waitForNotice(ctx, seat, wait)
+		notified, err := a.waitForNotice(ctx, sub, wait)
 		if err != nil {
 			return g, a.addHolders(ctx, r, err)
 		}
-		if told {
+		if notified {
 			n = 0
 		}
 		last := r
@@ -295,17 +321,19 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 	}
 }
 
-// heldByForeign reports whether another kind of client holds the lock, which tells nothing when it leaves.
+// heldByForeign reports whether another kind of client holds the lock. Such a client sends no notice when it releases.
 func heldByForeign(r *refusal) bool { return len(r.holders) == 1 && r.holders[0].Foreign }
 
-// delayOutsideQueue is when a claim outside of the line tries again if it is told nothing, and the first in line behind
-// a foreign holder, which is looked at more often.
+// delayOutsideQueue returns when a claim outside of the queue tries again if no notice comes. n is how often it has
+// tried in a row without one. It also serves the first in the queue behind a foreign holder, which is polled more
+// often, since only polling finds its release. The delay is random, so that clients do not poll in step, and ends just
+// after the holder's key expires, because an expiry sends no notice either.
 func (a *acquireLoop) delayOutsideQueue(r *refusal, n int) time.Duration {
-	most := 2 * time.Second
+	maxDelay := 2 * time.Second
 	if heldByForeign(r) {
-		most = 100 * time.Millisecond
+		maxDelay = 100 * time.Millisecond
 	}
-	d := min(10*time.Millisecond<<min(n, 10), most)
+	d := min(10*time.Millisecond<<min(n, 10), maxDelay)
 	d = d/2 + rand.N(d/2)
 	if r.remaining >= 0 {
 		d = min(d, r.remaining+time.Millisecond+rand.N(4*time.Millisecond))
@@ -313,17 +341,20 @@ func (a *acquireLoop) delayOutsideQueue(r *refusal, n int) time.Duration {
 	return d
 }
 
-// waitForNotice waits until the seat is told something, also that its hub listens now, or d has passed.
-func (a *acquireLoop) waitForNotice(ctx context.Context, seat *subscription, d time.Duration) (told bool, err error) {
+// waitForNotice waits until the subscription is notified, which also happens when its hub begins to listen, or until d
+// has passed.
+func (a *acquireLoop) waitForNotice(ctx context.Context, sub *subscription,
+	d time.Duration) (notified bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
 		select {
-		case w := <-seat.notices:
+		case w := <-sub.notices:
 			if w == 0 {
 				return true, nil
 			}
-			// it is the next after one that was called, and has to be seen as alive till then
+			// The claim ahead was just promoted. If that is dead, its confirm window ends at this time, and a request
+			// from this claim is what finds it out. Until then it must not look dead.
 			timer.Reset(min(w, a.claim.TTL/3))
 		case <-timer.C:
 			return false, nil
@@ -335,7 +366,7 @@ func (a *acquireLoop) waitForNotice(ctx context.Context, seat *subscription, d t
 	}
 }
 
-// addHolders gives the error of a wait its final form: a caller whose context has ended is told for whom it waited.
+// addHolders adds the holders to the error of a caller whose context has ended, so that it learns for whom it waited.
 func (a *acquireLoop) addHolders(ctx context.Context, r *refusal, err error) error {
 	if ctx.Err() != nil && r != nil && len(r.holders) > 0 && !errors.Is(err, driver.ErrClosed) &&
 		errors.Is(err, ctx.Err()) {
@@ -344,8 +375,12 @@ func (a *acquireLoop) addHolders(ctx context.Context, r *refusal, err error) err
 	return err
 }
 
-// waitForReplicas makes sure that a grant has reached as many replicas as the user wants, and gives it up if it has
-// not.
+// waitForReplicas makes sure that a grant has reached as many replicas as the user wants, and releases it if not.
+//
+// WAIT counts the replicas that have the writes of its own connection (redis.io: "WAIT"), and the grant may have been
+// written by another one. So the grant is renewed on the connection that then waits. That is a write, and its reply
+// shows whether the server still has the grant: after a failover WAIT would succeed on a new primary that never had it.
+// Even then a failover may promote a replica that is behind, so this lowers the risk and does not remove it.
 func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 	if s.opts.Replicas == 0 {
 		return nil
@@ -353,16 +388,16 @@ func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 	st, keys, args := s.renewScriptFor(g)
 	type reach struct {
 		replicas int64
-		stands   bool
+		isHeld   bool
 	}
-	// WAIT speaks of what its own connection has written. So the grant is renewed on the same one: that writes, and
-	// shows that it stands there, which is not said where another server has just taken over. A server may hang at
-	// that.
+	// WAIT has a time limit of its own. The context is for a server that hangs and keeps no limit.
 	within, cancel := context.WithTimeout(ctx, s.opts.ReplicaTimeout+time.Second)
 	defer cancel()
 	got, err := runAsync(within, s, func() (got reach, err error) {
 		err = s.client.Dedicated(func(d rueidis.DedicatedClient) error {
 			rs := d.DoMulti(within,
+				// EVAL with the text, and not EVALSHA: nothing has to be repeated here if the server does not know the
+				// script.
 				d.B().Eval().Script(st.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(),
 				d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
 			m, err := rs[0].ToMessage()
@@ -372,18 +407,21 @@ func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 			if a, ok := readArray(m, 1); ok {
 				m = a[0]
 			}
-			got.stands = readNumber(m) > 0
+			got.isHeld = readNumber(m) > 0
 			got.replicas, err = rs[1].AsInt64()
 			return err
 		})
 		return got, err
 	})
 	switch {
-	case err == nil && got.stands && got.replicas >= int64(s.opts.Replicas):
+	case err == nil && got.isHeld && got.replicas >= int64(s.opts.Replicas):
 		return nil
+	// The caller's cleanup releases the claim: it knows that the outcome is unknown.
 	case ctx.Err() != nil:
 		return uncertainError(ctx.Err())
 	}
+	// It is not certain that enough replicas have the grant. The claim must not stay behind, since its caller gets an
+	// error.
 	bounded, done := context.WithTimeout(ctx, time.Second)
 	defer done()
 	if rerr := s.Release(bounded, g.Claim, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
@@ -392,7 +430,7 @@ func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explainError(err))
-	case !got.stands:
+	case !got.isHeld:
 		return errors.New("the grant does not stand any more: another server may have taken over before it reached the replicas")
 	}
 	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got.replicas, s.opts.Replicas)

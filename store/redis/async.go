@@ -9,18 +9,20 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The client returns promptly when a context ends, but for one case: while it connects it waits for that. A call must
-// not; so where a connection may have to be made, the request goes on beside the call. That is so for a client of the
-// user's, for a Cluster, whose nodes are connected to when first needed, and after anything went wrong.
+// rueidis returns promptly when a context ends, except while it connects: then a call waits until the connection is
+// made or has failed. A caller of this package must not wait for that. So if a connection may have to be made, the
+// request runs in a goroutine of its own, and the call returns when its context ends. That is the case for a client of
+// the user's, for a Cluster, whose nodes are connected when first needed, and after a request that was not answered.
 
-// runScript runs a step once; see step.do.
+// runScript runs a script once; see script.eval. It does not retry: retryLoop does that, and Renew's caller.
 func (s *store) runScript(ctx context.Context, st *script, keys, args []string) (rueidis.RedisMessage, error) {
 	if s.isConnected() {
 		m, err := st.eval(ctx, s.client, keys, args)
 		s.trackLink(err)
 		return m, err
 	}
-	// The caller's lists may stand on its stack, and the request may outlive the call.
+	// The caller may keep the lists on its stack and use them again (see queueArgs), and the request may outlive the
+	// call.
 	itsKeys, itsArgs := append([]string(nil), keys...), append([]string(nil), args...)
 	return runAsync(ctx, s, func() (rueidis.RedisMessage, error) {
 		m, err := st.eval(ctx, s.client, itsKeys, itsArgs)
@@ -29,11 +31,14 @@ func (s *store) runScript(ctx context.Context, st *script, keys, args []string) 
 	})
 }
 
+// isConnected reports whether a request needs no new connection, as far as is known. If that is wrong, one call may
+// return late; the next one knows better.
 func (s *store) isConnected() bool {
 	return s.owned && s.topology != cluster && !s.linkUncertain.Load()
 }
 
-// trackLink keeps in mind whether the last request was answered, and leaves a server that has become a replica.
+// trackLink remembers whether the last request was answered, and leaves a server that has become a replica.
+// The flag is written only when it changes, since all requests read it.
 func (s *store) trackLink(err error) {
 	r, reply := rueidis.IsRedisErr(err)
 	if reply && isReadOnly(r.Error()) && s.owned && s.topology == single {
@@ -44,8 +49,11 @@ func (s *store) trackLink(err error) {
 	}
 }
 
-// closeConnection ends the connection to a server. Its name may mean another one by now, which the next request finds:
-// after a failover nobody else ends the connections to a primary that has become a replica.
+// closeConnection ends the connection to a server. After a failover nobody else ends the connections to a primary that
+// has become a replica. The name of the server may mean another server by now, as in clouds that move a DNS name, and
+// the next request connects by the name.
+// It runs in the background, once at a time, and asks the server to close (QUIT): rueidis has no call that ends a
+// connection and keeps the client.
 func (s *store) closeConnection() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,13 +68,14 @@ func (s *store) closeConnection() {
 	})
 }
 
-// runAsync calls f in the background and returns when it does, or when ctx or the store ends.
+// runAsync calls f in a goroutine and returns when f does, or when ctx or the store ends. Then f goes on, and its
+// result is dropped. Close waits for it.
 func runAsync[T any](ctx context.Context, s *store, f func() (T, error)) (result T, err error) {
 	type outcome struct {
 		result T
 		err    error
 	}
-	landed := make(chan outcome, 1)
+	outcomes := make(chan outcome, 1) // with room, so that f's goroutine ends even if nobody receives
 	s.mu.Lock()
 	if s.life.Err() != nil {
 		s.mu.Unlock()
@@ -74,11 +83,11 @@ func runAsync[T any](ctx context.Context, s *store, f func() (T, error)) (result
 	}
 	s.inBackground.Go(func() {
 		r, err := f()
-		landed <- outcome{r, err}
+		outcomes <- outcome{r, err}
 	})
 	s.mu.Unlock()
 	select {
-	case o := <-landed:
+	case o := <-outcomes:
 		return o.result, o.err
 	case <-ctx.Done():
 		return result, ctx.Err()

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// The floor is what any lock of this layout with a token has to do: on the same client, by scripts without anything
-// else.
+// The floor is the minimum that any lock of this layout with a token has to do. It uses the same client, and scripts
+// that do nothing else.
 var (
 	floorTake = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0`)
 	floorFree = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
@@ -59,7 +59,7 @@ func runFloorScripts(b testing.TB, s *store, key string) {
 	}
 }
 
-// BenchmarkUncontended: one goroutine takes and gives back one lock.
+// BenchmarkUncontended: one goroutine acquires and releases one lock.
 func BenchmarkUncontended(b *testing.B) {
 	s := benchStore(b)
 	for _, kind := range []string{"floor", "plain", "fair", "semaphore"} {
@@ -82,7 +82,7 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkOwnKeys: 64 goroutines take and give back a lock each.
+// BenchmarkOwnKeys: 64 goroutines acquire and release a lock each.
 func BenchmarkOwnKeys(b *testing.B) {
 	s := benchStore(b)
 	run := func(b *testing.B, f func(name string)) {
@@ -103,7 +103,7 @@ func BenchmarkOwnKeys(b *testing.B) {
 	})
 }
 
-// BenchmarkContended: eight clients want one lock all the time; an operation is one hand-over.
+// BenchmarkContended: eight clients want one lock all the time. An operation is one hand-over.
 func BenchmarkContended(b *testing.B) {
 	for _, fair := range []bool{false, true} {
 		b.Run(fmt.Sprintf("fair=%v", fair), func(b *testing.B) {
@@ -136,7 +136,7 @@ func BenchmarkContended(b *testing.B) {
 	}
 }
 
-// BenchmarkRenew: 10,000 held leases are renewed in one go.
+// BenchmarkRenew: 10,000 held leases are renewed by one call.
 func BenchmarkRenew(b *testing.B) {
 	s := benchStore(b)
 	var gs []driver.Grant

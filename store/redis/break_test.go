@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// openLossy opens a store whose links lose replies as a test says.
+// openLossy opens a store. A call of lose makes each of its links lose the next reply.
 func openLossy(t *testing.T, raw string) (s driver.Store, lose func()) {
 	t.Helper()
 	via := &servertest.Net{}
@@ -44,9 +44,9 @@ func openLossy(t *testing.T, raw string) (s driver.Store, lose func()) {
 	return s, lose
 }
 
-// TestHolderLearnsOfBreak: the holder of a lock that was broken by force, and granted to another since, is told that an
-// operator broke it: by its renewal, and by its release, also if the first answers of that are lost, which otherwise
-// mean that it was released.
+// TestHolderLearnsOfBreak: a lock is broken by force, and granted to another claim. Its former holder learns that an
+// operator broke it: by a renewal, by a detach, and by a release, even if the first replies to the release are lost.
+// Without a note of the break, such a release would take the missing claim for its own work.
 func TestHolderLearnsOfBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -84,12 +84,12 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 			}
 			acquire(t, s, claim("warm"))
 			if held := broken("renewed"); loss(renewUntilSure(t, s, held).Err) != driver.LossBroken {
-				t.Error("a renewal is not told")
+				t.Error("a renewal does not report the break")
 			}
 			held := broken("detached")
 			if d, ok := s.(driver.Detacher); !ok ||
 				loss(d.Detach(t.Context(), held, time.Minute)) != driver.LossBroken {
-				t.Error("who leaves it is not told")
+				t.Error("a detach does not report the break")
 			}
 			if err := s.Release(t.Context(), broken("released").Claim, ""); loss(err) != driver.LossBroken {
 				t.Errorf("a release: %v", err)
@@ -98,7 +98,7 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 				held := broken(fmt.Sprint("lost", i))
 				lose()
 				if err := s.Release(t.Context(), held.Claim, ""); loss(err) != driver.LossBroken {
-					t.Errorf("a release whose first answer is lost: %v", err)
+					t.Errorf("a release whose first reply is lost: %v", err)
 				}
 				release(t, operator, next.Claim)
 				if _, err := s.Acquire(t.Context(), held.Claim); loss(err) != driver.LossBroken {
@@ -107,15 +107,15 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 				own := acquire(t, s, claim(fmt.Sprint("own", i)))
 				lose()
 				if err := s.Release(t.Context(), own.Claim, ""); err != nil {
-					t.Errorf("a release of one's own: %v", err)
+					t.Errorf("a release of a claim that was not broken, whose reply is lost: %v", err)
 				}
 			}
 		})
 	}
 }
 
-// TestLeaseAfterBreak: a lease whose lock was broken by force, and is another's, ends with that cause at its next
-// renewal; and its Unlock says so if it comes before, also where its first answer is lost.
+// TestLeaseAfterBreak: a lease whose lock was broken by force, and granted to another claim, ends with that cause at
+// its next renewal. A Release before that returns it too, even if its first replies are lost.
 func TestLeaseAfterBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -142,14 +142,14 @@ func TestLeaseAfterBreak(t *testing.T) {
 		l := broken(fmt.Sprint("unlocked", i), time.Hour)
 		via.LoseReplies(i)
 		if err := l.Release(); loss(err) != driver.LossBroken {
-			t.Errorf("after %d lost replies Unlock says %v", i, err)
+			t.Errorf("after %d lost replies Release returns %v", i, err)
 		}
 		via.LoseReplies(0)
 	}
 }
 
-// TestBreakDuringRelease: of a break by force and a release that come at the same time, over a link that loses replies,
-// one has ended the claim, and the other is told so.
+// TestBreakDuringRelease: a break by force and a release come at the same time, over a link that loses replies. Exactly
+// one of them has ended the claim, and the other reports that.
 func TestBreakDuringRelease(t *testing.T) {
 	t.Parallel()
 	rounds := 60
@@ -195,15 +195,15 @@ func TestBreakDuringRelease(t *testing.T) {
 			case byForce != nil && released == nil:
 				count["released"]++
 			default:
-				t.Errorf("%s: the break says %v, and the release %v", kind, byForce, released)
+				t.Errorf("%s: the break returns %v, and the release %v", kind, byForce, released)
 			}
 		}
 		t.Logf("%s: %v", kind, count)
 	}
 }
 
-// TestUnsentRequestLeavesNoDoubt: a request for which no connection could be made leaves nothing unknown. So a release
-// that comes after a claim was ended says so, though its first tries had no answer.
+// TestUnsentRequestLeavesNoDoubt: a request for which no connection could be made leaves nothing uncertain. So a
+// release whose first requests were not sent still reports that the claim had ended before.
 func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -240,7 +240,7 @@ func TestUnsentRequestLeavesNoDoubt(t *testing.T) {
 			t.Errorf("fair %v: a release that was not sent until the claim was gone: %v", fair, err)
 		}
 		if refuse.Load() >= 0 {
-			t.Error("nothing was refused")
+			t.Error("no connection was refused")
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestCancel: claims that are given up at random points, and cleaned up, leave nothing behind a second later. They
-// would stand for an hour.
+// TestCancel: claims whose contexts end at random times, and which are released then, leave nothing behind a second
+// later. Their TTL is an hour, so nothing has expired by then.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := 500
@@ -55,14 +55,14 @@ func TestCancel(t *testing.T) {
 		for l, err := range s.List(t.Context(), "") {
 			t.Errorf("an orphan: %+v %v", l, err)
 		}
-		// Of each lock its record stays, for the next token, and in Redisson's layout Redisson's own.
+		// The record of each lock stays, for the next token. In Redisson's layout so does Redisson's token key.
 		for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL",
 			"return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
 			if !strings.HasPrefix(key, "holdfast:{") && !strings.HasPrefix(key, "redisson_lock_token:{") {
 				t.Errorf("an orphan key: %s", key)
 			}
 		}
-		t.Logf("%s: %d claims, %d cancels fell after the effect, no orphan a second later", s.Info().Store, n,
+		t.Logf("%s: %d claims, %d were granted after their context had ended, no orphan a second later", s.Info().Store, n,
 			after.Load())
 	}
 }

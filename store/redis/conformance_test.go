@@ -21,13 +21,13 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// prove runs the long counts, which take minutes.
+// prove runs the long versions of the tests, which take minutes.
 var prove = flag.Bool("prove", false, "run the long counts")
 
-// openFunc makes a store whose client dials as it is told.
+// openFunc opens a store whose client dials as the test says.
 type openFunc func(ctx context.Context, dial func(o *rueidis.ClientOption), opts *Options) (driver.Store, error)
 
-// newHarness is one for stores that reach their servers through links which can be cut.
+// newHarness makes a harness for stores that reach their servers through links which a test can cut.
 func newHarness(t *testing.T, opts Options, open openFunc) drivertest.Harness {
 	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
 		via := &servertest.Net{}
@@ -43,7 +43,7 @@ func dialVia(via *servertest.Net) func(o *rueidis.ClientOption) {
 	}
 }
 
-// parseRawURL takes a URL apart.
+// parseRawURL parses a URL, as text and as options.
 func parseRawURL(raw string) (*url.URL, *storeURL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -53,7 +53,7 @@ func parseRawURL(raw string) (*url.URL, *storeURL, error) {
 	return u, p, err
 }
 
-// openViaURL makes stores of a URL.
+// openViaURL returns a function that opens stores by a URL.
 func openViaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *Options) (driver.Store, error) {
 	return func(ctx context.Context, dial func(*rueidis.ClientOption), opts *Options) (driver.Store, error) {
 		_, p, err := parseRawURL(raw)
@@ -68,11 +68,11 @@ func openViaURL(raw string) func(context.Context, func(*rueidis.ClientOption), *
 	}
 }
 
-// linkTimeout is what links of stores take that no test wants to see cut: processors that many tests share may leave
-// one for seconds.
+// linkTimeout is the timeout of the links of stores in tests that do not cut them. It is long because a link may be
+// slow for seconds on a machine that runs many tests.
 const linkTimeout = 30 * time.Second
 
-// openStore opens a store of a URL, with such links.
+// openStore opens a store by its URL, with such links.
 func openStore(ctx context.Context, raw string, more ...func(*Options)) (driver.Store, error) {
 	u, p, err := parseRawURL(raw)
 	if err != nil {
@@ -92,7 +92,7 @@ func openStore(ctx context.Context, raw string, more ...func(*Options)) (driver.
 	return openClient(ctx, p.client, &p.opts)
 }
 
-// openForTest opens one for a test.
+// openForTest opens a store and closes it when the test ends.
 func openForTest(t *testing.T, raw string, more ...func(*Options)) driver.Store {
 	t.Helper()
 	s, err := openStore(t.Context(), raw, more...)
@@ -103,7 +103,7 @@ func openForTest(t *testing.T, raw string, more ...func(*Options)) driver.Store 
 	return s
 }
 
-// withReplicaTimeout has a grant wait for so long for its replicas.
+// withReplicaTimeout sets how long a grant waits for its replicas.
 func withReplicaTimeout(d time.Duration) func(*Options) {
 	return func(o *Options) { o.ReplicaTimeout = d }
 }
@@ -129,7 +129,7 @@ func mustStart(t *testing.T) func(g *redistest.Group, err error) *redistest.Grou
 	}
 }
 
-// TestConformance: the store keeps every promise of the contract on one server.
+// TestConformance: on one server the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -141,7 +141,7 @@ func TestConformance(t *testing.T) {
 	conform(t, h, drivertest.Options{})
 }
 
-// TestConformanceSentinel: the same behind Sentinels.
+// TestConformanceSentinel: so it does behind Sentinels.
 func TestConformanceSentinel(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
@@ -151,7 +151,7 @@ func TestConformanceSentinel(t *testing.T) {
 	conform(t, newHarness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
-// TestConformanceCluster: the same on a Cluster.
+// TestConformanceCluster: so it does on a Cluster.
 func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Cluster(t.Context()))
@@ -159,8 +159,8 @@ func TestConformanceCluster(t *testing.T) {
 	conform(t, newHarness(t, Options{MaxWaiters: 64}, open), drivertest.Options{})
 }
 
-// TestConformanceUsersClient: the same with a client as a user makes it: several connections, which do not keep the
-// order of requests, and retries of its own.
+// TestConformanceUsersClient: so it does with a client as users make it, which retries by itself, and has several
+// connections, on which requests may arrive in another order.
 func TestConformanceUsersClient(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -180,7 +180,7 @@ func TestConformanceUsersClient(t *testing.T) {
 	conform(t, newHarness(t, Options{}, open), drivertest.Options{})
 }
 
-// TestConformanceRedlock: what a Redlock carries it carries as promised, and the rest it refuses.
+// TestConformanceRedlock: a Redlock keeps the promises for the plain mutex, and refuses the other kinds.
 func TestConformanceRedlock(t *testing.T) {
 	g := mustStart(t)(redistest.Independent(5))
 	a := g.Addrs()
@@ -192,18 +192,19 @@ func TestConformanceRedlock(t *testing.T) {
 		dial(&p.client)
 		return openRedlock(ctx, p)
 	}
-	// A server has 200 ms to answer where TTLs are short: so many cases at a time that a slow machine keeps that.
+	// A server has 200 ms to reply if TTLs are short. So not more cases run at a time than let a slow machine keep
+	// that.
 	conform(t, newHarness(t, Options{}, open), drivertest.Options{Parallel: 8})
 }
 
-// TestConformanceRedisson: Redisson's layout carries the plain mutex as promised, and refuses the rest.
+// TestConformanceRedisson: Redisson's layout keeps the promises for the plain mutex, and refuses the other kinds.
 func TestConformanceRedisson(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	conform(t, newHarness(t, Options{}, openViaURL("redis://"+server.Addr+"?layout=redisson")), drivertest.Options{})
 }
 
-// TestConformanceTable: the records on Redis carry a whole store of their own.
+// TestConformanceTable: the table of records is good enough for a whole store on it.
 func TestConformanceTable(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

@@ -14,10 +14,16 @@ import (
 // DefaultClientOption returns the settings of the clients that this package makes for a URL. They have no address.
 // Start from them to make a client for [New], or for [Connect].
 func DefaultClientOption() rueidis.ClientOption {
+	// They differ from rueidis's defaults because:
+	//   - DisableRetry: this package repeats its scripts, and must know whether a request may have run without a reply.
+	//   - DisableCache: nothing here reads through the client's cache, so no connection has to set it up.
+	//   - AlwaysPipelining, and one connection (PipelineMultiplex -1): concurrent requests share a connection, and a
+	//     call whose context ends does not close it under the others. Requests are sent and run in order (redis.io:
+	//     "Redis pipelining").
+	//   - MaxFlushDelay: of many concurrent requests, more go into one write to the socket, which costs client and
+	//     server more than a script does. A single request does not wait.
+	//   - The timeouts and keep-alives: a broken connection is noticed within seconds, well before a usual TTL ends.
 	return rueidis.ClientOption{
-		// A step is repeated by this package, which knows how; a link that is cut is noticed soon; and a call whose
-		// context ends does not take the connection of all the others with it. Of many requests at once more go into
-		// one write to the socket, which costs client and server more than a step does; one alone never waits.
 		DisableRetry:      true,
 		DisableCache:      true,
 		AlwaysPipelining:  true,
@@ -33,7 +39,7 @@ func DefaultClientOption() rueidis.ClientOption {
 // Sentinel.MasterSet is set, for one server if ForceSingleClient is, and otherwise for a Cluster.
 //
 // Connect returns when the servers have answered. While a server is being started it tries again, for up to 10 seconds,
-// or until ctx ends. The error Is ErrInvalid if there is no address or an option cannot work, ErrDenied if the servers
+// or until ctx ends. It returns ErrInvalid if there is no address or an option cannot work, ErrDenied if the servers
 // refuse the credentials, and ErrUnsupported if they are not what the settings say.
 func Connect(ctx context.Context, client rueidis.ClientOption, opts *Options) (driver.Store, error) {
 	if len(client.InitAddress) == 0 {

@@ -19,13 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// finalError gives the error that no asking again will change, in the driver's terms, or nil if asking again may help.
+// finalError returns the error, in the driver's terms, if a retry cannot help, and nil if it may.
 func (s *store) finalError(err error) error {
 	if err == nil {
 		return nil
 	}
 	if errors.Is(err, rueidis.ErrClosing) && (s.topology == single || s.life.Err() != nil) {
-		// elsewhere it may be the connection to a server that is not followed any more; see again
+		// A client for Sentinels or a Cluster also returns ErrClosing for requests on the connection to a server that
+		// it does not follow any more. A retry goes to the new server.
 		return driver.ErrClosed
 	}
 	for _, f := range []error{driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported,
@@ -35,6 +36,7 @@ func (s *store) finalError(err error) error {
 		}
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
+		// The server accepted writes before, so this is a failover, and not a replica that was opened by mistake.
 		if isReadOnly(r.Error()) && s.hasGranted.Load() {
 			return nil
 		}
@@ -43,7 +45,8 @@ func (s *store) finalError(err error) error {
 	return nil
 }
 
-// finalReply judges an error that a server has replied. alone says that there is no other server that could take over.
+// finalReply decides about an error that a server has replied: it returns nil if the condition may pass. alone means
+// that no other server could take over. Redis has no codes for many of these errors, so that their texts are compared.
 func finalReply(text string, alone bool, layout Layout) error {
 	says := func(parts ...string) bool {
 		for _, p := range parts {
@@ -78,7 +81,9 @@ func finalReply(text string, alone bool, layout Layout) error {
 			driver.ErrUnsupported, shortenReply(text))
 	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY",
 		"MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):
-		return nil // it may pass
+		// These may pass: a server that is starting, full, busy, changing its role, or short of replicas; and a Cluster
+		// that moves a slot.
+		return nil
 	case says("WRONGTYPE"):
 		return fmt.Errorf("%w: a key beside the lock holds another type: %s", driver.ErrCorrupt, shortenReply(text))
 	case failedScript.MatchString(shortenReply(text)):
@@ -87,13 +92,14 @@ func finalReply(text string, alone bool, layout Layout) error {
 	return nil
 }
 
+// isReadOnly reports whether a server refused a write because it is a replica.
 func isReadOnly(text string) bool { return strings.Contains(text, "READONLY") }
 
-// failedScript is what Redis says of a script that has failed by itself, as over text in the place of a number, and not
-// by a command that was refused.
+// failedScript matches the error of a script that failed in its own code, for example by arithmetic on a text that
+// should be a number. It does not match the error of a command in the script that was refused.
 var failedScript = regexp.MustCompile(`(^|: )user_script:[0-9]+: `)
 
-// aclRule names the rule that gives a user what he was refused.
+// aclRule names the ACL rule that would allow what the user was refused (redis.io: "ACL").
 func aclRule(text string, layout Layout) string {
 	switch {
 	case strings.Contains(text, "channel") && layout == LayoutRedisson:
@@ -113,15 +119,15 @@ func aclRule(text string, layout Layout) string {
 
 var refusedCommand = regexp.MustCompile(`the '([A-Za-z|]+)' command`)
 
-// shortenReply is a reply without the parts that name the script, and what came with a command, which may be a
-// password.
+// shortenReply returns a reply without the parts that name the script, and without the arguments of a command, which
+// may contain a password.
 func shortenReply(text string) string {
 	text, _, _ = strings.Cut(text, " script: ")
 	text, _, _ = strings.Cut(text, ", with args")
 	return text[:min(len(text), 200)]
 }
 
-// explainError puts a passing error in words, where Redis's own do not say enough.
+// explainError describes an error that may pass, where Redis's own words do not say enough.
 func explainError(err error) error {
 	r, ok := rueidis.IsRedisErr(err)
 	if !ok {
@@ -146,8 +152,8 @@ func explainError(err error) error {
 	return errors.New(shortenReply(r.Error()))
 }
 
-// connectError is the error of a client that could not be made. Much of what goes wrong with TLS shows only as a link
-// that ends or stays silent.
+// connectError describes why a client could not be made. Many problems with TLS show only as a connection that ends or
+// stays without data, since each side takes the other's first bytes for garbage.
 func connectError(err error, o *rueidis.ClientOption) error {
 	var (
 		authority x509.UnknownAuthorityError
@@ -176,23 +182,25 @@ func connectError(err error, o *rueidis.ClientOption) error {
 	return fmt.Errorf("connecting to Redis: %w", explainError(err))
 }
 
-// errLinkEnded: a connection of our own is gone.
+// errLinkEnded means that a dedicated connection has ended.
 var errLinkEnded = errors.New("the connection to Redis has ended")
 
+// uncertainError marks an error after which the outcome of the call is unknown.
 func uncertainError(err error) error { return fmt.Errorf("%w: %w", driver.ErrUncertain, err) }
 
-// retryLoop repeats one step until it is answered. It gives up when asking again cannot help, when the call's context
-// ends, or when its patience is over.
+// retryLoop repeats one script until it is answered. It gives up when a retry cannot help, when the call's context
+// ends, or when the store has not answered for the unreachable timeout. Every script may be repeated: it finds what an
+// earlier run has done by the claim's id.
 type retryLoop struct {
 	store          *store
-	timeout        time.Duration
+	timeout        time.Duration // the unreachable timeout
 	outage         driverutil.Outage
 	failures       int       // in a row
-	closedErrors   int       // how many of them in a row say that the client is closed
-	outcomeUnknown bool      // a request of this call had an unknown outcome
-	readOnly       bool      // it changes nothing, so that nothing about it is uncertain
-	skipClock      bool      // nobody asks when its requests began: the clock is not read before one fails
-	startedAt      time.Time // of a release
+	closedErrors   int       // in a row: how many failures say that the client is closed
+	outcomeUnknown bool      // a request of this call may have run without a reply
+	readOnly       bool      // it changes nothing, so that a missing reply leaves nothing uncertain
+	skipClock      bool      // the caller does not need the start of the request, so the clock is read only after a failure
+	startedAt      time.Time // set by Release only, for isNoteExpired
 	mayMake        string    // the claim that its requests may make; empty if none
 }
 
@@ -200,7 +208,8 @@ func (s *store) newRetryLoop(ttl time.Duration) retryLoop {
 	return retryLoop{store: s, timeout: driver.UnreachableTimeout(ttl)}
 }
 
-// run gives a step's answer, and the start of the request that was answered.
+// run returns a script's reply, and the start of the request that got it. The start of an earlier request that had no
+// reply does not count: a lease is trusted from the request that confirmed it.
 func (p *retryLoop) run(ctx context.Context, st *script, keys,
 	args []string) (m rueidis.RedisMessage, at driver.Instant, err error) {
 	for {
@@ -215,8 +224,10 @@ func (p *retryLoop) run(ctx context.Context, st *script, keys,
 		}
 		m, err = p.store.runScript(ctx, st, keys, args)
 		if err == nil || rueidis.IsRedisNil(err) {
+			// Only this script needs the confirm window that is computed from round trips. To read the clock after
+			// every script would cost as much as everything else here.
 			if st == p.store.scripts.acquireQueued {
-				p.store.recordRoundTrip(at) // a clock is not read for nothing: it costs as much as all the rest here
+				p.store.recordRoundTrip(at)
 			}
 			p.outage.RequestAnswered()
 			p.failures, p.closedErrors = 0, 0
@@ -231,7 +242,7 @@ func (p *retryLoop) run(ctx context.Context, st *script, keys,
 	}
 }
 
-// waitToRetry waits before the next try, or says why there is none.
+// waitToRetry waits before the next try, or returns the error with which the call ends.
 func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	if p.store.life.Err() != nil {
 		return driver.ErrClosed
@@ -239,13 +250,16 @@ func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	if f := p.store.finalError(err); f != nil {
 		return f
 	}
+	// A client that follows a failover closes the old connection with requests on it, and has the new one by then. So
+	// only repeated errors mean that the user has closed the client.
 	// A client that follows a failover closes the old connection under the requests on it, and has the new one by
 	// then.
 	if !errors.Is(err, rueidis.ErrClosing) {
 		p.closedErrors = 0
 	} else if p.closedErrors++; p.closedErrors > 2 && !p.store.owned {
-		return driver.ErrClosed // by the user, whose it is
+		return driver.ErrClosed // the user has closed the client
 	}
+	// The request may have run, or may still arrive, unless the server refused it or nothing was sent.
 	if _, refused := rueidis.IsRedisErr(err); !refused && !isUnsent(err) {
 		p.outcomeUnknown = true
 		if p.mayMake != "" {
@@ -268,7 +282,7 @@ func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	return nil
 }
 
-// isUnsent reports whether a request has certainly not been sent, since there was no connection to send it by.
+// isUnsent reports whether a request was certainly not sent, since there was no connection for it.
 func isUnsent(err error) bool {
 	if op := (*net.OpError)(nil); errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect") {
 		return true
@@ -276,11 +290,12 @@ func isUnsent(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, new(*unsentError))
 }
 
-// unsentError is that of a request for which no connection could be made.
+// unsentError is returned for a request for which no connection could be made.
 type unsentError struct{ error }
 
 func (e *unsentError) Unwrap() error { return e.error }
 
+// wrapUncertain adds ErrUncertain if a request of this call may have run.
 func (p *retryLoop) wrapUncertain(err error) error {
 	if p.outcomeUnknown && !p.readOnly {
 		return uncertainError(err)
@@ -288,8 +303,9 @@ func (p *retryLoop) wrapUncertain(err error) error {
 	return err
 }
 
-// addInFlight notes that a request which may make a claim is still under way, for all that is known: connections are no
-// line, and a release may come before it.
+// addInFlight notes that a request which may make a claim may still be under way. Requests on several connections, or
+// before and after a reconnection, may arrive in any order. So a release may arrive before the request that makes the
+// claim.
 func (s *store) addInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,7 +318,8 @@ func (s *store) addInFlight(id string) {
 	}
 }
 
-// maxInFlight bounds how many such claims are remembered; beyond it any one of them is forgotten.
+// maxInFlight bounds how many such claims are remembered. Beyond that, any of them is forgotten: a late request could
+// then make a claim that nobody holds, which exists until its TTL expires.
 const maxInFlight = 1 << 16
 
 // isInFlight reports whether a request to make the claim may still be under way.
@@ -313,7 +330,7 @@ func (s *store) isInFlight(id string) bool {
 	return ok
 }
 
-// removeInFlight notes that one such request is under way no more.
+// removeInFlight notes that one such request was answered, or was certainly not sent.
 func (s *store) removeInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,13 +339,14 @@ func (s *store) removeInFlight(id string) {
 	}
 }
 
-// forgetInFlight forgets a claim that was released and barred.
+// forgetInFlight forgets all requests of a claim that was released with a tombstone: the server refuses them now.
 func (s *store) forgetInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.inFlight, id)
 }
 
+// sleepOrClosed sleeps for d. It returns early, with an error, when ctx or the store ends.
 func (s *store) sleepOrClosed(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis"
 )
 
-// A program that has a client of Redis shares it with the locks.
+// A program that has a Redis client already uses it for its locks too.
 func ExampleNew() {
 	ctx := context.Background()
 	redisClient, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"localhost:6379"}})
@@ -26,7 +26,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close() // which leaves the client of Redis open
+	defer client.Close() // the Redis client stays open
 
 	lease, err := client.Mutex("nightly-report", nil).Lock(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func ExampleNewRedlock() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close() // which leaves the clients of Redis open
+	defer client.Close() // the Redis clients stay open
 
 	lease, err := client.Mutex("nightly-report", nil).Lock(ctx)
 	if err != nil {

@@ -20,13 +20,13 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// openClientForTest is a whole client of a store.
+// openClientForTest opens a client, without options.
 func openClientForTest(t *testing.T, raw string) *holdfast.Client {
 	t.Helper()
 	return openClientWith(t, raw, nil)
 }
 
-// openClientWith is one with options. It is made again if the link took longer than a client gives it.
+// openClientWith opens a client. It tries again if the connection took longer than the client allows.
 func openClientWith(t *testing.T, raw string, opts *holdfast.Options) *holdfast.Client {
 	t.Helper()
 	var c *holdfast.Client
@@ -41,7 +41,7 @@ func openClientWith(t *testing.T, raw string, opts *holdfast.Options) *holdfast.
 	return c
 }
 
-// lockEventually takes a lock, however long a failover may keep it from that.
+// lockEventually acquires a lock. It tries again while a failover prevents that.
 func lockEventually(t *testing.T, c *holdfast.Client, name string, ttl time.Duration) *holdfast.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -57,24 +57,24 @@ func lockEventually(t *testing.T, c *holdfast.Client, name string, ttl time.Dura
 	}
 }
 
-// expectLoss waits until a lease has ended, and checks why: its holder was told by the store, before the end of the
-// TTL, unless it was meant to end by its own clock.
+// expectLoss waits until a lease has ended, and checks the cause. The store must report the loss before the TTL ends,
+// except in tests that expect the lease to end by its own clock.
 func expectLoss(t *testing.T, l *holdfast.Lease, ttl time.Duration, wants ...driver.LossCause) {
 	t.Helper()
 	start := time.Now()
 	select {
 	case <-l.Context().Done():
 	case <-time.After(ttl + 20*time.Second):
-		t.Fatalf("%s: the holder is told nothing", l.Name())
+		t.Fatalf("%s: the holder does not learn of the loss", l.Name())
 	}
 	cause := loss(context.Cause(l.Context()))
-	t.Logf("%s: told after %v: %s", l.Name(), time.Since(start).Round(time.Millisecond), cause)
+	t.Logf("%s: the holder learned of the loss after %v: %s", l.Name(), time.Since(start).Round(time.Millisecond), cause)
 	if !slices.Contains(wants, cause) {
-		t.Errorf("%s: the holder is told %v, want %q", l.Name(), context.Cause(l.Context()), wants)
+		t.Errorf("%s: the holder learns %v, want %q", l.Name(), context.Cause(l.Context()), wants)
 	}
 }
 
-// expectHeld checks that a lease is renewed for as long as d.
+// expectHeld checks that a lease is not lost for d.
 func expectHeld(t *testing.T, l *holdfast.Lease, d time.Duration) {
 	t.Helper()
 	select {
@@ -97,7 +97,7 @@ func waitForRenewal(t *testing.T, l *holdfast.Lease) {
 	}
 }
 
-// expectLargerToken takes a lock again and checks its token.
+// expectLargerToken acquires a lock again and checks that its token is larger.
 func expectLargerToken(t *testing.T, c *holdfast.Client, before *holdfast.Lease, ttl time.Duration) *holdfast.Lease {
 	t.Helper()
 	next := lockEventually(t, c, before.Name(), ttl)
@@ -107,11 +107,12 @@ func expectLargerToken(t *testing.T, c *holdfast.Client, before *holdfast.Lease,
 	return next
 }
 
-// longTTL is that of leases which are to outlive what a slow machine makes of a short while.
+// longTTL is the TTL of leases that must outlive a delay of a few seconds on a slow machine.
 const longTTL = 30 * time.Second
 
-// TestServerLosesAllData: a server that is restarted empty, or emptied by FLUSHALL, has forgotten a lock: its holder is
-// told by the next renewal, and not by its own clock; the next token is larger. SCRIPT FLUSH loses nothing.
+// TestServerLosesAllData: a server that is restarted empty, or emptied by FLUSHALL, has forgotten a lock. Its holder
+// learns that by the next renewal, before its own clock ends the lease, and the next token is larger. SCRIPT FLUSH
+// loses no lock.
 func TestServerLosesAllData(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
@@ -127,7 +128,7 @@ func TestServerLosesAllData(t *testing.T) {
 	sendCommand(t, server, "SCRIPT", "FLUSH")
 	waitForRenewal(t, l)
 	if err := l.Release(); err != nil {
-		t.Errorf("unlocking after SCRIPT FLUSH: %v", err)
+		t.Errorf("a release after SCRIPT FLUSH: %v", err)
 	}
 
 	l = lockEventually(t, holder, "flushed", ttl)
@@ -135,7 +136,7 @@ func TestServerLosesAllData(t *testing.T) {
 	expectLoss(t, l, ttl, driver.LossGone)
 	expectLargerToken(t, other, l, ttl)
 
-	l = lockEventually(t, holder, "restarted", longTTL) // a server takes a while to start
+	l = lockEventually(t, holder, "restarted", longTTL) // a server may take seconds to start
 	server.Kill()
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
@@ -144,7 +145,7 @@ func TestServerLosesAllData(t *testing.T) {
 	expectLargerToken(t, other, l, ttl)
 
 	l = lockEventually(t, holder, "taken", ttl)
-	via.Cut() // no renewal comes before the other
+	via.Cut() // so that the other client comes before the next renewal
 	sendCommand(t, server, "FLUSHALL")
 	next := expectLargerToken(t, other, l, longTTL)
 	via.Heal()
@@ -152,9 +153,9 @@ func TestServerLosesAllData(t *testing.T) {
 	expectHeld(t, next, 0)
 }
 
-// TestFailoverForgetsGrant: a failover to a replica that had not heard of a grant makes two holders, as Redis is: how
-// long both believe is counted. The first is told by its next renewal, and the token of the second is larger. Where a
-// grant must have reached a replica, it is not given.
+// TestFailoverForgetsGrant: after a failover to a replica that did not receive a grant, the lock has two holders, which
+// Redis cannot prevent. The test measures for how long. The first holder learns of it by its next renewal, and the
+// token of the second is larger. If a grant must have reached a replica, it is not given.
 func TestFailoverForgetsGrant(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Minute // longer than a failover on a busy machine
@@ -177,11 +178,11 @@ func TestFailoverForgetsGrant(t *testing.T) {
 		t.Errorf("a grant that no replica has: %v", err)
 	}
 	if errors.Is(err, driver.ErrUncertain) && machine.Worst(start) > 500*time.Millisecond {
-		// it has a second to give it back
+		// on a slow machine: the release of the grant has a second
 		release(t, careful, c)
 	}
 	if l, err := careful.Inspect(t.Context(), c.Name); err != nil || len(l.Holders) > 0 {
-		t.Errorf("it was not given back: %+v %v", l, err)
+		t.Errorf("it was not released: %+v %v", l, err)
 	}
 	l := lockEventually(t, holder, "forgotten", ttl)
 	if err := g.DetectFailuresFast(); err != nil {
@@ -199,8 +200,8 @@ func TestFailoverForgetsGrant(t *testing.T) {
 	expectHeld(t, next, time.Second)
 }
 
-// TestReplicasConfirmGrant: that a grant has reached its replicas is not said of one which the server that has taken
-// over never had; and what is asked about it does not have its record end before it says.
+// TestReplicasConfirmGrant: waitForReplicas fails if the server does not have the grant, as after a failover to one
+// that never had it. And its renewal of the grant does not make the record expire before the time that the record says.
 func TestReplicasConfirmGrant(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -226,23 +227,23 @@ func TestReplicasConfirmGrant(t *testing.T) {
 		}
 		kept, err := strconv.ParseInt(sendCommand(t, server, "HGET", record, "kept"), 10, 64)
 		if early := kept/1000 - ends; err != nil || early > 1 {
-			t.Errorf("%s: its record ends %d ms before it says: %v", c.Name, early, err)
+			t.Errorf("%s: its record expires %d ms before the time in it: %v", c.Name, early, err)
 		}
 	}
 	sendCommand(t, server, "FLUSHALL")
 	for _, g := range gs {
 		if err := s.waitForReplicas(t.Context(), &g); err == nil {
-			t.Errorf("%s: it is said to have reached the replicas, and stands nowhere", g.Name)
+			t.Errorf("%s: the replicas confirm a grant that no server has", g.Name)
 		}
 	}
 }
 
-// TestReplicaWaitEndsWithContext: a claim whose grant waits for replicas ends with its context, and does not wait for
-// as long as its server hangs.
+// TestReplicaWaitEndsWithContext: an Acquire that waits for replicas returns when its context ends, and returns even if
+// its server hangs.
 func TestReplicaWaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	// blocked does something when a grant waits for replicas, of which there is none.
+	// blocked calls then once a grant waits for replicas, of which there are none.
 	blocked := func(then func()) (at <-chan time.Time) {
 		done := make(chan time.Time, 1)
 		go func() {
@@ -280,7 +281,7 @@ func TestReplicaWaitEndsWithContext(t *testing.T) {
 	}
 }
 
-// waitForReplication waits until all replicas have locks.
+// waitForReplication waits until all replicas have these locks.
 func waitForReplication(t *testing.T, g *redistest.Group, names ...string) {
 	t.Helper()
 	for _, r := range g.Servers[1:] {
@@ -292,8 +293,8 @@ func waitForReplication(t *testing.T, g *redistest.Group, names ...string) {
 	}
 }
 
-// TestHungPrimary: Sentinels replace a primary that hangs. Who waits for an answer of it then is served by the new one,
-// and is not told that the client is closed; unless it is.
+// TestHungPrimary: Sentinels replace a primary that hangs. Calls that wait for its reply are served by the new primary.
+// They do not return that the client is closed, unless the user has closed it.
 func TestHungPrimary(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
@@ -340,13 +341,14 @@ func TestHungPrimary(t *testing.T) {
 	g.Servers[0].Signal(syscall.SIGCONT)
 	users.Close()
 	if _, err := other.Acquire(t.Context(), mutex("late", longTTL)); !errors.Is(err, driver.ErrClosed) {
-		t.Errorf("by a client that its user has closed: %v", err)
+		t.Errorf("a claim by a closed client: %v", err)
 	}
 }
 
-// TestOldPrimaryReturns: when the primary is killed right after a grant, the holder keeps the lock or is told. The old
-// primary that comes back is a primary of its own until the Sentinels stop it: clients that came by them do not follow
-// it there, and one that was pointed at it is told when that ends.
+// TestOldPrimaryReturns: if the primary is killed right after a grant, the holder keeps the lock or learns that it lost
+// it. The old primary that returns accepts writes until the Sentinels make it a replica. Clients that found it through
+// the Sentinels do not use it meanwhile, and a client that was opened on it directly learns that it lost its lock when
+// that ends.
 func TestOldPrimaryReturns(t *testing.T) {
 	t.Parallel()
 	const ttl = 15 * time.Second
@@ -362,7 +364,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	last := lockEventually(t, holder, "last", ttl)
 	g.Servers[0].Kill() // right after the acknowledgement
 
-	// Whoever comes next is served by the new primary, and tokens rise there.
+	// The next claim is granted by the new primary, with a larger token.
 	served := lockEventually(t, other, "new", 30*time.Second)
 	t.Logf("the holder of the last grant before the kill: %v", last.Err())
 
@@ -387,28 +389,28 @@ func TestOldPrimaryReturns(t *testing.T) {
 		return err == nil && strings.Contains(info, "role:slave")
 	})
 	if err != nil {
-		t.Fatal("the old primary is not stopped: ", err)
+		t.Fatal("the old primary does not become a replica: ", err)
 	}
 	t.Logf("split brain for %v: %d grants by the old primary, %d of them beside the holder of the new one",
 		time.Since(back).Round(100*time.Millisecond), strays, twice)
 	if lost != nil {
 		select {
 		case <-lost.Context().Done():
-			t.Logf("the holder at the old primary is told: %v", context.Cause(lost.Context()))
+			t.Logf("the holder on the old primary learns: %v", context.Cause(lost.Context()))
 		case <-time.After(ttl + 20*time.Second):
-			t.Error("the holder at the old primary is told nothing")
+			t.Error("the holder on the old primary does not learn of its loss")
 		}
 	}
 	expectHeld(t, served, 0)
 	if kept.Err() != nil && loss(kept.Err()) == "" {
-		t.Errorf("unclear: %v", kept.Err())
+		t.Errorf("the holder does not learn whether it has the lock: %v", kept.Err())
 	}
-	t.Logf("what a replica had been told of: %v", kept.Err())
+	t.Logf("the lock that a replica had: %v", kept.Err())
 }
 
-// TestServerClockSteps: the server's clock is stepped while a lock is held. Forward: the server ends the lock early,
-// its holder is told by the next renewal, and the next token is larger. Back: the lock stays with its holder, tokens
-// rise all the same, and after a renewal a holder that dies is replaced within its TTL.
+// TestServerClockSteps: the server's clock is stepped while a lock is held. Forward: the server expires the lock early,
+// its holder learns that by the next renewal, and the next token is larger. Back: the holder keeps the lock, tokens
+// still rise, and once the lock was renewed, a holder that dies is replaced within its TTL.
 func TestServerClockSteps(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -432,7 +434,7 @@ func TestServerClockSteps(t *testing.T) {
 	}
 
 	l := lockEventually(t, holder, "forward", ttl)
-	via.Cut() // no renewal comes before the other
+	via.Cut() // so that the other client comes before the next renewal
 	step(50 * time.Second)
 	next := expectLargerToken(t, other, l, ttl)
 	granted := time.Now()
@@ -461,7 +463,7 @@ func TestServerClockSteps(t *testing.T) {
 	expectHeld(t, l, ttl)
 	expectHeld(t, s, 0)
 	if _, err := other.Mutex("back", nil).TryLock(t.Context()); !errors.Is(err, holdfast.ErrHeld) {
-		t.Errorf("-30 s: another gets in: %v", err)
+		t.Errorf("-30 s: a second claim is granted: %v", err)
 	}
 	if err := l.Release(); err != nil {
 		t.Error(err)
@@ -496,9 +498,9 @@ func waitUntilFollowing(t *testing.T, replica *redistest.Server) {
 	}
 }
 
-// TestServerNameMoves: a server's name that comes to mean another one, as the old primary's does after a failover in a
-// cloud, is looked up again when the old one takes no writes any more, though it keeps its connections open. Who makes a
-// claim meanwhile waits for that.
+// TestServerNameMoves: after a failover in a cloud, the name of a server may mean another one, while the old primary
+// keeps its connections and refuses writes as a replica. The store then connects by the name again, and a claim that is
+// made meanwhile waits for that.
 func TestServerNameMoves(t *testing.T) {
 	t.Parallel()
 	first := startServer(t)
@@ -512,7 +514,7 @@ func TestServerNameMoves(t *testing.T) {
 	g := acquire(t, s, mutex("held", time.Minute))
 	if err := redistest.Until(t.Context(),
 		func() bool { return sendCommand(t, second, "GET", "held") == g.ID }); err != nil {
-		t.Fatal("the replica has not heard of the lock: ", err)
+		t.Fatal("the replica does not have the lock: ", err)
 	}
 	sendCommand(t, second, "REPLICAOF", "NO", "ONE")
 	sendCommand(t, first, "REPLICAOF", "127.0.0.1", second.Port)
@@ -528,8 +530,8 @@ func TestServerNameMoves(t *testing.T) {
 	}
 }
 
-// TestNewPrimaryHasOtherClock: the server that takes over has another clock than the one before. Tokens rise where the
-// record came along. Where it did not, they rise if the new clock is ahead, and fall if it is behind, as Info says.
+// TestNewPrimaryHasOtherClock: a failover leads to a server with another clock. Tokens rise if the record was
+// replicated. If it was not, they rise if the new clock is ahead, and fall if it is behind, as Info says.
 func TestNewPrimaryHasOtherClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
@@ -555,7 +557,7 @@ func TestNewPrimaryHasOtherClock(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		sendCommand(t, second, "REPLICAOF", "127.0.0.1", "1") // it hears no more
+		sendCommand(t, second, "REPLICAOF", "127.0.0.1", "1") // it receives nothing more
 		forgotten := claim("forgotten", 2*time.Minute)
 		if err := clock.Step(ahead); err != nil {
 			t.Fatal(err)
@@ -572,22 +574,22 @@ func TestNewPrimaryHasOtherClock(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 		if lost := loss(r.Err) == driver.LossGone; lost != (ahead > 0) {
-			t.Errorf("%v: what came along is renewed as %v", ahead, r.Err)
+			t.Errorf("%v: the renewal of a replicated lock: %v", ahead, r.Err)
 		}
 		if l := loss(renew(t, s, forgotten).Err); l != driver.LossGone {
-			t.Errorf("%v: what did not come along is %q", ahead, l)
+			t.Errorf("%v: the renewal of a lock that was not replicated: %q", ahead, l)
 		}
 		if err := s.Release(t.Context(), kept.Claim, ""); err != nil && !errors.Is(err, driver.ErrLost) {
 			t.Error(err)
 		}
 		if again := claim("kept", time.Second); again.Token <= kept.Token {
-			t.Errorf("%v: token %d after %d, though the record came along", ahead, again.Token, kept.Token)
+			t.Errorf("%v: token %d after %d, though the record was replicated", ahead, again.Token, kept.Token)
 		}
 		again := claim("forgotten", time.Second)
 		t.Logf("%v: without its record the next token is %v later", ahead,
 			time.Duration(again.Token-forgotten.Token)*time.Microsecond)
 		if fell := again.Token <= forgotten.Token; fell != (ahead < 0) || s.Info().TokenRegression == "" {
-			t.Errorf("%v: token %d after %d; Info says they fall %q", ahead, again.Token, forgotten.Token,
+			t.Errorf("%v: token %d after %d; Info says that tokens fall %q", ahead, again.Token, forgotten.Token,
 				s.Info().TokenRegression)
 		}
 	}
@@ -603,11 +605,12 @@ func startClock(t *testing.T) *redistest.Clock {
 	return c
 }
 
-// TestRedlockServerForgets: a server of a Redlock that restarts empty, or whose clock is stepped, gives its voice away
-// a second time: two holders are counted, the first is told by its next renewal, and tokens rise all the same.
+// TestRedlockServerForgets: a server of a Redlock that restarts empty, or whose clock is stepped, can grant the lock a
+// second time. The test measures for how long there are two holders. The first learns of it by its next renewal, and
+// tokens still rise.
 func TestRedlockServerForgets(t *testing.T) {
 	t.Parallel()
-	const ttl = 20 * time.Second // in which servers start again
+	const ttl = 20 * time.Second // long enough for servers to restart
 	for _, how := range []string{"restart", "step"} {
 		clock := startClock(t)
 		var g redistest.Group
@@ -623,9 +626,9 @@ func TestRedlockServerForgets(t *testing.T) {
 		raw := "redlock://" + a[0] + "?addrs=" + strings.Join(a[1:], ",")
 		holder, other := openClientForTest(t, raw), openClientForTest(t, raw)
 		g.Servers[2].Signal(syscall.SIGSTOP)
-		l := lockEventually(t, holder, "m", ttl) // on the first two
+		l := lockEventually(t, holder, "m", ttl) // the first two servers grant it
 		g.Servers[2].Kill()
-		if err := g.Servers[2].Restart(); err != nil { // and nothing of it comes late to the third
+		if err := g.Servers[2].Restart(); err != nil { // so that no late request reaches the third
 			t.Fatal(err)
 		}
 		if how == "restart" {

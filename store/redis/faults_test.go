@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// Short names for what the tests say often.
+// Short names for helpers that the tests use often.
 var (
 	mutex   = storetest.Mutex
 	waiting = storetest.Waiting
@@ -40,8 +40,8 @@ func sendCommand(t *testing.T, s *redistest.Server, words ...string) string {
 	return a
 }
 
-// TestFlushedServer: SCRIPT FLUSH goes unnoticed, also by a batch of renewals; after FLUSHALL the holder is told that
-// its claim is gone, and the next token is larger.
+// TestFlushedServer: SCRIPT FLUSH has no visible effect, not even on a batch of renewals. After FLUSHALL the holder
+// learns that its claim is gone, and the next token is larger.
 func TestFlushedServer(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -64,7 +64,7 @@ func TestFlushedServer(t *testing.T) {
 	sendCommand(t, server, "FLUSHALL")
 	for _, g := range []driver.Grant{gs[0], gs[100]} {
 		if l := loss(renew(t, s, g).Err); l != driver.LossGone {
-			t.Errorf("after FLUSHALL the holder is told %q", l)
+			t.Errorf("after FLUSHALL the holder learns %q", l)
 		}
 		c := g.Claim
 		c.ID = strings.ToLower(rand.Text())
@@ -77,8 +77,8 @@ func TestFlushedServer(t *testing.T) {
 	}
 }
 
-// TestForeignHolders: whatever stands under a lock's key counts as held, and is never changed but by a forced break,
-// which spares what no lock client makes.
+// TestForeignHolders: any value under a lock's key counts as held, and only a forced break removes it. A forced break
+// keeps what no lock client makes.
 func TestForeignHolders(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
@@ -123,7 +123,7 @@ func testForeignHolders(t *testing.T, layout Layout) {
 		}
 		ref := l.Holders[0].Ref
 		if err := s.Break(t.Context(), kind, ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
-			t.Errorf("%s: marking it: %v", kind, err)
+			t.Errorf("%s: a graceful break: %v", kind, err)
 		}
 		if err := s.Break(t.Context(), kind, "f.0000", driver.BreakForce); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: breaking another: %v", kind, err)
@@ -140,7 +140,7 @@ func testForeignHolders(t *testing.T, layout Layout) {
 		}
 		acquire(t, s, mutex(kind, time.Second))
 	}
-	// A foreign client that leaves lets one in that waits, in line or not.
+	// When a foreign client releases the lock, a waiting claim is granted, in the queue and outside of it.
 	for _, fair := range []bool{false, true} {
 		if fair && layout == LayoutRedisson {
 			continue
@@ -148,7 +148,7 @@ func testForeignHolders(t *testing.T, layout Layout) {
 		sendCommand(t, server, "SET", "leaves", "somebody")
 		left := make(chan time.Time, 1)
 		go func() {
-			_ = redistest.Until(t.Context(), func() bool { // it waits
+			_ = redistest.Until(t.Context(), func() bool { // until the claim waits
 				l, err := s.Inspect(t.Context(), "leaves")
 				stats, serr := server.Do("INFO", "stats")
 				return err == nil && len(l.Waiters) > 0 || !fair && serr == nil &&
@@ -160,15 +160,15 @@ func testForeignHolders(t *testing.T, layout Layout) {
 		c := waiting(mutex("leaves", 10*time.Minute))
 		c.Fair = fair
 		g := acquire(t, s, c)
-		expectInTime(t, fmt.Sprintf("fair %v: to be let in", fair), <-left, 2*time.Second)
+		expectInTime(t, fmt.Sprintf("fair %v: to be granted", fair), <-left, 2*time.Second)
 		if err := s.Release(t.Context(), g.Claim, ""); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// TestErrorsOfRefusals: what a server says no to is told in words that say what to do, is ErrDenied where waiting does
-// not help, and shows no password.
+// TestErrorsOfRefusals: the error for a request that the server refuses says what to do, is ErrDenied if waiting does
+// not help, and contains no password.
 func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -202,14 +202,14 @@ func TestErrorsOfRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want ErrDenied that says %s", user, err, says)
 		}
 		if strings.Contains(s.Info().Store+fmt.Sprint(err), "hunter2") {
-			t.Errorf("%s: a secret is told", user)
+			t.Errorf("%s: the error contains a secret", user)
 		}
 		s.Close()
 	}
 	for _, raw := range []string{url("boss", "hunter3"), url("nobody", "hunter2"), "redis://" + server.Addr +
 		"?password-file=/dev/null"} {
 		s, err := openStore(t.Context(), raw)
-		if err == nil { // the server may let a client without credentials in that far
+		if err == nil { // a client without credentials may connect, and is refused later
 			_, err = s.Acquire(t.Context(), mutex("x", time.Second))
 			s.Close()
 		}
@@ -219,7 +219,7 @@ func TestErrorsOfRefusals(t *testing.T) {
 	}
 }
 
-// TestDeniedHalfway: a claim whose step is denied a command on its way keeps nobody else out.
+// TestDeniedHalfway: a claim whose script is denied a command in the middle leaves nothing that excludes other claims.
 func TestDeniedHalfway(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -230,13 +230,13 @@ func TestDeniedHalfway(t *testing.T) {
 		_, err := openForTest(t, "redis://worker:hunter2"+raw).Acquire(t.Context(), mutex(name, 30*time.Second))
 		expectError(t, without, err, driver.ErrDenied, "permission")
 		if _, err := openForTest(t, "redis://"+raw).Acquire(t.Context(), mutex(name, time.Second)); err != nil {
-			t.Errorf("behind one who lacks %s: %v", without[1:], err)
+			t.Errorf("after a claim without the permission for %s: %v", without[1:], err)
 		}
 	}
 }
 
-// TestServerStates: a server that is a replica, full, or busy is named so; what is held is renewed and released all the
-// same where the server lets it.
+// TestServerStates: the error says if a server is a replica, full, or busy. Locks that are held are still renewed and
+// released if the server allows that.
 func TestServerStates(t *testing.T) {
 	t.Parallel()
 	primary := startServer(t)
@@ -278,7 +278,7 @@ func TestServerStates(t *testing.T) {
 	}
 	sendCommand(t, primary, "CONFIG", "SET", "min-replicas-to-write", "0")
 
-	// A script of somebody else's keeps the server busy; then it goes on.
+	// A script of another client keeps the server busy, and ends later.
 	sendCommand(t, primary, "CONFIG", "SET", "busy-reply-threshold", "50")
 	go func() { _, _ = primary.Do("EVAL", "while true do end", "0") }()
 	keepBusy(t, primary)
@@ -286,7 +286,7 @@ func TestServerStates(t *testing.T) {
 	acquire(t, s, mutex("busy", longTTL))
 }
 
-// keepBusy waits until a script keeps a server busy.
+// keepBusy runs a script that keeps a server busy, and returns once it does.
 func keepBusy(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	if err := redistest.Until(t.Context(), func() bool {
@@ -297,8 +297,8 @@ func keepBusy(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// TestDamagedRecord: a record that is no hash is ErrCorrupt, and is left as it is; an evicted one costs its holder the
-// lock, and the token rises.
+// TestDamagedRecord: a record of another type is ErrCorrupt, and is not changed. If a record is evicted, its holder
+// loses the lock, and the token rises.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -321,12 +321,12 @@ func TestDamagedRecord(t *testing.T) {
 	expectError(t, "a renewal of a claim that cannot be read", renew(t, s, semaphore).Err, driver.ErrCorrupt)
 	expectError(t, "its release", s.Release(t.Context(), sem, ""), driver.ErrCorrupt)
 	if took := time.Since(start); took > driver.UnreachableTimeout(sem.TTL) {
-		t.Errorf("that was said after %v, as if it could pass", took)
+		t.Errorf("the error came after %v, as if the condition could pass", took)
 	}
 	g := acquire(t, s, mutex("evicted", time.Second))
 	sendCommand(t, server, "DEL", "holdfast:{evicted}")
 	if l := loss(renew(t, s, g).Err); l != driver.LossGone {
-		t.Errorf("a holder whose record is gone is told %q", l)
+		t.Errorf("a holder whose record is gone learns %q", l)
 	}
 	if next := acquire(t, s, waiting(mutex("evicted", time.Second))); next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
@@ -338,7 +338,7 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestLostReplies: a step whose reply is lost is settled by asking again, and done once.
+// TestLostReplies: a script whose reply is lost is repeated, and takes effect once.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -386,14 +386,15 @@ func openThroughLink(t *testing.T, raw string, via *servertest.Net) (driver.Stor
 	return s, err
 }
 
-// TestStoppedServer: a server that is stopped for less than a TTL costs nobody the lock; calls end with their contexts.
+// TestStoppedServer: if a server is stopped for less than a TTL, nobody loses a lock, and calls end with their
+// contexts.
 func TestStoppedServer(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr)
 	g := acquire(t, s, mutex("m", time.Minute))
 	server.Signal(syscall.SIGSTOP)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // its request has left by then
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // its request was sent by then
 	start := time.Now()
 	_, err := s.Acquire(ctx, mutex("other", time.Minute))
 	cancel()
@@ -413,8 +414,8 @@ func TestStoppedServer(t *testing.T) {
 	}
 }
 
-// TestFailover: when the primary is killed, the store follows to the new one: what the new one does not know is told as
-// lost, and tokens rise.
+// TestFailover: when the primary is killed, the store uses the new one. Locks that the new one does not have are
+// reported as lost, and tokens rise.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
@@ -448,14 +449,14 @@ func TestFailover(t *testing.T) {
 		t.Errorf("token %d after %d", next.Token, released.Token)
 	}
 	r := renew(t, s, kept)
-	t.Logf("served again %v after the kill; a grant that one replica had is told: %v",
+	t.Logf("served again %v after the kill; the renewal of a grant that one replica had: %v",
 		time.Since(start).Round(time.Millisecond), r.Err)
 	if r.Err != nil && loss(r.Err) == "" {
-		t.Errorf("unclear: %v", r.Err)
+		t.Errorf("the renewal is neither valid nor lost: %v", r.Err)
 	}
 }
 
-// TestClusterNodeHangs: a node of a Cluster that hangs keeps no lease on the others from being renewed.
+// TestClusterNodeHangs: while one node of a Cluster hangs, leases on the other nodes are renewed.
 func TestClusterNodeHangs(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Cluster(t.Context()))
@@ -485,8 +486,8 @@ func TestClusterNodeHangs(t *testing.T) {
 	})
 }
 
-// TestNoOverlapWhileLinkIsCut: while the link is cut in silence, the holder stops believing before the server grants
-// the lock again.
+// TestNoOverlapWhileLinkIsCut: while the link silently drops everything, the holder stops trusting its lease before the
+// server grants the lock again.
 func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 	t.Parallel()
 	rounds := 8
@@ -514,7 +515,7 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 				return
 			}
 			until := g.Since.Add(g.GrantedTTL - driver.Margin(g.GrantedTTL))
-			if i%2 == 1 { // some renew first
+			if i%2 == 1 { // every second holder renews once before the cut
 				s.Renew(t.Context(), []driver.Grant{g},
 					func(_ int, r driver.Renewal) { until = r.Since.Add(r.GrantedTTL - driver.Margin(r.GrantedTTL)) })
 			}
@@ -528,7 +529,7 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 				if r.Err == nil {
 					t.Error("renewed through a cut link")
 				} else if loss(r.Err) != "" {
-					t.Error("told lost by nobody: ", r.Err)
+					t.Error("reported as lost without a reply: ", r.Err)
 				}
 			})
 			cancel()
@@ -551,10 +552,11 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	t.Logf("belief overlap in %d cuts: %v at most", rounds, max(worst, 0))
+	t.Logf("two holders in %d cuts: for %v at most", rounds, max(worst, 0))
 }
 
-// TestRedlockFaults: a Redlock works while a minority is away, also from its opening, and says so when a majority is.
+// TestRedlockFaults: a Redlock works while a minority of its servers is away, even when it is opened, and says so when
+// a majority is.
 func TestRedlockFaults(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(5))
@@ -578,7 +580,7 @@ func TestRedlockFaults(t *testing.T) {
 	if err := s.Release(t.Context(), two.Claim, ""); err != nil {
 		t.Error(err)
 	}
-	g.Servers[1].Kill() // another majority than the last
+	g.Servers[1].Kill() // so that the next majority is another one
 	g.Servers[2].Kill()
 	three := acquire(t, s, waiting(mutex("m", 10*time.Second)))
 	if !(one.Token < two.Token && two.Token < three.Token) {
@@ -594,7 +596,8 @@ func TestRedlockFaults(t *testing.T) {
 	}
 }
 
-// renewUntilSure renews a grant of a Redlock. A server of it has little time to answer, and a client asks again.
+// renewUntilSure renews a grant until the outcome is known. A server of a Redlock has little time to reply, so that a
+// slow machine may leave it unknown.
 func renewUntilSure(t *testing.T, s driver.Store, g driver.Grant) (r driver.Renewal) {
 	t.Helper()
 	for until := time.Now().Add(g.GrantedTTL / 2); ; {
@@ -604,7 +607,7 @@ func renewUntilSure(t *testing.T, s driver.Store, g driver.Grant) (r driver.Rene
 	}
 }
 
-// TestLateRequestOfRefusedClaim: a request of a claim that was refused does not make it when it arrives after that.
+// TestLateRequestOfRefusedClaim: a request of a claim that was refused does not make the claim when it arrives late.
 func TestLateRequestOfRefusedClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -635,14 +638,14 @@ func TestLateRequestOfRefusedClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := sendCommand(t, server, "EXISTS", "m"); n != ":0" {
-			t.Errorf("fair %v: it stands after it was refused", fair)
+			t.Errorf("fair %v: the claim exists after it was refused", fair)
 			sendCommand(t, server, "DEL", "m")
 		}
 	}
 }
 
-// startLateRequest has a waiting claim get the second of three servers first, and then a majority, with one of its
-// requests to the second, of a step, taken out on the way.
+// startLateRequest makes a waiting claim be granted by the second of three servers first, and then by a majority. One
+// request to the second server, of the given script, is held back on the way.
 func startLateRequest(t *testing.T,
 	st *script) (g *redistest.Group, s driver.Store, held driver.Grant, late servertest.DelayedRequest) {
 	t.Helper()
@@ -654,7 +657,7 @@ func startLateRequest(t *testing.T,
 	}
 	t.Cleanup(via.Close)
 	s = openForTest(t, "redlock://"+a[0]+"?addrs="+via.Addr+","+a[2])
-	sendCommand(t, g.Servers[1], "SCRIPT", "LOAD", st.text) // so that the request that is taken out is not in vain
+	sendCommand(t, g.Servers[1], "SCRIPT", "LOAD", st.text) // so that the request that is held back runs when it arrives
 	sendCommand(t, g.Servers[0], "SET", "m", "another")
 	sendCommand(t, g.Servers[2], "SET", "m", "another")
 	kept := via.DelayNext(st.sha)
@@ -671,8 +674,8 @@ func startLateRequest(t *testing.T,
 	return g, s, held, late
 }
 
-// TestRedlockLateRelease: what a claim gives back of an attempt that failed takes nothing from the one that won,
-// however late it arrives.
+// TestRedlockLateRelease: when a round without a majority is given back, that request takes nothing from the round that
+// won, however late it arrives.
 func TestRedlockLateRelease(t *testing.T) {
 	t.Parallel()
 	g, _, held, late := startLateRequest(t, plainScripts.releaseQueued)
@@ -684,12 +687,11 @@ func TestRedlockLateRelease(t *testing.T) {
 	other, err := openForTest(t, "redlock://"+a[0]+"?addrs="+a[1]+","+a[2]).Acquire(t.Context(),
 		mutex("m", 10*time.Minute))
 	if !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("two hold it, by tokens %d and %d: %v", held.Token, other.Token, err)
+		t.Errorf("two claims hold it, with tokens %d and %d: %v", held.Token, other.Token, err)
 	}
 }
 
-// TestRedlockLateAcquire: a request of an attempt that failed does not make the claim again when it arrives after the
-// release.
+// TestRedlockLateAcquire: a request of a failed round does not make the claim again when it arrives after the release.
 func TestRedlockLateAcquire(t *testing.T) {
 	t.Parallel()
 	g, s, held, late := startLateRequest(t, plainScripts.acquire)
@@ -704,12 +706,12 @@ func TestRedlockLateAcquire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := sendCommand(t, g.Servers[1], "EXISTS", "m"); n != ":0" {
-		t.Errorf("after its release it stands on a server for %s ms", sendCommand(t, g.Servers[1], "PTTL", "m"))
+		t.Errorf("after its release a server has the claim for %s ms", sendCommand(t, g.Servers[1], "PTTL", "m"))
 	}
 }
 
-// TestRedlockDenied: a minority of servers that denies access is as good as away, as while passwords are changed one
-// server after the other. A claim that a majority denies is denied, and leaves nothing on those that granted it.
+// TestRedlockDenied: a minority of servers that denies access counts as away, as while passwords are changed on one
+// server after the other. A claim that a majority denies is denied, and is removed from the servers that granted it.
 func TestRedlockDenied(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(3))
@@ -732,12 +734,12 @@ func TestRedlockDenied(t *testing.T) {
 	expectError(t, "two of three", err, driver.ErrDenied, "+evalsha")
 	if err := redistest.Until(t.Context(),
 		func() bool { return sendCommand(t, g.Servers[0], "EXISTS", c.Name) == ":0" }); err != nil {
-		t.Error("the claim stands on the server that granted it")
+		t.Error("the claim is still on the server that granted it")
 	}
 }
 
-// TestRedlockSlowBesideDenied promises that one server of three that denies access does not end a request while another
-// one is only slow: the request is repeated until a majority has answered. Two servers that deny access do end it.
+// TestRedlockSlowBesideDenied: if one of three servers denies access while another one is slow, the request is repeated
+// until a majority has replied. Two servers that deny access end it.
 func TestRedlockSlowBesideDenied(t *testing.T) {
 	t.Parallel()
 	a := mustStart(t)(redistest.Independent(3)).Addrs()
@@ -760,7 +762,7 @@ func TestRedlockSlowBesideDenied(t *testing.T) {
 	}
 }
 
-// TestClusterBusyAtFirst: a Cluster that is busy when it is first asked which channels it has is asked again.
+// TestClusterBusyAtFirst: a Cluster that is busy when it is first asked for sharded channels is asked again.
 func TestClusterBusyAtFirst(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Cluster(t.Context()))
@@ -794,6 +796,6 @@ func TestClusterBusyAtFirst(t *testing.T) {
 	scripts.Wait()
 	release(t, s, acquire(t, s, mutex("m", 10*time.Second)).Claim)
 	if !s.sharded.Load() {
-		t.Error("it tells by channels of the whole Cluster, to which nobody else listens")
+		t.Error("it notifies on channels of the whole Cluster, to which no other client listens")
 	}
 }

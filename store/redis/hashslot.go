@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// slotCount is how many hash slots a Cluster has.
+// slotCount is the number of hash slots of a Cluster (redis.io: "Redis cluster specification").
 const slotCount = 16384
 
-// hashSlot is the hash slot of a key.
+// hashSlot returns the hash slot of a key: the CRC16 of its hash tag, modulo the number of slots.
 func hashSlot(key string) uint16 {
 	var crc uint16 // CRC16/XMODEM
 	for _, b := range []byte(hashTag(key)) {
@@ -24,7 +24,8 @@ func hashSlot(key string) uint16 {
 	return crc % slotCount
 }
 
-// slotTags is, for each slot, a short text that falls into it.
+// slotTags has a short text for each slot that falls into it. It is computed when it is first needed, which takes some
+// milliseconds: only keys with unmatched braces need it.
 var slotTags = sync.OnceValue(func() []string {
 	found, left := make([]string, slotCount), slotCount
 	for i := 0; left > 0; i++ {
@@ -37,4 +38,6 @@ var slotTags = sync.OnceValue(func() []string {
 	return found
 })
 
+// tagForSlot returns a hash tag that puts a key into the slot. It never changes for a slot: keys in servers are built
+// from it.
 func tagForSlot(slot uint16) string { return slotTags()[slot] }

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect is one step that reads, and of a long line one for each part of it. Claims that are over are left out, though
-// they stand until somebody's next step.
+// Inspect runs one script that reads; a long queue takes one for each page of it. Expired claims are left out, although
+// they are in the store until the next script of a client removes them.
 func (s *store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, s.info); err != nil {
 		return driver.Lock{}, err
@@ -29,7 +29,8 @@ func (s *store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	})
 }
 
-// inspectWith reads a lock by so many runs of the step that shows it as its line needs.
+// inspectWith reads a lock by as many runs of inspect.lua as its queue has pages. The pages are read one after the
+// other, so the queue may change in between; everything else is from the first run.
 func (s *store) inspectWith(name string,
 	run func(keys, args []string) (rueidis.RedisMessage, error)) (driver.Lock, error) {
 	keys := s.keys.allKeys(name)
@@ -61,23 +62,25 @@ func (s *store) inspectWith(name string,
 	return l, nil
 }
 
-// inspectPage is how many of a line show.lua shows at a time.
+// inspectPage is the length of the page of the queue that one run of inspect.lua returns. It is PAGE in that script. It
+// bounds how long the script keeps the server busy.
 const inspectPage = 256
 
-// lockView is what show.lua gives.
+// lockView is the reply of inspect.lua.
 type lockView struct {
-	now, remaining         int64 // microseconds; milliseconds
+	now, remaining         int64 // the server's time in microseconds; the TTL of the lock's key in milliseconds
 	keyType, value, digest string
 	id, flags, kind, mark  string
 	owner, meta            string
 	token, limit, ttl      int64
 	claims                 map[string]string
 	queue                  []string
-	last                   int64 // the score of the last of them
+	last                   int64 // the score of the last claim in queue
 	expiries               map[string]int64
 	holders                []string
 }
 
+// readLockView reads the reply of inspect.lua. It reports false if it is malformed.
 func readLockView(m rueidis.RedisMessage) (v lockView, ok bool) {
 	a, ok := readArray(m, 9)
 	if !ok {
@@ -116,7 +119,8 @@ func readScores(m rueidis.RedisMessage) (members []string, score map[string]int6
 	return members, score
 }
 
-// storedClaim is a claim as lib.lua keeps it.
+// storedClaim is a claim in the form in which shared/queue.lua stores it. Numbers that need all their digits are text,
+// since the JSON encoder of Redis's Lua rounds them to 14.
 type storedClaim struct {
 	Weight int64  `json:"w"`
 	TTL    int64  `json:"ttl"` // ms
@@ -128,6 +132,7 @@ type storedClaim struct {
 	State  string `json:"state"`
 }
 
+// decodeClaim describes a claim that is stored as JSON: a waiting one, or a holder of a shared lock.
 func (v *lockView) decodeClaim(id, suffix string) (driver.ClaimInfo, storedClaim, error) {
 	var k storedClaim
 	if err := json.Unmarshal([]byte(v.claims[id]), &k); err != nil {
@@ -142,7 +147,8 @@ func (v *lockView) decodeClaim(id, suffix string) (driver.ClaimInfo, storedClaim
 	return s, k, nil
 }
 
-// toLock is how a lock stands, seen from outside.
+// toLock describes the lock as driver.Lock. It decides in the same way as settle in shared/queue.lua who holds the
+// lock, but changes nothing.
 func (v *lockView) toLock(name string) (driver.Lock, error) {
 	l := driver.Lock{Name: name, Token: v.token}
 	kind, suffix := driver.Kind(v.kind), sharedSuffix
@@ -150,15 +156,15 @@ func (v *lockView) toLock(name string) (driver.Lock, error) {
 		suffix = ""
 	}
 	switch {
-	case v.keyType == "none":
-	case v.digest != "":
+	case v.keyType == "none": // nobody holds it
+	case v.digest != "": // the value is neither the id nor the mark of the record
 		h := newClaimInfo(foreignPrefix+v.digest, flagForeign)
 		h.Owner, h.Weight, h.Remaining = foreignOwner(v.keyType, v.digest), 1, millis(max(v.remaining, 0))
 		l.Holders = append(l.Holders, h)
-	case v.value == v.id:
+	case v.value == v.id: // a mutex
 		kind, l.Limit, suffix = driver.KindMutex, 1, ""
 		h := newClaimInfo(v.id, v.flags)
-		// Its token was drawn from the server's clock when it was granted, so it also says when.
+		// A token is the server's time of the grant, unless the clock was set back. So Since needs no field of its own.
 		h.Owner, h.Meta, h.Weight, h.TTL, h.Since, h.Remaining = v.owner, v.meta, 1, millis(v.ttl), micros(v.token), millis(max(v.remaining, 0))
 		if strings.Contains(v.flags, flagPromoted) {
 			l.Waiters = append(l.Waiters, h)
@@ -166,7 +172,7 @@ func (v *lockView) toLock(name string) (driver.Lock, error) {
 			h.Token = v.token
 			l.Holders = append(l.Holders, h)
 		}
-	default:
+	default: // the value is the mark of a shared lock
 		for _, id := range v.holders {
 			if v.expiries[id] <= v.now || v.claims[id] == "" {
 				continue
@@ -191,7 +197,7 @@ func (v *lockView) toLock(name string) (driver.Lock, error) {
 		if err != nil {
 			return l, err
 		}
-		sign := k.Since
+		sign := k.Since // when the claim was last heard of
 		if s := v.claims["?"+id]; s != "" {
 			sign = s
 		}
@@ -215,7 +221,8 @@ func (v *lockView) toLock(name string) (driver.Lock, error) {
 	return l, nil
 }
 
-// buildRevision differs whenever other claims stand.
+// buildRevision returns a text that differs whenever the holders, the waiters or their flags differ. Renewals do not
+// change it.
 func (v *lockView) buildRevision(l *driver.Lock) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d", v.token)
@@ -229,9 +236,9 @@ func (v *lockView) buildRevision(l *driver.Lock) string {
 	return b.String()
 }
 
-// List walks through all keys of the server, or of each primary of a Cluster, and shows the locks that have a record. A
-// lock that only foreign clients ever used has none: it is shown where a prefix or a template tells its key from
-// others, and not where any key may be a lock's.
+// List scans all keys of the server, or of each primary of a Cluster, and returns the locks that have a record. A lock
+// that only foreign clients ever used has none. It is listed if a prefix or a template tells its key from other keys,
+// but not if any key may be a lock's.
 func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		seen := map[string]bool{}
@@ -257,8 +264,8 @@ func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 	}
 }
 
-// lockNames are the names of all locks that have a record, and of what foreign clients keep where ours stand, some of
-// them more than once.
+// lockNames returns the names of all locks that have a record, and of foreign keys that fit the template. Some names
+// come more than once.
 func (s *store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, error] {
 	match := s.scripts.recordPattern(globEscape.Replace(s.keys.prefix + prefix))
 	return func(yield func(string, error) bool) {
@@ -289,7 +296,9 @@ func (s *store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, 
 	}
 }
 
-// scanKeys gives the keys that match, on all primaries.
+// scanKeys returns the keys that match, on all primaries. SCAN reads a part of the keys per request, so that the server
+// is never busy for long. It returns every key that exists during the whole scan, some more than once (redis.io:
+// "SCAN").
 func (s *store) scanKeys(ctx context.Context, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for _, node := range s.primaryNodes(ctx) {
@@ -325,7 +334,7 @@ func (s *store) scanKeys(ctx context.Context, match string) iter.Seq2[string, er
 	}
 }
 
-// primaryNodes are the nodes that together hold all keys.
+// primaryNodes returns the nodes that together have all keys. Replicas have copies, which may be old.
 func (s *store) primaryNodes(ctx context.Context) []rueidis.Client {
 	if s.topology != cluster {
 		return []rueidis.Client{s.client}
@@ -337,10 +346,12 @@ func (s *store) primaryNodes(ctx context.Context) []rueidis.Client {
 				n.B().Role().Build()).ToArray()
 		})
 		if err != nil || len(role) == 0 || readString(role[0]) == "master" {
-			nodes = append(nodes, n) // one that does not answer fails the listing, instead of falling short in silence
+			// A node that does not answer is kept, so that the listing fails instead of silently missing its locks.
+			nodes = append(nodes, n)
 		}
 	}
 	return nodes
 }
 
+// globEscape escapes the characters that have a meaning in the patterns of SCAN.
 var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

@@ -7,21 +7,24 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A lock's own key is its name under the user's template. What stands beside it has keys in the same hash slot, so that
-// one script reaches all of it in a Cluster:
+// A lock's own key is its name under the user's template. The further keys of the lock are in the same hash slot,
+// because a script in a Cluster may only use keys of one slot (redis.io: "Redis cluster specification", hash tags):
 //
 //	holdfast:{KEY}       where KEY has no braces
 //	holdfast::KEY        where KEY has a hash tag of its own, like "{a}b"
 //	holdfast:/{tag}KEY   where KEY has braces, but no hash tag; tag is one that falls into KEY's slot
 //
-// and with a letter after "holdfast" for the parts of a line: .c claims, .h holders, .l line. The first is also
-// the name of the channel on which it is told that a lock is free; with a colon and a session, of that of one client.
-// Different locks have different keys, and each key gives its lock's name back.
+// The first of these keys is the record. The parts of the queue have a dot and a letter after "holdfast": .c claims, .h
+// holders, .l queue. The record's key is also the name of the channel that says when the lock is free. With a colon and
+// a session after it, it is the channel of one client.
+//
+// Different locks have different keys, and the lock's name can be read from each key. Old clients and data use these
+// keys, so none of them may change.
 const reserved = "holdfast"
 
-// keyspace makes keys of names.
+// keyspace makes the keys of a store's locks.
 type keyspace struct {
-	prefix, suffix string // of the name in the template
+	prefix, suffix string // the template before and after the star
 	layout         Layout
 }
 
@@ -30,7 +33,8 @@ func newKeyspace(template string, layout Layout) keyspace {
 	return keyspace{before, after, layout}
 }
 
-// checkName refuses names whose lock would stand where the record of another one does.
+// checkName refuses a name whose lock would have the key of another lock's record. That is possible, since users choose
+// the names and the template.
 func (k keyspace) checkName(name string) error {
 	if key := k.lockKey(name); isSideKey(key) {
 		return fmt.Errorf("%w: the key %q is kept for records of other locks; a lock's key must not begin so",
@@ -39,7 +43,7 @@ func (k keyspace) checkName(name string) error {
 	return nil
 }
 
-// isSideKey reports whether a key is one of those beside a lock.
+// isSideKey reports whether a key is reserved: a record, a part of a queue, or a row of a table.
 func isSideKey(key string) bool {
 	if strings.HasPrefix(key, rowPrefix) {
 		return true
@@ -51,7 +55,7 @@ func isSideKey(key string) bool {
 	return ok && len(rest) > 1 && rest[0] == ':' && strings.IndexByte("{:/", rest[1]) >= 0
 }
 
-// lockKey is the lock's own key.
+// lockKey returns the lock's own key.
 func (k keyspace) lockKey(name string) string {
 	if k.prefix == "" && k.suffix == "" {
 		return name
@@ -59,13 +63,14 @@ func (k keyspace) lockKey(name string) string {
 	return k.prefix + name + k.suffix
 }
 
-// sideKey is the key of a part that stands beside a lock.
+// sideKey returns the key of a part of the lock: "" is its record.
 func sideKey(part, lock string) string {
 	before, after := keyAffixes(lock)
 	return reserved + part + before + lock + after
 }
 
-// keyAffixes is what stands between the part and the lock's own key, and what follows that.
+// keyAffixes returns the text between the part's letter and the lock's own key, and the text after that key. Together
+// they put the part into the slot of the lock's own key.
 func keyAffixes(lock string) (before, after string) {
 	switch {
 	case strings.IndexByte(lock, '{') < 0 && strings.IndexByte(lock, '}') < 0:
@@ -77,7 +82,9 @@ func keyAffixes(lock string) (before, after string) {
 	}
 }
 
-// nameOfRecord gives the lock's name back from the key of its record, if it is one of this template.
+// nameOfRecord returns the lock's name from the key of its record. It reports false if the record belongs to no lock of
+// this template. It builds the record's key again and compares it, so that keys which only look like records are left
+// out.
 func (k keyspace) nameOfRecord(record string) (string, bool) {
 	rest, ok := strings.CutPrefix(record, reserved+":")
 	if !ok || rest == "" {
@@ -100,18 +107,19 @@ func (k keyspace) nameOfRecord(record string) (string, bool) {
 	return k.nameOfKey(lock)
 }
 
-// nameOfKey gives the lock's name back from its own key.
+// nameOfKey returns the lock's name from its own key, and false if the key does not fit the template.
 func (k keyspace) nameOfKey(lock string) (string, bool) {
 	lock, before := strings.CutPrefix(lock, k.prefix)
 	lock, after := strings.CutSuffix(lock, k.suffix)
 	return lock, before && after && lock != ""
 }
 
-// allKeys are the keys that the steps on a line work on, in the order of head.lua.
+// allKeys returns the keys that the scripts on a lock with a queue use, in the order of KEYS in shared/state.lua. A
+// script names all keys that it uses, since a Cluster finds the node by them.
 func (k keyspace) allKeys(name string) (keys [5]string) {
 	keys[0] = k.lockKey(name)
 	before, after := keyAffixes(keys[0])
-	var text strings.Builder // one piece of memory for all of them
+	var text strings.Builder // one allocation for all four keys
 	text.Grow((len(reserved) + 2 + len(before) + len(keys[0]) + len(after)) * 4)
 	for i, part := range [...]string{"", ".c", ".h", ".l"} {
 		from := text.Len()
@@ -123,7 +131,8 @@ func (k keyspace) allKeys(name string) (keys [5]string) {
 	return keys
 }
 
-// hashTag is the part of a key that decides its slot.
+// hashTag returns the part of a key that decides its slot: the text in the first pair of braces if there is any in it,
+// else the whole key (redis.io: "Redis cluster specification", hash tags).
 func hashTag(key string) string {
 	_, rest, ok := strings.Cut(key, "{")
 	if t, _, closed := strings.Cut(rest, "}"); ok && closed && t != "" {

@@ -9,10 +9,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// lazyClient stands in for the client of a server that could not be reached when a Redlock was opened, and connects to
-// it as soon as that can be done. It answers what a Redlock asks of a server, and nothing else.
+// lazyClient takes the place of the client of a server that could not be reached when a Redlock was opened. It connects
+// to the server as soon as that is possible. rueidis makes no client without a connection, and a Redlock must open
+// while a minority of its servers is away. It has the methods that a Redlock uses, and no others.
 type lazyClient struct {
-	rueidis.Client // of another server: it lends how commands are built, and is never asked
+	rueidis.Client // of another server: it only builds commands, and gets no request
 	options        rueidis.ClientOption
 
 	mu      sync.Mutex
@@ -21,9 +22,12 @@ type lazyClient struct {
 	err     error
 }
 
-// reconnectInterval is how often it is tried to connect.
+// reconnectInterval is the minimum time between two attempts to connect. Between them, requests fail at once with the
+// last error, so that a server which is away does not slow the others down.
 const reconnectInterval = time.Second
 
+// connectOnce returns the client, and connects if that is due. Other requests wait meanwhile; each runs in a goroutine
+// with a time limit, see askServers.
 func (a *lazyClient) connectOnce() (rueidis.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,10 +61,12 @@ func (a *lazyClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []r
 	return c.DoMulti(ctx, cmds...)
 }
 
+// errorResult marks the error as that of a request that was not sent: no claim can come of it.
 func (a *lazyClient) errorResult(err error) rueidis.RedisResult {
 	return rueidis.NewErrorResult(&unsentError{err})
 }
 
+// Close also prevents later attempts to connect, by the error.
 func (a *lazyClient) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

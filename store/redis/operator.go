@@ -23,7 +23,9 @@ func checkBreak(name, ref string, mode driver.BreakMode, info driver.Info) error
 	return driver.CheckName(name, info)
 }
 
-// Break runs one script. Where that removes a holder, it raises the lock's token.
+// Break runs one script. If that removes a holder, it raises the lock's token: the holder may go on working until it
+// learns of it, and whatever checks tokens then refuses its token. It also leaves a note, by which the holder learns
+// why it lost the lock.
 func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	if err := checkBreak(name, ref, mode, s.info); err != nil {
 		return err
@@ -46,13 +48,15 @@ func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 	case breakNoLock:
 		return errNoLock
 	}
+	// An earlier request of this call had no reply, and the claim is gone now: that request has removed it. A requested
+	// release removes nothing, so there the claim has ended without it.
 	if p.outcomeUnknown && mode != driver.BreakRequestRelease {
-		return nil // an earlier request of this call has removed it
+		return nil
 	}
 	return &driver.LossError{Cause: driver.LossGone}
 }
 
-// operatorArgs are the arguments of the scripts that break and detach.
+// operatorArgs returns the arguments of the scripts that break and detach.
 func (s *store) operatorArgs(lock string, more ...string) []string {
 	if s.scripts.releaseQueued == nil {
 		return append([]string{s.publishCommand(), s.scripts.channel(lock), retentionMillis}, more...)
@@ -60,7 +64,7 @@ func (s *store) operatorArgs(lock string, more ...string) []string {
 	return new(queueArgs).fill(s, more...)
 }
 
-// checkKeep refuses a time for which a claim cannot be detached.
+// checkKeep refuses a duration for which a claim cannot be detached.
 func checkKeep(keep time.Duration) error {
 	if keep <= 0 || keep > driver.MaxTTL {
 		return fmt.Errorf("%w: a claim can be detached for up to %v, not %v", driver.ErrInvalid, driver.MaxTTL, keep)
@@ -68,9 +72,11 @@ func checkKeep(keep time.Duration) error {
 	return nil
 }
 
+// millisRoundedUp counts a part of a millisecond as a whole one, so that a claim is not held for less than was asked.
 func millisRoundedUp(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
 
-// Detach runs one script. The claim ends by the server's clock, keep after the script has run.
+// Detach runs one script. The claim ends by the server's clock, keep after the script has run. A repeated request sets
+// the same time again, from its own run: the claim may be held for longer then, never for less.
 func (s *store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := checkKeep(keep); err != nil {
 		return err

@@ -12,20 +12,22 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A Redlock sends each script to all servers at once. This file sends, counts the replies, and repeats until a majority
-// has replied.
+// A Redlock sends each script to all servers at once. This file sends the requests, counts the replies, and repeats
+// until a majority has replied.
 
-// drift is how far two clocks may move apart during a TTL. The 2 ms are added because expiry is counted in whole
-// milliseconds.
+// drift is how far two clocks may move apart during a TTL: 1 % of it, and 2 ms because Redis counts expiry in whole
+// milliseconds. The holder subtracts it from the validity of its lock (redis.io: "Distributed Locks with Redis", clock
+// drift).
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
-// serverTime is how long one server may take to reply. It is short compared with the TTL, so that a server which is
-// away costs little of it.
+// serverTime is how long one server may take to reply. It is short compared with the TTL: the requests run at the same
+// time, but a claim without a majority waits for the slowest server, and the validity of a grant is the TTL less this
+// wait.
 func serverTime(ttl time.Duration) time.Duration {
 	return min(max(ttl/20, 200*time.Millisecond), 500*time.Millisecond)
 }
 
-// serverReply is the reply of one server.
+// serverReply is the reply of one server, or the error instead.
 type serverReply struct {
 	server int
 	reply  rueidis.RedisMessage
@@ -36,18 +38,20 @@ type serverReply struct {
 type serverScript struct {
 	script     *script
 	keys, args []string
-	// mayMake is the id of the claim that the script may make; empty if it makes none. While a server has not replied,
-	// the claim counts as in flight there.
+	// mayMake is the id of the claim that the script may make; empty if it makes none. Until a server has replied, the
+	// claim counts as in flight there, so that its release leaves a tombstone.
 	mayMake string
 }
 
 // askServers runs a script on all servers at once, and passes each reply to handle as it arrives. When handle returns
-// true, the outcome is known, and the other servers get as much time again to reply: the more servers know of a claim,
-// the more failures it survives. Requests that are still under way then go on for at most serverTime.
+// true, the outcome is known, and the other servers get a little more time to reply: the more servers have a claim, the
+// more failures it survives. The requests do not end with ctx, since only its reply shows that a request is not in
+// flight any more. They end after serverTime.
 func (r *redlockStore) askServers(ctx context.Context, ttl time.Duration, q serverScript,
 	handle func(serverReply) (enough bool)) error {
 	if err := ctx.Err(); err != nil {
-		return err // nothing is sent: the requests would not end with ctx
+		// Nothing may be sent then, since the requests would not end with ctx.
+		return err
 	}
 	replies := make(chan serverReply, len(r.servers))
 	r.mu.Lock()
@@ -93,14 +97,15 @@ func (r *redlockStore) askServers(ctx context.Context, ttl time.Duration, q serv
 type replyCounts struct {
 	replies        int
 	byServer       map[int]int64 // the reply of each server that has replied
-	outcomeUnknown map[int]bool  // the servers on which the script may or may not have run
+	outcomeUnknown map[int]bool  // the servers on which the script may have run without a reply
 	byReply        map[int64]int // how many servers have given each reply
-	err            error         // of one of the servers that gave none
-	refusals       int           // how many servers refuse for good: a retry would not help there
-	refusal        error         // what one of them says
+	err            error         // of one of the servers that did not run the script
+	refusals       int           // how many servers refuse for good, so that a retry does not help there
+	refusal        error         // the error of one of them
 }
 
-// countReplies runs a script on all servers, and counts their replies.
+// countReplies runs a script on all servers, and counts their replies. It never ends early, since the caller needs the
+// reply of every server that sends one in time.
 func (r *redlockStore) countReplies(ctx context.Context, ttl time.Duration, q serverScript) (replyCounts, error) {
 	t := replyCounts{byReply: map[int64]int{}, byServer: map[int]int64{}, outcomeUnknown: map[int]bool{}}
 	for i := range r.servers {
@@ -125,14 +130,15 @@ func (r *redlockStore) countReplies(ctx context.Context, ttl time.Duration, q se
 	return t, err
 }
 
-// isRedisReply reports whether an error is what a server has replied: the request has arrived then, and was refused.
+// isRedisReply reports whether a server has replied with this error: the request has arrived, and was refused.
 func isRedisReply(err error) bool {
 	_, is := rueidis.IsRedisErr(err)
 	return is
 }
 
-// retryUntilMajority repeats step until a majority has replied, or no server has for the unreachable timeout. done
-// reports whether a server of an earlier round, which had no majority, has replied that it did what was asked.
+// retryUntilMajority repeats step until a majority has replied in one round, or none has for the unreachable timeout.
+// done reports whether in an earlier round, without a majority, a server has replied that it did what was asked: its
+// reply in the last round may then be that there is nothing to do.
 func (r *redlockStore) retryUntilMajority(
 	ctx context.Context, ttl time.Duration, step func() (replyCounts, error),
 ) (t replyCounts, done bool, err error) {

@@ -1,18 +1,19 @@
 // Package redis keeps locks in Redis: on one server, behind Sentinels, in a Cluster, and, by [NewRedlock], on several
 // servers that know nothing of one another.
 //
-// Every step is one server-side script, which decides by the server's clock and may be repeated without harm. A mutex
-// stands in the layout that most clients use: the key is the lock's name (under Options.Key), the value is unique to
-// the claim, and the server expires it. So those clients exclude us and we exclude them; whatever else is found under
-// the key, of any type, counts as held. What that layout has no place for stands beside it, under keys that begin with
-// "holdfast": the fencing token, who holds the lock, and the line of those who wait.
+// Every step is one server-side script. A script runs alone on its server, decides by the server's clock, and may be
+// repeated without harm. A mutex has the layout that most clients use: the key is the lock's name (under Options.Key),
+// the value is unique to the claim, and the server expires it. So those clients exclude us and we exclude them.
+// Whatever else is found under the key, of any type, counts as held. That layout has no place for the fencing token,
+// for the description of the holder, or for the queue of waiting claims. These are kept in keys of their own, which
+// begin with "holdfast".
 //
-// What is shown of a foreign holder is a digest of the value under the key, and not the value: that may be all that it
-// takes to release the lock. A foreign client that deletes a lock blindly is not told from our own release whose reply
-// was lost.
+// Of a foreign holder, only a digest of the value under the key is shown, because the value itself may be all that is
+// needed to release the lock. A foreign client that deletes a lock without checking its value looks like our own
+// release whose reply was lost.
 //
-// Redis keeps what it acknowledged only as far as it is set up to, and a failover may forget it: see the Info and the
-// Warnings of the store. A token still rises then, as far as the servers' clocks agree.
+// Redis keeps what it acknowledged only as far as it is configured to, and a failover may lose it: see the Info and
+// the Warnings of the store. Tokens still rise then, as far as the servers' clocks agree.
 package redis
 
 import (
@@ -30,40 +31,42 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Layout is how a lock stands in the store.
+// Layout is the form of a lock in the store.
 type Layout string
 
-// The layouts.
 const (
-	// LayoutPlain is the string layout, with all that stands beside it. It carries every kind of lock.
+	// LayoutPlain is the string layout, with the further keys beside it. It carries every kind of lock.
 	LayoutPlain Layout = "plain"
-	// LayoutRedisson is that of Redisson's RLock and RFencedLock. It carries the plain mutex only. The key in which
-	// Redisson counts the tokens of an RFencedLock has no end where Redisson has made it or used it when ours came;
-	// else it ends a day after our last use. So a name that was ours first, and for a day is Redisson's alone before
-	// ours comes again, is counted again from 1.
+	// LayoutRedisson is the layout of Redisson's RLock and RFencedLock. It carries the plain mutex only.
+	// Redisson counts the tokens of an RFencedLock in a key that never expires. If Redisson made that key, or used it
+	// after we did, it still never expires. Otherwise it expires a day after our last use. As a result, Redisson counts
+	// from 1 again if we used the name first, and then Redisson alone for a day.
 	LayoutRedisson Layout = "redisson"
 )
 
 // Options for New; nil means the defaults.
 type Options struct {
-	// Key makes the key of a lock: its name is put in the place of the star. Default "*".
+	// Key makes the key of a lock: the lock's name replaces the star. Default "*".
 	Key string
-	// Layout is how a lock stands in the store. Default LayoutPlain.
+	// Layout is the form of a lock in the store. Default LayoutPlain.
 	Layout Layout
-	// Replicas is how many replicas must have a grant before it is returned, by Redis's WAIT. That makes it less likely
-	// that a failover forgets it, at the price of a round trip to them, and does not rule it out. Default 0.
+	// Replicas is how many replicas must have a grant before it is returned, checked by Redis's WAIT. That makes it
+	// less likely that a failover loses the grant, at the price of a round trip to the replicas, but does not rule it
+	// out. Default 0.
 	Replicas int
-	// ReplicaTimeout is how long a grant waits for that. Default 1 s.
+	// ReplicaTimeout is how long a grant waits for the replicas. Default 1 s.
 	ReplicaTimeout time.Duration
-	// MaxWaiters is how many claims may stand in line on a lock. Default 4096.
+	// MaxWaiters is how many claims may wait in the queue of one lock. Default 4096.
 	MaxWaiters int
-	// Place is what Info shows as the place of the store. Default: the addresses that the client knows.
+	// Place is what Info shows as the address of the store. Default: the form of the servers, like "redis://".
 	Place string
-	// Clock is where time is read; the default is driver.SystemClock.
+	// Clock is where time is read. Default driver.SystemClock. It is used for round trips and for the validity of a
+	// grant, never to decide who holds a lock: the server's clock does that.
 	Clock driver.Clock
 }
 
-// Topology is how the servers behind a client stand to one another.
+// topology is how the servers behind a client are connected with each other. It decides which errors may pass by a
+// change of server, and which channels carry the notices.
 type topology string
 
 const (
@@ -72,13 +75,17 @@ const (
 	cluster  topology = "redis+cluster"
 )
 
-// defaultMaxWaiters bounds a line. A waiting claim costs some 300 bytes and its notes.
+// defaultMaxWaiters bounds a queue. A waiting claim costs some 300 bytes of the server's memory, and its owner and meta
+// texts.
 const defaultMaxWaiters = 4096
 
-// retention is how long a record is kept after the last that was heard of its lock, for its token.
+// retention is how long the record of a lock is kept after its last use. The record has the last token, and a new token
+// must be larger. A token is the server's time in microseconds, or one more than the last token if that is larger. So
+// after a day without use the record is not needed, unless the server's clock was set back by more than a day.
 const retention = 24 * time.Hour
 
-// store is locks on a Redis server, a group of replicas, or a Cluster. It implements driver.Store and driver.Detacher.
+// store keeps locks on a Redis server, a group of replicas, or a Cluster. It implements driver.Store and
+// driver.Detacher. All methods may be called at the same time.
 type store struct {
 	client       rueidis.Client
 	owned        bool // Close closes the client
@@ -88,30 +95,34 @@ type store struct {
 	clock        driver.Clock
 	keys         keyspace
 	scripts      *layoutScripts
-	session      string      // names this client's own channels
-	shardedKnown atomic.Bool // whether sharded is known; only asked in a Cluster
-	sharded      atomic.Bool // scripts tell by SPUBLISH, and not by PUBLISH
+	session      string      // names the channels of this client alone, on which it is notified of its own claims
+	shardedKnown atomic.Bool // whether sharded is known; it is asked only in a Cluster
+	sharded      atomic.Bool // scripts notify by SPUBLISH, and not by PUBLISH
 
 	life context.Context
 	end  context.CancelCauseFunc
-	// inBackground counts the store's own goroutines; it is added to only with mu held and life going on.
+	// inBackground counts the store's own goroutines. It is added to only with mu held and before life ends, so that
+	// Close, which ends life with mu held, waits for all of them.
 	inBackground sync.WaitGroup
 
-	lastChange atomic.Int64 // the number of the last change of a weight; those of a later client are larger
+	// The number of the last change of a weight. It begins with the wall clock, so that the changes of a client that is
+	// started later have larger numbers.
+	lastChange atomic.Int64
 
-	// it has granted: if its server takes no writes any more, another may be about to take over its name
+	// This store has granted something, so the server accepted writes then. If it refuses writes now, a failover may be
+	// under way, and another server may take over its name: see finalError.
 	hasGranted    atomic.Bool
-	linkUncertain atomic.Bool // the last request was not answered: the link may have to be made again
-	disconnecting atomic.Bool // the connection is being ended
+	linkUncertain atomic.Bool // the last request was not answered, so the client may have to connect again
+	disconnecting atomic.Bool // closeConnection is running
 
-	rtt            atomic.Int64                  // smoothed round trip, nanoseconds
-	window         atomic.Pointer[confirmWindow] // made of it
+	rtt            atomic.Int64                  // smoothed round trip, in nanoseconds
+	window         atomic.Pointer[confirmWindow] // computed from rtt
 	maxWaitersText string
-	watchPoll      time.Duration // watchPoll, but for tests of what is heard
+	watchPoll      time.Duration // the constant watchPoll, except in tests of notifications
 
 	mu       sync.Mutex
 	hubs     map[string]*waiterHub
-	inFlight map[string]int // how many requests under way may still make a claim, by its id
+	inFlight map[string]int // by claim id: how many requests that may make the claim may still arrive
 }
 
 var (
@@ -120,12 +131,12 @@ var (
 )
 
 // New makes a store of the user's own client, which stays open when the store is closed. The client may be for one
-// server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a link that is cut goes unnoticed: 1 to
-// 3 seconds are good, as in [DefaultClientOption]. For a go-redis client there is New in package goredis, a module of
-// its own below this one.
+// server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a broken connection goes unnoticed: 1 to
+// 3 seconds are good, as in [DefaultClientOption]. For a go-redis client, package goredis has a New of its own; it is a
+// separate module below this one.
 //
-// New does no I/O, because the client is connected already, and ctx is not used. The error Is ErrInvalid if the client
-// is nil or an option cannot work.
+// New does no I/O, because the client is connected already, and ctx is not used. It returns ErrInvalid if the client is
+// nil or an option cannot work.
 func New(ctx context.Context, client rueidis.Client, opts *Options) (driver.Store, error) {
 	s, err := newStore(client, opts)
 	if err != nil {
@@ -198,7 +209,7 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// buildInfo is what Info says.
+// buildInfo returns what Info reports. Nothing in it changes later.
 func (s *store) buildInfo() driver.Info {
 	place := s.opts.Place
 	if place == "" {
@@ -221,16 +232,17 @@ func (s *store) buildInfo() driver.Info {
 	return i
 }
 
-// Info tells what the store promises. No kind of Redis is more than advisory as a rule: what it acknowledged it may
-// forget when it restarts or fails over.
+// Info returns what the store promises. No form of Redis is more than advisory: a server may lose what it acknowledged
+// when it restarts or fails over (redis.io: "Redis persistence", "Redis replication").
 func (s *store) Info() driver.Info { return s.info }
 
-// Close ends the calls under way. What stands stays until its TTL is over.
+// Close ends the calls under way. Claims stay in the store until they are released or their TTL expires.
 func (s *store) Close() error {
 	if s.life.Err() != nil {
 		return nil
 	}
-	s.mu.Lock() // so that nothing starts once we wait
+	// With mu held, so that no goroutine is started after the wait has begun.
+	s.mu.Lock()
 	s.end(driver.ErrClosed)
 	s.mu.Unlock()
 	s.inBackground.Wait()
@@ -260,8 +272,9 @@ func (s *store) checkClaim(c driver.Claim) error {
 	return s.keys.checkName(c.Name)
 }
 
-// recordRoundTrip notes how long a round trip took. One that took very much longer than those before counts as four of
-// them, and 10 ms: a stall says nothing about the next ones, and a link that stays slow is known after a few.
+// recordRoundTrip adds a round trip to the smoothed mean, with a weight of 1/8. One that took very much longer than the
+// mean counts as 4 times the mean and 10 ms: a single stall says nothing about later requests, while a link that stays
+// slow is recognized after a few. Concurrent calls may overwrite each other's result, which only loses a measurement.
 func (s *store) recordRoundTrip(from driver.Instant) {
 	d, rtt := int64(s.clock.Since(from)), s.rtt.Load()
 	d = min(d, 4*rtt+int64(10*time.Millisecond))
@@ -273,8 +286,10 @@ func (s *store) recordRoundTrip(from driver.Instant) {
 	}
 }
 
-// confirmWindow is how long a called claim has to show itself: long enough for a live one that needs a few round trips,
-// and short beside a TTL.
+// confirmWindow is how long a promoted claim has to confirm: 2 s and 10 round trips. A live client needs one round trip
+// to learn of its promotion and one to confirm, and some more if a connection is lost. A dead client delays the queue
+// by the window, which is short beside a TTL. The window is in the arguments of the scripts, so the client that
+// promotes a claim measures it. Both forms of the number are kept, so that a step does not have to format it.
 type confirmWindow struct {
 	ms   int64
 	text string

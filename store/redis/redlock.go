@@ -16,8 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// redlockStore keeps locks on a majority of independent servers. It refuses all but the plain mutex: no single server
-// knows which claims exist and in which order they came, and two majorities may have been asked in two orders.
+// redlockStore keeps locks on a majority of independent servers (redis.io: "Distributed Locks with Redis"). It refuses
+// all but the plain mutex: no single server knows which claims exist and in which order they came, and two majorities
+// may have received two claims in different orders.
 type redlockStore struct {
 	servers      []*store
 	majority     int
@@ -26,7 +27,7 @@ type redlockStore struct {
 	life         context.Context
 	end          context.CancelFunc
 	inBackground sync.WaitGroup
-	mu           sync.Mutex        // held to add to inBackground while life goes on
+	mu           sync.Mutex        // held to add to inBackground before life ends
 	pending      []pendingReleases // by server, guarded by mu
 	rounds       atomic.Int64      // the number of the last round
 }
@@ -39,18 +40,19 @@ var (
 // agreeTokenScript stores the token that a majority is to agree on.
 var agreeTokenScript = loadScript("agree_token.lua")
 
-// NewRedlock makes a store that keeps locks on a majority of independent servers, as the Redis documentation describes
-// Redlock. It needs clients of three or more servers; an odd number is best. They stay open when it is closed. The store
-// supports the plain mutex and the election, and refuses the rest.
+// NewRedlock makes a store that keeps locks on a majority of independent servers (redis.io: "Distributed Locks with
+// Redis"). It needs clients of three or more servers; an odd number is best, since of four servers only one may fail, as
+// of three. They stay open when the store is closed. The store supports the plain mutex and the election, and refuses
+// the rest.
 //
 // Redlock promises less than it seems to. It relies on the servers' clocks running at the same rate, and on no server
 // forgetting what it acknowledged: a server that restarts empty, or whose clock is stepped, can lead to two holders.
 // One server with appendonly and appendfsync always, or etcd, ZooKeeper or PostgreSQL, is the better choice. The tokens
-// rise, which those of other implementations do not: a majority agrees on each token before it is used.
+// rise, unlike those of other implementations: a majority agrees on each token before it is used.
 //
-// NewRedlock does no I/O, and ctx is not used. The error Is ErrInvalid if there are too few clients, one of them is nil
-// or is not for one server alone, or an option cannot work; ErrUnsupported if the options ask for a layout or for
-// replicas, which Redlock does not have.
+// NewRedlock does no I/O, and ctx is not used. It returns ErrInvalid if there are too few clients, if one of them is
+// nil or is not for one server alone, or if an option cannot work; and ErrUnsupported if the options ask for a layout
+// or for replicas, which Redlock does not have.
 func NewRedlock(ctx context.Context, clients []rueidis.Client, opts *Options) (driver.Store, error) {
 	r, err := newRedlock(clients, opts)
 	if err != nil {
@@ -118,12 +120,15 @@ func (r *redlockStore) Close() error {
 	return nil
 }
 
-// maxSplitRetries is how often a claim that does not wait asks again when some servers granted it while others had
-// granted another claim, which may not get its majority either.
+// maxSplitRetries is how often a claim that does not wait asks again if the servers are split: some granted it, others
+// granted another claim, and maybe neither gets a majority. Without retries two such claims could refuse each other a
+// free lock.
 const maxSplitRetries = 3
 
 // Acquire asks all servers at once, and holds the lock if a majority has granted it and some of the TTL is left then.
 // It takes two rounds of requests: in the second, a majority agrees on the token.
+// An attempt without a majority is given back on all servers before the next one, after a random pause, so that
+// competing claims do not split the servers again and again.
 func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := c.Check(r.info); err != nil {
 		return driver.Grant{}, err
@@ -155,12 +160,14 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 			majorityReplied = r.clock.Now()
 			if !c.Wait && len(b.holders) > 0 && n >= min(maxSplitRetries, b.granted*maxSplitRetries) {
 				if r.hasInFlight(c.ID) {
-					// A request without a reply may still make the claim, which its client takes for refused.
+					// A request without a reply may still make the claim, which its caller takes for refused.
 					_ = r.Release(ctx, c, "")
 				}
 				return g, &driver.HeldError{Holders: b.holders}
 			}
 		} else if r.clock.Since(majorityReplied) > driver.UnreachableTimeout(c.TTL) || !c.Wait && n > 2 {
+			// No majority replies. A claim that waits retries for as long as with a single server, and one that does
+			// not wait retries three times.
 			return g, uncertainError(fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers),
 				cmp.Or(b.denial, err)))
 		}
@@ -174,15 +181,16 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	}
 }
 
-// Release removes the claim from all servers. The claim was held if a majority may have had it. Fewer servers prove
-// nothing: their keys can end some milliseconds after another claim got the lock.
+// Release removes the claim from all servers. The claim was held if a majority may have had it. A minority proves
+// nothing: its keys may expire some milliseconds after another claim got the lock.
 func (r *redlockStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if c.ID != "" && ref != "" && c.ID != ref || c.ID == "" && ref == "" {
 		return &driver.LossError{Cause: driver.LossGone}
 	}
 	id, ttl := cmp.Or(c.ID, ref), max(c.TTL, driver.MinTTL)
 	startedAt := time.Now()
-	released, unknown := map[int]bool{}, map[int]bool{} // by server, over all rounds: see releaseResult
+	// By server, over all rounds: a server that had removed the claim in an earlier round finds none in the last one.
+	released, unknown := map[int]bool{}, map[int]bool{}
 	t, _, err := r.retryUntilMajority(ctx, ttl, func() (replyCounts, error) {
 		t, err := r.releaseEverywhere(ctx, c.Name, id, ttl)
 		for i := range r.servers {
@@ -197,7 +205,8 @@ func (r *redlockStore) Release(ctx context.Context, c driver.Claim, ref string) 
 	return r.releaseResult(t, released, unknown, isNoteExpired(startedAt))
 }
 
-// Renew renews each grant on all servers. A grant is renewed if a majority says so.
+// Renew renews each grant on all servers. A grant is renewed if a majority says so. Nothing is batched: each grant
+// needs its own count of replies.
 func (r *redlockStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	var wg sync.WaitGroup
 	for i := range grants {
@@ -206,6 +215,10 @@ func (r *redlockStore) Renew(ctx context.Context, grants []driver.Grant, done fu
 	wg.Wait()
 }
 
+// renewGrant renews one grant. It is valid if a majority has renewed it before its TTL, counted from the start of the
+// requests, less the clock drift, has passed. It is lost only if so many servers do not have it that no majority can be
+// left; else the outcome is unknown, and the client retries. One note of a break is enough: a break acts on all
+// servers.
 func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.Renewal {
 	a := driver.Renewal{Since: r.clock.Now(), GrantedTTL: g.Claim.TTL}
 	if r.life.Err() != nil {
@@ -215,7 +228,9 @@ func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.R
 	keys, args := r.servers[0].mutexRenewArgs([]driver.Grant{*g}, []int{0})
 	counts, lastErr := map[int64]int{}, error(nil)
 	renewed, detachedTTL := 0, driver.MaxTTL
-	const serverShare = 6 // each server gets a part of so many TTLs; the bound of all of them is the caller's context
+	// askServers gives each server a twentieth of the TTL that it is passed, within bounds (see serverTime). A renewal
+	// may take longer than other requests, since its caller's context bounds it.
+	const serverShare = 6
 	q := serverScript{script: plainScripts.renew, keys: keys, args: args}
 	err := r.askServers(ctx, serverShare*g.Claim.TTL, q, func(v serverReply) bool {
 		if v.err != nil {
@@ -245,7 +260,7 @@ func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.R
 	case renewed >= r.majority && r.clock.Since(a.Since) < a.GrantedTTL-drift(a.GrantedTTL):
 		a.ReleaseRequested = counts[renewReleaseRequested] > 0
 		if detachedTTL < driver.MaxTTL {
-			a.GrantedTTL = detachedTTL - 2*time.Millisecond - detachedTTL/102 // Detach has added the drift
+			a.GrantedTTL = detachedTTL - 2*time.Millisecond - detachedTTL/102 // without the drift that Detach has added
 		}
 	case lost > minority && counts[renewTaken] > 0:
 		a.Err = &driver.LossError{Cause: driver.LossTaken}
@@ -259,7 +274,8 @@ func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.R
 	return a
 }
 
-// Detach leaves the claim on all servers for as long as keep says. A majority must confirm it.
+// Detach leaves the claim on all servers for as long as keep says. A majority must confirm it. The clock drift is added
+// on the servers, so that the claim is held for at least keep by the client's clock.
 func (r *redlockStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := checkKeep(keep); err != nil {
 		return err
@@ -283,10 +299,12 @@ func (r *redlockStore) Detach(ctx context.Context, g driver.Grant, keep time.Dur
 	return &driver.LossError{Cause: driver.LossGone}
 }
 
-// breakTTL stands for the TTL, which an operator's call does not know.
+// breakTTL takes the place of the TTL, which an operator's call does not know. It only decides how long a server may
+// take to reply.
 const breakTTL = 10 * time.Second
 
-// Break acts on all servers.
+// Break acts on all servers. With force, one removal in an earlier round is enough: the later rounds find nothing left
+// there.
 func (r *redlockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	if err := checkBreak(name, ref, mode, r.info); err != nil {
 		return err

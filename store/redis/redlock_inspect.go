@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Inspect asks all servers, and returns the holder that a majority of them has.
+// Inspect asks all servers, and returns the holder that a majority of them has. A claim on a minority is an attempt
+// that has failed or is under way.
 func (r *redlockStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, r.info); err != nil {
 		return driver.Lock{}, err
@@ -43,12 +44,14 @@ func (r *redlockStore) Inspect(ctx context.Context, name string) (driver.Lock, e
 	return r.mergeLocks(name, locks), nil
 }
 
-// serverLock is a lock as one server shows it, and whether a majority has agreed on its holder's token.
+// serverLock is a lock as one server describes it. agreed means that a majority has agreed on the token of its holder.
 type serverLock struct {
 	driver.Lock
 	agreed bool
 }
 
+// mergeLocks makes one lock of those that the servers describe. A flag counts if any server has it. A token is shown
+// only if it was agreed on: before that, each server has another one.
 func (r *redlockStore) mergeLocks(name string, locks []serverLock) driver.Lock {
 	merged := driver.Lock{Name: name}
 	count, of := map[string]int{}, map[string]driver.ClaimInfo{}

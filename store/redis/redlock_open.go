@@ -19,7 +19,8 @@ func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return openRedlock(ctx, p)
 }
 
-// openRedlock makes a store with clients of its own. A minority of the servers may be away.
+// openRedlock makes a store with clients of its own. A minority of the servers may be away. Each server gets a client
+// of its own: one client for all addresses would take them for one group.
 func openRedlock(ctx context.Context, p *storeURL) (driver.Store, error) {
 	clients := make([]rueidis.Client, len(p.client.InitAddress))
 	errs := make([]error, len(clients))
@@ -58,7 +59,7 @@ func openRedlock(ctx context.Context, p *storeURL) (driver.Store, error) {
 }
 
 // replaceUnreachable gives each server that is away a lazyClient, which connects later, if those servers are a
-// minority. A server that replies and refuses is not away.
+// minority. A server that replies and refuses is not away: the user should learn of a wrong password at once.
 func replaceUnreachable(clients []rueidis.Client, errs []error, p *storeURL) error {
 	var reachable rueidis.Client
 	away := 0

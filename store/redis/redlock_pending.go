@@ -7,28 +7,29 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A server that is away while a claim is released still has it when it comes back. It would be missing from the
-// majority of the next claim until the TTL ends there. So such releases are kept, a bounded number of them, and sent
-// when the server is back.
+// A server that is away while a claim is released still has the claim when it returns. Until the TTL ends there, that
+// server would be missing from the majority of the next claim. So such releases are kept, a bounded number of them, and
+// sent when the server is back.
 
 // pendingReleases are the releases that one server has missed.
 type pendingReleases struct {
 	releases map[string]pendingRelease // by claim id
-	sending  bool                      // a goroutine sends them
+	sending  bool                      // a goroutine is sending them
 }
 
 // pendingRelease is a release that a server has missed.
 type pendingRelease struct {
 	name, tombstone string
 	ttl             time.Duration
-	until           time.Time // by then the claim's TTL has ended it on the server
+	until           time.Time // when the claim's TTL has ended it on the server anyway
 }
 
-// maxPendingReleases bounds how many releases are kept for a server. Further claims end there by their TTL.
+// maxPendingReleases bounds how many releases are kept for a server. Claims beyond it end there by their TTL.
 const maxPendingReleases = 4096
 
-// releaseEverywhere removes a claim from all servers. Where a request of its Acquire may still be under way, all
-// servers get a tombstone, by which they refuse that request.
+// releaseEverywhere removes a claim from all servers. If a request of its Acquire may still be under way, all servers
+// get a tombstone, by which they refuse that request. A server that did not reply gets its release later, but only once
+// a majority has replied: until then the caller repeats the round.
 func (r *redlockStore) releaseEverywhere(ctx context.Context, name, id string, ttl time.Duration) (replyCounts, error) {
 	keys := r.servers[0].keys.allKeys(name)
 	tombstone := ""
@@ -49,7 +50,7 @@ func (r *redlockStore) releaseEverywhere(ctx context.Context, name, id string, t
 	return t, err
 }
 
-// scheduleRelease sends a release to a server when that is back, unless the claim has ended there by its TTL before.
+// scheduleRelease sends a release to a server when that is back, unless the claim's TTL has ended there before.
 func (r *redlockStore) scheduleRelease(server int, id string, l pendingRelease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,8 +71,8 @@ func (r *redlockStore) scheduleRelease(server int, id string, l pendingRelease) 
 	}
 }
 
-// sendPendingReleases sends a server what it has missed, one release after the other. So a server that is away is asked
-// twice per second, however many releases it has missed.
+// sendPendingReleases sends a server the releases that it has missed, one after the other. So a server that is away
+// gets two requests per second, however many releases it has missed.
 func (r *redlockStore) sendPendingReleases(server int) {
 	s := r.servers[server]
 	for s.sleepOrClosed(r.life, reconnectInterval/2) == nil {
@@ -91,8 +92,9 @@ func (r *redlockStore) sendPendingReleases(server int) {
 	}
 }
 
-// nextPendingRelease returns a release that a server has missed, and drops those whose claim has ended by its TTL. If
-// none is left, the goroutine that sends them must end.
+// nextPendingRelease returns a release that a server has missed, and drops those whose claims have expired. If none is
+// left, the goroutine that sends them must end: sending is cleared with mu held, so that the next release starts
+// another one.
 func (r *redlockStore) nextPendingRelease(server int) (id string, l pendingRelease, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +110,8 @@ func (r *redlockStore) nextPendingRelease(server int) (id string, l pendingRelea
 	return "", pendingRelease{}, false
 }
 
-// sendRelease reports whether the server has replied.
+// sendRelease sends one release, and reports whether the server has replied. Any reply will do: a server that refuses
+// the release would refuse it again.
 func (r *redlockStore) sendRelease(s *store, id string, l pendingRelease) bool {
 	ctx, cancel := context.WithTimeout(r.life, serverTime(l.ttl))
 	defer cancel()
@@ -117,9 +120,12 @@ func (r *redlockStore) sendRelease(s *store, id string, l pendingRelease) bool {
 	return err == nil || isRedisReply(err)
 }
 
-// releaseResult decides what a release has done. t are the replies of the last round; released and unknown say of each
+// releaseResult decides what a release has done. t has the replies of the last round. released and unknown say of each
 // server whether, in any round, it replied that it had removed the claim, or may have done so without a reply.
-// notesExpired says that the notes of operators' breaks may have been removed by now.
+// notesExpired means that the notes of operators' breaks may have been removed by now.
+//
+// The release succeeded if a majority may have had the claim until then. A server counts as certain if it removed the
+// claim, and as possible if it has not replied, or may have removed it earlier in this call.
 func (r *redlockStore) releaseResult(t replyCounts, released, unknown map[int]bool, notesExpired bool) error {
 	certain, possible, maybeBroken := 0, 0, 0
 	for i := range r.servers {

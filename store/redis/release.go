@@ -11,9 +11,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Release gives a plain mutex back in one round trip. Where claims wait in the queue, the same script promotes the next
-// one. A forced break leaves a note, by which a release whose first reply was lost tells its own effect from an
-// operator's.
+// Release releases a claim, whether it holds the lock, waits or is unknown. A plain mutex takes one round trip. If
+// claims wait in the queue, the same script promotes the next one, so that a hand-over needs no further request.
+//
+// A release whose reply is lost is repeated, and the repetition finds no claim. That alone does not say whether the
+// first request released the claim or an operator broke it before. So a forced break leaves a note in the record, which
+// the script reports.
 func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	id := cmp.Or(c.ID, idOf(ref))
 	if id == "" || c.ID != "" && ref != "" && c.ID != idOf(ref) {
@@ -24,6 +27,8 @@ func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	}
 	p := s.newRetryLoop(max(c.TTL, driver.MinTTL))
 	p.skipClock, p.startedAt = true, time.Now()
+	// A request of this claim's Acquire without a reply may still be on its way, on another connection, and would make
+	// the claim after the release. The tombstone makes the scripts refuse it.
 	tombstone := s.isInFlight(id)
 	reply, err := s.sendRelease(ctx, &p, &c, id, tombstone)
 	if err != nil {
@@ -35,8 +40,8 @@ func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	return p.releaseResult(reply)
 }
 
-// sendRelease runs the script that fits. With a tombstone, a request that may still make the claim is refused when it
-// arrives.
+// sendRelease runs the script that fits: release.lua for the usual case, which sets nothing up, and release_queued.lua
+// if that replies that it cannot decide, or if a tombstone has to be written.
 func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, id string,
 	tombstone bool) (reply int64, err error) {
 	lock, mark := s.keys.lockKey(c.Name), ""
@@ -62,8 +67,8 @@ func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 	return readNumber(m), err
 }
 
-// releaseResult decides what a release has done. Where the script found no claim, and no note that an operator ended
-// it, an earlier request of this call has removed it, if one may have arrived.
+// releaseResult decides what a release has done. If the script found neither the claim nor a note that an operator
+// ended it, then an earlier request of this call has released it, if one may have arrived.
 func (p *retryLoop) releaseResult(reply int64) error {
 	switch {
 	case reply == replyDone:
@@ -78,17 +83,18 @@ func (p *retryLoop) releaseResult(reply int64) error {
 	return nil
 }
 
-// breakNoteTime is how long the note of a break is kept at least, beyond its claim's TTL (NOTETIME in notes.lua). A
-// release begins while its lease is still valid, and finds a note for as long as that afterwards.
+// breakNoteTime is the minimum time for which the note of a break is kept beyond its claim's TTL (NOTE_TIME in
+// shared/notes.lua). A release begins while its lease is still valid, and for that long afterwards it still finds the
+// note.
 const breakNoteTime = 10 * time.Minute
 
-// isNoteExpired reports whether a release began so long ago that a note may have been removed. It looks at the wall
-// clock too, since the process or the machine may have been suspended.
+// isNoteExpired reports whether a release began so long ago that a note may have been removed meanwhile. It compares
+// the wall clock too: the monotonic clock may stop while the machine sleeps, and the server's clock does not.
 func isNoteExpired(startedAt time.Time) bool {
 	now := time.Now()
 	return max(now.Sub(startedAt), now.Round(0).Sub(startedAt.Round(0))) > breakNoteTime
 }
 
-// errMaybeBroken is for a lock on which so many claims were broken, or so long ago, that not all of them are
-// remembered.
+// errMaybeBroken is returned if it is unknown who ended the claim: notes of that time are missing, because too many
+// claims of the lock were broken, or because the break may be too long ago.
 var errMaybeBroken = errors.New("the claim does not exist any more: this release has ended it, or an operator did before")

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The replies of the scripts, each named in the script's header too. They are part of the protocol: clients of
-// different versions share the scripts' data, but each client sends its own scripts, so that only this package reads
-// them.
+// The replies of the scripts. The header of each script names its replies too. Each client sends its own scripts, so
+// only this package reads the replies, and they may change between versions. What the scripts store may not: clients of
+// different versions share it.
 
 // The first element of a reply to acquire.lua, acquire_queued.lua and set_weight.lua. A new grant is a bare number, its
 // token.
@@ -73,7 +73,8 @@ const (
 	tokenTooSmall = 2
 )
 
-// detachedRenewal returns the TTL of a detached claim, from the reply to its renewal.
+// detachedRenewal returns the TTL of a detached claim from the reply to its renewal, and false if the claim is not
+// detached. The reply is a TTL and a large constant, so that a renewal stays a single number.
 func detachedRenewal(reply int64) (ttl time.Duration, detached bool) {
 	if reply < renewDetached {
 		return 0, false
@@ -81,7 +82,7 @@ func detachedRenewal(reply int64) (ttl time.Duration, detached bool) {
 	return millis(reply - renewDetached), true
 }
 
-// The flags of a claim, one letter each, as the scripts store them.
+// The flags of a claim, one letter each, as the scripts store them. Redlock adds "s": see agreedFlag.
 const (
 	flagReleaseRequested = "a"
 	flagBroken           = "b"
@@ -90,18 +91,19 @@ const (
 	flagForeign          = "f"
 )
 
+// corruptReply is the error for a reply that no script of this version sends.
 func corruptReply(name string) error {
 	return fmt.Errorf("%w: a script's answer about %q makes no sense; is another version of Holdfast in use?",
 		driver.ErrCorrupt, name)
 }
 
-// readArray returns the elements of a reply that has min or more of them.
+// readArray returns the elements of a reply. It reports false if there are fewer than min.
 func readArray(m rueidis.RedisMessage, min int) ([]rueidis.RedisMessage, bool) {
 	a, err := m.ToArray()
 	return a, err == nil && len(a) >= min
 }
 
-// readString returns a reply as text, which is empty for nil.
+// readString returns a reply as text, which is empty for nil. Scripts reply with numbers or with text of numbers.
 func readString(m rueidis.RedisMessage) string {
 	if m.IsNil() {
 		return ""
@@ -124,8 +126,10 @@ func readNumber(m rueidis.RedisMessage) int64 {
 	return n
 }
 
+// millis returns a duration that a script counts in milliseconds.
 func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
+// micros returns the server's time that a script stored. It is zero where none is known.
 func micros(us int64) time.Time {
 	if us <= 0 {
 		return time.Time{}
@@ -133,7 +137,8 @@ func micros(us int64) time.Time {
 	return time.UnixMicro(us)
 }
 
-// readHolders reads the holders that a refusal names.
+// readHolders reads the holders that a refusal names. It skips those that it cannot read: they are shown to the user
+// and decide nothing.
 func readHolders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 	for _, m := range answers {
 		a, ok := readArray(m, 9)
@@ -151,7 +156,8 @@ func readHolders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 	return hs
 }
 
-// foreignPrefix begins the ref of a foreign holder. The digest of the key's value follows.
+// foreignPrefix begins the ref of a foreign holder. The digest of the key's content follows, so that a break by this
+// ref removes exactly what was shown.
 const foreignPrefix = "f."
 
 // foreignOwner describes a foreign holder. It does not show the value: everybody who knows it can release the lock, and
@@ -172,10 +178,11 @@ func newClaimInfo(ref, flags string) driver.ClaimInfo {
 	}
 }
 
-// sharedSuffix ends the ref of a claim on a read-write lock or a semaphore, since another script renews it. The ref of
-// a mutex's claim is its id alone.
+// sharedSuffix ends the ref of a claim on a read-write lock or a semaphore. Another script renews such a claim, and a
+// grant that is made from a handle has only its ref to tell. The ref of a mutex's claim is its id alone.
 const sharedSuffix = ".s"
 
+// refOf returns the ref of a claim.
 func refOf(id string, kind driver.Kind) string {
 	if kind == driver.KindMutex || kind == "" || id == "" {
 		return id

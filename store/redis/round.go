@@ -14,18 +14,18 @@ import (
 type round struct {
 	redlock  *redlockStore
 	claim    driver.Claim
-	number   string // larger than that of every earlier round
+	number   string // larger than that of every earlier round of this client
 	start    driver.Instant
-	replies  int
-	granted  int
-	tokens   map[int]int64 // by server
-	agreed   map[int64]int // how many servers say of a token that a majority agreed on it in an earlier round
+	replies  int           // servers that have replied
+	granted  int           // servers that granted the claim
+	tokens   map[int]int64 // by server: the token of its grant
+	agreed   map[int64]int // by token: how many servers say that a majority agreed on it in an earlier round
 	holders  []driver.ClaimInfo
-	refused  int
-	broken   bool
-	denied   int   // how many servers deny access
+	refused  int   // servers that another claim holds
+	broken   bool  // an operator has broken the claim
+	denied   int   // servers that deny access
 	denial   error // the error of one of them
-	finalErr error
+	finalErr error // set if a retry cannot help
 }
 
 // agreedFlag marks a record whose token a majority has agreed on.
@@ -33,7 +33,9 @@ const agreedFlag = "s"
 
 var errNoMajority = errors.New("no majority of the servers granted the lock")
 
-// acquire asks all servers for the lock, and then has a majority agree on its token.
+// acquire asks all servers for the lock, and then has a majority agree on its token. The TTL counts on each server from
+// the time that it ran the script, and the client counts from before it sent the first request. So when the client's
+// time, less the drift, is over, no server of the majority has expired the claim.
 func (b *round) acquire(ctx context.Context) (g driver.Grant, err error) {
 	r, c := b.redlock, b.claim
 	b.tokens, b.agreed = map[int]int64{}, map[int64]int{}
@@ -62,7 +64,9 @@ func (b *round) acquire(ctx context.Context) (g driver.Grant, err error) {
 	return driver.Grant{Claim: c, Token: token, Since: b.start, GrantedTTL: c.TTL, Ref: c.ID}, nil
 }
 
-// countReply counts a reply to the acquire script. It returns true when the outcome is certain.
+// countReply counts a reply to acquire.lua. It returns true when the outcome is certain: a majority granted the claim,
+// or so many refused it that no majority can be left and none granted it. If some granted and some refused, it waits
+// for the rest, since what was granted must be given back.
 func (b *round) countReply(v serverReply) bool {
 	if v.err != nil {
 		b.countError(v)
@@ -102,13 +106,15 @@ func (b *round) countReply(v serverReply) bool {
 	return b.refused > len(b.redlock.servers)-b.redlock.majority && b.granted == 0 && b.replies >= b.redlock.majority
 }
 
+// countGrant counts a server that has granted the claim, now or by an earlier request.
 func (b *round) countGrant(server int, token int64) (enough bool) {
 	b.granted++
 	b.tokens[server] = token
 	return b.granted >= b.redlock.majority
 }
 
-// countError counts a server that denies access. A minority that denies it is treated as if it were away.
+// countError counts a server that denies access. A minority that denies it is treated like servers that are away, so
+// that passwords can be changed one server after the other.
 func (b *round) countError(v serverReply) {
 	f := b.redlock.servers[v.server].finalError(v.err)
 	if !errors.Is(f, driver.ErrDenied) {
@@ -120,16 +126,19 @@ func (b *round) countError(v serverReply) {
 	}
 }
 
-// maxTokenRounds is how often a round proposes a token.
+// maxTokenRounds is how often a round proposes a token. A proposal fails if a server of the majority has a larger
+// token, which its reply names, so that the next proposal is larger than all that were seen.
 const maxTokenRounds = 8
 
 // agreeOnToken has a majority store one token. It is larger than every token that the granting majority knew. Any later
-// majority shares a server with the one that stored it: it sees this token, and draws a larger one. The token is sent
-// to all servers, since one of the minority may have granted the lock late.
+// majority shares a server with the one that stored it: that server knows this token, and the later claim gets a larger
+// one. The token is sent to all servers, since one of the minority may have granted the lock late.
 func (b *round) agreeOnToken(ctx context.Context, keys []string) (int64, error) {
 	for token, n := range b.agreed {
 		if n >= b.redlock.majority {
-			return token, nil // this claim was granted before, and its token agreed on
+			// An earlier request of this claim came so far. Its token may be in use, so it is the token of this grant
+			// too.
+			return token, nil
 		}
 	}
 	var token int64
@@ -166,8 +175,9 @@ func (b *round) agreeOnToken(ctx context.Context, keys []string) (int64, error) 
 	return 0, fmt.Errorf("no majority agreed on a token: %w", errNoMajority)
 }
 
-// giveBack releases on all servers what this round may have been granted, also where the reply was lost. The request
-// may arrive late: it carries the round's number, so that it takes nothing from a later round.
+// giveBack releases on all servers what this round may have been granted, even if the reply was lost. Its requests may
+// arrive late, when the same claim has succeeded in a later round. So they carry the round's number: a server that has
+// granted the claim in a later round ignores them (see release_queued.lua).
 func (b *round) giveBack(ctx context.Context) {
 	r, c := b.redlock, &b.claim
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(c.TTL))

@@ -14,12 +14,16 @@ import (
 //go:embed scripts
 var scriptFiles embed.FS
 
-// script is a Lua script. The server keeps it under its digest; a server that does not have it gets the text.
+// script is a Lua script. The server caches it under its SHA-1 digest, until it restarts or runs SCRIPT FLUSH, and a
+// new primary may never have had it (redis.io: "Scripting with Lua"). So no caller may assume that it is there: eval
+// sends the text when the server does not know the digest.
 type script struct{ text, sha string }
 
-// loadScript reads a script from its file. A line "--- include FILE" stands for the text of that file, which shares its
-// local variables with what follows: a call of a function costs Redis less than a command, but to set up a function
-// that is not called costs as well. So a script includes what it needs, and where it needs it.
+// loadScript reads a script from its file. A line "--- include FILE" is replaced by the text of that file, whose local
+// variables the rest of the script can use.
+// Where an include is placed matters for speed. Calling a function costs Redis less than a command, but each function
+// is set up in every run of the script, even if it is not called. So a script includes only what it needs, and only
+// after the usual cases have returned.
 func loadScript(file string) *script { return newScript(readScript(path.Join("scripts", file))) }
 
 func readScript(file string) string {
@@ -37,7 +41,7 @@ func readScript(file string) string {
 	return b.String()
 }
 
-// newScript leaves the comments out: the server need not keep them.
+// newScript removes the comments, which the server need not receive, parse and keep.
 func newScript(text string) *script {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -50,12 +54,12 @@ func newScript(text string) *script {
 	return &script{text, hex.EncodeToString(sum[:])}
 }
 
-// layoutScripts is what differs between layouts: the scripts, of which a layout leaves those nil that it does not need,
-// and the keys.
+// layoutScripts is what differs between layouts: the scripts and the keys. A layout that cannot do something has nil
+// for its script.
 type layoutScripts struct {
 	acquire, release, renew, renewShared, acquireQueued, releaseQueued, breakClaim, detach, inspect *script
 
-	// how many of keyspace.allKeys's keys break, detach and inspect use
+	// how many of the keys of keyspace.allKeys the scripts breakClaim, detach and inspect use
 	keyCount int
 	// the key of the record that acquire, release and renew use
 	recordKey func(lock string) string
@@ -63,8 +67,8 @@ type layoutScripts struct {
 	tokenKey func(lock string) string
 	// the channel on which waiting clients learn that a lock is free
 	channel       func(lock string) string
-	recordPattern func(prefix string) string                     // a pattern for the records of keys with that prefix
-	nameOf        func(k keyspace, record string) (string, bool) // a lock's name, from the key of its record
+	recordPattern func(prefix string) string                     // a SCAN pattern for the records of keys with that prefix
+	nameOf        func(k keyspace, record string) (string, bool) // the lock's name, from the key of its record
 }
 
 var plainScripts = &layoutScripts{
@@ -85,9 +89,11 @@ var plainScripts = &layoutScripts{
 	nameOf:        keyspace.nameOfRecord,
 }
 
+// recordKey returns the key of a lock's record.
 func recordKey(lock string) string { return sideKey("", lock) }
 
-// eval runs the script once: in one round trip, or in two where the server does not have the text.
+// eval runs the script once: in one round trip, or in two if the server does not know it. After NOSCRIPT nothing has
+// run, so the second request is no repetition. EVAL also makes the server cache the text for the next EVALSHA.
 func (p *script) eval(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
 	m, err := c.Do(ctx, p.buildCommand(c, keys, args)).ToMessage()
 	if isNoScript(err) {
@@ -96,10 +102,12 @@ func (p *script) eval(ctx context.Context, c rueidis.Client, keys, args []string
 	return m, err
 }
 
+// buildCommand returns the command for a server that knows the script.
 func (p *script) buildCommand(c rueidis.Client, keys, args []string) rueidis.Completed {
 	return c.B().Evalsha().Sha1(p.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }
 
+// isNoScript reports whether the server did not know the digest, and so has run nothing.
 func isNoScript(err error) bool {
 	if err == nil {
 		return false

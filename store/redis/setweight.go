@@ -12,8 +12,10 @@ var setWeightScript = loadScript("set_weight.lua")
 
 var _ driver.WeightChanger = (*store)(nil)
 
-// SetWeight runs one script. The redisson layout has no weights. Changes are numbered: requests on several connections
-// may overtake one another, and a change that arrives after a later one must not undo it.
+// SetWeight runs one script. The redisson layout has no weights.
+// Changes are numbered, because requests on several connections may arrive in another order than they were sent, and a
+// retry may arrive after the next change. The script refuses a change that arrives after a later one, so that the
+// weight is always that of the last change.
 func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:

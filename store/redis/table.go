@@ -20,10 +20,11 @@ var (
 	loadRowScript = loadScript("load_row.lua")
 )
 
-// rowPrefix begins the keys of rows, before the user's template.
+// rowPrefix begins the keys of rows, before the user's template. They differ from all keys of locks, so that a row and
+// a lock can have the same name.
 const rowPrefix = reserved + "-row:"
 
-// table keeps records as hashes, one key each.
+// table implements record.Table: each record is a hash under a key of its own.
 type table struct {
 	s      *store
 	clock  record.ServerClock
@@ -33,9 +34,9 @@ type table struct {
 	closeStore func() error
 }
 
-// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Their keys
-// begin with "holdfast-row:". The client stays open when the table is closed. ctx bounds the one request by which the
-// server's clock is read.
+// NewTable gives access to records that are stored beside the locks, for data that is built on records but is no lock.
+// Their keys begin with "holdfast-row:". The client stays open when the table is closed. ctx bounds the one request
+// that reads the server's clock. It returns the errors of New, and those of that request.
 func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record.Table, error) {
 	s, err := newStore(client, opts)
 	if err != nil {
@@ -50,7 +51,8 @@ func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record
 	return t, nil
 }
 
-// openTable makes a table that ends with the store. The store stays open when the table is closed.
+// openTable makes a table that uses the store. The store stays open when the table is closed. It reads a row that
+// nobody needs, because every reply has the server's time, which the table's clock needs first.
 func (s *store) openTable(ctx context.Context) (*table, error) {
 	t := &table{closeStore: func() error { return nil },
 		s: s, closed: make(chan struct{}), clock: record.ServerClock{Clock: s.clock}}
@@ -71,7 +73,8 @@ func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds()
 
 func (t *table) rowKey(name string) string { return rowPrefix + t.s.keys.lockKey(name) }
 
-// runScript makes one step, once: the engine settles what is unknown.
+// runScript runs a script once: the engine finds out what became of a request without a reply. The times before and
+// after the request bound the server's clock at the time that the reply names.
 func (t *table) runScript(ctx context.Context, st *script, name string, args []string) ([]rueidis.RedisMessage, error) {
 	select {
 	case <-t.closed:
@@ -107,6 +110,7 @@ func (t *table) runScript(ctx context.Context, st *script, name string, args []s
 	return a, nil
 }
 
+// Load reads a row. A row that does not exist has no version.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	a, err := t.runScript(ctx, loadRowScript, name, nil)
 	if err != nil {
@@ -123,6 +127,8 @@ func newRow(name, version, data string) record.Row {
 	return r
 }
 
+// Swap replaces a row if its version is still r.Version. A conflict returns the current row, which saves the engine a
+// request.
 func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
@@ -140,6 +146,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return record.Row{}, corruptReply(r.Name)
 }
 
+// Delete removes a row. A row that is gone already counts as deleted by an earlier request.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	a, err := t.runScript(ctx, swapRowScript, r.Name, []string{r.Version, "", "1", t.s.publishCommand()})
 	switch {
@@ -151,22 +158,23 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-// Wait listens to the row's channel, which has the name of its key; it subscribes first and looks second.
+// Wait returns when the row may have changed. It listens to the row's channel, which has the name of its key. It
+// subscribes first and reads the row afterwards, so that it misses no change in between.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}
 	key := t.rowKey(name)
-	seat, live := t.s.subscribeToKey(key, "", false, key)
-	if seat == nil {
+	sub, live := t.s.subscribeToKey(key, "", false, key)
+	if sub == nil {
 		return driver.ErrClosed
 	}
-	defer seat.unsubscribe()
+	defer sub.unsubscribe()
 	if !live {
 		timer := time.NewTimer(t.s.listenTimeout())
 		defer timer.Stop()
 		select {
-		case <-seat.hub.listeningSignal():
+		case <-sub.hub.listeningSignal():
 		case <-timer.C:
 			return errors.New("no news of changes from Redis at present")
 		case <-ctx.Done():
@@ -181,7 +189,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 		return err
 	}
 	select {
-	case <-seat.notices:
+	case <-sub.notices:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -192,6 +200,8 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
+// List scans all keys of the server. SCAN may return a key more than once (redis.io: "SCAN"), and a deleted row keeps
+// its version for a day: both are skipped.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		seen := map[string]bool{}

@@ -56,7 +56,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return s, nil
 }
 
-// parseURL turns a URL into a client's settings and ours. No server is asked.
+// parseURL turns a URL into the options of a client and of a store. It sends no request.
 func parseURL(u *url.URL) (*storeURL, error) {
 	p := &storeURL{client: DefaultClientOption(), opts: Options{Place: driverutil.RedactURL(u)}}
 	o := &p.client
@@ -110,7 +110,7 @@ func parseURL(u *url.URL) (*storeURL, error) {
 	return p, p.parsePath(u)
 }
 
-// parsePath reads the database, and before it the name of the Sentinels' primary.
+// parsePath reads the database from the path, and before it the name of the primary that the Sentinels watch.
 func (p *storeURL) parsePath(u *url.URL) error {
 	path := strings.Trim(u.Path, "/")
 	switch u.Scheme {
@@ -189,9 +189,9 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*st
 	return s, nil
 }
 
-// retryConnect connects again while what is in the way may pass, as when a server is started again, for as long as a
-// claim would bear with it. Nobody may listen any more or at all: that is borne for a shorter time, so that a wrong
-// port is soon told.
+// retryConnect repeats connect while the error may pass, as when a server is restarting, for as long as a waiting claim
+// would retry. A refused connection is retried for a shorter time: either the server is just starting, or the port is
+// wrong, which the user should learn soon.
 func retryConnect(ctx context.Context, connect func() error) error {
 	start := time.Now()
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
@@ -211,10 +211,10 @@ func retryConnect(ctx context.Context, connect func() error) error {
 	}
 }
 
-// refusedTimeout is for how long it is tried to connect to where nobody listens.
+// refusedTimeout is how long refused connections are retried.
 const refusedTimeout = 3 * time.Second
 
-// isTransient reports whether to connect again may help.
+// isTransient reports whether a new attempt to connect may succeed.
 func isTransient(err error) bool {
 	if dns := (*net.DNSError)(nil); errors.As(err, &dns) && dns.IsNotFound {
 		return false
@@ -222,8 +222,9 @@ func isTransient(err error) bool {
 	return !driverutil.IsFinal(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
-// connectClient makes a client, or gives up when ctx ends: of many servers that hang each is waited for by itself, and
-// what makes the client knows no context. Its errors tell no secret.
+// connectClient makes a client, or gives up when ctx ends. rueidis.NewClient takes no context, and waits for each of
+// many servers that hang in turn, so it runs in a goroutine. If it succeeds late, its client is closed. Errors contain
+// no password.
 func connectClient(ctx context.Context, o rueidis.ClientOption) (rueidis.Client, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -232,21 +233,21 @@ func connectClient(ctx context.Context, o rueidis.ClientOption) (rueidis.Client,
 		client rueidis.Client
 		err    error
 	}
-	landed := make(chan made, 1)
+	results := make(chan made, 1)
 	go func() {
 		client, err := rueidis.NewClient(o)
-		landed <- made{client, err}
+		results <- made{client, err}
 	}()
 	var err error
 	select {
-	case m := <-landed:
+	case m := <-results:
 		if m.err == nil {
 			return m.client, nil
 		}
 		err = m.err
 	case <-ctx.Done():
 		go func() {
-			if m := <-landed; m.err == nil {
+			if m := <-results; m.err == nil {
 				m.client.Close()
 			}
 		}()

@@ -12,50 +12,56 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// waiterHub listens to one lock for all claims of this client that wait for it. What it hears is a hint: whoever is
-// told looks for itself, and would look in time if nothing were ever heard.
+// waiterHub listens to one lock for all claims of this client that wait for it. There is one per lock and client, so
+// that a thousand waiting goroutines need one subscription, and it is ended some time after the last of them.
+//
+// Redis delivers a message at most once, and only to those that listen at that time (redis.io: "Redis Pub/Sub"). So a
+// notice is only a hint: a claim that is notified asks the server, and it would ask soon enough even if no notice ever
+// came.
 type waiterHub struct {
 	store         *store
 	lock          string   // the lock's key
-	channels      []string // on which it is told of, all in one hash slot
+	channels      []string // that it listens to, all in one hash slot
 	cancel        context.CancelFunc
 	subscriptions map[*subscription]struct{} // guarded by the store's mutex, like what follows
-	idleSince     time.Time                  // when the last seat was left
-	// ends a hub for which nobody sits any more; nil before the first one was left
+	idleSince     time.Time                  // when the last subscription ended
+	// ends a hub without subscriptions; nil until its last subscription has ended for the first time
 	idleTimer *time.Timer
 
 	mu        sync.Mutex
-	ready     chan struct{} // closed while it listens
+	ready     chan struct{} // closed while the hub listens
 	listening bool
 }
 
-// subscription is one claim that waits.
+// subscription is one waiting claim.
 type subscription struct {
 	hub     *waiterHub
 	id      string
 	inQueue bool
-	notices chan time.Duration // buffered. 0: look now; else look when that has passed
+	notices chan time.Duration // buffered. 0: ask the server now; else: ask when that has passed
 }
 
-// How soon a hub listens again after it could not: a server that is away is not to be asked by all of them all the
-// time.
+// The delay before a hub listens again after it failed. It grows, since a client that waits for many locks has many
+// hubs, which must not all keep asking a server that is away.
 const (
 	minListenPause = 50 * time.Millisecond
 	maxListenPause = time.Second
 )
 
-// hubIdleTime is how long a hub goes on when nobody waits any more: a contended lock is soon waited for again.
+// hubIdleTime is how long a hub without subscriptions goes on: a contended lock is often waited for again soon, and
+// then the claim saves the round trips of a new subscription.
 const hubIdleTime = 5 * time.Second
 
-// subscribeToLock has a claim told what concerns it, and reports whether the hub listens already. It gives nil when
-// the store is closed.
-func (s *store) subscribeToLock(lock, id string, inLine bool) (*subscription, bool) {
+// subscribeToLock subscribes a claim to the notices about its lock, and reports whether the hub listens already. It
+// returns nil when the store is closed. inQueue says that the claim is in the queue. The general channel says that the
+// lock is free; this client's own channel has the notices for its claims.
+func (s *store) subscribeToLock(lock, id string, inQueue bool) (*subscription, bool) {
 	general := s.scripts.channel(lock)
-	return s.subscribeToKey(lock, id, inLine, general, general+":"+s.session)
+	return s.subscribeToKey(lock, id, inQueue, general, general+":"+s.session)
 }
 
-// subscribeToKey is sit for any key that is told of on these channels.
-func (s *store) subscribeToKey(lock, id string, inLine bool, channels ...string) (*subscription, bool) {
+// subscribeToKey is subscribeToLock for any key with these channels. With the first subscription it starts the hub.
+func (s *store) subscribeToKey(lock, id string, inQueue bool, channels ...string) (*subscription, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.Err() != nil {
@@ -72,11 +78,11 @@ func (s *store) subscribeToKey(lock, id string, inLine bool, channels ...string)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.addSubscription(id, inLine), l.listening
+	return l.addSubscription(id, inQueue), l.listening
 }
 
-// subscribeIfListening is sit for a claim that is about to come to stand in line, where this client listens to the lock
-// anyway; else it gives nil.
+// subscribeIfListening subscribes a claim that is about to enter the queue if this client has a hub for the lock
+// already. Else it returns nil, since a hub that is only just starting would not help: see waitInQueue.
 func (s *store) subscribeIfListening(lock, id string) *subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,14 +92,15 @@ func (s *store) subscribeIfListening(lock, id string) *subscription {
 	return nil
 }
 
-// addSubscription is called with the store's mutex held.
-func (l *waiterHub) addSubscription(id string, inLine bool) *subscription {
-	t := &subscription{l, id, inLine, make(chan time.Duration, 4)}
+// addSubscription is called with the store's mutex held. The buffer keeps a few notices for a claim whose request is
+// under way.
+func (l *waiterHub) addSubscription(id string, inQueue bool) *subscription {
+	t := &subscription{l, id, inQueue, make(chan time.Duration, 4)}
 	l.subscriptions[t] = struct{}{}
 	return t
 }
 
-// unsubscribe gives the seat up.
+// unsubscribe ends a subscription. The hub goes on for hubIdleTime after the last one.
 func (t *subscription) unsubscribe() {
 	s, l := t.hub.store, t.hub
 	s.mu.Lock()
@@ -108,7 +115,8 @@ func (t *subscription) unsubscribe() {
 	}
 }
 
-// stopIfIdle ends the hub if nobody has sat for it for long enough.
+// stopIfIdle ends the hub if it had no subscription for long enough. One timer serves all: a subscription does not stop
+// it, and an early call sets it again.
 func (l *waiterHub) stopIfIdle() {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -123,22 +131,23 @@ func (l *waiterHub) stopIfIdle() {
 	}
 }
 
-// listeningSignal gives a channel that is closed when the hub listens.
+// listeningSignal returns a channel that is closed while the hub listens.
 func (l *waiterHub) listeningSignal() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ready
 }
 
-// run listens until the hub is ended. After an interruption all look for themselves: something may have been
-// missed.
+// run listens until the hub is ended. After an interruption messages may have been missed, so all claims ask the server
+// once the hub listens again.
 func (l *waiterHub) run(ctx context.Context) {
 	for pause := minListenPause; ctx.Err() == nil; pause = min(2*pause, maxListenPause) {
-		// A client of the user's may make a link again, and subscribe again, by itself.
+		// A client of the user's may reconnect and subscribe again while Receive goes on. The hook is called for each
+		// new subscription, so it is what notifies the claims.
 		var listened atomic.Bool
 		sub := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
 			if !strings.HasSuffix(e.Kind, "unsubscribe") && e.Channel == l.channels[len(l.channels)-1] {
-				l.setListening(true) // the last is confirmed last
+				l.setListening(true) // the channels are confirmed in order, so all of them are now
 				listened.Store(true)
 			}
 		})
@@ -155,7 +164,8 @@ func (l *waiterHub) run(ctx context.Context) {
 		}
 		_ = l.store.sleepOrClosed(ctx, pause/2+rand.N(pause/2))
 	}
-	if !l.store.owned || l.store.life.Err() == nil { // the connection goes on, and should not carry this for ever
+	// The connection is shared and stays open, so the server would go on sending the messages of these channels.
+	if !l.store.owned || l.store.life.Err() == nil {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if l.store.sharded.Load() {
@@ -166,6 +176,7 @@ func (l *waiterHub) run(ctx context.Context) {
 	}
 }
 
+// setListening notes whether the hub listens. Each time that it begins to, all claims are notified.
 func (l *waiterHub) setListening(now bool) {
 	l.mu.Lock()
 	switch {
@@ -182,11 +193,15 @@ func (l *waiterHub) setListening(now bool) {
 	}
 }
 
-// handleMessage acts on a message: "free", "roll <ms>", "call <id>" or "next <id> <ms>".
+// handleMessage acts on a message of a script:
+// - "free": the lock may be free. Only claims outside of the queue ask, because those in the queue are promoted.
+// - "roll <ms>": all claims in the queue show that they are alive, at random times within so many milliseconds.
+// - "call <id>": this claim was promoted, or an operator ended it.
+// - "next <id> <ms>": this claim is the next, after one that was promoted now. It asks after the confirm window.
 func (l *waiterHub) handleMessage(message string) {
 	what, rest, _ := strings.Cut(message, " ")
 	switch what {
-	case "free", "0", "": // "0" is what Redisson says, and nothing is what a row's change says
+	case "free", "0", "": // Redisson sends "0", and swap_row.lua sends nothing
 		l.notifyAfter(func(s *subscription) bool { return !s.inQueue }, 0)
 	case "roll":
 		ms, _ := strconv.ParseInt(rest, 10, 64)
@@ -201,11 +216,13 @@ func (l *waiterHub) handleMessage(message string) {
 	}
 }
 
+// notifyAfter notifies the claims that match, to ask the server after some time.
 func (l *waiterHub) notifyAfter(whom func(*subscription) bool, after time.Duration) {
 	l.notifyMatching(whom, func() time.Duration { return after })
 }
 
-// notifySpread has those who are woken look at some time within a span, each at another.
+// notifySpread notifies the claims that match, each to ask at another, random time within the span: thousands of
+// requests at once would keep the server busy.
 func (l *waiterHub) notifySpread(whom func(*subscription) bool, span time.Duration) {
 	l.notifyMatching(whom, func() time.Duration {
 		if span <= 0 {
@@ -215,6 +232,7 @@ func (l *waiterHub) notifySpread(whom func(*subscription) bool, span time.Durati
 	})
 }
 
+// notifyMatching never blocks: it is called by the reader of the connection.
 func (l *waiterHub) notifyMatching(whom func(*subscription) bool, after func() time.Duration) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -222,11 +240,12 @@ func (l *waiterHub) notifyMatching(whom func(*subscription) bool, after func() t
 		if whom(t) {
 			select {
 			case t.notices <- after():
-			default: // it has enough to do
+			default: // its buffer is full: it will ask anyway
 			}
 		}
 	}
 }
 
-// listenTimeout is how long a claim waits for its hub to listen before it looks again anyway.
+// listenTimeout is how long a claim waits for its hub to listen before it asks the server anyway. A user without the
+// permission to subscribe can still wait for locks, by polling.
 func (s *store) listenTimeout() time.Duration { return time.Second }

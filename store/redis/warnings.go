@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// detectShardedChannels asks whether the server knows sharded channels, which it does from version 7.
+// detectShardedChannels asks whether the server has sharded channels. Redis has them from version 7 (redis.io: "Redis
+// Pub/Sub", sharded).
 func (s *store) detectShardedChannels(ctx context.Context) error {
 	p := s.newRetryLoop(driver.MinTTL)
 	for {
@@ -18,7 +19,8 @@ func (s *store) detectShardedChannels(ctx context.Context) error {
 			return struct{}{}, s.client.Do(ctx, s.client.B().PubsubShardnumsub().Build()).Error()
 		})
 		_, refused := rueidis.IsRedisErr(err)
-		if err == nil || refused && s.finalError(err) != nil { // else it is busy, and has not said
+		// A server that does not know the command refuses it for good. A busy one refuses for now, which says nothing.
+		if err == nil || refused && s.finalError(err) != nil {
 			s.sharded.Store(err == nil)
 			s.shardedKnown.Store(true)
 			return nil
@@ -29,8 +31,9 @@ func (s *store) detectShardedChannels(ctx context.Context) error {
 	}
 }
 
-// ensureChannelsKnown finds out, once, whether the server can tell by sharded channels, which in a Cluster go to one
-// node only.
+// ensureChannelsKnown finds out, once, whether the servers of a Cluster have sharded channels. A message on a usual
+// channel goes to all nodes of a Cluster; one on a sharded channel only to the node of its slot. All clients of a
+// Cluster must decide alike, or they would not receive each other's notices: so the server decides, and not an option.
 func (s *store) ensureChannelsKnown(ctx context.Context) error {
 	if s.topology != cluster || s.shardedKnown.Load() {
 		return nil
@@ -38,7 +41,8 @@ func (s *store) ensureChannelsKnown(ctx context.Context) error {
 	return s.detectShardedChannels(ctx)
 }
 
-// publishCommand is the command by which scripts tell.
+// publishCommand is the command by which scripts send notices. It is an argument of the scripts, since a script that
+// names an unknown command would fail on old servers.
 func (s *store) publishCommand() string {
 	if s.sharded.Load() {
 		return "SPUBLISH"
@@ -46,8 +50,8 @@ func (s *store) publishCommand() string {
 	return "PUBLISH"
 }
 
-// Warnings asks the servers how they are set up, and tells in words what makes locks on them less safe than they could
-// be. It needs the permission for INFO, and nothing else. The error is that of a server that cannot be asked.
+// Warnings asks the servers how they are configured, and describes what makes locks on them less safe than they could
+// be. It needs the permission for INFO only. It returns an error if a server cannot be asked.
 func (s *store) Warnings(ctx context.Context) ([]string, error) {
 	var all []string
 	for _, node := range s.primaryNodes(ctx) {
@@ -63,7 +67,7 @@ func (s *store) Warnings(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// readInfo reads the reply of INFO.
+// readInfo reads the reply of INFO: lines of name:value.
 func readInfo(text string) map[string]string {
 	info := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -74,6 +78,8 @@ func readInfo(text string) map[string]string {
 	return info
 }
 
+// warningsFor returns the warnings about one server, from its INFO (redis.io: "INFO", "Redis persistence", "Key
+// eviction", "Redis replication").
 func warningsFor(info map[string]string) (ws []string) {
 	say := func(format string, args ...any) { ws = append(ws, fmt.Sprintf(format, args...)) }
 	var major, minor int

@@ -19,13 +19,15 @@ var (
 	_ driver.Explainer   = (*redlockStore)(nil)
 )
 
-// watchPoll is how often a lock that is watched is looked at though nothing was heard: a claim in line whose time is
-// over changes no key, and a server or a user's rights may lack what NextChange builds on.
+// watchPoll is the mean interval at which a watched lock is read even without a notice. A waiting claim that expires
+// changes no key, and a server or a user's permissions may lack what NextChange needs.
 const watchPoll = time.Second
 
-// NextChange has the server say by itself when a key of the lock has changed (it calls that tracking): whatever a look
-// has read is remembered for the connection that looked. So nothing is written for a watcher, no step costs more, and
-// what foreign clients do is told as well. Each call has a connection of its own, from the client's pool.
+// NextChange returns the lock when it differs from seen. The server's key tracking sends the notices: the server
+// remembers which keys a connection has read, and tells that connection when one of them changes (redis.io:
+// "Client-side caching in Redis"). So a watcher writes nothing, no other script costs more, and the changes of foreign
+// clients are noticed as well. Tracking belongs to a connection, so each call takes one of its own from the client's
+// pool.
 func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	if err := driver.CheckName(seen.Name, s.info); err != nil {
 		return driver.Lock{}, err
@@ -46,7 +48,7 @@ func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, 
 	})
 }
 
-// waitForChange returns when the lock may stand otherwise than in seen.
+// waitForChange returns when the lock may differ from seen.
 func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 	changed := make(chan struct{}, 1)
 	d, release := s.client.Dedicate()
@@ -63,11 +65,15 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 		})
 		return l.Revision, err
 	}
-	_, err := look() // the first request picks the node of a Cluster
+	// In a Cluster the first request on a dedicated connection decides to which node it goes, so that it must be one
+	// with the lock's keys.
+	_, err := look()
 	if err == nil {
-		d.Do(ctx, d.B().ClientTracking().Off().Build()) // it may be on in another way
+		d.Do(ctx, d.B().ClientTracking().Off().Build()) // the user's client may have another mode on
 		err = d.Do(ctx, d.B().ClientTracking().On().Build()).Error()
 	}
+	// Each read renews the tracking: the server forgets a key once it has sent the notice for it. A change between the
+	// read and the wait is in the channel already.
 	for err == nil {
 		var now string
 		if now, err = look(); err != nil || now != seen.Revision {
@@ -89,12 +95,12 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 	}
 }
 
-// Explain: the TTL is kept as it is.
+// Explain returns the keys of a claim. The TTL is not rounded.
 func (s *store) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{TTL: c.TTL, Keys: s.claimKeys(c)}
 }
 
-// claimKeys are the keys that a claim reads and writes, the lock's own first.
+// claimKeys returns the keys that a claim reads and writes, the lock's own first.
 func (s *store) claimKeys(c driver.Claim) []string {
 	keys := s.keys.allKeys(c.Name)
 	if s.scripts.releaseQueued == nil || c.Kind == driver.KindMutex && !c.Fair {
@@ -103,15 +109,15 @@ func (s *store) claimKeys(c driver.Claim) []string {
 	return keys[:]
 }
 
-// Explain names the keys, which are the same on each server.
+// Explain returns the keys, which are the same on each server.
 func (r *redlockStore) Explain(c driver.Claim) driver.Plan { return r.servers[0].Explain(c) }
 
-// redlockWarning is what Redlock makes less safe than other stores are, however its servers are set up.
+// redlockWarning describes what makes Redlock less safe than other stores, however its servers are configured.
 const redlockWarning = "Redlock is not recommended: it relies on the clocks of all its servers, and on no server forgetting a lock " +
 	"when it restarts. One Redis with appendonly yes and appendfsync always promises more, and etcd, ZooKeeper or PostgreSQL much " +
 	"more. Use fencing tokens for work that must never be done twice."
 
-// Warnings are that Redlock is not recommended, and those of all servers; see [store.Warnings].
+// Warnings returns that Redlock is not recommended, and the warnings about all servers; see [store.Warnings].
 func (r *redlockStore) Warnings(ctx context.Context) ([]string, error) {
 	all := []string{redlockWarning}
 	for i, s := range r.servers {

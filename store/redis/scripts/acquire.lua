@@ -16,22 +16,30 @@
 --   {TOMBSTONED}                   the claim was released before this request arrived
 local HELD, GRANTED, BROKEN, USE_QUEUE, TOMBSTONED = 0, 1, 2, 6, 7
 local call, lock, record, id, ttl = redis.call, KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+-- SET with NX first, and the checks afterwards: in the usual case that saves a GET. No other client sees the key in
+-- between, since a server runs one script at a time (redis.io: "Scripting with Lua").
 local set = call('SET', lock, id, 'NX', 'PX', ttl)
 local h = call('HMGET', record, 'token', 'line', 'bar', 'kept', '~' .. id)
 local last_token, has_queue, tombstones, kept_until, was_broken = h[1], h[2], h[3], h[4], h[5]
 if set then
   local tombstoned = tombstones and string.find(tombstones, id, 1, true)
+  -- The grant is not valid: an operator has ended the claim, its release came first, or claims wait, which it must not
+  -- overtake.
   if was_broken or tombstoned or has_queue then
     call('DEL', lock)
     return {was_broken and BROKEN or tombstoned and TOMBSTONED or USE_QUEUE}
   end
   local t = call('TIME')
   local now = t[1] * 1000000 + t[2]
+  -- The token is the server's time, so that it rises even if the record was lost, and more than the last one, so that
+  -- it rises if the clock was set back.
   local token = now
   if last_token and last_token + 1 > now then token = last_token + 1 end
   call('HSET', record, 'id', id, 'token', token, 'owner', ARGV[3], 'meta', ARGV[4], 'ttl', ttl, 'flags', ARGV[5])
   if ARGV[7] then call('HSET', record, 'ballot', ARGV[7]) end
   local needed = now + (ttl + ARGV[6]) * 1000
+  -- The time is stored too, so that later scripts know, without asking for the TTL, that the record is kept long
+  -- enough.
   if not kept_until or kept_until + 0 < needed then
     local kept = needed + 3600000000
     call('HSET', record, 'kept', kept)
@@ -44,8 +52,11 @@ end
 --- include shared/foreign.lua
 local value = redis.pcall('GETRANGE', lock, 0, 1023)
 local s = call('HMGET', record, 'id', 'flags', 'owner', 'meta', 'ttl')
+-- The claim holds the lock: the reply to an earlier request was lost. The TTL begins again, since the client counts it
+-- from the start of this request.
 if value == id then
   local flags = s[2] or ''
+  -- The record is of another claim, or this claim was promoted: only acquire_queued.lua decides then.
   if s[1] ~= id or string.find(flags, 'c', 1, true) then return {USE_QUEUE} end
   if string.find(flags, 'b', 1, true) then return {BROKEN} end
   call('PEXPIRE', lock, ttl)
@@ -59,6 +70,7 @@ local left = call('PTTL', lock)
 if type(value) == 'string' and s[1] == value then
   return {HELD, left, 0, 0, {value, last_token, s[3], s[4], s[5], last_token, s[2], '1', left}}
 end
+-- The value is the mark of a shared lock.
 if type(value) == 'string' and value == call('HGET', record, 'mark') then return {USE_QUEUE} end
 local what, digest = describe_foreign(lock)
 return {HELD, left, 0, 0, {digest, '', what, '', '', '', 'f', '1', left}}

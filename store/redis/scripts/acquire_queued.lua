@@ -51,6 +51,7 @@ end
 --- include shared/foreign.lua
 --- include shared/queue.lua
 if was_broken then return {BROKEN} end
+-- This comes before settle, so that this claim is not removed as one that did not answer a roll call.
 local waits = is_queued(me)
 if waits then call('HSET', CLAIMS, '?' .. me, text(now)) end
 settle()
@@ -80,6 +81,7 @@ local function grant(itsflags)
       state = 'granted'})
     call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   end
+  -- What settle released is taken again, so no client outside of the queue is notified.
   freed = false
   return reply_token(token)
 end
@@ -118,6 +120,9 @@ if is_tombstoned(me) then return reply(TOMBSTONED) end
 if held == 'mutex' or held == 'shared' or waiters > 0 then
   if kind ~= mykind or limit ~= mylimit then return reply(MISMATCH, kind, limit) end
 end
+-- The rule of the grant: the weight of all claims ahead, and the claim's own, must fit in the limit. All waiting claims
+-- are ahead, and the first of them does not fit, or it would have been promoted. So any waiting claim is enough to
+-- refuse.
 local fits = waiters == 0 and (held == 'none' or held == 'shared' and mykind ~= 'mutex' and held_weight + weight <= limit)
 if fits then
   if held == 'shared' and call('ZCARD', HOLDERS) >= MAX_HOLDERS then return reply(FULL, MAX_HOLDERS, 'hold it') end

@@ -1,5 +1,5 @@
--- Stores the token on which a majority of a Redlock's servers is to agree. A server takes it only for the claim that it granted, and
--- only if it is larger than its own.
+-- Stores the token on which a majority of a Redlock's servers is to agree. A server takes it only for the claim that it
+-- has granted, and only if it is larger than its own. So of two tokens for the same claim, the servers keep the larger.
 --
 -- KEYS  1 the lock  2 its record
 -- ARGV  1 claim id  2 token

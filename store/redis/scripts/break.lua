@@ -1,9 +1,10 @@
 -- An operator's act on one claim.
 --
 -- KEYS  as in shared/state.lua
--- ARGV  1-5 as in shared/state.lua  6 claim id, or 'f.' and the digest of a foreign value  7 mode: '0' graceful, '1' force, '2' request
---       a release
--- Replies DONE; NOT_FOUND; FOREIGN: a foreign holder can only be removed by force; NO_LOCK: no lock client makes what is under the key
+-- ARGV  1-5 as in shared/state.lua  6 claim id, or 'f.' and the digest of a foreign value  7 mode: '0' graceful, '1'
+--       force, '2' request a release
+-- Replies DONE; NOT_FOUND; FOREIGN: a foreign holder can only be removed by force; NO_LOCK: no lock client makes what
+--       is under the key
 --- include shared/state.lua
 --- include shared/notes.lua
 --- include shared/foreign.lua
@@ -11,20 +12,22 @@
 local NOT_FOUND, DONE, FOREIGN, NO_LOCK = 0, 1, -1, -2
 local GRACEFUL, FORCE, REQUEST = '0', '1', '2'
 local me, mode = ARGV[6], ARGV[7]
+-- An operator must be able to remove a lock from a server that is out of memory.
 write_when_full()
 settle()
 
 local flag = mode == GRACEFUL and 'b' or 'a'
 local function add_flag(f) return has_flag(f, flag) and f or f .. flag end
 
--- note_waiter notes the end of a waiting or promoted claim, and notifies its client: at once if that listens, else it learns of it when
--- it comes again.
+-- note_waiter notes that a waiting or promoted claim was ended, and notifies its client. A client that does not listen
+-- learns of it when it runs its script again.
 local function note_waiter(c)
   add_note(RECORD, me, c and c.ttl, now)
   if c then notify(c.session, 'call ' .. me) end
 end
 
--- A promoted claim holds nothing yet, so that a graceful break ends it at once.
+-- A graceful break of a holder sets a flag, which its next renewal returns. A promoted claim holds nothing yet, so it
+-- is ended at once.
 local answer = DONE
 if string.sub(me, 1, 2) == 'f.' then
   local _, digest, whole
@@ -49,6 +52,7 @@ elseif held == 'mutex' and id == me then
     else
       add_note(RECORD, me, call('HGET', RECORD, 'ttl'), now)
     end
+    -- The token rises, so that a resource which checks tokens refuses the old holder once a newer token was used.
     remove_mutex_holder()
     draw_token()
   end
@@ -65,6 +69,7 @@ elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
     end
     remove_holder(me)
     draw_token()
+    -- The promoted claim did not fail to answer: it was removed here. No roll call is needed.
     unanswered = false
     clear_if_unheld()
   end

@@ -1,4 +1,5 @@
--- Leaves a holder in place without renewals, for as long as the client says.
+-- Leaves a holder in place without renewals, for as long as the client says. The flag 'd' marks it. The duration is
+-- stored as its TTL, so that a late renewal of the same claim does not shorten it.
 --
 -- KEYS  as in shared/state.lua
 -- ARGV  1-5 as in shared/state.lua  6 claim id  7 token  8 for how long, in ms

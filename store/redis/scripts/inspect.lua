@@ -1,9 +1,10 @@
--- Reads what there is about a lock: its holders, and a page of the queue. It changes nothing.
+-- Reads everything that describes a lock: its holders, and a page of the queue. It changes nothing, so it may find
+-- expired claims, which the client leaves out by the time in the reply.
 --
 -- KEYS  as in shared/state.lua
 -- ARGV  1 where in the queue the page begins: '-inf', or '(' and the last score of the page before
--- Replies {server microseconds, type of the lock's key, its value if it is ours, ms left, digest if it is foreign, record, claims and
--- when they were last heard of, holders with expiries, queue with scores}
+-- Replies {server microseconds, type of the lock's key, its value if it is ours, ms left, digest if it is foreign,
+--       record, claims and when they were last heard of, holders with expiries, queue with scores}
 --- include shared/foreign.lua
 local PAGE = 256
 local t = redis.call('TIME')
@@ -16,9 +17,9 @@ if kind ~= 'none' and value ~= record[1] and value ~= record[6] then
   value = ''
 end
 local holders = redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES')
-local line = redis.call('ZRANGEBYSCORE', KEYS[5], ARGV[1] or '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE)
+local queue = redis.call('ZRANGEBYSCORE', KEYS[5], ARGV[1] or '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE)
 local claims = {}
-for _, list in ipairs({holders, line}) do
+for _, list in ipairs({holders, queue}) do
   for i = 1, #list, 2 do
     local found = redis.call('HMGET', KEYS[3], list[i], '?' .. list[i])
     for k, key in ipairs({list[i], '?' .. list[i]}) do
@@ -29,4 +30,4 @@ for _, list in ipairs({holders, line}) do
     end
   end
 end
-return {t[1] * 1000000 + t[2], kind, value, redis.call('PTTL', KEYS[1]), digest, record, claims, holders, line}
+return {t[1] * 1000000 + t[2], kind, value, redis.call('PTTL', KEYS[1]), digest, record, claims, holders, queue}

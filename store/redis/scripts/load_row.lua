@@ -1,4 +1,4 @@
--- Reads a row of a table.
+-- Reads a row of a table. A row without data was deleted.
 --
 -- KEYS  1 the row
 -- Replies {version or '', server microseconds, data}

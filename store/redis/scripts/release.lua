@@ -1,4 +1,6 @@
--- Releases a mutex for which no claim waits in the queue, and notifies the clients that wait outside of it.
+-- Releases a mutex for which no claim waits in the queue, and notifies the clients that wait outside of it. It leaves
+-- everything else to release_queued.lua. The record stays, for its token, with the id of the last holder, which counts
+-- for nothing once the key is gone.
 --
 -- KEYS  1 the lock  2 its record, whose key is also the name of the lock's channel
 -- ARGV  1 claim id  2 PUBLISH or SPUBLISH

@@ -10,6 +10,8 @@
 --- include shared/state.lua
 local NOT_FOUND, DONE, BROKEN, MAYBE_BROKEN = 0, 1, 2, 8
 local me = ARGV[6]
+-- A Redlock gives back a round that failed. If the claim was granted in a later round meanwhile, this request is late,
+-- and that grant must stay.
 if ARGV[8] and ARGV[8] + 0 < (tonumber(call('HGET', RECORD, 'ballot')) or 0) then return NOT_FOUND end
 
 -- The short way, for the holder of a quiet lock. If the first waiting claim is alive, it is promoted as promote and promote_next in
@@ -27,6 +29,8 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
   if c and (sign or c.since) + c.ttl * 1000 >= now then
     call('ZREM', QUEUE, who)
     if sign then call('HDEL', CLAIMS, '?' .. who) end
+    -- The lock's key gets the promoted claim's id at once, so that no other client can take the lock in between. It
+    -- expires with the confirm window, so that a dead claim does not keep the lock for a TTL.
     call('SET', LOCK, who, 'PX', math.min(WINDOW, c.ttl))
     call('HSET', RECORD, 'id', who, 'flags', 'c' .. c.flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)

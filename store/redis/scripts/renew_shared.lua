@@ -23,13 +23,17 @@ if c.token ~= ARGV[3] then return TAKEN end
 if string.find(flags, 'b', 1, true) then return BROKEN end
 local ttl = ARGV[4]
 local detached = string.find(flags, 'd', 1, true)
-if detached then ttl = c.ttl end -- it lasts as long as was said when it was detached
+-- A detached claim lasts as long as was said when it was detached.
+if detached then ttl = c.ttl end
 expires = now + ttl * 1000
+-- The lock's key must outlive all its holders, and this one may have been the last to expire.
 local last = redis.call('ZREVRANGE', holders, 0, 1, 'WITHSCORES')
 for i = 1, #last, 2 do
   if last[i] ~= id then expires = math.max(expires, last[i + 1]) end
 end
--- In this order: a server that is out of memory refuses ZADD in a script that has written nothing before it.
+-- PEXPIREAT comes first: a server that is out of memory refuses a command that may take memory, like ZADD, if it is the
+-- script's first write, and accepts it later in the script (redis.io: "Scripting with Lua"). So holders keep their
+-- leases on a full server.
 redis.call('PEXPIREAT', lock, string.format('%.0f', math.ceil(expires / 1000) + 1))
 redis.call('ZADD', holders, string.format('%.0f', now + ttl * 1000), id)
 if (tonumber(h[2]) or 0) < now + ARGV[1] * 1000 then

@@ -21,6 +21,7 @@ local function clear_notes(record, now, all)
       end
     end
   end
+  -- In parts: unpack is limited by the size of Lua's stack.
   for i = 1, #removed, 1000 do redis.call('HDEL', record, unpack(removed, i, math.min(i + 999, #removed))) end
   return left, latest
 end

@@ -94,7 +94,9 @@ local function add_tombstone(who)
   call('HSET', RECORD, 'bar', string.sub((tombstones or '') .. ' ' .. who, -2700))
 end
 
--- set_mark makes the lock a shared one: its value is a new mark, under which several claims can hold it.
+-- set_mark makes the lock a shared one: its value is a new mark, under which several claims can hold it. Each mark is
+-- another one, so that holders of an earlier use, which ended with its key, never count again. The expiry is short
+-- because save sets the right one.
 local function set_mark()
   if held == 'shared' then return end
   mark = 'holdfast:' .. kind .. ':' .. text(limit) .. ':' .. text(now)
@@ -103,6 +105,7 @@ local function set_mark()
   held, held_weight, keys_added = 'shared', 0, true
 end
 
+-- draw_token draws a token by the same rule as acquire.lua.
 local function draw_token()
   token = math.max(token + 1, now)
   call('HSET', RECORD, 'token', text(token))
@@ -227,6 +230,7 @@ local function settle()
   elseif value == mark then
     held = 'shared'
   end
+  -- The record names a mutex's holder or a promoted claim, but the lock's key has expired or has another value.
   if held ~= 'mutex' and id then
     unanswered = has_flag(flags, 'c')
     call('HDEL', RECORD, 'id', 'flags')
@@ -267,6 +271,7 @@ local function save()
     clear_notes(RECORD, now)
     call('HDEL', RECORD, 'notes', 'noted', 'unsure')
   end
+  -- Only a lock without a mark and without a roll call may be quiet: see state.lua.
   local calm = queue_state[1] == 'mutex' and not (mark or roll_call_end)
   if calm ~= (stored[7] == '1') then
     if calm then call('HSET', RECORD, 'quiet', '1') else call('HDEL', RECORD, 'quiet') end
@@ -275,6 +280,7 @@ local function save()
     if not has_queue then call('HSET', RECORD, 'line', '1') end
   else
     if has_queue then call('HDEL', RECORD, 'line') end
+    -- No claim is in the queue, so a client outside of it may take the lock.
     if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
   end
   if keys_added or kept_until < now + KEEP * 1000 then

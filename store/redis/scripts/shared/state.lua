@@ -51,12 +51,16 @@ local SOON = 500000
 local DAY, HOUR = 86400000, 3600000
 local call = redis.call
 
+-- The server's clock decides, so that the clocks of clients do not matter. All clients see the same clock, until a
+-- failover.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
+-- text writes a number with all its digits: Lua itself would round one with more than 14.
 local function text(n) return string.format('%.0f', n) end
 local function has_flag(flags, f) return string.find(flags, f, 1, true) ~= nil end
 
--- If the key is of another type, value is a table with the error. No value of ours is as long as 1024 bytes.
+-- If the key has another type, value is a table with the error. No value of ours has 1024 bytes, so a large foreign
+-- value is not read as a whole.
 local value = redis.pcall('GETRANGE', LOCK, 0, 1023)
 if value == '' and call('EXISTS', LOCK) == 0 then value = false end
 local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6])
