@@ -484,15 +484,6 @@ func (a *awslockStore) newLoop(ttl time.Duration) *driverutil.RetryLoop {
 
 // pauseBetweenTries waits for a random part of a time that grows to a second.
 func (a *awslockStore) pauseBetweenTries(ctx context.Context, tries int) error {
-	most := min(time.Second, 20*time.Millisecond<<min(tries, 10))
-	timer := time.NewTimer(most/2 + rand.N(most/2))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-a.closed.Done():
-		return driver.ErrClosed
-	}
+	longest := min(time.Second, 20*time.Millisecond<<min(tries, 10))
+	return a.life.Sleep(ctx, longest/2+rand.N(longest/2))
 }

@@ -19,6 +19,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -30,8 +31,7 @@ type tableClient struct {
 	partitionKey string
 	displayURL   string // the table and the region, without secrets
 	clock        *record.ServerClock
-	closed       context.Context
-	cancel       context.CancelFunc
+	life         *driverutil.Lifetime
 	onClose      func() // called by Close
 }
 
@@ -59,8 +59,7 @@ func newTableClient(client *sdk.Client, name, key string, clock driver.Clock) *t
 		clock = driver.SystemClock
 	}
 	l := &tableClient{tableName: name, partitionKey: key, onClose: func() {},
-		clock: &record.ServerClock{Clock: clock, HostsApart: maxHostSkew}}
-	l.closed, l.cancel = context.WithCancel(context.Background())
+		clock: &record.ServerClock{Clock: clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime()}
 	l.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = singleTry{}
 		o.Logger = quietLogger(o.Logger)
@@ -137,12 +136,13 @@ type apiCall[In, Out any] func(context.Context, *In, ...func(*sdk.Options)) (*Ou
 // leaves open what became of a write, so the engine then reads the item: its version is a random text, which shows
 // whether the write took effect.
 func sendRequest[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
-	bounded, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	defer context.AfterFunc(l.closed, cancel)()
-	if l.closed.Err() != nil {
+	if l.life.Err() != nil {
 		return nil, driver.ErrClosed
 	}
+	living, done := l.life.Bind(ctx)
+	defer done()
+	bounded, cancel := context.WithTimeout(living, requestTimeout)
+	defer cancel()
 	out, err := do(bounded, in)
 	if err == nil {
 		return out, nil
@@ -170,7 +170,7 @@ func sendRead[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, O
 
 // Close ends the calls that are running.
 func (l *tableClient) Close() error {
-	l.cancel()
+	l.life.End()
 	l.onClose()
 	return nil
 }
@@ -189,7 +189,7 @@ func stringOf(v types.AttributeValue) string {
 func (l *tableClient) explainError(ctx context.Context, err error) error {
 	var refusal smithy.APIError
 	switch {
-	case l.closed.Err() != nil:
+	case l.life.Err() != nil:
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()

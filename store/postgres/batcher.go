@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // batcher sends statements to the server over a few connections.
@@ -37,13 +38,14 @@ type batcher struct {
 	userCallbacks callbacks
 	onBrokenConn  func() // called when a connection breaks: idle ones may have broken with it
 
-	life context.Context
-	end  context.CancelFunc
+	life *driverutil.Lifetime
 
 	mu        sync.Mutex
 	freeConns int32      // how many more connections the batcher may use
 	queue     []*request // statements that wait for a connection
-	running   sync.WaitGroup
+	// running counts connections in use and not goroutines, because the caller itself may be what uses one. It is
+	// added to only with mu held and before the end of life.
+	running sync.WaitGroup
 }
 
 const (
@@ -104,9 +106,8 @@ type result struct {
 func newBatcher(pool *pgxpool.Pool, p *location, behind bool, timeout time.Duration, clock driver.Clock) *batcher {
 	config := pool.Config()
 	l := &batcher{pool: pool, location: p, behindPooler: behind, timeout: timeout, clock: clock,
-		onBrokenConn: func() {}, freeConns: config.MaxConns,
+		onBrokenConn: func() {}, freeConns: config.MaxConns, life: driverutil.NewLifetime(),
 		userCallbacks: callbacks{config.ConnConfig.OnNotice, config.ConnConfig.OnNotification}}
-	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
 
@@ -130,7 +131,6 @@ func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]
 		return r
 	}
 	if l.freeConns > 0 {
-		// running counts connections in use and not goroutines, because the caller itself may be what uses one.
 		l.freeConns--
 		l.running.Add(1)
 		if r.callerSends = r.paramsSize() <= maxBatchBytes; r.callerSends { // small enough to be sent without delay
@@ -212,7 +212,7 @@ func (l *batcher) sendQueued() {
 // close ends what is running and waits for it. Queued statements get ErrClosed.
 func (l *batcher) close() {
 	l.mu.Lock()
-	l.end()
+	l.life.End()
 	l.mu.Unlock()
 	l.running.Wait()
 }

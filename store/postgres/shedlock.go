@@ -118,7 +118,7 @@ func (s *shedlockStore) encodeParams(st *statement, name string, params []string
 func (s *shedlockStore) newLoop(ttl time.Duration) *driverutil.RetryLoop {
 	l := &driverutil.RetryLoop{Clock: s.info.Clock, Limit: driver.UnreachableTimeout(ttl),
 		Pause: func(ctx context.Context, tries int) error {
-			return s.sleepFor(ctx, rand.N(10*time.Millisecond<<min(tries, 6)))
+			return s.table.batcher.life.Sleep(ctx, rand.N(10*time.Millisecond<<min(tries, 6)))
 		}}
 	l.Restart()
 	return l
@@ -236,18 +236,6 @@ func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *sh
 		}
 	}
 	return nil
-}
-
-// sleepFor waits until the time has passed, ctx ends or the store is closed.
-func (s *shedlockStore) sleepFor(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.table.batcher.life.Done():
-		return driver.ErrClosed
-	}
 }
 
 // Renew sends one statement per grant, all at once.
