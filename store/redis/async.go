@@ -55,12 +55,10 @@ func (s *store) trackLink(err error) {
 // It runs in the background, once at a time, and asks the server to close (QUIT): rueidis has no call that ends a
 // connection and keeps the client.
 func (s *store) closeConnection() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.life.Err() != nil || !s.disconnecting.CompareAndSwap(false, true) {
+	if !s.disconnecting.CompareAndSwap(false, true) {
 		return
 	}
-	s.inBackground.Go(func() {
+	s.life.Go(func() {
 		defer s.disconnecting.Store(false)
 		bounded, cancel := context.WithTimeout(s.life, time.Second)
 		defer cancel()
@@ -76,16 +74,12 @@ func runAsync[T any](ctx context.Context, s *store, f func() (T, error)) (result
 		err    error
 	}
 	outcomes := make(chan outcome, 1) // with room, so that f's goroutine ends even if nobody receives
-	s.mu.Lock()
-	if s.life.Err() != nil {
-		s.mu.Unlock()
-		return result, driver.ErrClosed
-	}
-	s.inBackground.Go(func() {
+	if !s.life.Go(func() {
 		r, err := f()
 		outcomes <- outcome{r, err}
-	})
-	s.mu.Unlock()
+	}) {
+		return result, driver.ErrClosed
+	}
 	select {
 	case o := <-outcomes:
 		return o.result, o.err

@@ -273,7 +273,7 @@ func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	if p.outage.RequestFailed(p.store.clock, p.timeout) {
 		return p.wrapUncertain(explainError(err))
 	}
-	if serr := p.store.sleepOrClosed(ctx, rand.N(5*time.Millisecond<<min(p.failures, 6))); serr != nil {
+	if serr := p.store.life.Sleep(ctx, rand.N(5*time.Millisecond<<min(p.failures, 6))); serr != nil {
 		if errors.Is(serr, driver.ErrClosed) {
 			return serr
 		}
@@ -344,18 +344,4 @@ func (s *store) forgetInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.inFlight, id)
-}
-
-// sleepOrClosed sleeps for d. It returns early, with an error, when ctx or the store ends.
-func (s *store) sleepOrClosed(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.life.Done():
-		return driver.ErrClosed
-	}
 }

@@ -143,7 +143,7 @@ func TestFullQueueUnderLoad(t *testing.T) {
 				case err == nil, ctx.Err() == nil:
 					t.Errorf("behind a full line: %v", err)
 				}
-				_ = c.sleepOrClosed(ctx, rand.N(pause)+pause/2)
+				_ = c.life.Sleep(ctx, rand.N(pause)+pause/2)
 			}
 		})
 	}
@@ -154,7 +154,7 @@ func TestFullQueueUnderLoad(t *testing.T) {
 			t.Error(err)
 		}
 		pings = append(pings, time.Since(start))
-		_ = s.sleepOrClosed(ctx, 5*time.Millisecond)
+		_ = s.life.Sleep(ctx, 5*time.Millisecond)
 	}
 	all.Wait()
 	slices.Sort(pings)

@@ -54,16 +54,11 @@ func (r *redlockStore) askServers(ctx context.Context, ttl time.Duration, q serv
 		return err
 	}
 	replies := make(chan serverReply, len(r.servers))
-	r.mu.Lock()
-	if r.life.Err() != nil {
-		r.mu.Unlock()
-		return driver.ErrClosed
-	}
 	for i, s := range r.servers {
 		if q.mayMake != "" {
 			s.addInFlight(q.mayMake)
 		}
-		r.inBackground.Go(func() {
+		started := r.life.Go(func() {
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(ttl))
 			defer cancel()
 			m, err := s.runScript(bounded, q.script, q.keys, q.args)
@@ -72,8 +67,10 @@ func (r *redlockStore) askServers(ctx context.Context, ttl time.Duration, q serv
 			}
 			replies <- serverReply{i, m, err}
 		})
+		if !started {
+			return driver.ErrClosed
+		}
 	}
-	r.mu.Unlock()
 	start := time.Now()
 	var grace <-chan time.Time
 	for range r.servers {
@@ -163,7 +160,7 @@ func (r *redlockStore) retryUntilMajority(
 			return t, done, t.refusal
 		}
 		done = done || t.byReply[replyDone] > 0
-		if err := r.servers[0].sleepOrClosed(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
+		if err := r.servers[0].life.Sleep(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
 			if errors.Is(err, driver.ErrClosed) {
 				return t, done, err
 			}

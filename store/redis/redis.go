@@ -29,6 +29,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Layout is the form of a lock in the store.
@@ -99,11 +100,7 @@ type store struct {
 	shardedKnown atomic.Bool // whether sharded is known; it is asked only in a Cluster
 	sharded      atomic.Bool // scripts notify by SPUBLISH, and not by PUBLISH
 
-	life context.Context
-	end  context.CancelCauseFunc
-	// inBackground counts the store's own goroutines. It is added to only with mu held and before life ends, so that
-	// Close, which ends life with mu held, waits for all of them.
-	inBackground sync.WaitGroup
+	life *driverutil.Lifetime // ends with Close, which waits for its goroutines
 
 	// The number of the last change of a weight. It begins with the wall clock, so that the changes of a client that is
 	// started later have larger numbers.
@@ -175,7 +172,7 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	s.rtt.Store(int64(time.Millisecond))
 	s.recordRoundTrip(s.clock.Now())
 	s.maxWaitersText = strconv.Itoa(s.opts.MaxWaiters)
-	s.life, s.end = context.WithCancelCause(context.Background())
+	s.life = driverutil.NewLifetime()
 	s.info = s.buildInfo()
 	return s, nil
 }
@@ -238,14 +235,10 @@ func (s *store) Info() driver.Info { return s.info }
 
 // Close ends the calls under way. Claims stay in the store until they are released or their TTL expires.
 func (s *store) Close() error {
-	if s.life.Err() != nil {
+	if !s.life.End() {
 		return nil
 	}
-	// With mu held, so that no goroutine is started after the wait has begun.
-	s.mu.Lock()
-	s.end(driver.ErrClosed)
-	s.mu.Unlock()
-	s.inBackground.Wait()
+	s.life.Wait()
 	if s.owned {
 		s.client.Close()
 	}

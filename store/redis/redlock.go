@@ -14,22 +14,21 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // redlockStore keeps locks on a majority of independent servers (redis.io: "Distributed Locks with Redis"). It refuses
 // all but the plain mutex: no single server knows which claims exist and in which order they came, and two majorities
 // may have received two claims in different orders.
 type redlockStore struct {
-	servers      []*store
-	majority     int
-	info         driver.Info
-	clock        driver.Clock
-	life         context.Context
-	end          context.CancelFunc
-	inBackground sync.WaitGroup
-	mu           sync.Mutex        // held to add to inBackground before life ends
-	pending      []pendingReleases // by server, guarded by mu
-	rounds       atomic.Int64      // the number of the last round
+	servers  []*store
+	majority int
+	info     driver.Info
+	clock    driver.Clock
+	life     *driverutil.Lifetime
+	mu       sync.Mutex
+	pending  []pendingReleases // by server, guarded by mu
+	rounds   atomic.Int64      // the number of the last round
 }
 
 var (
@@ -86,7 +85,7 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 	}
 	r.pending = make([]pendingReleases, len(r.servers))
 	r.clock = r.servers[0].clock
-	r.life, r.end = context.WithCancel(context.Background())
+	r.life = driverutil.NewLifetime()
 	r.info = r.servers[0].info
 	r.info.Store = cmp.Or(o.Place, "redlock://")
 	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
@@ -100,19 +99,15 @@ func (r *redlockStore) Info() driver.Info { return r.info }
 
 // Close ends the calls under way. Claims stay until their TTL expires.
 func (r *redlockStore) Close() error {
-	r.mu.Lock()
-	closed := r.life.Err() != nil
-	r.end()
-	r.mu.Unlock()
-	if closed {
+	if !r.life.End() {
 		return nil
 	}
 	for _, s := range r.servers { // so that the requests under way end
-		s.end(driver.ErrClosed)
+		s.life.End()
 	}
-	r.inBackground.Wait()
+	r.life.Wait()
 	for _, s := range r.servers {
-		s.inBackground.Wait()
+		s.life.Wait()
 		if s.owned {
 			s.client.Close()
 		}
@@ -172,7 +167,7 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 				cmp.Or(b.denial, err)))
 		}
 		pause := rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond)) + time.Millisecond
-		if err := r.servers[0].sleepOrClosed(ctx, pause); err != nil {
+		if err := r.servers[0].life.Sleep(ctx, pause); err != nil {
 			if errors.Is(err, driver.ErrClosed) {
 				return g, err
 			}

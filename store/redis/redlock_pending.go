@@ -67,7 +67,7 @@ func (r *redlockStore) scheduleRelease(server int, id string, l pendingRelease) 
 	p.releases[id] = l
 	if !p.sending {
 		p.sending = true
-		r.inBackground.Go(func() { r.sendPendingReleases(server) })
+		r.life.Go(func() { r.sendPendingReleases(server) })
 	}
 }
 
@@ -75,7 +75,7 @@ func (r *redlockStore) scheduleRelease(server int, id string, l pendingRelease) 
 // gets two requests per second, however many releases it has missed.
 func (r *redlockStore) sendPendingReleases(server int) {
 	s := r.servers[server]
-	for s.sleepOrClosed(r.life, reconnectInterval/2) == nil {
+	for s.life.Sleep(r.life, reconnectInterval/2) == nil {
 		for {
 			id, l, more := r.nextPendingRelease(server)
 			if !more {

@@ -73,8 +73,11 @@ func (s *store) subscribeToKey(lock, id string, inQueue bool, channels ...string
 			ready: make(chan struct{})}
 		var ctx context.Context
 		ctx, l.cancel = context.WithCancel(s.life)
+		if !s.life.Go(func() { l.run(ctx) }) {
+			l.cancel()
+			return nil, false
+		}
 		s.hubs[lock] = l
-		s.inBackground.Go(func() { l.run(ctx) })
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +165,7 @@ func (l *waiterHub) run(ctx context.Context) {
 		if listened.Load() {
 			pause = minListenPause
 		}
-		_ = l.store.sleepOrClosed(ctx, pause/2+rand.N(pause/2))
+		_ = l.store.life.Sleep(ctx, pause/2+rand.N(pause/2))
 	}
 	// The connection is shared and stays open, so the server would go on sending the messages of these channels.
 	if !l.store.owned || l.store.life.Err() == nil {

@@ -33,9 +33,8 @@ func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, 
 		return driver.Lock{}, err
 	}
 	return runAsync(ctx, s, func() (driver.Lock, error) {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(s.life, func() { cancel(driver.ErrClosed) })()
+		ctx, done := s.life.Bind(ctx)
+		defer done()
 		for {
 			l, err := s.Inspect(ctx, seen.Name)
 			if err != nil || l.Revision != seen.Revision {
@@ -91,7 +90,7 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 		timer.Stop()
 	}
 	if err != nil {
-		_ = s.sleepOrClosed(ctx, watchPoll/10)
+		_ = s.life.Sleep(ctx, watchPoll/10)
 	}
 }
 
