@@ -18,10 +18,15 @@ import (
 const listenerName = "signal-listener"
 
 const (
-	listenerTimeout = time.Second           // for an answer
+	listenerTimeout = 3 * time.Second       // for an answer
 	listenerDelay   = 10 * time.Millisecond // before an answer, for a signal that is still on its way
 	signalMemory    = 5 * time.Second       // how long a received signal counts as the one in question
 )
+
+// markerSignal is the signal that the listener sends to itself before it answers. The kernel delivers pending signals
+// in the order of their numbers, and this is the last one. So when it arrives, everything that the group received
+// before has arrived, too, however late the listener was scheduled.
+const markerSignal = lastSignal
 
 // signalListener is the wrapper's end of the listener. A nil one knows nothing.
 type signalListener struct {
@@ -81,26 +86,61 @@ func runListener() int {
 	nameProcess(listenerName)
 	questions := make(chan syscall.Signal)
 	go readQuestions(questions)
-	received := map[syscall.Signal]time.Time{}
+	g := groupSignals{signals: signals, received: map[syscall.Signal]time.Time{}}
 	for {
 		select {
 		case sig := <-signals:
-			received[sig.(syscall.Signal)] = time.Now()
+			g.noteSignal(sig.(syscall.Signal))
 		case sig, more := <-questions:
 			if !more {
 				return 0
 			}
-			for len(signals) > 0 {
-				received[(<-signals).(syscall.Signal)] = time.Now()
-			}
 			answer := byte(0)
-			if at, ok := received[sig]; ok && time.Since(at) < signalMemory {
+			if g.takeSignal(sig) {
 				answer = 1
 			}
-			delete(received, sig)
 			if _, err := os.Stdout.Write([]byte{answer}); err != nil {
 				return exitUnavailable
 			}
+		}
+	}
+}
+
+// groupSignals are the signals that the group has received.
+type groupSignals struct {
+	signals  <-chan os.Signal
+	received map[syscall.Signal]time.Time // the last time of each
+	markers  int                          // sent to this process by itself, and not arrived yet
+}
+
+func (g *groupSignals) noteSignal(sig syscall.Signal) {
+	if sig == markerSignal && g.markers > 0 {
+		g.markers--
+		return
+	}
+	g.received[sig] = time.Now()
+}
+
+// takeSignal reports whether the group received a signal a moment ago, and forgets it.
+func (g *groupSignals) takeSignal(sig syscall.Signal) bool {
+	g.awaitPending()
+	at, ok := g.received[sig]
+	delete(g.received, sig)
+	return ok && time.Since(at) < signalMemory
+}
+
+// awaitPending notes the signals that were sent to this process before the call.
+func (g *groupSignals) awaitPending() {
+	if syscall.Kill(os.Getpid(), markerSignal) == nil {
+		g.markers++
+	}
+	timeout := time.After(listenerTimeout / 2)
+	for g.markers > 0 {
+		select {
+		case sig := <-g.signals:
+			g.noteSignal(sig.(syscall.Signal))
+		case <-timeout:
+			return
 		}
 	}
 }

@@ -340,6 +340,11 @@ func (r *startedProgram) signal(s syscall.Signal) {
 // awaitOutput waits until the command has written something on its output.
 func (r *startedProgram) awaitOutput(text string) *startedProgram {
 	r.Helper()
+	defer func() {
+		if r.Failed() {
+			r.Logf("on stdout is %q", r.readStdout())
+		}
+	}()
 	r.awaitTrue(fmt.Sprintf("%q on stdout", text), func() bool {
 		select {
 		case <-r.ended:
