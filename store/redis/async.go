@@ -44,9 +44,7 @@ func (s *store) trackLink(err error) {
 	if reply && isReadOnly(r.Error()) && s.owned && s.topology == single {
 		s.closeConnection()
 	}
-	if doubt := err != nil && !reply; s.linkUncertain.Load() != doubt {
-		s.linkUncertain.Store(doubt)
-	}
+	s.linkUncertain.Store(err != nil && !reply)
 }
 
 // closeConnection ends the connection to a server. After a failover nobody else ends the connections to a primary that

@@ -199,7 +199,6 @@ type retryLoop struct {
 	closedErrors   int       // in a row: how many failures say that the client is closed
 	outcomeUnknown bool      // a request of this call may have run without a reply
 	readOnly       bool      // it changes nothing, so that a missing reply leaves nothing uncertain
-	skipClock      bool      // the caller does not need the start of the request, so the clock is read only after a failure
 	startedAt      time.Time // set by Release only, for isNoteExpired
 	mayMake        string    // the claim that its requests may make; empty if none
 }
@@ -219,13 +218,10 @@ func (p *retryLoop) run(ctx context.Context, st *script, keys,
 		if ctx.Err() != nil {
 			return m, at, p.wrapUncertain(ctx.Err())
 		}
-		if !p.skipClock {
-			at = p.store.clock.Now()
-		}
+		at = p.store.clock.Now()
 		m, err = p.store.runScript(ctx, st, keys, args)
 		if err == nil || rueidis.IsRedisNil(err) {
-			// Only this script needs the confirm window that is computed from round trips. To read the clock after
-			// every script would cost as much as everything else here.
+			// Only this script sends the confirm window, which is computed from round trips.
 			if st == p.store.scripts.acquireQueued {
 				p.store.recordRoundTrip(at)
 			}

@@ -70,7 +70,7 @@ const inspectPage = 256
 type lockView struct {
 	now, remaining         int64 // the server's time in microseconds; the TTL of the lock's key in milliseconds
 	keyType, value, digest string
-	id, flags, kind, mark  string
+	id, flags, kind        string
 	owner, meta            string
 	token, limit, ttl      int64
 	claims                 map[string]string
@@ -92,7 +92,7 @@ func readLockView(m rueidis.RedisMessage) (v lockView, ok bool) {
 	}
 	v = lockView{
 		now: readNumber(a[0]), keyType: readString(a[1]), value: readString(a[2]), remaining: readNumber(a[3]), digest: readString(a[4]),
-		id: readString(r[0]), token: readNumber(r[1]), flags: readString(r[2]), kind: readString(r[3]), limit: readNumber(r[4]), mark: readString(r[5]),
+		id: readString(r[0]), token: readNumber(r[1]), flags: readString(r[2]), kind: readString(r[3]), limit: readNumber(r[4]),
 		owner: readString(r[6]), meta: readString(r[7]), ttl: readNumber(r[8]),
 	}
 	v.claims, _ = a[6].AsStrMap()
@@ -158,55 +158,17 @@ func (v *lockView) toLock(name string) (driver.Lock, error) {
 	switch {
 	case v.keyType == "none": // nobody holds it
 	case v.digest != "": // the value is neither the id nor the mark of the record
-		h := newClaimInfo(foreignPrefix+v.digest, flagForeign)
-		h.Owner, h.Weight, h.Remaining = foreignOwner(v.keyType, v.digest), 1, millis(max(v.remaining, 0))
-		l.Holders = append(l.Holders, h)
+		l.Holders = append(l.Holders, v.foreignHolder())
 	case v.value == v.id: // a mutex
 		kind, l.Limit, suffix = driver.KindMutex, 1, ""
-		h := newClaimInfo(v.id, v.flags)
-		// A token is the server's time of the grant, unless the clock was set back. So Since needs no field of its own.
-		h.Owner, h.Meta, h.Weight, h.TTL, h.Since, h.Remaining = v.owner, v.meta, 1, millis(v.ttl), micros(v.token), millis(max(v.remaining, 0))
-		if strings.Contains(v.flags, flagPromoted) {
-			l.Waiters = append(l.Waiters, h)
-		} else {
-			h.Token = v.token
-			l.Holders = append(l.Holders, h)
-		}
+		v.addMutexClaim(&l)
 	default: // the value is the mark of a shared lock
-		for _, id := range v.holders {
-			if v.expiries[id] <= v.now || v.claims[id] == "" {
-				continue
-			}
-			h, k, err := v.decodeClaim(id, suffix)
-			if err != nil {
-				return l, err
-			}
-			h.Remaining = time.Duration(v.expiries[id]-v.now) * time.Microsecond
-			if k.State == "called" {
-				l.Waiters = append(l.Waiters, h)
-			} else {
-				l.Holders = append(l.Holders, h)
-			}
-		}
-	}
-	for _, id := range v.queue {
-		if v.claims[id] == "" {
-			continue
-		}
-		w, k, err := v.decodeClaim(id, suffix)
-		if err != nil {
+		if err := v.addSharedClaims(&l, suffix); err != nil {
 			return l, err
 		}
-		sign := k.Since // when the claim was last heard of
-		if s := v.claims["?"+id]; s != "" {
-			sign = s
-		}
-		var heard int64
-		_, _ = fmt.Sscan(sign, &heard)
-		if end := heard + k.TTL*1000; end >= v.now {
-			w.Remaining = time.Duration(end-v.now) * time.Microsecond
-			l.Waiters = append(l.Waiters, w)
-		}
+	}
+	if err := v.addQueue(&l, suffix); err != nil {
+		return l, err
 	}
 	switch {
 	case len(l.Holders)+len(l.Waiters) == 0:
@@ -219,6 +181,71 @@ func (v *lockView) toLock(name string) (driver.Lock, error) {
 	}
 	l.Revision = v.buildRevision(&l)
 	return l, nil
+}
+
+// foreignHolder describes the client that holds the lock in a way that is not ours.
+func (v *lockView) foreignHolder() driver.ClaimInfo {
+	h := newClaimInfo(foreignPrefix+v.digest, flagForeign)
+	h.Owner, h.Weight, h.Remaining = foreignOwner(v.keyType, v.digest), 1, millis(max(v.remaining, 0))
+	return h
+}
+
+// addMutexClaim adds the claim in the record of a mutex, which holds it or was promoted to.
+func (v *lockView) addMutexClaim(l *driver.Lock) {
+	h := newClaimInfo(v.id, v.flags)
+	h.Owner, h.Meta, h.Weight, h.TTL, h.Remaining = v.owner, v.meta, 1, millis(v.ttl), millis(max(v.remaining, 0))
+	// A token is the server's time of the grant, unless the clock was set back. So Since needs no field of its own.
+	h.Since = micros(v.token)
+	if strings.Contains(v.flags, flagPromoted) {
+		l.Waiters = append(l.Waiters, h)
+		return
+	}
+	h.Token = v.token
+	l.Holders = append(l.Holders, h)
+}
+
+// addSharedClaims adds the claims that hold a lock of another kind, or were promoted to, and have not expired.
+func (v *lockView) addSharedClaims(l *driver.Lock, suffix string) error {
+	for _, id := range v.holders {
+		if v.expiries[id] <= v.now || v.claims[id] == "" {
+			continue
+		}
+		h, k, err := v.decodeClaim(id, suffix)
+		if err != nil {
+			return err
+		}
+		h.Remaining = time.Duration(v.expiries[id]-v.now) * time.Microsecond
+		if k.State == "called" {
+			l.Waiters = append(l.Waiters, h)
+		} else {
+			l.Holders = append(l.Holders, h)
+		}
+	}
+	return nil
+}
+
+// addQueue adds the claims in the queue that were heard of within their TTL.
+func (v *lockView) addQueue(l *driver.Lock, suffix string) error {
+	for _, id := range v.queue {
+		if v.claims[id] == "" {
+			continue
+		}
+		w, k, err := v.decodeClaim(id, suffix)
+		if err != nil {
+			return err
+		}
+		sign := k.Since // when the claim was last heard of
+		if s := v.claims["?"+id]; s != "" {
+			sign = s
+		}
+		var heard int64
+		_, _ = fmt.Sscan(sign, &heard)
+		if end := heard + k.TTL*1000; end >= v.now {
+			w.Remaining = time.Duration(end-v.now) * time.Microsecond
+			l.Waiters = append(l.Waiters, w)
+		}
+	}
+	return nil
 }
 
 // buildRevision returns a text that differs whenever the holders, the waiters or their flags differ. Renewals do not

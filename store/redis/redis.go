@@ -20,7 +20,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -112,10 +111,8 @@ type store struct {
 	linkUncertain atomic.Bool // the last request was not answered, so the client may have to connect again
 	disconnecting atomic.Bool // closeConnection is running
 
-	rtt            atomic.Int64                  // smoothed round trip, in nanoseconds
-	window         atomic.Pointer[confirmWindow] // computed from rtt
-	maxWaitersText string
-	watchPoll      time.Duration // the constant watchPoll, except in tests of notifications
+	rtt       atomic.Int64  // smoothed round trip, in nanoseconds
+	watchPoll time.Duration // the constant watchPoll, except in tests of notifications
 
 	mu       sync.Mutex
 	hubs     map[string]*waiterHub
@@ -171,7 +168,6 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	s.lastChange.Store(time.Now().UnixMicro())
 	s.rtt.Store(int64(time.Millisecond))
 	s.recordRoundTrip(s.clock.Now())
-	s.maxWaitersText = strconv.Itoa(s.opts.MaxWaiters)
 	s.life = driverutil.NewLifetime()
 	s.info = s.buildInfo()
 	return s, nil
@@ -273,17 +269,10 @@ func (s *store) recordRoundTrip(from driver.Instant) {
 	d = min(d, 4*rtt+int64(10*time.Millisecond))
 	rtt += (d - rtt) / 8
 	s.rtt.Store(rtt)
-	ms := 2000 + 10*(rtt/int64(time.Millisecond)+1)
-	if w := s.window.Load(); w == nil || w.ms != ms {
-		s.window.Store(&confirmWindow{ms, strconv.FormatInt(ms, 10)})
-	}
 }
 
-// confirmWindow is how long a promoted claim has to confirm: 2 s and 10 round trips. A live client needs one round trip
-// to learn of its promotion and one to confirm, and some more if a connection is lost. A dead client delays the queue
-// by the window, which is short beside a TTL. The window is in the arguments of the scripts, so the client that
-// promotes a claim measures it. Both forms of the number are kept, so that a step does not have to format it.
-type confirmWindow struct {
-	ms   int64
-	text string
-}
+// confirmWindow is for how many milliseconds a promoted claim may confirm: 2 s and 10 round trips. A live client needs
+// one round trip to learn of its promotion and one to confirm, and some more if a connection is lost. A dead client
+// delays the queue by the window, which is short beside a TTL. The window is in the arguments of the scripts, so the
+// client that promotes a claim measures it.
+func (s *store) confirmWindow() int64 { return 2000 + 10*(s.rtt.Load()/int64(time.Millisecond)+1) }

@@ -26,7 +26,7 @@ func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 		return err
 	}
 	p := s.newRetryLoop(max(c.TTL, driver.MinTTL))
-	p.skipClock, p.startedAt = true, time.Now()
+	p.startedAt = time.Now()
 	// A request of this claim's Acquire without a reply may still be on its way, on another connection, and would make
 	// the claim after the release. The tombstone makes the scripts refuse it.
 	tombstone := s.isInFlight(id)

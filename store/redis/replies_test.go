@@ -87,13 +87,13 @@ func TestConfirmWindow(t *testing.T) {
 		now += d
 		s.recordRoundTrip(from)
 	}
-	if took(time.Minute); s.window.Load().ms > 2100 {
-		t.Errorf("the window is %d ms after a stall", s.window.Load().ms)
+	if took(time.Minute); s.confirmWindow() > 2100 {
+		t.Errorf("the window is %d ms after a stall", s.confirmWindow())
 	}
 	for range 60 {
 		took(time.Second)
 	}
-	if ms := s.window.Load().ms; ms < 11000 || ms > 13000 {
+	if ms := s.confirmWindow(); ms < 11000 || ms > 13000 {
 		t.Errorf("the window of a link of a second is %d ms", ms)
 	}
 }

@@ -82,7 +82,7 @@ func New(ctx context.Context, client redis.UniversalClient, opts *redisstore.Opt
 	if err != nil {
 		return nil, err
 	}
-	return s.connect(ctx, opts)
+	return s.openStore(ctx, opts)
 }
 
 // NewFailover makes a store of the primary that Sentinels know, with the settings that redis.NewFailoverClient is
@@ -100,14 +100,14 @@ func NewFailover(ctx context.Context, failover *redis.FailoverOptions, opts *red
 	if err != nil {
 		return nil, err
 	}
-	return s.connect(ctx, opts)
+	return s.openStore(ctx, opts)
 }
 
 var errNilClient = fmt.Errorf("%w: the client is nil: pass one that redis.NewClient or redis.NewClusterClient has made",
 	driver.ErrInvalid)
 
-// unsupported is the error of a setting that cannot be taken over.
-func unsupported(setting, advice string) error {
+// unsupportedError is the error of a setting that cannot be taken over.
+func unsupportedError(setting, advice string) error {
 	return fmt.Errorf("%w: the go-redis client has %s, which the store cannot take over; %s", driver.ErrUnsupported,
 		setting, advice)
 }
@@ -121,14 +121,14 @@ func clientSettings(o *redis.Options) (settings, error) {
 		return settings{}, fmt.Errorf("%w: a client of redis.NewFailoverClient hides the addresses of its Sentinels; "+
 			"call goredis.NewFailover with its FailoverOptions", driver.ErrUnsupported)
 	case o.OnConnect != nil:
-		return settings{}, unsupported("an OnConnect hook", advice)
+		return settings{}, unsupportedError("an OnConnect hook", advice)
 	case o.Limiter != nil:
-		return settings{}, unsupported("a Limiter", advice)
+		return settings{}, unsupportedError("a Limiter", advice)
 	}
 	s := settings{
 		kind: oneServer, addresses: []string{o.Addr}, database: o.DB,
 		network: o.Network, dialer: o.Dialer, dialTimeout: o.DialTimeout, tls: o.TLSConfig,
-		clientName: o.ClientName, anonymous: o.DisableIdentity || o.DisableIndentity,
+		clientName: o.ClientName, anonymous: o.DisableIdentity,
 		credentials: credentials{o.Username, o.Password, o.CredentialsProvider, o.CredentialsProviderContext,
 			o.StreamingCredentialsProvider},
 	}
@@ -140,19 +140,19 @@ func clusterSettings(o *redis.ClusterOptions) (settings, error) {
 	const advice = "make the store of a client without it: redis.NewClusterClient of a copy of its ClusterOptions"
 	switch {
 	case o.ClusterSlots != nil:
-		return settings{}, unsupported("a ClusterSlots function",
+		return settings{}, unsupportedError("a ClusterSlots function",
 			"if redis.NewFailoverClusterClient made it, call goredis.NewFailover with its FailoverOptions")
 	case o.OnConnect != nil:
-		return settings{}, unsupported("an OnConnect hook", advice)
+		return settings{}, unsupportedError("an OnConnect hook", advice)
 	case o.NewClient != nil && !isDefaultNewClient(o.NewClient):
-		return settings{}, unsupported("a NewClient function", advice)
+		return settings{}, unsupportedError("a NewClient function", advice)
 	case len(o.Addrs) == 0:
 		return settings{}, fmt.Errorf("%w: the go-redis client has no addresses", driver.ErrInvalid)
 	}
 	s := settings{
 		kind: cluster, addresses: o.Addrs,
 		network: "tcp", dialer: o.Dialer, dialTimeout: o.DialTimeout, tls: o.TLSConfig,
-		clientName: o.ClientName, anonymous: o.DisableIdentity || o.DisableIndentity,
+		clientName: o.ClientName, anonymous: o.DisableIdentity,
 		credentials: credentials{o.Username, o.Password, o.CredentialsProvider, o.CredentialsProviderContext,
 			o.StreamingCredentialsProvider},
 	}
@@ -172,14 +172,14 @@ func failoverSettings(o *redis.FailoverOptions) (settings, error) {
 	case o.MasterName == "" || len(o.SentinelAddrs) == 0:
 		return settings{}, fmt.Errorf("%w: the FailoverOptions need a MasterName and SentinelAddrs", driver.ErrInvalid)
 	case o.OnConnect != nil:
-		return settings{}, unsupported("an OnConnect hook", advice)
+		return settings{}, unsupportedError("an OnConnect hook", advice)
 	case o.ReplicaOnly:
-		return settings{}, unsupported("ReplicaOnly", advice)
+		return settings{}, unsupportedError("ReplicaOnly", advice)
 	}
 	s := settings{
 		kind: sentinels, addresses: o.SentinelAddrs, primary: o.MasterName, database: o.DB,
 		network: "tcp", dialer: o.Dialer, dialTimeout: o.DialTimeout, tls: o.TLSConfig,
-		clientName: o.ClientName, anonymous: o.DisableIdentity || o.DisableIndentity,
+		clientName: o.ClientName, anonymous: o.DisableIdentity,
 		credentials: credentials{o.Username, o.Password, o.CredentialsProvider, o.CredentialsProviderContext,
 			o.StreamingCredentialsProvider},
 		sentinelCredentials: credentials{username: o.SentinelUsername, password: o.SentinelPassword},
@@ -187,20 +187,20 @@ func failoverSettings(o *redis.FailoverOptions) (settings, error) {
 	return s, nil
 }
 
-// connect makes the store.
-func (s *settings) connect(ctx context.Context, opts *redisstore.Options) (driver.Store, error) {
+// openStore makes the store.
+func (s *settings) openStore(ctx context.Context, opts *redisstore.Options) (driver.Store, error) {
 	var o redisstore.Options
 	if opts != nil {
 		o = *opts
 	}
 	if o.Place == "" {
-		o.Place = s.place()
+		o.Place = s.placeForInfo()
 	}
 	return redisstore.Connect(ctx, s.clientOption(), &o)
 }
 
-// place shows where the store is, without credentials.
-func (s *settings) place() string {
+// placeForInfo shows where the store is, without credentials.
+func (s *settings) placeForInfo() string {
 	scheme := "redis"
 	switch {
 	case s.kind == sentinels:

@@ -60,7 +60,7 @@ func (s *settings) clientOption() rueidis.ClientOption {
 		o.Sentinel.MasterSet = s.primary
 		o.Sentinel.TLSConfig = s.tls
 		o.Sentinel.ClientName = s.clientName
-		o.Sentinel.Username, o.Sentinel.Password = s.sentinelCredentials.fixed()
+		o.Sentinel.Username, o.Sentinel.Password = s.sentinelCredentials.fixedPair()
 		o.Sentinel.Dialer = o.Dialer
 		// All connections of the client share one function for credentials, and Sentinels have others than servers. The
 		// dialer tells them apart by this pointer; an empty Resolver works as none does.
@@ -76,18 +76,18 @@ func (s *settings) clientOption() rueidis.ClientOption {
 	}
 	o.DialCtxFn = dial
 	if !s.credentials.areProvided() {
-		o.Username, o.Password = s.credentials.fixed()
+		o.Username, o.Password = s.credentials.fixedPair()
 		return o
 	}
 	timeout := o.Dialer.Timeout
 	o.AuthCredentialsFn = func(of rueidis.AuthCredentialsContext) (a rueidis.AuthCredentials, err error) {
 		if _, ok := of.Address.(sentinelAddr); ok {
-			a.Username, a.Password = s.sentinelCredentials.fixed()
+			a.Username, a.Password = s.sentinelCredentials.fixedPair()
 			return a, nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
-		a.Username, a.Password, err = s.credentials.current(ctx)
+		a.Username, a.Password, err = s.credentials.currentPair(ctx)
 		if s.credentials.streaming != nil {
 			a.RefreshAfter = time.Now().Add(refreshInterval)
 		}
@@ -135,13 +135,13 @@ func (c *credentials) areProvided() bool {
 	return c.provider != nil || c.providerContext != nil || c.streaming != nil
 }
 
-// fixed returns the user and password of the settings.
-func (c *credentials) fixed() (username, password string) {
+// fixedPair returns the user and password of the settings.
+func (c *credentials) fixedPair() (username, password string) {
 	return withPassword(c.username, c.password)
 }
 
-// current returns the user and password for a connection that is made now.
-func (c *credentials) current(ctx context.Context) (username, password string, err error) {
+// currentPair returns the user and password for a connection that is made now.
+func (c *credentials) currentPair(ctx context.Context) (username, password string, err error) {
 	switch {
 	case c.streaming != nil:
 		now, unsubscribe, err := c.streaming.Subscribe(&ignoreUpdates{ctx})

@@ -30,8 +30,8 @@ func TestSettings(t *testing.T) {
 	if !slices.Equal(got.InitAddress, []string{"h:1"}) || !got.ForceSingleClient || got.SelectDB != 4 ||
 		got.Username != "u" || got.Password != "p" || got.ClientName != "me" || got.AlwaysRESP2 ||
 		got.TLSConfig != config || got.Dialer.Timeout != 7*time.Second || len(got.ClientSetInfo) != 0 ||
-		got.ClientSetInfo == nil || got.Sentinel.MasterSet != "" || s.place() != "rediss://h:1/4" {
-		t.Errorf("one server: %+v at %s", got, s.place())
+		got.ClientSetInfo == nil || got.Sentinel.MasterSet != "" || s.placeForInfo() != "rediss://h:1/4" {
+		t.Errorf("one server: %+v at %s", got, s.placeForInfo())
 	}
 
 	s, err = clusterSettings(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"h:1", "i:2"}, Username: "u",
@@ -42,8 +42,8 @@ func TestSettings(t *testing.T) {
 	got = s.clientOption()
 	if !slices.Equal(got.InitAddress, []string{"h:1", "i:2"}) || got.ForceSingleClient || got.Username != "u" ||
 		got.Password != "p" || got.ClientName != "me" || got.TLSConfig != config ||
-		got.ClientSetInfo != nil || s.place() != "redis+cluster://h:1,i:2" {
-		t.Errorf("a Cluster: %+v at %s", got, s.place())
+		got.ClientSetInfo != nil || s.placeForInfo() != "redis+cluster://h:1,i:2" {
+		t.Errorf("a Cluster: %+v at %s", got, s.placeForInfo())
 	}
 
 	s, err = failoverSettings(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"h:1", "i:2"}, DB: 4,
@@ -55,8 +55,8 @@ func TestSettings(t *testing.T) {
 	if !slices.Equal(got.InitAddress, []string{"h:1", "i:2"}) || got.ForceSingleClient || got.SelectDB != 4 ||
 		got.Username != "u" || got.Password != "p" || got.Sentinel.MasterSet != "m" || got.Sentinel.Username != "su" ||
 		got.Sentinel.Password != "sp" || got.Sentinel.ClientName != "me" || got.Sentinel.TLSConfig != config ||
-		got.Sentinel.Dialer.Timeout == 0 || s.place() != "redis+sentinel://h:1,i:2/m/4" {
-		t.Errorf("Sentinels: %+v at %s", got, s.place())
+		got.Sentinel.Dialer.Timeout == 0 || s.placeForInfo() != "redis+sentinel://h:1,i:2/m/4" {
+		t.Errorf("Sentinels: %+v at %s", got, s.placeForInfo())
 	}
 }
 
