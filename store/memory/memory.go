@@ -1,5 +1,8 @@
 // Package memory keeps locks in the memory of one process, for tests and for programs that use the same code with and
 // without a real store. The locks are gone when the process ends, and exclude nobody outside it.
+//
+// It is also the smallest complete record.Table: what it does with a map and a mutex, the tables of real stores do with
+// a server.
 package memory
 
 import (
@@ -31,11 +34,15 @@ type Memory struct {
 	startedAt   driver.Instant
 	startMicros int64 // microseconds since 1970 at startedAt
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// version counts the writes of the whole store and not those of a row, so that no version comes twice for a name, even
+	// after the row was deleted and made again.
 	version uint64
 	rows    map[string]entry
 }
 
+// entry is one row. The engine encodes a record anew for each write and never changes the bytes, so they are kept and
+// returned without a copy.
 type entry struct {
 	version string
 	data    []byte
@@ -62,22 +69,25 @@ func (m *Memory) Open() driver.Store { return record.New(m.Table()) }
 // Table returns a new client of the records themselves, for tests.
 func (m *Memory) Table() record.Table { return &table{m: m, closed: make(chan struct{})} }
 
+// table is one client's access to the store. Its Close ends only its own calls: the rows belong to all clients.
 type table struct {
 	m      *Memory
 	closed chan struct{}
 	close  sync.Once
 }
 
+// Info promises to survive nothing, as the zero Survives says. It is fence-safe nevertheless: what the store would
+// forget with the process, all clients forget at the same moment.
 func (t *table) Info() driver.Info {
-	judge := driver.ExpiryClockStore
+	expiryClock := driver.ExpiryClockStore
 	if t.m.opts.Unclocked {
-		judge = driver.ExpiryClockObserver
+		expiryClock = driver.ExpiryClockObserver
 	}
 	return driver.Info{
 		Store:       "memory:",
 		Clock:       t.m.opts.Clock,
 		Tier:        driver.TierFenceSafe,
-		ExpiryClock: judge,
+		ExpiryClock: expiryClock,
 	}
 }
 
@@ -86,9 +96,9 @@ func (t *table) Info() driver.Info {
 func (t *table) Now() (int64, time.Duration) {
 	now := t.m.startMicros + t.m.opts.Clock.Since(t.m.startedAt).Microseconds()
 	if t.m.opts.Unclocked {
-		return now, -1
+		return now, -1 // good for tokens, and not to judge by whether a claim has expired
 	}
-	return now, 0
+	return now, 0 // exact: all clients read the same clock
 }
 
 // lockRows locks the store, or returns why the call must not continue.
@@ -123,6 +133,7 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 		return record.Row{}, err
 	}
 	defer t.m.mu.Unlock()
+	// A row that does not exist has the empty version, so the same comparison serves the first write.
 	if t.m.rows[row.Name].version != row.Version {
 		return t.m.currentRow(row.Name), record.ErrConflict
 	}
@@ -137,7 +148,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	}
 	defer t.m.mu.Unlock()
 	switch t.m.rows[row.Name].version {
-	case "":
+	case "": // also after an earlier Delete: a repetition must not fail
 		return nil
 	case row.Version:
 		t.m.replaceRow(row.Name, entry{})
@@ -180,6 +191,7 @@ func (t *table) listRows(ctx context.Context, wanted func(name string) bool) ite
 				rows = append(rows, t.m.currentRow(name))
 			}
 		}
+		// Without the mutex from here on: the body of the caller's loop may use the store.
 		t.m.mu.Unlock()
 		slices.SortFunc(rows, func(a, b record.Row) int { return cmp.Compare(a.Name, b.Name) })
 		for _, row := range rows {
@@ -190,7 +202,8 @@ func (t *table) listRows(ctx context.Context, wanted func(name string) bool) ite
 	}
 }
 
-// Wait waits for the current row to be replaced. It does not work for a row that is absent.
+// Wait waits for the current row to be replaced. For a row that is absent it returns ErrUnsupported, and the engine
+// polls. The version is compared and the channel is taken under one mutex, so no change between the two is missed.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.lockRows(ctx); err != nil {
 		return err

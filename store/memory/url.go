@@ -9,7 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// memory://NAME is the store with that name in this process. It is made when it is first opened.
+// memory://NAME is the store with that name in this process. It is made when it is first opened, and never removed: its
+// locks must not depend on whether a client is open.
 var (
 	namedMu sync.Mutex
 	named   = map[string]*Memory{}
