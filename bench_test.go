@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// What a lock and an unlock cost in the client, with a store that costs nothing: alone, and beside many held leases.
+// BenchmarkLockUnlock: the cost of Lock and Release in the client, with a store that costs nothing, alone and with many
+// other leases held.
 func BenchmarkLockUnlock(b *testing.B) {
 	for _, held := range []int{0, 1, 100_000} {
 		b.Run(fmt.Sprint("held=", held), func(b *testing.B) {
-			c, err := New(&light{fake: &fake{start: time.Now()}}, nil)
+			c, err := New(&forgetfulStore{fakeStore: &fakeStore{start: time.Now()}}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -35,9 +36,9 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 }
 
-// What asking a lease costs.
+// BenchmarkValid: the cost of Lease.Valid.
 func BenchmarkValid(b *testing.B) {
-	c, err := New(&light{fake: &fake{start: time.Now()}}, nil)
+	c, err := New(&forgetfulStore{fakeStore: &fakeStore{start: time.Now()}}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -21,11 +21,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Lock returns at once when its context ends, even while the store hangs; the claim goes in the background, as soon as
-// the store is back.
+// TestLockCancelled: Lock returns at once when its context ends, even while the store hangs. The claim is released in
+// the background, once the store answers again.
 func TestLockCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.down = true
 		c := newClient(t, f, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -38,9 +38,9 @@ func TestLockCancelled(t *testing.T) {
 		}
 		synctest.Wait()
 		id := "the claim had taken effect"
-		f.set(func() { f.held["a"] = fakeHolder{claim: driver.Claim{ID: id}}; f.down = false })
+		f.update(func() { f.held["a"] = fakeHolder{claim: driver.Claim{ID: id}}; f.down = false })
 		time.Sleep(testTTL)
-		f.set(func() {
+		f.update(func() {
 			if len(f.released) != 1 || f.releases > 10 {
 				t.Errorf("released %v in %d calls", f.released, f.releases)
 			}
@@ -48,10 +48,10 @@ func TestLockCancelled(t *testing.T) {
 	})
 }
 
-// A cleanup gives up when the claim's TTL has ended it anyway.
+// TestCleanUpIsBounded: a cleanup stops when the claim's TTL has passed, since the claim has expired then.
 func TestCleanUpIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.down = true
 		c := newClient(t, f, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -60,20 +60,20 @@ func TestCleanUpIsBounded(t *testing.T) {
 		_, err := c.Mutex("a", nil).Lock(ctx)
 		wantIs(t, err, context.Canceled)
 		time.Sleep(testTTL + time.Second)
-		n := f.count(&f.releases)
+		n := f.readCount(&f.releases)
 		time.Sleep(testTTL)
-		if n == 0 || f.count(&f.releases) != n {
-			t.Errorf("%d releases in a TTL, then %d", n, f.count(&f.releases))
+		if n == 0 || f.readCount(&f.releases) != n {
+			t.Errorf("%d releases within a TTL, then %d", n, f.readCount(&f.releases))
 		}
 	})
 }
 
-// Whatever else Acquire says, the claim may stand, and is released.
+// TestCleanUpAfterAnyError: after any error that is no refusal, the claim may exist, and is released.
 func TestCleanUpAfterAnyError(t *testing.T) {
 	for _, err := range []error{ErrQueueFull, ErrCorrupt, errors.New("connection refused"),
 		errors.Join(ErrUncertain, &driver.HeldError{})} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
+			f := newFakeStore()
 			f.refuse = err
 			_, got := newClient(t, f, nil).Mutex("a", nil).TryLock(t.Context())
 			wantIs(t, got, err)
@@ -85,11 +85,11 @@ func TestCleanUpAfterAnyError(t *testing.T) {
 	}
 }
 
-// A refusal leaves nothing to clean up.
+// TestNoCleanUpAfterRefusal: nothing is released after a refusal.
 func TestNoCleanUpAfterRefusal(t *testing.T) {
 	for _, refusal := range []error{ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &driver.HeldError{}} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
+			f := newFakeStore()
 			f.refuse = refusal
 			_, err := newClient(t, f, nil).Mutex("a", nil).TryLock(t.Context())
 			wantIs(t, err, refusal)
@@ -101,10 +101,11 @@ func TestNoCleanUpAfterRefusal(t *testing.T) {
 	}
 }
 
-// A timed-out wait says who held the lock, whether it waited in the process or at the store.
-func TestTimeoutSaysWhoHolds(t *testing.T) {
+// TestTimeoutNamesHolder: the error of a wait that timed out names the holder, whether the caller waited in the process
+// or in the store.
+func TestTimeoutNamesHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c, other := newClient(t, f, &Options{Owner: "me"}), newClient(t, &sameStore{f}, &Options{Owner: "other"})
 		mustLock(t, c, "a", nil)
 		for _, waits := range []*Client{c, other} {
@@ -118,7 +119,7 @@ func TestTimeoutSaysWhoHolds(t *testing.T) {
 			}
 			for _, part := range []string{`lock "a" on fake: `, "held by me", "no time left"} {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not say %q", err, part)
+					t.Errorf("%q does not contain %q", err, part)
 				}
 			}
 		}
@@ -126,16 +127,16 @@ func TestTimeoutSaysWhoHolds(t *testing.T) {
 }
 
 // sameStore is another client of the same store.
-type sameStore struct{ *fake }
+type sameStore struct{ *fakeStore }
 
 func (s *sameStore) Close() error { return nil }
 
-// Thousands of callers on one key are served in order of arrival, one at a time, with two calls to the store a
-// hand-over; those that give up leave at once and take nobody's turn.
+// TestQueueOfThousands: thousands of callers of one lock are served in the order of their arrival, one at a time, with
+// two calls to the store per handover. Callers that are cancelled return at once, and delay no other.
 func TestQueueOfThousands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5000
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		first := mustLock(t, c, "a", nil)
 		var holding, granted, cancelled, last atomic.Int64
@@ -144,7 +145,7 @@ func TestQueueOfThousands(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				if i%5 == 0 { // a fifth gives up, at all stages of the queue
+				if i%5 == 0 { // a fifth is cancelled, at all places of the queue
 					time.AfterFunc(rand.N(n*time.Millisecond), cancel)
 				}
 				l, err := c.Mutex("a", nil).Lock(ctx)
@@ -157,7 +158,7 @@ func TestQueueOfThousands(t *testing.T) {
 					t.Error("two holders")
 				}
 				if int64(i) < last.Swap(int64(i)) {
-					t.Errorf("%d was passed", i)
+					t.Errorf("caller %d was overtaken", i)
 				}
 				time.Sleep(time.Millisecond)
 				holding.Add(-1)
@@ -166,7 +167,7 @@ func TestQueueOfThousands(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			synctest.Wait() // so that they stand in order
+			synctest.Wait() // so that they are queued in order
 		}
 		if f.acquires != 1 {
 			t.Errorf("%d Acquires while the lock is held in the process", f.acquires)
@@ -176,46 +177,47 @@ func TestQueueOfThousands(t *testing.T) {
 		t.Logf("%d granted, %d cancelled, %d acquires, %d releases", granted.Load(), cancelled.Load(), f.acquires,
 			f.releases)
 		if granted.Load()+cancelled.Load() != n || cancelled.Load() < n/20 {
-			t.Error("callers are missing")
+			t.Error("some callers have not returned")
 		}
 		if most := int(granted.Load()) + 10; f.acquires > most || f.releases > most {
 			t.Errorf("%d acquires and %d releases for %d grants", f.acquires, f.releases, granted.Load())
 		}
 		if len(c.queue.byName) != 0 {
-			t.Error("a line is left over")
+			t.Error("a queue was not removed")
 		}
 	})
 }
 
-// When the lease of the one in front is lost, the next goes to the store without waiting for an Unlock.
-func TestQueueMovesOnAtLoss(t *testing.T) {
+// TestQueueContinuesAfterLoss: when the first caller's lease is lost, the next one claims the lock without waiting for
+// a Release.
+func TestQueueContinuesAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		lost := mustLock(t, c, "a", nil)
-		f.set(func() {
+		f.update(func() {
 			f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
 				return driver.Renewal{Err: errors.New("down")}, true
 			}
 		})
 		l := mustLock(t, c, "a", nil)
-		f.set(func() { f.renewal = nil })
+		f.update(func() { f.renewal = nil })
 		if lost.Valid() || !l.Valid() {
-			t.Error("wrong one valid")
+			t.Error("the wrong lease is valid")
 		}
 		wantIs(t, lost.Release(), ErrLost)
 		synctest.Wait()
 		time.Sleep(testTTL)
-		if !l.Valid() || !f.holds("a") {
-			t.Error("the cleanup of the lost lease took the next one's claim")
+		if !l.Valid() || !f.isHeld("a") {
+			t.Error("the cleanup of the lost lease has removed the next claim")
 		}
 	})
 }
 
-// TryLock passes nobody who waits in the process, says who holds, and gets a lock that is free.
+// TestTryLock: TryLock overtakes no caller that waits in the process, names the holder, and acquires a free lock.
 func TestTryLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, &Options{Owner: "me"})
 		m := c.Mutex("a", nil)
 		l, err := m.TryLock(t.Context())
@@ -225,21 +227,21 @@ func TestTryLock(t *testing.T) {
 		_, err = m.TryLock(t.Context())
 		wantIs(t, err, ErrHeld)
 		if !strings.Contains(err.Error(), "held by me") {
-			t.Errorf("%q does not say who holds", err)
+			t.Errorf("%q does not name the holder", err)
 		}
-		f.set(func() { f.refuse = &driver.HeldError{} }) // the waiter stands at the store
+		f.update(func() { f.refuse = &driver.HeldError{} }) // the waiter waits in the store
 		got := make(chan *Lease)
 		go func() { l, _ := m.Lock(context.Background()); got <- l }()
 		synctest.Wait()
 		l.Release()
 		synctest.Wait()
-		acquires := f.count(&f.acquires)
+		acquires := f.readCount(&f.acquires)
 		_, err = m.TryLock(t.Context())
 		wantIs(t, err, ErrHeld)
-		if f.count(&f.acquires) != acquires {
-			t.Error("TryLock went to the store past a waiter")
+		if f.readCount(&f.acquires) != acquires {
+			t.Error("TryLock overtook a waiter")
 		}
-		f.set(func() { f.refuse = nil })
+		f.update(func() { f.refuse = nil })
 		(<-got).Release()
 		l, err = m.TryLock(t.Context())
 		if err != nil {
@@ -249,11 +251,11 @@ func TestTryLock(t *testing.T) {
 	})
 }
 
-// What the store refuses for good it refuses to all who wait, in one call; what it could not do in time it refuses to
-// those who have waited long enough.
+// TestQueueSharesRefusals: a final refusal of the store is returned to all waiting callers after one call. A timeout of
+// the store is returned to those that have waited long enough.
 func TestQueueSharesRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		errs := make(chan error, 200)
 		wait := func(n int) {
@@ -265,7 +267,7 @@ func TestQueueSharesRefusals(t *testing.T) {
 		expect := func(n int, target error) {
 			synctest.Wait()
 			if len(errs) != n {
-				t.Errorf("%d were told, want %d", len(errs), n)
+				t.Errorf("%d callers got the refusal, want %d", len(errs), n)
 			}
 			for range len(errs) {
 				wantIs(t, <-errs, target)
@@ -273,7 +275,7 @@ func TestQueueSharesRefusals(t *testing.T) {
 		}
 		first := mustLock(t, c, "a", nil)
 		wait(100)
-		f.set(func() { f.refuse = ErrDenied })
+		f.update(func() { f.refuse = ErrDenied })
 		first.Release()
 		expect(100, ErrDenied)
 		if f.acquires != 2 {
@@ -281,12 +283,12 @@ func TestQueueSharesRefusals(t *testing.T) {
 		}
 
 		unreachable := errors.New("no route to host")
-		f.set(func() { f.refuse = nil })
+		f.update(func() { f.refuse = nil })
 		first = mustLock(t, c, "a", nil)
 		wait(50)
 		time.Sleep(10 * time.Second)
-		wait(50) // behind those: they have just come
-		f.set(func() { f.refuse = unreachable })
+		wait(50) // these have just come
+		f.update(func() { f.refuse = unreachable })
 		first.ReleaseContext(t.Context())
 		synctest.Wait()
 		if f.acquires != 3+1+50 {
@@ -296,11 +298,11 @@ func TestQueueSharesRefusals(t *testing.T) {
 	})
 }
 
-// A claim that an operator breaks while it is being made ends its own caller's wait, and nobody else's.
-func TestQueueAfterABreak(t *testing.T) {
+// TestQueueAfterBreak: if an operator breaks a claim while it is being made, only the wait of its own caller ends.
+func TestQueueAfterBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		c := newClient(t, &breaking{fake: f, nth: 2}, nil)
+		f := newFakeStore()
+		c := newClient(t, &breakingStore{fakeStore: f, nth: 2}, nil)
 		first := mustLock(t, c, "a", nil)
 		errs := make(chan error, 2)
 		for range 2 {
@@ -322,27 +324,27 @@ func TestQueueAfterABreak(t *testing.T) {
 	})
 }
 
-// breaking is a store whose nth claim is broken while it is made.
-type breaking struct {
-	*fake
+// breakingStore is a store whose nth claim is broken while it is made.
+type breakingStore struct {
+	*fakeStore
 	nth int
 }
 
-func (s *breaking) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if s.count(&s.acquires) == s.nth-1 {
-		s.set(func() { s.acquires++ })
+func (s *breakingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if s.readCount(&s.acquires) == s.nth-1 {
+		s.update(func() { s.acquires++ })
 		return driver.Grant{}, &driver.LossError{Cause: driver.LossBroken}
 	}
-	return s.fake.Acquire(ctx, c)
+	return s.fakeStore.Acquire(ctx, c)
 }
 
-// Close ends leases and waiting calls with ErrClosed, gives the locks back, and leaves nothing running (the bubble
-// checks that).
+// TestClose: Close ends leases and waiting calls with ErrClosed, releases the locks, and leaves no goroutine (the
+// bubble checks this).
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		var r recorder
-		c := newClient(t, f, &Options{OnEvent: r.hear})
+		c := newClient(t, f, &Options{OnEvent: r.addEvent})
 		var leases []*Lease
 		for i := range 100 {
 			leases = append(leases, mustLock(t, c, fmt.Sprint(i), nil))
@@ -350,7 +352,7 @@ func TestClose(t *testing.T) {
 		done := leases[0]
 		done.Release()
 		errs := make(chan error, 20)
-		f.set(func() { f.held["x"] = fakeHolder{ends: time.Hour} })
+		f.update(func() { f.held["x"] = fakeHolder{ends: time.Hour} })
 		for _, name := range []string{"1", "2", "x", "x"} {
 			go func() { _, err := c.Mutex(name, nil).Lock(context.Background()); errs <- err }()
 			go func() { _, err := c.Mutex(name, &LockOptions{Fair: true}).Lock(context.Background()); errs <- err }()
@@ -366,7 +368,7 @@ func TestClose(t *testing.T) {
 			wantIs(t, context.Cause(l.Context()), ErrClosed)
 			wantIs(t, l.Release(), ErrClosed)
 			wantIs(t, l.Err(), ErrClosed)
-			if l.Valid() || f.holds(l.Name()) {
+			if l.Valid() || f.isHeld(l.Name()) {
 				t.Error("still held after Close")
 			}
 		}
@@ -378,20 +380,21 @@ func TestClose(t *testing.T) {
 		if !f.closed || c.Close() != nil {
 			t.Error("the store was not closed, or not once")
 		}
-		if n := len(r.of(EventReleased)); n != 100 {
+		if n := len(r.eventsOf(EventReleased)); n != 100 {
 			t.Errorf("%d release events when Close returned", n)
 		}
 	})
 }
 
-// Close waits for a cleanup under way, but not for ever, and counts the claims that it could not give back.
+// TestCloseIsBounded: Close waits for a cleanup in flight for a limited time, and counts the claims that it could not
+// release.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		l := mustLock(t, c, "a", nil)
 		mustLock(t, c, "c", nil)
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		c.Mutex("b", nil).Lock(ctx)
@@ -407,16 +410,16 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// Close waits until what a cancelled Lock left behind is gone.
+// TestCloseWaitsForCleanUp: Close waits until the claim of a cancelled Lock is released.
 func TestCloseWaitsForCleanUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.down = true
 		c := newClient(t, f, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		c.Mutex("b", nil).Lock(ctx)
-		time.AfterFunc(2*time.Second, func() { f.set(func() { f.down = false }) })
+		time.AfterFunc(2*time.Second, func() { f.update(func() { f.down = false }) })
 		synctest.Wait()
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -428,13 +431,13 @@ func TestCloseWaitsForCleanUp(t *testing.T) {
 	})
 }
 
-// A second CloseContext waits for the first no longer than its own context.
+// TestCloseTwice: a second CloseContext waits for the first one until its own context ends.
 func TestCloseTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		mustLock(t, c, "a", nil)
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		go c.Close()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -450,10 +453,10 @@ func TestCloseTwice(t *testing.T) {
 	})
 }
 
-// Where the store does not tell of changes, Watch asks, and yields what has changed only.
-func TestWatchByAsking(t *testing.T) {
+// TestWatchByPolling: on a store without notifications, Watch polls, and yields only changes.
+func TestWatchByPolling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		l := mustLock(t, c, "a", nil)
 		time.AfterFunc(10*time.Second, func() { _ = l.Release() })
@@ -468,15 +471,16 @@ func TestWatchByAsking(t *testing.T) {
 			seen = append(seen, len(lock.Holders))
 		}
 		if !slices.Equal(seen, []int{1, 0}) || f.inspects < 20 || f.inspects > 41 {
-			t.Errorf("yielded %v holders, asked %d times", seen, f.inspects)
+			t.Errorf("yielded %v holders, with %d calls of Inspect", seen, f.inspects)
 		}
 	})
 }
 
-// Close does not wait for reads of a store that says nothing, also while a TryLock finds out who holds the lock.
-func TestCloseEndsALook(t *testing.T) {
+// TestCloseEndsReads: Close does not wait for reads of a store that does not answer, including the read of a TryLock
+// that looks for the holder.
+func TestCloseEndsReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, &blind{newFake()}, nil)
+		c := newClient(t, &hangingReads{newFakeStore()}, nil)
 		mustLock(t, c, "a", nil)
 		errs := make(chan error, 1)
 		go func() { _, err := c.Mutex("a", nil).TryLock(context.Background()); errs <- err }()
@@ -504,26 +508,26 @@ func TestCloseEndsALook(t *testing.T) {
 	})
 }
 
-// blind is a store whose reads hang.
-type blind struct{ *fake }
+// hangingReads is a store whose reads hang.
+type hangingReads struct{ *fakeStore }
 
-func (s *blind) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+func (s *hangingReads) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	<-ctx.Done()
 	return driver.Lock{}, ctx.Err()
 }
 
-func (s *blind) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+func (s *hangingReads) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) { yield(s.Inspect(ctx, prefix)) }
 }
 
-// A slow OnEvent delays no renewal and no deadline; what it misses is counted.
+// TestSlowOnEvent: a slow OnEvent delays no renewal and no deadline. The events that it misses are counted.
 func TestSlowOnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		var heard, dropped int
+		f := newFakeStore()
+		var received, dropped int
 		slow := func(e Event) {
-			heard, dropped = heard+1, dropped+e.Dropped
-			if heard == 1 {
+			received, dropped = received+1, dropped+e.Dropped
+			if received == 1 {
 				time.Sleep(5 * testTTL)
 			}
 		}
@@ -535,29 +539,29 @@ func TestSlowOnEvent(t *testing.T) {
 		}
 		time.Sleep(2 * testTTL)
 		if !l.Valid() {
-			t.Error("lost: renewals waited for OnEvent")
+			t.Error("the lease was lost: renewals waited for OnEvent")
 		}
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		time.Sleep(testTTL)
 		if l.Context().Err() == nil {
 			t.Error("the deadline waited for OnEvent")
 		}
-		f.set(func() { f.down = false })
+		f.update(func() { f.down = false })
 		time.Sleep(3 * testTTL)
 		mustLock(t, c, "b", nil).Release()
 		synctest.Wait()
-		if all := heard + dropped; dropped == 0 || all < 1+2*n+2 {
-			t.Errorf("%d heard, %d dropped, of at least %d", heard, dropped, 1+2*n+2)
+		if all := received + dropped; dropped == 0 || all < 1+2*n+2 {
+			t.Errorf("%d events received, %d dropped, of at least %d", received, dropped, 1+2*n+2)
 		}
 	})
 }
 
-// However quickly a lock is handed on, its next holder's events come behind those of the last one. There are no more of
-// them than may wait for a receiver that does not come to run.
-func TestEventsOfAHandOver(t *testing.T) {
+// TestEventsOfHandover: the events of a lock's next holder always follow those of the previous one. At most as many
+// events are kept as the queue of a receiver allows.
+func TestEventsOfHandover(t *testing.T) {
 	const workers, turns = 4, maxEvents / 2 / 4
 	var r recorder
-	c := newClient(t, newFake(), &Options{OnEvent: r.hear})
+	c := newClient(t, newFakeStore(), &Options{OnEvent: r.addEvent})
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
@@ -586,14 +590,14 @@ func TestEventsOfAHandOver(t *testing.T) {
 	}
 }
 
-// The logger gets losses as errors, without the owner.
+// TestLogger: losses are logged as errors, without the owner.
 func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, &Options{Logger: slog.New(slog.NewTextHandler(&out, nil)), Owner: "somebody"})
 		l := mustLock(t, c, "a", nil)
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		<-l.Context().Done()
 		synctest.Wait()
 		text := out.String()
@@ -604,33 +608,33 @@ func TestLogger(t *testing.T) {
 			}
 		}
 		if strings.Contains(text, "somebody") || strings.Contains(text, "level=DEBUG") {
-			t.Errorf("too much in %s", text)
+			t.Errorf("the owner is in %s", text)
 		}
 	})
 }
 
-// The event of a grant says how long its caller has waited, in the process or at the store.
-func TestWaited(t *testing.T) {
+// TestEventWaitTime: the event of a grant has the time that its caller waited, in the process or in the store.
+func TestEventWaitTime(t *testing.T) {
 	for _, fair := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var r recorder
-			c, o := newClient(t, newFake(), &Options{OnEvent: r.hear}), &LockOptions{Fair: fair}
+			c, o := newClient(t, newFakeStore(), &Options{OnEvent: r.addEvent}), &LockOptions{Fair: fair}
 			first := mustLock(t, c, "a", o)
 			time.AfterFunc(3*time.Second, func() { first.Release() })
 			mustLock(t, c, "a", o)
 			synctest.Wait()
-			if got := r.of(EventAcquired); len(got) != 2 || got[0].Waited != 0 || got[1].Waited != 3*time.Second {
+			if got := r.eventsOf(EventAcquired); len(got) != 2 || got[0].Waited != 0 || got[1].Waited != 3*time.Second {
 				t.Errorf("fair %v: %v", fair, got)
 			}
 		})
 	}
 }
 
-// Do: f's context ends with the lease; a loss is an error even if f returned nil; f's error and the loss are both
-// found.
+// TestDo: the context of Do's function ends with the lease. A loss is returned as an error even if the function
+// returned nil. Both the function's error and the loss can be found in the result.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		own := errors.New("own")
 		if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return nil }); err != nil {
@@ -642,9 +646,9 @@ func TestDo(t *testing.T) {
 		}
 		for _, result := range []error{nil, own} {
 			err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
-				f.set(func() { f.down = true })
+				f.update(func() { f.down = true })
 				<-ctx.Done()
-				f.set(func() { f.down = false })
+				f.update(func() { f.down = false })
 				wantIs(t, context.Cause(ctx), ErrLost)
 				return result
 			})
@@ -654,8 +658,8 @@ func TestDo(t *testing.T) {
 			}
 		}
 		err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
-			f.set(func() { delete(f.held, "a") })
-			_ = l.Release() // which says so, to nobody
+			f.update(func() { delete(f.held, "a") })
+			_ = l.Release()
 			wantIs(t, l.Err(), ErrLost)
 			return nil
 		})
@@ -665,26 +669,26 @@ func TestDo(t *testing.T) {
 		err = c.Do(ctx, "a", func(ctx context.Context, l *Lease) error { <-ctx.Done(); return ctx.Err() })
 		wantIs(t, err, context.DeadlineExceeded)
 		synctest.Wait()
-		if f.holds("a") {
+		if f.isHeld("a") {
 			t.Error("still held")
 		}
 	})
 }
 
-// A panic in f goes on, and the lock is released when f is gone.
+// TestDoPanics: a panic in Do's function is not recovered, and the lock is released when the function has ended.
 func TestDoPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		defer func() {
-			if recover() != "boom" || f.holds("a") {
-				t.Errorf("still held: %v", f.holds("a"))
+			if recover() != "boom" || f.isHeld("a") {
+				t.Errorf("still held: %v", f.isHeld("a"))
 			}
 		}()
 		c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
 			defer func() {
 				if !l.Valid() {
-					t.Error("released before f was gone")
+					t.Error("released before f had ended")
 				}
 			}()
 			panic("boom")
@@ -692,20 +696,20 @@ func TestDoPanics(t *testing.T) {
 	})
 }
 
-// A client can be made without naming its owner, whatever its program is called.
+// TestDefaultOwner: a client without an owner gets a valid default, whatever the program's name is.
 func TestDefaultOwner(t *testing.T) {
 	defer func(name string) { os.Args[0] = name }(os.Args[0])
 	for i := range 3 {
 		os.Args[0] = strings.Repeat("鍵", 84) + "\xff" + strings.Repeat("x", i)
-		if _, err := New(newFake(), nil); err != nil {
+		if _, err := New(newFakeStore(), nil); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// Every argument has a rule, and the error names it.
+// TestInvalidArguments: every argument is checked, and the error names it.
 func TestInvalidArguments(t *testing.T) {
-	c := newClient(t, newFake(), nil)
+	c := newClient(t, newFakeStore(), nil)
 	lock := func(name string, o *LockOptions) error {
 		_, err := c.Mutex(name, o).TryLock(t.Context())
 		return err
@@ -715,7 +719,7 @@ func TestInvalidArguments(t *testing.T) {
 		return err
 	}
 	open := func(o Options) error {
-		_, err := New(newFake(), &o)
+		_, err := New(newFakeStore(), &o)
 		return err
 	}
 	all := func(items ...Lockable) error {
@@ -726,7 +730,7 @@ func TestInvalidArguments(t *testing.T) {
 	long := strings.Repeat("x", 1025)
 	for _, tt := range []struct {
 		err  error
-		says string
+		want string
 	}{
 		{lock("", nil), "empty"},
 		{lock(long[:513], nil), "512 bytes"},
@@ -750,8 +754,8 @@ func TestInvalidArguments(t *testing.T) {
 		{all((*RWMutex)(nil)), "item 1 is nil"},
 		{c.Break(t.Context(), "a", "r", 7), "break mode"},
 	} {
-		if !errors.Is(tt.err, ErrInvalid) || !strings.Contains(tt.err.Error(), tt.says) {
-			t.Errorf("%v: want ErrInvalid that says %q", tt.err, tt.says)
+		if !errors.Is(tt.err, ErrInvalid) || !strings.Contains(tt.err.Error(), tt.want) {
+			t.Errorf("%v: want ErrInvalid with %q", tt.err, tt.want)
 		}
 	}
 	if err := lock(long[:512], &LockOptions{TTL: time.Second, Meta: long[:1024]}); err != nil {
@@ -759,7 +763,7 @@ func TestInvalidArguments(t *testing.T) {
 	}
 }
 
-// A claim id is 16 random bytes as 26 lower-case base32 characters.
+// TestClaimID: a claim id is 16 random bytes as 26 lower-case base32 characters.
 func TestClaimID(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
@@ -771,7 +775,8 @@ func TestClaimID(t *testing.T) {
 	}
 }
 
-// Holding costs no goroutine a lease, a bounded number of bytes, and renewals by the thousand in one call.
+// TestManyLeases: a held lease costs no goroutine and a bounded number of bytes, and thousands of leases are renewed in
+// one call.
 func TestManyLeases(t *testing.T) {
 	const n = 20_000
 	var before, after runtime.MemStats
@@ -780,7 +785,7 @@ func TestManyLeases(t *testing.T) {
 		names[i] = fmt.Sprint("lock-", i)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		f := &light{fake: newFake()}
+		f := &forgetfulStore{fakeStore: newFakeStore()}
 		c := newClient(t, f, nil)
 		leases := make([]*Lease, n)
 		runtime.GC()
@@ -797,10 +802,10 @@ func TestManyLeases(t *testing.T) {
 		each := (after.HeapAlloc - before.HeapAlloc) / n
 		goroutines := runtime.NumGoroutine()
 		time.Sleep(5 * testTTL)
-		calls := f.count(&f.renews)
-		t.Logf("%d bytes a lease, %d goroutines, %d Renew calls in 5 TTLs", each, goroutines, calls)
+		calls := f.readCount(&f.renews)
+		t.Logf("%d bytes per lease, %d goroutines, %d Renew calls in 5 TTLs", each, goroutines, calls)
 		if each > 1024 {
-			t.Errorf("%d bytes a lease, want at most 1024", each)
+			t.Errorf("%d bytes per lease, want at most 1024", each)
 		}
 		if goroutines > 20 {
 			t.Errorf("%d goroutines while holding", goroutines)
@@ -819,48 +824,49 @@ func TestManyLeases(t *testing.T) {
 		time.Sleep(idleDelay)
 		synctest.Wait()
 		if c.renewer.running {
-			t.Error("the pulse goes on with nothing held")
+			t.Error("the client's timer still runs although it holds nothing")
 		}
 	})
 }
 
-// light is a store without memory: it grants and renews whatever it is asked to.
-type light struct{ *fake }
+// forgetfulStore is a store without state: it grants and renews every claim.
+type forgetfulStore struct{ *fakeStore }
 
-func (f *light) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (f *forgetfulStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	return driver.Grant{Claim: c, Token: 1, Since: f.clock().Now(), GrantedTTL: c.TTL, Ref: c.ID}, nil
 }
 
-func (f *light) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
-	f.set(func() { f.renews++ })
+func (f *forgetfulStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	f.update(func() { f.renews++ })
 	for i, g := range grants {
 		done(i, driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL})
 	}
 }
 
-func (f *light) Release(context.Context, driver.Claim, string) error { return nil }
+func (f *forgetfulStore) Release(context.Context, driver.Claim, string) error { return nil }
 
-// Leases that are taken one after the other are renewed together.
-func TestRenewalsGather(t *testing.T) {
+// TestRenewalsAreBatched: leases that were acquired one after the other are renewed together.
+func TestRenewalsAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		for i := range 3000 { // for 30 s
 			mustLock(t, c, fmt.Sprint(i), nil)
 			time.Sleep(10 * time.Millisecond)
 		}
-		n := f.count(&f.renews)
+		n := f.readCount(&f.renews)
 		time.Sleep(testTTL)
-		if n = f.count(&f.renews) - n; n > 3*40 {
+		if n = f.readCount(&f.renews) - n; n > 3*40 {
 			t.Errorf("%d Renew calls for 3000 leases in a TTL", n)
 		}
 	})
 }
 
-// Leases whose renewals hang do not keep others from theirs, whatever their TTLs are.
-func TestHangingRenewalsStarveNobody(t *testing.T) {
+// TestHangingRenewalsDelayNoOthers: renewals that hang do not prevent the renewals of other leases, whatever their TTLs
+// are.
+func TestHangingRenewalsDelayNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			if g.Name[0] == 'h' {
 				<-ctx.Done()
@@ -883,10 +889,11 @@ func TestHangingRenewalsStarveNobody(t *testing.T) {
 	})
 }
 
-// A lease with little time left does not cut short the attempt of one that is due with it and has more.
-func TestAttemptsAreBoundedAlike(t *testing.T) {
+// TestAttemptsHaveOwnLimits: a lease that expires soon does not shorten the attempt of another lease that is renewed
+// with it.
+func TestAttemptsHaveOwnLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			if sleepContext(ctx, 700*time.Millisecond); ctx.Err() != nil {
 				return driver.Renewal{Err: ctx.Err()}, true
@@ -894,25 +901,25 @@ func TestAttemptsAreBoundedAlike(t *testing.T) {
 			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
 		}
 		var r recorder
-		c := newClient(t, f, &Options{OnEvent: r.hear})
+		c := newClient(t, f, &Options{OnEvent: r.addEvent})
 		mustLock(t, c, "long", &LockOptions{TTL: 60 * time.Second})
 		time.Sleep(19400 * time.Millisecond)
 		mustLock(t, c, "short", &LockOptions{TTL: 1800 * time.Millisecond})
 		time.Sleep(5 * time.Second)
-		failing := r.of(EventRenewalFailing)
+		failing := r.eventsOf(EventRenewalFailing)
 		for _, e := range failing {
 			if e.Lock == "long" {
-				t.Errorf("the long one's attempt failed: %v", e.Err)
+				t.Errorf("the attempt of the long lease failed: %v", e.Err)
 			}
 		}
 		if len(failing) == 0 {
-			t.Error("the short one's attempt did not fail: the test tests nothing")
+			t.Error("the attempt of the short lease did not fail: the test proves nothing")
 		}
 	})
 }
 
-// A waiter whose context ends just when it is given the turn hands that on.
-func TestTurnGivenToOneWhoLeaves(t *testing.T) {
+// TestTurnOfCancelledWaiter: a waiter whose context ends just as it gets its turn passes the turn on.
+func TestTurnOfCancelledWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q queue
 		q.tryTurn("a")
@@ -925,7 +932,7 @@ func TestTurnGivenToOneWhoLeaves(t *testing.T) {
 		q.mu.Lock()
 		cancel()
 		for range 1000 {
-			runtime.Gosched() // lets the waiter wake up and ask for mu
+			runtime.Gosched() // lets the waiter wake up and wait for mu
 		}
 		q.passTurnLocked("a")
 		q.mu.Unlock()
@@ -935,17 +942,17 @@ func TestTurnGivenToOneWhoLeaves(t *testing.T) {
 		}
 		q.passTurn("a")
 		if len(q.byName) != 0 {
-			t.Error("the line is left over")
+			t.Error("the queue was not removed")
 		}
 	})
 }
 
-// Endings that a store reports by itself are heard while anything is held, by one call at a time.
+// TestEndWatcher: while a client holds anything, one call at a time receives the endings that the store reports.
 func TestEndWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &watching{fake: newFake(), endings: make(chan driver.Ending, 1)}
+		f := &endingStore{fakeStore: newFakeStore(), endings: make(chan driver.Ending, 1)}
 		var r recorder
-		c := newClient(t, f, &Options{OnEvent: r.hear})
+		c := newClient(t, f, &Options{OnEvent: r.addEvent})
 		a, b := mustLock(t, c, "a", nil), mustLock(t, c, "b", nil)
 		synctest.Wait()
 		if f.watchers.Load() != 1 {
@@ -957,7 +964,7 @@ func TestEndWatcher(t *testing.T) {
 		<-a.Context().Done()
 		wantLoss(t, context.Cause(a.Context()), LossSessionExpired)
 		synctest.Wait()
-		if !b.Valid() || len(r.of(EventReleaseRequested)) != 1 {
+		if !b.Valid() || len(r.eventsOf(EventReleaseRequested)) != 1 {
 			t.Errorf("b valid %v, events %v", b.Valid(), r.events)
 		}
 		for range 10 {
@@ -971,18 +978,18 @@ func TestEndWatcher(t *testing.T) {
 		b.Release()
 		synctest.Wait()
 		if f.watchers.Load() != 0 {
-			t.Error("watching with nothing held")
+			t.Error("NextEnding is still called although nothing is held")
 		}
 	})
 }
 
-type watching struct {
-	*fake
+type endingStore struct {
+	*fakeStore
 	endings  chan driver.Ending
 	watchers atomic.Int64
 }
 
-func (f *watching) NextEnding(ctx context.Context) (driver.Ending, error) {
+func (f *endingStore) NextEnding(ctx context.Context) (driver.Ending, error) {
 	f.watchers.Add(1)
 	defer f.watchers.Add(-1)
 	select {

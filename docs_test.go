@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 )
 
-// TestReadme promises that the program in the README compiles as it stands there.
+// TestReadme: the Go program in the README compiles unchanged.
 func TestReadme(t *testing.T) {
-	text := read(t, "README.md")
+	text := readRepoFile(t, "README.md")
 	_, rest, found := strings.Cut(text, "```go\n")
 	program, _, closed := strings.Cut(rest, "```\n")
 	if !found || !closed {
@@ -26,9 +26,10 @@ func TestReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	mod := strings.Replace(read(t, "go.mod"), "module github.com/holdfast-go/holdfast\n", "module readme\n", 1) +
+	mod := strings.Replace(readRepoFile(t, "go.mod"), "module github.com/holdfast-go/holdfast\n", "module readme\n",
+		1) +
 		"\nrequire github.com/holdfast-go/holdfast v0.0.0\nreplace github.com/holdfast-go/holdfast => " + root + "\n"
-	for name, data := range map[string]string{"main.go": program, "go.mod": mod, "go.sum": read(t, "go.sum")} {
+	for name, data := range map[string]string{"main.go": program, "go.mod": mod, "go.sum": readRepoFile(t, "go.sum")} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -40,14 +41,13 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// stores are the folders of those that EVIDENCE.md has a section on.
+// stores are the folders of the stores that have a section in EVIDENCE.md.
 var stores = map[string]string{"file": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "PostgreSQL": "postgres",
 	"DynamoDB": "dynamodb", "Cloud Storage": "gcs", "Redis": "redis"}
 
-// TestEvidence promises that every test that EVIDENCE.md names exists: each `TestName` as a test of this repository,
-// and where it is said of one store, of that store or of what all have in common; each `suite: name` as a case of the
-// conformance suite, each `mutant: name` in the simulation or in internal/mutants. And no mutant of the simulation is
-// left out.
+// TestEvidence: every test that EVIDENCE.md names exists. A `TestName` is a test of this repository; in the section of
+// a store, it is a test of that store or of the common code. A `suite: name` is a case of the conformance suite. A
+// `mutant: name` is in the simulation or in internal/mutants. EVIDENCE.md names all mutants of the simulation.
 func TestEvidence(t *testing.T) {
 	cases := map[string]bool{}
 	for _, c := range drivertest.Cases() {
@@ -60,21 +60,22 @@ func TestEvidence(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range files {
-			sources[f] = read(t, f)
+			sources[f] = readRepoFile(t, f)
 		}
 	}
-	mutants := map[string]bool{} // and whether they are named
+	mutants := map[string]bool{} // whether each of them is named
 	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(sources["internal/sim/mutants_test.go"], -1) {
 		mutants[m[1]] = false
 	}
-	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(read(t, "internal/mutants/table.go"),
+	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(readRepoFile(t,
+		"internal/mutants/table.go"),
 		-1) {
 		mutants[m[1]] = true
 	}
 	heading, row := regexp.MustCompile("^## (?:The (.+) store)?"), regexp.MustCompile(`^\| ([^|]+) \|`)
 	name := regexp.MustCompile("`([^`]+)`")
 	section, named := "", 0
-	for line := range strings.Lines(read(t, "EVIDENCE.md")) {
+	for line := range strings.Lines(readRepoFile(t, "EVIDENCE.md")) {
 		if m := heading.FindStringSubmatch(line); m != nil {
 			section = stores[m[1]]
 		}
@@ -110,8 +111,8 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
-// isTested reports whether there is a test of that name: anywhere, or if a store is given, not among those of another
-// store.
+// isTested reports whether there is a test of that name: anywhere, or, for a store, in that store or in the common
+// code.
 func isTested(sources map[string]string, test, store string) bool {
 	for file, text := range sources {
 		dirs := strings.Split(file, "/")
@@ -124,7 +125,7 @@ func isTested(sources map[string]string, test, store string) bool {
 	return false
 }
 
-func read(t *testing.T, file string) string {
+func readRepoFile(t *testing.T, file string) string {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {

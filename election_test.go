@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Of several candidates one leads; it publishes its note, and another follows when it resigns.
+// TestElection: one of several candidates leads and publishes its note. When it resigns, another one leads.
 func TestElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -48,10 +48,11 @@ func TestElection(t *testing.T) {
 	})
 }
 
-// All who campaign for one candidate at a time get its one leadership, and one that gives up leaves the others to it.
+// TestCampaignsOfOneCandidate: concurrent campaigns of one candidate share its one leadership. One that is cancelled
+// does not affect the others.
 func TestCampaignsOfOneCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		held := mustLock(t, newClient(t, f, nil), "e", nil)
 		e := c.Election("e", nil)
@@ -79,31 +80,32 @@ func TestCampaignsOfOneCandidate(t *testing.T) {
 	})
 }
 
-// A candidate steps down at the moment its lease ends, without asking anybody.
+// TestElectionStepsDown: a candidate is no longer leader as soon as its lease ends, without a request to the store.
 func TestElectionStepsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		e := newClient(t, f, nil).Election("e", nil)
 		l, err := e.Campaign(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		start := time.Now()
 		f.suspend(testTrust)
 		if e.IsLeader() {
-			t.Error("leads after its deadline")
+			t.Error("the candidate leads after its deadline")
 		}
 		<-l.Context().Done()
 		if took := time.Since(start); took != 0 {
 			t.Errorf("the context ended %v late", took)
 		}
-		f.set(func() { f.down = false })
+		f.update(func() { f.down = false })
 		wantIs(t, e.Resign(), ErrLost)
 	})
 }
 
-// Run campaigns again after a loss, never runs two at a time, and ends when the work is done or its context is.
+// TestElectionRun: Run campaigns again after a loss, never runs two functions at the same time, and ends with the work
+// or with its context.
 func TestElectionRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -114,7 +116,7 @@ func TestElectionRun(t *testing.T) {
 		err := e.Run(t.Context(), func(ctx context.Context, l *Lease) error {
 			defer running.Add(-1)
 			if running.Add(1) > 1 || !e.IsLeader() {
-				t.Error("two at a time, or not as the leader")
+				t.Error("two functions run at the same time, or not as the leader")
 			}
 			if terms++; terms == 3 {
 				return own
@@ -127,7 +129,7 @@ func TestElectionRun(t *testing.T) {
 			return ctx.Err()
 		})
 		if !errors.Is(err, own) || terms != 3 || e.IsLeader() {
-			t.Errorf("%v after %d terms, leads: %v", err, terms, e.IsLeader())
+			t.Errorf("%v after %d leaderships, leads: %v", err, terms, e.IsLeader())
 		}
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -135,7 +137,7 @@ func TestElectionRun(t *testing.T) {
 		err = e.Run(ctx, func(ctx context.Context, l *Lease) error { <-ctx.Done(); return ctx.Err() })
 		wantIs(t, err, context.DeadlineExceeded)
 		if l, err := operator.Mutex("e", nil).TryLock(t.Context()); err != nil {
-			t.Errorf("the leadership was not given up: %v", err)
+			t.Errorf("the leadership was not released: %v", err)
 		} else if err := l.Release(); err != nil {
 			t.Error(err)
 		}
@@ -155,13 +157,13 @@ func mustLockFor(t *testing.T, c *Client, name string, d time.Duration) {
 	time.AfterFunc(d, func() { l.Release() })
 }
 
-// A Run whose context ends after its leadership was lost ends with the context's error.
+// TestElectionRunEndsAfterLoss: a Run whose context ends after its leadership was lost returns the context's error.
 func TestElectionRunEndsAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		ctx, cancel := context.WithCancel(t.Context())
 		err := newClient(t, f, nil).Election("e", nil).Run(ctx, func(ctx context.Context, l *Lease) error {
-			f.set(func() { f.down = true })
+			f.update(func() { f.down = true })
 			<-ctx.Done()
 			cancel()
 			return context.Cause(ctx)
@@ -170,10 +172,10 @@ func TestElectionRunEndsAfterLoss(t *testing.T) {
 	})
 }
 
-// Who has given up the leadership already, by Unlock or by the end of Run, has nothing to resign.
+// TestElectionResignAfterwards: after Release, or after the end of Run, Resign does nothing.
 func TestElectionResignAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newClient(t, newFake(), nil).Election("e", nil)
+		e := newClient(t, newFakeStore(), nil).Election("e", nil)
 		if err := e.Run(t.Context(), func(context.Context, *Lease) error { return nil }); err != nil {
 			t.Error(err)
 		}
@@ -187,28 +189,28 @@ func TestElectionResignAfterwards(t *testing.T) {
 	})
 }
 
-// Run asks a store again that cannot be reached.
+// TestElectionRunRetries: Run tries again while the store is unreachable.
 func TestElectionRunRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.refuse = errors.New("no way to the store")
-		time.AfterFunc(time.Minute, func() { f.set(func() { f.refuse = nil }) })
+		time.AfterFunc(time.Minute, func() { f.update(func() { f.refuse = nil }) })
 		led := false
 		err := newClient(t, f, nil).Election("e", nil).Run(t.Context(),
 			func(context.Context, *Lease) error { led = true; return nil })
-		if err != nil || !led || f.count(&f.acquires) > 100 {
-			t.Errorf("%v, led %v, %d calls", err, led, f.count(&f.acquires))
+		if err != nil || !led || f.readCount(&f.acquires) > 100 {
+			t.Errorf("%v, led %v, %d calls", err, led, f.readCount(&f.acquires))
 		}
 	})
 }
 
-// watcher adds NextChange to a store, from a feed.
-type watcher struct {
+// changeFeed is a store whose NextChange returns the states of a channel.
+type changeFeed struct {
 	driver.Store
 	feed chan driver.Lock
 }
 
-func (w *watcher) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+func (w *changeFeed) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	select {
 	case l := <-w.feed:
 		return l, nil
@@ -217,7 +219,8 @@ func (w *watcher) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock
 	}
 }
 
-// Observers see who leads, first as it is and then at each change, whether the store tells or has to be asked.
+// TestElectionObserve: observers see the leader at first, and then each change, with or without notifications of the
+// store.
 func TestElectionObserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -238,17 +241,17 @@ func TestElectionObserve(t *testing.T) {
 		}()
 		next := func(meta string) {
 			t.Helper()
-			for told := time.After(2 * observePause); ; {
+			for timeout := time.After(2 * observePause); ; {
 				select {
 				case s := <-seen:
 					if s.Meta == "" && meta != "" {
-						continue // between two of them nobody leads, which an observer may see or not
+						continue // an observer may see or miss the time between two leaders
 					}
 					if s.Meta != meta {
 						t.Errorf("%q leads, want %q", s.Meta, meta)
 					}
-				case <-told:
-					t.Errorf("not told that %q leads", meta)
+				case <-timeout:
+					t.Errorf("the observer did not learn that %q leads", meta)
 				}
 				return
 			}
@@ -258,7 +261,7 @@ func TestElectionObserve(t *testing.T) {
 			t.Fatal(err)
 		}
 		next("a")
-		time.Sleep(time.Hour) // renewals are no news
+		time.Sleep(time.Hour) // renewals are no changes
 		if err := a.Resign(); err != nil {
 			t.Fatal(err)
 		}
@@ -273,15 +276,15 @@ func TestElectionObserve(t *testing.T) {
 		cancel()
 		wantIs(t, <-ended, context.Canceled)
 		if _, more := <-ended; more {
-			t.Error("observes on after its context")
+			t.Error("the observer continues after its context has ended")
 		}
 	})
 }
 
 func TestElectionObserveWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		w := &watcher{Store: f, feed: make(chan driver.Lock, 3)}
+		f := newFakeStore()
+		w := &changeFeed{Store: f, feed: make(chan driver.Lock, 3)}
 		c, err := New(w, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -303,16 +306,17 @@ func TestElectionObserveWatcher(t *testing.T) {
 		if len(got) != 3 || got[1] != "x" || got[2] != "y" {
 			t.Errorf("seen %q", got)
 		}
-		if n := f.count(&f.inspects); n != 1 {
-			t.Errorf("asked %d times", n)
+		if n := f.readCount(&f.inspects); n != 1 {
+			t.Errorf("%d calls of Inspect", n)
 		}
 	})
 }
 
-// An error is told, and who leads is told again when it is known again.
+// TestElectionObserveErrors: an error of the store is reported, and the leader is reported again once it is known
+// again.
 func TestElectionObserveErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		mustLock(t, c, "e", nil)
 		known, errs := 0, 0
@@ -320,10 +324,10 @@ func TestElectionObserveErrors(t *testing.T) {
 			switch {
 			case err != nil:
 				errs++
-				f.set(func() { f.refuseLook = nil })
+				f.update(func() { f.refuseInspect = nil })
 			case known == 0:
 				known++
-				f.set(func() { f.refuseLook = errors.New("no way to the store") })
+				f.update(func() { f.refuseInspect = errors.New("no way to the store") })
 			default:
 				known++
 			}
@@ -334,10 +338,10 @@ func TestElectionObserveErrors(t *testing.T) {
 		if errs != 1 {
 			t.Errorf("%d errors", errs)
 		}
-		f.set(func() { f.refuseLook = ErrDenied })
+		f.update(func() { f.refuseInspect = ErrDenied })
 		for _, err := range c.Election("e", nil).Observe(t.Context()) {
 			wantIs(t, err, ErrDenied)
 		}
-		f.set(func() { f.refuseLook = nil })
+		f.update(func() { f.refuseInspect = nil })
 	})
 }

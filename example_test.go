@@ -117,7 +117,7 @@ func ExampleLockAll() {
 
 func ExampleLease_Detach() {
 	ctx := context.Background()
-	client, err := holdfast.Open(ctx, "memory://lapse", nil)
+	client, err := holdfast.Open(ctx, "memory://reminders", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -127,13 +127,13 @@ func ExampleLease_Detach() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	handle, err := lease.Detach() // nobody mails to 42 again for the TTL of 30 s ...
+	handle, err := lease.Detach() // no other process mails to 42 for the TTL of 30 s ...
 	if err != nil {
 		log.Fatal(err)
 	}
 	_, err = client.Mutex("mail to 42", nil).TryLock(ctx)
 	fmt.Println(errors.Is(err, holdfast.ErrHeld))
-	fmt.Println(client.Release(ctx, handle)) // ... unless whoever has the handle gives the lock back
+	fmt.Println(client.Release(ctx, handle)) // ... unless a process with the handle releases the lock
 	// Output:
 	// true
 	// <nil>
@@ -188,7 +188,7 @@ func ExampleSemaphore() {
 	// one more: <nil>
 }
 
-// The context of a lease ends when the lease is lost, and its cause says why. Here an operator breaks the lock.
+// The context of a lease ends when the lease is lost, and its cause is the loss. Here an operator breaks the lock.
 func ExampleLease_Context() {
 	ctx := context.Background()
 	client, err := holdfast.Open(ctx, "memory://loss", &holdfast.Options{TTL: time.Second})
@@ -204,7 +204,7 @@ func ExampleLease_Context() {
 	if err := client.Break(ctx, "nightly", lease.Ref(), holdfast.BreakForce); err != nil {
 		log.Fatal(err)
 	}
-	<-lease.Context().Done() // stop the work now: somebody else may hold the lock
+	<-lease.Context().Done() // stop the work now: another client may hold the lock
 	var loss *holdfast.LossError
 	if errors.As(context.Cause(lease.Context()), &loss) {
 		fmt.Println(loss.Cause)
@@ -217,7 +217,7 @@ func ExampleLease_Context() {
 
 // A resource that keeps the largest token that it has seen rejects the writes of a holder that was replaced.
 func ExampleLease_Token() {
-	var largest int64 // kept by the resource, beside its data
+	var largest int64 // kept by the resource, with its data
 	write := func(token int64, text string) error {
 		if token < largest {
 			return errors.New("rejected: the lock has a newer holder")

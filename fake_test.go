@@ -11,31 +11,31 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// fake is a store of mutexes that a test can break in every way a real one breaks, under a clock whose two hands the
-// test can move apart. It lives inside of a synctest bubble.
-type fake struct {
+// fakeStore is a store of mutexes that can fail in every way in which a real one fails. A test can move the two
+// readings of its clock apart. It is used in a synctest bubble.
+type fakeStore struct {
 	mu      sync.Mutex
 	start   time.Time
-	asleep  time.Duration // by how much the Real hand is ahead
-	paused  time.Duration // by how much the wall clock is ahead of that
+	asleep  time.Duration // how far the boottime reading is ahead
+	paused  time.Duration // how far the wall clock is ahead of that
 	held    map[string]fakeHolder
 	changed chan struct{}
 	token   int64
-	plain   bool // Info.QueuesPlain
+	plain   bool // Info.NativeQueue
 
 	// Calls so far.
 	acquires, renews, releases, inspects int
 
-	// How it misbehaves. Hooks run outside of the mutex.
+	// How it fails. Hooks run without the mutex.
 	// every call hangs until its context ends
 	down bool
 	// Renew hangs until this is closed, whatever its context says
-	deaf       chan struct{}
-	refuse     error // Acquire returns it
-	refuseLook error // Inspect returns it
-	// Acquire's reply takes so long after its effect
+	renewHangs    chan struct{}
+	refuse        error // Acquire returns it
+	refuseInspect error // Inspect returns it
+	// how long Acquire's reply takes after its effect
 	delay    time.Duration
-	renewal  func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) // answers in the store's place
+	renewal  func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) // replies instead of the store
 	released []string                                                         // ids in order of their release
 	closed   bool
 }
@@ -43,45 +43,45 @@ type fake struct {
 type fakeHolder struct {
 	claim driver.Claim
 	token int64
-	ends  time.Duration // on the Real hand
+	ends  time.Duration // by the boottime reading
 }
 
-func newFake() *fake {
-	return &fake{start: time.Now(), held: map[string]fakeHolder{}, changed: make(chan struct{})}
+func newFakeStore() *fakeStore {
+	return &fakeStore{start: time.Now(), held: map[string]fakeHolder{}, changed: make(chan struct{})}
 }
 
-func (f *fake) clock() driver.Clock {
+func (f *fakeStore) clock() driver.Clock {
 	return driver.Clock{
 		Monotonic: func() time.Duration { return time.Since(f.start) },
 		Boottime: func() time.Duration {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.real()
+			return f.readBoottime()
 		},
 		Wall: func() time.Duration {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return f.real() + f.paused
+			return f.readBoottime() + f.paused
 		},
 	}
 }
 
-func (f *fake) real() time.Duration { return time.Since(f.start) + f.asleep }
+func (f *fakeStore) readBoottime() time.Duration { return time.Since(f.start) + f.asleep }
 
-func (f *fake) suspend(d time.Duration) { f.set(func() { f.asleep += d }) }
+func (f *fakeStore) suspend(d time.Duration) { f.update(func() { f.asleep += d }) }
 
-func (f *fake) set(change func()) {
+func (f *fakeStore) update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
-func (f *fake) Info() driver.Info {
+func (f *fakeStore) Info() driver.Info {
 	return driver.Info{Store: "fake:", Clock: f.clock(), NativeQueue: f.plain}.Bounded()
 }
 
-// reach is the way to the store: it may take for ever.
-func (f *fake) reach(ctx context.Context) error {
+// waitUntilReachable is the way to the store: it may take for ever.
+func (f *fakeStore) waitUntilReachable(ctx context.Context) error {
 	f.mu.Lock()
 	down, closed := f.down, f.closed
 	f.mu.Unlock()
@@ -97,11 +97,11 @@ func (f *fake) reach(ctx context.Context) error {
 	return nil
 }
 
-func (f *fake) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	f.set(func() { f.acquires++ })
+func (f *fakeStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	f.update(func() { f.acquires++ })
 	for {
 		since := f.clock().Now()
-		if err := f.reach(ctx); err != nil {
+		if err := f.waitUntilReachable(ctx); err != nil {
 			return driver.Grant{}, err
 		}
 		g, changed, err := f.tryAcquire(c, since)
@@ -126,25 +126,25 @@ func (f *fake) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error
 	}
 }
 
-func (f *fake) tryAcquire(c driver.Claim, since driver.Instant) (driver.Grant, chan struct{}, error) {
+func (f *fakeStore) tryAcquire(c driver.Claim, since driver.Instant) (driver.Grant, chan struct{}, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refuse != nil {
 		return driver.Grant{}, nil, f.refuse
 	}
-	if h, ok := f.held[c.Name]; ok && h.ends > f.real() {
+	if h, ok := f.held[c.Name]; ok && h.ends > f.readBoottime() {
 		holder := driver.ClaimInfo{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}
 		return driver.Grant{}, f.changed, &driver.HeldError{Holders: []driver.ClaimInfo{holder}}
 	}
 	f.token++
-	f.held[c.Name] = fakeHolder{claim: c, token: f.token, ends: f.real() + c.TTL}
+	f.held[c.Name] = fakeHolder{claim: c, token: f.token, ends: f.readBoottime() + c.TTL}
 	return driver.Grant{Claim: c, Token: f.token, Since: since, GrantedTTL: c.TTL, Ref: "ref-" + c.ID}, nil, nil
 }
 
-func (f *fake) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+func (f *fakeStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	f.mu.Lock()
 	f.renews++
-	deaf, renewal := f.deaf, f.renewal
+	deaf, renewal := f.renewHangs, f.renewal
 	f.mu.Unlock()
 	if deaf != nil {
 		<-deaf
@@ -158,31 +158,31 @@ func (f *fake) Renew(ctx context.Context, grants []driver.Grant, done func(int, 
 		}
 		return
 	}
-	err := f.reach(ctx)
+	err := f.waitUntilReachable(ctx)
 	for i, g := range grants {
 		if err != nil {
 			done(i, driver.Renewal{Err: err})
 			continue
 		}
-		done(i, f.renew(g, since))
+		done(i, f.renewGrant(g, since))
 	}
 }
 
-func (f *fake) renew(g driver.Grant, since driver.Instant) driver.Renewal {
+func (f *fakeStore) renewGrant(g driver.Grant, since driver.Instant) driver.Renewal {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h, ok := f.held[g.Name]
 	if !ok || h.claim.ID != g.ID {
 		return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}
 	}
-	h.ends = f.real() + g.GrantedTTL
+	h.ends = f.readBoottime() + g.GrantedTTL
 	f.held[g.Name] = h
 	return driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL}
 }
 
-func (f *fake) Release(ctx context.Context, c driver.Claim, ref string) error {
-	f.set(func() { f.releases++ })
-	if err := f.reach(ctx); err != nil {
+func (f *fakeStore) Release(ctx context.Context, c driver.Claim, ref string) error {
+	f.update(func() { f.releases++ })
+	if err := f.waitUntilReachable(ctx); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -197,15 +197,15 @@ func (f *fake) Release(ctx context.Context, c driver.Claim, ref string) error {
 	return nil
 }
 
-func (f *fake) Inspect(ctx context.Context, name string) (driver.Lock, error) {
-	f.set(func() { f.inspects++ })
-	if err := f.reach(ctx); err != nil {
+func (f *fakeStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+	f.update(func() { f.inspects++ })
+	if err := f.waitUntilReachable(ctx); err != nil {
 		return driver.Lock{}, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.refuseLook != nil {
-		return driver.Lock{}, f.refuseLook
+	if f.refuseInspect != nil {
+		return driver.Lock{}, f.refuseInspect
 	}
 	lock := driver.Lock{Name: name}
 	if h, ok := f.held[name]; ok {
@@ -215,27 +215,29 @@ func (f *fake) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	return lock, nil
 }
 
-func (f *fake) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+func (f *fakeStore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		lock, err := f.Inspect(ctx, prefix)
 		yield(lock, err)
 	}
 }
 
-func (f *fake) Break(context.Context, string, string, driver.BreakMode) error { return driver.ErrLost }
+func (f *fakeStore) Break(context.Context, string, string, driver.BreakMode) error {
+	return driver.ErrLost
+}
 
-func (f *fake) Close() error {
-	f.set(func() { f.closed = true })
+func (f *fakeStore) Close() error {
+	f.update(func() { f.closed = true })
 	return nil
 }
 
-func (f *fake) count(n *int) int {
+func (f *fakeStore) readCount(n *int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return *n
 }
 
-func (f *fake) holds(name string) bool {
+func (f *fakeStore) isHeld(name string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, ok := f.held[name]
@@ -248,13 +250,13 @@ type recorder struct {
 	events []Event
 }
 
-func (r *recorder) hear(e Event) {
+func (r *recorder) addEvent(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, e)
 }
 
-func (r *recorder) of(kind EventKind) (some []Event) {
+func (r *recorder) eventsOf(kind EventKind) (some []Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.events {

@@ -12,21 +12,21 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// bubbleMemory is a memory store under the bubble's own time.
+// bubbleMemory returns a memory store that uses the bubble's clock.
 func bubbleMemory() *memory.Memory {
 	start := time.Now()
-	hand := func() time.Duration { return time.Since(start) }
-	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
+	sinceStart := func() time.Duration { return time.Since(start) }
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
 }
 
-// TestFairHandOver promises that a fair lock passes on at once among many waiters of several clients: no one whose turn
-// has come is overlooked until the confirm window passes it over.
+// TestFairHandover: a fair lock with many waiters of several clients is handed over at once. No promoted waiter is
+// missed until its confirm window has passed.
 //
-// The time, also the store's, is that of testing/synctest, which goes on only when all wait: a busy machine takes none
-// of it.
-func TestFairHandOver(t *testing.T) { synctest.Test(t, fairHandOver) }
+// The test uses the time of testing/synctest, also for the store. It advances only while all goroutines wait, so a busy
+// machine does not affect it.
+func TestFairHandover(t *testing.T) { synctest.Test(t, runFairHandover) }
 
-func fairHandOver(t *testing.T) {
+func runFairHandover(t *testing.T) {
 	m := bubbleMemory()
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -61,14 +61,13 @@ func fairHandOver(t *testing.T) {
 	}
 	all.Wait()
 	slices.Sort(gaps)
-	t.Logf("%d hand-overs: median %v, longest %v", len(gaps), gaps[len(gaps)/2], gaps[len(gaps)-1])
+	t.Logf("%d handovers: median %v, longest %v", len(gaps), gaps[len(gaps)/2], gaps[len(gaps)-1])
 	if worst := gaps[len(gaps)-1]; worst > time.Second {
-		t.Errorf("a hand-over took %v", worst)
+		t.Errorf("a handover took %v", worst)
 	}
 }
 
-// TestFairOrder promises that the callers of several clients get a fair lock in the order in which they have asked for
-// it.
+// TestFairOrder: the callers of several clients acquire a fair lock in the order of their calls.
 func TestFairOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -99,14 +98,14 @@ func TestFairOrder(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			synctest.Wait() // it stands in line
+			synctest.Wait() // it is queued
 		}
 		if err := held.Release(); err != nil {
 			t.Error(err)
 		}
 		all.Wait()
 		if len(came) != 12 || !slices.IsSorted(came) {
-			t.Errorf("they came in as %v", came)
+			t.Errorf("the order of the grants is %v", came)
 		}
 	})
 }

@@ -19,16 +19,17 @@ const (
 	testTrust = testTTL - (time.Second + testTTL/100) // Since + this is the deadline
 )
 
-// A lease ends at Since + TTL - margin to the tick, even while the store hangs and does not heed contexts.
+// TestDeadlineWhileStoreHangs: a lease ends exactly at Since + TTL - margin, even while the store hangs and ignores
+// contexts.
 func TestDeadlineWhileStoreHangs(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, testTTL, 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFake()
+			f := newFakeStore()
 			c := newClient(t, f, nil)
 			l := mustLock(t, c, "a", &LockOptions{TTL: ttl})
 			start := time.Now()
 			deaf := make(chan struct{})
-			f.set(func() { f.deaf = deaf })
+			f.update(func() { f.renewHangs = deaf })
 			defer close(deaf)
 			<-l.Context().Done()
 			if got, want := time.Since(start), ttl-driver.Margin(ttl); got != want {
@@ -43,10 +44,10 @@ func TestDeadlineWhileStoreHangs(t *testing.T) {
 	}
 }
 
-// Trust is counted from the start of the attempt, not from the reply.
-func TestTrustCountsFromStart(t *testing.T) {
+// TestLeaseCountsFromStart: a lease counts from the start of the attempt, not from the reply.
+func TestLeaseCountsFromStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.delay = 5 * time.Second
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		if got, want := l.Remaining(), testTrust-5*time.Second; got != want {
@@ -55,10 +56,10 @@ func TestTrustCountsFromStart(t *testing.T) {
 	})
 }
 
-// A renewal counts from the start of its request, too.
+// TestRenewalCountsFromStart: a renewal counts from the start of its request, too.
 func TestRenewalCountsFromStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			since := f.clock().Now()
 			time.Sleep(3 * time.Second)
@@ -73,19 +74,20 @@ func TestRenewalCountsFromStart(t *testing.T) {
 	})
 }
 
-// A grant that arrives after its own end is not a lease: Lock tries again, TryLock says so, and the claim is released.
+// TestGrantTooLate: a grant that arrives after its own end is no lease: Lock tries again, TryLock returns an error, and
+// the claim is released.
 func TestGrantTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.delay = testTTL
 		c := newClient(t, f, nil)
 		_, err := c.Mutex("a", nil).TryLock(t.Context())
 		wantIs(t, err, ErrUncertain)
 		synctest.Wait()
-		if f.holds("a") {
-			t.Error("the late grant still stands")
+		if f.isHeld("a") {
+			t.Error("the claim of the late grant still exists")
 		}
-		time.AfterFunc(testTTL/2, func() { f.set(func() { f.delay = 0 }) })
+		time.AfterFunc(testTTL/2, func() { f.update(func() { f.delay = 0 }) })
 		l := mustLock(t, c, "a", nil)
 		if !l.Valid() || l.Remaining() < testTrust-time.Second {
 			t.Errorf("remaining %v after a late first grant", l.Remaining())
@@ -96,18 +98,18 @@ func TestGrantTooLate(t *testing.T) {
 	})
 }
 
-// A store that is cut off for less than a third of the TTL, at any time, loses nothing: neither if requests hang nor
-// if they fail at once.
-func TestCutBelowAThirdLosesNothing(t *testing.T) {
+// TestShortCutLosesNothing: a client that is cut off from the store for less than a third of the TTL, at any time,
+// loses nothing, whether requests hang or fail at once.
+func TestShortCutLosesNothing(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, testTTL} {
 		for begin := time.Duration(0); begin < ttl; begin += ttl / 50 {
 			for _, hang := range []bool{true, false} {
 				synctest.Test(t, func(t *testing.T) {
-					f := newFake()
+					f := newFakeStore()
 					c := newClient(t, f, nil)
 					l := mustLock(t, c, "a", &LockOptions{TTL: ttl})
 					time.Sleep(begin)
-					f.set(func() {
+					f.update(func() {
 						f.down = hang
 						if !hang {
 							f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
@@ -116,7 +118,7 @@ func TestCutBelowAThirdLosesNothing(t *testing.T) {
 						}
 					})
 					time.Sleep(ttl/3 - time.Millisecond)
-					f.set(func() { f.down, f.renewal = false, nil })
+					f.update(func() { f.down, f.renewal = false, nil })
 					time.Sleep(3 * ttl)
 					if err := l.Err(); err != nil {
 						t.Errorf("TTL %v, cut at %v, hanging %v: %v", ttl, begin, hang, err)
@@ -127,21 +129,21 @@ func TestCutBelowAThirdLosesNothing(t *testing.T) {
 	}
 }
 
-// Failing renewals are reported with what is left, are retried in ever shorter steps but a bounded number of times, and
-// end in a loss that carries the last error.
+// TestRenewalFailing: failing renewals are reported with the remaining time. They are retried at ever shorter
+// intervals, but a bounded number of times, and end in a loss with the last error.
 func TestRenewalFailing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, refused := newFake(), errors.New("connection refused")
+		f, refused := newFakeStore(), errors.New("connection refused")
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
 			return driver.Renewal{Err: refused}, true
 		}
 		var r recorder
-		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
+		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.addEvent}), "a", nil)
 		<-l.Context().Done()
 		synctest.Wait()
 		wantLoss(t, context.Cause(l.Context()), LossUnreachable)
 		wantIs(t, l.Err(), refused)
-		failing := r.of(EventRenewalFailing)
+		failing := r.eventsOf(EventRenewalFailing)
 		if n := len(failing); n < 5 || n > 60 {
 			t.Errorf("%d attempts, want 5 to 60", n)
 		}
@@ -150,17 +152,17 @@ func TestRenewalFailing(t *testing.T) {
 				t.Errorf("event %d: %+v", i, e)
 			}
 		}
-		if n := len(r.of(EventLost)); n != 1 {
+		if n := len(r.eventsOf(EventLost)); n != 1 {
 			t.Errorf("%d losses reported", n)
 		}
 	})
 }
 
-// What a store has said is the cause of a loss, also where its last answers did not come in the little time that was
-// left.
+// TestRefusedRenewalIsTheCause: the store's last error is the cause of a loss, even if later requests got no reply in
+// the little time that remained.
 func TestRefusedRenewalIsTheCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(ctx context.Context, _ driver.Grant) (driver.Renewal, bool) {
 			answers := time.NewTimer(100 * time.Millisecond)
 			defer answers.Stop()
@@ -178,14 +180,14 @@ func TestRefusedRenewalIsTheCause(t *testing.T) {
 	})
 }
 
-// A Renew that never answers for a grant counts as unknown when it returns.
-func TestRenewWithoutAnswer(t *testing.T) {
+// TestRenewWithoutReply: if Renew returns without a result for a grant, the outcome is unknown.
+func TestRenewWithoutReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) { return driver.Renewal{}, false }
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		time.Sleep(testTTL / 2)
-		f.set(func() { f.renewal = nil })
+		f.update(func() { f.renewal = nil })
 		time.Sleep(testTTL)
 		if err := l.Err(); err != nil {
 			t.Error(err)
@@ -193,22 +195,22 @@ func TestRenewWithoutAnswer(t *testing.T) {
 	})
 }
 
-// When the machine sleeps past the deadline, Valid says so at once after waking and the context ends within half of the
-// margin; a sleep that leaves time makes the renewal come soon after it.
+// TestSuspend: if the machine sleeps past the deadline, Valid returns false immediately after waking, and the context
+// ends within half of the margin. After a shorter sleep, the renewal follows soon.
 func TestSuspend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		l, other := mustLock(t, c, "a", nil), mustLock(t, c, "b", nil)
 		time.Sleep(time.Second)
 		f.suspend(time.Hour)
 		woken := time.Now()
 		if l.Valid() {
-			t.Error("valid after an hour of sleep")
+			t.Error("the lease is valid after an hour of sleep")
 		}
 		<-other.Context().Done()
 		if late := time.Since(woken); late > driver.Margin(testTTL)/2 {
-			t.Errorf("ended %v after waking", late)
+			t.Errorf("the context ended %v after waking", late)
 		}
 		wantLoss(t, context.Cause(other.Context()), LossExpired)
 
@@ -222,16 +224,16 @@ func TestSuspend(t *testing.T) {
 	})
 }
 
-// When the machine was paused with all of its clocks, nothing tells until its wall clock is set right. Then all leases
-// are renewed at once: the one that somebody else was granted meanwhile is lost within half of its margin, and the
-// others go on.
+// TestPause: a pause of the machine that stops all its clocks is noticed when the wall clock is set right. Then all
+// leases are renewed at once: one whose lock was granted to another client meanwhile is lost within half of its margin,
+// and the others remain valid.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		taken, kept := mustLock(t, c, "a", nil), mustLock(t, c, "b", nil)
 		time.Sleep(time.Second)
-		f.set(func() {
+		f.update(func() {
 			f.renewal = func(_ context.Context, g driver.Grant) (driver.Renewal, bool) {
 				if g.Name == "a" {
 					return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}, true
@@ -251,9 +253,9 @@ func TestPause(t *testing.T) {
 		renews := f.renews
 		f.mu.Unlock()
 		if got := kept.Remaining(); got < testTrust-driver.Margin(testTTL)/2 || renews != 1 {
-			t.Errorf("the other one: %v remain after %d calls of Renew", got, renews)
+			t.Errorf("the other lease: %v remain after %d calls of Renew", got, renews)
 		}
-		f.set(func() { f.paused = 0 }) // a clock that is set back tells nothing
+		f.update(func() { f.paused = 0 }) // a clock that is set back proves nothing
 		time.Sleep(driver.Margin(testTTL))
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -263,24 +265,25 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// A renewal that was under way when the machine was paused proves nothing: another one follows it.
+// TestPauseDuringRenewal: a renewal that was in flight while the machine was paused proves nothing, so another one
+// follows.
 func TestPauseDuringRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		asked, answer := make(chan bool, 1), make(chan driver.Renewal)
+		f := newFakeStore()
+		requested, answer := make(chan bool, 1), make(chan driver.Renewal)
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
-			asked <- true
+			requested <- true
 			return <-answer, true
 		}
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
-		<-asked
+		<-requested
 		since := f.clock().Now()
-		f.set(func() { f.paused = time.Hour })
+		f.update(func() { f.paused = time.Hour })
 		time.Sleep(driver.Margin(testTTL))
 		answer <- driver.Renewal{Since: since, GrantedTTL: testTTL}
-		<-asked
+		<-requested
 		if got := f.clock().Since(since); got > driver.Margin(testTTL)+minSleep {
-			t.Errorf("asked again only after %v", got)
+			t.Errorf("the next renewal came only after %v", got)
 		}
 		answer <- driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}
 		<-l.Context().Done()
@@ -288,10 +291,11 @@ func TestPauseDuringRenewal(t *testing.T) {
 	})
 }
 
-// Leases from before and after a sleep each end by the hand that has moved more for them, in whichever order.
+// TestSuspendBetweenLeases: leases from before and after a sleep each end by the clock reading that has advanced more
+// for them, in either order.
 func TestSuspendBetweenLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
 			return driver.Renewal{Err: errors.New("down")}, true
 		}
@@ -303,19 +307,20 @@ func TestSuspendBetweenLeases(t *testing.T) {
 		start := time.Now()
 		<-after.Context().Done()
 		if got := time.Since(start); got != 9*time.Second {
-			t.Errorf("the later one ended after %v, want 9s", got)
+			t.Errorf("the later lease ended after %v, want 9s", got)
 		}
 		<-before.Context().Done()
 		if got, want := time.Since(start), testTrust-11*time.Second; got != want {
-			t.Errorf("the earlier one ended after %v, want %v", got, want)
+			t.Errorf("the earlier lease ended after %v, want %v", got, want)
 		}
 	})
 }
 
-// A real hand that is set back, and forth again, ends no lease early that was not renewed in between.
+// TestClockSetBackAndForth: a boottime clock that is set back, and forward again, ends no lease early that was not
+// renewed in between.
 func TestClockSetBackAndForth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		for range 5 {
 			time.Sleep(2 * time.Second)
@@ -330,10 +335,11 @@ func TestClockSetBackAndForth(t *testing.T) {
 	})
 }
 
-// Valid finds an end that the timer has not, and no renewal that is answered later brings the lease back.
+// TestLateRenewalDoesNotResurrect: Valid notices the end of a lease before the timer does, and a later reply to a
+// renewal does not restore the lease.
 func TestLateRenewalDoesNotResurrect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		answer := make(chan struct{})
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			<-answer
@@ -343,20 +349,21 @@ func TestLateRenewalDoesNotResurrect(t *testing.T) {
 		time.Sleep(testTTL / 2)
 		f.suspend(testTTL)
 		if l.Valid() {
-			t.Error("valid past the deadline")
+			t.Error("the lease is valid after its deadline")
 		}
 		close(answer)
 		synctest.Wait()
 		if l.Valid() || l.Context().Err() == nil {
-			t.Error("a late answer brought the lease back")
+			t.Error("a late reply restored the lease")
 		}
 	})
 }
 
-// The answer itself, coming after the deadline before anybody looked, finds the lease lost.
-func TestAnswerAfterDeadline(t *testing.T) {
+// TestReplyAfterDeadline: a reply to a renewal that arrives after the deadline ends the lease, even if nothing has
+// noticed the end yet.
+func TestReplyAfterDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			f.suspend(testTTL)
 			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL}, true
@@ -365,15 +372,16 @@ func TestAnswerAfterDeadline(t *testing.T) {
 		time.Sleep(testTTL / 3)
 		synctest.Wait()
 		if l.Context().Err() == nil || l.Valid() {
-			t.Error("an answer after the deadline renewed the lease")
+			t.Error("a reply after the deadline renewed the lease")
 		}
 	})
 }
 
-// An answer that would bring the deadline forward changes nothing, and does not make the client ask in a loop.
+// TestRenewalNeverShortens: a reply that would make the deadline earlier changes nothing, and does not cause renewals
+// in a loop.
 func TestRenewalNeverShortens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			return driver.Renewal{Since: driver.Instant{}, GrantedTTL: time.Second}, true
 		}
@@ -383,21 +391,21 @@ func TestRenewalNeverShortens(t *testing.T) {
 		if got, want := l.Remaining(), testTrust-time.Since(start); got != want {
 			t.Errorf("remaining %v, want %v", got, want)
 		}
-		if n := f.count(&f.renews); n > 6 {
+		if n := f.readCount(&f.renews); n > 6 {
 			t.Errorf("%d renewals in 50 ms", n)
 		}
 	})
 }
 
-// A loss that the store reports ends the context at once, with the store's reason as its cause.
+// TestLossReportedByStore: a loss that the store reports ends the context at once, with the store's cause.
 func TestLossReportedByStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
 			return driver.Renewal{Err: fmt.Errorf("renew: %w", &driver.LossError{Cause: driver.LossBroken})}, true
 		}
 		var r recorder
-		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
+		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.addEvent}), "a", nil)
 		start := time.Now()
 		<-l.Context().Done()
 		if got := time.Since(start); got != testTTL/3 {
@@ -405,32 +413,33 @@ func TestLossReportedByStore(t *testing.T) {
 		}
 		wantLoss(t, context.Cause(l.Context()), LossBroken)
 		synctest.Wait()
-		if n := len(r.of(EventLost)); n != 1 {
+		if n := len(r.eventsOf(EventLost)); n != 1 {
 			t.Errorf("%d loss events", n)
 		}
 	})
 }
 
-// A holder that is asked to give up is told once, and keeps its lease.
-func TestAsked(t *testing.T) {
+// TestReleaseRequested: a holder learns of a request to release once, and keeps its lease.
+func TestReleaseRequested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			return driver.Renewal{Since: f.clock().Now(), GrantedTTL: g.GrantedTTL, ReleaseRequested: true}, true
 		}
 		var r recorder
-		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
+		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.addEvent}), "a", nil)
 		time.Sleep(2 * testTTL)
-		if n := len(r.of(EventReleaseRequested)); n != 1 || !l.Valid() {
+		if n := len(r.eventsOf(EventReleaseRequested)); n != 1 || !l.Valid() {
 			t.Errorf("%d events, valid %v", n, l.Valid())
 		}
 	})
 }
 
-// Of any number of Unlocks one releases, and all others say that it was released before.
-func TestUnlockFromManyGoroutines(t *testing.T) {
+// TestReleaseFromManyGoroutines: of many concurrent calls of Release, one releases, and all others return that the
+// lease was released before.
+func TestReleaseFromManyGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		var wg sync.WaitGroup
 		errs := make([]error, 50)
@@ -454,17 +463,18 @@ func TestUnlockFromManyGoroutines(t *testing.T) {
 	})
 }
 
-// After Unlock has begun no renewal is sent, and one under way changes nothing.
-func TestNoRenewalAfterUnlock(t *testing.T) {
+// TestNoRenewalAfterRelease: no renewal is sent after Release was called, and the result of one in flight changes
+// nothing.
+func TestNoRenewalAfterRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		answer := make(chan struct{})
 		f.renewal = func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) {
 			<-answer
 			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}, true
 		}
 		var r recorder
-		c := newClient(t, f, &Options{OnEvent: r.hear})
+		c := newClient(t, f, &Options{OnEvent: r.addEvent})
 		if err := mustLock(t, c, "never renewed", nil).Release(); err != nil {
 			t.Error(err)
 		}
@@ -477,22 +487,23 @@ func TestNoRenewalAfterUnlock(t *testing.T) {
 		}
 		close(answer)
 		time.Sleep(2 * testTTL)
-		if f.renews != 1 || len(r.of(EventLost)) != 0 {
+		if f.renews != 1 || len(r.eventsOf(EventLost)) != 0 {
 			t.Errorf("%d renewals, events %v", f.renews, r.events)
 		}
 		wantIs(t, l.Err(), ErrReleased)
 	})
 }
 
-// A loss while the store hangs is one: not an outcome that is not known, and not the end of a context of the caller's.
+// TestLossIsCertain: a loss while the store hangs is reported as a loss, not as an unknown outcome, and not as the end
+// of a caller's context.
 func TestLossIsCertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error {
-			f.set(func() { f.down = true })
+			f.update(func() { f.down = true })
 			<-ctx.Done()
-			f.set(func() { f.down = false })
+			f.update(func() { f.down = false })
 			return nil
 		})
 		wantLoss(t, err, LossUnreachable)
@@ -502,111 +513,114 @@ func TestLossIsCertain(t *testing.T) {
 			}
 		}
 		if !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
-			t.Errorf("%v does not tell what the store said last", err)
+			t.Errorf("%v does not contain the store's last error", err)
 		}
 	})
 }
 
-// A loss does not release the claim, since the work may still run; Unlock then does, once, and says why it was lost.
-func TestUnlockAfterLoss(t *testing.T) {
+// TestReleaseAfterLoss: a loss does not release the claim, because the work may still run. Release then releases it,
+// once, and returns the loss.
+func TestReleaseAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		l := mustLock(t, c, "a", nil)
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		<-l.Context().Done()
-		f.set(func() { f.down = false })
+		f.update(func() { f.down = false })
 		synctest.Wait()
-		if n := f.count(&f.releases); n != 0 {
+		if n := f.readCount(&f.releases); n != 0 {
 			t.Errorf("%d releases at the loss", n)
 		}
-		if !f.holds("a") {
-			t.Error("the claim is gone before Unlock")
+		if !f.isHeld("a") {
+			t.Error("the claim was removed before Release")
 		}
 		for range 3 {
 			wantLoss(t, l.Release(), LossUnreachable)
 		}
 		synctest.Wait()
-		if n := f.count(&f.releases); n != 1 || f.holds("a") {
-			t.Errorf("%d releases after Unlock, holds %v", n, f.holds("a"))
+		if n := f.readCount(&f.releases); n != 1 || f.isHeld("a") {
+			t.Errorf("%d releases after Release, held %v", n, f.isHeld("a"))
 		}
 	})
 }
 
-// Unlock reads the clock: a lease past its deadline is lost, and not released, even if no timer has noticed yet.
-func TestUnlockPastDeadline(t *testing.T) {
+// TestReleaseAfterDeadline: Release reads the clock: a lease past its deadline is lost and not released, even if no
+// timer has noticed it.
+func TestReleaseAfterDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		synctest.Wait()
 		f.suspend(time.Hour)
 		wantLoss(t, l.Release(), LossExpired)
 		wantIs(t, l.Release(), ErrLost)
 		synctest.Wait()
-		if f.holds("a") {
-			t.Error("the claim still stands")
+		if f.isHeld("a") {
+			t.Error("the claim still exists")
 		}
 	})
 }
 
-// Unlock says so if the claim had ended without the lease knowing.
-func TestUnlockFindsLoss(t *testing.T) {
+// TestReleaseFindsLoss: Release reports a loss if the claim had ended without the lease knowing it.
+func TestReleaseFindsLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		var r recorder
-		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.hear}), "a", nil)
-		f.set(func() { clear(f.held) })
+		l := mustLock(t, newClient(t, f, &Options{OnEvent: r.addEvent}), "a", nil)
+		f.update(func() { clear(f.held) })
 		wantIs(t, l.Release(), ErrLost)
 		wantIs(t, l.Release(), ErrLost)
 		synctest.Wait()
-		if n := len(r.of(EventLost)); n != 1 {
+		if n := len(r.eventsOf(EventLost)); n != 1 {
 			t.Errorf("%d loss events", n)
 		}
 	})
 }
 
-// An Unlock that cannot reach the store is bounded, says that the outcome is not known, and is finished in the
-// background as soon as the store is back.
-func TestUnlockUnreachable(t *testing.T) {
+// TestReleaseUnreachable: a Release that cannot reach the store takes a bounded time, returns an unknown outcome, and
+// is completed in the background once the store answers.
+func TestReleaseUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		start := time.Now()
 		err := l.Release()
 		wantIs(t, err, ErrUncertain, context.DeadlineExceeded)
 		if got := time.Since(start); got != 10*time.Second {
 			t.Errorf("took %v", got)
 		}
-		f.set(func() { f.down = false })
+		f.update(func() { f.down = false })
 		time.Sleep(11 * time.Second)
-		if f.holds("a") {
-			t.Error("the claim still stands")
+		if f.isHeld("a") {
+			t.Error("the claim still exists")
 		}
 	})
 }
 
-// An Unlock under an ended context still ends the lease at once, and the claim goes in the background.
-func TestUnlockEndedContext(t *testing.T) {
+// TestReleaseUnderEndedContext: a Release under an ended context ends the lease at once, and the claim is released in
+// the background.
+func TestReleaseUnderEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		l := mustLock(t, newClient(t, f, nil), "a", nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		wantIs(t, l.ReleaseContext(ctx), ErrUncertain, context.Canceled)
 		wantIs(t, context.Cause(l.Context()), ErrReleased)
 		synctest.Wait()
-		if f.holds("a") {
-			t.Error("the claim still stands")
+		if f.isHeld("a") {
+			t.Error("the claim still exists")
 		}
 	})
 }
 
-// The lease's context has the values of Lock's context, and not its end.
+// TestLeaseContext: the lease's context has the values of Lock's context, but does not end with it.
 func TestLeaseContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
-		c := newClient(t, newFake(), nil)
+		c := newClient(t, newFakeStore(), nil)
 		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "v"), time.Minute)
 		l, err := c.Mutex("a", nil).Lock(ctx)
 		if err != nil {
@@ -617,7 +631,7 @@ func TestLeaseContext(t *testing.T) {
 			t.Errorf("err %v, value %v", l.Context().Err(), l.Context().Value(key{}))
 		}
 		if _, ok := l.Context().Deadline(); ok {
-			t.Error("the waiting's deadline became the lease's")
+			t.Error("the lease has the deadline of the wait")
 		}
 	})
 }

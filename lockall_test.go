@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// All locks are held by one call, of all kinds and several stores, in one order, doubles once and in their strongest
-// form.
+// TestLockAll: one call holds locks of all kinds and of several stores, acquired in one order. A lock that is named
+// twice is acquired once, in its strongest form.
 func TestLockAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -28,13 +28,13 @@ func TestLockAll(t *testing.T) {
 		}
 		if len(names) != 5 || names[0] != "a" || names[1] != "b" || names[2] != "b" || names[3] != "rw" ||
 			names[4] != "s" {
-			t.Errorf("taken: %q", names)
+			t.Errorf("acquired: %q", names)
 		}
 		if !set.All()[3].Exclusive() {
-			t.Error("of a reader and a writer the reader was kept")
+			t.Error("of a reader and a writer, the reader was acquired")
 		}
 		if !set.Valid() || set.Err() != nil || set.Context().Err() != nil || set.Remaining() != testTrust {
-			t.Error("not valid, or not for as long as it should be")
+			t.Error("the group is not valid, or not for long enough")
 		}
 		if _, err := same.Semaphore("s", 5, nil).TryAcquire(t.Context(), 2); !errors.Is(err, ErrHeld) {
 			t.Errorf("of two and four permits four should be held: %v", err)
@@ -48,20 +48,20 @@ func TestLockAll(t *testing.T) {
 			t.Error(err)
 		}
 		if set.Valid() || set.Context().Err() == nil {
-			t.Error("valid after Unlock")
+			t.Error("the group is valid after Release")
 		}
 		wantIs(t, context.Cause(set.Context()), ErrReleased)
 		wantIs(t, set.Err(), ErrReleased)
 		wantIs(t, set.Release(), ErrReleased)
 		for _, c := range []*Client{c, other} {
 			for lock := range c.List(t.Context(), "") {
-				t.Errorf("left: %+v", lock)
+				t.Errorf("claims are left: %+v", lock)
 			}
 		}
 	})
 }
 
-// A lock that two clients name as different kinds is refused, and not taken for the one of them that is held.
+// TestLockAllMismatch: if two clients name one lock as different kinds, LockAll is refused.
 func TestLockAllMismatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -71,15 +71,16 @@ func TestLockAllMismatch(t *testing.T) {
 			_, err := LockAll(t.Context(), one.Semaphore("x", 10, nil).Permits(2), other)
 			wantIs(t, err, ErrMismatch)
 		}
-		synctest.Wait() // what was taken is given back in the background
+		synctest.Wait() // what was acquired is released in the background
 		for lock := range one.List(t.Context(), "") {
-			t.Errorf("left: %+v", lock)
+			t.Errorf("claims are left: %+v", lock)
 		}
 	})
 }
 
-// What cannot be had leaves nothing behind, and the error says who was in the way.
-func TestLockAllGivesBack(t *testing.T) {
+// TestLockAllReleasesAfterFailure: a LockAll that fails leaves nothing behind, and its error names the holder of the
+// lock that it could not acquire.
+func TestLockAllReleasesAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
 		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), &Options{Owner: "other"})
@@ -96,10 +97,10 @@ func TestLockAllGivesBack(t *testing.T) {
 		if took := time.Since(start); took != time.Minute {
 			t.Errorf("took %v", took)
 		}
-		synctest.Wait() // it is given back in the background
+		synctest.Wait() // it is released in the background
 		for lock := range other.List(t.Context(), "") {
 			if lock.Name != "c" {
-				t.Errorf("left: %+v", lock)
+				t.Errorf("claims are left: %+v", lock)
 			}
 		}
 		if err := held.Release(); err != nil {
@@ -114,8 +115,9 @@ func TestLockAllGivesBack(t *testing.T) {
 	})
 }
 
-// When one is lost all are, while they are held and while the last is waited for.
-func TestLockAllLosesAll(t *testing.T) {
+// TestLockAllLosesAllWithOne: when one lock is lost, all are lost, both while they are held and while the last one is
+// still waited for.
+func TestLockAllLosesAllWithOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
 		c, operator := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
@@ -131,7 +133,7 @@ func TestLockAllLosesAll(t *testing.T) {
 		wantIs(t, context.Cause(set.Context()), ErrLost)
 		wantIs(t, set.Err(), ErrLost)
 		if set.Valid() || !set.All()[0].Valid() {
-			t.Error("the whole is valid, or a part of it was given back before Unlock")
+			t.Error("the group is valid, or a part of it was released before Release")
 		}
 		wantIs(t, set.Release(), ErrLost)
 
@@ -147,7 +149,7 @@ func TestLockAllLosesAll(t *testing.T) {
 		_, err = LockAll(t.Context(), c.Mutex("a", nil), c.Mutex("z", nil))
 		wantIs(t, err, ErrLost)
 		if errors.Is(err, context.Canceled) {
-			t.Errorf("the caller's context goes on, and the error says otherwise: %v", err)
+			t.Errorf("the caller's context has not ended, but the error is: %v", err)
 		}
 		if err := held.Release(); err != nil {
 			t.Error(err)
@@ -155,7 +157,7 @@ func TestLockAllLosesAll(t *testing.T) {
 	})
 }
 
-// A set enters and carries re-entrant locks.
+// TestLockAllReentrant: LockAll re-enters re-entrant locks, and its context allows re-entry.
 func TestLockAllReentrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
@@ -184,7 +186,7 @@ func TestLockAllReentrant(t *testing.T) {
 	})
 }
 
-// A lock that is lost at the moment at which the last one is granted has all given back, or lost with it.
+// TestLockAllLossAtTheEnd: if a lock is lost just as the last one is granted, all others are released or lost with it.
 func TestLockAllLossAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
@@ -200,48 +202,50 @@ func TestLockAllLossAtTheEnd(t *testing.T) {
 			wantIs(t, err, ErrLost)
 			time.Sleep(time.Minute)
 			for lock := range c.List(t.Context(), "") {
-				t.Errorf("left: %+v", lock)
+				t.Errorf("claims are left: %+v", lock)
 			}
 		}
 	})
 }
 
-// A LockAll whose time is over ends then, also if the store does not answer any more, and what it had is given back.
+// TestLockAllEndsInTime: a LockAll returns when its deadline has passed, even if the store does not answer any more,
+// and releases what it held.
 func TestLockAllEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c := newClient(t, f, nil)
 		held := mustLock(t, c, "b", nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		time.AfterFunc(59*time.Second, func() { f.set(func() { f.down = true }) })
+		time.AfterFunc(59*time.Second, func() { f.update(func() { f.down = true }) })
 		start := time.Now()
 		_, err := LockAll(ctx, c.Mutex("a", nil), c.Mutex("b", nil))
 		wantIs(t, err, context.DeadlineExceeded)
 		if took := time.Since(start); took != time.Minute {
 			t.Errorf("took %v", took)
 		}
-		f.set(func() { f.down = false })
+		f.update(func() { f.down = false })
 		time.Sleep(testTrust)
-		if f.holds("a") {
-			t.Error("left behind")
+		if f.isHeld("a") {
+			t.Error("a claim is left")
 		}
 		wantIs(t, held.Release(), nil)
 	})
 }
 
-// A set does not wait for itself when it cannot be seen whether a lock is the one that it has.
-func TestLockAllCannotTell(t *testing.T) {
+// TestLockAllWithoutInspect: LockAll does not wait for its own lock, even if it cannot see whether it holds that lock
+// already.
+func TestLockAllWithoutInspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		one, two := newClient(t, f, nil), newClient(t, f, nil)
-		f.set(func() { f.refuseLook = errors.New("connection refused") })
+		f.update(func() { f.refuseInspect = errors.New("connection refused") })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		_, err := LockAll(ctx, one.Mutex("a", nil), two.Mutex("a", nil))
-		wantIs(t, err, f.refuseLook)
-		if f.holds("a") {
-			t.Error("left behind")
+		wantIs(t, err, f.refuseInspect)
+		if f.isHeld("a") {
+			t.Error("a claim is left")
 		}
 	})
 }

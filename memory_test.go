@@ -16,15 +16,15 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// bubbleMemory is a memory store under the bubble's own time.
+// bubbleMemory returns a memory store that uses the bubble's clock.
 func bubbleMemory() *memory.Memory {
 	start := time.Now()
-	hand := func() time.Duration { return time.Since(start) }
-	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: hand, Boottime: hand}})
+	sinceStart := func() time.Duration { return time.Since(start) }
+	return memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
 }
 
-// Clients of one store exclude each other, whatever primitive they use and however many of their callers give up; every
-// exclusive grant has a larger token than the one before.
+// TestClientsExcludeEachOther: clients of one store exclude each other, with every primitive, and however many of their
+// callers are cancelled. Each exclusive grant has a larger token than the previous one.
 func TestClientsExcludeEachOther(t *testing.T) {
 	type primitive struct {
 		name  string
@@ -74,10 +74,10 @@ func TestClientsExcludeEachOther(t *testing.T) {
 								}
 								grants.Add(1)
 								if held.Add(weight) > p.limit {
-									t.Error("more weight held than the limit")
+									t.Error("the held weight exceeds the limit")
 								}
 								if l.Exclusive() && l.Token() <= token.Swap(l.Token()) {
-									t.Error("the token did not grow")
+									t.Error("the token did not rise")
 								}
 								time.Sleep(rand.N(100 * time.Millisecond))
 								held.Add(-weight)
@@ -92,24 +92,25 @@ func TestClientsExcludeEachOther(t *testing.T) {
 				time.Sleep(time.Minute)
 				c := newClient(t, m.Open(), nil)
 				for lock, err := range c.List(t.Context(), "") {
-					t.Errorf("left over: %+v, %v", lock, err)
+					t.Errorf("claims are left: %+v, %v", lock, err)
 				}
-				t.Logf("%d granted, %d gave up", grants.Load(), given.Load())
+				t.Logf("%d granted, %d cancelled", grants.Load(), given.Load())
 				if grants.Load() < 20 || given.Load() < 10 {
-					t.Error("one of both hardly happened")
+					t.Error("there were too few grants or cancellations")
 				}
 			})
 		})
 	}
 }
 
-// An operator finds a holder by its ref: a marked holder loses its lease at its next renewal, and only then may the
-// next one have the lock; asking changes nothing but an event.
-func TestBreakAndAsk(t *testing.T) {
+// TestBreakAndRequestRelease: an operator names a holder by its ref. A gracefully broken holder loses its lease at its
+// next renewal, and only then can another claim be granted. A request to release only causes an event.
+func TestBreakAndRequestRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
 		var r recorder
-		holder, operator := newClient(t, m.Open(), &Options{Owner: "me", OnEvent: r.hear}), newClient(t, m.Open(), nil)
+		holder, operator := newClient(t, m.Open(), &Options{Owner: "me", OnEvent: r.addEvent}), newClient(t, m.Open(),
+			nil)
 		l := mustLock(t, holder, "a", nil)
 		lock, err := operator.Inspect(t.Context(), "a")
 		if err != nil || len(lock.Holders) != 1 || lock.Holders[0].Owner != "me" || lock.Holders[0].Ref != l.Ref() {
@@ -119,8 +120,8 @@ func TestBreakAndAsk(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(testTTL / 2)
-		if n := len(r.of(EventReleaseRequested)); n != 1 || !l.Valid() {
-			t.Errorf("asked %d times, valid %v", n, l.Valid())
+		if n := len(r.eventsOf(EventReleaseRequested)); n != 1 || !l.Valid() {
+			t.Errorf("%d requests to release, valid %v", n, l.Valid())
 		}
 		if err := operator.Break(t.Context(), "a", l.Ref(), BreakGraceful); err != nil {
 			t.Error(err)
@@ -142,7 +143,7 @@ func TestBreakAndAsk(t *testing.T) {
 	})
 }
 
-// All users of a name must agree on what it is.
+// TestMismatch: all users of a name must agree on its kind and limit.
 func TestMismatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
@@ -154,8 +155,8 @@ func TestMismatch(t *testing.T) {
 	})
 }
 
-// A crashed client (here: its store is closed under it) keeps others out for no longer than its TTL, and believes for
-// less than that.
+// TestCrashedHolder: a crashed client (here: its store is closed) blocks others for at most its TTL, and its own lease
+// ends before that.
 func TestCrashedHolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -169,22 +170,22 @@ func TestCrashedHolder(t *testing.T) {
 			t.Errorf("waited %v", waited)
 		}
 		if crashed.Valid() || l.Token() <= crashed.Token() {
-			t.Error("the crashed holder still believes, or the token fell")
+			t.Error("the crashed holder's lease is still valid, or the token went back")
 		}
 		if errors.Is(crashed.Err(), ErrClosed) {
-			t.Error("a closed store is not a closed client")
+			t.Error("a client whose store was closed reports that it is closed itself")
 		}
 	})
 }
 
-// opened is what fake:// is.
-var opened *fake
+// opened is the store that fake:// opens.
+var opened *fakeStore
 
 func init() {
 	driver.Register("fake", func(context.Context, *url.URL) (driver.Store, error) { return opened, nil })
 }
 
-// A URL opens a store, and a client of it; bad options close it again.
+// TestOpen: a URL opens a store and a client. If the options are invalid, the store is closed again.
 func TestOpen(t *testing.T) {
 	c, err := Open(t.Context(), "memory://open-test", nil)
 	if err != nil {
@@ -194,36 +195,37 @@ func TestOpen(t *testing.T) {
 	if err := c.Do(t.Context(), "a", func(ctx context.Context, l *Lease) error { return nil }); err != nil {
 		t.Error(err)
 	}
-	opened = newFake()
+	opened = newFakeStore()
 	_, err = Open(t.Context(), "fake://x", &Options{TTL: -1})
 	wantIs(t, err, ErrInvalid)
 	if !opened.closed {
-		t.Error("a store that came to no client stays open")
+		t.Error("the store of a client that could not be made was not closed")
 	}
 	_, err = Open(t.Context(), "nowhere://x", nil)
 	wantIs(t, err, ErrInvalid)
 }
 
-// narrow is a store with TTLs of its own.
-type narrow struct {
-	*fake
-	least, most time.Duration
+// narrowStore is a store with its own bounds of TTLs.
+type narrowStore struct {
+	*fakeStore
+	minTTL, maxTTL time.Duration
 }
 
-func (s narrow) Info() driver.Info {
-	i := s.fake.Info()
-	i.MinTTL, i.MaxTTL = s.least, s.most
+func (s narrowStore) Info() driver.Info {
+	i := s.fakeStore.Info()
+	i.MinTTL, i.MaxTTL = s.minTTL, s.maxTTL
 	return i
 }
 
-// A lock has the TTL and the note of its own options, else the client's, else the default, or the nearest that the
-// store allows.
+// TestDefaults: a lock has the TTL and the meta of its own options, otherwise those of the client, otherwise the
+// default, or the nearest value that the store allows.
 func TestDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, s := range []narrow{{newFake(), time.Minute, time.Hour}, {newFake(), time.Second, 10 * time.Second}} {
-			want := min(max(DefaultTTL, s.least), s.most)
+		for _, s := range []narrowStore{{newFakeStore(), time.Minute, time.Hour},
+			{newFakeStore(), time.Second, 10 * time.Second}} {
+			want := min(max(DefaultTTL, s.minTTL), s.maxTTL)
 			if l := mustLock(t, newClient(t, s, nil), "a", nil); l.Remaining() != want-driver.Margin(want) {
-				t.Errorf("TTLs of %v to %v: it is good for %v", s.least, s.most, l.Remaining())
+				t.Errorf("TTLs of %v to %v: %v remain", s.minTTL, s.maxTTL, l.Remaining())
 			}
 		}
 		c := newClient(t, bubbleMemory().Open(), &Options{TTL: time.Minute, Meta: "the client's"})
@@ -240,7 +242,7 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
-// Of a semaphore so large that weights could overflow, no two get more than there is: it is refused.
+// TestLargestLimit: a semaphore whose weights could overflow is refused.
 func TestLargestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// A context that carries a lease enters its lock again, and the lock is free when as many were unlocked as given out,
-// in any order.
+// TestReentrant: under a context that carries a lease, the lock can be acquired again. The lock is free after as many
+// Releases as grants, in any order.
 func TestReentrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		c, other := newClient(t, f, nil), newClient(t, f, nil)
 		m := c.Mutex("a", &LockOptions{Reentrant: true})
 		outer, err := m.Lock(t.Context())
@@ -26,34 +26,34 @@ func TestReentrant(t *testing.T) {
 			t.Fatal(err)
 		}
 		deep, err := m.TryLock(inner.Context())
-		if err != nil || deep.Token() != outer.Token() || f.count(&f.acquires) != 1 {
-			t.Fatalf("%v, %d claims", err, f.count(&f.acquires))
+		if err != nil || deep.Token() != outer.Token() || f.readCount(&f.acquires) != 1 {
+			t.Fatalf("%v, %d claims", err, f.readCount(&f.acquires))
 		}
 		for i, l := range []*Lease{outer, deep} {
 			if err := l.Release(); err != nil || l.Valid() || l.Context().Err() == nil {
-				t.Errorf("handle %d: %v, valid %v", i, err, l.Valid())
+				t.Errorf("lease %d: %v, valid %v", i, err, l.Valid())
 			}
 			wantIs(t, l.Err(), ErrReleased)
 			wantIs(t, l.Release(), ErrReleased)
 			if !inner.Valid() || inner.Context().Err() != nil {
-				t.Error("the last handle ended with another")
+				t.Error("the last lease ended with another one")
 			}
 			_, err = other.Mutex("a", nil).TryLock(t.Context())
 			wantIs(t, err, ErrHeld)
 		}
 		time.Sleep(time.Hour)
-		if err := inner.Release(); err != nil || f.holds("a") {
-			t.Errorf("%v, held: %v", err, f.holds("a"))
+		if err := inner.Release(); err != nil || f.isHeld("a") {
+			t.Errorf("%v, held: %v", err, f.isHeld("a"))
 		}
 
-		// The context carries a lease that was given up: that is none.
+		// The context carries a lease that was released, which does not count.
 		next, err := m.TryLock(context.WithoutCancel(ctx))
 		if err != nil || next.Token() <= outer.Token() {
 			t.Fatalf("%v", err)
 		}
-		_, err = m.TryLock(t.Context()) // another thread of work
+		_, err = m.TryLock(t.Context()) // a context without the lease
 		wantIs(t, err, ErrHeld)
-		_, err = c.Mutex("a", nil).TryLock(next.Context()) // one that does not want to
+		_, err = c.Mutex("a", nil).TryLock(next.Context()) // a mutex that is not re-entrant
 		wantIs(t, err, ErrHeld)
 		_, err = other.Mutex("a", &LockOptions{Reentrant: true}).TryLock(next.Context()) // another client
 		wantIs(t, err, ErrHeld)
@@ -63,14 +63,14 @@ func TestReentrant(t *testing.T) {
 	})
 }
 
-// A function run by Do is inside.
+// TestReentrantDo: the function of Do can acquire its own lock again.
 func TestReentrantDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newClient(t, newFake(), nil).Mutex("a", &LockOptions{Reentrant: true})
+		m := newClient(t, newFakeStore(), nil).Mutex("a", &LockOptions{Reentrant: true})
 		err := m.Do(t.Context(), func(ctx context.Context, outer *Lease) error {
 			return m.Do(ctx, func(ctx context.Context, inner *Lease) error {
 				if inner.Token() != outer.Token() {
-					t.Error("another claim")
+					t.Error("the lock was entered with another claim")
 				}
 				return nil
 			})
@@ -81,10 +81,10 @@ func TestReentrantDo(t *testing.T) {
 	})
 }
 
-// A loss ends all handles, and a lost lock is not entered.
+// TestReentrantLost: a loss ends all leases of a re-entrant lock, and a lost lock cannot be entered again.
 func TestReentrantLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		m := newClient(t, f, nil).Mutex("a", &LockOptions{Reentrant: true})
 		outer, err := m.Lock(t.Context())
 		if err != nil {
@@ -94,7 +94,7 @@ func TestReentrantLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.set(func() { f.down = true })
+		f.update(func() { f.down = true })
 		<-inner.Context().Done()
 		<-outer.Context().Done()
 		wantLoss(t, context.Cause(inner.Context()), LossUnreachable)
@@ -102,21 +102,21 @@ func TestReentrantLost(t *testing.T) {
 		wantLoss(t, err, LossUnreachable)
 		_, err = m.Lock(outer.Context())
 		wantLoss(t, err, LossUnreachable)
-		f.set(func() { f.down = false })
+		f.update(func() { f.down = false })
 		wantIs(t, outer.Release(), ErrLost)
 		synctest.Wait()
-		if f.count(&f.releases) != 0 {
-			t.Error("released while somebody is inside")
+		if f.readCount(&f.releases) != 0 {
+			t.Error("the claim was released while a lease remains")
 		}
 		wantIs(t, inner.Release(), ErrLost)
 		synctest.Wait()
-		if f.count(&f.releases) != 1 {
-			t.Errorf("%d releases", f.count(&f.releases))
+		if f.readCount(&f.releases) != 1 {
+			t.Errorf("%d releases", f.readCount(&f.releases))
 		}
 	})
 }
 
-// What is held may be entered for as much or less.
+// TestReentrantStrength: a held lock can be entered again with the same weight or a smaller one.
 func TestReentrantStrength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
@@ -151,7 +151,7 @@ func TestReentrantStrength(t *testing.T) {
 		err = sem.Do(t.Context(), 3, func(ctx context.Context, l *Lease) error {
 			_, err := sem.Acquire(ctx, 4)
 			wantIs(t, err, ErrInvalid)
-			_, err = sem.TryAcquire(t.Context(), 3) // another thread of work
+			_, err = sem.TryAcquire(t.Context(), 3) // a context without the lease
 			wantIs(t, err, ErrHeld)
 			return sem.Do(ctx, 3, func(context.Context, *Lease) error { return nil })
 		})

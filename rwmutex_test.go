@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A writer becomes a reader: those who read get in beside it, those who write do not, and its token stays.
+// TestDowngrade: a writer becomes a reader: other readers are granted beside it, writers are not, and its token
+// remains.
 func TestDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -26,7 +27,7 @@ func TestDowngrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.Exclusive() || l.Token() != token || !l.Valid() {
-			t.Error("still exclusive, under another token, or ended")
+			t.Error("the lease is still exclusive, has another token, or has ended")
 		}
 		r, err := other.TryRLock(t.Context())
 		if err != nil {
@@ -37,9 +38,9 @@ func TestDowngrade(t *testing.T) {
 		err = l.TryUpgrade(t.Context())
 		var e *Error
 		if !errors.Is(err, ErrHeld) || !errors.As(err, &e) || len(e.Holders) != 1 || e.Holders[0].Ref != r.Ref() {
-			t.Errorf("want the other holder named, and no one else: %v", err)
+			t.Errorf("the error should name only the other holder: %v", err)
 		}
-		wantIs(t, r.TryUpgrade(t.Context()), ErrHeld) // both ask, and neither waits for the other
+		wantIs(t, r.TryUpgrade(t.Context()), ErrHeld) // both try, and neither waits for the other
 		time.Sleep(time.Hour)
 		if !l.Valid() || !r.Valid() || l.Exclusive() || r.Exclusive() {
 			t.Error("a refusal changed a lease")
@@ -64,8 +65,9 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// From the call on a downgraded lease is a reader's, whatever becomes of the answer; a lost one is lost.
-func TestReweighFails(t *testing.T) {
+// TestSetWeightFails: from the call of Downgrade on, a lease counts as a reader's, whatever the outcome. A lost lease
+// is lost.
+func TestSetWeightFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &weightSetting{Store: bubbleMemory().Open(), err: driver.ErrUncertain}
 		c := newClient(t, f, nil)
@@ -76,18 +78,18 @@ func TestReweighFails(t *testing.T) {
 		}
 		f.during = func() {
 			if l.Exclusive() {
-				t.Error("a writer while it is downgraded")
+				t.Error("the lease is a writer's during its downgrade")
 			}
 		}
 		wantIs(t, l.Downgrade(t.Context()), ErrUncertain)
 		if l.Exclusive() || !l.Valid() {
-			t.Error("a writer after an unknown outcome, or no reader")
+			t.Error("the lease is a writer's after an unknown outcome, or has ended")
 		}
-		f.err = errors.New("connection refused") // a store need not say that this leaves it open
+		f.err = errors.New("connection refused") // the store does not have to mark this as an unknown outcome
 		wantIs(t, l.TryUpgrade(t.Context()), ErrUncertain, f.err)
 		wantIs(t, l.Downgrade(t.Context()), ErrUncertain, f.err)
 		if l.Exclusive() {
-			t.Error("a writer after an unknown outcome")
+			t.Error("the lease is a writer's after an unknown outcome")
 		}
 		f.err = &driver.LossError{Cause: driver.LossBroken}
 		wantLoss(t, l.TryUpgrade(t.Context()), LossBroken)
@@ -95,7 +97,7 @@ func TestReweighFails(t *testing.T) {
 		wantLoss(t, l.Downgrade(t.Context()), LossBroken)
 
 		wantIs(t, mustLock(t, c, "a", nil).Downgrade(t.Context()), ErrInvalid)
-		plain := newClient(t, newFake(), nil)
+		plain := newClient(t, newFakeStore(), nil)
 		r, err := plain.RWMutex("rw", nil).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +106,7 @@ func TestReweighFails(t *testing.T) {
 		if !r.Exclusive() {
 			t.Error("a refusal changed the lease")
 		}
-		f.err = driver.ErrUnsupported // as an engine says whose store cannot do it
+		f.err = driver.ErrUnsupported // an engine returns this if its store does not support it
 		if r, err = rw.Lock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -115,8 +117,9 @@ func TestReweighFails(t *testing.T) {
 	})
 }
 
-// A Downgrade behind an upgrade that hangs waits no longer than its context, and the lease is a reader's then.
-func TestReweighBehindOneThatHangs(t *testing.T) {
+// TestSetWeightDuringHangingOne: a Downgrade during an upgrade that hangs returns when its context ends, and the lease
+// is a reader's then.
+func TestSetWeightDuringHangingOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		f := &weightSetting{Store: bubbleMemory().Open(), during: func() { <-hang }}
@@ -132,18 +135,18 @@ func TestReweighBehindOneThatHangs(t *testing.T) {
 		start := time.Now()
 		wantIs(t, l.Downgrade(ctx), ErrUncertain, context.DeadlineExceeded)
 		if took := time.Since(start); took != time.Second || l.Exclusive() {
-			t.Errorf("took %v, a writer: %v", took, l.Exclusive())
+			t.Errorf("took %v, exclusive: %v", took, l.Exclusive())
 		}
 		close(hang)
 		wantIs(t, <-upgraded, nil)
 		wantIs(t, l.Downgrade(t.Context()), nil)
 		if l.Exclusive() {
-			t.Error("still a writer")
+			t.Error("the lease is still a writer's")
 		}
 	})
 }
 
-// weightSetting is a store that answers SetWeight as a test says.
+// weightSetting is a store whose SetWeight returns what the test sets.
 type weightSetting struct {
 	driver.Store
 	during func()
@@ -158,13 +161,13 @@ func (r *weightSetting) SetWeight(context.Context, driver.Grant, int64) error {
 	return r.err
 }
 
-// Do and RDo run under a writer's and a reader's lease.
+// TestRWDo: Do and RDo run under a writer's and a reader's lease.
 func TestRWDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rw := newClient(t, bubbleMemory().Open(), nil).RWMutex("rw", nil)
 		err := rw.Do(t.Context(), func(ctx context.Context, l *Lease) error {
 			if !l.Exclusive() {
-				t.Error("not a writer")
+				t.Error("the lease is not a writer's")
 			}
 			_, err := rw.TryRLock(ctx)
 			wantIs(t, err, ErrHeld)

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// free waits until the lock can be had, and tells how long that took from start.
-func free(t *testing.T, c *Client, name string, start time.Time) time.Duration {
+// waitUntilFree acquires the lock, and returns how long after start that was possible.
+func waitUntilFree(t *testing.T, c *Client, name string, start time.Time) time.Duration {
 	t.Helper()
 	l := mustLock(t, c, name, nil)
 	took := time.Since(start)
@@ -30,8 +30,8 @@ func wantAbout(t *testing.T, got, want time.Duration) {
 	}
 }
 
-// Whoever renews a claim that an operator broke hears it, and then passes the lock on.
-func TestABrokenHandle(t *testing.T) {
+// TestBrokenHandle: a client that renews a detached claim learns that an operator broke it, and can then release it.
+func TestBrokenHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
 		h, err := mustLock(t, c, "a", nil).Detach()
@@ -46,17 +46,17 @@ func TestABrokenHandle(t *testing.T) {
 		if err := c.Renew(t.Context(), h); !errors.As(err, &loss) || loss.Cause != LossBroken {
 			t.Errorf("want %q, got %v", LossBroken, err)
 		}
-		_, err = c.Mutex("a", nil).TryLock(t.Context()) // the work may go on yet
+		_, err = c.Mutex("a", nil).TryLock(t.Context()) // the work may still run
 		wantIs(t, err, ErrHeld)
 		if err := c.Release(t.Context(), h); err != nil {
 			t.Error(err)
 		}
-		wantAbout(t, free(t, c, "a", start), 0)
+		wantAbout(t, waitUntilFree(t, c, "a", start), 0)
 	})
 }
 
-// A lease that was left to lapse ends, and the lock is held until its TTL has passed, also if its client is closed.
-func TestLapse(t *testing.T) {
+// TestDetach: a detached lease ends, and the lock is held until its TTL has passed, even if its client is closed.
+func TestDetach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
 		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
@@ -69,17 +69,17 @@ func TestLapse(t *testing.T) {
 		wantIs(t, l.Err(), ErrReleased)
 		wantIs(t, l.Release(), ErrReleased)
 		if l.Valid() || l.Context().Err() == nil {
-			t.Error("valid after it was left")
+			t.Error("the lease is valid after Detach")
 		}
 		c.Close()
-		wantAbout(t, free(t, other, "a", start), testTTL)
+		wantAbout(t, waitUntilFree(t, other, "a", start), testTTL)
 	})
 }
 
-// What was lost because the store did not answer is left to nobody: there is no handle on it.
-func TestLapseAfterLoss(t *testing.T) {
+// TestDetachAfterLoss: a lease that was lost because the store did not answer cannot be detached: there is no handle.
+func TestDetachAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClient(t, &unrenewed{Store: bubbleMemory().Open()}, nil)
+		c := newClient(t, &hangingRenewals{Store: bubbleMemory().Open()}, nil)
 		l := mustLock(t, c, "a", nil)
 		<-l.Context().Done()
 		h, err := l.Detach()
@@ -90,21 +90,21 @@ func TestLapseAfterLoss(t *testing.T) {
 	})
 }
 
-// unrenewed is a store on which claims can be detached, and whose renewals hang.
-type unrenewed struct{ driver.Store }
+// hangingRenewals is a store whose claims can be detached, and whose renewals hang.
+type hangingRenewals struct{ driver.Store }
 
-func (s *unrenewed) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+func (s *hangingRenewals) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
 	<-ctx.Done()
 	for i := range g {
 		done(i, driver.Renewal{Err: driverutil.Uncertain(ctx.Err())})
 	}
 }
 
-func (s *unrenewed) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+func (s *hangingRenewals) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
-// The handle of a lapsing claim renews and releases it in another process, and nothing else.
+// TestHandle: another process can renew and release a detached claim by its handle.
 func TestHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -147,17 +147,18 @@ func TestHandle(t *testing.T) {
 	})
 }
 
-// A Renew of a handle that gets no answer has not renewed.
-func TestHandleWithoutAnswer(t *testing.T) {
+// TestHandleWithoutReply: a Renew of a handle that gets no reply returns an error.
+func TestHandleWithoutReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) { return driver.Renewal{}, false }
 		err := newClient(t, f, nil).Renew(t.Context(), Handle{Name: "a", ID: "id", Ref: "ref", Token: 1, TTL: testTTL})
 		wantIs(t, err, ErrUncertain)
 	})
 }
 
-// MinHold keeps a lock for its least time though it was unlocked or its client closed, and not longer.
+// TestMinHold: MinHold keeps a lock for its minimal time, and no longer, although it was released or its client was
+// closed.
 func TestMinHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -169,7 +170,7 @@ func TestMinHold(t *testing.T) {
 		if err := l.Release(); err != nil || time.Since(start) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
-		wantAbout(t, free(t, other, "a", start), o.MinHold)
+		wantAbout(t, waitUntilFree(t, other, "a", start), o.MinHold)
 
 		l = mustLock(t, c, "a", o)
 		time.Sleep(o.MinHold)
@@ -177,16 +178,16 @@ func TestMinHold(t *testing.T) {
 		if err := l.Release(); err != nil {
 			t.Error(err)
 		}
-		wantAbout(t, free(t, other, "a", start), 0)
+		wantAbout(t, waitUntilFree(t, other, "a", start), 0)
 
 		mustLock(t, c, "a", o)
 		start = time.Now()
 		c.Close()
-		wantAbout(t, free(t, other, "a", start), o.MinHold)
+		wantAbout(t, waitUntilFree(t, other, "a", start), o.MinHold)
 	})
 }
 
-// An operator's break is stronger than a MinHold.
+// TestMinHoldBroken: an operator's break ends a lock within its MinHold.
 func TestMinHoldBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -197,11 +198,12 @@ func TestMinHoldBroken(t *testing.T) {
 		}
 		start := time.Now()
 		wantLoss(t, l.Release(), LossBroken)
-		wantAbout(t, free(t, other, "a", start), 0)
+		wantAbout(t, waitUntilFree(t, other, "a", start), 0)
 	})
 }
 
-// MaxHold ends a lease to the tick, however well it is renewed, and lets others in a margin later.
+// TestMaxHold: MaxHold ends a lease exactly in time, however often it is renewed, and the lock is free one margin
+// later.
 func TestMaxHold(t *testing.T) {
 	for _, hold := range []time.Duration{time.Second, testTTL - 5*time.Second, testTTL, 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -217,26 +219,26 @@ func TestMaxHold(t *testing.T) {
 				t.Errorf("ended after %v, want %v", took, hold)
 			}
 			wantLoss(t, context.Cause(l.Context()), LossMaxHold)
-			got := free(t, other, "a", start)
+			got := waitUntilFree(t, other, "a", start)
 			wantAbout(t, got, hold+time.Second)
 			wantLoss(t, l.Release(), LossMaxHold)
 		})
 	}
 }
 
-// A lease that cannot last longer is not renewed.
+// TestMaxHoldRenewals: a lease whose MaxHold does not allow a longer time is not renewed.
 func TestMaxHoldRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
+		f := newFakeStore()
 		l := mustLock(t, newClient(t, f, nil), "a", &LockOptions{MaxHold: testTTL/3 + testTrust - time.Second})
 		<-l.Context().Done()
-		if n := f.count(&f.renews); n != 1 {
+		if n := f.readCount(&f.renews); n != 1 {
 			t.Errorf("%d renewals", n)
 		}
 	})
 }
 
-// Times that cannot be kept are refused.
+// TestTimedInvalid: invalid values of MinHold and MaxHold are refused.
 func TestTimedInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
@@ -247,7 +249,7 @@ func TestTimedInvalid(t *testing.T) {
 			_, err := c.Mutex("a", &o).Lock(t.Context())
 			wantIs(t, err, ErrInvalid)
 		}
-		f := newClient(t, newFake(), nil)
+		f := newClient(t, newFakeStore(), nil)
 		_, err := f.Mutex("a", &LockOptions{MinHold: time.Second}).Lock(t.Context())
 		wantIs(t, err, ErrUnsupported)
 		l := mustLock(t, f, "a", nil)
@@ -259,8 +261,8 @@ func TestTimedInvalid(t *testing.T) {
 	})
 }
 
-// A holder that listens is told when it is asked to give up, whenever it begins to listen.
-func TestAskedChannel(t *testing.T) {
+// TestReleaseRequestedChannel: a holder receives a request to release on the channel, whenever it starts to listen.
+func TestReleaseRequestedChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
 		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
@@ -268,7 +270,7 @@ func TestAskedChannel(t *testing.T) {
 		early := l.ReleaseRequested()
 		select {
 		case <-early:
-			t.Error("asked by nobody")
+			t.Error("no release was requested, but the channel is closed")
 		default:
 		}
 		for range 2 {
@@ -286,7 +288,7 @@ func TestAskedChannel(t *testing.T) {
 		time.Sleep(testTTL / 2)
 		<-fresh.ReleaseRequested()
 		if !l.Valid() || !fresh.Valid() {
-			t.Error("asking ended a lease")
+			t.Error("a request to release ended a lease")
 		}
 	})
 }

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// TestDeadlines promises that a context of the client's ends when it should, or up to an eighth earlier, however many
-// share it.
-func TestDeadlines(t *testing.T) {
+// TestTimeoutCache: a shared context ends at its time or up to an eighth earlier, however many calls share it.
+func TestTimeoutCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base, end := context.WithCancel(t.Context())
 		d := timeoutCache{base: base}
@@ -19,14 +18,14 @@ func TestDeadlines(t *testing.T) {
 		for i := range 100 {
 			ctx := d.contextFor(10 * time.Second)
 			if at, _ := ctx.Deadline(); time.Until(at) > 10*time.Second || time.Until(at) < 8750*time.Millisecond {
-				t.Fatalf("%v are left, and 10 s were asked for", time.Until(at))
+				t.Fatalf("%v remain, and 10 s were requested", time.Until(at))
 			}
 			if ctx == last {
 				shared++
 			}
 			last = ctx
 			if d.contextFor(time.Second+time.Duration(i)*time.Millisecond) == ctx {
-				t.Fatal("two times share a context")
+				t.Fatal("two different times share a context")
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -35,17 +34,17 @@ func TestDeadlines(t *testing.T) {
 		}
 		end()
 		if last.Err() == nil {
-			t.Error("it goes on after its base")
+			t.Error("the context has not ended with its base")
 		}
 	})
 }
 
-// TestLateContext promises that a lease's context tells the end of the lease also if it is asked for only then.
+// TestLateContext: a lease's context is correct even if it is requested only after the lease has ended.
 func TestLateContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		ctx := context.WithValue(t.Context(), key{}, "value")
-		c := newClient(t, newFake(), nil)
+		c := newClient(t, newFakeStore(), nil)
 		l, err := c.Mutex("a", nil).Lock(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +71,7 @@ func TestLateContext(t *testing.T) {
 	})
 }
 
-// TestCloseEndsEndlessWait promises that a closing client ends a wait whose own context never ends.
+// TestCloseEndsEndlessWait: closing a client ends a wait whose own context never ends.
 func TestCloseEndsEndlessWait(t *testing.T) {
 	c := &Client{}
 	c.waiting, c.endWaits = context.WithCancelCause(context.Background())

@@ -14,51 +14,51 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/memory"
 )
 
-// counted counts what a client asks of its store.
-type counted struct {
+// countingStore counts a client's requests to its store.
+type countingStore struct {
 	driver.Store
 	acquires, releases, others atomic.Int64
 }
 
-func (s *counted) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+func (s *countingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	s.acquires.Add(1)
 	return s.Store.Acquire(ctx, c)
 }
 
-func (s *counted) Release(ctx context.Context, c driver.Claim, ref string) error {
+func (s *countingStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	s.releases.Add(1)
 	return s.Store.Release(ctx, c, ref)
 }
 
-func (s *counted) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
+func (s *countingStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
 	s.others.Add(1)
 	s.Store.Renew(ctx, g, done)
 }
 
-func (s *counted) Inspect(ctx context.Context, name string) (driver.Lock, error) {
+func (s *countingStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	s.others.Add(1)
 	return s.Store.Inspect(ctx, name)
 }
 
-// However many callers of one client wait for one mutex, a hand-over costs one claim and one release at the store and
-// the same memory; and all are served.
+// TestManyWaiters: a handover costs one claim, one release and the same memory, however many callers of one client wait
+// for the mutex, and all of them are served.
 func TestManyWaiters(t *testing.T) {
 	for _, url := range []string{"memory://many-waiters", "file://" + t.TempDir()} {
-		few, many := waiters(t, url, 100), waiters(t, url, 10_000)
+		few, many := measureWaiters(t, url, 100), measureWaiters(t, url, 10_000)
 		if many > 2*few+4096 {
-			t.Errorf("%s: a hand-over costs %d bytes with 100 waiters, and %d with 10,000", url, few, many)
+			t.Errorf("%s: a handover costs %d bytes with 100 waiters, and %d with 10,000", url, few, many)
 		}
 	}
 }
 
-// waiters has n callers wait in line and then pass the lock on, and tells how much memory a hand-over took.
-func waiters(t *testing.T, url string, n int) (bytes uint64) {
+// measureWaiters lets n callers wait for a lock and hand it over, and returns how many bytes a handover takes.
+func measureWaiters(t *testing.T, url string, n int) (bytes uint64) {
 	t.Helper()
 	store, err := driver.Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &counted{Store: store}
+	s := &countingStore{Store: store}
 	c, err := holdfast.New(s, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -102,13 +102,13 @@ func waiters(t *testing.T, url string, n int) (bytes uint64) {
 	took := time.Since(start)
 	runtime.ReadMemStats(&after)
 	if served != n {
-		t.Errorf("%d of %d were served", served, n)
+		t.Errorf("%d of %d callers were served", served, n)
 	}
 	if a, r := s.acquires.Load(), s.releases.Load(); a != int64(n)+1 || r != int64(n)+1 {
 		t.Errorf("%d waiters: %d claims and %d releases at the store", n, a, r)
 	}
 	bytes = (after.TotalAlloc - queued.TotalAlloc) / uint64(n)
-	t.Logf("%.20s: %d waiters: %d bytes a waiter with its goroutine; a hand-over: 1 claim, 1 release, %.2f other calls, %d bytes, %v",
+	t.Logf("%.20s: %d waiters: %d bytes per waiter with its goroutine; per handover: 1 claim, 1 release, %.2f other calls, %d bytes, %v",
 		url, n, (inUse(queued)-inUse(before))/int64(n), float64(s.others.Load())/float64(n), bytes, took/time.Duration(n))
 	return bytes
 }

@@ -49,7 +49,7 @@ func TestReleaseAfterLostReply(t *testing.T) {
 				var loss *driver.LossError
 				if was := errors.As(err, &loss) && loss.Cause == driver.LossBroken; was != broken || !was &&
 					err != nil {
-					t.Errorf("broken %v, given back elsewhere %v: the release says: %v", broken, elsewhere, err)
+					t.Errorf("broken %v, released elsewhere %v: the release returned %v", broken, elsewhere, err)
 				}
 			})
 		}
@@ -79,7 +79,7 @@ func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 		defer holder.Close()
 		g, _ = holder.Acquire(t.Context(), mutex("m", 10*time.Second))
 		if err := holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("the release says: %v", err)
+			t.Errorf("the release returned %v", err)
 		}
 	})
 }
@@ -94,7 +94,7 @@ func TestReleaseWhileSessionEnds(t *testing.T) {
 			Transport: func(_ context.Context, what string, do func() any) (any, error) {
 				if what == "remove" && tries.Add(1) == 1 {
 					server.ExpireSession("")
-					time.Sleep(4 * time.Second) // a beat tells
+					time.Sleep(4 * time.Second) // a keep-alive reports the end
 					return nil, errors.New("no answer")
 				}
 				return do(), nil
@@ -105,7 +105,7 @@ func TestReleaseWhileSessionEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("the release says: %v", err)
+			t.Errorf("the release returned %v", err)
 		}
 	})
 }
@@ -140,7 +140,7 @@ func TestBreakIsReported(t *testing.T) {
 }
 
 // TestWithdrawAfterBreak is [TestReleaseAfterLostReply] for a claim whose add had a lost reply, too. So the claim is
-// withdrawn, and a renewal that is still under way finds it gone between two tries.
+// withdrawn, and a renewal that is still in flight finds it removed between two tries.
 func TestWithdrawAfterBreak(t *testing.T) {
 	for _, broken := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestWithdrawAfterBreak(t *testing.T) {
 			err = holder.Release(t.Context(), g.Claim, g.Ref)
 			var loss *driver.LossError
 			if was := errors.As(err, &loss) && loss.Cause == driver.LossBroken; was != broken || !was && err != nil {
-				t.Errorf("broken %v: the release says: %v", broken, err)
+				t.Errorf("broken %v: the release returned %v", broken, err)
 			}
 		})
 	}
@@ -211,15 +211,15 @@ func TestDelayedAddAfterBreak(t *testing.T) {
 		}
 		late()
 		if len(server.Nodes("m")) != 1 {
-			t.Fatal("it does not stand again")
+			t.Fatal("the late add did not make the node")
 		}
 		err = holder.Release(t.Context(), g.Claim, g.Ref)
 		var loss *driver.LossError
 		if !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
-			t.Errorf("the release says: %v", err)
+			t.Errorf("the release returned %v", err)
 		}
 		if left := server.LockNames(); len(left) > 0 {
-			t.Errorf("something stands on %v", left)
+			t.Errorf("claims are left on %v", left)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// cuttable is a link that can be cut: of every two writes one gets through, and its answer does not.
-type cuttable struct {
+// cuttableLink is a link that can be cut. While it is cut, every second write takes effect, but its reply is lost.
+type cuttableLink struct {
 	memtree.Link
 	down   atomic.Bool
 	writes atomic.Int64
@@ -24,8 +24,8 @@ type cuttable struct {
 
 var errNoAnswer = errors.New("no answer")
 
-func newLink(s *memtree.Server) *cuttable {
-	l := &cuttable{}
+func newCuttableLink(s *memtree.Server) *cuttableLink {
+	l := &cuttableLink{}
 	l.Server = s
 	l.Transport = func(ctx context.Context, what string, do func() any) (any, error) {
 		if !l.down.Load() {
@@ -45,15 +45,15 @@ func newLink(s *memtree.Server) *cuttable {
 	return l
 }
 
-// TestConformance: the engine keeps every promise of the contract, on a tree that keeps its own.
+// TestConformance: the engine passes the conformance suite on a correct tree.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := memtree.New()
 	var links sync.Map
-	link := func(s driver.Store) *cuttable { l, _ := links.Load(s); return l.(*cuttable) }
+	link := func(s driver.Store) *cuttableLink { l, _ := links.Load(s); return l.(*cuttableLink) }
 	storetest.Conform(t, drivertest.Harness{
 		Open: func(context.Context) (driver.Store, error) {
-			l := newLink(server)
+			l := newCuttableLink(server)
 			s := sequence.New(l)
 			links.Store(s, l)
 			return s, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// endingStore is a tree that knows when its sessions are over before it is asked.
+// endingStore is a tree that reports the end of its sessions before the next request.
 type endingStore struct {
 	*memtree.Link
 	ended chan struct{}
@@ -43,13 +43,13 @@ func TestStoreReportsSessionEnd(t *testing.T) {
 		var loss *driver.LossError
 		if err != nil || end.ID != held.ID || !errors.As(end.Err, &loss) || loss.Cause != driver.LossSessionExpired ||
 			time.Since(at) > 0 {
-			t.Errorf("told of %+v after %v, %v", end, time.Since(at), err)
+			t.Errorf("NextEnding returned %+v after %v, %v", end, time.Since(at), err)
 		}
 	})
 }
 
 // TestSessionEndIsNotBreak: a waiter's turn comes, but its session has expired. When its node is found gone while the
-// next waiter is to be woken, that is not taken for a break: the claim joins the line again.
+// next waiter is being notified, this does not count as a break: the claim joins the queue again.
 func TestSessionEndIsNotBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -69,7 +69,7 @@ func TestSessionEndIsNotBreak(t *testing.T) {
 					}
 					ended.Store(true)
 				case what == "beat":
-					time.Sleep(time.Millisecond) // later than all that is read
+					time.Sleep(time.Millisecond) // later than all reads
 				}
 				return do(), nil
 			}})
@@ -81,12 +81,12 @@ func TestSessionEndIsNotBreak(t *testing.T) {
 		go func() { _, err := waiter.Acquire(t.Context(), mine); in <- err }()
 		synctest.Wait()
 		go func() { _, _ = last.Acquire(t.Context(), semaphoreClaim("s", 2, 1)) }()
-		time.Sleep(2 * time.Second) // so that the grant takes a beat
+		time.Sleep(2 * time.Second) // so that the grant needs a new keep-alive
 		if err := holder.Release(t.Context(), all, ""); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-in; err != nil || !ended.Load() {
-			t.Errorf("the acquire says: %v (ended: %v)", err, ended.Load())
+			t.Errorf("Acquire returned %v (ended: %v)", err, ended.Load())
 		}
 	})
 }
@@ -103,7 +103,7 @@ func TestRenewalWhileSessionEnds(t *testing.T) {
 					time.Sleep(time.Until(began.Add(11 * time.Second)))
 				}
 				if what == "beat" {
-					time.Sleep(time.Millisecond) // later than all that is read
+					time.Sleep(time.Millisecond) // later than all reads
 				}
 				return do(), nil
 			}})
@@ -115,7 +115,7 @@ func TestRenewalWhileSessionEnds(t *testing.T) {
 		time.Sleep(time.Until(began.Add(time.Second)))
 		var loss *driver.LossError
 		if r := renewOnce(t.Context(), holder, g); !errors.As(r.Err, &loss) || loss.Cause != driver.LossSessionExpired {
-			t.Errorf("the renewal says: %v", r.Err)
+			t.Errorf("the renewal returned %v", r.Err)
 		}
 	})
 }

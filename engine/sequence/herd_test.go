@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestReadersShareOneRead: a hundred readers of one client wait for the same writer. When it goes, not all of them read
-// the line.
+// TestReadersShareOneRead: a hundred readers of one client wait for the same writer. When it releases the lock, they do
+// not each read the queue.
 func TestReadersShareOneRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -51,7 +51,7 @@ func TestReadersShareOneRead(t *testing.T) {
 		}
 		all.Wait()
 		if n := server.TakeRequestCounts()["list"]; n > 10 {
-			t.Errorf("the lock was looked at %d times", n)
+			t.Errorf("the lock was listed %d times", n)
 		}
 	})
 }

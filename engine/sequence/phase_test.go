@@ -14,7 +14,7 @@ var allowedPhaseChanges = map[phase][]phase{
 	phaseLost:    {phaseJoining, phaseLeaving}, // leaving: a release came while its Acquire was starting over
 }
 
-// Every test of this package checks the phases of all claims that it makes.
+// All tests of this package check the phases of all claims that they make.
 func init() {
 	onPhaseChange = func(from, to phase) {
 		if !slices.Contains(allowedPhaseChanges[from], to) {

@@ -30,30 +30,30 @@ func TestPromiseLowered(t *testing.T) {
 				return do(), nil
 			}})
 		defer holder.Close()
-		rival := sequence.New(&memtree.Link{Server: server})
-		defer rival.Close()
+		next := sequence.New(&memtree.Link{Server: server})
+		defer next.Close()
 		g, err := holder.Acquire(t.Context(), mutex("m", ttl))
 		if err != nil {
 			t.Fatal(err)
 		}
 		server.LowerSessionTTLs(less)
-		time.Sleep(ttl/3 + time.Second) // a beat comes by
+		time.Sleep(ttl/3 + time.Second) // a keep-alive is answered
 		cut.Store(true)
-		told, cancel := context.WithTimeout(t.Context(), time.Second)
+		notified, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var loss *driver.LossError
-		end, err := holder.NextEnding(told)
+		end, err := holder.NextEnding(notified)
 		if err != nil || end.ID != g.ID || !errors.As(end.Err, &loss) || loss.Cause != driver.LossSessionExpired {
-			t.Errorf("of a promise that was lowered the holder is told: %v, %v", end, err)
+			t.Errorf("after the session was shortened NextEnding returned %v, %v", end, err)
 		}
 		in, done := context.WithTimeout(t.Context(), less+time.Second)
 		defer done()
-		if _, err := rival.Acquire(in, waiting(mutex("m", less))); err != nil {
-			t.Errorf("and the next one: %v", err)
+		if _, err := next.Acquire(in, waiting(mutex("m", less))); err != nil {
+			t.Errorf("the next claim: %v", err)
 		}
 		cut.Store(false)
 		if r := renewOnce(t.Context(), holder, g); !errors.Is(r.Err, driver.ErrLost) {
-			t.Errorf("a renewal of the holder says: %+v", r)
+			t.Errorf("the holder's renewal returned %+v", r)
 		}
 	})
 }
@@ -64,7 +64,7 @@ func renewOnce(ctx context.Context, s driver.Store, g driver.Grant) (r driver.Re
 	return r
 }
 
-// privateSessions is a link whose sessions nobody else can beat.
+// privateSessions is a link whose sessions no other client can keep alive.
 type privateSessions struct {
 	memtree.Link
 	own string
@@ -97,10 +97,10 @@ func TestRenewalOfOthersClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := renewOnce(t.Context(), b, g); !errors.Is(r.Err, driver.ErrUnsupported) {
-			t.Errorf("another's renewal says: %+v", r)
+			t.Errorf("another client's renewal returned %+v", r)
 		}
 		if r := renewOnce(t.Context(), a, g); r.Err != nil {
-			t.Errorf("the holder's own says: %v", r.Err)
+			t.Errorf("the holder's renewal returned %v", r.Err)
 		}
 	})
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// parseLine makes nodes of a short form: "m" is a mutex, "r" a reader, "w" a writer, "3/5" weighs 3 of a semaphore's 5,
-// "f" is foreign.
-func parseLine(form string) (nodes []Node) {
+// parseQueue makes nodes from a short form: "m" is a mutex, "r" a reader, "w" a writer, "3/5" has weight 3 of a
+// semaphore's 5, "f" is foreign.
+func parseQueue(form string) (nodes []Node) {
 	for i, s := range strings.Fields(form) {
 		n := Node{Key: fmt.Sprint(i), Token: int64(i + 1), Session: "s"}
 		n.ID = fmt.Sprint("id", i)
@@ -33,8 +33,8 @@ func parseLine(form string) (nodes []Node) {
 	return nodes
 }
 
-// TestRule: who is granted, whom a waiter waits for (a node's index, or * for the going of any), and who must wake
-// the one behind it.
+// TestRule: which nodes are granted, which node each waiter watches (its index, or * for the removal of any node), and
+// which waiters must notify the one behind them.
 func TestRule(t *testing.T) {
 	t.Parallel()
 	for form, want := range map[string]struct{ in, blockers, wakes string }{
@@ -49,11 +49,11 @@ func TestRule(t *testing.T) {
 		"1/3 1/3 3/3 1/3 1/3": {"0 1", "- - 1 2 3", "2 3"},
 		"2/3 2/3 1/3":         {"0", "- * 1", "1"},
 		"f 1/3 1/3":           {"0", "- * 1", "1"},
-		"m 1/3 1/3":           {"0", "- * 1", "1"}, // of another kind: it excludes
+		"m 1/3 1/3":           {"0", "- * 1", "1"}, // a node of another kind excludes the others
 		"1/3 m":               {"0", "- 0", ""},
 		"1/3 1/5":             {"0", "- *", ""},
 	} {
-		nodes := parseLine(form)
+		nodes := parseQueue(form)
 		var in, blockers, wakes []string
 		for i := range nodes {
 			b := "-"
@@ -75,28 +75,28 @@ func TestRule(t *testing.T) {
 			t.Errorf("%s: %s are granted, want %s", form, got, want.in)
 		}
 		if got := strings.Join(blockers, " "); got != want.blockers {
-			t.Errorf("%s: they wait for %s, want %s", form, got, want.blockers)
+			t.Errorf("%s: they watch %s, want %s", form, got, want.blockers)
 		}
 		if got := strings.Join(wakes, " "); got != want.wakes {
-			t.Errorf("%s: %s wake the next, want %s", form, got, want.wakes)
+			t.Errorf("%s: %s notify the next, want %s", form, got, want.wakes)
 		}
 	}
 }
 
-// TestRuleExhaustive: over all lines of up to six claims, what is granted fits in the limit, is a beginning of the
-// line, and stays granted whoever leaves; and whatever lets a waiter in is something that it waits for, or that wakes
-// it.
+// TestRuleExhaustive: in all queues of up to six claims, the granted claims fit within the limit, are the first ones of
+// the queue, and remain granted when any claim is removed. A waiter that becomes granted by a removal watches it, or is
+// notified by the one before it.
 func TestRuleExhaustive(t *testing.T) {
 	t.Parallel()
 	kinds := map[string][]string{"semaphore": {"1/3", "2/3", "3/3"}, "rw": {"r", "w"}, "mutex": {"m", "f"},
 		"mixed": {"m", "1/3", "2/3", "f"}}
-	lines := 0
+	queues := 0
 	for _, alphabet := range kinds {
 		var grow func(form []string)
 		grow = func(form []string) {
 			if len(form) > 0 {
-				lines++
-				checkLine(t, parseLine(strings.Join(form, " ")), strings.Join(form, " "))
+				queues++
+				checkQueue(t, parseQueue(strings.Join(form, " ")), strings.Join(form, " "))
 			}
 			if len(form) < 6 && !t.Failed() {
 				for _, a := range alphabet {
@@ -106,10 +106,10 @@ func TestRuleExhaustive(t *testing.T) {
 		}
 		grow(nil)
 	}
-	t.Logf("%d lines", lines)
+	t.Logf("%d queues", queues)
 }
 
-func checkLine(t *testing.T, nodes []Node, form string) {
+func checkQueue(t *testing.T, nodes []Node, form string) {
 	var in []bool
 	last := -1
 	for i := range nodes {
@@ -119,7 +119,7 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 			last = i
 		}
 	}
-	if last >= 0 { // by the last one's own measure, all up to it are in together
+	if last >= 0 { // by the limit of the last granted claim, all up to it hold the lock together
 		var sum int64
 		for k := range nodes[:last+1] {
 			sum += effectiveWeight(&nodes[k], nodes[last].Kind, nodes[last].Limit)
@@ -137,7 +137,7 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 			}
 			now := !left[i].Foreign && isGranted(left, i)
 			if in[was] && !now {
-				t.Errorf("%s without %d: %d was granted and is not", form, gone, was)
+				t.Errorf("%s without %d: %d was granted, and is not any more", form, gone, was)
 			}
 			if now && !in[was] {
 				checkWaiterWakes(t, nodes, left, gone, was, i, form)
@@ -146,29 +146,29 @@ func checkLine(t *testing.T, nodes []Node, form string) {
 	}
 }
 
-// checkWaiterWakes: was, at i now, fits since another has gone. It hears of that itself, or from the one before it,
-// which was let in by the same going.
+// checkWaiterWakes checks a waiter, at was before and at i now, that is granted because another claim was removed. It
+// must be notified by its own watch, or by the waiter before it that was granted by the same removal.
 func checkWaiterWakes(t *testing.T, nodes, left []Node, gone, was, i int, form string) {
 	b := findBlocker(nodes, was)
-	hears := b == WatchRemovals || b == nodes[gone].Key
-	told := i > 0 && was-1 != gone && b == nodes[was-1].Key && isGranted(left, i-1) && mustMarkAdmitted(left, i-1)
-	if !hears && !told {
-		t.Errorf("%s without %d: %d is let in and not told; it waits for %q", form, gone, was, b)
+	watches := b == WatchRemovals || b == nodes[gone].Key
+	isNotified := i > 0 && was-1 != gone && b == nodes[was-1].Key && isGranted(left, i-1) && mustMarkAdmitted(left, i-1)
+	if !watches && !isNotified {
+		t.Errorf("%s without %d: %d is granted, but not notified; it watches %q", form, gone, was, b)
 	}
 }
 
 // TestOwnNode: a node with the claim's id under another session is not the claim's own.
 func TestOwnNode(t *testing.T) {
 	t.Parallel()
-	nodes := parseLine("m m")
+	nodes := parseQueue("m m")
 	nodes[1].Session = "old"
 	if findOwn(nodes, "id0", "s") != 0 || findOwn(nodes, "id1", "s") != -1 || findOwn(nodes, "id1", "old") != 1 ||
 		findOwn(nodes, "id2", "s") != -1 {
-		t.Error("the wrong node is taken for one's own")
+		t.Error("findOwn returned another node")
 	}
 }
 
-// TestRef: a ref names a node and its token, and what is none is refused.
+// TestRef: a ref names a node and its token, and an invalid ref is refused.
 func TestRef(t *testing.T) {
 	t.Parallel()
 	if key, token, err := parseRef(formatRef(Node{Key: "694d.7", Token: 255})); key != "694d.7" || token != 255 ||

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// Short names for what the tests say often.
+// Short names of functions that the tests use often.
 var (
 	mutex   = storetest.Mutex
 	waiting = storetest.Waiting
@@ -29,7 +29,7 @@ func semaphoreClaim(name string, limit, weight int64) driver.Claim {
 }
 
 // TestExpiredWaiter: the store has ended a waiter's session, because its process was stopped or the store was
-// unreachable. The waiter goes on waiting, behind those that came meanwhile.
+// unreachable. The waiter continues to wait, behind those that came meanwhile.
 func TestExpiredWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -46,26 +46,26 @@ func TestExpiredWaiter(t *testing.T) {
 		wait := func(who string, e *sequence.Engine) {
 			c := waiting(mutex("m", 9*time.Second))
 			if _, err := e.Acquire(t.Context(), c); err != nil {
-				t.Errorf("%s is told: %v", who, err)
+				t.Errorf("Acquire of %s returned %v", who, err)
 			}
 			in <- who
 			if err := e.Release(t.Context(), c, ""); err != nil {
-				t.Errorf("%s has given back: %v", who, err)
+				t.Errorf("Release of %s returned %v", who, err)
 			}
 		}
-		all.Go(func() { wait("the one that was away", waiter) })
+		all.Go(func() { wait("the expired waiter", waiter) })
 		synctest.Wait()
 		server.ExpireSession(server.Nodes("m")[1].Session)
-		all.Go(func() { wait("the other", other) })
-		time.Sleep(10 * time.Second) // it has beaten, and knows
+		all.Go(func() { wait("the other waiter", other) })
+		time.Sleep(10 * time.Second) // its keep-alive has reported the end
 		if line := server.Nodes("m"); len(line) != 3 {
-			t.Errorf("there stand %+v", line)
+			t.Errorf("the nodes are %+v", line)
 		}
 		if err := holder.Release(t.Context(), held, ""); err != nil {
 			t.Fatal(err)
 		}
-		if first, second := <-in, <-in; first != "the other" {
-			t.Errorf("%s was let in before %s", first, second)
+		if first, second := <-in, <-in; first != "the other waiter" {
+			t.Errorf("%s was granted before %s", first, second)
 		}
 		all.Wait()
 	})
@@ -80,34 +80,34 @@ func TestUnreachableStore(t *testing.T) {
 			server := memtree.New()
 			holder := sequence.New(&memtree.Link{Server: server})
 			defer holder.Close()
-			away := newLink(server)
-			waiter := sequence.New(away)
+			link := newCuttableLink(server)
+			waiter := sequence.New(link)
 			defer waiter.Close()
 			held := mutex("m", time.Hour)
 			if _, err := holder.Acquire(t.Context(), held); err != nil {
 				t.Fatal(err)
 			}
-			told := make(chan error, 1)
-			go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", ttl))); told <- err }()
-			time.Sleep(ttl/3 - time.Second) // its next beat is due in a second
-			away.down.Store(true)
+			returned := make(chan error, 1)
+			go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", ttl))); returned <- err }()
+			time.Sleep(ttl/3 - time.Second) // its next keep-alive is due in a second
+			link.down.Store(true)
 			if long {
-				if err := <-told; !errors.Is(err, driver.ErrUncertain) || errors.Is(err, driver.ErrLost) {
-					t.Errorf("when its patience is over the waiter is told: %v", err)
+				if err := <-returned; !errors.Is(err, driver.ErrUncertain) || errors.Is(err, driver.ErrLost) {
+					t.Errorf("after the unreachable timeout the wait returned %v", err)
 				}
 				return
 			}
 			time.Sleep(ttl)
 			if line := server.Nodes("m"); len(line) != 1 {
-				t.Errorf("there stand %+v", line)
+				t.Errorf("the nodes are %+v", line)
 			}
-			away.down.Store(false)
+			link.down.Store(false)
 			time.Sleep(ttl)
 			if err := holder.Release(t.Context(), held, ""); err != nil {
 				t.Fatal(err)
 			}
-			if err := <-told; err != nil {
-				t.Errorf("the waiter is told: %v", err)
+			if err := <-returned; err != nil {
+				t.Errorf("the wait returned %v", err)
 			}
 		})
 	}
@@ -116,17 +116,17 @@ func TestUnreachableStore(t *testing.T) {
 // TestCancelWhileSessionEnds: a wait whose context ends together with its session returns the error of the context,
 // with the holders, and no loss. So the client releases what may be left of the claim.
 func TestCancelWhileSessionEnds(t *testing.T) {
-	for range 20 { // which of the two is seen first is not certain
+	for range 20 { // either of the two may be noticed first
 		synctest.Test(t, func(t *testing.T) {
 			server := memtree.New()
 			holder := sequence.New(&memtree.Link{Server: server})
 			defer holder.Close()
 			ctx, giveUp := context.WithCancel(t.Context())
-			var over atomic.Bool
+			var expired atomic.Bool
 			waiter := sequence.New(&memtree.Link{Server: server,
 				Transport: func(_ context.Context, what string, do func() any) (any, error) {
 					r := do()
-					if what == "beat" && over.Load() {
+					if what == "beat" && expired.Load() {
 						giveUp()
 					}
 					return r, nil
@@ -135,15 +135,15 @@ func TestCancelWhileSessionEnds(t *testing.T) {
 			if _, err := holder.Acquire(t.Context(), mutex("m", time.Hour)); err != nil {
 				t.Fatal(err)
 			}
-			told := make(chan error, 1)
-			go func() { _, err := waiter.Acquire(ctx, waiting(mutex("m", 9*time.Second))); told <- err }()
+			returned := make(chan error, 1)
+			go func() { _, err := waiter.Acquire(ctx, waiting(mutex("m", 9*time.Second))); returned <- err }()
 			synctest.Wait()
 			server.ExpireSession(server.Nodes("m")[1].Session)
-			over.Store(true)
-			err := <-told
+			expired.Store(true)
+			err := <-returned
 			var held *driver.HeldError
 			if !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrLost) || !errors.As(err, &held) {
-				t.Errorf("the waiter is told: %v", err)
+				t.Errorf("the wait returned %v", err)
 			}
 		})
 	}
@@ -156,11 +156,11 @@ func TestHangingRead(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
-		var silent atomic.Int64
+		var hangingReads atomic.Int64
 		waiter := sequence.New(&memtree.Link{Server: server,
 			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
 				if what == "read" {
-					silent.Add(1)
+					hangingReads.Add(1)
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
@@ -173,20 +173,20 @@ func TestHangingRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := waiter.Acquire(t.Context(), mutex("swept", ttl)); err != nil {
-			// nobody renews it: it is read, to be removed
+			// it is not renewed, so it is read and removed
 			t.Fatal(err)
 		}
-		told := make(chan error, 1)
-		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", ttl))); told <- err }()
+		returned := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", ttl))); returned <- err }()
 		time.Sleep(10 * time.Second)
-		if silent.Load() == 0 {
+		if hangingReads.Load() == 0 {
 			t.Error("nothing was read")
 		}
 		if err := holder.Release(t.Context(), held, ""); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-told; err != nil {
-			t.Errorf("the waiter is told: %v", err)
+		if err := <-returned; err != nil {
+			t.Errorf("the wait returned %v", err)
 		}
 	})
 }
@@ -198,10 +198,10 @@ func TestLateFailure(t *testing.T) {
 		server := memtree.New()
 		holder := sequence.New(&memtree.Link{Server: server})
 		defer holder.Close()
-		var refused, asked atomic.Int64
+		var refused, lists atomic.Int64
 		waiter := sequence.New(&memtree.Link{Server: server,
 			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
-				if what == "list" && asked.Add(1)%3 == 1 {
+				if what == "list" && lists.Add(1)%3 == 1 {
 					refused.Add(1)
 					return nil, errors.New("connection refused")
 				}
@@ -212,8 +212,8 @@ func TestLateFailure(t *testing.T) {
 		if _, err := holder.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		told := make(chan error, 1)
-		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", time.Second))); told <- err }()
+		returned := make(chan error, 1)
+		go func() { _, err := waiter.Acquire(t.Context(), waiting(mutex("m", time.Second))); returned <- err }()
 		time.Sleep(30 * time.Second)
 		if refused.Load() == 0 {
 			t.Error("nothing was refused")
@@ -221,8 +221,8 @@ func TestLateFailure(t *testing.T) {
 		if err := holder.Release(t.Context(), held, ""); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-told; err != nil {
-			t.Errorf("the waiter is told: %v", err)
+		if err := <-returned; err != nil {
+			t.Errorf("the wait returned %v", err)
 		}
 	})
 }
@@ -253,10 +253,10 @@ func TestStoreAnswersReadsOnly(t *testing.T) {
 		} {
 			start := time.Now()
 			if err := do(); !errors.Is(err, driver.ErrUncertain) || refused == 0 {
-				t.Errorf("%s is told %v, after %d writes", what, err, refused)
+				t.Errorf("%s returned %v, after %d writes", what, err, refused)
 			}
 			if took := time.Since(start); took > 11*time.Second {
-				t.Errorf("%s went on for %v", what, took)
+				t.Errorf("%s took %v", what, took)
 			}
 			refused = 0
 		}
@@ -282,14 +282,14 @@ func TestUnansweredRenewalElsewhere(t *testing.T) {
 		}
 		other.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) {
 			if !errors.Is(r.Err, driver.ErrUncertain) || errors.Is(r.Err, context.DeadlineExceeded) {
-				t.Errorf("it is told %v", r.Err)
+				t.Errorf("the renewal returned %v", r.Err)
 			}
 		})
 	})
 }
 
-// TestGrantedTogether: limit 2, a holder of 2, and two waiters of 1 in two clients. A release grants both at once,
-// although only the first of them watches the holder.
+// TestGrantedTogether: limit 2, a holder of weight 2, and two waiters of weight 1 in two clients. A release grants both
+// at once, although only the first of them watches the holder.
 func TestGrantedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -318,8 +318,8 @@ func TestGrantedTogether(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if took := time.Since(start); took > 0 { // no poll, no timer: notifications alone
-			t.Errorf("that took %v", took)
+		if took := time.Since(start); took > 0 { // notified, without polls and timers
+			t.Errorf("the grants took %v", took)
 		}
 	})
 }
@@ -382,19 +382,19 @@ func TestDelayedAddOfDetachedClaim(t *testing.T) {
 	})
 }
 
-// TestAddReplyDuringCheck: a claim is given up while its add is under way, just after its first session expired. When
-// the reply to the add comes, the claim is not taken for removed. So it is removed, even if the first try of that is
+// TestAddReplyDuringCheck: a claim is cancelled while its add is in flight, just after its first session expired. When
+// the reply to the add comes, the claim does not count as removed. So it is removed, even if the first try of that is
 // lost.
 func TestAddReplyDuringCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var adds, removes atomic.Int64
-		land, read := make(chan struct{}), make(chan struct{})
+		addArrives, read := make(chan struct{}), make(chan struct{})
 		e := sequence.New(&memtree.Link{Server: server,
 			Transport: func(_ context.Context, what string, do func() any) (any, error) {
 				switch {
 				case what == "add" && adds.Add(1) == 3:
-					<-land
+					<-addArrives
 				case what == "read":
 					r := do()
 					<-read
@@ -413,30 +413,30 @@ func TestAddReplyDuringCheck(t *testing.T) {
 		server.ExpireSession("")
 		ctx, cancel := context.WithCancel(t.Context())
 		c := waiting(mutex("m", 10*time.Second))
-		given := make(chan error, 1)
-		go func() { _, err := e.Acquire(ctx, c); given <- err }()
-		synctest.Wait() // its second add is on its way
+		returned := make(chan error, 1)
+		go func() { _, err := e.Acquire(ctx, c); returned <- err }()
+		synctest.Wait() // its second add is in flight
 		cancel()
-		if err := <-given; !errors.Is(err, context.Canceled) {
+		if err := <-returned; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		released := make(chan error, 1)
 		go func() { released <- e.Release(t.Context(), c, "") }()
 		synctest.Wait()
-		close(land)
+		close(addArrives)
 		synctest.Wait()
 		close(read)
 		if err := <-released; err != nil {
 			t.Error(err)
 		}
 		if left := server.LockNames(); len(left) > 0 {
-			t.Errorf("released, and something stands on %v", left)
+			t.Errorf("after the release, claims are left on %v", left)
 		}
 	})
 }
 
-// TestRefusedClaimWakesWaiter: a claim is refused and removed because the line is full. The waiter of the same client
-// behind it wakes up at once.
+// TestRefusedClaimWakesWaiter: a claim is refused and removed because it is of another kind. The waiter of the same
+// client behind it is notified at once.
 func TestRefusedClaimWakesWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -459,7 +459,7 @@ func TestRefusedClaimWakesWaiter(t *testing.T) {
 		slow.Store(true)
 		refused := make(chan error, 1)
 		go func() { _, err := e.Acquire(t.Context(), waiting(mutex("m", 10*time.Second))); refused <- err }()
-		synctest.Wait() // it stands, is of another kind, and is being taken back
+		synctest.Wait() // its node exists, is of another kind, and is being removed
 		in := make(chan error, 1)
 		go func() { _, err := e.Acquire(t.Context(), semaphoreClaim("m", 2, 2)); in <- err }()
 		synctest.Wait()
@@ -470,7 +470,7 @@ func TestRefusedClaimWakesWaiter(t *testing.T) {
 		start := time.Now()
 		close(holding)
 		if err := <-refused; !errors.Is(err, driver.ErrMismatch) {
-			t.Errorf("of another kind: %v", err)
+			t.Errorf("a claim of another kind: %v", err)
 		}
 		if err := <-in; err != nil || time.Since(start) > 0 { // no poll, no timer
 			t.Errorf("%v after %v", err, time.Since(start))
@@ -497,13 +497,13 @@ func TestIdleSession(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if r := server.TakeRequestCounts(); len(r) > 0 {
-			t.Errorf("with nothing to do it asked %v", r)
+			t.Errorf("an idle client sent %v", r)
 		}
 	})
 }
 
 // TestAbandonedClaims: a claim that its client does not renew ends after its TTL, and not sooner, although its session
-// goes on.
+// is kept alive.
 func TestAbandonedClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -517,7 +517,7 @@ func TestAbandonedClaims(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stands := func(name string) bool {
+		isHeld := func(name string) bool {
 			l, err := e.Inspect(context.Background(), name)
 			return err == nil && len(l.Holders) == 1
 		}
@@ -528,12 +528,12 @@ func TestAbandonedClaims(t *testing.T) {
 					t.Error(r.Err)
 				}
 			})
-			if want := i < 2; i != 2 && stands(lost.Name) != want {
-				t.Errorf("after %d s it stands: %v", 2*(i+1), !want)
+			if want := i < 2; i != 2 && isHeld(lost.Name) != want {
+				t.Errorf("after %d s it is held: %v", 2*(i+1), !want)
 			}
 		}
-		if !stands(kept.Name) {
-			t.Error("the one that was renewed is gone")
+		if !isHeld(kept.Name) {
+			t.Error("the renewed claim has ended")
 		}
 		end, err := e.NextEnding(t.Context())
 		if err != nil || end.ID != lost.ID || !errors.Is(end.Err, driver.ErrLost) {
@@ -542,15 +542,15 @@ func TestAbandonedClaims(t *testing.T) {
 	})
 }
 
-// delayedConfirmation is a tree on which a beat is sure only some time after it.
+// delayedConfirmation is a tree whose sessions have a ConfirmDelay.
 type delayedConfirmation struct {
 	*memtree.Link
-	lag time.Duration
+	delay time.Duration
 }
 
 func (l delayedConfirmation) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	s, err := l.Link.OpenSession(ctx, ttl)
-	s.ConfirmDelay = l.lag
+	s.ConfirmDelay = l.delay
 	return s, err
 }
 
@@ -565,10 +565,11 @@ func TestConfirmDelay(t *testing.T) {
 		check := func(when string, since driver.Instant) {
 			t.Helper()
 			if age := clock.SinceAtLeast(since); age < lag || age > ttl/6 {
-				t.Errorf("%s: counted from %v ago", when, age)
+				t.Errorf("%s: counts from %v ago", when, age)
 			}
 		}
-		if _, err := e.Acquire(t.Context(), mutex("first", ttl)); err != nil { // it counts from the opening
+		if _, err := e.Acquire(t.Context(), mutex("first", ttl)); err != nil {
+			// it counts from the opening of the session
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Second)
@@ -589,16 +590,16 @@ func TestConfirmDelay(t *testing.T) {
 	})
 }
 
-// delayedAdd is a tree on which one look, when a node is added, shows a holder that has gone.
+// delayedAdd is a tree whose first conditional add returns a holder that does not exist any more.
 type delayedAdd struct {
 	*memtree.Link
-	told atomic.Bool
+	done atomic.Bool
 }
 
 func (l *delayedAdd) Add(
 	ctx context.Context, name string, s sequence.Session, number int64, note sequence.Payload, guard sequence.AddCondition,
 ) (sequence.Snapshot, error) {
-	if guard == sequence.AddIfAlone && !l.told.Swap(true) {
+	if guard == sequence.AddIfAlone && !l.done.Swap(true) {
 		gone := sequence.Node{Key: "gone", Token: 1, Session: "another", Payload: note}
 		gone.ID = "gone"
 		return sequence.Snapshot{Name: name, Nodes: []sequence.Node{gone}, Revision: 1}, nil
@@ -606,7 +607,7 @@ func (l *delayedAdd) Add(
 	return l.Link.Add(ctx, name, s, number, note, guard)
 }
 
-// TestHeldByNobody: a claim that does not wait is not refused if its refusal could name no holder.
+// TestHeldByNobody: a try is not refused because of a holder that does not exist any more.
 func TestHeldByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := sequence.New(&delayedAdd{Link: &memtree.Link{Server: memtree.New()}})
@@ -621,11 +622,11 @@ func TestHeldByNobody(t *testing.T) {
 // and renews claims. What it confirms counts from the start of the call, or later.
 func TestConfirmDelayOnSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const ttl, trip = 10 * time.Second, 1200 * time.Millisecond
+		const ttl, roundTrip = 10 * time.Second, 1200 * time.Millisecond
 		e := sequence.New(delayedConfirmation{&memtree.Link{Server: memtree.New(),
 			Transport: func(_ context.Context, _ string, do func() any) (any, error) {
-				time.Sleep(trip / 2)
-				defer time.Sleep(trip / 2)
+				time.Sleep(roundTrip / 2)
+				defer time.Sleep(roundTrip / 2)
 				return do(), nil
 			}}, ttl / 15})
 		defer e.Close()
@@ -693,7 +694,7 @@ func TestSlowRenewal(t *testing.T) {
 			t.Fatal(err)
 		}
 		if passed := e.Info().Clock.SinceAtLeast(g.Since); passed < ttl || passed > 4*ttl/3 {
-			t.Errorf("the next was let in %v after the start of the renewal", passed)
+			t.Errorf("the next claim was granted %v after the start of the renewal", passed)
 		}
 	})
 }
@@ -724,7 +725,7 @@ func TestDetachedWaiter(t *testing.T) {
 		}
 		start = time.Now()
 		if _, err := holder.Acquire(t.Context(), waiting(mutex("m", ttl))); err != nil || time.Since(start) > 4*ttl/3 {
-			t.Errorf("the next after %v: %v", time.Since(start), err)
+			t.Errorf("the next claim after %v: %v", time.Since(start), err)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestDeniedAfterLostReply: an Acquire that is denied after an add without a reply says that the claim may exist. So
+// TestDeniedAfterLostReply: an Acquire that is denied after an add without a reply reports an unknown outcome. So
 // its client releases it, and nothing is left.
 func TestDeniedAfterLostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -34,13 +34,13 @@ func TestDeniedAfterLostReply(t *testing.T) {
 		c := mutex("m", 10*time.Second)
 		if _, err := e.Acquire(t.Context(), c); !errors.Is(err, driver.ErrDenied) ||
 			!errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("the acquire says: %v", err)
+			t.Errorf("Acquire returned %v", err)
 		}
 		if err := e.Release(t.Context(), c, ""); err != nil {
-			t.Errorf("the release says: %v", err)
+			t.Errorf("Release returned %v", err)
 		}
 		if left := server.LockNames(); len(left) > 0 {
-			t.Errorf("something stands on %v", left)
+			t.Errorf("claims are left on %v", left)
 		}
 	})
 }
@@ -70,14 +70,14 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 		if err := e.Detach(t.Context(), g, time.Second); err != nil || time.Since(start) > 4*time.Second {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		if stands := server.Nodes("m"); len(stands) != 1 || !stands[0].Detached {
-			t.Errorf("there stand %+v", stands)
+		if nodes := server.Nodes("m"); len(nodes) != 1 || !nodes[0].Detached {
+			t.Errorf("the nodes are %+v", nodes)
 		}
 	})
 }
 
-// TestRepeatedAcquireWakesNext: a semaphore's claim that has been in line since an earlier call is granted at its first
-// read. It still wakes the next waiter, which watches it.
+// TestRepeatedAcquireWakesNext: a semaphore's claim that has been queued since an earlier call is granted at its first
+// read. It still notifies the next waiter, which watches it.
 func TestRepeatedAcquireWakesNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -91,14 +91,14 @@ func TestRepeatedAcquireWakesNext(t *testing.T) {
 		}
 		one := semaphoreClaim("s", 2, 1)
 		ctx, giveUp := context.WithCancel(t.Context())
-		given := make(chan error, 1)
-		go func() { _, err := first.Acquire(ctx, one); given <- err }()
+		returned := make(chan error, 1)
+		go func() { _, err := first.Acquire(ctx, one); returned <- err }()
 		synctest.Wait()
 		in := make(chan error, 1)
 		go func() { _, err := second.Acquire(t.Context(), semaphoreClaim("s", 2, 1)); in <- err }()
 		synctest.Wait()
 		giveUp()
-		<-given
+		<-returned
 		if err := holder.Release(t.Context(), all, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -108,12 +108,12 @@ func TestRepeatedAcquireWakesNext(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-in; err != nil || time.Since(start) > 0 {
-			t.Errorf("the next one is let in after %v: %v", time.Since(start), err)
+			t.Errorf("the next claim is granted after %v: %v", time.Since(start), err)
 		}
 	})
 }
 
-// contendedStore is a link to locks on which others come all the time.
+// contendedStore is a link to locks that other claims join all the time.
 type contendedStore struct {
 	memtree.Link
 	tries int
@@ -143,7 +143,7 @@ func TestUpgradeUnderContention(t *testing.T) {
 			t.Errorf("after %d tries and %v: %v", link.tries, time.Since(start), err)
 		}
 		if err := e.SetWeight(t.Context(), g, 1); err != nil {
-			t.Errorf("and what it was: %v", err)
+			t.Errorf("changing to its own weight: %v", err)
 		}
 	})
 }

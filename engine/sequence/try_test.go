@@ -14,8 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestTryUnderContention: a claim that does not wait, from far away, is granted if there is room, even if others join
-// all the time.
+// TestTryUnderContention: a try on a distant store is granted if it fits, even if other claims join all the time.
 func TestTryUnderContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -59,16 +58,16 @@ func TestTryUnderContention(t *testing.T) {
 		if _, err := far.Acquire(ctx, reader("far")); err != nil {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		// Ten tries of 100 ms each at the worst, beside the opening of the session and a beat.
+		// At most ten tries of 100 ms each, besides the opening of the session and a keep-alive.
 		if took := time.Since(start); took > 1200*time.Millisecond || tries > 10 {
-			t.Errorf("let in after %v, in %d tries", took, tries)
+			t.Errorf("granted after %v, in %d tries", took, tries)
 		}
 		cancel()
 		comers.Wait()
 	})
 }
 
-// startHolder takes the lock m for a client that keeps it.
+// startHolder acquires the lock m for a client that keeps it.
 func startHolder(t *testing.T, server *memtree.Server) *sequence.Engine {
 	e := sequence.New(&memtree.Link{Server: server})
 	t.Cleanup(func() { e.Close() })
@@ -78,7 +77,7 @@ func startHolder(t *testing.T, server *memtree.Server) *sequence.Engine {
 	return e
 }
 
-// unconditionalStore is a tree that cannot make one step of a guard and an add.
+// unconditionalStore is a tree that cannot check a condition and add a node in one step.
 type unconditionalStore struct{ *memtree.Link }
 
 func (l unconditionalStore) Add(
@@ -109,14 +108,14 @@ func TestTryNotRemoved(t *testing.T) {
 		defer cancel()
 		if _, err := e.Acquire(ctx, c); !errors.Is(err, context.DeadlineExceeded) ||
 			!errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("a try that could not be taken back: %v", err)
+			t.Errorf("a try that could not be removed: %v", err)
 		}
 		deaf = false
 		if err := e.Release(t.Context(), c, ""); err != nil {
 			t.Errorf("releasing it: %v", err)
 		}
 		if l, err := holder.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 1 || len(l.Waiters) != 0 {
-			t.Errorf("left: %+v, %v", l, err)
+			t.Errorf("claims are left: %+v, %v", l, err)
 		}
 	})
 }

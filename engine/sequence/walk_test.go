@@ -11,12 +11,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// slowWalker is a tree of which nothing is asked but to walk.
+// slowWalker is a tree that only implements Walk.
 type slowWalker struct {
 	NodeStore
-	every time.Duration // from one answer of the store to the next
-	steps int           // until it finds a lock
-	then  int           // locks there are
+	every time.Duration // time between two replies of the store
+	steps int           // replies until it finds a lock
+	then  int           // how many locks there are
 }
 
 func (w *slowWalker) Info() driver.Info { return driver.Info{Store: "walker:"} }

@@ -71,7 +71,7 @@ func TestUpgradeRaces(t *testing.T) {
 				}
 				then = prepare(t, b)
 				if err := a.SetWeight(t.Context(), g, driver.RWLimit); !errors.Is(err, driver.ErrHeld) {
-					t.Errorf("a reader beside another becomes a writer: %v", err)
+					t.Errorf("a reader became a writer next to another reader: %v", err)
 				}
 			})
 		})
@@ -79,7 +79,7 @@ func TestUpgradeRaces(t *testing.T) {
 }
 
 // TestDelayedUpgrade: an upgrade without a reply cannot take effect after a later downgrade has succeeded. It would
-// keep readers out for nothing.
+// block readers without reason.
 func TestDelayedUpgrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -101,7 +101,7 @@ func TestDelayedUpgrade(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := e.SetWeight(ctx, g, driver.RWLimit); !errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("without an answer: %v", err)
+			t.Errorf("without a reply: %v", err)
 		}
 		lost = false
 		if err := e.SetWeight(t.Context(), g, 1); err != nil {
@@ -110,7 +110,7 @@ func TestDelayedUpgrade(t *testing.T) {
 		late()
 		if _, err := e.Acquire(t.Context(),
 			func() driver.Claim { c := rwClaim("rw", 1); c.Wait = false; return c }()); err != nil {
-			t.Errorf("a reader beside one that was to become a writer, and is none: %v", err)
+			t.Errorf("a reader next to one whose upgrade was undone: %v", err)
 		}
 	})
 }
