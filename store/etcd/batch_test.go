@@ -12,19 +12,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestWritesGoTogether: writes that come at one time go in fewer requests; no lock gets two claims of one token by
-// that, and what an add sees is how the lock stands at its revision.
+// TestWritesGoTogether: writes of the same time are sent in fewer requests. Still no two claims on a lock get the same
+// token, and the snapshot that an add returns is the state of the lock at its revision.
 func TestWritesGoTogether(t *testing.T) {
 	t.Parallel()
 	s, cli, sent := benchStore(t)
 	ctx := t.Context()
-	ses, err := s.nodes.OpenSession(ctx, time.Hour) // nobody beats it
+	ses, err := s.nodes.OpenSession(ctx, time.Hour) // longer than the test, so it needs no keep-alive
 	fails(t, err)
 	const workers, rounds = 32, 20
 	sent.take()
 	var mu sync.Mutex
 	tokens := map[string]bool{}
-	var looks []sequence.Snapshot
+	var snapshots []sequence.Snapshot
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() {
@@ -36,45 +36,45 @@ func TestWritesGoTogether(t *testing.T) {
 				if w%2 == 0 {
 					guard = sequence.AddBatched
 				}
-				look, err := s.nodes.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
-				if err != nil || len(look.Nodes) == 0 {
-					t.Errorf("%+v, %v", look, err)
+				snapshot, err := s.nodes.Add(ctx, name, ses, int64(w*rounds+r), note, guard)
+				if err != nil || len(snapshot.Nodes) == 0 {
+					t.Errorf("%+v, %v", snapshot, err)
 					return
 				}
-				n := look.Nodes[len(look.Nodes)-1]
+				n := snapshot.Nodes[len(snapshot.Nodes)-1]
 				id := fmt.Sprint(name, n.Token)
 				mu.Lock()
 				if n.ID != note.ID || tokens[id] {
-					t.Errorf("%s has token %d, as another has, or %s does", note.ID, n.Token, n.ID)
+					t.Errorf("%s has the token %d of another claim, or %s has it", note.ID, n.Token, n.ID)
 				}
-				tokens[id], looks = true, append(looks, look)
+				tokens[id], snapshots = true, append(snapshots, snapshot)
 				mu.Unlock()
-				stood, left, err := s.nodes.RemoveAndReadNext(ctx, name, n, n.Key)
-				if err != nil || !stood || len(left.Nodes) > 0 {
-					t.Errorf("removed: %v, left: %v, %v", stood, left.Nodes, err)
+				existed, left, err := s.nodes.RemoveAndReadNext(ctx, name, n, n.Key)
+				if err != nil || !existed || len(left.Nodes) > 0 {
+					t.Errorf("removed: %v, left: %v, %v", existed, left.Nodes, err)
 				}
 			}
 		})
 	}
 	all.Wait()
 	if n := sent.take()["Txn"]; n > workers*rounds {
-		t.Errorf("%d claims came and went in %d requests", workers*rounds, n)
+		t.Errorf("%d claims were added and removed by %d requests", workers*rounds, n)
 	} else {
-		t.Logf("%d claims came and went in %d requests", workers*rounds, n)
+		t.Logf("%d claims were added and removed by %d requests", workers*rounds, n)
 	}
-	for _, look := range looks {
-		from, to := s.nodes.lockRange(look.Name)
-		r, err := cli.Get(ctx, from, clientv3.WithRange(to), clientv3.WithRev(look.Revision), clientv3.WithKeysOnly(),
+	for _, snapshot := range snapshots {
+		from, to := s.nodes.lockRange(snapshot.Name)
+		r, err := cli.Get(ctx, from, clientv3.WithRange(to), clientv3.WithRev(snapshot.Revision), clientv3.WithKeysOnly(),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err != nil {
 			t.Fatal(err)
 		}
-		same := len(r.Kvs) == len(look.Nodes)
+		same := len(r.Kvs) == len(snapshot.Nodes)
 		for i := 0; same && i < len(r.Kvs); i++ {
-			same = r.Kvs[i].CreateRevision == look.Nodes[i].Token
+			same = r.Kvs[i].CreateRevision == snapshot.Nodes[i].Token
 		}
 		if !same {
-			t.Errorf("at revision %d stand %d claims, and %d were seen", look.Revision, len(r.Kvs), len(look.Nodes))
+			t.Errorf("at revision %d there are %d claims, and the snapshot has %d", snapshot.Revision, len(r.Kvs), len(snapshot.Nodes))
 		}
 	}
 	fails(t, s.nodes.EndSession(ctx, ses.ID))

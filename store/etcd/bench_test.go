@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// requestCounter counts what a client sends, by method.
+// requestCounter counts the requests of a client, by method.
 type requestCounter struct {
 	mu sync.Mutex
 	m  map[string]int
@@ -31,7 +31,7 @@ func (c *requestCounter) add(method string) {
 	c.m[method[strings.LastIndexByte(method, '/')+1:]]++
 }
 
-// take gives what was sent since the last call.
+// take returns the counts since the last call.
 func (c *requestCounter) take() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +82,7 @@ func benchStore(b testing.TB) (*store, *clientv3.Client, *requestCounter) {
 }
 
 // BenchmarkCycle compares an acquire and a release with the floor, which is one transaction and one delete, and with
-// etcd's own mutex; alone, on locks of their own, and on one lock.
+// etcd's own mutex: one worker, many workers on locks of their own, and many on one lock.
 func BenchmarkCycle(b *testing.B) {
 	s, cli, _ := benchStore(b)
 	session, err := concurrency.NewSession(cli)
@@ -152,7 +152,7 @@ func BenchmarkCycle(b *testing.B) {
 	})
 }
 
-// startWatches waits until a store watches so many keys.
+// startWatches waits until a store watches that many keys.
 func startWatches(t *testing.T, s *store, keys int) {
 	t.Helper()
 	h := s.nodes.hub
@@ -169,7 +169,7 @@ func startWatches(t *testing.T, s *store, keys int) {
 	}
 }
 
-// quiet waits until a store has sent nothing for a while.
+// quiet waits until a store has sent nothing for half a second.
 func (c *requestCounter) quiet() {
 	for c.take(); ; {
 		time.Sleep(500 * time.Millisecond)
@@ -179,12 +179,12 @@ func (c *requestCounter) quiet() {
 	}
 }
 
-// TestRequests: an uncontended cycle is two transactions; one that waited adds two watches and the looks of
-// the waiter; a renewal of however many locks is one beat and one read for every hundred.
+// TestRequests: an uncontended cycle takes two transactions. A cycle that waited adds two watches, and the reads of the
+// waiter. A renewal of any number of locks takes one keep-alive, and one read for each hundred locks.
 func TestRequests(t *testing.T) {
 	s, _, c := benchStore(t)
 	ctx := t.Context()
-	claim := func(lock string) driver.Claim { // under a session that needs no beat in all the time that this takes
+	claim := func(lock string) driver.Claim { // its session needs no keep-alive during the test
 		cl := mutexClaim(lock)
 		cl.TTL = 12 * time.Hour
 		return cl
@@ -204,8 +204,8 @@ func TestRequests(t *testing.T) {
 	}
 	got := c.take()
 	t.Logf("50 uncontended cycles: %v", got)
-	// A cycle that a slow machine draws out beyond watchAfter is watched, and read once for that; what failed is asked
-	// again.
+	// On a slow machine a cycle may take longer than watchAfter. It is watched then, and read once for that. A request
+	// that failed is sent again.
 	if got["Txn"] < 100 || got["Txn"] > 100+got["Watch"]+got["failed"] || got["Range"] != 0 {
 		t.Errorf("50 uncontended cycles sent %v, want 100 transactions", got)
 	}
@@ -227,7 +227,7 @@ func TestRequests(t *testing.T) {
 	took := time.Since(start)
 	fails(t, s.Release(ctx, wait, ""))
 	time.Sleep(20 * time.Millisecond)
-	t.Logf("a cycle that waited: %v, let in %v after the release began", c.take(), took)
+	t.Logf("a cycle that waited: %v, granted %v after the release began", c.take(), took)
 
 	var gs []driver.Grant
 	for i := range 250 {
@@ -236,7 +236,7 @@ func TestRequests(t *testing.T) {
 		gs = append(gs, g)
 	}
 	startWatches(t, s, len(gs))
-	c.quiet() // each was read when its watch began
+	c.quiet() // each key is read once when its watch begins
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()
 	t.Logf("a renewal of 250 locks: %v", got)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lossyLink is a connection whose next transaction is lost, after what is done instead.
+// lossyLink is a connection that loses its next transaction, and runs another function instead.
 type lossyLink struct{ instead chan func() }
 
 func (l lossyLink) option() grpc.DialOption {
@@ -24,7 +24,7 @@ func (l lossyLink) option() grpc.DialOption {
 			select {
 			case do := <-l.instead:
 				do()
-				return errors.New("no answer")
+				return errors.New("no reply")
 			default:
 			}
 		}
@@ -32,9 +32,9 @@ func (l lossyLink) option() grpc.DialOption {
 	})
 }
 
-// TestBrokenDuringRelease: an unlock whose first request is lost, while the lock is broken by force and given to
-// another, says that it was broken. What is left of the break stands outside of the lock, and goes with a lease of its
-// own.
+// TestBrokenDuringRelease: the first request of a release is lost, while the lock is broken by force and granted to
+// another claim. The release reports the break. The note of the break is kept outside of the lock, under a lease of its
+// own, with which it expires.
 func TestBrokenDuringRelease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -53,20 +53,20 @@ func TestBrokenDuringRelease(t *testing.T) {
 	operator := rig.Peer(t, c)
 	other := newClient(t, operator, ttl)
 	l := lease(t, client, t.Name())
-	stands, err := operator.Inspect(t.Context(), t.Name())
-	if err != nil || len(stands.Holders) != 1 {
-		t.Fatal(stands, err)
+	state, err := operator.Inspect(t.Context(), t.Name())
+	if err != nil || len(state.Holders) != 1 {
+		t.Fatal(state, err)
 	}
 	link.instead <- func() {
-		fails(t, operator.Break(t.Context(), t.Name(), stands.Holders[0].Ref, driver.BreakForce))
+		fails(t, operator.Break(t.Context(), t.Name(), state.Holders[0].Ref, driver.BreakForce))
 		fails(t, lease(t, other, t.Name()).Release())
 	}
 	var loss *holdfast.LossError
 	if err := l.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
-		t.Errorf("the unlock says: %v", err)
+		t.Errorf("the release returns: %v", err)
 	}
 	if err := lease(t, client, t.Name()).Release(); err != nil {
-		t.Errorf("the next one says: %v", err)
+		t.Errorf("the next release returns: %v", err)
 	}
 	kept, err := cli.Get(t.Context(), operator.nodes.breakNoteKey(""), clientv3.WithPrefix())
 	fails(t, err)
@@ -77,7 +77,7 @@ func TestBrokenDuringRelease(t *testing.T) {
 		r, err := cli.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease), clientv3.WithAttachedKeys())
 		if want := int64(sequence.BreakNoteTime(ttl) / time.Second); err != nil || r.GrantedTTL != want ||
 			len(r.Keys) != 1 {
-			t.Errorf("the note stands under %+v, and is to last for %d s: %v", r, want, err)
+			t.Errorf("the note has the lease %+v, and must be kept for %d s: %v", r, want, err)
 		}
 		return
 	}

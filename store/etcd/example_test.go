@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd"
 )
 
-// A program that has a client of etcd shares it with the locks.
+// A program that has an etcd client already uses it for its locks too.
 func ExampleNew() {
 	ctx := context.Background()
 	etcdClient, err := clientv3.New(clientv3.Config{Endpoints: []string{"etcd-a:2379", "etcd-b:2379", "etcd-c:2379"}})
@@ -27,7 +27,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close() // which leaves the client of etcd open
+	defer client.Close() // the etcd client stays open
 
 	lease, err := client.Mutex("nightly-report", nil).Lock(ctx)
 	if err != nil {

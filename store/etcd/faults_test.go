@@ -19,8 +19,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestDelayedAdd: an add of unknown outcome that is withdrawn, or whose claim is moved to another lease and over,
-// cannot take effect later, and other adds of the session can.
+// TestDelayedAdd: an add of unknown outcome is withdrawn, or its claim is moved to another lease and that lease ends.
+// The add cannot take effect later; other adds of the session can.
 func TestDelayedAdd(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
@@ -28,35 +28,35 @@ func TestDelayedAdd(t *testing.T) {
 	ses, err := s.nodes.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
 	note := sequence.Payload{ID: "late", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
-	// As it would be sent before the withdrawal, and arrive after.
+	// The request is built before the withdrawal, and is sent after it, as if it had been delayed.
 	key, gate := s.nodes.lockDir(t.Name())+claimKey(ses.ID, 0), s.nodes.gateKey(ses.ID)
 	late := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
 		clientv3.Compare(clientv3.ModRevision(gate), "=", 0)).
 		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(parseLease(ses.ID))))
-	stood, err := s.nodes.Withdraw(ctx, t.Name(), ses, 0, "late")
-	if err != nil || stood {
-		t.Errorf("%v, %v", stood, err)
+	existed, err := s.nodes.Withdraw(ctx, t.Name(), ses, 0, "late")
+	if err != nil || existed {
+		t.Errorf("%v, %v", existed, err)
 	}
 	if r, err := late.Commit(); err != nil || r.Succeeded {
 		t.Errorf("the late add took effect: %v", err)
 	}
 	note.ID = "next"
-	look, err := s.nodes.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways)
-	if err != nil || len(look.Nodes) != 1 || look.Nodes[0].ID != "next" {
-		t.Errorf("%+v, %v", look, err)
+	snapshot, err := s.nodes.Add(ctx, t.Name(), ses, 1, note, sequence.AddAlways)
+	if err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != "next" {
+		t.Errorf("%+v, %v", snapshot, err)
 	}
-	other, _, _ := benchStore(t) // another process's view of the gate does not matter: it is the session's own
+	other, _, _ := benchStore(t) // another process needs no knowledge of the gate, which concerns only its session
 	if l, err := other.Inspect(ctx, t.Name()); err != nil || len(l.Holders) != 1 {
 		t.Errorf("%+v, %v", l, err)
 	}
-	key = s.nodes.lockDir(t.Name()) + look.Nodes[0].Key
+	key = s.nodes.lockDir(t.Name()) + snapshot.Nodes[0].Key
 	late = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
 		clientv3.Compare(clientv3.ModRevision(gate), "=", s.nodes.gateRevision(ses.ID))).
 		Then(clientv3.OpPut(key, "{}", clientv3.WithLease(parseLease(ses.ID))))
 	to, err := s.nodes.OpenSession(ctx, 30*time.Second)
 	fails(t, err)
-	if n, ok, err := s.nodes.Move(ctx, t.Name(), look.Nodes[0], to, note); err != nil || !ok ||
-		n.Token != look.Nodes[0].Token {
+	if n, ok, err := s.nodes.Move(ctx, t.Name(), snapshot.Nodes[0], to, note); err != nil || !ok ||
+		n.Token != snapshot.Nodes[0].Token {
 		t.Errorf("%+v, %v, %v", n, ok, err)
 	}
 	fails(t, s.nodes.EndSession(ctx, to.ID))
@@ -65,11 +65,11 @@ func TestDelayedAdd(t *testing.T) {
 	}
 	fails(t, s.nodes.EndSession(ctx, ses.ID))
 	if r, err := cli.Get(ctx, gate); err != nil || r.Count != 0 {
-		t.Errorf("the gate of a session that is over is left: %d, %v", r.Count, err)
+		t.Errorf("the gate of an ended session is left: %d, %v", r.Count, err)
 	}
 }
 
-// TestNestedNames: a claim on a/b is none on a, also to a client that has seen both.
+// TestNestedNames: a claim on a/b is not a claim on a, even for a client that has seen both.
 func TestNestedNames(t *testing.T) {
 	t.Parallel()
 	s, _, _ := benchStore(t)
@@ -90,13 +90,13 @@ func TestNestedNames(t *testing.T) {
 	}
 }
 
-// TestRevokedLease: an operator who revokes the lease of a holder ends its lock, and it is told so at once; a waiter
-// whose lease is revoked comes again under another, at once, too.
+// TestRevokedLease: if an operator revokes the lease of a holder, the holder loses its lock and learns of it at once. A
+// waiter whose lease is revoked enters the queue again at once, under another lease.
 func TestRevokedLease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
 	a, b := rig.Peer(t, c), rig.Peer(t, c)
-	const ttl = 3 * time.Minute // so that a renewal would tell after a minute
+	const ttl = 3 * time.Minute // so that a renewal would show it only after a minute
 	holder := newClient(t, a, ttl)
 	waiter := newClient(t, b, ttl)
 	l := lease(t, holder, t.Name())
@@ -109,7 +109,7 @@ func TestRevokedLease(t *testing.T) {
 		waits <- err
 	}()
 	cli := newAdmin(t, c)
-	line := func(but clientv3.LeaseID) (leases []clientv3.LeaseID) {
+	readLeases := func(but clientv3.LeaseID) (leases []clientv3.LeaseID) {
 		for len(leases) != 2 || leases[1] == but {
 			r, err := cli.Get(t.Context(), t.Name()+"/", clientv3.WithPrefix(),
 				clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
@@ -121,24 +121,24 @@ func TestRevokedLease(t *testing.T) {
 		}
 		return leases
 	}
-	leases := line(0)
+	leases := readLeases(0)
 	startWatches(t, a.store, 1)
-	startWatches(t, b.store, 2) // the holder's key, too
+	startWatches(t, b.store, 2) // the waiter watches the holder's key too
 	began := time.Now()
 	_, err := cli.Revoke(t.Context(), leases[1])
 	fails(t, err)
-	line(leases[1])
-	t.Logf("the waiter stands again after %v, under a TTL of %v", time.Since(began).Round(time.Millisecond), ttl)
+	readLeases(leases[1])
+	t.Logf("the waiter is in the queue again after %v, with a TTL of %v", time.Since(began).Round(time.Millisecond), ttl)
 	_, err = cli.Revoke(t.Context(), leases[0])
 	fails(t, err)
 	select {
 	case <-l.Context().Done():
 	case <-time.After(ttl / 6):
-		t.Fatal("the holder is not told")
+		t.Fatal("the holder does not learn of its loss")
 	}
 	var loss *holdfast.LossError
 	if err := context.Cause(l.Context()); !errors.As(err, &loss) || loss.Cause != holdfast.LossSessionExpired {
-		t.Errorf("the holder is told: %v", err)
+		t.Errorf("the holder learns: %v", err)
 	}
 	fails(t, <-waits)
 	t.Logf("all of it took %v", time.Since(began).Round(time.Millisecond))
@@ -148,8 +148,8 @@ func TestRevokedLease(t *testing.T) {
 	fails(t, lease(t, holder, t.Name()).Release())
 }
 
-// TestCompaction: a compaction disturbs neither holders nor waiters. It runs beside no other test, since some read what
-// a cluster that all share has kept of its past.
+// TestCompaction: a compaction disturbs neither holders nor waiters. No other test runs at the same time, since some
+// read the history of the cluster that all tests share.
 func TestCompaction(t *testing.T) {
 	c := rig.Shared(t)
 	first := rig.Peer(t, c)
@@ -178,8 +178,8 @@ func TestCompaction(t *testing.T) {
 	fails(t, <-in)
 }
 
-// TestWatchCancelled: when the server cancels all of a client's watches, a waiter is let in by its polls, and a break
-// is told by the next renewal.
+// TestWatchCancelled: if the server cancels all watches of a client, a waiter is granted the lock because it polls, and
+// a holder learns of a break by its next renewal.
 func TestWatchCancelled(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -201,21 +201,21 @@ func TestWatchCancelled(t *testing.T) {
 		cancelled = 0
 		h.mu.Lock()
 		for id, w := range h.watches {
-			if w.interrupted { // the server has said so
+			if w.interrupted { // the server has cancelled it
 				cancelled++
-			} else { // as the server may do for reasons of its own: what it says is the same
+			} else { // the reply is the same as when the server cancels it for its own reasons
 				h.queueRequest(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
 			}
 		}
 		h.mu.Unlock()
 	}
-	if cancelled < 3 { // what the waiter waits for, its own key, and that of the other lock
+	if cancelled < 3 { // of the key that it waits for, its own key, and the key of the other lock
 		t.Fatalf("the server has cancelled %d watches", cancelled)
 	}
 	began := time.Now()
 	fails(t, first.Release())
 	fails(t, <-in)
-	t.Logf("let in after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("granted after %v", time.Since(began).Round(time.Millisecond))
 	s := rig.Peer(t, c)
 	l, err := s.Inspect(t.Context(), t.Name()+"/broken")
 	if err != nil || len(l.Holders) != 1 {
@@ -233,8 +233,8 @@ func TestWatchCancelled(t *testing.T) {
 	}
 }
 
-// TestRestoredSnapshot: when the cluster is set back to an older state it gives smaller tokens than before. A resource
-// that keeps the largest refuses them; nothing else can.
+// TestRestoredSnapshot: a cluster that is set back to an older state draws smaller tokens than before. Only a resource
+// that remembers the largest token can refuse them.
 func TestRestoredSnapshot(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1})
@@ -251,7 +251,7 @@ func TestRestoredSnapshot(t *testing.T) {
 	fails(t, os.CopyFS(snapshot, os.DirFS(m.Dir)))
 	fails(t, m.Start())
 	fails(t, c.Ready(t.Context()))
-	var largest int64 // what the resource has seen
+	var largest int64 // token that the resource has seen
 	for range 20 {
 		token := cycle(client)
 		if token <= largest || token <= saved {
@@ -265,14 +265,15 @@ func TestRestoredSnapshot(t *testing.T) {
 	fails(t, m.Start())
 	fails(t, c.Ready(t.Context()))
 	if token := cycle(newClient(t, rig.Peer(t, c), 10*time.Second)); token > largest {
-		t.Errorf("token %d came after %d, though the cluster was set back: this test shows nothing", token, largest)
+		t.Errorf("token %d came after %d, although the cluster was set back: this test proves nothing", token, largest)
 	}
 	if client.Info().TokenRegression == "" {
-		t.Error("tokens can fall, and the store does not say so")
+		t.Error("tokens can fall, and Info does not say so")
 	}
 }
 
-// TestMinTTL: a cluster with the usual election timeout of a second gives no lease of less than two. The grant says so.
+// TestMinTTL: a cluster with the usual election timeout of a second grants no lease of less than two seconds. The grant
+// has the real TTL.
 func TestMinTTL(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1,
@@ -286,12 +287,12 @@ func TestMinTTL(t *testing.T) {
 	}
 	if p := s.Explain(cl); len(p.Keys) != 1 ||
 		!strings.HasPrefix(g.Name+"/"+g.Ref, strings.TrimSuffix(p.Keys[0], "LEASE")) || p.TTL != time.Second {
-		t.Errorf("explained as %+v, and %s stands", p, g.Ref)
+		t.Errorf("explained as %+v, but the key is %s", p, g.Ref)
 	}
 }
 
-// TestUnequalMembers: a member with a longer election timeout than the others says that it grants more than the leader
-// keeps; what the leader keeps is believed.
+// TestUnequalMembers: a member with a longer election timeout than the others replies that it grants a longer TTL than
+// the leader keeps. The store trusts only what the leader keeps.
 func TestUnequalMembers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{})
@@ -326,7 +327,8 @@ func TestUnequalMembers(t *testing.T) {
 	}
 }
 
-// TestNoSpace: a cluster whose quota is used up refuses at once, says why, and lets go of what is held.
+// TestNoSpace: a cluster without space in its quota refuses a claim at once, and says why. A lock that is held is still
+// renewed and released.
 func TestNoSpace(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1, Args: []string{"--quota-backend-bytes", "2097152"}})
@@ -345,13 +347,13 @@ func TestNoSpace(t *testing.T) {
 		t.Errorf("a lock on a full cluster: %v", err)
 	}
 	if took := time.Since(began); took > sessiontest.Soon {
-		t.Errorf("that took %v to say", took)
+		t.Errorf("the error came after %v", took)
 	}
 	sessiontest.AwaitRenewal(t, held)
 	fails(t, held.Release())
 }
 
-// TestCorrupt: a cluster that takes no writes, because its members' data differ, says so at once, and what to look at.
+// TestCorrupt: a cluster that accepts no writes because its members' data differ says so at once, and what to look at.
 func TestCorrupt(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1})
@@ -368,8 +370,8 @@ func TestCorrupt(t *testing.T) {
 	}
 }
 
-// TestAuth: a user without rights is told at once; one who loses them in mid-hold loses the lock, and is told in time;
-// and no password shows.
+// TestAuth: a user without permissions learns that at once. A holder that loses its permissions loses the lock, and
+// learns it in time. No error contains a password.
 func TestAuth(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1})
@@ -400,7 +402,7 @@ func TestAuth(t *testing.T) {
 	shows := func(err error) {
 		t.Helper()
 		if strings.Contains(fmt.Sprintf("%v %+v", err, err), secret) {
-			t.Errorf("a secret shows: %v", err)
+			t.Errorf("the error contains a secret: %v", err)
 		}
 	}
 	at := "@" + c.Members[0].Endpoint
@@ -408,7 +410,7 @@ func TestAuth(t *testing.T) {
 	do(err)
 	defer ann.Close()
 	if strings.Contains(ann.Info().Store, secret) {
-		t.Errorf("a secret shows: %s", ann.Info().Store)
+		t.Errorf("Info contains a secret: %s", ann.Info().Store)
 	}
 	l := lease(t, ann, "mine")
 
@@ -442,14 +444,14 @@ func TestAuth(t *testing.T) {
 	case <-l.Context().Done():
 		shows(context.Cause(l.Context()))
 		if cause := context.Cause(l.Context()); !errors.Is(cause, holdfast.ErrDenied) {
-			t.Errorf("rights lost in mid-hold: %v", cause)
+			t.Errorf("permissions lost while holding: %v", cause)
 		}
 	case <-time.After(time.Minute):
-		t.Error("the rights are gone, and the holder believes still")
+		t.Error("the permissions are gone, and the holder still trusts its lease")
 	}
 }
 
-// TestTLS: with the right authority the store works, and with the wrong one it says so at once.
+// TestTLS: the store works with the right certificate authority, and reports a wrong one at once.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	rig.TLS(t, func(cert, key string) *etcdtest.Cluster {
@@ -457,8 +459,8 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestWalkReportsProgress: a listing that goes through many keys that are no locks says of each page that the cluster
-// has answered.
+// TestWalkReportsProgress: a listing that goes through many keys that belong to no lock reports after each page that
+// the cluster has answered.
 func TestWalkReportsProgress(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -471,21 +473,21 @@ func TestWalkReportsProgress(t *testing.T) {
 		_, err := cli.Txn(t.Context()).Then(puts...).Commit()
 		fails(t, err)
 	}
-	said := 0
-	for look, err := range rig.Peer(t, c).nodes.Walk(t.Context(), t.Name()) {
+	pages := 0
+	for snapshot, err := range rig.Peer(t, c).nodes.Walk(t.Context(), t.Name()) {
 		fails(t, err)
-		said++
-		if len(look.Nodes) > 0 {
-			t.Errorf("there is a lock: %+v", look)
+		pages++
+		if len(snapshot.Nodes) > 0 {
+			t.Errorf("there is a lock: %+v", snapshot)
 		}
 	}
-	if said < 2 {
-		t.Errorf("3000 keys were walked, and nothing was said but %d times", said)
+	if pages < 2 {
+		t.Errorf("a listing of 3000 keys reported only %d times that the cluster has answered", pages)
 	}
 }
 
-// TestLease: a lease in the user's own hands keeps its keys while it is kept alive, ends them when it is revoked, and
-// tells when it is lost.
+// TestLease: the keys of a lease that the user keeps alive exist while it is kept alive, end when it is revoked, and
+// its Keep returns when it is lost.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -511,9 +513,9 @@ func TestLease(t *testing.T) {
 	go func() { kept <- l.Keep(keep) }()
 	time.Sleep(ttl + 2*time.Second)
 	if !stands() || l.Remaining() == 0 {
-		t.Errorf("a lease that is kept is over: %v left", l.Remaining())
+		t.Errorf("a lease that is kept alive has expired: %v left", l.Remaining())
 	}
-	go func() { kept <- l.Keep(keep) }() // a second keeper does no harm
+	go func() { kept <- l.Keep(keep) }() // a second call of Keep does no harm
 	gone := make(chan time.Time, 1)
 	changes := cli.Watch(ctx, t.Name(), clientv3.WithRev(created+1))
 	go func() {
@@ -525,7 +527,7 @@ func TestLease(t *testing.T) {
 		}
 	}()
 	p.Cut()
-	var believed time.Time // at last; the moment is read before the look
+	var believed time.Time // the last time the lease was valid, read before the check
 	for now := time.Now(); l.Remaining() > 0; now = time.Now() {
 		believed = now
 		time.Sleep(time.Millisecond)
@@ -537,7 +539,7 @@ func TestLease(t *testing.T) {
 		}
 	}
 	if early := believed.Sub(<-gone); early > 0 {
-		t.Errorf("the key went %v before its keeper stopped believing", early)
+		t.Errorf("the key was gone %v before its keeper stopped trusting the lease", early)
 	}
 	p.Heal()
 	stop()
@@ -551,7 +553,7 @@ func TestLease(t *testing.T) {
 	}
 	fails(t, l.Revoke(ctx))
 	if r, err := cli.Get(ctx, t.Name()+"/2"); err != nil || r.Count != 0 || l.Remaining() != 0 {
-		t.Errorf("revoked, and %d keys stand, with %v left, %v", r.Count, l.Remaining(), err)
+		t.Errorf("after Revoke %d keys exist, with %v left, %v", r.Count, l.Remaining(), err)
 	}
 	for what, err := range map[string]error{"Revoke": l.Revoke(ctx), "KeepAlive": l.KeepAlive(ctx)} {
 		loss, ok := errors.AsType[*holdfast.LossError](err)
@@ -567,8 +569,8 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestChangeAmong: a weight is changed only if those around stand as they did and nobody has come, which the server
-// compares.
+// TestChangeAmong: a weight is changed only if the other claims are as they were and no claim was added, which the
+// server compares.
 func TestChangeAmong(t *testing.T) {
 	t.Parallel()
 	s, _, _ := benchStore(t)
@@ -579,17 +581,17 @@ func TestChangeAmong(t *testing.T) {
 	add := func(number int64, id string) sequence.Snapshot {
 		n := note
 		n.ID = id
-		look, err := s.nodes.Add(ctx, name, ses, number, n, sequence.AddAlways)
+		snapshot, err := s.nodes.Add(ctx, name, ses, number, n, sequence.AddAlways)
 		fails(t, err)
-		return look
+		return snapshot
 	}
 	alone := add(0, "a")
 	both := add(1, "b")
 	heavy := note
 	heavy.Weight = heavy.Limit
-	change := func(look sequence.Snapshot, want bool, what string) {
+	change := func(snapshot sequence.Snapshot, want bool, what string) {
 		t.Helper()
-		if _, ok, err := s.nodes.ChangeAmong(ctx, name, look.Nodes[0], heavy, look.Nodes, look.Revision); ok != want ||
+		if _, ok, err := s.nodes.ChangeAmong(ctx, name, snapshot.Nodes[0], heavy, snapshot.Nodes, snapshot.Revision); ok != want ||
 			err != nil {
 			t.Errorf("%s: changed: %v, %v", what, ok, err)
 		}
@@ -601,18 +603,18 @@ func TestChangeAmong(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	change(both, false, "beside one that has changed since")
-	look, err := s.nodes.List(ctx, name, true)
+	snapshot, err := s.nodes.List(ctx, name, true)
 	fails(t, err)
-	if _, _, err := s.nodes.Remove(ctx, name, look.Nodes[1], false); err != nil {
+	if _, _, err := s.nodes.Remove(ctx, name, snapshot.Nodes[1], false); err != nil {
 		t.Fatal(err)
 	}
-	change(look, false, "when one has gone since")
-	look, err = s.nodes.List(ctx, name, true)
+	change(snapshot, false, "when one has gone since")
+	snapshot, err = s.nodes.List(ctx, name, true)
 	fails(t, err)
-	change(look, true, "undisturbed")
-	if look, err = s.nodes.List(ctx, name, true); err != nil || len(look.Nodes) != 1 ||
-		look.Nodes[0].Weight != heavy.Limit || look.Nodes[0].Token != alone.Nodes[0].Token {
-		t.Errorf("%+v, %v", look, err)
+	change(snapshot, true, "undisturbed")
+	if snapshot, err = s.nodes.List(ctx, name, true); err != nil || len(snapshot.Nodes) != 1 ||
+		snapshot.Nodes[0].Weight != heavy.Limit || snapshot.Nodes[0].Token != alone.Nodes[0].Token {
+		t.Errorf("%+v, %v", snapshot, err)
 	}
 	fails(t, s.nodes.EndSession(ctx, ses.ID))
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // TestInterop: etcdctl lock and Go's concurrency.Mutex, in processes of their own, exclude us and are excluded by us,
-// and all make progress.
+// and all of them get the lock.
 func TestInterop(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -81,8 +81,8 @@ func foreignMutex(o sessiontest.WorkerTask) error {
 	return nil
 }
 
-// TestForeignHolder: a claim of another kind than a mutex waits for a foreign holder, too; an operator sees who that
-// is, also in a listing, can't mark it, and can remove it by force.
+// TestForeignHolder: claims of every kind wait for a foreign holder. An operator sees who it is, in a listing too,
+// cannot break it gracefully, and can remove it by force.
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
 	s, cli, _ := benchStore(t)
@@ -97,9 +97,9 @@ func TestForeignHolder(t *testing.T) {
 		_, err = cli.Put(ctx, junk, "", clientv3.WithLease(g.ID))
 		fails(t, err)
 	}
-	_, err = cli.Put(ctx, lock+"/77", "") // no lease: nobody's claim
+	_, err = cli.Put(ctx, lock+"/77", "") // without a lease it is no claim
 	fails(t, err)
-	_, err = cli.Put(ctx, lock+"-services/a", "", clientv3.WithLease(g.ID)) // no lock: it only looks like a key of one
+	_, err = cli.Put(ctx, lock+"-services/a", "", clientv3.WithLease(g.ID)) // it only looks like a key of the lock
 	fails(t, err)
 	var listed []string
 	for l, err := range s.List(ctx, lock) {
@@ -119,7 +119,7 @@ func TestForeignHolder(t *testing.T) {
 		t.Fatalf("%+v, %v", l, err)
 	}
 	if err := s.Break(ctx, lock, l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("marking a foreign holder: %v", err)
+		t.Errorf("a graceful break of a foreign holder: %v", err)
 	}
 	permits.Wait = true
 	done := make(chan error, 1)

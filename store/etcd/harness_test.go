@@ -23,7 +23,7 @@ var rig = sessiontest.Harness[*etcdtest.Cluster, *peer]{
 	WorkerTasks: map[string]func(sessiontest.WorkerTask) error{"peer": foreignMutex},
 }
 
-// Short names for what the tests say often.
+// Short names for helpers that the tests use often.
 var (
 	fails      = sessiontest.CheckError
 	lease      = sessiontest.Lock
@@ -58,13 +58,13 @@ func openPeer(c *etcdtest.Cluster, to ...*servertest.Server) (*peer, error) {
 	return &peer{s.(*store), way, cli}, nil
 }
 
-// Table keeps records by the store's own connection, and ends with the store.
+// Table keeps records over the store's own connection, and ends with the store.
 func (p *peer) Table() record.Table { return newTable(p.nodes) }
 
 // Close ends the client, and then the link.
 func (p *peer) Close() error {
 	err := p.store.Close()
-	_ = p.cli.Close() // says no more than that its context has ended
+	_ = p.cli.Close() // its error only says that its context has ended
 	p.Net.Close()
 	return err
 }
@@ -80,7 +80,7 @@ func startCluster(t *testing.T, o etcdtest.Options) *etcdtest.Cluster {
 	return c
 }
 
-// newAdmin is a client that is not ours.
+// newAdmin makes a client that is not the store's.
 func newAdmin(t *testing.T, c *etcdtest.Cluster) *clientv3.Client {
 	t.Helper()
 	cli, err := c.Client()
@@ -91,70 +91,71 @@ func newAdmin(t *testing.T, c *etcdtest.Cluster) *clientv3.Client {
 	return cli
 }
 
-// TestConformance: the store keeps every promise of the contract, on three servers.
+// TestConformance: on three servers the store keeps every promise of the contract.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	rig.Conformance(t)
 }
 
-// TestTable: the table keeps what the record engine needs, so that locks kept in it keep all promises, too.
+// TestTable: the table gives the record engine what it needs, so that locks on it keep all promises too.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	rig.Table(t)
 }
 
-// TestTableSilence: who waits for a lock that is kept in records is told when his patience with a silent cluster is
-// over.
+// TestTableSilence: a call that waits for a lock that is kept in records returns when the cluster has not answered for
+// the unreachable timeout.
 func TestTableSilence(t *testing.T) {
 	t.Parallel()
 	rig.TableSilence(t)
 }
 
-// TestCut: a holder that is cut off in silence stops believing before the next is let in.
+// TestCut: a holder whose link silently drops everything stops trusting its lease before the next claim is granted.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	rig.Cut(t)
 }
 
-// TestShortCut: a cut of less than a third of the TTL loses nothing.
+// TestShortCut: a cut of less than a third of the TTL loses no lease.
 func TestShortCut(t *testing.T) {
 	t.Parallel()
 	rig.ShortCut(t)
 }
 
-// TestKill: when a holder's process is killed its lock passes on within the TTL and a second.
+// TestKill: when a holder's process is killed, its lock is granted to the next claim within the TTL and a second.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	rig.Kill(t)
 }
 
-// TestStop: a holder whose process is stopped for longer than its TTL knows at its first look, when it goes on, that it
-// has lost the lock.
+// TestStop: a holder whose process is stopped for longer than its TTL knows that it has lost the lock the first time
+// that it checks.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	rig.Stop(t)
 }
 
-// TestStopWaiting: a waiter whose process is stopped for longer than its TTL goes on waiting, and is let in.
+// TestStopWaiting: a waiter whose process is stopped for longer than its TTL goes on waiting, and is granted the lock.
 func TestStopWaiting(t *testing.T) {
 	t.Parallel()
 	rig.StopWaiting(t)
 }
 
-// TestMinority: a holder whose server is cut off from the others, leader or not, stops believing before the next is let
-// in by the majority.
+// TestMinority: the server of a holder, leader or not, is cut off from the others. The holder stops trusting its lease
+// before the majority grants the lock to the next claim.
 func TestMinority(t *testing.T) {
 	t.Parallel()
 	rig.Minority(t)
 }
 
-// TestLeaderKilled: with the leader killed or stopped again and again a holder keeps its lock, and others get theirs.
+// TestLeaderKilled: while the leader is killed or stopped again and again, a holder keeps its lock, and others are
+// granted theirs.
 func TestLeaderKilled(t *testing.T) {
 	t.Parallel()
 	rig.LeaderKilled(t)
 }
 
-// TestAllKilled: when all servers are killed and come back within the TTL, holders keep their locks and tokens rise.
+// TestAllKilled: when all servers are killed and restart within the TTL, holders keep their locks, and tokens rise.
 func TestAllKilled(t *testing.T) {
 	t.Parallel()
 	rig.AllKilled(t)
@@ -166,18 +167,19 @@ func TestHalfDead(t *testing.T) {
 	rig.HalfDead(t)
 }
 
-// TestFairness: of 64 clients in eight processes nobody is overtaken, also while the cluster loses its leader.
+// TestFairness: of 64 clients in eight processes none is overtaken, even while the cluster loses its leader.
 func TestFairness(t *testing.T) {
 	t.Parallel()
 	rig.Fairness(t)
 }
 
-// TestCancels: acquires that are given up at any moment leave no key after a second.
+// TestCancels: acquires that are cancelled at any time leave no key after a second.
 func TestCancels(t *testing.T) {
 	rig.Cancels(t)
 }
 
-// TestHeld: held locks cost memory, and no goroutine each; their renewals are one beat and one read for every hundred.
+// TestHeld: held locks cost memory, but no goroutine each. Their renewals take one keep-alive, and one read for each
+// hundred locks.
 func TestHeld(t *testing.T) {
 	s, _, c := benchStore(t)
 	sent := func() (int, string) { all := c.take(); return all["Txn"], fmt.Sprint(all) }

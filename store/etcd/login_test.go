@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// startWithUsers runs a cluster that asks for a password, root's being root.
+// startWithUsers runs a cluster that requires a password. That of root is root.
 func startWithUsers(t *testing.T, args ...string) *etcdtest.Cluster {
 	t.Helper()
 	c := startCluster(t, etcdtest.Options{Members: 1, Args: args})
@@ -23,7 +23,7 @@ func startWithUsers(t *testing.T, args ...string) *etcdtest.Cluster {
 	return c
 }
 
-// TestKeepAlivesNeedNoLogin: a keep-alive of a store that was opened with a password costs the cluster no login.
+// TestKeepAlivesNeedNoLogin: the keep-alives of a store that was opened with a password cost the cluster no login.
 func TestKeepAlivesNeedNoLogin(t *testing.T) {
 	t.Parallel()
 	c := startWithUsers(t, "--auth-token-ttl", "1")
@@ -48,8 +48,8 @@ func TestKeepAlivesNeedNoLogin(t *testing.T) {
 		_, err := tree.KeepAlive(t.Context(), session.ID)
 		fails(t, err)
 	}
-	// The cluster has its own things to write now and then, and a slow one may have to be asked for a login to tell of
-	// its writes.
+	// The cluster writes for its own purposes now and then, and to read its number of writes may take a login on a slow
+	// machine.
 	if n := written() - before; n > beats/2 {
 		t.Errorf("%d keep-alives cost %d writes", beats, n)
 	}
@@ -58,8 +58,8 @@ func TestKeepAlivesNeedNoLogin(t *testing.T) {
 	fails(t, err)
 }
 
-// TestLoginExpires: when the login has expired under which the watches began, who waits is still woken by the release,
-// and not by looking every few seconds.
+// TestLoginExpires: after the login under which its watches began has expired, a waiter is still woken by the release,
+// and not only by its poll every few seconds.
 func TestLoginExpires(t *testing.T) {
 	t.Parallel()
 	c := startWithUsers(t, "--auth-token-ttl", "1")
@@ -93,7 +93,7 @@ func TestLoginExpires(t *testing.T) {
 				break
 			}
 			if time.Now().After(limit) {
-				t.Fatalf("nobody waits: %+v", l)
+				t.Fatalf("no claim waits: %+v", l)
 			}
 		}
 		began := time.Now()
@@ -103,8 +103,8 @@ func TestLoginExpires(t *testing.T) {
 	}
 	_, took := handOver()
 	t.Logf("with a new login: %v", took)
-	// Who is let in within less than 2 s of his coming was woken: he looks for himself after that, at the soonest. On a
-	// busy machine the logins alone may take so long.
+	// A waiter polls 2 s after it came at the earliest, so one that is granted the lock sooner was woken. On a busy
+	// machine the logins alone may take that long.
 	for tries := 1; ; tries++ {
 		time.Sleep(4 * time.Second)
 		all, took := handOver()
@@ -113,7 +113,7 @@ func TestLoginExpires(t *testing.T) {
 			return
 		}
 		if tries == 10 {
-			t.Fatal("nobody was woken by a release")
+			t.Fatal("no waiter was woken by a release")
 		}
 	}
 }

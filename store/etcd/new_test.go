@@ -40,7 +40,7 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("a lease, %s: %v, %v", what, l, err)
 		}
 	}
-	s, err := New(t.Context(), client, nil) // no server answers, and none need answer
+	s, err := New(t.Context(), client, nil) // no server has to answer
 	if err != nil {
 		t.Fatal(err)
 	}

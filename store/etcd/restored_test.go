@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// TestRestoredUnderHolders: a cluster is restored from a snapshot while clients hold locks. What a client has given
-// back since the snapshot stands again there, under a lease that it goes on renewing; nobody waits for it, and holders
-// are told.
+// TestRestoredUnderHolders: a cluster is restored from a snapshot while clients hold locks. A claim that a client has
+// released since the snapshot exists again then, under a lease that the client goes on keeping alive. No claim waits
+// for it, and holders learn that they lost their locks.
 func TestRestoredUnderHolders(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, etcdtest.Options{Members: 1})
@@ -41,16 +41,16 @@ func TestRestoredUnderHolders(t *testing.T) {
 	began := time.Now()
 	l, err := newClient(t, rig.Peer(t, c), 30*time.Second).Mutex(t.Name()+"/given", nil).Lock(ctx)
 	if err != nil {
-		t.Fatalf("what was given back stands again: %v", err)
+		t.Fatalf("a released claim holds the lock again: %v", err)
 	}
-	t.Logf("let in after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("granted after %v", time.Since(began).Round(time.Millisecond))
 	fails(t, l.Release())
 	select {
 	case <-held.Context().Done():
 	case <-ctx.Done():
 	}
 	if err := held.Err(); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("the holder is told: %v", err)
+		t.Errorf("the holder learns: %v", err)
 	}
 	again := lease(t, client, t.Name()+"/held")
 	sessiontest.AwaitRenewal(t, again)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestURL: a URL names endpoints, user, prefix and encryption, and what is wrong with one is said, without its
-// password.
+// TestURL: a URL names endpoints, user, prefix and encryption. The error for a wrong one says what is wrong, and
+// contains no password.
 func TestURL(t *testing.T) {
 	for raw, want := range map[string]string{
 		"etcd://h1:1,h2:2":                         "http://h1:1 http://h2:2",
@@ -48,7 +48,7 @@ func TestURL(t *testing.T) {
 	}
 	u := &url.URL{Scheme: "etcd", User: url.User("u"), Host: "h", RawQuery: "password-file=" + secretFile(t)}
 	if cfg, _, err := parseURL(u); err != nil || cfg.Username != "u" || cfg.Password != "hunter2" {
-		t.Errorf("the password of a file: %q of %q, %v", cfg.Password, cfg.Username, err)
+		t.Errorf("the password from a file: %q of %q, %v", cfg.Password, cfg.Username, err)
 	}
 }
 

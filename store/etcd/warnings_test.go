@@ -9,37 +9,37 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// TestWarnings: a cluster with the usual timing gives no warning, and one whose elections take longer says from which
-// TTL on locks are safe whatever its heartbeat interval.
+// TestWarnings: a cluster with the usual timing has no warning. For one with slower elections the warning says from
+// which TTL on locks are safe, whatever its heartbeat interval.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	if w, err := rig.Peer(t, rig.Shared(t)).Warnings(t.Context()); err != nil || len(w) > 0 {
-		t.Errorf("of a usual cluster: %q, %v", w, err)
+		t.Errorf("a cluster with the usual timing: %q, %v", w, err)
 	}
 	slow := startCluster(t, etcdtest.Options{Members: 1,
 		Args: []string{"--heartbeat-interval", "1000", "--election-timeout", "10000"}})
 	w, err := rig.Peer(t, slow).Warnings(t.Context())
 	if err != nil || len(w) != 1 || !strings.Contains(w[0], "no TTL of less than 15s") ||
 		!strings.Contains(w[0], "1m40s or more") {
-		t.Errorf("of one with slow elections: %q, %v", w, err)
+		t.Errorf("a cluster with slow elections: %q, %v", w, err)
 	}
 }
 
-// TestSafeTTL: from the TTL that is told on, the margin covers a fifth of the longest election timeout that the least
-// TTL allows for.
+// TestSafeTTL: from the TTL in the warning on, the margin covers a fifth of the longest election timeout that the
+// minimum TTL allows for.
 func TestSafeTTL(t *testing.T) {
 	if ttl := safeTTL(usualMinTTL); ttl != 0 {
 		t.Errorf("with the usual timing: %v", ttl)
 	}
-	for least := 3 * time.Second; least < 80*time.Second; least += time.Second {
-		election := time.Duration(float64(least) / 1.5)
-		if ttl := safeTTL(least); ttl < least || driver.Margin(ttl) < election/5 {
-			t.Errorf("where no less than %v is granted: %v, with a margin of %v", least, ttl, driver.Margin(ttl))
+	for minTTL := 3 * time.Second; minTTL < 80*time.Second; minTTL += time.Second {
+		election := time.Duration(float64(minTTL) / 1.5)
+		if ttl := safeTTL(minTTL); ttl < minTTL || driver.Margin(ttl) < election/5 {
+			t.Errorf("with a minimum of %v: %v, with a margin of %v", minTTL, ttl, driver.Margin(ttl))
 		}
 	}
 }
 
-// TestWarningsOfOldVersions: the first versions whose leaders look whether they lead are 3.4.31 and 3.5.13.
+// TestWarningsOfOldVersions: the first versions whose leaders check that they still lead are 3.4.31 and 3.5.13.
 func TestWarningsOfOldVersions(t *testing.T) {
 	for version, old := range map[string]bool{
 		"3.3.27": true, "3.4.30": true, "3.4.31": false, "3.5.0": true, "3.5.12": true, "3.5.13": false, "3.6.0": false,

@@ -18,14 +18,14 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// fairClaim is one that stands in line for m.
+// fairClaim makes a claim that waits in the queue of m.
 func fairClaim(ttl time.Duration) driver.Claim {
 	c := waiting(mutex("m", ttl))
 	c.Fair = true
 	return c
 }
 
-// enterQueueOnce has a claim make its step once: it comes to stand in line, and is heard of no more.
+// enterQueueOnce runs the script of a claim once: the claim enters the queue, and sends nothing more.
 func enterQueueOnce(t *testing.T, s *store, c driver.Claim) (*refusal, error) {
 	t.Helper()
 	a, keys := s.newAcquireLoop(c), s.keys.allKeys(c.Name)
@@ -33,7 +33,7 @@ func enterQueueOnce(t *testing.T, s *store, c driver.Claim) (*refusal, error) {
 	return r, err
 }
 
-// fillQueue has n claims stand in line for m behind a holder.
+// fillQueue puts n claims into the queue of m, behind a holder.
 func fillQueue(t *testing.T, s *store, n int, ttl time.Duration) driver.Grant {
 	t.Helper()
 	held := acquire(t, s, fairClaim(time.Hour))
@@ -45,7 +45,7 @@ func fillQueue(t *testing.T, s *store, n int, ttl time.Duration) driver.Grant {
 	return held
 }
 
-// queueLength is how many stand in line for m.
+// queueLength is the number of claims in the queue of m.
 func queueLength(t *testing.T, server *redistest.Server) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimPrefix(sendCommand(t, server, "ZCARD", "holdfast.l:{m}"), ":"))
@@ -55,8 +55,8 @@ func queueLength(t *testing.T, server *redistest.Server) int {
 	return n
 }
 
-// TestFullQueue: to refuse a claim since the line is full costs the same however long the line is, and the dead in it
-// are found all the same.
+// TestFullQueue: to refuse a claim because the queue is full costs the same however long the queue is, and the dead
+// claims in it are still found.
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -65,7 +65,7 @@ func TestFullQueue(t *testing.T) {
 		sendCommand(t, server, "FLUSHALL")
 		s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = n }).(*store)
 		fillQueue(t, s, n-50, time.Hour)
-		for range 50 { // they are dead from the start
+		for range 50 { // with this TTL they are dead at once
 			if _, err := enterQueueOnce(t, s, fairClaim(time.Millisecond)); err != nil {
 				t.Fatal(err)
 			}
@@ -79,22 +79,22 @@ func TestFullQueue(t *testing.T) {
 				if n > 200 || err != nil {
 					t.Fatal(err)
 				}
-				break // the dead are found already, since a window has passed
+				break // a confirm window has passed, so the dead claims were found already
 			}
 		}
 		_, scripts, inside := commandCalls(t, server)
 		if sendCommand(t, server, "HGET", recordKey("m"), "swept") == future {
-			t.Error("a clock that was set back keeps the dead in line")
+			t.Error("after the clock was set back, dead claims remain in the queue")
 		}
 		each = append(each, float64(inside)/float64(scripts))
-		t.Logf("%d wait: %.1f commands a refusal", n, each[len(each)-1])
+		t.Logf("%d wait: %.1f commands per refusal", n, each[len(each)-1])
 		found := redistest.Until(t.Context(), func() bool {
-			sendCommand(t, server, "HDEL", recordKey("m"), "swept") // the next window
+			sendCommand(t, server, "HDEL", recordKey("m"), "swept") // as after a confirm window
 			r, err := enterQueueOnce(t, s, fairClaim(time.Hour))
 			return err == nil && r.code == replyWaiting
 		})
 		if left := queueLength(t, server); found != nil || left > n-49 {
-			t.Errorf("the dead are not found: %d stand in line; %v", left, found)
+			t.Errorf("the dead claims are not found: %d claims are in the queue; %v", left, found)
 		}
 	}
 	if each[1] > 40 {
@@ -102,8 +102,8 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-// TestFullQueueUnderLoad: many who come again and again to a line that is full, as the command does, cost nobody else a
-// lease, and the server nothing that others would notice.
+// TestFullQueueUnderLoad: many clients try again and again to enter a full queue, as the command does. That costs no
+// other client a lease, and does not slow the server noticeably.
 func TestFullQueueUnderLoad(t *testing.T) {
 	t.Parallel()
 	size, clients, span := 1000, 40, 3*time.Second
@@ -141,7 +141,7 @@ func TestFullQueueUnderLoad(t *testing.T) {
 				case errors.Is(err, driver.ErrQueueFull):
 					refused.Add(1)
 				case err == nil, ctx.Err() == nil:
-					t.Errorf("behind a full line: %v", err)
+					t.Errorf("behind a full queue: %v", err)
 				}
 				_ = c.life.Sleep(ctx, rand.N(pause)+pause/2)
 			}
@@ -160,7 +160,7 @@ func TestFullQueueUnderLoad(t *testing.T) {
 	slices.Sort(pings)
 	at := func(part float64) time.Duration { return pings[int(part*float64(len(pings)-1))] }
 	slow := sendCommand(t, server, "SLOWLOG", "LEN")
-	t.Logf("%d in line, %d clients beyond it, %v: refused %d times; PING: median %v, 99 %% %v, longest %v; a step took the server %v, and of all commands 20 ms and more: %s",
+	t.Logf("%d in the queue, %d clients refused, %v: refused %d times; PING: median %v, 99 %% %v, longest %v; a script took the server %v, and of all commands 20 ms and more: %s",
 		size, clients, span, refused.Load(), at(0.5), at(0.99), at(1), scriptTime(t, server), slow)
 	if err := innocent.Err(); err != nil {
 		t.Errorf("a lease on another lock is lost: %v", err)
@@ -169,11 +169,11 @@ func TestFullQueueUnderLoad(t *testing.T) {
 		t.Error("the server was kept busy")
 	}
 	if refused.Load() < int64(clients) {
-		t.Error("nobody was refused")
+		t.Error("no claim was refused")
 	}
 }
 
-// scriptTime is how long a step has kept the server busy, at a mean.
+// scriptTime is the mean time for which a script kept the server busy.
 func scriptTime(t *testing.T, server *redistest.Server) time.Duration {
 	t.Helper()
 	_, text, _ := strings.Cut(sendCommand(t, server, "INFO", "commandstats"), "cmdstat_evalsha:")
@@ -186,8 +186,8 @@ func scriptTime(t *testing.T, server *redistest.Server) time.Duration {
 	return time.Duration(us * float64(time.Microsecond))
 }
 
-// TestManyDeadWaiters: however many dead stand at the head of a line, no step removes more than a part of them, and
-// whoever lives behind them gets his turn soon.
+// TestManyDeadWaiters: however many dead claims are at the head of a queue, no script removes more than a part of them,
+// and the first live claim behind them is granted soon.
 func TestManyDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -201,7 +201,7 @@ func TestManyDeadWaiters(t *testing.T) {
 	}()
 	if err := redistest.Until(t.Context(),
 		func() bool { return sendCommand(t, server, "HEXISTS", "holdfast.c:{m}", next.ID) == ":1" }); err != nil {
-		t.Fatal("the next does not stand in line: ", err)
+		t.Fatal("the next claim is not in the queue: ", err)
 	}
 	sendCommand(t, server, "CONFIG", "RESETSTAT")
 	start := time.Now()
@@ -211,14 +211,13 @@ func TestManyDeadWaiters(t *testing.T) {
 	}
 	expectInTime(t, "the one behind 1500 dead", start, 3*time.Second)
 	_, scripts, inside := commandCalls(t, server)
-	t.Logf("%d steps, of %d commands", scripts, inside)
+	t.Logf("%d scripts, of %d commands", scripts, inside)
 	if scripts < 10 || inside/scripts > 1200 {
-		t.Errorf("%d steps made %d commands", scripts, inside)
+		t.Errorf("%d scripts ran %d commands", scripts, inside)
 	}
 }
 
-// TestRollCallOfLongQueue: those who did not show themselves when all in line were asked to are removed a part at a
-// time.
+// TestRollCallOfLongQueue: the claims that did not answer a roll call are removed in parts.
 func TestRollCallOfLongQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -241,7 +240,7 @@ func TestRollCallOfLongQueue(t *testing.T) {
 	}
 	roll(now, now+3600e6)
 	for _, c := range alive {
-		if _, err := enterQueueOnce(t, s, c); err != nil { // they show themselves
+		if _, err := enterQueueOnce(t, s, c); err != nil { // they answer
 			t.Fatal(err)
 		}
 	}
@@ -254,7 +253,7 @@ func TestRollCallOfLongQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		if gone := before - queueLength(t, server); gone > 128 || step > 20 {
-			t.Fatalf("step %d removed %d", step, gone)
+			t.Fatalf("script %d removed %d", step, gone)
 		}
 	}
 	l, err := s.Inspect(t.Context(), "m")
@@ -263,17 +262,17 @@ func TestRollCallOfLongQueue(t *testing.T) {
 	}
 	for i, w := range l.Waiters {
 		if w.Ref != alive[i].ID {
-			t.Errorf("%d in line is another", i)
+			t.Errorf("another claim is at place %d of the queue", i)
 		}
 	}
 	roll(now+3600e6, now+7200e6)
 	if _, err := enterQueueOnce(t, s, one); err != nil ||
 		sendCommand(t, server, "HEXISTS", recordKey("m"), "roll") != ":0" {
-		t.Errorf("a clock that was set back leaves all in line asked to show themselves: %v", err)
+		t.Errorf("after the clock was set back the roll call does not end: %v", err)
 	}
 }
 
-// TestInspectLongQueue: of a long line all are shown, in their order, by steps that look at a part each.
+// TestInspectLongQueue: all claims of a long queue are shown, in their order, by scripts that read a part each.
 func TestInspectLongQueue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -305,6 +304,6 @@ func TestInspectLongQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if by, scripts, _ := commandCalls(t, server); scripts != 3 || by["hgetall"] > 0 {
-		t.Errorf("shown by %d steps: %v", scripts, by)
+		t.Errorf("shown by %d scripts: %v", scripts, by)
 	}
 }

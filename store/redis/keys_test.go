@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestKeys: different locks have different keys, each key gives its lock back, and all keys of a lock fall into its
-// slot.
+// TestKeys: different locks have different keys, the lock's name can be read from each key, and all keys of a lock are
+// in its hash slot.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -38,7 +38,7 @@ func TestKeys(t *testing.T) {
 				}
 			}
 			if back, ok := k.nameOfRecord(sideKey("", k.lockKey(name))); !ok || back != name {
-				t.Errorf("%q under %q comes back as %q, %v", name, template, back, ok)
+				t.Errorf("the name %q under %q is read back as %q, %v", name, template, back, ok)
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestSlots: slots are those of Redis.
+// TestSlots: the slots are those that Redis computes.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]uint16{"123456789": 12739, "foo": 12182, "{foo}bar": 12182, "a{foo}": 12182,

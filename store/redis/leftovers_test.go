@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestRedlockServerHangs: while a server hangs, however many claims come and go, one goroutine keeps in mind for it
-// which have left, a bounded number of them; and it is told when it is back.
+// TestRedlockServerHangs: while a server hangs, a bounded number of releases is kept for it, and at most one goroutine
+// sends them, however many claims come and go. The server gets the releases when it is back.
 func TestRedlockServerHangs(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(3))
@@ -40,41 +40,41 @@ func TestRedlockServerHangs(t *testing.T) {
 	}
 	cycles.Wait()
 	release(t, s, held.Claim)
-	late := func() int {
+	countPending := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.pending[2].releases)
 	}
-	if n := late(); n != 201 {
-		t.Errorf("%d leaves are kept of 201", n)
+	if n := countPending(); n != 201 {
+		t.Errorf("%d releases are kept of 201", n)
 	}
-	tellers := func() int {
+	countSenders := func() int {
 		stacks := make([]byte, 4<<20)
-		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "tellLate(")
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "sendPendingReleases(")
 	}
-	if n := tellers(); n > 1 {
-		t.Errorf("%d goroutines tell a server that is away", n)
+	if n := countSenders(); n > 1 {
+		t.Errorf("%d goroutines send releases to a server that is away", n)
 	}
 	for i := range 2 * maxPendingReleases {
 		s.scheduleRelease(2, fmt.Sprint("other", i), pendingRelease{"other", "", longTTL, time.Now().Add(longTTL)})
 	}
-	if n := late(); n != maxPendingReleases {
-		t.Errorf("%d leaves are kept, and at most %d may be", n, maxPendingReleases)
+	if n := countPending(); n != maxPendingReleases {
+		t.Errorf("%d releases are kept, and at most %d may be", n, maxPendingReleases)
 	}
 	g.Servers[2].Signal(syscall.SIGCONT)
-	if err := redistest.Until(t.Context(), func() bool { return late() == 0 }); err != nil {
-		t.Errorf("%d leaves are not told when the server is back", late())
+	if err := redistest.Until(t.Context(), func() bool { return countPending() == 0 }); err != nil {
+		t.Errorf("%d releases are not sent when the server is back", countPending())
 	}
 	if n := sendCommand(t, g.Servers[2], "EXISTS", "held"); n != ":0" {
-		t.Error("what was released stands on the server that was away")
+		t.Error("a released claim is still on the server that was away")
 	}
-	if err := redistest.Until(t.Context(), func() bool { return tellers() == 0 }); err != nil {
-		t.Error("who tells it goes on when all is told")
+	if err := redistest.Until(t.Context(), func() bool { return countSenders() == 0 }); err != nil {
+		t.Error("the goroutine that sends the releases does not end")
 	}
 }
 
-// TestBreakNotesAreBounded: what a break leaves behind is bounded in time and number. Where so many were broken that
-// some are forgotten, nobody is told that he has released what he has not.
+// TestBreakNotesAreBounded: the notes of breaks are bounded in time and number. If notes had to be removed early, a
+// release that might have found one returns that the outcome is uncertain, and not success.
 func TestBreakNotesAreBounded(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -110,7 +110,7 @@ func TestBreakNotesAreBounded(t *testing.T) {
 		redis.call('HSET', KEYS[1], 'notes', '128')`, "1", record)
 		broken()
 		if n := fields(""); n != ":1" {
-			t.Errorf("%s: %s notes, and all but one were over", layout, n)
+			t.Errorf("%s: %s notes, and all but one had expired", layout, n)
 		}
 		forgotten := broken()
 		sendCommand(t, server, "EVAL", `local t = redis.call('TIME')
@@ -118,44 +118,45 @@ func TestBreakNotesAreBounded(t *testing.T) {
 		redis.call('HSET', KEYS[1], 'notes', '4096')`, "1", record)
 		broken()
 		if n := fields(""); n != ":1" {
-			t.Errorf("%s: %s notes, and there may be 4096", layout, n)
+			t.Errorf("%s: %s notes, and the maximum is 4096", layout, n)
 		}
 		lose()
 		if err := lossy.Release(t.Context(), forgotten.Claim, ""); !errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("%s: the release of one that was broken and forgotten: %v", layout, err)
+			t.Errorf("%s: the release of a broken claim whose note is gone: %v", layout, err)
 		}
 		own := acquire(t, lossy, waiting(mutex(name, longTTL)))
 		if err := lossy.Release(t.Context(), own.Claim, ""); err != nil {
-			t.Errorf("%s: a release of one's own: %v", layout, err)
+			t.Errorf("%s: a release of a holder: %v", layout, err)
 		}
 		if err := lossy.Release(t.Context(), own.Claim, ""); loss(err) != driver.LossGone {
-			t.Errorf("%s: a release of what does not stand: %v", layout, err)
+			t.Errorf("%s: a release of a released claim: %v", layout, err)
 		}
 	}
 }
 
-// TestReleaseAfterBreakNoteExpired: a release that asks again when a note of a break may have been removed is not taken
-// for done.
+// TestReleaseAfterBreakNoteExpired: a release that is repeated after the note of a break may have been removed does not
+// report success.
 func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	t.Parallel()
 	r := &redlockStore{servers: make([]*store, 3), majority: 2}
-	for begun, over := range map[time.Time]bool{
+	for begun, expired := range map[time.Time]bool{
 		time.Now(): false, time.Now().Add(-breakNoteTime - time.Second): true, time.Now().Round(0).Add(-breakNoteTime - time.Second): true,
 	} {
 		p := retryLoop{outcomeUnknown: true, startedAt: begun}
-		if err := p.releaseResult(0); over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
+		if err := p.releaseResult(0); expired != errors.Is(err, driver.ErrUncertain) || !expired && err != nil {
 			t.Errorf("begun %v ago: %v", time.Since(begun), err)
 		}
 		lost := map[int]bool{0: true, 1: true, 2: true}
 		err := r.releaseResult(replyCounts{byServer: map[int]int64{0: 0, 1: 0, 2: 0}, byReply: map[int64]int{0: 3}},
 			map[int]bool{}, lost, isNoteExpired(begun))
-		if over != errors.Is(err, driver.ErrUncertain) || !over && err != nil {
+		if expired != errors.Is(err, driver.ErrUncertain) || !expired && err != nil {
 			t.Errorf("of a Redlock, begun %v ago: %v", time.Since(begun), err)
 		}
 	}
 }
 
-// TestBrokenPromotedClaim: a claim that was broken in line and whose client never hears of it weighs on nobody.
+// TestBrokenPromotedClaim: a claim that was broken in the queue, and whose client never learns of it, costs the others
+// nothing.
 func TestBrokenPromotedClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -179,33 +180,33 @@ func TestBrokenPromotedClaim(t *testing.T) {
 	}
 	release(t, s, g.Claim)
 	if n := sendCommand(t, server, "EXISTS", "holdfast.c:{m}", "holdfast.l:{m}", "holdfast.h:{m}"); n != ":0" {
-		t.Errorf("%s keys of a line in which nobody stands", n)
+		t.Errorf("%s keys of an empty queue", n)
 	}
 	if n := cycle(); n != light {
 		t.Errorf("a cycle makes %d commands, and made %d before", n, light)
 	}
-	for range 2 { // asked again, it is told again: an answer may be lost
+	for range 2 { // the claim learns of it each time, since a reply may be lost
 		if _, err := enterQueueOnce(t, s, dead); loss(err) != driver.LossBroken {
-			t.Errorf("the broken one comes again: %v", err)
+			t.Errorf("a request of the broken claim: %v", err)
 		}
 	}
-	sendCommand(t, server, "HSET", recordKey("m"), "kept", "1") // it is time to look after the record
+	sendCommand(t, server, "HSET", recordKey("m"), "kept", "1") // so that the expiries have to be moved
 	cycle()
 	if n := cycle(); n != light {
 		t.Errorf("with a note in the record a cycle makes %d commands, and made %d before", n, light)
 	}
-	// and the note's time is over
+	// The note has expired.
 	sendCommand(t, server, "HSET", recordKey("m"), "noted", "1", "~"+dead.ID, "1", "kept", "1")
 	cycle()
 	for _, field := range []string{"noted", "notes", "~" + dead.ID} {
 		if sendCommand(t, server, "HEXISTS", recordKey("m"), field) != ":0" {
-			t.Errorf("of its note %s stays", field)
+			t.Errorf("the field %s of its note remains", field)
 		}
 	}
 }
 
-// TestIdleLocksExpire: what a name leaves behind that nobody uses any more is a record of its token, for a day, and of
-// others for two.
+// TestIdleLocksExpire: a lock that is not used any more leaves only a record with its token: for a day, or for two days
+// if it had a queue. In Redisson's layout it leaves the token key too.
 func TestIdleLocksExpire(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -218,10 +219,10 @@ func TestIdleLocksExpire(t *testing.T) {
 		release(t, s, acquire(t, s, c).Claim)
 		return keyTTLs(t, server)
 	}
-	day := func(what string, left map[string]time.Duration, key string, most time.Duration) {
+	day := func(what string, left map[string]time.Duration, key string, maxLeft time.Duration) {
 		t.Helper()
-		if left[key] < 24*time.Hour || left[key] > most {
-			t.Errorf("%s: %s stays for %v", what, key, left[key])
+		if left[key] < 24*time.Hour || left[key] > maxLeft {
+			t.Errorf("%s: %s is kept for %v", what, key, left[key])
 		}
 		delete(left, key)
 		t.Logf("%s: %s takes %s bytes", what, key, sendCommand(t, server, "MEMORY", "USAGE", key))
@@ -266,17 +267,17 @@ func TestIdleLocksExpire(t *testing.T) {
 		}
 		left := keyTTLs(t, server)
 		if len(left) < 3 {
-			t.Errorf("%s: left are %v", kind, left)
+			t.Errorf("%s: only these keys are left: %v", kind, left)
 		}
 		for key, left := range left {
-			if most := 25 * time.Hour; key != "holdfast:{m}" && left > most {
-				t.Errorf("%s: dead ones leave %s for %v", kind, key, left)
+			if key != "holdfast:{m}" && left > 25*time.Hour {
+				t.Errorf("%s: dead claims leave %s for %v", kind, key, left)
 			}
 		}
 	}
 }
 
-// TestRenewalKeepsKeys: the record of a lock that is held for long is kept by the renewals, which see to it once an
+// TestRenewalKeepsKeys: renewals keep the record of a lock that is held for long, and move its expiry only once per
 // hour.
 func TestRenewalKeepsKeys(t *testing.T) {
 	t.Parallel()
@@ -311,14 +312,14 @@ func TestRenewalKeepsKeys(t *testing.T) {
 	if _, err := enterQueueOnce(t, s, fairClaim(longTTL)); err != nil {
 		t.Fatal(err)
 	}
-	for key, left := range keyTTLs(t, server) { // the line's keys are moved with the record
+	for key, left := range keyTTLs(t, server) { // the expiries of the queue's keys are moved with the record's
 		if key != "m" && left < 24*time.Hour {
 			t.Errorf("%s is kept for %v", key, left)
 		}
 	}
 }
 
-// keyTTLs is how long each key has left; less than 0: it has no end.
+// keyTTLs returns the remaining time of each key; less than 0: the key never expires.
 func keyTTLs(t *testing.T, server *redistest.Server) map[string]time.Duration {
 	t.Helper()
 	s := openForTest(t, "redis://"+server.Addr).(*store)
@@ -337,8 +338,8 @@ func keyTTLs(t *testing.T, server *redistest.Server) map[string]time.Duration {
 	return all
 }
 
-// TestRedissonTokenKey: the token key that Redisson has made, or has counted up, keeps having no end, as Redisson
-// leaves it, and tokens rise across both.
+// TestRedissonTokenKey: a token key that Redisson has made, or has counted up, never expires, as Redisson leaves it.
+// Tokens rise whoever counts.
 func TestRedissonTokenKey(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -352,7 +353,7 @@ func TestRedissonTokenKey(t *testing.T) {
 	cycle("first")
 	cycle("second")
 	if cycle("second"); keyTTLs(t, server)[redissonToken("second")] <= 0 {
-		t.Error("a key that only we use has no end")
+		t.Error("a token key that only we use never expires")
 	}
 	sendCommand(t, server, "INCR", redissonToken("second"))
 	if one, two := cycle("second"), cycle("second"); two <= one {
@@ -360,13 +361,13 @@ func TestRedissonTokenKey(t *testing.T) {
 	}
 	for key, left := range keyTTLs(t, server) {
 		if strings.HasPrefix(key, redissonTokens) && left >= 0 {
-			t.Errorf("%s, which Redisson uses, ends in %v", key, left)
+			t.Errorf("%s, which Redisson uses, expires in %v", key, left)
 		}
 	}
 }
 
-// TestForeignValueIsNotShown: what another client keeps under a lock's key is shown by a digest, and never as it is: it
-// may be all that it takes to release that lock. To look at it costs the same however large it is.
+// TestForeignValueIsNotShown: the value of another client under a lock's key is shown as a digest only, since it may be
+// all that is needed to release that lock. To describe it costs the same however large it is.
 func TestForeignValueIsNotShown(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -391,10 +392,10 @@ func TestForeignValueIsNotShown(t *testing.T) {
 			if err != nil || len(l.Holders) != 1 {
 				t.Fatalf("%+v %v", l, err)
 			}
-			told := fmt.Sprintf("%v %v %+v", waited, refused, l)
+			shown := fmt.Sprintf("%v %v %+v", waited, refused, l)
 			if !errors.Is(refused, driver.ErrHeld) || !strings.Contains(refused.Error(), l.Holders[0].Owner) ||
-				strings.Contains(told, "hunter") {
-				t.Errorf("%s: %s", layout, told)
+				strings.Contains(shown, "hunter") {
+				t.Errorf("%s: %s", layout, shown)
 			}
 			t.Logf("%v", refused)
 			large := name != "string" && name != "hash"
@@ -404,15 +405,15 @@ func TestForeignValueIsNotShown(t *testing.T) {
 			}
 		}
 		by, _, _ := commandCalls(t, server)
-		for _, dear := range []string{"dump", "get", "hgetall", "lrange"} {
-			if by[dear] > 0 {
-				t.Errorf("%s: %s was called %d times", layout, dear, by[dear])
+		for _, costly := range []string{"dump", "get", "hgetall", "lrange"} {
+			if by[costly] > 0 {
+				t.Errorf("%s: %s was called %d times", layout, costly, by[costly])
 			}
 		}
 	}
 }
 
-// TestRedlockEndedContext promises that an Acquire whose context has ended before the call takes nothing on any server.
+// TestRedlockEndedContext: an Acquire whose context has ended before the call acquires nothing on any server.
 func TestRedlockEndedContext(t *testing.T) {
 	t.Parallel()
 	a := mustStart(t)(redistest.Independent(3)).Addrs()

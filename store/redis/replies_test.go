@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestMalformedReplies: an answer that no script of ours gives is an error, and never more.
+// TestMalformedReplies: a reply that no script of ours sends is an error, and is never taken for anything else.
 func TestMalformedReplies(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(3))
@@ -47,8 +47,8 @@ func TestMalformedReplies(t *testing.T) {
 	}
 }
 
-// TestRollCallIsSpread: where many are asked to show themselves they do so one after another, so that the server has
-// time for others.
+// TestRollCallIsSpread: many claims answer a roll call one after the other, so that the server has time for other
+// requests.
 func TestRollCallIsSpread(t *testing.T) {
 	t.Parallel()
 	l := &waiterHub{store: &store{}, subscriptions: map[*subscription]struct{}{}}
@@ -67,14 +67,14 @@ func TestRollCallIsSpread(t *testing.T) {
 		return soon, latest
 	}
 	if soon, latest := told("roll 100000"); soon > 300 || latest < 50*time.Second || latest > 100*time.Second {
-		t.Errorf("%d of 1000 look within the first tenth, and the last after %v", soon, latest)
+		t.Errorf("%d of 1000 answer within the first tenth, and the last after %v", soon, latest)
 	}
 	if _, latest := told("roll 0"); latest > 0 {
-		t.Errorf("of few one looks after %v", latest)
+		t.Errorf("one of a few answers after %v", latest)
 	}
 }
 
-// TestConfirmWindow: one request that took very long does not make the confirm window long, and a link that stays slow
+// TestConfirmWindow: one request that took very long does not make the confirm window long; a link that stays slow
 // does.
 func TestConfirmWindow(t *testing.T) {
 	t.Parallel()

@@ -14,8 +14,8 @@ import (
 
 var commandStat = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
 
-// commandCalls counts, from the server's own statistics, how often each command was called since the last reset, also
-// by scripts.
+// commandCalls returns how often each command was called since the last reset, by clients and by scripts, from the
+// server's own statistics.
 func commandCalls(t *testing.T, s *redistest.Server) (by map[string]int, scripts, inside int) {
 	t.Helper()
 	by = map[string]int{}
@@ -33,8 +33,8 @@ func commandCalls(t *testing.T, s *redistest.Server) (by map[string]int, scripts
 	return by, scripts, inside
 }
 
-// TestScriptCallsPerStep: a free mutex is taken by one script call, renewed by one, also with 31 others, and given back
-// by one.
+// TestScriptCallsPerStep: a free mutex is acquired by one script call, renewed by one, even together with 31 others,
+// and released by one.
 func TestScriptCallsPerStep(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -48,7 +48,7 @@ func TestScriptCallsPerStep(t *testing.T) {
 			t.Errorf("%s: %v, want %d script calls", what, by, want)
 		}
 	}
-	for range 2 { // the scripts are known then
+	for range 2 { // in the second round the server knows the scripts
 		c := mutex("warm", time.Minute)
 		acquire(t, s, c)
 		renew(t, s, acquire(t, s, c))
@@ -84,7 +84,8 @@ func TestScriptCallsPerStep(t *testing.T) {
 	})
 }
 
-// TestFairHandOverCost: a fair hand-over costs the same number of commands however many wait, and wakes only the next.
+// TestFairHandOverCost: a fair hand-over costs the same number of commands however many claims wait, and notifies only
+// the next ones.
 func TestFairHandOverCost(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -113,15 +114,15 @@ func TestFairHandOverCost(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(1100 * time.Millisecond)                  // each looks once within a second after it came
-		if err := redistest.Until(t.Context(), func() bool { // and those that came last once more
+		time.Sleep(1100 * time.Millisecond)                  // each claim polls once within a second after it entered
+		if err := redistest.Until(t.Context(), func() bool { // and the last ones once more
 			sendCommand(t, server, "CONFIG", "RESETSTAT")
 			start := time.Now()
 			time.Sleep(200 * time.Millisecond)
-			_, looks, _ := commandCalls(t, server)
-			return looks <= 50*int(max(200*time.Millisecond, time.Since(start)).Milliseconds())/1000
+			_, polled, _ := commandCalls(t, server)
+			return polled <= 50*int(max(200*time.Millisecond, time.Since(start)).Milliseconds())/1000
 		}); err != nil {
-			t.Fatal("those who wait look again and again")
+			t.Fatal("the waiting claims poll too often")
 		}
 		const rounds = 8
 		var took []time.Duration
@@ -143,20 +144,20 @@ func TestFairHandOverCost(t *testing.T) {
 		slices.Sort(took)
 		t.Logf("%d wait: %.1f script calls a hand-over (polls in that time: %d), %.1f commands in each; median %v", n,
 			float64(scripts)/rounds, polls, per, took[len(took)/2])
-		// The one at place p looks each p/2 seconds, so a thousand of them make 15 polls a second. Where the machine
-		// stood still for a confirm window, all have shown themselves.
-		most := 4 + int(50*time.Since(began).Seconds())
+		// The claim at place p polls each p/2 seconds, so a thousand of them poll 15 times per second. If the machine
+		// was late by a confirm window, all claims have answered a roll call.
+		maxPolls := 4 + int(50*time.Since(began).Seconds())
 		if machine.Worst(began) > time.Second {
-			most += n
+			maxPolls += n
 		}
-		if polls < 0 || polls > most {
+		if polls < 0 || polls > maxPolls {
 			t.Errorf("%d wait: %d script calls for %d hand-overs in %v", n, scripts, rounds, time.Since(began))
 		}
 		each = append(each, per)
 		s.Close()
 	}
-	if each[len(each)-1] > 2*each[0] { // polls and hand-overs do not cost the same, and a slow machine sees more polls
-		t.Errorf("the commands of a hand-over grow with the line: %.1f with %d, %.1f with %d", each[0], sizes[0],
+	if each[len(each)-1] > 2*each[0] { // twice: a poll costs less than a hand-over, and a slow machine has more polls
+		t.Errorf("the commands of a hand-over grow with the queue: %.1f with %d, %.1f with %d", each[0], sizes[0],
 			each[len(each)-1], sizes[len(sizes)-1])
 	}
 }

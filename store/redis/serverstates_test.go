@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// expectError checks that an error is of a kind and has these words, and that it tells no secret.
+// expectError checks that an error is of a kind, has these words, and contains no secret.
 func expectError(t *testing.T, what string, err, kind error, words ...string) {
 	t.Helper()
 	if err == nil || kind != nil && !errors.Is(err, kind) {
@@ -38,12 +38,12 @@ func expectError(t *testing.T, what string, err, kind error, words ...string) {
 		}
 	}
 	if strings.Contains(err.Error(), "hunter") {
-		t.Errorf("%s: a secret is told: %v", what, err)
+		t.Errorf("%s: the error contains a secret: %v", what, err)
 	}
 	t.Logf("%s: %v", what, err)
 }
 
-// tryLock makes a claim and gives up soon.
+// tryLock makes a claim, and gives up after a short time.
 func tryLock(t *testing.T, s driver.Store, name string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -52,11 +52,11 @@ func tryLock(t *testing.T, s driver.Store, name string) error {
 	return err
 }
 
-// TestDiskFails: a server that cannot save takes no writes and is named so. A holder is not renewed by it, believes
-// until its time is over and no longer, and goes on if the disk comes back before.
+// TestDiskFails: a server that cannot save accepts no writes, and the error says so. A holder that is not renewed
+// trusts its lease until its validity ends, and no longer. It keeps the lease if the disk works again before.
 func TestDiskFails(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Minute // in which the disk comes back
+	const ttl = time.Minute // long enough for the disk to work again
 	server := startServer(t, "--enable-protected-configs", "local")
 	failing := make(chan bool, 1)
 	holder := openClientWith(t, "redis://"+server.Addr, &holdfast.Options{OnEvent: func(e holdfast.Event) {
@@ -91,7 +91,7 @@ func TestDiskFails(t *testing.T) {
 	saved("err")
 	expectError(t, "MISCONF", tryLock(t, s, "m"), nil, "cannot save to its disk", "MISCONF")
 	if err := tryLock(t, s, "m"); driverutil.IsFinal(err) {
-		t.Errorf("a disk that may come back is taken for final: %v", err)
+		t.Errorf("the error of a disk that may work again is final: %v", err)
 	}
 	expectLoss(t, short, time.Second, driver.LossExpired, driver.LossUnreachable)
 	select {
@@ -106,8 +106,8 @@ func TestDiskFails(t *testing.T) {
 	}
 }
 
-// TestServerOutOfMemory: on a server that has no memory left all that is held is renewed, left standing, broken and
-// given back, also where the release has to see to it that a late request makes no claim.
+// TestServerOutOfMemory: on a server without free memory all locks that are held are renewed, detached, broken and
+// released, even if the release has to write a tombstone.
 func TestServerOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []Layout{LayoutPlain, LayoutRedisson} {
@@ -144,7 +144,7 @@ func TestServerOutOfMemory(t *testing.T) {
 			default:
 				if i%2 == 0 {
 					if err := s.Detach(ctx, g, 30*time.Second); err != nil {
-						t.Errorf("%s: leaving %s: %v", layout, g.Name, err)
+						t.Errorf("%s: detaching %s: %v", layout, g.Name, err)
 					}
 				}
 				err = s.Release(ctx, g.Claim, "")
@@ -156,8 +156,8 @@ func TestServerOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestOpenInTime: opening takes no longer than its context allows, however many servers take the connection and say
-// nothing.
+// TestOpenInTime: opening a store takes no longer than its context allows, however many servers accept the connection
+// and send nothing.
 func TestOpenInTime(t *testing.T) {
 	t.Parallel()
 	var at [3]string
@@ -183,7 +183,7 @@ func TestOpenInTime(t *testing.T) {
 	}
 }
 
-// TestServerIsLoading: a server that is still reading its data is waited for.
+// TestServerIsLoading: calls wait for a server that is still loading its data.
 func TestServerIsLoading(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--save", "", "--key-load-delay", "20000", "--loading-process-events-interval-bytes",
@@ -214,19 +214,19 @@ func TestServerIsLoading(t *testing.T) {
 		t.Fatalf("opening while it loads: %v", err)
 	}
 	defer late.Close()
-	// the rest comes at once
+	// The rest is loaded at once.
 	time.AfterFunc(300*time.Millisecond, func() { _, _ = server.Do("CONFIG", "SET", "key-load-delay", "0") })
 	acquire(t, late, mutex("late", 30*time.Second))
 	if err := <-again; err != nil {
 		t.Fatal(err)
 	}
 	if r := renew(t, s, g); r.Err != nil {
-		t.Errorf("what was on the disk is renewed as %v", r.Err)
+		t.Errorf("renewing a lock that was on the disk: %v", r.Err)
 	}
 }
 
-// TestServerTooOld: a server that lacks a command is named so, and one of an old version is warned of. The servers are
-// real ones from which a command was taken, and one whose answer to INFO is changed on the way.
+// TestServerTooOld: the error says if a server lacks a command, and there is a warning for an old version. The servers
+// are real ones: from some a command was removed, and of one the reply to INFO is changed on the way.
 func TestServerTooOld(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--rename-command", "EVALSHA", "")
@@ -268,7 +268,7 @@ func TestServerTooOld(t *testing.T) {
 	}
 }
 
-// TestClusterMisused: what cannot be done in a Cluster is told in words that name the remedy.
+// TestClusterMisused: for what cannot be done in a Cluster, the error names the remedy.
 func TestClusterMisused(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Cluster(t.Context()))
@@ -282,7 +282,7 @@ func TestClusterMisused(t *testing.T) {
 	if refused != 2 {
 		t.Errorf("%d of 3 servers refuse a lock of one slot", refused)
 	}
-	// A name of any form stands in one slot, with all that is beside it.
+	// A name of any form has all its keys in one slot.
 	s := openForTest(t, "redis+cluster://"+g.Servers[0].Addr)
 	for _, name := range []string{"{", "}", "}{", "{}x", "a{b", "a}b", "a{}{b}c", "{a}{b}", "x{y}z"} {
 		for _, fair := range []bool{false, true} {
@@ -306,8 +306,8 @@ func TestClusterMisused(t *testing.T) {
 	}
 }
 
-// TestSentinelMisused: a Sentinel that is taken for a server, and a server that is taken for a Sentinel, are told apart
-// from one that is too old.
+// TestSentinelMisused: a Sentinel that is opened as a server, and a server that is opened as a Sentinel, have other
+// errors than a server that is too old.
 func TestSentinelMisused(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Replicated(t.Context()))
@@ -317,7 +317,7 @@ func TestSentinelMisused(t *testing.T) {
 	expectError(t, "a server", err, driver.ErrUnsupported, "no Sentinel")
 }
 
-// TestWarningsOfWeakSettings: settings that make locks less safe are warned of, each in words that say what to set.
+// TestWarningsOfWeakSettings: there is a warning for each setting that makes locks less safe, and it says what to set.
 func TestWarningsOfWeakSettings(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -335,23 +335,23 @@ func TestWarningsOfWeakSettings(t *testing.T) {
 		"volatile-random", "volatile-ttl"} {
 		sendCommand(t, server, "CONFIG", "SET", "maxmemory-policy", policy)
 		if !warned(policy) || !warned("noeviction") {
-			t.Errorf("%s is not warned of", policy)
+			t.Errorf("there is no warning for %s", policy)
 		}
 	}
 	sendCommand(t, server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 	if warned("maxmemory-policy") {
-		t.Error("noeviction is warned of")
+		t.Error("there is a warning for noeviction")
 	}
 	if !warned("appendonly is off") {
-		t.Error("a server that keeps nothing is not warned of")
+		t.Error("there is no warning for a server that saves nothing")
 	}
 	sendCommand(t, server, "CONFIG", "SET", "appendonly", "yes")
 	if err := redistest.Until(t.Context(), func() bool { return !warned("appendonly is off") }); err != nil {
-		t.Error("appendonly is warned of though it is on")
+		t.Error("there is a warning for appendonly although it is on")
 	}
 	replica := startServer(t, "--replicaof", "127.0.0.1 "+server.Port)
 	if err := redistest.Until(t.Context(), func() bool { return warned("min-replicas-to-write") }); err != nil {
-		t.Error("replicas without min-replicas-to-write are not warned of")
+		t.Error("there is no warning for replicas without min-replicas-to-write")
 	}
 	ws, err := openForTest(t, "redis://"+replica.Addr).(*store).Warnings(t.Context())
 	if err != nil || !strings.Contains(strings.Join(ws, "\n"), "replica") {
@@ -359,7 +359,7 @@ func TestWarningsOfWeakSettings(t *testing.T) {
 	}
 }
 
-// TestWarningsOfOldVersions: only versions before 6.2 are warned of.
+// TestWarningsOfOldVersions: only versions before 6.2 have a warning.
 func TestWarningsOfOldVersions(t *testing.T) {
 	for version, old := range map[string]bool{"5.0.14": true, "6.0.16": true, "6.2.0": false, "7.0.15": false,
 		"10.0.1": false, "": false} {
@@ -369,8 +369,8 @@ func TestWarningsOfOldVersions(t *testing.T) {
 	}
 }
 
-// TestTLS: rediss:// verifies the server by the user's own CA, gives a client certificate where one is wanted, and
-// never goes on without encryption; what fails says what to set.
+// TestTLS: rediss:// verifies the server by the user's own CA, presents a client certificate if one is required, and
+// never continues without encryption. The errors say what to set.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -404,7 +404,7 @@ func TestTLS(t *testing.T) {
 	expectError(t, "another name", lockAt("rediss://u:hunter2@"+at+"?tls-name=elsewhere&tls-ca="+ours.file),
 		driver.ErrDenied, "tls-name")
 	expectError(t, "no TLS where it is wanted", lockAt("redis://u:hunter2@"+at), nil, "rediss://")
-	_, err = driver.Open(t.Context(), "rediss://u:hunter2@"+server.Addr+"?tls-ca="+ours.file) // it says nothing
+	_, err = driver.Open(t.Context(), "rediss://u:hunter2@"+server.Addr+"?tls-ca="+ours.file) // this server does not answer TLS
 	expectError(t, "TLS where there is none", err, nil, "redis://")
 
 	sendCommand(t, server, "CONFIG", "SET", "tls-auth-clients", "yes")
@@ -418,7 +418,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// certAuthority is an authority of certificates.
+// certAuthority is a certificate authority.
 type certAuthority struct {
 	dir, name, file string
 	cert            *x509.Certificate
@@ -445,7 +445,7 @@ func (a *certAuthority) sign(t *testing.T, c *x509.Certificate, key *ecdsa.Priva
 	return der
 }
 
-// issue makes a certificate for loopback and gives its files.
+// issue makes a certificate for loopback and returns its files.
 func (a *certAuthority) issue(t *testing.T, name string) (cert, key string) {
 	t.Helper()
 	k := newKey(t)

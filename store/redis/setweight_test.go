@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestLateWeightChange: a downgrade that comes behind the upgrade that was asked for after it changes nothing: nobody
-// gets in beside a writer.
+// TestLateWeightChange: a downgrade that arrives after the upgrade that was requested later changes nothing: no other
+// claim is granted beside a writer.
 func TestLateWeightChange(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

@@ -13,20 +13,20 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// holdChecker keeps who believed to hold a lock, and when.
+// holdChecker records which claims trusted that they held a lock, and when.
 type holdChecker struct {
 	mu              sync.Mutex
-	inside          map[string]driver.Instant // by claim id: until when it believes
+	inside          map[string]driver.Instant // by claim id: until when the claim trusts its grant
 	largest         int64
-	largestAt       driver.Instant // when it had come
+	largestAt       driver.Instant // when largest was recorded
 	seen            map[int64]bool
 	clock           driver.Clock
 	grants, fell    int
 	repeated, twice int
 }
 
-// addHold counts a grant, and those who believe to hold the lock beside it. One that came too late is believed in by
-// nobody.
+// addHold counts a grant, and the claims that trust that they hold the lock at the same time. A grant that came too
+// late to be valid counts for no overlap.
 func (r *holdChecker) addHold(g driver.Grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *holdChecker) addHold(g driver.Grant) {
 	r.seen[g.Token] = true
 	if g.Token > r.largest {
 		r.largest, r.largestAt = g.Token, now
-	} else if g.Since.Monotonic > r.largestAt.Monotonic { // of two under way at a time, the later may be told first
+	} else if g.Since.Monotonic > r.largestAt.Monotonic { // replies to concurrent requests may arrive in any order
 		r.fell++
 	}
 	if ends.Monotonic <= now.Monotonic {
@@ -52,7 +52,7 @@ func (r *holdChecker) addHold(g driver.Grant) {
 	r.inside[g.ID] = ends
 }
 
-// grantCount is how many grants there were.
+// grantCount is the number of grants.
 func (r *holdChecker) grantCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func newHoldChecker() *holdChecker {
 	return &holdChecker{seen: map[int64]bool{}, inside: map[string]driver.Instant{}, clock: driver.SystemClock}
 }
 
-// run has eight workers take and give back one lock until ctx ends.
+// run has eight workers acquire and release one lock until ctx ends.
 func (r *holdChecker) run(ctx context.Context, stores []driver.Store, name string) {
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -95,9 +95,8 @@ func (r *holdChecker) run(ctx context.Context, stores []driver.Store, name strin
 	wg.Wait()
 }
 
-// TestTokensThroughFailovers: while the primary is killed again and again, and comes back as a primary of its own until
-// the Sentinels stop it, tokens never repeat or fall. Two holders at a time are what Redis allows then: they are
-// counted.
+// TestTokensThroughFailovers: the primary is killed again and again, and returns as a primary of its own until the
+// Sentinels make it a replica. Tokens never repeat or fall. Redis allows two holders then; they are counted.
 func TestTokensThroughFailovers(t *testing.T) {
 	if !*prove {
 		t.Skip("takes minutes: -prove")
@@ -140,11 +139,11 @@ func TestTokensThroughFailovers(t *testing.T) {
 		if r.repeated+r.fell > 0 {
 			t.Error("tokens must rise")
 		}
-		time.Sleep(15 * time.Second) // all are replicas of one again
+		time.Sleep(15 * time.Second) // until all are replicas of one primary
 	}
 }
 
-// TestTokensThroughEvictions: while the server evicts keys, tokens never repeat or fall.
+// TestTokensThroughEvictions: tokens never repeat or fall while the server evicts keys.
 func TestTokensThroughEvictions(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random")
@@ -174,7 +173,7 @@ func TestTokensThroughEvictions(t *testing.T) {
 	cancel()
 	beside.Wait()
 	if err != nil {
-		t.Error("no storm: ", err)
+		t.Error("not enough keys were evicted: ", err)
 	}
 	t.Logf("%d keys evicted, %d grants; tokens repeated %d times and fell %d times; two held at a time %d times",
 		evicted(), r.grants, r.repeated, r.fell, r.twice)

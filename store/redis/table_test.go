@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestTableCluster: in a Cluster, too, who waits for a row is told of its change.
+// TestTableCluster: a client that waits for a row is notified of its change in a Cluster too.
 func TestTableCluster(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Cluster(t.Context()))
@@ -37,34 +37,34 @@ func TestTableCluster(t *testing.T) {
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		seat, _ := s.(*store).subscribeToKey(key, "", false, key)
-		waitUntilListening(t, seat)
-		told := make(chan error, 1)
-		go func() { told <- tab.Wait(ctx, r.Name, r.Version) }()
+		sub, _ := s.(*store).subscribeToKey(key, "", false, key)
+		waitUntilListening(t, sub)
+		outcome := make(chan error, 1)
+		go func() { outcome <- tab.Wait(ctx, r.Name, r.Version) }()
 		time.Sleep(100 * time.Millisecond)
-		seat.unsubscribe()
+		sub.unsubscribe()
 		now, err := tab.Swap(ctx, r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := <-told; err != nil {
-			t.Fatal("not told of a change: ", err)
+		if err := <-outcome; err != nil {
+			t.Fatal("not notified of a change: ", err)
 		}
 		r = now
 	}
 }
 
-// waitUntilListening waits until a seat's hub listens.
-func waitUntilListening(t *testing.T, seat *subscription) {
+// waitUntilListening waits until the hub of a subscription listens.
+func waitUntilListening(t *testing.T, sub *subscription) {
 	t.Helper()
 	select {
-	case <-seat.hub.listeningSignal():
+	case <-sub.hub.listeningSignal():
 	case <-time.After(time.Minute):
 		t.Fatal("it does not listen")
 	}
 }
 
-// countingClient counts how often its client was asked to listen.
+// countingClient counts how often its client was asked to subscribe.
 type countingClient struct {
 	rueidis.Client
 	times atomic.Int64
@@ -76,8 +76,8 @@ func (a *countingClient) Receive(ctx context.Context, subscribe rueidis.Complete
 	return a.Client.Receive(ctx, subscribe, fn)
 }
 
-// TestListenBackoff: a server that is away is asked for news of a lock now and then, and not all the time, since many
-// may be waited for; and soon when it is back.
+// TestListenBackoff: while a server is away, a hub tries to subscribe at growing intervals, since there may be many
+// hubs. It subscribes soon after the server is back.
 func TestListenBackoff(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -94,26 +94,26 @@ func TestListenBackoff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	seat, _ := s.subscribeToLock("m", "", false)
-	defer seat.unsubscribe()
-	waitUntilListening(t, seat)
+	sub, _ := s.subscribeToLock("m", "", false)
+	defer sub.unsubscribe()
+	waitUntilListening(t, sub)
 	server.Kill()
 	start := time.Now()
 	if err := redistest.Until(t.Context(), func() bool { return counted.times.Load() >= 11 }); err != nil {
-		t.Fatal("a server that is away is not asked any more")
+		t.Fatal("the hub has stopped trying to subscribe")
 	}
 	if took := time.Since(start); took < 2500*time.Millisecond {
-		// ten pauses, each at least half of what it doubles to
-		t.Errorf("a server that is away was asked ten times in %v", took)
+		// Ten delays, each at least half of its doubled value.
+		t.Errorf("the hub tried ten times in %v", took)
 	}
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	waitUntilListening(t, seat)
+	waitUntilListening(t, sub)
 }
 
-// TestResubscribeWakesWaiters: a client of the user's that makes a link again by itself has those who wait look again,
-// since what was told meanwhile was not heard.
+// TestResubscribeWakesWaiters: a user's client may reconnect and subscribe again by itself. All waiting calls then ask
+// the server, since notices may have been lost.
 func TestResubscribeWakesWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -148,11 +148,11 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	key := tab.rowKey(r.Name)
-	seat, _ := mine.subscribeToKey(key, "", false, key)
-	waitUntilListening(t, seat)
-	told := make(chan error, 1)
+	sub, _ := mine.subscribeToKey(key, "", false, key)
+	waitUntilListening(t, sub)
+	outcome := make(chan error, 1)
 	go func() {
-		defer close(told)
+		defer close(outcome)
 		for {
 			err := tab.Wait(ctx, r.Name, r.Version)
 			var now record.Row
@@ -161,23 +161,23 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 			}
 			switch {
 			case ctx.Err() != nil:
-				told <- ctx.Err()
+				outcome <- ctx.Err()
 				return
 			case err == nil && now.Version != r.Version:
 				return
 			}
-			time.Sleep(time.Millisecond) // the link was made again just then
+			time.Sleep(time.Millisecond) // the error of a link that was reset just then
 		}
 	}()
 	time.Sleep(200 * time.Millisecond)
-	seat.unsubscribe()
-	via.Cut() // new links are made, and carry nothing
+	sub.unsubscribe()
+	via.Cut() // new links are made, and transfer nothing
 	via.Reset()
 	if _, err := other.Swap(ctx, r); err != nil {
 		t.Fatal(err)
 	}
 	via.Heal()
-	if err := <-told; err != nil {
-		t.Fatal("not told of a change: ", err)
+	if err := <-outcome; err != nil {
+		t.Fatal("not notified of a change: ", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestURL: each form is read as it says, and what is wrong with one is told without its secrets.
+// TestURL: each form of URL gives the right options, and the error for a wrong one contains no secret.
 func TestURL(t *testing.T) {
 	t.Parallel()
 	for raw, check := range map[string]func(p *storeURL) bool{
@@ -51,7 +51,7 @@ func TestURL(t *testing.T) {
 		if err != nil || !check(p) {
 			t.Errorf("%s: %+v %v", raw, p, err)
 		} else if strings.Contains(p.opts.Place, "s3cret") {
-			t.Errorf("%s: its place tells the password: %s", raw, p.opts.Place)
+			t.Errorf("%s: its place contains the password: %s", raw, p.opts.Place)
 		}
 	}
 	for _, raw := range []string{

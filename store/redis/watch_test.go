@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestWatch: who watches a lock is told of what becomes of it by the server, ours and foreign, without polling, and
-// asks little while nothing happens.
+// TestWatch: a client that watches a lock is notified by the server of every change, ours and foreign, without polling,
+// and sends little while nothing changes.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -39,7 +39,7 @@ func TestWatch(t *testing.T) {
 			for l := seen; ctx.Err() == nil; {
 				changed, err := s.NextChange(ctx, l)
 				if err != nil {
-					continue // a server that is busy for a while; or the end of ctx
+					continue // the server is busy for a while, or ctx has ended
 				}
 				l = changed
 				select {
@@ -50,7 +50,7 @@ func TestWatch(t *testing.T) {
 		}()
 		if err := redistest.Until(ctx,
 			func() bool { by, _, _ := commandCalls(t, server); return by["eval"] >= 2 }); err != nil {
-			t.Fatalf("%s: nobody watches: %v", what, err) // it looks before the server is to tell, and once more then
+			t.Fatalf("%s: the lock is not watched: %v", what, err) // it reads the lock before tracking is on, and after
 		}
 		start := time.Now()
 		change()
@@ -60,7 +60,7 @@ func TestWatch(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("%s: not told", what)
+		t.Errorf("%s: not notified", what)
 	}
 	for range 3 {
 		var g driver.Grant
@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 		fair := waiting(mutex("m", time.Hour))
 		fair.Fair = true
 		granted := make(chan driver.Grant, 1)
-		next("a claim in line", func() { go func() { g, _ := other.Acquire(t.Context(), fair); granted <- g }() }, 1, 1)
+		next("a claim in the queue", func() { go func() { g, _ := other.Acquire(t.Context(), fair); granted <- g }() }, 1, 1)
 		next("hand-over", func() {
 			if err := other.Release(t.Context(), g.Claim, ""); err != nil {
 				t.Error(err)
@@ -86,7 +86,7 @@ func TestWatch(t *testing.T) {
 		next("end of a TTL", func() { sendCommand(t, server, "PEXPIRE", "m", "500") }, 0, 0)
 	}
 	slices.Sort(took)
-	t.Logf("told after %v in the median, %v at most", took[len(took)/2], took[len(took)-1])
+	t.Logf("notified after %v in the median, %v at most", took[len(took)/2], took[len(took)-1])
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
@@ -98,11 +98,11 @@ func TestWatch(t *testing.T) {
 	}
 	by, _, _ := commandCalls(t, server)
 	if n, took := by["eval"]+by["evalsha"], time.Since(start); n > 4+int(2*took/watchPoll) {
-		t.Errorf("%d looks in %v", n, took)
+		t.Errorf("%d reads in %v", n, took)
 	}
 }
 
-// TestExplain: the keys that are named are those that stand there.
+// TestExplain: the keys that Explain returns are those that a claim makes.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -122,7 +122,7 @@ func TestExplain(t *testing.T) {
 			for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL",
 				"return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
 				if !slices.Contains(plan.Keys, key) {
-					t.Errorf("%s: %s stands there, and is not among %q", query, key, plan.Keys)
+					t.Errorf("%s: the key %s exists, and is not among %q", query, key, plan.Keys)
 				}
 			}
 			if plan.TTL != c.TTL || sendCommand(t, server, "EXISTS", plan.Keys[0]) != ":1" {

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// build gives the command, built once.
+// build returns the path of the command, which is built once.
 var build = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "holdfast-redis-command-")
 	if err != nil {
@@ -33,10 +33,11 @@ var build = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// built is the directory of the command, to be removed in the end.
+// built is the directory of the command. TestMain removes it.
 var built string
 
-// holdfastCommand makes a command line of the built program. Its store is in the environment, as it should be.
+// holdfastCommand makes a command line of the built program. The store's URL is in the environment, as it should be: it
+// may contain a password, and all users of a machine can read command lines.
 func holdfastCommand(t *testing.T, store string, args ...string) *exec.Cmd {
 	t.Helper()
 	program, err := build()
@@ -48,7 +49,7 @@ func holdfastCommand(t *testing.T, store string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// runCommand runs a command line, and gives what it said and its exit code.
+// runCommand runs a command line, and returns its output and its exit code.
 func runCommand(t *testing.T, store string, args ...string) (out, errs string, code int) {
 	t.Helper()
 	cmd := holdfastCommand(t, store, args...)
@@ -62,7 +63,7 @@ func runCommand(t *testing.T, store string, args ...string) (out, errs string, c
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// expectOutput checks an exit code, and that all words were said.
+// expectOutput checks the exit code, and that the output has all words and no secret.
 func expectOutput(t *testing.T, what, said string, code, want int, words ...string) {
 	t.Helper()
 	if code != want {
@@ -70,11 +71,11 @@ func expectOutput(t *testing.T, what, said string, code, want int, words ...stri
 	}
 	for _, w := range words {
 		if !strings.Contains(said, w) {
-			t.Errorf("%s: says %q, want %q in it", what, said, w)
+			t.Errorf("%s: printed %q, want %q in it", what, said, w)
 		}
 	}
 	if strings.Contains(said, "hunter") {
-		t.Errorf("%s: a secret is told: %s", what, said)
+		t.Errorf("%s: the output contains a secret: %s", what, said)
 	}
 }
 
@@ -95,7 +96,7 @@ type holdingCommand struct {
 	ended chan struct{}
 }
 
-// startHolding starts one, and returns when it holds the lock.
+// startHolding starts a command that holds a lock, and returns when it does.
 func startHolding(t *testing.T, store, name string, args ...string) *holdingCommand {
 	t.Helper()
 	h := &holdingCommand{Cmd: holdfastCommand(t, store, args...), ended: make(chan struct{})}
@@ -114,7 +115,7 @@ func startHolding(t *testing.T, store, name string, args ...string) *holdingComm
 	return h
 }
 
-// expectExit checks how it ends.
+// expectExit checks how the command ends.
 func (h *holdingCommand) expectExit(t *testing.T, what string, want int) {
 	t.Helper()
 	select {
@@ -125,8 +126,7 @@ func (h *holdingCommand) expectExit(t *testing.T, what string, want int) {
 	}
 }
 
-// TestCommandOnRedis: the command does on Redis what it does everywhere: run, hold, list, show, explain, stores, and
-// break.
+// TestCommandOnRedis: all subcommands work on Redis: run, hold, list, show, explain, stores, and break.
 func TestCommandOnRedis(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
@@ -134,7 +134,7 @@ func TestCommandOnRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := "redis://:hunter2@" + server.Addr + "/1?prefix=app:"
-	shown := "redis://" // the place, without the password
+	shown := "redis://" // the store's address, without the password
 
 	out, errs, code := runCommand(t, store, "run", "job", "--", "sh", "-c", "echo $HOLDFAST_TOKEN; exit 7")
 	expectOutput(t, "run", out+errs, code, 7)
@@ -158,7 +158,7 @@ func TestCommandOnRedis(t *testing.T) {
 	_ = holder.Process.Signal(syscall.SIGTERM)
 	holder.expectExit(t, "hold", 0)
 
-	// A break is heard at the next renewal; by force the lock is free at once.
+	// The holder learns of a graceful break at its next renewal. After a break by force the lock is free at once.
 	holder = startHolding(t, store, "broken", "run", "--ttl", "9s", "--grace", "200ms", "broken", "--", "sleep", "600")
 	out, errs, code = runCommand(t, store, "break", "broken")
 	expectOutput(t, "break", out+errs, code, 0)
@@ -180,8 +180,8 @@ func TestCommandOnRedis(t *testing.T) {
 	expectOutput(t, "a wrong URL", out+errs, code, 64, "database")
 }
 
-// TestCommandLosesTheServer: a run whose server stops answering ends its command before the lock can be anybody else's,
-// and exits 76; one whose server forgot the lock is told by the next renewal.
+// TestCommandLosesTheServer: if its server stops answering, a run ends its command before another client can acquire
+// the lock, and exits 76. If the server forgot the lock, the run learns that by its next renewal.
 func TestCommandLosesTheServer(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -201,7 +201,7 @@ func TestCommandLosesTheServer(t *testing.T) {
 		"-c", "echo $$ >"+file+"; exec sleep 600")
 	pid := 0
 	if err := redistest.Until(t.Context(), func() bool {
-		text, _ := os.ReadFile(file) // which the shell makes before it writes
+		text, _ := os.ReadFile(file) // the shell makes the file before it writes
 		number, whole := strings.CutSuffix(string(text), "\n")
 		pid, _ = strconv.Atoi(number)
 		return whole && pid > 0
@@ -214,7 +214,7 @@ func TestCommandLosesTheServer(t *testing.T) {
 	server.Signal(syscall.SIGSTOP)
 	t.Cleanup(func() { server.Signal(syscall.SIGCONT) })
 	if err := redistest.Until(t.Context(), func() bool { return syscall.Kill(pid, 0) != nil }); err != nil {
-		t.Error("the command runs on")
+		t.Error("the command goes on running")
 	}
 	took, late := time.Since(start), machine.Worst(start)
 	t.Logf("the server stopped: the command was ended after %v of a TTL of %v", took.Round(time.Millisecond), ttl)

@@ -1,5 +1,5 @@
-// Package redis sets Holdfast and other clients upon one Redis lock, each in processes of its own, and counts how many
-// hold it at a time.
+// Package redis runs Holdfast and other clients against each other on one Redis lock, each in processes of its own, and
+// counts how many hold it at the same time.
 package redis
 
 import (
@@ -33,10 +33,10 @@ var (
 	maven  = flag.Bool("maven", false, "test with Redisson, which Maven fetches") // CI lacks Maven
 )
 
-// key is the lock's, for the clients that use it as it is.
+// key is the lock's key, for the clients that use the name as it is.
 const key = "interop"
 
-// TestMain is a worker process if it is told so.
+// TestMain becomes a worker process if the environment says so.
 func TestMain(m *testing.M) {
 	who := os.Getenv("INTEROP")
 	if who == "" {
@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// lockers take the lock and give back how to leave it.
+// lockers has the clients by name. Each acquires the lock and returns the function that releases it.
 var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock func() error, err error), error){
 	"holdfast": func(addr string) (func(context.Context) (func() error, error), error) {
 		return holdfastAt("redis://" + addr)
@@ -90,7 +90,8 @@ var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock fu
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyMajority: 1, NoLoopTracking: true})
 		return func(ctx context.Context) (func() error, error) {
 			for {
-				// It can sleep through the end of a lock, also among its own kind (v1.0.79): then it is woken.
+				// rueidislock may miss the release of a lock, even by its own kind (v1.0.79), and would sleep on. So it
+				// is woken.
 				try, giveUp := context.WithCancel(ctx)
 				alarm := time.AfterFunc(2*time.Second, giveUp)
 				_, cancel, err := l.WithContext(try, key)
@@ -122,11 +123,11 @@ func holdfastAt(url string) (func(context.Context) (func() error, error), error)
 	}, nil
 }
 
-// over is the witness's key that ends the contention.
-const over = "witness:over"
+// endKey is the key on the witness that ends the contention.
+const endKey = "witness:over"
 
-// runWorker takes the lock n times, and counts at a witness how many are inside. Holdfast goes on until it is told that
-// the others are done, so that they meet it in each of their rounds.
+// runWorker takes the lock n times, and counts at a witness how many workers hold it. Holdfast goes on until the
+// witness says that the others have finished, so that they compete with it in each of their rounds.
 func runWorker(who, addr string, n int) error {
 	lock, err := lockers[who](addr)
 	if err != nil {
@@ -137,7 +138,7 @@ func runWorker(who, addr string, n int) error {
 	defer cancel()
 	ours := strings.HasPrefix(who, "holdfast")
 	for i := 0; i < n || ours; i++ {
-		if done, err := witness.Exists(ctx, over).Result(); err != nil {
+		if done, err := witness.Exists(ctx, endKey).Result(); err != nil {
 			return err
 		} else if ours && i >= n && done == 1 {
 			break
@@ -158,13 +159,13 @@ func runWorker(who, addr string, n int) error {
 		if err := unlock(); err != nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
-		time.Sleep(time.Millisecond) // so that the others come in as well: most of them are not fair
+		time.Sleep(time.Millisecond) // so that the others get the lock too: most of them are not fair
 	}
 	return nil
 }
 
-// testContention runs processes against one another on a server of their own, and counts. The foreign one begins when
-// ours has had the lock, and ours ends when the foreign one has.
+// testContention runs processes of two clients against each other on a server of their own, and counts. The foreign
+// client begins when ours has had the lock, and ours ends when the foreign one has finished.
 func testContention(t *testing.T, ours string, foreign string, start func(addr string) *exec.Cmd) {
 	t.Helper()
 	server, err := redistest.Start()
@@ -187,7 +188,7 @@ func testContention(t *testing.T, ours string, foreign string, start func(addr s
 	}
 	began := time.Now()
 	run(start(server.Addr))
-	if _, err := server.Do("SET", over, "1"); err != nil {
+	if _, err := server.Do("SET", endKey, "1"); err != nil {
 		t.Error(err)
 	}
 	wg.Wait()
@@ -199,7 +200,7 @@ func testContention(t *testing.T, ours string, foreign string, start func(addr s
 		n, _ := strconv.Atoi(v)
 		return n
 	}
-	t.Logf("%s %d rounds, %s %d rounds in %v; two inside at a time: %d", ours, get(ours), foreign, get(foreign),
+	t.Logf("%s %d rounds, %s %d rounds in %v; two holders at the same time: %d", ours, get(ours), foreign, get(foreign),
 		time.Since(began).Round(time.Millisecond), get("overlaps"))
 	if get("overlaps") != 0 || get(ours) < *rounds || get(foreign) != *rounds {
 		t.Errorf("want %d rounds of each, and no overlap", *rounds)
@@ -212,7 +213,7 @@ func workerCommand(who, addr string) *exec.Cmd {
 	return cmd
 }
 
-// TestGoClientsExclude: the Go clients of the plain layout and we exclude each other.
+// TestGoClientsExclude: the Go clients of the plain layout exclude us, and we exclude them.
 func TestGoClientsExclude(t *testing.T) {
 	for _, foreign := range []string{"redsync", "redislock"} {
 		testContention(t, "holdfast", foreign, func(addr string) *exec.Cmd { return workerCommand(foreign, addr) })
@@ -221,7 +222,7 @@ func TestGoClientsExclude(t *testing.T) {
 		func(addr string) *exec.Cmd { return workerCommand("rueidislock", addr) })
 }
 
-// TestRedisPy: redis-py's Lock and we exclude each other. It needs Debian's python3-redis.
+// TestRedisPy: redis-py's Lock excludes us, and we exclude it. It needs Debian's python3-redis.
 func TestRedisPy(t *testing.T) {
 	const python = "/usr/bin/python3"
 	if err := exec.Command(python, "-c", "import redis").Run(); err != nil {
@@ -232,7 +233,7 @@ func TestRedisPy(t *testing.T) {
 	})
 }
 
-// TestRedisson: Redisson's RLock and we exclude each other, in its layout.
+// TestRedisson: Redisson's RLock excludes us, and we exclude it, in its layout.
 func TestRedisson(t *testing.T) {
 	if !*maven {
 		t.Skip("run it with -maven, where Maven is")

@@ -17,11 +17,11 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// stopTTL is the TTL of those who are stopped.
+// stopTTL is the TTL of the locks of processes that are stopped.
 const stopTTL = time.Second
 
-// holdUntilKilled is a process that takes a lock, says its token, and then says whenever what it believes of it has
-// changed.
+// holdUntilKilled is a process that acquires a lock and prints its token. After that it prints a line whenever its
+// lease becomes valid or invalid.
 func holdUntilKilled(addr, name string) error {
 	c, err := holdfast.Open(context.Background(), "redis://"+addr, nil)
 	if err != nil {
@@ -34,7 +34,7 @@ func holdUntilKilled(addr, name string) error {
 	fmt.Println("token", l.Token())
 	var last time.Time
 	for {
-		at := time.Now() // before it asks: it may be stopped in between
+		at := time.Now() // before the check, since the process may be stopped in between
 		if !l.Valid() {
 			break
 		}
@@ -45,8 +45,8 @@ func holdUntilKilled(addr, name string) error {
 	return nil
 }
 
-// TestStoppedProcess: a process that is stopped while it holds a lock does not believe in it when it goes on: it
-// believed last before the next was granted.
+// TestStoppedProcess: a process is stopped while it holds a lock. When it goes on, it does not trust its lease any
+// more, and the last time that it did was before the next claim was granted.
 func TestStoppedProcess(t *testing.T) {
 	n := max(*rounds/25, 4)
 	server, err := redistest.Start()
@@ -71,13 +71,13 @@ func TestStoppedProcess(t *testing.T) {
 		if err := servertest.StartProcess(cmd); err != nil {
 			t.Fatal(err)
 		}
-		defer cmd.Process.Kill() // also where it stands still
+		defer cmd.Process.Kill() // even if it is stopped
 		lines := bufio.NewScanner(out)
 		if !lines.Scan() {
-			t.Fatal("the holder says nothing")
+			t.Fatal("the holder prints nothing")
 		}
 		token, _ := strconv.ParseInt(strings.TrimPrefix(lines.Text(), "token "), 10, 64)
-		time.Sleep(time.Duration(i*97%700) * time.Millisecond) // somewhere between two renewals
+		time.Sleep(time.Duration(i*97%700) * time.Millisecond) // at some time between two renewals
 		_ = cmd.Process.Signal(syscall.SIGSTOP)
 		l, err := c.Mutex(name, nil).Lock(t.Context())
 		granted := time.Now()
@@ -86,17 +86,17 @@ func TestStoppedProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !lines.Scan() || !strings.HasPrefix(lines.Text(), "lost ") {
-			t.Fatalf("the holder says %q", lines.Text())
+			t.Fatalf("the holder prints %q", lines.Text())
 		}
 		fields := strings.Fields(lines.Text())
 		us, _ := strconv.ParseInt(fields[1], 10, 64)
 		overlap := time.UnixMicro(us).Sub(granted)
 		worst = max(worst, overlap)
 		if overlap > 0 || l.Token() <= token {
-			t.Errorf("it believed %v longer than allowed; token %d after %d", overlap, l.Token(), token)
+			t.Errorf("it trusted its lease for %v too long; token %d after %d", overlap, l.Token(), token)
 		}
 		_ = cmd.Wait()
 		_ = l.Release()
 	}
-	t.Logf("%d holders stopped: belief overlap %v at most", n, max(worst, 0))
+	t.Logf("%d holders stopped: two holders for %v at most", n, max(worst, 0))
 }

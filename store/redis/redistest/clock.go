@@ -13,14 +13,16 @@ import (
 //go:embed shim/clock.c
 var shim []byte
 
-// Clock is a wall clock that can be stepped under the servers that are started on it. It needs cc in the PATH, and
-// Linux.
+// Clock is a wall clock for servers that are started on it, which a test can step. The steps are made by a library that
+// is preloaded into the servers (shim/clock.c), since Redis reads the system's clock, and a test must not change that.
+// It needs cc in the PATH, and Linux.
 type Clock struct {
 	dir  string
 	file *os.File
 }
 
-// NewClock makes a clock, which is right at first. Close it.
+// NewClock makes a clock, which agrees with the machine's until its first step. Call Close when its servers have
+// stopped.
 func NewClock() (*Clock, error) {
 	dir, err := os.MkdirTemp("", "holdfast-clock-")
 	if err != nil {
@@ -47,9 +49,11 @@ func NewClock() (*Clock, error) {
 	return c, nil
 }
 
+// libraryPath is the file of the library that is preloaded.
 func (c *Clock) libraryPath() string { return filepath.Join(c.dir, "clock.so") }
 
-// Step sets how far the clock is ahead of the machine's.
+// Step sets how far the clock is ahead of the machine's; a negative duration sets it behind. Running servers notice it
+// at once, because they share the file that it writes.
 func (c *Clock) Step(ahead time.Duration) error {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], uint64(ahead.Microseconds()))
@@ -57,7 +61,7 @@ func (c *Clock) Step(ahead time.Duration) error {
 	return err
 }
 
-// Start is Start on this clock.
+// Start starts a server as the function Start does, on this clock.
 func (c *Clock) Start(args ...string) (*Server, error) {
 	s, err := newServer(args)
 	if err != nil {
@@ -67,7 +71,7 @@ func (c *Clock) Start(args ...string) (*Server, error) {
 	return s, s.startProcess()
 }
 
-// Close removes the clock. Its servers were stopped before.
+// Close removes the files of the clock. Its servers must have stopped.
 func (c *Clock) Close() {
 	c.file.Close()
 	os.RemoveAll(c.dir)

@@ -25,13 +25,13 @@ type Server struct {
 	Port string
 	Dir  string
 	args []string
-	env  []string // beside our own
+	env  []string // in addition to those of the test
 	cmd  *exec.Cmd
-	done chan struct{}
+	done chan struct{} // closed when the process has ended
 }
 
-// Start starts a server with these options beside those that keep it on loopback and off the disk. A later option
-// overrides an earlier one. Stop it.
+// Start starts a server with these options, in addition to those that keep it on loopback and without a disk. A later
+// option overrides an earlier one. It returns when the server answers. The caller must stop it.
 func Start(args ...string) (*Server, error) {
 	s, err := newServer(args)
 	if err != nil {
@@ -40,7 +40,8 @@ func Start(args ...string) (*Server, error) {
 	return s, s.startProcess()
 }
 
-// newServer makes a server that is not started yet.
+// newServer makes a server that is not started yet. It chooses the port of the Cluster's bus too: the default, the port
+// and 10000, may be in use.
 func newServer(args []string) (*Server, error) {
 	port, err := servertest.FreePort()
 	if err != nil {
@@ -60,7 +61,7 @@ func newServer(args []string) (*Server, error) {
 	return s, nil
 }
 
-// startProcess starts the process, and returns when it answers.
+// startProcess starts the process, and returns when it answers. The error has the server's log if it ends instead.
 func (s *Server) startProcess() error {
 	log, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -90,8 +91,8 @@ func (s *Server) startProcess() error {
 	return fmt.Errorf("redis-server on %s does not answer", s.Addr)
 }
 
-// Do sends one command over a connection of its own and gives the reply as it came, without the end of its last line.
-// It is for a test's own business, and knows no arrays.
+// Do sends one command over a connection of its own, and returns the reply without its last line break. It is for tests
+// that need no client, and reads no arrays.
 func (s *Server) Do(words ...string) (string, error) {
 	conn, err := net.DialTimeout("tcp", s.Addr, 10*time.Second)
 	if err != nil {
@@ -137,14 +138,14 @@ func (s *Server) Do(words ...string) (string, error) {
 // Signal sends a signal to the process.
 func (s *Server) Signal(sig syscall.Signal) { _ = s.cmd.Process.Signal(sig) }
 
-// Kill ends the process at once. What was not on the disk is lost.
+// Kill ends the process at once, even if it was stopped. What was not on the disk is lost.
 func (s *Server) Kill() {
 	_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	_ = s.cmd.Process.Kill()
 	<-s.done
 }
 
-// Restart starts the process again on its port.
+// Restart starts the process again on the same port, with the same options.
 func (s *Server) Restart() error { return s.startProcess() }
 
 // Stop ends the process and removes its files.
@@ -153,9 +154,9 @@ func (s *Server) Stop() {
 	os.RemoveAll(s.Dir)
 }
 
-// Group is servers that belong together.
+// Group is a number of servers that belong together.
 type Group struct {
-	Servers   []*Server // of a primary with replicas, the primary is the first at the start
+	Servers   []*Server // of Replicated, the first is the primary at the start
 	Sentinels []*Server
 }
 
@@ -166,7 +167,7 @@ func (g *Group) Stop() {
 	}
 }
 
-// Addrs are the addresses of all servers.
+// Addrs returns the addresses of all servers.
 func (g *Group) Addrs() (a []string) {
 	for _, s := range g.Servers {
 		a = append(a, s.Addr)
@@ -174,7 +175,7 @@ func (g *Group) Addrs() (a []string) {
 	return a
 }
 
-// SentinelAddrs are those of the Sentinels.
+// SentinelAddrs returns the addresses of the Sentinels.
 func (g *Group) SentinelAddrs() (a []string) {
 	for _, s := range g.Sentinels {
 		a = append(a, s.Addr)
@@ -182,7 +183,7 @@ func (g *Group) SentinelAddrs() (a []string) {
 	return a
 }
 
-// Independent starts n servers that know nothing of one another.
+// Independent starts n servers that know nothing of one another, as for a Redlock.
 func Independent(n int, args ...string) (*Group, error) {
 	g := &Group{}
 	for range n {
@@ -196,11 +197,12 @@ func Independent(n int, args ...string) (*Group, error) {
 	return g, nil
 }
 
-// MasterName is what the Sentinels of Replicated call their primary.
+// MasterName is the name under which the Sentinels of Replicated know their primary.
 const MasterName = "m1"
 
 // Replicated starts a primary with two replicas and three Sentinels, and returns when all have found one another. The
-// Sentinels are patient: on a busy machine they would take a server that is slow for one that is dead. See Watchful.
+// Sentinels wait for a minute before they replace a primary: on a busy machine they would otherwise take a slow server
+// for a dead one. A test that wants a failover calls DetectFailuresFast.
 func Replicated(ctx context.Context) (*Group, error) {
 	g := &Group{}
 	fail := func(err error) (*Group, error) {
@@ -240,10 +242,10 @@ func Replicated(ctx context.Context) (*Group, error) {
 	return g, nil
 }
 
-// DetectFailuresFast has the Sentinels replace a primary that has not answered for a second.
+// DetectFailuresFast makes the Sentinels replace a primary that has not answered for a second.
 func (g *Group) DetectFailuresFast() error { return g.setDownAfter("1000") }
 
-// DetectFailuresSlowly has them wait again.
+// DetectFailuresSlowly makes them wait for a minute again.
 func (g *Group) DetectFailuresSlowly() error { return g.setDownAfter("60000") }
 
 func (g *Group) setDownAfter(ms string) error {
@@ -274,7 +276,7 @@ func startSentinel(primary string) (*Server, error) {
 	return s, s.startProcess()
 }
 
-// Cluster starts a Cluster of three primaries, and returns when it serves all slots.
+// Cluster starts a Cluster of three primaries without replicas, and returns when it serves all slots.
 func Cluster(ctx context.Context) (*Group, error) {
 	g, err := Independent(3, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-node-timeout", "60000")
@@ -305,7 +307,7 @@ func Cluster(ctx context.Context) (*Group, error) {
 	return g, nil
 }
 
-// Until returns when ok says so, or with an error after a minute or when ctx ends.
+// Until polls ok until it returns true. It returns an error if that takes a minute, or when ctx ends.
 func Until(ctx context.Context, ok func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

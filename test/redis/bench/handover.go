@@ -17,25 +17,25 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// workerOrder is what a worker process is to do.
+// workerOrder is what a worker process has to do.
 type workerOrder struct {
 	Locker, Addr, Key string
 	Goroutines        int
 	Seconds           float64
 }
 
-// timeSpan is one turn, on the clock that all processes of the machine share.
+// timeSpan is one turn, by the clock that all processes of the machine share.
 type timeSpan struct{ From, To int64 }
 
-// contestResult is what one locker did in one round.
+// contestResult is the result of one locker in one round.
 type contestResult struct {
-	gap      float64 // from the start of an unlock to the next holder, us, the mean
+	gap      float64 // from the start of a release to the next holder, in us; the mean
 	perSec   float64
-	fairness float64 // most turns of a goroutine by the least
+	fairness float64 // the maximum of turns of a goroutine, divided by the minimum
 	starved  int     // goroutines without a turn
 }
 
-// measureHandOvers measures how soon the next one holds a lock that all want all the time.
+// measureHandOvers measures how long a hand-over takes on a lock that is always wanted.
 func measureHandOvers(ctx context.Context, server *redistest.Server, name string, processes, goroutines int) error {
 	lockers := selectLockers(func(l *locker) bool { return !l.alone })
 	got := make([][]contestResult, len(lockers))
@@ -64,7 +64,7 @@ func measureHandOvers(ctx context.Context, server *redistest.Server, name string
 	return nil
 }
 
-// runContest has that many processes want one lock for a second.
+// runContest lets that many processes compete for one lock for a second.
 func runContest(ctx context.Context, addr, name, key string, processes, goroutines int) (c contestResult, err error) {
 	type worker struct {
 		cmd *exec.Cmd
@@ -138,7 +138,7 @@ func runContest(ctx context.Context, addr, name, key string, processes, goroutin
 	return c, nil
 }
 
-// runWorker is a worker process: it takes turns as it is told on its standard input, and reports them.
+// runWorker is a worker process: it takes turns as its standard input says, and reports them.
 func runWorker(name, addr string) {
 	report := func(err error) {
 		fmt.Fprintln(os.Stderr, name, err)
@@ -187,7 +187,7 @@ func runWorker(name, addr string) {
 	}
 }
 
-// nowNanos is on the clock that all processes of the machine share.
+// nowNanos reads the clock that all processes of the machine share.
 func nowNanos() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)

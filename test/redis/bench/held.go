@@ -19,13 +19,13 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// heldTTL and heldBeat: all leases are renewed every third of their TTL.
+// All leases are renewed every third of their TTL.
 const (
 	heldTTL  = 9 * time.Second
 	heldBeat = heldTTL / 3
 )
 
-// keepers take n locks and keep them until the function that they return is called.
+// keepers acquire n locks, and keep them until the function that they return is called.
 var keepers = []struct {
 	name string
 	keep func(ctx context.Context, addr string, n int) (end func(), err error)
@@ -36,7 +36,7 @@ var keepers = []struct {
 	{"rueidislock", keepRueidislock},
 }
 
-// measureHeldLeases measures what leases cost while they are held: three renewals each.
+// measureHeldLeases measures what held leases cost, during three renewals of each.
 func measureHeldLeases(ctx context.Context, server *redistest.Server, name string) error {
 	fmt.Printf("\n%-40s %10s %12s %14s %14s %14s\n", name, "B/lease", "goroutines", "scripts/min", "client us/s",
 		"server us/s")
@@ -52,7 +52,7 @@ func measureHeldLeases(ctx context.Context, server *redistest.Server, name strin
 		if err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
-		time.Sleep(heldBeat) // the first renewals follow the acquisitions, and are not typical
+		time.Sleep(heldBeat) // the first renewals come just after the acquisitions, and are not typical
 		each, more := float64(memoryInUse()-heap)/float64(*held), runtime.NumGoroutine()-goroutines
 		scripts, theirs, ours, start := scriptCalls(server), serverCPU(server), clientCPU(), time.Now()
 		time.Sleep(3 * heldBeat)
@@ -65,7 +65,7 @@ func measureHeldLeases(ctx context.Context, server *redistest.Server, name strin
 	return nil
 }
 
-// scriptCalls is how many scripts the server was sent. All renew by scripts.
+// scriptCalls is the number of scripts that the server was sent. All clients here renew by scripts.
 func scriptCalls(s *redistest.Server) (n int64) {
 	info, _ := s.Do("INFO", "commandstats")
 	for line := range strings.Lines(info) {
@@ -79,7 +79,7 @@ func scriptCalls(s *redistest.Server) (n int64) {
 	return n
 }
 
-// memoryInUse is the memory in use after a collection: heap and stacks.
+// memoryInUse is the memory in use after a garbage collection: heap and stacks.
 func memoryInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats

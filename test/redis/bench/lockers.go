@@ -20,18 +20,18 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/redis"
 )
 
-// ttl is that of all locks.
+// ttl is the TTL of all locks.
 const ttl = 30 * time.Second
 
-// lockTurn takes the lock of that key, calls inside if it is not nil, and gives it back.
+// lockTurn acquires the lock of that key, calls inside if it is not nil, and releases the lock.
 type lockTurn func(ctx context.Context, key string, inside func()) error
 
-// locker is one who is measured.
+// locker is one client that is measured.
 type locker struct {
 	name     string
 	open     func(ctx context.Context, addr string) (t lockTurn, end func(), err error)
-	handOver bool // it is of interest only where a lock is wanted by many
-	alone    bool // it cannot wait, and is of interest only where nobody else wants the lock
+	handOver bool // it only matters on a lock that many want
+	alone    bool // it cannot wait, so it is measured only without competition
 }
 
 // The first one that may run is the floor of a table.
@@ -47,7 +47,7 @@ var lockers = []*locker{
 	{name: "rueidislock", open: openRueidislock},
 }
 
-// selectLockers are the lockers that -only allows.
+// selectLockers returns the lockers that -only allows.
 func selectLockers(ok func(*locker) bool) (ls []*locker) {
 	for _, l := range lockers {
 		if ok(l) && matchesOnly(l.name, "scripts", "direct", "holdfast", "redsync", "redislock", "rueidislock") {
@@ -64,14 +64,14 @@ func newClient(addr string) (rueidis.Client, error) {
 		AlwaysPipelining: true, PipelineMultiplex: -1, MaxFlushDelay: 20 * time.Microsecond})
 }
 
-// What any lock of the plain layout with a token has to do: one script to take it, one to give it back.
+// The minimum for a lock of the plain layout with a token: one script to acquire it, and one to release it.
 var (
 	takeScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0`)
 	freeScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
 
-// The same where tokens never fall though the server loses them, and those who wait are told: the least that does what
-// Holdfast's plain mutex does.
+// The same with tokens that do not fall if the server loses its data, and with a notice for waiting clients: the
+// minimum that does what Holdfast's plain mutex does.
 var (
 	takeTimedScript = rueidis.NewLuaScript(`if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
 		local last, t = redis.call('HGET', KEYS[2], 'token'), redis.call('TIME')
@@ -90,15 +90,16 @@ func openScripts(take, free *rueidis.Lua) func(context.Context, string) (lockTur
 		return func(ctx context.Context, key string, inside func()) error {
 			id, keys := rand.Text(), []string{key, "token:{" + key + "}"}
 			if n, err := take.Exec(ctx, c, keys, []string{id, "30000"}).AsInt64(); err != nil || n == 0 {
-				return fmt.Errorf("not taken: %w", err)
+				return fmt.Errorf("not acquired: %w", err)
 			}
 			return free.Exec(ctx, c, keys, []string{id}).Error()
 		}, c.Close, nil
 	}
 }
 
-// What a lock that is handed on has to do at least: one script that takes it or stands in line, and one that gives it
-// back or makes it the next one's, and tells him. Confirmed: whoever was told renews it before he believes in it.
+// The minimum for a lock with hand-over: one script that acquires it or enters the queue, and one that releases it, or
+// hands it to the next client and notifies it. "Confirmed" means that a notified client renews the lock before it
+// trusts it.
 var (
 	standScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end redis.call('RPUSH', KEYS[3], ARGV[1]) return 0`)
 	passScript  = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -177,8 +178,8 @@ func openHoldfast(o *holdfast.LockOptions) func(context.Context, string) (lockTu
 	}
 }
 
-// retry is how often those look again who are not told: as often as one that is fast and not unkind to the server
-// would.
+// retry is the interval at which clients without notices poll: that of a client that is fast, and still spares the
+// server.
 const retry = 3 * time.Millisecond
 
 func openRedsync(_ context.Context, addr string) (lockTurn, func(), error) {
@@ -220,7 +221,7 @@ func openRueidislock(_ context.Context, addr string) (lockTurn, func(), error) {
 		return nil, nil, err
 	}
 	return func(ctx context.Context, key string, inside func()) error {
-		// Its wait misses a wake-up now and then, and would never end: so it is bounded, and begun again.
+		// Its wait misses a wake-up now and then, and would never end. So it is bounded, and repeated.
 		bounded, end := context.WithTimeout(ctx, time.Second)
 		_, cancel, err := l.WithContext(bounded, key)
 		for err != nil && bounded.Err() != nil && ctx.Err() == nil {

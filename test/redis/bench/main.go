@@ -1,7 +1,7 @@
 // Command bench measures Holdfast on one Redis beside the bare scripts and other Go clients.
 //
-// The machine's other work must not decide who looks fast: all measure in turn, a short time each, for many rounds;
-// what is printed is the median of the rounds, and ratios are medians of what was measured in the same round.
+// The machine's other work must not decide the comparison. So all clients are measured in turn, a short time each, for
+// many rounds. Printed are the medians of the rounds; ratios are medians of the ratios within a round.
 package main
 
 import (
@@ -87,10 +87,10 @@ func runAll(ctx context.Context, server *redistest.Server) error {
 	return nil
 }
 
-// isWanted reports whether a set-up is to be run.
+// isWanted reports whether a set-up has to be run.
 func isWanted(name string) bool { return matchesOnly(name, "uncontended", "own", "one", "held") }
 
-// matchesOnly reports whether a name holds one of the words of -only, as far as those are of this kind.
+// matchesOnly reports whether a name contains one of the words of -only of its kind.
 func matchesOnly(name string, kind ...string) bool {
 	all := true
 	for word := range strings.SplitSeq(*only, ",") {
@@ -105,10 +105,10 @@ func matchesOnly(name string, kind ...string) bool {
 	return all
 }
 
-// rateResult is what one locker did in one slice.
+// rateResult is the result of one locker in one slice.
 type rateResult struct{ perSecond, allocs, clientCPU, serverCPU float64 }
 
-// measureRates measures how many turns a second goroutines take that are not in each other's way.
+// measureRates measures how many turns per second goroutines take without competition.
 func measureRates(ctx context.Context, server *redistest.Server, name string, goroutines int,
 	key func(int) string) error {
 	lockers := selectLockers(func(l *locker) bool { return !l.handOver })
@@ -129,7 +129,7 @@ func measureRates(ctx context.Context, server *redistest.Server, name string, go
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
-			if round > 0 { // the first one warms up
+			if round > 0 { // the first round is a warm-up
 				got[i] = append(got[i], r)
 			}
 		}
@@ -188,7 +188,7 @@ func measureSlice(ctx context.Context, server *redistest.Server, t lockTurn, gor
 
 var profiled int
 
-// startProfile begins a profile of one slice; there is one file for each.
+// startProfile begins a profile of one slice, in a file of its own.
 func startProfile() error {
 	profiled++
 	f, err := os.Create(fmt.Sprintf("%s.%d", *prof, profiled))
