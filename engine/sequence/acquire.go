@@ -193,7 +193,7 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 		return a.readLine(s)
 	}
 	// A claim that does not wait must leave no node behind if the lock is held, so it is added only to an empty line
-	// at first. If the reply shows a line in which it would be granted all the same, the next add is made on the
+	// at first. If the reply shows a line in which it would be granted nevertheless, the next add is made on the
 	// condition that this line has not grown.
 	condition := AddAlways
 	switch {

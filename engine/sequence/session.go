@@ -305,7 +305,7 @@ func (s *session) endLocked() {
 // It does nothing else: a request that gets no answer must not delay the next keep-alive.
 //
 // The client's renewer calls Renew in a rhythm of its own, but only for leases. A waiter has none, and neither has a
-// session that is idle between two claims; both need keep-alives all the same. When a renewal and this loop are due at
+// session that is idle between two claims; both need keep-alives too. When a renewal and this loop are due at
 // the same time they share one request (see keepAlive), and a renewal that comes soon after a keep-alive sends none.
 func (s *session) keepAliveLoop() {
 	e := s.e

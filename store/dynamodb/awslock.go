@@ -94,7 +94,7 @@ func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	case err != nil:
 		return driver.Grant{}, err
 	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
-		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client carries the plain mutex only",
+		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client supports the plain mutex only",
 			driver.ErrUnsupported)
 	}
 	t := takeAttempt{awslockStore: a, claim: c, mustRead: a.clock.ClockIsStale()}

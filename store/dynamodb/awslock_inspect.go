@@ -57,7 +57,7 @@ func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.
 		case err != nil:
 			return err
 		case at.isFree() || a.refOf(&at) != ref:
-			return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+			return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
 		case mode != driver.BreakForce && !at.isOurs:
 			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
 		}

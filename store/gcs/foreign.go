@@ -156,7 +156,7 @@ func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 	case len(rec.Claims) == 0:
 		return record.Row{Name: row.Name}, t.removeObject(ctx, row)
 	case strings.HasPrefix(rec.Claims[0].ID, foreignIDPrefix):
-		return record.Row{}, fmt.Errorf("%w: a foreign holder hears of nothing; break it by force",
+		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
 	}
 	v, _, err := versionConditions(row.Version)

@@ -26,7 +26,7 @@ func (s *foreignStore) Info() driver.Info {
 // Acquire refuses what the layout does not support.
 func (s *foreignStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
-		return driver.Grant{}, fmt.Errorf("%w: the layout %s carries a mutex without a queue only",
+		return driver.Grant{}, fmt.Errorf("%w: the layout %s supports only a mutex without a queue",
 			driver.ErrUnsupported, s.layout)
 	}
 	g, err := s.Store.Acquire(ctx, c)

@@ -125,7 +125,7 @@ func (t *table) readServerClock(ctx context.Context) error {
 	case !errors.Is(err, storage.ErrObjectNotExist):
 		return err
 	case !t.clock.Known():
-		return fmt.Errorf("%w: the replies carry no Date; a client that speaks gRPC is of no use here",
+		return fmt.Errorf("%w: the replies have no Date; a client that speaks gRPC is of no use here",
 			driver.ErrUnsupported)
 	}
 	return nil

@@ -131,7 +131,7 @@ func (s *shedlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gra
 		return driver.Grant{}, err
 	}
 	if c.Kind != driver.KindMutex || c.Fair || c.Limit != 1 {
-		return driver.Grant{}, fmt.Errorf("%w: ShedLock's layout carries plain mutexes only", driver.ErrUnsupported)
+		return driver.Grant{}, fmt.Errorf("%w: ShedLock's layout supports plain mutexes only", driver.ErrUnsupported)
 	}
 	loop := s.newLoop(c.TTL)
 	head, rest := s.makeSignature(c)

@@ -48,13 +48,13 @@ func (s *shedlockStore) List(ctx context.Context, prefix string) iter.Seq2[drive
 func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
 	came, foreign := strings.CutPrefix(ref, foreignRefPrefix)
 	if foreign && !isTimestamp(came) {
-		return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+		return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
 	}
 	if ref == "" {
 		return fmt.Errorf("%w: an empty ref names no claim", driver.ErrInvalid)
 	}
 	if foreign && mode != driver.BreakForce {
-		return fmt.Errorf("%w: ShedLock's own holders cannot be told: force it", driver.ErrUnsupported)
+		return fmt.Errorf("%w: ShedLock's own holders cannot be notified: force it", driver.ErrUnsupported)
 	}
 	mine := signaturePrefix(ref)
 	if !foreign {
@@ -78,7 +78,7 @@ func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver
 		case err != nil:
 			return driverutil.Uncertain(err)
 		case done == 0:
-			return fmt.Errorf("no such claim stands: %w", driver.ErrLost)
+			return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
 		}
 		return nil
 	}

@@ -148,8 +148,7 @@ func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.S
 }
 
 // Read reads locks' nodes with one request, behind a sync. A node of ours whose data were overwritten is
-// recognized by its session: another client may write into the node that it waits for, and the lock is held all the
-// same.
+// recognized by its session: another client may write into the node that it waits for, and the lock is still held.
 func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call {
 		calls := make([]*zk.Call, len(refs))
