@@ -184,7 +184,7 @@ func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.G
 
 // queueArgs has room for the arguments of a script on a lock with a queue. It is an array on the caller's stack, as are
 // the lists of keys and the arguments of acquire.lua: that saves an allocation for each list (BenchmarkUncontended/fair
-// has 9 and would have 15, BenchmarkOwnKeys/plain has 6 and would have 9, and takes 5 % less processor time).
+// has 9 and would have 15, BenchmarkOwnKeys/plain has 6 and would have 9).
 type queueArgs [15]string
 
 // fill returns the arguments that all these scripts begin with (see shared/state.lua), and mine after them.
