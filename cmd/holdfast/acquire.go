@@ -18,15 +18,15 @@ import (
 const (
 	minRetryPause      = 25 * time.Millisecond  // between two tries, where the store's queue cannot be used
 	maxRetryPause      = time.Second            //
-	firstWaitNotice    = 300 * time.Millisecond // how long a user at a terminal waits before a message says why
+	firstWaitNotice    = 300 * time.Millisecond // how long a user at a terminal waits before a message tells the reason
 	waitNoticeInterval = 2 * time.Second        // between two checks whether that message is still right
-	inspectTimeout     = 2 * time.Second        // for a look at who holds the lock
+	inspectTimeout     = 2 * time.Second        // limit of an Inspect that looks for the holder
 )
 
 // errWaitLimit ends a wait when its --wait has passed.
 var errWaitLimit = errors.New("waited long enough")
 
-// lockRequest is what the command line asks for: a lock, and how to acquire it.
+// lockRequest is the lock that the command line names, and how to acquire it.
 type lockRequest struct {
 	name            string
 	kind            holdfast.Kind
@@ -52,7 +52,7 @@ func (r *lockRequest) acquireUntilSignal(
 	signalled := stop()
 	switch {
 	case signalled != nil:
-		if lease != nil { // the signal arrived a moment too late, and would be forgotten
+		if lease != nil { // the signal arrived after the grant, and would be lost
 			_ = lease.Release()
 		}
 		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signalled, quoteName(r.name)))
@@ -269,7 +269,8 @@ func lockOrTry(ctx context.Context, l locker, noWait bool) (*holdfast.Lease, err
 	return l.Lock(ctx)
 }
 
-// explainRefusal says why the lock was not acquired, and who holds it. late is whether all of --wait has passed.
+// explainRefusal returns an error with the reason why the lock was not acquired, and with its holder. late is whether
+// all of --wait has passed.
 func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bool) error {
 	var held *holdfast.HeldError
 	switch {
@@ -307,7 +308,7 @@ func (r *lockRequest) mismatchError(lock holdfast.Lock, err error) error {
 		quoteName(r.name), as), err}
 }
 
-// refusedError says in this command's words why a lock was not acquired.
+// refusedError describes in this command's words why a lock was not acquired.
 type refusedError struct {
 	text string
 	err  error

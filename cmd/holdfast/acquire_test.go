@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// endingStore ends waits, one after another, before it lets one through.
+// endingStore ends a number of waits with errors before it lets one continue.
 type endingStore struct {
 	driver.Store
 	ends atomic.Pointer[func(n int64, wait bool) error]
@@ -31,7 +31,7 @@ func (s *endingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant
 
 // TestWaitEndedByStore: a wait that the store ended (because the program was stopped for longer than its TTL, or the
 // server was unreachable) continues, within --wait. Only a wait that an operator ended is refused as such. A lock that
-// nobody held is never reported as not acquired, because --skip-ok would then skip the job.
+// was free is never reported as not acquired, because --skip-ok would then skip the job.
 func TestWaitEndedByStore(t *testing.T) {
 	t.Parallel()
 	session, broken := &driver.LossError{Cause: driver.LossSessionExpired}, &driver.LossError{Cause: driver.LossBroken}
@@ -45,7 +45,7 @@ func TestWaitEndedByStore(t *testing.T) {
 		code    int // -1: granted
 		words   string
 	}{
-		{"the wait goes on", func(n int64, _ bool) error {
+		{"the wait continues", func(n int64, _ bool) error {
 			if n < 3 {
 				return session
 			}

@@ -27,7 +27,7 @@ func (w *workspace) startInNamespaces(script string, flags ...string) *startedPr
 	return r.launch()
 }
 
-// findShells are the shells that run in the command of this test's, as this process sees them.
+// findShells returns the shells that run in the test's command, as this process sees them.
 func (w *workspace) findShells() (found []int) {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	for _, link := range links {
@@ -55,7 +55,7 @@ func (w *workspace) writePIDs(pids []int) (files []string) {
 }
 
 // TestTreeEndedWithForeignProc: in a pid namespace with the /proc of its host, the numbers in /proc belong to other
-// processes. The tree is ended without them.
+// processes. The tree is ended without /proc.
 func TestTreeEndedWithForeignProc(t *testing.T) {
 	t.Parallel()
 	for _, stubborn := range []bool{false, true} {
@@ -84,7 +84,7 @@ func TestTreeEndedWithForeignProc(t *testing.T) {
 	}
 }
 
-// TestRunWithForeignProc: without /proc the end of the tree is found, and a signal reaches the command.
+// TestRunWithForeignProc: without /proc, the end of the tree is noticed, and a signal reaches the command.
 func TestRunWithForeignProc(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -97,8 +97,8 @@ func TestRunWithForeignProc(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
-// TestTreeEndedWithHidepid: where /proc hides the processes of other users, what a set-uid program has started is
-// ended if it may be, and what may not be is named.
+// TestTreeEndedWithHidepid: where /proc hides the processes of other users, the processes of a set-uid program are
+// ended if that is permitted, and are reported if it is not.
 func TestTreeEndedWithHidepid(t *testing.T) {
 	t.Parallel()
 	for _, depth := range []string{"1", "2"} {

@@ -32,7 +32,7 @@
 // The guard keeps a copy of the lease's expiry (leaseMirror). A supervisor (supervisor.go) compares it with the
 // clock. When only the grace is left, or when the lease is lost and nobody else can have the lock yet, it signals the
 // whole tree (--signal); when the lease expires, or somebody else may have the lock already, it sends SIGKILL until
-// nothing is left. It asks the wrapper for nothing. If the control pipe closes, the wrapper is gone; the guard then
+// nothing is left. It needs nothing from the wrapper. If the control pipe closes, the wrapper has ended; the guard then
 // terminates the tree. While it does so, it holds the file that keeps the dead wrapper's claim alive
 // (driver.LivenessFiler), so that no other client gets the lock before the tree has ended.
 //

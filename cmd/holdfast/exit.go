@@ -132,7 +132,7 @@ func rootCause(err error) string {
 	}
 }
 
-// lossText says why a lock was lost, in a few words.
+// lossText describes why a lock was lost, in a few words.
 func lossText(err error) string {
 	var loss *holdfast.LossError
 	if !errors.As(err, &loss) {

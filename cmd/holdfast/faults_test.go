@@ -75,15 +75,15 @@ func TestSignalAndGraceFlags(t *testing.T) {
 func TestMinHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	const least = 12 * time.Second
+	const minHold = 12 * time.Second
 	start := time.Now()
-	w.runProgram("run", "--min-hold", least.String(), "a", "sh", "-c", "exit 3").check(t, 3)
-	if took := time.Since(start); took >= least {
+	w.runProgram("run", "--min-hold", minHold.String(), "a", "sh", "-c", "exit 3").check(t, 3)
+	if took := time.Since(start); took >= minHold {
 		t.Errorf("the run waited for its --min-hold: %v", took)
 	}
 	w.runProgram("run", "-n", "a", "true").check(t, 75)
 	w.runProgram("run", "a", "true").check(t, 0)
-	if took := time.Since(start); took < least {
+	if took := time.Since(start); took < minHold {
 		t.Errorf("the lock was free after %v", took)
 	}
 }
@@ -117,7 +117,8 @@ func TestNestedRunRefused(t *testing.T) {
 	w.runProgram("run", "a", program, "run", "-s", "a", "true").check(t, 64, "already held")
 	w.runProgram("run", "a", program, "hold", "a").check(t, 64, "already held")
 	w.runProgram("run", "a", program, "acquire", "a").check(t, 64, "already held")
-	// Together with what is around it, but only if it gives up should somebody come between.
+	// A nested run may share the lock with the enclosing one, but only with a wait limit: another claim may come
+	// between.
 	w.runProgram("run", "-s", "a", program, "run", "-s", "a", "true").check(t, 64, "give --wait or --no-wait")
 	w.runProgram("run", "-s", "a", program, "run", "-s", "-n", "a", "true").check(t, 0)
 	w.runProgram("run", "-s", "a", program, "run", "-s", "--wait", "30s", "a", "true").check(t, 0)
@@ -127,7 +128,7 @@ func TestNestedRunRefused(t *testing.T) {
 	w.runProgram(slices.Concat([]string{"run"}, two, inner)...).check(t, 64, "already held")
 	// Another store's lock of that name is another lock.
 	w.runProgram("run", "a", program, "--store", w.store+"2", "run", "a", "true").check(t, 0)
-	// An environment that was kept for longer than the lock says nothing.
+	// An environment that was kept for longer than the lock proves nothing.
 	w.runProgram("run", "a", "sh", "-c", `echo "$HOLDFAST_HELD" >kept`).check(t, 0)
 	r := w.newProgram("run", "a", "true")
 	r.cmd.Env = w.testEnvironment("HOLDFAST_HELD=nonsense " + strings.TrimSpace(w.readFile(w.filePath("kept"))) +
@@ -245,7 +246,7 @@ func TestRecordOutcome(t *testing.T) {
 		args    []string
 	}{
 		{"exited", 0, []string{"a", "true"}},
-		{"exited", 76, []string{"a", "sh", "-c", "exit 76"}}, // no loss, though the code says so
+		{"exited", 76, []string{"a", "sh", "-c", "exit 76"}}, // no loss, although the code is that of a loss
 		{"killed", 137, []string{"a", "sh", "-c", "kill -KILL $$"}},
 		{"not acquired", 75, []string{"-n", "held", "true"}},
 		{"not acquired", 0, []string{"-n", "--skip-ok", "held", "true"}},
@@ -305,12 +306,12 @@ func TestRecordOfLoss(t *testing.T) {
 // runAsNobody makes the program run as an ordinary user, on a store that this user may write.
 func (w *workspace) runAsNobody(r *startedProgram) {
 	w.Helper()
-	const nobody = 65534
+	const nobodyID = 65534
 	if os.Geteuid() != 0 {
 		w.Skip("needs root to become somebody else")
 	}
 	w.openDirectory()
-	r.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	r.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobodyID, Gid: nobodyID}
 }
 
 // openDirectory lets any user make files in the test's directory.

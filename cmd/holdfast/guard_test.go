@@ -25,12 +25,12 @@ import (
 var guardRounds = flag.Int("guard.times", 2,
 	"how often each case of TestNothingRunsWhenNextHolderStarts is run")
 
-// faultCase is something bad that happens while a command runs.
+// faultCase is a fault that happens while a command runs.
 type faultCase struct {
 	name   string
 	inject func(w *workspace, r *startedProgram)
-	// repair makes it good again, once nothing of the tree runs. If it is nil the tree ends only with the next
-	// holder's start.
+	// repair undoes the fault, once no process of the tree runs. If repair is nil, the tree ends only when the next
+	// holder starts.
 	repair func(w *workspace, r *startedProgram)
 	code   int
 }
@@ -76,7 +76,7 @@ var faultCases = []faultCase{
 	}, nil, 137},
 }
 
-// guard is the number of the guard's process.
+// guard returns the process number of the guard.
 func (r *startedProgram) guard() int {
 	r.Helper()
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.cmd.Process.Pid))
@@ -92,7 +92,7 @@ func (r *startedProgram) guard() int {
 	return 0
 }
 
-// startChecker starts a run whose command looks at once whether any process of a family is alive.
+// startChecker starts a run whose command checks at once whether any process of a family is alive.
 func (w *workspace) startChecker(flags ...string) *startedProgram {
 	w.Helper()
 	return w.startCheckerOf(familyFiles, flags...)
@@ -169,7 +169,8 @@ func TestLossReportedOnce(t *testing.T) {
 	}
 }
 
-// TestGuardDiesBeforeFirstReport: what a guard has started is ended even if the guard died before it could report it.
+// TestGuardDiesBeforeFirstReport: the processes that a guard has started are ended even if it died before it reported
+// them.
 func TestGuardDiesBeforeFirstReport(t *testing.T) {
 	t.Parallel()
 	c := exec.Command(self)
@@ -207,7 +208,7 @@ func TestLockLostBeforeStart(t *testing.T) {
 	}
 }
 
-// TestGuardWithClosedStderr: a message to a stderr that nobody reads does not end the guard before its last report.
+// TestGuardWithClosedStderr: a message to a stderr that is closed does not end the guard before its last report.
 func TestGuardWithClosedStderr(t *testing.T) {
 	t.Parallel()
 	for range *guardRounds {
@@ -233,9 +234,8 @@ func TestGuardWithClosedStderr(t *testing.T) {
 	}
 }
 
-// TestForcedBreakEndsTreeAtNextRenewal: a lock that is taken by force is free at once, so its next holder may start
-// beside the old one. But the old one ends
-// soon.
+// TestForcedBreakEndsTreeAtNextRenewal: a lock that is broken by force is free at once, so its next holder may start
+// while the old one still runs. But the old one ends soon.
 func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 	t.Parallel()
 	var machine pace.Pace
@@ -249,19 +249,19 @@ func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 		r.wait().check(t, 76)
 		w.awaitFamilyDead()
 		if took := time.Since(start); took > ttl+machine.Lost(start) {
-			t.Errorf("the tree lived %v longer than its lock", took)
+			t.Errorf("the tree ran %v longer than it had its lock", took)
 		}
 	}
 }
 
-// TestExitUnderTakenLockIsNoSuccess: a command that exits 0 under a lock that was taken by force is no success, even if
-// the loss is found only when the lock is released.
+// TestExitUnderTakenLockIsNoSuccess: a command that exits 0 under a lock that was broken by force is no success, even
+// if the loss is found only when the lock is released.
 func TestExitUnderTakenLockIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	r := w.runProgram("run", "--json", "record", "a", program, "break", "--force", "a")
 	if r.code != 76 || !strings.Contains(r.err, "a was lost meanwhile") {
-		t.Errorf("want exit 76 and the loss told; %s", r.description)
+		t.Errorf("want exit 76 and the loss reported; %s", r.description)
 	}
 	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "lost" || last["command_exit_code"] != 0.0 {
 		t.Errorf("record: %v", last)

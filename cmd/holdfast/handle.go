@@ -63,7 +63,7 @@ func acquireAndDetach(request *lockRequest, store string) error {
 	if err == nil {
 		return nil
 	}
-	// Nobody has the handle, so nobody could release the lock.
+	// Without the handle, the lock cannot be released by anyone.
 	return exitWith(exitOutputFailed, "the handle cannot be printed, and %s: %s",
 		releaseUnprinted(client, h), rootCause(err))
 }
@@ -85,7 +85,7 @@ func detachLease(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handl
 	return h, storeError(err)
 }
 
-// releaseUnprinted releases a lock whose handle nobody has, and says what became of it.
+// releaseUnprinted releases a lock whose handle could not be printed, and reports the outcome.
 func releaseUnprinted(client *holdfast.Client, h holdfast.Handle) string {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -141,8 +141,8 @@ func renewHandle(ctx context.Context, client *holdfast.Client, h holdfast.Handle
 	err := client.Renew(ctx, h)
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
-		if stands := client.Release(ctx, h); stands != nil && !errors.Is(stands, holdfast.ErrLost) {
-			printMessage("%s may stay held until its TTL has passed: %s", quoteName(h.Name), errorText(stands))
+		if releaseErr := client.Release(ctx, h); releaseErr != nil && !errors.Is(releaseErr, holdfast.ErrLost) {
+			printMessage("%s may stay held until its TTL has passed: %s", quoteName(h.Name), errorText(releaseErr))
 		}
 	}
 	return err

@@ -81,7 +81,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 	}
 	w.runProgram("renew", h).check(t, 76)
 
-	// One may break it, and others' handles are of no use.
+	// It can be broken, and handles of other claims cannot release it.
 	h = take("--shared", "--ttl", "5m")
 	other := take("--shared", "--ttl", "5m")
 	w.runProgram("release", other).check(t, 0)
@@ -202,7 +202,7 @@ func TestLockWithoutHandleReleased(t *testing.T) {
 	var exit *exitError
 	_, err = detachLease(client, lease)
 	if !errors.As(err, &exit) || exit.code != 69 || !strings.Contains(err.Error(), "a was released") {
-		t.Errorf("want exit 69 and a given back; %v", err)
+		t.Errorf("want exit 69 and a released; %v", err)
 	}
 	if _, err := client.Mutex("a", nil).TryLock(t.Context()); err != nil {
 		t.Errorf("the lock is still held: %v", err)

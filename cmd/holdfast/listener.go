@@ -51,7 +51,7 @@ func startListener(program string) *signalListener {
 	return &signalListener{questions: questions, answers: answers}
 }
 
-// groupHadSignal asks whether the group received a signal a moment ago. known is false if there is no answer.
+// groupHadSignal reports whether the group received a signal a moment ago. known is false if there is no answer.
 func (l *signalListener) groupHadSignal(sig syscall.Signal) (had, known bool) {
 	if l == nil || l.broken {
 		return false, false

@@ -26,14 +26,14 @@ import (
 
 // These tests run the built program, as its users do. Each has a store of its own.
 
-// program is the built command, and self this test's own binary, which is the command that it runs where a shell cannot
-// see exactly enough: see helper.
+// program is the built command. self is this test's own binary, which the tests run under a lock where a shell is not
+// exact enough; see runHelper.
 var program, self string
 
-// raceEnvironment keeps the race detector from making each run a second long.
+// raceEnvironment prevents the race detector from adding a second to each run.
 const raceEnvironment = "GORACE=atexit_sleep_ms=0"
 
-// testTimeout is how long anything may take that has no time of its own.
+// testTimeout is how long any step may take that has no time limit of its own.
 const testTimeout = time.Minute
 
 func TestMain(m *testing.M) {
@@ -73,14 +73,14 @@ func build(m *testing.M) int {
 	return m.Run()
 }
 
-// commandView is what a command finds.
+// commandView is a command's arguments and environment.
 type commandView struct {
 	Args  [][]byte // JSON's strings are UTF-8 only
 	Env   []string
 	Stdin []byte
 }
 
-// runHelper is what this test binary does when it is the command under a lock.
+// runHelper is the main function of this test binary when it is run as the command under a lock.
 func runHelper(what string) {
 	switch what {
 	case "see":
@@ -152,8 +152,8 @@ func runHelper(what string) {
 	}
 }
 
-// runInner becomes root altogether and runs a script as who has called it: directly and without an environment, as
-// sudo does, or below another program of root's.
+// runInner becomes root and runs a script as the calling user: directly and without an environment, as sudo does, or
+// below another program of root.
 func runInner(depth, script string) {
 	caller := os.Getuid()
 	if err := syscall.Setreuid(0, 0); err != nil {
@@ -191,8 +191,7 @@ func newWorkspace(t *testing.T) *workspace {
 	return w
 }
 
-// killLeftovers kills what a failed test has left running: the processes that work in its directory, which no others
-// do.
+// killLeftovers kills the processes that a failed test has left: those whose working directory is the test's.
 func (w *workspace) killLeftovers() {
 	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		dirs, _ := filepath.Glob("/proc/[0-9]*/cwd")
@@ -215,10 +214,11 @@ func (w *workspace) killLeftovers() {
 	w.Errorf("processes of this test cannot be killed")
 }
 
-// filePath is a file of the test's.
+// filePath returns the path of a file in the test's directory.
 func (w *workspace) filePath(name string) string { return filepath.Join(w.dir, name) }
 
-// testEnvironment is this process's environment without what would reach the program, and with the store.
+// testEnvironment returns this process's environment with the store, and without other variables that the program
+// reads.
 func (w *workspace) testEnvironment(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -230,7 +230,7 @@ func (w *workspace) testEnvironment(more ...string) []string {
 	return append(env, more...)
 }
 
-// startedProgram is the program, started.
+// startedProgram is a running program.
 type startedProgram struct {
 	*workspace
 	cmd      *exec.Cmd
@@ -247,8 +247,8 @@ func (w *workspace) newProgram(args ...string) *startedProgram {
 	return r
 }
 
-// launch starts a prepared program. Its output goes to files, so that nothing it leaves behind keeps the test waiting;
-// its stderr may go elsewhere.
+// launch starts a prepared program. Its output goes to files, so that the test does not wait for processes that it
+// leaves behind. Its stderr may go elsewhere.
 func (r *startedProgram) launch(stderr ...*os.File) *startedProgram {
 	r.Helper()
 	out, err1 := os.CreateTemp(r.dir, "out-")
@@ -361,16 +361,16 @@ func (r *startedProgram) awaitOutput(text string) *startedProgram {
 // awaitTrue waits until something is true.
 func (w *workspace) awaitTrue(what string, true func() bool) {
 	w.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(testTimeout); !true(); <-tick.C {
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for end := time.Now().Add(testTimeout); !true(); <-ticker.C {
 		if time.Now().After(end) {
 			w.Fatalf("this did not happen: %s", what)
 		}
 	}
 }
 
-// readPID waits until a file holds the whole of a line, and returns the number that it is. A shell makes a file
+// readPID waits until a file contains a complete line, and returns the number in it. A shell creates a file
 // before it writes.
 func (w *workspace) readPID(file string) (n int) {
 	w.Helper()
@@ -406,7 +406,7 @@ func isAlive(pid int) bool {
 	return !bytes.Contains(stat[bytes.LastIndexByte(stat, ')'):], []byte(" Z "))
 }
 
-// check checks an exit code, that a refusal of ours says why in one line, and that the line has certain words in it.
+// check checks the exit code, that stderr has one line if the program itself failed, and that this line has all words.
 func (r result) check(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if r.code != code {
@@ -425,8 +425,8 @@ func (r result) check(t *testing.T, code int, words ...string) {
 	}
 }
 
-// awaitSecondClient waits until a run, behind a holder, has opened the store: until it has a presence of its own
-// there, of which the first is the holder's.
+// awaitSecondClient waits until a run that waits behind a holder has opened the store: until there is a second session
+// file, besides the holder's.
 func (r *startedProgram) awaitSecondClient() *startedProgram {
 	r.Helper()
 	r.awaitTrue("a second client of the store", func() bool {
@@ -453,12 +453,12 @@ func (w *workspace) startHolder(name string, flags ...string) (r *startedProgram
 // waitForFile is a shell command that waits until a file exists.
 func waitForFile(file string) string { return "while [ ! -e '" + file + "' ]; do sleep 0.01; done" }
 
-// wholeLines are the lines that have been written to their ends.
+// wholeLines returns the lines that are complete.
 func wholeLines(text string) iter.Seq[string] {
 	return strings.Lines(text[:strings.LastIndexByte(text, '\n')+1])
 }
 
-// eventTime is the moment of an event of a record.
+// eventTime returns the time of an event in a record.
 func (w *workspace) eventTime(file, event string) (at time.Time) {
 	w.Helper()
 	for line := range wholeLines(w.readFile(w.filePath(file))) {
@@ -476,7 +476,7 @@ func (w *workspace) eventTime(file, event string) (at time.Time) {
 	return at
 }
 
-// readRecord is the last line of a record, and events are the others' names.
+// readRecord returns the last line of a record, and the names of the events before it.
 func (w *workspace) readRecord(file string) (last map[string]any, events []string) {
 	w.Helper()
 	for line := range wholeLines(w.readFile(file)) {

@@ -66,7 +66,7 @@ func TestListAndShow(t *testing.T) {
 			t.Errorf("%v shows %q", each.args, names)
 		}
 	}
-	if r := w.runProgram("show", "nobody's", "--json"); r.code != 0 || !strings.Contains(r.out, `"holders":[]`) {
+	if r := w.runProgram("show", "free", "--json"); r.code != 0 || !strings.Contains(r.out, `"holders":[]`) {
 		t.Errorf("no free lock; %s", r.description)
 	}
 	if some := w.runProgram("list", "job/"); strings.Count(some.out, "\n") != 3 || strings.Contains(some.out, "other") {
@@ -99,7 +99,7 @@ func TestListWithUnreadableLock(t *testing.T) {
 	release()
 }
 
-// corruptLock makes nonsense of the records of a lock, as somebody with an editor might.
+// corruptLock overwrites the records of a lock with invalid data.
 func (w *workspace) corruptLock(name string) {
 	w.Helper()
 	dir := w.filePath("store/locks/" + name)
@@ -158,8 +158,8 @@ func TestRequestRelease(t *testing.T) {
 	w.runProgram("request-release", "a").check(t, 1, "nobody holds a")
 	holder, release := w.startHolder("a", "--ttl", "6s", "--json", "record")
 	got := w.runProgram("request-release", "a")
-	asked := fmt.Sprintf("holdfast[%d] is asked to release a", holder.cmd.Process.Pid)
-	if got.code != 0 || !strings.Contains(got.out, asked) {
+	message := fmt.Sprintf("holdfast[%d] is asked to release a", holder.cmd.Process.Pid)
+	if got.code != 0 || !strings.Contains(got.out, message) {
 		t.Error(got.description)
 	}
 	holder.awaitTrue("the request", func() bool {
@@ -208,7 +208,7 @@ func TestWaitEndedByOperator(t *testing.T) {
 	}
 }
 
-// hangsFirstStore is a store whose first Inspect does not return until its context ends.
+// hangsFirstStore is a store whose first Inspect hangs until its context ends.
 type hangsFirstStore struct {
 	driver.Store
 	looks atomic.Int32

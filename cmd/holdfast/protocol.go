@@ -21,16 +21,16 @@ type controlMessage struct {
 	Kill          bool           `json:"kill,omitempty"`   // the user wants the whole tree killed
 }
 
-// startMessage tells the guard to start the command.
+// startMessage makes the guard start the command.
 type startMessage struct {
 	Lock   string        `json:"lock"`
 	Until  time.Duration `json:"until"` // the lease's expiry, as boottimeNow counts
 	Policy killPolicy    `json:"terms"`
 }
 
-// killPolicy says how a tree of processes is ended.
+// killPolicy is how a tree of processes is ended.
 type killPolicy struct {
-	Signal syscall.Signal `json:"signal"` // asks it to end
+	Signal syscall.Signal `json:"signal"` // the signal that requests the end
 	Grace  time.Duration  `json:"grace"`  // between that signal and SIGKILL
 	// CheckInterval is the longest time between two readings of the clock: timers do not run while the machine sleeps.
 	CheckInterval time.Duration `json:"pulse"`

@@ -113,8 +113,8 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return usageError("unknown subcommand %q", name)
 }
 
-// flagError says what is wrong with a flag. The library's own texts quote what was typed, which may be a URL with a
-// password after a mistyped flag.
+// flagError describes what is wrong with a flag. The library's own texts quote what was typed, which may be a URL with
+// a password after a mistyped flag.
 func flagError(c *cobra.Command, err error) error {
 	var missing *pflag.NotExistError
 	var value *pflag.ValueRequiredError

@@ -31,7 +31,7 @@ func TestCommandExitCode(t *testing.T) {
 		{"kill -KILL $$", 128 + 9}, {"kill -TERM $$", 128 + 15}, {"kill -USR1 $$", 128 + 10},
 	} {
 		if r := w.runProgram("run", "a", "sh", "-c", c.script); r.code != c.code || r.err != "" {
-			t.Errorf("want exit %d and nothing said; %s", c.code, r.description)
+			t.Errorf("want exit %d and no output; %s", c.code, r.description)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestUsageErrors(t *testing.T) {
 	r.launch().wait().check(t, 64, "HOLDFAST_STORE is set, and empty")
 }
 
-// TestRunHelp: the help of run is short enough to read in a hurry, and what it leaves out is in run-details.
+// TestRunHelp: the help of run is short, and the details are in run-details.
 func TestRunHelp(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -147,13 +147,13 @@ func TestCommandCannotRun(t *testing.T) {
 	}
 	_, release := w.startHolder("held")
 	defer release()
-	// Said before the lock is asked for: these would wait for ever.
+	// These errors come before the lock is requested: otherwise the runs would wait for ever.
 	w.runProgram("run", "held", "no-such-command").check(t, 127, "no-such-command")
 	w.runProgram("run", "held", "-n", "true").check(t, 127, "no command -n", "before NAME")
 	w.runProgram("run", "held", "./no-such-file").check(t, 127, "./no-such-file")
 	w.runProgram("run", "held", "./plain").check(t, 126, "permission denied")
 	w.runProgram("run", "held", w.dir).check(t, 126, "directory")
-	// Known only when it is tried; the lock is released.
+	// This error comes when the command is started, and the lock is released.
 	w.runProgram("run", "b", "./broken").check(t, 126, "exec format error")
 	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
@@ -168,11 +168,11 @@ func TestStdinIsExact(t *testing.T) {
 	got := r.launch().wait()
 	got.check(t, 0)
 	if got.out != string(data) {
-		t.Errorf("%d bytes came through of %d, or others", len(got.out), len(data))
+		t.Errorf("%d bytes of %d were received, or other bytes", len(got.out), len(data))
 	}
 }
 
-// runViewer runs this test binary under a lock, and returns what it was given.
+// runViewer runs this test binary under a lock, and returns its arguments and environment.
 func (w *workspace) runViewer(args ...string) commandView {
 	w.Helper()
 	r := w.newProgram(args...)
@@ -294,7 +294,7 @@ func TestRunsExcludeEachOther(t *testing.T) {
 // awaitWaiters waits until n claims are in a lock's queue.
 func (w *workspace) awaitWaiters(name string, n int) {
 	w.Helper()
-	w.awaitTrue(fmt.Sprintf("%d in line", n), func() bool {
+	w.awaitTrue(fmt.Sprintf("%d waiting claims", n), func() bool {
 		return strings.Contains(w.runProgram("show", name).out, fmt.Sprintf("%d waiting\n", n))
 	})
 }
@@ -334,7 +334,7 @@ func TestSharedRunsExcludePlainRuns(t *testing.T) {
 	w.writeFile("plain", "")
 	plain.wait().check(t, 0)
 
-	// The other way round: the lock is held by a plain run.
+	// The reverse: the lock is held by a plain run.
 	holder, release := w.startHolder("a")
 	w.runProgram("run", "-n", "-s", "a", "true").check(t, 75, fmt.Sprintf("holdfast[%d]", holder.cmd.Process.Pid))
 	w.runProgram("run", "--wait", "100ms", "-s", "a", "true").
@@ -433,9 +433,9 @@ func TestDefaultStore(t *testing.T) {
 	defer os.RemoveAll(home)
 	var who *syscall.Credential
 	if os.Geteuid() == 0 { // root's would be the machine's
-		const nobody = 65534
-		who = &syscall.Credential{Uid: nobody, Gid: nobody}
-		if err := os.Chown(home, nobody, nobody); err != nil {
+		const nobodyID = 65534
+		who = &syscall.Credential{Uid: nobodyID, Gid: nobodyID}
+		if err := os.Chown(home, nobodyID, nobodyID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -461,7 +461,7 @@ func TestDefaultStore(t *testing.T) {
 	}
 }
 
-// BenchmarkRun is the cost of a lock around a command that does nothing; BenchmarkNothing is that of the command.
+// BenchmarkRun measures a command that does nothing under a lock, and BenchmarkNothing the command alone.
 func BenchmarkRun(b *testing.B) {
 	store := "file://" + filepath.Join(b.TempDir(), "store")
 	for b.Loop() {

@@ -20,7 +20,7 @@ import (
 // signalRounds is how often each way to send signals is tried. make prove runs more rounds.
 var signalRounds = flag.Int("signals.times", 3, "how often TestSignaledCommandEndsUnkilled sends its signals")
 
-// childrenByName are the processes that another has started, by their names.
+// childrenByName returns the processes that another one has started, by their names.
 func childrenByName(parent int) map[string]int {
 	found := map[string]int{}
 	for _, pid := range readChildren(parent) {
@@ -57,8 +57,8 @@ func (w *workspace) awaitListener(wrapper int, record string) {
 	w.awaitTrue("the listener", func() bool { return childrenByName(wrapper)[listenerName] != 0 })
 }
 
-// TestMessageToGuardIsNotDropped promises that a message to the guard is written even if its time has passed before the
-// write begins, as on a machine that does not schedule this program; and that a full pipe does not hang the caller.
+// TestMessageToGuardIsNotDropped: a message to the guard is written even if its deadline has passed before the write
+// begins, as on a machine that does not schedule this program. A full pipe does not block the caller for ever.
 func TestMessageToGuardIsNotDropped(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
@@ -111,8 +111,8 @@ func TestGroupSignalReachesCommandOnce(t *testing.T) {
 	}
 }
 
-// systemd signals all processes of a unit, one by one. Who names processes by the file of this program means that
-// one, and its command must receive it.
+// TestSignalToAllProcesses: systemd signals all processes of a unit, one by one. Other tools signal the processes that
+// run this program's file. In both cases the command must receive the signal.
 func TestSignalToAllProcesses(t *testing.T) {
 	t.Parallel()
 	for _, systemd := range []bool{true, false} {
@@ -188,9 +188,9 @@ func TestSignaledCommandEndsUnkilled(t *testing.T) {
 				}
 			}
 			t.Logf("%d times: %d commands were killed; %d had the signal twice", *signalRounds, killed, twice)
-			// A machine that is late may leave longer between one process and the next, so a few rounds prove nothing.
+			// On a slow machine there may be a longer time between two processes, so a few rounds prove nothing.
 			if *signalRounds >= 100 && twice > *signalRounds/20 {
-				t.Errorf("%d of %d had it twice", twice, *signalRounds)
+				t.Errorf("%d of %d commands received the signal twice", twice, *signalRounds)
 			}
 		})
 	}

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	leftoverNotice = 200 * time.Millisecond // how long descendants may outlive the command before a message says so
-	minKillGap     = 10 * time.Millisecond  // between two rounds of SIGKILL, at first
-	maxKillGap     = time.Second            // between two rounds of SIGKILL, later
-	shortGapRounds = 100                    // rounds of SIGKILL with minKillGap where only children can be found
+	// how long descendants may outlive the command before a message reports them
+	leftoverNotice = 200 * time.Millisecond
+	minKillGap     = 10 * time.Millisecond // between two rounds of SIGKILL, at first
+	maxKillGap     = time.Second           // between two rounds of SIGKILL, later
+	shortGapRounds = 100                   // rounds of SIGKILL with minKillGap where only children can be found
 	forever        = time.Hour
 )
 
@@ -61,7 +62,7 @@ type supervisor struct {
 	unkillableReported bool
 }
 
-// signalRequest asks the supervisor to signal the tree on the user's behalf.
+// signalRequest makes the supervisor signal the tree on the user's behalf.
 type signalRequest struct {
 	signal        syscall.Signal
 	groupSignaled bool // the process group in which the tree began has received it
@@ -124,7 +125,7 @@ func (s *supervisor) checkDeadline() time.Duration {
 	return min(left-s.policy.Grace, s.policy.CheckInterval)
 }
 
-// warnAndTerminate asks the tree to end because the lease is about to expire.
+// warnAndTerminate signals the tree to end because the lease is about to expire.
 func (s *supervisor) warnAndTerminate(left time.Duration) {
 	what := "cannot be renewed and"
 	if s.policy.MaxHoldEnd > 0 && s.expiry.Boottime >= s.policy.MaxHoldEnd-s.policy.CheckInterval {
@@ -173,7 +174,7 @@ func staysHeld(cause error) bool {
 		errors.Is(cause, errWrapperGone) || errors.Is(cause, errGuardGone)
 }
 
-// terminateTree asks all processes of the tree to end, once. Stopped processes get SIGCONT, because they cannot
+// terminateTree signals all processes of the tree to end, once. Stopped processes get SIGCONT, because they cannot
 // handle the signal before they continue.
 func (s *supervisor) terminateTree(why error) {
 	first := s.loss == nil
@@ -208,7 +209,7 @@ func (s *supervisor) killTree() time.Duration {
 	return s.killGap
 }
 
-// reportUnkillable says once which processes are left after many rounds of SIGKILL.
+// reportUnkillable reports once which processes are left after many rounds of SIGKILL.
 func (s *supervisor) reportUnkillable() {
 	left := s.tree.listRunning()
 	if len(left) == 0 { // there are some, or the tree would be gone
@@ -216,15 +217,15 @@ func (s *supervisor) reportUnkillable() {
 	}
 	s.unkillableReported = true
 	what := "and another holder may run beside it"
-	if s.lost != nil { // it is the user who wants it killed
+	if s.lost != nil { // the user wants it killed
 		what = "and the lock stays held until that has ended"
 	}
 	s.say("not all of the command can be killed, %s: %s", what, strings.Join(processNames(left), ", "))
 	s.report(guardReport{Event: reportUnkillable, Left: left})
 }
 
-// reportLeftover says once that the command has ended and some of its descendants have not. It returns when to call it
-// again.
+// reportLeftover reports once that the command has ended and some of its descendants have not. It returns when to call
+// it again.
 func (s *supervisor) reportLeftover() time.Duration {
 	if s.exitedAt.IsZero() || s.leftoverReported {
 		return forever

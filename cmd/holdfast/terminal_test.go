@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capturedPipe keeps what is written into it.
+// capturedPipe is a pipe that records what is written to it.
 type capturedPipe struct {
 	*testing.T
 	read, write *os.File
@@ -64,7 +64,7 @@ func (p *capturedPipe) textSoFar() string {
 	return p.got.String()
 }
 
-// terminalScreen is a terminal as its user has it.
+// terminalScreen is a terminal with a user: it types keys and records the output.
 type terminalScreen struct {
 	*capturedPipe
 	*workspace
@@ -120,7 +120,7 @@ func (s terminalScreen) awaitText(text string) {
 	s.awaitTrue(fmt.Sprintf("%q at the terminal", text), func() bool { return strings.Contains(s.textSoFar(), text) })
 }
 
-// pressCtrlCTwice types Ctrl-C twice: as two, which come further apart than one that comes twice.
+// pressCtrlCTwice types Ctrl-C twice, with a longer pause than between two deliveries of the same signal.
 func (s terminalScreen) pressCtrlCTwice(r *startedProgram, record string) {
 	s.workspace.Helper()
 	s.typeKeys("\x03")

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// familyScript is a script with descendants of all kinds, each of which notes its number in a file and, if stubborn,
-// ignores SIGTERM: a child, one in a session of its own, and one whose parent has ended. It says "held" when all
-// are there. What a shell prints about killed children is dropped.
+// familyScript returns a script with descendants of all kinds: a child, one in a session of its own, and one whose
+// parent has ended. Each writes its process number to a file and, if stubborn, ignores SIGTERM. The script prints
+// "held" when all are running. Messages of the shell about killed children are discarded.
 func familyScript(stubborn bool) string {
 	trap := ""
 	if stubborn {
@@ -68,7 +68,7 @@ func TestTerminatedCommandCleansUp(t *testing.T) {
 		got := r.wait()
 		got.check(t, 76, "an operator broke it") // though the command succeeded
 		if !strings.Contains(got.out, "told") {
-			t.Errorf("killed without a word; %s", got.description)
+			t.Errorf("the command was killed without a signal before; %s", got.description)
 		}
 	}
 }
@@ -176,7 +176,8 @@ func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 	r.wait().check(t, 76, "a")
 }
 
-// keptFor comes before the names of what a command has left. The names differ: a process may be about to exec.
+// keptFor precedes the names of the processes that a command has left. The names differ: a process may be about to
+// exec.
 const keptFor = "stays held until that has ended: "
 
 func TestLockKeptUntilTreeEnds(t *testing.T) {
@@ -209,7 +210,7 @@ func TestEarlierChildrenLeftAlone(t *testing.T) {
 	r.launch().wait().check(t, 4)
 	pid := w.readPID("before")
 	if !isAlive(pid) {
-		t.Errorf("the child from before, %d, is gone", pid)
+		t.Errorf("the earlier child %d has ended", pid)
 	}
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
@@ -366,7 +367,7 @@ func TestCtrlZAndFg(t *testing.T) {
 		return strings.Contains(w.readFile("/proc/"+strings.TrimSpace(w.readFile(w.filePath("self")))+"/stat"), ") T ")
 	})
 	terminal.typeKeys("fg; echo code $((1000+$?))\n")
-	terminal.awaitTrue("the command to go on", func() bool {
+	terminal.awaitTrue("the command to continue", func() bool {
 		return strings.Contains(w.readFile("/proc/"+strings.TrimSpace(w.readFile(w.filePath("self")))+"/stat"), ") S ")
 	})
 	terminal.typeKeys("\x03")

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// docs/urls.md names each scheme that the command knows, and just the options that it takes.
+// TestURLs: docs/urls.md names each scheme that the command knows, and exactly the options that it accepts.
 func TestURLs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/urls.md")
@@ -46,11 +46,11 @@ func TestURLs(t *testing.T) {
 		}
 		_, err := driver.Open(t.Context(), scheme+place+"?no-such-option=1")
 		if err == nil {
-			t.Errorf("%s takes any option", scheme)
+			t.Errorf("%s accepts any option", scheme)
 			continue
 		}
 		if _, known, _ := strings.Cut(err.Error(), "known are: "); known != strings.Join(said, ", ") {
-			t.Errorf("%s takes the options %s, and docs/urls.md has %s", scheme, known, strings.Join(said, ", "))
+			t.Errorf("%s accepts the options %s, but docs/urls.md has %s", scheme, known, strings.Join(said, ", "))
 		}
 	}
 }

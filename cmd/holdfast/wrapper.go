@@ -136,7 +136,7 @@ func (w *wrapper) startGuard(store driver.Store, maxHold time.Duration, path str
 	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was
 	// started.
 	if err := w.writeControl(controlMessage{Start: start}, startWriteTimeout); err != nil {
-		return errors.New("its guard could not be told to start it")
+		return errors.New("its guard could not be reached to start it")
 	}
 	return nil
 }
