@@ -11,7 +11,7 @@ import (
 
 // queue lets the plain mutex claims of one client take turns, first come, first served, on stores where waiting in the
 // store costs something. Only the claim that has the turn for a name is made in the store; its lease keeps the turn
-// until it ends. So a hand-over inside the process costs one Release and one Acquire, however many claims wait, and a
+// until it ends. So a handover inside the process costs one Release and one Acquire, however many claims wait, and a
 // waiting claim is a list element.
 type queue struct {
 	mu     sync.Mutex
@@ -108,14 +108,14 @@ func (q *queue) passTurn(name string) {
 // waiters that would get the same answer: to all if the error is a lasting one, else to those that have waited for
 // their own unreachableTimeout, if that is no longer than the given one, which has passed without an answer. Without
 // that, thousands of waiters would find out one by one that the store cannot be reached.
-func (q *queue) failTurn(name string, err error, patience time.Duration) {
+func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duration) {
 	lasting := isOneOf(err, ErrDenied, ErrCorrupt, ErrMismatch, ErrUnsupported, ErrClosed)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.byName[name]
 	for e := l.waiters.Front(); e != nil; {
 		w, following := e.Value.(*waiter), e.Next()
-		if lasting || w.unreachableTimeout <= patience && w.unreachableTimeout <= time.Since(w.since) {
+		if lasting || w.unreachableTimeout <= unreachableTimeout && w.unreachableTimeout <= time.Since(w.since) {
 			l.waiters.Remove(e)
 			w.turn <- err
 		}

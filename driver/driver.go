@@ -203,8 +203,8 @@ type WeightChanger interface {
 type LivenessFiler interface {
 	// LivenessFile returns a file. As long as any process has it open, the claims of this client count as those of a
 	// living client: they expire after their TTL if nobody renews them, and not before. The caller closes it, and may
-	// pass it to other processes. Closing the store ends the client for everybody, whoever has the file. If there is no
-	// such file, the error is ErrUnsupported, and only the TTL ends the claims of a dead client.
+	// pass it to other processes. Closing the store ends the client, even if another process has the file. If there is
+	// no such file, the error is ErrUnsupported, and only the TTL ends the claims of a dead client.
 	LivenessFile() (*os.File, error)
 }
 

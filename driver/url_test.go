@@ -120,7 +120,7 @@ func TestOpenUnknownScheme(t *testing.T) {
 	}
 }
 
-// The path of a file with a secret in it is told to whoever has to mend it.
+// TestAPathIsNoSecret: an error names the path of a file that contains a secret, so that its user can find the fault.
 func TestAPathIsNoSecret(t *testing.T) {
 	for _, option := range []string{"password-file", "tls-key", "sslkey", "credentials"} {
 		_, err := driver.Open(t.Context(), "test://user:hunter2@host/?"+option+"=/no/such/file")

@@ -140,7 +140,7 @@ func (e *engine) attemptStep(
 }
 
 // describeRow shows a lock without the claims that have expired. Expiry writes nothing, so it is added to the revision:
-// otherwise nobody who waits for a change would notice it.
+// otherwise a client that waits for a change would not notice it.
 func (e *engine) describeRow(row Row, rec *Record) driver.Lock {
 	in := e.stepInput(row)
 	shown := *rec

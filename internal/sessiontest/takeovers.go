@@ -47,7 +47,7 @@ func (y *takeoverCounts) checkCounts(t *testing.T, bound time.Duration) {
 				over++
 			}
 		}
-		t.Logf("%d runs, TTL %v, margin %v: belief overlap in %d; the old holder stopped believing %v to %v before the next was let in",
+		t.Logf("%d runs, TTL %v, margin %v: overlapping holders in %d; the old lease ended %v to %v before the next claim was granted",
 			n, faultTTL, driver.Margin(faultTTL), over, -worst.Round(time.Millisecond), -y.overlap[0].Round(time.Millisecond))
 		if over > 0 {
 			t.Errorf("two believed at a time in %d of %d runs, for up to %v", over, n, worst)

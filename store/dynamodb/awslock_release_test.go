@@ -155,7 +155,7 @@ func TestAWSLockReleaseNotSent(t *testing.T) {
 	failing.Store(2)
 	if err := holder.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) ||
 		errors.Is(err, driver.ErrUncertain) {
-		t.Errorf("a release that was sent once, in vain: %v", err)
+		t.Errorf("a release whose requests failed: %v", err)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestNonAcquirableItem(t *testing.T) {
 			defer cancel()
 			if _, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", time.Minute))); !errors.Is(err,
 				context.DeadlineExceeded) {
-				t.Errorf("one who waits is told %v", err)
+				t.Errorf("the waiting Acquire returned %v", err)
 			}
 			if got := p.Counts(); got["UpdateItem"] != 2 {
 				t.Errorf("a try and a wait took %v", got)

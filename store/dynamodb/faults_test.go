@@ -41,7 +41,7 @@ func TestLostReplies(t *testing.T) {
 	for what, fate := range map[string]dynamodbtest.Fate{
 		"reply lost":   {DropReply: true},
 		"request lost": {DropRequest: true},
-		"internal error, done": {Status: 500, Code: "InternalServerError", Message: "done all the same",
+		"internal error, done": {Status: 500, Code: "InternalServerError", Message: "done nevertheless",
 			After: true},
 		"internal error, not done": {Status: 500, Code: "InternalServerError", Message: "not done"},
 		"throttled": {Status: 400, Code: "ProvisionedThroughputExceededException",

@@ -210,10 +210,10 @@ func countLogged(t testing.TB, log string) int {
 // waitUntil polls, because it waits for other processes, which are outside any synctest bubble.
 func waitUntil(t testing.TB, ok func() bool) {
 	t.Helper()
-	const patience = 2 * time.Minute
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+	const timeLimit = 2 * time.Minute
+	for end := time.Now().Add(timeLimit); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("it did not happen in %v", patience)
+			t.Fatalf("it did not happen in %v", timeLimit)
 		}
 	}
 }

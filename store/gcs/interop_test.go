@@ -320,7 +320,7 @@ func TestForeignHolder(t *testing.T) {
 				}
 				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err,
 					driver.ErrUnsupported) {
-					t.Errorf("a break that a foreign holder cannot hear: %v", err)
+					t.Errorf("a break that a foreign holder cannot learn of: %v", err)
 				}
 				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakForce); err != nil {
 					t.Error(err)

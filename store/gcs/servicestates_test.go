@@ -88,7 +88,7 @@ func TestThrottled(t *testing.T) {
 					}
 				}
 				if n := refused.Load(); n > 40 {
-					t.Errorf("asked %d times in vain", n)
+					t.Errorf("%d refused requests", n)
 				}
 				refusing.Store(false)
 			})

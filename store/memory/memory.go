@@ -41,7 +41,7 @@ type Memory struct {
 	rows    map[string]entry
 }
 
-// entry is one row. The engine encodes a record anew for each write and never changes the bytes, so they are kept and
+// entry is one row. The engine encodes a new slice for each write and never changes its bytes, so they are kept and
 // returned without a copy.
 type entry struct {
 	version string

@@ -101,7 +101,7 @@ func TestShedLockOneSubscription(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 		if n := seats(); n > 1 {
-			t.Errorf("one who waits has %d seats", n)
+			t.Errorf("a waiter has %d subscriptions", n)
 		}
 	}
 	eventually(t, "the waiter's seat after it was told", sits)

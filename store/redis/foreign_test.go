@@ -50,7 +50,7 @@ func TestFairClaimBehindForeignHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took < time.Second { // 75 ms apart at a mean
-		t.Errorf("those who wait look 40 times in %v", took)
+		t.Errorf("waiting clients read the lock 40 times in %v", took)
 	}
 	expectInTime(t, "40 looks", start, 5*time.Second)
 	sendCommand(t, server, "DEL", "m")

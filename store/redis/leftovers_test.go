@@ -339,7 +339,7 @@ func keyTTLs(t *testing.T, server *redistest.Server) map[string]time.Duration {
 }
 
 // TestRedissonTokenKey: a token key that Redisson has made, or has counted up, never expires, as Redisson leaves it.
-// Tokens rise whoever counts.
+// Tokens rise, whichever of the two counts.
 func TestRedissonTokenKey(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

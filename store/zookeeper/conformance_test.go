@@ -53,7 +53,7 @@ func openPeer(c *zktest.Ensemble, to ...*servertest.Server) (*peer, error) {
 	return &peer{s, way}, nil
 }
 
-// openAs opens a store, and returns it as the type that the layout has inside of this package.
+// openAs opens a store, and returns it as the type that the layout has inside this package.
 func openAs[S driver.Store](servers []string, o Options) (s S, err error) {
 	opened, err := New(context.Background(), servers, &o)
 	if err != nil {

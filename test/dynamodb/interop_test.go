@@ -278,11 +278,11 @@ func TestLeases(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			patience := 4 * time.Second
+			timeLimit := 4 * time.Second
 			if c.ends {
-				patience = time.Minute
+				timeLimit = time.Minute
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
 			defer cancel()
 			claim := driver.Claim{Name: what, ID: name(), Kind: driver.KindMutex, Limit: 1, Weight: 1,
 				TTL: 20 * time.Second, Wait: true}
