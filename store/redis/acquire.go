@@ -63,6 +63,7 @@ func tryArgs(c *driver.Claim) [6]string {
 		retentionMillis}
 }
 
+// retentionMillis is retention as the scripts want it.
 var retentionMillis = strconv.FormatInt(retention.Milliseconds(), 10)
 
 // detachedFlag returns the flags with which a claim is made: detached claims get their flag at once.
@@ -80,6 +81,7 @@ type acquireLoop struct {
 	claim driver.Claim
 }
 
+// newAcquireLoop begins an Acquire. Its requests may make the claim, so a request without a reply counts as in flight.
 func (s *store) newAcquireLoop(c driver.Claim) acquireLoop {
 	a := acquireLoop{s.newRetryLoop(c.TTL), c}
 	a.mayMake = c.ID
@@ -95,6 +97,7 @@ type refusal struct {
 	holders   []driver.ClaimInfo
 }
 
+// heldError is the error for a caller that does not wait. It does not count the claim itself as a waiter.
 func (r *refusal) heldError() error {
 	waiting := int(r.place)
 	if r.code == replyWaiting {
@@ -110,6 +113,7 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 	if err != nil {
 		return g, nil, err
 	}
+	// A bare number is the token of a new grant: the usual reply, and the one that is cheapest to make and to read.
 	if m.IsInt64() {
 		return a.readGrant(m, at)
 	}
@@ -127,7 +131,7 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 		return g, nil, &driver.LossError{Cause: driver.LossGone,
 			Err: errors.New("it was released while it was being made")}
 	case code == replyMismatch && len(b) >= 3:
-		return g, nil, fmt.Errorf("%w: it stands as %s of %s, and was asked for as %s of %d",
+		return g, nil, fmt.Errorf("%w: it is a %s of %s, and a %s of %d was requested",
 			driver.ErrMismatch, readString(b[1]), readString(b[2]), a.claim.Kind, a.claim.Limit)
 	case code == replyFull && len(b) >= 3:
 		return g, nil, fmt.Errorf("%w: %d %s", driver.ErrQueueFull, readNumber(b[1]), readString(b[2]))
@@ -206,7 +210,7 @@ var (
 // lock is free and nobody waits, and else waits outside of the queue.
 //
 // A claim can be promoted as soon as it is in the queue, even before its client has the reply. If the notice came before
-// the subscription, it would be lost, and the claim would lose its turn at the end of the confirm window. So if this
+// the subscription, it would be lost, and the claim would learn of its turn only by its next request. So if this
 // client listens to the lock already, the claim subscribes before it enters. If not, it enters first, then listens, and
 // repeats the script once it listens: that finds whatever happened in between. Only the first waiting claim of a client
 // on a lock pays for the additional request.
@@ -226,6 +230,7 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 			return g, a.addHolders(ctx, r, err)
 		case r == nil:
 			return g, a.store.waitForReplicas(ctx, &g)
+		// A claim that does not wait is not in the queue, and leaves nothing behind.
 		case r.code == replyHeld && !a.claim.Wait:
 			return g, r.heldError()
 		case r.code == replyHeld:
@@ -236,6 +241,8 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 			if sub, live = a.store.subscribeToLock(keys[0], a.claim.ID, true); sub == nil {
 				return g, driver.ErrClosed
 			}
+			// The hub was only just started. Its first notice is that it listens, and the script runs once more then.
+			// If the server allows no subscriptions, that happens after a timeout, and the claim goes on by polling.
 			defer sub.unsubscribe()
 			if !live {
 				if _, err := a.waitForNotice(ctx, sub, a.store.listenTimeout()); err != nil {
@@ -296,6 +303,8 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 	defer sub.unsubscribe()
 	for n := 0; ; n++ {
 		wait := a.delayOutsideQueue(r, n)
+		// As in waitInQueue: the lock may have become free before the hub listened, so the first try comes when it
+		// does.
 		if n == 0 && !live {
 			wait = a.store.listenTimeout()
 		}
@@ -306,6 +315,7 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 		if notified {
 			n = 0
 		}
+		// The next refusal may name no holders: the error of a caller that gives up has the last ones that are known.
 		last := r
 		g, r, err = a.tryAcquire(ctx, keys[0])
 		if err == nil && r != nil && r.code == replyUseQueue {
@@ -424,13 +434,13 @@ func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 	bounded, done := context.WithTimeout(ctx, time.Second)
 	defer done()
 	if rerr := s.Release(bounded, g.Claim, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
-		return uncertainError(fmt.Errorf("the grant is not known to have reached the replicas, and was not given back: %w", explainError(rerr)))
+		return uncertainError(fmt.Errorf("the grant is not known to have reached the replicas, and was not released: %w", explainError(rerr)))
 	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("the grant is not known to have reached the replicas: %w", explainError(err))
 	case !got.isHeld:
-		return errors.New("the grant does not stand any more: another server may have taken over before it reached the replicas")
+		return errors.New("the grant does not exist any more: another server may have taken over before it reached the replicas")
 	}
-	return fmt.Errorf("only %d replicas of %d have the grant; it was given back", got.replicas, s.opts.Replicas)
+	return fmt.Errorf("only %d of %d replicas have the grant; it was released", got.replicas, s.opts.Replicas)
 }

@@ -14,7 +14,7 @@ import (
 // request runs in a goroutine of its own, and the call returns when its context ends. That is the case for a client of
 // the user's, for a Cluster, whose nodes are connected when first needed, and after a request that was not answered.
 
-// runScript runs a script once; see script.eval. It does not retry: retryLoop does that, and Renew's caller.
+// runScript runs a script once; see script.eval. It does not retry: retryLoop and the callers of Renew do.
 func (s *store) runScript(ctx context.Context, st *script, keys, args []string) (rueidis.RedisMessage, error) {
 	if s.isConnected() {
 		m, err := st.eval(ctx, s.client, keys, args)
@@ -38,7 +38,6 @@ func (s *store) isConnected() bool {
 }
 
 // trackLink remembers whether the last request was answered, and leaves a server that has become a replica.
-// The flag is written only when it changes, since all requests read it.
 func (s *store) trackLink(err error) {
 	r, reply := rueidis.IsRedisErr(err)
 	if reply && isReadOnly(r.Error()) && s.owned && s.topology == single {

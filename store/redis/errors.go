@@ -36,7 +36,8 @@ func (s *store) finalError(err error) error {
 		}
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
-		// The server accepted writes before, so this is a failover, and not a replica that was opened by mistake.
+		// The server accepted writes before. So this is a failover, and not a replica that was opened by mistake: the
+		// server may become a primary again, or its name may move to the new one.
 		if isReadOnly(r.Error()) && s.hasGranted.Load() {
 			return nil
 		}
@@ -57,11 +58,13 @@ func finalReply(text string, alone bool, layout Layout) error {
 		return false
 	}
 	switch {
+	// Credentials come first: their errors may contain words of the later cases.
 	case says("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password"):
-		return fmt.Errorf("%w: Redis wants other credentials: %s", driver.ErrDenied, shortenReply(text))
+		return fmt.Errorf("%w: Redis refuses the credentials: %s", driver.ErrDenied, shortenReply(text))
 	case says("NOPERM", "can't run this command", "can't access", "can't publish", "ACL failure"):
 		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, shortenReply(text),
 			aclRule(text, layout))
+	// Sentinels or a Cluster lead to another server; a single one stays what it is.
 	case isReadOnly(text) && alone:
 		return fmt.Errorf("%w: this Redis server is a read-only replica: open the primary, or the Sentinels",
 			driver.ErrDenied)
@@ -70,14 +73,15 @@ func finalReply(text string, alone bool, layout Layout) error {
 	case says("MOVED ", "ASK ") && alone:
 		return fmt.Errorf("%w: this Redis server belongs to a Cluster: open it as redis+cluster://",
 			driver.ErrUnsupported)
+	// A Sentinel has no scripts, and says so in the words of an old server.
 	case says("unknown command 'EVALSHA'"):
-		return fmt.Errorf("%w: this Redis server is a Sentinel, which is opened as redis+sentinel://host/primary-name, or it is too old; version 6.2 is the least: %s",
+		return fmt.Errorf("%w: this Redis server is a Sentinel, which is opened as redis+sentinel://host/primary-name, or it is too old; version 6.2 or later is needed: %s",
 			driver.ErrUnsupported, shortenReply(text))
 	case says("unknown command 'SENTINEL'"):
-		return fmt.Errorf("%w: this Redis server is no Sentinel: name the Sentinels, whose port is 26379 as a rule, or open it as redis://", driver.ErrUnsupported)
+		return fmt.Errorf("%w: this Redis server is no Sentinel: use the addresses of the Sentinels, whose port is usually 26379, or open it as redis://", driver.ErrUnsupported)
 	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args",
 		"non deterministic commands"):
-		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 is the least: %s",
+		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 or later is needed: %s",
 			driver.ErrUnsupported, shortenReply(text))
 	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY",
 		"MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):
@@ -87,7 +91,7 @@ func finalReply(text string, alone bool, layout Layout) error {
 	case says("WRONGTYPE"):
 		return fmt.Errorf("%w: a key beside the lock holds another type: %s", driver.ErrCorrupt, shortenReply(text))
 	case failedScript.MatchString(shortenReply(text)):
-		return fmt.Errorf("%w: Redis says: %s", driver.ErrCorrupt, shortenReply(text))
+		return fmt.Errorf("%w: Redis reports: %s", driver.ErrCorrupt, shortenReply(text))
 	}
 	return nil
 }
@@ -117,6 +121,7 @@ func aclRule(text string, layout Layout) string {
 	return "add the ACL rules +@read +@write +@scripting +@pubsub +@connection +time +cluster"
 }
 
+// refusedCommand finds the command in a NOPERM error.
 var refusedCommand = regexp.MustCompile(`the '([A-Za-z|]+)' command`)
 
 // shortenReply returns a reply without the parts that name the script, and without the arguments of a command, which
@@ -137,10 +142,10 @@ func explainError(err error) error {
 		return err
 	}
 	for code, words := range map[string]string{
-		"OOM":        "Redis has reached its maxmemory and takes no new locks",
-		"MISCONF":    "Redis cannot save to its disk and takes no writes",
-		"LOADING":    "Redis is still reading its data",
-		"BUSY":       "Redis is busy with somebody's long script",
+		"OOM":        "Redis has reached its maxmemory and accepts no new locks",
+		"MISCONF":    "Redis cannot save to its disk and accepts no writes",
+		"LOADING":    "Redis is still loading its data",
+		"BUSY":       "Redis is busy with a long script of another client",
 		"NOREPLICAS": "Redis has fewer replicas than min-replicas-to-write",
 		"READONLY":   "Redis is a read-only replica for now",
 		"MASTERDOWN": "Redis has lost its primary",
@@ -166,18 +171,18 @@ func connectError(err error, o *rueidis.ClientOption) error {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 	switch {
 	case errors.As(err, &authority):
-		return fmt.Errorf("%w: the certificate of the Redis server is by no authority that is known here: name its CA by tls-ca: %v", driver.ErrDenied, err)
+		return fmt.Errorf("%w: the Redis server's certificate is signed by an unknown authority; set tls-ca: %v", driver.ErrDenied, err)
 	case errors.As(err, &name):
-		return fmt.Errorf("%w: the certificate of the Redis server is for another name: give it by tls-name: %v",
+		return fmt.Errorf("%w: the Redis server's certificate is for another name; set tls-name: %v",
 			driver.ErrDenied, err)
 	case errors.As(err, &invalid):
 		return fmt.Errorf("%w: the certificate of the Redis server is not valid: %v", driver.ErrDenied, err)
 	case errors.As(err, &alert) && alert.Op == "remote error", o.TLSConfig != nil && cut:
-		return fmt.Errorf("connecting to Redis by TLS: %w; it may want a client certificate that it trusts: tls-cert and tls-key", err)
+		return fmt.Errorf("connecting to Redis by TLS: %w; it may require a client certificate that it trusts: set tls-cert and tls-key", err)
 	case o.TLSConfig != nil && late:
-		return fmt.Errorf("connecting to Redis by TLS: %w; if the server speaks none, say redis://", explainError(err))
+		return fmt.Errorf("connecting to Redis by TLS: %w; if the server does not use TLS, open it as redis://", explainError(err))
 	case cut:
-		return fmt.Errorf("connecting to Redis: %w; if the server speaks TLS, say rediss://", err)
+		return fmt.Errorf("connecting to Redis: %w; if the server uses TLS, open it as rediss://", err)
 	}
 	return fmt.Errorf("connecting to Redis: %w", explainError(err))
 }
@@ -203,6 +208,7 @@ type retryLoop struct {
 	mayMake        string    // the claim that its requests may make; empty if none
 }
 
+// newRetryLoop begins a call for a claim with this TTL, which decides how long an unreachable server is retried.
 func (s *store) newRetryLoop(ttl time.Duration) retryLoop {
 	return retryLoop{store: s, timeout: driver.UnreachableTimeout(ttl)}
 }
@@ -248,8 +254,6 @@ func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	}
 	// A client that follows a failover closes the old connection with requests on it, and has the new one by then. So
 	// only repeated errors mean that the user has closed the client.
-	// A client that follows a failover closes the old connection under the requests on it, and has the new one by
-	// then.
 	if !errors.Is(err, rueidis.ErrClosing) {
 		p.closedErrors = 0
 	} else if p.closedErrors++; p.closedErrors > 2 && !p.store.owned {
@@ -269,6 +273,8 @@ func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	if p.outage.RequestFailed(p.store.clock, p.timeout) {
 		return p.wrapUncertain(explainError(err))
 	}
+	// The delay grows to 320 ms and is random, so that the clients of a server that returns do not all come at the same
+	// time.
 	if serr := p.store.life.Sleep(ctx, rand.N(5*time.Millisecond<<min(p.failures, 6))); serr != nil {
 		if errors.Is(serr, driver.ErrClosed) {
 			return serr
@@ -289,6 +295,7 @@ func isUnsent(err error) bool {
 // unsentError is returned for a request for which no connection could be made.
 type unsentError struct{ error }
 
+// Unwrap lets callers see the error of the connection.
 func (e *unsentError) Unwrap() error { return e.error }
 
 // wrapUncertain adds ErrUncertain if a request of this call may have run.
@@ -306,6 +313,7 @@ func (s *store) addInFlight(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inFlight[id]++
+	// The order of a map is random: no claim is forgotten more often than others.
 	for other := range s.inFlight {
 		if len(s.inFlight) <= maxInFlight {
 			break

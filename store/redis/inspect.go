@@ -100,10 +100,10 @@ func readLockView(m rueidis.RedisMessage) (v lockView, ok bool) {
 		v.claims = map[string]string{}
 	}
 	v.holders, v.expiries = readScores(a[7])
-	var came map[string]int64
-	v.queue, came = readScores(a[8])
+	var scores map[string]int64
+	v.queue, scores = readScores(a[8])
 	if n := len(v.queue); n > 0 {
-		v.last = came[v.queue[n-1]]
+		v.last = scores[v.queue[n-1]]
 	}
 	return v, true
 }
@@ -132,7 +132,8 @@ type storedClaim struct {
 	State  string `json:"state"`
 }
 
-// decodeClaim describes a claim that is stored as JSON: a waiting one, or a holder of a shared lock.
+// decodeClaim describes a claim that is stored as JSON: a waiting one, or a holder of a shared lock. suffix ends its
+// ref.
 func (v *lockView) decodeClaim(id, suffix string) (driver.ClaimInfo, storedClaim, error) {
 	var k storedClaim
 	if err := json.Unmarshal([]byte(v.claims[id]), &k); err != nil {
@@ -172,6 +173,7 @@ func (v *lockView) toLock(name string) (driver.Lock, error) {
 	}
 	switch {
 	case len(l.Holders)+len(l.Waiters) == 0:
+	// A foreign holder counts as a mutex's, unless claims wait behind it, which have given the lock their kind.
 	case kind == "" || v.digest != "" && len(l.Waiters) == 0:
 		l.Kind, l.Limit = driver.KindMutex, 1
 	case l.Limit == 0:
@@ -190,7 +192,7 @@ func (v *lockView) foreignHolder() driver.ClaimInfo {
 	return h
 }
 
-// addMutexClaim adds the claim in the record of a mutex, which holds it or was promoted to.
+// addMutexClaim adds the claim in the record of a mutex: its holder, or a promoted claim, which is still a waiter.
 func (v *lockView) addMutexClaim(l *driver.Lock) {
 	h := newClaimInfo(v.id, v.flags)
 	h.Owner, h.Meta, h.Weight, h.TTL, h.Remaining = v.owner, v.meta, 1, millis(v.ttl), millis(max(v.remaining, 0))
@@ -204,7 +206,8 @@ func (v *lockView) addMutexClaim(l *driver.Lock) {
 	l.Holders = append(l.Holders, h)
 }
 
-// addSharedClaims adds the claims that hold a lock of another kind, or were promoted to, and have not expired.
+// addSharedClaims adds the claims that hold a shared lock, or were promoted, and have not expired. Some may have
+// expired by the server's clock without any script since.
 func (v *lockView) addSharedClaims(l *driver.Lock, suffix string) error {
 	for _, id := range v.holders {
 		if v.expiries[id] <= v.now || v.claims[id] == "" {
@@ -224,7 +227,8 @@ func (v *lockView) addSharedClaims(l *driver.Lock, suffix string) error {
 	return nil
 }
 
-// addQueue adds the claims in the queue that were heard of within their TTL.
+// addQueue adds the claims in the queue that have sent a request within their TTL. Others are dead, and the next script
+// that meets them removes them.
 func (v *lockView) addQueue(l *driver.Lock, suffix string) error {
 	for _, id := range v.queue {
 		if v.claims[id] == "" {
@@ -234,13 +238,13 @@ func (v *lockView) addQueue(l *driver.Lock, suffix string) error {
 		if err != nil {
 			return err
 		}
-		sign := k.Since // when the claim was last heard of
+		sign := k.Since // the time of the claim's last request
 		if s := v.claims["?"+id]; s != "" {
 			sign = s
 		}
-		var heard int64
-		_, _ = fmt.Sscan(sign, &heard)
-		if end := heard + k.TTL*1000; end >= v.now {
+		var lastSeen int64
+		_, _ = fmt.Sscan(sign, &lastSeen)
+		if end := lastSeen + k.TTL*1000; end >= v.now {
 			w.Remaining = time.Duration(end-v.now) * time.Microsecond
 			l.Waiters = append(l.Waiters, w)
 		}
@@ -277,6 +281,7 @@ func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 			if seen[name] {
 				continue
 			}
+			// SCAN may return a key twice, and a lock may be found by its record and by its own key.
 			seen[name] = true
 			l, err := s.Inspect(ctx, name)
 			if err != nil {
@@ -306,6 +311,7 @@ func (s *store) lockNames(ctx context.Context, prefix string) iter.Seq2[string, 
 				return
 			}
 		}
+		// Without a prefix or a template any key of the database would count as a lock.
 		if s.keys.prefix+s.keys.suffix == "" {
 			return
 		}

@@ -28,6 +28,7 @@ type keyspace struct {
 	layout         Layout
 }
 
+// newKeyspace divides the template at its star. setDefaults has checked that there is one.
 func newKeyspace(template string, layout Layout) keyspace {
 	before, after, _ := strings.Cut(template, "*")
 	return keyspace{before, after, layout}
@@ -43,7 +44,8 @@ func (k keyspace) checkName(name string) error {
 	return nil
 }
 
-// isSideKey reports whether a key is reserved: a record, a part of a queue, or a row of a table.
+// isSideKey reports whether a key is reserved: a record, a part of a queue, or a row of a table. It must know every
+// form that sideKey and rowKey make, or a user could make a lock in the place of another one's record.
 func isSideKey(key string) bool {
 	if strings.HasPrefix(key, rowPrefix) {
 		return true

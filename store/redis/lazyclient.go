@@ -31,6 +31,7 @@ const reconnectInterval = time.Second
 func (a *lazyClient) connectOnce() (rueidis.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	// After Close, err is ErrClosing, and nothing connects any more.
 	if a.real == nil && time.Since(a.triedAt) > reconnectInterval && !errors.Is(a.err, rueidis.ErrClosing) {
 		a.real, a.err = rueidis.NewClient(a.options)
 		if a.err != nil {
@@ -41,6 +42,7 @@ func (a *lazyClient) connectOnce() (rueidis.Client, error) {
 	return a.real, a.err
 }
 
+// Do returns an unsentError if the server cannot be reached.
 func (a *lazyClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	c, err := a.connectOnce()
 	if err != nil {
@@ -49,6 +51,7 @@ func (a *lazyClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 	return c.Do(ctx, cmd)
 }
 
+// DoMulti returns an unsentError for each command if the server cannot be reached.
 func (a *lazyClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
 	c, err := a.connectOnce()
 	if err != nil {

@@ -10,8 +10,11 @@ import (
 )
 
 var (
-	errForeign = fmt.Errorf("%w: a foreign holder cannot be told, only removed by force", driver.ErrUnsupported)
-	errNoLock  = fmt.Errorf("%w: what stands there is neither a short string nor a small hash, as locks are; if it may go, delete the key by hand",
+	// errForeign is returned for a graceful break or a requested release: a foreign client reads no flags of ours.
+	errForeign = fmt.Errorf("%w: a foreign holder cannot be notified, only removed by force", driver.ErrUnsupported)
+	// errNoLock is returned for a key whose value is too large to be a lock, or of another type: it is probably the
+	// user's data under a mistyped name, which a break must not remove.
+	errNoLock = fmt.Errorf("%w: the key has neither a short string nor a small hash, as locks are; to remove it, delete the key by hand",
 		driver.ErrUnsupported)
 )
 

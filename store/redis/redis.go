@@ -70,6 +70,7 @@ type Options struct {
 type topology string
 
 const (
+	// The values are the schemes of the URLs.
 	single   topology = "redis"
 	sentinel topology = "redis+sentinel"
 	cluster  topology = "redis+cluster"
@@ -139,6 +140,7 @@ func New(ctx context.Context, client rueidis.Client, opts *Options) (driver.Stor
 	return s, nil
 }
 
+// newStore is New for the tests and the other constructors of this package.
 func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	s := &store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{},
 		session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
@@ -165,6 +167,8 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	default:
 		s.topology = single
 	}
+	// Microseconds: a client would have to change weights a million times per second to overtake the clock of a later
+	// one.
 	s.lastChange.Store(time.Now().UnixMicro())
 	s.rtt.Store(int64(time.Millisecond))
 	s.recordRoundTrip(s.clock.Now())
@@ -173,6 +177,7 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	return s, nil
 }
 
+// setDefaults fills in the defaults, and returns ErrInvalid if an option cannot work.
 func (o *Options) setDefaults() error {
 	if o.Key == "" {
 		o.Key = "*"

@@ -60,6 +60,8 @@ func NewRedlock(ctx context.Context, clients []rueidis.Client, opts *Options) (d
 	return r, nil
 }
 
+// newRedlock makes one store for each server. Of these stores, only the scripts, the keys and the record of requests in
+// flight are used: a decision is made from the replies of all of them.
 func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) {
 	if len(clients) < 3 {
 		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid,
@@ -89,6 +91,7 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 	r.info = r.servers[0].info
 	r.info.Store = cmp.Or(o.Place, "redlock://")
 	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
+	// A majority agrees on each token, so tokens fall only if a majority forgets the last one.
 	r.info.TokenRegression = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one " +
 		"that drew the last token"
 	return r, nil
@@ -137,13 +140,17 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	if err := r.servers[0].keys.checkName(c.Name); err != nil {
 		return driver.Grant{}, err
 	}
+	// The retries end when no majority has replied for the unreachable timeout, counted from the last time that one
+	// did.
 	majorityReplied := r.clock.Now()
 	for n := 0; ; n++ {
+		// Each round counts its TTL from its own start.
 		b := &round{redlock: r, claim: c, number: strconv.FormatInt(r.rounds.Add(1), 10), start: r.clock.Now()}
 		g, err := b.acquire(ctx)
 		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
 			return g, err
 		}
+		// The caller's context has ended, so nothing is given back here: the driver's client releases the claim then.
 		if ctx.Err() != nil {
 			return g, b.endedError(ctx.Err())
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+// openRedlockURL opens a redlock:// URL.
 func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	p, err := parseURL(u)
 	if err != nil {

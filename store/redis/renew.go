@@ -28,6 +28,7 @@ func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 		return
 	}
 	r := renewCall{s, grants, done}
+	// A single request for keys of several slots would be refused (CROSSSLOT).
 	if s.topology == cluster {
 		r.sendEach(ctx, r.makeBatches(1))
 		return
@@ -186,6 +187,7 @@ func isShared(g *driver.Grant) bool {
 	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedSuffix)
 }
 
+// renewID returns the claim's id. A grant that was made from a handle has only its ref.
 func renewID(g *driver.Grant) string {
 	if g.ID == "" {
 		return idOf(g.Ref)

@@ -93,7 +93,7 @@ const (
 
 // corruptReply is the error for a reply that no script of this version sends.
 func corruptReply(name string) error {
-	return fmt.Errorf("%w: a script's answer about %q makes no sense; is another version of Holdfast in use?",
+	return fmt.Errorf("%w: a script's reply about %q is malformed; is another version of Holdfast in use?",
 		driver.ErrCorrupt, name)
 }
 

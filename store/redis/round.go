@@ -31,6 +31,7 @@ type round struct {
 // agreedFlag marks a record whose token a majority has agreed on.
 const agreedFlag = "s"
 
+// errNoMajority makes Acquire give back the round and try again.
 var errNoMajority = errors.New("no majority of the servers granted the lock")
 
 // acquire asks all servers for the lock, and then has a majority agree on its token. The TTL counts on each server from

@@ -26,6 +26,7 @@ type script struct{ text, sha string }
 // after the usual cases have returned.
 func loadScript(file string) *script { return newScript(readScript(path.Join("scripts", file))) }
 
+// readScript reads a file and the files that it includes. It panics if one is missing, when the program starts.
 func readScript(file string) string {
 	text, err := scriptFiles.ReadFile(file)
 	if err != nil {
@@ -71,6 +72,7 @@ type layoutScripts struct {
 	nameOf        func(k keyspace, record string) (string, bool) // the lock's name, from the key of its record
 }
 
+// plainScripts has all scripts of LayoutPlain.
 var plainScripts = &layoutScripts{
 	acquire:       loadScript("acquire.lua"),
 	release:       loadScript("release.lua"),

@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+// setWeightScript is the same for all stores: only the plain layout has weights.
 var setWeightScript = loadScript("set_weight.lua")
 
 var _ driver.WeightChanger = (*store)(nil)

@@ -62,15 +62,20 @@ func (s *store) openTable(ctx context.Context) (*table, error) {
 	return t, nil
 }
 
+// Info differs from the store's: the engine's clients end the claims of others, by the server's clock.
 func (t *table) Info() driver.Info {
 	i := t.s.info
 	i.Engine, i.ExpiredBy, i.ExpiryClock, i.MaxWaiters = "record", driver.ExpiredByClaimant, driver.ExpiryClockStore, driver.MaxWaiters
 	return i
 }
 
-func (t *table) Now() (int64, time.Duration)      { return t.clock.Now() }
+// Now returns the server's time, as far as it is known from the replies so far.
+func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+
+// ClockBounds returns the earliest and the latest time that the server's clock may show.
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
+// rowKey returns the key of a row, which is also the name of its channel.
 func (t *table) rowKey(name string) string { return rowPrefix + t.s.keys.lockKey(name) }
 
 // runScript runs a script once: the engine finds out what became of a request without a reply. The times before and
@@ -106,6 +111,8 @@ func (t *table) runScript(ctx context.Context, st *script, name string, args []s
 	if st == swapRowScript {
 		at = readNumber(a[2])
 	}
+	// The server read its clock at some time between the two readings of ours, which bounds the difference of the
+	// clocks.
 	t.clock.AddReply(at, from, t.s.clock.Now())
 	return a, nil
 }
@@ -119,6 +126,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	return newRow(name, readString(a[0]), readString(a[2])), nil
 }
 
+// newRow makes a row. One without a version does not exist, and has no data.
 func newRow(name, version, data string) record.Row {
 	r := record.Row{Name: name, Version: version}
 	if version != "" {
@@ -230,6 +238,7 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 	}
 }
 
+// Close ends the waiting calls. It ends the store below only if NewTable made it.
 func (t *table) Close() error {
 	t.close.Do(func() { close(t.closed) })
 	return t.closeStore()

@@ -44,6 +44,7 @@ type storeURL struct {
 	opts   Options
 }
 
+// openURL opens the URLs of one server, of Sentinels and of a Cluster.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	p, err := parseURL(u)
 	if err != nil {
@@ -68,6 +69,7 @@ func parseURL(u *url.URL) (*storeURL, error) {
 		return nil, fmt.Errorf("%w: the store's URL names no server, as in %s://host:%s", driver.ErrInvalid, u.Scheme,
 			port)
 	}
+	// The host of the URL may be a list, too.
 	o.InitAddress = parseAddresses(u.Host, port)
 	o.Username = u.User.Username()
 	o.Password, _ = u.User.Password()
@@ -148,6 +150,7 @@ func (p *storeURL) parsePath(u *url.URL) error {
 	return nil
 }
 
+// rejectStar refuses a star in a prefix, which would become a second star in the template.
 func rejectStar(v string) error {
 	if strings.Contains(v, "*") {
 		return errors.New("a prefix has no star; see template")

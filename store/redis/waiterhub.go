@@ -67,6 +67,7 @@ func (s *store) subscribeToKey(lock, id string, inQueue bool, channels ...string
 	if s.life.Err() != nil {
 		return nil, false
 	}
+	// The hub is found and joined with the store's mutex held, so that stopIfIdle cannot end it in between.
 	l := s.hubs[lock]
 	if l == nil {
 		l = &waiterHub{store: s, lock: lock, channels: channels, subscriptions: map[*subscription]struct{}{},
@@ -162,6 +163,7 @@ func (l *waiterHub) run(ctx context.Context) {
 		}
 		_ = l.store.client.Receive(sub, cmd, func(m rueidis.PubSubMessage) { l.handleMessage(m.Message) })
 		l.setListening(false)
+		// The hub has listened since the last delay, so this is a new interruption, and the delays begin again.
 		if listened.Load() {
 			pause = minListenPause
 		}
@@ -206,6 +208,7 @@ func (l *waiterHub) handleMessage(message string) {
 	switch what {
 	case "free", "0", "": // Redisson sends "0", and swap_row.lua sends nothing
 		l.notifyAfter(func(s *subscription) bool { return !s.inQueue }, 0)
+	// The span bounds the answers; it was computed by the script from the length of the queue.
 	case "roll":
 		ms, _ := strconv.ParseInt(rest, 10, 64)
 		l.notifySpread(func(s *subscription) bool { return s.inQueue }, millis(ms))
