@@ -201,7 +201,7 @@ func TestNextKeepsItsPlace(t *testing.T) {
 }
 
 // TestQuietAfterBreak: when the client of a claim that was broken in the queue has learned of it, the scripts take the
-// short path again.
+// short way again.
 func TestQuietAfterBreak(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

@@ -58,7 +58,7 @@ type Options struct {
 	ReplicaTimeout time.Duration
 	// MaxWaiters is how many claims may wait in the queue of one lock. Default 4096.
 	MaxWaiters int
-	// Place is what Info shows as the address of the store. Default: the form of the servers, like "redis://".
+	// Place is what Info shows as the address of the store. Default: the scheme of the servers, like "redis://".
 	Place string
 	// Clock is where time is read. Default driver.SystemClock. It is used for round trips and for the validity of a
 	// grant, never to decide who holds a lock: the server's clock does that.
@@ -218,6 +218,8 @@ func (s *store) buildInfo() driver.Info {
 		ExpiredBy: driver.ExpiredByStore, ExpiryClock: driver.ExpiryClockStore, Order: driver.OrderFairOnly,
 		Kinds:    []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
 		Detached: true,
+		// A second is more than enough: a new token is the server's time in microseconds, which exceeds that of any
+		// earlier grant unless the clock was set back.
 		TokenGap: time.Second,
 		TokenRegression: "when the server's data were lost (restart, failover, eviction, FLUSHALL) and the clock that draws " +
 			"the next one is behind the clock that drew the last one by more than the time between them",

@@ -100,7 +100,8 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 // Info returns what a Redlock promises.
 func (r *redlockStore) Info() driver.Info { return r.info }
 
-// Close ends the calls under way. Claims stay until their TTL expires.
+// Close ends the calls under way. Claims stay on the servers until their TTL expires. All servers' calls are ended
+// first, and waited for afterwards, so that one that hangs does not delay the others.
 func (r *redlockStore) Close() error {
 	if !r.life.End() {
 		return nil

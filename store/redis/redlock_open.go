@@ -32,6 +32,7 @@ func openRedlock(ctx context.Context, p *storeURL) (driver.Store, error) {
 			}
 		}
 	}
+	// Only the servers that are not connected yet are tried again.
 	err := retryConnect(ctx, func() error {
 		var wg sync.WaitGroup
 		for i, addr := range p.client.InitAddress {

@@ -40,7 +40,7 @@ func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	return p.releaseResult(reply)
 }
 
-// sendRelease runs the script that fits: release.lua for the usual case, which sets nothing up, and release_queued.lua
+// sendRelease runs the script that fits: release.lua for the usual case, which is the cheapest, and release_queued.lua
 // if that replies that it cannot decide, or if a tombstone has to be written.
 func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, id string,
 	tombstone bool) (reply int64, err error) {

@@ -142,6 +142,8 @@ func (r *renewCall) report(ctx context.Context, which []int, m rueidis.RedisMess
 		} else {
 			readRenewal(&a, readNumber(replies[k]), r.grants[i].Name)
 		}
+		// A store that was closed meanwhile may have caused the error, so it is reported as closed, unless the loss is
+		// certain.
 		if r.store.life.Err() != nil && !errors.Is(a.Err, driver.ErrLost) {
 			a.Err = driver.ErrClosed
 		}
@@ -170,7 +172,8 @@ func readRenewal(a *driver.Renewal, reply int64, name string) {
 	}
 }
 
-// renewalError gives the error of a renewal its final form: an unknown outcome stays unknown.
+// renewalError makes the error of a renewal that had no valid reply. The outcome is unknown, unless the error is final:
+// the server may have renewed the claim, and the client retries while the lease is valid.
 func (s *store) renewalError(ctx context.Context, err error) error {
 	switch f := s.finalError(err); {
 	case f != nil:
@@ -181,8 +184,8 @@ func (s *store) renewalError(ctx context.Context, err error) error {
 	return uncertainError(explainError(err))
 }
 
-// isShared reports whether a grant is on a read-write lock or a semaphore, whose holders have keys of their own beside
-// the lock. A grant that was made of a handle has no kind, and shows it by its ref.
+// isShared reports whether a grant is on a read-write lock or a semaphore, whose holders are kept in keys beside the
+// lock. A grant that was made from a handle has no kind, and shows it by its ref.
 func isShared(g *driver.Grant) bool {
 	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedSuffix)
 }
@@ -206,7 +209,8 @@ func (s *store) renewScriptFor(g *driver.Grant) (st *script, keys, args []string
 		strconv.FormatInt(g.Token, 10), strconv.FormatInt(g.Claim.TTL.Milliseconds(), 10)}
 }
 
-// mutexRenewArgs returns the keys and arguments of renew.lua for some of the grants.
+// mutexRenewArgs returns the keys and arguments of renew.lua for some of the grants. In a Cluster that must be one
+// grant, since the keys of two are in different slots.
 func (s *store) mutexRenewArgs(grants []driver.Grant, which []int) (keys, args []string) {
 	keys, args = make([]string, 0, 2*len(which)), make([]string, 0, 3*len(which)+1)
 	args = append(args, retentionMillis)

@@ -147,6 +147,7 @@ func readHolders(answers []rueidis.RedisMessage) (hs []driver.ClaimInfo) {
 		}
 		h := newClaimInfo(readString(a[0]), readString(a[6]))
 		h.Token, h.Owner, h.Meta, h.TTL, h.Since, h.Weight = readNumber(a[1]), readString(a[2]), readString(a[3]), millis(readNumber(a[4])), micros(readNumber(a[5])), readNumber(a[7])
+		// A lock without an expiry has a PTTL of less than 0: it has no known end.
 		h.Remaining = millis(max(readNumber(a[8]), 0))
 		if h.Foreign {
 			h.Ref, h.Owner = foreignPrefix+h.Ref, foreignOwner(h.Owner, h.Ref)

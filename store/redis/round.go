@@ -34,9 +34,9 @@ const agreedFlag = "s"
 // errNoMajority makes Acquire give back the round and try again.
 var errNoMajority = errors.New("no majority of the servers granted the lock")
 
-// acquire asks all servers for the lock, and then has a majority agree on its token. The TTL counts on each server from
-// the time that it ran the script, and the client counts from before it sent the first request. So when the client's
-// time, less the drift, is over, no server of the majority has expired the claim.
+// acquire asks all servers for the lock, and then has a majority agree on its token. Each server counts the TTL from
+// the time that it ran the script, while the client counts it from before it sent the first request, and subtracts a
+// margin for the drift of clocks. So the client stops trusting the grant before any server of the majority expires it.
 func (b *round) acquire(ctx context.Context) (g driver.Grant, err error) {
 	r, c := b.redlock, b.claim
 	b.tokens, b.agreed = map[int]int64{}, map[int64]int{}
@@ -59,6 +59,7 @@ func (b *round) acquire(ctx context.Context) (g driver.Grant, err error) {
 	if err != nil {
 		return g, err
 	}
+	// The requests may have taken so long that nothing of the TTL is left.
 	if left := c.TTL - r.clock.Since(b.start) - drift(c.TTL); left <= 0 {
 		return g, fmt.Errorf("a majority granted the lock too late: %w", errNoMajority)
 	}
@@ -137,8 +138,7 @@ const maxTokenRounds = 8
 func (b *round) agreeOnToken(ctx context.Context, keys []string) (int64, error) {
 	for token, n := range b.agreed {
 		if n >= b.redlock.majority {
-			// An earlier request of this claim came so far. Its token may be in use, so it is the token of this grant
-			// too.
+			// An earlier request of this claim got this token agreed on. It may be in use, so this grant has it too.
 			return token, nil
 		}
 	}

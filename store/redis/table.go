@@ -160,6 +160,7 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	switch {
 	case err != nil:
 		return err
+	// There is no row, so an earlier request of this deletion, or another client, has removed it.
 	case readNumber(a[0]) == 1, readString(a[1]) == "":
 		return nil
 	}
@@ -178,6 +179,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 		return driver.ErrClosed
 	}
 	defer sub.unsubscribe()
+	// A hub that is only starting could miss the change. Without it the engine polls, so the error only ends this wait.
 	if !live {
 		timer := time.NewTimer(t.s.listenTimeout())
 		defer timer.Stop()

@@ -29,8 +29,8 @@ import (
 //
 // Options: prefix=P or template=P*Q, the keys of the locks; layout=plain or redisson; replicas=N, how many must have a
 // grant; addrs=host:port,..., more servers, Sentinels or nodes; tls=true; tls-ca=FILE; tls-cert=FILE and tls-key=FILE;
-// tls-name=NAME; timeout=2s, after which a link counts as cut; sentinel-user and sentinel-password; password-file=FILE,
-// which keeps the password out of the URL.
+// tls-name=NAME; timeout=2s, after which a connection without replies counts as broken; sentinel-user and
+// sentinel-password; password-file=FILE, which keeps the password out of the URL.
 func init() {
 	for _, scheme := range []string{"redis", "rediss", "redis+sentinel", "redis+cluster"} {
 		driver.Register(scheme, openURL)
@@ -130,6 +130,7 @@ func (p *storeURL) parsePath(u *url.URL) error {
 		}
 		return nil
 	default:
+		// rueidis would otherwise ask the server whether it belongs to a Cluster, and follow the Cluster's other nodes.
 		p.client.ForceSingleClient = true
 		all := p.client.InitAddress
 		if len(all) > 1 && u.Scheme != "redlock" {

@@ -208,7 +208,7 @@ func (l *waiterHub) handleMessage(message string) {
 	switch what {
 	case "free", "0", "": // Redisson sends "0", and swap_row.lua sends nothing
 		l.notifyAfter(func(s *subscription) bool { return !s.inQueue }, 0)
-	// The span bounds the answers; it was computed by the script from the length of the queue.
+	// The script computed the span from the length of the queue.
 	case "roll":
 		ms, _ := strconv.ParseInt(rest, 10, 64)
 		l.notifySpread(func(s *subscription) bool { return s.inQueue }, millis(ms))

@@ -32,8 +32,9 @@ func (s *store) detectShardedChannels(ctx context.Context) error {
 }
 
 // ensureChannelsKnown finds out, once, whether the servers of a Cluster have sharded channels. A message on a usual
-// channel goes to all nodes of a Cluster; one on a sharded channel only to the node of its slot. All clients of a
-// Cluster must decide alike, or they would not receive each other's notices: so the server decides, and not an option.
+// channel goes to all nodes of a Cluster, while one on a sharded channel goes only to the node of its slot. All clients
+// of a Cluster must decide alike, or they would not receive each other's notices. So the servers decide, and not an
+// option.
 func (s *store) ensureChannelsKnown(ctx context.Context) error {
 	if s.topology != cluster || s.shardedKnown.Load() {
 		return nil

@@ -78,6 +78,8 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 		if now, err = look(); err != nil || now != seen.Revision {
 			break
 		}
+		// Also without a notice the lock is read after about watchPoll: see there. The time is random, so that many
+		// watchers do not read at the same time.
 		timer := time.NewTimer(s.watchPoll/2 + rand.N(s.watchPoll))
 		select {
 		case <-changed:

@@ -1,10 +1,5 @@
--- Changes the weight of a holder. The weight of a promoted claim counts as held. A larger weight must fit in the limit,
--- and does not overtake: it takes only what no holder has, and waiting claims are behind all holders.
---
--- KEYS  as in shared/state.lua
--- ARGV  1-5 as in shared/state.lua  6 claim id  7 token  8 weight  9 number of the change: a change that arrives after
---       a later one is refused
--- Replies {DONE}; {HELD, ms left, waiting claims, 0, holders...}: it does not fit; {GONE}; {TAKEN}; {BROKEN}; {LATE}
+-- Changes the weight of a holder. The weight of a promoted claim counts as held. A larger weight must fit in the limit
+-- beside the other holders. It need not wait for claims in the queue, since holders are ahead of them.
 --- include shared/state.lua
 --- include shared/notes.lua
 --- include shared/foreign.lua

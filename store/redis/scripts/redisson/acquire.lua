@@ -1,8 +1,9 @@
--- As ../acquire.lua, in Redisson's layout: the lock is a hash whose field is the holder, with a count of 1.
+-- As ../acquire.lua, in Redisson's layout: the lock is a hash whose field is the holder, with a count of 1. Redisson
+-- counts re-entries there, which we never make.
 --
--- KEYS  1 the lock  2 its record  3 Redisson's token key, which RFencedLock counts up, too
+-- KEYS  1 the lock  2 its record  3 Redisson's token key, which RFencedLock counts up too
 -- ARGV  as in ../acquire.lua
--- Replies as ../acquire.lua does, but never with USE_QUEUE
+-- Replies as ../acquire.lua does, but never with USE_QUEUE: this layout has no queue
 --- include ../shared/foreign.lua
 local HELD, GRANTED, BROKEN, TOMBSTONED = 0, 1, 2, 7
 local lock, record, id = KEYS[1], KEYS[2], ARGV[1]
@@ -31,12 +32,13 @@ if h[4] and string.find(h[4], id, 1, true) then return {TOMBSTONED} end
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local counted = redis.call('GET', KEYS[3])
+-- The token is more than ours and more than Redisson's, so that it rises across both kinds of client.
 local token = math.max((tonumber(h[1]) or 0) + 1, (tonumber(counted) or 0) + 1, now)
 local text = string.format('%.0f', token)
 redis.call('HSET', lock, field, '1')
 redis.call('PEXPIRE', lock, ARGV[2])
--- Redisson itself sets no expiry on its token key. Where Redisson has made it or counted it up, it keeps none. Where only we use it, it
--- expires with the record.
+-- Redisson sets no expiry on its token key. If Redisson has made the key, or has counted it up since our last grant, it
+-- gets none here either. A key that only we use expires with the record.
 if counted and (counted ~= h[6] or redis.call('PTTL', KEYS[3]) == -1) then
   redis.call('SET', KEYS[3], text)
 else

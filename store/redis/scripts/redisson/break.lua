@@ -29,9 +29,11 @@ else
   local t = redis.call('TIME')
   local token = math.max((tonumber(redis.call('HGET', record, 'token')) or 0) + 1, t[1] * 1000000 + t[2])
   redis.call('HSET', record, 'token', string.format('%.0f', token))
+  -- The holder learns of the break by the note, and the token rises: see ../break.lua.
   add_note(record, me, redis.call('HGET', record, 'ttl'), t[1] * 1000000 + t[2])
   redis.call('PEXPIRE', record, ARGV[3] + 86400000) -- a note is needed for as long as the longest TTL
 end
+-- Redisson's message for a lock that is free is "0".
 redis.call('DEL', lock)
 redis.call(ARGV[1], ARGV[2], '0')
 return DONE

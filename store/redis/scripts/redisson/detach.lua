@@ -1,8 +1,9 @@
--- As ../detach.lua, in Redisson's layout.
+-- As ../detach.lua, in Redisson's layout: only the key's expiry and the record change, so that Redisson sees a holder
+-- as before.
 --
 -- KEYS  1 the lock  2 its record
--- ARGV  1 PUBLISH or SPUBLISH  2 Redisson's channel  3 how long the record is kept, in ms  4 claim id  5 token
---       6 for how long, in ms
+-- ARGV  1 PUBLISH or SPUBLISH  2 Redisson's channel  3 how long the record is kept, in ms  4 claim id  5 token 6 for
+--       how long, in ms
 -- Replies GONE, DONE, TAKEN or BROKEN
 local GONE, DONE, TAKEN, BROKEN = 0, 1, -1, -2
 local kind = redis.call('TYPE', KEYS[1]).ok

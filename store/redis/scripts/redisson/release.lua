@@ -5,6 +5,7 @@
 --       and must be refused then
 -- Replies DONE, BROKEN, MAYBE_BROKEN or NOT_FOUND
 local NOT_FOUND, DONE, BROKEN, MAYBE_BROKEN = 0, 1, 2, 8
+-- The tombstone is kept for two days: longer than any TTL, and than any request can be under way.
 if ARGV[4] == '1' then
   redis.call('HDEL', KEYS[2], 'none') -- makes a server that is out of memory accept the next write
   redis.call('HSET', KEYS[2], 'bar', string.sub((redis.call('HGET', KEYS[2], 'bar') or '') .. ' ' .. ARGV[1], -2700))

@@ -1,4 +1,5 @@
--- As ../renew.lua, in Redisson's layout, with the same keys, arguments and replies.
+-- As ../renew.lua, in Redisson's layout, with the same keys, arguments and replies. It moves the record's expiry each
+-- time: this layout stores no time for it.
 local GONE, RENEWED, RELEASE_REQUESTED, TAKEN, BROKEN, DETACHED = 0, 1, 3, -1, -2, 1000000000
 local answers = {}
 for i = 1, #KEYS / 2 do
@@ -29,7 +30,7 @@ for i = 1, #KEYS / 2 do
       answer = detached and DETACHED + ttl or string.find(flags, 'a', 1, true) and RELEASE_REQUESTED or RENEWED
     end
   end
-  -- A note says that an operator has ended the claim: see ../shared/notes.lua.
+  -- A note means that an operator has ended the claim: see ../shared/notes.lua.
   if (answer == GONE or answer == TAKEN) and redis.pcall('HEXISTS', record, '~' .. id) == 1 then answer = BROKEN end
   answers[i] = answer
 end

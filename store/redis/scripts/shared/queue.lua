@@ -141,7 +141,7 @@ local function is_alive(who, c)
 end
 
 -- promote_next promotes the claims whose turn has come. The next one after them is notified when to look again, unless it joined the
--- queue so recently that it looks soon by itself. No other claim is notified.
+-- queue so recently that it runs its script again soon anyway. No other claim is notified.
 local function promote_next()
   if held == 'foreign' or kind == 'mutex' and held ~= 'none' then return end
   local removed = 0
@@ -172,7 +172,7 @@ local function read_waiters(ids)
   return call('HMGET', CLAIMS, unpack(ids)), call('HMGET', CLAIMS, unpack(signs))
 end
 
--- trim_queue removes dead claims from a queue that is full, so that they keep nobody out. It looks at a part of the queue, and only once
+-- trim_queue removes dead claims from a queue that is full, so that they keep no live claim out. It looks at a part of the queue, and only once
 -- per confirm window: a claim that comes in between is refused at once.
 local function trim_queue()
   write_when_full()

@@ -19,8 +19,8 @@
 --         claim last gave a sign of life after it joined the queue, in server microseconds
 --       4 the holders of a read-write lock or semaphore: id -> expiry, in server microseconds
 --       5 the queue: id -> when it joined, in server microseconds; no two are equal
--- ARGV  1 PUBLISH or SPUBLISH  2 how long all keys are kept at least, in ms  3 confirm window in ms  4 most holders
---       5 most waiting claims  6 claim id
+-- ARGV  1 PUBLISH or SPUBLISH  2 how long all keys are kept at least, in ms  3 confirm window in ms  4 maximum of holders
+--       5 maximum of waiting claims  6 claim id
 --
 -- A claim's flags are letters: a, it is asked to release the lock; b, it was broken gracefully; c, it was promoted ("called"); d, it is
 -- detached.
@@ -45,7 +45,7 @@
 --   stored               the fields of the record as they were read
 local LOCK, RECORD, CLAIMS, HOLDERS, QUEUE = unpack(KEYS)
 local PUBLISH, CHANNEL, KEEP, WINDOW, MAX_HOLDERS, MAX_WAITERS = ARGV[1], RECORD, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
--- A claim that joined the queue less than this ago, in microseconds, looks again soon by itself, and needs no message.
+-- A claim that joined the queue less than this ago, in microseconds, runs its script again soon, and needs no message.
 local SOON = 500000
 -- In ms. The claims are kept for a day less than the record. No expiry is moved more often than once per hour.
 local DAY, HOUR = 86400000, 3600000
