@@ -392,9 +392,11 @@ var mutants = []mutant{
 		renew: changeRenewal(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL -= time.Millisecond }),
 	}},
 	{"never expires a claim that is not renewed",
-		"holder-stops-renewing dead-permits detached detached-broken dead-reader killed-holder dead-holder-and-queue close-while-holding inspect-expired break-graceful-expired", "",
+		"holder-stops-renewing dead-permits detached detached-broken dead-reader killed-holder " +
+			"dead-holder-and-queue close-while-holding inspect-expired break-graceful-expired", "",
 		&brokenStore{acquire: acquireChanged(func(c *driver.Claim) { c.TTL = time.Hour })}},
-	{"expires a claim early", "holder-stops-renewing last-renewal-counts detached detached-broken close-while-holding dead-holder-and-queue dead-permits dead-reader break-graceful-expired inspect-expired", "", &brokenStore{
+	{"expires a claim early", "holder-stops-renewing last-renewal-counts detached detached-broken close-while-holding " +
+		"dead-holder-and-queue dead-permits dead-reader break-graceful-expired inspect-expired", "", &brokenStore{
 		info:    func(i driver.Info) driver.Info { i.MinTTL *= 2; return i },
 		acquire: acquireChanged(func(c *driver.Claim) { c.TTL /= 2 }),
 		renew:   changeRenewal(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL = g.GrantedTTL }),
@@ -711,7 +713,9 @@ var mutants = []mutant{
 	}},
 	{"shortens meta texts", "owner-and-meta", "shown as",
 		&brokenStore{acquire: acquireChanged(func(c *driver.Claim) { c.Meta = c.Meta[:min(len(c.Meta), 100)] })}},
-	{"folds case", "names", "", &brokenStore{acquire: acquireChanged(func(c *driver.Claim) { c.Name = strings.ToLower(c.Name) })}},
+	{"folds case", "names", "", &brokenStore{
+		acquire: acquireChanged(func(c *driver.Claim) { c.Name = strings.ToLower(c.Name) }),
+	}},
 	{"cleans names like paths", "names names-that-start-oddly", "", &brokenStore{
 		acquire: acquireChanged(func(c *driver.Claim) { c.Name = strings.ReplaceAll(c.Name, "//", "/") }),
 	}},

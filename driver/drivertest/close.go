@@ -28,18 +28,19 @@ var closeCases = []Case{
 	}),
 	newCase("close-waiting", "Close ends all waiting calls at once.", func(e *Env) {
 		c := e.openClient()
-		plain, lined := e.lockName("plain"), e.lockName("lined")
+		plain, queued := e.lockName("plain"), e.lockName("queued")
 		e.a().mustTry(e.mutexClaim(plain))
-		e.a().mustTry(e.mutexClaim(lined))
-		w1, w2 := c.startWaiting(e.mutexClaim(plain)).requireQueued(), c.startWaiting(e.queuedClaim(lined)).requireQueued()
+		e.a().mustTry(e.mutexClaim(queued))
+		w1 := c.startWaiting(e.mutexClaim(plain)).requireQueued()
+		w2 := c.startWaiting(e.queuedClaim(queued)).requireQueued()
 		start := e.now()
 		c.store.Close()
 		w1.mustFail(driver.ErrClosed)
 		w2.mustFail(driver.ErrClosed)
 		e.requireWithin(start, e.slack, "Close")
 	}),
-	newCase("close-while-holding", "The claims that a client holds when it is closed end as those of a dead "+
-		"client do, and block other claims no longer than those.", func(e *Env) {
+	newCase("close-while-holding", "When a client is closed, the claims that it holds end as those of a dead client "+
+		"do, and not later.", func(e *Env) {
 		c := e.openClient()
 		g := c.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))
 		var w *waitingCall

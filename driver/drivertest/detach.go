@@ -7,8 +7,8 @@ import (
 )
 
 var detachCases = []Case{
-	detachFeature.newCase("detached", "A detached claim outlives its client, even one that is closed properly. It "+
-		"ends when its TTL has passed, and not earlier.", func(e *Env) {
+	detachFeature.newCase("detached", "A detached claim remains when its client is closed. It ends when its TTL has "+
+		"passed, and not earlier.", func(e *Env) {
 		c := e.openClient()
 		cl := e.withMinTTL(e.mutexClaim(e.lockName("m")))
 		cl.Detached = true

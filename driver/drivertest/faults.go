@@ -11,8 +11,8 @@ import (
 const caseRestart = "restart"
 
 var faultCases = []Case{
-	newCase("cut", "While the store does not answer, every call ends with its context. No unknown outcome is "+
-		"reported as done, and no live grant as lost.", func(e *Env) {
+	newCase("cut", "While the store does not answer, every call returns when its context ends. An unknown outcome "+
+		"is never reported as success, and a held claim never as lost.", func(e *Env) {
 		c := e.openCuttable()
 		g := c.mustTry(e.mutexClaim(e.lockName("m")))
 		e.cutLink(c)
@@ -77,8 +77,8 @@ var faultCases = []Case{
 			e.requireEmpty(name, time.Second)
 		}
 	}),
-	newCase("cut-release", "If a release got no answer at first, and meanwhile an operator has broken the claim "+
-		"by force and another claim was granted, the release does not report success.", func(e *Env) {
+	newCase("cut-release", "A release whose first request got no answer does not report success if an operator has "+
+		"broken the claim by force meanwhile.", func(e *Env) {
 		for i := range 4 { // the first try may take effect
 			c := e.openCuttable()
 			g := c.mustTry(e.mutexClaim(e.lockName(strconv.Itoa(i))))
@@ -129,8 +129,8 @@ var faultCases = []Case{
 		c.mustBeLost(g)
 		e.requireRising(g.Token, w.grant.Token)
 	}),
-	newCase(caseRestart, "If the store's Info says that claims survive a restart, they do: they remain granted, "+
-		"their holders can renew, and tokens continue to rise.", func(e *Env) {
+	newCase(caseRestart, "Tokens continue to rise after a restart of the store. If the store's Info says that "+
+		"claims survive it, they remain granted, and their holders can renew.", func(e *Env) {
 		if e.harness.Restart == nil {
 			e.skip("needs Harness.Restart")
 		}

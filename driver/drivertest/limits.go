@@ -73,8 +73,8 @@ var limitCases = []Case{
 		e.requireHolder(g)
 		again.giveUp()
 	}),
-	semaphoreFeature.newCase("holders-full", "As many claims can hold a lock together as the store's Info says. "+
-		"One more is refused.", func(e *Env) {
+	semaphoreFeature.newCase("holders-full", "A lock can have as many holders as the store's Info says. One more is "+
+		"refused.", func(e *Env) {
 		n := e.info.MaxHolders
 		if n > 300 {
 			e.skip("%d claims may hold a lock, too many to try", n)

@@ -93,16 +93,16 @@ var operatorCases = []Case{
 		e.a().mustRelease(g)
 		next := e.b().mustTry(e.mutexClaim(g.Name))
 		if e.b().renewBatch(e.ctx, next)[0].ReleaseRequested {
-			e.failf("only the release of the previous claim was requested, but the next holder's renewal reports a request")
+			e.failf("the next holder's renewal reports a request that was made to the previous holder")
 		}
 	}),
-	fairFeature.newCase("request-release-waiting", "When the release of a waiting claim is requested, its holder "+
+	fairFeature.newCase("request-release-waiting", "When the release of a waiting claim is requested, its client "+
 		"learns of it once the claim is granted.", func(e *Env) {
 		name := e.lockName("m")
 		e.requestWhileWaiting(e.mutexClaim(name), e.fairClaim(name))
 	}),
-	semaphoreFeature.newCase("request-release-waiting-semaphore", "When the release of a semaphore's waiting "+
-		"claim is requested, its holder learns of it once the claim is granted.", func(e *Env) {
+	semaphoreFeature.newCase("request-release-waiting-semaphore", "When the release of a semaphore's waiting claim "+
+		"is requested, its client learns of it once the claim is granted.", func(e *Env) {
 		name := e.lockName("s")
 		e.requestWhileWaiting(e.semaphoreClaim(name, 3, 2), e.semaphoreClaim(name, 3, 2))
 	}),
@@ -145,7 +145,7 @@ var operatorCases = []Case{
 			e.a().mustRenew(one)
 			e.d().mustTry(e.semaphoreClaim(name, 3, 2))
 		}),
-	newCase("ref-of-grant", "The ref in a grant identifies the claim for an operator as the one that Inspect shows.",
+	newCase("ref-of-grant", "The ref in a grant identifies the claim, as the ref does that Inspect shows.",
 		func(e *Env) {
 			g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 			e.c().mustBreak(g.Name, g.Ref, driver.BreakRequestRelease)
@@ -170,8 +170,7 @@ func (e *Env) requestWhileWaiting(holder, next driver.Claim) {
 	w.mustBeGranted()
 	if r := e.b().renewBatch(e.ctx, w.grant)[0]; r.Err != nil || !r.ReleaseRequested {
 		e.failf("its release was requested while it waited, but the renewal returned %s, ReleaseRequested: %v",
-			describeError(r.Err),
-			r.ReleaseRequested)
+			describeError(r.Err), r.ReleaseRequested)
 	}
 	e.b().mustRelease(w.grant)
 }

@@ -32,8 +32,8 @@ var renewCases = []Case{
 		e.a().mustBeLost(g)
 		e.requireEmpty(g.Name, 0)
 	}),
-	newCase("renew-late", "A renewal after the TTL has passed either reports that the claim is lost for good, or "+
-		"proves that no other claim was granted meanwhile.", func(e *Env) {
+	newCase("renew-late", "A renewal after the TTL has passed either reports that the claim is lost, or succeeds "+
+		"because no other claim was granted meanwhile.", func(e *Env) {
 		g := e.a().mustTry(e.withMinTTL(e.mutexClaim(e.lockName("late"))))
 		e.sleepUntil(g.Since, g.GrantedTTL+driver.Margin(g.GrantedTTL))
 		if r := e.a().renewBatch(e.ctx, g)[0]; r.Err == nil {

@@ -10,7 +10,8 @@ var rwCases = []Case{
 	rwFeature.newCase("readers-share", "Readers hold a lock together, and a writer holds it alone: it waits for "+
 		"the last of them.", func(e *Env) {
 		name := e.lockName("rw")
-		r1, r2, r3 := e.a().mustTry(e.readerClaim(name)), e.b().mustTry(e.readerClaim(name)), e.a().mustTry(e.readerClaim(name))
+		r1, r2 := e.a().mustTry(e.readerClaim(name)), e.b().mustTry(e.readerClaim(name))
+		r3 := e.a().mustTry(e.readerClaim(name))
 		e.c().mustBeHeld(e.writerClaim(name))
 		w := e.c().startWaiting(e.writerClaim(name)).requireQueued()
 		e.a().mustRelease(r1)

@@ -20,8 +20,8 @@ var semaphoreCases = []Case{
 		w.mustBeGranted()
 		e.c().mustBeHeld(e.semaphoreClaim(name, 5, 1))
 	}),
-	semaphoreFeature.newCase("semaphore-weight", "A claim takes as much of a semaphore as its weight, and returns "+
-		"as much.", func(e *Env) {
+	semaphoreFeature.newCase("semaphore-weight", "A claim takes as much of a semaphore's limit as its weight, and "+
+		"its release returns as much.", func(e *Env) {
 		name := e.lockName("s")
 		three := e.a().mustTry(e.semaphoreClaim(name, 5, 3))
 		e.b().mustBeHeld(e.semaphoreClaim(name, 5, 3))

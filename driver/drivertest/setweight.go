@@ -68,9 +68,9 @@ var setWeightCases = []Case{
 		e.c().mustSetWeight(writer.grant, 1)
 		reader.mustBeGranted()
 	}),
-	rwFeature.newCase("upgrade", "A reader that holds the lock alone becomes a writer and keeps its token, ahead "+
-		"of all waiting claims. If there is another holder, it is refused at once, and stays a "+
-		"reader.", func(e *Env) {
+	rwFeature.newCase("upgrade", "A reader that holds the lock alone becomes a writer and keeps its token, ahead of "+
+		"all waiting claims. If there is another holder, the upgrade is refused at once, and the claim "+
+		"remains a reader.", func(e *Env) {
 		e.needWeightChanger()
 		name := e.lockName("rw")
 		g, beside := e.a().mustTry(e.readerClaim(name)), e.b().mustTry(e.readerClaim(name))

@@ -113,8 +113,8 @@ func Cases() []Case {
 	var all []Case
 	for _, theme := range [][]Case{
 		infoCases, exclusionCases, tokenCases, timeCases, renewCases, releaseCases, cancelCases, waitCases, orderCases,
-		rwCases, setWeightCases, semaphoreCases, limitCases, nameCases, inspectCases, operatorCases, detachCases, watchCases, closeCases,
-		loadCases, faultCases,
+		rwCases, setWeightCases, semaphoreCases, limitCases, nameCases, inspectCases, operatorCases, detachCases,
+		watchCases, closeCases, loadCases, faultCases,
 	} {
 		all = append(all, theme...)
 	}
@@ -189,7 +189,7 @@ var openCase = Case{Name: "open", Promise: "The store can be opened."}
 // since the delays of a busy machine do not depend on the TTLs.
 const maxRetries = 3
 
-// tolerance says how slow the store may be in a run of a case, and how short its TTLs are.
+// tolerance is how slow the store may be in a run of a case, and how short its TTLs are.
 type tolerance struct{ slack, minTTL time.Duration }
 
 // graceFor returns the tolerance of the first run (0), or of one of the repetitions after it.
@@ -204,9 +204,10 @@ const maxMachineDelay = 50 * time.Millisecond
 
 // needsMachine names the cases that need the whole machine for a while. Only one of them runs at a time, so that they
 // do not slow each other down.
-var needsMachine = map[string]bool{"fair-contended": true, "rw-contended": true, "cancel-at-random": true,
-	"queue-full":   true,
-	"holders-full": true, "names": true, "mixed-load": true}
+var needsMachine = map[string]bool{
+	"fair-contended": true, "rw-contended": true, "cancel-at-random": true, "queue-full": true, "holders-full": true,
+	"names": true, "mixed-load": true,
+}
 
 // disturbsOthers names the cases that must run alone.
 var disturbsOthers = map[string]bool{caseRestart: true}

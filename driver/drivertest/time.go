@@ -48,7 +48,8 @@ var timeCases = []Case{
 			}},
 			{withTTL(e.mutexClaim(e.lockName("holder-has-a-longer-ttl")), 2*ttl), func(name string,
 				g driver.Grant) driver.Grant {
-				return e.d().startWaiting(e.withMinTTL(e.queuedClaim(name))).mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+				w := e.d().startWaiting(e.withMinTTL(e.queuedClaim(name)))
+				return w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
 			}},
 		}
 		e.runConcurrently(len(claimants), func(i int) {

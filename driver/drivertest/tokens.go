@@ -49,7 +49,7 @@ var tokenCases = []Case{
 			e.sleep(300 * time.Millisecond)
 		}
 	}),
-	newCase("token-kept", "A claim keeps its token as long as it is held, and the lock shows it.", func(e *Env) {
+	newCase("token-kept", "A claim keeps its token as long as it is held, and Inspect shows this token.", func(e *Env) {
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 		for range 3 {
 			g = e.a().mustRenew(g)

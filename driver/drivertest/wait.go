@@ -27,7 +27,8 @@ var waitCases = []Case{
 		e.a().mustRelease(first.grant)
 		e.requireRising(g.Token, first.grant.Token, second.mustBeGranted().Token)
 	}),
-	newCase("killed-holder", "The claim of a killed process blocks other claims no longer than the store's Info says.",
+	newCase("killed-holder", "The claim of a killed process blocks other claims for no longer than the store's Info "+
+		"says.",
 		func(e *Env) {
 			if e.harness.Kill == nil {
 				e.skip("needs Harness.Kill")
@@ -88,6 +89,5 @@ func (e *Env) checkDeadWaiters(n int) {
 	}
 	w.mustBeGranted()
 	e.logRemark("%d dead waiters delayed the next claim for %v, with a confirm window of %v", n,
-		took.Round(time.Millisecond),
-		window.Round(time.Millisecond))
+		took.Round(time.Millisecond), window.Round(time.Millisecond))
 }
