@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Release releases a claim, whether it holds the lock, waits or is unknown. A plain mutex takes one round trip. If
-// claims wait in the queue, the same script promotes the next one, so that a hand-over needs no further request.
+// Release releases a claim, whether it holds the lock, waits or is unknown. That takes one round trip, or two for a plain
+// mutex if claims wait in the queue. The script that releases also promotes the next claim, so that a hand-over needs no
+// further request.
 //
 // A release whose reply is lost is repeated, and the repetition finds no claim. That alone does not say whether the
 // first request released the claim or an operator broke it before. So a forced break leaves a note in the record, which

@@ -28,7 +28,6 @@ func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 		return
 	}
 	r := renewCall{s, grants, done}
-	// A single request for keys of several slots would be refused (CROSSSLOT).
 	if s.topology == cluster {
 		r.sendEach(ctx, r.makeBatches(1))
 		return

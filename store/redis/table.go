@@ -30,7 +30,7 @@ type table struct {
 	clock  record.ServerClock
 	closed chan struct{}
 	close  sync.Once
-	// closeStore ends the Store below the table, unless locks are kept in that, too.
+	// closeStore closes the store that the table uses, if NewTable made it; else it does nothing.
 	closeStore func() error
 }
 

@@ -58,7 +58,7 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 		default:
 		}
 	})
-	look := func() (string, error) {
+	readRevision := func() (string, error) {
 		l, err := s.inspectWith(seen.Name, func(keys, args []string) (rueidis.RedisMessage, error) {
 			return d.Do(ctx, d.B().Eval().Script(s.scripts.inspect.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
 		})
@@ -66,7 +66,7 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 	}
 	// In a Cluster the first request on a dedicated connection decides to which node it goes, so that it must be one
 	// with the lock's keys.
-	_, err := look()
+	_, err := readRevision()
 	if err == nil {
 		d.Do(ctx, d.B().ClientTracking().Off().Build()) // the user's client may have another mode on
 		err = d.Do(ctx, d.B().ClientTracking().On().Build()).Error()
@@ -75,11 +75,11 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 	// read and the wait is in the channel already.
 	for err == nil {
 		var now string
-		if now, err = look(); err != nil || now != seen.Revision {
+		if now, err = readRevision(); err != nil || now != seen.Revision {
 			break
 		}
-		// Also without a notice the lock is read after about watchPoll: see there. The time is random, so that many
-		// watchers do not read at the same time.
+		// Without a notice the lock is read again after about watchPoll. The time is random, so that many watchers do
+		// not read at the same time.
 		timer := time.NewTimer(s.watchPoll/2 + rand.N(s.watchPoll))
 		select {
 		case <-changed:

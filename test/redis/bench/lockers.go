@@ -36,8 +36,8 @@ type locker struct {
 
 // The first one that may run is the floor of a table.
 var lockers = []*locker{
-	{name: "scripts", open: openScripts(takeScript, freeScript), alone: true},
-	{name: "scripts, timed token", open: openScripts(takeTimedScript, freeToldScript), alone: true},
+	{name: "scripts", open: openScripts(acquireScript, releaseScript), alone: true},
+	{name: "scripts, timed token", open: openScripts(acquireTimedScript, releaseAndNotifyScript), alone: true},
 	{name: "direct hand-over", open: openDirect(false), handOver: true},
 	{name: "direct, confirmed", open: openDirect(true), handOver: true},
 	{name: "holdfast", open: openHoldfast(nil)},
@@ -66,19 +66,19 @@ func newClient(addr string) (rueidis.Client, error) {
 
 // The minimum for a lock of the plain layout with a token: one script to acquire it, and one to release it.
 var (
-	takeScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0`)
-	freeScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+	acquireScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0`)
+	releaseScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 )
 
 // The same with tokens that do not fall if the server loses its data, and with a notice for waiting clients: the
 // minimum that does what Holdfast's plain mutex does.
 var (
-	takeTimedScript = rueidis.NewLuaScript(`if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
+	acquireTimedScript = rueidis.NewLuaScript(`if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
 		local last, t = redis.call('HGET', KEYS[2], 'token'), redis.call('TIME')
 		local token = math.max((last or 0) + 1, t[1] * 1000000 + t[2])
 		redis.call('HSET', KEYS[2], 'token', token, 'id', ARGV[1])
 		return token`)
-	freeToldScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[2], 'free') return 1`)
+	releaseAndNotifyScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[2], 'free') return 1`)
 )
 
 func openScripts(take, free *rueidis.Lua) func(context.Context, string) (lockTurn, func(), error) {
@@ -101,8 +101,8 @@ func openScripts(take, free *rueidis.Lua) func(context.Context, string) (lockTur
 // hands it to the next client and notifies it. "Confirmed" means that a notified client renews the lock before it
 // trusts it.
 var (
-	standScript = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end redis.call('RPUSH', KEYS[3], ARGV[1]) return 0`)
-	passScript  = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+	enqueueScript  = rueidis.NewLuaScript(`if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end redis.call('RPUSH', KEYS[3], ARGV[1]) return 0`)
+	handOverScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 		local next = redis.call('LPOP', KEYS[3])
 		if not next then return redis.call('DEL', KEYS[1]) end
 		redis.call('SET', KEYS[1], next, 'PX', ARGV[2])
@@ -134,7 +134,7 @@ func openDirect(confirmed bool) func(context.Context, string) (lockTurn, func(),
 			told := make(chan struct{}, 1)
 			waiting.Store(id, told)
 			defer waiting.Delete(id)
-			n, err := standScript.Exec(ctx, c, keys, []string{id, "30000"}).AsInt64()
+			n, err := enqueueScript.Exec(ctx, c, keys, []string{id, "30000"}).AsInt64()
 			if err != nil {
 				return err
 			}
@@ -154,7 +154,7 @@ func openDirect(confirmed bool) func(context.Context, string) (lockTurn, func(),
 			if inside != nil {
 				inside()
 			}
-			return passScript.Exec(ctx, c, keys, []string{id, "30000"}).Error()
+			return handOverScript.Exec(ctx, c, keys, []string{id, "30000"}).Error()
 		}, func() { cancel(); c.Close() }, nil
 	}
 }

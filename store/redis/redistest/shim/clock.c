@@ -1,5 +1,6 @@
-/* Steps the wall clock of one process: what it is told is off by the microseconds in the file that HOLDFAST_CLOCK names.
- * Its monotonic clock goes on as it is. */
+/* Steps the wall clock of one process, into which this library is preloaded: it adds the microseconds in the file that
+ * HOLDFAST_CLOCK names to what the system says. The file is mapped, so that a change of it takes effect at once. The
+ * monotonic clock is not changed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
