@@ -150,7 +150,7 @@ func commandNote(command string) string {
 	return name[:min(len(name), 255)]
 }
 
-// job is one command to be run under one locw.
+// job is one command to be run under one lock.
 type job struct {
 	path    string
 	argv    []string
@@ -169,12 +169,15 @@ func (j *job) runCommand(r *runRecord) error {
 		}
 		return err
 	}
-	opts := j.request.opts
+	opts, policy := j.request.opts, j.policy
+	if opts.MaxHold > 0 {
+		policy.MaxHoldEnd = boottimeNow() + opts.MaxHold // now, because to start the guard may take long
+	}
 	w := &wrapper{
-		lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: j.policy, signals: signals, record: r,
+		lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: policy, signals: signals, record: r,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
-	err = w.startGuard(j.request.store, opts.MaxHold, j.path, j.argv, env)
+	err = w.startGuard(j.request.store, j.path, j.argv, env)
 	if err != nil {
 		w.result.startError = fmt.Errorf("start the guard: %w", err)
 	} else {

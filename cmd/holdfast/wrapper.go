@@ -96,8 +96,8 @@ func openLivenessFile(store driver.Store) (*os.File, error) {
 	return f, err
 }
 
-// startGuard starts the guard, which starts the command. maxHold bounds the lease; 0 means no bound.
-func (w *wrapper) startGuard(store driver.Store, maxHold time.Duration, path string, argv, env []string) error {
+// startGuard starts the guard, which starts the command.
+func (w *wrapper) startGuard(store driver.Store, path string, argv, env []string) error {
 	program, err := ownProgram()
 	if err != nil {
 		return err
@@ -126,9 +126,6 @@ func (w *wrapper) startGuard(store driver.Store, maxHold time.Duration, path str
 	}
 	w.tree, w.control = t, control
 	w.sentExpiry = w.leaseExpiry()
-	if maxHold > 0 {
-		w.policy.MaxHoldEnd = boottimeNow() + maxHold
-	}
 	w.reports = make(chan guardReport, 16)
 	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
 	go w.readReports(reports)

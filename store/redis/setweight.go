@@ -2,10 +2,12 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // setWeightScript is the same for all stores: only the plain layout has weights.
@@ -20,7 +22,7 @@ var _ driver.WeightChanger = (*store)(nil)
 func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:
-		return fmt.Errorf("%w: the redisson layout carries the plain mutex only", driver.ErrUnsupported)
+		return fmt.Errorf("%w: the redisson layout has the plain mutex only", driver.ErrUnsupported)
 	case weight < 1 || g.Limit > 0 && weight > g.Limit:
 		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, g.Limit, weight)
 	}
@@ -50,6 +52,8 @@ func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 		return &driver.LossError{Cause: driver.LossTaken}
 	case code == weightBroken:
 		return &driver.LossError{Cause: driver.LossBroken}
+	case code == weightLate: // another call for the same grant, made after this one, was faster
+		return driverutil.Uncertain(errors.New("a later change of the weight came first"))
 	}
 	return corruptReply(g.Name)
 }
