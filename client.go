@@ -48,6 +48,7 @@ type Client struct {
 	timeouts timeoutCache
 	renewer  renewer
 	events   events
+	ledger   ledgerClient
 	cleaning chan struct{} // has an element for each cleanup that is calling the store
 	closing  atomic.Bool
 	closed   chan struct{} // closed when Close is done
@@ -372,6 +373,7 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	c.inflight.enter()
 	c.inflight.refuseCalls()
 	c.endWaits(ErrClosed)
+	ledgerErr := c.closeLedger(ctx)
 	left := c.releaseAll(ctx, c.renewer.takeAll())
 	c.inflight.exit()
 	waited := c.inflight.waitIdle(ctx)
@@ -381,7 +383,7 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 		defer cancel()
 		c.inflight.waitIdle(soon)
 	}
-	err := c.store.Close()
+	err := errors.Join(ledgerErr, c.store.Close())
 	if left > 0 {
 		err = errors.Join(fmt.Errorf("%w: %d claims may exist until their TTL has expired", ErrUncertain, left), err)
 	} else if !waited {

@@ -38,6 +38,8 @@ type hold struct {
 	inBatch           uint64        // number of the batch that renews it at present, 0 if none does
 	renewalErr        error         // why the last renewal failed; nil if it succeeded
 	err               error         // why the hold ended
+	// of a run: reports its outcome, which removes the claim, in place of a release; nil until there is an outcome
+	reportOutcome func(context.Context) error
 
 	renewal renewal // guarded by the mutex of the renewer, not by mu
 }
@@ -236,8 +238,11 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 func (h *hold) tryRelease(ctx context.Context) error {
 	c := h.client
 	h.mu.Lock()
-	grant, keep := h.currentGrant(), h.keepFor()
+	grant, keep, report := h.currentGrant(), h.keepFor(), h.reportOutcome
 	h.mu.Unlock()
+	if report != nil {
+		return report(ctx)
+	}
 	if keep > 0 {
 		err := c.findDetacher().Detach(ctx, grant, keep)
 		if !errors.Is(err, ErrLost) {
@@ -249,6 +254,19 @@ func (h *hold) tryRelease(ctx context.Context) error {
 		return err
 	}
 	return c.store.Release(ctx, grant.Claim, "")
+}
+
+// setOutcome sets how the outcome of a run is reported, unless the run is lost. The first outcome counts.
+func (h *hold) setOutcome(report func(context.Context) error) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.state == stateLost {
+		return false
+	}
+	if h.reportOutcome == nil {
+		h.reportOutcome = report
+	}
+	return true
 }
 
 // keepFor is how long the claim must still exist after the release, in whole milliseconds; 0: not at all. It is called

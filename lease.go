@@ -190,15 +190,20 @@ func (l *Lease) errAfterClose() error {
 
 // runUnder runs f under a lease, and releases it.
 func (l *Lease) runUnder(ctx context.Context, f func(ctx context.Context, l *Lease) error) (err error) {
-	ends := l.Context()
-	ctx, cancel := context.WithCancelCause(withHoldsOf(ctx, ends))
-	stop := context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })
+	ctx, stop := l.bindContext(ctx)
 	defer func() { // also while a panic goes by, which then goes on
 		stop()
-		cancel(context.Canceled)
 		if releaseErr := l.Release(); releaseErr != nil && !errors.Is(releaseErr, ErrReleased) {
 			err = errors.Join(err, releaseErr)
 		}
 	}()
 	return f(ctx, l)
+}
+
+// bindContext returns a context that ends with ctx, and with the lease as well. stop ends it.
+func (l *Lease) bindContext(ctx context.Context) (bound context.Context, stop func()) {
+	ends := l.Context()
+	ctx, cancel := context.WithCancelCause(withHoldsOf(ctx, ends))
+	stopAfter := context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })
+	return ctx, func() { stopAfter(); cancel(context.Canceled) }
 }

@@ -10,7 +10,7 @@ import (
 // MaxOwner is the length of a claim's Owner in bytes.
 const MaxOwner = 256
 
-// Check reports as ErrInvalid what is wrong with a claim, on a store with these bounds. The client checks before it
+// Check reports as ErrInvalid what is wrong with the claim of a lock, on a store with these bounds. The client checks before it
 // calls a store, and a store checks what it is called with.
 func (c Claim) Check(info Info) error {
 	if err := CheckName(c.Name, info); err != nil {
@@ -23,6 +23,8 @@ func (c Claim) Check(info Info) error {
 		return invalid("a limit is at most %d, not %d", int64(MaxLimit), c.Limit)
 	case c.Weight < 1:
 		return invalid("a weight must be 1 or more, not %d", c.Weight)
+	case c.Run != nil:
+		return invalid("a run needs a ledger")
 	case c.Weight > c.Limit:
 		return invalid("a weight of %d can never be granted within a limit of %d", c.Weight, c.Limit)
 	}

@@ -54,6 +54,7 @@
 //   - To keep the claims of a killed process until the work under them has ended, implement [LivenessFiler].
 //   - To show where a claim is kept, implement [Explainer].
 //   - To warn of weak settings, implement [Warner].
+//   - To keep a run ledger, implement [LedgerOpener].
 package driver
 
 import (
@@ -255,6 +256,7 @@ type Claim struct {
 	Fair     bool          // queue in order of arrival (only a mutex has the choice)
 	Wait     bool          // wait until granted
 	Detached bool          // not tied to this client's life: only its TTL ends it
+	Run      *RunTerms     // for a Ledger: the claim begins a run; nil for a lock
 }
 
 // Exclusive reports whether nobody else can be granted beside this claim, so that its token can fence.
@@ -269,6 +271,7 @@ type Grant struct {
 	// The client counts the lease by it. Claim.TTL, which is also Grant.TTL by embedding, is what the caller asked for.
 	GrantedTTL time.Duration
 	Ref        string // finds the claim again from another process, for Release and Break; opaque, printable
+	Attempt    int64  // for a Ledger: the number of the run; 0 for a lock
 }
 
 // Renewal is the answer for one grant of a Renew.

@@ -114,7 +114,7 @@ func Cases() []Case {
 	for _, theme := range [][]Case{
 		infoCases, exclusionCases, tokenCases, timeCases, renewCases, releaseCases, cancelCases, waitCases, orderCases,
 		rwCases, setWeightCases, semaphoreCases, limitCases, nameCases, inspectCases, operatorCases, detachCases,
-		watchCases, closeCases, loadCases, faultCases,
+		watchCases, ledgerCases, closeCases, loadCases, faultCases,
 	} {
 		all = append(all, theme...)
 	}

@@ -13,7 +13,7 @@ import (
 
 // Acquire takes a lock in one round trip if the row is as this client last saw it, and in two otherwise.
 func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if err := c.Check(e.info); err != nil {
+	if err := e.checkClaim(c); err != nil {
 		return driver.Grant{}, err
 	}
 	ctx, done := e.life.Bind(ctx)
@@ -105,11 +105,12 @@ func (b *backoff) noteAnswer() {
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err error) {
 	since := a.clock.Now()
 	next := a.rec.clone()
-	mine, err := next.Acquire(
-		a.ownClaim(), a.claim.Kind, a.claim.Limit, a.queue.joins, a.info, a.stepInput(a.row))
+	mine, err := a.addClaim(next, a.stepInput(a.row))
 	switch {
 	case err != nil && !a.fresh: // a remembered row is no reason to refuse
 		return grant, false, a.loadRow(ctx)
+	case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:
+		return grant, false, a.writeAbandoned(ctx, next, err)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
 		return grant, false, a.waitForChange(ctx, false)
 	case errors.Is(err, driver.ErrHeld) && a.mayExpireSoon():
@@ -129,11 +130,24 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	return a.writeClaim(ctx, next, mine, since)
 }
 
+// addClaim makes the step of the claim on a record: of a run in a ledger, and otherwise of a lock.
+func (a *acquire) addClaim(rec *Record, in StepInput) (*Claim, error) {
+	if a.claim.Run != nil {
+		return rec.Begin(a.ownClaim(), *a.claim.Run, a.info, in)
+	}
+	return rec.Acquire(a.ownClaim(), a.claim.Kind, a.claim.Limit, a.queue.joins, a.info, in)
+}
+
 // writeClaim swaps the row for the record after the step. since is when the step was started: a grant counts from then.
 func (a *acquire) writeClaim(
 	ctx context.Context, next *Record, mine *Claim, since driver.Instant,
 ) (grant driver.Grant, done bool, err error) {
 	mine.Beat += a.unresolved.count // so that no two attempts write the same beat
+	if a.claim.Run != nil {
+		if err := a.makeRoomForRuns(ctx, a.claim.Name, next, a.claim.Run.KeepRuns); err != nil {
+			return grant, false, a.retryLater(ctx, err)
+		}
+	}
 	row, rec, err := a.swapRecord(ctx, a.row, next, a.rec.findClaim(a.claim.ID) == nil)
 	switch {
 	case err == nil:
@@ -159,6 +173,19 @@ func (a *acquire) writeClaim(
 		a.unresolved.noteUnknown(a.row.Version)
 		return grant, false, a.retryLater(ctx, err)
 	}
+}
+
+// writeAbandoned writes that the last run of the key was abandoned, and returns the reason why no other run begins now.
+// Without the write, nobody would know since when: the pause until the next run would never pass.
+func (a *acquire) writeAbandoned(ctx context.Context, next *Record, refused error) error {
+	row, rec, err := a.swapRecord(ctx, a.row, next, false)
+	switch {
+	case err == nil:
+		return refused
+	case errors.Is(err, ErrConflict):
+		return a.handleConflict(ctx, row, rec)
+	}
+	return a.retryLater(ctx, err)
 }
 
 // maxYields is how often in a row a claim lets a renewal go first: often enough for a renewal that needs some tries,
@@ -282,6 +309,7 @@ func (a *acquire) mustWrite(next *Record) bool {
 func (a *acquire) newGrant(mine *Claim, since driver.Instant) driver.Grant {
 	return driver.Grant{
 		Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID,
+		Attempt: a.rec.Runs.lastRun().Attempt,
 	}
 }
 

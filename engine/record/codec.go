@@ -25,6 +25,7 @@ type recordJSON struct {
 	Claims            []claimJSON `json:"claims,omitempty"`
 	Ended             []endedJSON `json:"ended,omitempty"`
 	NotesDroppedUntil int64       `json:"untold_us,omitempty"`
+	Runs              *runLogJSON `json:"runs,omitempty"`
 	BrokenWaiters     []string    `json:"out,omitempty"` // written before Ended existed: waiters that were broken
 }
 
@@ -91,7 +92,7 @@ func Encode(r *Record) ([]byte, error) {
 	}
 	w := recordJSON{
 		Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle,
-		Ended: r.encodeNotes(), NotesDroppedUntil: r.NotesDroppedUntil,
+		Ended: r.encodeNotes(), NotesDroppedUntil: r.NotesDroppedUntil, Runs: encodeRuns(r.Runs),
 	}
 	for _, c := range r.Claims {
 		w.Claims = append(w.Claims, claimJSON{
@@ -143,7 +144,7 @@ func Decode(name string, data []byte) (*Record, error) {
 	}
 	r := &Record{
 		Kind: w.Kind, Limit: w.Limit, Token: w.Token, Idle: w.Idle,
-		Ended: w.decodeNotes(), NotesDroppedUntil: w.NotesDroppedUntil,
+		Ended: w.decodeNotes(), NotesDroppedUntil: w.NotesDroppedUntil, Runs: decodeRuns(w.Runs),
 	}
 	for _, c := range w.Claims {
 		r.Claims = append(r.Claims, Claim{

@@ -67,6 +67,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -78,7 +79,9 @@ import (
 )
 
 // New makes a driver.Store of a table. Closing the store closes the table.
-func New(table Table) driver.Store {
+func New(table Table) driver.Store { return newEngine(table) }
+
+func newEngine(table Table) *engine {
 	e := &engine{
 		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), maxRecord: MaxData,
 		rows:         knownRows{byName: map[string]*list.Element{}},
@@ -115,6 +118,7 @@ type engine struct {
 	storeExpiresIdle bool            // the store removes idle records itself
 	tracelessRelease bool            // nothing remains of a lock that is free
 	maxRecord        int             // bytes
+	keepsRuns        bool            // it is the engine of a ledger
 
 	life    *driverutil.Lifetime // ends when the store is closed
 	closing atomic.Bool
@@ -395,4 +399,17 @@ func (e *engine) Warnings(ctx context.Context) ([]string, error) {
 	}
 	warnings, err := t.Warnings(ctx)
 	return warnings, e.errorOrClosed(err)
+}
+
+// OpenLedger opens the ledger of the same store, if the table has one.
+func (e *engine) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	keeper, ok := e.table.(LedgerKeeper)
+	if !ok {
+		return nil, fmt.Errorf("%w: it keeps no run ledger", driver.ErrUnsupported)
+	}
+	table, err := keeper.OpenLedgerTable(ctx)
+	if err != nil {
+		return nil, e.errorOrClosed(err)
+	}
+	return NewLedger(table), nil
 }

@@ -46,7 +46,7 @@ func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 // Break costs one load and one swap. After a swap of unknown outcome the claim may be absent because of this same call;
 // then the note of it says so.
 func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return e.applyStep(ctx, name, func(rec *Record, in StepInput, again bool) error {
+	return e.applyStep(ctx, name, false, func(rec *Record, in StepInput, again bool) error {
 		err := rec.Break(ref, mode, in)
 		if again && errors.Is(err, driver.ErrLost) && rec.notedCause(ref) == driver.LossBroken {
 			return errDone
@@ -57,14 +57,14 @@ func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakM
 
 // Detach costs one load and one swap.
 func (e *engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return e.applyStep(ctx, g.Name, func(rec *Record, in StepInput, _ bool) error {
+	return e.applyStep(ctx, g.Name, false, func(rec *Record, in StepInput, _ bool) error {
 		return rec.Detach(g.ID, g.Token, keep, in)
 	})
 }
 
 // SetWeight costs one load and one swap.
 func (e *engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
-	return e.applyStep(ctx, g.Name, func(rec *Record, in StepInput, _ bool) error {
+	return e.applyStep(ctx, g.Name, false, func(rec *Record, in StepInput, _ bool) error {
 		return rec.SetWeight(g.ID, g.Token, weight, in)
 	})
 }
@@ -78,15 +78,18 @@ const maxSettleTime = 10 * time.Second
 // applyStep loads the row, makes one step, and swaps, until the step has succeeded or was refused. The step must be
 // one that may be made twice without harm: after a swap whose reply was lost it is made again, with again set, and
 // the result of that is the outcome.
+//
+// If recalled is true, the first attempt is made on the row as this client last saw it, which saves the load. A refusal
+// is never based on that row.
 func (e *engine) applyStep(
-	ctx context.Context, name string, step func(rec *Record, in StepInput, again bool) error,
+	ctx context.Context, name string, recalled bool, step func(rec *Record, in StepInput, again bool) error,
 ) error {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	unsure := false
 	var silence driverutil.Outage
 	for tries := 0; ; tries++ {
-		t := &stepAttempt{again: unsure}
+		t := &stepAttempt{again: unsure, recalled: recalled && tries == 0}
 		err := e.attemptStep(ctx, name, t, step)
 		switch {
 		case t.decided:
@@ -111,22 +114,29 @@ func (e *engine) applyStep(
 
 // stepAttempt is one attempt of applyStep.
 type stepAttempt struct {
-	again   bool // an earlier attempt had an unknown outcome
-	decided bool // it was written, or refused by the step
-	unsure  bool // it may have been written
-	claims  int  // how many claims its record had
+	again    bool // an earlier attempt had an unknown outcome
+	recalled bool // the row is not loaded but recalled
+	decided  bool // it was written, or refused by the step
+	unsure   bool // it may have been written
+	claims   int  // how many claims its record had
 }
 
 func (e *engine) attemptStep(
 	ctx context.Context, name string, t *stepAttempt, step func(*Record, StepInput, bool) error,
 ) error {
-	row, rec, err := e.loadRecord(ctx, name)
-	if err != nil {
-		return err
+	var err error
+	row, rec := e.recallRow(name)
+	if !t.recalled {
+		if row, rec, err = e.loadRecord(ctx, name); err != nil {
+			return err
+		}
 	}
 	next := rec.clone()
 	t.claims = len(next.Claims)
 	if err := step(next, e.stepInput(row), t.again); err != nil {
+		if t.recalled {
+			return ErrConflict
+		}
 		t.decided = true
 		if errors.Is(err, errDone) {
 			return nil

@@ -26,6 +26,9 @@ type Record struct {
 	// store's clock, in microseconds, a missing note proves nothing.
 	NotesDroppedUntil int64
 
+	// Runs is the history of a key in a ledger; nil for a lock.
+	Runs *RunLog
+
 	// Foreign is never stored. If it is not 0, a foreign client holds the lock up to this time of the store's clock, in
 	// microseconds, and the record has no claims.
 	Foreign int64
@@ -247,6 +250,7 @@ func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
 			kept = append(kept, *c)
 		case c.State == Granted:
 			r.addNote(c, c.lossCause(v), in)
+			r.endRun(c, driver.RunAbandoned, c.lossCause(v).Description(), in)
 		}
 		unconfirmed = unconfirmed || c.State == Promoted && v == StoppedRenewing
 	}
@@ -410,6 +414,7 @@ func (r *Record) Release(id string, in StepInput) (existed, expired bool) {
 	for i := range r.Claims {
 		if c := &r.Claims[i]; c.ID == id {
 			expired = in.isExpiredHolder(c)
+			r.endRun(c, driver.RunFailed, "it was released without an outcome", in)
 			r.Claims = append(r.Claims[:i:i], r.Claims[i+1:]...)
 			r.expireAndPromote(in, "")
 			return true, expired
@@ -482,6 +487,7 @@ func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 			r.Token = max(r.Token+1, in.Now)
 		}
 		r.addNote(c, driver.LossBroken, in)
+		r.endRun(c, driver.RunAbandoned, driver.LossBroken.Description(), in)
 		r.Release(id, in)
 	}
 	return nil
@@ -489,6 +495,9 @@ func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 
 // Check reports what is wrong with a record. It is called before each write and after each read.
 func (r *Record) Check() error {
+	if err := r.checkRuns(); err != nil {
+		return err
+	}
 	if len(r.Claims) == 0 {
 		if r.Kind != "" || r.Limit != 0 || r.Token < 0 {
 			return fmt.Errorf("an idle record has kind %q, limit %d, token %d", r.Kind, r.Limit, r.Token)
@@ -527,5 +536,6 @@ func (r *Record) Check() error {
 func (r *Record) clone() *Record {
 	c := *r
 	c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)
+	c.Runs = r.Runs.clone()
 	return &c
 }

@@ -83,7 +83,7 @@ func (s snapshot) size() int {
 	for _, e := range s.rec.Ended {
 		n += note + len(e.ID)
 	}
-	return n
+	return n + s.rec.Runs.size()
 }
 
 // pendingSwap is a swap of unknown outcome that may still be on its way to the store.

@@ -133,7 +133,8 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 		if err != nil {
 			continue
 		}
-		if rec, err := decodeRow(row); err != nil || !rec.isForgettable(before) {
+		rec, err := decodeRow(row)
+		if err != nil || !rec.isForgettable(before) || e.deletePages(ctx, row.Name, rec.Runs) != nil {
 			continue
 		}
 		if e.table.Delete(ctx, row) == nil {
@@ -144,9 +145,9 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 }
 
 // isForgettable reports whether nobody needs a record any more: there are no claims, there were none since before,
-// and no note is kept for longer.
+// and no note and no history is kept for longer.
 func (r *Record) isForgettable(before int64) bool {
-	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.NotesDroppedUntil <= before &&
+	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.Runs.isForgettable(before) && r.NotesDroppedUntil <= before &&
 		!slices.ContainsFunc(r.Ended, func(n EndedClaim) bool { return n.Until > before })
 }
 

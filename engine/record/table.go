@@ -26,7 +26,8 @@ import (
 //   - [LivenessChecker], if it can tell that a client is dead before its claims expire, and [LivenessFiler];
 //   - [ClockRefresher] and [ClockBounder], if it learns the store's clock from replies, as [ServerClock] does;
 //   - [SelfExpiring] or [ResumableLister], for the removal of idle records;
-//   - [SizeLimiter], [TracelessReleaser] and [KeyLister], for what is particular about its records.
+//   - [SizeLimiter], [TracelessReleaser] and [KeyLister], for what is particular about its records;
+//   - [LedgerKeeper], if the store can keep a run ledger.
 type Table interface {
 	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Detached, and the
 	// limits that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap,
@@ -159,6 +160,13 @@ type TracelessReleaser interface {
 // KeyLister is implemented by tables that can tell an operator where the record of a name is kept.
 type KeyLister interface {
 	Keys(name string) []string
+}
+
+// LedgerKeeper is implemented by tables that can open a table for the run ledger of the same store.
+type LedgerKeeper interface {
+	// OpenLedgerTable opens a table whose records are apart from this one's. It uses the same connection: closing it
+	// leaves this table open, and it is closed first. Errors are those of driver.LedgerOpener.
+	OpenLedgerTable(ctx context.Context) (Table, error)
 }
 
 // ErrConflict is returned by Swap and Delete if the record does not have the expected version. Nothing was changed.

@@ -175,6 +175,14 @@ func (l *tableClient) Close() error {
 	return nil
 }
 
+// share returns a client of the same table that can be closed on its own.
+func (l *tableClient) share() *tableClient {
+	c := *l
+	c.life = driverutil.NewLifetime()
+	c.onClose = func() {}
+	return &c
+}
+
 // itemKey is the key of an item. Keys have one attribute: a table with a sort key cannot be used.
 func (l *tableClient) itemKey(key string) item { return item{l.partitionKey: textValue(key)} }
 func textValue(s string) types.AttributeValue  { return &types.AttributeValueMemberS{Value: s} }

@@ -111,6 +111,9 @@ const (
 // reservedChar is in the keys of items that are no locks. A lock's name cannot contain it.
 const reservedChar = "\x00"
 
+// runsPrefix begins, after the user's prefix, the keys of the run ledger.
+const runsPrefix = reservedChar + "runs" + reservedChar
+
 // New makes a store that keeps locks in the table of that name. The client stays the caller's: Close does not
 // close it. Its retry settings are not used.
 //
@@ -192,6 +195,11 @@ func NewTable(ctx context.Context, client *sdk.Client, tableName string, opts *O
 		return nil, err
 	}
 	return &table{tableClient: l, prefix: opts.Prefix + reservedChar}, nil
+}
+
+// OpenLedgerTable opens the records of the run ledger, in the same table. They have no TTL attribute.
+func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
+	return &table{tableClient: t.tableClient.share(), prefix: t.prefix + runsPrefix}, nil
 }
 
 // connectTable checks the table, and makes it if the options say so.

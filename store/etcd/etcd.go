@@ -82,7 +82,7 @@ func NewTable(ctx context.Context, client *clientv3.Client, opts *Options) (reco
 	if err != nil {
 		return nil, err
 	}
-	t := newTable(nodes)
+	t := newTable(nodes, recordFolder)
 	t.closeNodes = nodes.Close
 	return t, nil
 }

@@ -59,7 +59,7 @@ func openPeer(c *etcdtest.Cluster, to ...*servertest.Server) (*peer, error) {
 }
 
 // Table keeps records over the store's own connection, and ends with the store.
-func (p *peer) Table() record.Table { return newTable(p.nodes) }
+func (p *peer) Table() record.Table { return newTable(p.nodes, recordFolder) }
 
 // Close ends the client, and then the link.
 func (p *peer) Close() error {

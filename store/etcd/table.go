@@ -18,15 +18,27 @@ import (
 // revision belongs to one transaction of the whole cluster, so no version comes twice, even after a deletion.
 type table struct {
 	store      *nodeStore
+	folder     string          // before the names in keys
 	life       context.Context // ends with the table, or with the store
 	end        context.CancelFunc
 	closeNodes func() error // ends the nodeStore, which may also serve a store of locks
 }
 
-func newTable(t *nodeStore) *table {
-	tb := &table{store: t, closeNodes: func() error { return nil }}
+// The folders of the records of a table, and of those of the run ledger.
+const (
+	recordFolder = "record/"
+	runFolder    = "run/"
+)
+
+func newTable(t *nodeStore, folder string) *table {
+	tb := &table{store: t, folder: folder, closeNodes: func() error { return nil }}
 	tb.life, tb.end = context.WithCancel(t.life)
 	return tb
+}
+
+// OpenLedger opens the run ledger beside the locks.
+func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
+	return record.NewLedger(newTable(s.nodes, runFolder)), nil
 }
 
 // tokenGap is how far the wall clocks of two clients may differ before a token could be smaller than an earlier one
@@ -34,7 +46,7 @@ func newTable(t *nodeStore) *table {
 const tokenGap = time.Minute
 
 func (tb *table) recordKey(name string) string {
-	return tb.store.prefix + reservedPrefix + "record/" + name
+	return tb.store.prefix + reservedPrefix + tb.folder + name
 }
 
 // Info returns what the cluster promises.

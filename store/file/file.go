@@ -65,7 +65,7 @@ func New(ctx context.Context, dir string, opts *Options) (driver.Store, error) {
 	if err := t.openStore(ctx, false); err != nil && !errors.Is(err, errAbsent) {
 		return nil, err
 	}
-	return &store{recordEngine: record.New(t).(recordEngine), table: t}, nil
+	return &store{recordEngine: record.New(t).(recordEngine), table: t, opts: opts}, nil
 }
 
 func (o *Options) withDefaults() Options {

@@ -2,8 +2,11 @@ package file
 
 import (
 	"context"
+	"errors"
+	"path/filepath"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // recordEngine is the record engine, with all the optional interfaces that it implements.
@@ -22,6 +25,7 @@ type recordEngine interface {
 type store struct {
 	recordEngine
 	table *table
+	opts  *Options
 }
 
 // Acquire makes the store if there is none. It does so before the engine makes the claim, because the claim contains
@@ -42,4 +46,47 @@ func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 		return
 	}
 	s.recordEngine.Renew(ctx, grants, done)
+}
+
+// ledgerEngine is the ledger of the record engine, with the optional interfaces that matter for runs.
+type ledgerEngine interface {
+	driver.Ledger
+	driver.LockWatcher
+	driver.LivenessFiler
+}
+
+// ledger is the run ledger of a store: a store of its own in the directory runs below the store's.
+type ledger struct {
+	ledgerEngine
+	locks, runs *table
+}
+
+// OpenLedger opens the run ledger. Like the store, it is made by the first claim.
+func (s *store) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	t := newTable(filepath.Join(s.table.path, "runs"), s.opts.withDefaults())
+	if err := t.openStore(ctx, false); err != nil && !errors.Is(err, errAbsent) {
+		return nil, err
+	}
+	return &ledger{ledgerEngine: record.NewLedger(t).(ledgerEngine), locks: s.table, runs: t}, nil
+}
+
+// Acquire makes the stores if there are none, that of the locks first.
+func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	for _, t := range []*table{l.locks, l.runs} {
+		if err := t.openStore(ctx, true); err != nil {
+			return driver.Grant{}, err
+		}
+	}
+	return l.ledgerEngine.Acquire(ctx, c)
+}
+
+// Renew is that of the store.
+func (l *ledger) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	if err := l.runs.checkInPlace(ctx); err != nil {
+		for i := range grants {
+			done(i, driver.Renewal{Err: err})
+		}
+		return
+	}
+	l.ledgerEngine.Renew(ctx, grants, done)
 }

@@ -108,6 +108,24 @@ func NewTable(ctx context.Context, client *storage.Client, bucket string, opts *
 	return t, nil
 }
 
+// OpenLedgerTable opens the records of the run ledger, in the same bucket. No lock has an object with their prefix. It
+// sends one request, from which it learns the store's clock.
+func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
+	l := &table{
+		bucket: t.bucket, bucketName: t.bucketName, prefix: t.prefix + runsPrefix, writeInterval: t.writeInterval,
+		clock:       record.ServerClock{Clock: t.clock.Clock},
+		life:        driverutil.NewLifetime(),
+		closeClient: func() error { return nil },
+	}
+	if err := l.readServerClock(ctx); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// runsPrefix begins, after the user's prefix, the names of the objects of the run ledger. encodeName makes no such name.
+const runsPrefix = string(escapeChar) + "holdfast-runs/"
+
 const (
 	defaultWriteInterval = 2 * time.Second
 	maxPrefix            = 256

@@ -39,6 +39,7 @@ type Memory struct {
 	// after the row was deleted and made again.
 	version uint64
 	rows    map[string]entry
+	ledger  *Memory // the rows of the run ledger; nil until it is opened
 }
 
 // entry is one row. The engine encodes a new slice for each write and never changes its bytes, so they are kept and
@@ -68,6 +69,21 @@ func (m *Memory) Open() driver.Store { return record.New(m.Table()) }
 
 // Table returns a new client of the records themselves, for tests.
 func (m *Memory) Table() record.Table { return &table{m: m, closed: make(chan struct{})} }
+
+// Ledger returns a new client of the store's run ledger. Its runs are apart from the locks.
+func (m *Memory) Ledger() driver.Ledger { return record.NewLedger(m.ledgerTable()) }
+
+func (m *Memory) ledgerTable() record.Table {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ledger == nil {
+		m.ledger = &Memory{opts: m.opts, startedAt: m.startedAt, startMicros: m.startMicros, rows: map[string]entry{}}
+	}
+	return m.ledger.Table()
+}
+
+// OpenLedgerTable opens the records of the store's run ledger.
+func (t *table) OpenLedgerTable(context.Context) (record.Table, error) { return t.m.ledgerTable(), nil }
 
 // table is one client's access to the store. Its Close ends only its own calls: the rows belong to all clients.
 type table struct {

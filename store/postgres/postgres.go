@@ -111,8 +111,9 @@ func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release f
 			record.Table
 			record.ClockRefresher
 			record.KeyLister
+			record.LedgerKeeper
 			driver.Warner
-		}{t, t, t, t}), nil
+		}{t, t, t, t, t}), nil
 	}
 	return record.New(t), nil
 }
@@ -125,6 +126,18 @@ func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Ta
 		return nil, err
 	}
 	return t, nil
+}
+
+// OpenLedgerTable opens the records of the run ledger: a table of its own, whose name is that of the locks' table with
+// _runs after it. It is made as the locks' table is: see Options.Create and [Migrate].
+func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
+	o := t.opts
+	o.Table = cmp.Or(o.Table, "holdfast") + "_runs"
+	l, err := newTable(ctx, t.batcher.pool, &o, nil)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // location says where the locks of a store are kept, and in which layout.
@@ -231,6 +244,7 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	timeout := defaultTimeout
 	clock := driver.SystemClock
 	if opts != nil {
+		t.opts = *opts
 		timeout = cmp.Or(opts.Timeout, timeout)
 		if opts.Clock.Monotonic != nil {
 			clock = opts.Clock

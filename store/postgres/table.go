@@ -27,6 +27,7 @@ import (
 // dump does not keep them.
 type table struct {
 	location     *location
+	opts         Options
 	info         driver.Info
 	clock        record.ServerClock
 	batcher      *batcher

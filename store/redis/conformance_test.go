@@ -213,7 +213,7 @@ func TestConformanceTable(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		tab, err := s.(*store).openTable(ctx)
+		tab, err := s.(*store).openTable(ctx, rowPrefix)
 		if err != nil {
 			return nil, err
 		}

@@ -47,7 +47,7 @@ func (k keyspace) checkName(name string) error {
 // isSideKey reports whether a key is reserved: a record, a part of a queue, or a row of a table. It must know every
 // form that sideKey and rowKey make, or a user could make a lock in the place of another one's record.
 func isSideKey(key string) bool {
-	if strings.HasPrefix(key, rowPrefix) {
+	if strings.HasPrefix(key, rowPrefix) || strings.HasPrefix(key, runPrefix) {
 		return true
 	}
 	rest, ok := strings.CutPrefix(key, reserved)

@@ -20,13 +20,17 @@ var (
 	loadRowScript = loadScript("load_row.lua")
 )
 
-// rowPrefix begins the keys of rows, before the user's template. They differ from all keys of locks, so that a row and
-// a lock can have the same name.
-const rowPrefix = reserved + "-row:"
+// rowPrefix and runPrefix begin the keys of rows, before the user's template: those of a table, and those of the run
+// ledger. They differ from all keys of locks, so that a row and a lock can have the same name.
+const (
+	rowPrefix = reserved + "-row:"
+	runPrefix = reserved + "-run:"
+)
 
 // table implements record.Table: each record is a hash under a key of its own.
 type table struct {
 	s      *store
+	prefix string // rowPrefix or runPrefix
 	clock  record.ServerClock
 	closed chan struct{}
 	close  sync.Once
@@ -42,7 +46,7 @@ func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.openTable(ctx)
+	t, err := s.openTable(ctx, rowPrefix)
 	if err != nil {
 		_ = s.Close()
 		return nil, err
@@ -51,10 +55,19 @@ func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record
 	return t, nil
 }
 
+// OpenLedger opens the run ledger beside the locks. Its keys begin with "holdfast-run:".
+func (s *store) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	t, err := s.openTable(ctx, runPrefix)
+	if err != nil {
+		return nil, err
+	}
+	return record.NewLedger(t), nil
+}
+
 // openTable makes a table that uses the store. The store stays open when the table is closed. It reads a row that
 // nobody needs, because every reply has the server's time, which the table's clock needs first.
-func (s *store) openTable(ctx context.Context) (*table, error) {
-	t := &table{closeStore: func() error { return nil },
+func (s *store) openTable(ctx context.Context, prefix string) (*table, error) {
+	t := &table{closeStore: func() error { return nil }, prefix: prefix,
 		s: s, closed: make(chan struct{}), clock: record.ServerClock{Clock: s.clock}}
 	if _, err := t.Load(ctx, "clock"); err != nil {
 		return nil, err
@@ -76,7 +89,7 @@ func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
 // rowKey returns the key of a row, which is also the name of its channel.
-func (t *table) rowKey(name string) string { return rowPrefix + t.s.keys.lockKey(name) }
+func (t *table) rowKey(name string) string { return t.prefix + t.s.keys.lockKey(name) }
 
 // runScript runs a script once: the engine finds out what became of a request without a reply. The times before and
 // after the request bound the server's clock at the time that the reply names.
@@ -215,12 +228,12 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		seen := map[string]bool{}
-		for key, err := range t.s.scanKeys(ctx, globEscape.Replace(rowPrefix+t.s.keys.prefix+prefix)+"*") {
+		for key, err := range t.s.scanKeys(ctx, globEscape.Replace(t.prefix+t.s.keys.prefix+prefix)+"*") {
 			if err != nil {
 				yield(record.Row{}, err)
 				return
 			}
-			name, before := strings.CutPrefix(key, rowPrefix+t.s.keys.prefix)
+			name, before := strings.CutPrefix(key, t.prefix+t.s.keys.prefix)
 			name, after := strings.CutSuffix(name, t.s.keys.suffix)
 			if !before || !after || seen[name] || !strings.HasPrefix(name, prefix) {
 				continue

@@ -24,7 +24,7 @@ func TestTableCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	tab, err := s.(*store).openTable(t.Context())
+	tab, err := s.(*store).openTable(t.Context(), rowPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,11 +133,11 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mine.Close()
-	tab, err := mine.openTable(t.Context())
+	tab, err := mine.openTable(t.Context(), rowPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := openForTest(t, "redis://"+server.Addr).(*store).openTable(t.Context())
+	other, err := openForTest(t, "redis://"+server.Addr).(*store).openTable(t.Context(), rowPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func openAs[S driver.Store](servers []string, o Options) (s S, err error) {
 }
 
 // Table keeps records by the store's own connections, and ends with the store.
-func (p *peer) Table() record.Table { return newTable(p.tree) }
+func (p *peer) Table() record.Table { return newTable(p.tree, records) }
 
 // Close ends the client, and then the link.
 func (p *peer) Close() error {

@@ -40,7 +40,7 @@ func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error)
 	return &plainPeer{s, way}, nil
 }
 
-func (p *plainPeer) Table() record.Table { return newTable(p.tree.tree) }
+func (p *plainPeer) Table() record.Table { return newTable(p.tree.tree, records) }
 
 func (p *plainPeer) Close() error {
 	err := p.plainStore.Close()

@@ -24,27 +24,36 @@ import (
 // transaction that created the node would tell the records apart as well, but no request can be made to depend on it.
 type table struct {
 	t         *tree
+	folder    string          // the node above its records, below the namespace
 	life      context.Context // ends with the table, or with the store
 	end       context.CancelFunc
 	closeTree func() error // ends the connections, which may also serve a store of locks
 }
 
-func newTable(t *tree) *table {
-	tb := &table{t: t, closeTree: func() error { return nil }}
+func newTable(t *tree, folder string) *table {
+	tb := &table{t: t, folder: folder, closeTree: func() error { return nil }}
 	tb.life, tb.end = context.WithCancel(t.life)
 	return tb
 }
 
-// records is the node above all records, below the namespace. No lock's path contains it: in a lock's path two
-// digits follow a %.
-const records = "%records"
+// records is the node above the records of a table, and runs the one above those of the run ledger. No lock's path
+// contains them: in a lock's path two digits follow a %.
+const (
+	records = "%records"
+	runs    = "%runs"
+)
+
+// OpenLedger opens the run ledger beside the locks.
+func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
+	return record.NewLedger(newTable(s.tree, runs)), nil
+}
 
 // tokenGap is how far the wall clocks of two clients may differ before a token could be smaller than one before,
 // if there is no record of that one any more.
 const tokenGap = time.Minute
 
 func (tb *table) recordPath(name string) string {
-	return tb.t.root + "/" + records + "/" + flattenName(name, false)
+	return tb.t.root + "/" + tb.folder + "/" + flattenName(name, false)
 }
 
 // Info is that of the ensemble, for the record engine.
@@ -243,7 +252,7 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 			yield(record.Row{}, driver.ErrClosed)
 			return
 		}
-		folder := tb.t.root + "/" + records
+		folder := tb.t.root + "/" + tb.folder
 		names, err := tb.listNames(ctx, folder, prefix)
 		if err != nil {
 			yield(record.Row{}, tb.t.translateError(err, folder))

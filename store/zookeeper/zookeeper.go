@@ -143,7 +143,7 @@ func NewTable(ctx context.Context, servers []string, opts *Options) (record.Tabl
 	if err != nil {
 		return nil, err
 	}
-	t := newTable(newTree(o))
+	t := newTable(newTree(o), records)
 	t.closeTree = t.t.Close
 	return t, nil
 }

@@ -1,0 +1,177 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+)
+
+// LedgerOpener is implemented by stores that can keep a run ledger beside their locks.
+type LedgerOpener interface {
+	// OpenLedger opens the store's ledger. Its keys and the names of the store's locks never meet. ctx bounds the
+	// opening. The ledger uses the store's connection: it must be closed before the store, and closing it leaves the
+	// store open. Errors: ErrUnsupported if this layout has none, ErrInvalid if something must be created first (the
+	// text says how), ErrDenied, ErrClosed, and that of the store.
+	OpenLedger(ctx context.Context) (Ledger, error)
+}
+
+// Ledger keeps the runs of keys. Each key is run until a run has succeeded.
+//
+// A ledger is a Store whose locks are its keys. A run in progress is the grant of a mutex on its key: Acquire begins
+// it, Renew keeps it, and it ends by FinishRun, by Release, or as that of a holder that stopped renewing. So a run is
+// granted, expired and fenced by the rules of a lock. In the same step as the claim, the ledger changes the history of
+// the key.
+//
+// Acquire takes only claims with Run set. It returns a [*RunError] if the history refuses another run. A run whose
+// claim was ended by somebody else is [RunAbandoned]. Release ends a run that has no outcome, as [RunFailed].
+type Ledger interface {
+	Store
+
+	// FinishRun ends a run with an outcome, in one step, if the grant still exists under its token. It returns nil only
+	// if the history shows this outcome for this run, so it can be repeated after an unknown outcome. If the run was
+	// ended by somebody else, the error matches ErrLost; the ledger then notes the report and changes no run. Other
+	// errors: ErrInvalid (the result is too large; the run goes on), ErrUncertain, ErrDenied, ErrCorrupt, ErrClosed,
+	// the context's.
+	FinishRun(ctx context.Context, g Grant, o RunOutcome) error
+
+	// ReadRuns reads the history of one key: its runs from the first to the last. A key that was never run has none,
+	// which is not an error.
+	ReadRuns(ctx context.Context, key string) (RunHistory, error)
+
+	// ListRuns yields the keys that start with prefix, each with its last run only, in no particular order. A key that
+	// cannot be read is yielded with its name and an error; an error with an empty key ends the listing.
+	ListRuns(ctx context.Context, prefix string) iter.Seq2[RunHistory, error]
+
+	// RetryRun lets one more run of the key begin, whatever the pause and the number of attempts. It is an operator's
+	// decision, so it changes no run. The error matches ErrSucceeded or ErrInProgress if the last run is in such a
+	// state, and ErrInvalid if there was none.
+	RetryRun(ctx context.Context, key string) error
+
+	// ForgetRuns removes the history of a key, so that it can be run from the beginning. It refuses a key whose run is
+	// in progress with an error that matches ErrInProgress.
+	ForgetRuns(ctx context.Context, key string) error
+}
+
+// RunState says how far a run has come. The values are stored, so they never change.
+type RunState string
+
+// A run is started, and then has one of the three other states for ever.
+const (
+	RunStarted   RunState = "started"
+	RunSucceeded RunState = "succeeded" // it reported success: the key is never run again
+	RunFailed    RunState = "failed"    // it reported failure, or ended without an outcome
+	RunAbandoned RunState = "abandoned" // its worker stopped renewing it, or an operator broke it
+)
+
+// Bounds of what a run stores.
+const (
+	MaxRunResult      = 64 << 10 // bytes
+	MaxRunError       = 1 << 10  // bytes; longer texts are cut
+	MaxRunFingerprint = 256      // bytes
+)
+
+// Run is one attempt to run a key.
+type Run struct {
+	Attempt     int64 // 1 for the first
+	State       RunState
+	ID          string // the claim's
+	Token       int64  // the claim's: larger than those of all runs of the key before
+	Owner, Meta string // as the claim said
+	Fingerprint string // as its RunTerms said
+	StartedAt   time.Time
+	EndedAt     time.Time // zero while it is started
+	Error       string    // why it failed or was abandoned
+	Result      []byte    // of a run that has succeeded
+	LateReport  RunState  // what its worker reported after the run had been ended by somebody else; else empty
+}
+
+// RunHistory is what a ledger keeps of one key.
+type RunHistory struct {
+	Key  string
+	Runs []Run // from the first to the last; older ones may have been removed
+	// RetryAllowed says that an operator lets one more run begin: see Ledger.RetryRun.
+	RetryAllowed bool
+}
+
+// RunTerms are the conditions under which a claim begins a run.
+type RunTerms struct {
+	// Fingerprint describes the payload. If the last run has another one, the claim is refused with ErrMismatch; an
+	// empty one matches all.
+	Fingerprint string
+	// MaxAttempts is how many runs a key may have; 0: no limit.
+	MaxAttempts int64
+	// Pause is the least time from the end of a run to the start of the next, by the store's clock.
+	Pause time.Duration
+	// KeepRuns is how many runs of the key are kept; older ones are removed. 0: all.
+	KeepRuns int64
+	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. 0: for
+	// ever.
+	KeepFor time.Duration
+}
+
+// Check reports what is wrong with the terms.
+func (t RunTerms) Check() error {
+	switch {
+	case len(t.Fingerprint) > MaxRunFingerprint:
+		return invalid("a fingerprint has at most %d bytes, not %d: use a hash", MaxRunFingerprint, len(t.Fingerprint))
+	case t.MaxAttempts < 0:
+		return invalid("the number of attempts must not be negative")
+	case t.Pause < 0:
+		return invalid("the pause between attempts must not be negative")
+	case t.KeepRuns < 0 || t.KeepFor < 0:
+		return invalid("what is kept of the history must not be negative")
+	}
+	return nil
+}
+
+// RunOutcome is what a worker reports at the end of its run.
+type RunOutcome struct {
+	State  RunState // RunSucceeded or RunFailed
+	Error  string   // for RunFailed
+	Result []byte   // for RunSucceeded; at most MaxRunResult bytes
+}
+
+// Errors of a ledger that are not those of locks. A refusal is a [*RunError], which matches one of them.
+var (
+	// ErrSucceeded is returned if a run of the key has succeeded.
+	ErrSucceeded = errors.New("the key has succeeded")
+	// ErrInProgress is returned if a run of the key is in progress. Such an error matches ErrHeld as well.
+	ErrInProgress = errors.New("a run of the key is in progress")
+	// ErrTooSoon is returned if the pause since the last run has not passed.
+	ErrTooSoon = errors.New("the pause since the last run has not passed")
+	// ErrAttemptsUsed is returned if the key has had as many runs as it may have.
+	ErrAttemptsUsed = errors.New("all attempts are used")
+)
+
+// RunError says why no run of a key can begin, and which run is the reason.
+type RunError struct {
+	Reason     error         // ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed or ErrMismatch
+	Run        Run           // the last run
+	RetryAfter time.Duration // for ErrTooSoon: when the pause will have passed
+	Held       *HeldError    // for ErrInProgress
+}
+
+func (e *RunError) Error() string {
+	switch e.Reason {
+	case ErrSucceeded:
+		return fmt.Sprintf("%v in attempt %d", e.Reason, e.Run.Attempt)
+	case ErrInProgress:
+		return fmt.Sprintf("%v: attempt %d by %s", e.Reason, e.Run.Attempt, e.Run.Owner)
+	case ErrTooSoon:
+		return fmt.Sprintf("%v: attempt %d has %s; try again in %v", e.Reason, e.Run.Attempt, e.Run.State,
+			e.RetryAfter.Round(time.Millisecond))
+	case ErrAttemptsUsed:
+		return fmt.Sprintf("%v: attempt %d has %s", e.Reason, e.Run.Attempt, e.Run.State)
+	}
+	return e.Reason.Error()
+}
+
+// Unwrap returns the reason and, if a run is in progress, who holds its claim.
+func (e *RunError) Unwrap() []error {
+	if e.Held != nil {
+		return []error{e.Reason, e.Held}
+	}
+	return []error{e.Reason}
+}

@@ -1,0 +1,319 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// NewLedger makes a run ledger of a table that has no locks in it. Closing the ledger closes the table.
+//
+// A key is a record with a history: see [RunLog]. A run begins and ends in one swap each, together with its claim, so a
+// ledger needs no rules of its own for who may run, who has stopped, and what a lost reply means. Only the latest runs
+// are in the record itself. Older ones move to pages, rows of their own that are written once.
+func NewLedger(table Table) driver.Ledger {
+	e := newEngine(table)
+	e.keepsRuns = true
+	e.info.Kinds = []driver.Kind{driver.KindMutex}
+	e.info.MaxName -= len(pageName("", maxPages))
+	return &ledger{engine: e}
+}
+
+const (
+	maxRecentRuns = 32      // runs in the record of a key
+	runsPerPage   = 16      // runs that move to a page together
+	maxPages      = 1 << 40 // only for the length of a page's name
+	deletesPerRun = 4       // pages that a new run removes, so that it does not take long
+	pageLoads     = 16      // pages that are read at the same time
+)
+
+// pageMark separates a key from the number of a page. Keys do not contain it.
+const pageMark = "\x1f"
+
+func pageName(key string, page int64) string { return key + pageMark + strconv.FormatInt(page, 10) }
+
+// checkClaim reports what is wrong with a claim. It begins a run if and only if this is the engine of a ledger.
+func (e *engine) checkClaim(c driver.Claim) error {
+	if !e.keepsRuns {
+		return c.Check(e.info)
+	}
+	terms := c.Run
+	c.Run = nil
+	if err := c.Check(e.info); err != nil {
+		return err
+	}
+	switch {
+	case terms == nil || c.Kind != driver.KindMutex || c.Fair || c.Detached:
+		return fmt.Errorf("%w: a ledger takes only claims that begin a run", driver.ErrInvalid)
+	case strings.Contains(c.Name, pageMark):
+		return fmt.Errorf("%w: a key must not contain the control character U+001F", driver.ErrInvalid)
+	}
+	return terms.Check()
+}
+
+// ledger is the driver.Ledger of one table.
+type ledger struct{ *engine }
+
+// Acquire costs one swap for a key that was never run, and one load more if the table does not return the row that
+// refuses a swap. The row of a key that is refused is not remembered: a key that has succeeded does not come back.
+func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	g, err := l.engine.Acquire(ctx, c)
+	var refused *driver.RunError
+	if errors.As(err, &refused) {
+		l.forgetRow(c.Name)
+	}
+	return g, err
+}
+
+// Detach is refused: nobody would report the outcome of a detached run.
+func (l *ledger) Detach(context.Context, driver.Grant, time.Duration) error {
+	return driver.ErrUnsupported
+}
+
+// FinishRun costs one swap if the row is as this client last saw it.
+func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
+	switch {
+	case o.State != driver.RunSucceeded && o.State != driver.RunFailed:
+		return fmt.Errorf("%w: no run ends as %q", driver.ErrInvalid, o.State)
+	case len(o.Result) > driver.MaxRunResult:
+		return fmt.Errorf("%w: the result has %d bytes, and a run keeps at most %d: store it elsewhere, and its name here",
+			driver.ErrInvalid, len(o.Result), driver.MaxRunResult)
+	}
+	o.Error = cutText(o.Error, driver.MaxRunError)
+	var outcome error
+	err := l.applyStep(ctx, g.Name, true, func(rec *Record, in StepInput, _ bool) error {
+		var changed bool
+		changed, outcome = rec.Finish(g.ID, g.Token, o, in)
+		switch {
+		case changed: // what is written says also that a report came too late
+			return nil
+		case outcome == nil:
+			return errDone
+		}
+		return outcome
+	})
+	if err == nil {
+		err = outcome
+		l.sweepIfDue()
+	}
+	l.forgetRow(g.Name)
+	return err
+}
+
+// cutText shortens a text to at most n bytes without cutting a character in two.
+func cutText(text string, n int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "")
+}
+
+// ReadRuns costs one load, and one for each page of older runs.
+func (l *ledger) ReadRuns(ctx context.Context, key string) (driver.RunHistory, error) {
+	ctx, stop := l.life.Bind(ctx)
+	defer stop()
+	row, rec, err := l.loadRecord(ctx, key)
+	if err != nil {
+		return driver.RunHistory{Key: key}, err
+	}
+	l.forgetRow(key)
+	h := l.describeRuns(row, rec)
+	if rec.Runs == nil || rec.Runs.Pages == rec.Runs.Dropped {
+		return h, nil
+	}
+	older, err := l.loadPages(ctx, key, rec.Runs)
+	h.Runs = append(older, h.Runs...)
+	return h, l.errorOrClosed(err)
+}
+
+// describeRuns shows the recent runs of a key. A run whose claim has expired is abandoned, although the record says so
+// only after the next write.
+func (l *ledger) describeRuns(row Row, rec *Record) driver.RunHistory {
+	now := rec.clone()
+	now.expireAndPromote(l.stepInput(row), "")
+	h := driver.RunHistory{Key: row.Name}
+	if now.Runs != nil {
+		h.Runs = now.Runs.Runs
+		h.RetryAllowed = len(h.Runs) > 0 && now.Runs.RetryAfter == now.Runs.lastRun().Attempt
+	}
+	return h
+}
+
+func (l *ledger) loadPages(ctx context.Context, key string, runs *RunLog) ([]driver.Run, error) {
+	pages := make([][]driver.Run, runs.Pages-runs.Dropped)
+	errs := make([]error, len(pages))
+	free := make(chan struct{}, pageLoads)
+	var loads sync.WaitGroup
+	for i := range pages {
+		free <- struct{}{}
+		loads.Go(func() {
+			defer func() { <-free }()
+			var row Row
+			if row, errs[i] = l.table.Load(ctx, pageName(key, runs.Dropped+int64(i))); errs[i] != nil {
+				return
+			}
+			var page *Record
+			if page, errs[i] = decodeRow(row); errs[i] == nil && page.Runs != nil {
+				pages[i] = page.Runs.Runs
+			}
+		})
+	}
+	loads.Wait()
+	var all []driver.Run
+	for _, p := range pages {
+		all = append(all, p...)
+	}
+	return all, errors.Join(errs...)
+}
+
+// ListRuns shows each key with its last run.
+func (l *ledger) ListRuns(ctx context.Context, prefix string) iter.Seq2[driver.RunHistory, error] {
+	return func(yield func(driver.RunHistory, error) bool) {
+		for row, err := range l.table.List(ctx, prefix) {
+			if strings.Contains(row.Name, pageMark) {
+				continue
+			}
+			h := driver.RunHistory{Key: row.Name}
+			var rec *Record
+			if err == nil {
+				rec, err = decodeRow(row)
+			}
+			if err == nil {
+				if h = l.describeRuns(row, rec); len(h.Runs) == 0 {
+					continue
+				}
+				h.Runs = h.Runs[len(h.Runs)-1:]
+			}
+			if !yield(h, l.errorOrClosed(err)) || err != nil && row.Name == "" {
+				return
+			}
+		}
+	}
+}
+
+// RetryRun costs one load and one swap.
+func (l *ledger) RetryRun(ctx context.Context, key string) error {
+	defer l.forgetRow(key)
+	return l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error { return rec.AllowRetry(in) })
+}
+
+// ForgetRuns removes the pages, and then the history in the record. The record itself is kept for a while, because of
+// its token.
+func (l *ledger) ForgetRuns(ctx context.Context, key string) error {
+	ctx, stop := l.life.Bind(ctx)
+	defer stop()
+	defer l.forgetRow(key)
+	for {
+		_, rec, err := l.loadRecord(ctx, key)
+		if err != nil {
+			return err
+		}
+		pages := int64(0)
+		if rec.Runs != nil {
+			pages = rec.Runs.Pages
+		}
+		if err := l.deletePages(ctx, key, rec.Runs); err != nil {
+			return l.errorOrClosed(err)
+		}
+		err = l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error {
+			rec.expireAndPromote(in, "")
+			switch last := rec.Runs.lastRun(); {
+			case rec.Runs == nil || last.Attempt == 0:
+				return errDone
+			case last.State == driver.RunStarted:
+				return &driver.RunError{Reason: driver.ErrInProgress, Run: last}
+			case rec.Runs.Pages != pages:
+				return errMorePages
+			}
+			rec.Runs = &RunLog{}
+			return nil
+		})
+		if !errors.Is(err, errMorePages) {
+			return err
+		}
+	}
+}
+
+var errMorePages = errors.New("another page was written meanwhile")
+
+// deletePages removes all pages of a history.
+func (e *engine) deletePages(ctx context.Context, key string, runs *RunLog) error {
+	if runs == nil {
+		return nil
+	}
+	for page := runs.Dropped; page < runs.Pages; page++ {
+		if err := e.deletePage(ctx, pageName(key, page)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *engine) deletePage(ctx context.Context, name string) error {
+	row, err := e.table.Load(ctx, name)
+	if err != nil || row.Version == "" {
+		return err
+	}
+	row.Name = name
+	return e.table.Delete(ctx, row)
+}
+
+// makeRoomForRuns moves the oldest runs of a record to a page if it has too many, and removes what is beyond the number
+// of runs to keep. It is called before the record is written, and does its own writes first: if the record is then not
+// written, the page has runs that are in the record, too, and the next attempt writes the same page.
+func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, keep int64) error {
+	l := rec.Runs
+	if keep > 0 && keep <= runsPerPage {
+		l.Runs = l.Runs[max(0, len(l.Runs)-int(keep)):]
+	} else if len(l.Runs) > maxRecentRuns {
+		if err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.Runs[:runsPerPage]); err != nil {
+			return err
+		}
+		l.Pages++
+		l.Runs = l.Runs[runsPerPage:]
+	}
+	if keep == 0 {
+		return nil
+	}
+	needed := (keep - int64(len(l.Runs)) + runsPerPage - 1) / runsPerPage
+	for range deletesPerRun {
+		if l.Pages-l.Dropped <= max(needed, 0) {
+			break
+		}
+		if err := e.deletePage(ctx, pageName(key, l.Dropped)); err != nil {
+			return err
+		}
+		l.Dropped++
+	}
+	return nil
+}
+
+// writePage writes a page, unless another attempt has written the same one.
+func (e *engine) writePage(ctx context.Context, name string, token int64, runs []driver.Run) error {
+	row, err := e.encodeRow(Row{Name: name}, &Record{Token: token, Runs: &RunLog{Runs: runs}}, false)
+	if err != nil {
+		return err
+	}
+	if _, err = e.table.Swap(ctx, row); !errors.Is(err, ErrConflict) {
+		return err
+	}
+	existing, err := e.table.Load(ctx, name)
+	if err != nil {
+		return err
+	}
+	page, err := decodeRow(existing)
+	if err == nil && page.Runs != nil && len(page.Runs.Runs) > 0 && page.Runs.Runs[0].Token == runs[0].Token {
+		return nil
+	}
+	row.Version = existing.Version // of a history that was removed
+	_, err = e.table.Swap(ctx, row)
+	return err
+}

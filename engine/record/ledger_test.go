@@ -1,0 +1,128 @@
+package record_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+func newRun(key string) driver.Claim {
+	c := storetest.Mutex(key, time.Minute)
+	c.Run = &driver.RunTerms{}
+	return c
+}
+
+func succeeded(result string) driver.RunOutcome {
+	return driver.RunOutcome{State: driver.RunSucceeded, Result: []byte(result)}
+}
+
+// TestLedgerRoundTrips promises what a run costs: one round trip to begin it if its key was never run, one to renew it
+// and one to end it; and one read more for a key that has succeeded, where a refused swap does not bring the row.
+func TestLedgerRoundTrips(t *testing.T) {
+	m := memory.New(nil)
+	one, two := &countingTable{Table: m.Table()}, &countingTable{Table: m.Table()}
+	ours, theirs := record.NewLedger(one), record.NewLedger(two)
+	expect := func(table *countingTable, what, want string) {
+		t.Helper()
+		if got := table.takeLog(); got != want {
+			t.Errorf("%s took %s, not %s", what, got, want)
+		}
+	}
+	g := storetest.Acquire(t, ours, newRun("k"))
+	expect(one, "beginning a run", "0 loads, 1 swaps")
+	if err := storetest.Renew(t, ours, g).Err; err != nil {
+		t.Fatal(err)
+	}
+	expect(one, "renewing a run", "0 loads, 1 swaps")
+	if err := ours.FinishRun(t.Context(), g, succeeded("")); err != nil {
+		t.Fatal(err)
+	}
+	expect(one, "ending a run", "0 loads, 1 swaps")
+	if _, err := theirs.Acquire(t.Context(), newRun("k")); !errors.Is(err, driver.ErrSucceeded) {
+		t.Fatal(err)
+	}
+	expect(two, "asking for a key that has succeeded", "1 loads, 1 swaps")
+}
+
+// TestLedgerPages: the older runs of a key are in pages, each of which is written once.
+func TestLedgerPages(t *testing.T) {
+	m := memory.New(nil)
+	table := m.Table()
+	l := record.NewLedger(table)
+	const attempts = 500
+	for i := range attempts {
+		g := storetest.Acquire(t, l, newRun("k"))
+		o := driver.RunOutcome{State: driver.RunFailed, Error: fmt.Sprint(i)}
+		if err := l.FinishRun(t.Context(), g, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	row, err := table.Load(t.Context(), "k")
+	if err != nil || len(row.Data) > 16<<10 {
+		t.Errorf("after %d runs the record has %d bytes, %v", attempts, len(row.Data), err)
+	}
+	h, err := l.ReadRuns(t.Context(), "k")
+	if err != nil || len(h.Runs) != attempts {
+		t.Fatalf("there are %d runs, %v", len(h.Runs), err)
+	}
+	for i, r := range h.Runs {
+		if r.Attempt != int64(i+1) || r.Error != fmt.Sprint(i) {
+			t.Errorf("run %d is %+v", i, r)
+		}
+	}
+	if err := l.ForgetRuns(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	for row, err := range table.List(t.Context(), "") {
+		if err != nil || strings.Contains(row.Name, "\x1f") {
+			t.Errorf("after the history was removed there is %q, %v", row.Name, err)
+		}
+	}
+}
+
+// TestLedgerRetention: a history is removed when the time has passed for which it is kept, with its pages. One that is
+// kept for ever is not.
+func TestLedgerRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		table := m.Table()
+		l := record.NewLedger(table)
+		defer l.Close()
+		for _, key := range []string{"kept", "dropped"} {
+			for range 60 {
+				c := newRun(key)
+				if key == "dropped" {
+					c.Run.KeepFor = time.Hour
+				}
+				g := storetest.Acquire(t, l, c)
+				if err := l.FinishRun(t.Context(), g, driver.RunOutcome{State: driver.RunFailed, Error: "no"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for i := range 4 { // each end of a run may start a sweep
+			time.Sleep(time.Hour)
+			g := storetest.Acquire(t, l, newRun(fmt.Sprint("later", i)))
+			if err := l.FinishRun(t.Context(), g, succeeded("")); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		for key, want := range map[string]int{"kept": 60, "dropped": 0} {
+			if h, err := l.ReadRuns(t.Context(), key); err != nil || len(h.Runs) != want {
+				t.Errorf("%s: %d runs, %v", key, len(h.Runs), err)
+			}
+		}
+		for row := range table.List(t.Context(), "dropped") {
+			t.Errorf("%q is left", row.Name)
+		}
+	})
+}

@@ -1,0 +1,444 @@
+package holdfast
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Errors of a [Ledger] that are not those of locks. errors.As finds a [*RunError] that says which run is the reason.
+var (
+	// ErrSucceeded is returned when a run of the key has succeeded. The RunError has its result.
+	ErrSucceeded = driver.ErrSucceeded
+	// ErrInProgress is returned when another run of the key is in progress. Such an error matches ErrHeld as well.
+	ErrInProgress = driver.ErrInProgress
+	// ErrTooSoon is returned when the pause since the last run has not passed.
+	ErrTooSoon = driver.ErrTooSoon
+	// ErrAttemptsUsed is returned when the key has had as many runs as RunOptions.MaxAttempts allows.
+	ErrAttemptsUsed = driver.ErrAttemptsUsed
+)
+
+// MaxRunResult is the size of the largest result that a run can store, in bytes.
+const MaxRunResult = driver.MaxRunResult
+
+// Ledger keeps the runs of keys, so that each key is run until a run has succeeded, and then never again. The key is
+// the id of a message that may be delivered more than once, or a job and its time slot.
+//
+// What a ledger cannot promise: work that was done by a worker that died before it called Succeed is done again. The
+// token of the new run is larger, so a resource that checks tokens rejects what the old worker writes late.
+//
+// A run is a lease on its key, kept by the same rules as the lease of a lock: its context ends before anyone else can
+// begin the next run, it is renewed in the background, and it has a fencing token that is larger than those of all runs
+// of the key before. When a worker dies, its run is abandoned after its TTL, and the next Begin gets the key.
+//
+// The history of a key is kept: each run with its times, its owner, its error or its result. A run that has ended never
+// changes.
+//
+// A Ledger has no state of its own. All methods may be called from any goroutine.
+type Ledger struct {
+	client *Client
+	name   string
+	opts   LedgerOptions
+}
+
+// LedgerOptions are the options of one ledger. The zero value and nil are valid.
+type LedgerOptions struct {
+	// TTL is how long a worker that stops renewing its run keeps the key. Default: the client's.
+	TTL time.Duration
+	// Meta is a note that is kept with each run. Default: the client's.
+	Meta string
+	// MaxAttempts is how many runs a key may have; then Begin returns ErrAttemptsUsed. An attempt counts when it is
+	// begun, whatever becomes of it. Default: no limit.
+	MaxAttempts int
+	// Pause is the least time between the end of a run and the start of the next. Default: none.
+	Pause time.Duration
+	// KeepRuns is how many runs of a key are kept; the oldest are removed when a new one begins. Default: all.
+	KeepRuns int
+	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this key
+	// is run again, so it must be longer than messages can be late. Clients remove old histories now and then: it may
+	// take longer. Default: for ever.
+	KeepFor time.Duration
+}
+
+// RunOptions are the options of one run. The zero value and nil are valid.
+type RunOptions struct {
+	// Fingerprint describes the payload that belongs to the key, for example a hash of it. If an earlier run of the key
+	// had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256 bytes.
+	Fingerprint string
+	// Wait makes Begin wait while another run of the key is in progress. It then returns a run, or ErrSucceeded.
+	Wait bool
+}
+
+// RunState says how far a run has come.
+type RunState string
+
+// A run is started, and later has one of the three other states for ever.
+const (
+	RunStarted   RunState = "started"
+	RunSucceeded RunState = "succeeded"
+	RunFailed    RunState = "failed"
+	RunAbandoned RunState = "abandoned" // its worker stopped renewing it, or an operator broke it
+)
+
+// RunInfo is a run as the ledger keeps it.
+type RunInfo struct {
+	Key         string
+	Attempt     int64 // 1 for the first run of the key
+	State       RunState
+	ID          string // unique for ever
+	Token       int64
+	Owner, Meta string
+	Fingerprint string
+	StartedAt   time.Time // by the store's clock
+	EndedAt     time.Time // zero while the run is in progress
+	Error       string    // why it failed or was abandoned
+	Result      []byte    // what Succeed was given
+	LateReport  RunState  // what its worker reported after the run had been abandoned; empty if nothing
+}
+
+// RunError says why a run of a key did not begin. errors.Is finds its Reason.
+type RunError struct {
+	Reason     error         // ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed or ErrMismatch
+	Run        RunInfo       // the last run of the key
+	RetryAfter time.Duration // for ErrTooSoon: how long until a run may begin
+	err        error
+}
+
+func (e *RunError) Error() string { return e.err.Error() }
+
+// Unwrap returns what the store has reported.
+func (e *RunError) Unwrap() error { return e.err }
+
+// Ledger returns the ledger with that name. Keys of different ledgers never meet. It does no I/O: an error in the name
+// or in the options is returned by the methods. opts may be nil.
+//
+// On a store without a ledger, such as Redlock and most foreign layouts, the methods return ErrUnsupported.
+func (c *Client) Ledger(name string, opts *LedgerOptions) *Ledger {
+	l := &Ledger{client: c, name: name}
+	if opts != nil {
+		l.opts = *opts
+	}
+	return l
+}
+
+// Name returns the ledger's name.
+func (l *Ledger) Name() string { return l.name }
+
+// Begin begins a run of the key. However many callers begin at the same moment, exactly one gets the run; the others
+// get ErrInProgress. The caller ends the run with Succeed or Fail.
+//
+// Errors: ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed and ErrMismatch, each as a [*RunError] with the last
+// run of the key; and those of Lock. ctx bounds the call, not the run. opts may be nil.
+func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run, error) {
+	const op = "begin run"
+	if opts == nil {
+		opts = &RunOptions{}
+	}
+	c, err := l.open(ctx)
+	if err == nil {
+		err = checkKey(key)
+	}
+	if err != nil {
+		return nil, l.wrapError(op, key, err)
+	}
+	claim, err := c.newClaim(lockSpec{client: c, name: l.recordKey(key), kind: KindMutex, limit: 1, weight: 1,
+		opts: LockOptions{TTL: l.opts.TTL, Meta: l.opts.Meta}})
+	if err == nil {
+		claim.Run = &driver.RunTerms{
+			Fingerprint: opts.Fingerprint, MaxAttempts: int64(l.opts.MaxAttempts), Pause: l.opts.Pause,
+			KeepRuns: int64(l.opts.KeepRuns), KeepFor: l.opts.KeepFor,
+		}
+		err = claim.Run.Check()
+	}
+	if err != nil {
+		return nil, l.wrapError(op, key, err)
+	}
+	claim.Wait = opts.Wait
+	if !c.inflight.enter() {
+		return nil, l.wrapError(op, key, ErrClosed)
+	}
+	defer c.inflight.exit()
+	lease, err := c.claimAtStore(ctx, claim, LockOptions{}, time.Now(), false)
+	if err != nil {
+		return nil, l.wrapError(op, key, err)
+	}
+	return &Run{ledger: l, key: key, lease: lease}, nil
+}
+
+// Do runs f for the key unless a run has succeeded, and returns the result of f, or else the stored one. f runs under
+// the run's context, which ends with ctx, too. If f returns an error or panics, the run has failed.
+func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
+	f func(ctx context.Context, r *Run) ([]byte, error)) (result []byte, err error) {
+	if f == nil {
+		return nil, l.wrapError("begin run", key, errNilFunction)
+	}
+	run, err := l.Begin(ctx, key, opts)
+	var refused *RunError
+	switch {
+	case errors.Is(err, ErrSucceeded) && errors.As(err, &refused):
+		return refused.Run.Result, nil
+	case err != nil:
+		return nil, err
+	}
+	ended := false
+	defer func() { // f panics, which goes on, or has ended its goroutine
+		if !ended {
+			_ = endRun(run, run.Fail, errors.New("the function did not return"))
+		}
+	}()
+	bound, stop := run.lease.bindContext(ctx)
+	result, err = f(bound, run)
+	stop()
+	ended = true
+	if err != nil {
+		if failErr := endRun(run, run.Fail, err); failErr != nil {
+			err = errors.Join(err, failErr)
+		}
+		return nil, err
+	}
+	if err := endRun(run, run.Succeed, result); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// History returns all runs of a key that are kept, from the first to the last. A key that was never run has none.
+func (l *Ledger) History(ctx context.Context, key string) ([]RunInfo, error) {
+	return onLedger(ctx, l, "read runs", key, func(ctx context.Context, c *Client, store driver.Ledger) ([]RunInfo, error) {
+		h, err := store.ReadRuns(ctx, l.recordKey(key))
+		return l.runsFromDriver(h), err
+	})
+}
+
+// List yields the last run of each key that starts with prefix, in no particular order; if there are states, only the
+// runs in one of them. A key that cannot be read is yielded with its name and an error. An error without a key ends the
+// listing.
+func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) iter.Seq2[RunInfo, error] {
+	return func(yield func(RunInfo, error) bool) {
+		_, err := onLedger(ctx, l, listRuns, "", func(ctx context.Context, c *Client, store driver.Ledger) (any, error) {
+			for h, err := range store.ListRuns(ctx, l.recordKey(prefix)) {
+				info := RunInfo{Key: strings.TrimPrefix(h.Key, l.recordKey(""))}
+				switch runs := l.runsFromDriver(h); {
+				case err != nil && h.Key == "":
+					return nil, err
+				case err != nil:
+					err = l.wrapError(listRuns, info.Key, err)
+				case len(runs) == 0 || len(states) > 0 && !hasState(runs[len(runs)-1], states):
+					continue
+				default:
+					info = runs[len(runs)-1]
+				}
+				if !yield(info, err) {
+					return nil, nil
+				}
+			}
+			return nil, nil
+		})
+		if err != nil {
+			yield(RunInfo{}, err)
+		}
+	}
+}
+
+func hasState(run RunInfo, states []RunState) bool {
+	for _, s := range states {
+		if run.State == s {
+			return true
+		}
+	}
+	return false
+}
+
+// Watch yields the last run of a key as it is now, and each time it has changed, until ctx ends. A key that was never
+// run is yielded with attempt 0. Changes that follow each other quickly may be yielded as one.
+func (l *Ledger) Watch(ctx context.Context, key string) iter.Seq2[RunInfo, error] {
+	return func(yield func(RunInfo, error) bool) {
+		c, err := l.open(ctx)
+		if err != nil {
+			yield(RunInfo{}, l.wrapError("watch runs", key, err))
+			return
+		}
+		var last RunInfo
+		first := true
+		for _, err := range c.Watch(ctx, l.recordKey(key)) {
+			info := RunInfo{Key: key}
+			if err == nil {
+				var runs []RunInfo
+				if runs, err = l.History(ctx, key); len(runs) > 0 {
+					info = runs[len(runs)-1]
+				}
+			}
+			if err == nil && !first && info.sameAs(last) {
+				continue
+			}
+			if !yield(info, err) || err != nil {
+				return
+			}
+			first, last = false, info
+		}
+	}
+}
+
+func (r RunInfo) sameAs(o RunInfo) bool {
+	same := bytes.Equal(r.Result, o.Result)
+	r.Result, o.Result = nil, nil
+	return same && r.Key == o.Key && r.Attempt == o.Attempt && r.State == o.State && r.Token == o.Token &&
+		r.LateReport == o.LateReport
+}
+
+// Retry is for operators: it lets one more run of a failed or abandoned key begin, whatever the pause and the number of
+// attempts. The error matches ErrSucceeded or ErrInProgress if there is nothing to retry.
+func (l *Ledger) Retry(ctx context.Context, key string) error {
+	_, err := onLedger(ctx, l, "retry", key, func(ctx context.Context, c *Client, store driver.Ledger) (any, error) {
+		return nil, store.RetryRun(ctx, l.recordKey(key))
+	})
+	return err
+}
+
+// Forget is for operators: it removes the history of a key, so that the key is run again even if it has succeeded. A
+// run in progress is not touched: the error then matches ErrInProgress.
+func (l *Ledger) Forget(ctx context.Context, key string) error {
+	_, err := onLedger(ctx, l, "forget runs", key, func(ctx context.Context, c *Client, store driver.Ledger) (any, error) {
+		return nil, store.ForgetRuns(ctx, l.recordKey(key))
+	})
+	return err
+}
+
+// recordKey is the key as the store keeps it.
+func (l *Ledger) recordKey(key string) string { return l.name + "/" + key }
+
+// checkName reports why there can be no such ledger.
+func (l *Ledger) checkName() error {
+	switch {
+	case l.name == "":
+		return newInvalidError("a ledger's name must not be empty")
+	case len(l.name) > 64 || strings.ContainsAny(l.name, "/\x00\x1f"):
+		return newInvalidError("a ledger's name has at most 64 bytes, and no slash: %q", l.name)
+	}
+	return nil
+}
+
+func checkKey(key string) error {
+	if key == "" {
+		return newInvalidError("a key must not be empty")
+	}
+	return nil
+}
+
+// listRuns is the operation that is not about one key.
+const listRuns = "list runs"
+
+// ledgerClient is the client that keeps the runs of all ledgers of another client, as if they were locks. It is opened
+// when a ledger is first used.
+type ledgerClient struct {
+	mu     sync.Mutex
+	client *Client
+}
+
+// open returns the client that keeps the runs.
+func (l *Ledger) open(ctx context.Context) (*Client, error) {
+	if err := checkCall(l.client, ctx); err != nil {
+		return nil, err
+	}
+	if err := l.checkName(); err != nil {
+		return nil, err
+	}
+	return l.client.openLedger(ctx)
+}
+
+func (c *Client) openLedger(ctx context.Context) (*Client, error) {
+	if !c.inflight.enter() {
+		return nil, ErrClosed
+	}
+	defer c.inflight.exit()
+	c.ledger.mu.Lock()
+	defer c.ledger.mu.Unlock()
+	if c.ledger.client != nil {
+		return c.ledger.client, nil
+	}
+	opener, ok := c.store.(driver.LedgerOpener)
+	if !ok {
+		return nil, ErrUnsupported
+	}
+	ctx, end := c.untilClosed(ctx)
+	defer end()
+	store, err := opener.OpenLedger(ctx)
+	if err != nil {
+		return nil, c.orClosed(err)
+	}
+	opts := c.opts
+	if c.ledger.client, err = New(store, &opts); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return c.ledger.client, nil
+}
+
+// closeLedger closes the client that keeps the runs, if there is one. It is called when no call is under way any more.
+func (c *Client) closeLedger(ctx context.Context) error {
+	c.ledger.mu.Lock()
+	defer c.ledger.mu.Unlock()
+	if c.ledger.client == nil {
+		return nil
+	}
+	return c.ledger.client.CloseContext(ctx)
+}
+
+// onLedger makes one call to the ledger in the store.
+func onLedger[T any](ctx context.Context, l *Ledger, op, key string,
+	call func(context.Context, *Client, driver.Ledger) (T, error)) (result T, err error) {
+	c, err := l.open(ctx)
+	if err != nil {
+		return result, l.wrapError(op, key, err)
+	}
+	if !c.inflight.enter() {
+		return result, l.wrapError(op, key, ErrClosed)
+	}
+	defer c.inflight.exit()
+	ctx, end := c.untilClosed(ctx)
+	defer end()
+	if op != listRuns {
+		if err = checkKey(key); err == nil {
+			err = driver.CheckName(l.recordKey(key), c.store.Info())
+		}
+	}
+	if err == nil {
+		result, err = call(ctx, c, c.store.(driver.Ledger))
+	}
+	if err = c.orClosed(err); err != nil {
+		err = l.wrapError(op, key, err)
+	}
+	return result, err
+}
+
+// wrapError makes the Error of a ledger: its Lock is the ledger's name and the key.
+func (l *Ledger) wrapError(op, key string, err error) error {
+	var refused *driver.RunError
+	if errors.As(err, &refused) {
+		err = &RunError{
+			Reason: refused.Reason, Run: l.runFromDriver(key, refused.Run), RetryAfter: refused.RetryAfter, err: err,
+		}
+	}
+	return l.client.wrapError(op, l.recordKey(key), err)
+}
+
+func (l *Ledger) runsFromDriver(h driver.RunHistory) []RunInfo {
+	runs := make([]RunInfo, 0, len(h.Runs))
+	for _, r := range h.Runs {
+		runs = append(runs, l.runFromDriver(strings.TrimPrefix(h.Key, l.recordKey("")), r))
+	}
+	return runs
+}
+
+func (l *Ledger) runFromDriver(key string, r driver.Run) RunInfo {
+	return RunInfo{
+		Key: key, Attempt: r.Attempt, State: RunState(r.State), ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
+		Fingerprint: r.Fingerprint, StartedAt: r.StartedAt, EndedAt: r.EndedAt, Error: r.Error, Result: r.Result,
+		LateReport: RunState(r.LateReport),
+	}
+}

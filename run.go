@@ -1,0 +1,134 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// Run is one run of a key in a [Ledger]. It is a lease on the key: it is renewed in the background and ends with
+// Succeed, with Fail, by loss, or when its client is closed. A run that is never ended is renewed for as long as its
+// client lives, so call Succeed or Fail on every path, or use [Ledger.Do]. All methods may be called from any
+// goroutine.
+type Run struct {
+	ledger *Ledger
+	key    string
+	lease  *Lease
+}
+
+// Key returns the key.
+func (r *Run) Key() string { return r.key }
+
+// Attempt returns the number of the run: 1 for the first run of its key.
+func (r *Run) Attempt() int64 { return r.lease.hold.grant.Attempt }
+
+// ID returns the run's own id, which no other run or claim ever has.
+func (r *Run) ID() string { return r.lease.ID() }
+
+// Token returns the fencing token: positive, below 2^53, and larger than those of all runs of the key before. Pass it
+// to the resources that the run writes to: they reject a worker whose run was taken over.
+func (r *Run) Token() int64 { return r.lease.Token() }
+
+// Context returns a context that ends when the run does: see [Lease.Context].
+func (r *Run) Context() context.Context { return r.lease.Context() }
+
+// Valid reports whether the run is valid, by the clock and at this moment: see [Lease.Valid].
+func (r *Run) Valid() bool { return r.lease.Valid() }
+
+// Remaining is how long the run stays valid if no renewal succeeds any more: see [Lease.Remaining].
+func (r *Run) Remaining() time.Duration { return r.lease.Remaining() }
+
+// Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed or Fail,
+// or [ErrClosed].
+func (r *Run) Err() error { return r.lease.Err() }
+
+// String shows the run for logs.
+func (r *Run) String() string {
+	state := "valid"
+	if err := r.Err(); err != nil {
+		state = err.Error()
+	}
+	return fmt.Sprintf("run %d of %q, token %d: %s", r.Attempt(), r.ledger.recordKey(r.key), r.Token(), state)
+}
+
+// Succeed ends the run as succeeded, so that the key is never run again, and stores the result, at most [MaxRunResult]
+// bytes; nil is a result, too. It returns nil if and only if the ledger shows the success.
+//
+// If the run was lost, Succeed still reports to the ledger. It returns nil if nobody has ended the run there, and
+// otherwise [ErrLost]: then the history of the abandoned run notes that its worker reported too late. If the store cannot
+// be reached before ctx ends, Succeed returns [ErrUncertain], and the client goes on reporting in the background for as
+// long as the TTL. A result that is too large is ErrInvalid, and the run goes on. A second call returns [ErrReleased].
+func (r *Run) Succeed(ctx context.Context, result []byte) error {
+	if len(result) > MaxRunResult {
+		return r.ledger.wrapError("succeed", r.key, newInvalidError(
+			"the result has %d bytes, and a run stores at most %d: store it elsewhere, and its name here",
+			len(result), MaxRunResult))
+	}
+	return r.finish(ctx, "succeed", driver.RunOutcome{State: driver.RunSucceeded, Result: result})
+}
+
+// Fail ends the run as failed, with the text of an error, which is cut after 1 KiB. The next Begin gets the key, after
+// the ledger's pause and while attempts remain. Errors are those of Succeed.
+func (r *Run) Fail(ctx context.Context, reason error) error {
+	text := "failed"
+	if reason != nil {
+		text = reason.Error()
+	}
+	return r.finish(ctx, "fail", driver.RunOutcome{State: driver.RunFailed, Error: text})
+}
+
+// finish ends the lease by an outcome, in place of a release.
+func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error {
+	h := r.lease.hold
+	if ctx == nil {
+		return r.ledger.wrapError(op, r.key, errNilContext)
+	}
+	h.checkExpiry()
+	h.mu.Lock()
+	grant := h.grant
+	h.mu.Unlock()
+	report := func(ctx context.Context) error {
+		return h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
+	}
+	var err error
+	if h.setOutcome(report) {
+		err = r.lease.giveUp(ctx, op, 0)
+	} else if err = r.reportLate(ctx, report); err != nil {
+		err = r.ledger.wrapError(op, r.key, err)
+	}
+	return err
+}
+
+// reportLate reports the outcome of a run that is lost. The ledger decides whether somebody else has ended it.
+func (r *Run) reportLate(ctx context.Context, report func(context.Context) error) error {
+	h := r.lease.hold
+	if !h.client.inflight.enter() {
+		return r.lease.errAfterClose()
+	}
+	defer h.client.inflight.exit()
+	h.mu.Lock()
+	first := h.mustCleanUp()
+	err := h.err
+	h.mu.Unlock()
+	if !first {
+		return err
+	}
+	if err = report(ctx); err != nil && !errors.Is(err, ErrLost) && !isOneOf(err, lastingErrors...) {
+		h.client.cleanUp(h.grant.Claim.TTL, report)
+		err = fmt.Errorf("%w: %w", ErrUncertain, err)
+	}
+	return err
+}
+
+// endRun ends the run of a Do, whose context may have ended. Nothing is wrong if its function has ended it.
+func endRun[T any](r *Run, finish func(context.Context, T) error, outcome T) error {
+	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(r.lease.hold.grant.Claim.TTL))
+	defer cancel()
+	if err := finish(ctx, outcome); !errors.Is(err, ErrReleased) {
+		return err
+	}
+	return nil
+}
