@@ -281,3 +281,29 @@ func ExampleClient_Watch() {
 	// held by worker 7
 	// free
 }
+
+// A message that is delivered twice is handled once.
+func ExampleLedger_Do() {
+	ctx := context.Background()
+	client, err := holdfast.Open(ctx, "memory://payments", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	payments := client.Ledger("payments", nil)
+	for range 2 {
+		receipt, err := payments.Do(ctx, "order-1001", nil,
+			func(ctx context.Context, run *holdfast.Run) ([]byte, error) {
+				fmt.Println("taking the payment, attempt", run.Attempt())
+				return []byte("receipt 7"), nil // under run.Token(), where the payment service checks it
+			})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(string(receipt))
+	}
+	// Output:
+	// taking the payment, attempt 1
+	// receipt 7
+	// receipt 7
+}

@@ -15,7 +15,7 @@ import (
 // Client is a holdfast.Client whose connection to the store is controlled by the test.
 type Client struct {
 	*holdfast.Client
-	link     *storeLink
+	link     *link
 	notifier *endingNotifier
 }
 
@@ -34,10 +34,8 @@ func (c *Client) Resume() { c.link.setState(linkOpen) }
 
 func (c *Client) openLink() { c.link.setState(linkOpen) }
 
-// storeLink is a table whose requests the test can delay or lose.
-type storeLink struct {
-	record.Table
-
+// link is the way from one client to the store, which the test can cut or pause.
+type link struct {
 	mu      sync.Mutex
 	state   linkState
 	changed chan struct{} // closed when the state changes
@@ -53,11 +51,9 @@ const (
 
 var errNoAnswer = errors.New("the client was cut off from the store by its test")
 
-func newStoreLink(t record.Table) *storeLink {
-	return &storeLink{Table: t, changed: make(chan struct{})}
-}
+func newLink() *link { return &link{changed: make(chan struct{})} }
 
-func (l *storeLink) setState(s linkState) {
+func (l *link) setState(s linkState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = s
@@ -67,7 +63,7 @@ func (l *storeLink) setState(s linkState) {
 
 // passRequest returns when a request may continue. It fails if the link was cut at any time since the request was made:
 // such a request has no effect and its caller gets no reply, so it waits until the link is open or ctx ends.
-func (l *storeLink) passRequest(ctx context.Context) error {
+func (l *link) passRequest(ctx context.Context) error {
 	lost := false
 	for {
 		l.mu.Lock()
@@ -88,28 +84,40 @@ func (l *storeLink) passRequest(ctx context.Context) error {
 	}
 }
 
-func (l *storeLink) Load(ctx context.Context, name string) (record.Row, error) {
+// linkedTable is a table at the end of a link.
+type linkedTable struct {
+	record.Table
+	*link
+}
+
+// OpenLedgerTable opens the table of the run ledger, at the end of the same link.
+func (l *linkedTable) OpenLedgerTable(ctx context.Context) (record.Table, error) {
+	runs, err := l.Table.(record.LedgerKeeper).OpenLedgerTable(ctx)
+	return &linkedTable{runs, l.link}, err
+}
+
+func (l *linkedTable) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := l.passRequest(ctx); err != nil {
 		return record.Row{}, err
 	}
 	return l.Table.Load(ctx, name)
 }
 
-func (l *storeLink) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+func (l *linkedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if err := l.passRequest(ctx); err != nil {
 		return record.Row{}, err
 	}
 	return l.Table.Swap(ctx, row)
 }
 
-func (l *storeLink) Delete(ctx context.Context, row record.Row) error {
+func (l *linkedTable) Delete(ctx context.Context, row record.Row) error {
 	if err := l.passRequest(ctx); err != nil {
 		return err
 	}
 	return l.Table.Delete(ctx, row)
 }
 
-func (l *storeLink) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (l *linkedTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := l.passRequest(ctx); err != nil {
 			yield(record.Row{}, err)
@@ -119,7 +127,7 @@ func (l *storeLink) List(ctx context.Context, prefix string) iter.Seq2[record.Ro
 	}
 }
 
-func (l *storeLink) Wait(ctx context.Context, name, version string) error {
+func (l *linkedTable) Wait(ctx context.Context, name, version string) error {
 	if err := l.passRequest(ctx); err != nil {
 		return err
 	}
@@ -178,4 +186,9 @@ func (s *endingNotifier) Detach(ctx context.Context, g driver.Grant, keep time.D
 
 func (s *endingNotifier) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
+}
+
+// OpenLedger opens the run ledger. The endings of runs are not notified: their workers learn of them by renewals.
+func (s *endingNotifier) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	return s.Store.(driver.LedgerOpener).OpenLedger(ctx)
 }

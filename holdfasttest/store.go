@@ -58,8 +58,8 @@ func (s *Store) openClient(t testing.TB, store driver.Store, o *holdfast.Options
 // The client is closed when the test ends.
 func (s *Store) Client(t testing.TB, o *holdfast.Options) *Client {
 	t.Helper()
-	l := newStoreLink(s.memory.Table())
-	n := &endingNotifier{Store: record.New(l), endings: make(chan driver.Ending, maxEndings)}
+	l := newLink()
+	n := &endingNotifier{Store: record.New(&linkedTable{s.memory.Table(), l}), endings: make(chan driver.Ending, maxEndings)}
 	c := &Client{link: l, notifier: n}
 	c.Client = s.openClient(t, n, o)
 	t.Cleanup(c.openLink) // before the client is closed, so that its releases reach the store

@@ -223,3 +223,35 @@ func TestRunImport(t *testing.T) {
 		s.AssertFree(t, "import")
 	})
 }
+
+// TestLedgerOfDeadWorker: a worker that is cut off loses its run, another worker runs the key again, and the success
+// that the first one reports late is refused.
+func TestLedgerOfDeadWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := holdfasttest.New(t)
+		dead, other := s.Client(t, nil), s.Client(t, nil)
+		run, err := dead.Ledger("events", nil).Begin(t.Context(), "event-1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Advance(t, time.Hour) // it is renewed
+		dead.Partition()
+		s.Advance(t, holdfast.DefaultTTL+time.Second)
+		if !errors.Is(context.Cause(run.Context()), holdfast.ErrLost) {
+			t.Errorf("the run of the dead worker is %v", run)
+		}
+		_, err = other.Ledger("events", nil).Do(t.Context(), "event-1", nil,
+			func(context.Context, *holdfast.Run) ([]byte, error) { return []byte("done"), nil })
+		if err != nil {
+			t.Error(err)
+		}
+		dead.Heal()
+		if err := run.Succeed(t.Context(), []byte("late")); !errors.Is(err, holdfast.ErrLost) {
+			t.Errorf("the late success: %v", err)
+		}
+		runs, err := other.Ledger("events", nil).History(t.Context(), "event-1")
+		if err != nil || len(runs) != 2 || runs[0].State != holdfast.RunAbandoned || string(runs[1].Result) != "done" {
+			t.Errorf("the history is %+v, %v", runs, err)
+		}
+	})
+}
