@@ -35,6 +35,7 @@ type brokenStore struct {
 	ending    func(b *brokenStore, ctx ctx) (driver.Ending, error)
 	restart   func(s driver.Store)
 	lower     func(b *brokenStore)
+	ledger    func(l driver.Ledger) driver.Ledger
 	noKill    bool // the harness has no Kill
 
 	shared *sync.Map // state of all clients
@@ -123,6 +124,14 @@ func (b *brokenStore) Close() error {
 		return b.close(b)
 	}
 	return b.Store.Close()
+}
+
+func (b *brokenStore) OpenLedger(ctx ctx) (driver.Ledger, error) {
+	l, err := b.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	if err == nil && b.ledger != nil {
+		l = b.ledger(l)
+	}
+	return l, err
 }
 
 func (b *brokenStore) Detach(ctx ctx, g driver.Grant, keep time.Duration) error {
@@ -947,7 +956,7 @@ func TestMutants(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
 	places := make(chan struct{}, 24) // they sleep most of the time
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, ledgerMutants) {
 		for name := range strings.FieldsSeq(m.cases) {
 			wg.Go(func() {
 				places <- struct{}{}
@@ -986,7 +995,7 @@ func (m mutant) runCase(t *testing.T, name string) (failure string, caught bool)
 func TestEveryCaseCatches(t *testing.T) {
 	t.Parallel()
 	var caught []string
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, ledgerMutants) {
 		caught = append(caught, strings.Fields(m.cases)...)
 	}
 	for _, c := range drivertest.Cases() {

@@ -210,14 +210,14 @@ var ledgerCases = []Case{
 	newLedgerCase("ledger-renewed", "A run that is renewed is not abandoned, and its success counts.",
 		func(e *Env, a, b *ledgerClient) {
 			g := a.mustBegin(e.withMinTTL(e.newRun("k")), 1)
-			e.whileRenewed(a.client, g, func() {
-				until := e.now()
-				for e.since(until) < g.GrantedTTL+driver.Margin(g.GrantedTTL)+e.slack {
-					b.mustRefuse(e.newRun("k"), driver.ErrInProgress)
-					e.sleep(g.GrantedTTL / 8)
-				}
-				a.mustSucceed(g, "done")
-			})
+			start := e.now()
+			for e.since(start) < g.GrantedTTL+driver.Margin(g.GrantedTTL)+e.slack {
+				g = a.mustRenew(g)
+				e.whileGranted(g, func() { b.mustRefuse(e.newRun("k"), driver.ErrInProgress) })
+				e.sleep(g.GrantedTTL / 8)
+			}
+			g = a.mustRenew(g)
+			e.whileGranted(g, func() { a.mustSucceed(g, "done") })
 			b.mustReadRuns(g.Name, "succeeded")
 		}),
 	newLedgerCase("ledger-finish-again", "The same report can be repeated. Another report of the same run is refused.",

@@ -135,6 +135,12 @@ func (w *pollingStore) Release(ctx context.Context, c driver.Claim, ref string) 
 	return w.Store.Release(ctx, c, ref)
 }
 
+// OpenLedger opens the run ledger behind a link with the same fate.
+func (w *pollingStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	t, err := w.link.Table.(record.LedgerKeeper).OpenLedgerTable(ctx)
+	return record.NewLedger(&link{Table: t, fate: w.link.fate}), err
+}
+
 func (w *pollingStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	return w.Store.(driver.Detacher).Detach(ctx, g, keep)
 }

@@ -1,0 +1,169 @@
+package drivertest_test
+
+import (
+	"errors"
+	"iter"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// brokenLedger is a correct ledger with one defect: a function that is set replaces the method.
+type brokenLedger struct {
+	driver.Ledger
+	acquire func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error)
+	renew   func(l driver.Ledger, ctx ctx, g []driver.Grant, done func(int, driver.Renewal))
+	release func(l driver.Ledger, ctx ctx, c driver.Claim, ref string) error
+	finish  func(l driver.Ledger, ctx ctx, g driver.Grant, o driver.RunOutcome) error
+	read    func(l driver.Ledger, ctx ctx, key string) (driver.RunHistory, error)
+	list    func(l driver.Ledger, ctx ctx, prefix string) iter.Seq2[driver.RunHistory, error]
+	forget  func(l driver.Ledger, ctx ctx, key string) error
+	close   func(l driver.Ledger) error
+}
+
+func (b *brokenLedger) Acquire(ctx ctx, c driver.Claim) (driver.Grant, error) {
+	if b.acquire != nil {
+		return b.acquire(b.Ledger, ctx, c)
+	}
+	return b.Ledger.Acquire(ctx, c)
+}
+
+func (b *brokenLedger) Renew(ctx ctx, g []driver.Grant, done func(int, driver.Renewal)) {
+	if b.renew != nil {
+		b.renew(b.Ledger, ctx, g, done)
+		return
+	}
+	b.Ledger.Renew(ctx, g, done)
+}
+
+func (b *brokenLedger) Release(ctx ctx, c driver.Claim, ref string) error {
+	if b.release != nil {
+		return b.release(b.Ledger, ctx, c, ref)
+	}
+	return b.Ledger.Release(ctx, c, ref)
+}
+
+func (b *brokenLedger) FinishRun(ctx ctx, g driver.Grant, o driver.RunOutcome) error {
+	if b.finish != nil {
+		return b.finish(b.Ledger, ctx, g, o)
+	}
+	return b.Ledger.FinishRun(ctx, g, o)
+}
+
+func (b *brokenLedger) ReadRuns(ctx ctx, key string) (driver.RunHistory, error) {
+	if b.read != nil {
+		return b.read(b.Ledger, ctx, key)
+	}
+	return b.Ledger.ReadRuns(ctx, key)
+}
+
+func (b *brokenLedger) ListRuns(ctx ctx, prefix string) iter.Seq2[driver.RunHistory, error] {
+	if b.list != nil {
+		return b.list(b.Ledger, ctx, prefix)
+	}
+	return b.Ledger.ListRuns(ctx, prefix)
+}
+
+func (b *brokenLedger) ForgetRuns(ctx ctx, key string) error {
+	if b.forget != nil {
+		return b.forget(b.Ledger, ctx, key)
+	}
+	return b.Ledger.ForgetRuns(ctx, key)
+}
+
+func (b *brokenLedger) Close() error {
+	if b.close != nil {
+		return b.close(b.Ledger)
+	}
+	return b.Ledger.Close()
+}
+
+// withLedger returns a store whose ledger has a defect.
+func withLedger(b brokenLedger) *brokenStore {
+	return &brokenStore{ledger: func(l driver.Ledger) driver.Ledger {
+		broken := b
+		broken.Ledger = l
+		return &broken
+	}}
+}
+
+// ledgerMutants are broken ledgers: for each case one that it detects.
+var ledgerMutants = []mutant{
+	{"runs a key again after a success", "ledger-runs ledger-wait", "", withLedger(brokenLedger{
+		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			g, err := l.Acquire(ctx, c)
+			if errors.Is(err, driver.ErrSucceeded) && l.ForgetRuns(ctx, c.Name) == nil {
+				return l.Acquire(ctx, c)
+			}
+			return g, err
+		}})},
+	{"begins a run while another one is in progress", "ledger-one-run", "callers got the run", withLedger(brokenLedger{
+		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			since := driver.SystemClock.Now()
+			g, err := l.Acquire(ctx, c)
+			if errors.Is(err, driver.ErrInProgress) {
+				return driver.Grant{Claim: c, Token: 1, Since: since, GrantedTTL: c.TTL, Ref: c.ID}, nil
+			}
+			return g, err
+		}})},
+	{"does not wait for a run in progress", "ledger-wait", "was not granted", withLedger(brokenLedger{
+		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			c.Wait = false
+			return l.Acquire(ctx, c)
+		}})},
+	{"accepts the report of an abandoned run", "ledger-abandoned ledger-finish-again", "want \"the lock is lost\"",
+		withLedger(brokenLedger{
+			finish: func(l driver.Ledger, ctx ctx, g driver.Grant, o driver.RunOutcome) error {
+				if err := l.FinishRun(ctx, g, o); !errors.Is(err, driver.ErrLost) {
+					return err
+				}
+				return nil
+			}})},
+	{"confirms renewals that it does not make", "ledger-renewed", "", withLedger(brokenLedger{
+		renew: func(l driver.Ledger, ctx ctx, g []driver.Grant, done func(int, driver.Renewal)) {
+			for i := range g {
+				done(i, driver.Renewal{Since: driver.SystemClock.Now(), GrantedTTL: g[i].GrantedTTL})
+			}
+		}})},
+	{"counts a released run as a success", "ledger-release", "", withLedger(brokenLedger{
+		release: func(l driver.Ledger, ctx ctx, c driver.Claim, ref string) error {
+			h, err := l.ReadRuns(ctx, c.Name)
+			if err != nil || len(h.Runs) == 0 {
+				return err
+			}
+			g := driver.Grant{Claim: c, Token: h.Runs[len(h.Runs)-1].Token}
+			return l.FinishRun(ctx, g, driver.RunOutcome{State: driver.RunSucceeded})
+		}})},
+	{"ignores the terms of a run", "ledger-terms", "", withLedger(brokenLedger{
+		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			c.Run = &driver.RunTerms{}
+			return l.Acquire(ctx, c)
+		}})},
+	{"forgets nothing", "ledger-forget", "", withLedger(brokenLedger{
+		forget: func(driver.Ledger, ctx, string) error { return nil }})},
+	{"cuts results", "ledger-result", "came back", withLedger(brokenLedger{
+		finish: func(l driver.Ledger, ctx ctx, g driver.Grant, o driver.RunOutcome) error {
+			if len(o.Result) <= driver.MaxRunResult {
+				o.Result = o.Result[:min(1000, len(o.Result))]
+			}
+			return l.FinishRun(ctx, g, o)
+		}})},
+	{"shows the latest runs only", "ledger-history ledger-runs", "", withLedger(brokenLedger{
+		read: func(l driver.Ledger, ctx ctx, key string) (driver.RunHistory, error) {
+			h, err := l.ReadRuns(ctx, key)
+			h.Runs = h.Runs[max(0, len(h.Runs)-1):]
+			return h, err
+		}})},
+	{"lists all keys", "ledger-list", "listed are", withLedger(brokenLedger{
+		list: func(l driver.Ledger, ctx ctx, _ string) iter.Seq2[driver.RunHistory, error] {
+			return l.ListRuns(ctx, "")
+		}})},
+	{"begins a run for the claim of a lock", "ledger-claims", "invalid", withLedger(brokenLedger{
+		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			if c.Run == nil {
+				c.Run = &driver.RunTerms{}
+			}
+			return l.Acquire(ctx, c)
+		}})},
+	{"does not close its ledger", "ledger-closed", "closed", withLedger(brokenLedger{
+		close: func(driver.Ledger) error { return nil }})},
+}
