@@ -106,16 +106,24 @@ func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release f
 		return nil, err
 	case t.location.layout == LayoutShedLock:
 		return newShedlock(t), nil
-	case t.behindPooler:
-		return record.New(struct { // no Wait: the engine polls
-			record.Table
-			record.ClockRefresher
-			record.KeyLister
-			record.LedgerKeeper
-			driver.Warner
-		}{t, t, t, t, t}), nil
 	}
-	return record.New(t), nil
+	return record.New(t.withoutListening()), nil
+}
+
+// withoutListening returns the table as an engine may use it: behind a pooler nobody can listen, so it has no Wait there,
+// and the engine polls.
+func (t *table) withoutListening() record.Table {
+	if !t.behindPooler {
+		return t
+	}
+	return struct {
+		record.Table
+		record.ClockRefresher
+		record.ClockBounder
+		record.KeyLister
+		record.LedgerKeeper
+		driver.Warner
+	}{t, t, t, t, t, t}
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. Use another
@@ -125,7 +133,7 @@ func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Ta
 	if err != nil {
 		return nil, err
 	}
-	return t, nil
+	return t.withoutListening(), nil
 }
 
 // OpenLedgerTable opens the records of the run ledger: a table of its own, whose name is that of the locks' table with
@@ -137,7 +145,7 @@ func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	return l.withoutListening(), nil
 }
 
 // location says where the locks of a store are kept, and in which layout.
