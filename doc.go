@@ -45,6 +45,14 @@
 // its own memory, first come, first served, and one of them at a time waits in the store; see LockOptions.Fair for
 // order among clients. A nil context gives ErrInvalid.
 //
+// # Running something once
+//
+// A lock does not stop the second delivery of a message, which comes when the first one has been handled. A [Ledger]
+// remembers what has succeeded: it runs each key, such as the message's id, until a run has succeeded, and then never
+// again.
+//
+//	receipt, err := client.Ledger("payments", nil).Do(ctx, orderID, nil, takePayment)
+//
 // # Choosing a store
 //
 // A store is a package under store/, which registers its URL scheme for [Open] when it is imported.

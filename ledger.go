@@ -58,7 +58,7 @@ type LedgerOptions struct {
 	MaxAttempts int
 	// Pause is the least time between the end of a run and the start of the next. Default: none.
 	Pause time.Duration
-	// KeepRuns is how many runs of a key are kept; the oldest are removed when a new one begins. Default: all.
+	// KeepRuns is how many runs of a key are kept at least; older ones are removed when new ones begin. Default: all.
 	KeepRuns int
 	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this key
 	// is run again, so it must be longer than messages can be late. Clients remove old histories now and then: it may
@@ -71,7 +71,8 @@ type RunOptions struct {
 	// Fingerprint describes the payload that belongs to the key, for example a hash of it. If an earlier run of the key
 	// had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256 bytes.
 	Fingerprint string
-	// Wait makes Begin wait while another run of the key is in progress. It then returns a run, or ErrSucceeded.
+	// Wait makes Begin wait while another run of the key is in progress. It then returns a run, ErrSucceeded, or
+	// ErrTooSoon: it does not wait for the ledger's Pause.
 	Wait bool
 }
 

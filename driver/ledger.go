@@ -104,7 +104,7 @@ type RunTerms struct {
 	MaxAttempts int64
 	// Pause is the least time from the end of a run to the start of the next, by the store's clock.
 	Pause time.Duration
-	// KeepRuns is how many runs of the key are kept; older ones are removed. 0: all.
+	// KeepRuns is how many runs of the key are kept at least; older ones may be removed. 0: all.
 	KeepRuns int64
 	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. 0: for
 	// ever.
