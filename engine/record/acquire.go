@@ -307,10 +307,11 @@ func (a *acquire) mustWrite(next *Record) bool {
 // newGrant counts the lease from the start of the swap, not from its reply: others count from the write, which may have
 // happened at any time in between.
 func (a *acquire) newGrant(mine *Claim, since driver.Instant) driver.Grant {
-	return driver.Grant{
-		Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID,
-		Attempt: a.rec.Runs.lastRun().Attempt,
+	g := driver.Grant{Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID}
+	if a.claim.Run != nil {
+		g.Attempt = a.rec.Runs.lastRun().Attempt
 	}
+	return g
 }
 
 // loadRow loads the row and looks at it next.
