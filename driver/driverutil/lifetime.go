@@ -75,13 +75,15 @@ func (l *Lifetime) Bind(ctx context.Context) (bound context.Context, done func()
 // Sleep waits for d. It returns driver.ErrClosed if the lifetime ends first, or the error of ctx if that ends first.
 // When both have ended, it returns driver.ErrClosed, so a context that Bind has made may be given.
 func (l *Lifetime) Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-l.Done():
-	case <-ctx.Done():
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-l.Done():
+		case <-ctx.Done():
+		}
 	}
 	if l.Err() != nil {
 		return driver.ErrClosed
