@@ -73,6 +73,8 @@ func (m *Memory) Table() record.Table { return &table{m: m, closed: make(chan st
 // Ledger returns a new client of the store's run ledger. Its runs are apart from the locks.
 func (m *Memory) Ledger() driver.Ledger { return record.NewLedger(m.ledgerTable()) }
 
+// ledgerTable returns a client of the ledger's rows. They are those of a second Memory with the same clock, so that a key
+// and a lock can have the same name.
 func (m *Memory) ledgerTable() record.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,6 +133,8 @@ func (t *table) lockRows(ctx context.Context) error {
 	return nil
 }
 
+// Load sees every Swap that has returned, because all clients share one mutex. The bytes of a row belong to all of them:
+// they are never changed, so no copy is made.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := t.lockRows(ctx); err != nil {
 		return record.Row{}, err
@@ -144,6 +148,7 @@ func (m *Memory) currentRow(name string) record.Row {
 	return record.Row{Name: name, Version: e.version, Data: e.data}
 }
 
+// Swap returns the current row with ErrConflict, since that costs nothing here: the engine then needs no Load.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if err := t.lockRows(ctx); err != nil {
 		return record.Row{}, err
@@ -158,6 +163,8 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return t.m.currentRow(row.Name), nil
 }
 
+// Delete leaves nothing of a row. The count of versions goes on, so a later row of the same name has another version,
+// and a Swap that still expects the deleted one is refused.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if err := t.lockRows(ctx); err != nil {
 		return err
@@ -186,6 +193,8 @@ func (m *Memory) replaceRow(name string, e entry) {
 	m.rows[name] = e
 }
 
+// List takes all rows at one moment and yields them afterwards. What is written meanwhile is not seen, which the contract
+// allows.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return t.listRows(ctx, func(name string) bool { return strings.HasPrefix(name, prefix) })
 }
@@ -248,6 +257,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
+// Close ends this client only, as the rows of a server outlive a connection to it.
 func (t *table) Close() error {
 	t.close.Do(func() { close(t.closed) })
 	return nil
