@@ -1,7 +1,6 @@
 package holdfast
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -286,11 +285,9 @@ func (l *Ledger) Watch(ctx context.Context, key string) iter.Seq2[RunInfo, error
 	}
 }
 
+// sameAs reports whether two readings show the same state of the same run. What else a run has never changes.
 func (r RunInfo) sameAs(o RunInfo) bool {
-	same := bytes.Equal(r.Result, o.Result)
-	r.Result, o.Result = nil, nil
-	return same && r.Key == o.Key && r.Attempt == o.Attempt && r.State == o.State && r.Token == o.Token &&
-		r.LateReport == o.LateReport
+	return r.Attempt == o.Attempt && r.Token == o.Token && r.State == o.State && r.LateReport == o.LateReport
 }
 
 // Retry is for operators: it lets one more run of a failed or abandoned key begin, whatever the pause and the number of
