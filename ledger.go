@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -210,7 +211,7 @@ func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
 
 // History returns all runs of a key that are kept, from the first to the last. A key that was never run has none.
 func (l *Ledger) History(ctx context.Context, key string) ([]RunInfo, error) {
-	return onLedger(ctx, l, "read runs", key, func(ctx context.Context, c *Client, store driver.Ledger) ([]RunInfo, error) {
+	return onLedger(ctx, l, "read runs", key, func(ctx context.Context, store driver.Ledger) ([]RunInfo, error) {
 		h, err := store.ReadRuns(ctx, l.recordKey(key))
 		return l.runsFromDriver(h), err
 	})
@@ -221,7 +222,7 @@ func (l *Ledger) History(ctx context.Context, key string) ([]RunInfo, error) {
 // listing.
 func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) iter.Seq2[RunInfo, error] {
 	return func(yield func(RunInfo, error) bool) {
-		_, err := onLedger(ctx, l, listRuns, "", func(ctx context.Context, c *Client, store driver.Ledger) (any, error) {
+		_, err := onLedger(ctx, l, listRuns, "", func(ctx context.Context, store driver.Ledger) (any, error) {
 			for h, err := range store.ListRuns(ctx, l.recordKey(prefix)) {
 				info := RunInfo{Key: strings.TrimPrefix(h.Key, l.recordKey(""))}
 				switch runs := l.runsFromDriver(h); {
@@ -229,7 +230,7 @@ func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) it
 					return nil, err
 				case err != nil:
 					err = l.wrapError(listRuns, info.Key, err)
-				case len(runs) == 0 || len(states) > 0 && !hasState(runs[len(runs)-1], states):
+				case len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State):
 					continue
 				default:
 					info = runs[len(runs)-1]
@@ -244,15 +245,6 @@ func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) it
 			yield(RunInfo{}, err)
 		}
 	}
-}
-
-func hasState(run RunInfo, states []RunState) bool {
-	for _, s := range states {
-		if run.State == s {
-			return true
-		}
-	}
-	return false
 }
 
 // Watch yields the last run of a key as it is now, and each time it has changed, until ctx ends. A key that was never
@@ -293,7 +285,7 @@ func (r RunInfo) sameAs(o RunInfo) bool {
 // Retry is for operators: it lets one more run of a failed or abandoned key begin, whatever the pause and the number of
 // attempts. The error matches ErrSucceeded or ErrInProgress if there is nothing to retry.
 func (l *Ledger) Retry(ctx context.Context, key string) error {
-	_, err := onLedger(ctx, l, "retry", key, func(ctx context.Context, c *Client, store driver.Ledger) (any, error) {
+	_, err := onLedger(ctx, l, "retry", key, func(ctx context.Context, store driver.Ledger) (any, error) {
 		return nil, store.RetryRun(ctx, l.recordKey(key))
 	})
 	return err
@@ -302,7 +294,7 @@ func (l *Ledger) Retry(ctx context.Context, key string) error {
 // Forget is for operators: it removes the history of a key, so that the key is run again even if it has succeeded. A
 // run in progress is not touched: the error then matches ErrInProgress.
 func (l *Ledger) Forget(ctx context.Context, key string) error {
-	_, err := onLedger(ctx, l, "forget runs", key, func(ctx context.Context, c *Client, store driver.Ledger) (any, error) {
+	_, err := onLedger(ctx, l, "forget runs", key, func(ctx context.Context, store driver.Ledger) (any, error) {
 		return nil, store.ForgetRuns(ctx, l.recordKey(key))
 	})
 	return err
@@ -389,7 +381,7 @@ func (c *Client) closeLedger(ctx context.Context) error {
 
 // onLedger makes one call to the ledger in the store.
 func onLedger[T any](ctx context.Context, l *Ledger, op, key string,
-	call func(context.Context, *Client, driver.Ledger) (T, error)) (result T, err error) {
+	call func(context.Context, driver.Ledger) (T, error)) (result T, err error) {
 	c, err := l.open(ctx)
 	if err != nil {
 		return result, l.wrapError(op, key, err)
@@ -406,7 +398,7 @@ func onLedger[T any](ctx context.Context, l *Ledger, op, key string,
 		}
 	}
 	if err == nil {
-		result, err = call(ctx, c, c.store.(driver.Ledger))
+		result, err = call(ctx, c.store.(driver.Ledger))
 	}
 	if err = c.orClosed(err); err != nil {
 		err = l.wrapError(op, key, err)

@@ -39,13 +39,20 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 
 // Renew checks once for all grants that this directory is still the one that other clients open.
 func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
-	if err := s.table.checkInPlace(ctx); err != nil {
+	renewInPlace(ctx, s.table, s.recordEngine, grants, done)
+}
+
+// renewInPlace renews by the engine of a table, unless its directory is not the one any more that other clients open.
+func renewInPlace(
+	ctx context.Context, t *table, engine driver.Store, grants []driver.Grant, done func(int, driver.Renewal),
+) {
+	if err := t.checkInPlace(ctx); err != nil {
 		for i := range grants {
 			done(i, driver.Renewal{Err: err})
 		}
 		return
 	}
-	s.recordEngine.Renew(ctx, grants, done)
+	engine.Renew(ctx, grants, done)
 }
 
 // ledgerEngine is the ledger of the record engine, with the optional interfaces that matter for runs.
@@ -82,11 +89,5 @@ func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 
 // Renew is that of the store.
 func (l *ledger) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
-	if err := l.runs.checkInPlace(ctx); err != nil {
-		for i := range grants {
-			done(i, driver.Renewal{Err: err})
-		}
-		return
-	}
-	l.ledgerEngine.Renew(ctx, grants, done)
+	renewInPlace(ctx, l.runs, l.ledgerEngine, grants, done)
 }

@@ -273,9 +273,7 @@ func (l *batcher) acquireConn(ctx context.Context) (*pgxpool.Conn, error) {
 		if s := l.pool.Stat(); s.AcquiredConns()+s.IdleConns() == 0 {
 			return nil, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if l.life.Sleep(ctx, pause) != nil {
 			return nil, err
 		}
 	}

@@ -141,11 +141,7 @@ func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Ta
 func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
 	o := t.opts
 	o.Table = cmp.Or(o.Table, "holdfast") + "_runs"
-	l, err := newTable(ctx, t.batcher.pool, &o, nil)
-	if err != nil {
-		return nil, err
-	}
-	return l.withoutListening(), nil
+	return NewTable(ctx, t.batcher.pool, &o)
 }
 
 // location says where the locks of a store are kept, and in which layout.
