@@ -211,10 +211,11 @@ func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
 
 // History returns all runs of a key that are kept, from the first to the last. A key that was never run has none.
 func (l *Ledger) History(ctx context.Context, key string) ([]RunInfo, error) {
-	return onLedger(ctx, l, "read runs", key, func(ctx context.Context, store driver.Ledger) ([]RunInfo, error) {
-		h, err := store.ReadRuns(ctx, l.recordKey(key))
-		return l.runsFromDriver(h), err
-	})
+	return onKey(ctx, l, "read runs", key,
+		func(ctx context.Context, store driver.Ledger, recordKey string) ([]RunInfo, error) {
+			h, err := store.ReadRuns(ctx, recordKey)
+			return l.runsFromDriver(h), err
+		})
 }
 
 // List yields the last run of each key that starts with prefix, in no particular order; if there are states, only the
@@ -222,14 +223,15 @@ func (l *Ledger) History(ctx context.Context, key string) ([]RunInfo, error) {
 // listing.
 func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) iter.Seq2[RunInfo, error] {
 	return func(yield func(RunInfo, error) bool) {
-		_, err := onLedger(ctx, l, listRuns, "", func(ctx context.Context, store driver.Ledger) (any, error) {
+		const op = "list runs"
+		_, err := onLedger(ctx, l, op, "", func(ctx context.Context, store driver.Ledger) (any, error) {
 			for h, err := range store.ListRuns(ctx, l.recordKey(prefix)) {
 				info := RunInfo{Key: strings.TrimPrefix(h.Key, l.recordKey(""))}
 				switch runs := l.runsFromDriver(h); {
 				case err != nil && h.Key == "":
 					return nil, err
 				case err != nil:
-					err = l.wrapError(listRuns, info.Key, err)
+					err = l.wrapError(op, info.Key, err)
 				case len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State):
 					continue
 				default:
@@ -285,18 +287,20 @@ func (r RunInfo) sameAs(o RunInfo) bool {
 // Retry is for operators: it lets one more run of a failed or abandoned key begin, whatever the pause and the number of
 // attempts. The error matches ErrSucceeded or ErrInProgress if there is nothing to retry.
 func (l *Ledger) Retry(ctx context.Context, key string) error {
-	_, err := onLedger(ctx, l, "retry", key, func(ctx context.Context, store driver.Ledger) (any, error) {
-		return nil, store.RetryRun(ctx, l.recordKey(key))
-	})
+	_, err := onKey(ctx, l, "retry", key,
+		func(ctx context.Context, store driver.Ledger, recordKey string) (any, error) {
+			return nil, store.RetryRun(ctx, recordKey)
+		})
 	return err
 }
 
 // Forget is for operators: it removes the history of a key, so that the key is run again even if it has succeeded. A
 // run in progress is not touched: the error then matches ErrInProgress.
 func (l *Ledger) Forget(ctx context.Context, key string) error {
-	_, err := onLedger(ctx, l, "forget runs", key, func(ctx context.Context, store driver.Ledger) (any, error) {
-		return nil, store.ForgetRuns(ctx, l.recordKey(key))
-	})
+	_, err := onKey(ctx, l, "forget runs", key,
+		func(ctx context.Context, store driver.Ledger, recordKey string) (any, error) {
+			return nil, store.ForgetRuns(ctx, recordKey)
+		})
 	return err
 }
 
@@ -320,9 +324,6 @@ func checkKey(key string) error {
 	}
 	return nil
 }
-
-// listRuns is the operation that is not about one key.
-const listRuns = "list runs"
 
 // ledgerClient is the client that keeps the runs of all ledgers of another client, as if they were locks. It is opened
 // when a ledger is first used.
@@ -379,7 +380,21 @@ func (c *Client) closeLedger(ctx context.Context) error {
 	return c.ledger.client.CloseContext(ctx)
 }
 
-// onLedger makes one call to the ledger in the store.
+// onKey makes one call about a key to the ledger in the store.
+func onKey[T any](ctx context.Context, l *Ledger, op, key string,
+	call func(ctx context.Context, store driver.Ledger, recordKey string) (T, error)) (result T, err error) {
+	return onLedger(ctx, l, op, key, func(ctx context.Context, store driver.Ledger) (result T, err error) {
+		if err = checkKey(key); err == nil {
+			err = driver.CheckName(l.recordKey(key), store.Info())
+		}
+		if err != nil {
+			return result, err
+		}
+		return call(ctx, store, l.recordKey(key))
+	})
+}
+
+// onLedger makes one call to the ledger in the store. key is for the error; it may be empty.
 func onLedger[T any](ctx context.Context, l *Ledger, op, key string,
 	call func(context.Context, driver.Ledger) (T, error)) (result T, err error) {
 	c, err := l.open(ctx)
@@ -392,14 +407,7 @@ func onLedger[T any](ctx context.Context, l *Ledger, op, key string,
 	defer c.inflight.exit()
 	ctx, end := c.untilClosed(ctx)
 	defer end()
-	if op != listRuns {
-		if err = checkKey(key); err == nil {
-			err = driver.CheckName(l.recordKey(key), c.store.Info())
-		}
-	}
-	if err == nil {
-		result, err = call(ctx, c.store.(driver.Ledger))
-	}
+	result, err = call(ctx, c.store.(driver.Ledger))
 	if err = c.orClosed(err); err != nil {
 		err = l.wrapError(op, key, err)
 	}

@@ -52,6 +52,13 @@ type Ledger interface {
 	// ForgetRuns removes the history of a key, so that it can be run from the beginning. It refuses a key whose run is
 	// in progress with an error that matches ErrInProgress.
 	ForgetRuns(ctx context.Context, key string) error
+
+	// ReadClock asks the store what time it is, so that clients whose own clocks differ agree on the time slot of a job.
+	// At some moment during the call, the store's clock showed a time within maxError of now. Nothing is promised of how
+	// two readings differ: somebody may set the store's clock, and another server may answer the next time. Errors:
+	// ErrUnsupported if the store does not tell the time (the text says why), ErrDenied, ErrClosed, the context's, and
+	// those of the store.
+	ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error)
 }
 
 // RunState says how far a run has come. The values are stored, so they never change.

@@ -23,6 +23,9 @@
 // Code that does real input and output cannot run in a bubble. Outside a bubble, everything except Advance works, in
 // real time: use a TTL of a second or [Store.Expire], and wait until the lease's context ends.
 //
+// A run of a ledger is lost like a lock when its worker is disconnected, and time slots follow the test's clock:
+// [Store.AssertRuns] shows what became of a key.
+//
 // # What it does not test
 //
 // A client that is paused or disconnected does not stop the code under test: no test can freeze a goroutine in the

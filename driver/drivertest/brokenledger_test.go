@@ -3,6 +3,8 @@ package drivertest_test
 import (
 	"errors"
 	"iter"
+	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -17,6 +19,7 @@ type brokenLedger struct {
 	read    func(l driver.Ledger, ctx ctx, key string) (driver.RunHistory, error)
 	list    func(l driver.Ledger, ctx ctx, prefix string) iter.Seq2[driver.RunHistory, error]
 	forget  func(l driver.Ledger, ctx ctx, key string) error
+	clock   func(l driver.Ledger, ctx ctx) (time.Time, time.Duration, error)
 	close   func(l driver.Ledger) error
 }
 
@@ -70,12 +73,22 @@ func (b *brokenLedger) ForgetRuns(ctx ctx, key string) error {
 	return b.Ledger.ForgetRuns(ctx, key)
 }
 
+func (b *brokenLedger) ReadClock(ctx ctx) (time.Time, time.Duration, error) {
+	if b.clock != nil {
+		return b.clock(b.Ledger, ctx)
+	}
+	return b.Ledger.ReadClock(ctx)
+}
+
 func (b *brokenLedger) Close() error {
 	if b.close != nil {
 		return b.close(b.Ledger)
 	}
 	return b.Ledger.Close()
 }
+
+// clockCalls counts the calls of a clock that differs from call to call.
+var clockCalls atomic.Int64
 
 // withLedger returns a store whose ledger has a defect.
 func withLedger(b brokenLedger) *brokenStore {
@@ -156,6 +169,11 @@ var ledgerMutants = []mutant{
 	{"lists all keys", "ledger-list", "listed are", withLedger(brokenLedger{
 		list: func(l driver.Ledger, ctx ctx, _ string) iter.Seq2[driver.RunHistory, error] {
 			return l.ListRuns(ctx, "")
+		}})},
+	{"tells each client another time", "ledger-clock", "told", withLedger(brokenLedger{
+		clock: func(l driver.Ledger, ctx ctx) (time.Time, time.Duration, error) {
+			now, maxError, err := l.ReadClock(ctx)
+			return now.Add(time.Duration(clockCalls.Add(1)) * -time.Hour), maxError, err
 		}})},
 	{"begins a run for the claim of a lock", "ledger-claims", "invalid", withLedger(brokenLedger{
 		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {

@@ -132,6 +132,23 @@ func (c *ledgerClient) mustReadRuns(key, states string) []driver.Run {
 	return h.Runs
 }
 
+// readClock returns the store's time, or zero if the store does not tell it.
+func (c *ledgerClient) readClock() (now time.Time, maxError time.Duration) {
+	err := c.e.retryIfLossy(c.ctx, func() (err error) {
+		now, maxError, err = c.ledger.ReadClock(c.ctx)
+		return err
+	})
+	switch {
+	case errors.Is(err, driver.ErrUnsupported):
+		return time.Time{}, 0
+	case err != nil:
+		c.e.failf("reading the store's clock: %w", err)
+	case now.IsZero() || maxError < 0:
+		c.e.failf("the store's clock is %v, with an error of %v", now, maxError)
+	}
+	return now, maxError
+}
+
 var ledgerCases = []Case{
 	newLedgerCase("ledger-runs", "A key is run until a run has succeeded, and then never again. Every refusal shows the "+
 		"run that is the reason, with its owner or its result.", func(e *Env, a, b *ledgerClient) {
@@ -358,6 +375,23 @@ var ledgerCases = []Case{
 		}
 		if locks := e.b().mustList(e.prefix + "list/"); len(locks) != 1 {
 			e.failf("the locks are %q", locks)
+		}
+	}),
+	newLedgerCase("ledger-clock", "Two clients are told the same time by the store, and it passes. A store that does not "+
+		"tell the time says so.", func(e *Env, a, b *ledgerClient) {
+		const passed = 100 * time.Millisecond
+		first, firstError := a.readClock()
+		if first.IsZero() {
+			return
+		}
+		e.sleep(passed)
+		second, secondError := b.readClock()
+		if late := second.Sub(first); late < passed/2-firstError-secondError {
+			e.failf("%v after one client was told %v, another is told %v", passed, first, second)
+		}
+		third, thirdError := a.readClock()
+		if early := third.Sub(second); early < -secondError-thirdError || early > time.Minute {
+			e.failf("one client is told %v, and then another one %v", second, third)
 		}
 	}),
 	newLedgerCase("ledger-claims", "A ledger takes only claims that begin a run, and a store of locks takes none of them.",

@@ -266,6 +266,25 @@ func (e *engine) deletePage(ctx context.Context, name string) error {
 	return e.table.Delete(ctx, row)
 }
 
+// ReadClock costs one load, of a row that never exists: every reply of the store shows its time, or the clock is that of
+// this machine.
+func (l *ledger) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	ctx, stop := l.life.Bind(ctx)
+	defer stop()
+	if t, ok := l.table.(ClockReader); ok {
+		now, maxError, err = t.ReadClock(ctx)
+		return now, maxError, l.errorOrClosed(err)
+	}
+	if _, err := l.table.Load(ctx, pageMark); err != nil {
+		return time.Time{}, 0, l.errorOrClosed(err)
+	}
+	micros, early, late, trusted := l.readStoreClock()
+	if !trusted {
+		return time.Time{}, 0, fmt.Errorf("%w: the store does not tell the time", driver.ErrUnsupported)
+	}
+	return time.UnixMicro(micros), time.Duration(max(micros-early, late-micros)) * time.Microsecond, nil
+}
+
 // makeRoomForRuns moves the oldest runs of a record to a page if it has too many, and removes what is beyond the number
 // of runs to keep. It is called before the record is written, and does its own writes first: if the record is then not
 // written, the page has runs that are in the record, too, and the next attempt writes the same page.

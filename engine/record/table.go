@@ -27,7 +27,7 @@ import (
 //   - [ClockRefresher] and [ClockBounder], if it learns the store's clock from replies, as [ServerClock] does;
 //   - [SelfExpiring] or [ResumableLister], for the removal of idle records;
 //   - [SizeLimiter], [TracelessReleaser] and [KeyLister], for what is particular about its records;
-//   - [LedgerKeeper], if the store can keep a run ledger.
+//   - [LedgerKeeper], if the store can keep a run ledger, and [ClockReader] in the ledger's own table.
 type Table interface {
 	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Detached, and the
 	// limits that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap,
@@ -127,6 +127,12 @@ type ClockBounder interface {
 	// ClockBounds returns the bounds of the store's clock, in microseconds since 1970. Claims expire by the first, and
 	// their ends are set by the second. It is not called if the error that Now returns is negative.
 	ClockBounds() (early, late int64)
+}
+
+// ClockReader is implemented by tables that ask for the store's time in another way than all others: those load a record
+// and then call Now. Only a ledger uses it: see driver.Ledger.ReadClock.
+type ClockReader interface {
+	ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error)
 }
 
 // SelfExpiring is implemented by tables whose store removes the records of idle locks itself. The engine then never

@@ -72,6 +72,8 @@ var table = []mutant{
 		edits: []edit{{"\tif c == nil || c.State != Granted || c.Token != token || in.isExpiredHolder(c) {\n",
 			"\tif run != nil && run.State == driver.RunAbandoned {\n\t\trun.State = o.State\n\t\treturn true, nil\n\t}\n" +
 				"\tif c == nil || c.State != Granted || c.Token != token || in.isExpiredHolder(c) {\n"}}},
+	{name: "the slot by the client's clock", file: "slots.go", pkg: ".", test: "TestCurrentSlot",
+		edits: []edit{{"= store.ReadClock(ctx)\n", "= store.ReadClock(ctx)\n\t\tslot.Now = time.Now()\n"}}},
 	{name: "an abandoned run that is not written", file: "engine/record/acquire.go", pkg: ".", test: "TestLedgerPause",
 		edits: []edit{{"case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:", "case false:"}}},
 	{name: "a missing object counted as one's own release", file: "engine/record/release.go", pkg: "./store/gcs",
