@@ -23,6 +23,18 @@ func NewClient(t testing.TB, s driver.Store, ttl time.Duration) *holdfast.Client
 	return client
 }
 
+// CheckStoreClock checks that a store tells the time. Its servers run on this machine, so they have the same clock.
+func CheckStoreClock(t *testing.T, c *holdfast.Client) {
+	t.Helper()
+	before := time.Now()
+	slot, err := c.Ledger("clock", nil).CurrentSlot(t.Context(), holdfast.Every(time.Hour))
+	CheckError(t, err)
+	if slot.Now.Before(before.Add(-slot.MaxError)) || slot.Now.After(time.Now().Add(slot.MaxError)) ||
+		slot.MaxError > 2*time.Second {
+		t.Errorf("the store's clock shows %v within %v; this machine's %v", slot.Now, slot.MaxError, before)
+	}
+}
+
 // Lock takes a mutex, within two minutes.
 func Lock(t testing.TB, client *holdfast.Client, name string) *holdfast.Lease {
 	t.Helper()

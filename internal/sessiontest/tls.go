@@ -41,6 +41,10 @@ func (h *Harness[C, P]) TLS(t *testing.T, start func(cert, key string) C) {
 		}
 	}
 	CheckError(t, err)
+	client, err := holdfast.Open(t.Context(), h.clusterURL(c.Endpoints()...)+"?tls-ca="+good, nil)
+	CheckError(t, err)
+	defer client.Close()
+	CheckStoreClock(t, client)
 	began := time.Now()
 	err = try(bad)
 	t.Logf("a wrong authority: %v after %v", err, time.Since(began).Round(time.Millisecond))

@@ -35,6 +35,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"strings"
 	"time"
@@ -51,6 +52,9 @@ type Options struct {
 	// Prefix starts all keys. It is put before the name unchanged: "locks/" makes locks/NAME/LEASE. If it is empty,
 	// keys start with the name, as those of foreign clients do. It is UTF-8 without a zero byte.
 	Prefix string
+	// TLS is the TLS configuration of the client. Only holdfast.Ledger.CurrentSlot needs it: it asks a member for its
+	// time by HTTPS, and a client does not tell its configuration. Default: members are asked by plain HTTP.
+	TLS *tls.Config
 	// Clock is for tests. Default: the clock of this machine.
 	Clock driver.Clock
 }

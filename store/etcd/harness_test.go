@@ -103,6 +103,12 @@ func TestTable(t *testing.T) {
 	rig.Table(t)
 }
 
+// TestStoreClock: the servers tell the time.
+func TestStoreClock(t *testing.T) {
+	t.Parallel()
+	sessiontest.CheckStoreClock(t, sessiontest.NewClient(t, rig.Peer(t, rig.Shared(t)).store, 30*time.Second))
+}
+
 // TestTableSilence: a call that waits for a lock that is kept in records returns when the cluster has not answered for
 // the unreachable timeout.
 func TestTableSilence(t *testing.T) {

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -18,6 +19,7 @@ type nodeStore struct {
 	kv          clientv3.KV
 	leases      pb.LeaseClient
 	prefix      string
+	tls         *tls.Config // of the client, as far as it is known
 	info        driver.Info
 	hub         *watchHub
 	batcher     *driverutil.Batcher[*write]
@@ -34,7 +36,7 @@ type nodeStore struct {
 
 func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
 	t := &nodeStore{
-		cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix,
+		cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, tls: o.TLS,
 		gateRevisions: map[string]int64{}, nodeCache: map[string]sequence.Node{}, ownSessions: map[string]bool{},
 		life: driverutil.NewLifetime(),
 	}

@@ -42,7 +42,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
-	nodes := newNodeStore(cli, Options{Prefix: prefix})
+	nodes := newNodeStore(cli, Options{Prefix: prefix, TLS: cfg.TLS})
 	nodes.closeClient = func() error {
 		if err := cli.Close(); !errors.Is(err, context.Canceled) {
 			return err

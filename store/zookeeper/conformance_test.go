@@ -124,6 +124,12 @@ func TestTable(t *testing.T) {
 	rig.Table(t)
 }
 
+// TestStoreClock: the servers tell the time.
+func TestStoreClock(t *testing.T) {
+	t.Parallel()
+	sessiontest.CheckStoreClock(t, sessiontest.NewClient(t, rig.Peer(t, rig.Shared(t)).store, 30*time.Second))
+}
+
 // TestTableSilence: a waiter for a lock that is kept in records gets an error when an ensemble does not answer for
 // too long.
 func TestTableSilence(t *testing.T) {
