@@ -92,6 +92,14 @@ func (c *ledgerClient) finish(g driver.Grant, o driver.RunOutcome) error {
 	return c.e.retryIfLossy(c.ctx, func() error { return c.ledger.FinishRun(c.ctx, g, o) })
 }
 
+func (c *ledgerClient) allowRetry(key string) error {
+	return c.e.retryIfLossy(c.ctx, func() error { return c.ledger.RetryRun(c.ctx, key) })
+}
+
+func (c *ledgerClient) forget(key string) error {
+	return c.e.retryIfLossy(c.ctx, func() error { return c.ledger.ForgetRuns(c.ctx, key) })
+}
+
 func (c *ledgerClient) mustSucceed(g driver.Grant, result string) {
 	if err := c.finish(g, driver.RunOutcome{State: driver.RunSucceeded, Result: []byte(result)}); err != nil {
 		c.e.failf("reporting the success of %q: %w", g.Name, err)
@@ -280,11 +288,11 @@ var ledgerCases = []Case{
 		if left <= 59*time.Minute-e.slack || left > time.Hour {
 			e.failf("the pause of an hour passes in %v", left)
 		}
-		if err := e.retryIfLossy(e.ctx, func() error { return b.ledger.RetryRun(e.ctx, g.Name) }); err != nil {
+		if err := b.allowRetry(g.Name); err != nil {
 			e.failf("allowing another run: %w", err)
 		}
 		g = a.mustBegin(begin(same), 2)
-		e.requireError(b.ledger.RetryRun(e.ctx, g.Name), driver.ErrInProgress, "allowing a run while one is in progress")
+		e.requireError(b.allowRetry(g.Name), driver.ErrInProgress, "allowing a run while one is in progress")
 		a.mustFail(g, "again")
 		b.mustRefuse(begin(same), driver.ErrAttemptsUsed)
 		a.mustReadRuns(g.Name, "failed failed")
@@ -292,9 +300,9 @@ var ledgerCases = []Case{
 	newLedgerCase("ledger-forget", "A key whose history is removed is run from the beginning, under a larger token. A key "+
 		"with a run in progress is not touched.", func(e *Env, a, b *ledgerClient) {
 		g := a.mustBegin(e.newRun("k"), 1)
-		e.requireError(b.ledger.ForgetRuns(e.ctx, g.Name), driver.ErrInProgress, "forgetting a run in progress")
+		e.requireError(b.forget(g.Name), driver.ErrInProgress, "forgetting a run in progress")
 		a.mustSucceed(g, "one")
-		if err := e.retryIfLossy(e.ctx, func() error { return b.ledger.ForgetRuns(e.ctx, g.Name) }); err != nil {
+		if err := b.forget(g.Name); err != nil {
 			e.failf("forgetting a key: %w", err)
 		}
 		b.mustReadRuns(g.Name, "")
@@ -307,7 +315,7 @@ var ledgerCases = []Case{
 			g := a.mustBegin(e.newRun("k"), 1)
 			o := driver.RunOutcome{State: driver.RunSucceeded, Result: bytes.Repeat([]byte{0, 255}, driver.MaxRunResult/2)}
 			o.Result = append(o.Result, 1)
-			e.requireError(a.ledger.FinishRun(e.ctx, g, o), driver.ErrInvalid, "a result that is too large")
+			e.requireError(a.finish(g, o), driver.ErrInvalid, "a result that is too large")
 			o.Result = o.Result[:driver.MaxRunResult]
 			if err := a.finish(g, o); err != nil {
 				e.failf("a result of the largest size: %w", err)

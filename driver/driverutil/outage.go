@@ -47,6 +47,7 @@ func CallWithTimeout(ctx context.Context, d time.Duration, store string, request
 var finalErrors = []error{
 	driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported, driver.ErrInvalid,
 	driver.ErrHeld, driver.ErrMismatch, driver.ErrQueueFull, driver.ErrLost,
+	driver.ErrSucceeded, driver.ErrInProgress, driver.ErrTooSoon, driver.ErrAttemptsUsed,
 }
 
 // IsFinal reports whether asking a store again cannot help: the error says what is so, not that something went wrong.
