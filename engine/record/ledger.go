@@ -91,11 +91,10 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 	err := l.applyStep(ctx, g.Name, true, func(rec *Record, in StepInput, _ bool) error {
 		var changed bool
 		changed, outcome = rec.Finish(g.ID, g.Token, o, in)
-		switch {
-		case changed: // what is written says also that a report came too late
+		if changed || outcome == nil {
+			// What is written says also that a report came too late. An outcome that is there already is written once
+			// more: it was read, and what can be read may not be durable yet.
 			return nil
-		case outcome == nil:
-			return errDone
 		}
 		return outcome
 	})
@@ -205,64 +204,54 @@ func (l *ledger) RetryRun(ctx context.Context, key string) error {
 	return l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error { return rec.AllowRetry(in) })
 }
 
-// ForgetRuns removes the pages, and then the history in the record. The record itself is kept for a while, because of
-// its token.
+// ForgetRuns removes the history in the record, which is one step, and then the pages. The record itself is kept for a
+// while, because of its token.
 func (l *ledger) ForgetRuns(ctx context.Context, key string) error {
 	ctx, stop := l.life.Bind(ctx)
 	defer stop()
 	defer l.forgetRow(key)
-	for {
-		_, rec, err := l.loadRecord(ctx, key)
-		if err != nil {
-			return err
+	var removed *RunLog
+	var upTo int64
+	err := l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error {
+		rec.expireAndPromote(in, "")
+		switch last := rec.Runs.lastRun(); {
+		case last.Attempt == 0:
+			return errDone
+		case last.State == driver.RunStarted:
+			return &driver.RunError{Reason: driver.ErrInProgress, Run: last}
 		}
-		pages := int64(0)
-		if rec.Runs != nil {
-			pages = rec.Runs.Pages
-		}
-		if err := l.deletePages(ctx, key, rec.Runs); err != nil {
-			return l.errorOrClosed(err)
-		}
-		err = l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error {
-			rec.expireAndPromote(in, "")
-			switch last := rec.Runs.lastRun(); {
-			case rec.Runs == nil || last.Attempt == 0:
-				return errDone
-			case last.State == driver.RunStarted:
-				return &driver.RunError{Reason: driver.ErrInProgress, Run: last}
-			case rec.Runs.Pages != pages:
-				return errMorePages
-			}
-			rec.Runs = &RunLog{}
-			return nil
-		})
-		if !errors.Is(err, errMorePages) {
-			return err
-		}
+		removed, upTo, rec.Runs = rec.Runs, rec.Token, &RunLog{}
+		return nil
+	})
+	if err == nil && removed != nil {
+		err = l.errorOrClosed(l.deletePages(ctx, key, removed, upTo))
 	}
+	return err
 }
 
-var errMorePages = errors.New("another page was written meanwhile")
-
-// deletePages removes all pages of a history.
-func (e *engine) deletePages(ctx context.Context, key string, runs *RunLog) error {
+// deletePages removes all pages of a history that was removed. It leaves those of a later history of the key, whose
+// tokens are larger than upTo.
+func (e *engine) deletePages(ctx context.Context, key string, runs *RunLog, upTo int64) error {
 	if runs == nil {
 		return nil
 	}
 	for page := runs.Dropped; page < runs.Pages; page++ {
-		if err := e.deletePage(ctx, pageName(key, page)); err != nil {
+		if err := e.deletePage(ctx, pageName(key, page), upTo); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *engine) deletePage(ctx context.Context, name string) error {
+func (e *engine) deletePage(ctx context.Context, name string, upTo int64) error {
 	row, err := e.table.Load(ctx, name)
 	if err != nil || row.Version == "" {
 		return err
 	}
 	row.Name = name
+	if page, err := decodeRow(row); err == nil && page.Runs.firstToken() > upTo {
+		return nil
+	}
 	return e.table.Delete(ctx, row)
 }
 
@@ -285,11 +274,20 @@ func (l *ledger) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 	return time.UnixMicro(micros), time.Duration(max(micros-early, late-micros)) * time.Microsecond, nil
 }
 
+// deleteOrphanPage removes a page whose history was removed by a client that has not finished.
+func (e *engine) deleteOrphanPage(ctx context.Context, page Row, key string) {
+	if row, err := e.table.Load(ctx, key); err == nil && row.Version == "" {
+		_ = e.table.Delete(ctx, page) // the next sweep tries again
+	}
+}
+
 // makeRoomForRuns moves the oldest runs of a record to a page if it has too many, and removes what is beyond the number
 // of runs to keep. It is called before the record is written, and does its own writes first: if the record is then not
 // written, the page has runs that are in the record, too, and the next attempt writes the same page.
 func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, keep int64) error {
 	l := rec.Runs
+	upTo := l.firstToken()
+	before := int64(len(l.Runs) - 1) // without the run that begins, which does so only if the record is written
 	if keep > 0 && keep <= runsPerPage {
 		l.Runs = l.Runs[max(0, len(l.Runs)-int(keep)):]
 	} else if len(l.Runs) > maxRecentRuns {
@@ -298,16 +296,17 @@ func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, k
 		}
 		l.Pages++
 		l.Runs = l.Runs[runsPerPage:]
+		before -= runsPerPage
 	}
 	if keep == 0 {
 		return nil
 	}
-	needed := (keep - int64(len(l.Runs)) + runsPerPage - 1) / runsPerPage
+	needed := (keep - before + runsPerPage - 1) / runsPerPage
 	for range deletesPerRun {
 		if l.Pages-l.Dropped <= max(needed, 0) {
 			break
 		}
-		if err := e.deletePage(ctx, pageName(key, l.Dropped)); err != nil {
+		if err := e.deletePage(ctx, pageName(key, l.Dropped), upTo); err != nil {
 			return err
 		}
 		l.Dropped++
@@ -315,7 +314,8 @@ func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, k
 	return nil
 }
 
-// writePage writes a page, unless another attempt has written the same one.
+// writePage writes a page, unless another attempt has written the same one. It refuses to replace a page of a later
+// history: then the record that the caller has is old.
 func (e *engine) writePage(ctx context.Context, name string, token int64, runs []driver.Run) error {
 	row, err := e.encodeRow(Row{Name: name}, &Record{Token: token, Runs: &RunLog{Runs: runs}}, false)
 	if err != nil {
@@ -328,9 +328,13 @@ func (e *engine) writePage(ctx context.Context, name string, token int64, runs [
 	if err != nil {
 		return err
 	}
-	page, err := decodeRow(existing)
-	if err == nil && page.Runs != nil && len(page.Runs.Runs) > 0 && page.Runs.Runs[0].Token == runs[0].Token {
-		return nil
+	if page, err := decodeRow(existing); err == nil {
+		switch first := page.Runs.firstToken(); {
+		case first == runs[0].Token:
+			return nil
+		case first > runs[0].Token:
+			return ErrConflict
+		}
 	}
 	row.Version = existing.Version // of a history that was removed
 	_, err = e.table.Swap(ctx, row)

@@ -126,3 +126,75 @@ func TestLedgerRetention(t *testing.T) {
 		}
 	})
 }
+
+// failRuns runs a key that often, and each run fails.
+func failRuns(t *testing.T, l driver.Ledger, key string, times int) {
+	t.Helper()
+	for range times {
+		g := storetest.Acquire(t, l, newRun(key))
+		if err := l.FinishRun(t.Context(), g, driver.RunOutcome{State: driver.RunFailed, Error: "no"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLedgerForgetInProgress: an operator who may not remove a history, because a run is in progress, removes no part
+// of it.
+func TestLedgerForgetInProgress(t *testing.T) {
+	l := record.NewLedger(memory.New(nil).Table())
+	failRuns(t, l, "k", 60)
+	storetest.Acquire(t, l, newRun("k"))
+	if err := l.ForgetRuns(t.Context(), "k"); !errors.Is(err, driver.ErrInProgress) {
+		t.Errorf("the history was removed: %v", err)
+	}
+	if h, err := l.ReadRuns(t.Context(), "k"); err != nil || len(h.Runs) != 61 {
+		t.Errorf("there are %d runs, %v", len(h.Runs), err)
+	}
+}
+
+// TestLedgerLateReportEndsRun: the report of a worker whose TTL has passed ends the run as abandoned, and is noted, even
+// if nobody else has come to the key.
+func TestLedgerLateReportEndsRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := record.NewLedger(memory.New(nil).Table())
+		defer l.Close()
+		g := storetest.Acquire(t, l, newRun("k"))
+		time.Sleep(2 * time.Minute)
+		for range 2 {
+			if err := l.FinishRun(t.Context(), g, succeeded("late")); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("a late report: %v", err)
+			}
+		}
+		h, err := l.ReadRuns(t.Context(), "k")
+		if err != nil || len(h.Runs) != 1 || h.Runs[0].State != driver.RunAbandoned ||
+			h.Runs[0].LateReport != driver.RunSucceeded {
+			t.Errorf("the history is %+v, %v", h.Runs, err)
+		}
+	})
+}
+
+// TestLedgerOrphanPages: a client that removes a history and dies before it has removed the pages leaves them to a later
+// sweep.
+func TestLedgerOrphanPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := memory.New(nil).Table()
+		l := record.NewLedger(table)
+		defer l.Close()
+		failRuns(t, l, "k", 60)
+		row, err := table.Load(t.Context(), "k")
+		if err == nil {
+			err = table.Delete(t.Context(), row)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // each end of a run may start a sweep
+			time.Sleep(time.Hour)
+			failRuns(t, l, "later", 1)
+			synctest.Wait()
+		}
+		for row := range table.List(t.Context(), "k") {
+			t.Errorf("%q is left", row.Name)
+		}
+	})
+}

@@ -45,6 +45,14 @@ func (l *RunLog) lastRun() driver.Run {
 	return l.Runs[len(l.Runs)-1]
 }
 
+// firstToken returns the token of the first run that is kept here, or 0 if there is none.
+func (l *RunLog) firstToken() int64 {
+	if l == nil || len(l.Runs) == 0 {
+		return 0
+	}
+	return l.Runs[0].Token
+}
+
 // findRun returns the run of a grant, or nil.
 func (l *RunLog) findRun(id string, token int64) *driver.Run {
 	if l == nil {
@@ -145,7 +153,11 @@ func (r *Record) Finish(id string, token int64, o driver.RunOutcome, in StepInpu
 	if run != nil && run.State == o.State && run.Error == o.Error && bytes.Equal(run.Result, o.Result) {
 		return false, nil // this report, whose reply was lost
 	}
-	if c == nil || c.State != Granted || c.Token != token || in.isExpiredHolder(c) {
+	if c != nil && in.isExpiredHolder(c) { // the run is abandoned, and this step is the first to say so
+		r.expireAndPromote(in, "")
+		c = r.findClaim(id)
+	}
+	if c == nil || c.State != Granted || c.Token != token {
 		if run != nil && run.State != driver.RunStarted && run.LateReport == "" {
 			run.LateReport, changed = o.State, true
 		}

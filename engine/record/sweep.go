@@ -133,12 +133,17 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 		if err != nil {
 			continue
 		}
-		rec, err := decodeRow(row)
-		if err != nil || !rec.isForgettable(before) || e.deletePages(ctx, row.Name, rec.Runs) != nil {
+		if key, _, isPage := strings.Cut(row.Name, pageMark); isPage && e.keepsRuns {
+			e.deleteOrphanPage(ctx, row, key)
 			continue
 		}
-		if e.table.Delete(ctx, row) == nil {
+		rec, err := decodeRow(row)
+		if err != nil || !rec.isForgettable(before) {
+			continue
+		}
+		if e.table.Delete(ctx, row) == nil { // first: no run can have begun
 			e.forgetRow(row.Name)
+			_ = e.deletePages(ctx, row.Name, rec.Runs, rec.Token) // a later sweep removes what is left
 		}
 	}
 	return last, ctx.Err()

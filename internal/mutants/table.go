@@ -69,9 +69,9 @@ var table = []mutant{
 		test:  "TestLedgerRunsUntilSuccess",
 		edits: []edit{{"case last.State == driver.RunSucceeded:\n\t\trefused", "case false:\n\t\trefused"}}},
 	{name: "a report of an abandoned run accepted", file: "engine/record/runs.go", pkg: ".", test: "TestLedgerLateSuccess",
-		edits: []edit{{"\tif c == nil || c.State != Granted || c.Token != token || in.isExpiredHolder(c) {\n",
+		edits: []edit{{"\tif c == nil || c.State != Granted || c.Token != token {\n\t\tif run",
 			"\tif run != nil && run.State == driver.RunAbandoned {\n\t\trun.State = o.State\n\t\treturn true, nil\n\t}\n" +
-				"\tif c == nil || c.State != Granted || c.Token != token || in.isExpiredHolder(c) {\n"}}},
+				"\tif c == nil || c.State != Granted || c.Token != token {\n\t\tif run"}}},
 	{name: "the slot by the client's clock", file: "slots.go", pkg: ".", test: "TestCurrentSlot",
 		edits: []edit{{"= store.ReadClock(ctx)\n", "= store.ReadClock(ctx)\n\t\tslot.Now = time.Now()\n"}}},
 	{name: "an abandoned run that is not written", file: "engine/record/acquire.go", pkg: ".", test: "TestLedgerPause",
