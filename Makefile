@@ -41,13 +41,13 @@ servers: install-servers
 # Everything is compiled first, because tests measure time.
 suites:
 	go list -race -test -deps -export $(addsuffix /...,$(MODULES)) >/dev/null
-	go test -race -shuffle=on -timeout 15m $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds'
+	go test -race -shuffle=on -timeout 15m $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds'
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
-	go test -race -run 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds' ./internal/sim -seeds 50 -v -timeout 30m | grep -v '^=== '
+	go test -race -run 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds' ./internal/sim -seeds 50 -v -timeout 30m | grep -v '^=== '
 	go test -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds $(SEEDS) -v -timeout 30m | grep -v '^=== '
-	go test -run 'TestKindWorlds|TestTreeKindWorlds' ./internal/sim -seeds $(KINDS) -v -timeout 30m | grep -v '^=== '
+	go test -run 'TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds' ./internal/sim -seeds $(KINDS) -v -timeout 30m | grep -v '^=== '
 
 # Form: formatting, vet, linters, tidy modules, other systems, known vulnerabilities.
 check: setup

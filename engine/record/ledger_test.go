@@ -152,8 +152,8 @@ func TestLedgerForgetInProgress(t *testing.T) {
 	}
 }
 
-// TestLedgerLateReportEndsRun: the report of a worker whose TTL has passed ends the run as abandoned, and is noted, even
-// if nobody else has come to the key.
+// TestLedgerLateReportEndsRun: the report of a worker whose TTL has passed ends the run as abandoned, and is noted,
+// even if nobody else has come to the key.
 func TestLedgerLateReportEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := record.NewLedger(memory.New(nil).Table())
@@ -173,8 +173,8 @@ func TestLedgerLateReportEndsRun(t *testing.T) {
 	})
 }
 
-// TestLedgerOrphanPages: a client that removes a history and dies before it has removed the pages leaves them to a later
-// sweep.
+// TestLedgerOrphanPages: a client that removes a history and dies before it has removed the pages leaves them to a
+// later sweep.
 func TestLedgerOrphanPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := memory.New(nil).Table()

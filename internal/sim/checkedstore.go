@@ -57,10 +57,17 @@ func (s *checkedStore) SetWeight(ctx context.Context, g driver.Grant, weight int
 	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }
 
+// OpenLedger opens the store's ledger. The checker sees its writes at the table.
+func (s *checkedStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	return s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+}
+
 // actor is for whom a table writes.
 type actor struct {
 	release string // the id of the claim that is released
 	breaks  bool   // an operator breaks a claim
+	retries bool   // an operator allows one more run
+	forgets bool   // an operator removes a history
 }
 
 type actorKey struct{}

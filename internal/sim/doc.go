@@ -6,11 +6,16 @@
 // compares the leases of the users with the state of the store: two users may never act as holders of one lock at the
 // same time. At the end the faults stop, and then every user must get the lock that it waits for.
 //
+// In a simulation with ledgers the users run keys in place of taking locks, and an operator allows retries, breaks runs
+// and removes histories. The checker then sees every write of the store, and compares the histories in it with what
+// the users were told.
+//
 // What the parts are:
 //   - simulation.go sets a simulation up, runs it, and checks what is left at its end;
 //   - users.go has what the users do;
 //   - host.go and network.go have the machines with their clocks, and the network to the store;
 //   - faults.go causes faults, and storekinds.go and revertible.go have the stores that misbehave;
+//   - ledgers.go has what the users do with ledgers, and runchecker.go what is checked there;
 //   - checker.go finds violations; checkedstore.go reports the clients' calls to it.
 //
 // The tests call one simulation a world. Time is that of testing/synctest, so a simulated minute costs milliseconds.

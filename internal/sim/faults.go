@@ -51,13 +51,19 @@ func (sim *simulation) healNetwork() {
 // causeKindFault causes the fault of the kind of store. It sometimes replaces the usual faults.
 func (sim *simulation) causeKindFault() {
 	switch sim.kind {
+	case broken:
+		if sim.runs != nil {
+			sim.breakRuns()
+			return
+		}
+		sim.breakClaims()
 	case undurable:
 		sim.loseStandby()
 	case stepped:
 		sim.setStoreClock()
 	case silent:
 		sim.silenceStore()
-	case stale, broken, crowded:
+	case stale, crowded:
 		sim.breakClaims()
 	case lowered:
 		sim.lowerSessionTimeout()
@@ -69,6 +75,10 @@ func (sim *simulation) causeKindFault() {
 func (sim *simulation) loseStandby() {
 	sim.storeMu.Lock()
 	rows, checked := sim.revertible.loseStandby(), sim.checker.saveState()
+	var histories runHistories
+	if sim.runs != nil {
+		histories = sim.runs.saveHistories()
+	}
 	sim.storeMu.Unlock()
 	time.Sleep(sim.upTo(sim.timeScale))
 	sim.storeMu.Lock()
@@ -76,6 +86,9 @@ func (sim *simulation) loseStandby() {
 	if sim.chance(0.7) {
 		sim.revertible.revertTo(rows)
 		sim.checker.revertState(checked)
+		if sim.runs != nil {
+			sim.runs.revertHistories(histories)
+		}
 	}
 	sim.revertible.regainStandby()
 }

@@ -102,6 +102,9 @@ func (h *host) stopFor(d time.Duration, suspend bool) {
 	h.mu.Unlock()
 	if suspend {
 		h.sim.checker.noteSuspension(h)
+		if h.sim.runs != nil {
+			h.sim.runs.noteRunSuspension(h)
+		}
 	}
 	time.Sleep(d)
 	h.mu.Lock()

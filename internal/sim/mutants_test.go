@@ -21,6 +21,7 @@ type mutant struct {
 	want  string   // a regular expression: what the checker reports
 	tree  bool     // whether it changes the sequence engine
 	kind  kind     // which kind of store shows it
+	runs  bool     // whether it changes the run ledger
 }
 
 type edit struct{ old, new string }
@@ -234,11 +235,66 @@ var treeMutants = []mutant{
 		want: "overlapping holders|came after"},
 }
 
+const (
+	runsFile   = "engine/record/runs.go"
+	ledgerFile = "engine/record/ledger.go"
+)
+
+var ledgerMutants = []mutant{
+	{name: "a success is not final", file: runsFile, runs: true,
+		edits: []edit{{"case last.State == driver.RunSucceeded:\n\t\trefused", "case false:\n\t\trefused"}},
+		more:  []mutant{{file: recordFile, edits: []edit{noCheck}}},
+		want:  "began after one that had succeeded"},
+	{name: "the report of an abandoned run is accepted", file: runsFile, runs: true,
+		edits: []edit{{"\tif c == nil || c.State != Granted || c.Token != token {\n",
+			"\tif run != nil && run.State == driver.RunAbandoned {\n\t\trun.State, run.Error, run.Result = o.State, o.Error, o.Result\n" +
+				"\t\treturn true, nil\n\t}\n\tif c == nil || c.State != Granted || c.Token != token {\n"}},
+		more: []mutant{{file: recordFile, edits: []edit{noCheck}}},
+		want: "was changed: it was"},
+	{name: "a report ends the run in progress, whosever it is", file: runsFile, runs: true,
+		edits: []edit{{"\trun, c := r.Runs.findRun(id, token), r.findClaim(id)\n",
+			"\tif len(r.Claims) > 0 {\n\t\tid, token = r.Claims[0].ID, r.Claims[0].Token\n\t}\n" +
+				"\trun, c := r.Runs.findRun(id, token), r.findClaim(id)\n"}},
+		want: "its worker has not reported|the history does not show it"},
+	{name: "a run that ends in another step than its claim", file: runsFile, runs: true,
+		edits: []edit{{"\tr.Release(id, in)\n\treturn true, nil\n", "\treturn true, nil\n"}},
+		more:  []mutant{{file: recordFile, edits: []edit{noCheck}}},
+		want:  "and its claim exists"},
+	{name: "a permission to retry that is not used up", file: runsFile, runs: true,
+		edits: []edit{{"case r.Runs.RetryAfter == last.Attempt:", "case r.Runs.RetryAfter > 0:"}},
+		want:  "began without permission"},
+	{name: "a history removed while its run is in progress", file: "engine/record/sweep.go", runs: true,
+		edits: []edit{{"return len(r.Claims) == 0 && r.Foreign == 0", "return r.Foreign == 0"}},
+		more: []mutant{{file: runsFile,
+			edits: []edit{{"r.Runs.KeepFor, r.Runs.ForgetAt = terms.KeepFor, 0", "r.Runs.KeepFor = terms.KeepFor"}}}},
+		want: "was removed while a run was in progress"},
+	{name: "an outcome acknowledged by a read alone", file: ledgerFile, runs: true, kind: undurable,
+		edits: []edit{{"\t\tif changed || outcome == nil {\n",
+			"\t\tif !changed && outcome == nil {\n\t\t\treturn errDone\n\t\t}\n\t\tif changed {\n"}},
+		want: "was lost in a failover"},
+	{name: "an expired run that its own late report does not end", file: runsFile, runs: true,
+		edits: []edit{{"\tif c != nil && in.isExpiredHolder(c) {", "\tif c != nil && in.isExpiredHolder(c) && r.Kind == \"\" {"},
+			{"|| c.Token != token {\n\t\tif run", "|| c.Token != token || in.isExpiredHolder(c) {\n\t\tif run"}},
+		want: "was refused, and its run has not ended"},
+	{name: "another payload runs under the same key", file: runsFile, runs: true,
+		edits: []edit{{"terms.Fingerprint != last.Fingerprint:", "terms.Fingerprint == last.Owner:"}},
+		want:  "began with the payload"},
+	{name: "the slot by the clocks of the hosts", file: "slots.go", runs: true,
+		edits: []edit{{"= store.ReadClock(ctx)\n", "= store.ReadClock(ctx)\n\t\tslot.Now = time.Now()\n"}},
+		want:  "by another clock than the store's"},
+	{name: "a page of old runs not written", file: ledgerFile, runs: true,
+		edits: []edit{{"\t\tif err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.Runs[:runsPerPage]); err != nil {\n",
+			"\t\tif err := ctx.Err(); err != nil {\n"}},
+		want: "is not kept"},
+}
+
 // sampleInterval is which fraction of the mutants make test runs: one in so many. This shows that simulations still find
 // violations.
 const sampleInterval = 8
 
 var allMutants = flag.Bool("all", false, "run all mutants")
+
+func allMutantRows() []mutant { return slices.Concat(mutants, kindMutants, treeMutants, ledgerMutants) }
 
 // TestMutants switches off one safety rule at a time. The simulations must then find a violation. The changed files
 // replace the real ones in one build only.
@@ -247,7 +303,7 @@ func TestMutants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, m := range slices.Concat(mutants, kindMutants, treeMutants) {
+	for i, m := range allMutantRows() {
 		if i%sampleInterval != 0 && !*allMutants {
 			continue // each takes seconds; make mutants runs them all
 		}
@@ -274,6 +330,9 @@ func TestMutants(t *testing.T) {
 			if m.kind != "" {
 				which = "TestKindWorlds"
 			}
+			if m.runs {
+				which = "TestLedgerWorlds"
+			}
 			if m.tree {
 				which = strings.Replace(which, "Test", "TestTree", 1)
 			}
@@ -291,7 +350,7 @@ func TestMutants(t *testing.T) {
 
 // TestMutantsFit checks that the text that each mutant replaces is still in the code. Unlike TestMutants, it is fast.
 func TestMutantsFit(t *testing.T) {
-	for _, m := range slices.Concat(mutants, kindMutants, treeMutants) {
+	for _, m := range allMutantRows() {
 		for _, part := range append([]mutant{m}, m.more...) {
 			t.Run(m.name, func(t *testing.T) { part.writeMutant(t, "../..", t.TempDir()) })
 		}

@@ -15,6 +15,8 @@ type faultyTable struct {
 	record.Table
 	host  *host
 	clock *record.ServerClock // nil: the store's clock is known without replies
+	// keepsRuns says that it has the histories of a ledger.
+	keepsRuns bool
 }
 
 // messageFate is what happens to one request and its reply.
@@ -85,7 +87,7 @@ func (t *faultyTable) callStore(ctx context.Context, do func() reply) (record.Ro
 // readStoreClock returns the store's clock as one reply has it. It is called with storeMu held.
 func (t *faultyTable) readStoreClock() int64 {
 	sim := t.host.sim
-	micro := sim.started.UnixMicro() + (sim.elapsed() + sim.storeOffset).Microseconds()
+	micro := sim.started.UnixMicro() + (sim.elapsed() + sim.storeOffset + sim.storeShift).Microseconds()
 	if sim.kind == astray && sim.faultsActive() && sim.elapsed() > 0 && sim.chance(0.02) {
 		micro += (25*time.Second + sim.upTo(10*time.Minute)).Microseconds()
 	}
@@ -164,7 +166,7 @@ func (t *faultyTable) Now() (int64, time.Duration) {
 		defer t.host.mu.Unlock()
 		return now + t.host.wallOffset.Microseconds(), off
 	}
-	return now, 20 * time.Millisecond
+	return now + t.host.sim.storeShift.Microseconds(), 20 * time.Millisecond
 }
 
 func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error) {
@@ -181,7 +183,11 @@ func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 	by := actorOf(ctx)
 	return t.callStore(ctx, func() reply {
 		now, err := t.Table.Swap(context.Background(), row)
-		if err == nil || errors.Is(err, errConnectionBroke) {
+		switch {
+		case err != nil && !errors.Is(err, errConnectionBroke):
+		case t.keepsRuns:
+			t.host.sim.runs.checkSwap(now, by)
+		default:
 			t.host.sim.checker.checkSwap(now, by)
 			t.host.sim.rememberRow(now)
 		}
@@ -190,8 +196,30 @@ func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 }
 
 func (t *faultyTable) Delete(ctx context.Context, row record.Row) error {
-	_, err := t.callStore(ctx, func() reply { return reply{err: t.Table.Delete(context.Background(), row)} })
+	_, err := t.callStore(ctx, func() reply {
+		if t.keepsRuns {
+			return reply{err: t.deleteRuns(row)}
+		}
+		return reply{err: t.Table.Delete(context.Background(), row)}
+	})
 	return err
+}
+
+// deleteRuns deletes a row of a ledger, and lets the checker see what was in it.
+func (t *faultyTable) deleteRuns(row record.Row) error {
+	before, err := t.Table.Load(context.Background(), row.Name)
+	if err == nil {
+		err = t.Table.Delete(context.Background(), row)
+	}
+	if before.Version == row.Version && before.Version != "" && (err == nil || errors.Is(err, errConnectionBroke)) {
+		t.host.sim.runs.checkDelete(before)
+	}
+	return err
+}
+
+// OpenLedgerTable opens the histories of the same store.
+func (t *faultyTable) OpenLedgerTable(context.Context) (record.Table, error) {
+	return t.host.sim.newTable(t.host, t.host.sim.ledgerTable(), true), nil
 }
 
 func (t *faultyTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {

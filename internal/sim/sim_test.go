@@ -3,6 +3,7 @@ package sim
 import (
 	"flag"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -35,9 +36,15 @@ func TestTreeKindWorlds(t *testing.T) {
 	runWorlds(t, func(seed uint64) Report { return RunTreeKind(seed, *which) })
 }
 
+// TestLedgerWorlds is TestWorlds for ledgers: the users run keys in place of taking locks.
+func TestLedgerWorlds(t *testing.T) {
+	runWorlds(t, func(seed uint64) Report { return RunLedger(seed, *which) })
+}
+
 func runWorlds(t *testing.T, run func(seed uint64) Report) {
 	var next, finished, grants, losses, ejected, took, failed atomic.Int64
 	var found atomic.Bool
+	var slow slowestWorld
 	sought := regexp.MustCompile(*until)
 	const workers = 2
 	began := time.Now()
@@ -55,7 +62,9 @@ func runWorlds(t *testing.T, run func(seed uint64) Report) {
 						return
 					}
 					var r Report
+					from := time.Now()
 					synctest.Test(t, func(*testing.T) { r = run(*first + uint64(n)) })
+					slow.note(r, time.Since(from))
 					for _, wrong := range r.Wrong {
 						t.Errorf("seed %d %s%s", r.Seed, r.Kind, wrong)
 						if *until != "" && sought.MatchString(wrong) {
@@ -74,6 +83,24 @@ func runWorlds(t *testing.T, run func(seed uint64) Report) {
 			})
 		}
 	})
-	t.Logf("%d worlds, %.1f simulated hours, %d grants, %d leases lost, %d claims removed by others, %d worlds with violations",
-		finished.Load(), time.Duration(took.Load()).Hours(), grants.Load(), losses.Load(), ejected.Load(), failed.Load())
+	t.Logf("%d worlds, %.1f simulated hours, %d grants, %d leases lost, %d claims removed by others, %d worlds with "+
+		"violations; the slowest took %v: seed %d %s",
+		finished.Load(), time.Duration(took.Load()).Hours(), grants.Load(), losses.Load(), ejected.Load(), failed.Load(),
+		slow.took.Round(time.Millisecond), slow.seed, slow.kind)
+}
+
+// slowestWorld is the world that took longest. One that takes much longer than the others may be running in circles.
+type slowestWorld struct {
+	mu   sync.Mutex
+	took time.Duration
+	seed uint64
+	kind string
+}
+
+func (s *slowestWorld) note(r Report, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if took > s.took {
+		s.took, s.seed, s.kind = took, r.Seed, r.Kind
+	}
 }

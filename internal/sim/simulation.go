@@ -19,6 +19,7 @@ import (
 
 // simulation is one store and the hosts around it.
 type simulation struct {
+	seed          uint64
 	kind          kind // what is particular about its store; empty: nothing
 	ttl           time.Duration
 	timeScale     time.Duration // how long users and faults take: the TTL, or less if that is very long
@@ -33,6 +34,7 @@ type simulation struct {
 	tree          *memtree.Server  // used in place of memory for the sequence engine
 	revertible    *revertibleTable // used in place of memory if writes may be lost
 	operator      driver.Store     // a client that no fault affects
+	unclocked     bool             // the store has no clock that expires claims
 	requests      sync.WaitGroup   // requests in flight
 	ended         chan struct{}    // closed at the end
 	faultsStopped atomic.Bool
@@ -40,6 +42,13 @@ type simulation struct {
 	clockSetAt    time.Duration // when it was set last
 	gentle        atomic.Bool   // no messages are lost or late for a while
 	started       time.Time
+
+	// These are only for simulations with ledgers.
+	runs            *runChecker // nil: the users lock
+	operatorClient  *holdfast.Client
+	operatorLedger  driver.Ledger
+	checksRetention bool
+	storeShift      time.Duration // by how much the store's clock is ahead of those of all hosts
 
 	// storeMu guards the fields below. It is held while the store does something that the checker must see in order.
 	storeMu     sync.Mutex
@@ -60,19 +69,19 @@ const (
 )
 
 // Run runs one simulation of the record engine. It must be called in a bubble of testing/synctest.
-func Run(seed uint64) Report { return runSimulation(seed, "", nil) }
+func Run(seed uint64) Report { return newSimulation(seed, "", nil).run() }
 
 // RunTree is Run for the sequence engine.
-func RunTree(seed uint64) Report { return runSimulation(seed, "", memtree.New()) }
+func RunTree(seed uint64) Report { return newSimulation(seed, "", memtree.New()).run() }
 
 // RunKind is Run for a store of the kind only, or, if that is empty, of a kind that depends on the seed.
 func RunKind(seed uint64, only string) Report {
-	return runSimulation(seed, chooseKind(kinds, seed, only), nil)
+	return newSimulation(seed, chooseKind(kinds, seed, only), nil).run()
 }
 
 // RunTreeKind is RunKind for the sequence engine.
 func RunTreeKind(seed uint64, only string) Report {
-	return runSimulation(seed, chooseKind(treeKinds, seed, only), memtree.New())
+	return newSimulation(seed, chooseKind(treeKinds, seed, only), memtree.New()).run()
 }
 
 func chooseKind(from []kind, seed uint64, only string) kind {
@@ -82,9 +91,9 @@ func chooseKind(from []kind, seed uint64, only string) kind {
 	return from[seed%uint64(len(from))]
 }
 
-func runSimulation(seed uint64, kind kind, tree *memtree.Server) Report {
+func newSimulation(seed uint64, kind kind, tree *memtree.Server) *simulation {
 	sim := &simulation{
-		kind: kind, random: rand.New(rand.NewPCG(seed, 1)), hosts: map[string]*host{}, tree: tree,
+		seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, 1)), hosts: map[string]*host{}, tree: tree,
 		ended: make(chan struct{}), started: time.Now(), oldRows: map[string][]oldRow{},
 	}
 	sim.ttl = time.Second + sim.upTo(4*time.Second).Truncate(time.Millisecond)
@@ -92,14 +101,25 @@ func runSimulation(seed uint64, kind kind, tree *memtree.Server) Report {
 	sim.notifies, sim.knowsDead = sim.chance(0.7), sim.chance(0.4)
 	sim.chooseFeatures()
 	sim.checker = newChecker(sim)
-	sim.memory = memory.New(&memory.Options{Clock: newHost(sim, "store").newClock(), Unclocked: sim.chance(0.5)})
+	storeClock := newHost(sim, "store").newClock()
+	sim.unclocked = sim.chance(0.5)
+	sim.memory = memory.New(&memory.Options{Clock: storeClock, Unclocked: sim.unclocked})
 	sim.prepareKind()
+	return sim
+}
+
+// run runs the simulation.
+func (sim *simulation) run() Report {
 	for i := range hostCount {
 		sim.addHost(newHost(sim, fmt.Sprint("host", i)))
 	}
 	operatorHost := &host{sim: sim, name: "operator", running: make(chan struct{}), rate: 1, reliable: true}
 	close(operatorHost.running)
 	sim.operator = sim.newClient(operatorHost)
+	if sim.runs != nil {
+		sim.checksRetention = sim.seed%4 == 0
+		sim.prepareLedgers()
+	}
 	var users, faults, checks sync.WaitGroup
 	for _, h := range sim.hosts {
 		for range sim.usersPerHost {
@@ -107,6 +127,9 @@ func runSimulation(seed uint64, kind kind, tree *memtree.Server) Report {
 		}
 	}
 	checks.Go(sim.checkPeriodically)
+	if sim.runs != nil {
+		users.Go(sim.operateLedgers)
+	}
 	if !sim.faultless {
 		faults.Go(sim.causeFaults)
 	}
@@ -120,7 +143,7 @@ func runSimulation(seed uint64, kind kind, tree *memtree.Server) Report {
 	close(sim.ended)
 	checks.Wait()
 	sim.requests.Wait()
-	return sim.checker.makeReport(seed)
+	return sim.checker.makeReport(sim.seed)
 }
 
 // addHost adds a host with a client. The checker sees the client's calls to the store.
@@ -143,16 +166,22 @@ func (sim *simulation) newClient(h *host) driver.Store {
 	if sim.tree != nil {
 		return sequence.New(sim.newLink(h))
 	}
-	wire := &faultyTable{Table: sim.memory.Table(), host: h}
+	table := sim.memory.Table()
 	if sim.revertible != nil {
-		wire.Table = sim.revertible
+		table = sim.revertible
 	}
+	return record.New(sim.newTable(h, table, false))
+}
+
+// newTable returns a table of the store as a host reaches it.
+func (sim *simulation) newTable(h *host, table record.Table, keepsRuns bool) record.Table {
+	wire := &faultyTable{Table: table, host: h, keepsRuns: keepsRuns}
 	if sim.kind == stepped || sim.kind == astray {
 		wire.clock = &record.ServerClock{Clock: h.newClock()}
 		wire.addClockReply(wire.readStoreClock(), h.newClock().Now())
-		return record.New(clockedTable{wire})
+		return clockedTable{wire}
 	}
-	return record.New(wire)
+	return wire
 }
 
 // newLink connects a host to the tree. In simulations without notifications all of them are dropped. In the others
@@ -202,9 +231,17 @@ func (sim *simulation) upTo(d time.Duration) time.Duration {
 
 // checkPeriodically checks all locks repeatedly, because an overlap does not always begin with a grant.
 func (sim *simulation) checkPeriodically() {
+	interval := 100 * time.Millisecond
 	for !isClosed(sim.ended) {
-		time.Sleep(100 * time.Millisecond)
-		sim.checker.checkAllLocks()
+		time.Sleep(interval)
+		if sim.runs == nil {
+			sim.checker.checkAllLocks()
+			continue
+		}
+		sim.runs.checkAllRuns()
+		if sim.faultsStopped.Load() { // then hours may pass
+			interval = 10 * time.Second
+		}
 	}
 }
 
@@ -237,7 +274,11 @@ func (sim *simulation) runUser(h *host) {
 		if sim.chance(0.3) {
 			ctx, cancel = context.WithTimeout(ctx, sim.upTo(2*sim.timeScale))
 		}
-		sim.takeTurn(ctx, h)
+		if sim.runs != nil {
+			sim.useLedger(ctx, h)
+		} else {
+			sim.takeTurn(ctx, h)
+		}
 		cancel()
 	}
 }
@@ -245,11 +286,11 @@ func (sim *simulation) runUser(h *host) {
 // checkEnd checks what remains at the end: every lock can be acquired, and claims that were given up left nothing
 // behind.
 func (sim *simulation) checkEnd() {
-	h := sim.hosts["host0"]
-	for _, name := range []string{"plain", "fair", "rw", "semaphore", "leader", "timed", "twice"} {
-		sim.takeWholeLock(h, name)
+	if sim.runs != nil {
+		sim.checkLedgersAtEnd()
+	} else {
+		sim.checkLocksAtEnd(sim.hosts["host0"])
 	}
-	sim.checkCancelledWaiters(h)
 	for _, h := range sim.hosts {
 		if h.hasCrashed() {
 			h.client.Close()
@@ -260,11 +301,20 @@ func (sim *simulation) checkEnd() {
 			sim.reportViolation("closing: %v", err)
 		}
 	}
-	if sim.faultless && sim.tree == nil {
+	if sim.faultless && sim.runs != nil {
+		sim.checkNoRunsLeft()
+	} else if sim.faultless && sim.tree == nil {
 		sim.checkNoClaimsLeft()
 	} else if left := sim.leftoverNodes(); len(left) > 0 {
 		sim.reportViolation("something is left on %q", left)
 	}
+}
+
+func (sim *simulation) checkLocksAtEnd(h *host) {
+	for _, name := range []string{"plain", "fair", "rw", "semaphore", "leader", "timed", "twice"} {
+		sim.takeWholeLock(h, name)
+	}
+	sim.checkCancelledWaiters(h)
 }
 
 func (sim *simulation) reportViolation(format string, args ...any) {
