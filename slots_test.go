@@ -2,6 +2,7 @@ package holdfast_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,12 +22,12 @@ func (f scheduleFunc) Next(after time.Time) time.Time { return f(after) }
 func openLedgerAt(t *testing.T, now time.Time) (l *holdfast.Ledger, setClock func(time.Time)) {
 	t.Helper()
 	start := time.Now()
-	var ahead time.Duration
+	var ahead atomic.Int64 // of the store's clock, in nanoseconds; background work of the client reads that clock, too
 	sinceStart := func() time.Duration { return time.Since(start) }
 	m := memory.New(&memory.Options{Clock: driver.Clock{
-		Monotonic: sinceStart, Boottime: func() time.Duration { return sinceStart() + ahead },
+		Monotonic: sinceStart, Boottime: func() time.Duration { return sinceStart() + time.Duration(ahead.Load()) },
 	}})
-	setClock = func(to time.Time) { ahead = to.Sub(time.Now()) }
+	setClock = func(to time.Time) { ahead.Store(int64(time.Until(to))) }
 	setClock(now) // after the store was made, which starts with this machine's clock
 	client, err := holdfast.New(m.Open(), nil)
 	if err != nil {
