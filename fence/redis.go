@@ -1,0 +1,50 @@
+package fence
+
+import (
+	"strings"
+)
+
+// RedisScript checks a token and runs one command, in one step. KEYS[1] is a key that keeps the largest token, of a name
+// that all writers agree on; the other KEYS are those of the command. ARGV[1] is the token, and the rest of ARGV is the
+// command with its arguments. In a Cluster all keys must be in one slot, so use a hash tag: {stock:shoe}:fence.
+//
+// With go-redis:
+//
+//	script := redis.NewScript(fence.RedisScript)
+//	err := script.Run(ctx, rdb, []string{"{shoe}:fence", "{shoe}"}, token.String(), "HSET", "{shoe}", "stock", 41).Err()
+//	err = fence.RedisError(err, "shoe", token)
+//
+// The script returns the command's reply. If the token is stale, it runs nothing, and returns an error, which
+// [RedisError] turns into a [*StaleError]. The key with the token has no TTL. A server that loses data, or that evicts
+// keys, forgets the token: see GUARANTEES.md on what each setup of Redis survives.
+const RedisScript = `local token, seen = tonumber(ARGV[1]), redis.call('GET', KEYS[1])
+if not token or token < 1 or token ~= math.floor(token) or token > 9007199254740991 then
+	return redis.error_reply('INVALIDTOKEN ' .. ARGV[1])
+end
+if seen then
+	local largest = tonumber(seen)
+	if not largest then return redis.error_reply('NOTOKEN ' .. KEYS[1] .. ' holds no token') end
+	if largest > token then return redis.error_reply('STALETOKEN ' .. seen) end
+end
+redis.call('SET', KEYS[1], ARGV[1])
+return redis.call(unpack(ARGV, 2))
+`
+
+// RedisError turns the error of [RedisScript], as any client returns it, into a [*StaleError] or an error that matches
+// [ErrInvalid]. It returns all other errors as they are.
+func RedisError(err error, resource string, t Token) error {
+	if err == nil {
+		return nil
+	}
+	code, rest, _ := strings.Cut(strings.TrimPrefix(err.Error(), "ERR "), " ")
+	switch code {
+	case "STALETOKEN":
+		largest, _ := Parse(rest) // 0 if a client has changed the text
+		return &StaleError{Resource: resource, Token: t, Largest: largest}
+	case "INVALIDTOKEN":
+		return invalid("%q is not a fencing token", rest)
+	case "NOTOKEN":
+		return invalid("%s: it must be a key that only the fence writes", rest)
+	}
+	return err
+}
