@@ -54,7 +54,7 @@ func TestEvidence(t *testing.T) {
 		cases[c.Name] = true
 	}
 	sources := map[string]string{}
-	for _, pattern := range []string{"*_test.go", "*/*/*_test.go", "*/*_test.go", "*/*/internal/*/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "*/*/*_test.go", "*/*_test.go", "*/*/*/*_test.go", "*/*/internal/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/store/postgres"
 )
 
@@ -43,8 +44,12 @@ func ExampleFence() {
 	var pool *pgxpool.Pool    // of the database that has the resource
 	var lease *holdfast.Lease // of an exclusive lock, in any store
 
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if err := postgres.Fence(ctx, tx, nil, "stock", lease.Token()); err != nil {
+	token, err := fence.Of(lease)
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if err := postgres.Fence(ctx, tx, nil, "stock", token); err != nil {
 			return err // a later holder has been here: the transaction is rolled back
 		}
 		_, err := tx.Exec(ctx, "update stock set shoes = shoes - 1")
