@@ -279,5 +279,5 @@ var table = []mutant{
 		edits: []edit{{"lock != \"\" && lock != resource", "false"}}},
 	{name: "an object replaced whatever its generation", file: "store/gcs/fence.go", pkg: "./store/gcs",
 		test:  "TestFenceStaleHolder",
-		edits: []edit{{"object.If(condition)", "object"}}},
+		edits: []edit{{"object.If(condition)", "func() *storage.ObjectHandle { _ = condition; return object }()"}}},
 }
