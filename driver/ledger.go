@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 )
 
@@ -133,11 +134,61 @@ func (t RunTerms) Check() error {
 	return nil
 }
 
+// Refuse says why no run may begin after the last one of a key, as a [*RunError] without Held; nil if one may. last is
+// the zero Run if there was none. retryAllowed says that an operator lets one more run begin. now is the store's clock.
+func (t RunTerms) Refuse(last Run, retryAllowed bool, now time.Time) *RunError {
+	if last.Attempt == 0 {
+		return nil
+	}
+	refused := &RunError{Run: last}
+	endedFor := now.Sub(last.EndedAt)
+	switch {
+	case t.Fingerprint != "" && last.Fingerprint != "" && t.Fingerprint != last.Fingerprint:
+		refused.Reason = ErrMismatch
+	case last.State == RunSucceeded:
+		refused.Reason = ErrSucceeded
+	case last.State == RunStarted:
+		refused.Reason = ErrInProgress
+	case retryAllowed:
+		return nil
+	case t.MaxAttempts > 0 && last.Attempt >= t.MaxAttempts:
+		refused.Reason = ErrAttemptsUsed
+	case t.Pause > 0 && endedFor < t.Pause:
+		refused.Reason, refused.RetryAfter = ErrTooSoon, min(t.Pause-endedFor, t.Pause)
+	default:
+		return nil
+	}
+	return refused
+}
+
 // RunOutcome is what a worker reports at the end of its run.
 type RunOutcome struct {
 	State  RunState // RunSucceeded or RunFailed
 	Error  string   // for RunFailed
 	Result []byte   // for RunSucceeded; at most MaxRunResult bytes
+}
+
+// Check reports what is wrong with the outcome, and returns it as it is stored: with a text of at most MaxRunError bytes
+// of UTF-8.
+func (o RunOutcome) Check() (RunOutcome, error) {
+	switch {
+	case o.State != RunSucceeded && o.State != RunFailed:
+		return o, invalid("no run ends as %q", o.State)
+	case len(o.Result) > MaxRunResult:
+		return o, invalid("the result has %d bytes, and a run keeps at most %d: store it elsewhere, and its name here",
+			len(o.Result), MaxRunResult)
+	}
+	o.Error = cutText(o.Error, MaxRunError)
+	return o, nil
+}
+
+// cutText shortens a text to at most n bytes without cutting a character in two.
+func cutText(text string, n int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "")
 }
 
 // Errors of a ledger that are not those of locks. A refusal is a [*RunError], which matches one of them.

@@ -418,9 +418,12 @@ func (w *waitingCall) awaitReturn(within time.Duration) {
 	select {
 	case <-w.done:
 	case <-closedAfter(within):
-		e := w.c.e
+		e, asked := w.c.e, w.c.e.a()
+		if w.claim.Run != nil {
+			asked = w.c // the store does not show the keys of its ledger
+		}
 		e.latef("%s: the waiting Acquire on %q did not return within %v; %s", w.claim.Owner, w.claim.Name, within,
-			describeLock(e.a().mustInspect(w.claim.Name)))
+			describeLock(asked.mustInspect(w.claim.Name)))
 	}
 }
 

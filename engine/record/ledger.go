@@ -79,16 +79,12 @@ func (l *ledger) Detach(context.Context, driver.Grant, time.Duration) error {
 
 // FinishRun costs one swap if the row is as this client last saw it.
 func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
-	switch {
-	case o.State != driver.RunSucceeded && o.State != driver.RunFailed:
-		return fmt.Errorf("%w: no run ends as %q", driver.ErrInvalid, o.State)
-	case len(o.Result) > driver.MaxRunResult:
-		return fmt.Errorf("%w: the result has %d bytes, and a run keeps at most %d: store it elsewhere, and its name here",
-			driver.ErrInvalid, len(o.Result), driver.MaxRunResult)
+	o, err := o.Check()
+	if err != nil {
+		return err
 	}
-	o.Error = cutText(o.Error, driver.MaxRunError)
 	var outcome error
-	err := l.applyStep(ctx, g.Name, true, func(rec *Record, in StepInput, _ bool) error {
+	err = l.applyStep(ctx, g.Name, true, func(rec *Record, in StepInput, _ bool) error {
 		var changed bool
 		changed, outcome = rec.Finish(g.ID, g.Token, o, in)
 		if changed || outcome == nil {
@@ -104,15 +100,6 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 	}
 	l.forgetRow(g.Name)
 	return err
-}
-
-// cutText shortens a text to at most n bytes without cutting a character in two.
-func cutText(text string, n int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "")
 }
 
 // ReadRuns costs one load, and one for each page of older runs.

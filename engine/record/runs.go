@@ -88,28 +88,14 @@ func (r *Record) Begin(c Claim, terms driver.RunTerms, info driver.Info, in Step
 // refuseRun returns a *driver.RunError if the history does not allow another run now.
 func (r *Record) refuseRun(terms driver.RunTerms, in StepInput) error {
 	last := r.Runs.lastRun()
-	if last.Attempt == 0 {
-		return nil
-	}
-	refused := &driver.RunError{Run: last}
-	endedFor := time.Duration(in.Now-last.EndedAt.UnixMicro()) * time.Microsecond
+	retryAllowed := r.Runs != nil && r.Runs.RetryAfter == last.Attempt
+	refused := terms.Refuse(last, retryAllowed, time.UnixMicro(in.Now))
 	switch {
-	case terms.Fingerprint != "" && last.Fingerprint != "" && terms.Fingerprint != last.Fingerprint:
-		refused.Reason = driver.ErrMismatch
-	case last.State == driver.RunSucceeded:
-		refused.Reason = driver.ErrSucceeded
-	case last.State == driver.RunStarted:
-		refused.Reason = driver.ErrInProgress
+	case refused == nil:
+		return nil // and not a nil *driver.RunError, which is an error
+	case refused.Reason == driver.ErrInProgress:
 		l := r.describeLock("", in)
 		refused.Held = &driver.HeldError{Holders: l.Holders, Waiting: len(l.Waiters)}
-	case r.Runs.RetryAfter == last.Attempt:
-		return nil
-	case terms.MaxAttempts > 0 && last.Attempt >= terms.MaxAttempts:
-		refused.Reason = driver.ErrAttemptsUsed
-	case terms.Pause > 0 && endedFor < terms.Pause:
-		refused.Reason, refused.RetryAfter = driver.ErrTooSoon, min(terms.Pause-endedFor, terms.Pause)
-	default:
-		return nil
 	}
 	return refused
 }

@@ -237,12 +237,13 @@ var treeMutants = []mutant{
 
 const (
 	runsFile   = "engine/record/runs.go"
+	termsFile  = "driver/ledger.go"
 	ledgerFile = "engine/record/ledger.go"
 )
 
 var ledgerMutants = []mutant{
-	{name: "a success is not final", file: runsFile, runs: true,
-		edits: []edit{{"case last.State == driver.RunSucceeded:\n\t\trefused", "case false:\n\t\trefused"}},
+	{name: "a success is not final", file: termsFile, runs: true,
+		edits: []edit{{"case last.State == RunSucceeded:\n\t\trefused", "case false:\n\t\trefused"}},
 		more:  []mutant{{file: recordFile, edits: []edit{noCheck}}},
 		want:  "began after one that had succeeded"},
 	{name: "the report of an abandoned run is accepted", file: runsFile, runs: true,
@@ -261,7 +262,7 @@ var ledgerMutants = []mutant{
 		more:  []mutant{{file: recordFile, edits: []edit{noCheck}}},
 		want:  "and its claim exists"},
 	{name: "a permission to retry that is not used up", file: runsFile, runs: true,
-		edits: []edit{{"case r.Runs.RetryAfter == last.Attempt:", "case r.Runs.RetryAfter > 0:"}},
+		edits: []edit{{"r.Runs.RetryAfter == last.Attempt", "r.Runs.RetryAfter > 0"}},
 		want:  "began without permission"},
 	{name: "a history removed while its run is in progress", file: "engine/record/sweep.go", runs: true,
 		edits: []edit{{"return len(r.Claims) == 0 && r.Foreign == 0", "return r.Foreign == 0"}},
@@ -276,8 +277,8 @@ var ledgerMutants = []mutant{
 		edits: []edit{{"\tif c != nil && in.isExpiredHolder(c) {", "\tif c != nil && in.isExpiredHolder(c) && r.Kind == \"\" {"},
 			{"|| c.Token != token {\n\t\tif run", "|| c.Token != token || in.isExpiredHolder(c) {\n\t\tif run"}},
 		want: "was refused, and its run has not ended"},
-	{name: "another payload runs under the same key", file: runsFile, runs: true,
-		edits: []edit{{"terms.Fingerprint != last.Fingerprint:", "terms.Fingerprint == last.Owner:"}},
+	{name: "another payload runs under the same key", file: termsFile, runs: true,
+		edits: []edit{{"t.Fingerprint != last.Fingerprint:", "t.Fingerprint == last.Owner:"}},
 		want:  "began with the payload"},
 	{name: "the slot by the clocks of the hosts", file: "slots.go", runs: true,
 		edits: []edit{{"= store.ReadClock(ctx)\n", "= store.ReadClock(ctx)\n\t\tslot.Now = time.Now()\n"}},

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -242,12 +241,20 @@ func (t *takeAttempt) acquireError(ctx context.Context, err error) error {
 // Renew sends one conditional update per grant. DynamoDB has transactions over many items, but one refused condition
 // would refuse all of them, and each item would be billed twice.
 func (a *awslockStore) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	renewEach(grants, func(i int, g driver.Grant) { done(i, a.renewGrant(ctx, g)) })
+}
+
+// maxRenewers is how many grants are renewed at a time. A request that hangs holds up only one of them.
+const maxRenewers = 256
+
+// renewEach calls renew for every grant, for many at a time.
+func renewEach(grants []driver.Grant, renew func(int, driver.Grant)) {
 	work := make(chan int)
 	var workers sync.WaitGroup
 	for range min(maxRenewers, len(grants)) {
 		workers.Go(func() {
 			for i := range work {
-				done(i, a.renewGrant(ctx, grants[i]))
+				renew(i, grants[i])
 			}
 		})
 	}
@@ -257,9 +264,6 @@ func (a *awslockStore) Renew(ctx context.Context, grants []driver.Grant, done fu
 	close(work)
 	workers.Wait()
 }
-
-// maxRenewers is how many grants are renewed at a time. A request that hangs holds up only one of them.
-const maxRenewers = 256
 
 // renewGrant renews one grant. If it is refused, it finds out whether and how the claim ended.
 func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Renewal {
@@ -457,14 +461,6 @@ func (a *awslockStore) observeItem(name string, it item) lockItem {
 	return l
 }
 
-// latestEnd is the service's time at which a claim of length d that begins now has certainly expired. It uses the
-// latest time that the service's clock may show, and isExpired the earliest: so whatever the error of the two
-// estimates, no client ends a claim before its TTL has passed.
-func (a *awslockStore) latestEnd(d time.Duration) int64 {
-	_, late := a.clock.ClockBounds()
-	return late + d.Microseconds()
-}
-
 // isExpired reports whether a holder has certainly stopped renewing for its lease.
 func (a *awslockStore) isExpired(name string, l *lockItem) bool {
 	if early, _ := a.clock.ClockBounds(); l.expiresAt > 0 && early > l.expiresAt {
@@ -474,16 +470,4 @@ func (a *awslockStore) isExpired(name string, l *lockItem) bool {
 	defer a.mu.Unlock()
 	s := a.observed[name]
 	return l.lease > 0 && s.rvn == l.rvn && a.clock.Clock.SinceAtLeast(s.since) > l.lease+driver.Margin(l.lease)
-}
-
-// newLoop makes the loop of one Acquire or Release.
-func (a *awslockStore) newLoop(ttl time.Duration) *driverutil.RetryLoop {
-	return &driverutil.RetryLoop{Clock: a.clock.Clock, Limit: driver.UnreachableTimeout(ttl),
-		Pause: a.pauseBetweenTries}
-}
-
-// pauseBetweenTries waits for a random part of a time that grows to a second.
-func (a *awslockStore) pauseBetweenTries(ctx context.Context, tries int) error {
-	longest := min(time.Second, 20*time.Millisecond<<min(tries, 10))
-	return a.life.Sleep(ctx, longest/2+rand.N(longest/2))
 }

@@ -166,7 +166,8 @@ func TestAWSLockForgetsOldTakes(t *testing.T) {
 	var passed time.Duration
 	hand := func() time.Duration { return passed }
 	client := sdk.New(sdk.Options{Region: "x"})
-	a := newAWSLock(newTableClient(client, "locks", "key", driver.Clock{Monotonic: hand, Boottime: hand}),
+	a := newAWSLock(newTableClient(client, "locks",
+		&Options{Layout: LayoutAWSLock, Clock: driver.Clock{Monotonic: hand, Boottime: hand}}),
 		LeaseFormatMillis, 0)
 	defer a.Close()
 	for n := range 2000 {

@@ -109,7 +109,7 @@ func TestRefusedPauses(t *testing.T) {
 	defer srv.Close()
 	client := sdk.New(sdk.Options{Region: "x", BaseEndpoint: aws.String(srv.URL),
 		Credentials: credentials.NewStaticCredentialsProvider("a", "b", "")})
-	a := newAWSLock(newTableClient(client, "locks", "key", driver.SystemClock), LeaseFormatMillis, 0)
+	a := newAWSLock(newTableClient(client, "locks", &Options{Layout: LayoutAWSLock}), LeaseFormatMillis, 0)
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()

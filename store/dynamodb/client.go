@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -29,6 +30,7 @@ type tableClient struct {
 	client       *sdk.Client
 	tableName    string
 	partitionKey string
+	hasSortKey   bool   // for LayoutLedger
 	displayURL   string // the table and the region, without secrets
 	clock        *record.ServerClock
 	life         *driverutil.Lifetime
@@ -54,12 +56,14 @@ const tokenGap = 3 * time.Second
 
 // newTableClient makes a client with the user's settings, except for retries and the default logger. It
 // does not change the user's own client.
-func newTableClient(client *sdk.Client, name, key string, clock driver.Clock) *tableClient {
+func newTableClient(client *sdk.Client, name string, opts *Options) *tableClient {
+	clock := opts.Clock
 	if clock.Monotonic == nil {
 		clock = driver.SystemClock
 	}
-	l := &tableClient{tableName: name, partitionKey: key, onClose: func() {},
-		clock: &record.ServerClock{Clock: clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime()}
+	l := &tableClient{tableName: name, partitionKey: opts.partitionKey(), hasSortKey: opts.Layout == LayoutLedger,
+		onClose: func() {},
+		clock:   &record.ServerClock{Clock: clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime()}
 	l.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = singleTry{}
 		o.Logger = quietLogger(o.Logger)
@@ -183,7 +187,7 @@ func (l *tableClient) share() *tableClient {
 	return &c
 }
 
-// itemKey is the key of an item. Keys have one attribute: a table with a sort key cannot be used.
+// itemKey is the key of an item. Keys have one attribute, except with LayoutLedger: see ledger.rowKey.
 func (l *tableClient) itemKey(key string) item { return item{l.partitionKey: textValue(key)} }
 func textValue(s string) types.AttributeValue  { return &types.AttributeValueMemberS{Value: s} }
 func stringOf(v types.AttributeValue) string {
@@ -231,4 +235,24 @@ func (l *tableClient) explainError(ctx context.Context, err error) error {
 	default:
 		return fmt.Errorf("dynamodb:%s: %w", operation, refusal)
 	}
+}
+
+// latestEnd is the service's time at which a claim of length d that begins now has certainly expired. It uses the
+// latest time that the service's clock may show, and expiry is judged by the earliest: so whatever the error of the two
+// estimates, no client ends a claim before its TTL has passed.
+func (l *tableClient) latestEnd(d time.Duration) int64 {
+	_, late := l.clock.ClockBounds()
+	return late + d.Microseconds()
+}
+
+// newLoop makes the loop of one Acquire or Release.
+func (l *tableClient) newLoop(ttl time.Duration) *driverutil.RetryLoop {
+	return &driverutil.RetryLoop{Clock: l.clock.Clock, Limit: driver.UnreachableTimeout(ttl),
+		Pause: l.pauseBetweenTries}
+}
+
+// pauseBetweenTries waits for a random part of a time that grows to a second.
+func (l *tableClient) pauseBetweenTries(ctx context.Context, tries int) error {
+	longest := min(time.Second, 20*time.Millisecond<<min(tries, 10))
+	return l.life.Sleep(ctx, longest/2+rand.N(longest/2))
 }

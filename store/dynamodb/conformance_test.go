@@ -3,6 +3,7 @@ package dynamodb
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +29,10 @@ func runConformance(t *testing.T, s *dynamodbtest.Server, more string, opts driv
 	h.Secrets = []string{"hunter2secret"}
 	h.Slack = 4 * time.Second // a single thread of JavaScript serves all
 	h.Restart = s.Restart
+	if strings.Contains(more, "layout=ledger") {
+		h.Prefix = suiteLedger + "/"
+		opts.Match = func(c drivertest.Case) bool { return strings.HasPrefix(c.Name, "ledger-") }
+	}
 	storetest.Conform(t, h, opts)
 }
 
@@ -58,6 +63,16 @@ func caseParallelism() int {
 // everything else.
 func TestConformanceAWSLock(t *testing.T) {
 	runConformance(t, startServer(t), "&layout=awslock", drivertest.Options{Parallel: caseParallelism(), Effort: 0.3})
+}
+
+// suiteLedger is the name of the ledger that the suite's keys belong to.
+const suiteLedger = "suite"
+
+// TestConformanceLedger: the layout of plain workers keeps the promises of a ledger. It has no locks: see
+// TestLedgerStoreHasNoLocks.
+func TestConformanceLedger(t *testing.T) {
+	runConformance(t, startServer(t), "&layout=ledger&ledger-name="+suiteLedger,
+		drivertest.Options{Parallel: caseParallelism()})
 }
 
 // TestConformance: the store keeps every promise of the contract.

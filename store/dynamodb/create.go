@@ -53,16 +53,25 @@ func (l *tableClient) findTable(ctx context.Context, create bool, expires string
 // probeTable reads an item that does not exist. To describe the table would tell more, but needs a permission that a
 // user of locks otherwise does not need.
 func (l *tableClient) probeTable(ctx context.Context) error {
+	key := l.itemKey(reservedChar)
+	if l.hasSortKey {
+		key[sortKey] = numberValue(0)
+	}
 	_, err := sendRead(ctx, l, l.client.GetItem,
-		&sdk.GetItemInput{TableName: &l.tableName, Key: l.itemKey(reservedChar), ConsistentRead: new(true)})
+		&sdk.GetItemInput{TableName: &l.tableName, Key: key, ConsistentRead: new(true)})
 	return err
 }
 
 // explainKeyMismatch says how the key of the table differs from the one that is needed.
 func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
+	needed, advice := fmt.Sprintf("HASH %s (S) alone", l.partitionKey), "name its key with partition-key=, or use another table"
+	if l.hasSortKey {
+		needed = fmt.Sprintf("HASH %s (S) and RANGE %s (N)", l.partitionKey, sortKey)
+		advice = "a key of a table cannot be changed, so make another table, for example with create=true"
+	}
 	out, derr := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})
 	if derr != nil {
-		return fmt.Errorf("%w; the table needs the partition key %q, a string, and no sort key", err, l.partitionKey)
+		return fmt.Errorf("%w; the table is needed with the key %s: %s", err, needed, advice)
 	}
 	has := ""
 	for _, k := range out.Table.KeySchema {
@@ -72,9 +81,8 @@ func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: the table %q has the key%s, and is needed with HASH %s (S) alone: "+
-		"name its key with partition-key=, or use another table",
-		driver.ErrInvalid, l.tableName, has, l.partitionKey)
+	return fmt.Errorf("%w: the table %q has the key%s, and is needed with %s: %s", driver.ErrInvalid, l.tableName, has,
+		needed, advice)
 }
 
 // createTable makes the table, or finds that another client has just done so, and waits until it can be used.
@@ -82,13 +90,20 @@ func (l *tableClient) createTable(ctx context.Context, expires string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxCreateTime,
 		fmt.Errorf("the new table %q is not active after %v", l.tableName, maxCreateTime))
 	defer cancel()
-	_, err := sendRequest(ctx, l, l.client.CreateTable, &sdk.CreateTableInput{
+	in := &sdk.CreateTableInput{
 		TableName:   &l.tableName,
 		BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{
 			{AttributeName: &l.partitionKey, AttributeType: types.ScalarAttributeTypeS}},
 		KeySchema: []types.KeySchemaElement{{AttributeName: &l.partitionKey, KeyType: types.KeyTypeHash}},
-	})
+	}
+	if l.hasSortKey {
+		in.AttributeDefinitions = append(in.AttributeDefinitions,
+			types.AttributeDefinition{AttributeName: new(sortKey), AttributeType: types.ScalarAttributeTypeN})
+		in.KeySchema = append(in.KeySchema,
+			types.KeySchemaElement{AttributeName: new(sortKey), KeyType: types.KeyTypeRange})
+	}
+	_, err := sendRequest(ctx, l, l.client.CreateTable, in)
 	if there := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &there) {
 		return err
 	}

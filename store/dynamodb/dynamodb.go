@@ -38,6 +38,26 @@
 // the length of a lease in two ways, and can each read only their own. Ours read both, and write the one
 // that Options.LeaseFormat names.
 //
+// With LayoutLedger the table has the sort key sequence, a number, and one row for each start, success and failure of
+// a key, which is the id of an event:
+//
+//	partition_key   S: the key
+//	sequence        N: 1, 2, 3 ...; the newest row says how the key stands
+//	atomic_counter  N: 1, and one more for each start that came too late
+//	exec_status     S: started, succeeded or failed
+//	created_at      S: a time in ISO 8601
+//
+// A plain worker reads the newest row. It stops if that is started or succeeded, and else sends UpdateItem for the next
+// sequence with ADD atomic_counter 1, SET exec_status and created_at; it goes on if the counter that comes back is 1. At
+// the end it writes succeeded or failed to the next sequence. Workers of ours follow the same rules, so each event has
+// one run at a time, of a plain worker or ours. When a worker of ours dies, its run is abandoned after its TTL: the next
+// client of ours writes failed after it. Plain workers wait until then. How the two meet, and what each late request
+// does, is in the comment of type ledger.
+//
+// The table is one ledger. Rows are kept: there is no retention by age (KeepFor), and Forget and KeepRuns remove only the
+// rows that end runs, because a plain worker that has read the table some time ago could take the place of a removed
+// start. A plain worker's run has no token, no heartbeat and no result.
+//
 // # Cost
 //
 // Each take, renewal and release is one conditional write, billed by the size of the item. (A kilobyte holds
@@ -46,9 +66,13 @@
 // once before it takes or renews a lock, to learn the service's time. A waiter costs about one consistent
 // read per second.
 //
+// With LayoutLedger, a run costs one read and two writes, and one read and one write for each renewal; a key that has
+// succeeded costs one read.
+//
 // # Permissions
 //
-// dynamodb:GetItem and PutItem, with LayoutAWSLock UpdateItem instead of PutItem; Scan to list locks;
+// dynamodb:GetItem and PutItem, with LayoutAWSLock UpdateItem instead of PutItem, with LayoutLedger also Query,
+// UpdateItem and, for Forget and KeepRuns, DeleteItem; Scan to list locks or keys;
 // CreateTable, DescribeTable and UpdateTimeToLive to make a table.
 //
 // Do not use a global table: its regions see each other's writes too late. Do not use DAX.
@@ -92,6 +116,16 @@ type Options struct {
 	// lease, if that is no longer than ForeignWatch. With 0 the caller is refused at once, even if the holder
 	// died long ago and no client has waited for the lock since.
 	ForeignWatch time.Duration
+	// LedgerName is for LayoutLedger: the name of the ledger that the table is. Client.Ledger takes no other name then,
+	// and the name is not in the table. Default: the name of the table.
+	LedgerName string
+	// StartedAge is for LayoutLedger. It lets a run of a key begin after the start of a plain worker's run that has no
+	// end, if its created_at is longer ago than this. At least a minute, which is more than the clocks of machines
+	// differ. Default: never. A plain worker sends no heartbeat, so nobody knows whether it is dead or slow, and the
+	// event of a slow one is then processed twice. Choose a time that no worker may need. A created_at is read as ISO
+	// 8601; without a time zone it counts as 12 hours later than in UTC, the latest that it can be. A row whose
+	// created_at cannot be read is never let through.
+	StartedAge time.Duration
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
 }
@@ -106,6 +140,9 @@ const (
 	// LayoutAWSLock is the layout of the AWS lock client and of its ports, such as dynamolock. It supports the
 	// plain mutex only.
 	LayoutAWSLock Layout = "awslock"
+	// LayoutLedger is a run ledger in the layout of plain workers, with which it can share the table. Such a store has a
+	// ledger, and no locks. See the package's documentation.
+	LayoutLedger Layout = "ledger"
 )
 
 // reservedChar is in the keys of items that are no locks. A lock's name cannot contain it.
@@ -134,23 +171,29 @@ func New(ctx context.Context, client *sdk.Client, tableName string, opts *Option
 
 // newStore makes the store of the layout.
 func (o *Options) newStore(l *tableClient) driver.Store {
-	if o.Layout == LayoutAWSLock {
+	switch o.Layout {
+	case LayoutAWSLock:
 		return newAWSLock(l, o.LeaseFormat, o.ForeignWatch)
+	case LayoutLedger:
+		return &ledgerStore{tableClient: l, name: cmp.Or(o.LedgerName, l.tableName), startedAge: o.StartedAge}
 	}
 	return record.New(&table{tableClient: l, prefix: o.Prefix, ttlAttribute: o.ttlAttribute()})
 }
 
-// partitionKey is the name of the partition key. The AWS lock client calls it key by default.
+// partitionKey is the name of the partition key, by default the one that the other clients of the layout use.
 func (o *Options) partitionKey() string {
-	if o.Layout == LayoutAWSLock {
+	switch o.Layout {
+	case LayoutAWSLock:
 		return cmp.Or(o.PartitionKey, "key")
+	case LayoutLedger:
+		return cmp.Or(o.PartitionKey, "partition_key")
 	}
 	return cmp.Or(o.PartitionKey, "primary_id")
 }
 
-// ttlAttribute is empty for LayoutAWSLock, which has no such attribute.
+// ttlAttribute is empty for the layouts without such an attribute.
 func (o *Options) ttlAttribute() string {
-	if o.Layout == LayoutAWSLock {
+	if o.Layout == LayoutAWSLock || o.Layout == LayoutLedger {
 		return ""
 	}
 	return cmp.Or(o.TTLAttribute, "expired_at")
@@ -159,20 +202,34 @@ func (o *Options) ttlAttribute() string {
 // checkOptions says what is wrong with the options.
 func (o *Options) checkOptions() error {
 	switch {
-	case !slices.Contains([]Layout{"", LayoutRecord, LayoutAWSLock}, o.Layout):
-		return fmt.Errorf("%w: a layout is %s or %s, not %q", driver.ErrInvalid, LayoutRecord, LayoutAWSLock, o.Layout)
+	case !slices.Contains([]Layout{"", LayoutRecord, LayoutAWSLock, LayoutLedger}, o.Layout):
+		return fmt.Errorf("%w: a layout is %s, %s or %s, not %q",
+			driver.ErrInvalid, LayoutRecord, LayoutAWSLock, LayoutLedger, o.Layout)
 	case !slices.Contains([]LeaseFormat{"", LeaseFormatMillis, LeaseFormatDuration}, o.LeaseFormat):
 		return fmt.Errorf("%w: a lease format is %s or %s, not %q",
 			driver.ErrInvalid, LeaseFormatMillis, LeaseFormatDuration, o.LeaseFormat)
-	case o.Layout == LayoutAWSLock && o.TTLAttribute+o.Prefix != "":
+	case (o.Layout == LayoutAWSLock || o.Layout == LayoutLedger) && o.TTLAttribute+o.Prefix != "":
 		return fmt.Errorf("%w: the layout %s has neither a TTL attribute nor a prefix", driver.ErrInvalid, o.Layout)
 	case o.Layout != LayoutAWSLock && (o.LeaseFormat != "" || o.ForeignWatch != 0), o.ForeignWatch < 0:
 		return fmt.Errorf("%w: a lease format and a foreign watch, which cannot be negative, are for the layout %s",
 			driver.ErrInvalid, LayoutAWSLock)
+	case o.Layout != LayoutLedger && (o.LedgerName != "" || o.StartedAge != 0):
+		return fmt.Errorf("%w: a ledger's name and a started age are for the layout %s", driver.ErrInvalid, LayoutLedger)
+	case o.StartedAge < 0 || o.StartedAge > 0 && o.StartedAge < minStartedAge:
+		return fmt.Errorf("%w: a started age is %v or more: the clocks of workers may differ by less", driver.ErrInvalid,
+			minStartedAge)
+	case strings.Contains(o.LedgerName, "/"):
+		return fmt.Errorf("%w: a ledger's name has no slash: %q", driver.ErrInvalid, o.LedgerName)
 	case strings.Contains(o.Prefix, reservedChar) || !utf8.ValidString(o.Prefix) || len(o.Prefix) > maxPrefix:
 		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8 without NUL", driver.ErrInvalid, maxPrefix)
 	}
 	seen := map[string]bool{dataAttribute: true, versionAttribute: true}
+	if o.Layout == LayoutLedger {
+		for _, a := range []string{sortKey, counterAttribute, statusAttribute, createdAttribute, idAttribute, beforeAttribute,
+			runAttribute} {
+			seen[a] = true
+		}
+	}
 	for _, a := range []string{o.partitionKey(), o.ttlAttribute()} {
 		if seen[a] {
 			return fmt.Errorf("%w: the attribute %q is used for something else; the partition key and the TTL attribute "+
@@ -183,6 +240,9 @@ func (o *Options) checkOptions() error {
 	return nil
 }
 
+// minStartedAge is more than the wall clocks of machines that are kept right can differ.
+const minStartedAge = time.Minute
+
 // maxPrefix leaves room for the longest name in a key, which DynamoDB limits to 2,048 bytes.
 const maxPrefix = 1024
 
@@ -190,6 +250,9 @@ const maxPrefix = 1024
 // have no TTL attribute, so neither foreign clients nor the table's TTL touch them.
 func NewTable(ctx context.Context, client *sdk.Client, tableName string, opts *Options) (record.Table, error) {
 	opts = cmp.Or(opts, &Options{})
+	if opts.Layout == LayoutLedger {
+		return nil, fmt.Errorf("%w: a table with the layout %s has no records", driver.ErrInvalid, LayoutLedger)
+	}
 	l, err := connectTable(ctx, client, tableName, opts)
 	if err != nil {
 		return nil, err
@@ -214,7 +277,7 @@ func connectTable(ctx context.Context, client *sdk.Client, tableName string, opt
 	if err := opts.checkOptions(); err != nil {
 		return nil, err
 	}
-	l := newTableClient(client, tableName, opts.partitionKey(), opts.Clock)
+	l := newTableClient(client, tableName, opts)
 	if err := l.checkTable(ctx, opts.Create, opts.ttlAttribute()); err != nil {
 		_ = l.Close()
 		return nil, err

@@ -28,11 +28,15 @@ func init() { driver.Register("dynamodb", openURL) }
 //	endpoint=URL           another address than the region's: an emulator or a private endpoint
 //	profile=P              a profile of the shared files
 //	create=true            makes the table if it does not exist
-//	partition-key=K        the table's partition key: by default primary_id, and key with layout=awslock
+//	partition-key=K        the table's partition key: by default primary_id, key with layout=awslock, and
+//	                       partition_key with layout=ledger
 //	ttl-attribute=A        the table's TTL attribute: by default expired_at
 //	prefix=P               is put before the names of all locks
 //	layout=awslock         the layout of the AWS lock client and of dynamolock: see LayoutAWSLock
-//	lease-format=duration  how that layout writes durations: see LeaseFormat
+//	layout=ledger          a run ledger in the layout of plain workers: see LayoutLedger
+//	ledger-name=N          for that layout: see Options.LedgerName
+//	started-age=6h         for that layout: see Options.StartedAge
+//	lease-format=duration  how layout=awslock writes durations: see LeaseFormat
 //	foreign-watch=30s      for that layout: see Options.ForeignWatch
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	opts, settings, endpoint, err := readURL(u)
@@ -91,6 +95,11 @@ func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, e
 		"partition-key": textOf(&opts.PartitionKey), "ttl-attribute": textOf(&opts.TTLAttribute), "prefix": textOf(&opts.Prefix),
 		"layout":       func(v string) error { opts.Layout = Layout(v); return nil },
 		"lease-format": func(v string) error { opts.LeaseFormat = LeaseFormat(v); return nil },
+		"ledger-name":  textOf(&opts.LedgerName),
+		"started-age": func(v string) (err error) {
+			opts.StartedAge, err = time.ParseDuration(v)
+			return err
+		},
 		"foreign-watch": func(v string) (err error) {
 			opts.ForeignWatch, err = time.ParseDuration(v)
 			return err

@@ -54,7 +54,8 @@ var stores = map[string]func(t *testing.T) server{
 		t.Cleanup(e.Close)
 		return server{e.Endpoints(), func(at []string) string { return "zookeeper://" + strings.Join(at, ",") }}
 	},
-	"dynamodb": func(t *testing.T) server { return startDynamoDB(t, "") },
+	"dynamodb":        func(t *testing.T) server { return startDynamoDB(t, "") },
+	"dynamodb-ledger": func(t *testing.T) server { return startDynamoDB(t, "&layout=ledger") },
 }
 
 // startDynamoDB starts an emulator with a table in a layout.

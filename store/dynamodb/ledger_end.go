@@ -1,0 +1,246 @@
+package dynamodb
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+)
+
+// putEnd writes the row that ends a run, unless there is one. Then the error is errRefused.
+func (l *ledger) putEnd(ctx context.Context, key string, start int64, end *rowRun) error {
+	status := statusFailed
+	if end.State == driver.RunSucceeded {
+		status = statusSucceeded
+	}
+	it := l.rowKey(key, start+1)
+	it[statusAttribute], it[createdAttribute] = textValue(status), textValue(l.storeTime().UTC().Format(createdTimeFormat))
+	it[counterAttribute], it[beforeAttribute] = numberValue(1), numberValue(0)
+	it[idAttribute], it[runAttribute] = textValue(end.ID), end.encode()
+	_, err := sendRequest(ctx, l.tableClient, l.client.PutItem, &sdk.PutItemInput{
+		TableName: &l.tableName, Item: it, ConditionExpression: new("attribute_not_exists(#k)"),
+		ExpressionAttributeNames: map[string]string{"#k": l.partitionKey},
+	})
+	return refusedOr(err)
+}
+
+// endOf returns the end of a run, for its row.
+func (l *ledger) endOf(run *rowRun, state driver.RunState, text string) rowRun {
+	end := *run
+	now, _ := l.clock.Now()
+	end.State, end.Error, end.EndedAt, end.ExpiresAt = state, text, max(now, run.StartedAt), 0
+	end.Report = rand.Text()
+	return end
+}
+
+// FinishRun is one conditional put. If the lease may have run out, it reads the heartbeat first: a run that has expired is
+// abandoned, even if nobody else has noticed.
+func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
+	o, err := o.Check()
+	if err != nil {
+		return err
+	}
+	key, start, err := l.locate(g)
+	if err != nil {
+		return err
+	}
+	loop := l.newLoop(g.TTL)
+	for {
+		err := l.finishOnce(ctx, key, start, g, o)
+		if err == nil || driverutil.IsFinal(err) {
+			l.forgetRun(g.ID)
+			return err
+		}
+		if err := loop.PauseAfterFailure(ctx, err, true); err != nil {
+			return driverutil.Uncertain(cmp.Or(ctx.Err(), err))
+		}
+	}
+}
+
+func (l *ledger) finishOnce(ctx context.Context, key string, start int64, g driver.Grant, o driver.RunOutcome) error {
+	run, err := l.runOf(ctx, key, start, g.ID)
+	if err != nil {
+		return err
+	}
+	if l.clock.Clock.SinceAtLeast(g.Since) > g.GrantedTTL {
+		if err := l.endIfExpired(ctx, key, start, run); err != nil {
+			return err
+		}
+	}
+	end := l.endOf(run, o.State, o.Error)
+	end.Result = o.Result
+	if err := l.putEnd(ctx, key, start, &end); !errors.Is(err, errRefused) {
+		return err
+	}
+	return l.compareEnd(ctx, key, start, &end)
+}
+
+// endIfExpired abandons the run of a worker that reports after its lease has run out.
+func (l *ledger) endIfExpired(ctx context.Context, key string, start int64, run *rowRun) error {
+	h, err := l.readHeartbeat(ctx, key)
+	if err != nil {
+		return err
+	}
+	if cause := l.endCause(run, h); cause != "" {
+		if err := l.abandon(ctx, key, start, run, h, cause); err != nil && !errors.Is(err, errRefused) {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareEnd returns nil if the end that is in the table says the same. Otherwise the run is lost, and the report is
+// noted.
+func (l *ledger) compareEnd(ctx context.Context, key string, start int64, end *rowRun) error {
+	it, err := l.readItem(ctx, key, start+1)
+	if err != nil {
+		return err
+	}
+	if len(it) > 0 {
+		row, err := decodeRow(key, it)
+		if err != nil {
+			return err
+		}
+		if is := row.run; is != nil && is.ID == end.ID && is.Token == end.Token && is.State == end.State &&
+			is.Error == end.Error && bytes.Equal(is.Result, end.Result) {
+			return nil
+		}
+	}
+	if err := l.noteLateReport(ctx, key, start, end.State); err != nil {
+		return err
+	}
+	if len(it) == 0 { // an operator has forgotten the key
+		return &driver.LossError{Cause: driver.LossGone}
+	}
+	return lossOfRow(key, it, end.ID, driver.LossGone)
+}
+
+// abandon ends a run whose worker is gone: see ledger.
+func (l *ledger) abandon(ctx context.Context, key string, start int64, run *rowRun, h heartbeat, cause driver.LossCause) error {
+	if err := l.sealRun(ctx, key, run, h, cause); err != nil {
+		return err
+	}
+	end := l.endOf(run, driver.RunAbandoned, cause.Description())
+	end.Cause = cause
+	if cause == driver.LossExpired {
+		expired := run.ExpiresAt
+		if h.token == run.Token {
+			expired = h.expiresAt
+		}
+		end.EndedAt = max(run.StartedAt, min(end.EndedAt, expired))
+	}
+	return l.putEnd(ctx, key, start, &end)
+}
+
+// endIfOver ends the newest run if its worker is gone. It reports whether it did, and the heartbeat as far as it was
+// read.
+func (l *ledger) endIfOver(ctx context.Context, key string, st *keyState) (ended bool, h heartbeat, err error) {
+	if !st.newest.isStarted() {
+		return false, h, nil
+	}
+	if st.newest.run == nil {
+		if !l.isTooOld(&st.newest) {
+			return false, h, nil
+		}
+		return true, h, l.endForeign(ctx, key, st, fmt.Sprintf("no end was written in %v", l.startedAge))
+	}
+	run := st.newest.run
+	if early, _ := l.clock.ClockBounds(); early <= run.ExpiresAt {
+		return false, h, nil // it needs no renewal yet
+	}
+	if h, err = l.readHeartbeat(ctx, key); err != nil {
+		return false, h, err
+	}
+	cause := l.endCause(run, h)
+	if cause == "" {
+		return false, h, nil
+	}
+	return true, h, l.abandon(ctx, key, st.newest.sequence, run, h, cause)
+}
+
+// isTooOld reports whether the start of a plain worker is so old that the user lets another run begin.
+func (l *ledger) isTooOld(row *ledgerRow) bool {
+	if l.startedAge == 0 {
+		return false
+	}
+	created, ok := latestCreatedTime(row.createdAt)
+	early, _ := l.clock.ClockBounds()
+	return ok && time.UnixMicro(early).Sub(created) > l.startedAge
+}
+
+// endForeign writes the end of a plain worker's run.
+func (l *ledger) endForeign(ctx context.Context, key string, st *keyState, why string) error {
+	end := l.endOf(&rowRun{ID: st.last.ID, Attempt: st.last.Attempt, Owner: st.last.Owner,
+		StartedAt: max(0, st.last.StartedAt.UnixMicro()), MaxToken: max(1, st.maxToken), First: st.first},
+		driver.RunAbandoned, why)
+	return l.putEnd(ctx, key, st.newest.sequence, &end)
+}
+
+// Release ends a run as failed. A claim whose start was lost and comes later is abandoned after its TTL.
+func (l *ledger) Release(ctx context.Context, c driver.Claim, ref string) error {
+	key, err := l.partitionOf(c.Name)
+	if err != nil {
+		return err
+	}
+	defer l.forgetRun(c.ID)
+	report := rand.Text()
+	loop := l.newLoop(c.TTL)
+	loop.Restart()
+	for {
+		err := l.releaseOnce(ctx, key, c.ID, ref, report)
+		if err == nil || driverutil.IsFinal(err) {
+			return err
+		}
+		if err := loop.PauseAfterFailure(ctx, err, true); err != nil {
+			return driverutil.Uncertain(cmp.Or(ctx.Err(), err))
+		}
+	}
+}
+
+// releaseOnce finds the run and writes its end. report is in the row that this call writes.
+func (l *ledger) releaseOnce(ctx context.Context, key, id, ref, report string) error {
+	start, refID, ok := parseRef(ref)
+	switch {
+	case ref != "" && !ok:
+		return fmt.Errorf("%w: %q is no ref of this store", driver.ErrInvalid, ref)
+	case ref != "" && id != "" && id != refID:
+		return &driver.LossError{Cause: driver.LossGone} // no claim has both
+	case ref == "":
+		st, err := l.readState(ctx, key)
+		switch {
+		case err != nil:
+			return err
+		case st.newest.run == nil || st.newest.run.ID != id:
+			return &driver.LossError{Cause: driver.LossGone}
+		}
+		start, refID = st.newest.sequence, id
+		if !st.newest.isStarted() {
+			start--
+		}
+	}
+	run, err := l.runOf(ctx, key, start, refID)
+	if err != nil {
+		return err
+	}
+	end := l.endOf(run, driver.RunFailed, "it was released without an outcome")
+	end.Report = report
+	if err := l.putEnd(ctx, key, start, &end); !errors.Is(err, errRefused) {
+		return err
+	}
+	it, err := l.readItem(ctx, key, start+1)
+	if err != nil {
+		return err
+	}
+	if row, err := decodeRow(key, it); err == nil && row.run != nil && row.run.Report == report {
+		return nil
+	}
+	return lossOfRow(key, it, refID, driver.LossGone)
+}

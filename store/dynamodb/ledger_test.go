@@ -1,0 +1,725 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+)
+
+// TestLedgerRows: the rows are those of the layout. A plain worker reads ours, and its run is shown in our history.
+func TestLedgerRows(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	l, w := ledgerAt(t, table, sharedServer(t).Endpoint, ""), newPlainWorker(t, table)
+	c := runClaim(table, "job1", time.Minute)
+	first := acquire(t, l, c)
+	w.mustNotBegin(t, "job1")
+	fail(t, l, first)
+	w.mustEnd(t, "job1", w.mustBegin(t, "job1"), "failed")
+	last := acquire(t, l, runClaim(table, "job1", time.Minute))
+	w.mustNotBegin(t, "job1")
+	succeed(t, l, last, "42 rows")
+	w.mustNotBegin(t, "job1")
+	if last.Attempt != 3 || last.Token <= first.Token {
+		t.Errorf("the grants are %+v and %+v", first, last)
+	}
+	const want = "1:started 2:failed 3:started 4:failed 5:started 6:succeeded"
+	if got := w.rows(t, "job1"); got != want {
+		t.Errorf("the rows are %s, want %s", got, want)
+	}
+	for _, sequence := range []int64{1, 5} {
+		row := w.row(t, "job1", sequence)
+		if _, err := time.Parse(time.RFC3339, stringOf(row["created_at"])); err != nil || numberOf(row["atomic_counter"]) != "1" {
+			t.Errorf("the start is %v (%v)", row, err)
+		}
+	}
+	runs := readRuns(t, l, c.Name)
+	if statesOf(runs) != " failed failed succeeded" || runs[0].Error != "no" || string(runs[2].Result) != "42 rows" ||
+		runs[1].Owner != foreignOwner || runs[1].Token != 0 || runs[1].Attempt != 2 || runs[1].EndedAt.IsZero() {
+		t.Errorf("the history is %+v", runs)
+	}
+	w.mustEnd(t, "job2", w.mustBegin(t, "job2"), "succeeded")
+	if refused := mustRefuseRun(t, l, runClaim(table, "job2", time.Minute), driver.ErrSucceeded); refused.Run.Attempt != 1 {
+		t.Errorf("the refusal is %+v", refused)
+	}
+	w.mustBegin(t, "job3")
+	refused := mustRefuseRun(t, l, runClaim(table, "job3", time.Minute), driver.ErrInProgress)
+	if h := refused.Held.Holders; len(h) != 1 || !h[0].Foreign {
+		t.Errorf("the holders are %+v", h)
+	}
+	listed := map[string]string{}
+	for h, err := range l.ListRuns(t.Context(), table+"/job") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed[strings.TrimPrefix(h.Key, table+"/")] = fmt.Sprint(h.Runs[0].Attempt, statesOf(h.Runs))
+	}
+	if want := map[string]string{"job1": "3 succeeded", "job2": "1 succeeded", "job3": "1 started"}; !maps.Equal(listed, want) {
+		t.Errorf("listed are %q", listed)
+	}
+}
+
+// TestLedgerPlainWorkers: plain workers and ours share a table. While a worker runs an event, nobody else does, and each event
+// succeeds once.
+func TestLedgerPlainWorkers(t *testing.T) {
+	t.Parallel()
+	events := 40
+	if *prove {
+		events = 1000
+	}
+	const workers, deliveries = 3, 6
+	table := newTableName()
+	plain := newPlainWorker(t, table)
+	var ours []*ledger
+	for range workers {
+		ours = append(ours, ledgerAt(t, table, sharedServer(t).Endpoint, ""))
+	}
+	var wg sync.WaitGroup
+	running, successes := make([]atomic.Int32, events), make([]atomic.Int32, events)
+	var byPlain, byOurs atomic.Int64
+	work := func(event int, by *atomic.Int64, end func(status string) error) {
+		by.Add(1)
+		if running[event].Add(1) != 1 {
+			t.Errorf("event %d runs twice at once", event)
+		}
+		status := "succeeded"
+		if rand.IntN(2) == 0 {
+			status = "failed"
+		} else if successes[event].Add(1) != 1 {
+			t.Errorf("event %d succeeds twice", event)
+		}
+		running[event].Add(-1)
+		if err := end(status); err != nil {
+			t.Error(err)
+		}
+	}
+	for event := range events {
+		key := fmt.Sprint("event", event)
+		for i := range workers {
+			wg.Go(func() {
+				for range deliveries {
+					sequence, err := plain.begin(t.Context(), key)
+					if err != nil {
+						t.Error(err)
+					} else if sequence != 0 {
+						work(event, &byPlain, func(status string) error { return plain.end(t.Context(), key, sequence, status) })
+					}
+				}
+			})
+			wg.Go(func() {
+				for range deliveries {
+					g, err := ours[i].Acquire(t.Context(), runClaim(table, key, time.Minute))
+					var refused *driver.RunError
+					if err == nil {
+						work(event, &byOurs, func(status string) error {
+							return ours[i].FinishRun(t.Context(), g, driver.RunOutcome{State: driver.RunState(status)})
+						})
+					} else if !errors.As(err, &refused) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		if event%8 == 7 {
+			wg.Wait()
+		}
+	}
+	wg.Wait()
+	for event := range events {
+		key := fmt.Sprint("event", event)
+		for successes[event].Load() == 0 { // an event that has always failed
+			g := acquire(t, ours[0], runClaim(table, key, time.Minute))
+			successes[event].Add(1)
+			succeed(t, ours[0], g, "")
+		}
+		runs := readRuns(t, ours[0], table+"/"+key)
+		var token int64
+		for i, r := range runs {
+			isLast := i == len(runs)-1
+			if (r.State == driver.RunSucceeded) != isLast || !isLast && r.State != driver.RunFailed || r.Attempt != int64(i)+1 ||
+				r.Token != 0 && r.Token <= token {
+				t.Errorf("run %d of %s is %+v", i+1, key, r)
+			}
+			token = max(token, r.Token)
+		}
+	}
+	t.Logf("%d events: %d runs of plain workers, %d of ours, none of an event at the same time", events, byPlain.Load(),
+		byOurs.Load())
+}
+
+// TestLedgerCollision: of two starts that aim at the same row the first one has the run, also if a plain worker and ours
+// collide. The other one changes nothing by which the winner knows its run.
+func TestLedgerCollision(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	p := newProxy(t, sharedServer(t).Direct)
+	l, other, w := ledgerAt(t, table, p.Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, ""), newPlainWorker(t, table)
+
+	onceBefore(p, "UpdateItem", func() { w.mustBegin(t, "plain") })
+	mustRefuseRun(t, l, runClaim(table, "plain", time.Second), driver.ErrInProgress)
+	if n := numberOf(w.row(t, "plain", 1)["atomic_counter"]); n != "2" {
+		t.Errorf("the counter of the collision is %s", n)
+	}
+	if runs := readRuns(t, other, table+"/plain"); len(runs) != 1 || runs[0].Owner != foreignOwner {
+		t.Errorf("the runs are %+v", runs)
+	}
+	mustRefuseRun(t, other, runClaim(table, "plain", time.Second), driver.ErrInProgress)
+
+	var winner driver.Grant
+	onceBefore(p, "UpdateItem", func() { winner = acquire(t, other, runClaim(table, "ours", time.Minute)) })
+	refused := mustRefuseRun(t, l, runClaim(table, "ours", time.Minute), driver.ErrInProgress)
+	if refused.Run.ID != winner.ID || refused.Run.Token != winner.Token {
+		t.Errorf("the run in progress is %+v, and the winner is %+v", refused.Run, winner)
+	}
+	succeed(t, other, winner, "")
+
+	g := acquire(t, l, runClaim(table, "late", time.Minute))
+	if counter, err := w.start(t.Context(), "late", 1, "1999-01-01T00:00:00Z"); err != nil || counter != "2" {
+		t.Errorf("a late start of a plain worker gets %q (%v)", counter, err)
+	}
+	if err := renew(t, l, g).Err; err != nil {
+		t.Error(err)
+	}
+	mustRefuseRun(t, other, runClaim(table, "late", time.Minute), driver.ErrInProgress)
+	succeed(t, l, g, "")
+	if counter, err := w.start(t.Context(), "late", 1, "1999-01-01T00:00:00Z"); err != nil || counter != "3" {
+		t.Errorf("a start of a plain worker after the end gets %q (%v)", counter, err)
+	}
+	if runs := readRuns(t, other, table+"/late"); statesOf(runs) != " succeeded" || runs[0].StartedAt.Year() == 1999 {
+		t.Errorf("the runs are %+v", runs)
+	}
+}
+
+// TestLedgerLostReplies: each write whose reply is lost, or that gets lost itself, is settled: one run begins, goes on
+// and ends once.
+func TestLedgerLostReplies(t *testing.T) {
+	t.Parallel()
+	times := 5
+	if *prove {
+		times = 300
+	}
+	for what, fate := range map[string]dynamodbtest.Fate{
+		"reply lost":           {DropReply: true},
+		"request lost":         {DropRequest: true},
+		"internal error, done": {Status: 500, Code: "InternalServerError", Message: "done nevertheless", After: true},
+		"throttled":            {Status: 400, Code: "ProvisionedThroughputExceededException", Message: "too fast"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			table := newTableName()
+			p := newProxy(t, sharedServer(t).Direct)
+			l, w := ledgerAt(t, table, p.Endpoint, ""), newPlainWorker(t, table)
+			decide := func() *atomic.Int32 {
+				var met atomic.Int32
+				p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+					if r.Operation == "Query" || r.Operation == "GetItem" || met.Load() > 0 {
+						return dynamodbtest.Fate{}
+					}
+					met.Add(1)
+					return fate
+				})
+				return &met
+			}
+			for i := range times {
+				key := fmt.Sprint("k", i)
+				for _, end := range []string{"failed", "released", "succeeded"} {
+					met := decide()
+					g := acquire(t, l, runClaim(table, key, time.Minute))
+					renewals := decide()
+					for err := renew(t, l, g).Err; err != nil; err = renew(t, l, g).Err {
+						if errors.Is(err, driver.ErrLost) {
+							t.Fatal(err)
+						}
+					}
+					w.mustNotBegin(t, key)
+					ends := decide()
+					switch end {
+					case "failed":
+						fail(t, l, g)
+					case "released":
+						release(t, l, g.Claim)
+					default:
+						succeed(t, l, g, "yes")
+					}
+					if met.Load()+renewals.Load()+ends.Load() != 3 {
+						t.Fatal("a request was not disturbed")
+					}
+				}
+				if runs := readRuns(t, l, table+"/"+key); statesOf(runs) != " failed failed succeeded" {
+					t.Fatalf("the runs are %+v", runs)
+				}
+			}
+		})
+	}
+}
+
+// TestLedgerLossy: the suite's cases hold on a network that loses requests and replies.
+func TestLedgerLossy(t *testing.T) {
+	t.Parallel()
+	endpoint, table := startServer(t).Endpoint, newTableName()
+	ledgerAt(t, table, endpoint, "") // makes the table
+	open := func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
+		client := sdk.New(dynamodbtest.Client(endpoint).Options(), func(o *sdk.Options) {
+			o.HTTPClient = &http.Client{Transport: &drivertest.Transport{Base: &http.Transport{MaxIdleConnsPerHost: 64}, Fate: fate}}
+		})
+		return New(ctx, client, table, &Options{Layout: LayoutLedger, LedgerName: suiteLedger})
+	}
+	storetest.Conform(t, drivertest.Harness{
+		Open: func(ctx context.Context) (driver.Store, error) {
+			return open(ctx, func() drivertest.Fate { return drivertest.Pass })
+		},
+		Lossy: open, Prefix: suiteLedger + "/", Slack: 4 * time.Second,
+	}, drivertest.Options{Parallel: caseParallelism(), LostReplies: 2, Refusals: 2,
+		Match: func(c drivertest.Case) bool { return strings.HasPrefix(c.Name, "ledger-") }})
+}
+
+// TestLedgerAbandonStops: a client that takes over from a dead worker may die between its two steps. Nobody begins
+// before the second one, the old worker cannot renew after the first, and what it reports before the second counts.
+func TestLedgerAbandonStops(t *testing.T) {
+	t.Parallel()
+	for _, reports := range []bool{false, true} {
+		t.Run(fmt.Sprint("reports=", reports), func(t *testing.T) {
+			t.Parallel()
+			table := newTableName()
+			p := newProxy(t, sharedServer(t).Direct)
+			l, worker := ledgerAt(t, table, p.Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "")
+			w := newPlainWorker(t, table)
+			g := acquire(t, worker, runClaim(table, "k", time.Second))
+			var stopped atomic.Bool
+			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+				if r.Operation == "PutItem" {
+					stopped.Store(true)
+				}
+				return dynamodbtest.Fate{DropRequest: stopped.Load()}
+			})
+			eventually(t, "a client that takes over", func() bool {
+				_, err := l.Acquire(t.Context(), runClaim(table, "k", time.Second))
+				return stopped.Load() && err != nil
+			})
+			w.mustNotBegin(t, "k")
+			if err := renew(t, worker, g).Err; lossOf(err) != driver.LossExpired {
+				t.Errorf("a renewal after the first step: %v", err)
+			}
+			if reports {
+				g.Since = worker.clock.Clock.Now() // it believes that it is in time
+				succeed(t, worker, g, "in time")
+				mustRefuseRun(t, worker, runClaim(table, "k", time.Second), driver.ErrSucceeded)
+				return
+			}
+			next := acquire(t, worker, runClaim(table, "k", time.Minute))
+			if next.Attempt != 2 || next.Token <= g.Token {
+				t.Errorf("the next run is %+v", next)
+			}
+			if got := w.rows(t, "k"); got != "1:started 2:failed 3:started" {
+				t.Errorf("the rows are %s", got)
+			}
+		})
+	}
+}
+
+// TestLedgerLateSuccess: a worker whose run was abandoned cannot end it any more, also before the next run begins. Its
+// report is noted, and the rows stay as they are.
+func TestLedgerLateSuccess(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	worker, l := ledgerAt(t, table, sharedServer(t).Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "")
+	w := newPlainWorker(t, table)
+	for _, key := range []string{"followed", "expired"} {
+		g := acquire(t, worker, runClaim(table, key, time.Second))
+		eventually(t, "a run that has expired by both estimates of the clock", func() bool {
+			return statesOf(readRuns(t, worker, g.Name))+statesOf(readRuns(t, l, g.Name)) == " abandoned abandoned"
+		})
+		if key == "followed" {
+			w.mustNotBegin(t, key)
+			fail(t, l, acquire(t, l, runClaim(table, key, time.Minute)))
+			w.mustEnd(t, key, w.mustBegin(t, key), "failed")
+		}
+		before := w.rows(t, key)
+		if err := worker.FinishRun(t.Context(), g, succeeded("late")); lossOf(err) != driver.LossExpired {
+			t.Errorf("a late report is answered with %v", err)
+		}
+		if got := w.rows(t, key); key == "followed" && got != before {
+			t.Errorf("the rows are %s, and were %s", got, before)
+		}
+		if r := readRuns(t, l, g.Name)[0]; r.State != driver.RunAbandoned || r.LateReport != driver.RunSucceeded ||
+			len(r.Result) > 0 {
+			t.Errorf("the run is %+v", r)
+		}
+		if g := acquire(t, l, runClaim(table, key, time.Minute)); g.Attempt < 2 {
+			t.Errorf("the next run is %+v", g)
+		}
+	}
+}
+
+// TestLedgerRenewalsOutOfOrder: a renewal that arrives after a later one does not shorten the lease.
+func TestLedgerRenewalsOutOfOrder(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	p := newProxy(t, sharedServer(t).Direct)
+	l := ledgerAt(t, table, p.Endpoint, "")
+	direct := *l.tableClient // the same client with another way to the service
+	direct.client = dynamodbtest.Client(sharedServer(t).Endpoint)
+	later := &ledger{tableClient: &direct, name: table, runs: map[string]rowRun{}}
+	g := acquire(t, l, runClaim(table, "k", 2*time.Second))
+	long := g
+	long.GrantedTTL = time.Hour
+	renewals := 0
+	p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+		if renewals > 0 {
+			return dynamodbtest.Fate{DropRequest: true} // only the first one is on its way
+		}
+		if r.Operation == "UpdateItem" {
+			renewals++
+			if err := renew(t, later, long).Err; err != nil {
+				t.Error(err)
+			}
+		}
+		return dynamodbtest.Fate{}
+	})
+	if err := renew(t, l, g).Err; err == nil || errors.Is(err, driver.ErrLost) {
+		t.Errorf("a renewal after a later one: %v", err)
+	}
+	h, err := later.readHeartbeat(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := time.Duration(h.expiresAt-later.storeTime().UnixMicro()) * time.Microsecond; left < 50*time.Minute {
+		t.Errorf("the lease of an hour ends in %v", left)
+	}
+	p.Decide(nil)
+	if err := renew(t, l, g).Err; err != nil {
+		t.Errorf("the next renewal: %v", err)
+	}
+}
+
+// TestLedgerStartedAge: a plain worker's run without an end stops everybody, unless it began longer ago than the user
+// says. What cannot be read is never let through.
+func TestLedgerStartedAge(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	never, aged := ledgerAt(t, table, sharedServer(t).Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "&started-age=1h")
+	w := newPlainWorker(t, table)
+	ago := func(d time.Duration, format string) string { return time.Now().Add(-d).UTC().Format(format) }
+	for key, c := range map[string]struct {
+		createdAt string
+		passes    bool
+	}{
+		"old":       {ago(2*time.Hour, time.RFC3339), true},
+		"old-zone":  {time.Now().Add(-2 * time.Hour).In(time.FixedZone("", 9*3600)).Format("2006-01-02 15:04:05.000-0700"), true},
+		"young":     {ago(50*time.Minute, time.RFC3339), false},
+		"local":     {ago(2*time.Hour, "2006-01-02T15:04:05.000000"), false},
+		"old-local": {ago(14*time.Hour, "2006-01-02T15:04:05.000000"), true},
+		"epoch":     {"1700000000", false},
+		"empty":     {"", false},
+		"words":     {"yesterday", false},
+	} {
+		if counter, err := w.start(t.Context(), key, 1, c.createdAt); err != nil || counter != "1" {
+			t.Fatalf("%s, %v", counter, err)
+		}
+		mustRefuseRun(t, never, runClaim(table, key, time.Minute), driver.ErrInProgress)
+		if !c.passes {
+			mustRefuseRun(t, aged, runClaim(table, key, time.Minute), driver.ErrInProgress)
+			continue
+		}
+		g := acquire(t, aged, runClaim(table, key, time.Minute))
+		if got := w.rows(t, key); got != "1:started 2:failed 3:started" || g.Attempt != 2 {
+			t.Errorf("%s: the rows are %s, and the grant %+v", key, got, g)
+		}
+		w.mustNotBegin(t, key)
+		w.mustEnd(t, key, 1, "succeeded") // the slow worker, after all
+		mustRefuseRun(t, never, runClaim(table, key, time.Minute), driver.ErrInProgress)
+		succeed(t, aged, g, "")
+		if statesOf(readRuns(t, never, g.Name)) != " succeeded succeeded" {
+			t.Errorf("the history is %+v", readRuns(t, never, g.Name))
+		}
+	}
+	// A slow worker that looks for the newest row before it writes the end ends the run in progress.
+	g := acquire(t, aged, runClaim(table, "interrupted", time.Minute))
+	w.mustEnd(t, "interrupted", 1, "failed")
+	if err := renew(t, aged, g).Err; lossOf(err) != driver.LossTaken {
+		t.Errorf("a renewal after another worker has ended the run: %v", err)
+	}
+	if err := aged.FinishRun(t.Context(), g, succeeded("")); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("a report after another worker has ended the run: %v", err)
+	}
+}
+
+// TestLedgerForget: a forgotten key begins again for everybody, and so does one of which few runs are kept. The starts
+// stay, so that a plain worker that has read the key long ago does not begin beside another run.
+func TestLedgerForget(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	l, w := ledgerAt(t, table, sharedServer(t).Endpoint, ""), newPlainWorker(t, table)
+	name := table + "/k"
+	fail(t, l, acquire(t, l, runClaim(table, "k", time.Minute)))
+	old := acquire(t, l, runClaim(table, "k", time.Minute))
+	succeed(t, l, old, "secret")
+	for range 2 {
+		if err := l.ForgetRuns(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := w.rows(t, "k"); got != "1:started 3:started 5:started 6:failed" {
+		t.Errorf("the rows are %s", got)
+	}
+	if runs := readRuns(t, l, name); len(runs) > 0 {
+		t.Errorf("the runs are %+v", runs)
+	}
+	g := acquire(t, l, runClaim(table, "k", time.Minute))
+	if g.Attempt != 1 || g.Token <= old.Token {
+		t.Errorf("the grant is %+v", g)
+	}
+	for _, sequence := range []int64{1, 3, 5, 7} { // wherever a plain worker has stopped
+		if counter, err := w.start(t.Context(), "k", sequence, ""); err != nil || counter == "1" {
+			t.Errorf("a start at %d gets %s (%v)", sequence, counter, err)
+		}
+	}
+	succeed(t, l, g, "")
+	if statesOf(readRuns(t, l, name)) != " succeeded" {
+		t.Errorf("the runs are %+v", readRuns(t, l, name))
+	}
+	if err := l.ForgetRuns(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	w.mustEnd(t, "k", w.mustBegin(t, "k"), "failed")
+	if runs := readRuns(t, l, name); len(runs) != 1 || runs[0].Attempt != 1 {
+		t.Errorf("after a plain worker has run a forgotten key, the runs are %+v", runs)
+	}
+	for i := range 12 {
+		c := runClaim(table, "few", time.Minute)
+		c.Run.KeepRuns = 2
+		if g := acquire(t, l, c); g.Attempt != int64(i)+1 {
+			t.Errorf("the grant is %+v", g)
+		} else {
+			fail(t, l, g)
+		}
+	}
+	const want = "1:started 3:started 5:started 7:started 9:started 11:started 13:started 15:started 17:started 19:started " +
+		"21:started 22:failed 23:started 24:failed"
+	if got := w.rows(t, "few"); got != want {
+		t.Errorf("the rows are %s", got)
+	}
+}
+
+// TestLedgerOperator: an operator can end a run by force, also that of a plain worker, which cannot be told. A worker of
+// ours can, and learns it by its next renewal.
+func TestLedgerOperator(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	l, other, w := ledgerAt(t, table, sharedServer(t).Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, ""),
+		newPlainWorker(t, table)
+	w.mustBegin(t, "plain")
+	ref := holdersOf(t, l, table+"/plain")[0].Ref
+	if err := l.Break(t.Context(), table+"/plain", ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+		t.Error(err)
+	}
+	if err := l.Break(t.Context(), table+"/plain", ref, driver.BreakForce); err != nil {
+		t.Error(err)
+	}
+	fail(t, l, acquire(t, l, runClaim(table, "plain", time.Minute)))
+
+	for mode, want := range map[driver.BreakMode]driver.LossCause{driver.BreakGraceful: driver.LossBroken,
+		driver.BreakForce: driver.LossBroken, driver.BreakRequestRelease: ""} {
+		key := fmt.Sprint("ours", mode)
+		g := acquire(t, l, runClaim(table, key, time.Minute))
+		if err := other.Break(t.Context(), g.Name, "1.nobody", mode); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("breaking a run that is not there: %v", err)
+		}
+		if err := other.Break(t.Context(), g.Name, g.Ref, mode); err != nil {
+			t.Fatal(err)
+		}
+		r := renew(t, l, g)
+		if lossOf(r.Err) != want || r.ReleaseRequested != (mode == driver.BreakRequestRelease) {
+			t.Errorf("mode %d: the renewal is %+v", mode, r)
+		}
+		err := l.FinishRun(t.Context(), g, succeeded(""))
+		if mode == driver.BreakForce && lossOf(err) != driver.LossBroken || mode != driver.BreakForce && err != nil {
+			t.Errorf("mode %d: the report is answered with %v", mode, err)
+		}
+	}
+	if err := l.Break(t.Context(), table+"/plain", "nonsense", driver.BreakForce); !errors.Is(err, driver.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// TestLedgerRequests: a run costs one read and two writes, and a key that has succeeded one read.
+func TestLedgerRequests(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	p := newProxy(t, sharedServer(t).Direct)
+	l := ledgerAt(t, table, p.Endpoint, "")
+	p.Counts()
+	expect := func(what string, want map[string]int) {
+		t.Helper()
+		if got := p.Counts(); !maps.Equal(got, want) {
+			t.Errorf("%s takes %v, want %v", what, got, want)
+		}
+	}
+	g := acquire(t, l, runClaim(table, "k", time.Minute))
+	expect("a begin", map[string]int{"Query": 1, "UpdateItem": 1})
+	mustRefuseRun(t, l, runClaim(table, "k", time.Minute), driver.ErrInProgress)
+	expect("a begin while a run is in progress", map[string]int{"Query": 1})
+	if err := renew(t, l, g).Err; err != nil {
+		t.Fatal(err)
+	}
+	expect("a renewal", map[string]int{"GetItem": 1, "UpdateItem": 1})
+	succeed(t, l, g, "")
+	expect("a success", map[string]int{"PutItem": 1})
+	mustRefuseRun(t, l, runClaim(table, "k", time.Minute), driver.ErrSucceeded)
+	expect("a begin after a success", map[string]int{"Query": 1})
+	if len(l.runs) != 0 {
+		t.Errorf("%d runs are remembered", len(l.runs))
+	}
+}
+
+// TestLedgerTables: a table with another key is refused with what is needed, and a row that cannot be understood makes
+// its key, and no other, corrupt.
+func TestLedgerTables(t *testing.T) {
+	t.Parallel()
+	endpoint := sharedServer(t).Endpoint
+	client := dynamodbtest.Client(endpoint)
+	text, number := types.ScalarAttributeTypeS, types.ScalarAttributeTypeN
+	for _, c := range []struct {
+		what             string
+		hash, sort       string
+		hashType, sortBy types.ScalarAttributeType
+	}{
+		{"no sort key", "partition_key", "", text, ""},
+		{"another sort key", "partition_key", "number", text, number},
+		{"a sort key that is a text", "partition_key", "sequence", text, text},
+		{"a partition key that is a number", "partition_key", "sequence", number, number},
+		{"another partition key", "id", "sequence", text, number},
+	} {
+		table := newTableName()
+		in := &sdk.CreateTableInput{TableName: &table, BillingMode: types.BillingModePayPerRequest,
+			AttributeDefinitions: []types.AttributeDefinition{{AttributeName: &c.hash, AttributeType: c.hashType}},
+			KeySchema:            []types.KeySchemaElement{{AttributeName: &c.hash, KeyType: types.KeyTypeHash}}}
+		if c.sort != "" {
+			in.AttributeDefinitions = append(in.AttributeDefinitions,
+				types.AttributeDefinition{AttributeName: &c.sort, AttributeType: c.sortBy})
+			in.KeySchema = append(in.KeySchema, types.KeySchemaElement{AttributeName: &c.sort, KeyType: types.KeyTypeRange})
+		}
+		if _, err := client.CreateTable(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		_, err := driver.Open(t.Context(), storeURL(table, endpoint, "&layout=ledger"))
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "HASH partition_key (S) and RANGE sequence (N)") {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		t.Log(err)
+	}
+	for option, words := range map[string]string{
+		"&layout=ledger&prefix=p": "prefix", "&layout=ledger&started-age=1s": "1m0s", "&started-age=1h": "layout ledger",
+		"&ledger-name=x": "layout ledger", "&layout=ledger&partition-key=sequence": "sequence", "&layout=ledger&ledger-name=a/b": "slash",
+	} {
+		_, err := driver.Open(t.Context(), storeURL(newTableName(), endpoint, option))
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", option, err)
+		}
+	}
+
+	table := newTableName()
+	l := ledgerAt(t, table, endpoint, "")
+	row := func(key string, more item) {
+		it := item{"partition_key": textValue(key), "sequence": numberValue(1), "exec_status": textValue("failed"),
+			"atomic_counter": numberValue(1), "created_at": textValue("")}
+		maps.Copy(it, more)
+		putItem(t, client, table, it)
+	}
+	corrupt := map[string]item{
+		"text":   {"atomic_counter": textValue("one")},
+		"status": {"exec_status": textValue("STARTED")},
+		"half":   {"sequence": &types.AttributeValueMemberN{Value: "1.5"}},
+		"run":    {idAttribute: textValue("x"), beforeAttribute: numberValue(0), runAttribute: textValue("{")},
+	}
+	for key, more := range corrupt {
+		row(key, more)
+	}
+	row("fine", nil)
+	for key := range corrupt {
+		_, err := l.Acquire(t.Context(), runClaim(table, key, time.Minute))
+		if !errors.Is(err, driver.ErrCorrupt) || !strings.Contains(err.Error(), fmt.Sprintf("the key %q", key)) {
+			t.Errorf("%s: %v", key, err)
+		}
+		t.Log(err)
+	}
+	listed, broken := 0, 0
+	for h, err := range l.ListRuns(t.Context(), table+"/") {
+		listed++
+		if errors.Is(err, driver.ErrCorrupt) && corrupt[strings.TrimPrefix(h.Key, table+"/")] != nil {
+			broken++
+		}
+	}
+	if listed != 5 || broken != 4 {
+		t.Errorf("%d keys are listed, %d of them as corrupt", listed, broken)
+	}
+	acquire(t, l, runClaim(table, "fine", time.Minute))
+	for name, words := range map[string]string{"other/k": "ledger-name=other", table + "/": "empty", table + "/k\x1f": "U+001F"} {
+		c := runClaim(table, "k", time.Minute)
+		c.Name = name
+		if _, err := l.Acquire(t.Context(), c); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestLedgerStoreHasNoLocks: a store with this layout refuses all that locks need, and says what to use.
+func TestLedgerStoreHasNoLocks(t *testing.T) {
+	t.Parallel()
+	s := mustOpen(t, storeURL(newTableName(), sharedServer(t).Endpoint, "&layout=ledger"))
+	c := mutexClaim("m", time.Minute)
+	_, acquired := s.Acquire(t.Context(), c)
+	_, inspected := s.Inspect(t.Context(), "m")
+	errs := []error{acquired, inspected, s.Release(t.Context(), c, ""), s.Break(t.Context(), "m", "x", driver.BreakForce),
+		renew(t, s, driver.Grant{Claim: c}).Err}
+	for _, err := range s.List(t.Context(), "") {
+		errs = append(errs, err)
+	}
+	for _, err := range errs {
+		if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "Client.Ledger") {
+			t.Error(err)
+		}
+	}
+	if len(errs) != 6 || len(s.Info().Kinds) != 0 {
+		t.Errorf("%d errors, and the kinds %v", len(errs), s.Info().Kinds)
+	}
+}
+
+// TestLedgerListPages: a listing that needs several pages has each key once.
+func TestLedgerListPages(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	l := ledgerAt(t, table, sharedServer(t).Endpoint, "")
+	const keys = 20
+	result := strings.Repeat("x", driver.MaxRunResult)
+	for i := range keys {
+		fail(t, l, acquire(t, l, runClaim(table, fmt.Sprint("k", i), time.Minute)))
+		succeed(t, l, acquire(t, l, runClaim(table, fmt.Sprint("k", i), time.Minute)), result)
+	}
+	seen := map[string]int{}
+	for h, err := range l.ListRuns(t.Context(), "") {
+		if err != nil || len(h.Runs) != 1 || h.Runs[0].Attempt != 2 || len(h.Runs[0].Result) != len(result) {
+			t.Fatalf("%s: %d runs, %v", h.Key, len(h.Runs), err)
+		}
+		seen[h.Key]++
+	}
+	if len(seen) != keys {
+		t.Errorf("%d keys are listed", len(seen))
+	}
+}
