@@ -14,7 +14,7 @@ MODULES = $(CORE)
 SEEDS  ?= 1000
 KINDS  ?= 300
 
-.PHONY: run test core servers suites worlds check bench mutants prove build setup install-servers
+.PHONY: run event-worker test core servers suites worlds check bench mutants prove build setup install-servers
 
 build: setup
 	go build -o bin/holdfast ./cmd/holdfast
@@ -23,6 +23,10 @@ build: setup
 run: build
 	./bin/holdfast run --ttl 10s hello -- sh -c 'echo "holding $$HOLDFAST_LOCK under token $$HOLDFAST_TOKEN"'
 	./bin/holdfast list
+
+# Workers that receive the same events several times, on an emulator of DynamoDB: see examples/event-worker.
+event-worker: install-servers
+	go run ./examples/event-worker
 
 # All tests, with the real servers, which scripts/setup installs.
 test: install-servers
