@@ -18,6 +18,7 @@ import (
 // Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
 const (
 	exitNoHolder     = 1   // break, request-release: nobody holds the lock
+	exitNoRun        = 1   // runs: the key has no run that could be printed, retried or forgotten
 	exitUsage        = 64  // the command line, or the way a lock is used, is wrong
 	exitUnavailable  = 69  // the store cannot be reached, refuses, or cannot be read
 	exitOutputFailed = 74  // the output cannot be written
@@ -87,6 +88,14 @@ func storeError(err error) *exitError {
 		code = exitNoHolder
 	}
 	return &exitError{code: code, err: err}
+}
+
+// ledgerError is storeError for calls to a run ledger.
+func ledgerError(err error) *exitError {
+	if errors.Is(err, holdfast.ErrUnsupported) {
+		return exitWith(exitUsage, "this store, or the layout in its URL, keeps no runs; use another: %s", errorText(err))
+	}
+	return storeError(err)
 }
 
 // signalError is a wait that a signal ended.

@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"io"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
 )
 
-// addJSONFlag adds the flag --json of the subcommands that show locks.
+// addJSONFlag adds the flag --json of the subcommands that show locks or runs.
 func addJSONFlag(c *cobra.Command, asJSON *bool) {
 	c.Flags().BoolVar(asJSON, "json", false, "print lines of JSON")
 }
@@ -22,6 +23,54 @@ func writeLockJSON(w io.Writer, lock holdfast.Lock) error {
 		"token":   lock.Token,
 		"holders": claimsAsJSON(lock.Holders), "waiters": claimsAsJSON(lock.Waiters),
 	})
+}
+
+// writeRunJSON writes the last run of a key as one line of JSON, without its result.
+func writeRunJSON(w io.Writer, ledger string, run holdfast.RunInfo, resultSize int) error {
+	f := runAsJSON(run, resultSize)
+	f["time"], f["ledger"], f["key"] = time.Now().Format(time.RFC3339Nano), ledger, run.Key
+	return json.NewEncoder(w).Encode(f)
+}
+
+// writeHistoryJSON writes all runs of a key as one line of JSON, with the result.
+func writeHistoryJSON(w io.Writer, ledger, key string, runs []holdfast.RunInfo) error {
+	records := []fields{}
+	for _, run := range runs {
+		f := runAsJSON(run, len(run.Result))
+		switch {
+		case run.State != holdfast.RunSucceeded:
+		case utf8.Valid(run.Result):
+			f["result"] = string(run.Result)
+		default:
+			f["result_base64"] = run.Result // which encoding/json writes in base64
+		}
+		records = append(records, f)
+	}
+	return json.NewEncoder(w).Encode(fields{
+		"time": time.Now().Format(time.RFC3339Nano), "ledger": ledger, "key": key, "runs": records,
+	})
+}
+
+func runAsJSON(run holdfast.RunInfo, resultSize int) fields {
+	f := fields{
+		"attempt": run.Attempt, "state": run.State, "id": run.ID, "token": run.Token, "owner": run.Owner,
+		"note": run.Meta, "started": run.StartedAt.Format(time.RFC3339Nano),
+	}
+	if !run.EndedAt.IsZero() {
+		f["ended"] = run.EndedAt.Format(time.RFC3339Nano)
+		f["took_ms"] = run.EndedAt.Sub(run.StartedAt).Milliseconds()
+	}
+	if run.State == holdfast.RunSucceeded {
+		f["result_bytes"] = resultSize
+	}
+	for name, text := range map[string]string{
+		"error": run.Error, "fingerprint": run.Fingerprint, "late_report": string(run.LateReport),
+	} {
+		if text != "" {
+			f[name] = text
+		}
+	}
+	return f
 }
 
 func claimsAsJSON(all []holdfast.ClaimInfo) []fields {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 
@@ -25,19 +26,11 @@ stores "holdfast show NAME" shows such a lock. Names with special characters are
 --fair may not be shown as waiting.
 
 With --json each line is an object, as watch prints them. If there are no locks, nothing is printed.`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return exactArgs("PREFIX")(c, args)
-		},
+		Args: prefixArg,
 		RunE: func(c *cobra.Command, args []string) error {
-			prefix := ""
-			if len(args) > 0 {
-				prefix = args[0]
-			}
-			if scheme, _, ok := strings.Cut(prefix, "://"); ok && slices.Contains(driver.Schemes(), scheme) {
-				return usageError("a URL is not a PREFIX; give it with --store")
+			prefix, err := prefixOf(args)
+			if err != nil {
+				return err
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				return listLocks(ctx, c.OutOrStdout(), client, prefix, asJSON)
@@ -48,21 +41,30 @@ With --json each line is an object, as watch prints them. If there are no locks,
 	return c
 }
 
-// listLocks prints the locks in the order of their names. Locks that cannot be read do not hide the others: their
-// errors are printed after the list.
+// prefixArg checks that there is a PREFIX at most.
+func prefixArg(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return exactArgs("PREFIX")(c, args)
+}
+
+// prefixOf is the PREFIX that was given, or empty.
+func prefixOf(args []string) (string, error) {
+	if len(args) == 0 {
+		return "", nil
+	}
+	if scheme, _, ok := strings.Cut(args[0], "://"); ok && slices.Contains(driver.Schemes(), scheme) {
+		return "", usageError("a URL is not a PREFIX; give it with --store")
+	}
+	return args[0], nil
+}
+
+// listLocks prints the locks in the order of their names. Locks that cannot be read do not hide the others: see
+// eachReadable.
 func listLocks(ctx context.Context, w io.Writer, client *holdfast.Client, prefix string, asJSON bool) error {
 	var locks []holdfast.Lock
-	var failed error
-	for lock, err := range client.List(ctx, prefix) {
-		if err == nil {
-			locks = append(locks, lock)
-			continue
-		}
-		if failed != nil { // each on a line of its own; the last is printed when the program ends
-			printMessage("%s", errorText(failed))
-		}
-		failed = err
-	}
+	failed := eachReadable(client.List(ctx, prefix), func(lock holdfast.Lock) { locks = append(locks, lock) })
 	slices.SortFunc(locks, func(a, b holdfast.Lock) int { return cmp.Compare(a.Name, b.Name) })
 	if err := printLocks(w, locks, asJSON); err != nil {
 		return err
@@ -71,6 +73,22 @@ func listLocks(ctx context.Context, w io.Writer, client *holdfast.Client, prefix
 		return storeError(failed)
 	}
 	return nil
+}
+
+// eachReadable calls f with each item of a listing that could be read. It prints the errors of the others, each on a
+// line of its own, but returns the last, which is printed when the program ends.
+func eachReadable[T any](items iter.Seq2[T, error], f func(T)) (failed error) {
+	for item, err := range items {
+		if err == nil {
+			f(item)
+			continue
+		}
+		if failed != nil {
+			printMessage("%s", errorText(failed))
+		}
+		failed = err
+	}
+	return failed
 }
 
 func printLocks(w io.Writer, locks []holdfast.Lock, asJSON bool) error {
