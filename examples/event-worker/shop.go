@@ -8,6 +8,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/store/dynamodb"
 )
@@ -58,7 +59,11 @@ func customerOf(order string) string {
 
 // sendParcel sends the parcel of an order, if the customer is known. It can be repeated: an order has one parcel. The
 // parcel keeps the token of the run, so a run that was taken over cannot change it.
-func (s *shop) sendParcel(ctx context.Context, order, run string, token fence.Token) error {
+func (s *shop) sendParcel(ctx context.Context, order string, run *holdfast.Run) error {
+	token, err := fence.Of(run)
+	if err != nil {
+		return err
+	}
 	customer := customerOf(order)
 	found, err := s.GetItem(ctx, &sdk.GetItemInput{TableName: new(customerTable), ConsistentRead: new(true),
 		Key: map[string]types.AttributeValue{"name": text(customer)}})
@@ -69,7 +74,7 @@ func (s *shop) sendParcel(ctx context.Context, order, run string, token fence.To
 		return fmt.Errorf("the customer %s is not known", customer)
 	}
 	put := &sdk.PutItemInput{TableName: new(parcelTable),
-		Item: map[string]types.AttributeValue{"name": text(order), "customer": text(customer), "run": text(run)}}
+		Item: map[string]types.AttributeValue{"name": text(order), "customer": text(customer), "run": text(run.ID())}}
 	if err := dynamodb.FencePut(put, token); err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/examples/internal/story"
-	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/store/dynamodb"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
@@ -57,7 +56,7 @@ func (w *worker) handle(ctx context.Context, order string, opts *holdfast.RunOpt
 	// be slow. Then it is the token that protects the shop.
 	err = errors.New("the worker was paused for longer than its TTL")
 	if run.Valid() {
-		err = w.shop.sendParcel(run.Context(), order, run.ID(), fence.Token(run.Token()))
+		err = w.shop.sendParcel(run.Context(), order, run)
 	}
 	outcome = fmt.Sprintf("HANDLED in attempt %d, with token %d", run.Attempt(), run.Token())
 	if err == nil {
