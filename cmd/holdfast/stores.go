@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -41,7 +42,7 @@ func printPromises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 		{"expiry is judged by", i.ExpiryClock.Description()},
 		{"a killed holder is replaced", describeTakeover(i)},
 		{"order", i.Order.Description()},
-		{"kinds of locks", strings.Join(kinds, ", ")},
+		{"kinds of locks", cmp.Or(strings.Join(kinds, ", "), "none: it keeps a run ledger alone")},
 		{"locks can outlive their process", formatYesNo(i.Detached)},
 		{"locks and tokens survive", describeSurvives(i.Survives)},
 		{"tokens can go down", describeRegression(i)},

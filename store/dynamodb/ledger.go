@@ -23,7 +23,7 @@ type ledgerStore struct {
 }
 
 func errNoLocks() error {
-	return fmt.Errorf("%w: the layout %s keeps runs and no locks: use Client.Ledger, or another table for the locks",
+	return fmt.Errorf("%w: the layout %s keeps runs and no locks: use Client.Ledger or holdfast once, or another table for locks",
 		driver.ErrUnsupported, LayoutLedger)
 }
 
