@@ -122,6 +122,89 @@ func (c *Client) onlyHolder(ctx context.Context, name string) (ref string, err e
 		strings.Join(holders, ", "))
 }
 
+// TokenFloor says how small the tokens to come can be.
+type TokenFloor struct {
+	// Token: no token that is granted from now on, on any lock of the store, is smaller.
+	Token int64
+	// ByClock: tokens are at least the store's clock, in microseconds since 1970. So the floor rises with time.
+	ByClock bool
+}
+
+// ReadTokenFloor asks the store how small the tokens to come can be. An operator compares that with the tokens that
+// resources have seen, after a store was restored from a backup or replaced. It returns ErrUnsupported if the store
+// cannot tell.
+func (c *Client) ReadTokenFloor(ctx context.Context) (TokenFloor, error) {
+	const op = "read the token floor"
+	if err := checkCall(c, ctx); err != nil {
+		return TokenFloor{}, c.wrapError(op, "", err)
+	}
+	if !c.inflight.enter() {
+		return TokenFloor{}, c.wrapError(op, "", ErrClosed)
+	}
+	defer c.inflight.exit()
+	r, ok := c.store.(driver.TokenRaiser)
+	if !ok {
+		return TokenFloor{}, c.wrapError(op, "", errTokensFixed)
+	}
+	ctx, end := c.untilClosed(ctx)
+	defer end()
+	floor, err := r.ReadTokenFloor(ctx)
+	if err != nil {
+		return TokenFloor{}, c.wrapError(op, "", c.orClosed(err))
+	}
+	return TokenFloor(floor), nil
+}
+
+// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on. A holder keeps its token
+// until it has released the lock. It is for an operator, after the store was restored from a backup or replaced, if
+// resources have seen larger tokens than the store grants. Nothing is changed if the tokens are large enough already.
+//
+// Tokens never fall again. If atLeast is far above the floor of the store (see [Client.ReadTokenFloor]), the tokens of
+// this lock rise by one per grant from there on, and its record is kept until the floor has passed them.
+//
+// It returns ErrInvalid if atLeast is not a token, or leaves fewer than 2^40 tokens above it; ErrUnsupported if no client
+// can raise the tokens of this store (the text says what can be done instead); ErrUncertain if the store did not answer:
+// then it may be called again.
+func (c *Client) RaiseToken(ctx context.Context, name string, atLeast int64) error {
+	_, err := onStore(ctx, c, "raise the token", name, func() (none struct{}, err error) {
+		return none, raiseToken(ctx, c.store, name, atLeast)
+	})
+	return err
+}
+
+// RaiseAllTokens is RaiseToken for all locks of the store, also those that have never been used. Most stores make tokens
+// from their clock, and others from a counter of their own. So it does not change anything: it returns nil if all tokens
+// to come are large enough, and otherwise ErrUnsupported with a text that says when that is so or what to do.
+func (c *Client) RaiseAllTokens(ctx context.Context, atLeast int64) error {
+	const op = "raise all tokens"
+	if err := checkCall(c, ctx); err != nil {
+		return c.wrapError(op, "", err)
+	}
+	if !c.inflight.enter() {
+		return c.wrapError(op, "", ErrClosed)
+	}
+	defer c.inflight.exit()
+	if err := raiseToken(ctx, c.store, "", atLeast); err != nil {
+		return c.wrapError(op, "", err)
+	}
+	return nil
+}
+
+func raiseToken(ctx context.Context, store driver.Store, name string, atLeast int64) error {
+	const reserve = 1 << 40
+	if atLeast < 1 || atLeast > driver.MaxToken-reserve {
+		return newInvalidError("a token can be raised to at least 1 and at most %d, not %d",
+			int64(driver.MaxToken-reserve), atLeast)
+	}
+	r, ok := store.(driver.TokenRaiser)
+	if !ok {
+		return errTokensFixed
+	}
+	return r.RaiseToken(ctx, name, atLeast)
+}
+
+var errTokensFixed = fmt.Errorf("%w: this store cannot raise its tokens", ErrUnsupported)
+
 // Warnings asks the store how it is set up, and returns in words what makes its locks less safe than they could be, or
 // suggests that another store may have been meant (a directory in which there is no store yet). Each says what to do.
 // There are none on stores that have nothing to set up. It returns an error if the store cannot be asked.

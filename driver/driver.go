@@ -333,6 +333,31 @@ type ClaimInfo struct {
 	Broken           bool          // was broken gracefully, and exists only until its holder has learned of it
 }
 
+// MaxToken is the largest fencing token: 2^53-1, the largest integer that JSON numbers of other languages keep exactly.
+const MaxToken = 1<<53 - 1
+
+// TokenRaiser is a Store whose tokens an operator can look at and raise. That is for a store that was restored from a
+// backup, or that replaces another one: resources that check tokens may have seen larger ones than it will grant.
+type TokenRaiser interface {
+	// ReadTokenFloor returns the floor of the tokens to come.
+	ReadTokenFloor(ctx context.Context) (TokenFloor, error)
+	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on; if the name is empty, on
+	// any lock of the store. A holder keeps its token. It succeeds without a change if that is so already. atLeast is 1 to
+	// MaxToken.
+	//
+	// It returns an error that wraps ErrUnsupported if no client can do that; the text says what the operator can do
+	// instead. ErrUncertain means that the tokens may or may not have been raised; it may be called again.
+	RaiseToken(ctx context.Context, name string, atLeast int64) error
+}
+
+// TokenFloor says how small the tokens to come can be.
+type TokenFloor struct {
+	// Token: no token that is granted from now on, on any lock of the store, is smaller.
+	Token int64
+	// ByClock: tokens are at least the store's clock, in microseconds since 1970. So the floor rises with time.
+	ByClock bool
+}
+
 // UnreachableTimeout is how long an Acquire that waits, or a Release, retries while the store does not answer, counted
 // from the first request without an answer: the claim's TTL, at most 10 s. After that the claim may have expired, so
 // its place in the queue is uncertain.

@@ -188,6 +188,14 @@ func (s *endingNotifier) SetWeight(ctx context.Context, g driver.Grant, weight i
 	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
 }
 
+func (s *endingNotifier) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	return s.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+}
+
+func (s *endingNotifier) RaiseToken(ctx context.Context, name string, atLeast int64) error {
+	return s.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
+}
+
 // OpenLedger opens the run ledger. The endings of runs are not notified: their workers learn of them by renewals.
 func (s *endingNotifier) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 	return s.Store.(driver.LedgerOpener).OpenLedger(ctx)

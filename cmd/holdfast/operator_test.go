@@ -19,6 +19,72 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
+// TestTokenFloor: an operator sees the tokens and raises those of a lock. What cannot be meant is refused, and says why.
+func TestTokenFloor(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	holder, release := w.startHolder("a")
+	shown := func() (token, floor int64) {
+		r := w.runProgram("token", "show", "a", "--json")
+		r.check(t, 0)
+		var v struct {
+			Name         string
+			Token, Floor int64
+			ByClock      bool `json:"floor_by_clock"`
+		}
+		if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Name != "a" || !v.ByClock || v.Floor < 1 {
+			t.Errorf("%v; %s", err, r.description)
+		}
+		return v.Token, v.Floor
+	}
+	held, _ := shown()
+	next := fmt.Sprint(held + time.Hour.Microseconds())
+	w.runProgram("token", "floor", "a", "--at-least", next).check(t, 0,
+		fmt.Sprintf("keeps its token %d until it has released a", held))
+	for _, c := range []struct {
+		args  string
+		code  int
+		words string
+	}{
+		{"", 64, "show or floor"},
+		{"raise", 64, "show and floor"},
+		{"show", 64, "NAME is missing"},
+		{"floor a", 64, "--at-least is missing"},
+		{"floor --at-least 5", 64, "give one NAME, or --all"},
+		{"floor a b --at-least 5", 64, "give one NAME, or --all"},
+		{"floor a --all --at-least 5", 64, "either a NAME or --all"},
+		{"floor a --at-least x", 64, "not a number"},
+		{"floor a --at-least 0", 64, "at least 1"},
+		{"floor a --at-least -7", 64, "at least 1"},
+		{"floor a --force --at-least 9007199254740991", 64, "at most"},
+		{"floor a --at-least 9007199254740992000000", 64, "too large"},
+		{"floor a --at-least 8000000000000000", 64, "years ahead of the tokens of a: is it mistyped?"},
+		{"floor --all --at-least 8000000000000000", 64, "until then, keep those"},
+	} {
+		w.runProgram(append([]string{"token"}, strings.Fields(c.args)...)...).check(t, c.code, c.words)
+	}
+	if r := w.runProgram("token", "floor", "--all", "--at-least", "5"); r.code != 0 || !strings.Contains(r.out, "on any lock") {
+		t.Error(r.description)
+	}
+	if token, _ := shown(); token != held+time.Hour.Microseconds()-1 {
+		t.Errorf("the largest token is %d, want one less than %s", token, next)
+	}
+	if r := w.runProgram("token", "show", "a"); r.code != 0 || !strings.Contains(r.out, "largest token of a ") {
+		t.Error(r.description)
+	}
+	release()
+	holder.wait().check(t, 0)
+	if r := w.runProgram("run", "a", "sh", "-c", "echo $HOLDFAST_TOKEN"); r.code != 0 || r.out != next+"\n" {
+		t.Errorf("want the token %s; %s", next, r.description)
+	}
+	if r := w.runProgram("token", "floor", "b", "--force", "--at-least", "8000000000000000"); r.code != 0 {
+		t.Error(r.description)
+	}
+	if r := w.runProgram("run", "b", "sh", "-c", "echo $HOLDFAST_TOKEN"); r.out != "8000000000000000\n" {
+		t.Error(r.description)
+	}
+}
+
 func TestListAndShow(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

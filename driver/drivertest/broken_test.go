@@ -33,6 +33,8 @@ type brokenStore struct {
 	setWeight func(b *brokenStore, ctx ctx, g driver.Grant, weight int64) error
 	change    func(b *brokenStore, ctx ctx, seen driver.Lock) (driver.Lock, error)
 	ending    func(b *brokenStore, ctx ctx) (driver.Ending, error)
+	floor     func(b *brokenStore, ctx ctx) (driver.TokenFloor, error)
+	raise     func(b *brokenStore, ctx ctx, name string, atLeast int64) error
 	restart   func(s driver.Store)
 	lower     func(b *brokenStore)
 	ledger    func(l driver.Ledger) driver.Ledger
@@ -132,6 +134,20 @@ func (b *brokenStore) OpenLedger(ctx ctx) (driver.Ledger, error) {
 		l = b.ledger(l)
 	}
 	return l, err
+}
+
+func (b *brokenStore) ReadTokenFloor(ctx ctx) (driver.TokenFloor, error) {
+	if b.floor != nil {
+		return b.floor(b, ctx)
+	}
+	return b.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+}
+
+func (b *brokenStore) RaiseToken(ctx ctx, name string, atLeast int64) error {
+	if b.raise != nil {
+		return b.raise(b, ctx, name, atLeast)
+	}
+	return b.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
 }
 
 func (b *brokenStore) Detach(ctx ctx, g driver.Grant, keep time.Duration) error {
@@ -367,6 +383,19 @@ var mutants = []mutant{
 			}
 			b.Store.Renew(ctx, gs, done)
 		},
+	}},
+	{"tells a floor above its tokens", "token-floor", "granted next", &brokenStore{
+		floor: func(b *brokenStore, ctx ctx) (driver.TokenFloor, error) {
+			floor, err := b.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+			floor.Token += time.Hour.Microseconds()
+			return floor, err
+		},
+	}},
+	{"does not raise tokens", "token-raised", "came after token", &brokenStore{
+		raise: func(*brokenStore, ctx, string, int64) error { return nil },
+	}},
+	{"refuses to raise tokens that are large enough", "token-raised", "raising the tokens", &brokenStore{
+		raise: func(*brokenStore, ctx, string, int64) error { return driver.ErrUnsupported },
 	}},
 	{"counts a grant from the start of the wait", "since", "old when Acquire returned", &brokenStore{
 		acquire: func(b *brokenStore, ctx ctx, c driver.Claim) (driver.Grant, error) {

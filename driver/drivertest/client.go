@@ -354,6 +354,29 @@ func (c *client) mustBreak(name, ref string, mode driver.BreakMode) {
 	}
 }
 
+// mustReadTokenFloor returns the floor of the tokens to come, from a store that implements driver.TokenRaiser.
+func (c *client) mustReadTokenFloor() (floor driver.TokenFloor) {
+	err := c.e.retryIfLossy(c.ctx, func() (err error) {
+		floor, err = c.store.(driver.TokenRaiser).ReadTokenFloor(c.ctx)
+		return err
+	})
+	if err != nil {
+		c.e.failf("reading the token floor: %w", err)
+	}
+	return floor
+}
+
+// raiseToken raises the tokens of a lock, and reports whether the store can do that. A store that has nothing to do must
+// say that it is done.
+func (c *client) raiseToken(name string, atLeast int64) (canRaise bool) {
+	floor := c.mustReadTokenFloor()
+	err := c.e.retryIfLossy(c.ctx, func() error { return c.store.(driver.TokenRaiser).RaiseToken(c.ctx, name, atLeast) })
+	if err != nil && (!errors.Is(err, driver.ErrUnsupported) || floor.Token >= atLeast) {
+		c.e.failf("raising the tokens to %d, with a floor of %d: %w", atLeast, floor.Token, err)
+	}
+	return err == nil
+}
+
 // startWaiting makes a waiting claim in the background.
 func (c *client) startWaiting(cl driver.Claim) *waitingCall {
 	cl.Wait = true

@@ -141,6 +141,14 @@ func (w *pollingStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 	return record.NewLedger(&link{Table: t, fate: w.link.fate}), err
 }
 
+func (w *pollingStore) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	return w.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+}
+
+func (w *pollingStore) RaiseToken(ctx context.Context, name string, atLeast int64) error {
+	return w.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
+}
+
 func (w *pollingStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	return w.Store.(driver.Detacher).Detach(ctx, g, keep)
 }

@@ -59,6 +59,37 @@ var tokenCases = []Case{
 			}
 		}
 	}),
+	newTokenFloorCase("token-floor", "No token is smaller than the floor that the store told before.", func(e *Env) {
+		floor := e.a().mustReadTokenFloor()
+		g := e.b().mustTry(e.mutexClaim(e.lockName("m")))
+		if floor.Token < 1 || g.Token < floor.Token {
+			e.failf("the floor was %d, and the token granted next is %d", floor.Token, g.Token)
+		}
+	}),
+	newTokenFloorCase("token-raised", "An operator can raise the tokens of a lock, or is told what to do instead. The holder keeps "+
+		"its token. The next token is at least as large as was asked for, also if the lock was idle.", func(e *Env) {
+		name := e.lockName("m")
+		g := e.a().mustTry(e.mutexClaim(name))
+		raised := g.Token + time.Minute.Microseconds()
+		if e.b().raiseToken(name, raised) {
+			g = e.a().mustRenew(g)
+			e.requireHolder(g)
+			e.b().raiseToken(name, raised-1)
+			e.a().mustRelease(g)
+			e.requireEmpty(name, 0)
+			g = e.c().mustTry(e.mutexClaim(name))
+			e.requireRising(raised-1, g.Token)
+			e.c().mustRelease(g)
+			idle := e.lockName("idle")
+			e.b().raiseToken(idle, raised)
+			e.requireRising(raised-1, e.c().mustTry(e.mutexClaim(idle)).Token)
+			return
+		}
+		e.refused.Store(true)
+		e.b().raiseToken(name, 1) // is so already
+		e.a().mustRelease(g)
+		e.requireRising(g.Token, e.c().mustTry(e.mutexClaim(name)).Token)
+	}),
 	semaphoreFeature.newCase("token-unique", "Claims that hold a lock together each have a token of their own, "+
 		"and later claims have larger ones.", func(e *Env) {
 		name := e.lockName("s")
@@ -73,4 +104,15 @@ var tokenCases = []Case{
 		slices.Sort(tokens)
 		e.requireRising(tokens...)
 	}),
+}
+
+// newTokenFloorCase returns a case for the stores that implement driver.TokenRaiser.
+func newTokenFloorCase(name, text string, run func(e *Env)) Case {
+	return newCase(name, text, func(e *Env) {
+		if _, ok := e.a().store.(driver.TokenRaiser); !ok {
+			e.refused.Store(true)
+			return
+		}
+		run(e)
+	})
 }

@@ -69,6 +69,28 @@ func (e *engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 	})
 }
 
+// ReadTokenFloor costs one load, of a row that never exists, or what a [ClockReader] needs. Each client makes tokens by
+// its own estimate of the store's clock, so the floor is below this client's.
+func (e *engine) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	ctx, stop := e.life.Bind(ctx)
+	defer stop()
+	if _, err := e.table.Load(ctx, pageMark); err != nil {
+		return driver.TokenFloor{}, e.errorOrClosed(err)
+	}
+	_, early, _, _ := e.readStoreClock()
+	return driver.TokenFloor{Token: max(early-e.info.TokenGap.Microseconds(), 1), ByClock: true}, nil
+}
+
+// RaiseToken costs one load and one swap. A store that removes idle records itself would forget the token.
+func (e *engine) RaiseToken(ctx context.Context, name string, atLeast int64) error {
+	if name == "" || e.storeExpiresIdle {
+		return driverutil.CheckTokenFloor(ctx, e, atLeast)
+	}
+	return e.applyStep(ctx, name, false, func(rec *Record, in StepInput, _ bool) error {
+		return rec.RaiseToken(atLeast, in)
+	})
+}
+
 // errDone is returned by a step that finds its work done already, by an earlier swap whose reply was lost.
 var errDone = errors.New("already done")
 

@@ -493,6 +493,19 @@ func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 	return nil
 }
 
+// RaiseToken is the step of an operator who wants all tokens to come to be at least as large as atLeast. A record whose
+// token is ahead of the store's clock is not forgotten before the clock has passed it: see [Record.isForgettable].
+func (r *Record) RaiseToken(atLeast int64, in StepInput) error {
+	if r.Token >= atLeast-1 {
+		return errDone
+	}
+	r.Token = atLeast - 1
+	if len(r.Claims) == 0 && r.Foreign == 0 {
+		r.Idle = max(r.Idle, in.Now, 1)
+	}
+	return nil
+}
+
 // Check reports what is wrong with a record. It is called before each write and after each read.
 func (r *Record) Check() error {
 	if err := r.checkRuns(); err != nil {

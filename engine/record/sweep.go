@@ -150,9 +150,9 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 }
 
 // isForgettable reports whether nobody needs a record any more: there are no claims, there were none since before,
-// and no note and no history is kept for longer.
+// no note and no history is kept for longer, and tokens that are made from the clock are larger than the last one.
 func (r *Record) isForgettable(before int64) bool {
-	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.Runs.isForgettable(before) && r.NotesDroppedUntil <= before &&
+	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.Token <= before && r.Runs.isForgettable(before) && r.NotesDroppedUntil <= before &&
 		!slices.ContainsFunc(r.Ended, func(n EndedClaim) bool { return n.Until > before })
 }
 

@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -49,6 +50,46 @@ func TestSweep(t *testing.T) {
 			t.Errorf("token %d after %d", again.Token, last.Token)
 		}
 		release(held)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRaisedTokenSwept: the record of an idle lock whose token an operator has raised above the clock is kept until the
+// clock has passed it.
+func TestRaisedTokenSwept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := time.Now()
+		sinceStart := func() time.Duration { return time.Since(from) }
+		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
+		s := record.New(m.Table())
+		raiser := s.(driver.TokenRaiser)
+		floor, err := raiser.ReadTokenFloor(t.Context())
+		if err != nil || !floor.ByClock {
+			t.Fatal(floor, err)
+		}
+		raised := floor.Token + (30 * 24 * time.Hour).Microseconds()
+		for _, call := range []struct {
+			name    string
+			atLeast int64
+			want    error
+		}{
+			{"raised", raised, nil}, {"raised", raised, nil}, {"raised", 1, nil}, // again, and smaller
+			{"", floor.Token, nil}, {"", raised, driver.ErrUnsupported},
+		} {
+			if err := raiser.RaiseToken(t.Context(), call.name, call.atLeast); !errors.Is(err, call.want) {
+				t.Errorf("raising %q to %d: %v", call.name, call.atLeast, err)
+			}
+		}
+		for range 5 { // from the second time on, the release makes the engine sweep
+			storetest.Release(t, s, storetest.Acquire(t, s, storetest.Mutex("other", time.Hour)).Claim)
+			time.Sleep(2 * time.Hour)
+			synctest.Wait()
+		}
+		if token := storetest.Acquire(t, s, storetest.Mutex("raised", time.Hour)).Token; token != raised {
+			t.Errorf("the token is %d, want %d", token, raised)
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

@@ -83,6 +83,7 @@ type Engine struct {
 	successorReader SuccessorReader
 	breaker         Breaker
 	leftoverChecker LeftoverChecker
+	tokenReporter   TokenReporter
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
@@ -117,6 +118,7 @@ func New(store NodeStore) *Engine {
 	e.successorReader, _ = store.(SuccessorReader)
 	e.breaker, _ = store.(Breaker)
 	e.leftoverChecker, _ = store.(LeftoverChecker)
+	e.tokenReporter, _ = store.(TokenReporter)
 	e.info = completeInfo(store.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock

@@ -136,6 +136,16 @@ type Breaker interface {
 	WasBroken(ctx context.Context, name string, n Node) (bool, error)
 }
 
+// TokenReporter is implemented by stores that can tell how large their tokens have become. Only the store itself makes
+// them, so no client can raise them.
+type TokenReporter interface {
+	// ReadLastToken returns a number such that every node that is added from now on has a larger token.
+	ReadLastToken(ctx context.Context) (int64, error)
+	// RaiseAdvice says in one or two sentences what an operator does to the servers so that all tokens to come are at
+	// least that large.
+	RaiseAdvice(atLeast int64) string
+}
+
 // BreakNoteTime is how long a note of a broken claim must be kept: as long as the claim's holder may believe in its
 // lock, and then ask for the outcome of its release.
 func BreakNoteTime(ttl time.Duration) time.Duration { return ttl + driver.UnreachableTimeout(ttl) }

@@ -91,6 +91,33 @@ func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossE
 	return &driver.LossError{Cause: driver.LossGone}
 }
 
+// ReadTokenFloor costs what the store needs to tell its last token.
+func (e *Engine) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	if e.tokenReporter == nil {
+		return driver.TokenFloor{}, fmt.Errorf("%w: the store cannot tell how large its tokens are", driver.ErrUnsupported)
+	}
+	ctx, stop := e.life.Bind(ctx)
+	defer stop()
+	last, err := e.tokenReporter.ReadLastToken(ctx)
+	if err != nil {
+		return driver.TokenFloor{}, err
+	}
+	return driver.TokenFloor{Token: last + 1}, nil
+}
+
+// RaiseToken changes nothing, because the store makes the tokens. It says what an operator can do.
+func (e *Engine) RaiseToken(ctx context.Context, _ string, atLeast int64) error {
+	floor, err := e.ReadTokenFloor(ctx)
+	switch {
+	case err != nil:
+		return err
+	case floor.Token >= atLeast:
+		return nil
+	}
+	return fmt.Errorf("%w: the store itself makes the tokens, now from %d on, for clients of every make; %s",
+		driver.ErrUnsupported, floor.Token, e.tokenReporter.RaiseAdvice(atLeast))
+}
+
 // wasBroken reports whether the store has a note that this node was broken.
 func (e *Engine) wasBroken(ctx context.Context, name string, n Node) (bool, error) {
 	if e.breaker == nil || n.ID == "" || n.Token == 0 {

@@ -93,6 +93,20 @@ func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.
 	}
 }
 
+// ReadTokenFloor is one read, whose reply shows the service's clock. A token is that time, as each client estimates it.
+func (a *awslockStore) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	if _, err := a.readLock(ctx, "holdfast"); err != nil {
+		return driver.TokenFloor{}, err
+	}
+	early, _ := a.clock.ClockBounds()
+	return driver.TokenFloor{Token: max(early-tokenGap.Microseconds(), 1), ByClock: true}, nil
+}
+
+// RaiseToken changes nothing: the item of a lock that is free has no room for a token in this layout.
+func (a *awslockStore) RaiseToken(ctx context.Context, _ string, atLeast int64) error {
+	return driverutil.CheckTokenFloor(ctx, a, atLeast)
+}
+
 // toLock shows an item as a lock. An expired holder is not shown: the next claim replaces it.
 func (a *awslockStore) toLock(name string, l *lockItem) driver.Lock {
 	lock := driver.Lock{Name: name, Token: l.token}

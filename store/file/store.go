@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -19,9 +20,10 @@ type recordEngine interface {
 	driver.LivenessFiler
 	driver.Explainer
 	driver.Warner
+	driver.TokenRaiser
 }
 
-// store is the record engine over the table of a directory. All calls go to the engine; two of them need something of
+// store is the record engine over the table of a directory. All calls go to the engine; four of them need something of
 // the table first.
 type store struct {
 	recordEngine
@@ -36,6 +38,28 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return driver.Grant{}, err
 	}
 	return s.recordEngine.Acquire(ctx, c)
+}
+
+// ReadTokenFloor needs a store: the clock of one that does not exist yet is not known.
+func (s *store) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	switch err := s.table.openStore(ctx, false); {
+	case errors.Is(err, errAbsent):
+		return driver.TokenFloor{}, fmt.Errorf("%w: there is no store in %s yet; its first lock makes it, and its tokens "+
+			"begin with the wall clock of this machine", driver.ErrUnsupported, s.table.path)
+	case err != nil:
+		return driver.TokenFloor{}, err
+	}
+	return s.recordEngine.ReadTokenFloor(ctx)
+}
+
+// RaiseToken makes the store if there is none, as Acquire does.
+func (s *store) RaiseToken(ctx context.Context, name string, atLeast int64) error {
+	if name != "" {
+		if err := s.table.openStore(ctx, true); err != nil {
+			return err
+		}
+	}
+	return s.recordEngine.RaiseToken(ctx, name, atLeast)
 }
 
 // Renew checks once for all grants that this directory is still the one that other clients open.

@@ -56,6 +56,14 @@ func (s *foreignStore) Detach(ctx context.Context, g driver.Grant, keep time.Dur
 	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
 }
 
+func (s *foreignStore) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	return s.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+}
+
+func (s *foreignStore) RaiseToken(ctx context.Context, name string, atLeast int64) error {
+	return s.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
+}
+
 func (s *foreignStore) Explain(c driver.Claim) driver.Plan {
 	return s.Store.(driver.Explainer).Explain(c)
 }

@@ -94,6 +94,23 @@ func (s *shedlockStore) readResult(ctx context.Context, a result) (v shedlockRow
 	return s.parseRow(row), done, nil
 }
 
+// ReadTokenFloor is one read, which shows the server's clock: a token is the time in locked_at.
+func (s *shedlockStore) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
+	a := s.table.batcher.runStatement(ctx, s.readStmt, s.encodeParams(s.readStmt, "", nil)...)
+	switch {
+	case a.err != nil && ctx.Err() != nil:
+		return driver.TokenFloor{}, ctx.Err()
+	case a.err != nil:
+		return driver.TokenFloor{}, s.table.location.explainError(a.err)
+	}
+	return driver.TokenFloor{Token: readMicros(a.rows[0][0]), ByClock: true}, nil
+}
+
+// RaiseToken changes nothing: ShedLock's clients would take a later time in locked_at for a clock that is wrong.
+func (s *shedlockStore) RaiseToken(ctx context.Context, _ string, atLeast int64) error {
+	return driverutil.CheckTokenFloor(ctx, s, atLeast)
+}
+
 // runStatement runs one statement and reads its result.
 func (s *shedlockStore) runStatement(
 	ctx context.Context, st *statement, name string, params ...string,

@@ -25,6 +25,7 @@ var redissonScripts = &layoutScripts{
 	breakClaim: loadScript("redisson/break.lua"),
 	detach:     loadScript("redisson/detach.lua"),
 	inspect:    loadScript("redisson/inspect.lua"),
+	raiseToken: loadScript("redisson/raise_token.lua"),
 
 	keyCount:      2,
 	channel:       func(lock string) string { return redissonName(redissonChannel, lock) },

@@ -58,7 +58,7 @@ func newScript(text string) *script {
 // layoutScripts is what differs between layouts: the scripts and the keys. A layout that cannot do something has nil
 // for its script.
 type layoutScripts struct {
-	acquire, release, renew, renewShared, acquireQueued, releaseQueued, breakClaim, detach, inspect *script
+	acquire, release, renew, renewShared, acquireQueued, releaseQueued, breakClaim, detach, inspect, raiseToken *script
 
 	// how many of the keys of keyspace.allKeys the scripts breakClaim, detach and inspect use
 	keyCount int
@@ -83,6 +83,7 @@ var plainScripts = &layoutScripts{
 	breakClaim:    loadScript("break.lua"),
 	detach:        loadScript("detach.lua"),
 	inspect:       loadScript("inspect.lua"),
+	raiseToken:    loadScript("raise_token.lua"),
 
 	keyCount:      5,
 	channel:       recordKey,

@@ -19,8 +19,8 @@ local call, lock, record, id, ttl = redis.call, KEYS[1], KEYS[2], ARGV[1], ARGV[
 -- SET with NX first, and the checks afterwards: in the usual case that saves a GET. No other client sees the key in
 -- between, since a server runs one script at a time (redis.io: "Scripting with Lua").
 local set = call('SET', lock, id, 'NX', 'PX', ttl)
-local h = call('HMGET', record, 'token', 'line', 'bar', 'kept', '~' .. id)
-local last_token, has_queue, tombstones, kept_until, was_broken = h[1], h[2], h[3], h[4], h[5]
+local h = call('HMGET', record, 'token', 'line', 'bar', 'kept', '~' .. id, 'floor')
+local last_token, has_queue, tombstones, kept_until, was_broken, floor = h[1], h[2], h[3], h[4], h[5], h[6]
 if set then
   local tombstoned = tombstones and string.find(tombstones, id, 1, true)
   -- The grant is not valid: an operator has ended the claim, its release came first, or claims wait, which it must not
@@ -32,9 +32,10 @@ if set then
   local t = call('TIME')
   local now = t[1] * 1000000 + t[2]
   -- The token is the server's time, so that it rises even if the record was lost, and more than the last one, so that
-  -- it rises if the clock was set back.
+  -- it rises if the clock was set back; and at least what an operator has asked for (see raise_token.lua).
   local token = now
   if last_token and last_token + 1 > now then token = last_token + 1 end
+  if floor and floor + 0 > token then token = floor + 0 end
   call('HSET', record, 'id', id, 'token', token, 'owner', ARGV[3], 'meta', ARGV[4], 'ttl', ttl, 'flags', ARGV[5])
   if ARGV[7] then call('HSET', record, 'ballot', ARGV[7]) end
   local needed = now + (ttl + ARGV[6]) * 1000
@@ -60,8 +61,11 @@ if value == id then
   if s[1] ~= id or string.find(flags, 'c', 1, true) then return {USE_QUEUE} end
   if string.find(flags, 'b', 1, true) then return {BROKEN} end
   call('PEXPIRE', lock, ttl)
-  call('PEXPIRE', record, ttl + ARGV[6] + 3600000)
-  call('HDEL', record, 'kept')
+  local t = call('TIME')
+  if not kept_until or kept_until + 0 < t[1] * 1000000 + t[2] + (ttl + ARGV[6]) * 1000 then
+    call('PEXPIRE', record, ttl + ARGV[6] + 3600000)
+    call('HDEL', record, 'kept')
+  end
   if ARGV[7] and ARGV[7] + 0 > (tonumber(call('HGET', record, 'ballot')) or 0) then call('HSET', record, 'ballot', ARGV[7]) end
   return {GRANTED, tonumber(last_token), flags}
 end

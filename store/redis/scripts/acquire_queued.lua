@@ -20,7 +20,7 @@ local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[
 
 -- The short way, for a quiet lock (see shared/state.lua): confirm a promotion, acquire a free lock, or join the queue.
 if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
-  local mytoken = math.max(token + 1, now)
+  local mytoken = next_token()
   if value == me and id == me and flags == 'c' then -- it was promoted
     call('PEXPIRE', LOCK, ttl)
     call('HSET', RECORD, 'token', text(mytoken), 'flags', myflags)
@@ -71,7 +71,7 @@ end
 local function grant(itsflags)
   if mykind == 'mutex' then
     if has_flag(flags, 'c') then call('HDEL', CLAIMS, me) end
-    id, flags, held, token = me, itsflags, 'mutex', math.max(token + 1, now)
+    id, flags, held, token = me, itsflags, 'mutex', next_token()
     call('SET', LOCK, me, 'PX', ttl)
     call('HSET', RECORD, 'id', me, 'token', text(token), 'flags', flags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
   else

@@ -107,7 +107,7 @@ end
 
 -- draw_token draws a token by the same rule as acquire.lua.
 local function draw_token()
-  token = math.max(token + 1, now)
+  token = next_token()
   call('HSET', RECORD, 'token', text(token))
 end
 
@@ -284,7 +284,7 @@ local function save()
     if freed and held == 'none' then call(PUBLISH, CHANNEL, 'free') end
   end
   if keys_added or kept_until < now + KEEP * 1000 then
-    local kept = math.floor(now / 1000 + KEEP + HOUR)
+    local kept = math.max(math.floor(now / 1000 + KEEP + HOUR), math.floor(kept_until / 1000)) -- see raise_token.lua
     call('PEXPIREAT', RECORD, text(kept))
     for i = 3, 5 do call('PEXPIREAT', KEYS[i], text(kept - DAY)) end
     call('HSET', RECORD, 'kept', text(kept * 1000))

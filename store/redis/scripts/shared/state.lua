@@ -4,6 +4,7 @@
 --         claim. On any other kind it is the mark that the record names: the holders count only while the lock has that value.
 --       2 the record, a hash. All times in it are in server microseconds. Its fields:
 --           token                         the largest token
+--           floor                         the smallest token that may still be drawn, if an operator has raised it
 --           kind, limit                   of the lock
 --           id, flags, owner, meta, ttl   of a mutex's holder or promoted claim
 --           mark, sum                     of any other kind: the mark, and the weight of all holders
@@ -32,7 +33,7 @@
 --   next ID MS     this claim is the next after the promoted ones: it looks again after MS
 --   roll MS        a roll call: all claims in the queue give a sign of life, spread over MS
 --
--- Defines names for the keys and arguments (LOCK to MAX_WAITERS), the constants SOON, DAY and HOUR, the functions text, has_flag,
+-- Defines names for the keys and arguments (LOCK to MAX_WAITERS), the constants SOON, DAY and HOUR, the functions text, has_flag, next_token,
 -- is_tombstoned and next_score, and:
 --   call                 redis.call
 --   now                  the server's time in microseconds
@@ -63,7 +64,7 @@ local function has_flag(flags, f) return string.find(flags, f, 1, true) ~= nil e
 -- value is not read as a whole.
 local value = redis.pcall('GETRANGE', LOCK, 0, 1023)
 if value == '' and call('EXISTS', LOCK) == 0 then value = false end
-local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6])
+local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor')
 local id, token, flags, has_queue = stored[1], tonumber(stored[2]) or 0, stored[3] or '', stored[4]
 local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, stored[8]
 
@@ -71,6 +72,9 @@ local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, 
 -- moved. That is the usual case. For it acquire_queued.lua and release_queued.lua have a short way, which is done before the rest is read
 -- and set up: to do that takes Redis longer than the short way.
 local quiet = stored[7] and kept_until > now + KEEP * 1000
+
+-- next_token is the token of a claim that is granted now: see acquire.lua.
+local function next_token() return math.max(token + 1, now, tonumber(stored[9]) or 0) end
 
 local function is_tombstoned(who) return tombstones and string.find(tombstones, who, 1, true) ~= nil end
 
