@@ -170,15 +170,19 @@ func (l *ledger) partitionOf(name string) (string, error) {
 	key, ok := strings.CutPrefix(name, l.name+"/")
 	switch {
 	case !ok:
-		other, _, _ := strings.Cut(name, "/")
-		return "", fmt.Errorf("%w: the table is the ledger %q, and not %q: use the ledger of that name, or open the table "+
-			"with ledger-name=%s", driver.ErrInvalid, l.name, other, other)
+		return "", l.errOtherLedger(name)
 	case key == "":
 		return "", fmt.Errorf("%w: a key must not be empty", driver.ErrInvalid)
 	case strings.Contains(key, reservedInKeys):
 		return "", fmt.Errorf("%w: a key must not contain the control character U+001F", driver.ErrInvalid)
 	}
 	return key, nil
+}
+
+func (l *ledger) errOtherLedger(name string) error {
+	other, _, _ := strings.Cut(name, "/")
+	return fmt.Errorf("%w: the table is the ledger %q, and not %q: use the ledger of that name, or open the table "+
+		"with ledger-name=%s", driver.ErrInvalid, l.name, other, other)
 }
 
 // nameOf is the opposite of partitionOf.

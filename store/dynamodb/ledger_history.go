@@ -111,8 +111,11 @@ func (l *ledger) scanKeys(ctx context.Context, prefix string) iter.Seq2[scannedK
 		case ok && keyPrefix != "":
 			in.FilterExpression, in.ExpressionAttributeNames = new("begins_with(#k, :p)"), map[string]string{"#k": l.partitionKey}
 			in.ExpressionAttributeValues = item{":p": textValue(keyPrefix)}
-		case !ok && !strings.HasPrefix(l.name+"/", prefix):
-			return // the keys of another ledger
+		case !ok && strings.Contains(prefix, "/"):
+			yield(scannedKey{}, l.errOtherLedger(prefix))
+			return
+		case !ok && !strings.HasPrefix(l.name, prefix):
+			return
 		}
 		var k scannedKey
 		for first := true; first || len(in.ExclusiveStartKey) > 0; first = false {

@@ -669,6 +669,15 @@ func TestLedgerTables(t *testing.T) {
 	if listed != 5 || broken != 4 {
 		t.Errorf("%d keys are listed, %d of them as corrupt", listed, broken)
 	}
+	for _, err := range l.ListRuns(t.Context(), "other/") {
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "ledger-name=other") {
+			t.Errorf("listing another ledger: %v", err)
+		}
+		listed++
+	}
+	if listed != 6 {
+		t.Error("listing another ledger says nothing")
+	}
 	acquire(t, l, runClaim(table, "fine", time.Minute))
 	for name, words := range map[string]string{"other/k": "ledger-name=other", table + "/": "empty", table + "/k\x1f": "U+001F"} {
 		c := runClaim(table, "k", time.Minute)
