@@ -19,33 +19,42 @@ type database struct {
 	dialect fence.Dialect
 }
 
+// servers starts a server of each kind for one test, and returns the driver and the name of an empty database for
+// database/sql. Commits are not synced to disk.
+var servers = map[fence.Dialect]func(testing.TB) (driver, name string){
+	fence.PostgreSQL: func(t testing.TB) (string, string) {
+		server, err := pgtest.Start("fsync=off")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { server.Stop() })
+		return "pgx", "postgres://test@" + server.Addr + "/postgres?sslmode=disable"
+	},
+	fence.MySQL: func(t testing.TB) (string, string) { return "mysql", startMariaDB(t) },
+	fence.SQLite: func(t testing.TB) (string, string) {
+		return "sqlite", "file:" + filepath.Join(t.TempDir(), "shop.db") +
+			"?_txlock=immediate&_pragma=busy_timeout(2000)&_pragma=journal_mode(WAL)&_pragma=synchronous(off)"
+	},
+}
+
+func mustOpen(t testing.TB, dialect fence.Dialect) database {
+	t.Helper()
+	driver, name := servers[dialect](t)
+	db, err := sql.Open(driver, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(20)
+	return database{db, dialect}
+}
+
 // onEachDatabase runs a test on an empty database of each kind.
 func onEachDatabase(t *testing.T, test func(t *testing.T, db database)) {
-	for dialect, open := range map[fence.Dialect]func(*testing.T) (driver, name string){
-		fence.PostgreSQL: func(t *testing.T) (string, string) {
-			server, err := pgtest.Start("fsync=off")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { server.Stop() })
-			return "pgx", "postgres://test@" + server.Addr + "/postgres?sslmode=disable"
-		},
-		fence.MySQL: func(t *testing.T) (string, string) { return "mysql", startMariaDB(t) },
-		fence.SQLite: func(t *testing.T) (string, string) {
-			return "sqlite", "file:" + filepath.Join(t.TempDir(), "shop.db") +
-				"?_txlock=immediate&_pragma=busy_timeout(2000)&_pragma=journal_mode(WAL)&_pragma=synchronous(off)"
-		},
-	} {
+	for dialect := range servers {
 		t.Run(string(dialect), func(t *testing.T) {
 			t.Parallel()
-			driver, name := open(t)
-			db, err := sql.Open(driver, name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = db.Close() })
-			db.SetMaxOpenConns(20)
-			test(t, database{db, dialect})
+			test(t, mustOpen(t, dialect))
 		})
 	}
 }
@@ -61,7 +70,7 @@ func (db database) query(text string) string {
 	return text
 }
 
-func (db database) mustExec(t *testing.T, statements ...string) {
+func (db database) mustExec(t testing.TB, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
 		if _, err := db.ExecContext(t.Context(), s); err != nil {
@@ -71,7 +80,7 @@ func (db database) mustExec(t *testing.T, statements ...string) {
 }
 
 // mustMigrate returns a fence whose table exists.
-func (db database) mustMigrate(t *testing.T, table string) *fence.SQL {
+func (db database) mustMigrate(t testing.TB, table string) *fence.SQL {
 	t.Helper()
 	f, err := fence.NewSQL(db.dialect, table)
 	if err == nil {

@@ -19,7 +19,7 @@ import (
 
 // startMariaDB starts a MariaDB server for one test, and returns the name of a database in it for database/sql. It needs
 // the Debian package mariadb-server.
-func startMariaDB(t *testing.T) string {
+func startMariaDB(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "holdfast-mariadb-")
 	if err != nil {
@@ -75,7 +75,7 @@ func startMariaDB(t *testing.T) string {
 	return root + "shop"
 }
 
-func ownUser(t *testing.T) string {
+func ownUser(t testing.TB) string {
 	t.Helper()
 	u, err := user.Current()
 	if err != nil {
@@ -85,7 +85,7 @@ func ownUser(t *testing.T) string {
 }
 
 // serverUser gives directories to the user that Debian has made for the server.
-func serverUser(t *testing.T, dirs ...string) string {
+func serverUser(t testing.TB, dirs ...string) string {
 	t.Helper()
 	const name = "mysql"
 	u, err := user.Lookup(name)
