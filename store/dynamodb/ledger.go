@@ -86,15 +86,15 @@ func (s *ledgerStore) Break(context.Context, string, string, driver.BreakMode) e
 //
 // # Heartbeats
 //
-// The lease of a run is first in its start row. Renewals are in an item of their own, the heartbeat, whose partition key
-// is that of the key after controlPrefix. A plain worker asks for the rows of its event, so it never sees that item. It
-// has, for the newest run that was renewed, its token, a beat, which rises with each renewal, and when it expires; and
-// the token of the last run that was ended by somebody else (holdfast_ended).
+// The lease of a run is first in its start row. Renewals are in an item of their own, the heartbeat, whose partition
+// key is that of the key after controlPrefix. A plain worker asks for the rows of its event, so it never sees that
+// item. It has, for the newest run that was renewed, its token, a beat, which rises with each renewal, and when it
+// expires; and the token of the last run that was ended by somebody else (holdfast_ended).
 //
 // A run is abandoned in two steps. The first sets holdfast_ended, on the condition that the beat is the one that was
 // judged, and from then on every renewal is refused. The second writes the row of its end, as failed. Between the two
-// steps the newest row is still started, so nobody begins: if the client dies there, the next one takes the second step.
-// Until that step, a report of the worker itself counts.
+// steps the newest row is still started, so nobody begins: if the client dies there, the next one takes the second
+// step. Until that step, a report of the worker itself counts.
 //
 // # Order of requests
 //

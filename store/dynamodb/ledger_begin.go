@@ -91,7 +91,8 @@ func (b *beginning) try(ctx context.Context) (driver.Grant, error) {
 }
 
 // refuse returns the refusal, unless an operator lets the key run once more.
-func (b *beginning) refuse(ctx context.Context, st *keyState, h heartbeat, refused *driver.RunError) (driver.Grant, error) {
+func (b *beginning) refuse(ctx context.Context, st *keyState, h heartbeat, refused *driver.RunError) (
+	driver.Grant, error) {
 	switch {
 	case errors.Is(refused.Reason, driver.ErrInProgress):
 		refused.Held = &driver.HeldError{Holders: []driver.ClaimInfo{b.claimInfo(st, h)}}
@@ -114,7 +115,8 @@ func (b *beginning) start(ctx context.Context, st *keyState) (driver.Grant, erro
 	since := b.clock.Clock.Now()
 	now, _ := b.clock.Now()
 	run := rowRun{
-		ID: b.claim.ID, Attempt: st.last.Attempt + 1, Token: max(now, st.maxToken+1), Owner: b.claim.Owner, Meta: b.claim.Meta,
+		ID: b.claim.ID, Attempt: st.last.Attempt + 1, Token: max(now, st.maxToken+1),
+		Owner: b.claim.Owner, Meta: b.claim.Meta,
 		Fingerprint: cmp.Or(b.claim.Run.Fingerprint, st.last.Fingerprint), StartedAt: now,
 		TTL: b.claim.TTL.Milliseconds(), ExpiresAt: b.latestEnd(b.claim.TTL),
 		First: firstToKeep(st.first, sequence, b.claim.Run.KeepRuns),
@@ -161,15 +163,15 @@ func (b *beginning) confirm(ctx context.Context, st *keyState) (driver.Grant, er
 	return g, nil
 }
 
-// sendStart sends the start of the layout, with our attributes. It returns the counter. The condition keeps it away from
-// a row that a claim of ours has written, and from a row that ends a run.
+// sendStart sends the start of the layout, with our attributes. It returns the counter. The condition keeps it away
+// from a row that a claim of ours has written, and from a row that ends a run.
 func (l *ledger) sendStart(ctx context.Context, key string, sequence int64, run *rowRun) (counter string, err error) {
 	it, err := l.updateRow(ctx, key, sequence,
 		"SET #status = :started, #created = if_not_exists(#created, :now), #id = :id, #run = :run, "+
 			"#before = if_not_exists(#counter, :zero) ADD #counter :one",
 		"attribute_not_exists(#id) AND (attribute_not_exists(#status) OR #status = :started)",
-		map[string]string{"#status": statusAttribute, "#created": createdAttribute, "#id": idAttribute, "#run": runAttribute,
-			"#before": beforeAttribute, "#counter": counterAttribute},
+		map[string]string{"#status": statusAttribute, "#created": createdAttribute, "#id": idAttribute,
+			"#run": runAttribute, "#before": beforeAttribute, "#counter": counterAttribute},
 		item{":started": textValue(statusStarted), ":now": textValue(l.storeTime().UTC().Format(createdTimeFormat)),
 			":id": textValue(run.ID), ":run": run.encode(), ":zero": numberValue(0), ":one": numberValue(1)})
 	return numberOf(it[counterAttribute]), err
@@ -241,8 +243,8 @@ func (l *ledger) runOf(ctx context.Context, key string, start int64, id string) 
 
 // claimInfo shows the run that is in progress.
 func (l *ledger) claimInfo(st *keyState, h heartbeat) driver.ClaimInfo {
-	info := driver.ClaimInfo{Ref: refOf(st.newest.sequence, st.last.ID), Owner: st.last.Owner, Meta: st.last.Meta, Weight: 1,
-		Token: st.last.Token, Since: st.last.StartedAt, Foreign: st.newest.run == nil}
+	info := driver.ClaimInfo{Ref: refOf(st.newest.sequence, st.last.ID), Owner: st.last.Owner, Meta: st.last.Meta,
+		Weight: 1, Token: st.last.Token, Since: st.last.StartedAt, Foreign: st.newest.run == nil}
 	if run := st.newest.run; run != nil {
 		expires := run.ExpiresAt
 		if h.token == run.Token {
@@ -251,7 +253,8 @@ func (l *ledger) claimInfo(st *keyState, h heartbeat) driver.ClaimInfo {
 		_, late := l.clock.ClockBounds()
 		info.TTL = time.Duration(run.TTL) * time.Millisecond
 		info.Remaining = max(0, time.Duration(expires-late)*time.Microsecond)
-		info.Broken, info.ReleaseRequested = h.isMarked(markBroken, run.Token), h.isMarked(markReleaseRequested, run.Token)
+		info.Broken = h.isMarked(markBroken, run.Token)
+		info.ReleaseRequested = h.isMarked(markReleaseRequested, run.Token)
 	}
 	return info
 }

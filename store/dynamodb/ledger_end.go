@@ -41,8 +41,8 @@ func (l *ledger) endOf(run *rowRun, state driver.RunState, text string) rowRun {
 	return end
 }
 
-// FinishRun is one conditional put. If the lease may have run out, it reads the heartbeat first: a run that has expired is
-// abandoned, even if nobody else has noticed.
+// FinishRun is one conditional put. If the lease may have run out, it reads the heartbeat first: a run that has expired
+// is abandoned, even if nobody else has noticed.
 func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
 	o, err := o.Check()
 	if err != nil {
@@ -124,7 +124,8 @@ func (l *ledger) compareEnd(ctx context.Context, key string, start int64, end *r
 }
 
 // abandon ends a run whose worker is gone: see ledger.
-func (l *ledger) abandon(ctx context.Context, key string, start int64, run *rowRun, h heartbeat, cause driver.LossCause) error {
+func (l *ledger) abandon(
+	ctx context.Context, key string, start int64, run *rowRun, h heartbeat, cause driver.LossCause) error {
 	if err := l.sealRun(ctx, key, run, h, cause); err != nil {
 		return err
 	}

@@ -83,8 +83,8 @@ func (l *ledger) Renew(ctx context.Context, grants []driver.Grant, done func(int
 	renewEach(grants, func(i int, g driver.Grant) { done(i, l.renewRun(ctx, g)) })
 }
 
-// renewRun renews one run. The read looks for the end of the run: a plain worker, or another process with this grant, can
-// write one without touching the heartbeat. It also tells the service's time.
+// renewRun renews one run. The read looks for the end of the run: a plain worker, or another process with this grant,
+// can write one without touching the heartbeat. It also tells the service's time.
 func (l *ledger) renewRun(ctx context.Context, g driver.Grant) driver.Renewal {
 	key, start, err := l.locate(g)
 	if err != nil {
@@ -105,7 +105,8 @@ func (l *ledger) renewRun(ctx context.Context, g driver.Grant) driver.Renewal {
 			"(attribute_not_exists(#ended) OR #ended < :token) AND (attribute_not_exists(#mark) OR #mark <> :broken) AND "+
 				"(attribute_not_exists(#token) OR #token < :token OR #token = :token AND #beat < :beat)",
 			heartbeatNames, item{
-				":token": numberValue(g.Token), ":beat": numberValue(beat), ":broken": textValue(markFor(markBroken, g.Token)),
+				":token": numberValue(g.Token), ":beat": numberValue(beat),
+				":broken":  textValue(markFor(markBroken, g.Token)),
 				":expires": numberValue(l.latestEnd(g.GrantedTTL)),
 			})
 		switch {
@@ -133,8 +134,8 @@ func (l *ledger) renewRun(ctx context.Context, g driver.Grant) driver.Renewal {
 	}
 }
 
-// sealRun makes every renewal of a run impossible, if nobody has renewed it since the heartbeat was read. The run is not
-// ended by that alone.
+// sealRun makes every renewal of a run impossible, if nobody has renewed it since the heartbeat was read. The run is
+// not ended by that alone.
 func (l *ledger) sealRun(ctx context.Context, key string, r *rowRun, h heartbeat, cause driver.LossCause) error {
 	if h.ended >= r.Token {
 		return nil
@@ -165,7 +166,8 @@ func (l *ledger) noteLateReport(ctx context.Context, key string, start int64, st
 }
 
 // controlItems reads the heartbeat of a key, and the late reports by the sequence of the run's start.
-func (l *ledger) controlItems(ctx context.Context, key string) (h heartbeat, late map[int64]driver.RunState, err error) {
+func (l *ledger) controlItems(ctx context.Context, key string) (
+	h heartbeat, late map[int64]driver.RunState, err error) {
 	late = map[int64]driver.RunState{}
 	for it, err := range l.query(ctx, controlPrefix+key, 0) {
 		if err != nil {

@@ -104,7 +104,8 @@ func (w *plainWorker) newest(ctx context.Context, key string) (sequence int64, s
 }
 
 // start sends the start, and returns the counter that comes back.
-func (w *plainWorker) start(ctx context.Context, key string, sequence int64, createdAt string) (counter string, err error) {
+func (w *plainWorker) start(ctx context.Context, key string, sequence int64, createdAt string) (
+	counter string, err error) {
 	out, err := w.client.UpdateItem(ctx, &sdk.UpdateItemInput{
 		TableName: &w.table, Key: item{"partition_key": textValue(key), "sequence": numberValue(sequence)},
 		UpdateExpression: new("ADD atomic_counter :one SET exec_status = :started, created_at = :now"),
@@ -187,6 +188,21 @@ func (w *plainWorker) rows(t testing.TB, key string) (text string) {
 		text += fmt.Sprintf("%s:%s", numberOf(it["sequence"]), stringOf(it["exec_status"]))
 	}
 	return text
+}
+
+// itemsWithoutStatus returns the partition keys of the items that a worker who scans the table takes for no run.
+func (w *plainWorker) itemsWithoutStatus(t testing.TB) (keys []string) {
+	t.Helper()
+	out, err := w.client.Scan(t.Context(), &sdk.ScanInput{TableName: &w.table, ConsistentRead: new(true)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range out.Items {
+		if it["exec_status"] == nil {
+			keys = append(keys, stringOf(it["partition_key"]))
+		}
+	}
+	return keys
 }
 
 // onceBefore calls f before the next request of an operation that is forwarded.

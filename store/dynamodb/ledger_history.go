@@ -222,7 +222,8 @@ func (l *ledger) ForgetRuns(ctx context.Context, name string) error {
 	}
 }
 
-// hideHistory makes the history of a key that is not running begin again with its first run. errRefused means that the key has changed.
+// hideHistory makes the history of a key that is not running begin again with its first run. errRefused means that the
+// key has changed.
 func (l *ledger) hideHistory(ctx context.Context, key string, st *keyState) error {
 	start := st.newest.sequence + 1
 	now, _ := l.clock.Now()
@@ -280,7 +281,8 @@ func (l *ledger) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 
 // toLock shows the state of a key as a lock. It reads the heartbeat of a run of ours.
 func (l *ledger) toLock(ctx context.Context, key string, st *keyState) (driver.Lock, error) {
-	lock := driver.Lock{Name: l.nameOf(key), Token: st.maxToken, Revision: fmt.Sprint(st.newest.sequence, st.newest.status)}
+	lock := driver.Lock{Name: l.nameOf(key), Token: st.maxToken,
+		Revision: fmt.Sprint(st.newest.sequence, st.newest.status)}
 	if !st.newest.isStarted() || st.last.Attempt == 0 {
 		return lock, nil
 	}

@@ -57,7 +57,8 @@ type rowRun struct {
 // toRun shows the run.
 func (r *rowRun) toRun() driver.Run {
 	run := driver.Run{
-		Attempt: r.Attempt, State: cmp.Or(r.State, driver.RunStarted), ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
+		Attempt: r.Attempt, State: cmp.Or(r.State, driver.RunStarted), ID: r.ID, Token: r.Token,
+		Owner: r.Owner, Meta: r.Meta,
 		Fingerprint: r.Fingerprint, StartedAt: microsToTime(r.StartedAt), EndedAt: microsToTime(r.EndedAt), Error: r.Error,
 		Result: r.Result,
 	}
@@ -94,7 +95,8 @@ func decodeRow(key string, it item) (ledgerRow, error) {
 	case hasCounter && numberOf(counter) == "":
 		return r, wrong("the attribute %s in another type than number (N)", counterAttribute)
 	case !slices.Contains([]string{statusStarted, statusSucceeded, statusFailed}, r.status):
-		return r, wrong("%s %q, and not %s, %s or %s", statusAttribute, r.status, statusStarted, statusSucceeded, statusFailed)
+		return r, wrong("%s %q, and not %s, %s or %s", statusAttribute, r.status, statusStarted, statusSucceeded,
+			statusFailed)
 	}
 	if stringOf(it[idAttribute]) == "" || numberOf(it[beforeAttribute]) != "0" {
 		return r, nil
@@ -142,7 +144,8 @@ func stateOf(rows []ledgerRow) keyState {
 }
 
 // readRows reads rows from the newest down to one that is enough, and returns them in ascending order.
-func (l *ledger) readRows(ctx context.Context, key string, limit int32, isEnough func(*ledgerRow) bool) ([]ledgerRow, error) {
+func (l *ledger) readRows(ctx context.Context, key string, limit int32, isEnough func(*ledgerRow) bool) (
+	[]ledgerRow, error) {
 	var rows []ledgerRow
 	for it, err := range l.query(ctx, key, limit) {
 		if err != nil {

@@ -22,13 +22,17 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestLedgerRows: the rows are those of the layout. A plain worker reads ours, and its run is shown in our history.
+// TestLedgerRows: the rows are those of the layout. A plain worker reads ours, and its run is shown in our history. The
+// heartbeat is neither a row nor among the items of the event.
 func TestLedgerRows(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
 	l, w := ledgerAt(t, table, sharedServer(t).Endpoint, ""), newPlainWorker(t, table)
 	c := runClaim(table, "job1", time.Minute)
 	first := acquire(t, l, c)
+	if err := renew(t, l, first).Err; err != nil {
+		t.Fatal(err)
+	}
 	w.mustNotBegin(t, "job1")
 	fail(t, l, first)
 	w.mustEnd(t, "job1", w.mustBegin(t, "job1"), "failed")
@@ -45,9 +49,13 @@ func TestLedgerRows(t *testing.T) {
 	}
 	for _, sequence := range []int64{1, 5} {
 		row := w.row(t, "job1", sequence)
-		if _, err := time.Parse(time.RFC3339, stringOf(row["created_at"])); err != nil || numberOf(row["atomic_counter"]) != "1" {
+		if _, err := time.Parse(time.RFC3339, stringOf(row["created_at"])); err != nil ||
+			numberOf(row["atomic_counter"]) != "1" {
 			t.Errorf("the start is %v (%v)", row, err)
 		}
+	}
+	if heartbeats := w.itemsWithoutStatus(t); len(heartbeats) != 1 || !strings.HasPrefix(heartbeats[0], controlPrefix) {
+		t.Errorf("the items that are no rows have the keys %q", heartbeats)
 	}
 	runs := readRuns(t, l, c.Name)
 	if statesOf(runs) != " failed failed succeeded" || runs[0].Error != "no" || string(runs[2].Result) != "42 rows" ||
@@ -55,8 +63,9 @@ func TestLedgerRows(t *testing.T) {
 		t.Errorf("the history is %+v", runs)
 	}
 	w.mustEnd(t, "job2", w.mustBegin(t, "job2"), "succeeded")
-	if refused := mustRefuseRun(t, l, runClaim(table, "job2", time.Minute), driver.ErrSucceeded); refused.Run.Attempt != 1 {
-		t.Errorf("the refusal is %+v", refused)
+	job2 := mustRefuseRun(t, l, runClaim(table, "job2", time.Minute), driver.ErrSucceeded)
+	if job2.Run.Attempt != 1 {
+		t.Errorf("the refusal is %+v", job2)
 	}
 	w.mustBegin(t, "job3")
 	refused := mustRefuseRun(t, l, runClaim(table, "job3", time.Minute), driver.ErrInProgress)
@@ -70,13 +79,14 @@ func TestLedgerRows(t *testing.T) {
 		}
 		listed[strings.TrimPrefix(h.Key, table+"/")] = fmt.Sprint(h.Runs[0].Attempt, statesOf(h.Runs))
 	}
-	if want := map[string]string{"job1": "3 succeeded", "job2": "1 succeeded", "job3": "1 started"}; !maps.Equal(listed, want) {
+	wantListed := map[string]string{"job1": "3 succeeded", "job2": "1 succeeded", "job3": "1 started"}
+	if !maps.Equal(listed, wantListed) {
 		t.Errorf("listed are %q", listed)
 	}
 }
 
-// TestLedgerPlainWorkers: plain workers and ours share a table. While a worker runs an event, nobody else does, and each event
-// succeeds once.
+// TestLedgerPlainWorkers: plain workers and ours share a table. While a worker runs an event, nobody else does, and
+// each event succeeds once.
 func TestLedgerPlainWorkers(t *testing.T) {
 	t.Parallel()
 	events := 40
@@ -118,7 +128,9 @@ func TestLedgerPlainWorkers(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					} else if sequence != 0 {
-						work(event, &byPlain, func(status string) error { return plain.end(t.Context(), key, sequence, status) })
+						work(event, &byPlain, func(status string) error {
+							return plain.end(t.Context(), key, sequence, status)
+						})
 					}
 				}
 			})
@@ -152,7 +164,8 @@ func TestLedgerPlainWorkers(t *testing.T) {
 		var token int64
 		for i, r := range runs {
 			isLast := i == len(runs)-1
-			if (r.State == driver.RunSucceeded) != isLast || !isLast && r.State != driver.RunFailed || r.Attempt != int64(i)+1 ||
+			if (r.State == driver.RunSucceeded) != isLast || !isLast && r.State != driver.RunFailed ||
+				r.Attempt != int64(i)+1 ||
 				r.Token != 0 && r.Token <= token {
 				t.Errorf("run %d of %s is %+v", i+1, key, r)
 			}
@@ -163,13 +176,14 @@ func TestLedgerPlainWorkers(t *testing.T) {
 		byOurs.Load())
 }
 
-// TestLedgerCollision: of two starts that aim at the same row the first one has the run, also if a plain worker and ours
-// collide. The other one changes nothing by which the winner knows its run.
+// TestLedgerCollision: of two starts that aim at the same row the first one has the run, also if a plain worker and
+// ours collide. The other one changes nothing by which the winner knows its run.
 func TestLedgerCollision(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
 	p := newProxy(t, sharedServer(t).Direct)
-	l, other, w := ledgerAt(t, table, p.Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, ""), newPlainWorker(t, table)
+	l, other := ledgerAt(t, table, p.Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "")
+	w := newPlainWorker(t, table)
 
 	onceBefore(p, "UpdateItem", func() { w.mustBegin(t, "plain") })
 	mustRefuseRun(t, l, runClaim(table, "plain", time.Second), driver.ErrInProgress)
@@ -276,7 +290,8 @@ func TestLedgerLossy(t *testing.T) {
 	ledgerAt(t, table, endpoint, "") // makes the table
 	open := func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
 		client := sdk.New(dynamodbtest.Client(endpoint).Options(), func(o *sdk.Options) {
-			o.HTTPClient = &http.Client{Transport: &drivertest.Transport{Base: &http.Transport{MaxIdleConnsPerHost: 64}, Fate: fate}}
+			o.HTTPClient = &http.Client{
+				Transport: &drivertest.Transport{Base: &http.Transport{MaxIdleConnsPerHost: 64}, Fate: fate}}
 		})
 		return New(ctx, client, table, &Options{Layout: LayoutLedger, LedgerName: suiteLedger})
 	}
@@ -413,15 +428,17 @@ func TestLedgerRenewalsOutOfOrder(t *testing.T) {
 func TestLedgerStartedAge(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
-	never, aged := ledgerAt(t, table, sharedServer(t).Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "&started-age=1h")
+	never := ledgerAt(t, table, sharedServer(t).Endpoint, "")
+	aged := ledgerAt(t, table, sharedServer(t).Endpoint, "&started-age=1h")
 	w := newPlainWorker(t, table)
 	ago := func(d time.Duration, format string) string { return time.Now().Add(-d).UTC().Format(format) }
+	inTokyo := time.Now().Add(-2 * time.Hour).In(time.FixedZone("", 9*3600))
 	for key, c := range map[string]struct {
 		createdAt string
 		passes    bool
 	}{
 		"old":       {ago(2*time.Hour, time.RFC3339), true},
-		"old-zone":  {time.Now().Add(-2 * time.Hour).In(time.FixedZone("", 9*3600)).Format("2006-01-02 15:04:05.000-0700"), true},
+		"old-zone":  {inTokyo.Format("2006-01-02 15:04:05.000-0700"), true},
 		"young":     {ago(50*time.Minute, time.RFC3339), false},
 		"local":     {ago(2*time.Hour, "2006-01-02T15:04:05.000000"), false},
 		"old-local": {ago(14*time.Hour, "2006-01-02T15:04:05.000000"), true},
@@ -517,8 +534,8 @@ func TestLedgerForget(t *testing.T) {
 	}
 }
 
-// TestLedgerOperator: an operator can end a run by force, also that of a plain worker, which cannot be told. A worker of
-// ours can, and learns it by its next renewal.
+// TestLedgerOperator: an operator can end a run by force, also that of a plain worker, which cannot be told. A worker
+// of ours can, and learns it by its next renewal.
 func TestLedgerOperator(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -613,13 +630,15 @@ func TestLedgerTables(t *testing.T) {
 		if c.sort != "" {
 			in.AttributeDefinitions = append(in.AttributeDefinitions,
 				types.AttributeDefinition{AttributeName: &c.sort, AttributeType: c.sortBy})
-			in.KeySchema = append(in.KeySchema, types.KeySchemaElement{AttributeName: &c.sort, KeyType: types.KeyTypeRange})
+			in.KeySchema = append(in.KeySchema,
+				types.KeySchemaElement{AttributeName: &c.sort, KeyType: types.KeyTypeRange})
 		}
 		if _, err := client.CreateTable(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
 		_, err := driver.Open(t.Context(), storeURL(table, endpoint, "&layout=ledger"))
-		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "HASH partition_key (S) and RANGE sequence (N)") {
+		if !errors.Is(err, driver.ErrInvalid) ||
+			!strings.Contains(err.Error(), "HASH partition_key (S) and RANGE sequence (N)") {
 			t.Errorf("%s: %v", c.what, err)
 		}
 		t.Log(err)
@@ -679,10 +698,12 @@ func TestLedgerTables(t *testing.T) {
 		t.Error("listing another ledger says nothing")
 	}
 	acquire(t, l, runClaim(table, "fine", time.Minute))
-	for name, words := range map[string]string{"other/k": "ledger-name=other", table + "/": "empty", table + "/k\x1f": "U+001F"} {
+	for name, words := range map[string]string{
+		"other/k": "ledger-name=other", table + "/": "empty", table + "/k\x1f": "U+001F"} {
 		c := runClaim(table, "k", time.Minute)
 		c.Name = name
-		if _, err := l.Acquire(t.Context(), c); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), words) {
+		if _, err := l.Acquire(t.Context(), c); !errors.Is(err, driver.ErrInvalid) ||
+			!strings.Contains(err.Error(), words) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -695,7 +716,8 @@ func TestLedgerStoreHasNoLocks(t *testing.T) {
 	c := mutexClaim("m", time.Minute)
 	_, acquired := s.Acquire(t.Context(), c)
 	_, inspected := s.Inspect(t.Context(), "m")
-	errs := []error{acquired, inspected, s.Release(t.Context(), c, ""), s.Break(t.Context(), "m", "x", driver.BreakForce),
+	errs := []error{acquired, inspected, s.Release(t.Context(), c, ""),
+		s.Break(t.Context(), "m", "x", driver.BreakForce),
 		renew(t, s, driver.Grant{Claim: c}).Err}
 	for _, err := range s.List(t.Context(), "") {
 		errs = append(errs, err)
