@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -143,7 +144,7 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 	}
 	c, err := l.open(ctx)
 	if err == nil {
-		err = checkKey(key)
+		err = l.checkKey(key, c.store.Info())
 	}
 	if err != nil {
 		return nil, l.wrapError(op, key, err)
@@ -318,9 +319,18 @@ func (l *Ledger) checkName() error {
 	return nil
 }
 
-func checkKey(key string) error {
-	if key == "" {
+// checkKey reports why there can be no such key in a store.
+func (l *Ledger) checkKey(key string, info driver.Info) error {
+	longest := info.MaxName - len(l.recordKey(""))
+	switch {
+	case key == "":
 		return newInvalidError("a key must not be empty")
+	case len(key) > longest:
+		return newInvalidError("a key of this ledger is at most %d bytes, this one is %d; use a hash of it", longest, len(key))
+	case !utf8.ValidString(key):
+		return newInvalidError("a key must be UTF-8, %q is not; encode it, for example in base64", key)
+	case strings.ContainsRune(key, 0):
+		return newInvalidError("a key must not contain a NUL byte, %q does", key)
 	}
 	return nil
 }
@@ -384,10 +394,7 @@ func (c *Client) closeLedger(ctx context.Context) error {
 func onKey[T any](ctx context.Context, l *Ledger, op, key string,
 	call func(ctx context.Context, store driver.Ledger, recordKey string) (T, error)) (result T, err error) {
 	return onLedger(ctx, l, op, key, func(ctx context.Context, store driver.Ledger) (result T, err error) {
-		if err = checkKey(key); err == nil {
-			err = driver.CheckName(l.recordKey(key), store.Info())
-		}
-		if err != nil {
+		if err = l.checkKey(key, store.Info()); err != nil {
 			return result, err
 		}
 		return call(ctx, store, l.recordKey(key))

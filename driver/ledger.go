@@ -220,6 +220,9 @@ func (e *RunError) Error() string {
 	case ErrTooSoon:
 		return fmt.Sprintf("%v: attempt %d has %s; try again in %v", e.Reason, e.Run.Attempt, e.Run.State,
 			e.RetryAfter.Round(time.Millisecond))
+	case ErrMismatch:
+		return fmt.Sprintf("the key was run with another payload: attempt %d has the fingerprint %q; "+
+			"give each payload a key of its own", e.Run.Attempt, e.Run.Fingerprint)
 	case ErrAttemptsUsed:
 		return fmt.Sprintf("%v: attempt %d has %s", e.Reason, e.Run.Attempt, e.Run.State)
 	}

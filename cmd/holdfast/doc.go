@@ -1,4 +1,4 @@
-// Command holdfast runs commands under a lock, and shows and breaks the locks of a store.
+// Command holdfast runs commands under a lock, or once per key, and shows and breaks the locks of a store.
 //
 // # One rule
 //
@@ -16,6 +16,9 @@
 //
 // The wrapper starts the signal listener (listener.go), then the guard (guard.go), and the guard starts the command.
 // The tree of processes below the guard is found and signaled by tree*.go and descendants_linux.go.
+//
+// "holdfast once" runs its command by the same processes: what it holds is a run of a ledger's key in place of a lock
+// (oncejob.go).
 //
 // # The pipes
 //

@@ -21,9 +21,11 @@ const (
 	exitNoRun        = 1   // runs: the key has no run that could be printed, retried or forgotten
 	exitUsage        = 64  // the command line, or the way a lock is used, is wrong
 	exitUnavailable  = 69  // the store cannot be reached, refuses, or cannot be read
+	exitNotRecorded  = 73  // once: the command has succeeded, and the store has not confirmed that
 	exitOutputFailed = 74  // the output cannot be written
 	exitNotAcquired  = 75  // held by others, or not granted in time
 	exitLost         = 76  // the lock was lost while the command ran
+	exitAttemptsUsed = 77  // once: the key has had as many runs as it may have
 	exitCannotRun    = 126 // the command is there but cannot be run
 	exitNotFound     = 127 // there is no such command
 	exitSignal       = 128 // plus the signal's number

@@ -27,7 +27,7 @@ the lock now, and whether run would be refused now.`,
 			if err != nil {
 				return err
 			}
-			policy, err := f.killPolicy(c)
+			policy, err := f.killPolicy(c, f.ttl, f.maxHold)
 			if err != nil {
 				return err
 			}

@@ -382,7 +382,7 @@ func TestUnkillableCommandKeepsLock(t *testing.T) {
 		return whole
 	})
 	terminal.pressCtrlCTwice(r, "record")
-	terminal.awaitText("the lock stays held until that has ended")
+	terminal.awaitText("a stays held until that has ended")
 	terminal.awaitText(fmt.Sprintf("[%d]", pid))
 	b := w.newProgram("run", "-n", "a", "true")
 	w.runAsNobody(b)

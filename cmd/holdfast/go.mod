@@ -10,6 +10,7 @@ require (
 	github.com/holdfast-go/holdfast/store/postgres v0.0.0
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/holdfast-go/holdfast/store/zookeeper v0.0.0
+	github.com/robfig/cron/v3 v3.0.1
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	golang.org/x/sys v0.49.0

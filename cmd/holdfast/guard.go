@@ -28,15 +28,15 @@ import (
 // guardName is the guard's name in process lists. A process of this binary that was started under it is a guard.
 const guardName = "holdfast-guard"
 
-// runGuard is the guard's whole life. args are the numbers of three descriptors (control, reports, liveness file; -1
-// for none), the path of the command, and its argv. It returns the exit code.
+// runGuard is the guard's whole life. args are the numbers of five descriptors (control, reports, liveness file, the
+// command's output and error output; -1 for none), the path of the command, and its argv. It returns the exit code.
 func runGuard(args []string) int {
 	received := catchAllSignals()
-	if len(args) < 5 {
+	var files [5]*os.File
+	if len(args) < len(files)+2 {
 		fmt.Fprintln(os.Stderr, guardName+" is started only by holdfast run")
 		return exitUsage
 	}
-	var files [3]*os.File
 	for i := range files {
 		fd, err := strconv.Atoi(args[i])
 		if err != nil {
@@ -55,7 +55,8 @@ func runGuard(args []string) int {
 	}
 	out := newAsyncWriter(files[1])
 	stopReporting := reportSignals(received, out)
-	code := superviseCommand(first.Start, control, out, args[3], args[4:])
+	command := guardedCommand{path: args[len(files)], argv: args[len(files)+1:], env: os.Environ()}
+	code := superviseCommand(first.Start, control, out, command, files[3:])
 	// All signals stay caught until this process exits. One that ended it now, or the SIGPIPE of a message to a
 	// stderr that nobody reads, would keep the last report from the wrapper, which would take the guard for killed
 	// and the lock for lost.
@@ -65,8 +66,11 @@ func runGuard(args []string) int {
 	return code
 }
 
-// superviseCommand starts the command and returns when the last process of its tree has ended.
-func superviseCommand(m *startMessage, control *json.Decoder, out *asyncWriter, path string, argv []string) int {
+// superviseCommand starts the command and returns when the last process of its tree has ended. output are the files of
+// its output and its error output, which are nil if the command gets those of this process.
+func superviseCommand(
+	m *startMessage, control *json.Decoder, out *asyncWriter, command guardedCommand, output []*os.File,
+) int {
 	lease := newLeaseMirror(m.Lock, m.Until)
 	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and somebody else may hold the lock
 		why := lossText(context.Cause(lease.ctx))
@@ -74,7 +78,14 @@ func superviseCommand(m *startMessage, control *json.Decoder, out *asyncWriter, 
 		out.sendLastReport(guardReport{Event: reportFinished, Why: why})
 		return 0
 	}
-	t, err := startTree(path, argv, os.Environ(), true)
+	files := ownFiles()
+	for i, f := range output {
+		if f != nil {
+			files[i+1] = f.Fd()
+		}
+	}
+	t, err := startTree(command.path, command.argv, command.env, files, true)
+	closeAll(output...)
 	if err != nil {
 		failed := guardReport{Event: reportFailed, Why: rootCause(err)}
 		errors.As(err, &failed.Errno)

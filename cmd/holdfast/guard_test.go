@@ -198,7 +198,7 @@ func TestLockLostBeforeStart(t *testing.T) {
 	}
 	defer closeAll(orders, give, take, reports)
 	r := w.newProgram()
-	r.cmd.Args = []string{guardName, "3", "4", "-1", "/bin/sh", "sh", "-c", "echo started"}
+	r.cmd.Args = []string{guardName, "3", "4", "-1", "-1", "-1", "/bin/sh", "sh", "-c", "echo started"}
 	r.cmd.ExtraFiles = []*os.File{orders, reports}
 	r.launch()
 	_, _ = give.WriteString(`{"begin":{"lock":"a","until":1}}` + "\n")
@@ -221,7 +221,7 @@ func TestGuardWithClosedStderr(t *testing.T) {
 		}
 		unread.Close()
 		r := w.newProgram()
-		r.cmd.Args = []string{guardName, "3", "4", "-1", "/bin/sh", "sh", "-c", "echo started"}
+		r.cmd.Args = []string{guardName, "3", "4", "-1", "-1", "-1", "/bin/sh", "sh", "-c", "echo started"}
 		r.cmd.ExtraFiles = []*os.File{controlRead, reportsWrite}
 		r.launch(stderr)
 		closeAll(controlRead, reportsWrite, stderr)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 // heldVariable lists the locks that are held around a command: entries separated by blanks, each
 // STORE#NAME#TOKEN#WEIGHT/LIMIT, with the store as "holdfast stores" shows it, and special characters as %XX. By it a
 // run inside a run finds out that it would wait for itself. Stores are compared by name: one store under two names
-// (localhost and 127.0.0.1) is not recognized.
+// (localhost and 127.0.0.1) is not recognized. The entry of a key that once runs is STORE#LEDGER/KEY#TOKEN#run.
 const heldVariable = "HOLDFAST_HELD"
 
 // heldLock is one entry of heldVariable.
@@ -72,6 +73,30 @@ func inheritedLocks() []heldLock {
 		}
 	}
 	return all
+}
+
+// inheritedRun is the token of the run of a key that is in this program's environment, or 0. key has the ledger's name.
+func inheritedRun(store, key string) (token int64) {
+	for _, entry := range strings.Fields(os.Getenv(heldVariable)) {
+		text, ok := strings.CutPrefix(entry, runEntryPrefix(store, key))
+		number, isRun := strings.CutSuffix(text, runEntrySuffix)
+		if n, err := strconv.ParseInt(number, 10, 64); ok && isRun && err == nil {
+			token = n
+		}
+	}
+	return token
+}
+
+// runEntrySuffix ends the entry of a run. No entry of a lock ends so.
+const runEntrySuffix = "#run"
+
+func runEntryPrefix(store, key string) string {
+	return escapeEntry(store) + "#" + escapeEntry(key) + "#"
+}
+
+// runEntry is the entry of a run of a key.
+func runEntry(store, key string, token int64) string {
+	return runEntryPrefix(store, key) + strconv.FormatInt(token, 10) + runEntrySuffix
 }
 
 // weightAndLimit are the weight of the request and the limit of the lock.
@@ -134,22 +159,32 @@ func (r *lockRequest) heldEntry(client *holdfast.Client, lease *holdfast.Lease) 
 // commandEnvironment is the environment of the command: the inherited one, with the variables of an outer run
 // replaced by those of this lock.
 func (r *lockRequest) commandEnvironment(inherited []string, client *holdfast.Client, lease *holdfast.Lease) []string {
-	entries := strings.Fields(os.Getenv(heldVariable))
-	ours := [][2]string{
+	return replaceVariables(inherited, [][2]string{
 		{"HOLDFAST_LOCK", lease.Name()},
 		{"HOLDFAST_TOKEN", strconv.FormatInt(lease.Token(), 10)},
 		{"HOLDFAST_ID", lease.ID()},
-		{heldVariable, strings.Join(append(entries, r.heldEntry(client, lease).String()), " ")},
-	}
+		{heldVariable, addHeldEntry(r.heldEntry(client, lease).String())},
+	})
+}
+
+// addHeldEntry is the value of heldVariable with one more entry.
+func addHeldEntry(entry string) string {
+	return strings.Join(append(strings.Fields(os.Getenv(heldVariable)), entry), " ")
+}
+
+// replaceVariables replaces variables, each a name and a value. Those without a value are only removed.
+func replaceVariables(inherited []string, ours [][2]string) []string {
 	var env []string
 	for _, v := range inherited {
 		name, _, _ := strings.Cut(v, "=")
-		if name != ours[0][0] && name != ours[1][0] && name != ours[2][0] && name != ours[3][0] {
+		if !slices.ContainsFunc(ours, func(o [2]string) bool { return o[0] == name }) {
 			env = append(env, v)
 		}
 	}
 	for _, o := range ours {
-		env = append(env, o[0]+"="+o[1])
+		if o[1] != "" {
+			env = append(env, o[0]+"="+o[1])
+		}
 	}
 	return env
 }

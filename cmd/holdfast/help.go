@@ -25,6 +25,16 @@ var lockFlagGroups = []flagGroup{
 	{"Other", []string{"json", "help"}},
 }
 
+// onceFlagGroups are the groups of once.
+var onceFlagGroups = []flagGroup{
+	{"Which runs", []string{"store", "ledger", "fingerprint"}},
+	{"Once per time slot", []string{"every", "schedule", "tz", "start-within", "catch-up"}},
+	{"When a run may begin", []string{"wait", "attempts", "pause", "done-code"}},
+	{"Running", []string{"ttl", "keep-output", "keep-for"}},
+	{"Ending the command when the run is about to be lost", []string{"signal", "grace"}},
+	{"Other", []string{"json", "help"}},
+}
+
 // groupFlags makes the help of a subcommand show its flags in groups, and text after them.
 func groupFlags(c *cobra.Command, groups []flagGroup, text string) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
@@ -78,6 +88,10 @@ const rootHelp = `holdfast runs commands under a lock that processes, containers
     holdfast run nightly-report ./report.sh --full
 
 runs ./report.sh while no other "holdfast run nightly-report" on the same store does.
+
+    holdfast once order-4711 ./ship.sh 4711
+
+runs ./ship.sh unless it has succeeded for order-4711 before, on any machine with the same store.
 
 Locks are kept in a store, given by --store or by the environment variable HOLDFAST_STORE. Without either, the store is
 a directory: your own, or /var/lib/holdfast if you are root ("holdfast stores" shows which). It needs no server, and its
@@ -164,6 +178,54 @@ Exit codes
   that a shell ends its loop at Ctrl-C.
   If the store cannot be reached when the lock is to be released, the exit code is that of the command, and a message on
   stderr says so.`
+
+const onceHelp = `once runs COMMAND for KEY unless a run of KEY has succeeded before. KEY is the id of a message that may be delivered more
+than once, or the name of a job that is to run once per time slot.
+
+A run that exits with 0 has succeeded: KEY is then never run again, on any machine that uses the same store. After any
+other exit KEY can be run again. If holdfast once is killed, or its machine fails, COMMAND and everything it started are
+ended as by "holdfast run", the run is abandoned, and KEY can be run again. So work that COMMAND has finished just before
+is done again.
+
+With --every or --schedule, KEY becomes KEY@SLOT, where SLOT is when the current slot started, by the clock of the store:
+the same crontab line on many machines runs COMMAND once per slot, whatever their clocks show. once does not start by
+itself when a slot starts: let cron, or a timer of systemd, start it on each machine.`
+
+const onceExamples = `  holdfast once order-4711 ./ship.sh 4711                          again only if it failed
+  holdfast once --schedule '0 3 * * *' --tz Asia/Tokyo nightly -- ./report.sh
+  holdfast once --every 1h --attempts 3 --pause 1m sync ./sync.sh  at most three attempts per hour
+  holdfast once --keep-output 4k --fingerprint "$(sha256sum <order)" order-4711 ./ship.sh order`
+
+const onceAfterFlags = `Flags of once come before KEY. COMMAND is run directly, without a shell. It finds its key (with the slot), the start of
+the slot, the number of the attempt, the run's fencing token and its id in HOLDFAST_KEY, HOLDFAST_SLOT, HOLDFAST_ATTEMPT,
+HOLDFAST_TOKEN and HOLDFAST_ID. "holdfast runs" shows what has become of the keys.
+
+Time slots
+  once waits for the next slot if that starts within a minute and a tenth of a slot: the machine's clock may be ahead.
+  A slot whose first run did not begin within --start-within of its start is missed: once says so, and exits 0. With
+  --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
+  CRON is five fields as in crontab(5), or a name such as @daily. On days on which the clocks change, a time that does not
+  exist counts as the moment of the change, and a time that is repeated counts once. If the field of the hour is * or */N,
+  the job runs at each moment at which the clock shows such a time.
+  --keep-for must be longer than a slot; without it, each slot is remembered for ever.
+
+--keep-output stores the end of the output of a run that succeeds as its result; of a run that fails, the error has the
+last of it. COMMAND then writes to pipes, and not to a terminal.
+
+Exit codes: that of COMMAND, or
+  0        KEY has succeeded before (--done-code sets another code), or its slot was missed; a message says so
+  64       wrong usage, another --fingerprint, or a store that keeps no runs
+  69       the store cannot be reached, or refuses; COMMAND was not run
+  73       COMMAND has succeeded, but the store has not confirmed that this is recorded: KEY may be run again
+  75       a run of KEY is in progress and has not ended within --wait, or the --pause has not passed
+  76       the run was lost while COMMAND ran, even if COMMAND succeeded
+  77       all --attempts are used; "holdfast runs retry" allows one more
+  126      COMMAND cannot be run
+  127      there is no such COMMAND
+  128+n    COMMAND died of signal n, or signal n ended the wait
+
+The guard, signals, and the record of --json are those of run: see "holdfast help run-details". More outcomes in the
+record are: done before, missed, attempts used, not recorded (73).`
 
 const holdHelp = `hold acquires the lock NAME, prints its fencing token on a line of its own, and holds the lock until it receives SIGINT
 (Ctrl-C), SIGTERM, SIGHUP or another signal that would end a program. Then it releases the lock and exits 0.

@@ -18,7 +18,7 @@ func newHold(storeURL *string) *cobra.Command {
 		Long:  holdHelp,
 		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withRecord(json, args[0], func(r *runRecord) error {
+			return withRecord(json, fields{"lock": args[0]}, func(r *runRecord) error {
 				request, err := f.newRequest(c, args[0], "hold")
 				if err != nil {
 					return err

@@ -163,19 +163,24 @@ const (
 	outcomeUsage       outcome = "usage"        // wrong usage
 	outcomeNotPrinted  outcome = "not printed"  // hold: the token could not be printed
 	outcomeReleased    outcome = "released"     // hold: a signal ended it
+
+	outcomeDone         outcome = "done before"   // once: the key has succeeded before
+	outcomeMissed       outcome = "missed"        // once: the slot started too long ago
+	outcomeAttemptsUsed outcome = "attempts used" // once: the key has had as many runs as it may have
+	outcomeNotRecorded  outcome = "not recorded"  // once: the command has succeeded, which the store has not confirmed
 )
 
 func addRecordFlag(c *cobra.Command, where *string) {
 	c.Flags().Var(nonEmptyString{where}, "json", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
-// withRecord runs f with a record, and ends the record with the outcome.
-func withRecord(where, lock string, f func(*runRecord) error) error {
+// withRecord runs f with a record, and ends the record with the outcome. All lines have the fields of base.
+func withRecord(where string, base fields, f func(*runRecord) error) error {
 	r, err := openRecord(where)
 	if err != nil {
 		return err
 	}
-	r.addFields(fields{"lock": lock})
+	r.addFields(base)
 	err = f(r)
 	r.addOutcome(err)
 	r.close()

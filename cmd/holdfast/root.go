@@ -73,7 +73,7 @@ func newRoot() *cobra.Command {
 		"`URL` of the store, such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory)")
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRun(&storeURL), newHold(&storeURL),
+	root.AddCommand(newRun(&storeURL), newOnce(&storeURL), newHold(&storeURL),
 		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
 		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL), newVersion(), newRunDetails())

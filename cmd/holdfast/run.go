@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,9 +20,21 @@ const maxDefaultGrace = 5 * time.Second
 // runFlags are the flags of run, which come before NAME.
 type runFlags struct {
 	lockFlags
+	endFlags
+	json string
+}
+
+// endFlags say how the command is ended when its lease is about to be lost. run and once have them.
+type endFlags struct {
 	signal string
 	grace  time.Duration
-	json   string
+}
+
+func (f *endFlags) addEndFlags(c *cobra.Command, what string) {
+	c.Flags().StringVar(&f.signal, "signal", "TERM",
+		"`SIGNAL` that asks the command to end when the "+what+" is about to be lost")
+	c.Flags().DurationVar(&f.grace, "grace", 0,
+		"time between --signal and SIGKILL (default a sixth of the TTL, at most 5s)")
 }
 
 func newRun(storeURL *string) *cobra.Command {
@@ -38,7 +49,7 @@ func newRun(storeURL *string) *cobra.Command {
 			if len(args) == 0 {
 				return usageError("the lock's NAME is missing")
 			}
-			return withRecord(f.json, args[0], func(r *runRecord) error {
+			return withRecord(f.json, fields{"lock": args[0]}, func(r *runRecord) error {
 				job, err := f.newJob(c, args)
 				if err != nil {
 					return err
@@ -58,35 +69,25 @@ func newRun(storeURL *string) *cobra.Command {
 func (f *runFlags) addRunFlags(c *cobra.Command) {
 	f.addFlags(c)
 	f.addHoldFlags(c)
-	c.Flags().StringVar(&f.signal, "signal", "TERM",
-		"`SIGNAL` that asks the command to end when the lock is about to be lost")
-	c.Flags().DurationVar(&f.grace, "grace", 0,
-		"time between --signal and SIGKILL (default a sixth of the TTL, at most 5s)")
+	f.addEndFlags(c, "lock")
 }
 
 // newJob makes a job of the command line. It looks for the command before the lock is acquired, so that a typing
 // error is reported at once, and not after an hour of waiting.
 func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
-	argv := args[1:]
-	if len(argv) > 0 && argv[0] == "--" {
-		argv = argv[1:]
-	}
-	command := ""
-	if len(argv) > 0 {
-		command = argv[0]
-	}
-	request, err := f.newRequest(c, args[0], commandNote(command))
+	argv := commandLine(args)
+	request, err := f.newRequest(c, args[0], commandNote(argv))
 	if err != nil {
 		return nil, err
 	}
-	how, err := f.killPolicy(c)
+	how, err := f.killPolicy(c, f.ttl, f.maxHold)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(argv) == 0:
 		return nil, usageError("the COMMAND to run under %s is missing", quoteName(args[0]))
 	}
-	path, err := findCommand(argv[0])
+	path, err := findCommand(argv[0], "NAME")
 	if err != nil {
 		return nil, err
 	}
@@ -95,40 +96,49 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 
 // killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third
 // of the TTL, and takes a twentieth of the TTL, must not end the command.
-func (f *runFlags) killPolicy(c *cobra.Command) (killPolicy, error) {
+func (f *endFlags) killPolicy(c *cobra.Command, ttl, maxHold time.Duration) (killPolicy, error) {
 	sig, err := parseSignal(f.signal)
 	if err != nil {
 		return killPolicy{}, err
 	}
-	longest := f.ttl - f.ttl/3 - f.ttl/20 - driver.Margin(f.ttl)
-	if f.maxHold > 0 {
-		longest = min(longest, f.maxHold/2)
+	longest := ttl - ttl/3 - ttl/20 - driver.Margin(ttl)
+	if maxHold > 0 {
+		longest = min(longest, maxHold/2)
 	}
-	grace := min(maxDefaultGrace, f.ttl/6, longest)
+	grace := min(maxDefaultGrace, ttl/6, longest)
 	if c.Flags().Changed("grace") {
 		grace = f.grace
 	}
 	switch {
 	case grace < 0:
 		return killPolicy{}, usageError("--grace cannot be negative")
-	case grace > longest && f.maxHold > 0 && longest == f.maxHold/2:
+	case grace > longest && maxHold > 0 && longest == maxHold/2:
 		return killPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most",
-			grace, f.maxHold, longest)
+			grace, maxHold, longest)
 	case grace > longest:
 		return killPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most",
-			grace, f.ttl, longest.Truncate(time.Millisecond))
+			grace, ttl, longest.Truncate(time.Millisecond))
 	}
-	return killPolicy{Signal: sig, Grace: grace, CheckInterval: min(f.ttl/10, time.Second)}, nil
+	return killPolicy{Signal: sig, Grace: grace, CheckInterval: min(ttl/10, time.Second)}, nil
 }
 
-// findCommand finds the command as a shell would.
-func findCommand(name string) (string, error) {
+// commandLine is the COMMAND and its arguments, after NAME or KEY. It is empty if there is none.
+func commandLine(args []string) []string {
+	argv := args[1:]
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	}
+	return argv
+}
+
+// findCommand finds the command as a shell would. Flags come before the argument after.
+func findCommand(name, after string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
 	case err == nil:
 		return path, nil
 	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
-		return "", cannotRun(exitNotFound, "there is no command %s; flags of run come before NAME", quoteName(name))
+		return "", cannotRun(exitNotFound, "there is no command %s; flags come before %s", quoteName(name), after)
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		return "", cannotRun(exitNotFound, "there is no command %s", quoteName(name))
 	case errors.Is(err, exec.ErrDot):
@@ -145,8 +155,11 @@ func cannotRun(code int, format string, args ...any) error {
 }
 
 // commandNote is what others see beside the owner: the name of the command, without its arguments, which may be secret.
-func commandNote(command string) string {
-	name := strings.ReplaceAll(strings.ToValidUTF8(filepath.Base(command), "?"), "\x00", "?")
+func commandNote(argv []string) string {
+	if len(argv) == 0 {
+		return ""
+	}
+	name := strings.ReplaceAll(strings.ToValidUTF8(filepath.Base(argv[0]), "?"), "\x00", "?")
 	return name[:min(len(name), 255)]
 }
 
@@ -174,15 +187,11 @@ func (j *job) runCommand(r *runRecord) error {
 		policy.MaxHoldEnd = boottimeNow() + opts.MaxHold // now, because to start the guard may take long
 	}
 	w := &wrapper{
-		lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: policy, signals: signals, record: r,
+		name: lease.Name(), lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: policy, signals: signals,
+		record: r,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
-	err = w.startGuard(j.request.store, j.path, j.argv, env)
-	if err != nil {
-		w.result.startError = fmt.Errorf("start the guard: %w", err)
-	} else {
-		w.run()
-	}
+	w.superviseCommand(j.request.store, guardedCommand{path: j.path, argv: j.argv, env: env})
 	if len(w.result.escaped) > 0 {
 		// The lock was lost, and what is left cannot be ended. Nothing is released: the guard stays and keeps trying.
 		r.addFields(fields{"escaped": w.result.escaped})

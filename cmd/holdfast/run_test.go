@@ -125,7 +125,7 @@ func TestRunHelp(t *testing.T) {
 	}
 	command := newRoot()
 	for _, c := range command.Commands() { // each flag of a grouped help is in one of the groups
-		if c.Name() != "run" && c.Name() != "hold" && c.Name() != "acquire" && c.Name() != "explain" {
+		if c.Name() != "run" && c.Name() != "once" && c.Name() != "hold" && c.Name() != "acquire" && c.Name() != "explain" {
 			continue
 		}
 		help := w.runProgram(c.Name(), "--help").out

@@ -59,27 +59,41 @@ func openClient(ctx context.Context, flag string, o *holdfast.Options) (*holdfas
 
 // openStore opens the store and a client of it, which closes the store.
 func openStore(ctx context.Context, flag string, o *holdfast.Options) (driver.Store, *holdfast.Client, error) {
-	where, err := resolveStore(flag)
+	store, err := openDriver(ctx, flag)
 	if err != nil {
 		return nil, nil, err
 	}
+	client, err := newClient(store, o)
+	return store, client, err
+}
+
+// newClient makes a client, which closes the store.
+func newClient(store driver.Store, o *holdfast.Options) (*holdfast.Client, error) {
+	client, err := holdfast.New(store, o)
+	if err != nil {
+		return nil, storeError(errors.Join(err, store.Close()))
+	}
+	return client, nil
+}
+
+// openDriver opens the store.
+func openDriver(ctx context.Context, flag string) (driver.Store, error) {
+	where, err := resolveStore(flag)
+	if err != nil {
+		return nil, err
+	}
 	if like := suggestURL(where); like != "" {
-		return nil, nil, usageError("the store is not given as a URL; did you mean %s?", like)
+		return nil, usageError("the store is not given as a URL; did you mean %s?", like)
 	}
 	// The library's own error for this is meant for programmers.
 	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
-		return nil, nil, usageError("unknown store %s://; known are %s",
-			u.Scheme, strings.Join(driver.Schemes(), ", "))
+		return nil, usageError("unknown store %s://; known are %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
 	}
 	store, err := driver.Open(ctx, where)
 	if err != nil {
-		return nil, nil, storeError(&holdfast.Error{Op: "open", Err: err})
+		return nil, storeError(&holdfast.Error{Op: "open", Err: err})
 	}
-	client, err := holdfast.New(store, o)
-	if err != nil {
-		return nil, nil, storeError(errors.Join(err, store.Close()))
-	}
-	return store, client, nil
+	return store, nil
 }
 
 // portSchemes are the stores that can be recognized by their default ports.

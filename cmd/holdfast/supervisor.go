@@ -218,7 +218,7 @@ func (s *supervisor) reportUnkillable() {
 	s.unkillableReported = true
 	what := "and another holder may run beside it"
 	if s.lost != nil { // the user wants it killed
-		what = "and the lock stays held until that has ended"
+		what = "and " + quoteName(s.lease.Name()) + " stays held until that has ended"
 	}
 	s.say("not all of the command can be killed, %s: %s", what, strings.Join(processNames(left), ", "))
 	s.report(guardReport{Event: reportUnkillable, Left: left})

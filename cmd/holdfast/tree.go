@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"os"
+)
 
 // process is one process of a tree.
 type process struct {
@@ -11,6 +14,9 @@ type process struct {
 	started       string // start time in the kernel's ticks; distinguishes two processes that had one number
 	dead          bool   // it has ended and is not reaped yet
 }
+
+// ownFiles are the input, the output and the error output of this process.
+func ownFiles() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }
 
 // processNames lists the first processes for a message: name[number].
 func processNames(all []process) []string {

@@ -38,22 +38,22 @@ type tree struct {
 	reaped bool // the first process was reaped
 }
 
-// startTree starts a process with the input and output of this one. If it is bound, the kernel kills it when this
-// process dies. That is only a second safety net: it does not reach what the process has started.
-func startTree(path string, argv, env []string, bound bool) (*tree, error) {
+// startTree starts a process with these files as its input, output and error output. If it is bound, the kernel kills it
+// when this process dies. That is only a second safety net: it does not reach what the process has started.
+func startTree(path string, argv, env []string, files []uintptr, bound bool) (*tree, error) {
 	t := &tree{
 		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(),
 		signaledChildren: map[int]bool{},
 		cookie:           findCookie(env),
 	}
 	started := make(chan error)
-	go t.startAndReap(path, argv, env, bound, started)
+	go t.startAndReap(path, argv, &syscall.ProcAttr{Env: env, Files: files}, bound, started)
 	return t, <-started
 }
 
 // startAndReap starts the process and reaps until the last one has ended. It keeps its thread for as long: the kernel
 // kills a bound process when the thread that started it ends.
-func (t *tree) startAndReap(path string, argv, env []string, bound bool, started chan<- error) {
+func (t *tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, bound bool, started chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if err != nil {
@@ -61,11 +61,11 @@ func (t *tree) startAndReap(path string, argv, env []string, bound bool, started
 		return
 	}
 	t.earlierChildren = t.existingChildren()
-	sys := &syscall.SysProcAttr{}
+	attr.Sys = &syscall.SysProcAttr{}
 	if bound {
-		sys.Pdeathsig = unix.SIGKILL
+		attr.Sys.Pdeathsig = unix.SIGKILL
 	}
-	t.command, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: sys})
+	t.command, err = syscall.ForkExec(path, argv, attr)
 	started <- err
 	if err == nil {
 		t.reapAll()

@@ -32,12 +32,12 @@ type tree struct {
 	guarded atomic.Int64 // the command, which the first process has started if that is a guard
 }
 
-// startTree starts a process with the input and output of this one. A bound one leads a process group of its own,
-// unless it runs at a terminal. These systems cannot kill it when this process dies.
-func startTree(path string, argv, env []string, bound bool) (*tree, error) {
+// startTree starts a process with these files as its input, output and error output. A bound one leads a process group
+// of its own, unless it runs at a terminal. These systems cannot kill it when this process dies.
+func startTree(path string, argv, env []string, files []uintptr, bound bool) (*tree, error) {
 	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !isForeground()}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Env: env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: t.grouped},
+		Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: t.grouped},
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -35,10 +36,26 @@ const (
 	guardSignalWindow = 5 * time.Second       // within which the guard received the same signal
 )
 
+// heldLease is what the wrapper needs of what it holds: the lease of a lock (*holdfast.Lease), or a run of a ledger's key
+// (*holdfast.Run).
+type heldLease interface {
+	Remaining() time.Duration
+	Context() context.Context // its cause says why the lease ended
+}
+
+// guardedCommand is the command that the guard is to start.
+type guardedCommand struct {
+	path   string
+	argv   []string
+	env    []string
+	output *outputCopy // nil: the command gets the output of this program
+}
+
 // wrapper is this program while the command runs. It sends the guard what becomes of the lease, forwards signals, and
 // takes over from a guard that died or does not act in time.
 type wrapper struct {
-	lease   *holdfast.Lease
+	name    string // of the lock, or the key
+	lease   heldLease
 	clock   driver.Clock
 	ttl     time.Duration
 	policy  killPolicy
@@ -96,8 +113,18 @@ func openLivenessFile(store driver.Store) (*os.File, error) {
 	return f, err
 }
 
+// superviseCommand starts the command under a guard. It returns when nothing of the command is left, or when nothing
+// more can be done about what is left. store is that of the lease.
+func (w *wrapper) superviseCommand(store driver.Store, command guardedCommand) {
+	if err := w.startGuard(store, command); err != nil {
+		w.result.startError = fmt.Errorf("start the guard: %w", err)
+		return
+	}
+	w.run()
+}
+
 // startGuard starts the guard, which starts the command.
-func (w *wrapper) startGuard(store driver.Store, path string, argv, env []string) error {
+func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 	program, err := ownProgram()
 	if err != nil {
 		return err
@@ -106,20 +133,21 @@ func (w *wrapper) startGuard(store driver.Store, path string, argv, env []string
 	controlRead, control, err1 := os.Pipe()
 	reports, reportsWrite, err2 := os.Pipe()
 	liveness, err3 := openLivenessFile(store)
-	defer closeAll(controlRead, reportsWrite, liveness)
+	stdout, stderr := command.output.writeEnds()
+	defer closeAll(controlRead, reportsWrite, liveness, stdout, stderr)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		closeAll(control, reports)
 		return err
 	}
 	guard := []string{guardName}
-	for _, f := range []*os.File{controlRead, reportsWrite, liveness} {
+	for _, f := range []*os.File{controlRead, reportsWrite, liveness, stdout, stderr} {
 		number, err := passToGuard(f)
 		if err != nil {
 			return err
 		}
 		guard = append(guard, strconv.Itoa(number))
 	}
-	t, err := startTree(program, append(append(guard, path), argv...), env, false)
+	t, err := startTree(program, append(append(guard, command.path), command.argv...), command.env, ownFiles(), false)
 	if err != nil {
 		closeAll(control, reports)
 		return err
@@ -129,7 +157,7 @@ func (w *wrapper) startGuard(store driver.Store, path string, argv, env []string
 	w.reports = make(chan guardReport, 16)
 	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
 	go w.readReports(reports)
-	start := &startMessage{Lock: w.lease.Name(), Until: w.sentExpiry, Policy: w.policy}
+	start := &startMessage{Lock: w.name, Until: w.sentExpiry, Policy: w.policy}
 	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was
 	// started.
 	if err := w.writeControl(controlMessage{Start: start}, startWriteTimeout); err != nil {
@@ -404,7 +432,7 @@ func (w *wrapper) takeOverTree() {
 	if w.lost == nil { // the lease was lost before, and the guard has not acted on it
 		why = context.Cause(w.lease.Context())
 	}
-	lease := newLeaseMirror(w.lease.Name(), w.sentExpiry)
+	lease := newLeaseMirror(w.name, w.sentExpiry)
 	lease.markLost(why)
 	s := newSupervisor(w.tree, lease, w.policy, nil, out.sendMessage, func(r guardReport) { reports <- r })
 	s.expiry, s.loss, s.exitedAt, s.leftoverReported = lease.expiry, w.result.loss, time.Now(), true
