@@ -132,6 +132,19 @@ func (c *Client) Ledger(name string, opts *LedgerOptions) *Ledger {
 // Name returns the ledger's name.
 func (l *Ledger) Name() string { return l.name }
 
+// Info returns what the store promises of runs, and its bounds. These may differ from those of locks: see Client.Info.
+// MaxName is the length of a key in bytes. Errors: ErrUnsupported if the store keeps no runs, ErrInvalid if something
+// must be created first, and those of the store.
+func (l *Ledger) Info(ctx context.Context) (Info, error) {
+	c, err := l.open(ctx)
+	if err != nil {
+		return Info{}, l.wrapError("open ledger", "", err)
+	}
+	info := c.Info()
+	info.MaxName -= len(l.recordKey(""))
+	return info, nil
+}
+
 // Begin begins a run of the key. However many callers begin at the same moment, exactly one gets the run; the others
 // get ErrInProgress. The caller ends the run with Succeed or Fail.
 //
@@ -212,9 +225,24 @@ func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
 
 // History returns all runs of a key that are kept, from the first to the last. A key that was never run has none.
 func (l *Ledger) History(ctx context.Context, key string) ([]RunInfo, error) {
+	return l.readRuns(ctx, key, 0)
+}
+
+// LastRuns returns the last n runs of a key, or all if there are fewer, in the order in which they began. It does not
+// read the others, of which a key may have many. n is 1 or more.
+func (l *Ledger) LastRuns(ctx context.Context, key string, n int) ([]RunInfo, error) {
+	if n < 1 {
+		return nil, l.wrapError("read runs", key, newInvalidError("the number of runs must be at least 1"))
+	}
+	runs, err := l.readRuns(ctx, key, n)
+	return runs[max(0, len(runs)-n):], err
+}
+
+// readRuns reads the last runs of a key, and maybe more. If last is 0, it reads all.
+func (l *Ledger) readRuns(ctx context.Context, key string, last int) ([]RunInfo, error) {
 	return onKey(ctx, l, "read runs", key,
 		func(ctx context.Context, store driver.Ledger, recordKey string) ([]RunInfo, error) {
-			h, err := store.ReadRuns(ctx, recordKey)
+			h, err := store.ReadRuns(ctx, recordKey, last)
 			return l.runsFromDriver(h), err
 		})
 }
@@ -265,7 +293,7 @@ func (l *Ledger) Watch(ctx context.Context, key string) iter.Seq2[RunInfo, error
 			info := RunInfo{Key: key}
 			if err == nil {
 				var runs []RunInfo
-				if runs, err = l.History(ctx, key); len(runs) > 0 {
+				if runs, err = l.LastRuns(ctx, key, 1); len(runs) > 0 {
 					info = runs[len(runs)-1]
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -309,6 +310,45 @@ func TestLedgerPause(t *testing.T) {
 }
 
 // TestLedgerOfOperators: keys are listed by prefix and state, watched, and forgotten.
+// TestLedgerLastRuns: the last runs of a key come in the order in which they began, as many as there are.
+func TestLedgerLastRuns(t *testing.T) {
+	a, b := openLedgers(t, nil)
+	const attempts = 60
+	for range attempts {
+		if err := mustBegin(t, a, "k").Fail(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, want := range map[int]int{1: 1, 2: 2, 59: 59, 60: 60, 61: 60, math.MaxInt: 60} {
+		runs, err := b.LastRuns(t.Context(), "k", n)
+		if err != nil || len(runs) != want || runs[0].Attempt != int64(attempts-want+1) ||
+			runs[want-1].Attempt != attempts {
+			t.Errorf("the last %d runs: %d, %v", n, len(runs), err)
+		}
+	}
+	if runs, err := b.LastRuns(t.Context(), "none", 5); err != nil || len(runs) > 0 {
+		t.Errorf("of a key that was never run: %v, %v", runs, err)
+	}
+	for _, n := range []int{0, -1} {
+		if _, err := b.LastRuns(t.Context(), "k", n); !errors.Is(err, holdfast.ErrInvalid) {
+			t.Errorf("the last %d runs: %v", n, err)
+		}
+	}
+}
+
+// TestLedgerInfo: the longest key that Info allows can be run, and no longer one.
+func TestLedgerInfo(t *testing.T) {
+	a, _ := openLedgers(t, nil)
+	info, err := a.Info(t.Context())
+	if err != nil || info.MaxName < 100 {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	mustBegin(t, a, strings.Repeat("k", info.MaxName))
+	if _, err := a.Begin(t.Context(), strings.Repeat("k", info.MaxName+1), nil); !errors.Is(err, holdfast.ErrInvalid) {
+		t.Errorf("a longer key: %v", err)
+	}
+}
+
 func TestLedgerOfOperators(t *testing.T) {
 	a, b := openLedgers(t, nil)
 	for key, end := range map[string]func(*holdfast.Run) error{
@@ -443,7 +483,7 @@ func TestLedgerClosed(t *testing.T) {
 	if _, err := l.History(t.Context(), "k"); !errors.Is(err, holdfast.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-	h, err := m.Ledger().ReadRuns(t.Context(), "l/k")
+	h, err := m.Ledger().ReadRuns(t.Context(), "l/k", 0)
 	if err != nil || h.Runs[0].State != driver.RunFailed {
 		t.Errorf("the history is %+v, %v", h, err)
 	}

@@ -37,9 +37,10 @@ type Ledger interface {
 	// the context's.
 	FinishRun(ctx context.Context, g Grant, o RunOutcome) error
 
-	// ReadRuns reads the history of one key: its runs from the first to the last. A key that was never run has none,
-	// which is not an error.
-	ReadRuns(ctx context.Context, key string) (RunHistory, error)
+	// ReadRuns reads the history of one key: its runs from the first to the last. If last is not 0, only that many
+	// runs are needed, the last ones, and older ones may be left out. A key that was never run has none, which is not
+	// an error.
+	ReadRuns(ctx context.Context, key string, last int) (RunHistory, error)
 
 	// ListRuns yields the keys that start with prefix, each with its last run only, in no particular order. A key that
 	// cannot be read is yielded with its name and an error; an error with an empty key ends the listing.

@@ -32,8 +32,8 @@ func writeRunJSON(w io.Writer, ledger string, run holdfast.RunInfo, resultSize i
 	return json.NewEncoder(w).Encode(f)
 }
 
-// writeHistoryJSON writes all runs of a key as one line of JSON, with the result.
-func writeHistoryJSON(w io.Writer, ledger, key string, runs []holdfast.RunInfo) error {
+// writeHistoryJSON writes runs of a key as one line of JSON, with the result. earlier: there are others before them.
+func writeHistoryJSON(w io.Writer, ledger, key string, runs []holdfast.RunInfo, earlier bool) error {
 	records := []fields{}
 	for _, run := range runs {
 		f := runAsJSON(run, len(run.Result))
@@ -46,9 +46,11 @@ func writeHistoryJSON(w io.Writer, ledger, key string, runs []holdfast.RunInfo) 
 		}
 		records = append(records, f)
 	}
-	return json.NewEncoder(w).Encode(fields{
-		"time": time.Now().Format(time.RFC3339Nano), "ledger": ledger, "key": key, "runs": records,
-	})
+	f := fields{"time": time.Now().Format(time.RFC3339Nano), "ledger": ledger, "key": key, "runs": records}
+	if earlier {
+		f["earlier"] = true
+	}
+	return json.NewEncoder(w).Encode(f)
 }
 
 func runAsJSON(run holdfast.RunInfo, resultSize int) fields {

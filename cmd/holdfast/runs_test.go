@@ -196,6 +196,8 @@ func TestRunsUsage(t *testing.T) {
 		{[]string{"runs", "retry", ""}, []string{"a key must not be empty"}},
 		{[]string{"runs", "forget", strings.Repeat("k", 5000)}, []string{"use a hash of it"}},
 		{[]string{"runs", "show", "a", "--json", "--result"}, []string{"exclude each other"}},
+		{[]string{"runs", "show", "a", "--last", "0"}, []string{"--last", "at least 1"}},
+		{[]string{"runs", "show", "a", "--last", "many"}, []string{"--last", "not a number"}},
 	} {
 		w.runProgram(c.args...).check(t, 64, c.words...)
 	}
@@ -311,27 +313,47 @@ func TestRunsJSON(t *testing.T) {
 	}
 }
 
-// TestRunsShowLongHistory: all attempts are shown, also those that the store keeps apart from the last ones.
+// TestRunsShowLongHistory: the last runs are shown, and as many as are wanted, also those that the store keeps apart.
 func TestRunsShowLongHistory(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	l := w.openLedger()
-	const attempts = 100
+	const attempts = 120
 	for n := range attempts {
 		w.fail(l, "a", fmt.Sprintf("failure %d", n+1))
 	}
-	r := w.runProgram("runs", "show", "a")
-	r.check(t, 0)
-	rows := regexp.MustCompile(`(?m)^(\d+) +failed .* failure (\d+)$`).FindAllStringSubmatch(r.out, -1)
-	if len(rows) != attempts {
-		t.Fatalf("want %d runs; %s", attempts, r.description)
-	}
-	for i, row := range rows {
-		if n := fmt.Sprint(i + 1); row[1] != n || row[2] != n {
-			t.Errorf("row %d is %q", i+1, row[0])
+	for _, c := range []struct {
+		args  []string
+		shown int
+		title string
+	}{
+		{nil, 100, "; runs before attempt 21 are shown with --last 120"},
+		{[]string{"--last", "120"}, 120, "fingerprint sum of a"},
+		{[]string{"--last", "99999999999"}, 120, "fingerprint sum of a"},
+		{[]string{"--last", "1"}, 1, "; runs before attempt 120 are shown with --last 120"},
+	} {
+		r := w.runProgram(append([]string{"runs", "show", "a"}, c.args...)...)
+		r.check(t, 0)
+		if title, _, _ := strings.Cut(r.out, "\n"); !strings.HasSuffix(title, c.title) {
+			t.Errorf("want %q; got %q", c.title, title)
+		}
+		rows := regexp.MustCompile(`(?m)^(\d+) +failed .* failure (\d+)$`).FindAllStringSubmatch(r.out, -1)
+		if len(rows) != c.shown {
+			t.Fatalf("want %d runs; %s", c.shown, r.description)
+		}
+		for i, row := range rows {
+			if n := fmt.Sprint(attempts - c.shown + i + 1); row[1] != n || row[2] != n {
+				t.Errorf("row %d is %q", i+1, row[0])
+			}
 		}
 	}
-	if r := w.runProgram("runs"); strings.Count(r.out, "\n") != 2 || !strings.Contains(r.out, "failure 100") {
+	for args, earlier := range map[string]bool{"119": true, "120": false} {
+		r := w.runProgram("runs", "show", "a", "--json", "--last", args)
+		if r.code != 0 || strings.Contains(r.out, `"earlier":true`) != earlier {
+			t.Errorf("--last %s: %s", args, r.description)
+		}
+	}
+	if r := w.runProgram("runs"); strings.Count(r.out, "\n") != 2 || !strings.Contains(r.out, "failure 120") {
 		t.Error(r.description)
 	}
 }
@@ -467,6 +489,9 @@ func TestRunsOnStoreWithoutLedger(t *testing.T) {
 	}
 	defer client.Close()
 	l := client.Ledger(defaultLedger, nil)
+	if rows := ledgerRows(t.Context(), client); len(rows) != 1 || rows[0][1] != "no" {
+		t.Errorf("stores says of the ledger: %q", rows)
+	}
 	var out bytes.Buffer
 	for what, err := range map[string]error{
 		"list":   listRuns(t.Context(), &out, l, "", runFilter{}, false),

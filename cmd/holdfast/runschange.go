@@ -60,7 +60,7 @@ func newRunsForget(storeURL *string) *cobra.Command {
 }
 
 func retryRun(ctx context.Context, w io.Writer, l *holdfast.Ledger, key string) error {
-	runs, err := l.History(ctx, key)
+	runs, err := l.LastRuns(ctx, key, 1)
 	switch {
 	case err != nil:
 		return ledgerError(err)
@@ -79,7 +79,7 @@ func retryRun(ctx context.Context, w io.Writer, l *holdfast.Ledger, key string) 
 // forgetRuns checks first what is lost. Between the check and the removal a run may end: an operator who forgets a key
 // that is being run must expect that.
 func forgetRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, key string, force bool) error {
-	runs, err := l.History(ctx, key)
+	runs, err := l.LastRuns(ctx, key, 1)
 	switch {
 	case err != nil:
 		return ledgerError(err)

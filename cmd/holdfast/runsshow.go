@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -12,18 +13,23 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-const runsShowHelp = `show prints all runs of KEY that are kept, from the first to the last. A result that is text of one short line is shown;
-of any other the size is.
+const runsShowHelp = `show prints the last runs of KEY in the order in which they began: 100, or with --last N as many as that, if so many are
+kept. A result that is text of one short line is shown; of any other the size is.
 
 With --result it prints only the result of the run that has succeeded, exactly as it was stored; if none has succeeded,
 it prints a message and exits 1.
 
 With --json it prints one object: time, ledger, key, and the runs as "holdfast runs --json" prints them. A result is in
-result if it is UTF-8, otherwise in result_base64. A key that was never run has no runs.`
+result if it is UTF-8, otherwise in result_base64. If there are earlier runs than those printed, earlier is true. A key
+that was never run has no runs.`
+
+// shownRuns is how many runs of a key are shown if --last is not given.
+const shownRuns = 100
 
 func newRunsShow(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
 	var asJSON, onlyResult bool
+	var last int
 	c := &cobra.Command{
 		Use:   "show KEY",
 		Short: "Show all runs of a key, or the result",
@@ -33,22 +39,29 @@ func newRunsShow(storeURL *string) *cobra.Command {
 			if asJSON && onlyResult {
 				return usageError("--json and --result exclude each other")
 			}
+			if last < 1 || last == math.MaxInt {
+				return usageError("--last: give a number of runs, at least 1")
+			}
 			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger) error {
-				runs, err := l.History(ctx, args[0])
-				switch {
-				case err != nil:
+				runs, err := l.LastRuns(ctx, args[0], last+1) // one more shows whether there are earlier ones
+				if err != nil {
 					return ledgerError(err)
+				}
+				earlier := len(runs) > last
+				runs = runs[max(0, len(runs)-last):]
+				switch {
 				case onlyResult:
 					return printResult(c.OutOrStdout(), args[0], runs)
 				case asJSON:
-					return writeHistoryJSON(c.OutOrStdout(), l.Name(), args[0], runs)
+					return writeHistoryJSON(c.OutOrStdout(), l.Name(), args[0], runs, earlier)
 				}
-				return printHistory(c.OutOrStdout(), args[0], runs)
+				return printHistory(c.OutOrStdout(), args[0], runs, earlier)
 			})
 		},
 	}
 	ledger.addFlags(c)
 	addJSONFlag(c, &asJSON)
+	c.Flags().IntVar(&last, "last", shownRuns, "show the last `N` runs")
 	c.Flags().BoolVar(&onlyResult, "result", false, "print only the result of the run that has succeeded")
 	return c
 }
@@ -67,7 +80,7 @@ func printResult(w io.Writer, key string, runs []holdfast.RunInfo) error {
 	return err
 }
 
-func printHistory(w io.Writer, key string, runs []holdfast.RunInfo) error {
+func printHistory(w io.Writer, key string, runs []holdfast.RunInfo, earlier bool) error {
 	if len(runs) == 0 {
 		_, err := fmt.Fprintf(w, "%s was never run, or its history was removed\n", quoteName(key))
 		return err
@@ -77,7 +90,10 @@ func printHistory(w io.Writer, key string, runs []holdfast.RunInfo) error {
 	if last.Fingerprint != "" {
 		fmt.Fprintf(w, ", fingerprint %s", printableText(last.Fingerprint))
 	}
-	if first := runs[0].Attempt; first > 1 {
+	switch first := runs[0].Attempt; {
+	case earlier:
+		fmt.Fprintf(w, "; runs before attempt %d are shown with --last %d", first, last.Attempt)
+	case first > 1:
 		fmt.Fprintf(w, "; runs before attempt %d are not kept", first)
 	}
 	fmt.Fprint(w, "\n\n")

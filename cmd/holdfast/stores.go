@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -18,18 +19,38 @@ func newStores(storeURL *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stores",
 		Short: "Show what the store promises, and which stores exist",
-		Long: `stores opens the store (of --store, HOLDFAST_STORE, or the default directory) and shows what it promises, its limits, and
-warnings about its settings. The last line lists the URL schemes of all stores that this program knows.`,
+		Long: `stores opens the store (of --store, HOLDFAST_STORE, or the default directory) and shows what it promises of locks and of
+the runs of keys, its limits, and warnings about its settings. The last line lists the URL schemes of all stores that
+this program knows.`,
 		Args: exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				return printPromises(c.OutOrStdout(), client.Info(), warningRows(ctx, client))
+				rows := append(ledgerRows(ctx, client), warningRows(ctx, client)...)
+				return printPromises(c.OutOrStdout(), client.Info(), rows)
 			})
 		},
 	}
 }
 
-func printPromises(w io.Writer, i holdfast.Info, warnings [][]string) error {
+// ledgerRows say whether the store keeps runs, and where that differs from locks, what it promises of them.
+func ledgerRows(ctx context.Context, client *holdfast.Client) [][]string {
+	i, err := client.Ledger(defaultLedger, nil).Info(ctx)
+	switch {
+	case errors.Is(err, holdfast.ErrUnsupported):
+		return [][]string{{"run ledger", "no"}}
+	case err != nil:
+		return [][]string{{"run ledger", "cannot be used: " + printableText(errorText(err))}}
+	}
+	return [][]string{
+		{"run ledger", "yes"},
+		{"expiry of runs is judged by", i.ExpiryClock.Description()},
+		{"a killed worker is replaced", describeTakeover(i)},
+		{"a key has at most", fmt.Sprintf("%d bytes", i.MaxName)},
+		{"a result has at most", fmt.Sprintf("%d bytes", holdfast.MaxRunResult)},
+	}
+}
+
+func printPromises(w io.Writer, i holdfast.Info, more [][]string) error {
 	kinds := make([]string, len(i.Kinds))
 	for n, k := range i.Kinds {
 		kinds[n] = string(k)
@@ -53,7 +74,7 @@ func printPromises(w io.Writer, i holdfast.Info, warnings [][]string) error {
 	if i.WriteInterval > 0 {
 		rows = append(rows, []string{"new claims on a lock", "at most one every " + i.WriteInterval.String()})
 	}
-	if err := writeTable(w, append(rows, warnings...)); err != nil {
+	if err := writeTable(w, append(rows, more...)); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nstores known: %s\n", strings.Join(driver.Schemes(), ", "))

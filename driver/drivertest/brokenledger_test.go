@@ -16,7 +16,7 @@ type brokenLedger struct {
 	renew   func(l driver.Ledger, ctx ctx, g []driver.Grant, done func(int, driver.Renewal))
 	release func(l driver.Ledger, ctx ctx, c driver.Claim, ref string) error
 	finish  func(l driver.Ledger, ctx ctx, g driver.Grant, o driver.RunOutcome) error
-	read    func(l driver.Ledger, ctx ctx, key string) (driver.RunHistory, error)
+	read    func(l driver.Ledger, ctx ctx, key string, last int) (driver.RunHistory, error)
 	list    func(l driver.Ledger, ctx ctx, prefix string) iter.Seq2[driver.RunHistory, error]
 	forget  func(l driver.Ledger, ctx ctx, key string) error
 	clock   func(l driver.Ledger, ctx ctx) (time.Time, time.Duration, error)
@@ -52,11 +52,11 @@ func (b *brokenLedger) FinishRun(ctx ctx, g driver.Grant, o driver.RunOutcome) e
 	return b.Ledger.FinishRun(ctx, g, o)
 }
 
-func (b *brokenLedger) ReadRuns(ctx ctx, key string) (driver.RunHistory, error) {
+func (b *brokenLedger) ReadRuns(ctx ctx, key string, last int) (driver.RunHistory, error) {
 	if b.read != nil {
-		return b.read(b.Ledger, ctx, key)
+		return b.read(b.Ledger, ctx, key, last)
 	}
-	return b.Ledger.ReadRuns(ctx, key)
+	return b.Ledger.ReadRuns(ctx, key, last)
 }
 
 func (b *brokenLedger) ListRuns(ctx ctx, prefix string) iter.Seq2[driver.RunHistory, error] {
@@ -139,7 +139,7 @@ var ledgerMutants = []mutant{
 		}})},
 	{"counts a released run as a success", "ledger-release", "", withLedger(brokenLedger{
 		release: func(l driver.Ledger, ctx ctx, c driver.Claim, ref string) error {
-			h, err := l.ReadRuns(ctx, c.Name)
+			h, err := l.ReadRuns(ctx, c.Name, 0)
 			if err != nil || len(h.Runs) == 0 {
 				return err
 			}
@@ -161,9 +161,17 @@ var ledgerMutants = []mutant{
 			return l.FinishRun(ctx, g, o)
 		}})},
 	{"shows the latest runs only", "ledger-history ledger-runs", "", withLedger(brokenLedger{
-		read: func(l driver.Ledger, ctx ctx, key string) (driver.RunHistory, error) {
-			h, err := l.ReadRuns(ctx, key)
+		read: func(l driver.Ledger, ctx ctx, key string, last int) (driver.RunHistory, error) {
+			h, err := l.ReadRuns(ctx, key, last)
 			h.Runs = h.Runs[max(0, len(h.Runs)-1):]
+			return h, err
+		}})},
+	{"shows the first runs where the last are wanted", "ledger-history", "of the last 1 runs", withLedger(brokenLedger{
+		read: func(l driver.Ledger, ctx ctx, key string, last int) (driver.RunHistory, error) {
+			h, err := l.ReadRuns(ctx, key, 0)
+			if last > 0 {
+				h.Runs = h.Runs[:min(last, len(h.Runs))]
+			}
 			return h, err
 		}})},
 	{"lists all keys", "ledger-list", "listed are", withLedger(brokenLedger{

@@ -117,7 +117,7 @@ func (c *ledgerClient) mustFail(g driver.Grant, reason string) {
 func (c *ledgerClient) mustReadRuns(key, states string) []driver.Run {
 	var h driver.RunHistory
 	err := c.e.retryIfLossy(c.ctx, func() (err error) {
-		h, err = c.ledger.ReadRuns(c.ctx, key)
+		h, err = c.ledger.ReadRuns(c.ctx, key, 0)
 		return err
 	})
 	if err != nil {
@@ -343,9 +343,25 @@ var ledgerCases = []Case{
 			if runs[0].Error != "error 1" || runs[attempts-1].Error != "error 70" {
 				e.failf("the runs are %+v", runs)
 			}
+			for _, last := range []int{1, 40, attempts, attempts + 1} {
+				var h driver.RunHistory
+				err := e.retryIfLossy(e.ctx, func() (err error) {
+					h, err = b.ledger.ReadRuns(e.ctx, e.prefix+"all", last)
+					return err
+				})
+				n := len(h.Runs)
+				for i := range min(n, attempts) {
+					if want := int64(attempts - i); h.Runs[n-1-i].Attempt != want || h.Runs[n-1-i].ID != runs[want-1].ID {
+						e.failf("of the last %d runs, number %d is %+v", last, want, h.Runs[n-1-i])
+					}
+				}
+				if err != nil || n < min(last, attempts) || n > attempts {
+					e.failf("where the last %d runs are needed, there are %d (%v)", last, n, err)
+				}
+			}
 			var few driver.RunHistory
 			err := e.retryIfLossy(e.ctx, func() (err error) {
-				few, err = b.ledger.ReadRuns(e.ctx, e.prefix+"few")
+				few, err = b.ledger.ReadRuns(e.ctx, e.prefix+"few", 0)
 				return err
 			})
 			if err != nil || len(few.Runs) != 3 || few.Runs[2].Attempt != attempts {

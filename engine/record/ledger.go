@@ -102,8 +102,8 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 	return err
 }
 
-// ReadRuns costs one load, and one for each page of older runs.
-func (l *ledger) ReadRuns(ctx context.Context, key string) (driver.RunHistory, error) {
+// ReadRuns costs one load, and one for each page of older runs that is needed.
+func (l *ledger) ReadRuns(ctx context.Context, key string, last int) (driver.RunHistory, error) {
 	ctx, stop := l.life.Bind(ctx)
 	defer stop()
 	row, rec, err := l.loadRecord(ctx, key)
@@ -112,10 +112,15 @@ func (l *ledger) ReadRuns(ctx context.Context, key string) (driver.RunHistory, e
 	}
 	l.forgetRow(key)
 	h := l.describeRuns(row, rec)
-	if rec.Runs == nil || rec.Runs.Pages == rec.Runs.Dropped {
+	if rec.Runs == nil {
 		return h, nil
 	}
-	older, err := l.loadPages(ctx, key, rec.Runs)
+	first := rec.Runs.Dropped
+	if last > 0 {
+		missing := max(0, int64(last-len(h.Runs)))
+		first = max(first, rec.Runs.Pages-(missing+runsPerPage-1)/runsPerPage)
+	}
+	older, err := l.loadPages(ctx, key, first, rec.Runs.Pages)
 	h.Runs = append(older, h.Runs...)
 	return h, l.errorOrClosed(err)
 }
@@ -133,8 +138,9 @@ func (l *ledger) describeRuns(row Row, rec *Record) driver.RunHistory {
 	return h
 }
 
-func (l *ledger) loadPages(ctx context.Context, key string, runs *RunLog) ([]driver.Run, error) {
-	pages := make([][]driver.Run, runs.Pages-runs.Dropped)
+// loadPages reads the runs of the pages from first to before end.
+func (l *ledger) loadPages(ctx context.Context, key string, first, end int64) ([]driver.Run, error) {
+	pages := make([][]driver.Run, end-first)
 	errs := make([]error, len(pages))
 	free := make(chan struct{}, pageLoads)
 	var loads sync.WaitGroup
@@ -143,7 +149,7 @@ func (l *ledger) loadPages(ctx context.Context, key string, runs *RunLog) ([]dri
 		loads.Go(func() {
 			defer func() { <-free }()
 			var row Row
-			if row, errs[i] = l.table.Load(ctx, pageName(key, runs.Dropped+int64(i))); errs[i] != nil {
+			if row, errs[i] = l.table.Load(ctx, pageName(key, first+int64(i))); errs[i] != nil {
 				return
 			}
 			var page *Record

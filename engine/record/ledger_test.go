@@ -50,6 +50,11 @@ func TestLedgerRoundTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(two, "asking for a key that has succeeded", "1 loads, 1 swaps")
+	failRuns(t, theirs, "many", 60)
+	if _, err := ours.ReadRuns(t.Context(), "many", 1); err != nil {
+		t.Fatal(err)
+	}
+	expect(one, "reading the last run of many", "1 loads, 0 swaps")
 }
 
 // TestLedgerPages: the older runs of a key are in pages, each of which is written once.
@@ -69,7 +74,7 @@ func TestLedgerPages(t *testing.T) {
 	if err != nil || len(row.Data) > 16<<10 {
 		t.Errorf("after %d runs the record has %d bytes, %v", attempts, len(row.Data), err)
 	}
-	h, err := l.ReadRuns(t.Context(), "k")
+	h, err := l.ReadRuns(t.Context(), "k", 0)
 	if err != nil || len(h.Runs) != attempts {
 		t.Fatalf("there are %d runs, %v", len(h.Runs), err)
 	}
@@ -117,7 +122,7 @@ func TestLedgerRetention(t *testing.T) {
 			synctest.Wait()
 		}
 		for key, want := range map[string]int{"kept": 60, "dropped": 0} {
-			if h, err := l.ReadRuns(t.Context(), key); err != nil || len(h.Runs) != want {
+			if h, err := l.ReadRuns(t.Context(), key, 0); err != nil || len(h.Runs) != want {
 				t.Errorf("%s: %d runs, %v", key, len(h.Runs), err)
 			}
 		}
@@ -147,7 +152,7 @@ func TestLedgerForgetInProgress(t *testing.T) {
 	if err := l.ForgetRuns(t.Context(), "k"); !errors.Is(err, driver.ErrInProgress) {
 		t.Errorf("the history was removed: %v", err)
 	}
-	if h, err := l.ReadRuns(t.Context(), "k"); err != nil || len(h.Runs) != 61 {
+	if h, err := l.ReadRuns(t.Context(), "k", 0); err != nil || len(h.Runs) != 61 {
 		t.Errorf("there are %d runs, %v", len(h.Runs), err)
 	}
 }
@@ -165,7 +170,7 @@ func TestLedgerLateReportEndsRun(t *testing.T) {
 				t.Errorf("a late report: %v", err)
 			}
 		}
-		h, err := l.ReadRuns(t.Context(), "k")
+		h, err := l.ReadRuns(t.Context(), "k", 0)
 		if err != nil || len(h.Runs) != 1 || h.Runs[0].State != driver.RunAbandoned ||
 			h.Runs[0].LateReport != driver.RunSucceeded {
 			t.Errorf("the history is %+v, %v", h.Runs, err)

@@ -65,7 +65,7 @@ func mustRefuseRun(t testing.TB, l driver.Ledger, c driver.Claim, reason error) 
 
 func readRuns(t testing.TB, l driver.Ledger, name string) []driver.Run {
 	t.Helper()
-	h, err := l.ReadRuns(t.Context(), name)
+	h, err := l.ReadRuns(t.Context(), name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,19 +14,22 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// ReadRuns is one query for each page of rows, and one for the heartbeat and late reports if they matter.
-func (l *ledger) ReadRuns(ctx context.Context, name string) (driver.RunHistory, error) {
+// ReadRuns is one query for each page of rows, and one for the heartbeat and late reports if they matter. The oldest row
+// that it needs is one of ours, because rows of plain workers do not say which attempt they are.
+func (l *ledger) ReadRuns(ctx context.Context, name string, last int) (driver.RunHistory, error) {
 	h := driver.RunHistory{Key: name}
 	key, err := l.partitionOf(name)
 	if err != nil {
 		return h, err
 	}
-	first := int64(firstSequence)
-	rows, err := l.readRows(ctx, key, 0, func(r *ledgerRow) bool {
+	first, count := int64(firstSequence), 0
+	pageSize := int32(min(last, 500) * rowsPerRun)
+	rows, err := l.readRows(ctx, key, pageSize, func(r *ledgerRow) bool {
+		count++
 		if r.run != nil {
 			first = max(first, r.run.First)
 		}
-		return r.sequence <= first
+		return r.sequence <= first || last > 0 && count/rowsPerRun >= last && r.run != nil
 	})
 	if err != nil || len(rows) == 0 {
 		return h, err

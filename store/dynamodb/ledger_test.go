@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -603,6 +604,44 @@ func TestLedgerRequests(t *testing.T) {
 	if len(l.runs) != 0 {
 		t.Errorf("%d runs are remembered", len(l.runs))
 	}
+}
+
+// TestLedgerLastRuns: the last runs are the same as those of the whole history, also where plain workers, whose rows do
+// not say which attempt they are, have run the key.
+func TestLedgerLastRuns(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	plain := newPlainWorker(t, table)
+	l := ledgerAt(t, table, sharedServer(t).Endpoint, "")
+	for _, byPlain := range []bool{true, true, false, true, false, false, true, true, true, false, true, true} {
+		if !byPlain {
+			fail(t, l, acquire(t, l, runClaim(table, "k", time.Minute)))
+			continue
+		}
+		sequence, err := plain.begin(t.Context(), "k")
+		if err == nil {
+			err = plain.end(t.Context(), "k", sequence, "failed")
+		}
+		if err != nil || sequence == 0 {
+			t.Fatal(sequence, err)
+		}
+	}
+	check := func() {
+		t.Helper()
+		all := readRuns(t, l, table+"/k")
+		for last := range len(all) + 2 {
+			h, err := l.ReadRuns(t.Context(), table+"/k", last)
+			if err != nil || len(h.Runs) < min(last, len(all)) || len(h.Runs) > len(all) {
+				t.Fatalf("where the last %d of %d runs are needed, there are %d, %v", last, len(all), len(h.Runs), err)
+			}
+			if !reflect.DeepEqual(h.Runs, all[len(all)-len(h.Runs):]) {
+				t.Errorf("the last %d runs are\n%+v, and all runs are\n%+v", last, h.Runs, all)
+			}
+		}
+	}
+	check()
+	acquire(t, l, runClaim(table, "k", time.Minute))
+	check()
 }
 
 // TestLedgerTables: a table with another key is refused with what is needed, and a row that cannot be understood makes
