@@ -154,6 +154,7 @@ func TestLossReportedOnce(t *testing.T) {
 		w.runProgram("break", "a").check(t, 0)
 		r.awaitOutput("told")
 		r.awaitTrue("the loss on stderr", func() bool { return strings.Contains(r.readStderr(), "\n") })
+		w.awaitEvent("record", "told to end") // so the wrapper knows as well
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		if late {
 			r.signal(unix.SIGSTOP)

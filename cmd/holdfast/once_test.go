@@ -396,7 +396,10 @@ func TestOnceNotRecorded(t *testing.T) {
 		if last, _ := w.readRecord(w.filePath(record)); last["outcome"] != c.outcome {
 			t.Errorf("record: %v", last)
 		}
-		w.checkStates(key, holdfast.RunAbandoned)
+		w.awaitTrue("the end of the run, when the guard has ended", func() bool {
+			runs := w.historyOf(key)
+			return len(runs) == 1 && runs[0].State == holdfast.RunAbandoned
+		})
 	}
 }
 

@@ -70,11 +70,11 @@ func (j *onceJob) checkSelfWait(ctx context.Context, store string, ledger *holdf
 	}
 	ctx, cancel := j.limitCall(ctx)
 	defer cancel()
-	runs, err := ledger.History(ctx, key)
+	runs, err := ledger.LastRuns(ctx, key, 1)
 	if err != nil {
 		return ledgerError(err)
 	}
-	if len(runs) > 0 && runs[len(runs)-1].State == holdfast.RunStarted && runs[len(runs)-1].Token == token {
+	if len(runs) > 0 && runs[0].State == holdfast.RunStarted && runs[0].Token == token {
 		return usageError("%s is already being run by an enclosing holdfast once", quoteName(key))
 	}
 	return nil

@@ -18,6 +18,7 @@ const (
 	// how long the last output may take to be copied before the outcome of the run is reported: its reader may have
 	// stopped
 	lastOutputTimeout = time.Second
+	maxReportTime     = time.Minute
 	maxFailureOutput  = 900 // bytes of output in the text of a failure, which the ledger cuts at driver.MaxRunError
 )
 
@@ -237,10 +238,10 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, r
 	return nil
 }
 
-// report makes one report to the ledger. It tries for as long as nobody else can begin a run, but not for long if the
-// store was found to be unreachable before.
+// report makes one report to the ledger. It tries for as long as nobody else can begin a run, within maxReportTime, but
+// not for long if the store was found to be unreachable before.
 func (j *onceJob) report(run *ledgerRun, lossReported bool, f func(context.Context) error) error {
-	limit := max(driver.UnreachableTimeout(j.opts.TTL), run.Remaining())
+	limit := max(driver.UnreachableTimeout(j.opts.TTL), min(run.Remaining(), maxReportTime))
 	if lossReported {
 		limit = time.Second
 	}

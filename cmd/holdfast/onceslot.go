@@ -88,7 +88,7 @@ func (j *onceJob) checkMissed(ctx context.Context, ledger *holdfast.Ledger, slot
 	}
 	ctx, cancel := j.limitCall(ctx)
 	defer cancel()
-	runs, err := ledger.History(ctx, slot.Key(j.key))
+	runs, err := ledger.LastRuns(ctx, slot.Key(j.key), 1)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return storeError(context.Cause(ctx))
