@@ -195,6 +195,8 @@ func TestRunsUsage(t *testing.T) {
 		{[]string{"runs", "show", ""}, []string{"a key must not be empty"}},
 		{[]string{"runs", "retry", ""}, []string{"a key must not be empty"}},
 		{[]string{"runs", "forget", strings.Repeat("k", 5000)}, []string{"use a hash of it"}},
+		{[]string{"runs", "forget", "a\x1f0", "--force"}, []string{"must not contain the control character U+001F"}},
+		{[]string{"runs", "show", "a\xff"}, []string{"must be UTF-8"}},
 		{[]string{"runs", "show", "a", "--json", "--result"}, []string{"exclude each other"}},
 		{[]string{"runs", "show", "a", "--last", "0"}, []string{"--last", "at least 1"}},
 		{[]string{"runs", "show", "a", "--last", "many"}, []string{"--last", "not a number"}},

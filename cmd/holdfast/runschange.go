@@ -71,6 +71,7 @@ func retryRun(ctx context.Context, w io.Writer, l *holdfast.Ledger, key string) 
 		return changeRefused(key, err)
 	}
 	last := runs[len(runs)-1]
+	last.Error = shortenText(last.Error)
 	_, err = fmt.Fprintf(w, "one more run of %s can begin at once; attempt %d ended as %s: %s\n",
 		quoteName(key), last.Attempt, last.State, describeRunError(last))
 	return err

@@ -52,10 +52,19 @@ func (e *engine) checkClaim(c driver.Claim) error {
 	switch {
 	case terms == nil || c.Kind != driver.KindMutex || c.Fair || c.Detached:
 		return fmt.Errorf("%w: a ledger takes only claims that begin a run", driver.ErrInvalid)
-	case strings.Contains(c.Name, pageMark):
-		return fmt.Errorf("%w: a key must not contain the control character U+001F", driver.ErrInvalid)
+	}
+	if err := checkKey(c.Name); err != nil {
+		return err
 	}
 	return terms.Check()
+}
+
+// checkKey refuses the names of pages: they are not keys, and an operator's change would destroy a part of a history.
+func checkKey(key string) error {
+	if strings.Contains(key, pageMark) {
+		return fmt.Errorf("%w: a key must not contain the control character U+001F", driver.ErrInvalid)
+	}
+	return nil
 }
 
 // ledger is the driver.Ledger of one table.
@@ -104,6 +113,9 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 
 // ReadRuns costs one load, and one for each page of older runs that is needed.
 func (l *ledger) ReadRuns(ctx context.Context, key string, last int) (driver.RunHistory, error) {
+	if err := checkKey(key); err != nil {
+		return driver.RunHistory{Key: key}, err
+	}
 	ctx, stop := l.life.Bind(ctx)
 	defer stop()
 	row, rec, err := l.loadRecord(ctx, key)
@@ -193,6 +205,9 @@ func (l *ledger) ListRuns(ctx context.Context, prefix string) iter.Seq2[driver.R
 
 // RetryRun costs one load and one swap.
 func (l *ledger) RetryRun(ctx context.Context, key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
 	defer l.forgetRow(key)
 	return l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error { return rec.AllowRetry(in) })
 }
@@ -200,6 +215,9 @@ func (l *ledger) RetryRun(ctx context.Context, key string) error {
 // ForgetRuns removes the history in the record, which is one step, and then the pages. The record itself is kept for a
 // while, because of its token.
 func (l *ledger) ForgetRuns(ctx context.Context, key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
 	ctx, stop := l.life.Bind(ctx)
 	defer stop()
 	defer l.forgetRow(key)

@@ -157,6 +157,26 @@ func TestLedgerForgetInProgress(t *testing.T) {
 	}
 }
 
+// TestLedgerPageNames: the name of a page is no key, so nothing that is done to it changes a history.
+func TestLedgerPageNames(t *testing.T) {
+	l := record.NewLedger(memory.New(nil).Table())
+	failRuns(t, l, "k", 60)
+	const page = "k\x1f0"
+	_, readErr := l.ReadRuns(t.Context(), page, 0)
+	_, beginErr := l.Acquire(t.Context(), newRun(page))
+	for what, err := range map[string]error{
+		"reading": readErr, "beginning": beginErr,
+		"retrying": l.RetryRun(t.Context(), page), "forgetting": l.ForgetRuns(t.Context(), page),
+	} {
+		if !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if h, err := l.ReadRuns(t.Context(), "k", 0); err != nil || len(h.Runs) != 60 {
+		t.Errorf("there are %d runs, %v", len(h.Runs), err)
+	}
+}
+
 // TestLedgerLateReportEndsRun: the report of a worker whose TTL has passed ends the run as abandoned, and is noted,
 // even if nobody else has come to the key.
 func TestLedgerLateReportEndsRun(t *testing.T) {
