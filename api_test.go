@@ -44,7 +44,7 @@ func TestNilArguments(t *testing.T) {
 		"nil client, Inspect":  func() error { _, err := noClient.Inspect(ctx, "a"); return err },
 		"nil client, Break":    func() error { return noClient.Break(ctx, "a", "x", holdfast.BreakForce) },
 		"nil client, Explain":  func() error { _, err := noClient.Mutex("a", nil).Explain(); return err },
-		"nil client, Warnings": func() error { _, err := noClient.Warnings(ctx); return err },
+		"nil client, Examine":  func() error { _, err := noClient.Examine(ctx); return err },
 		"nil client, Close":    noClient.Close,
 		"nil context, Open":    func() error { _, err := holdfast.Open(noContext, "file:///x", nil); return err },
 		"nil context, Lock":    func() error { _, err := c.Mutex("a", nil).Lock(noContext); return err },

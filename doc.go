@@ -64,5 +64,5 @@
 //   - Redis is there, and a lock only saves work that may be done twice: redis.
 //   - Tests: holdfasttest, or memory.
 //
-// Each store promises what it can: see [Client.Info], [Client.Warnings] and GUARANTEES.md.
+// Each store promises what it can: see [Client.Info], [Client.Examine] and GUARANTEES.md.
 package holdfast

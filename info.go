@@ -54,7 +54,7 @@ type Tier string
 
 const (
 	TierFenceSafe Tier = "fence-safe"         // tokens never get smaller, and grants are never forgotten
-	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it: see Client.Warnings
+	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it: see Client.Examine
 	TierAdvisory  Tier = "advisory"           // good for saving work: a failover of the store may grant a lock twice
 )
 
@@ -134,6 +134,23 @@ const (
 	KindMutex     Kind = driver.KindMutex     // "mutex": one holder; also the kind of an [Election]
 	KindRW        Kind = driver.KindRW        // "rw": one writer or many readers
 	KindSemaphore Kind = driver.KindSemaphore // "semaphore": holders whose weights fit within a limit
+)
+
+// Finding is one thing in a store's settings that makes its locks less safe, or that could not be seen: see
+// [Client.Examine]. It is the same type as driver.Finding.
+type Finding = driver.Finding
+
+// Severity is how bad a finding is. Its values are codes, fit for logs and JSON. It is the same type as
+// driver.Severity.
+type Severity = driver.Severity
+
+const (
+	// SeverityCritical: locks can be lost or granted twice, or calls are refused, although nothing has failed.
+	SeverityCritical Severity = driver.SeverityCritical
+	// SeverityWarning: the same can happen after a crash, a failover, a mistake or an attack, or waiting takes longer.
+	SeverityWarning Severity = driver.SeverityWarning
+	// SeverityUnknown: a setting could not be seen.
+	SeverityUnknown Severity = driver.SeverityUnknown
 )
 
 // Plan is how a claim would be kept in the store, for people to read. See Mutex.Explain.

@@ -205,11 +205,12 @@ func raiseToken(ctx context.Context, store driver.Store, name string, atLeast in
 
 var errTokensFixed = fmt.Errorf("%w: this store cannot raise its tokens", ErrUnsupported)
 
-// Warnings asks the store how it is set up, and returns in words what makes its locks less safe than they could be, or
-// suggests that another store may have been meant (a directory in which there is no store yet). Each says what to do.
-// There are none on stores that have nothing to set up. It returns an error if the store cannot be asked.
-func (c *Client) Warnings(ctx context.Context) ([]string, error) {
-	const op = "look at the settings"
+// Examine asks the store how it is set up, and returns what makes its locks less safe than they could be, or suggests
+// that another store may have been meant (a directory in which there is no store yet). Each finding says what to do.
+// There are none on stores that have nothing to set up. It changes nothing, and returns an error if the store cannot be
+// asked.
+func (c *Client) Examine(ctx context.Context) ([]Finding, error) {
+	const op = "examine the settings"
 	if err := checkCall(c, ctx); err != nil {
 		return nil, c.wrapError(op, "", err)
 	}
@@ -217,15 +218,15 @@ func (c *Client) Warnings(ctx context.Context) ([]string, error) {
 		return nil, c.wrapError(op, "", ErrClosed)
 	}
 	defer c.inflight.exit()
-	w, ok := c.store.(driver.Warner)
+	x, ok := c.store.(driver.Examiner)
 	if !ok {
 		return nil, nil
 	}
 	ctx, end := c.untilClosed(ctx)
 	defer end()
-	ws, err := w.Warnings(ctx)
+	findings, err := x.Examine(ctx)
 	if err != nil {
-		return nil, c.wrapError(op, "", c.orClosed(err))
+		return findings, c.wrapError(op, "", c.orClosed(err))
 	}
-	return ws, nil
+	return findings, nil
 }

@@ -53,7 +53,8 @@
 //   - To change a reader into a writer and back, implement [WeightChanger].
 //   - To keep the claims of a killed process until the work under them has ended, implement [LivenessFiler].
 //   - To show where a claim is kept, implement [Explainer].
-//   - To warn of weak settings, implement [Warner].
+//   - To find weak settings, implement [Examiner].
+//   - To keep something of a lock that has no claims, implement [Forgetter].
 //   - To keep a run ledger, implement [LedgerOpener].
 package driver
 
@@ -213,13 +214,6 @@ type LivenessFiler interface {
 type Explainer interface {
 	// Explain says how a claim would be kept in the store, for people to read. It does no I/O.
 	Explain(c Claim) Plan
-}
-
-// Warner is implemented by stores whose settings belong to the user, and can be weak.
-type Warner interface {
-	// Warnings asks the store for its settings. Each warning says what makes its locks less safe than they could be, or
-	// shows that another store may have been meant, and what to set. There is an error if the store cannot be asked.
-	Warnings(ctx context.Context) ([]string, error)
 }
 
 // Plan is how a claim would be kept in a store.

@@ -66,7 +66,7 @@ type Tier string
 
 const (
 	TierFenceSafe Tier = "fence-safe"         // tokens never get smaller, and grants are never forgotten
-	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it; see Warner
+	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it; see Examiner
 	// good for saving work; the store may grant a lock twice when it fails over
 	TierAdvisory Tier = "advisory"
 )

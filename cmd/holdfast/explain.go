@@ -103,14 +103,17 @@ func (r *lockRequest) checkRefusal(ctx context.Context, client *holdfast.Client,
 	return r.checkSelfDeadlock(ctx, client)
 }
 
-// warningRows are the warnings about the settings of the store.
+// warningRows are the findings about the settings of the store. What could not be seen is left to doctor.
 func warningRows(ctx context.Context, client *holdfast.Client) (rows [][]string) {
-	ws, err := client.Warnings(ctx)
-	if err != nil {
-		ws = []string{"the settings of the store cannot be seen: " + errorText(err)}
+	add := func(text string) { rows = append(rows, []string{"warning", printableText(text)}) }
+	findings, err := client.Examine(ctx)
+	for _, f := range findings {
+		if f.Severity != holdfast.SeverityUnknown {
+			add(f.String())
+		}
 	}
-	for _, text := range ws {
-		rows = append(rows, []string{"warning", printableText(text)})
+	if err != nil {
+		add("the settings of the store cannot be seen: " + errorText(err))
 	}
 	return rows
 }

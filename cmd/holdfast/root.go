@@ -76,7 +76,8 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newRun(&storeURL), newOnce(&storeURL), newHold(&storeURL),
 		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
-		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL), newVersion(), newRunDetails())
+		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL),
+		newDoctor(&storeURL), newVersion(), newRunDetails())
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
 		// Otherwise it prints its help, which a script would source.

@@ -391,14 +391,41 @@ func (e *engine) Explain(c driver.Claim) driver.Plan {
 	return plan
 }
 
-// Warnings returns the table's warnings, if it has any.
-func (e *engine) Warnings(ctx context.Context) ([]string, error) {
-	t, ok := e.table.(driver.Warner)
+// Examine returns what the table finds in its settings, if it looks for anything.
+func (e *engine) Examine(ctx context.Context) ([]driver.Finding, error) {
+	t, ok := e.table.(driver.Examiner)
 	if !ok {
 		return nil, nil
 	}
-	warnings, err := t.Warnings(ctx)
-	return warnings, e.errorOrClosed(err)
+	findings, err := t.Examine(ctx)
+	return findings, e.errorOrClosed(err)
+}
+
+// Forget removes the record of a lock that has no claims.
+func (e *engine) Forget(ctx context.Context, name string) error {
+	if err := driver.CheckName(name, e.info); err != nil {
+		return err
+	}
+	for tries := 0; ; tries++ {
+		row, rec, err := e.loadRecord(ctx, name)
+		switch {
+		case err != nil:
+			return err
+		case row.Version == "":
+			return nil
+		case len(rec.Claims) > 0 || rec.Foreign != 0 || rec.Runs != nil:
+			lock := e.describeRow(row, rec)
+			return &driver.HeldError{Holders: lock.Holders, Waiting: len(lock.Waiters)}
+		}
+		err = e.table.Delete(ctx, row)
+		e.forgetRow(name)
+		if !errors.Is(err, ErrConflict) {
+			return e.errorOrClosed(err)
+		}
+		if _, err := e.pauseAfterConflict(ctx, tries, 0); err != nil {
+			return err
+		}
+	}
 }
 
 // OpenLedger opens the ledger of the same store, if the table has one.

@@ -53,7 +53,7 @@ type Table interface {
 
 	// Delete removes the record if its version is still row.Version. It returns ErrConflict if the version is another
 	// one, and nil if there is no record. The engine deletes only records of locks that have been idle for ten minutes
-	// plus ten times Info.TokenGap.
+	// plus ten times Info.TokenGap, and those of names that are not used again (driver.Forgetter).
 	Delete(ctx context.Context, row Row) error
 
 	// List yields the records whose names start with prefix, in any order, each as Load would return it. A record that

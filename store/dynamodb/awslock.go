@@ -74,16 +74,6 @@ func (a *awslockStore) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{TTL: c.TTL, Keys: []string{fmt.Sprintf("%s %s=%s", a.displayURL, a.partitionKey, c.Name)}}
 }
 
-// Warnings says which callers may be refused for ever.
-func (a *awslockStore) Warnings(context.Context) ([]string, error) {
-	if a.maxForeignWatch > 0 {
-		return nil, nil
-	}
-	return []string{"a foreign holder counts as dead when a client has seen it unchanged for its lease: after one has died, " +
-		"callers that only try (run -n) are refused for ever, until a client waits for as long; " +
-		"set foreign-watch to the longest lease for which they may watch it, too"}, nil
-}
-
 // Acquire first tries without a read, which costs one request if the lock is free. After that it reads and tries again
 // until the lock is free. A client that has had no reply for hours reads first: it knows the service's clock badly, and
 // would set the claim's expiry much too late. There is at most one write between two pauses, except for the first two.

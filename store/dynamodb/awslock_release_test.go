@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
@@ -206,11 +207,8 @@ func TestForeignWatch(t *testing.T) {
 	}
 	const lease = 3 * time.Second
 	plain, patient := watches(""), watches("&foreign-watch=30s")
-	for s, want := range map[driver.Store]int{plain: 1, patient: 0} {
-		if ws, err := s.(driver.Warner).Warnings(t.Context()); err != nil || len(ws) != want {
-			t.Errorf("warned of %q, %v", ws, err)
-		}
-	}
+	storetest.ExpectFindings(t, "without foreign-watch", plain, "dynamodb-foreign-watch")
+	storetest.ExpectFindings(t, "with foreign-watch", patient)
 	var machine pace.Pace
 	defer machine.Watch()()
 	foreign("dead", "theirs", lease)

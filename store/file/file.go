@@ -40,8 +40,7 @@ type Options struct {
 	// Clock is where time is read; the default is driver.SystemClock. Its Boottime must be the same clock in all
 	// processes of this machine.
 	Clock driver.Clock
-	// Logger gets a warning for each record that a power cut has torn; nil: none. The Warnings of the store say so as
-	// well, for as long as the copies of torn records are kept.
+	// Logger gets a warning for each record that a power cut has torn; nil: none. Examine says so as well, for as long as the copies of torn records are kept.
 	Logger *slog.Logger
 }
 

@@ -2,6 +2,9 @@ package file
 
 import "golang.org/x/sys/unix"
 
+// mountedReadOnly is the flag of a file system that is mounted read-only.
+const mountedReadOnly = unix.MNT_RDONLY
+
 // fileSystem returns the name of the file system that a directory is on, and whether it is known to be a local one.
 func fileSystem(fd int) (name string, local bool, err error) {
 	var st unix.Statfs_t

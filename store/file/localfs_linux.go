@@ -40,6 +40,9 @@ var sharedTypes = map[uint32]string{
 	0x786f4256:            "vboxsf",
 }
 
+// mountedReadOnly is the flag of a file system that is mounted read-only.
+const mountedReadOnly = unix.ST_RDONLY
+
 // fileSystem returns the name of the file system that a directory is on, and whether it is known to be a local one.
 func fileSystem(fd int) (name string, local bool, err error) {
 	var st unix.Statfs_t

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+
+	"github.com/holdfast-go/holdfast/driver"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -118,12 +120,12 @@ func (vf versionedFile) readLastWhole(d int) (storedRecord, error) {
 	return storedRecord{}, nil
 }
 
-// tornRecordWarnings says where the copies of torn records are, while there are any.
-func tornRecordWarnings(dir string) []string {
+// examineTorn says where the copies of torn records are, while there are any.
+func examineTorn(dir string) []driver.Finding {
 	copies, err := os.ReadDir(filepath.Join(dir, brokenDir))
 	if err != nil || len(copies) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("the records of %d locks were torn when the machine stopped, and were replaced; copies are in %s: "+
-		"remove them when nobody needs them any more", len(copies), filepath.Join(dir, brokenDir))}
+	return []driver.Finding{findingTorn.With(dir, fmt.Sprintf("the records of %d locks were torn when the machine stopped, "+
+		"and were replaced; copies are in %s", len(copies), filepath.Join(dir, brokenDir)))}
 }

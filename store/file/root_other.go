@@ -14,4 +14,6 @@ func newEnvironment(string, Options, bool) (environment, error) {
 		runtime.GOOS)
 }
 
-func ancestorWarnings(string) []string { return nil }
+func examineAncestors(string) []driver.Finding { return nil }
+
+func statFileSystem(string) (fileSystemState, error) { return fileSystemState{}, driver.ErrUnsupported }

@@ -127,22 +127,38 @@ func checkAncestors(dir string) error {
 	return nil
 }
 
-// ancestorWarnings names the others who can move a directory away. These may be trusted: the user's own group, or the
+// examineAncestors names the others who can move a directory away. These may be trusted: the user's own group, or the
 // owner of a container's root directory.
-func ancestorWarnings(dir string) (warnings []string) {
+func examineAncestors(dir string) (all []driver.Finding) {
 	for _, above := range listAncestors(dir) {
 		switch {
 		case above.mode&0o020 != 0 && above.mode&unix.S_ISVTX == 0:
-			warnings = append(warnings,
-				fmt.Sprintf("the group %d can write in %s, and so move %s away: chmod g-w it unless all in that group are trusted",
-					above.gid, above.path, dir))
+			all = append(all, findingAncestorGroup.With(dir,
+				fmt.Sprintf("the group %d can write in %s", above.gid, above.path)))
 		case above.uid != 0 && int(above.uid) != os.Geteuid():
-			warnings = append(warnings,
-				fmt.Sprintf("%s belongs to user %d, who can move %s away: use a directory below ones of root's or of this user's",
-					above.path, above.uid, dir))
+			all = append(all, findingAncestorOwner.With(dir, fmt.Sprintf("%s belongs to user %d", above.path, above.uid)))
 		}
 	}
-	return warnings
+	return all
+}
+
+// statFileSystem asks the kernel for the state of the file system of a path.
+func statFileSystem(path string) (s fileSystemState, err error) {
+	fd, err := openAt(unix.AT_FDCWD, path, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return s, err
+	}
+	defer unix.Close(fd)
+	if s.name, s.local, err = fileSystem(fd); err != nil {
+		return s, err
+	}
+	var st unix.Statfs_t
+	if err := retryInterrupted(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+		return s, err
+	}
+	s.freeBytes, s.freeFiles, s.fileLimit = uint64(st.Bavail)*uint64(st.Bsize), uint64(st.Ffree), uint64(st.Files)
+	s.readOnly = st.Flags&mountedReadOnly != 0
+	return s, nil
 }
 
 type ancestor struct {

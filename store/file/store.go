@@ -19,7 +19,8 @@ type recordEngine interface {
 	driver.WeightChanger
 	driver.LivenessFiler
 	driver.Explainer
-	driver.Warner
+	driver.Examiner
+	driver.Forgetter
 	driver.TokenRaiser
 }
 

@@ -44,6 +44,10 @@ type table struct {
 
 	// newEnvironment opens the directory, and makes it if create is set. It returns errAbsent if there is none.
 	newEnvironment func(create bool) (environment, error)
+	// statFileSystem asks for the state of the file system of a path, and temporaryDirs are the directories from which
+	// files are removed by age. Tests replace them.
+	statFileSystem func(path string) (fileSystemState, error)
+	temporaryDirs  []string
 	openMu         sync.Mutex  // held while the table is opened or closed
 	opened         atomic.Bool // whether what openDirs sets is set; false again never
 
@@ -80,7 +84,8 @@ var errAbsent = fmt.Errorf("%w: there is no store yet", driver.ErrUnsupported)
 
 // newTable returns the table of a directory, not open yet.
 func newTable(dir string, o Options) *table {
-	t := &table{storeDir: storeDir{path: dir}, processClock: o.Clock, closed: make(chan struct{})}
+	t := &table{storeDir: storeDir{path: dir}, processClock: o.Clock, closed: make(chan struct{}),
+		statFileSystem: statFileSystem, temporaryDirs: usualTemporaryDirs()}
 	t.newEnvironment = func(create bool) (environment, error) { return newEnvironment(dir, o, create) }
 	return t
 }
@@ -516,17 +521,6 @@ func (t *table) Keys(name string) []string {
 		filepath.Join(t.path, "clock") + "/",
 		filepath.Join(t.path, "clients") + "/",
 	}
-}
-
-// Warnings opens the store if there is one, and returns what an operator should know about the directory.
-func (t *table) Warnings(ctx context.Context) ([]string, error) {
-	warnings := ancestorWarnings(t.path)
-	err := t.openStore(ctx, false)
-	if errors.Is(err, errAbsent) {
-		return append(warnings, "there is no store in "+t.path+" yet, and the first claim makes one: "+
-			"see that this is the directory that others use"), nil
-	}
-	return append(warnings, tornRecordWarnings(t.path)...), err
 }
 
 // Wait subscribes before it loads the record, so that it misses no change between the two.

@@ -27,6 +27,9 @@ var (
 	lossOf       = storetest.LossOf
 	eventually   = storetest.Eventually
 	conform      = storetest.Conform
+	examine      = storetest.Examine
+
+	expectFindings = storetest.ExpectFindings
 )
 
 func execSQL(t testing.TB, s *pgtest.Server, text string) {

@@ -13,7 +13,7 @@
 //
 // A lock's row is as safe as any row of that database. With synchronous_commit and fsync on, which is
 // the default, no grant is forgotten. With synchronous standbys no grant is forgotten in a failover
-// either. [driver.Info] says what the server's settings promise, and the store's Warnings say which
+// either. [driver.Info] says what the server's settings promise, and the store's Examine says which
 // settings should be improved.
 //
 // # Tables
@@ -122,7 +122,7 @@ func (t *table) withoutListening() record.Table {
 		record.ClockBounder
 		record.KeyLister
 		record.LedgerKeeper
-		driver.Warner
+		driver.Examiner
 	}{t, t, t, t, t, t}
 }
 

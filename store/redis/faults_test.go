@@ -266,10 +266,8 @@ func TestServerStates(t *testing.T) {
 
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "100mb")
-	ws, err := s.(*store).Warnings(t.Context())
-	if all := strings.Join(ws, "\n"); err != nil || !strings.Contains(all, "allkeys-lru") ||
-		!strings.Contains(all, "appendonly") {
-		t.Errorf("warnings: %v %v", ws, err)
+	if found := examine(t, s); !slices.Contains(found, "redis-eviction") || !slices.Contains(found, "redis-appendonly") {
+		t.Errorf("found: %q", found)
 	}
 	sendCommand(t, primary, "CONFIG", "SET", "min-replicas-to-write", "5")
 	if _, err := s.Acquire(t.Context(), mutex("lonely", time.Second)); err == nil ||

@@ -89,7 +89,8 @@ const retention = 24 * time.Hour
 // driver.Detacher. All methods may be called at the same time.
 type store struct {
 	client       rueidis.Client
-	owned        bool // Close closes the client
+	owned        bool                  // Close closes the client
+	settings     *rueidis.ClientOption // those of the client, if this package has made it
 	opts         Options
 	topology     topology
 	info         driver.Info

@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -256,9 +257,9 @@ func TestServerTooOld(t *testing.T) {
 	t.Cleanup(via.Close)
 	old := "5.0." + strings.Repeat("9", len(version)-4)
 	via.Replace("redis_version:"+version, "redis_version:"+old)
-	ws, err := openForTest(t, "redis://"+via.Addr).(*store).Warnings(t.Context())
-	if err != nil || !strings.Contains(strings.Join(ws, "\n"), old+" is older than 6.2") {
-		t.Errorf("a server of version %s: %q %v", old, ws, err)
+	found, err := openForTest(t, "redis://"+via.Addr).(*store).Examine(t.Context())
+	if err != nil || !slices.ContainsFunc(found, func(f driver.Finding) bool { return f.Code == "redis-version" }) {
+		t.Errorf("a server of version %s: %v %v", old, found, err)
 	}
 	for text, what := range map[string]string{
 		"ERR unknown command 'AUTH', with args beginning with: 'user' 'hunter2'":                                        "too old",
@@ -315,58 +316,6 @@ func TestSentinelMisused(t *testing.T) {
 		driver.ErrUnsupported, "redis+sentinel://")
 	_, err := openStore(t.Context(), "redis+sentinel://"+g.Addrs()[0]+"/"+redistest.MasterName)
 	expectError(t, "a server", err, driver.ErrUnsupported, "no Sentinel")
-}
-
-// TestWarningsOfWeakSettings: there is a warning for each setting that makes locks less safe, and it says what to set.
-func TestWarningsOfWeakSettings(t *testing.T) {
-	t.Parallel()
-	server := startServer(t)
-	s := openForTest(t, "redis://"+server.Addr).(*store)
-	warned := func(word string) bool {
-		t.Helper()
-		ws, err := s.Warnings(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(strings.Join(ws, "\n"), word)
-	}
-	sendCommand(t, server, "CONFIG", "SET", "maxmemory", "100mb")
-	for _, policy := range []string{"allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu",
-		"volatile-random", "volatile-ttl"} {
-		sendCommand(t, server, "CONFIG", "SET", "maxmemory-policy", policy)
-		if !warned(policy) || !warned("noeviction") {
-			t.Errorf("there is no warning for %s", policy)
-		}
-	}
-	sendCommand(t, server, "CONFIG", "SET", "maxmemory-policy", "noeviction")
-	if warned("maxmemory-policy") {
-		t.Error("there is a warning for noeviction")
-	}
-	if !warned("appendonly is off") {
-		t.Error("there is no warning for a server that saves nothing")
-	}
-	sendCommand(t, server, "CONFIG", "SET", "appendonly", "yes")
-	if err := redistest.Until(t.Context(), func() bool { return !warned("appendonly is off") }); err != nil {
-		t.Error("there is a warning for appendonly although it is on")
-	}
-	replica := startServer(t, "--replicaof", "127.0.0.1 "+server.Port)
-	if err := redistest.Until(t.Context(), func() bool { return warned("min-replicas-to-write") }); err != nil {
-		t.Error("there is no warning for replicas without min-replicas-to-write")
-	}
-	ws, err := openForTest(t, "redis://"+replica.Addr).(*store).Warnings(t.Context())
-	if err != nil || !strings.Contains(strings.Join(ws, "\n"), "replica") {
-		t.Errorf("a replica: %q %v", ws, err)
-	}
-}
-
-// TestWarningsOfOldVersions: only versions before 6.2 have a warning.
-func TestWarningsOfOldVersions(t *testing.T) {
-	for version, old := range map[string]bool{"5.0.14": true, "6.0.16": true, "6.2.0": false, "7.0.15": false,
-		"10.0.1": false, "": false} {
-		if said := len(warningsFor(map[string]string{"redis_version": version})) > 0; said != old {
-			t.Errorf("version %q is said to be too old: %v", version, said)
-		}
-	}
 }
 
 // TestTLS: rediss:// verifies the server by the user's own CA, presents a client certificate if one is required, and

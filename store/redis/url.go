@@ -185,7 +185,7 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*st
 		client.Close()
 		return nil, err
 	}
-	s.owned = true
+	s.owned, s.settings = true, &o
 	if err := s.ensureChannelsKnown(ctx); err != nil {
 		_ = s.Close()
 		return nil, err

@@ -155,13 +155,7 @@ func (l *waiterHub) run(ctx context.Context) {
 				listened.Store(true)
 			}
 		})
-		var cmd rueidis.Completed
-		if l.store.sharded.Load() {
-			cmd = l.store.client.B().Ssubscribe().Channel(l.channels...).Build()
-		} else {
-			cmd = l.store.client.B().Subscribe().Channel(l.channels...).Build()
-		}
-		_ = l.store.client.Receive(sub, cmd, func(m rueidis.PubSubMessage) { l.handleMessage(m.Message) })
+		_ = l.store.client.Receive(sub, l.store.subscribeTo(l.channels), func(m rueidis.PubSubMessage) { l.handleMessage(m.Message) })
 		l.setListening(false)
 		// The hub has listened since the last delay, so this is a new interruption, and the delays begin again.
 		if listened.Load() {
@@ -173,11 +167,7 @@ func (l *waiterHub) run(ctx context.Context) {
 	if !l.store.owned || l.store.life.Err() == nil {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		if l.store.sharded.Load() {
-			l.store.client.Do(bounded, l.store.client.B().Sunsubscribe().Channel(l.channels...).Build())
-		} else {
-			l.store.client.Do(bounded, l.store.client.B().Unsubscribe().Channel(l.channels...).Build())
-		}
+		l.store.client.Do(bounded, l.store.unsubscribeFrom(l.channels))
 	}
 }
 

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -14,8 +13,10 @@ import (
 var (
 	_ driver.LockWatcher = (*store)(nil)
 	_ driver.Explainer   = (*store)(nil)
-	_ driver.Warner      = (*store)(nil)
-	_ driver.Warner      = (*redlockStore)(nil)
+	_ driver.Examiner    = (*store)(nil)
+	_ driver.Forgetter   = (*store)(nil)
+	_ driver.Examiner    = (*redlockStore)(nil)
+	_ driver.Forgetter   = (*redlockStore)(nil)
 	_ driver.Explainer   = (*redlockStore)(nil)
 )
 
@@ -112,23 +113,3 @@ func (s *store) claimKeys(c driver.Claim) []string {
 
 // Explain returns the keys, which are the same on each server.
 func (r *redlockStore) Explain(c driver.Claim) driver.Plan { return r.servers[0].Explain(c) }
-
-// redlockWarning describes what makes Redlock less safe than other stores, however its servers are configured.
-const redlockWarning = "Redlock is not recommended: it relies on the clocks of all its servers, and on no server forgetting a lock " +
-	"when it restarts. One Redis with appendonly yes and appendfsync always promises more, and etcd, ZooKeeper or PostgreSQL much " +
-	"more. Use fencing tokens for work that must never be done twice."
-
-// Warnings returns that Redlock is not recommended, and the warnings about all servers; see [store.Warnings].
-func (r *redlockStore) Warnings(ctx context.Context) ([]string, error) {
-	all := []string{redlockWarning}
-	for i, s := range r.servers {
-		ws, err := s.Warnings(ctx)
-		if err != nil {
-			ws = []string{err.Error()} // a minority may be away
-		}
-		for _, w := range ws {
-			all = append(all, fmt.Sprintf("server %d: %s", i+1, w))
-		}
-	}
-	return all, nil
-}

@@ -13,28 +13,45 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Warnings looks at the members' versions, and at the smallest TTL that the cluster grants, which says how long its
+// The findings, without what was seen.
+var (
+	findingVersion = driver.Finding{Code: "etcd-version", Severity: driver.SeverityWarning,
+		Why: "a leader whose disk hangs goes on confirming leases there, though another one has been elected",
+		Fix: "use 3.4.31, 3.5.13 or a later version"}
+	findingElections = driver.Finding{Code: "etcd-election-timeout", Severity: driver.SeverityWarning,
+		Why: "a holder whose leader is cut off may count on its lock for longer than the next leader keeps it"}
+)
+
+// Examine looks at the members' versions, and at the smallest TTL that the cluster grants, which says how long its
 // elections may take. The lease that it requests for that is revoked at once.
-func (s *store) Warnings(ctx context.Context) (warnings []string, err error) {
+func (s *store) Examine(ctx context.Context) (all []driver.Finding, err error) {
 	t := s.nodes
-	for _, m := range t.memberVersions(ctx) {
-		if tooOld(m.version) {
-			warnings = append(warnings, fmt.Sprintf("the etcd server %s is of version %s: a leader whose disk hangs goes on confirming leases there, though another one has been elected; use 3.4.31, 3.5.13 or a later version",
-				m.endpoint, m.version))
-		}
-	}
+	all = examineVersions(t.memberVersions(ctx))
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1})
 	if err != nil {
-		return warnings, t.convertError(err)
+		return all, t.convertError(err)
 	}
 	_ = t.EndSession(ctx, formatLease(clientv3.LeaseID(r.ID))) // if it fails, the lease expires
 	if ttl := safeTTL(toSeconds(r.TTL)); ttl > 0 {
-		warnings = append(warnings, fmt.Sprintf("the cluster grants no TTL of less than %v, so its elections may take longer than usual: give locks a TTL of %v or more, unless its heartbeat interval is less than %v; else a holder whose leader is cut off may count on its lock for longer than the next leader keeps it",
-			toSeconds(r.TTL), ttl, driver.Margin(toSeconds(r.TTL))))
+		f := findingElections.With("", fmt.Sprintf("the cluster grants no TTL of less than %v, so its elections may take "+
+			"longer than usual", toSeconds(r.TTL)))
+		f.Fix = fmt.Sprintf("give locks a TTL of %v or more, unless its heartbeat interval is less than %v", ttl,
+			driver.Margin(toSeconds(r.TTL)))
+		all = append(all, f)
 	}
-	return warnings, nil
+	return all, nil
+}
+
+// examineVersions returns a finding for each member that is too old.
+func examineVersions(members []member) (all []driver.Finding) {
+	for _, m := range members {
+		if tooOld(m.version) {
+			all = append(all, findingVersion.With(m.endpoint, "the server is of version "+m.version))
+		}
+	}
+	return all
 }
 
 // member is one server and its version.

@@ -9,23 +9,23 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// TestWarnings: a cluster with the usual timing has no warning. For one with slower elections the warning says from
+// TestExamine: of a cluster with the usual timing nothing is found. For one with slower elections the finding says from
 // which TTL on locks are safe, whatever its heartbeat interval.
-func TestWarnings(t *testing.T) {
+func TestExamine(t *testing.T) {
 	t.Parallel()
-	if w, err := rig.Peer(t, rig.Shared(t)).Warnings(t.Context()); err != nil || len(w) > 0 {
-		t.Errorf("a cluster with the usual timing: %q, %v", w, err)
+	if w, err := rig.Peer(t, rig.Shared(t)).Examine(t.Context()); err != nil || len(w) > 0 {
+		t.Errorf("a cluster with the usual timing: %v, %v", w, err)
 	}
 	slow := startCluster(t, etcdtest.Options{Members: 1,
 		Args: []string{"--heartbeat-interval", "1000", "--election-timeout", "10000"}})
-	w, err := rig.Peer(t, slow).Warnings(t.Context())
-	if err != nil || len(w) != 1 || !strings.Contains(w[0], "no TTL of less than 15s") ||
-		!strings.Contains(w[0], "1m40s or more") {
-		t.Errorf("a cluster with slow elections: %q, %v", w, err)
+	w, err := rig.Peer(t, slow).Examine(t.Context())
+	if err != nil || len(w) != 1 || w[0].Code != "etcd-election-timeout" || !strings.Contains(w[0].What, "no TTL of less than 15s") ||
+		!strings.Contains(w[0].Fix, "1m40s or more") {
+		t.Errorf("a cluster with slow elections: %v, %v", w, err)
 	}
 }
 
-// TestSafeTTL: from the TTL in the warning on, the margin covers a fifth of the longest election timeout that the
+// TestSafeTTL: from the TTL in the finding on, the margin covers a fifth of the longest election timeout that the
 // minimum TTL allows for.
 func TestSafeTTL(t *testing.T) {
 	if ttl := safeTTL(usualMinTTL); ttl != 0 {
@@ -39,14 +39,15 @@ func TestSafeTTL(t *testing.T) {
 	}
 }
 
-// TestWarningsOfOldVersions: the first versions whose leaders check that they still lead are 3.4.31 and 3.5.13.
-func TestWarningsOfOldVersions(t *testing.T) {
+// TestExamineVersions: the first versions whose leaders check that they still lead are 3.4.31 and 3.5.13.
+func TestExamineVersions(t *testing.T) {
 	for version, old := range map[string]bool{
 		"3.3.27": true, "3.4.30": true, "3.4.31": false, "3.5.0": true, "3.5.12": true, "3.5.13": false, "3.6.0": false,
 		"3.7.3": false, "3.5.9-rc.1": true, "4.0.0": false, "": false, "3.x.1": false,
 	} {
-		if tooOld(version) != old {
-			t.Errorf("%q is too old: %v", version, !old)
+		all := examineVersions([]member{{"host", version}})
+		if len(all) > 0 != old || old && all[0].Code != "etcd-version" {
+			t.Errorf("version %q: %v", version, all)
 		}
 	}
 }

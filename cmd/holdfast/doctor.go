@@ -1,0 +1,221 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// The exit codes of doctor, which are those that monitoring systems expect of a check.
+const (
+	exitWarning  = 1
+	exitCritical = 2
+	exitUnknown  = 3
+)
+
+// doctorTimeout bounds an examination. A claim of the probe is released or given up before it ends.
+const doctorTimeout = time.Minute
+
+func newDoctor(storeURL *string) *cobra.Command {
+	d := doctor{store: storeURL}
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find settings of the store that make its locks less safe",
+		Long:  doctorHelp,
+		Args:  exactArgs(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if d.ttl < time.Second || d.ttl > 24*time.Hour || d.ttl%time.Millisecond != 0 {
+				return usageError("--ttl must be 1s to 24h in whole milliseconds, not %v", d.ttl)
+			}
+			return d.run(c.OutOrStdout())
+		},
+	}
+	c.Flags().BoolVar(&d.quick, "quick", false, "do not measure")
+	c.Flags().BoolVar(&d.asJSON, "json", false, "print one object of JSON")
+	c.Flags().DurationVar(&d.ttl, "ttl", holdfast.DefaultTTL, "the TTL of your locks, which decides how slow the store may be")
+	return c
+}
+
+const doctorHelp = `doctor examines the store: it looks for settings that make locks less safe, tries each step of a lock under a name of its
+own (holdfast-doctor/...), and measures how long the steps take and how far the store's clock is from this machine's.
+For each finding it says what it is, why it matters for locks, and which setting to change. docs/doctor.md lists them
+all, and the permissions that doctor needs; what it may not see it says, too.
+
+It changes no setting and no lock, and it leaves nothing behind. It may be run on a store in use. create=true in the
+store's URL is ignored.
+
+With --json it prints one object: store, severity, findings, probe, and measured.
+
+Exit codes:
+  0   nothing was found
+  1   a warning: locks are at risk when something fails
+  2   critical: locks are at risk although nothing has failed, or do not work
+  3   unknown: something could not be seen, and nothing else was found
+  64  wrong usage
+  69  the store cannot be reached, or refuses`
+
+// doctor is one run of the subcommand.
+type doctor struct {
+	store  *string
+	ttl    time.Duration
+	quick  bool
+	asJSON bool
+}
+
+// diagnosis is what doctor prints.
+type diagnosis struct {
+	Store    string           `json:"store"`
+	Severity driver.Severity  `json:"severity,omitempty"` // the worst of all findings
+	Findings []findingJSON    `json:"findings"`
+	Probe    []string         `json:"probe"` // the steps that were right
+	Measured *measurements    `json:"measured,omitempty"`
+	found    []driver.Finding // in the order in which they were found
+}
+
+// findingJSON is a finding as programs read it, so its keys stay.
+type findingJSON struct {
+	Code     string          `json:"code"`
+	Severity driver.Severity `json:"severity"`
+	Subject  string          `json:"subject,omitempty"`
+	What     string          `json:"what"`
+	Why      string          `json:"why,omitempty"`
+	Fix      string          `json:"fix,omitempty"`
+}
+
+func (d *doctor) run(w io.Writer) error {
+	exitOnQuit()
+	ctx, cancel := context.WithTimeout(context.Background(), doctorTimeout)
+	defer cancel()
+	where, err := resolveStore(*d.store)
+	if err != nil {
+		return err
+	}
+	// Two clients of their own, which contend as those of two machines do.
+	var stores [2]driver.Store
+	for i := range stores {
+		store, client, err := openStore(ctx, withoutCreate(where), nil)
+		if err != nil {
+			return err
+		}
+		defer closeClient(client)
+		stores[i] = store
+	}
+	result := &diagnosis{Store: stores[0].Info().Store, Probe: []string{}}
+	d.examine(ctx, stores[0], result)
+	if !slices.ContainsFunc(result.found, func(f driver.Finding) bool { return f.Code == "file-no-store" }) {
+		p := newProbe(stores, d.ttl)
+		p.run(ctx)
+		result.Probe, result.found = p.done, append(result.found, p.found...)
+		if !d.quick && len(p.found) == 0 {
+			result.Measured = p.measure(ctx)
+			result.found = append(result.found, result.Measured.findings()...)
+		}
+	}
+	result.sortFindings()
+	if d.asJSON {
+		err = json.NewEncoder(w).Encode(result)
+	} else {
+		err = result.print(w)
+	}
+	if code := result.exitCode(); err == nil && code != 0 {
+		return &exitError{code: code}
+	}
+	return err
+}
+
+// withoutCreate removes the option create from the URL of a store, because doctor changes nothing.
+func withoutCreate(where string) string {
+	u, err := url.Parse(where)
+	if err != nil || !u.Query().Has("create") {
+		return where
+	}
+	query := u.Query()
+	query.Del("create")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+var findingUnseen = driver.Finding{Code: "settings-unseen", Severity: driver.SeverityUnknown,
+	Fix: "give the user of the locks the permissions that docs/doctor.md names"}
+
+// examine asks the store for findings about its settings.
+func (d *doctor) examine(ctx context.Context, store driver.Store, result *diagnosis) {
+	x, ok := store.(driver.Examiner)
+	if !ok {
+		return
+	}
+	found, err := x.Examine(ctx)
+	result.found = append(result.found, found...)
+	if err != nil {
+		result.found = append(result.found, findingUnseen.With("", "the settings cannot be seen: "+errorText(err)))
+	}
+}
+
+// severities are in the order of their weight.
+var severities = []driver.Severity{driver.SeverityCritical, driver.SeverityWarning, driver.SeverityUnknown}
+
+// sortFindings sorts the findings by severity, and sets the severity of the whole.
+func (r *diagnosis) sortFindings() {
+	slices.SortStableFunc(r.found, func(a, b driver.Finding) int {
+		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
+	})
+	r.Findings = []findingJSON{}
+	for _, f := range r.found {
+		r.Findings = append(r.Findings, findingJSON(f))
+	}
+	if len(r.found) > 0 {
+		r.Severity = r.found[0].Severity
+	}
+}
+
+func (r *diagnosis) exitCode() int {
+	switch r.Severity {
+	case driver.SeverityCritical:
+		return exitCritical
+	case driver.SeverityWarning:
+		return exitWarning
+	case driver.SeverityUnknown:
+		return exitUnknown
+	}
+	return 0
+}
+
+// print writes the diagnosis for people.
+func (r *diagnosis) print(w io.Writer) error {
+	rows := [][]string{{"store", printableText(r.Store)}}
+	if len(r.Probe) > 0 {
+		rows = append(rows, []string{"probe", joinWords(r.Probe)})
+	}
+	err := writeTable(w, append(rows, r.Measured.rows()...))
+	for _, f := range r.found {
+		title := f.Code
+		if f.Subject != "" {
+			title += ", " + printableText(f.Subject)
+		}
+		rows := [][]string{{"  found:", printableText(f.What)}}
+		if f.Why != "" {
+			rows = append(rows, []string{"  why:", printableText(f.Why)})
+		}
+		if f.Fix != "" {
+			rows = append(rows, []string{"  change:", printableText(f.Fix)})
+		}
+		_, titleErr := fmt.Fprintf(w, "\n%s: %s\n", f.Severity, title)
+		err = errors.Join(err, titleErr, writeTable(w, rows))
+	}
+	if len(r.found) == 0 {
+		_, last := fmt.Fprint(w, "\nnothing was found\n")
+		err = errors.Join(err, last)
+	}
+	return err
+}
