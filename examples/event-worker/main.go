@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -42,16 +41,7 @@ var firstRuns = map[string]string{
 
 func orderName(i int) string { return fmt.Sprint("order-", i+1) }
 
-func main() {
-	run := func() error { return tellStory(os.Stdout) }
-	if name, ok := story.Role(); ok {
-		run = func() error { return runWorker(context.Background(), name) }
-	}
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "event-worker:", err)
-		os.Exit(1)
-	}
-}
+func main() { story.Main(tellStory, runWorker) }
 
 // day is what the story needs to know.
 type day struct {
@@ -105,10 +95,7 @@ func tellStory(out io.Writer) error {
 
 // ask writes a line to a worker and tells what it says, up to a line that begins with some words.
 func ask(w *story.Actor, line, words string) error {
-	if err := w.Order(line); err != nil {
-		return err
-	}
-	_, err := w.Hear(words)
+	_, err := w.Ask(line, words)
 	return err
 }
 

@@ -19,12 +19,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/examples/internal/database"
 	"github.com/holdfast-go/holdfast/examples/internal/story"
 	"github.com/holdfast-go/holdfast/fence"
 	_ "github.com/holdfast-go/holdfast/store/etcd"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/postgres"
-	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
 const (
@@ -32,16 +32,7 @@ const (
 	leaseTTL = 2 * time.Second
 )
 
-func main() {
-	run := func() error { return tellStory(os.Stdout) }
-	if name, ok := story.Role(); ok {
-		run = func() error { return runServer(context.Background(), name) }
-	}
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "transfer:", err)
-		os.Exit(1)
-	}
-}
+func main() { story.Main(tellStory, runServer) }
 
 // transfer moves money in one transaction. A transfer has an id: if it was done before, nothing happens, so that it can
 // be repeated after a lost reply.
@@ -51,11 +42,13 @@ func transfer(ctx context.Context, db *pgxpool.Pool, token fence.Token, id strin
 		if err := postgres.Fence(ctx, tx, nil, lockName, token); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `insert into transfers (id, token) values ($1, $2) on conflict (id) do nothing`, id, int64(token))
+		tag, err := tx.Exec(ctx, `insert into transfers (id, token) values ($1, $2) on conflict (id) do nothing`,
+			id, int64(token))
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		_, err = tx.Exec(ctx, `update accounts set cents = cents + case owner when 'anna' then -$1::int else $1::int end`, cents)
+		_, err = tx.Exec(ctx, `update accounts set cents = cents + case owner when 'anna' then -$1::int else $1::int end`,
+			cents)
 		return err
 	})
 }
@@ -93,8 +86,8 @@ func runServer(ctx context.Context, name string) error {
 			err = transfer(ctx, db, token, words[1], cents)
 			switch stale, ok := errors.AsType[*fence.StaleError](err); {
 			case ok:
-				story.Say("rejected: transfer %s with token %d, since the accounts have seen token %d", words[1], stale.Token,
-					stale.Largest)
+				story.Say("rejected: transfer %s with token %d, since the accounts have seen token %d",
+					words[1], stale.Token, stale.Largest)
 			case err != nil:
 				return err
 			default:
@@ -118,23 +111,11 @@ func tellStory(out io.Writer) (err error) {
 		return err
 	}
 	s.AtEnd(cluster.Close)
-	database, err := pgtest.Start("fsync=off")
-	if err != nil {
-		return err
-	}
-	s.AtEnd(func() { database.Stop() })
-	databaseURL := "postgres://test@" + database.Addr + "/postgres?sslmode=disable"
-	db, err := pgxpool.New(ctx, databaseURL)
-	if err != nil {
-		return err
-	}
-	s.AtEnd(db.Close)
-	if err := postgres.Migrate(ctx, db, nil); err != nil { // makes the fence table
-		return err
-	}
-	if _, err := db.Exec(ctx, `create table accounts (owner text primary key, cents int check (cents >= 0));
+	databaseURL, db, err := database.Start(ctx, s, `
+		create table accounts (owner text primary key, cents int check (cents >= 0));
 		create table transfers (id text primary key, token bigint);
-		insert into accounts values ('anna', 10000), ('ben', 0)`); err != nil {
+		insert into accounts values ('anna', 10000), ('ben', 0)`)
+	if err != nil {
 		return err
 	}
 	s.Tell("etcd and PostgreSQL run. Anna has 100.00, and Ben has 0.00")
@@ -151,7 +132,8 @@ func tellStory(out io.Writer) (err error) {
 	}
 	var anna, ben, transfers int
 	if err := db.QueryRow(ctx, `select (select cents from accounts where owner = 'anna'),
-		(select cents from accounts where owner = 'ben'), (select count(*) from transfers)`).Scan(&anna, &ben, &transfers); err != nil {
+		(select cents from accounts where owner = 'ben'), (select count(*) from transfers)`).
+		Scan(&anna, &ben, &transfers); err != nil {
 		return err
 	}
 	s.Tell("Anna has %d.%02d, and Ben has %d.%02d, after %d transfers", anna/100, anna%100, ben/100, ben%100, transfers)
@@ -162,12 +144,8 @@ func tellStory(out io.Writer) (err error) {
 }
 
 func tellTransfers(s *story.Story, first, second *story.Actor) error {
-	// ask gives an actor an order and waits for what it says.
 	ask := func(a *story.Actor, order, answer string) error {
-		if err := a.Order(order); err != nil {
-			return err
-		}
-		_, err := a.Hear(answer)
+		_, err := a.Ask(order, answer)
 		return err
 	}
 	if err := ask(first, "lock", "holds the lock"); err != nil {

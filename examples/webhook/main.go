@@ -28,12 +28,7 @@ import (
 //go:embed client.py
 var clientProgram string
 
-func main() {
-	if err := tellStory(os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "webhook:", err)
-		os.Exit(1)
-	}
-}
+func main() { story.Main(tellStory, nil) }
 
 // stock is what the service keeps. It is in memory, and so the gate may be, too.
 type stock struct {
