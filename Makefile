@@ -11,10 +11,11 @@ export GOFLAGS := -tags=disable_grpc_modules
 CORE    = . ./cmd/holdfast ./test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
+EXAMPLES = event-worker nightly stock transfer webhook
 SEEDS  ?= 1000
 KINDS  ?= 300
 
-.PHONY: run event-worker test core servers suites worlds check bench mutants prove build setup install-servers
+.PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants prove build setup install-servers
 
 build: setup
 	go build -o bin/holdfast ./cmd/holdfast
@@ -24,9 +25,9 @@ run: build
 	./bin/holdfast run --ttl 10s hello -- sh -c 'echo "holding $$HOLDFAST_LOCK under token $$HOLDFAST_TOKEN"'
 	./bin/holdfast list
 
-# Workers that receive the same events several times, on an emulator of DynamoDB: see examples/event-worker.
-event-worker: install-servers
-	go run ./examples/event-worker
+# The examples, with the servers that they need: see examples/README.md.
+$(EXAMPLES): install-servers
+	go run ./examples/$@
 
 # All tests, with the real servers, which scripts/setup installs.
 test: install-servers

@@ -8,6 +8,7 @@ require (
 	github.com/holdfast-go/holdfast/store/dynamodb v0.0.0
 	github.com/holdfast-go/holdfast/store/etcd v0.0.0
 	github.com/holdfast-go/holdfast/store/postgres v0.0.0
+	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 )
 
@@ -35,6 +36,7 @@ require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/redis/rueidis v1.0.79 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
 	go.etcd.io/etcd/client/v3 v3.7.3 // indirect
@@ -57,3 +59,5 @@ replace github.com/holdfast-go/holdfast/store/dynamodb => ../store/dynamodb
 replace github.com/holdfast-go/holdfast/store/etcd => ../store/etcd
 
 replace github.com/holdfast-go/holdfast/store/postgres => ../store/postgres
+
+replace github.com/holdfast-go/holdfast/store/redis => ../store/redis
