@@ -202,8 +202,9 @@ HOLDFAST_TOKEN and HOLDFAST_ID. "holdfast runs" shows what has become of the key
 
 Time slots
   once waits for the next slot if that starts within a minute and a tenth of a slot: the machine's clock may be ahead.
-  A slot whose first run did not begin within --start-within of its start is missed: once says so, and exits 0. With
-  --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
+  With --every, KEY is run when once is first started in a slot, and again in the slot only if that has failed.
+  With --schedule, a slot whose first run did not begin within --start-within of its start is missed: once says so, and
+  exits 0. With --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
   CRON is five fields as in crontab(5), or a name such as @daily. On days on which the clocks change, a time that does not
   exist counts as the moment of the change, and a time that is repeated counts once. If the field of the hour is * or */N,
   the job runs at each moment at which the clock shows such a time.

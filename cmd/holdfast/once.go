@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// defaultStartWithin is how long after its start a slot may be run for the first time if --start-within is not given.
+// defaultStartWithin is how late a slot of --schedule may be run for the first time if --start-within is not given: such
+// a slot starts when the job is to run. A slot of --every is a period, in which the job may be started at any time.
 const defaultStartWithin = 10 * time.Minute
 
 // onceFlags are the flags of once, which come before KEY.
@@ -89,15 +90,14 @@ func (f *onceFlags) addSlotFlags(c *cobra.Command) {
 	flags.Var(nonEmptyString{&f.schedule}, "schedule",
 		"run KEY once per slot; each starts at a time of this `CRON` expression, such as '0 3 * * *'")
 	flags.Var(nonEmptyString{&f.tz}, "tz", "time `ZONE` of --schedule, such as Asia/Tokyo, or UTC")
-	flags.DurationVar(&f.startWithin, "start-within", defaultStartWithin,
-		"how late a slot may be run for the first time; half of the slot at most")
-	flags.BoolVar(&f.catchUp, "catch-up", false, "run the current slot however long ago it started")
+	flags.DurationVar(&f.startWithin, "start-within", 0,
+		"how late a slot may be run for the first time, half of it at most (default 10m; with --every no limit)")
+	flags.BoolVar(&f.catchUp, "catch-up", false, "with --schedule: run the current slot however long ago it started")
 }
 
 // check reports flags that make no sense, or none together.
 func (f *onceFlags) check(c *cobra.Command, key string) error {
 	changed := c.Flags().Changed
-	slots := changed("every") || changed("schedule")
 	_, notDuration := time.ParseDuration(key)
 	switch {
 	case changed("every") && changed("schedule"):
@@ -108,11 +108,15 @@ func (f *onceFlags) check(c *cobra.Command, key string) error {
 		return usageError("--tz needs --schedule")
 	case changed("every") && f.every < time.Second:
 		return usageError("--every must be 1s or more")
-	case (changed("start-within") || f.catchUp) && !slots:
-		return usageError("--start-within and --catch-up need --every or --schedule")
+	case changed("start-within") && !changed("every") && !changed("schedule"):
+		return usageError("--start-within needs --every or --schedule")
 	case changed("start-within") && f.catchUp:
 		return usageError("--start-within and --catch-up exclude each other")
-	case f.startWithin <= 0:
+	case f.catchUp && changed("every"):
+		return usageError("--catch-up is for --schedule; with --every a slot can be run until it ends")
+	case f.catchUp && !changed("schedule"):
+		return usageError("--catch-up needs --schedule")
+	case changed("start-within") && f.startWithin <= 0:
 		return usageError("--start-within must be more than 0")
 	case changed("wait") && !f.wait.limited && notDuration == nil:
 		return usageError("write --wait=%s; as it is, %s is the KEY", key, key)
@@ -136,7 +140,7 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 		return nil, err
 	}
 	j := &onceJob{
-		key: args[0], argv: commandLine(args), store: *f.store, ledger: f.ledger, catchUp: f.catchUp,
+		key: args[0], argv: commandLine(args), store: *f.store, ledger: f.ledger,
 		startWithin: f.startWithin, waitLimit: f.wait, waits: c.Flags().Changed("wait"), doneCode: f.doneCode,
 		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput),
 	}
@@ -147,6 +151,9 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 	switch {
 	case f.schedule != "":
 		j.schedule, err = parseSchedule(f.schedule, f.tz)
+		if !f.catchUp && f.startWithin == 0 {
+			j.startWithin = defaultStartWithin
+		}
 	case f.every > 0:
 		j.schedule = holdfast.Every(f.every)
 	}

@@ -67,7 +67,7 @@ func TestOnceUsageErrors(t *testing.T) {
 		{"the COMMAND to run once for k is missing", []string{"k"}},
 		{"a key must not be empty", []string{"", "true"}},
 		{"a key of this ledger is at most", []string{strings.Repeat("x", 513), "true"}},
-		{"use a hash of it", []string{"--every", "24h", "--catch-up", strings.Repeat("x", 480), "true"}},
+		{"use a hash of it", []string{"--every", "24h", strings.Repeat("x", 480), "true"}},
 		{"a key must be UTF-8", []string{"\xff", "true"}},
 		{"a ledger's name", []string{"--ledger", "a/b", "k", "true"}},
 		{"leave the flag out", []string{"--ledger", "", "k", "true"}},
@@ -86,11 +86,12 @@ func TestOnceUsageErrors(t *testing.T) {
 		{"1s or more", []string{"--every", "-1h", "k", "true"}},
 		{"unit", []string{"--every", "24", "k", "true"}},
 		{"within 20 years", []string{"--every", "900000h", "k", "true"}},
-		{"need --every or --schedule", []string{"--start-within", "1h", "k", "true"}},
-		{"need --every or --schedule", []string{"--catch-up", "k", "true"}},
+		{"needs --every or --schedule", []string{"--start-within", "1h", "k", "true"}},
+		{"--catch-up needs --schedule", []string{"--catch-up", "k", "true"}},
+		{"--catch-up is for --schedule", []string{"--every", "1h", "--catch-up", "k", "true"}},
 		{"exclude each other", []string{"--every", "1h", "--start-within", "1h", "--catch-up", "k", "true"}},
 		{"more than 0", []string{"--every", "1h", "--start-within", "0s", "k", "true"}},
-		{"would be run twice", []string{"--every", "24h", "--keep-for", "1h", "--catch-up", "k", "true"}},
+		{"would be run twice", []string{"--every", "24h", "--keep-for", "1h", "k", "true"}},
 		{"more than 0", []string{"--keep-for", "0s", "k", "true"}},
 		{"1 or more", []string{"--attempts", "0", "k", "true"}},
 		{"not a number", []string{"--attempts", "two", "k", "true"}},
@@ -248,7 +249,7 @@ func TestOnceEnvironment(t *testing.T) {
 	}
 	// A run inside once adds its own.
 	every, slot := slotsFrom(time.Now().Add(-time.Hour))
-	env = w.runViewer("once", "--every", every, "--catch-up", "job", program, "run", "inner", self).Env
+	env = w.runViewer("once", "--every", every, "job", program, "run", "inner", self).Env
 	if key := "job@" + formatSlot(slot); find(env, "HOLDFAST_KEY") != key || find(env, "HOLDFAST_LOCK") != "inner" ||
 		find(env, "HOLDFAST_SLOT") != formatSlot(slot) {
 		t.Errorf("want the key %s, and the lock inner; got %q", key, env)
@@ -408,7 +409,7 @@ func TestOnceUnreachableStore(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	w.writeFile("file", "")
-	for _, args := range [][]string{{"k"}, {"--every", "24h", "--catch-up", "k"}, {"--wait", "k"}} {
+	for _, args := range [][]string{{"k"}, {"--every", "24h", "k"}, {"--wait", "k"}} {
 		for _, store := range []string{"file://" + w.filePath("file"), "redis://127.0.0.1:1"} {
 			r := w.newProgram(slices.Concat([]string{"once", "--ttl", "2s"}, args, []string{"touch", "ran"})...)
 			r.cmd.Env = w.testEnvironment("HOLDFAST_STORE=" + store)
@@ -437,7 +438,7 @@ func TestOnceRecord(t *testing.T) {
 		{"killed", 137, []string{"b", "sh", "-c", "kill -KILL $$"}},
 		{"done before", 0, []string{"done", "true"}},
 		{"done before", 4, []string{"--done-code", "4", "done", "true"}},
-		{"missed", 0, []string{"--every", every, "job", "true"}},
+		{"missed", 0, []string{"--every", every, "--start-within", "1m", "job", "true"}},
 		{"not acquired", 75, []string{"busy", "true"}},
 		{"not acquired", 75, []string{"--wait=1ms", "busy", "true"}},
 		{"not acquired", 75, []string{"--pause", "1h", "failed", "true"}},
@@ -469,7 +470,7 @@ func TestOnceByManyMachines(t *testing.T) {
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
-				args := slices.Concat([]string{"once", "--every", every, "--start-within", "1h"}, flags,
+				args := slices.Concat([]string{"once", "--every", every}, flags,
 					[]string{"job", "sh", "-c", script})
 				if r := w.runProgram(args...); !slices.Contains(codes, r.code) {
 					t.Error(r.description)

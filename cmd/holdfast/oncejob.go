@@ -32,9 +32,8 @@ type onceJob struct {
 	opts        holdfast.LedgerOptions
 	policy      killPolicy
 	schedule    holdfast.Schedule // nil: the key has no slots
-	startWithin time.Duration
-	catchUp     bool
-	waits       bool // while a run is in progress
+	startWithin time.Duration     // how late a slot may be run for the first time; 0: no limit
+	waits       bool              // while a run is in progress
 	waitLimit   waitLimit
 	doneCode    int
 	fingerprint string

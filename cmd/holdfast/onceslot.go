@@ -83,7 +83,7 @@ func (j *onceJob) checkMissed(ctx context.Context, ledger *holdfast.Ledger, slot
 		limit = min(limit, slot.End.Sub(slot.Start)/2)
 	}
 	late := slot.Now.Sub(slot.Start)
-	if j.catchUp || late <= limit {
+	if j.startWithin == 0 || late <= limit {
 		return nil
 	}
 	ctx, cancel := j.limitCall(ctx)
@@ -98,7 +98,7 @@ func (j *onceJob) checkMissed(ctx context.Context, ledger *holdfast.Ledger, slot
 		return nil
 	}
 	return &exitError{outcome: outcomeMissed, err: fmt.Errorf(
-		"%s is not run: its slot started %s ago and was not run within %s; to run it nevertheless, give --catch-up",
+		"%s is not run: its slot started %s ago and was not run within %s; see --start-within and --catch-up",
 		quoteName(slot.Key(j.key)), formatDuration(late), limit)}
 }
 

@@ -283,7 +283,7 @@ var table = []mutant{
 		edits: []edit{{"late := slot.Now.Sub(slot.Start)", "late := time.Since(slot.Start)"}}},
 	{name: "a slot of once that begins however late", file: "cmd/holdfast/onceslot.go", pkg: "./cmd/holdfast",
 		test:  "TestOnceSlotMissed",
-		edits: []edit{{"if j.catchUp || late <= limit {", "if j.catchUp || late <= max(late, limit) {"}}},
+		edits: []edit{{"if j.startWithin == 0 || late <= limit {", "if j.startWithin == 0 || late <= max(late, limit) {"}}},
 	{name: "a repeated time of a schedule counts twice", file: "cmd/holdfast/schedule.go", pkg: "./cmd/holdfast",
 		test:  "TestScheduleAcrossClockChanges",
 		edits: []edit{{"\tif s.anyHour {\n\t\treturn", "\tif true {\n\t\treturn"}}},
