@@ -47,7 +47,7 @@ type Client struct {
 	queue    queue
 	timeouts timeoutCache
 	renewer  renewer
-	events   events
+	events   *eventQueue // nil if nobody receives events; the client of a ledger has that of its parent
 	ledger   ledgerClient
 	cleaning chan struct{} // has an element for each cleanup that is calling the store
 	closing  atomic.Bool
@@ -99,7 +99,9 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c.base, c.endBase = context.WithCancel(context.Background())
 	c.timeouts.base = c.base
 	c.renewer.init(c)
-	c.events.client = c
+	if resolved.OnEvent != nil || resolved.Logger != nil {
+		c.events = newEventQueue(&c.inflight, c.deliverEvent)
+	}
 	return c, nil
 }
 
@@ -168,14 +170,18 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim
 	if ctx.Err() != nil {
 		return nil, c.wrapError(op, claim.Name, contextError(ctx))
 	}
+	claim.ID = newID()
+	c.emitAttempt(ctx, &claim, &o)
 	var lease *Lease
 	var err error
-	if start := time.Now(); claim.Kind == KindMutex && !claim.Fair && !c.store.Info().NativeQueue {
+	start := time.Now()
+	if claim.Kind == KindMutex && !claim.Fair && !c.store.Info().NativeQueue {
 		lease, err = c.claimInTurn(ctx, claim, o, start)
 	} else {
 		lease, err = c.claimAtStore(ctx, claim, o, start, false)
 	}
 	if err != nil {
+		c.emitFailure(ctx, &claim, &o, start, err)
 		return nil, c.wrapError(op, claim.Name, err)
 	}
 	return lease, nil
@@ -220,8 +226,8 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 	return &HeldError{Holders: claimsFromDriver(lock.Holders), Waiting: len(lock.Waiters)}
 }
 
-// claimAtStore makes the claim in the store, with a new id for each attempt. If the answer to a grant arrives after the
-// lease would have ended already, the claim is released, and one that waits is made again.
+// claimAtStore makes the claim in the store. If the answer to a grant arrives after the lease would have ended already,
+// the claim is released, and one that waits is made again, with another id.
 func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time,
 	queued bool) (*Lease, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
@@ -231,12 +237,12 @@ func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOpt
 		if ctx.Err() != nil {
 			return nil, &waitEndedError{err: contextError(ctx)}
 		}
-		claim.ID = newID()
 		grant, err := c.callAcquire(ctx, claim)
 		if err != nil {
 			return nil, err
 		}
 		h, lease := c.newHold(ctx, grant, queued, o)
+		h.isRun = claim.Run != nil
 		if queued {
 			c.queue.setHold(claim.Name, h)
 		}
@@ -252,6 +258,7 @@ func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOpt
 			return nil, err
 		}
 		sleepContext(ctx, pause)
+		claim.ID = newID()
 	}
 }
 
@@ -375,6 +382,9 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	c.endWaits(ErrClosed)
 	ledgerErr := c.closeLedger(ctx)
 	left := c.releaseAll(ctx, c.renewer.takeAll())
+	if c.events != nil {
+		c.events.close()
+	}
 	c.inflight.exit()
 	waited := c.inflight.waitIdle(ctx)
 	c.endBase()

@@ -1,30 +1,59 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
-	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
-// EventKind says what happened to a lease. Its values are codes, fit for logs and JSON.
+// EventKind says what has happened. Its values are codes, fit for logs and JSON; they never change.
 type EventKind string
 
 const (
-	EventAcquired         EventKind = "lock_acquired"     // a lease was granted
-	EventRenewalFailing   EventKind = "renewal_failing"   // a renewal failed or had no answer, and is tried again
-	EventReleaseRequested EventKind = "release_requested" // the holder was asked to release; the lease goes on
-	EventLost             EventKind = "lock_lost"         // the lease ended before its holder released it
-	EventReleased         EventKind = "lock_released"     // the holder released or detached the lease
+	// Of locks. Each EventAttempt is followed by one EventAcquired or one EventFailed, and each EventAcquired by one
+	// EventLost or one EventReleased. Re-entering a lock makes no event.
+	EventAttempt          EventKind = "lock_acquire_attempt" // a caller begins to acquire a lock
+	EventAcquired         EventKind = "lock_acquired"        // a lease was granted
+	EventFailed           EventKind = "lock_failed"          // the lock was not acquired
+	EventRenewed          EventKind = "lock_renewed"         // the lease was renewed
+	EventRenewalFailing   EventKind = "renewal_failing"      // a renewal failed or had no answer, and is tried again
+	EventReleaseRequested EventKind = "release_requested"    // the holder was asked to release; the lease goes on
+	EventLost             EventKind = "lock_lost"            // the lease ended before its holder released it
+	EventReleased         EventKind = "lock_released"        // the holder released or detached the lease
+
+	// Of the runs of a Ledger, which also have EventRenewalFailing and EventReleaseRequested. Each EventRunAttempt is
+	// followed by one EventRunStarted or one EventRunRefused, and each EventRunStarted by one of the last four. A run
+	// that was lost, and whose worker still reports in time, has an EventRunSucceeded or EventRunFailed as well.
+	EventRunAttempt   EventKind = "run_attempt"   // a caller begins to begin a run
+	EventRunStarted   EventKind = "run_started"   // the run was begun
+	EventRunRefused   EventKind = "run_refused"   // the run was not begun: a run has succeeded, or is in progress, ...
+	EventRunRenewed   EventKind = "run_renewed"   // the run was renewed
+	EventRunLost      EventKind = "run_lost"      // the run ended before its worker reported
+	EventRunSucceeded EventKind = "run_succeeded" // the worker reported success
+	EventRunFailed    EventKind = "run_failed"    // the worker reported a failure
+	EventRunAbandoned EventKind = "run_abandoned" // the client was closed before the worker reported
 )
 
 var eventDescriptions = map[EventKind]string{
+	EventAttempt:          "a caller begins to acquire the lock",
 	EventAcquired:         "the lock was acquired",
+	EventFailed:           "the lock was not acquired",
+	EventRenewed:          "the lease was renewed",
 	EventRenewalFailing:   "a renewal failed and is tried again",
 	EventReleaseRequested: "the holder was asked to release the lock",
 	EventLost:             "the lock was lost",
 	EventReleased:         "the lock was released",
+	EventRunAttempt:       "a caller begins a run",
+	EventRunStarted:       "the run was started",
+	EventRunRefused:       "the run was not started",
+	EventRunRenewed:       "the run was renewed",
+	EventRunLost:          "the run was lost",
+	EventRunSucceeded:     "the run has succeeded",
+	EventRunFailed:        "the run has failed",
+	EventRunAbandoned:     "the run was abandoned",
 }
 
 // Description says what the code means, in a few words for people. The words may change. An unknown code describes
@@ -36,18 +65,49 @@ func (k EventKind) Description() string {
 	return string(k)
 }
 
-// Event is something that happened to a lease of a client. See Options.OnEvent.
+// Event is something that happened to a lock or a run of a client. See Options.OnEvent. It contains no secrets.
+//
+// Fields without a kind beside them are set for all kinds, as far as they are known: Token and Ref are known from the
+// grant on.
 type Event struct {
-	Kind      EventKind
-	Time      time.Time
-	Lock      string        // the lock's name
-	Token     int64         // the lease's fencing token
-	Waited    time.Duration // EventAcquired: how long the caller waited
-	Remaining time.Duration // EventRenewalFailing: how long the lease remains valid if no renewal succeeds
-	// Err is, for EventLost, a *LossError; for EventRenewalFailing, why the renewal failed; for EventReleased, why the
-	// store has not confirmed the release, or nil.
+	Kind EventKind
+	Time time.Time
+	// Context is the one that was given to Lock, for its values: a parent of spans, for example. It may have ended. It
+	// may be nil.
+	Context context.Context
+
+	Lock     string        // the lock's name; of a run, the ledger's name, a slash and the key
+	LockKind Kind          // what the lock is used as; of a run, KindMutex
+	ID       string        // the claim's own id; all events of one lease have the same
+	Owner    string        // Options.Owner
+	Ref      string        // Lease.Ref
+	Token    int64         // the fencing token
+	Weight   int64         // how much of the limit the claim takes
+	Limit    int64         // the lock's limit
+	TTL      time.Duration // as claimed
+	Run      int64         // the number of the run, from 1; 0 for locks, and for runs that have not started
+	// Expected is LockOptions.Expected.
+	Expected time.Duration
+	// Wait says that the caller is ready to wait: false for the Try methods.
+	Wait bool
+
+	// Waited is how long the caller has waited: EventAcquired, EventFailed, EventRunStarted, EventRunRefused.
+	Waited time.Duration
+	// Held is the time since the grant, from EventRenewed on.
+	Held time.Duration
+	// RoundTrip is how long the answer of the store to a renewal took: EventRenewed, EventRunRenewed,
+	// EventRenewalFailing.
+	RoundTrip time.Duration
+	// Remaining is how long the lease remains valid if no other renewal succeeds: EventRenewed, EventRunRenewed,
+	// EventRenewalFailing.
+	Remaining time.Duration
+	// Reason is a code: for EventFailed and EventRunRefused a FailureReason; for EventLost and EventRunLost a
+	// LossCause.
+	Reason string
+	// Err is, for EventLost, a *LossError; for EventFailed and EventRenewalFailing, why; for EventReleased, why the
+	// store has not confirmed the release, or nil. The events of runs have the same.
 	Err     error
-	Dropped int // how many events were dropped before this one because OnEvent was too slow
+	Dropped int // how many events were dropped before this one because the receivers were too slow
 }
 
 // String shows the event for logs.
@@ -59,92 +119,77 @@ func (e Event) String() string {
 	return s
 }
 
-// maxEvents is how many events may wait for a slow OnEvent.
-const maxEvents = 16384
-
-// events delivers events by one goroutine that exists only while there are any.
-type events struct {
-	client  *Client
-	mu      sync.Mutex
-	queue   []Event
-	dropped int
-	running bool
+// runEvents are the kinds that take the place of those of locks in the events of runs.
+var runEvents = map[EventKind]EventKind{
+	EventAttempt:  EventRunAttempt,
+	EventAcquired: EventRunStarted,
+	EventFailed:   EventRunRefused,
+	EventRenewed:  EventRunRenewed,
+	EventLost:     EventRunLost,
+	EventReleased: EventRunAbandoned,
 }
 
-// emitEvent queues an event of a hold. It never blocks, and calls no code of the user.
-func (c *Client) emitEvent(kind EventKind, h *hold, e Event) {
-	if c.opts.OnEvent == nil && c.opts.Logger == nil {
-		return
-	}
-	e.Kind, e.Time, e.Lock, e.Token = kind, time.Now(), h.grant.Name, h.grant.Token
-	c.events.addEvent(e)
-}
-
-func (s *events) addEvent(e Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.queue) >= maxEvents {
-		s.dropped++
-		return
-	}
-	e.Dropped, s.dropped = s.dropped, 0
-	s.queue = append(s.queue, e)
-	if !s.running {
-		s.running = s.client.inflight.start(s.run)
-	}
-	if !s.running { // the client is closed, and delivers nothing any more
-		s.queue = nil
-	}
-}
-
-func (s *events) run() {
-	for {
-		s.mu.Lock()
-		batch := s.queue
-		s.queue = nil
-		s.running = len(batch) > 0
-		s.mu.Unlock()
-		if len(batch) == 0 {
-			return
-		}
-		for _, e := range batch {
-			s.client.deliverEvent(e)
-		}
-	}
-}
-
-func (c *Client) deliverEvent(e Event) {
+// deliverEvent calls the receivers.
+func (c *Client) deliverEvent(e *Event) {
 	if c.opts.OnEvent != nil {
-		c.opts.OnEvent(e)
+		c.opts.OnEvent(*e)
 	}
-	if c.opts.Logger == nil {
-		return
+	if c.opts.Logger != nil {
+		logEvent(c.opts.Logger, e)
 	}
-	attrs := []slog.Attr{slog.String("event", string(e.Kind)), slog.String("lock", e.Lock),
-		slog.Int64("token", e.Token)}
-	if e.Err != nil {
-		attrs = append(attrs, slog.Any("error", e.Err))
-	}
-	if e.Kind == EventRenewalFailing {
-		attrs = append(attrs, slog.Duration("remaining", e.Remaining))
-	}
-	if e.Kind == EventAcquired {
-		attrs = append(attrs, slog.Duration("waited", e.Waited))
-	}
-	if e.Dropped > 0 {
-		attrs = append(attrs, slog.Int("dropped", e.Dropped))
-	}
-	c.opts.Logger.LogAttrs(context.Background(), e.logLevel(), "holdfast: "+e.Kind.Description(), attrs...)
 }
 
-func (e Event) logLevel() slog.Level {
-	switch {
-	case e.Kind == EventLost:
-		return slog.LevelError
-	case e.Kind == EventRenewalFailing, e.Err != nil:
-		return slog.LevelWarn
-	case e.Kind == EventReleaseRequested:
-		return slog.LevelInfo
+// eventDetails is what an event of a hold has beside what the hold knows.
+type eventDetails struct {
+	waited, roundTrip, remaining time.Duration
+	err                          error
+}
+
+// emitEvent queues an event of a hold. It never blocks, and calls no code of the user. It may be called with the mutex
+// of the hold or the renewer held. kind is one of a lock, or the outcome of a run.
+func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
+	if c.events == nil {
+		return
 	}
-	return slog.LevelDebug
+	g := &h.grant
+	e := newEvent(kind, h.firstLease.values, &g.Claim, h.isRun)
+	e.Run, e.Ref, e.Token, e.Expected, e.Err = g.Attempt, g.Ref, g.Token, h.expected, d.err
+	e.Waited, e.RoundTrip, e.Remaining = d.waited, d.roundTrip, d.remaining
+	if kind == EventAcquired {
+		h.grantedAt = e.Time
+	} else {
+		e.Held = e.Time.Sub(h.grantedAt)
+	}
+	if kind == EventLost {
+		e.Reason = string(lossOf(d.err).Cause)
+	}
+	c.events.addEvent(&e)
+}
+
+// emitAttempt queues the event of a caller that begins to acquire a lock.
+func (c *Client) emitAttempt(ctx context.Context, claim *driver.Claim, o *LockOptions) {
+	if c.events == nil {
+		return
+	}
+	e := newEvent(EventAttempt, ctx, claim, claim.Run != nil)
+	e.Expected = o.Expected
+	c.events.addEvent(&e)
+}
+
+// emitFailure queues the event of a claim that was not granted.
+func (c *Client) emitFailure(ctx context.Context, claim *driver.Claim, o *LockOptions, start time.Time, err error) {
+	if c.events == nil {
+		return
+	}
+	e := newEvent(EventFailed, ctx, claim, claim.Run != nil)
+	e.Expected, e.Waited, e.Reason, e.Err = o.Expected, e.Time.Sub(start), string(failureReasonOf(err)), err
+	c.events.addEvent(&e)
+}
+
+func newEvent(kind EventKind, ctx context.Context, claim *driver.Claim, isRun bool) Event {
+	if isRun {
+		kind = cmp.Or(runEvents[kind], kind)
+	}
+	return Event{Kind: kind, Time: time.Now(), Context: ctx, Lock: claim.Name, LockKind: claim.Kind, ID: claim.ID,
+		Owner: claim.Owner, Weight: claim.Weight, Limit: claim.Limit, TTL: claim.TTL, Wait: claim.Wait}
 }

@@ -20,6 +20,10 @@ type hold struct {
 	startedAt driver.Instant // when the caller got it; MinHold and MaxHold count from here
 	minHold   time.Duration
 	maxHold   time.Duration // 0: no bound
+	isRun     bool          // it is a run of a ledger
+
+	expected  time.Duration // LockOptions.Expected, for events
+	grantedAt time.Time     // for events; zero if there are none
 
 	changingWeight chan struct{} // of a read-write lock: has an element while a call changes its weight
 
@@ -40,6 +44,7 @@ type hold struct {
 	err               error         // why the hold ended
 	// of a run: reports its outcome, which removes the claim, in place of a release; nil until there is an outcome
 	reportOutcome func(context.Context) error
+	outcome       driver.RunState // what it reports
 
 	renewal renewal // guarded by the mutex of the renewer, not by mu
 }
@@ -57,7 +62,8 @@ const (
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
 	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, minHold: o.MinHold, maxHold: o.MaxHold,
-		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
+		expected: o.Expected,
+		renewal:  renewal{endIndex: notInHeap, dueIndex: notInHeap}}
 	if g.Kind == KindRW {
 		h.changingWeight = make(chan struct{}, 1)
 	}
@@ -171,7 +177,7 @@ func (h *hold) noteReleaseRequest() {
 	if h.releaseRequestedC != nil {
 		close(h.releaseRequestedC)
 	}
-	h.client.emitEvent(EventReleaseRequested, h, Event{})
+	h.client.emitEvent(EventReleaseRequested, h, eventDetails{})
 }
 
 // releaseLease ends one lease. last is true if that ends the hold: the caller must then release the claim. Otherwise
@@ -219,17 +225,17 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 	}
 	switch {
 	case err == nil:
-		c.emitEvent(EventReleased, h, Event{})
+		c.emitEvent(h.endEvent(), h, eventDetails{})
 		return nil
 	case errors.Is(err, ErrLost):
 		loss := lossOf(err)
-		c.emitEvent(EventLost, h, Event{Err: loss})
+		c.emitEvent(EventLost, h, eventDetails{err: loss})
 		return loss
 	case errors.Is(err, ErrUncertain) || !isOneOf(err, lastingErrors...):
 		c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
 		err = fmt.Errorf("%w: the lock ends by its TTL at the latest: %w", ErrUncertain, err)
 	}
-	c.emitEvent(EventReleased, h, Event{Err: err})
+	c.emitEvent(h.endEvent(), h, eventDetails{err: err})
 	return err
 }
 
@@ -256,15 +262,33 @@ func (h *hold) tryRelease(ctx context.Context) error {
 	return c.store.Release(ctx, grant.Claim, "")
 }
 
-// setOutcome sets how the outcome of a run is reported, unless the run is lost. The first outcome counts.
-func (h *hold) setOutcome(report func(context.Context) error) bool {
+// endEvent is the event of a hold that its holder has ended.
+func (h *hold) endEvent() EventKind {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return outcomeEvent(h.outcome)
+}
+
+// outcomeEvent is the event of a run with this outcome, or of a hold without one.
+func outcomeEvent(outcome driver.RunState) EventKind {
+	switch outcome {
+	case driver.RunSucceeded:
+		return EventRunSucceeded
+	case driver.RunFailed:
+		return EventRunFailed
+	}
+	return EventReleased
+}
+
+// setOutcome sets the outcome of a run and how it is reported, unless the run is lost. The first outcome counts.
+func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state == stateLost {
 		return false
 	}
 	if h.reportOutcome == nil {
-		h.reportOutcome = report
+		h.reportOutcome, h.outcome = report, outcome
 	}
 	return true
 }
@@ -287,7 +311,7 @@ func (h *hold) keepFor() time.Duration {
 func (c *Client) handleLoss(h *hold) {
 	c.renewer.removeHold(h)
 	h.cancelContexts(h.err)
-	c.emitEvent(EventLost, h, Event{Err: h.err})
+	c.emitEvent(EventLost, h, eventDetails{err: h.err})
 	if h.hasTurn {
 		c.queue.passTurn(h.grant.Name)
 	}

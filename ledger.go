@@ -179,8 +179,12 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 		return nil, l.wrapError(op, key, ErrClosed)
 	}
 	defer c.inflight.exit()
-	lease, err := c.claimAtStore(ctx, claim, LockOptions{}, time.Now(), false)
+	claim.ID = newID()
+	c.emitAttempt(ctx, &claim, &LockOptions{})
+	start := time.Now()
+	lease, err := c.claimAtStore(ctx, claim, LockOptions{}, start, false)
 	if err != nil {
+		c.emitFailure(ctx, &claim, &LockOptions{}, start, err)
 		return nil, l.wrapError(op, key, err)
 	}
 	return &Run{ledger: l, key: key, lease: lease}, nil
@@ -405,6 +409,7 @@ func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 	if c.ledger.client, err = New(store, &opts); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
+	c.ledger.client.events = c.events // so that the receivers get one event at a time
 	return c.ledger.client, nil
 }
 

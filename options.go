@@ -28,12 +28,15 @@ type Options struct {
 	Owner string
 	// Meta is a note shown beside the owner, for locks whose LockOptions have none; at most 1 KiB of UTF-8 without NUL.
 	Meta string
-	// OnEvent is called with what happens to the client's leases, one event at a time and in order, by a goroutine of
-	// its own: a slow OnEvent delays later events, never a renewal or a deadline. When it is more than 16384 events
-	// behind, new ones are dropped and counted in Event.Dropped. It must not call Client.Close. Nil: no calls.
+	// OnEvent is called with what happens to the client's locks and runs, one event at a time and in order, by a
+	// goroutine of its own: a slow OnEvent delays later events, never a lock, a renewal or a deadline. Losses, failing
+	// renewals and release requests are delivered at once, the rest within 10 ms. When OnEvent is more than 16384 events
+	// behind, new ones are dropped and counted in Event.Dropped. Close waits until all events have been delivered, within
+	// its bound. OnEvent must not call Client.Close. Nil: no calls.
 	OnEvent func(Event)
-	// Logger is given the same events: losses as errors, failing renewals as warnings, release requests as infos, the
-	// rest for debugging. Nil: the library logs nothing.
+	// Logger is given the same events, one line each: losses as errors; failing renewals, failed runs, and locks that
+	// were not acquired because of an error as warnings; release requests as infos; the rest for debugging. A logger
+	// that hangs delays OnEvent, and nothing else. Nil: the library logs nothing.
 	Logger *slog.Logger
 }
 
@@ -69,6 +72,9 @@ type LockOptions struct {
 	// A lease that lasts until its MaxHold without another renewal is not renewed, and does not learn of a Break any
 	// more.
 	MaxHold time.Duration
+	// Expected is how long the lock is usually held. It changes nothing about the lock: it is shown in events, and the
+	// metrics count the holds that last longer than three times as long. 0: not known.
+	Expected time.Duration
 }
 
 func (o *LockOptions) orZero() LockOptions {
@@ -78,13 +84,16 @@ func (o *LockOptions) orZero() LockOptions {
 	return *o
 }
 
-// checkTimes reports what is wrong with MinHold and MaxHold.
+// checkTimes reports what is wrong with MinHold, MaxHold and Expected.
 func (o *LockOptions) checkTimes(info driver.Info) error {
 	switch {
 	case o.MinHold < 0 || o.MinHold > info.MaxTTL:
 		return newInvalidError("MinHold must be 0 to %v on this store, not %v", info.MaxTTL, o.MinHold)
 	case o.MaxHold != 0 && o.MaxHold < max(o.MinHold, info.MinTTL):
 		return newInvalidError("MaxHold must be 0 or at least %v, not %v", max(o.MinHold, info.MinTTL), o.MaxHold)
+	}
+	if o.Expected < 0 {
+		return newInvalidError("Expected must be 0 or more, not %v", o.Expected)
 	}
 	return nil
 }

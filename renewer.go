@@ -99,7 +99,7 @@ func (r *renewer) addHold(h *hold, waited time.Duration) error {
 		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is released again",
 			ErrUncertain, h.grant.GrantedTTL)
 	}
-	r.client.emitEvent(EventAcquired, h, Event{Waited: waited})
+	r.client.emitEvent(EventAcquired, h, eventDetails{waited: waited})
 	if r.endWatcher != nil {
 		r.byID[h.grant.ID] = h
 	}
@@ -323,6 +323,7 @@ type batch struct {
 	holds   []*hold
 	grants  []driver.Grant
 	timeout time.Duration // of the call: the shortest of its leases
+	sentAt  time.Time
 }
 
 // takeDue puts the leases that are due into batches, one per class of timeouts, so that a lease with a day to go and
@@ -368,9 +369,10 @@ func (h *hold) startRenewal(flight uint64, now driver.Instant) (g driver.Grant, 
 func (r *renewer) sendBatch(b *batch) {
 	ctx, cancel := context.WithTimeout(r.client.base, b.timeout)
 	defer cancel()
-	r.client.store.Renew(ctx, b.grants, func(i int, a driver.Renewal) { r.handleAnswer(b.holds[i], b.number, a) })
+	b.sentAt = time.Now()
+	r.client.store.Renew(ctx, b.grants, func(i int, a driver.Renewal) { r.handleAnswer(b.holds[i], b, a) })
 	for _, h := range b.holds {
-		r.handleAnswer(h, b.number, driver.Renewal{Err: errNoAnswer}) // the holds that had an answer ignore this one
+		r.handleAnswer(h, b, driver.Renewal{Err: errNoAnswer}) // the holds that had an answer ignore this one
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -379,8 +381,8 @@ func (r *renewer) sendBatch(b *batch) {
 }
 
 // handleAnswer applies the store's answer for one hold, and plans its next renewal.
-func (r *renewer) handleAnswer(h *hold, flight uint64, a driver.Renewal) {
-	left, lost, ok := h.finishRenewal(flight, a)
+func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
+	left, lost, ok := h.finishRenewal(b, a)
 	switch {
 	case !ok:
 		return
@@ -401,7 +403,7 @@ func (r *renewer) handleAnswer(h *hold, flight uint64, a driver.Renewal) {
 	if a.Err != nil {
 		p = h.planRetry(now, left)
 	}
-	if flight <= r.suspectUpTo {
+	if b.number <= r.suspectUpTo {
 		p.dueAt, p.dueFrom = now, now
 	}
 	ttl := h.grant.GrantedTTL
@@ -415,10 +417,10 @@ func (r *renewer) handleAnswer(h *hold, flight uint64, a driver.Renewal) {
 // finishRenewal applies an answer to the hold. ok is false if the hold does not wait for this answer any more. An
 // answer that comes after the deadline finds the lease lost, and one that would make the deadline earlier changes
 // nothing.
-func (h *hold) finishRenewal(flight uint64, a driver.Renewal) (left time.Duration, lost, ok bool) {
+func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lost, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.state != stateHeld || h.inBatch != flight {
+	if h.state != stateHeld || h.inBatch != b.number {
 		return 0, false, false
 	}
 	if left, lost = h.expireIfDueLocked(); lost {
@@ -433,13 +435,15 @@ func (h *hold) finishRenewal(flight uint64, a driver.Renewal) (left time.Duratio
 			h.grant.Since, h.grant.GrantedTTL = a.Since, a.GrantedTTL
 			left = h.remainingAt(now)
 		}
+		h.client.emitEvent(EventRenewed, h, eventDetails{roundTrip: time.Since(b.sentAt), remaining: left})
 	case errors.Is(a.Err, ErrLost):
 		h.state, h.err = stateLost, lossOf(a.Err)
 		return 0, true, true
 	default:
 		h.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)
 		// here, so that it comes before the event of a loss
-		h.client.emitEvent(EventRenewalFailing, h, Event{Err: a.Err, Remaining: left})
+		h.client.emitEvent(EventRenewalFailing, h,
+			eventDetails{err: a.Err, roundTrip: time.Since(b.sentAt), remaining: left})
 	}
 	return left, false, true
 }

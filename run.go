@@ -94,16 +94,16 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 		return h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
 	}
 	var err error
-	if h.setOutcome(report) {
+	if h.setOutcome(o.State, report) {
 		err = r.lease.giveUp(ctx, op, 0)
-	} else if err = r.reportLate(ctx, report); err != nil {
+	} else if err = r.reportLate(ctx, o.State, report); err != nil {
 		err = r.ledger.wrapError(op, r.key, err)
 	}
 	return err
 }
 
 // reportLate reports the outcome of a run that is lost. The ledger decides whether somebody else has ended it.
-func (r *Run) reportLate(ctx context.Context, report func(context.Context) error) error {
+func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report func(context.Context) error) error {
 	h := r.lease.hold
 	if !h.client.inflight.enter() {
 		return r.lease.errAfterClose()
@@ -119,6 +119,9 @@ func (r *Run) reportLate(ctx context.Context, report func(context.Context) error
 	if err = report(ctx); err != nil && !errors.Is(err, ErrLost) && !isOneOf(err, lastingErrors...) {
 		h.client.cleanUp(h.grant.Claim.TTL, report)
 		err = fmt.Errorf("%w: %w", ErrUncertain, err)
+	}
+	if err == nil {
+		h.client.emitEvent(outcomeEvent(outcome), h, eventDetails{})
 	}
 	return err
 }

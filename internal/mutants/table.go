@@ -27,7 +27,10 @@ var table = []mutant{
 	{name: "a pause of the machine goes unnoticed", file: "renewer.go", pkg: ".", test: "TestPause",
 		edits: []edit{{"return r.wallAhead-before >= pauseStep", "return false && before == 0"}}},
 	{name: "a renewal from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
-		edits: []edit{{"if flight <= r.suspectUpTo {", "if false {"}}},
+		edits: []edit{{"if b.number <= r.suspectUpTo {", "if false {"}}},
+
+	{name: "an event that waits for its receiver", file: "eventqueue.go", pkg: ".", test: "TestHangingReceiver",
+		edits: []edit{{"\tq.queue = append(q.queue, *e)\n", "\tq.queue = append(q.queue, *e)\n\tq.deliver(e)\n"}}},
 
 	{name: "a raised token forgotten with its record", file: "engine/record/sweep.go", pkg: "./engine/record",
 		test:  "TestRaisedTokenSwept",

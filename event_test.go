@@ -1,0 +1,308 @@
+package holdfast
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+type contextKey struct{}
+
+// waitForEvents waits until all events have been delivered, also those that are not urgent.
+func waitForEvents() {
+	time.Sleep(2 * eventDelay)
+	synctest.Wait()
+}
+
+// TestEventFields: the events of a lock have the fields that their comments promise, and no others.
+func TestEventFields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		var r recorder
+		c := newClient(t, m.Open(), &Options{Owner: "me", Meta: "note", OnEvent: r.addEvent})
+		ctx := context.WithValue(t.Context(), contextKey{}, 7)
+		o := &LockOptions{TTL: testTTL, Expected: time.Minute}
+		l, err := c.Mutex("a", o).Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = newClient(t, m.Open(), &Options{Owner: "you", OnEvent: r.addEvent}).RWMutex("a", nil).TryRLock(t.Context())
+		wantIs(t, err, ErrMismatch)
+		time.Sleep(testTTL / 2)
+		if err := l.Release(); err != nil {
+			t.Fatal(err)
+		}
+		waitForEvents()
+		attempt := Event{Kind: EventAttempt, Lock: "a", LockKind: KindMutex, ID: l.ID(), Owner: "me", Weight: 1, Limit: 1,
+			TTL: testTTL, Expected: time.Minute, Wait: true}
+		acquired := attempt
+		acquired.Kind, acquired.Ref, acquired.Token = EventAcquired, l.Ref(), l.Token()
+		renewed := acquired
+		renewed.Kind, renewed.Held, renewed.Remaining = EventRenewed, testTTL/3, testTTL-testTTL/10
+		released := acquired
+		released.Kind, released.Held = EventReleased, testTTL/2
+		own := slices.DeleteFunc(slices.Clone(r.events), func(e Event) bool { return e.Owner != "me" })
+		want := []Event{attempt, acquired, renewed, released}
+		if len(own) != len(want) {
+			t.Fatalf("%d events: %v", len(own), own)
+		}
+		for i, e := range own {
+			if e.Context.Value(contextKey{}) != 7 || e.Time.IsZero() {
+				t.Errorf("event %v of %v has the context %v", e, e.Time, e.Context)
+			}
+			// a grant of the store in memory need not repeat what only the claim needs
+			e.Time, e.Context, e.Wait = time.Time{}, nil, want[i].Wait
+			if diff := e.Remaining - want[i].Remaining; diff.Abs() <= testTTL/10 {
+				e.Remaining = want[i].Remaining
+			}
+			if diff := e.Held - want[i].Held; diff.Abs() <= testTTL/20 {
+				e.Held = want[i].Held
+			}
+			if e != want[i] {
+				t.Errorf("event %d is\n%+v, want\n%+v", i, e, want[i])
+			}
+		}
+		failed := r.eventsOf(EventFailed)
+		if len(failed) != 1 || failed[0].Reason != string(FailureMismatch) || failed[0].LockKind != KindRW ||
+			failed[0].Wait || failed[0].Token != 0 || !errors.Is(failed[0].Err, ErrMismatch) {
+			t.Errorf("%+v", failed)
+		}
+	})
+}
+
+// TestFailureReasons: each way in which a lock is not acquired has a reason of its own.
+func TestFailureReasons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		f := newFakeStore()
+		c := newClient(t, f, &Options{OnEvent: r.addEvent})
+		held := mustLock(t, c, "a", nil)
+		_, err := c.Mutex("a", nil).TryLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = c.Mutex("a", nil).Lock(soon)
+		wantIs(t, err, context.DeadlineExceeded)
+		ctx, cancelNow := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancelNow)
+		_, err = c.Mutex("a", &LockOptions{Fair: true}).Lock(ctx)
+		wantIs(t, err, context.Canceled)
+		if err := held.Release(); err != nil {
+			t.Error(err)
+		}
+		waitForEvents()
+		var got []string
+		for _, e := range r.eventsOf(EventFailed) {
+			got = append(got, fmt.Sprint(e.Reason, e.Waited, e.Wait))
+		}
+		want := []string{"held0s false", "timeout1s true", "canceled1s true"}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	})
+	for _, f := range failureReasons {
+		if got := failureReasonOf(fmt.Errorf("said the store: %w", f.err)); got != f.reason {
+			t.Errorf("%v is %s, want %s", f.err, got, f.reason)
+		}
+	}
+	if got := failureReasonOf(errors.New("connection refused")); got != FailureStore || !got.IsStoreFailure() {
+		t.Errorf("an error of the store is %s", got)
+	}
+}
+
+// TestRunEvents: the runs of a ledger have events of their own. They are delivered in one sequence with those of locks.
+func TestRunEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		var r recorder
+		c := newClient(t, m.Open(), &Options{TTL: testTTL, OnEvent: r.addEvent})
+		ledger := c.Ledger("jobs", nil)
+		begin := func() *Run {
+			t.Helper()
+			run, err := ledger.Begin(t.Context(), "k", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return run
+		}
+		first := begin()
+		_, err := ledger.Begin(t.Context(), "k", nil)
+		wantIs(t, err, ErrInProgress)
+		time.Sleep(testTTL / 2)
+		if err := first.Fail(t.Context(), errors.New("no luck")); err != nil {
+			t.Fatal(err)
+		}
+		if err := begin().Succeed(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		_, err = ledger.Begin(t.Context(), "k", nil)
+		wantIs(t, err, ErrSucceeded)
+		other, err := ledger.Begin(t.Context(), "left", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		var got []string
+		for _, e := range r.events {
+			s := fmt.Sprintf("%s %s %d %s", e.Kind, e.Lock, e.Run, e.Reason)
+			got = append(got, strings.TrimSpace(s))
+		}
+		want := []string{"run_attempt jobs/k 0", "run_started jobs/k 1", "run_attempt jobs/k 0",
+			"run_refused jobs/k 0 in-progress", "run_renewed jobs/k 1", "run_failed jobs/k 1", "run_attempt jobs/k 0",
+			"run_started jobs/k 2", "run_succeeded jobs/k 2", "run_attempt jobs/k 0", "run_refused jobs/k 0 succeeded",
+			"run_attempt jobs/left 0", "run_started jobs/left 1", "run_abandoned jobs/left 1"}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if e := r.events[len(r.events)-1]; e.Token != other.Token() || e.ID != other.ID() {
+			t.Errorf("the last event is %+v", e)
+		}
+	})
+}
+
+// TestLostRunEvents: a worker that lost its run and then reports in time is seen in both events.
+func TestLostRunEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		var r recorder
+		c := newClient(t, m.Open(), &Options{TTL: testTTL, OnEvent: r.addEvent})
+		run, err := c.Ledger("jobs", nil).Begin(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.lease.hold.endAs(stateLost, &LossError{Cause: LossExpired})
+		run.lease.hold.client.handleLoss(run.lease.hold)
+		if err := run.Succeed(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		waitForEvents()
+		if lost, done := r.eventsOf(EventRunLost), r.eventsOf(EventRunSucceeded); len(lost) != 1 ||
+			lost[0].Reason != string(LossExpired) || len(done) != 1 || len(r.eventsOf(EventLost)) != 0 {
+			t.Errorf("lost: %v, reported: %v", lost, done)
+		}
+	})
+}
+
+// TestLogLines: each event is one line with the documented attributes. The note of the claim is not logged.
+func TestLogLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c := newClient(t, bubbleMemory().Open(), &Options{Logger: logger, Owner: "me", Meta: "a note", TTL: testTTL})
+		l := mustLock(t, c, "a", &LockOptions{Expected: time.Second})
+		_, err := c.Mutex("a", nil).TryLock(t.Context())
+		wantIs(t, err, ErrHeld)
+		time.Sleep(testTTL / 2)
+		if err := l.Release(); err != nil {
+			t.Fatal(err)
+		}
+		waitForEvents()
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		claim := []string{"lock=a", "kind=mutex", "owner=me", "id=" + l.ID(), "ttl=30s"}
+		grant := append(slices.Clone(claim), "ref="+l.Ref(), fmt.Sprint("token=", l.Token()), "expected=1s")
+		want := [][]string{
+			append([]string{"event=lock_acquire_attempt", "wait=true"}, claim...),
+			append([]string{"event=lock_acquired", "waited=0s"}, grant...),
+			{"event=lock_acquire_attempt", "wait=false"},
+			{"event=lock_failed", "level=DEBUG", "reason=held", "waited=0s", "error="},
+			append([]string{"event=lock_renewed", "level=DEBUG", "held=", "round_trip=", "remaining="}, grant...),
+			append([]string{"event=lock_released", "held=15s"}, grant...),
+		}
+		if len(lines) != len(want) || strings.Contains(out.String(), "a note") {
+			t.Fatalf("the lines are\n%s", out.String())
+		}
+		for i, parts := range want {
+			for _, part := range parts {
+				if !strings.Contains(lines[i]+" ", part) {
+					t.Errorf("no %q in %s", part, lines[i])
+				}
+			}
+		}
+	})
+}
+
+// TestHangingReceiver: a receiver that never returns delays no lock, and Close no longer than its bound.
+func TestHangingReceiver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		defer close(end)
+		c := newClient(t, newFakeStore(), &Options{TTL: testTTL, OnEvent: func(Event) { <-end }})
+		start := time.Now()
+		for range 1000 {
+			if err := mustLock(t, c, "a", nil).Release(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l := mustLock(t, c, "a", nil)
+		if d := time.Since(start); d != 0 {
+			t.Errorf("the locks took %v", d)
+		}
+		time.Sleep(3 * testTTL)
+		if !l.Valid() {
+			t.Error("the renewals waited for the receiver")
+		}
+		start = time.Now()
+		_ = c.Close()
+		if d := time.Since(start); d > closeTimeout+time.Second {
+			t.Errorf("Close took %v", d)
+		}
+	})
+}
+
+// TestEventsCostNothing: without a receiver an event costs no allocation.
+func TestEventsCostNothing(t *testing.T) {
+	c := newClient(t, newFakeStore(), nil)
+	l := mustLock(t, c, "a", nil)
+	claim, o, start := l.hold.grant.Claim, LockOptions{}, time.Now()
+	if n := testing.AllocsPerRun(100, func() {
+		c.emitAttempt(t.Context(), &claim, &o)
+		c.emitEvent(EventAcquired, l.hold, eventDetails{})
+		c.emitEvent(EventReleased, l.hold, eventDetails{})
+		c.emitFailure(t.Context(), &claim, &o, start, ErrHeld)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestEventDocs: docs/metrics.md lists all events, reasons and attributes of log lines, and no other events.
+func TestEventDocs(t *testing.T) {
+	data, err := os.ReadFile("docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, attributes, _ := strings.Cut(string(data), "## Attributes of log lines")
+	for kind := range eventDescriptions {
+		if !strings.Contains(events, fmt.Sprintf("\n| `%s` |", kind)) {
+			t.Errorf("docs/metrics.md does not list the event %s", kind)
+		}
+	}
+	if n := strings.Count(events, "\n| `"); n != len(eventDescriptions) {
+		t.Errorf("docs/metrics.md lists %d events of %d", n, len(eventDescriptions))
+	}
+	for _, r := range failureReasons {
+		if !strings.Contains(attributes, fmt.Sprintf("`%s`", r.reason)) {
+			t.Errorf("docs/metrics.md does not list the reason %s", r.reason)
+		}
+	}
+	source, err := os.ReadFile("eventlog.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	attribute := regexp.MustCompile(`(?:addText|addTime|slog\.[A-Z]\w+)\("(\w+)"`)
+	for _, name := range attribute.FindAllStringSubmatch(string(source), -1) {
+		if !strings.Contains(attributes, "\n| `"+name[1]+"` |") {
+			t.Errorf("docs/metrics.md does not list the attribute %s", name[1])
+		}
+	}
+}

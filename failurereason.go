@@ -1,0 +1,86 @@
+package holdfast
+
+import (
+	"context"
+	"errors"
+)
+
+// FailureReason is why a lock was not acquired, or a run not begun. Its values are codes, fit for logs, metrics and
+// JSON; they never change.
+type FailureReason string
+
+const (
+	FailureHeld         FailureReason = "held"          // a Try found the lock held
+	FailureTimeout      FailureReason = "timeout"       // the caller's deadline passed
+	FailureCanceled     FailureReason = "canceled"      // the caller gave up
+	FailureClosed       FailureReason = "closed"        // the client was closed
+	FailureQueueFull    FailureReason = "queue-full"    // ErrQueueFull
+	FailureMismatch     FailureReason = "mismatch"      // ErrMismatch
+	FailureInvalid      FailureReason = "invalid"       // ErrInvalid
+	FailureUnsupported  FailureReason = "unsupported"   // ErrUnsupported
+	FailureDenied       FailureReason = "denied"        // ErrDenied
+	FailureCorrupt      FailureReason = "corrupt"       // ErrCorrupt
+	FailureLost         FailureReason = "lost"          // an operator removed the waiting claim
+	FailureUncertain    FailureReason = "uncertain"     // ErrUncertain: the store gave no answer
+	FailureStore        FailureReason = "store-error"   // any other error of the store
+	FailureSucceeded    FailureReason = "succeeded"     // ErrSucceeded: of runs only, as are the next three
+	FailureInProgress   FailureReason = "in-progress"   // ErrInProgress
+	FailureTooSoon      FailureReason = "too-soon"      // ErrTooSoon
+	FailureAttemptsUsed FailureReason = "attempts-used" // ErrAttemptsUsed
+)
+
+// IsStoreFailure reports whether the store is the reason: it could not be reached, refused, or answered nonsense.
+func (r FailureReason) IsStoreFailure() bool {
+	switch r {
+	case FailureDenied, FailureCorrupt, FailureUncertain, FailureStore:
+		return true
+	}
+	return false
+}
+
+// isUsual is true for what happens all the time in a sound program.
+func (r FailureReason) isUsual() bool {
+	switch r {
+	case FailureHeld, FailureTimeout, FailureCanceled, FailureClosed, FailureSucceeded, FailureInProgress, FailureTooSoon:
+		return true
+	}
+	return false
+}
+
+// failureReasons are in the order in which they are looked for: an error may match several.
+var failureReasons = []struct {
+	err    error
+	reason FailureReason
+}{
+	{ErrClosed, FailureClosed},
+	{ErrSucceeded, FailureSucceeded},
+	{ErrInProgress, FailureInProgress},
+	{ErrTooSoon, FailureTooSoon},
+	{ErrAttemptsUsed, FailureAttemptsUsed},
+	{ErrQueueFull, FailureQueueFull},
+	{ErrMismatch, FailureMismatch},
+	{ErrInvalid, FailureInvalid},
+	{ErrUnsupported, FailureUnsupported},
+	{ErrDenied, FailureDenied},
+	{ErrCorrupt, FailureCorrupt},
+	{ErrUncertain, FailureUncertain},
+	{ErrLost, FailureLost},
+	{ErrHeld, FailureHeld},
+}
+
+// failureReasonOf is for an error of claimInTurn or claimAtStore.
+func failureReasonOf(err error) FailureReason {
+	var ended *waitEndedError
+	if errors.As(err, &ended) {
+		if errors.Is(ended, context.DeadlineExceeded) {
+			return FailureTimeout
+		}
+		return FailureCanceled
+	}
+	for _, f := range failureReasons {
+		if errors.Is(err, f.err) {
+			return f.reason
+		}
+	}
+	return FailureStore
+}
