@@ -130,7 +130,7 @@ func TestRuns(t *testing.T) {
 	want := []string{
 		`KEY +ATTEMPT +STATE +STARTED +TOOK +OWNER +OUTCOME`,
 		`-dash +1 +succeeded +` + at + ` +` + took + ` +\S+.* +no result`,
-		`job/abandoned +1 +abandoned +` + at + ` +` + took + ` .* the claim no longer exists in the store`,
+		`job/abandoned +1 +abandoned +` + at + ` +` + took + ` .* its worker has ended without a report`,
 		`job/done +1 +succeeded .* 1000 bytes`,
 		`job/failed +2 +failed .* "no route\\nto a far away host .*\.\.\."`,
 		`job/running +1 +started .* -`,

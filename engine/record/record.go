@@ -250,7 +250,7 @@ func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
 			kept = append(kept, *c)
 		case c.State == Granted:
 			r.addNote(c, c.lossCause(v), in)
-			r.endRun(c, driver.RunAbandoned, c.lossCause(v).Description(), in)
+			r.endRun(c, driver.RunAbandoned, c.abandonReason(v), in)
 		}
 		unconfirmed = unconfirmed || c.State == Promoted && v == StoppedRenewing
 	}
@@ -271,6 +271,14 @@ func (c *Claim) lossCause(v Liveness) driver.LossCause {
 	default:
 		return driver.LossExpired
 	}
+}
+
+// abandonReason says for people why the run of such a holder is abandoned.
+func (c *Claim) abandonReason(v Liveness) string {
+	if v == Dead && !c.Broken {
+		return "its worker has ended without a report"
+	}
+	return c.lossCause(v).Description()
 }
 
 // advanceBeat gives the claim a beat that no observer has seen yet. The next number would not do: after a failover a

@@ -129,6 +129,12 @@ func (l *ledger) abandon(
 	if err := l.sealRun(ctx, key, run, h, cause); err != nil {
 		return err
 	}
+	end := l.abandonedEnd(run, h, cause)
+	return l.putEnd(ctx, key, start, &end)
+}
+
+// abandonedEnd returns the end of a run whose worker is gone. If its lease has expired, that is when it ended.
+func (l *ledger) abandonedEnd(run *rowRun, h heartbeat, cause driver.LossCause) rowRun {
 	end := l.endOf(run, driver.RunAbandoned, cause.Description())
 	end.Cause = cause
 	if cause == driver.LossExpired {
@@ -138,7 +144,7 @@ func (l *ledger) abandon(
 		}
 		end.EndedAt = max(run.StartedAt, min(end.EndedAt, expired))
 	}
-	return l.putEnd(ctx, key, start, &end)
+	return end
 }
 
 // endIfOver ends the newest run if its worker is gone. It reports whether it did, and the heartbeat as far as it was

@@ -63,7 +63,7 @@ func (l *ledger) showRuns(ctx context.Context, key string, rows []ledgerRow, fir
 	if newest.isStarted() && newest.run != nil && len(h.Runs) > 0 {
 		if cause := l.endCause(newest.run, beat); cause != "" {
 			last := &h.Runs[len(h.Runs)-1]
-			end := l.endOf(newest.run, driver.RunAbandoned, cause.Description())
+			end := l.abandonedEnd(newest.run, beat, cause)
 			last.State, last.Error, last.EndedAt = end.State, end.Error, microsToTime(end.EndedAt)
 		}
 	}

@@ -349,6 +349,28 @@ func TestLedgerAbandonStops(t *testing.T) {
 	}
 }
 
+// TestLedgerAbandonedEnd: a run whose lease has expired ended then, whenever its history is read, and also when its end is
+// written.
+func TestLedgerAbandonedEnd(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	l := ledgerAt(t, table, sharedServer(t).Endpoint, "")
+	c := runClaim(table, "k", time.Second)
+	acquire(t, l, c)
+	var first []driver.Run
+	eventually(t, "the run is abandoned", func() bool {
+		first = readRuns(t, l, c.Name)
+		return first[0].State == driver.RunAbandoned
+	})
+	if again := readRuns(t, l, c.Name); !reflect.DeepEqual(again, first) {
+		t.Errorf("the run was %+v, and is %+v", first, again)
+	}
+	acquire(t, l, runClaim(table, "k", time.Minute))
+	if written := readRuns(t, l, c.Name)[0]; !written.EndedAt.Equal(first[0].EndedAt) {
+		t.Errorf("the run ended at %v, and what is written says %v", first[0].EndedAt, written.EndedAt)
+	}
+}
+
 // TestLedgerLateSuccess: a worker whose run was abandoned cannot end it any more, also before the next run begins. Its
 // report is noted, and the rows stay as they are.
 func TestLedgerLateSuccess(t *testing.T) {
