@@ -34,6 +34,8 @@ const (
 	goroutines = 4 // per worker
 	ttl        = 2 * time.Second
 	waitLimit  = time.Minute // for what has no time limit of its own
+	// faultInterval is the longest time between two faults of one worker.
+	faultInterval = 2500 * time.Millisecond
 )
 
 // TestMain is also the main function of a worker process.
@@ -80,7 +82,7 @@ func handleEvents(t *testing.T, store server) {
 	_, err = ledger.History(t.Context(), eventKey(0))
 	failOn(t, err)
 
-	set := &workerSet{t: t, logs: t.TempDir(), hubPath: filepath.Join(t.TempDir(), "hub")}
+	set := &workerSet{t: t, logs: t.TempDir(), hubPath: filepath.Join(t.TempDir(), "hub"), hasLinks: len(store.at) > 0}
 	hub, err := NewHub(set.hubPath, *events, set)
 	failOn(t, err)
 	for i := range *processes {
@@ -142,6 +144,7 @@ type slot struct {
 type workerSet struct {
 	t             *testing.T
 	logs, hubPath string
+	hasLinks      bool // the workers reach the store through links
 	slots         []*slot
 	ending        atomic.Bool // no process is started again
 
@@ -200,11 +203,15 @@ func (s *workerSet) causeFaults(end <-chan struct{}) {
 		select {
 		case <-end:
 			return
-		case <-time.After(rand.N(600 * time.Millisecond)):
+		case <-time.After(rand.N(faultInterval / time.Duration(len(s.slots)))):
 		}
 		w := s.slots[rand.N(len(s.slots))]
 		during := rand.N(2 * ttl)
-		switch rand.N(3) {
+		kinds := 3
+		if !s.hasLinks {
+			kinds = 2
+		}
+		switch rand.N(kinds) {
 		case 0:
 			if w.signal(syscall.SIGKILL) {
 				s.killed++
@@ -354,9 +361,7 @@ func checkHistories(t *testing.T, hub *Hub, histories map[string][]holdfast.RunI
 			}
 		case l.Op == opReport && l.Err != "":
 			sum.unknown++
-			if testing.Verbose() {
-				t.Logf("run %d of %s is %s; its report as %s returned: %s", r.Attempt, l.Key, r.State, l.State, l.Err)
-			}
+			t.Logf("run %d of %s is %s; its report as %s returned: %s", r.Attempt, l.Key, r.State, l.State, l.Err)
 		}
 	}
 	return sum
