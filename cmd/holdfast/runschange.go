@@ -110,7 +110,7 @@ func changeRefused(key string, err error) *exitError {
 			"to run it again in spite of that, use: holdfast runs forget --force", quoteName(key), run.Attempt)
 	case errors.Is(err, holdfast.ErrInProgress):
 		return exitWith(exitNotAcquired, "a run of %s is in progress: attempt %d by %s since %s; "+
-			"wait for its end, or stop its worker and wait until the run is abandoned",
+			"wait for its end, or stop its worker and wait until the run is abandoned; see holdfast runs --help",
 			quoteName(key), run.Attempt, printableText(run.Owner), formatTime(run.StartedAt))
 	}
 	return ledgerError(err)
