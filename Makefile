@@ -8,8 +8,8 @@ SHELL       := /bin/bash
 export GOFLAGS := -tags=disable_grpc_modules
 
 # CORE needs no server; SERVERS are the stores on servers, and what is tested with foreign clients of theirs.
-CORE    = . ./cmd/holdfast ./test
-SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
+CORE    = . ./cmd/holdfast ./otel ./prometheus ./test
+SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast otel prometheus test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
 EXAMPLES = event-worker nightly stock transfer webhook
 SEEDS  ?= 1000

@@ -107,7 +107,8 @@ type Event struct {
 	// Err is, for EventLost, a *LossError; for EventFailed and EventRenewalFailing, why; for EventReleased, why the
 	// store has not confirmed the release, or nil. The events of runs have the same.
 	Err     error
-	Dropped int // how many events were dropped before this one because the receivers were too slow
+	Late    bool // EventRunSucceeded, EventRunFailed: the run was lost before its worker reported
+	Dropped int  // how many events were dropped before this one because the receivers were too slow
 }
 
 // String shows the event for logs.
@@ -143,6 +144,7 @@ func (c *Client) deliverEvent(e *Event) {
 type eventDetails struct {
 	waited, roundTrip, remaining time.Duration
 	err                          error
+	late                         bool
 }
 
 // emitEvent queues an event of a hold. It never blocks, and calls no code of the user. It may be called with the mutex
@@ -154,7 +156,7 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 	g := &h.grant
 	e := newEvent(kind, h.firstLease.values, &g.Claim, h.isRun)
 	e.Run, e.Ref, e.Token, e.Expected, e.Err = g.Attempt, g.Ref, g.Token, h.expected, d.err
-	e.Waited, e.RoundTrip, e.Remaining = d.waited, d.roundTrip, d.remaining
+	e.Waited, e.RoundTrip, e.Remaining, e.Late = d.waited, d.roundTrip, d.remaining, d.late
 	if kind == EventAcquired {
 		h.grantedAt = e.Time
 	} else {

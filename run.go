@@ -121,7 +121,7 @@ func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report fu
 		err = fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
 	if err == nil {
-		h.client.emitEvent(outcomeEvent(outcome), h, eventDetails{})
+		h.client.emitEvent(outcomeEvent(outcome), h, eventDetails{late: true})
 	}
 	return err
 }

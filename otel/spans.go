@@ -1,0 +1,110 @@
+package holdfastotel
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// maxOpen bounds the spans that are open at the same time, in case that events which end them are dropped.
+const maxOpen = 100_000
+
+// spans makes the spans "holdfast acquire", "holdfast hold" and "holdfast run" of events, after the fact. So no
+// exporter is called while a lock is acquired or released.
+type spans struct {
+	tracer trace.Tracer
+	open   map[string]trace.Span // of holds and runs, by the claim's id
+}
+
+func (s *spans) addEvent(e *holdfast.Event) {
+	switch e.Kind {
+	case holdfast.EventAcquired, holdfast.EventRunStarted:
+		acquire := s.addAcquire(e)
+		s.openHold(e, acquire)
+	case holdfast.EventFailed, holdfast.EventRunRefused:
+		s.addAcquire(e)
+	case holdfast.EventRenewalFailing, holdfast.EventReleaseRequested:
+		if span, ok := s.open[e.ID]; ok {
+			span.AddEvent(string(e.Kind), trace.WithTimestamp(e.Time), trace.WithAttributes(errorOf(e)...))
+		}
+	case holdfast.EventLost, holdfast.EventReleased, holdfast.EventRunLost, holdfast.EventRunSucceeded,
+		holdfast.EventRunFailed, holdfast.EventRunAbandoned:
+		s.closeHold(e)
+	}
+}
+
+// addAcquire adds the span of an attempt that has ended.
+func (s *spans) addAcquire(e *holdfast.Event) trace.SpanContext {
+	_, span := s.tracer.Start(contextOf(e), "holdfast acquire", trace.WithTimestamp(e.Time.Add(-e.Waited)),
+		trace.WithAttributes(append(claimOf(e), errorOf(e)...)...))
+	reason := holdfast.FailureReason(e.Reason)
+	if e.Err != nil && (reason.IsStoreFailure() || reason == holdfast.FailureTimeout) {
+		span.SetStatus(codes.Error, e.Reason)
+	}
+	span.End(trace.WithTimestamp(e.Time))
+	return span.SpanContext()
+}
+
+// openHold opens the span of a hold or a run. It is a sibling of the span of its acquire, and linked to it.
+func (s *spans) openHold(e *holdfast.Event, acquire trace.SpanContext) {
+	if len(s.open) >= maxOpen {
+		return
+	}
+	name := "holdfast hold"
+	if e.Kind == holdfast.EventRunStarted {
+		name = "holdfast run"
+	}
+	_, span := s.tracer.Start(contextOf(e), name, trace.WithTimestamp(e.Time), trace.WithAttributes(claimOf(e)...),
+		trace.WithLinks(trace.Link{SpanContext: acquire}))
+	s.open[e.ID] = span
+}
+
+func (s *spans) closeHold(e *holdfast.Event) {
+	span, ok := s.open[e.ID]
+	if !ok {
+		return
+	}
+	delete(s.open, e.ID)
+	span.SetAttributes(attribute.String("holdfast.end", string(e.Kind)))
+	span.SetAttributes(errorOf(e)...)
+	if e.Err != nil || e.Kind == holdfast.EventRunFailed || e.Kind == holdfast.EventRunAbandoned {
+		span.SetStatus(codes.Error, e.Kind.Description())
+	}
+	span.End(trace.WithTimestamp(e.Time))
+}
+
+func contextOf(e *holdfast.Event) context.Context {
+	if e.Context == nil {
+		return context.Background()
+	}
+	return e.Context
+}
+
+// claimOf is what is known of the claim.
+func claimOf(e *holdfast.Event) []attribute.KeyValue {
+	list := []attribute.KeyValue{attribute.String("holdfast.lock", e.Lock),
+		attribute.String("holdfast.kind", string(e.LockKind)), attribute.String("holdfast.id", e.ID),
+		attribute.String("holdfast.owner", e.Owner), attribute.Float64("holdfast.ttl", e.TTL.Seconds())}
+	if e.Token > 0 {
+		list = append(list, attribute.Int64("holdfast.token", e.Token), attribute.String("holdfast.ref", e.Ref))
+	}
+	if e.Run > 0 {
+		list = append(list, attribute.Int64("holdfast.run", e.Run))
+	}
+	return list
+}
+
+func errorOf(e *holdfast.Event) []attribute.KeyValue {
+	var list []attribute.KeyValue
+	if e.Reason != "" {
+		list = append(list, attribute.String("holdfast.reason", e.Reason))
+	}
+	if e.Err != nil {
+		list = append(list, attribute.String("error.message", e.Err.Error()))
+	}
+	return list
+}

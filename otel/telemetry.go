@@ -1,0 +1,66 @@
+// Package holdfastotel makes OpenTelemetry metrics and traces of what a client does:
+//
+//	telemetry, err := holdfastotel.New(nil)
+//	client, err := holdfast.Open(ctx, url, &holdfast.Options{OnEvent: telemetry.OnEvent})
+//
+// It uses the API of OpenTelemetry only: the program chooses the SDK and the exporters, and without any, nothing is
+// measured. docs/metrics.md lists the metrics and the spans.
+package holdfastotel
+
+import (
+	"sync"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/metrics"
+)
+
+const scope = "github.com/holdfast-go/holdfast/otel"
+
+// Options are the options of a Telemetry. The zero value and nil are valid.
+type Options struct {
+	// Labels says by which rule lock names become labels of metrics. Spans always have the lock's name.
+	Labels metrics.Options
+	// MeterProvider makes the meter. Default: the global one.
+	MeterProvider metric.MeterProvider
+	// TracerProvider makes the tracer. Default: the global one.
+	TracerProvider trace.TracerProvider
+}
+
+// Telemetry makes metrics and traces of the events of one client or several. It is safe for concurrent use.
+type Telemetry struct {
+	mu       sync.Mutex // guards what follows
+	recorder *metrics.Recorder
+	spans    spans
+}
+
+// New makes a Telemetry. It returns an error if the meter refuses an instrument. opts may be nil.
+func New(opts *Options) (*Telemetry, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.MeterProvider == nil {
+		o.MeterProvider = otel.GetMeterProvider()
+	}
+	if o.TracerProvider == nil {
+		o.TracerProvider = otel.GetTracerProvider()
+	}
+	sink, err := newInstruments(o.MeterProvider.Meter(scope))
+	if err != nil {
+		return nil, err
+	}
+	return &Telemetry{recorder: metrics.NewRecorder(sink, &o.Labels),
+		spans: spans{tracer: o.TracerProvider.Tracer(scope), open: map[string]trace.Span{}}}, nil
+}
+
+// OnEvent is for Options.OnEvent of a client. An exporter that blocks delays later events, and never a lock.
+func (t *Telemetry) OnEvent(e holdfast.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.recorder.Record(&e)
+	t.spans.addEvent(&e)
+}
