@@ -41,10 +41,14 @@ func ledgerRows(ctx context.Context, client *holdfast.Client) [][]string {
 	case err != nil:
 		return [][]string{{"run ledger", "cannot be used: " + printableText(errorText(err))}}
 	}
+	takeover := describeTakeover(i)
+	if i.ExpiryClock == holdfast.ExpiryClockObserver {
+		takeover = "when another worker has waited for its key for more than its TTL"
+	}
 	return [][]string{
 		{"run ledger", "yes"},
 		{"expiry of runs is judged by", i.ExpiryClock.Description()},
-		{"a killed worker is replaced", describeTakeover(i)},
+		{"a killed worker is replaced", takeover},
 		{"a key has at most", fmt.Sprintf("%d bytes", i.MaxName)},
 		{"a result has at most", fmt.Sprintf("%d bytes", holdfast.MaxRunResult)},
 	}
