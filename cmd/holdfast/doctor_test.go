@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,9 +13,12 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
+	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/memory"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
 // startRedis starts a Redis, with the settings of a sound one unless others are given.
@@ -197,6 +201,58 @@ func TestDoctorMakesNothing(t *testing.T) {
 	w.runProgram("doctor").check(t, exitUnavailable, "127.0.0.1:1")
 	w.runProgram("doctor", "--ttl", "100ms").check(t, exitUsage, "--ttl")
 	w.runProgram("doctor", "extra").check(t, exitUsage, "too many")
+}
+
+// TestDoctorOnEachStore: on servers of each kind all steps are right, nothing else is found than what these servers lack,
+// and nothing is left.
+func TestDoctorOnEachStore(t *testing.T) {
+	etcd, err := etcdtest.Start(t.Context(), etcdtest.Options{Direct: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	zookeeper, err := zktest.Start(t.Context(), zktest.Options{Direct: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(zookeeper.Close)
+	postgres, err := pgtest.Start("fsync=on")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(postgres.Stop)
+	dynamodb, err := dynamodbtest.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dynamodb.Stop() })
+	table := "?region=eu-central-1&endpoint=" + url.QueryEscape(dynamodb.Endpoint) + "&create=true"
+	t.Setenv("AWS_ACCESS_KEY_ID", "test")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	for _, c := range []struct {
+		store string
+		codes []string
+	}{
+		{"etcd://" + strings.Join(etcd.Endpoints(), ","), nil},
+		{"zookeeper://" + strings.Join(zookeeper.Endpoints(), ",") + "?namespace=app", nil},
+		{postgres.URL("test") + "?sslmode=disable&create=true", nil},
+		{"dynamodb://locks" + table, []string{"dynamodb-ttl"}},
+	} {
+		w := newWorkspace(t)
+		w.store = c.store
+		w.runProgram("run", "first", "true").check(t, 0) // it makes the table
+		code := 0
+		if len(c.codes) > 0 {
+			code = exitWarning
+		}
+		d, codes := w.readDiagnosis(code)
+		if !slices.Equal(codes, c.codes) || len(d.Probe) != 9 || d.Measured == nil || d.Measured.Failed != "" {
+			t.Errorf("%s: %+v", c.store, d)
+		}
+	}
+	if n, err := postgres.QueryValue("select count(*) from holdfast where name like 'holdfast-doctor%'"); n != "0" || err != nil {
+		t.Errorf("doctor has left %s rows, %v", n, err)
+	}
 }
 
 // TestDoctorClock: a store's clock that differs from this machine's is found.

@@ -22,7 +22,7 @@ var (
 )
 
 // scratchPrefix begins the names of all locks that doctor uses.
-const scratchPrefix = "holdfast-doctor/"
+const scratchPrefix = "holdfast-doctor-"
 
 // probe tries each step of a lock, with two clients of the same store.
 type probe struct {

@@ -198,7 +198,7 @@ func (s *store) tryCommands(ctx context.Context) ([]driver.Finding, error) {
 	if err := s.ensureChannelsKnown(ctx); err != nil {
 		return nil, err
 	}
-	keys := s.keys.allKeys("holdfast-doctor/" + strings.ToLower(rand.Text()))
+	keys := s.keys.allKeys("holdfast-doctor-" + strings.ToLower(rand.Text()))
 	all := s.tryListening(ctx, keys[1:2])
 	m, err := s.runScript(ctx, tryCommandsScript, keys[:], []string{s.publishCommand(), keys[1]})
 	if isReadOnlyReply(err) {

@@ -22,12 +22,14 @@ const LayoutCuratorSemaphore Layout = "curator-semaphore"
 // in engines of their own, because their nodes are named differently.
 type semaphoreStore struct {
 	locks, leases *sequence.Engine
+	tree          *tree // that of locks
 }
 
 func newSemaphoreStore(o settings) *semaphoreStore {
 	locks, leases := o, o
 	locks.Layout, leases.Layout = LayoutCurator, layoutLeases
-	return &semaphoreStore{locks: sequence.New(newTree(locks)), leases: sequence.New(newTree(leases))}
+	t := newTree(locks)
+	return &semaphoreStore{locks: sequence.New(t), leases: sequence.New(newTree(leases)), tree: t}
 }
 
 const (

@@ -47,6 +47,7 @@ type Fate struct {
 	// before.
 	Status        int
 	Code, Message string
+	Reply         string // the whole body of the reply, in the place of an error with Code and Message
 	After         bool
 }
 
@@ -135,6 +136,9 @@ func writeReply(w http.ResponseWriter, f Fate, now time.Time) {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 	body := fmt.Appendf(nil, `{"__type":"com.amazonaws.dynamodb.v20120810#%s","message":%q}`, f.Code, f.Message)
+	if f.Reply != "" {
+		body = []byte(f.Reply)
+	}
 	w.Header().Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(body)), 10))
 	w.WriteHeader(f.Status)
 	_, _ = w.Write(body)

@@ -37,6 +37,7 @@ type Server struct {
 	mu           sync.Mutex
 	shift        time.Duration
 	buckets      map[string]bool
+	settings     map[string]string // of buckets, as JSON
 	denied       map[Kind]bool
 	counts       map[Kind]int
 	writes       map[string][]time.Time
@@ -113,6 +114,16 @@ func (s *Server) Deny(kinds ...Kind) {
 	}
 }
 
+// SetBucket sets the settings of a bucket, as JSON; with an empty text nobody may see them.
+func (s *Server) SetBucket(name, settings string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settings == nil {
+		s.settings = map[string]string{}
+	}
+	s.settings[name] = settings
+}
+
 // DropBucket removes a bucket.
 func (s *Server) DropBucket(name string) {
 	s.mu.Lock()
@@ -148,6 +159,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.counts[req.Kind]++
 	now := time.Now().Add(s.shift)
 	denied, bucket := s.denied[req.Kind], s.buckets[req.Bucket]
+	settings, set := s.settings[req.Bucket]
 	s.mu.Unlock()
 	var fate Fate
 	if s.Decide != nil {
@@ -155,6 +167,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 	switch {
+	case set && strings.HasSuffix(r.URL.Path, "/b/"+req.Bucket) && r.Method == http.MethodGet:
+		if settings == "" {
+			writeRefusal(w, http.StatusForbidden, "forbidden", "somebody does not have storage.buckets.get access.")
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, settings)
+		return
 	case fate.RefuseStatus != 0:
 		writeRefusal(w, fate.RefuseStatus, fate.Reason, "the service is in trouble")
 		return

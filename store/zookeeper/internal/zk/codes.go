@@ -58,6 +58,7 @@ const (
 	CodeBadVersion     Code = -103
 	CodeNoChildren     Code = -108
 	CodeNodeExists     Code = -110
+	CodeNotEmpty       Code = -111
 	CodeSessionExpired Code = -112
 	CodeInvalidACL     Code = -114
 	CodeAuthFailed     Code = -115
@@ -71,7 +72,7 @@ var codeTexts = map[Code]string{
 	CodeAuthFailed: "authentication failed", CodeSessionMoved: "the session has moved to another server",
 	CodeQuota: "a quota is used up", -1: "system error", -4: "connection loss",
 	-5: "marshalling error", -8: "bad arguments",
-	CodeNoChildren: "ephemeral nodes have no children", -111: "the node has children", CodeInvalidACL: "invalid ACL",
+	CodeNoChildren: "ephemeral nodes have no children", CodeNotEmpty: "the node has children", CodeInvalidACL: "invalid ACL",
 }
 
 func (c Code) Error() string {
