@@ -62,8 +62,9 @@ type LedgerOptions struct {
 	// KeepRuns is how many runs of a key are kept at least; older ones are removed when new ones begin. Default: all.
 	KeepRuns int
 	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this key
-	// is run again, so it must be longer than messages can be late. Clients remove old histories now and then: it may
-	// take longer. Default: for ever.
+	// is run again, so it must be longer than messages can be late. Stores and clients remove old histories now and
+	// then: it may take longer. Of a key with more than 32 runs, the older ones may go when they ended that long ago.
+	// Default: for ever.
 	KeepFor time.Duration
 }
 

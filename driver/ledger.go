@@ -115,8 +115,8 @@ type RunTerms struct {
 	Pause time.Duration
 	// KeepRuns is how many runs of the key are kept at least; older ones may be removed. 0: all.
 	KeepRuns int64
-	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. 0: for
-	// ever.
+	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. Runs beyond
+	// the latest 32 may be removed when they ended that long ago. 0: for ever.
 	KeepFor time.Duration
 }
 

@@ -83,6 +83,7 @@ type claimJSON struct {
 	Detached         bool   `json:"detached,omitempty"`
 	ReleaseRequested bool   `json:"asked,omitempty"`
 	Broken           bool   `json:"broken,omitempty"`
+	Marked           bool   `json:"marked,omitempty"`
 }
 
 // Encode returns a record's bytes. It refuses a record that breaks a rule, so that nothing wrong is ever written.
@@ -100,7 +101,7 @@ func Encode(r *Record) ([]byte, error) {
 			State: c.State, Token: c.Token, Beat: c.Beat,
 			SilenceLimit: ceilMillis(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
 			ConfirmWindow: ceilMillis(c.ConfirmWindow),
-			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken,
+			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
 		})
 	}
 	data, err := json.Marshal(w)
@@ -152,7 +153,7 @@ func Decode(name string, data []byte) (*Record, error) {
 			State: c.State, Token: c.Token, Beat: c.Beat,
 			SilenceLimit: millisToDuration(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
 			ConfirmWindow: millisToDuration(c.ConfirmWindow),
-			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken,
+			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
 		})
 	}
 	if err := r.Check(); err != nil {

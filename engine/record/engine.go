@@ -41,12 +41,14 @@
 // # Who expires a claim, and why that is safe
 //
 // No server expires claims. Each step removes the claims that have expired before it does anything else, so the next
-// client that comes to the lock does it. A claim has expired in one of three cases:
+// client that comes to the lock does it. A claim has expired in one of four cases:
 //
 //   - The table knows that its client is dead ([LivenessChecker]).
 //   - The store's clock is surely past the claim's end. The writer sets the end by the latest value that the clock
 //     may have had, and others compare it with the earliest value that the clock may have now. An error in either
 //     estimate makes the claim expire later, never earlier.
+//   - The claim's mark is gone ([Marker], only in a ledger). The store removes the mark by itself, at the earliest when
+//     the TTL has passed since the start of the swap that wrote it last.
 //   - This client has watched the claim unchanged for its whole silence limit (its TTL, or the confirm window if it was
 //     promoted) and a margin, on its own clock. Every renewal changes a counter in the claim, its beat, and the
 //     watching began after the last renewal was started. The owner counts from the start of that renewal and stops a
@@ -119,6 +121,7 @@ type engine struct {
 	tracelessRelease bool            // nothing remains of a lock that is free
 	maxRecord        int             // bytes
 	keepsRuns        bool            // it is the engine of a ledger
+	keepsMarks       bool            // the table keeps marks of the claims: see Marker
 
 	life    *driverutil.Lifetime // ends when the store is closed
 	closing atomic.Bool
@@ -315,9 +318,18 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
-	row = Row{Name: row.Name, Version: row.Version, Data: data, Token: rec.Token}
+	row = Row{Name: row.Name, Version: row.Version, Data: data, Token: rec.Token, Marked: row.Marked}
+	if at, ok := rec.neededUntil(); ok {
+		row.KeepUntil = e.keepUntil(at)
+	}
+	if e.keepsMarks && len(rec.Claims) == 0 {
+		row.MarkTTL = RemoveMark
+	}
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
+		if c.Marked && c.renewed {
+			row.MarkTTL = max(row.MarkTTL, c.TTL)
+		}
 		row.Durable = row.Durable || c.Detached
 		if c.State != Waiting {
 			row.ExpiresAt = max(row.ExpiresAt, c.ExpiresAt)

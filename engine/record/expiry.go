@@ -26,6 +26,7 @@ const maxBeatSkip = 1 << 20
 func (e *engine) stepInput(row Row) StepInput {
 	in := StepInput{ConfirmWindow: e.confirmWindow(), BeatSkip: rand.Int64N(maxBeatSkip)}
 	in.Now, in.Earliest, in.Latest, in.ClockTrusted = e.readStoreClock()
+	in.KeepsMarks, in.MarkIsGone = e.keepsMarks, e.keepsMarks && !row.Marked
 	seen := e.observationsOf(row.Name)
 	in.LivenessOf = func(c *Claim) Liveness {
 		if e.isDead(c) {

@@ -21,6 +21,9 @@ import (
 func NewLedger(table Table) driver.Ledger {
 	e := newEngine(table)
 	e.keepsRuns = true
+	if t, ok := table.(Marker); ok {
+		e.keepsMarks = t.KeepsMarks()
+	}
 	e.info.Kinds = []driver.Kind{driver.KindMutex}
 	e.info.MaxName -= len(pageName("", maxPages))
 	return &ledger{engine: e}
@@ -302,7 +305,7 @@ func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, k
 	if keep > 0 && keep <= runsPerPage {
 		l.Runs = l.Runs[max(0, len(l.Runs)-int(keep)):]
 	} else if len(l.Runs) > maxRecentRuns {
-		if err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.Runs[:runsPerPage]); err != nil {
+		if err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.KeepFor, l.Runs[:runsPerPage]); err != nil {
 			return err
 		}
 		l.Pages++
@@ -327,10 +330,18 @@ func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, k
 
 // writePage writes a page, unless another attempt has written the same one. It refuses to replace a page of a later
 // history: then the record that the caller has is old.
-func (e *engine) writePage(ctx context.Context, name string, token int64, runs []driver.Run) error {
+//
+// If the store removes rows by itself, it removes a page when its last run has been kept for long enough, even if newer
+// runs of the key are still kept. Otherwise each end of a run would have to write all pages.
+func (e *engine) writePage(
+	ctx context.Context, name string, token int64, keepFor time.Duration, runs []driver.Run,
+) error {
 	row, err := e.encodeRow(Row{Name: name}, &Record{Token: token, Runs: &RunLog{Runs: runs}}, false)
 	if err != nil {
 		return err
+	}
+	if keepFor > 0 {
+		row.KeepUntil = e.keepUntil(runs[len(runs)-1].EndedAt.Add(keepFor).UnixMicro())
 	}
 	if _, err = e.table.Swap(ctx, row); !errors.Is(err, ErrConflict) {
 		return err

@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -220,6 +221,54 @@ func TestLedgerOrphanPages(t *testing.T) {
 		}
 		for row := range table.List(t.Context(), "k") {
 			t.Errorf("%q is left", row.Name)
+		}
+	})
+}
+
+var manyAttempts = flag.Int("attempts", 2000, "how many runs of one key TestLedgerManyAttempts makes")
+
+// TestLedgerManyAttempts: however many runs a key has had, the next one costs the same: two swaps, one that is refused
+// because the key is not new, and one more for a page of sixteen runs.
+func TestLedgerManyAttempts(t *testing.T) {
+	table := &countingTable{Table: memory.New(nil).Table()}
+	l := record.NewLedger(table)
+	defer l.Close()
+	storetest.CheckManyAttempts(t, l, *manyAttempts)
+	if n := table.swaps.Load(); n > int64(*manyAttempts*3+*manyAttempts/16) {
+		t.Errorf("%d runs took %d swaps", *manyAttempts, n)
+	}
+	row, err := table.Load(t.Context(), "many")
+	if err != nil || len(row.Data) > 16<<10 {
+		t.Errorf("the record has %d bytes, %v", len(row.Data), err)
+	}
+}
+
+// TestLedgerSweepIsBounded: behind very many finished keys, a sweep stops after its time, and runs do not wait for it.
+func TestLedgerSweepIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		table := &slowList{Table: m.Table()}
+		l := record.NewLedger(table)
+		defer l.Close()
+		run := func(key string) {
+			before := time.Now()
+			g := storetest.Acquire(t, l, newRun(key))
+			if err := l.FinishRun(t.Context(), g, succeeded("")); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(before); took > 0 {
+				t.Errorf("a run took %v", took)
+			}
+		}
+		for n := range 2000 {
+			run(fmt.Sprint("done", n))
+		}
+		time.Sleep(2 * time.Hour)
+		run("last") // this makes the engine sweep, and each row takes it 15 ms
+		run("beside")
+		time.Sleep(6 * time.Second)
+		if n := table.listed.Load(); n == 0 || n > 400 {
+			t.Errorf("%d rows were read in one sweep", n)
 		}
 	})
 }

@@ -60,6 +60,9 @@ type Claim struct {
 	Detached         bool // no process renews it: it is held until SilenceLimit has passed
 	ReleaseRequested bool // its holder is asked to release it
 	Broken           bool // an operator broke it gracefully: its next renewal fails
+	Marked           bool // it has expired when the row has no mark: see [Marker]
+
+	renewed bool // by the step that is being made; not stored
 }
 
 // EndedClaim is a note that somebody other than its owner has ended a claim: an operator, or the client that found it
@@ -105,6 +108,8 @@ type StepInput struct {
 	ConfirmWindow time.Duration
 	// BeatSkip is added to each new beat. It is random, so that a beat that was lost by the store is not written again.
 	BeatSkip int64
+	// KeepsMarks reports whether the table is a [Marker]. MarkIsGone reports that the row was read without a mark.
+	KeepsMarks, MarkIsGone bool
 	// LivenessOf returns what this client has found out about a claim by other means than the store's clock: from the
 	// table's [LivenessChecker], or by watching the claim. It must not be nil.
 	LivenessOf func(*Claim) Liveness
@@ -172,9 +177,9 @@ func (in StepInput) judgeClaim(c *Claim) Liveness {
 	return v
 }
 
-// isExpired reports whether a claim has surely expired by the store's clock.
+// isExpired reports whether a claim has surely expired by the store's clock, or by its mark.
 func (in StepInput) isExpired(c *Claim) bool {
-	return in.ClockTrusted && c.ExpiresAt > 0 && in.Earliest > c.ExpiresAt
+	return c.Marked && in.MarkIsGone || in.ClockTrusted && c.ExpiresAt > 0 && in.Earliest > c.ExpiresAt
 }
 
 // isExpiredHolder is isExpired for holders. A waiter whose renewal is late keeps its place if nobody has removed it
@@ -299,6 +304,7 @@ func (c *Claim) renewExpiry(in StepInput) {
 	c.advanceBeat(in)
 	c.SilenceLimit = c.TTL
 	c.ExpiresAt = in.expiryAfter(c.TTL)
+	c.Marked, c.renewed = in.KeepsMarks, true
 }
 
 // grantClaim makes a claim that fits a holder, under the next token. The token is at least the store's clock, so that
@@ -557,6 +563,9 @@ func (r *Record) Check() error {
 func (r *Record) clone() *Record {
 	c := *r
 	c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)
+	for i := range c.Claims {
+		c.Claims[i].renewed = false
+	}
 	c.Runs = r.Runs.clone()
 	return &c
 }

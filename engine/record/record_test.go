@@ -323,7 +323,7 @@ func TestCodec(t *testing.T) {
 	if err := r.Break("c", driver.BreakGraceful, w.stepInput()); err != nil {
 		t.Fatal(err)
 	}
-	r.NotesDroppedUntil, r.Claims[0].ConfirmWindow = w.now, 5*time.Second
+	r.NotesDroppedUntil, r.Claims[0].ConfirmWindow, r.Claims[0].Marked = w.now, 5*time.Second, true
 	if len(r.Ended) != 3 {
 		t.Fatalf("%v", r.Ended)
 	}
@@ -332,7 +332,7 @@ func TestCodec(t *testing.T) {
 		t.Fatal(err)
 	}
 	back, err := Decode("x", data)
-	if err != nil || fmt.Sprint(back) != fmt.Sprint(r) {
+	if err != nil || fmt.Sprint(back) != fmt.Sprint(r.clone()) {
 		t.Errorf("%v\n got %+v\nwant %+v", err, back, r)
 	}
 	for _, bad := range []string{"", "{", "null", "[]", "hello", `{"holdfast":2,"token":1}`, `{"holdfast":1}{}`,

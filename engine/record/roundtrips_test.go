@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,16 +19,16 @@ import (
 // stores.
 type countingTable struct {
 	record.Table
-	loads, swaps int
+	loads, swaps atomic.Int64 // a sweep counts in the background
 }
 
 func (t *countingTable) Load(ctx context.Context, name string) (record.Row, error) {
-	t.loads++
+	t.loads.Add(1)
 	return t.Table.Load(ctx, name)
 }
 
 func (t *countingTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	t.swaps++
+	t.swaps.Add(1)
 	now, err := t.Table.Swap(ctx, row)
 	if errors.Is(err, record.ErrConflict) {
 		now = record.Row{}
@@ -37,9 +38,7 @@ func (t *countingTable) Swap(ctx context.Context, row record.Row) (record.Row, e
 
 // takeLog returns the counts, and resets them.
 func (t *countingTable) takeLog() string {
-	s := fmt.Sprintf("%d loads, %d swaps", t.loads, t.swaps)
-	t.loads, t.swaps = 0, 0
-	return s
+	return fmt.Sprintf("%d loads, %d swaps", t.loads.Swap(0), t.swaps.Swap(0))
 }
 
 // TestRoundTripsPerStep: a step costs one round trip to acquire a lock that is absent or as this client saw it last,

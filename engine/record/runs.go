@@ -197,11 +197,6 @@ func (r *Record) checkRuns() error {
 	return nil
 }
 
-// isForgettable reports whether nobody needs a history any more.
-func (l *RunLog) isForgettable(before int64) bool {
-	return l == nil || len(l.Runs) == 0 || l.ForgetAt != 0 && l.ForgetAt <= before
-}
-
 // size is about how much memory a history takes.
 func (l *RunLog) size() (n int) {
 	const fixed = 256

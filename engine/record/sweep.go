@@ -5,7 +5,6 @@ import (
 	"context"
 	"iter"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -149,11 +148,38 @@ func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (las
 	return last, ctx.Err()
 }
 
-// isForgettable reports whether nobody needs a record any more: there are no claims, there were none since before,
-// no note and no history is kept for longer, and tokens that are made from the clock are larger than the last one.
+// isForgettable reports whether nobody has needed a record since before.
 func (r *Record) isForgettable(before int64) bool {
-	return len(r.Claims) == 0 && r.Foreign == 0 && r.Idle <= before && r.Token <= before && r.Runs.isForgettable(before) && r.NotesDroppedUntil <= before &&
-		!slices.ContainsFunc(r.Ended, func(n EndedClaim) bool { return n.Until > before })
+	at, ok := r.neededUntil()
+	return ok && at <= before
+}
+
+// neededUntil returns the time of the store's clock, in microseconds, from which nobody needs a record any more: there
+// are no claims, no note and no history is kept for longer, and tokens that are made from the clock are larger than the
+// last one. It returns false if the record is needed for ever, or as long as it has a claim.
+func (r *Record) neededUntil() (at int64, ok bool) {
+	if len(r.Claims) > 0 || r.Foreign != 0 {
+		return 0, false
+	}
+	at = max(r.Idle, r.Token, r.NotesDroppedUntil)
+	for _, n := range r.Ended {
+		at = max(at, n.Until)
+	}
+	if r.Runs != nil && len(r.Runs.Runs) > 0 {
+		at = max(at, r.Runs.ForgetAt)
+		return at, r.Runs.ForgetAt != 0
+	}
+	return at, true
+}
+
+// keepUntil returns until when the store keeps a row that nobody needs from a time on; 0, which is for ever, if the
+// store's clock is not known.
+func (e *engine) keepUntil(neededUntil int64) int64 {
+	now, off := e.table.Now()
+	if off < 0 {
+		return 0
+	}
+	return max(now, neededUntil) + (off + e.idleKeep()).Microseconds()
 }
 
 // randomPart returns a random part of d, so that clients that do the same do not do it at the same time.

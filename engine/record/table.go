@@ -24,6 +24,7 @@ import (
 // A table may implement these interfaces as well:
 //   - [Notifier], if the store can notify of changes;
 //   - [LivenessChecker], if it can tell that a client is dead before its claims expire, and [LivenessFiler];
+//   - [Marker], if the store has no clock but ends sessions itself, in the ledger's own table;
 //   - [ClockRefresher] and [ClockBounder], if it learns the store's clock from replies, as [ServerClock] does;
 //   - [SelfExpiring] or [ResumableLister], for the removal of idle records;
 //   - [SizeLimiter], [TracelessReleaser] and [KeyLister], for what is particular about its records;
@@ -83,6 +84,17 @@ type Row struct {
 	// also read by foreign clients shows it to them.
 	ExpiresAt int64
 
+	// KeepUntil is set by the engine for Swap: the time of the store's clock, in microseconds, until which the row must be
+	// kept if it is not replaced before; 0: for ever. A table that is [SelfExpiring] has its store remove the row after
+	// that time, or later. In that step, the row must still be the one for which the time was set.
+	KeepUntil int64
+
+	// Marked is set by a [Marker] on the rows that it returns: the row's mark exists. The engine passes it back to Swap.
+	Marked bool
+	// MarkTTL is set by the engine for the Swap of a [Marker]. If it is positive, the mark is written again and lasts for
+	// at least that long from the start of the call; [RemoveMark] removes it, and 0 leaves it as it is.
+	MarkTTL time.Duration
+
 	// Foreign is set by the table if a foreign client has taken the record in its own way: the time of the store's
 	// clock, in microseconds, up to which that client holds the lock. No claim of ours holds it then, whatever Data
 	// says; of Data only the token still counts, if there is any. The engine leaves the record alone until then.
@@ -106,6 +118,23 @@ type LivenessChecker interface {
 	// claims of a dead client at once. It may be called ten times per second.
 	IsDead(session string) bool
 }
+
+// Marker is implemented by tables whose store has no clock that could expire claims, but ends sessions by itself. Such a
+// table keeps a mark beside each row with a claim. The mark belongs to a session, with which the store removes it. Each
+// renewal writes the mark again, and a claim without its mark has expired. So even a client that reads the row for the
+// first time can tell.
+type Marker interface {
+	// KeepsMarks reports whether this table keeps marks. If so, Swap changes the mark together with the row, in one atomic
+	// step, and is refused with ErrConflict if the mark does not exist although Row.Marked says so. Rows are read together
+	// with their marks, so that both are from the same moment.
+	//
+	// A mark that was written for some time must not vanish earlier, except by a Swap. Nor may it last much longer if it is
+	// not written again, whatever else its client does: a client that lives may have lost the claim.
+	KeepsMarks() bool
+}
+
+// RemoveMark is the [Row.MarkTTL] that removes the mark.
+const RemoveMark = -1
 
 // LivenessFiler is implemented by tables with a LivenessChecker that another process can keep alive: see
 // driver.LivenessFiler.
@@ -135,8 +164,8 @@ type ClockReader interface {
 	ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error)
 }
 
-// SelfExpiring is implemented by tables whose store removes the records of idle locks itself. The engine then never
-// sweeps them.
+// SelfExpiring is implemented by tables whose store removes the records of idle locks itself: see Row.KeepUntil. The
+// engine then never sweeps them.
 type SelfExpiring interface {
 	ExpiresIdleRecords()
 }

@@ -22,10 +22,10 @@ const taskVariable = "SESSIONTEST_ORDER"
 
 // WorkerTask is what a worker process of the tests does. It is passed in an environment variable.
 type WorkerTask struct {
-	Do        string // "hold", "wait", "queue", or one of the rig's Work
+	Do        string // "hold", "wait", "queue", "run", or one of the rig's Work
 	Endpoints []string
 	Lock      string
-	Locks     []string // of "hold"
+	Locks     []string // of "hold", or keys of "run"
 	TTL       time.Duration
 	Clients   int // of "queue"
 	Rounds    int
@@ -92,6 +92,8 @@ func (h *Harness[C, P]) runWorker(text string) error {
 		return o.waitForLock()
 	case "queue":
 		return o.contendFairly()
+	case "run":
+		return o.beginRuns()
 	}
 	if do := h.WorkerTasks[o.Do]; do != nil {
 		return do(o)

@@ -265,7 +265,7 @@ var ledgerMutants = []mutant{
 		edits: []edit{{"r.Runs.RetryAfter == last.Attempt", "r.Runs.RetryAfter > 0"}},
 		want:  "began without permission"},
 	{name: "a history removed while its run is in progress", file: "engine/record/sweep.go", runs: true,
-		edits: []edit{{"return len(r.Claims) == 0 && r.Foreign == 0", "return r.Foreign == 0"}},
+		edits: []edit{{"if len(r.Claims) > 0 || r.Foreign != 0 {", "if r.Foreign != 0 {"}},
 		more: []mutant{{file: runsFile,
 			edits: []edit{{"r.Runs.KeepFor, r.Runs.ForgetAt = terms.KeepFor, 0", "r.Runs.KeepFor = terms.KeepFor"}}}},
 		want: "was removed while a run was in progress"},
@@ -284,7 +284,7 @@ var ledgerMutants = []mutant{
 		edits: []edit{{"= store.ReadClock(ctx)\n", "= store.ReadClock(ctx)\n\t\tslot.Now = time.Now()\n"}},
 		want:  "by another clock than the store's"},
 	{name: "a page of old runs not written", file: ledgerFile, runs: true,
-		edits: []edit{{"\t\tif err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.Runs[:runsPerPage]); err != nil {\n",
+		edits: []edit{{"\t\tif err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.KeepFor, l.Runs[:runsPerPage]); err != nil {\n",
 			"\t\tif err := ctx.Err(); err != nil {\n"}},
 		want: "is not kept"},
 }

@@ -260,9 +260,12 @@ func NewTable(ctx context.Context, client *sdk.Client, tableName string, opts *O
 	return &table{tableClient: l, prefix: opts.Prefix + reservedChar}, nil
 }
 
-// OpenLedgerTable opens the records of the run ledger, in the same table. They have no TTL attribute.
+// OpenLedgerTable opens the records of the run ledger, in the same table. They have the TTL attribute only if they are to
+// be removed.
 func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
-	return &table{tableClient: t.tableClient.share(), prefix: t.prefix + runsPrefix}, nil
+	return &table{
+		tableClient: t.tableClient.share(), prefix: t.prefix + runsPrefix, keepAttribute: t.ttlAttribute,
+	}, nil
 }
 
 // connectTable checks the table, and makes it if the options say so.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
@@ -93,4 +94,23 @@ func TestWaiterCost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLedgerCost: each step of a run is one request, and so is the question for a key that has succeeded, where the
+// service shows the item with the refusal.
+func TestLedgerCost(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	open := func() storetest.CountedLedger {
+		p := newProxy(t, sharedServer(t).Direct)
+		return storetest.CountedLedger{
+			Ledger: storetest.OpenLedger(t, mustOpen(t, storeURL(table, p.Endpoint, ""))),
+			Take:   func() string { return fmt.Sprint(p.Counts()) },
+		}
+	}
+	const write = "map[PutItem:1]"
+	storetest.CheckLedgerCosts(t, open(), open(), storetest.LedgerCosts{
+		Begin: write, Renew: write, Succeed: write,
+		Ask: []string{write, "map[GetItem:1 PutItem:1]"}, // the second where the service does not show the item
+	})
 }

@@ -31,7 +31,10 @@ import (
 type table struct {
 	*tableClient
 	prefix       string // before the names in keys
-	ttlAttribute string // empty: no foreign client looks at the records, and none expires
+	ttlAttribute string // empty: no foreign client looks at the records
+	// keepAttribute is the table's TTL attribute again, where ttlAttribute is empty. It says until when the item is kept,
+	// and does not exist if that is for ever.
+	keepAttribute string
 }
 
 const (
@@ -137,6 +140,9 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if t.ttlAttribute != "" {
 		expires = t.expiryOf(r.ExpiresAt)
 		it[t.ttlAttribute] = &types.AttributeValueMemberN{Value: expires}
+	}
+	if t.keepAttribute != "" && r.KeepUntil > 0 {
+		it[t.keepAttribute] = &types.AttributeValueMemberN{Value: t.expiryOf(r.KeepUntil)}
 	}
 	version := expires + "." + rand.Text()
 	it[versionAttribute] = textValue(version)

@@ -29,6 +29,9 @@
 //   - PREFIX, a zero byte, holdfast/broken/CLAIM is written when a claim is broken by force, so that its holder
 //     learns of it. It is deleted with a lease of its own, the claim's TTL and up to 10 s later.
 //
+// The run ledger has keys of its own: PREFIX, a zero byte, holdfast/run/KEY is the history of a key, and
+// holdfast/runmark/KEY exists while a run is in progress, under a lease that expires with the run.
+//
 // So a user of the cluster whose role is limited to a range of keys needs the whole range that starts with
 // Options.Prefix, for reading and writing.
 package etcd

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -22,6 +24,8 @@ type table struct {
 	life       context.Context // ends with the table, or with the store
 	end        context.CancelFunc
 	closeNodes func() error // ends the nodeStore, which may also serve a store of locks
+	// markLeases are the leases of the marks beside the records; nil if the table keeps none.
+	markLeases *driverutil.Rotation[clientv3.LeaseID]
 }
 
 // The folders of the records of a table, and of those of the run ledger.
@@ -38,7 +42,9 @@ func newTable(t *nodeStore, folder string) *table {
 
 // OpenLedger opens the run ledger beside the locks.
 func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
-	return record.NewLedger(newTable(s.nodes, runFolder)), nil
+	tb := newTable(s.nodes, runFolder)
+	tb.keepMarks()
+	return record.NewLedger(tb), nil
 }
 
 // tokenGap is how far the wall clocks of two clients may differ before a token could be smaller than an earlier one
@@ -82,21 +88,36 @@ func newRow(name string, kv *mvccpb.KeyValue) record.Row {
 	return record.Row{Name: name, Version: strconv.FormatInt(kv.ModRevision, 10), Data: kv.Value}
 }
 
-// Load is one read.
+// readRow reads a record, and its mark if the table keeps marks. Its replies are for parseRow.
+func (tb *table) readRow(name string) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpGet(tb.recordKey(name))}
+	if tb.KeepsMarks() {
+		ops = append(ops, clientv3.OpGet(tb.markKey(name), clientv3.WithKeysOnly()))
+	}
+	return ops
+}
+
+func (tb *table) parseRow(name string, replies []*pb.ResponseOp) record.Row {
+	row := record.Row{Name: name}
+	if kvs := replies[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		row = newRow(name, kvs[0])
+	}
+	row.Marked = len(replies) > 1 && len(replies[1].GetResponseRange().Kvs) > 0
+	return row
+}
+
+// Load is one read-only transaction.
 func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
-	r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return tb.store.kv.Get(ctx, tb.recordKey(name))
+	r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return tb.store.kv.Txn(ctx).Then(tb.readRow(name)...).Commit()
 	})
 	if err != nil {
 		return record.Row{}, tb.store.convertError(err)
 	}
-	if len(r.Kvs) == 0 {
-		return record.Row{Name: name}, nil
-	}
-	return newRow(name, r.Kvs[0]), nil
+	return tb.parseRow(name, r.Responses), nil
 }
 
 // Swap is one transaction. If the record has another version, the same transaction returns it as it is now.
@@ -104,7 +125,11 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	return tb.writeRecord(ctx, r, clientv3.OpPut(tb.recordKey(r.Name), string(r.Data)))
+	put := clientv3.OpPut(tb.recordKey(r.Name), string(r.Data))
+	if tb.KeepsMarks() {
+		return tb.swapMarked(ctx, r, put)
+	}
+	return tb.writeRecord(ctx, r, put)
 }
 
 // Delete is one transaction.
@@ -116,7 +141,8 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	return err
 }
 
-func (tb *table) writeRecord(ctx context.Context, r record.Row, op clientv3.Op) (record.Row, error) {
+// writeRecord makes changes if the record, and its mark if the row has one, are as in the row.
+func (tb *table) writeRecord(ctx context.Context, r record.Row, changes ...clientv3.Op) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
@@ -131,8 +157,11 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, op clientv3.Op) 
 	key := tb.recordKey(r.Name)
 	// A version of 0 is that of a key that does not exist.
 	got, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", version)
-		return tb.store.kv.Txn(ctx).If(unchanged).Then(op).Else(clientv3.OpGet(key)).Commit()
+		unchanged := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", version)}
+		if r.Marked {
+			unchanged = append(unchanged, clientv3.Compare(clientv3.CreateRevision(tb.markKey(r.Name)), ">", 0))
+		}
+		return tb.store.kv.Txn(ctx).If(unchanged...).Then(changes...).Else(tb.readRow(r.Name)...).Commit()
 	})
 	if err != nil {
 		return record.Row{}, tb.store.convertError(err)
@@ -141,14 +170,11 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, op clientv3.Op) 
 		r.Version = strconv.FormatInt(got.Header.Revision, 10)
 		return r, nil
 	}
-	now := record.Row{Name: r.Name}
-	if kvs := got.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		now = newRow(r.Name, kvs[0])
-	}
-	return now, record.ErrConflict
+	return tb.parseRow(r.Name, got.Responses), record.ErrConflict
 }
 
-// List reads one page after the other.
+// List reads one page after the other, each with its marks. There are no more marks than records, and they are in the
+// same order. So the first of them, as many as a page has records, have all marks of the page.
 func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		from := tb.recordKey(prefix)
@@ -158,23 +184,48 @@ func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 				yield(record.Row{}, driver.ErrClosed)
 				return
 			}
-			r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {
-				return tb.store.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))
-			})
+			page, marked, err := tb.readPage(ctx, from, end)
 			if err != nil {
 				yield(record.Row{}, tb.store.convertError(err))
 				return
 			}
-			for _, kv := range r.Kvs {
-				if !yield(newRow(string(kv.Key[len(tb.recordKey("")):]), kv), nil) {
+			for _, kv := range page.Kvs {
+				row := newRow(string(kv.Key[len(tb.recordKey("")):]), kv)
+				row.Marked = marked[row.Name]
+				if !yield(row, nil) {
 					return
 				}
 				// The next page starts right behind this key.
 				from = string(kv.Key) + "\x00"
 			}
-			more = r.More
+			more = page.More
 		}
 	}
+}
+
+// readPage reads records from a key on, and the names of those that have a mark.
+func (tb *table) readPage(
+	ctx context.Context, from, end string,
+) (page *pb.RangeResponse, marked map[string]bool, err error) {
+	ops := []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))}
+	if tb.KeepsMarks() {
+		first := tb.markKey(strings.TrimPrefix(from, tb.recordKey("")))
+		last := clientv3.GetPrefixRangeEnd(tb.markKey(""))
+		ops = append(ops, clientv3.OpGet(first, clientv3.WithRange(last), clientv3.WithLimit(pageSize), clientv3.WithKeysOnly()))
+	}
+	r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return tb.store.kv.Txn(ctx).Then(ops...).Commit()
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	marked = map[string]bool{}
+	for _, reply := range r.Responses[1:] {
+		for _, kv := range reply.GetResponseRange().Kvs {
+			marked[string(kv.Key[len(tb.markKey("")):])] = true
+		}
+	}
+	return r.Responses[0].GetResponseRange(), marked, nil
 }
 
 // Wait subscribes, and reads the record when the subscription exists and after every event.

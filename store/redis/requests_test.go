@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -160,4 +161,31 @@ func TestFairHandOverCost(t *testing.T) {
 		t.Errorf("the commands of a hand-over grow with the queue: %.1f with %d, %.1f with %d", each[0], sizes[0],
 			each[len(each)-1], sizes[len(sizes)-1])
 	}
+}
+
+// TestLedgerCost: each step of a run is one script call, and so is the question for a key that has succeeded.
+func TestLedgerCost(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	open := func() storetest.CountedLedger {
+		return storetest.CountedLedger{
+			Ledger: storetest.OpenLedger(t, openForTest(t, "redis://"+server.Addr)),
+			Take: func() string {
+				_, scripts, _ := commandCalls(t, server)
+				sendCommand(t, server, "CONFIG", "RESETSTAT")
+				return fmt.Sprint(scripts)
+			},
+		}
+	}
+	storetest.CheckLedgerCosts(t, open(), open(), storetest.LedgerCosts{Begin: "1", Renew: "1", Succeed: "1", Ask: []string{"1"}})
+}
+
+// TestManyAttempts: a key can have had thousands of runs.
+func TestManyAttempts(t *testing.T) {
+	t.Parallel()
+	attempts := 1000
+	if *prove {
+		attempts = 10_000
+	}
+	storetest.CheckManyAttempts(t, storetest.OpenLedger(t, openForTest(t, "redis://"+startServer(t).Addr)), attempts)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -88,6 +89,9 @@ func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
 // ClockBounds returns the earliest and the latest time that the server's clock may show.
 func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
 
+// ExpiresIdleRecords implements record.SelfExpiring: the server expires the keys of rows that nobody needs.
+func (t *table) ExpiresIdleRecords() {}
+
 // rowKey returns the key of a row, which is also the name of its channel.
 func (t *table) rowKey(name string) string { return t.prefix + t.s.keys.lockKey(name) }
 
@@ -154,7 +158,12 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	a, err := t.runScript(ctx, swapRowScript, r.Name, []string{r.Version, string(r.Data), "", t.s.publishCommand()})
+	keepUntil := "" // in milliseconds, rounded up
+	if r.KeepUntil > 0 {
+		keepUntil = strconv.FormatInt((r.KeepUntil+999)/1000, 10)
+	}
+	args := []string{r.Version, string(r.Data), "", t.s.publishCommand(), keepUntil}
+	a, err := t.runScript(ctx, swapRowScript, r.Name, args)
 	switch {
 	case err != nil:
 		return record.Row{}, err
@@ -169,7 +178,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 
 // Delete removes a row. A row that is gone already counts as deleted by an earlier request.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
-	a, err := t.runScript(ctx, swapRowScript, r.Name, []string{r.Version, "", "1", t.s.publishCommand()})
+	a, err := t.runScript(ctx, swapRowScript, r.Name, []string{r.Version, "", "1", t.s.publishCommand(), ""})
 	switch {
 	case err != nil:
 		return err

@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -180,4 +182,47 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 	if err := <-outcome; err != nil {
 		t.Fatal("not notified of a change: ", err)
 	}
+}
+
+// TestRowsExpire: the server removes a row that is needed only up to some time, and then no write for its old version is
+// accepted. A write that needs the row for longer takes that back in the same step, so a run that begins while its key's
+// old history expires stays.
+func TestRowsExpire(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	tab, err := openForTest(t, "redis://"+server.Addr).(*store).openTable(t.Context(), runPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tab.Close()
+	mustSwap := func(r record.Row, keepUntil time.Time) record.Row {
+		t.Helper()
+		r.KeepUntil = 0
+		if !keepUntil.IsZero() {
+			r.KeepUntil = keepUntil.UnixMicro()
+		}
+		r, err := tab.Swap(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	end := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	row := mustSwap(record.Row{Name: "k", Data: []byte("old")}, end)
+	expireTime := func() string { return sendCommand(t, server, "PEXPIRETIME", tab.rowKey("k")) }
+	if got, want := expireTime(), fmt.Sprint(":", end.UnixMilli()); got != want {
+		t.Errorf("the row expires at %s, want %s", got, want)
+	}
+	row = mustSwap(row, time.Time{})
+	if got := expireTime(); got != ":-1" {
+		t.Errorf("the row of a run in progress expires at %s", got)
+	}
+	row = mustSwap(row, time.Now().Add(-time.Second))
+	if now, err := tab.Load(t.Context(), "k"); err != nil || now.Version != "" {
+		t.Errorf("after its time there is still the row %+v, %v", now, err)
+	}
+	if _, err := tab.Swap(t.Context(), row); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a write over a row that has expired: %v", err)
+	}
+	mustSwap(record.Row{Name: "k", Data: []byte("new")}, time.Time{})
 }

@@ -156,6 +156,25 @@ func TestKill(t *testing.T) {
 	rig.Kill(t)
 }
 
+// TestRunKill: when a worker's process is killed, its run is abandoned, and a client that asks only once begins the next.
+func TestRunKill(t *testing.T) {
+	t.Parallel()
+	rig.RunKill(t)
+}
+
+// TestRunCut: a worker whose link silently drops everything stops trusting its run before another client, which has
+// watched nothing, begins the next.
+func TestRunCut(t *testing.T) {
+	t.Parallel()
+	rig.RunCut(t)
+}
+
+// TestRunNotRenewed: a run that is not renewed is abandoned, although its client goes on with others.
+func TestRunNotRenewed(t *testing.T) {
+	t.Parallel()
+	rig.RunNotRenewed(t)
+}
+
 // TestStop: a holder whose process is stopped for longer than its TTL knows at once, when it goes on,
 // that it has lost the lock.
 func TestStop(t *testing.T) {

@@ -28,6 +28,8 @@ type table struct {
 	life      context.Context // ends with the table, or with the store
 	end       context.CancelFunc
 	closeTree func() error // ends the connections, which may also serve a store of locks
+	// markSessions are the sessions of the marks beside the records; nil if the table keeps none.
+	markSessions *driverutil.Rotation[*zk.Conn]
 }
 
 func newTable(t *tree, folder string) *table {
@@ -45,7 +47,9 @@ const (
 
 // OpenLedger opens the run ledger beside the locks.
 func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
-	return record.NewLedger(newTable(s.tree, runs)), nil
+	tb := newTable(s.tree, runs)
+	tb.keepMarks()
+	return record.NewLedger(tb), nil
 }
 
 // tokenGap is how far the wall clocks of two clients may differ before a token could be smaller than one before,
@@ -103,7 +107,10 @@ func decodeRow(name string, read *zk.Call) (record.Row, error) {
 	if err != nil || !ok {
 		return record.Row{Name: name}, fmt.Errorf("%w: record %q: %q", driver.ErrCorrupt, name, data)
 	}
-	return record.Row{Name: name, Version: string(life) + "." + strconv.Itoa(int(stat.Version)), Data: text}, nil
+	return record.Row{
+		Name: name, Version: string(life) + "." + strconv.Itoa(int(stat.Version)), Data: text,
+		Marked: stat.Children > 1, // the other one is the life
+	}, nil
 }
 
 // Load sends one read, behind a sync.
@@ -137,17 +144,18 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if life == "" { // a new record: the create fails if there is one
 		life = strings.ToLower(rand.Text())
 		data := append([]byte(life+"\n"), r.Data...)
-		err = tb.writeSteps(ctx, path, true, zk.CreatePersistent(path, data, tb.t.acl),
+		err = tb.swapMarked(ctx, r, path, zk.CreatePersistent(path, data, tb.t.acl),
 			zk.CreatePersistent(path+"/"+life, nil, tb.t.acl))
 		r.Version = life + ".0"
 	} else {
 		data := append([]byte(life+"\n"), r.Data...)
-		err = tb.writeSteps(ctx, path, false, zk.Check(path+"/"+life, zk.AnyVersion), zk.SetData(path, data, version))
+		err = tb.swapMarked(ctx, r, path, zk.Check(path+"/"+life, zk.AnyVersion), zk.SetData(path, data, version))
 		r.Version = life + "." + strconv.Itoa(int(version)+1)
 	}
 	if err != nil {
 		return record.Row{}, err
 	}
+	r.Marked = r.MarkTTL > 0 || r.Marked && r.MarkTTL == 0
 	return r, nil
 }
 
@@ -161,7 +169,7 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	}
 	if life != "" {
 		path := tb.recordPath(r.Name)
-		err := tb.writeSteps(ctx, path, false, zk.Delete(path+"/"+life, zk.AnyVersion), zk.Delete(path, version))
+		err := tb.writeSteps(ctx, tb.sendMulti, path, false, zk.Delete(path+"/"+life, zk.AnyVersion), zk.Delete(path, version))
 		if err != record.ErrConflict {
 			return err
 		}
@@ -189,10 +197,13 @@ func (tb *table) parseVersion(r record.Row) (life string, version int32, err err
 	return life, int32(v), nil
 }
 
+// multiSender sends one transaction, and returns CodeOK or why it was refused.
+type multiSender func(context.Context, []*zk.Call) (zk.Code, error)
+
 // writeSteps makes changes together, and creates the nodes above a new record if there are none.
-func (tb *table) writeSteps(ctx context.Context, path string, isNew bool, steps ...*zk.Call) error {
+func (tb *table) writeSteps(ctx context.Context, send multiSender, path string, isNew bool, steps ...*zk.Call) error {
 	for try := 0; ; try++ {
-		code, err := tb.sendMulti(ctx, steps)
+		code, err := send(ctx, steps)
 		if err != nil {
 			return tb.t.translateError(err, path)
 		}
@@ -216,7 +227,7 @@ func (tb *table) writeSteps(ctx context.Context, path string, isNew bool, steps 
 	}
 }
 
-// sendMulti sends one transaction, and returns CodeOK or why it was refused.
+// sendMulti is the multiSender for changes that belong to no session.
 func (tb *table) sendMulti(ctx context.Context, steps []*zk.Call) (zk.Code, error) {
 	multi := zk.Multi(steps...)
 	err := withAnswerTime(ctx, func(ctx context.Context) error {
@@ -225,6 +236,10 @@ func (tb *table) sendMulti(ctx context.Context, steps []*zk.Call) (zk.Code, erro
 	if err != nil {
 		return zk.CodeOK, err
 	}
+	return readOutcome(multi)
+}
+
+func readOutcome(multi *zk.Call) (zk.Code, error) {
 	results, err := multi.Results()
 	_, code := zk.FailedStep(results)
 	return code, err

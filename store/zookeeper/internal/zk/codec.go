@@ -21,6 +21,7 @@ type Stat struct {
 	Pzxid        int64 // the transaction that added or removed a child last
 	Mtime        int64 // milliseconds since 1970, by the leader's clock
 	Version      int32 // of the data
+	Children     int32 // their number
 	Owner        int64 // the session of an ephemeral node, 0 for others
 }
 
@@ -148,7 +149,7 @@ func (d *decoder) readStat() (s Stat) {
 	d.readInt() // aversion
 	s.Owner = d.readLong()
 	d.readInt() // the length of the data
-	d.readInt() // the number of children
+	s.Children = d.readInt()
 	s.Pzxid = d.readLong()
 	return s
 }
