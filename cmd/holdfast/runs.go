@@ -23,8 +23,7 @@ The state of a run is one of
   succeeded  the key is not run again
   failed     the key can be run again
   abandoned  its worker died or stopped renewing it; the key can be run again
-On etcd and ZooKeeper the run of a worker that died is shown as started until another worker has waited for the key, as
-"holdfast once --wait" does. "holdfast stores" says by which clock runs expire.
+"holdfast stores" says how soon the run of a worker that died is abandoned.
 
 --failed, --abandoned, --running and --succeeded show the runs in any of the states that are given. --since also leaves
 out runs that started and ended before a time, such as 2006-01-02T15:04:05Z, or before a duration ago, such as 24h.

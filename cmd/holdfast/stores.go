@@ -43,7 +43,7 @@ func ledgerRows(ctx context.Context, client *holdfast.Client) [][]string {
 	}
 	takeover := describeTakeover(i)
 	if i.ExpiryClock == holdfast.ExpiryClockObserver {
-		takeover = "when another worker has waited for its key for more than its TTL"
+		takeover = "when five thirds of its TTL and two seconds have passed, at the latest"
 	}
 	return [][]string{
 		{"run ledger", "yes"},
