@@ -435,6 +435,14 @@ func (l *Link) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, 
 	return request(ctx, l, "broken", func(s *Server) bool { return time.Now().Before(s.breakNotes[n.ID]) })
 }
 
+// ReadLastToken returns the newest revision: a token is the revision in which a node was added.
+func (l *Link) ReadLastToken(ctx context.Context) (int64, error) {
+	return request(ctx, l, "list", func(s *Server) int64 { return s.revision })
+}
+
+// RaiseAdvice says that nothing can be done.
+func (l *Link) RaiseAdvice(int64) string { return "a tree in memory counts its changes" }
+
 // RemoveAndReadNext removes a node, and reads another one.
 func (l *Link) RemoveAndReadNext(
 	ctx context.Context, name string, n sequence.Node, next string,
