@@ -198,22 +198,34 @@ func (l *ledger) RetryRun(ctx context.Context, name string) error {
 	return driverutil.Uncertain(err)
 }
 
-// forgetTTL bounds how long a client that dies while it forgets a key keeps others from running it.
-const forgetTTL = driver.MinTTL
+const (
+	// forgetTTL bounds how long a client that dies while it forgets a key keeps others from running it.
+	forgetTTL = driver.MinTTL
+	// forgetOwner is the owner of the run that a client makes to forget a key.
+	forgetOwner = "an operator who forgets the key"
+)
 
 // ForgetRuns begins a run like any other, so that nobody else runs the key meanwhile, and ends it with a row that says
 // that the history begins after it. To plain workers the key has failed. Then it removes the rows that ended the runs
 // before, with their results.
+//
+// If it finds such a run in progress, somebody else is forgetting the key, or it has itself begun that run with a request
+// that had no reply. It waits until the run has ended or expired.
 func (l *ledger) ForgetRuns(ctx context.Context, name string) error {
 	key, err := l.partitionOf(name)
 	if err != nil {
 		return err
 	}
-	for {
+	for tries := 0; ; tries++ {
 		st, err := l.settle(ctx, key)
 		switch {
 		case err != nil:
 			return err
+		case st.last.State == driver.RunStarted && st.last.Owner == forgetOwner:
+			if err := l.pauseBetweenTries(ctx, tries); err != nil {
+				return driverutil.Uncertain(err)
+			}
+			continue
 		case st.last.State == driver.RunStarted:
 			return &driver.RunError{Reason: driver.ErrInProgress, Run: st.last}
 		case st.last.State == "":
@@ -231,7 +243,7 @@ func (l *ledger) hideHistory(ctx context.Context, key string, st *keyState) erro
 	start := st.newest.sequence + 1
 	now, _ := l.clock.Now()
 	run := rowRun{ID: strings.ToLower(rand.Text()), Attempt: st.last.Attempt + 1, Token: max(now, st.maxToken+1),
-		Owner: "an operator who forgets the key", StartedAt: now, ExpiresAt: l.latestEnd(forgetTTL),
+		Owner: forgetOwner, StartedAt: now, ExpiresAt: l.latestEnd(forgetTTL),
 		TTL: forgetTTL.Milliseconds(), First: st.first}
 	run.MaxToken = run.Token
 	counter, err := l.sendStart(ctx, key, start, &run)

@@ -500,6 +500,36 @@ func TestLedgerStartedAge(t *testing.T) {
 	}
 }
 
+// TestLedgerForgetUnanswered: an operator who repeats a request to forget a key, because the first one had no reply, is
+// not told that a run is in progress: it is his own.
+func TestLedgerForgetUnanswered(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	p := newProxy(t, sharedServer(t).Direct)
+	l, other := ledgerAt(t, table, p.Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "")
+	name := table + "/k"
+	fail(t, other, acquire(t, other, runClaim(table, "k", time.Minute)))
+	var started atomic.Bool
+	p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+		if r.Operation == "UpdateItem" {
+			started.Store(true)
+			return dynamodbtest.Fate{DropReply: true}
+		}
+		return dynamodbtest.Fate{DropRequest: started.Load()} // and so nothing resolves the outcome
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := l.ForgetRuns(ctx, name); err == nil || !started.Load() {
+		t.Fatalf("without a reply: %v", err)
+	}
+	if err := other.ForgetRuns(t.Context(), name); err != nil {
+		t.Errorf("repeated: %v", err)
+	}
+	if runs := readRuns(t, other, name); len(runs) > 0 {
+		t.Errorf("the runs are %+v", runs)
+	}
+}
+
 // TestLedgerForget: a forgotten key begins again for everybody, and so does one of which few runs are kept. The starts
 // stay, so that a plain worker that has read the key long ago does not begin beside another run.
 func TestLedgerForget(t *testing.T) {

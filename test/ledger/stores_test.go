@@ -23,18 +23,18 @@ type server struct {
 }
 
 // stores are the stores on which the events are handled, and how to start each.
-var stores = map[string]func(t *testing.T) server{
-	"file": func(t *testing.T) server {
+var stores = map[string]func(t testing.TB) server{
+	"file": func(t testing.TB) server {
 		dir := t.TempDir()
 		return server{urlAt: func([]string) string { return "file://" + dir }}
 	},
-	"redis": func(t *testing.T) server {
+	"redis": func(t testing.TB) server {
 		s, err := redistest.Start()
 		failOn(t, err)
 		t.Cleanup(s.Stop)
 		return server{[]string{s.Addr}, func(at []string) string { return "redis://" + at[0] }}
 	},
-	"postgres": func(t *testing.T) server {
+	"postgres": func(t testing.TB) server {
 		s, err := pgtest.Start("max_connections=500")
 		failOn(t, err)
 		t.Cleanup(s.Stop)
@@ -42,24 +42,24 @@ var stores = map[string]func(t *testing.T) server{
 			return strings.Replace(s.URL("test"), s.Addr, at[0], 1) + "?create=true"
 		}}
 	},
-	"etcd": func(t *testing.T) server {
+	"etcd": func(t testing.TB) server {
 		c, err := etcdtest.Start(t.Context(), etcdtest.Options{Direct: true})
 		failOn(t, err)
 		t.Cleanup(c.Close)
 		return server{c.Endpoints(), func(at []string) string { return "etcd://" + strings.Join(at, ",") }}
 	},
-	"zookeeper": func(t *testing.T) server {
+	"zookeeper": func(t testing.TB) server {
 		e, err := zktest.Start(t.Context(), zktest.Options{Direct: true})
 		failOn(t, err)
 		t.Cleanup(e.Close)
 		return server{e.Endpoints(), func(at []string) string { return "zookeeper://" + strings.Join(at, ",") }}
 	},
-	"dynamodb":        func(t *testing.T) server { return startDynamoDB(t, "") },
-	"dynamodb-ledger": func(t *testing.T) server { return startDynamoDB(t, "&layout=ledger") },
+	"dynamodb":        func(t testing.TB) server { return startDynamoDB(t, "") },
+	"dynamodb-ledger": func(t testing.TB) server { return startDynamoDB(t, "&layout=ledger") },
 }
 
 // startDynamoDB starts an emulator with a table in a layout.
-func startDynamoDB(t *testing.T, options string) server {
+func startDynamoDB(t testing.TB, options string) server {
 	s, err := dynamodbtest.Start(t.Context())
 	failOn(t, err)
 	t.Cleanup(func() { s.Stop() })
@@ -86,7 +86,7 @@ func (s server) linkTo(t *testing.T) (*servertest.Net, string) {
 	return links, s.urlAt(at)
 }
 
-func failOn(t *testing.T, err error) {
+func failOn(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
