@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -91,15 +93,21 @@ var floors = map[string]func(b *testing.B, s server) func(key string) error{
 	"dynamodb-ledger": dynamoDBFloor,
 }
 
-func dynamoDBFloor(b *testing.B, s server) func(string) error {
+// makeTable makes a table of DynamoDB with the partition key id, and returns the client that made it.
+func makeTable(b *testing.B, s server, name string) *dynamodb.Client {
 	c, err := config.LoadDefaultConfig(b.Context(), config.WithRegion("eu-central-1"))
 	failOn(b, err)
 	client := dynamodb.NewFromConfig(c, func(o *dynamodb.Options) { o.BaseEndpoint = aws.String("http://" + s.at[0]) })
-	_, err = client.CreateTable(b.Context(), &dynamodb.CreateTableInput{TableName: aws.String("floor"),
+	_, err = client.CreateTable(b.Context(), &dynamodb.CreateTableInput{TableName: &name,
 		BillingMode:          types.BillingModePayPerRequest,
 		KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String("id"), KeyType: types.KeyTypeHash}},
 		AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String("id"), AttributeType: types.ScalarAttributeTypeS}}})
 	failOn(b, err)
+	return client
+}
+
+func dynamoDBFloor(b *testing.B, s server) func(string) error {
+	client := makeTable(b, s, "floor")
 	put := func(ctx context.Context, key, state, condition string) error {
 		_, err := client.PutItem(ctx, &dynamodb.PutItemInput{TableName: aws.String("floor"),
 			Item: map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: key},
@@ -123,4 +131,19 @@ func BenchmarkRun(b *testing.B) {
 			storetest.BenchmarkLedger(b, storetest.Open(b, s.urlAt(s.at)), floor)
 		})
 	}
+}
+
+// BenchmarkPowertools is the same for the idempotency utility of AWS Powertools for Python, by one caller. Compare it with
+// dynamodb/run/1 of BenchmarkRun: the emulator is the same. scripts/bench installs it.
+func BenchmarkPowertools(b *testing.B) {
+	s := stores["dynamodb"](b)
+	makeTable(b, s, "powertools")
+	c := exec.CommandContext(b.Context(), "python3", "testdata/powertools.py", "http://"+s.at[0], strconv.Itoa(b.N))
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	failOn(b, err)
+	seconds, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+	failOn(b, err)
+	b.ReportMetric(seconds*1e9, "ns/op")
+	b.ReportMetric(1/seconds, "keys/s")
 }
