@@ -15,8 +15,8 @@ import (
 const fenceSuffix = ".fence"
 
 // WriteFile replaces a file, if no larger token has written to it. It writes a temporary file in the same directory,
-// syncs it, and renames it, so that readers see the old content or the new one, also after a crash. perm is for the
-// new file, before the umask.
+// syncs it, and renames it, so that readers see the old content or the new one, also after a crash. perm is that of
+// the new file, whatever the umask.
 //
 // The largest token is in a second file, NAME.fence, which is locked with flock meanwhile and must not be removed. All
 // writers must be able to lock it: on a network file system, check that flock works between machines. WriteFile waits
@@ -28,8 +28,8 @@ func WriteFile(ctx context.Context, name string, data []byte, perm os.FileMode, 
 	return underToken(ctx, name, t, func() error { return replaceFile(name, data, perm) })
 }
 
-// AppendFile appends to a file in one write, and syncs it, if no larger token has written to it. It makes the file if
-// there is none. See [WriteFile].
+// AppendFile appends to a file in one write, and syncs it, if no larger token has written to it. If there is no file, it
+// makes one with perm before the umask. See [WriteFile].
 func AppendFile(ctx context.Context, name string, data []byte, perm os.FileMode, t Token) error {
 	return underToken(ctx, name, t, func() (err error) {
 		f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, perm)
@@ -68,6 +68,11 @@ func underToken(ctx context.Context, name string, t Token, write func() error) e
 		}
 		if err := f.Sync(); err != nil {
 			return err
+		}
+		if largest == 0 { // the file is new, and must not vanish in a power cut
+			if err := syncDirectory(filepath.Dir(name)); err != nil {
+				return err
+			}
 		}
 	}
 	return write()
@@ -121,9 +126,13 @@ func replaceFile(name string, data []byte, perm os.FileMode) (err error) {
 	if err := os.Rename(f.Name(), name); err != nil {
 		return err
 	}
+	return syncDirectory(dir) // so that the rename survives a power cut
+}
+
+func syncDirectory(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close()) // so that the rename survives a power cut
+	return errors.Join(d.Sync(), d.Close())
 }
