@@ -228,9 +228,10 @@ func (e *caseEnv) cleanUp() {
 	}
 }
 
-// idleData returns the data of an idle lock as the engine writes it, and its token. A table may decode the data.
+// idleData returns the data of an idle lock as the engine writes it, and its token. A table may decode the data. The
+// lock is idle from idleSince on: a client of the same store that deletes old records leaves it alone.
 func idleData(token int64) (data []byte, _ int64) {
-	data, err := record.Encode(&record.Record{Token: token, Idle: token})
+	data, err := record.Encode(&record.Record{Token: token, Idle: idleSince})
 	if err != nil {
 		panic(err)
 	}
@@ -245,6 +246,9 @@ func newRow(name, version string, token int64) record.Row {
 
 // baseToken is the first token. It is a day old, so that no table's clock is behind it.
 var baseToken = time.Now().Add(-24 * time.Hour).UnixMicro()
+
+// idleSince is later than the end of any run.
+var idleSince = time.Now().Add(24 * time.Hour).UnixMicro()
 
 // writeRow writes a row, which must succeed.
 func writeRow(e *caseEnv, t record.Table, r record.Row) (record.Row, error) {

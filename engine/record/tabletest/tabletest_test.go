@@ -119,6 +119,29 @@ func TestSound(t *testing.T) {
 	}
 }
 
+// TestBesideLocks: a correct table passes although clients with locks in the same table close all the time. Each of them
+// may delete the records of locks that have been idle for long.
+func TestBesideLocks(t *testing.T) {
+	t.Parallel()
+	h := harness(func(t *remote) {
+		t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
+			for range 100 {
+				keepOpen := func(*remote) error { return nil }
+				if err := record.New(&remote{Table: t.Table, close: keepOpen}).Close(); err != nil {
+					return record.Row{}, err
+				}
+			}
+			return ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
+		}
+	})
+	h.Rows = 30
+	for _, r := range tabletest.Run(t.Context(), h) {
+		if r.Err != nil {
+			t.Errorf("%s: %v", r.Case.Name, r.Err)
+		}
+	}
+}
+
 // TestBroken: each broken table fails the case that checks its defect, for the right reason.
 func TestBroken(t *testing.T) {
 	t.Parallel()
