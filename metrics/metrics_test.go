@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,21 +17,22 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// mapSink keeps the sum, or the number of times, of each metric and its labels.
-type mapSink map[string]float64
-
-func (s mapSink) Add(m *Metric, value float64, labels ...string) {
-	if len(labels) != len(m.Labels) || m.Type == Histogram || m.Type == Counter && value < 0 {
-		panic(fmt.Sprint(m.Name, labels, value))
+// collect returns the value, or the number of times, of each metric and its labels.
+func collect(t *testing.T, r *Recorder) map[string]float64 {
+	t.Helper()
+	found := map[string]float64{}
+	for _, s := range r.Collect() {
+		value := s.Value
+		if s.Metric.Type == Histogram {
+			value = float64(s.Count)
+		}
+		name := s.Metric.Name + " " + strings.Join(s.Labels, " ")
+		if _, twice := found[name]; twice || len(s.Labels) != len(s.Metric.Labels) || value < 0 {
+			t.Error(name, value)
+		}
+		found[name] = value
 	}
-	s[m.Name+" "+strings.Join(labels, " ")] += value
-}
-
-func (s mapSink) Record(m *Metric, seconds float64, labels ...string) {
-	if len(labels) != len(m.Labels) || m.Type != Histogram || seconds < 0 {
-		panic(fmt.Sprint(m.Name, labels, seconds))
-	}
-	s[m.Name+" "+strings.Join(labels, " ")]++
+	return found
 }
 
 // TestMetricsOfLocks: a day of locks and runs is measured by all metrics, each with what happened.
@@ -39,8 +41,7 @@ func TestMetricsOfLocks(t *testing.T) {
 		start := time.Now()
 		sinceStart := func() time.Duration { return time.Since(start) }
 		store := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
-		sink := mapSink{}
-		r := NewRecorder(sink, &Options{LockLabel: func(lock string) string { return lock[:1] }})
+		r := NewRecorder(&Options{LockLabel: func(lock string) string { return lock[:1] }}, nil)
 		c, err := holdfast.New(store.Open(), &holdfast.Options{TTL: 3 * time.Second,
 			OnEvent: func(e holdfast.Event) { r.Record(&e) }})
 		if err != nil {
@@ -55,8 +56,8 @@ func TestMetricsOfLocks(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if n := sink["holdfast_holds_over_expected_total a mutex"]; n != 1 {
-			t.Errorf("%v slow holds while the lock is held", n)
+		if got := collect(t, r); got["holdfast_holds_over_expected_total a mutex"] != 1 || got["holdfast_held a mutex"] != 1 {
+			t.Errorf("while the lock is held: %v", got)
 		}
 		if err := c.RequestRelease(t.Context(), "a1", ""); err != nil {
 			t.Error(err)
@@ -84,6 +85,7 @@ func TestMetricsOfLocks(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
+		got := collect(t, r)
 		for name, want := range map[string]float64{
 			"holdfast_acquire_attempts_total a mutex":             3,
 			"holdfast_acquire_failures_total a mutex held":        1,
@@ -105,23 +107,20 @@ func TestMetricsOfLocks(t *testing.T) {
 			"holdfast_store_requests_total release error":         0,
 			"holdfast_acquire_failures_total a mutex store-error": 0,
 		} {
-			if sink[name] != want {
-				t.Errorf("%s is %v, want %v", name, sink[name], want)
+			if got[name] != want {
+				t.Errorf("%s is %v, want %v", name, got[name], want)
 			}
 		}
-		if n := sink["holdfast_renewal_seconds renewed"]; n < 6 || n != sink["holdfast_store_requests_total renew ok"] {
+		if n := got["holdfast_renewal_seconds renewed"]; n < 6 || n != got["holdfast_store_requests_total renew ok"] {
 			t.Errorf("%v renewals", n)
 		}
-		if len(r.slow) != 0 {
-			t.Errorf("%d slow holds are remembered", len(r.slow))
-		}
+		r.claims.each(func(c *openClaim) { t.Errorf("the claim %s is remembered", c.id) })
 	})
 }
 
 // TestFailingStore: errors of the store are told from locks that are held and from callers that gave up.
 func TestFailingStore(t *testing.T) {
-	sink := mapSink{}
-	r := NewRecorder(sink, nil)
+	r := NewRecorder(nil, nil)
 	for _, e := range []holdfast.Event{
 		{Kind: holdfast.EventFailed, Reason: string(holdfast.FailureStore)},
 		{Kind: holdfast.EventFailed, Reason: string(holdfast.FailureUncertain)},
@@ -134,6 +133,7 @@ func TestFailingStore(t *testing.T) {
 	} {
 		r.Record(&e)
 	}
+	got := collect(t, r)
 	for name, want := range map[string]float64{
 		"holdfast_store_requests_total acquire error": 3,
 		"holdfast_store_requests_total acquire ok":    1,
@@ -144,8 +144,8 @@ func TestFailingStore(t *testing.T) {
 		"holdfast_events_dropped_total ":              7,
 		"holdfast_runs_in_progress jobs":              0,
 	} {
-		if sink[name] != want {
-			t.Errorf("%s is %v, want %v", name, sink[name], want)
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
 	}
 }
@@ -154,18 +154,18 @@ func TestFailingStore(t *testing.T) {
 // no name of a lock is a label.
 func TestManyNames(t *testing.T) {
 	for _, own := range []bool{false, true} {
-		sink, o := mapSink{}, &Options{MaxLabels: 10}
+		o := &Options{MaxLabels: 10}
 		if own {
 			o.LockLabel = func(lock string) string { return lock }
 		}
-		r := NewRecorder(sink, o)
+		r := NewRecorder(o, nil)
 		for i := range 100_000 {
 			name := fmt.Sprintf("%d/lock", i)
 			r.Record(&holdfast.Event{Kind: holdfast.EventAttempt, Lock: name, LockKind: holdfast.KindMutex})
 			r.Record(&holdfast.Event{Kind: holdfast.EventRunStarted, Lock: name, Run: 1})
 		}
 		locks, ledgers := 0, 0
-		for _, name := range slices.Sorted(maps.Keys(sink)) {
+		for _, name := range slices.Sorted(maps.Keys(collect(t, r))) {
 			switch {
 			case strings.HasPrefix(name, attempts.Name):
 				locks++
@@ -175,6 +175,141 @@ func TestManyNames(t *testing.T) {
 		}
 		if want := map[bool]int{false: 1, true: 11}[own]; locks != want || ledgers != 11 {
 			t.Errorf("%d labels of locks, %d of ledgers", locks, ledgers)
+		}
+	}
+}
+
+// TestOldestWait: the longest wait at present grows until that caller has the lock or gives up. Then the next one counts.
+func TestOldestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		sinceStart := func() time.Duration { return time.Since(start) }
+		store := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
+		r := NewRecorder(nil, nil)
+		c, err := holdfast.New(store.Open(), &holdfast.Options{OnEvent: func(e holdfast.Event) { r.Record(&e) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := c.Mutex("a", nil)
+		held, err := m.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(waiting, oldest float64) {
+			t.Helper()
+			time.Sleep(time.Second) // so that all events have been delivered
+			synctest.Wait()
+			got := collect(t, r)
+			if n := got["holdfast_waiting  mutex"]; n != waiting {
+				t.Errorf("%v wait, want %v", n, waiting)
+			}
+			if wait := got["holdfast_oldest_wait_seconds  mutex"]; wait != oldest {
+				t.Errorf("the oldest wait is %v s, want %v", wait, oldest)
+			}
+		}
+		ctx, giveUp := context.WithCancel(t.Context())
+		first, second := make(chan error), make(chan error)
+		go func() {
+			_, err := m.Lock(ctx)
+			first <- err
+		}()
+		check(1, 1)
+		go func() {
+			next, err := m.Lock(t.Context())
+			if err == nil {
+				err = next.Release()
+			}
+			second <- err
+		}()
+		check(2, 2)
+		time.Sleep(10 * time.Second)
+		check(2, 13)
+		giveUp()
+		if err := <-first; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		check(1, 13)
+		if err := errors.Join(held.Release(), <-second); err != nil {
+			t.Error(err)
+		}
+		check(0, 0)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestManyWaiters: the claims of many waiters and holders are counted, in whichever order they end.
+func TestManyWaiters(t *testing.T) {
+	r := NewRecorder(nil, nil)
+	const n = 100
+	record := func(kind holdfast.EventKind, i int) {
+		r.Record(&holdfast.Event{Kind: kind, ID: fmt.Sprint(i), LockKind: holdfast.KindRW,
+			Time: time.Now().Add(time.Duration(i-n) * time.Hour)})
+	}
+	check := func(waiting, held int) {
+		t.Helper()
+		got := collect(t, r)
+		if got["holdfast_waiting  rw"] != float64(waiting) || got["holdfast_held  rw"] != float64(held) {
+			t.Errorf("%v wait, %v held, want %d and %d", got["holdfast_waiting  rw"], got["holdfast_held  rw"],
+				waiting, held)
+		}
+	}
+	for i := range n {
+		record(holdfast.EventAttempt, i)
+	}
+	check(n, 0)
+	if hours := collect(t, r)["holdfast_oldest_wait_seconds  rw"] / 3600; hours < n || hours > n+1 {
+		t.Errorf("the oldest wait is %v h", hours)
+	}
+	for i := 0; i < n; i += 2 {
+		record(holdfast.EventAcquired, i)
+	}
+	check(n/2, n/2)
+	for i := range n {
+		record(map[bool]holdfast.EventKind{true: holdfast.EventReleased, false: holdfast.EventFailed}[i%2 == 0], n-1-i^1)
+	}
+	check(0, 0)
+	r.claims.each(func(c *openClaim) { t.Errorf("the claim %s is remembered", c.id) })
+}
+
+// TestDroppedEvents: after events were dropped, nothing counts as waiting or held for ever whose end may be among them.
+// What is still held counts again with its next renewal.
+func TestDroppedEvents(t *testing.T) {
+	r := NewRecorder(nil, nil)
+	record := func(kind holdfast.EventKind, id string, dropped int) {
+		r.Record(&holdfast.Event{Kind: kind, ID: id, LockKind: holdfast.KindMutex, Time: time.Now().Add(-time.Hour),
+			Dropped: dropped})
+	}
+	record(holdfast.EventAttempt, "its end is dropped", 0)
+	record(holdfast.EventAttempt, "waits", 0)
+	record(holdfast.EventAttempt, "held", 0)
+	record(holdfast.EventAcquired, "held", 0)
+	record(holdfast.EventAttempt, "new", 7)
+	record(holdfast.EventFailed, "new", 0)
+	record(holdfast.EventRenewed, "held", 0)
+	record(holdfast.EventAcquired, "waits", 0)
+	record(holdfast.EventReleased, "waits", 0)
+	got := collect(t, r)
+	if got["holdfast_waiting  mutex"] != 0 || got["holdfast_oldest_wait_seconds  mutex"] != 0 ||
+		got["holdfast_held  mutex"] != 1 || got["holdfast_events_dropped_total "] != 7 {
+		t.Error(got)
+	}
+}
+
+// TestHistogramBounds: a time that equals the bound of a bucket is in that bucket; longer times are in the next one.
+func TestHistogramBounds(t *testing.T) {
+	r := NewRecorder(nil, nil)
+	for _, d := range []time.Duration{0, time.Millisecond, time.Millisecond + 1, 2 * time.Hour} {
+		r.Record(&holdfast.Event{Kind: holdfast.EventAcquired, Waited: d})
+	}
+	for _, s := range r.Collect() {
+		if s.Metric != waits || s.Labels[2] != "acquired" {
+			continue
+		}
+		if last := len(s.Counts) - 1; s.Count != 4 || s.Counts[0] != 2 || s.Counts[1] != 1 || s.Counts[last] != 1 ||
+			s.Sum != 7200.002000001 {
+			t.Error(s)
 		}
 	}
 }

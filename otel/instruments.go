@@ -10,44 +10,61 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
-// instruments keeps measurements in instruments of a meter.
+// instruments exports the measurements of a Recorder, which it keeps itself: to add to an instrument for each event would
+// cost more than all else that is done with an event. The SDK reads them when it collects. Only histograms cannot be
+// read in this way.
 type instruments struct {
-	counters map[*metrics.Metric]metric.Float64Counter
-	gauges   map[*metrics.Metric]metric.Float64UpDownCounter
-	times    map[*metrics.Metric]metric.Float64Histogram
-	sets     map[setKey]metric.MeasurementOption // the attributes for label values, which are bounded
+	observables map[*metrics.Metric]metric.Float64Observable
+	histograms  map[*metrics.Metric]metric.Float64Histogram
 }
 
-// setKey names a metric and its label values.
-type setKey struct {
-	metric *metrics.Metric
-	labels [3]string
-}
-
-func newInstruments(meter metric.Meter) (*instruments, error) {
+// newRecorder makes a Recorder whose measurements a meter exports.
+func newRecorder(meter metric.Meter, opts *metrics.Options) (*metrics.Recorder, error) {
 	i := &instruments{
-		counters: map[*metrics.Metric]metric.Float64Counter{},
-		gauges:   map[*metrics.Metric]metric.Float64UpDownCounter{},
-		times:    map[*metrics.Metric]metric.Float64Histogram{},
-		sets:     map[setKey]metric.MeasurementOption{},
+		observables: map[*metrics.Metric]metric.Float64Observable{},
+		histograms:  map[*metrics.Metric]metric.Float64Histogram{},
 	}
+	var all []metric.Observable
 	for _, m := range metrics.All() {
-		var err error
-		name, help := instrumentName(m.Name), metric.WithDescription(m.Help)
-		switch m.Type {
-		case metrics.Counter:
-			i.counters[m], err = meter.Float64Counter(name, help)
-		case metrics.Gauge:
-			i.gauges[m], err = meter.Float64UpDownCounter(name, help)
-		case metrics.Histogram:
-			i.times[m], err = meter.Float64Histogram(name, help, metric.WithUnit("s"),
-				metric.WithExplicitBucketBoundaries(m.Bounds...))
-		}
-		if err != nil {
+		if err := i.addInstrument(meter, m); err != nil {
 			return nil, err
 		}
+		if o := i.observables[m]; o != nil {
+			all = append(all, o)
+		}
 	}
-	return i, nil
+	recorder := metrics.NewRecorder(opts, i.newHistogram)
+	_, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		for _, s := range recorder.Collect() {
+			o.ObserveFloat64(i.observables[s.Metric], s.Value, attributesOf(s.Metric, s.Labels))
+		}
+		return nil
+	}, all...)
+	return recorder, err
+}
+
+func (i *instruments) addInstrument(meter metric.Meter, m *metrics.Metric) (err error) {
+	name, help, unit := instrumentName(m.Name), metric.WithDescription(m.Help), metric.WithUnit("")
+	if m.IsTime() {
+		unit = metric.WithUnit("s")
+	}
+	switch {
+	case m.Type == metrics.Histogram:
+		i.histograms[m], err = meter.Float64Histogram(name, help, unit, metric.WithExplicitBucketBoundaries(m.Bounds...))
+	case m.Type == metrics.Counter:
+		i.observables[m], err = meter.Float64ObservableCounter(name, help, unit)
+	case m.IsTime(): // which is no sum
+		i.observables[m], err = meter.Float64ObservableGauge(name, help, unit)
+	default:
+		i.observables[m], err = meter.Float64ObservableUpDownCounter(name, help, unit)
+	}
+	return err
+}
+
+// newHistogram is a metrics.NewHistogram. The attributes are made once.
+func (i *instruments) newHistogram(m *metrics.Metric, labels []string) func(seconds float64) {
+	h, options := i.histograms[m], []metric.RecordOption{attributesOf(m, labels)}
+	return func(seconds float64) { h.Record(context.Background(), seconds, options...) }
 }
 
 // instrumentName is the name in the form of OpenTelemetry.
@@ -56,33 +73,10 @@ func instrumentName(name string) string {
 	return strings.Replace(name, "_", ".", 1)
 }
 
-// attributesOf returns the attributes for label values. Making them each time would cost more than the measurement.
-func (i *instruments) attributesOf(m *metrics.Metric, labels []string) metric.MeasurementOption {
-	key := setKey{metric: m}
-	copy(key.labels[:], labels)
-	set, ok := i.sets[key]
-	if !ok {
-		var list []attribute.KeyValue
-		for n, name := range m.Labels {
-			list = append(list, attribute.String(name, labels[n]))
-		}
-		set = metric.WithAttributeSet(attribute.NewSet(list...))
-		i.sets[key] = set
+func attributesOf(m *metrics.Metric, labels []string) metric.MeasurementOption {
+	list := make([]attribute.KeyValue, len(labels))
+	for n, label := range labels {
+		list[n] = attribute.String(m.Labels[n], label)
 	}
-	return set
-}
-
-// Add implements metrics.Sink.
-func (i *instruments) Add(m *metrics.Metric, value float64, labels ...string) {
-	set := i.attributesOf(m, labels)
-	if c := i.counters[m]; c != nil {
-		c.Add(context.Background(), value, set)
-		return
-	}
-	i.gauges[m].Add(context.Background(), value, set)
-}
-
-// Record implements metrics.Sink.
-func (i *instruments) Record(m *metrics.Metric, seconds float64, labels ...string) {
-	i.times[m].Record(context.Background(), seconds, i.attributesOf(m, labels))
+	return metric.WithAttributeSet(attribute.NewSet(list...))
 }

@@ -40,7 +40,12 @@ func (s *spans) addEvent(e *holdfast.Event) {
 // addAcquire adds the span of an attempt that has ended.
 func (s *spans) addAcquire(e *holdfast.Event) trace.SpanContext {
 	_, span := s.tracer.Start(contextOf(e), "holdfast acquire", trace.WithTimestamp(e.Time.Add(-e.Waited)),
-		trace.WithAttributes(append(claimOf(e), errorOf(e)...)...))
+		lockOf(e))
+	if !span.IsRecording() {
+		return span.SpanContext()
+	}
+	span.SetAttributes(claimOf(e)...)
+	span.SetAttributes(errorOf(e)...)
 	reason := holdfast.FailureReason(e.Reason)
 	if e.Err != nil && (reason.IsStoreFailure() || reason == holdfast.FailureTimeout) {
 		span.SetStatus(codes.Error, e.Reason)
@@ -58,8 +63,12 @@ func (s *spans) openHold(e *holdfast.Event, acquire trace.SpanContext) {
 	if e.Kind == holdfast.EventRunStarted {
 		name = "holdfast run"
 	}
-	_, span := s.tracer.Start(contextOf(e), name, trace.WithTimestamp(e.Time), trace.WithAttributes(claimOf(e)...),
+	_, span := s.tracer.Start(contextOf(e), name, trace.WithTimestamp(e.Time), lockOf(e),
 		trace.WithLinks(trace.Link{SpanContext: acquire}))
+	if !span.IsRecording() {
+		return
+	}
+	span.SetAttributes(claimOf(e)...)
 	s.open[e.ID] = span
 }
 
@@ -84,9 +93,14 @@ func contextOf(e *holdfast.Event) context.Context {
 	return e.Context
 }
 
-// claimOf is what is known of the claim.
+// lockOf is what a sampler can decide by. The other attributes are added when it has: most spans are not sampled.
+func lockOf(e *holdfast.Event) trace.SpanStartEventOption {
+	return trace.WithAttributes(attribute.String("holdfast.lock", e.Lock))
+}
+
+// claimOf is what is known of the claim, beside its lock.
 func claimOf(e *holdfast.Event) []attribute.KeyValue {
-	list := []attribute.KeyValue{attribute.String("holdfast.lock", e.Lock),
+	list := []attribute.KeyValue{
 		attribute.String("holdfast.kind", string(e.LockKind)), attribute.String("holdfast.id", e.ID),
 		attribute.String("holdfast.owner", e.Owner), attribute.Float64("holdfast.ttl", e.TTL.Seconds())}
 	if e.Token > 0 {

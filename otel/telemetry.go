@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/metrics"
@@ -32,9 +33,10 @@ type Options struct {
 
 // Telemetry makes metrics and traces of the events of one client or several. It is safe for concurrent use.
 type Telemetry struct {
-	mu       sync.Mutex // guards what follows
 	recorder *metrics.Recorder
-	spans    spans
+
+	mu    sync.Mutex // guards spans
+	spans *spans     // nil if there is no tracer
 }
 
 // New makes a Telemetry. It returns an error if the meter refuses an instrument. opts may be nil.
@@ -49,18 +51,24 @@ func New(opts *Options) (*Telemetry, error) {
 	if o.TracerProvider == nil {
 		o.TracerProvider = otel.GetTracerProvider()
 	}
-	sink, err := newInstruments(o.MeterProvider.Meter(scope))
+	recorder, err := newRecorder(o.MeterProvider.Meter(scope), &o.Labels)
 	if err != nil {
 		return nil, err
 	}
-	return &Telemetry{recorder: metrics.NewRecorder(sink, &o.Labels),
-		spans: spans{tracer: o.TracerProvider.Tracer(scope), open: map[string]trace.Span{}}}, nil
+	t := &Telemetry{recorder: recorder}
+	if _, isNoop := o.TracerProvider.(noop.TracerProvider); !isNoop {
+		t.spans = &spans{tracer: o.TracerProvider.Tracer(scope), open: map[string]trace.Span{}}
+	}
+	return t, nil
 }
 
 // OnEvent is for Options.OnEvent of a client. An exporter that blocks delays later events, and never a lock.
 func (t *Telemetry) OnEvent(e holdfast.Event) {
+	t.recorder.Record(&e)
+	if t.spans == nil {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.recorder.Record(&e)
 	t.spans.addEvent(&e)
 }

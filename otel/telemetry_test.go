@@ -63,7 +63,8 @@ func TestInstruments(t *testing.T) {
 		names = append(names, m.Name)
 	}
 	for _, want := range []string{"holdfast.acquire_attempts", "holdfast.acquire_wait", "holdfast.held", "holdfast.hold",
-		"holdfast.store_requests", "holdfast.runs", "holdfast.run", "holdfast.runs_in_progress", "holdfast.waiting"} {
+		"holdfast.store_requests", "holdfast.runs", "holdfast.run", "holdfast.runs_in_progress", "holdfast.waiting",
+		"holdfast.oldest_wait"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("no %s among %v", want, names)
 		}

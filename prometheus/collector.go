@@ -8,8 +8,6 @@
 package holdfastprom
 
 import (
-	"sync"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-go/holdfast"
@@ -22,75 +20,47 @@ type Options = metrics.Options
 // Collector is a prometheus.Collector of the events of one client or several. It is safe for concurrent use. To write a
 // file for the textfile collector of node_exporter, register it and call prometheus.WriteToTextfile.
 type Collector struct {
-	mu       sync.Mutex // guards recorder
 	recorder *metrics.Recorder
-	counters map[*metrics.Metric]*prometheus.CounterVec
-	gauges   map[*metrics.Metric]*prometheus.GaugeVec
-	times    map[*metrics.Metric]*prometheus.HistogramVec
-	all      []prometheus.Collector
+	descs    map[*metrics.Metric]*prometheus.Desc
 }
 
 // New makes a Collector. opts may be nil.
 func New(opts *Options) *Collector {
-	c := &Collector{
-		counters: map[*metrics.Metric]*prometheus.CounterVec{},
-		gauges:   map[*metrics.Metric]*prometheus.GaugeVec{},
-		times:    map[*metrics.Metric]*prometheus.HistogramVec{},
-	}
+	c := &Collector{recorder: metrics.NewRecorder(opts, nil), descs: map[*metrics.Metric]*prometheus.Desc{}}
 	for _, m := range metrics.All() {
-		var vec prometheus.Collector
-		switch m.Type {
-		case metrics.Counter:
-			c.counters[m] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: m.Name, Help: m.Help}, m.Labels)
-			vec = c.counters[m]
-		case metrics.Gauge:
-			c.gauges[m] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: m.Name, Help: m.Help}, m.Labels)
-			vec = c.gauges[m]
-		case metrics.Histogram:
-			c.times[m] = prometheus.NewHistogramVec(
-				prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: m.Bounds}, m.Labels)
-			vec = c.times[m]
-		}
-		c.all = append(c.all, vec)
+		c.descs[m] = prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)
 	}
-	c.recorder = metrics.NewRecorder(vecSink{c}, opts)
 	return c
 }
 
 // OnEvent is for Options.OnEvent of a client. It does not block.
-func (c *Collector) OnEvent(e holdfast.Event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.recorder.Record(&e)
-}
+func (c *Collector) OnEvent(e holdfast.Event) { c.recorder.Record(&e) }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, v := range c.all {
-		v.Describe(ch)
+	for _, d := range c.descs {
+		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, v := range c.all {
-		v.Collect(ch)
+	for _, s := range c.recorder.Collect() {
+		ch <- newMetric(c.descs[s.Metric], &s)
 	}
 }
 
-// vecSink keeps measurements in the vectors of a Collector.
-type vecSink struct{ *Collector }
-
-// Add implements metrics.Sink.
-func (s vecSink) Add(m *metrics.Metric, value float64, labels ...string) {
-	if v := s.counters[m]; v != nil {
-		v.WithLabelValues(labels...).Add(value)
-		return
+func newMetric(desc *prometheus.Desc, s *metrics.Sample) prometheus.Metric {
+	switch s.Metric.Type {
+	case metrics.Counter:
+		return prometheus.MustNewConstMetric(desc, prometheus.CounterValue, s.Value, s.Labels...)
+	case metrics.Gauge:
+		return prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, s.Value, s.Labels...)
 	}
-	s.gauges[m].WithLabelValues(labels...).Add(value)
-}
-
-// Record implements metrics.Sink.
-func (s vecSink) Record(m *metrics.Metric, seconds float64, labels ...string) {
-	s.times[m].WithLabelValues(labels...).Observe(seconds)
+	atMost, sum := make(map[float64]uint64, len(s.Metric.Bounds)), uint64(0)
+	for i, bound := range s.Metric.Bounds {
+		sum += s.Counts[i]
+		atMost[bound] = sum
+	}
+	return prometheus.MustNewConstHistogram(desc, s.Count, s.Sum, atMost, s.Labels...)
 }

@@ -2,16 +2,17 @@ package holdfastprom
 
 import (
 	"context"
+	"math"
 	"net/http/httptest"
-	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
@@ -36,18 +37,20 @@ func TestCollector(t *testing.T) {
 	}
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	defer server.Close()
-	for name, want := range map[string]float64{"holdfast_acquire_attempts_total": 1, "holdfast_held": 0,
-		"holdfast_waiting": 0} {
-		m := metrics.All()[slices.IndexFunc(metrics.All(), func(m *metrics.Metric) bool { return m.Name == name })]
-		var got float64
-		if v := collector.counters[m]; v != nil {
-			got = testutil.ToFloat64(v.WithLabelValues("a", "mutex"))
-		} else {
-			got = testutil.ToFloat64(collector.gauges[m].WithLabelValues("a", "mutex"))
-		}
-		if got != want {
-			t.Errorf("%s is %v, want %v", name, got, want)
-		}
+	const want = `
+# HELP holdfast_acquire_attempts_total Attempts to acquire a lock that have begun.
+# TYPE holdfast_acquire_attempts_total counter
+holdfast_acquire_attempts_total{kind="mutex",lock="a"} 1
+# HELP holdfast_held Leases that this process holds at present.
+# TYPE holdfast_held gauge
+holdfast_held{kind="mutex",lock="a"} 0
+# HELP holdfast_oldest_wait_seconds How long the caller that waits longest has been waiting, or 0 if none waits.
+# TYPE holdfast_oldest_wait_seconds gauge
+holdfast_oldest_wait_seconds{kind="mutex",lock="a"} 0
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "holdfast_acquire_attempts_total",
+		"holdfast_held", "holdfast_oldest_wait_seconds"); err != nil {
+		t.Error(err)
 	}
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
@@ -60,4 +63,36 @@ func TestCollector(t *testing.T) {
 	if err == nil {
 		resp.Body.Close()
 	}
+}
+
+// TestHistogram: the buckets of Prometheus count all times that are not longer than their bound.
+func TestHistogram(t *testing.T) {
+	collector := New(nil)
+	for _, d := range []time.Duration{2 * time.Millisecond, 20 * time.Millisecond, 20 * time.Millisecond, time.Minute} {
+		collector.OnEvent(holdfast.Event{Kind: holdfast.EventRenewed, RoundTrip: d})
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.Metric {
+			if family.GetName() != "holdfast_renewal_seconds" || m.Label[0].GetValue() != "renewed" {
+				continue
+			}
+			h := m.Histogram
+			counts := map[float64]uint64{}
+			for _, b := range h.Bucket {
+				counts[b.GetUpperBound()] = b.GetCumulativeCount()
+			}
+			if h.GetSampleCount() != 4 || math.Abs(h.GetSampleSum()-60.042) > 1e-9 || counts[.001] != 0 ||
+				counts[.0025] != 1 || counts[.01] != 1 || counts[.025] != 3 || counts[10] != 3 {
+				t.Error(h)
+			}
+			return
+		}
+	}
+	t.Error("there is no histogram of renewals")
 }

@@ -32,6 +32,8 @@ var table = []mutant{
 	{name: "an event that waits for its receiver", file: "eventqueue.go", pkg: ".", test: "TestHangingReceiver",
 		edits: []edit{{"\tq.queue = append(q.queue, *e)\n", "\tq.queue = append(q.queue, *e)\n\tq.deliver(e)\n"}}},
 
+	{name: "a wait whose end was dropped", file: "metrics/recorder.go", pkg: "./metrics", test: "TestDroppedEvents",
+		edits: []edit{{"r.forgetClaims()\n", "\n"}}},
 	{name: "lock names without a bound", file: "metrics/labels.go", pkg: "./metrics", test: "TestManyNames",
 		edits: []edit{{"if len(s.known) >= s.max {", "if false {"}}},
 	{name: "a raised token forgotten with its record", file: "engine/record/sweep.go", pkg: "./engine/record",

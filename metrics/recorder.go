@@ -1,0 +1,232 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// Options are the options of a Recorder. The zero value and nil are valid.
+type Options struct {
+	// LockLabel returns the value of the label "lock" for a lock's name. Programs with few locks can return the name;
+	// others the part of it that has few values: "order" for "order/4711". It must not block. Nil: the label is empty.
+	LockLabel func(lock string) string
+	// MaxLabels is how many values the label "lock" has at most, and the label "ledger" as well; later ones are counted
+	// as "other". Default: 100.
+	MaxLabels int
+}
+
+// NewHistogram makes a histogram that is kept elsewhere, for one set of label values. record is called once for each
+// time; it must not block.
+type NewHistogram func(m *Metric, labels []string) (record func(seconds float64))
+
+// Recorder makes measurements of the events of one client or several, and keeps them. Its methods may be called by any
+// number of goroutines at the same time.
+type Recorder struct {
+	opts      Options
+	histogram NewHistogram
+
+	mu      sync.Mutex // guards what follows
+	all     []*series
+	locks   labelSet
+	ledgers labelSet
+	byLock  map[lockKey]*lockSeries
+	byRun   map[runKey]*series
+	store   storeSeries
+	dropped *series
+	claims  claimSet // of locks
+}
+
+// NewRecorder makes a Recorder. opts may be nil. histogram makes the histograms; if it is nil, the Recorder keeps them
+// itself.
+func NewRecorder(opts *Options, histogram NewHistogram) *Recorder {
+	r := &Recorder{histogram: histogram, byLock: map[lockKey]*lockSeries{}, byRun: map[runKey]*series{}}
+	if opts != nil {
+		r.opts = *opts
+	}
+	if r.opts.MaxLabels <= 0 {
+		r.opts.MaxLabels = 100
+	}
+	r.locks.max, r.ledgers.max = r.opts.MaxLabels, r.opts.MaxLabels
+	r.store = r.newStoreSeries()
+	r.dropped = r.newSeries(dropped)
+	return r
+}
+
+// Collect returns what was measured until now. Histograms that are kept elsewhere are not among it.
+func (r *Recorder) Collect() []Sample {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.measureWaits()
+	samples := make([]Sample, 0, len(r.all))
+	for _, s := range r.all {
+		if s.record == nil {
+			samples = append(samples, s.sample())
+		}
+	}
+	return samples
+}
+
+// measureWaits sets the metric oldestWait of all locks.
+func (r *Recorder) measureWaits() {
+	now := time.Now()
+	for _, s := range r.byLock {
+		s.oldestWait.value = 0
+	}
+	r.claims.each(func(c *openClaim) {
+		if !c.held {
+			oldest := c.series.oldestWait
+			oldest.value = max(oldest.value, now.Sub(c.since).Seconds())
+		}
+	})
+}
+
+// Record makes the measurements of one event. It does not keep the event.
+func (r *Recorder) Record(e *holdfast.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.Dropped > 0 {
+		r.dropped.add(float64(e.Dropped))
+		r.forgetClaims()
+	}
+	r.recordStore(e)
+	if isRun(e) {
+		r.recordRun(e)
+	} else {
+		r.recordLock(e)
+	}
+}
+
+// forgetClaims is called after events were dropped: their ends may be among these, and such a claim would count as
+// waiting, or as held, for ever. What is held is counted again with its next renewal.
+func (r *Recorder) forgetClaims() {
+	r.claims.clear()
+	for _, s := range r.byLock {
+		s.waiting.value, s.held.value = 0, 0
+	}
+}
+
+func (r *Recorder) recordLock(e *holdfast.Event) {
+	s := r.seriesOf(e)
+	switch e.Kind {
+	case holdfast.EventAttempt:
+		s.attempts.add(1)
+		s.waiting.add(1)
+		r.claims.add(openClaim{id: e.ID, series: s, since: e.Time})
+	case holdfast.EventAcquired:
+		s.acquiredWaits.observe(e.Waited.Seconds())
+		r.holdClaim(e, s)
+	case holdfast.EventFailed:
+		r.failure(s, e.Reason).add(1)
+		s.failedWaits.observe(e.Waited.Seconds())
+		r.closeClaim(e)
+	case holdfast.EventRenewed, holdfast.EventRenewalFailing:
+		countSlow(e, r.holdClaim(e, s))
+	case holdfast.EventReleaseRequested:
+		s.requests.add(1)
+	case holdfast.EventLost, holdfast.EventReleased:
+		countSlow(e, r.holdClaim(e, s))
+		r.closeClaim(e)
+		s.holds.observe(e.Held.Seconds())
+		if e.Kind == holdfast.EventLost {
+			r.loss(s, e.Reason).add(1)
+		}
+	}
+}
+
+// holdClaim notes that the claim of an event is held.
+func (r *Recorder) holdClaim(e *holdfast.Event, s *lockSeries) *openClaim {
+	c := r.claims.find(e.ID)
+	if c == nil {
+		r.claims.add(openClaim{id: e.ID, series: s})
+		c = r.claims.find(e.ID)
+	} else if !c.held {
+		c.series.waiting.add(-1)
+	}
+	if !c.held {
+		c.held = true
+		s.held.add(1)
+	}
+	return c
+}
+
+// closeClaim forgets the claim of an event.
+func (r *Recorder) closeClaim(e *holdfast.Event) {
+	c := r.claims.find(e.ID)
+	if c == nil {
+		return
+	}
+	if c.held {
+		c.series.held.add(-1)
+	} else {
+		c.series.waiting.add(-1)
+	}
+	r.claims.remove(e.ID)
+}
+
+// countSlow counts a lease that is held for too long, once.
+func countSlow(e *holdfast.Event, c *openClaim) {
+	if e.Expected > 0 && e.Held > 3*e.Expected && !c.slow {
+		c.slow = true
+		c.series.slowHolds.add(1)
+	}
+}
+
+// outcomes are the values of the label "outcome" of runs.
+var outcomes = map[holdfast.EventKind]string{
+	holdfast.EventRunStarted:   "started",
+	holdfast.EventRunSucceeded: "succeeded",
+	holdfast.EventRunFailed:    "failed",
+	holdfast.EventRunLost:      "lost",
+	holdfast.EventRunAbandoned: "abandoned",
+}
+
+func (r *Recorder) recordRun(e *holdfast.Event) {
+	ledger, outcome := r.ledgers.bound(ledgerOf(e.Lock)), outcomes[e.Kind]
+	switch {
+	case e.Kind == holdfast.EventRunRefused:
+		r.runSeries(refusals, ledger, e.Reason).add(1)
+	case outcome == "":
+		return
+	case e.Kind == holdfast.EventRunStarted:
+		r.runSeries(running, ledger, "").add(1)
+		r.runSeries(runs, ledger, outcome).add(1)
+	default:
+		r.runSeries(runs, ledger, outcome).add(1)
+		r.runSeries(runTimes, ledger, outcome).observe(e.Held.Seconds())
+		if !e.Late {
+			r.runSeries(running, ledger, "").add(-1)
+		}
+	}
+}
+
+// recordStore counts whether the store has answered. A caller that gave up says nothing about the store.
+func (r *Recorder) recordStore(e *holdfast.Event) {
+	count := func(steps [2]*series, failed bool) {
+		if failed {
+			steps[1].add(1)
+		} else {
+			steps[0].add(1)
+		}
+	}
+	switch e.Kind {
+	case holdfast.EventAcquired, holdfast.EventRunStarted:
+		count(r.store.acquires, false)
+	case holdfast.EventFailed, holdfast.EventRunRefused:
+		switch reason := holdfast.FailureReason(e.Reason); reason {
+		case holdfast.FailureTimeout, holdfast.FailureCanceled, holdfast.FailureClosed, holdfast.FailureInvalid,
+			holdfast.FailureUnsupported:
+		default:
+			count(r.store.acquires, reason.IsStoreFailure())
+		}
+	case holdfast.EventRenewed, holdfast.EventRunRenewed:
+		r.store.renewalTimes[0].observe(e.RoundTrip.Seconds())
+		count(r.store.renewals, false)
+	case holdfast.EventRenewalFailing:
+		r.store.renewalTimes[1].observe(e.RoundTrip.Seconds())
+		count(r.store.renewals, true)
+	case holdfast.EventReleased, holdfast.EventRunSucceeded, holdfast.EventRunFailed, holdfast.EventRunAbandoned:
+		count(r.store.releases, e.Err != nil)
+	}
+}
