@@ -67,17 +67,22 @@ var cancelCases = []Case{
 	}),
 	newCase("cancel-at-random", "Claims that are cancelled at any moment and cleaned up are gone within a second: "+
 		"none of them remains and blocks other claims.", func(e *Env) {
-		start := e.now()
-		e.a().mustRelease(e.a().mustTry(e.mutexClaim(e.lockName("measure"))))
-		usual := max(e.since(start), 100*time.Microsecond)
+		usual := time.Second
+		for range 3 { // the least of them, since a single one may have met a slow moment
+			start := e.now()
+			e.a().mustRelease(e.a().mustTry(e.mutexClaim(e.lockName("measure"))))
+			usual = min(usual, max(e.since(start), 100*time.Microsecond))
+		}
 		held := e.lockName("held")
 		g := e.d().mustTry(e.mutexClaim(held))
 		free := []string{e.lockName("free-1"), e.lockName("free-2")}
 		n := e.scaleEffort(200)
-		var after, todo atomic.Int64
+		var after, todo, made atomic.Int64
 		todo.Store(int64(n))
+		enough := e.halfTime() // on a slow store there are fewer claims
 		e.runConcurrently(sharedClients, func(i int) {
-			for k := todo.Add(-1); k >= 0; k = todo.Add(-1) {
+			for k := todo.Add(-1); k >= 0 && time.Now().Before(enough); k = todo.Add(-1) {
+				made.Add(1)
 				c, cl, existed := e.client(i), e.queuedClaim(held), false
 				switch {
 				case k%2 == 0:
@@ -103,7 +108,7 @@ var cancelCases = []Case{
 		}
 		e.d().mustRelease(g)
 		e.requireEmpty(held, time.Second)
-		e.logRemark("%d of %d claims existed when they were cancelled", after.Load(), n)
+		e.logRemark("%d of %d claims existed when they were cancelled", after.Load(), made.Load())
 	}),
 	newCase("acquire-again", "A second Acquire of a granted claim returns the same grant: the same token, renewed.",
 		func(e *Env) {

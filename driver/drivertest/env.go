@@ -214,6 +214,15 @@ func (e *Env) since(i driver.Instant) time.Duration         { return e.info.Cloc
 func (e *Env) sinceGrant(g driver.Grant) time.Duration      { return e.since(g.Since) }
 func (e *Env) sleepUntil(i driver.Instant, d time.Duration) { e.sleep(d - e.since(i)) }
 
+// halfTime returns when half of the time that the case still has will have passed. A case may do less from then on.
+func (e *Env) halfTime() time.Time {
+	end, ok := e.ctx.Deadline()
+	if !ok {
+		return time.Now().Add(time.Hour)
+	}
+	return time.Now().Add(time.Until(end) / 2)
+}
+
 // lockName returns the name of a lock of this case.
 func (e *Env) lockName(name string) string { return e.registerName(e.prefix + name) }
 
