@@ -36,7 +36,7 @@ func (t *tree) listDescendants() ([]process, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := newDescendantFinder(all, t.earlierChildren, hides)
+	f := newDescendantFinder(all, t.others, hides)
 	f.addDescendants(os.Getpid())
 	if hides && t.cookie != "" {
 		f.findByCookie(t.cookie)
@@ -53,14 +53,16 @@ type descendantFinder struct {
 	found    []process
 }
 
-// newDescendantFinder makes a finder of one listing of /proc. Children from before the tree, and all below them, are
-// skipped.
-func newDescendantFinder(all []process, foreign map[int]bool, hides bool) *descendantFinder {
+// newDescendantFinder makes a finder of one listing of /proc. Other children, and all below them, are skipped.
+func newDescendantFinder(all []process, others otherChildren, hides bool) *descendantFinder {
 	f := &descendantFinder{
 		hides: hides, all: map[int]process{}, children: map[int][]process{}, skip: map[int]bool{os.Getpid(): true},
 	}
-	for pid := range foreign {
+	for pid := range others.earlier {
 		f.skip[pid] = true
+	}
+	if others.listener != 0 {
+		f.skip[others.listener] = true
 	}
 	for _, p := range all {
 		f.all[p.PID] = p
@@ -202,7 +204,7 @@ func (t *tree) ownChildren() (found []int) {
 // eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc.
 func (t *tree) eachChild(f func(pid int)) {
 	t.scanChildren(func(pid int, runs bool) {
-		if runs && !t.earlierChildren[pid] {
+		if runs && !t.others.has(pid) {
 			f(pid)
 		}
 	})
@@ -218,7 +220,7 @@ func (t *tree) scanChildren(f func(pid int, runs bool)) {
 	look := func(from, to int) {
 		for pid := max(from, 1); pid <= to; pid++ {
 			if is, runs := isChild(pid); is {
-				found = found || !t.earlierChildren[pid]
+				found = found || !t.others.has(pid)
 				f(pid, runs)
 			}
 		}

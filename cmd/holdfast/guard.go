@@ -84,7 +84,7 @@ func superviseCommand(
 			files[i+1] = f.Fd()
 		}
 	}
-	t, err := startTree(command.path, command.argv, command.env, files, true)
+	t, err := startTree(command.path, command.argv, command.env, files, true, otherChildren{earlier: existingChildren()})
 	closeAll(output...)
 	if err != nil {
 		failed := guardReport{Event: reportFailed, Why: rootCause(err)}

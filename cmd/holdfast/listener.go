@@ -30,6 +30,7 @@ const markerSignal = lastSignal
 
 // signalListener is the wrapper's end of the listener. A nil one knows nothing.
 type signalListener struct {
+	pid                int
 	questions, answers *os.File
 	broken             bool // it did not answer in time: it was stopped, or it has ended
 }
@@ -39,16 +40,16 @@ func startListener(program string) *signalListener {
 	questionsRead, questions, err1 := os.Pipe()
 	answers, answersWrite, err2 := os.Pipe()
 	defer closeAll(questionsRead, answersWrite)
-	err := err1
+	pid, err := 0, err1
 	if err == nil && err2 == nil {
 		files := []uintptr{questionsRead.Fd(), answersWrite.Fd()}
-		_, err = syscall.ForkExec(program, []string{listenerName}, &syscall.ProcAttr{Env: os.Environ(), Files: files})
+		pid, err = syscall.ForkExec(program, []string{listenerName}, &syscall.ProcAttr{Env: os.Environ(), Files: files})
 	}
 	if err != nil || err2 != nil {
 		closeAll(questions, answers)
 		return nil
 	}
-	return &signalListener{questions: questions, answers: answers}
+	return &signalListener{pid: pid, questions: questions, answers: answers}
 }
 
 // groupHadSignal reports whether the group received a signal a moment ago. known is false if there is no answer.
@@ -66,6 +67,14 @@ func (l *signalListener) groupHadSignal(sig syscall.Signal) (had, known bool) {
 	}
 	l.broken = err != nil
 	return answer[0] == 1, !l.broken
+}
+
+// processID is 0 if there is no listener.
+func (l *signalListener) processID() int {
+	if l == nil {
+		return 0
+	}
+	return l.pid
 }
 
 // closePipes lets the listener end.

@@ -105,7 +105,7 @@ func runHelper(what string) {
 		client, _ := holdfast.New(memory.New(nil).Open(), nil)
 		lease, _ := client.Mutex("a", nil).Lock(context.Background())
 		guard, _ := startTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"},
-			nil, ownFiles(), false)
+			nil, ownFiles(), false, otherChildren{})
 		policy := killPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}
 		w := &wrapper{name: "a", lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: policy,
 			tree: guard}

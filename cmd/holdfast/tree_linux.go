@@ -27,9 +27,9 @@ type tree struct {
 	gone   chan struct{}           // closed when the last process of the tree has ended
 
 	command          int
-	group            int          // of the first process
-	cookie           string       // environment variable that only the command's tree has; may be empty
-	earlierChildren  map[int]bool // the listener, and children from before this program's exec
+	group            int    // of the first process
+	cookie           string // environment variable that only the command's tree has; may be empty
+	others           otherChildren
 	signaledChildren map[int]bool // children that were signaled, where only children can be found
 
 	// mu is held while reaping and while signaling. So a child that is signaled is still that child, and not another
@@ -38,13 +38,24 @@ type tree struct {
 	reaped bool // the first process was reaped
 }
 
+// otherChildren are the children of this program that do not belong to a tree.
+type otherChildren struct {
+	earlier  map[int]bool // from before this program's exec; they may outlive the tree
+	listener int          // the signal listener, which ends when its pipes are closed; 0 if there is none
+}
+
+func (o otherChildren) has(pid int) bool { return pid == o.listener || o.earlier[pid] }
+
 // startTree starts a process with these files as its input, output and error output. If it is bound, the kernel kills it
 // when this process dies. That is only a second safety net: it does not reach what the process has started.
-func startTree(path string, argv, env []string, files []uintptr, bound bool) (*tree, error) {
+func startTree(
+	path string, argv, env []string, files []uintptr, bound bool, others otherChildren,
+) (*tree, error) {
 	t := &tree{
 		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(),
 		signaledChildren: map[int]bool{},
 		cookie:           findCookie(env),
+		others:           others,
 	}
 	started := make(chan error)
 	go t.startAndReap(path, argv, &syscall.ProcAttr{Env: env, Files: files}, bound, started)
@@ -60,7 +71,6 @@ func (t *tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, 
 		started <- fmt.Errorf("become a subreaper: %w", err)
 		return
 	}
-	t.earlierChildren = t.existingChildren()
 	attr.Sys = &syscall.SysProcAttr{}
 	if bound {
 		attr.Sys.Pdeathsig = unix.SIGKILL
@@ -73,14 +83,15 @@ func (t *tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, 
 	}
 }
 
-// existingChildren are the children that this program has before it starts its tree.
-func (t *tree) existingChildren() map[int]bool {
+// existingChildren are the children that this program has from before its exec, if it has not started any yet. Almost
+// always there are none, and then all processes of the machine need not be listed.
+func existingChildren() map[int]bool {
 	found := map[int]bool{}
 	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
 	if errors.Is(err, unix.ECHILD) {
 		return found
 	}
-	for _, pid := range t.ownChildren() {
+	for _, pid := range (&tree{}).ownChildren() {
 		found[pid] = true
 	}
 	return found
@@ -94,7 +105,7 @@ func (t *tree) reapAll() {
 		if errors.Is(err, unix.ECHILD) {
 			return
 		}
-		if t.reapExited(); t.reaped && len(t.earlierChildren) > 0 && !t.hasChild() {
+		if t.reapExited(); t.reaped && len(t.others.earlier) > 0 && !t.hasChild() {
 			return
 		}
 	}
@@ -116,7 +127,10 @@ func (t *tree) reapExited() {
 			t.reaped = true
 			t.exited <- syscall.WaitStatus(status)
 		default:
-			delete(t.earlierChildren, pid)
+			delete(t.others.earlier, pid)
+			if pid == t.others.listener {
+				t.others.listener = 0
+			}
 			delete(t.signaledChildren, pid)
 		}
 	}
@@ -126,7 +140,16 @@ func (t *tree) reapExited() {
 func (t *tree) hasChild() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.earlierChildren[pid] })
+	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.others.has(pid) })
+}
+
+// killListener ends the listener even if it was stopped, because reapAll waits for it.
+func (t *tree) killListener() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.others.listener != 0 {
+		_ = unix.Kill(t.others.listener, unix.SIGKILL)
+	}
 }
 
 // signalCommand signals only the first process.

@@ -32,9 +32,19 @@ type tree struct {
 	guarded atomic.Int64 // the command, which the first process has started if that is a guard
 }
 
+// otherChildren need not be known here: only the process that was started is waited for.
+type otherChildren struct {
+	earlier  map[int]bool
+	listener int
+}
+
+func existingChildren() map[int]bool { return nil }
+
 // startTree starts a process with these files as its input, output and error output. A bound one leads a process group
 // of its own, unless it runs at a terminal. These systems cannot kill it when this process dies.
-func startTree(path string, argv, env []string, files []uintptr, bound bool) (*tree, error) {
+func startTree(
+	path string, argv, env []string, files []uintptr, bound bool, _ otherChildren,
+) (*tree, error) {
 	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !isForeground()}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: t.grouped},
@@ -61,6 +71,9 @@ func (t *tree) reapAll() {
 	}
 	close(t.gone)
 }
+
+// killListener does nothing: nobody waits for the listener.
+func (t *tree) killListener() {}
 
 // addGuardedCommand makes the command of a guard part of the guard's tree, for when the guard dies.
 func (t *tree) addGuardedCommand(command int) { t.guarded.Store(int64(command)) }

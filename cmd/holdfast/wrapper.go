@@ -129,6 +129,7 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 	if err != nil {
 		return err
 	}
+	others := otherChildren{earlier: existingChildren()}
 	w.listener = startListener(program) // first, so that it inherits none of the guard's descriptors
 	controlRead, control, err1 := os.Pipe()
 	reports, reportsWrite, err2 := os.Pipe()
@@ -147,7 +148,9 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 		}
 		guard = append(guard, strconv.Itoa(number))
 	}
-	t, err := startTree(program, append(append(guard, command.path), command.argv...), command.env, ownFiles(), false)
+	others.listener = w.listener.processID()
+	argv := append(append(guard, command.path), command.argv...)
+	t, err := startTree(program, argv, command.env, ownFiles(), false, others)
 	if err != nil {
 		closeAll(control, reports)
 		return err
@@ -275,7 +278,8 @@ func (w *wrapper) closeGuard() {
 	}
 	_ = w.control.Close()
 	select {
-	case <-w.tree.gone:
+	case <-w.tree.exited:
+	case <-w.tree.gone: // the guard's exit was seen before
 	case <-time.After(guardExitTimeout):
 	}
 }
@@ -409,7 +413,8 @@ func (w *wrapper) recordUnkillable(left []process) {
 // takeOverTree ends what is left by a guard that ended before its tree, and waits for it. Usually the lease is still
 // valid, so that processes that were not killed along with the guard have time to clean up.
 func (w *wrapper) takeOverTree() {
-	w.listener.closePipes() // so that this program has no children but those that the guard left
+	w.listener.closePipes()
+	w.tree.killListener() // so that this program has no children but those that the guard left
 	ended := "its guard closed its reports"
 	select { // once the guard has been reaped, its children are this program's
 	case status := <-w.tree.exited:
