@@ -142,10 +142,9 @@ func (c *Client) deliverEvent(e *Event) {
 
 // eventDetails is what an event of a hold has beside what the hold knows.
 type eventDetails struct {
-	start                time.Time // of EventAcquired: when the attempt began
-	roundTrip, remaining time.Duration
-	err                  error
-	late                 bool
+	waited, roundTrip, remaining time.Duration
+	err                          error
+	late                         bool
 }
 
 // emitEvent queues an event of a hold. It never blocks, and calls no code of the user. It may be called with the mutex
@@ -155,11 +154,11 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 		return
 	}
 	g := &h.grant
-	e := newEvent(kind, time.Now(), h.firstLease.values, &g.Claim, h.isRun)
+	e := newEvent(kind, h.firstLease.values, &g.Claim, h.isRun)
 	e.Run, e.Ref, e.Token, e.Expected, e.Err = g.Attempt, g.Ref, g.Token, h.expected, d.err
-	e.RoundTrip, e.Remaining, e.Late = d.roundTrip, d.remaining, d.late
+	e.Waited, e.RoundTrip, e.Remaining, e.Late = d.waited, d.roundTrip, d.remaining, d.late
 	if kind == EventAcquired {
-		h.grantedAt, e.Waited = e.Time, e.Time.Sub(d.start)
+		h.grantedAt = e.Time
 	} else {
 		e.Held = e.Time.Sub(h.grantedAt)
 	}
@@ -170,11 +169,11 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 }
 
 // emitAttempt queues the event of a caller that begins to acquire a lock.
-func (c *Client) emitAttempt(ctx context.Context, claim *driver.Claim, o *LockOptions, start time.Time) {
+func (c *Client) emitAttempt(ctx context.Context, claim *driver.Claim, o *LockOptions) {
 	if c.events == nil {
 		return
 	}
-	e := newEvent(EventAttempt, start, ctx, claim, claim.Run != nil)
+	e := newEvent(EventAttempt, ctx, claim, claim.Run != nil)
 	e.Expected = o.Expected
 	c.events.addEvent(&e)
 }
@@ -184,15 +183,15 @@ func (c *Client) emitFailure(ctx context.Context, claim *driver.Claim, o *LockOp
 	if c.events == nil {
 		return
 	}
-	e := newEvent(EventFailed, time.Now(), ctx, claim, claim.Run != nil)
+	e := newEvent(EventFailed, ctx, claim, claim.Run != nil)
 	e.Expected, e.Waited, e.Reason, e.Err = o.Expected, e.Time.Sub(start), string(failureReasonOf(err)), err
 	c.events.addEvent(&e)
 }
 
-func newEvent(kind EventKind, at time.Time, ctx context.Context, claim *driver.Claim, isRun bool) Event {
+func newEvent(kind EventKind, ctx context.Context, claim *driver.Claim, isRun bool) Event {
 	if isRun {
 		kind = cmp.Or(runEvents[kind], kind)
 	}
-	return Event{Kind: kind, Time: at, Context: ctx, Lock: claim.Name, LockKind: claim.Kind, ID: claim.ID,
+	return Event{Kind: kind, Time: time.Now(), Context: ctx, Lock: claim.Name, LockKind: claim.Kind, ID: claim.ID,
 		Owner: claim.Owner, Weight: claim.Weight, Limit: claim.Limit, TTL: claim.TTL, Wait: claim.Wait}
 }

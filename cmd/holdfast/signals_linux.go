@@ -5,8 +5,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // resetSignal restores a signal's default action. signal.Reset does not do that for SIGQUIT: the Go runtime would
@@ -24,9 +22,9 @@ const sigsetSize = 8
 
 // isSystemd reports whether a process is a systemd: that of the machine, or that of a user.
 func isSystemd(pid int) bool {
-	if guard.CheckProcNamespace() != nil {
+	if checkProcNamespace() != nil {
 		return pid == 1
 	}
-	p, err := guard.ReadProcess(pid)
+	p, err := readProcess(pid)
 	return err == nil && p.Name == "systemd"
 }

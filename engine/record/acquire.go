@@ -414,7 +414,7 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) error {
 	a.backoff.noteAnswer() // the store has answered, and nothing needs to be asked now
 	a.backoff.pacedWaits = 0
 	sub, unsubscribe := a.subscribe(
-		a.row, a.rec, a.backoff.idleLoads, driver.UnreachableTimeout(a.claim.TTL), a.isAffected)
+		a.row, a.rec, a.backoff.idleLoads, driver.UnreachableTimeout(a.claim.TTL), inQueue, a.isAffected)
 	defer unsubscribe()
 	select {
 	case u := <-sub.updates:

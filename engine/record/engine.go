@@ -96,6 +96,7 @@ func newEngine(table Table) *engine {
 	}
 	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
+	e.turnTaker, _ = table.(TurnTaker)
 	e.liveness, _ = table.(LivenessChecker)
 	e.clockRefresher, _ = table.(ClockRefresher)
 	e.clockBounder, _ = table.(ClockBounder)
@@ -114,6 +115,7 @@ type engine struct {
 	clock driver.Clock
 
 	notifier         Notifier        // nil if the table has none
+	turnTaker        TurnTaker       // nil if the table has no turns
 	liveness         LivenessChecker // nil if the table has none
 	clockRefresher   ClockRefresher  // nil if the table has none
 	clockBounder     ClockBounder    // nil if the table has none

@@ -21,6 +21,8 @@ type waiterHub struct {
 	row         Row                        // as last loaded
 	loads       int64                      // how many loads were started; guarded by the engine's mutex
 	loadNow     chan struct{}              // buffered: load at once
+	turn        turn
+	awaitsTurn  bool // it does not look at changes until it has the turn; guarded by the engine's mutex
 	stop        context.CancelFunc
 }
 
@@ -33,6 +35,7 @@ type subscription struct {
 	loadsBefore        int64       // how many loads the hub had started then
 	updates            chan update // buffered; sent to with the engine's mutex held
 	isAffected         func(*Record) bool
+	inQueue            bool              // the claim is in the store's queue
 	unreachableTimeout time.Duration     // how long the claim waits for a store that does not answer
 	outage             driverutil.Outage // guarded by the engine's mutex until the subscription has ended
 }
@@ -53,18 +56,19 @@ const maxIdleLoads = 8
 // subscribe notifies the caller of the next change that affects it, as seen from the row that the caller knows. A new
 // hub begins as slow as one that has loaded idleLoads times without news.
 func (e *engine) subscribe(
-	row Row, rec *Record, idleLoads int, unreachableTimeout time.Duration, isAffected func(*Record) bool,
+	row Row, rec *Record, idleLoads int, unreachableTimeout time.Duration, inQueue bool, isAffected func(*Record) bool,
 ) (sub *subscription, unsubscribe func()) {
 	sub = &subscription{
-		version: row.Version, updates: make(chan update, 1), isAffected: isAffected, unreachableTimeout: unreachableTimeout,
+		version: row.Version, updates: make(chan update, 1), isAffected: isAffected, inQueue: inQueue,
+		unreachableTimeout: unreachableTimeout,
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.hubs[row.Name]
 	if h == nil {
 		h = e.startHub(row, rec, idleLoads)
-	} else if h.row.Version != row.Version {
-		h.requestLoad() // either the hub's row is old or the caller's
+	} else if h.row.Version != row.Version || inQueue && h.awaitsTurn {
+		h.requestLoad() // the hub's row or the caller's is old, or the hub may not wait for its turn any more
 	}
 	sub.loadsBefore = h.loads
 	h.subscribers[sub] = struct{}{}
@@ -104,8 +108,15 @@ func (h *waiterHub) requestLoad() {
 func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 	version := h.row.Version
 	var failed error
+	defer h.passTurn()
 	for ; ctx.Err() == nil; idleLoads++ {
-		notified := h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
+		notified, mayLook := false, true
+		if h.needsTurn() {
+			mayLook, notified = h.takeTurn(ctx)
+		}
+		if mayLook {
+			notified = h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
+		}
 		load := h.nextLoad()
 		row, now, err := h.e.loadRecord(ctx, h.name)
 		h.noteLoadResult(ctx, err)
@@ -113,6 +124,9 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 			continue
 		}
 		h.e.observeClaims(h.name, now)
+		if h.turn.offered {
+			h.passTurn()
+		}
 		expired := h.e.anyExpired(row, now)
 		if row.Version != version || notified {
 			idleLoads = 0
@@ -120,7 +134,7 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 			continue
 		}
 		version, rec = row.Version, now
-		h.notifyAffected(update{snapshot: snapshot{row, rec}, expired: expired}, load)
+		h.turn.offered = h.notifyAffected(update{snapshot: snapshot{row, rec}, expired: expired}, load)
 	}
 }
 
@@ -202,8 +216,8 @@ func (h *waiterHub) startListening(
 
 // notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because
 // any of them may remove it. A subscriber that came after the load was started gets the row of another load, unless it
-// knows this row already.
-func (h *waiterHub) notifyAffected(u update, load int64) {
+// knows this row already. It reports whether it woke any.
+func (h *waiterHub) notifyAffected(u update, load int64) (woke bool) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	h.row = u.row
@@ -215,8 +229,10 @@ func (h *waiterHub) notifyAffected(u update, load int64) {
 			}
 		case u.expired || sub.isAffected(u.rec):
 			sub.deliver(u)
+			woke = true
 		}
 	}
+	return woke
 }
 
 // noteLoadResult ends the waits that a failed load must end: all of them if the error is final, since asking again

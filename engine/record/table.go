@@ -109,6 +109,17 @@ type Notifier interface {
 	Wait(ctx context.Context, name, version string) error
 }
 
+// TurnTaker is implemented by tables with a [Notifier] whose clients are many processes on one machine. If hundreds of
+// them wait for one lock and all of them look at each change, each change costs hundreds of loads and as many writes
+// that come too late. With turns, one process at a time looks at the changes and tries to take the lock.
+type TurnTaker interface {
+	// TakeTurn blocks until this client has the turn to wait for a lock, and returns a function that passes the turn on.
+	// It returns an error when ctx ends, or if there are no turns at present. A turn ends with its process. It is a matter of
+	// speed only: the engine relies on it for nothing, and polls while it has no turn, since the process that has it may have
+	// been stopped.
+	TakeTurn(ctx context.Context, name string) (pass func(), err error)
+}
+
 // LivenessChecker is implemented by tables that can tell sooner than by the TTL that the client of a claim is dead.
 type LivenessChecker interface {
 	// Session names this table's own client. It is stored with the client's claims. It is unique for ever, and at most

@@ -52,7 +52,7 @@ func newEnvironment(dir string, o Options, create bool) (environment, error) {
 		syncParents:   func() { syncParentDirs(dir) },
 		logger:        o.Logger,
 		isReplaced:    func(handle int, name string) bool { return isPathReplaced(handle, filepath.Join(dir, name)) },
-		events:        newEventHub(filepath.Join(dir, "locks")),
+		events:        newEventHub(filepath.Join(dir, "locks"), filepath.Join(dir, "turns")),
 		create:        create,
 	}, nil
 }

@@ -28,6 +28,7 @@ import (
 //	locks/<encoded name>/<version>   the records: see versionedFile
 //	clock/<version>                  the clock and its floor: see dirClock
 //	clients/<session>                which clients are alive: see livenessFile
+//	turns/<encoded name>             who looks at changes for the others: see TakeTurn
 //	tmp/                             what is being made
 //	broken/                          copies of what a power cut has torn
 //

@@ -11,15 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// eventHub notifies waiters of file events. It has one watcher for the table and one watch per directory that
-// somebody waits on. A lock that has no directory yet is watched through the directory of all locks. Watches go by
+// eventHub notifies waiters of file events. It has one watcher for the table and one watch per directory, or file of a
+// turn, that somebody waits on. A lock that has no directory yet is watched through the directory of all locks. Watches go by
 // path, and the records by handle: if the two diverge because somebody renames the store, there are no events, and
 // the engine still polls.
 //
 // The watcher has a mutex of its own, which it also holds while it delivers an error. So no call of the watcher is
 // made while the mutex is held that run needs to receive events and errors.
 type eventHub struct {
-	locksPath string // path
+	locksPath string
+	turnsPath string
 
 	watcherMu sync.Mutex        // held while the watcher is made, and while watches are added and removed
 	watcher   *fsnotify.Watcher // made for the first waiter
@@ -38,17 +39,37 @@ type subscription struct {
 	changed chan struct{} // closed at the next event
 }
 
-func newEventHub(locks string) *eventHub {
-	return &eventHub{locksPath: locks, watched: map[string]int{}, waiting: map[string]*subscription{}}
+func newEventHub(locks, turns string) *eventHub {
+	return &eventHub{locksPath: locks, turnsPath: turns, watched: map[string]int{}, waiting: map[string]*subscription{}}
 }
 
 // subscribe returns a channel that is closed at the first change of a lock after this call.
 func (h *eventHub) subscribe(entry string) (changed <-chan struct{}, cancel func(), err error) {
 	key := filepath.Join(h.locksPath, entry)
-	watch, err := h.addWatch(key)
+	watch := key
+	err = h.addWatch(watch)
+	if errors.Is(err, fs.ErrNotExist) {
+		watch = h.locksPath
+		err = h.addWatch(watch)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
+	changed, cancel = h.addSubscription(key, watch)
+	return changed, cancel, nil
+}
+
+// subscribeFile returns a channel that is closed when the file of a turn is removed after this call.
+func (h *eventHub) subscribeFile(path string) (removed <-chan struct{}, cancel func(), err error) {
+	if err := h.addWatch(path); err != nil {
+		return nil, nil, err
+	}
+	removed, cancel = h.addSubscription(path, path)
+	return removed, cancel, nil
+}
+
+// addSubscription subscribes to the events of a key, for which a path is watched.
+func (h *eventHub) addSubscription(key, watch string) (changed <-chan struct{}, cancel func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.waiting[key]
@@ -57,29 +78,22 @@ func (h *eventHub) subscribe(entry string) (changed <-chan struct{}, cancel func
 		h.waiting[key] = s
 	}
 	s.waiters++
-	return s.changed, func() { h.cancelSubscription(key, watch, s) }, nil
+	return s.changed, func() { h.cancelSubscription(key, watch, s) }
 }
 
-// addWatch watches a lock's directory, or the directory of all locks if there is none yet, and returns the path that
-// is watched.
-func (h *eventHub) addWatch(key string) (watch string, err error) {
+// addWatch watches a path.
+func (h *eventHub) addWatch(path string) error {
 	h.watcherMu.Lock()
 	defer h.watcherMu.Unlock()
 	if err := h.startWatcher(); err != nil {
-		return "", err
+		return err
 	}
-	watch = key
 	// Add it even if others wait on the same path: they may watch a directory that has been replaced since.
-	err = h.addPath(watch)
-	if errors.Is(err, fs.ErrNotExist) {
-		watch = h.locksPath
-		err = h.addPath(watch)
+	if err := h.addPath(path); err != nil {
+		return err
 	}
-	if err != nil {
-		return "", err
-	}
-	h.watched[watch]++
-	return watch, nil
+	h.watched[path]++
+	return nil
 }
 
 // removeWatch removes a waiter from a watched directory, and the watch with the last of them.
@@ -142,8 +156,9 @@ func (h *eventHub) run(watcher *fsnotify.Watcher) {
 // handleEvent wakes the waiters that an event may affect. Staged files and removals of old versions change no record.
 func (h *eventHub) handleEvent(event fsnotify.Event) {
 	parent, name := filepath.Split(event.Name)
-	if filepath.Clean(parent) == h.locksPath {
-		h.wakeWaiters(event.Name) // the lock's directory was made or removed
+	switch filepath.Clean(parent) {
+	case h.locksPath, h.turnsPath: // the lock's directory was made or removed, or its turn was passed on
+		h.wakeWaiters(event.Name)
 		return
 	}
 	if _, staged, ok := parseFile(name); ok && !staged && event.Has(fsnotify.Create) {

@@ -5,6 +5,7 @@ package file
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestWatchDuringErrors(t *testing.T) {
 	t.Parallel()
 	locks := t.TempDir()
-	h := newEventHub(locks)
+	h := newEventHub(locks, filepath.Join(locks, "turns"))
 	_, cancel, err := h.subscribe("a")
 	if err != nil {
 		t.Fatal(err)

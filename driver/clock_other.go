@@ -1,6 +1,6 @@
 //go:build !linux && !darwin
 
-package clock
+package driver
 
 import "time"
 

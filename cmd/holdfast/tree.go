@@ -1,14 +1,12 @@
-package guard
+package main
 
 import (
 	"fmt"
 	"os"
-
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
 // process is one process of a tree.
-type Process struct {
+type process struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"`
 
@@ -17,18 +15,18 @@ type Process struct {
 	dead          bool   // it has ended and is not reaped yet
 }
 
-// OwnFiles are the input, the output and the error output of this process.
-func OwnFiles() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }
+// ownFiles are the input, the output and the error output of this process.
+func ownFiles() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }
 
 // processNames lists the first processes for a message: name[number].
-func processNames(all []Process) []string {
+func processNames(all []process) []string {
 	const maxShown = 5
 	var names []string
 	for i, p := range all {
 		if i == maxShown {
 			return append(names, fmt.Sprintf("%d more", len(all)-maxShown))
 		}
-		name := text.Printable(p.Name)
+		name := printableText(p.Name)
 		if p.PID != 0 {
 			name += fmt.Sprintf("[%d]", p.PID)
 		}
