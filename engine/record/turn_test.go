@@ -197,7 +197,7 @@ func TestTurnIsPassed(t *testing.T) {
 					if _, err := busy.Acquire(ctx, paceClaim(i+1, true)); err == nil {
 						time.Sleep(10 * time.Millisecond)
 						storetest.Release(t, busy, paceClaim(i+1, true))
-						time.Sleep(time.Millisecond) // whoever waits has its chance
+						time.Sleep(time.Millisecond) // a claim that waits has its chance
 					}
 				}
 			}()

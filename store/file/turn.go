@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TakeTurn takes the turn to wait for a lock among the clients of this directory. Whoever has the turn keeps the file
-// turns/<lock> locked (flock), so that it ends with the process, and removes the file to pass it on. The removal wakes
-// the others, and one of them makes the next file.
+// TakeTurn takes the turn to wait for a lock among the clients of this directory. The client that has the turn
+// keeps the file turns/<lock> locked (flock), so that the turn ends with its process. It removes the file to pass the turn
+// on. The removal wakes the others, and one of them makes the next file.
 func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err error) {
 	if err := t.openStore(ctx, false); err != nil {
 		return nil, err
@@ -68,8 +68,8 @@ func tryTurn(path string) (pass func(), err error) {
 	return lockTurn(fd, path)
 }
 
-// lockTurn takes over the handle of a turn's file. The file may have been removed since it was opened: whoever locks it
-// then has nobody's turn.
+// lockTurn takes over the handle of a turn's file. The file may have been removed since it was opened: then its lock is
+// no turn.
 func lockTurn(fd int, path string) (pass func(), err error) {
 	err = retryInterrupted(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if err == nil && isSameFile(fd, path) {
