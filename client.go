@@ -171,14 +171,14 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim
 		return nil, c.wrapError(op, claim.Name, contextError(ctx))
 	}
 	claim.ID = newID()
-	c.emitAttempt(ctx, &claim, &o)
 	var lease *Lease
 	var err error
 	start := time.Now()
+	c.emitAttempt(ctx, &claim, &o, start)
 	if claim.Kind == KindMutex && !claim.Fair && !c.store.Info().NativeQueue {
-		lease, err = c.claimInTurn(ctx, claim, o, start)
+		lease, err = c.claimInTurn(ctx, &claim, o, start)
 	} else {
-		lease, err = c.claimAtStore(ctx, claim, o, start, false)
+		lease, err = c.claimAtStore(ctx, &claim, o, start, false)
 	}
 	if err != nil {
 		c.emitFailure(ctx, &claim, &o, start, err)
@@ -189,7 +189,7 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim
 
 // claimInTurn waits for the claim's turn in this process before it goes to the store. A claim that does not wait passes
 // no other: if another one has the turn, the lock counts as held.
-func (c *Client) claimInTurn(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
+func (c *Client) claimInTurn(ctx context.Context, claim *driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
 	if claim.Wait {
 		if err := c.queue.waitForTurn(ctx, c.waiting, claim.Name, claim.TTL); err != nil {
 			return nil, err
@@ -227,8 +227,8 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 }
 
 // claimAtStore makes the claim in the store. If the answer to a grant arrives after the lease would have ended already,
-// the claim is released, and one that waits is made again, with another id.
-func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOptions, start time.Time,
+// the claim is released, and one that waits is made again, with another id: in the events, these are two attempts.
+func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o LockOptions, start time.Time,
 	queued bool) (*Lease, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if c.waiting.Err() != nil {
@@ -237,7 +237,7 @@ func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOpt
 		if ctx.Err() != nil {
 			return nil, &waitEndedError{err: contextError(ctx)}
 		}
-		grant, err := c.callAcquire(ctx, claim)
+		grant, err := c.callAcquire(ctx, *claim)
 		if err != nil {
 			return nil, err
 		}
@@ -246,19 +246,21 @@ func (c *Client) claimAtStore(ctx context.Context, claim driver.Claim, o LockOpt
 		if queued {
 			c.queue.setHold(claim.Name, h)
 		}
-		err = c.renewer.addHold(h, time.Since(start))
+		err = c.renewer.addHold(h, start)
 		if err == nil {
 			return lease, nil
 		}
 		if queued {
 			c.queue.setHold(claim.Name, nil)
 		}
-		c.cleanUp(claim.TTL, c.releaseOf(claim))
+		c.cleanUp(claim.TTL, c.releaseOf(*claim))
 		if !claim.Wait || errors.Is(err, ErrClosed) {
 			return nil, err
 		}
+		c.emitFailure(ctx, claim, &o, start, err)
 		sleepContext(ctx, pause)
 		claim.ID = newID()
+		c.emitAttempt(ctx, claim, &o, time.Now())
 	}
 }
 

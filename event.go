@@ -142,9 +142,10 @@ func (c *Client) deliverEvent(e *Event) {
 
 // eventDetails is what an event of a hold has beside what the hold knows.
 type eventDetails struct {
-	waited, roundTrip, remaining time.Duration
-	err                          error
-	late                         bool
+	start                time.Time // of EventAcquired: when the attempt began
+	roundTrip, remaining time.Duration
+	err                  error
+	late                 bool
 }
 
 // emitEvent queues an event of a hold. It never blocks, and calls no code of the user. It may be called with the mutex
@@ -154,11 +155,11 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 		return
 	}
 	g := &h.grant
-	e := newEvent(kind, h.firstLease.values, &g.Claim, h.isRun)
+	e := newEvent(kind, time.Now(), h.firstLease.values, &g.Claim, h.isRun)
 	e.Run, e.Ref, e.Token, e.Expected, e.Err = g.Attempt, g.Ref, g.Token, h.expected, d.err
-	e.Waited, e.RoundTrip, e.Remaining, e.Late = d.waited, d.roundTrip, d.remaining, d.late
+	e.RoundTrip, e.Remaining, e.Late = d.roundTrip, d.remaining, d.late
 	if kind == EventAcquired {
-		h.grantedAt = e.Time
+		h.grantedAt, e.Waited = e.Time, e.Time.Sub(d.start)
 	} else {
 		e.Held = e.Time.Sub(h.grantedAt)
 	}
@@ -169,11 +170,11 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 }
 
 // emitAttempt queues the event of a caller that begins to acquire a lock.
-func (c *Client) emitAttempt(ctx context.Context, claim *driver.Claim, o *LockOptions) {
+func (c *Client) emitAttempt(ctx context.Context, claim *driver.Claim, o *LockOptions, start time.Time) {
 	if c.events == nil {
 		return
 	}
-	e := newEvent(EventAttempt, ctx, claim, claim.Run != nil)
+	e := newEvent(EventAttempt, start, ctx, claim, claim.Run != nil)
 	e.Expected = o.Expected
 	c.events.addEvent(&e)
 }
@@ -183,15 +184,15 @@ func (c *Client) emitFailure(ctx context.Context, claim *driver.Claim, o *LockOp
 	if c.events == nil {
 		return
 	}
-	e := newEvent(EventFailed, ctx, claim, claim.Run != nil)
+	e := newEvent(EventFailed, time.Now(), ctx, claim, claim.Run != nil)
 	e.Expected, e.Waited, e.Reason, e.Err = o.Expected, e.Time.Sub(start), string(failureReasonOf(err)), err
 	c.events.addEvent(&e)
 }
 
-func newEvent(kind EventKind, ctx context.Context, claim *driver.Claim, isRun bool) Event {
+func newEvent(kind EventKind, at time.Time, ctx context.Context, claim *driver.Claim, isRun bool) Event {
 	if isRun {
 		kind = cmp.Or(runEvents[kind], kind)
 	}
-	return Event{Kind: kind, Time: time.Now(), Context: ctx, Lock: claim.Name, LockKind: claim.Kind, ID: claim.ID,
+	return Event{Kind: kind, Time: at, Context: ctx, Lock: claim.Name, LockKind: claim.Kind, ID: claim.ID,
 		Owner: claim.Owner, Weight: claim.Weight, Limit: claim.Limit, TTL: claim.TTL, Wait: claim.Wait}
 }

@@ -260,13 +260,52 @@ func TestHangingReceiver(t *testing.T) {
 	})
 }
 
+// TestEventsOfLateGrant: a grant that arrives after its own end is a failed attempt, and the claim that is made in its
+// place another one with its own id: each id has one attempt and one end. The caller's wait counts from its beginning.
+func TestEventsOfLateGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		f.delay = testTTL
+		var r recorder
+		c := newClient(t, f, &Options{OnEvent: r.addEvent})
+		time.AfterFunc(testTTL/2, func() { f.update(func() { f.delay = 0 }) })
+		l := mustLock(t, c, "a", nil)
+		if err := l.Release(); err != nil {
+			t.Error(err)
+		}
+		f.update(func() { f.delay = testTTL })
+		ctx, cancel := context.WithTimeout(t.Context(), testTTL+minPause/2) // it ends before the next attempt is made
+		defer cancel()
+		_, err := c.Mutex("a", nil).Lock(ctx)
+		wantIs(t, err, context.DeadlineExceeded)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		var got []string
+		ids := map[string]int{}
+		for _, e := range r.events {
+			if ids[e.ID] == 0 {
+				ids[e.ID] = len(ids) + 1
+			}
+			got = append(got, fmt.Sprint(ids[e.ID], e.Kind, e.Reason))
+		}
+		want := []string{"1lock_acquire_attempt", "1lock_faileduncertain", "2lock_acquire_attempt", "2lock_acquired",
+			"2lock_released", "3lock_acquire_attempt", "3lock_faileduncertain", "4lock_acquire_attempt", "4lock_failedtimeout"}
+		if !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+		if waited := r.eventsOf(EventAcquired)[0].Waited; waited <= testTTL {
+			t.Errorf("the caller waited for %v", waited)
+		}
+	})
+}
+
 // TestEventsCostNothing: without a receiver an event costs no allocation.
 func TestEventsCostNothing(t *testing.T) {
 	c := newClient(t, newFakeStore(), nil)
 	l := mustLock(t, c, "a", nil)
 	claim, o, start := l.hold.grant.Claim, LockOptions{}, time.Now()
 	if n := testing.AllocsPerRun(100, func() {
-		c.emitAttempt(t.Context(), &claim, &o)
+		c.emitAttempt(t.Context(), &claim, &o, start)
 		c.emitEvent(EventAcquired, l.hold, eventDetails{})
 		c.emitEvent(EventReleased, l.hold, eventDetails{})
 		c.emitFailure(t.Context(), &claim, &o, start, ErrHeld)

@@ -43,7 +43,7 @@ func BenchmarkNoEvents(b *testing.B) {
 	for b.Loop() {
 		start := time.Now()
 		for range n {
-			c.emitAttempt(b.Context(), &claim, &o)
+			c.emitAttempt(b.Context(), &claim, &o, start)
 			c.emitEvent(EventAcquired, held.hold, eventDetails{})
 			c.emitEvent(held.hold.endEvent(), held.hold, eventDetails{})
 		}

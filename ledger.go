@@ -181,9 +181,9 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 	}
 	defer c.inflight.exit()
 	claim.ID = newID()
-	c.emitAttempt(ctx, &claim, &LockOptions{})
 	start := time.Now()
-	lease, err := c.claimAtStore(ctx, claim, LockOptions{}, start, false)
+	c.emitAttempt(ctx, &claim, &LockOptions{}, start)
+	lease, err := c.claimAtStore(ctx, &claim, LockOptions{}, start, false)
 	if err != nil {
 		c.emitFailure(ctx, &claim, &LockOptions{}, start, err)
 		return nil, l.wrapError(op, key, err)

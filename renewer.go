@@ -85,9 +85,9 @@ func (r *renewer) readClock() time.Duration {
 }
 
 // addHold takes charge of a new hold. It returns an error if the client is closed, or if the lease has expired already
-// because the answer to its grant took so long. waited is for the event, which is queued here so that no other event of
-// the lease can come before it.
-func (r *renewer) addHold(h *hold, waited time.Duration) error {
+// because the answer to its grant took so long. start is when the caller began to wait, for the event, which is queued
+// here so that no other event of the lease can come before it.
+func (r *renewer) addHold(h *hold, start time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -99,7 +99,7 @@ func (r *renewer) addHold(h *hold, waited time.Duration) error {
 		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is released again",
 			ErrUncertain, h.grant.GrantedTTL)
 	}
-	r.client.emitEvent(EventAcquired, h, eventDetails{waited: waited})
+	r.client.emitEvent(EventAcquired, h, eventDetails{start: start})
 	if r.endWatcher != nil {
 		r.byID[h.grant.ID] = h
 	}

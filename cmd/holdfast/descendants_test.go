@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // startInNamespaces runs a shell line as root in namespaces of its own.
@@ -93,7 +95,7 @@ func TestRunWithForeignProc(t *testing.T) {
 	r.awaitTrue("word of what is left", func() bool { return strings.Contains(r.readStderr(), keptFor) })
 	w.runProgram("run", "-n", "a", "true").check(t, 75)
 	w.writeFile("gate", "")
-	r.wait().check(t, 3, hiddenName)
+	r.wait().check(t, 3, guard.HiddenName)
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
@@ -129,13 +131,13 @@ func TestTreeEndedWithHidepid(t *testing.T) {
 		b.launch().wait().check(t, 0)
 		got := r.wait()
 		if got.code != 76 || !strings.Contains(got.err, "not all of the command can be killed") ||
-			!strings.Contains(got.err, hiddenName) {
+			!strings.Contains(got.err, guard.HiddenName) {
 			t.Error(got.description)
 		}
 		if got := next.wait(); got.code != 0 || got.out != "checked\n" {
 			t.Errorf("depth %s, when the next holder starts: %s", depth, got.description)
 		}
-		if last, _ := w.readRecord(w.filePath("record")); !strings.Contains(fmt.Sprint(last["escaped"]), hiddenName) {
+		if last, _ := w.readRecord(w.filePath("record")); !strings.Contains(fmt.Sprint(last["escaped"]), guard.HiddenName) {
 			t.Errorf("depth %s: record: %v", depth, last)
 		}
 		w.killLeftovers()

@@ -14,8 +14,9 @@
 //	    └── the command      in the wrapper's session and process group, where the terminal and the shell expect it
 //	        └── ...          everything the command starts
 //
-// The wrapper starts the signal listener (listener.go), then the guard (guard.go), and the guard starts the command.
-// The tree of processes below the guard is found and signaled by tree*.go and descendants_linux.go.
+// The wrapper (wrapper.go) starts the signal listener, then the guard, and the guard starts the command. Both helpers,
+// and the tree of processes below the guard, are in internal/guard. That package imports neither a store nor the library,
+// so that a helper starts before Go has initialized those (internal/guard/start.go).
 //
 // "holdfast once" runs its command by the same processes: what it holds is a run of a ledger's key in place of a lock
 // (oncejob.go).
@@ -27,21 +28,21 @@
 //	wrapper --questions--> listener one byte: did the whole group receive this signal?
 //	listener --answers--> wrapper   one byte: 1 if it did
 //
-// The first two carry JSON values, one per line (protocol.go). A pipe that closes means that the other side has ended.
-// No side waits for another: a write that would block is given up, because the reader may be stopped.
+// The first two carry JSON values, one per line (internal/guard/protocol.go). A pipe that closes means that the other
+// side has ended. No side waits for another: a write that would block is given up, because the reader may be stopped.
 //
 // # Who watches whom, and who kills when
 //
-// The guard keeps a copy of the lease's expiry (leaseMirror). A supervisor (supervisor.go) compares it with the
-// clock. When only the grace is left, or when the lease is lost and nobody else can have the lock yet, it signals the
-// whole tree (--signal); when the lease expires, or somebody else may have the lock already, it sends SIGKILL until
-// nothing is left. It needs nothing from the wrapper. If the control pipe closes, the wrapper has ended; the guard then
-// terminates the tree. While it does so, it holds the file that keeps the dead wrapper's claim alive
+// The guard keeps a copy of the lease's expiry (leaseMirror). A supervisor (internal/guard/supervisor.go) compares it
+// with the clock. When only the grace is left, or when the lease is lost and nobody else can have the lock yet, it
+// signals the whole tree (--signal); when the lease expires, or somebody else may have the lock already, it sends
+// SIGKILL until nothing is left. It needs nothing from the wrapper. If the control pipe closes, the wrapper has ended;
+// the guard then terminates the tree. While it does so, it holds the file that keeps the dead wrapper's claim alive
 // (driver.LivenessFiler), so that no other client gets the lock before the tree has ended.
 //
 // The wrapper watches the guard in turn: by its reports, and by whether it acts on a loss in time. It kills a guard
-// that does not, and runs a supervisor itself for what the guard has left (wrapper.takeOverTree). When a guard dies,
+// that does not, and runs its successor itself for what the guard has left (wrapper.takeOverTree). When a guard dies,
 // the kernel kills the command, because its parent-death signal is SIGKILL, and makes the wrapper the parent of what
 // the command has started, because the wrapper is a subreaper too. (Other systems than Linux have neither: see
-// tree_other.go.)
+// internal/guard/tree_other.go.)
 package main

@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
 // Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
@@ -111,12 +111,7 @@ func (e *signalError) Is(target error) bool { return target == context.Canceled 
 // printMessage writes one line to stderr. Text that others have written into a store can neither break the line nor
 // control the terminal.
 func printMessage(format string, args ...any) {
-	fmt.Fprint(os.Stderr, formatMessage(format, args...))
-}
-
-// formatMessage makes a line of stderr.
-func formatMessage(format string, args ...any) string {
-	return "holdfast: " + oneLine(fmt.Sprintf(format, args...)) + "\n"
+	fmt.Fprint(os.Stderr, text.Message(format, args...))
 }
 
 // errorText is an error's text without the library's prefix, which printMessage writes.
@@ -162,18 +157,4 @@ func lossCode(err error) holdfast.LossCause {
 		return loss.Cause
 	}
 	return ""
-}
-
-// oneLine makes a text safe to print in one line: no line breaks, nothing that is not printable.
-func oneLine(s string) string {
-	s = strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "; ")
-	return strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
 }

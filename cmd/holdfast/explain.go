@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -43,7 +44,7 @@ the lock now, and whether run would be refused now.`,
 }
 
 // printPlan prints what run would do, from the flags, the promises of the store, and the state of the lock.
-func printPlan(ctx context.Context, w io.Writer, client *holdfast.Client, r *lockRequest, policy killPolicy) error {
+func printPlan(ctx context.Context, w io.Writer, client *holdfast.Client, r *lockRequest, policy guard.KillPolicy) error {
 	lock, err := client.Inspect(ctx, r.name)
 	if err != nil {
 		return storeError(err)
@@ -120,7 +121,7 @@ func warningRows(ctx context.Context, client *holdfast.Client) (rows [][]string)
 
 // takeoverAfterKill is how long others wait at most for a run that is killed: on stores that notice its death, until
 // its guard has ended the command.
-func takeoverAfterKill(i holdfast.Info, ttl time.Duration, policy killPolicy) string {
+func takeoverAfterKill(i holdfast.Info, ttl time.Duration, policy guard.KillPolicy) string {
 	if i.DeadHolderTimeout == 0 {
 		return "within " + ttl.String()
 	}

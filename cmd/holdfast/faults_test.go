@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -191,18 +192,18 @@ func TestGuardSurvivesSignals(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	r := w.startProgram("run", "a", "sh", "-c", "echo held; "+waitForFile("gate")+"; exit 3").awaitOutput("held")
-	guard := r.guard()
-	for n := syscall.Signal(1); n <= lastSignal; n++ {
-		if !uncaughtSignals[n] && (n < 32 || n > 34) { // those are the C library's, and Go cannot catch them
+	pid := r.guard()
+	for n := syscall.Signal(1); n <= guard.LastSignal; n++ {
+		if !guard.UncaughtSignals[n] && (n < 32 || n > 34) { // those are the C library's, and Go cannot catch them
 
-			_ = unix.Kill(guard, n)
+			_ = unix.Kill(pid, n)
 		}
 	}
 	w.awaitTrue("the guard to have taken them", func() bool {
-		return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/status", guard)), "ShdPnd:\t0000000000000000\n")
+		return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/status", pid)), "ShdPnd:\t0000000000000000\n")
 	})
-	if got := r.guard(); got != guard {
-		t.Errorf("the guard was %d and is %d", guard, got)
+	if got := r.guard(); got != pid {
+		t.Errorf("the guard was %d and is %d", pid, got)
 	}
 	w.writeFile("gate", "")
 	r.wait().check(t, 3)

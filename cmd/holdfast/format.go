@@ -3,32 +3,17 @@ package main
 import (
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
-// quoteName is a name or an owner as it is shown: in quotes if it is empty or contains blanks, quotes or anything
-// unprintable.
-func quoteName(s string) string {
-	special := func(r rune) bool { return r == ' ' || r == '"' || r == '\'' || r == '\\' || !unicode.IsPrint(r) }
-	if s == "" || strings.ContainsFunc(s, special) || strings.ContainsRune(s, unicode.ReplacementChar) {
-		return strconv.Quote(s)
-	}
-	return s
-}
-
-// printableText is free text as it is shown: in quotes if it could break the line or control the terminal.
-func printableText(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
-}
+func quoteName(s string) string     { return text.QuoteName(s) }
+func printableText(s string) string { return text.Printable(s) }
+func oneLine(s string) string       { return text.OneLine(s) }
 
 // formatTime is a local time and its distance from now.
 func formatTime(t time.Time) string {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -82,7 +83,7 @@ func (r *startedProgram) guard() int {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.cmd.Process.Pid))
 	for _, f := range files {
 		for number := range strings.FieldsSeq(r.readFile(f)) {
-			if r.readFile("/proc/"+number+"/comm") == guardName+"\n" {
+			if r.readFile("/proc/"+number+"/comm") == guard.Name+"\n" {
 				pid, _ := strconv.Atoi(number)
 				return pid
 			}
@@ -197,9 +198,9 @@ func TestLockLostBeforeStart(t *testing.T) {
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(orders, give, take, reports)
+	defer guard.CloseAll(orders, give, take, reports)
 	r := w.newProgram()
-	r.cmd.Args = []string{guardName, "3", "4", "-1", "-1", "-1", "/bin/sh", "sh", "-c", "echo started"}
+	r.cmd.Args = []string{guard.Name, "3", "4", "-1", "-1", "-1", "/bin/sh", "sh", "-c", "echo started"}
 	r.cmd.ExtraFiles = []*os.File{orders, reports}
 	r.launch()
 	_, _ = give.WriteString(`{"begin":{"lock":"a","until":1}}` + "\n")
@@ -222,16 +223,16 @@ func TestGuardWithClosedStderr(t *testing.T) {
 		}
 		unread.Close()
 		r := w.newProgram()
-		r.cmd.Args = []string{guardName, "3", "4", "-1", "-1", "-1", "/bin/sh", "sh", "-c", "echo started"}
+		r.cmd.Args = []string{guard.Name, "3", "4", "-1", "-1", "-1", "/bin/sh", "sh", "-c", "echo started"}
 		r.cmd.ExtraFiles = []*os.File{controlRead, reportsWrite}
 		r.launch(stderr)
-		closeAll(controlRead, reportsWrite, stderr)
+		guard.CloseAll(controlRead, reportsWrite, stderr)
 		_, _ = control.WriteString(`{"begin":{"lock":"a","until":1}}` + "\n") // expired, so it has a message
 		r.wait().check(t, 0)
 		if got, err := io.ReadAll(reports); err != nil || !strings.Contains(string(got), `"gone"`) {
 			t.Errorf("want the last report: %s, %v", got, err)
 		}
-		closeAll(control, reports)
+		guard.CloseAll(control, reports)
 	}
 }
 

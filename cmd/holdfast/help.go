@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // flagGroup is a heading in the help of a subcommand, and the flags below it.
@@ -149,7 +151,7 @@ When the lock is lost
   A process of its own does that, the guard. It does so even if holdfast run itself is stopped, killed, or hung.
 
 Which processes are ended
-` + descendantsHelp + `
+` + guard.DescendantsHelp + `
 
 Signals
   A signal sent to holdfast run is forwarded to the command. A signal sent to the whole process group, as the terminal

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
@@ -104,11 +105,11 @@ func runHelper(what string) {
 	case "unreported": // the wrapper of a guard that dies before it reports the command that it has started
 		client, _ := holdfast.New(memory.New(nil).Open(), nil)
 		lease, _ := client.Mutex("a", nil).Lock(context.Background())
-		guard, _ := startTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"},
-			nil, ownFiles(), false)
-		policy := killPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}
+		tree, _ := guard.StartTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"},
+			nil, guard.OwnFiles(), false, guard.OtherChildren{})
+		policy := guard.KillPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}
 		w := &wrapper{name: "a", lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: policy,
-			tree: guard}
+			tree: tree, lost: lease.Context().Done()}
 		w.sentExpiry = w.leaseExpiry()
 		w.takeOverTree()
 		fmt.Println("nothing is left")
@@ -130,7 +131,7 @@ func runHelper(what string) {
 		fmt.Println("ended by itself after", 1+len(ch), "signals")
 		os.Exit(42)
 	case "unit": // start a program, called as systemd is
-		nameProcess("systemd")
+		guard.NameProcess("systemd")
 		c := exec.Command(os.Args[1], os.Args[2:]...)
 		c.Env = append(os.Environ(), "HOLDFAST_TEST_HELPER=signals")
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr

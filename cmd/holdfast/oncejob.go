@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -30,7 +31,7 @@ type onceJob struct {
 	store       string // URL, or empty
 	ledger      string
 	opts        holdfast.LedgerOptions
-	policy      killPolicy
+	policy      guard.KillPolicy
 	schedule    holdfast.Schedule // nil: the key has no slots
 	startWithin time.Duration     // how late a slot may be run for the first time; 0: no limit
 	waits       bool              // while a run is in progress
@@ -92,7 +93,7 @@ func (j *onceJob) runCommand(rec *runRecord) error {
 		return w.result.exitError(j.argv[0], w.result.loss)
 	}
 	copied := output.finish()
-	waitWithTimeout(copied, lastOutputTimeout)
+	guard.WaitWithTimeout(copied, lastOutputTimeout)
 	err = j.reportOutcome(run, &w.result, output, rec)
 	w.closeGuard()
 	closeClient(client)

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // outputCopy copies what a command writes to this program's output and error output, and keeps the end of it
@@ -38,7 +40,7 @@ func newOutputCopy(size int) (*outputCopy, error) {
 	for i, to := range []io.Writer{os.Stdout, os.Stderr} {
 		read, write, err := os.Pipe()
 		if err != nil {
-			closeAll(o.pipes[0].read, o.pipes[0].write) // the first, if this is the second
+			guard.CloseAll(o.pipes[0].read, o.pipes[0].write) // the first, if this is the second
 			return nil, err
 		}
 		o.pipes[i] = outputPipe{read, write, to}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -96,10 +97,10 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 
 // killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third
 // of the TTL, and takes a twentieth of the TTL, must not end the command.
-func (f *endFlags) killPolicy(c *cobra.Command, ttl, maxHold time.Duration) (killPolicy, error) {
+func (f *endFlags) killPolicy(c *cobra.Command, ttl, maxHold time.Duration) (guard.KillPolicy, error) {
 	sig, err := parseSignal(f.signal)
 	if err != nil {
-		return killPolicy{}, err
+		return guard.KillPolicy{}, err
 	}
 	longest := ttl - ttl/3 - ttl/20 - driver.Margin(ttl)
 	if maxHold > 0 {
@@ -111,15 +112,15 @@ func (f *endFlags) killPolicy(c *cobra.Command, ttl, maxHold time.Duration) (kil
 	}
 	switch {
 	case grace < 0:
-		return killPolicy{}, usageError("--grace cannot be negative")
+		return guard.KillPolicy{}, usageError("--grace cannot be negative")
 	case grace > longest && maxHold > 0 && longest == maxHold/2:
-		return killPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most",
+		return guard.KillPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most",
 			grace, maxHold, longest)
 	case grace > longest:
-		return killPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most",
+		return guard.KillPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most",
 			grace, ttl, longest.Truncate(time.Millisecond))
 	}
-	return killPolicy{Signal: sig, Grace: grace, CheckInterval: min(ttl/10, time.Second)}, nil
+	return guard.KillPolicy{Signal: sig, Grace: grace, CheckInterval: min(ttl/10, time.Second)}, nil
 }
 
 // commandLine is the COMMAND and its arguments, after NAME or KEY. It is empty if there is none.
@@ -168,7 +169,7 @@ type job struct {
 	path    string
 	argv    []string
 	store   string
-	policy  killPolicy
+	policy  guard.KillPolicy
 	request *lockRequest
 }
 
@@ -184,7 +185,7 @@ func (j *job) runCommand(r *runRecord) error {
 	}
 	opts, policy := j.request.opts, j.policy
 	if opts.MaxHold > 0 {
-		policy.MaxHoldEnd = boottimeNow() + opts.MaxHold // now, because to start the guard may take long
+		policy.MaxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
 	}
 	w := &wrapper{
 		name: lease.Name(), lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: policy, signals: signals,

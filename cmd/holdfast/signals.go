@@ -10,19 +10,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // signalQueue has the signals that this program received, in order.
 type signalQueue struct {
 	ch chan os.Signal
-}
-
-// uncaughtSignals are not caught by any of this program's processes: those that cannot be caught, those that report a
-// fault of the process itself, and those that the system and the Go runtime use (a child ended; preemption).
-var uncaughtSignals = map[syscall.Signal]bool{
-	unix.SIGKILL: true, unix.SIGSTOP: true,
-	unix.SIGSEGV: true, unix.SIGBUS: true, unix.SIGFPE: true, unix.SIGILL: true, unix.SIGTRAP: true, unix.SIGSYS: true,
-	unix.SIGCHLD: true, unix.SIGURG: true,
 }
 
 // notForwarded are other signals that this program does not forward.
@@ -41,8 +35,8 @@ var droppedSignals = []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ}
 // Go runtime does not report whether they were ignored.
 func catchSignals() *signalQueue {
 	s := &signalQueue{ch: make(chan os.Signal, 256)}
-	for n := syscall.Signal(1); n <= lastSignal; n++ {
-		if !uncaughtSignals[n] && !notForwarded[n] && !signal.Ignored(n) {
+	for n := syscall.Signal(1); n <= guard.LastSignal; n++ {
+		if !guard.UncaughtSignals[n] && !notForwarded[n] && !signal.Ignored(n) {
 			signal.Notify(s.ch, n)
 		}
 	}
@@ -126,20 +120,9 @@ const deathTimeout = time.Second
 func isTerminalSignal(sig syscall.Signal) bool {
 	switch sig {
 	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:
-		return isForeground()
+		return guard.IsForeground()
 	}
 	return false
-}
-
-// isForeground reports whether this program is in the foreground process group of its terminal.
-func isForeground() bool {
-	tty, err := os.OpenFile("/dev/tty", os.O_RDONLY|unix.O_NOCTTY, 0)
-	if err != nil {
-		return false
-	}
-	defer tty.Close()
-	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
 }
 
 func isTerminal(f *os.File) bool {
@@ -150,7 +133,7 @@ func isTerminal(f *os.File) bool {
 // parseSignal finds a signal by its name or number (TERM, SIGTERM or 15). It refuses signals that cannot end a process.
 func parseSignal(name string) (syscall.Signal, error) {
 	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG"))
-	if number, err := strconv.Atoi(name); err == nil && number > 0 && number <= int(lastSignal) {
+	if number, err := strconv.Atoi(name); err == nil && number > 0 && number <= int(guard.LastSignal) {
 		sig = syscall.Signal(number)
 	}
 	switch sig {

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // resetSignal restores a signal's default action. signal.Reset does not do that for SIGQUIT: the Go runtime would
@@ -22,9 +24,9 @@ const sigsetSize = 8
 
 // isSystemd reports whether a process is a systemd: that of the machine, or that of a user.
 func isSystemd(pid int) bool {
-	if checkProcNamespace() != nil {
+	if guard.CheckProcNamespace() != nil {
 		return pid == 1
 	}
-	p, err := readProcess(pid)
+	p, err := guard.ReadProcess(pid)
 	return err == nil && p.Name == "systemd"
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // signalRounds is how often each way to send signals is tried. make prove runs more rounds.
@@ -23,8 +25,8 @@ var signalRounds = flag.Int("signals.times", 3, "how often TestSignaledCommandEn
 // childrenByName returns the processes that another one has started, by their names.
 func childrenByName(parent int) map[string]int {
 	found := map[string]int{}
-	for _, pid := range readChildren(parent) {
-		if p, err := readProcess(pid); err == nil {
+	for _, pid := range guard.ReadChildren(parent) {
+		if p, err := guard.ReadProcess(pid); err == nil {
 			found[p.Name] = pid
 		}
 	}
@@ -43,7 +45,7 @@ func (w *workspace) withSignals(systemd bool) *startedProgram {
 	r.launch().awaitOutput("ready")
 	wrapper := r.cmd.Process.Pid
 	if systemd {
-		wrapper = readChildren(wrapper)[0]
+		wrapper = guard.ReadChildren(wrapper)[0]
 	}
 	w.awaitListener(wrapper, "record")
 	return r
@@ -54,7 +56,7 @@ func (w *workspace) awaitListener(wrapper int, record string) {
 	w.Helper()
 	w.awaitTrue("the run to know of its command",
 		func() bool { return strings.Contains(w.readFile(w.filePath(record)), `"started"`) })
-	w.awaitTrue("the listener", func() bool { return childrenByName(wrapper)[listenerName] != 0 })
+	w.awaitTrue("the listener", func() bool { return childrenByName(wrapper)[guard.ListenerName] != 0 })
 }
 
 // TestMessageToGuardIsNotDropped: a message to the guard is written even if its deadline has passed before the write
@@ -65,9 +67,9 @@ func TestMessageToGuardIsNotDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(read, write)
+	defer guard.CloseAll(read, write)
 	w := &wrapper{control: write}
-	if err := w.writeControl(controlMessage{Signal: unix.SIGUSR1}, -time.Second); err != nil {
+	if err := w.writeControl(guard.ControlMessage{Signal: unix.SIGUSR1}, -time.Second); err != nil {
 		t.Fatal(err)
 	}
 	line, err := bufio.NewReader(read).ReadString('\n')
@@ -75,7 +77,7 @@ func TestMessageToGuardIsNotDropped(t *testing.T) {
 		t.Errorf("the guard reads %q: %v", line, err)
 	}
 	for range 1 << 16 {
-		if err = w.writeControl(controlMessage{Signal: unix.SIGUSR1}, time.Millisecond); err != nil {
+		if err = w.writeControl(guard.ControlMessage{Signal: unix.SIGUSR1}, time.Millisecond); err != nil {
 			break
 		}
 	}
@@ -120,15 +122,15 @@ func TestSignalToAllProcesses(t *testing.T) {
 		r := w.withSignals(systemd)
 		wrapper := r.cmd.Process.Pid
 		if systemd {
-			wrapper = readChildren(wrapper)[0]
+			wrapper = guard.ReadChildren(wrapper)[0]
 		}
 		ours := childrenByName(wrapper)
-		if ours[listenerName] == 0 || ours[guardName] == 0 {
+		if ours[guard.ListenerName] == 0 || ours[guard.Name] == 0 {
 			t.Fatalf("children: %v", ours)
 		}
-		to := []int{wrapper, ours[guardName], ours[listenerName]}
+		to := []int{wrapper, ours[guard.Name], ours[guard.ListenerName]}
 		if systemd {
-			to = append(to, readChildren(ours[guardName])...)
+			to = append(to, guard.ReadChildren(ours[guard.Name])...)
 		}
 		for _, pid := range to {
 			_ = unix.Kill(pid, unix.SIGUSR1)

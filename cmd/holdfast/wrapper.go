@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -26,6 +26,7 @@ const (
 	escapeTimeout       = 5 * time.Second        // for processes that cannot be killed, once the lock is lost
 	guardExitTimeout    = time.Second            // for the guard to end after its last report
 	minCheckInterval    = 5 * time.Millisecond   // between two looks at the lease
+	forever             = time.Hour              // between two looks when nothing is to be looked for
 
 	// A Ctrl-C within secondCtrlCWindow of another one kills. One within sameCtrlCWindow is the same one: some programs
 	// send a signal to a process and to its group, and mean one signal.
@@ -58,13 +59,13 @@ type wrapper struct {
 	lease   heldLease
 	clock   driver.Clock
 	ttl     time.Duration
-	policy  killPolicy
+	policy  guard.KillPolicy
 	signals *signalQueue
 	record  *runRecord
 
-	tree    *tree // the guard, and if it dies all that it has left
+	tree    *guard.Tree // the guard, and if it dies all that it has left
 	control *os.File
-	reports chan guardReport
+	reports chan guard.Report
 
 	commandStarted bool
 	sentExpiry     time.Duration   // the lease's expiry as the guard knows it
@@ -72,7 +73,7 @@ type wrapper struct {
 	reactBy        driver.Instant  // by when the guard must have acted on a loss
 	terminating    bool            // the guard has asked the tree to end
 	killing        bool            // the guard has begun to kill
-	listener       *signalListener
+	listener       *guard.Listener
 	unclassified   chan receivedSignal // signals of which it is not known yet whether the whole group received them
 	classified     chan receivedSignal
 	firstCtrlC     time.Time
@@ -94,9 +95,9 @@ type receivedSignal struct {
 type runResult struct {
 	startError  error // the command could not be started
 	status      syscall.WaitStatus
-	loss        error          // why its tree was ended
-	escaped     []process      // what could not be ended
-	earlySignal syscall.Signal // received before the command ran
+	loss        error           // why its tree was ended
+	escaped     []guard.Process // what could not be ended
+	earlySignal syscall.Signal  // received before the command ran
 }
 
 // openLivenessFile opens the file that keeps the claims of this program alive until the guard has ended too, in a
@@ -125,42 +126,45 @@ func (w *wrapper) superviseCommand(store driver.Store, command guardedCommand) {
 
 // startGuard starts the guard, which starts the command.
 func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
-	program, err := ownProgram()
+	program, err := guard.OwnProgram()
 	if err != nil {
 		return err
 	}
-	w.listener = startListener(program) // first, so that it inherits none of the guard's descriptors
+	others := guard.OtherChildren{Earlier: guard.ExistingChildren()}
+	w.listener = guard.StartListener(program) // first, so that it inherits none of the guard's descriptors
 	controlRead, control, err1 := os.Pipe()
 	reports, reportsWrite, err2 := os.Pipe()
 	liveness, err3 := openLivenessFile(store)
 	stdout, stderr := command.output.writeEnds()
-	defer closeAll(controlRead, reportsWrite, liveness, stdout, stderr)
+	defer guard.CloseAll(controlRead, reportsWrite, liveness, stdout, stderr)
 	if err := errors.Join(err1, err2, err3); err != nil {
-		closeAll(control, reports)
+		guard.CloseAll(control, reports)
 		return err
 	}
-	guard := []string{guardName}
+	argv := []string{guard.Name}
 	for _, f := range []*os.File{controlRead, reportsWrite, liveness, stdout, stderr} {
 		number, err := passToGuard(f)
 		if err != nil {
 			return err
 		}
-		guard = append(guard, strconv.Itoa(number))
+		argv = append(argv, strconv.Itoa(number))
 	}
-	t, err := startTree(program, append(append(guard, command.path), command.argv...), command.env, ownFiles(), false)
+	others.Listener = w.listener.ProcessID()
+	argv = append(append(argv, command.path), command.argv...)
+	t, err := guard.StartTree(program, argv, command.env, guard.OwnFiles(), false, others)
 	if err != nil {
-		closeAll(control, reports)
+		guard.CloseAll(control, reports)
 		return err
 	}
 	w.tree, w.control = t, control
 	w.sentExpiry = w.leaseExpiry()
-	w.reports = make(chan guardReport, 16)
+	w.reports = make(chan guard.Report, 16)
 	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
 	go w.readReports(reports)
-	start := &startMessage{Lock: w.name, Until: w.sentExpiry, Policy: w.policy}
+	start := &guard.StartMessage{Lock: w.name, Until: w.sentExpiry, Policy: w.policy}
 	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was
 	// started.
-	if err := w.writeControl(controlMessage{Start: start}, startWriteTimeout); err != nil {
+	if err := w.writeControl(guard.ControlMessage{Start: start}, startWriteTimeout); err != nil {
 		return errors.New("its guard could not be reached to start it")
 	}
 	return nil
@@ -177,20 +181,12 @@ func passToGuard(f *os.File) (int, error) {
 	return fd, err
 }
 
-func closeAll(files ...*os.File) {
-	for _, f := range files {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
-}
-
 // readReports passes on the guard's reports until the guard ends.
 func (w *wrapper) readReports(from *os.File) {
 	defer close(w.reports)
 	defer from.Close()
 	for d := json.NewDecoder(bufio.NewReader(from)); ; {
-		var r guardReport
+		var r guard.Report
 		if d.Decode(&r) != nil {
 			return
 		}
@@ -200,12 +196,12 @@ func (w *wrapper) readReports(from *os.File) {
 
 // sendControl sends the guard a message. It reports no error: a guard that does not read is found by what it does not
 // do.
-func (w *wrapper) sendControl(m controlMessage) { _ = w.writeControl(m, controlWriteTimeout) }
+func (w *wrapper) sendControl(m guard.ControlMessage) { _ = w.writeControl(m, controlWriteTimeout) }
 
 // writeControl writes a message to the guard. It tries once whatever the time is, because this program may not be
 // scheduled for longer than the timeout on a busy machine: a pipe with room always takes the message. Only if the pipe
 // is full does it wait, for the timeout.
-func (w *wrapper) writeControl(m controlMessage, timeout time.Duration) error {
+func (w *wrapper) writeControl(m guard.ControlMessage, timeout time.Duration) error {
 	line, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -231,7 +227,7 @@ func (w *wrapper) writeControl(m controlMessage, timeout time.Duration) error {
 // leaseExpiry is when the lease expires, as boottimeNow counts. It reads the clock before it asks the lease, so that
 // the result can only be too early.
 func (w *wrapper) leaseExpiry() time.Duration {
-	now := boottimeNow()
+	now := guard.BoottimeNow()
 	return now + w.lease.Remaining()
 }
 
@@ -275,7 +271,8 @@ func (w *wrapper) closeGuard() {
 	}
 	_ = w.control.Close()
 	select {
-	case <-w.tree.gone:
+	case <-w.tree.Exited:
+	case <-w.tree.Gone: // the guard's exit was seen before
 	case <-time.After(guardExitTimeout):
 	}
 }
@@ -291,7 +288,7 @@ func (w *wrapper) checkLease() time.Duration {
 	}
 	if expiry := w.leaseExpiry(); expiry > w.sentExpiry+time.Millisecond {
 		w.sentExpiry = expiry
-		w.sendControl(controlMessage{Until: expiry})
+		w.sendControl(guard.ControlMessage{Until: expiry})
 	}
 	if left < w.policy.Grace/2 && !w.terminating { // the guard should have asked the tree to end at Grace
 		w.killGuard()
@@ -309,21 +306,19 @@ func (w *wrapper) checkLease() time.Duration {
 func (w *wrapper) sendLoss() {
 	w.lost = nil
 	cause := context.Cause(w.lease.Context())
-	lost := &lossMessage{Cause: holdfast.LossExpired}
-	var loss *holdfast.LossError
-	if errors.As(cause, &loss) {
-		lost.Cause = loss.Cause
-		if loss.Err != nil {
-			lost.Why = errorText(loss.Err)
-		}
-	}
+	lost := describeLoss(cause)
 	w.record.addEvent("lost", fields{"cause": lossCode(cause), "reason": lossText(cause)})
-	w.sendControl(controlMessage{Lost: lost})
+	w.sendControl(guard.ControlMessage{Lost: lost})
 	grace := time.Duration(0)
-	if staysHeld(cause) { // nobody else can have the lock yet, so the guard may be late
-		grace = max(0, min(w.policy.Grace*3/2, w.sentExpiry-boottimeNow()))
+	if lost.StaysHeld { // nobody else can have the lock yet, so the guard may be late
+		grace = max(0, min(w.policy.Grace*3/2, w.sentExpiry-guard.BoottimeNow()))
 	}
 	w.reactBy = w.clock.Now().Add(grace + driver.Margin(w.ttl)/2)
+}
+
+// describeLoss is the loss of a lease as the guard knows it.
+func describeLoss(cause error) *guard.Loss {
+	return &guard.Loss{Why: lossText(cause), StaysHeld: lossCode(cause) == holdfast.LossBroken}
 }
 
 // checkReaction kills a guard that has not acted on a loss in time.
@@ -343,40 +338,40 @@ func (w *wrapper) checkReaction() time.Duration {
 // takeOverTree.
 func (w *wrapper) killGuard() {
 	w.killing, w.terminating = true, true
-	w.tree.signalCommand(unix.SIGKILL)
+	w.tree.SignalCommand(unix.SIGKILL)
 }
 
 // handleReport notes what the guard reports, and returns whether it was the last report.
-func (w *wrapper) handleReport(r guardReport) (last bool) {
+func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	switch r.Event {
-	case reportStarted:
+	case guard.ReportStarted:
 		w.commandStarted = true
-		w.tree.addGuardedCommand(r.PID)
+		w.tree.AddGuardedCommand(r.PID)
 		w.record.addEvent("started", fields{"pid": r.PID})
-	case reportFailed:
+	case guard.ReportFailed:
 		w.result.startError = r.Errno
 		if r.Errno == 0 {
 			w.result.startError = errors.New(r.Why)
 		}
 		return true
-	case reportExited:
+	case guard.ReportExited:
 		w.recordExit(r.Status)
-	case reportSignal:
+	case guard.ReportSignal:
 		w.guardSignalAt[r.Signal] = time.Now()
-	case reportLeft:
+	case guard.ReportLeft:
 		w.record.addEvent("left", fields{"processes": r.Left})
-	case reportTerminating:
+	case guard.ReportTerminating:
 		w.terminating = true
 		w.result.loss = errors.New(r.Why)
 		w.record.addEvent("told to end", fields{"reason": r.Why, "signal": signalName(w.policy.Signal)})
-	case reportKilled:
+	case guard.ReportKilled:
 		w.killing = true
 		w.record.addEvent("killed", nil)
-	case reportPartlyHidden:
+	case guard.ReportPartlyHidden:
 		w.record.addEvent("not all can be seen", fields{"reason": r.Why})
-	case reportUnkillable:
+	case guard.ReportUnkillable:
 		w.recordUnkillable(r.Left)
-	case reportFinished:
+	case guard.ReportFinished:
 		if w.result.escaped = nil; r.Why != "" {
 			w.result.loss = errors.New(r.Why)
 		}
@@ -398,7 +393,7 @@ func (w *wrapper) recordExit(status syscall.WaitStatus) {
 
 // recordUnkillable notes processes that cannot be killed. Once the lock is lost it makes no sense to wait for them
 // for long.
-func (w *wrapper) recordUnkillable(left []process) {
+func (w *wrapper) recordUnkillable(left []guard.Process) {
 	w.record.addEvent("cannot be killed", fields{"processes": left})
 	if w.result.loss != nil {
 		w.result.escaped = left
@@ -409,44 +404,42 @@ func (w *wrapper) recordUnkillable(left []process) {
 // takeOverTree ends what is left by a guard that ended before its tree, and waits for it. Usually the lease is still
 // valid, so that processes that were not killed along with the guard have time to clean up.
 func (w *wrapper) takeOverTree() {
-	w.listener.closePipes() // so that this program has no children but those that the guard left
+	w.listener.ClosePipes()
+	w.tree.KillListener() // so that this program has no children but those that the guard left
 	ended := "its guard closed its reports"
 	select { // once the guard has been reaped, its children are this program's
-	case status := <-w.tree.exited:
+	case status := <-w.tree.Exited:
 		if ended = "its guard was killed by " + signalName(status.Signal()); !status.Signaled() {
 			ended = "its guard ended with status " + strconv.Itoa(status.ExitStatus())
 		}
 	case <-time.After(guardExitTimeout):
 	}
 	// A guard may die after it has started the command and before it could report that.
-	if !w.commandStarted && len(w.tree.listRunning()) == 0 {
+	if !w.commandStarted && len(w.tree.ListRunning()) == 0 {
 		if w.result.startError = errors.New(ended); w.result.earlySignal == 0 {
 			w.awaitEarlySignal()
 		}
 		return
 	}
 	w.record.addEvent("guard gone", nil)
-	out, reports := newAsyncWriter(io.Discard), make(chan guardReport, 16)
-	defer out.close()
-	why := errGuardGone
+	why := guard.ErrGuardGone
 	if w.lost == nil { // the lease was lost before, and the guard has not acted on it
-		why = context.Cause(w.lease.Context())
+		why = describeLoss(context.Cause(w.lease.Context()))
 	}
-	lease := newLeaseMirror(w.name, w.sentExpiry)
-	lease.markLost(why)
-	s := newSupervisor(w.tree, lease, w.policy, nil, out.sendMessage, func(r guardReport) { reports <- r })
-	s.expiry, s.loss, s.exitedAt, s.leftoverReported = lease.expiry, w.result.loss, time.Now(), true
-	done := make(chan struct{})
-	go func() { s.run(); close(done) }()
+	reports, done := make(chan guard.Report, 16), make(chan error, 1)
+	s := guard.NewSuccessor(w.tree, w.name, w.sentExpiry, w.policy, why, w.result.loss,
+		func(r guard.Report) { reports <- r })
+	go func() { done <- s.Run() }()
 	for {
 		select {
 		case r := <-reports:
 			w.handleReport(r)
 		case <-w.escapeTimer:
 			return
-		case <-done:
+		case loss := <-done:
+			s.Close()
 			// Possibly nothing was left to end; but how the command ended is not known, so this run is lost.
-			w.result.escaped, w.result.loss = nil, cmp.Or(s.loss, why)
+			w.result.escaped, w.result.loss = nil, cmp.Or(loss, error(why))
 			return
 		}
 	}
@@ -474,11 +467,11 @@ func (w *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
 // classifySignals finds out of each signal whether the whole group received it, as soon as the rest of the group must
 // have. It runs in a goroutine of its own and delays nothing but the signals.
 func (w *wrapper) classifySignals() {
-	defer w.listener.closePipes()
+	defer w.listener.ClosePipes()
 	for s := range w.unclassified {
 		time.Sleep(groupSignalDelay - time.Since(s.receivedAt))
 		known := false
-		if s.groupSignaled, known = w.listener.groupHadSignal(s.signal); !known {
+		if s.groupSignaled, known = w.listener.GroupHadSignal(s.signal); !known {
 			s.groupSignaled = isTerminalSignal(s.signal)
 		}
 		w.classified <- s
@@ -497,9 +490,9 @@ func (w *wrapper) forwardSignal(s receivedSignal) {
 	} else if s.receivedAt.Sub(w.groupSignalAt[sig]) < sameCtrlCWindow { // it was sent to this program as well
 		s.groupSignaled = true
 	}
-	m := controlMessage{Signal: sig, GroupSignaled: s.groupSignaled}
+	m := guard.ControlMessage{Signal: sig, GroupSignaled: s.groupSignaled}
 	if sig == unix.SIGINT && terminal && w.isSecondCtrlC(s.receivedAt) {
-		m = controlMessage{Kill: true}
+		m = guard.ControlMessage{Kill: true}
 	}
 	w.sendControl(m)
 	if sig == unix.SIGTSTP {

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/redact"
@@ -43,11 +44,13 @@ func ParseOptions(u *url.URL, known map[string]func(value string) error) error {
 	return nil
 }
 
-var plainOption = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,31}$`)
+var plainOption = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,31}$`)
+})
 
 // showOption is an unknown option's name, if it looks like one: it could be the rest of a password with an & in it.
 func showOption(name string) string {
-	if plainOption.MatchString(name) {
+	if plainOption().MatchString(name) {
 		return name
 	}
 	return "(not shown)"

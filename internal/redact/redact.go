@@ -7,19 +7,25 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
+// The patterns are compiled when they are first used: most programs redact nothing.
 var (
-	secretOption = regexp.MustCompile(`(?i)pass|pwd|secret|token|key|cred|auth|sig`)
-	fileOption   = regexp.MustCompile(`(?i)file$|^tls-key$|^sslkey$|^credentials$`)
-	nameOption   = regexp.MustCompile(`^partition-key$`) // its value is the name of an attribute
+	secretOption = pattern(`(?i)pass|pwd|secret|token|key|cred|auth|sig`)
+	fileOption   = pattern(`(?i)file$|^tls-key$|^sslkey$|^credentials$`)
+	nameOption   = pattern(`^partition-key$`) // its value is the name of an attribute
 )
+
+func pattern(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
 
 // isSecret reports whether an option's value must not be shown. The path of a file with a secret in it is not secret:
 // somebody who has to correct the path needs to see it.
 func isSecret(name, value string) bool {
-	path := fileOption.MatchString(name) && strings.HasPrefix(value, "/")
-	return secretOption.MatchString(name) && !path && !nameOption.MatchString(name)
+	path := fileOption().MatchString(name) && strings.HasPrefix(value, "/")
+	return secretOption().MatchString(name) && !path && !nameOption().MatchString(name)
 }
 
 // FindSecrets returns the parts of a URL that must not be shown, decoded and as written, the longest first.

@@ -97,7 +97,7 @@ var mutants = []mutant{
 		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n",
 			"fits := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfits = false\n\t\t}\n\t}\n"}},
 		want: "granted before one that came earlier"},
-	{name: "only the monotonic clock is read", file: "driver/clock.go",
+	{name: "only the monotonic clock is read", file: "driver/clock/clock.go",
 		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)",
 			"return i.Monotonic - earlier.Monotonic"}},
 		more: []mutant{{file: "renewer.go",

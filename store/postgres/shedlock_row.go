@@ -6,6 +6,7 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -32,7 +33,9 @@ func (s *shedlockStore) makeSignature(c driver.Claim) (head, rest string) {
 	return head, " " + owner + c.Meta
 }
 
-var signaturePattern = regexp.MustCompile(`(?s)^holdfast/([a-z0-9]{26})/(.)(.)(.)/(\d+)/(\d+)(?:/(.)([a-z0-9]{26}))? (.*)$`)
+var signaturePattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?s)^holdfast/([a-z0-9]{26})/(.)(.)(.)/(\d+)/(\d+)(?:/(.)([a-z0-9]{26}))? (.*)$`)
+})
 
 // shedlockRow is a row as a statement has seen it. The zero value means that there is none.
 type shedlockRow struct {
@@ -58,7 +61,7 @@ func (s *shedlockStore) parseRow(row [][]byte) (v shedlockRow) {
 	v.remaining = timeUntil(now, end)
 	v.claim = driver.ClaimInfo{Ref: foreignRefPrefix + formatTimestamp(v.lockedAt), Owner: v.lockedBy, Weight: 1,
 		Since: time.UnixMicro(v.lockedAt), Remaining: v.remaining, Foreign: true}
-	if m := signaturePattern.FindStringSubmatch(v.lockedBy); m != nil {
+	if m := signaturePattern().FindStringSubmatch(v.lockedBy); m != nil {
 		ms, _ := strconv.ParseInt(m[5], 10, 64)
 		length, _ := strconv.Atoi(m[6])
 		length = min(length, len(m[9]))

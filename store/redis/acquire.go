@@ -407,7 +407,7 @@ func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 			rs := d.DoMulti(within,
 				// EVAL with the text, and not EVALSHA: nothing has to be repeated here if the server does not know the
 				// script.
-				d.B().Eval().Script(st.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(),
+				d.B().Eval().Script(st.text()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(),
 				d.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build())
 			m, err := rs[0].ToMessage()
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -90,7 +91,7 @@ func finalReply(text string, alone bool, layout Layout) error {
 		return nil
 	case says("WRONGTYPE"):
 		return fmt.Errorf("%w: a key beside the lock holds another type: %s", driver.ErrCorrupt, shortenReply(text))
-	case failedScript.MatchString(shortenReply(text)):
+	case failedScript().MatchString(shortenReply(text)):
 		return fmt.Errorf("%w: Redis reports: %s", driver.ErrCorrupt, shortenReply(text))
 	}
 	return nil
@@ -101,7 +102,9 @@ func isReadOnly(text string) bool { return strings.Contains(text, "READONLY") }
 
 // failedScript matches the error of a script that failed in its own code, for example by arithmetic on a text that
 // should be a number. It does not match the error of a command in the script that was refused.
-var failedScript = regexp.MustCompile(`(^|: )user_script:[0-9]+: `)
+var failedScript = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(^|: )user_script:[0-9]+: `)
+})
 
 // aclRule names the ACL rule that would allow what the user was refused (redis.io: "ACL").
 func aclRule(text string, layout Layout) string {
@@ -115,14 +118,16 @@ func aclRule(text string, layout Layout) string {
 	case strings.Contains(text, "key"):
 		return "add ACL rules for the locks' keys and for ~" + reserved + "*"
 	}
-	if m := refusedCommand.FindStringSubmatch(text); m != nil {
+	if m := refusedCommand().FindStringSubmatch(text); m != nil {
 		return "add the ACL rule +" + strings.ToLower(m[1])
 	}
 	return "add the ACL rules +@read +@write +@scripting +@pubsub +@connection +time +cluster"
 }
 
 // refusedCommand finds the command in a NOPERM error.
-var refusedCommand = regexp.MustCompile(`the '([A-Za-z|]+)' command`)
+var refusedCommand = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`the '([A-Za-z|]+)' command`)
+})
 
 // shortenReply returns a reply without the parts that name the script, and without the arguments of a command, which
 // may contain a password.

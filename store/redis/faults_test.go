@@ -623,7 +623,7 @@ func TestLateRequestOfRefusedClaim(t *testing.T) {
 		if fair {
 			step = plainScripts.acquireQueued
 		}
-		kept := via.DelayNext(step.sha)
+		kept := via.DelayNext(step.sha())
 		refused := mutex("m", 30*time.Second)
 		refused.Fair = fair
 		if _, err := s.Acquire(t.Context(), refused); !errors.Is(err, driver.ErrHeld) {
@@ -655,10 +655,10 @@ func startLateRequest(t *testing.T,
 	}
 	t.Cleanup(via.Close)
 	s = openForTest(t, "redlock://"+a[0]+"?addrs="+via.Addr+","+a[2])
-	sendCommand(t, g.Servers[1], "SCRIPT", "LOAD", st.text) // so that the request that is held back runs when it arrives
+	sendCommand(t, g.Servers[1], "SCRIPT", "LOAD", st.text()) // so that the request that is held back runs when it arrives
 	sendCommand(t, g.Servers[0], "SET", "m", "another")
 	sendCommand(t, g.Servers[2], "SET", "m", "another")
-	kept := via.DelayNext(st.sha)
+	kept := via.DelayNext(st.sha())
 	freed := make(chan error, 1)
 	go func() {
 		late = <-kept

@@ -2,12 +2,47 @@ package redis
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
+
+// textScript makes a script of a text.
+func textScript(text string) *script {
+	return &script{func() scriptContent { return prepareScript(text) }}
+}
+
+// TestScriptFiles: each script of this package, and each file that one includes, exists. They are read when they are
+// first used.
+func TestScriptFiles(t *testing.T) {
+	t.Parallel()
+	calls := regexp.MustCompile(`loadScript\("([^"]+)"\)`)
+	sources, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, call := range calls.FindAllStringSubmatch(string(text), -1) {
+			found++
+			if s := loadScript(call[1]); s.text() == "" || len(s.sha()) != 40 {
+				t.Errorf("%s: the script %s is empty", source, call[1])
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d scripts were found", found)
+	}
+}
 
 // TestMalformedReplies: a reply that no script of ours sends is an error, and is never taken for anything else.
 func TestMalformedReplies(t *testing.T) {
@@ -21,11 +56,11 @@ func TestMalformedReplies(t *testing.T) {
 		"return {5}", "return {'a'}", "return 'a'", "return {{}}", "return false", "return -1",
 	} {
 		at := s.newAcquireLoop(mutex("m", longTTL))
-		if _, refused, err := at.runStep(t.Context(), newScript(text), []string{"m"}, nil); err == nil &&
+		if _, refused, err := at.runStep(t.Context(), textScript(text), []string{"m"}, nil); err == nil &&
 			refused == nil {
 			t.Errorf("%s is taken for a grant", text)
 		}
-		m, err := s.runScript(t.Context(), newScript(text), []string{"m"}, nil)
+		m, err := s.runScript(t.Context(), textScript(text), []string{"m"}, nil)
 		b := &round{redlock: r, claim: mutex("m", longTTL), tokens: map[int]int64{}, agreed: map[int64]int{}}
 		b.countReply(serverReply{0, m, err})
 		if b.granted > 0 {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"path"
 	"strings"
+	"sync"
 
 	"github.com/redis/rueidis"
 )
@@ -17,16 +18,25 @@ var scriptFiles embed.FS
 // script is a Lua script. The server caches it under its SHA-1 digest, until it restarts or runs SCRIPT FLUSH, and a
 // new primary may never have had it (redis.io: "Scripting with Lua"). So no caller may assume that it is there: eval
 // sends the text when the server does not know the digest.
-type script struct{ text, sha string }
+type script struct{ load func() scriptContent }
 
-// loadScript reads a script from its file. A line "--- include FILE" is replaced by the text of that file, whose local
+// scriptContent is the text of a script as the server receives it, and its digest.
+type scriptContent struct{ text, sha string }
+
+func (p *script) text() string { return p.load().text }
+func (p *script) sha() string  { return p.load().sha }
+
+// loadScript reads a script from its file, when it is first used: all of them at the start would take longer than a
+// whole run of a program that uses another store. A line "--- include FILE" is replaced by the text of that file, whose local
 // variables the rest of the script can use.
 // Where an include is placed matters for speed. Calling a function costs Redis less than a command, but each function
 // is set up in every run of the script, even if it is not called. So a script includes only what it needs, and only
 // after the usual cases have returned.
-func loadScript(file string) *script { return newScript(readScript(path.Join("scripts", file))) }
+func loadScript(file string) *script {
+	return &script{sync.OnceValue(func() scriptContent { return prepareScript(readScript(path.Join("scripts", file))) })}
+}
 
-// readScript reads a file and the files that it includes. It panics if one is missing, when the program starts.
+// readScript reads a file and the files that it includes. It panics if one is missing.
 func readScript(file string) string {
 	text, err := scriptFiles.ReadFile(file)
 	if err != nil {
@@ -42,8 +52,8 @@ func readScript(file string) string {
 	return b.String()
 }
 
-// newScript removes the comments, which the server need not receive, parse and keep.
-func newScript(text string) *script {
+// prepareScript removes the comments, which the server need not receive, parse and keep.
+func prepareScript(text string) scriptContent {
 	var lines []string
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(strings.TrimSpace(line), "--") {
@@ -52,7 +62,7 @@ func newScript(text string) *script {
 	}
 	text = strings.Join(lines, "")
 	sum := sha1.Sum([]byte(text))
-	return &script{text, hex.EncodeToString(sum[:])}
+	return scriptContent{text, hex.EncodeToString(sum[:])}
 }
 
 // layoutScripts is what differs between layouts: the scripts and the keys. A layout that cannot do something has nil
@@ -100,14 +110,14 @@ func recordKey(lock string) string { return sideKey("", lock) }
 func (p *script) eval(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
 	m, err := c.Do(ctx, p.buildCommand(c, keys, args)).ToMessage()
 	if isNoScript(err) {
-		m, err = c.Do(ctx, c.B().Eval().Script(p.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
+		m, err = c.Do(ctx, c.B().Eval().Script(p.text()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
 	}
 	return m, err
 }
 
 // buildCommand returns the command for a server that knows the script.
 func (p *script) buildCommand(c rueidis.Client, keys, args []string) rueidis.Completed {
-	return c.B().Evalsha().Sha1(p.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+	return c.B().Evalsha().Sha1(p.sha()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }
 
 // isNoScript reports whether the server did not know the digest, and so has run nothing.

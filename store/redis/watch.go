@@ -61,7 +61,7 @@ func (s *store) waitForChange(ctx context.Context, seen driver.Lock) {
 	})
 	readRevision := func() (string, error) {
 		l, err := s.inspectWith(seen.Name, func(keys, args []string) (rueidis.RedisMessage, error) {
-			return d.Do(ctx, d.B().Eval().Script(s.scripts.inspect.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
+			return d.Do(ctx, d.B().Eval().Script(s.scripts.inspect.text()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
 		})
 		return l.Revision, err
 	}

@@ -1,4 +1,4 @@
-package main
+package guard
 
 import (
 	"errors"
@@ -12,24 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// descendantsHelp is the part of the help that depends on the system.
-const descendantsHelp = `  All descendants of the command are found, even those that left its process group or session, and those whose parents
+// DescendantsHelp is the part of the help that depends on the system.
+const DescendantsHelp = `  All descendants of the command are found, even those that left its process group or session, and those whose parents
   have ended. The lock is released when the last of them has ended. (Only on Linux. Other systems find them by their
   process group.)`
 
-const lastSignal = syscall.Signal(64)
+// LastSignal is the largest number of a signal.
+const LastSignal = syscall.Signal(64)
 
 // tree is a process that this one has started, and all its descendants: the command, or the guard. This process is
 // their subreaper: a descendant that loses its parent becomes a child of this process, so that none can escape, by
 // setsid or by a double fork. descendants_linux.go finds them.
-type tree struct {
-	exited chan syscall.WaitStatus // how the first process ended; sent once
-	gone   chan struct{}           // closed when the last process of the tree has ended
+type Tree struct {
+	Exited chan syscall.WaitStatus // how the first process ended; sent once
+	Gone   chan struct{}           // closed when the last process of the tree has ended
 
 	command          int
-	group            int          // of the first process
-	cookie           string       // environment variable that only the command's tree has; may be empty
-	earlierChildren  map[int]bool // the listener, and children from before this program's exec
+	group            int    // of the first process
+	cookie           string // environment variable that only the command's tree has; may be empty
+	others           OtherChildren
 	signaledChildren map[int]bool // children that were signaled, where only children can be found
 
 	// mu is held while reaping and while signaling. So a child that is signaled is still that child, and not another
@@ -38,13 +39,24 @@ type tree struct {
 	reaped bool // the first process was reaped
 }
 
-// startTree starts a process with these files as its input, output and error output. If it is bound, the kernel kills it
+// OtherChildren are the children of this program that do not belong to a tree.
+type OtherChildren struct {
+	Earlier  map[int]bool // from before this program's exec; they may outlive the tree
+	Listener int          // the signal listener, which ends when its pipes are closed; 0 if there is none
+}
+
+func (o OtherChildren) has(pid int) bool { return pid == o.Listener || o.Earlier[pid] }
+
+// StartTree starts a process with these files as its input, output and error output. If it is bound, the kernel kills it
 // when this process dies. That is only a second safety net: it does not reach what the process has started.
-func startTree(path string, argv, env []string, files []uintptr, bound bool) (*tree, error) {
-	t := &tree{
-		exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), group: unix.Getpgrp(),
+func StartTree(
+	path string, argv, env []string, files []uintptr, bound bool, others OtherChildren,
+) (*Tree, error) {
+	t := &Tree{
+		Exited: make(chan syscall.WaitStatus, 1), Gone: make(chan struct{}), group: unix.Getpgrp(),
 		signaledChildren: map[int]bool{},
 		cookie:           findCookie(env),
+		others:           others,
 	}
 	started := make(chan error)
 	go t.startAndReap(path, argv, &syscall.ProcAttr{Env: env, Files: files}, bound, started)
@@ -53,14 +65,13 @@ func startTree(path string, argv, env []string, files []uintptr, bound bool) (*t
 
 // startAndReap starts the process and reaps until the last one has ended. It keeps its thread for as long: the kernel
 // kills a bound process when the thread that started it ends.
-func (t *tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, bound bool, started chan<- error) {
+func (t *Tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, bound bool, started chan<- error) {
 	runtime.LockOSThread()
 	err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 	if err != nil {
 		started <- fmt.Errorf("become a subreaper: %w", err)
 		return
 	}
-	t.earlierChildren = t.existingChildren()
 	attr.Sys = &syscall.SysProcAttr{}
 	if bound {
 		attr.Sys.Pdeathsig = unix.SIGKILL
@@ -69,18 +80,19 @@ func (t *tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, 
 	started <- err
 	if err == nil {
 		t.reapAll()
-		close(t.gone)
+		close(t.Gone)
 	}
 }
 
-// existingChildren are the children that this program has before it starts its tree.
-func (t *tree) existingChildren() map[int]bool {
+// ExistingChildren are the children that this program has from before its exec, if it has not started any yet. Almost
+// always there are none, and then all processes of the machine need not be listed.
+func ExistingChildren() map[int]bool {
 	found := map[int]bool{}
 	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
 	if errors.Is(err, unix.ECHILD) {
 		return found
 	}
-	for _, pid := range t.ownChildren() {
+	for _, pid := range (&Tree{}).ownChildren() {
 		found[pid] = true
 	}
 	return found
@@ -88,13 +100,13 @@ func (t *tree) existingChildren() map[int]bool {
 
 // reapAll waits until nothing of the tree is left. A process without children has no descendants either, because each
 // orphan among them would have become its child.
-func (t *tree) reapAll() {
+func (t *Tree) reapAll() {
 	for {
 		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if errors.Is(err, unix.ECHILD) {
 			return
 		}
-		if t.reapExited(); t.reaped && len(t.earlierChildren) > 0 && !t.hasChild() {
+		if t.reapExited(); t.reaped && len(t.others.Earlier) > 0 && !t.hasChild() {
 			return
 		}
 	}
@@ -102,7 +114,7 @@ func (t *tree) reapAll() {
 
 // reapExited reaps all children that have ended. Orphans among the descendants are children too, and would stay zombies
 // otherwise.
-func (t *tree) reapExited() {
+func (t *Tree) reapExited() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -114,23 +126,35 @@ func (t *tree) reapExited() {
 			return
 		case pid == t.command:
 			t.reaped = true
-			t.exited <- syscall.WaitStatus(status)
+			t.Exited <- syscall.WaitStatus(status)
 		default:
-			delete(t.earlierChildren, pid)
+			delete(t.others.Earlier, pid)
+			if pid == t.others.Listener {
+				t.others.Listener = 0
+			}
 			delete(t.signaledChildren, pid)
 		}
 	}
 }
 
 // hasChild reports whether this process has a child that belongs to the tree, even one that is not reaped yet.
-func (t *tree) hasChild() bool {
+func (t *Tree) hasChild() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.earlierChildren[pid] })
+	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.others.has(pid) })
 }
 
-// signalCommand signals only the first process.
-func (t *tree) signalCommand(sig syscall.Signal) {
+// KillListener ends the listener even if it was stopped, because reapAll waits for it.
+func (t *Tree) KillListener() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.others.Listener != 0 {
+		_ = unix.Kill(t.others.Listener, unix.SIGKILL)
+	}
+}
+
+// SignalCommand signals only the first process.
+func (t *Tree) SignalCommand(sig syscall.Signal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.reaped {
@@ -139,11 +163,11 @@ func (t *tree) signalCommand(sig syscall.Signal) {
 }
 
 // signalAll signals every process of the tree.
-func (t *tree) signalAll(sig syscall.Signal) { t.signalMembers(sig, false) }
+func (t *Tree) signalAll(sig syscall.Signal) { t.signalMembers(sig, false) }
 
 // signalMembers signals every process of the tree, or only those outside the process group in which the tree was
 // started.
-func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
+func (t *Tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	members, err := t.listDescendants()
@@ -160,7 +184,7 @@ func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 
 // signalChildren is signalMembers where only children can be found: see eachChild. The children of a child become
 // children of this process when it has ended, so that repeated killing reaches all.
-func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
+func (t *Tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 	t.eachChild(func(pid int) {
 		if group, err := unix.Getpgid(pid); !onlyOutside || err == nil && group != t.group {
 			t.signaledChildren[pid] = true
@@ -171,7 +195,7 @@ func (t *tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 
 // signalNewChildren signals the children that were not signaled yet, where only children can be found. Elsewhere
 // signalAll has reached all descendants.
-func (t *tree) signalNewChildren(sig syscall.Signal) {
+func (t *Tree) signalNewChildren(sig syscall.Signal) {
 	if t.whyPartlyHidden() == nil {
 		return
 	}
@@ -186,10 +210,10 @@ func (t *tree) signalNewChildren(sig syscall.Signal) {
 }
 
 // whyPartlyHidden returns why only this program's own children can be found, or nil if all descendants can.
-func (t *tree) whyPartlyHidden() error { return checkProcNamespace() }
+func (t *Tree) whyPartlyHidden() error { return CheckProcNamespace() }
 
-// listRunning lists the processes of the tree that have not ended.
-func (t *tree) listRunning() []process {
+// ListRunning lists the processes of the tree that have not ended.
+func (t *Tree) ListRunning() []Process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	members, err := t.listDescendants()
@@ -199,5 +223,5 @@ func (t *tree) listRunning() []process {
 	return members
 }
 
-// addGuardedCommand does nothing: the kernel makes this process the parent of the children of a guard that dies.
-func (t *tree) addGuardedCommand(int) {}
+// AddGuardedCommand does nothing: the kernel makes this process the parent of the children of a guard that dies.
+func (t *Tree) AddGuardedCommand(int) {}

@@ -1,12 +1,14 @@
-package main
+package guard
 
 import (
 	"fmt"
 	"os"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
 // process is one process of a tree.
-type process struct {
+type Process struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"`
 
@@ -15,18 +17,18 @@ type process struct {
 	dead          bool   // it has ended and is not reaped yet
 }
 
-// ownFiles are the input, the output and the error output of this process.
-func ownFiles() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }
+// OwnFiles are the input, the output and the error output of this process.
+func OwnFiles() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }
 
 // processNames lists the first processes for a message: name[number].
-func processNames(all []process) []string {
+func processNames(all []Process) []string {
 	const maxShown = 5
 	var names []string
 	for i, p := range all {
 		if i == maxShown {
 			return append(names, fmt.Sprintf("%d more", len(all)-maxShown))
 		}
-		name := printableText(p.Name)
+		name := text.Printable(p.Name)
 		if p.PID != 0 {
 			name += fmt.Sprintf("[%d]", p.PID)
 		}

@@ -1,4 +1,4 @@
-package main
+package guard
 
 import (
 	"io"
@@ -13,9 +13,9 @@ import (
 // asking it the wrapper learns which signals the command has received already. If it does not know, or answers too
 // late on a busy machine, the command may receive a signal twice, which is no worse than without a listener.
 
-// listenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who
+// ListenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who
 // sends a signal to all processes of that name does not reach the listener.
-const listenerName = "signal-listener"
+const ListenerName = "signal-listener"
 
 const (
 	listenerTimeout = 3 * time.Second       // for an answer
@@ -26,33 +26,34 @@ const (
 // markerSignal is the signal that the listener sends to itself before it answers. The kernel delivers pending signals
 // in the order of their numbers, and this is the last one. So when it arrives, everything that the group received
 // before has arrived, too, however late the listener was scheduled.
-const markerSignal = lastSignal
+const markerSignal = LastSignal
 
-// signalListener is the wrapper's end of the listener. A nil one knows nothing.
-type signalListener struct {
+// Listener is the wrapper's end of the listener. A nil one knows nothing.
+type Listener struct {
+	pid                int
 	questions, answers *os.File
 	broken             bool // it did not answer in time: it was stopped, or it has ended
 }
 
-// startListener starts the listener. It returns nil if that fails.
-func startListener(program string) *signalListener {
+// StartListener starts the listener. It returns nil if that fails.
+func StartListener(program string) *Listener {
 	questionsRead, questions, err1 := os.Pipe()
 	answers, answersWrite, err2 := os.Pipe()
-	defer closeAll(questionsRead, answersWrite)
-	err := err1
+	defer CloseAll(questionsRead, answersWrite)
+	pid, err := 0, err1
 	if err == nil && err2 == nil {
 		files := []uintptr{questionsRead.Fd(), answersWrite.Fd()}
-		_, err = syscall.ForkExec(program, []string{listenerName}, &syscall.ProcAttr{Env: os.Environ(), Files: files})
+		pid, err = syscall.ForkExec(program, []string{ListenerName}, &syscall.ProcAttr{Env: os.Environ(), Files: files})
 	}
 	if err != nil || err2 != nil {
-		closeAll(questions, answers)
+		CloseAll(questions, answers)
 		return nil
 	}
-	return &signalListener{questions: questions, answers: answers}
+	return &Listener{pid: pid, questions: questions, answers: answers}
 }
 
-// groupHadSignal reports whether the group received a signal a moment ago. known is false if there is no answer.
-func (l *signalListener) groupHadSignal(sig syscall.Signal) (had, known bool) {
+// GroupHadSignal reports whether the group received a signal a moment ago. known is false if there is no answer.
+func (l *Listener) GroupHadSignal(sig syscall.Signal) (had, known bool) {
 	if l == nil || l.broken {
 		return false, false
 	}
@@ -68,22 +69,30 @@ func (l *signalListener) groupHadSignal(sig syscall.Signal) (had, known bool) {
 	return answer[0] == 1, !l.broken
 }
 
-// closePipes lets the listener end.
-func (l *signalListener) closePipes() {
+// ProcessID is 0 if there is no listener.
+func (l *Listener) ProcessID() int {
+	if l == nil {
+		return 0
+	}
+	return l.pid
+}
+
+// ClosePipes lets the listener end.
+func (l *Listener) ClosePipes() {
 	if l != nil {
-		closeAll(l.questions, l.answers)
+		CloseAll(l.questions, l.answers)
 	}
 }
 
 // runListener is the listener's whole life: it reads questions from its standard input until the wrapper closes it.
 func runListener() int {
 	signals := make(chan os.Signal, 1024)
-	for n := syscall.Signal(1); n <= lastSignal; n++ {
-		if !uncaughtSignals[n] {
+	for n := syscall.Signal(1); n <= LastSignal; n++ {
+		if !UncaughtSignals[n] {
 			signal.Notify(signals, n)
 		}
 	}
-	nameProcess(listenerName)
+	NameProcess(ListenerName)
 	questions := make(chan syscall.Signal)
 	go readQuestions(questions)
 	g := groupSignals{signals: signals, received: map[syscall.Signal]time.Time{}}

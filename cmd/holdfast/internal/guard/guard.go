@@ -1,4 +1,4 @@
-package main
+package guard
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
+	"github.com/holdfast-go/holdfast/driver/clock"
 )
 
 // The guard is a process between the wrapper and the command. It knows the lease's expiry and ends the command's tree
@@ -25,8 +25,8 @@ import (
 // until the last process of the tree has ended. It shares no process group and no session with the wrapper, so that a
 // signal to those does not reach it.
 
-// guardName is the guard's name in process lists. A process of this binary that was started under it is a guard.
-const guardName = "holdfast-guard"
+// Name is the guard's name in process lists. A process of this binary that was started under it is a guard.
+const Name = "holdfast-guard"
 
 // runGuard is the guard's whole life. args are the numbers of five descriptors (control, reports, liveness file, the
 // command's output and error output; -1 for none), the path of the command, and its argv. It returns the exit code.
@@ -34,7 +34,7 @@ func runGuard(args []string) int {
 	received := catchAllSignals()
 	var files [5]*os.File
 	if len(args) < len(files)+2 {
-		fmt.Fprintln(os.Stderr, guardName+" is started only by holdfast run")
+		fmt.Fprintln(os.Stderr, Name+" is started only by holdfast run")
 		return exitUsage
 	}
 	for i := range files {
@@ -44,19 +44,19 @@ func runGuard(args []string) int {
 		}
 		if fd >= 0 {
 			unix.CloseOnExec(fd) // the command must not inherit any of them
-			files[i] = os.NewFile(uintptr(fd), guardName)
+			files[i] = os.NewFile(uintptr(fd), Name)
 		}
 	}
-	nameProcess(guardName)
+	NameProcess(Name)
 	control := json.NewDecoder(files[0])
-	var first controlMessage
+	var first ControlMessage
 	if err := control.Decode(&first); err != nil || first.Start == nil {
 		return exitUnavailable // the wrapper has ended
 	}
 	out := newAsyncWriter(files[1])
 	stopReporting := reportSignals(received, out)
-	command := guardedCommand{path: args[len(files)], argv: args[len(files)+1:], env: os.Environ()}
-	code := superviseCommand(first.Start, control, out, command, files[3:])
+	c := command{path: args[len(files)], argv: args[len(files)+1:], env: os.Environ()}
+	code := superviseCommand(first.Start, control, out, c, files[3:])
 	// All signals stay caught until this process exits. One that ended it now, or the SIGPIPE of a message to a
 	// stderr that nobody reads, would keep the last report from the wrapper, which would take the guard for killed
 	// and the lock for lost.
@@ -66,28 +66,34 @@ func runGuard(args []string) int {
 	return code
 }
 
+// command is the command that the guard starts.
+type command struct {
+	path      string
+	argv, env []string
+}
+
 // superviseCommand starts the command and returns when the last process of its tree has ended. output are the files of
 // its output and its error output, which are nil if the command gets those of this process.
 func superviseCommand(
-	m *startMessage, control *json.Decoder, out *asyncWriter, command guardedCommand, output []*os.File,
+	m *StartMessage, control *json.Decoder, out *asyncWriter, c command, output []*os.File,
 ) int {
 	lease := newLeaseMirror(m.Lock, m.Until)
 	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and somebody else may hold the lock
-		why := lossText(context.Cause(lease.ctx))
-		out.sendMessage("%s is lost: %s; the command was not started", quoteName(m.Lock), why)
-		out.sendLastReport(guardReport{Event: reportFinished, Why: why})
+		why := context.Cause(lease.ctx).Error()
+		out.sendMessage("%s is lost: %s; the command was not started", text.QuoteName(m.Lock), why)
+		out.sendLastReport(Report{Event: ReportFinished, Why: why})
 		return 0
 	}
-	files := ownFiles()
+	files := OwnFiles()
 	for i, f := range output {
 		if f != nil {
 			files[i+1] = f.Fd()
 		}
 	}
-	t, err := startTree(command.path, command.argv, command.env, files, true)
-	closeAll(output...)
+	t, err := StartTree(c.path, c.argv, c.env, files, true, OtherChildren{Earlier: ExistingChildren()})
+	CloseAll(output...)
 	if err != nil {
-		failed := guardReport{Event: reportFailed, Why: rootCause(err)}
+		failed := Report{Event: ReportFailed, Why: err.Error()}
 		errors.As(err, &failed.Errno)
 		out.sendLastReport(failed)
 		return exitCannotRun
@@ -95,14 +101,14 @@ func superviseCommand(
 	// The command stays in the wrapper's session and group, where the terminal and its shell expect it. Only the guard
 	// leaves them, and only now, because a child starts in its parent's.
 	_, _ = unix.Setsid()
-	out.sendReport(guardReport{Event: reportStarted, PID: t.command})
+	out.sendReport(Report{Event: ReportStarted, PID: t.command})
 	requests := make(chan signalRequest, 256)
 	s := newSupervisor(t, lease, m.Policy, requests, out.sendMessage, out.sendReport)
 	go receiveControl(control, lease, requests)
 	_, loss := s.run()
-	last := guardReport{Event: reportFinished}
+	last := Report{Event: ReportFinished}
 	if loss != nil {
-		last.Why = lossText(loss)
+		last.Why = loss.Error()
 	}
 	out.sendLastReport(last)
 	return 0
@@ -112,8 +118,8 @@ func superviseCommand(
 // would inherit that. SIGHUP and SIGINT that were ignored before stay ignored.
 func catchAllSignals() chan os.Signal {
 	ch := make(chan os.Signal, 16)
-	for n := syscall.Signal(1); n <= lastSignal; n++ {
-		if !uncaughtSignals[n] && !signal.Ignored(n) {
+	for n := syscall.Signal(1); n <= LastSignal; n++ {
+		if !UncaughtSignals[n] && !signal.Ignored(n) {
 			signal.Notify(ch, n)
 		}
 	}
@@ -129,7 +135,7 @@ func reportSignals(received <-chan os.Signal, out *asyncWriter) (stop func()) {
 			select {
 			case sig := <-received:
 				if n, ok := sig.(syscall.Signal); ok {
-					out.sendReport(guardReport{Event: reportSignal, Signal: n})
+					out.sendReport(Report{Event: ReportSignal, Signal: n})
 				}
 			case <-quit:
 				return
@@ -145,18 +151,16 @@ func reportSignals(received <-chan os.Signal, out *asyncWriter) (stop func()) {
 // receiveControl carries out the wrapper's messages until the wrapper ends.
 func receiveControl(control *json.Decoder, lease *leaseMirror, requests chan<- signalRequest) {
 	for {
-		var m controlMessage
+		var m ControlMessage
 		if err := control.Decode(&m); err != nil {
-			lease.markLost(errWrapperGone)
+			lease.markLost(ErrWrapperGone)
 			return
 		}
 		switch {
 		case m.Until > 0:
 			lease.setExpiry(m.Until)
-		case m.Lost != nil && m.Lost.Why != "":
-			lease.markLost(&holdfast.LossError{Cause: m.Lost.Cause, Err: errors.New(m.Lost.Why)})
 		case m.Lost != nil:
-			lease.markLost(&holdfast.LossError{Cause: m.Lost.Cause})
+			lease.markLost(m.Lost)
 		default:
 			requests <- signalRequest{signal: m.Signal, groupSignaled: m.GroupSignaled, kill: m.Kill}
 		}
@@ -170,10 +174,10 @@ type leaseMirror struct {
 	cancel context.CancelCauseFunc
 
 	mu     sync.Mutex
-	expiry driver.Instant
+	expiry clock.Instant
 }
 
-// newLeaseMirror makes a lease that expires at until, as boottimeNow counts.
+// newLeaseMirror makes a lease that expires at until, as BoottimeNow counts.
 func newLeaseMirror(lock string, until time.Duration) *leaseMirror {
 	l := &leaseMirror{lock: lock}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -184,7 +188,7 @@ func newLeaseMirror(lock string, until time.Duration) *leaseMirror {
 // setExpiry takes an expiry on the clock that processes share, and turns it into an instant of both clocks of this
 // process, so that Remaining trusts neither clock alone.
 func (l *leaseMirror) setExpiry(until time.Duration) {
-	now := driver.SystemClock.Now()
+	now := clock.System.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expiry = now.Add(until - now.Boottime)
@@ -199,10 +203,10 @@ func (l *leaseMirror) Context() context.Context { return l.ctx }
 // Remaining is how long the lease is valid. Once it has returned 0 it always does.
 func (l *leaseMirror) Remaining() time.Duration {
 	l.mu.Lock()
-	left := -driver.SystemClock.Since(l.expiry)
+	left := -clock.System.Since(l.expiry)
 	l.mu.Unlock()
 	if left <= 0 {
-		l.markLost(&holdfast.LossError{Cause: holdfast.LossExpired})
+		l.markLost(&Loss{Why: ExpiredText})
 	}
 	if l.ctx.Err() != nil {
 		return 0
@@ -245,7 +249,7 @@ func writeLines(to io.Writer, lines <-chan string) <-chan struct{} {
 }
 
 // sendReport queues a report. It drops the report if the queue is full, so that the caller never waits.
-func (a *asyncWriter) sendReport(r guardReport) {
+func (a *asyncWriter) sendReport(r Report) {
 	if line, err := json.Marshal(r); err == nil {
 		trySend(a.reports, string(line)+"\n")
 	}
@@ -253,7 +257,7 @@ func (a *asyncWriter) sendReport(r guardReport) {
 
 // sendLastReport queues the last report. When it is called nothing has to be done in time any more, so it may wait
 // until the queue has room: without this report the wrapper would take the guard for killed.
-func (a *asyncWriter) sendLastReport(r guardReport) {
+func (a *asyncWriter) sendLastReport(r Report) {
 	line, err := json.Marshal(r)
 	if err != nil {
 		return
@@ -268,7 +272,7 @@ func (a *asyncWriter) sendLastReport(r guardReport) {
 
 // sendMessage queues a message for stderr, or drops it if the queue is full.
 func (a *asyncWriter) sendMessage(format string, args ...any) {
-	trySend(a.messages, formatMessage(format, args...))
+	trySend(a.messages, text.Message(format, args...))
 }
 
 func trySend(ch chan<- string, line string) {
@@ -282,15 +286,25 @@ func trySend(ch chan<- string, line string) {
 func (a *asyncWriter) close() {
 	close(a.reports)
 	close(a.messages)
-	waitWithTimeout(a.reportsWritten, reportFlushTimeout)
-	waitWithTimeout(a.messagesWritten, messageFlushTimeout)
+	WaitWithTimeout(a.reportsWritten, reportFlushTimeout)
+	WaitWithTimeout(a.messagesWritten, messageFlushTimeout)
 }
 
-func waitWithTimeout(done <-chan struct{}, d time.Duration) {
+// WaitWithTimeout waits until the channel is closed, for d at most.
+func WaitWithTimeout(done <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
+	}
+}
+
+// CloseAll closes those of the files that are not nil.
+func CloseAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close()
+		}
 	}
 }

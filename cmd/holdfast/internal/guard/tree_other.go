@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package main
+package guard
 
 import (
 	"errors"
@@ -11,31 +11,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// descendantsHelp is the part of the help that depends on the system.
-const descendantsHelp = `  On this system descendants of the command are found by their process group. A process that leaves the group, by setsid
+// DescendantsHelp is the part of the help that depends on the system.
+const DescendantsHelp = `  On this system descendants of the command are found by their process group. A process that leaves the group, by setsid
   for instance, is neither ended nor waited for. At a terminal the command stays in this program's group, so that Ctrl-Z
   works, and only the command itself is signaled and waited for. On Linux all descendants are found.`
 
-const lastSignal = syscall.Signal(31)
+// LastSignal is the largest number of a signal.
+const LastSignal = syscall.Signal(31)
 
 // groupPoll is the time between two checks whether a process group is empty: there is no event for it.
 const groupPoll = 50 * time.Millisecond
 
 // tree is a process that this one has started and, if it leads a process group of its own, all that stays in that
 // group.
-type tree struct {
-	exited chan syscall.WaitStatus // how the first process ended; sent once
-	gone   chan struct{}           // closed when the last process of the tree has ended
+type Tree struct {
+	Exited chan syscall.WaitStatus // how the first process ended; sent once
+	Gone   chan struct{}           // closed when the last process of the tree has ended
 
 	command int
 	grouped bool         // the command leads a group of its own
 	guarded atomic.Int64 // the command, which the first process has started if that is a guard
 }
 
-// startTree starts a process with these files as its input, output and error output. A bound one leads a process group
+// OtherChildren need not be known here: only the process that was started is waited for.
+type OtherChildren struct {
+	Earlier  map[int]bool
+	Listener int
+}
+
+// ExistingChildren returns nothing: no tree needs to know them.
+func ExistingChildren() map[int]bool { return nil }
+
+// StartTree starts a process with these files as its input, output and error output. A bound one leads a process group
 // of its own, unless it runs at a terminal. These systems cannot kill it when this process dies.
-func startTree(path string, argv, env []string, files []uintptr, bound bool) (*tree, error) {
-	t := &tree{exited: make(chan syscall.WaitStatus, 1), gone: make(chan struct{}), grouped: bound && !isForeground()}
+func StartTree(
+	path string, argv, env []string, files []uintptr, bound bool, _ OtherChildren,
+) (*Tree, error) {
+	t := &Tree{Exited: make(chan syscall.WaitStatus, 1), Gone: make(chan struct{}), grouped: bound && !IsForeground()}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: t.grouped},
 	})
@@ -47,7 +59,7 @@ func startTree(path string, argv, env []string, files []uintptr, bound bool) (*t
 	return t, nil
 }
 
-func (t *tree) reapAll() {
+func (t *Tree) reapAll() {
 	var status unix.WaitStatus
 	for {
 		_, err := unix.Wait4(t.command, &status, 0, nil)
@@ -55,27 +67,30 @@ func (t *tree) reapAll() {
 			break
 		}
 	}
-	t.exited <- syscall.WaitStatus(status)
+	t.Exited <- syscall.WaitStatus(status)
 	for t.isAlive() {
 		time.Sleep(groupPoll)
 	}
-	close(t.gone)
+	close(t.Gone)
 }
 
-// addGuardedCommand makes the command of a guard part of the guard's tree, for when the guard dies.
-func (t *tree) addGuardedCommand(command int) { t.guarded.Store(int64(command)) }
+// KillListener does nothing: nobody waits for the listener.
+func (t *Tree) KillListener() {}
 
-func (t *tree) isAlive() bool {
+// AddGuardedCommand makes the command of a guard part of the guard's tree, for when the guard dies.
+func (t *Tree) AddGuardedCommand(command int) { t.guarded.Store(int64(command)) }
+
+func (t *Tree) isAlive() bool {
 	guarded := int(t.guarded.Load())
 	return t.grouped && unix.Kill(-t.command, 0) == nil ||
 		guarded > 0 && (unix.Kill(-guarded, 0) == nil || unix.Kill(guarded, 0) == nil)
 }
 
-// signalCommand signals only the first process.
-func (t *tree) signalCommand(sig syscall.Signal) { _ = unix.Kill(t.command, sig) }
+// SignalCommand signals only the first process.
+func (t *Tree) SignalCommand(sig syscall.Signal) { _ = unix.Kill(t.command, sig) }
 
 // signalAll signals every process of the tree.
-func (t *tree) signalAll(sig syscall.Signal) {
+func (t *Tree) signalAll(sig syscall.Signal) {
 	guarded := int(t.guarded.Load())
 	switch {
 	case t.grouped:
@@ -90,22 +105,22 @@ func (t *tree) signalAll(sig syscall.Signal) {
 }
 
 // signalMembers signals what is left after the command, unless the terminal has done so.
-func (t *tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
+func (t *Tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
 	if t.grouped && !onlyOutside {
 		t.signalAll(sig)
 	}
 }
 
 // signalNewChildren does nothing: a signal to a process group reaches all its members.
-func (t *tree) signalNewChildren(syscall.Signal) {}
+func (t *Tree) signalNewChildren(syscall.Signal) {}
 
 // whyPartlyHidden returns nil: a process group is signaled without listing it.
-func (t *tree) whyPartlyHidden() error { return nil }
+func (t *Tree) whyPartlyHidden() error { return nil }
 
-// listRunning returns all that is known of what is left: the process group.
-func (t *tree) listRunning() []process {
+// ListRunning returns all that is known of what is left: the process group.
+func (t *Tree) ListRunning() []Process {
 	if t.isAlive() {
-		return []process{{PID: t.command, Name: "process group"}}
+		return []Process{{PID: t.command, Name: "process group"}}
 	}
 	return nil
 }

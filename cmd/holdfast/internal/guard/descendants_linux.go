@@ -1,4 +1,4 @@
-package main
+package guard
 
 import (
 	"bytes"
@@ -23,44 +23,46 @@ import (
 // numbers belong to other processes here, so that nothing read there may be signaled. Then only children are found,
 // which the kernel identifies without /proc; see eachChild.
 
-// hiddenName is shown for a process whose name cannot be read.
-const hiddenName = "(hidden)"
+// HiddenName is shown for a process whose name cannot be read.
+const HiddenName = "(hidden)"
 
-func hiddenProcess(pid, parent int) process {
-	return process{PID: pid, Name: hiddenName, parent: parent}
+func hiddenProcess(pid, parent int) Process {
+	return Process{PID: pid, Name: HiddenName, parent: parent}
 }
 
 // listDescendants lists the descendants that have not ended. It returns an error if /proc cannot be used.
-func (t *tree) listDescendants() ([]process, error) {
+func (t *Tree) listDescendants() ([]Process, error) {
 	all, hides, err := listProcesses()
 	if err != nil {
 		return nil, err
 	}
-	f := newDescendantFinder(all, t.earlierChildren, hides)
+	f := newDescendantFinder(all, t.others, hides)
 	f.addDescendants(os.Getpid())
 	if hides && t.cookie != "" {
 		f.findByCookie(t.cookie)
 	}
-	return slices.DeleteFunc(f.found, func(p process) bool { return p.dead }), nil
+	return slices.DeleteFunc(f.found, func(p Process) bool { return p.dead }), nil
 }
 
 // descendantFinder collects the descendants of a process from one listing of /proc.
 type descendantFinder struct {
 	hides    bool
-	all      map[int]process
-	children map[int][]process
+	all      map[int]Process
+	children map[int][]Process
 	skip     map[int]bool // not part of the tree, or found already
-	found    []process
+	found    []Process
 }
 
-// newDescendantFinder makes a finder of one listing of /proc. Children from before the tree, and all below them, are
-// skipped.
-func newDescendantFinder(all []process, foreign map[int]bool, hides bool) *descendantFinder {
+// newDescendantFinder makes a finder of one listing of /proc. Other children, and all below them, are skipped.
+func newDescendantFinder(all []Process, others OtherChildren, hides bool) *descendantFinder {
 	f := &descendantFinder{
-		hides: hides, all: map[int]process{}, children: map[int][]process{}, skip: map[int]bool{os.Getpid(): true},
+		hides: hides, all: map[int]Process{}, children: map[int][]Process{}, skip: map[int]bool{os.Getpid(): true},
 	}
-	for pid := range foreign {
+	for pid := range others.Earlier {
 		f.skip[pid] = true
+	}
+	if others.Listener != 0 {
+		f.skip[others.Listener] = true
 	}
 	for _, p := range all {
 		f.all[p.PID] = p
@@ -87,11 +89,11 @@ func (f *descendantFinder) addChildren(pid int) {
 	if !f.hides {
 		return
 	}
-	for _, child := range readChildren(pid) {
+	for _, child := range ReadChildren(pid) {
 		if _, visible := f.all[child]; visible {
 			continue
 		}
-		p, err := readProcess(child) // it may have started after the listing
+		p, err := ReadProcess(child) // it may have started after the listing
 		if err != nil {
 			p = hiddenProcess(child, pid)
 		}
@@ -100,7 +102,7 @@ func (f *descendantFinder) addChildren(pid int) {
 }
 
 // add adds a process once.
-func (f *descendantFinder) add(p process) {
+func (f *descendantFinder) add(p Process) {
 	if !f.skip[p.PID] {
 		f.skip[p.PID] = true
 		f.found = append(f.found, p)
@@ -135,9 +137,9 @@ func hasVariable(pid int, variable string) bool {
 	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+variable+"\x00"))
 }
 
-// readChildren reads the lists of children that the kernel keeps per thread, if it was built with them. They hide
+// ReadChildren reads the lists of children that the kernel keeps per thread, if it was built with them. They hide
 // nothing.
-func readChildren(pid int) (found []int) {
+func ReadChildren(pid int) (found []int) {
 	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	threads, _ := os.ReadDir(tasks)
 	for _, thread := range threads {
@@ -152,7 +154,7 @@ func readChildren(pid int) (found []int) {
 }
 
 // sendSignal signals this process, and no other process that got its number meanwhile.
-func (p process) sendSignal(sig syscall.Signal) {
+func (p Process) sendSignal(sig syscall.Signal) {
 	if p.parent == os.Getpid() { // only this program reaps it, and not while tree.mu is held
 		_ = unix.Kill(p.PID, sig)
 		return
@@ -173,16 +175,16 @@ func (p process) sendSignal(sig syscall.Signal) {
 }
 
 // isSameProcess reports whether the number still belongs to this process.
-func (p process) isSameProcess() bool {
+func (p Process) isSameProcess() bool {
 	if p.started == "" { // a hidden one
-		return slices.Contains(readChildren(p.parent), p.PID)
+		return slices.Contains(ReadChildren(p.parent), p.PID)
 	}
-	now, err := readProcess(p.PID)
+	now, err := ReadProcess(p.PID)
 	return err == nil && now.started == p.started
 }
 
 // ownChildren lists all children of this program, even those that have ended and are not reaped.
-func (t *tree) ownChildren() (found []int) {
+func (t *Tree) ownChildren() (found []int) {
 	all, hides, err := listProcesses()
 	if err != nil {
 		t.scanChildren(func(pid int, _ bool) { found = append(found, pid) })
@@ -194,15 +196,15 @@ func (t *tree) ownChildren() (found []int) {
 		}
 	}
 	if hides {
-		found = append(found, readChildren(os.Getpid())...)
+		found = append(found, ReadChildren(os.Getpid())...)
 	}
 	return found
 }
 
 // eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc.
-func (t *tree) eachChild(f func(pid int)) {
+func (t *Tree) eachChild(f func(pid int)) {
 	t.scanChildren(func(pid int, runs bool) {
-		if runs && !t.earlierChildren[pid] {
+		if runs && !t.others.has(pid) {
 			f(pid)
 		}
 	})
@@ -211,14 +213,14 @@ func (t *tree) eachChild(f func(pid int)) {
 // scanChildren asks the kernel for every possible process number whether it is a child of this program. That takes up
 // to a second if there are four million numbers. The most likely ones come first, and the rest only if there is no
 // child among them. Nothing may be reaped meanwhile.
-func (t *tree) scanChildren(f func(pid int, runs bool)) {
+func (t *Tree) scanChildren(f func(pid int, runs bool)) {
 	maxPID := readNumber("/proc/sys/kernel/pid_max", 1<<22) // of this namespace, or of all
 	last := readNumber("/proc/sys/kernel/ns_last_pid", maxPID)
 	found := false
 	look := func(from, to int) {
 		for pid := max(from, 1); pid <= to; pid++ {
 			if is, runs := isChild(pid); is {
-				found = found || !t.earlierChildren[pid]
+				found = found || !t.others.has(pid)
 				f(pid, runs)
 			}
 		}
@@ -250,10 +252,10 @@ func readNumber(file string, otherwise int) int {
 
 var errForeignProc = errors.New("/proc is not that of this pid namespace")
 
-// checkProcNamespace returns an error if /proc does not show this pid namespace: its numbers are then those of other
+// CheckProcNamespace returns an error if /proc does not show this pid namespace: its numbers are then those of other
 // processes. NSpid lists the numbers of a process, one per pid namespace, from that of /proc down to that of the
 // process. So it is just this process's own number if /proc shows this namespace, and only then.
-func checkProcNamespace() error {
+func CheckProcNamespace() error {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return err
@@ -291,8 +293,8 @@ func hidesProcesses() bool {
 
 // listProcesses lists all processes of the machine, or of this container, that can be seen. hides is true if others
 // may be hidden.
-func listProcesses() (all []process, hides bool, err error) {
-	if err := checkProcNamespace(); err != nil {
+func listProcesses() (all []Process, hides bool, err error) {
+	if err := CheckProcNamespace(); err != nil {
 		return nil, false, err
 	}
 	dir, err := os.Open("/proc")
@@ -310,7 +312,7 @@ func listProcesses() (all []process, hides bool, err error) {
 		if err != nil {
 			continue
 		}
-		p, err := readProcess(pid)
+		p, err := ReadProcess(pid)
 		switch {
 		case err == nil:
 			all = append(all, p)
@@ -323,24 +325,24 @@ func listProcesses() (all []process, hides bool, err error) {
 
 var errBadStat = errors.New("/proc: a stat file is malformed")
 
-// readProcess reads /proc/PID/stat: see proc_pid_stat(5). The name is in parentheses and may contain any character.
-func readProcess(pid int) (process, error) {
+// ReadProcess reads /proc/PID/stat: see proc_pid_stat(5). The name is in parentheses and may contain any character.
+func ReadProcess(pid int) (Process, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return process{}, err
+		return Process{}, err
 	}
 	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if open < 0 || end < open {
-		return process{}, errBadStat
+		return Process{}, errBadStat
 	}
 	fields := bytes.Fields(stat[end+1:]) // from the third field on: state, parent, group, ...
 	if len(fields) < 20 {
-		return process{}, errBadStat
+		return Process{}, errBadStat
 	}
 	parent, err1 := strconv.Atoi(string(fields[1]))
 	group, err2 := strconv.Atoi(string(fields[2]))
 	state := fields[0][0]
-	return process{
+	return Process{
 		PID: pid, Name: string(stat[open+1 : end]), parent: parent, group: group,
 		started: string(fields[19]), dead: state == 'Z' || state == 'X',
 	}, errors.Join(err1, err2)

@@ -1,4 +1,4 @@
-package main
+package guard
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
+	"github.com/holdfast-go/holdfast/driver/clock"
 )
 
 const (
@@ -22,11 +22,15 @@ const (
 	forever        = time.Hour
 )
 
+// ExpiredText is why a lease was lost that nobody renewed in time.
+const ExpiredText = "its TTL passed without a renewal"
+
+// They say of a tree that it must end although its lease may be valid.
 var (
-	// errWrapperGone ends a tree whose wrapper has ended.
-	errWrapperGone = errors.New("the program that held it has ended")
-	// errGuardGone ends a tree whose guard has ended.
-	errGuardGone = errors.New("the guard of the command has ended")
+	// ErrWrapperGone ends a tree whose wrapper has ended.
+	ErrWrapperGone = &Loss{"the program that held it has ended", true}
+	// ErrGuardGone ends a tree whose guard has ended.
+	ErrGuardGone = &Loss{"the guard of the command has ended", true}
 )
 
 // leaseView is what a supervisor needs of a lease. In both of its processes that is a leaseMirror.
@@ -40,18 +44,18 @@ type leaseView interface {
 // lost, and kills them before anybody else can have it. Until then it forwards signals. It makes no call to a store,
 // and nothing that it does can block: its messages and reports are written by other goroutines.
 type supervisor struct {
-	tree     *tree
+	tree     *Tree
 	lease    leaseView
-	clock    driver.Clock
-	policy   killPolicy
+	clock    clock.Clock
+	policy   KillPolicy
 	requests <-chan signalRequest
 	say      func(format string, args ...any) // must not block
-	report   func(guardReport)                // must not block
+	report   func(Report)                     // must not block
 
 	lost          <-chan struct{} // nil once the loss has been handled
-	expiry        driver.Instant  // of the lease, as of the last look
+	expiry        clock.Instant   // of the lease, as of the last look
 	loss          error           // why the tree is being ended
-	killAt        driver.Instant  // once the lease is lost: when SIGKILL is due
+	killAt        clock.Instant   // once the lease is lost: when SIGKILL is due
 	killRequested bool            // by the user
 	killGap       time.Duration   // 0 until SIGKILL is sent
 	killRounds    int
@@ -69,10 +73,10 @@ type signalRequest struct {
 	kill          bool // no signal: the whole tree is to be killed
 }
 
-func newSupervisor(t *tree, l leaseView, policy killPolicy, requests <-chan signalRequest,
-	say func(string, ...any), report func(guardReport)) *supervisor {
+func newSupervisor(t *Tree, l leaseView, policy KillPolicy, requests <-chan signalRequest,
+	say func(string, ...any), report func(Report)) *supervisor {
 	s := &supervisor{
-		tree: t, lease: l, clock: driver.SystemClock, policy: policy, requests: requests, say: say, report: report,
+		tree: t, lease: l, clock: clock.System, policy: policy, requests: requests, say: say, report: report,
 	}
 	s.expiry = s.clock.Now().Add(l.Remaining())
 	return s
@@ -88,11 +92,11 @@ func (s *supervisor) run() (status syscall.WaitStatus, loss error) {
 		select {
 		case r := <-s.requests:
 			s.handleRequest(r)
-		case s.status = <-s.tree.exited:
+		case s.status = <-s.tree.Exited:
 			s.recordExit()
-		case <-s.tree.gone:
+		case <-s.tree.Gone:
 			if s.exitedAt.IsZero() {
-				s.status = <-s.tree.exited
+				s.status = <-s.tree.Exited
 				s.recordExit()
 			}
 			return s.status, s.loss
@@ -106,7 +110,7 @@ func (s *supervisor) run() (status syscall.WaitStatus, loss error) {
 // recordExit notes and reports the end of the command itself. Its descendants may still run.
 func (s *supervisor) recordExit() {
 	s.exitedAt = time.Now()
-	s.report(guardReport{Event: reportExited, Status: s.status})
+	s.report(Report{Event: ReportExited, Status: s.status})
 }
 
 // checkDeadline does what is due now, and returns when to call it again.
@@ -133,7 +137,7 @@ func (s *supervisor) warnAndTerminate(left time.Duration) {
 	}
 	s.terminateTree(errors.New(what + " is lost"))
 	s.say("%s %s will be lost in %v; the command was signaled to end",
-		quoteName(s.lease.Name()), what, left.Round(10*time.Millisecond))
+		text.QuoteName(s.lease.Name()), what, left.Round(10*time.Millisecond))
 }
 
 // timeLeft is how long the tree may still run.
@@ -158,20 +162,19 @@ func (s *supervisor) handleLoss(cause error) {
 	if staysHeld(cause) {
 		s.killAt = now.Add(min(s.policy.Grace, -s.clock.Since(s.expiry)))
 	}
-	why := lossText(cause)
-	known := s.loss != nil && lossText(s.loss) == why // a guard reported it before it was replaced
+	why := cause.Error()
+	known := s.loss != nil && s.loss.Error() == why // a guard reported it before it was replaced
 	s.terminateTree(cause)
 	if !known {
-		s.say("%s is lost: %s; ending the command", quoteName(s.lease.Name()), why)
+		s.say("%s is lost: %s; ending the command", text.QuoteName(s.lease.Name()), why)
 	}
 }
 
 // staysHeld reports whether a claim that is lost keeps others out until its TTL has passed: one that was marked as
 // broken, one whose wrapper has ended while its liveness file is still open, and one whose guard has ended.
 func staysHeld(cause error) bool {
-	var loss *holdfast.LossError
-	return errors.As(cause, &loss) && loss.Cause == holdfast.LossBroken ||
-		errors.Is(cause, errWrapperGone) || errors.Is(cause, errGuardGone)
+	var loss *Loss
+	return errors.As(cause, &loss) && loss.StaysHeld
 }
 
 // terminateTree signals all processes of the tree to end, once. Stopped processes get SIGCONT, because they cannot
@@ -184,10 +187,10 @@ func (s *supervisor) terminateTree(why error) {
 	}
 	s.tree.signalAll(s.policy.Signal)
 	s.tree.signalAll(unix.SIGCONT)
-	s.report(guardReport{Event: reportTerminating, Why: lossText(why)})
+	s.report(Report{Event: ReportTerminating, Why: why.Error()})
 	if why := s.tree.whyPartlyHidden(); why != nil {
 		s.say("not all processes of the command can be seen (%s): those it started are signaled after it", why)
-		s.report(guardReport{Event: reportPartlyHidden, Why: why.Error()})
+		s.report(Report{Event: ReportPartlyHidden, Why: why.Error()})
 	}
 }
 
@@ -196,7 +199,7 @@ func (s *supervisor) terminateTree(why error) {
 func (s *supervisor) killTree() time.Duration {
 	s.tree.signalAll(unix.SIGKILL)
 	if s.killGap == 0 {
-		s.report(guardReport{Event: reportKilled})
+		s.report(Report{Event: ReportKilled})
 	}
 	if s.killGap == maxKillGap && !s.unkillableReported {
 		s.reportUnkillable()
@@ -209,19 +212,19 @@ func (s *supervisor) killTree() time.Duration {
 	return s.killGap
 }
 
-// reportUnkillable reports once which processes are left after many rounds of SIGKILL.
+// ReportUnkillable reports once which processes are left after many rounds of SIGKILL.
 func (s *supervisor) reportUnkillable() {
-	left := s.tree.listRunning()
+	left := s.tree.ListRunning()
 	if len(left) == 0 { // there are some, or the tree would be gone
-		left = []process{{Name: "a process that cannot be seen"}}
+		left = []Process{{Name: "a process that cannot be seen"}}
 	}
 	s.unkillableReported = true
 	what := "and another holder may run beside it"
 	if s.lost != nil { // the user wants it killed
-		what = "and " + quoteName(s.lease.Name()) + " stays held until that has ended"
+		what = "and " + text.QuoteName(s.lease.Name()) + " stays held until that has ended"
 	}
 	s.say("not all of the command can be killed, %s: %s", what, strings.Join(processNames(left), ", "))
-	s.report(guardReport{Event: reportUnkillable, Left: left})
+	s.report(Report{Event: ReportUnkillable, Left: left})
 }
 
 // reportLeftover reports once that the command has ended and some of its descendants have not. It returns when to call
@@ -234,10 +237,10 @@ func (s *supervisor) reportLeftover() time.Duration {
 		return wait
 	}
 	s.leftoverReported = true
-	if left := s.tree.listRunning(); len(left) > 0 {
+	if left := s.tree.ListRunning(); len(left) > 0 {
 		s.say("the command has ended, but not everything it started; %s stays held until that has ended: %s",
-			quoteName(s.lease.Name()), strings.Join(processNames(left), ", "))
-		s.report(guardReport{Event: reportLeft, Left: left})
+			text.QuoteName(s.lease.Name()), strings.Join(processNames(left), ", "))
+		s.report(Report{Event: ReportLeft, Left: left})
 	}
 	return forever
 }
@@ -250,6 +253,6 @@ func (s *supervisor) handleRequest(r signalRequest) {
 	case !s.exitedAt.IsZero():
 		s.tree.signalMembers(r.signal, r.groupSignaled)
 	case !r.groupSignaled:
-		s.tree.signalCommand(r.signal)
+		s.tree.SignalCommand(r.signal)
 	}
 }

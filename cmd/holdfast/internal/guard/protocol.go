@@ -1,0 +1,74 @@
+package guard
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver/clock"
+)
+
+// The messages between the wrapper and the guard: JSON values, one per line. Both are the same binary (see
+// OwnProgram), so they may change in any release.
+
+// ControlMessage is what the wrapper sends to the guard. Exactly one of Start, Until, Lost, Signal and Kill is set.
+type ControlMessage struct {
+	Start         *StartMessage  `json:"begin,omitempty"` // the first message, and only that
+	Until         time.Duration  `json:"until,omitempty"` // the lease's new expiry, as BoottimeNow counts
+	Lost          *Loss          `json:"lost,omitempty"`
+	Signal        syscall.Signal `json:"signal,omitempty"` // to be forwarded to the command
+	GroupSignaled bool           `json:"group,omitempty"`  // with Signal: the process group has received it already
+	Kill          bool           `json:"kill,omitempty"`   // the user wants the whole tree killed
+}
+
+// StartMessage makes the guard start the command.
+type StartMessage struct {
+	Lock   string        `json:"lock"`
+	Until  time.Duration `json:"until"` // the lease's expiry, as BoottimeNow counts
+	Policy KillPolicy    `json:"terms"`
+}
+
+// KillPolicy is how a tree of processes is ended.
+type KillPolicy struct {
+	Signal syscall.Signal `json:"signal"` // the signal that requests the end
+	Grace  time.Duration  `json:"grace"`  // between that signal and SIGKILL
+	// CheckInterval is the longest time between two readings of the clock: timers do not run while the machine sleeps.
+	CheckInterval time.Duration `json:"pulse"`
+	MaxHoldEnd    time.Duration `json:"hold_end,omitempty"` // when --max-hold ends, as BoottimeNow counts; 0 without it
+}
+
+// Loss says that a lease has ended, and why. It is the error with which a leaseMirror ends.
+type Loss struct {
+	Why string `json:"why"` // as users read it
+	// StaysHeld says that the claim keeps others out until its TTL has passed, so that the tree has time to clean up.
+	StaysHeld bool `json:"held,omitempty"`
+}
+
+func (l *Loss) Error() string { return l.Why }
+
+// Report is what the guard sends to the wrapper. Which fields are set depends on Event.
+type Report struct {
+	Event  string             `json:"event"`
+	PID    int                `json:"pid,omitempty"`
+	Errno  syscall.Errno      `json:"errno,omitempty"`
+	Status syscall.WaitStatus `json:"status,omitempty"`
+	Why    string             `json:"why,omitempty"`
+	Left   []Process          `json:"left,omitempty"`
+	Signal syscall.Signal     `json:"signal,omitempty"`
+}
+
+// The events of a Report, with the fields that they set.
+const (
+	ReportStarted      = "started" // PID, of the command
+	ReportFailed       = "failed"  // Errno, Why: the command could not be started; the last report
+	ReportExited       = "exited"  // Status, of the command
+	ReportSignal       = "signal"  // Signal: the guard itself received it
+	ReportLeft         = "left"    // Left: processes that outlive the command
+	ReportTerminating  = "told"    // Why: the tree was asked to end
+	ReportKilled       = "killed"  // SIGKILL was sent for the first time
+	ReportUnkillable   = "stuck"   // Left: processes that SIGKILL did not end
+	ReportPartlyHidden = "unseen"  // Why: only children can be found
+	ReportFinished     = "gone"    // nothing is left; Why, if the tree was ended; the last report
+)
+
+// BoottimeNow reads the clock that all processes of the machine share.
+func BoottimeNow() time.Duration { return clock.System.Boottime() }
