@@ -397,7 +397,7 @@ var table = []mutant{
 		edits: []edit{{"if s.older > 0 {\n\t\treturn s, s.drained", "if false {\n\t\treturn s, s.drained"}}},
 	{name: "a token of another lock accepted", file: "fence/http.go", pkg: "./fence", test: "TestGuard",
 		edits: []edit{{"lock != \"\" && lock != resource", "false"}}},
-	{name: "an object replaced whatever its generation", file: "store/gcs/fence.go", pkg: "./store/gcs",
+	{name: "an object replaced whatever its generation", file: "store/gcs/gcsfence/gcsfence.go", pkg: "./store/gcs",
 		test:  "TestFenceStaleHolder",
 		edits: []edit{{"object.If(condition)", "func() *storage.ObjectHandle { _ = condition; return object }()"}}},
 }

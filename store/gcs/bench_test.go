@@ -53,11 +53,12 @@ var latency = flag.Duration("latency", 10*time.Millisecond, "of the service, in 
 func benchmark(b *testing.B, run func(b *testing.B, cycle func(name string))) {
 	s := startServer(b)
 	s.Decide = func(gcstest.Request) gcstest.Fate { return gcstest.Fate{Delay: *latency} }
-	client, _ := newClient(b, s)
+	client := newClient(b, s)
+	link, _ := newLink(b)
 	b.Run("floor", func(b *testing.B) { run(b, func(name string) { floor(b, client, name) }) })
 	for _, layout := range layouts {
-		store, err := gcs.New(b.Context(), client, bucket,
-			&gcs.Options{Prefix: string(layout) + "/", Layout: layout, WriteInterval: -1})
+		store, err := gcs.New(b.Context(), link, bucket,
+			at(s, &gcs.Options{Prefix: string(layout) + "/", Layout: layout, WriteInterval: -1}))
 		if err != nil {
 			b.Fatal(err)
 		}

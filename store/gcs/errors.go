@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 
-	"cloud.google.com/go/auth"
+	"golang.org/x/oauth2"
 	"google.golang.org/api/googleapi"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -18,10 +18,9 @@ import (
 // not know stays as it is: then the engine reads, and tries again.
 func (t *table) explainError(err error, needs string, from driver.Instant) error {
 	var refusal *googleapi.Error
-	var noToken *auth.Error
+	var noToken *oauth2.RetrieveError
 	switch {
-	case errors.As(err, &noToken) && noToken.Response != nil && noToken.Response.StatusCode < 500 &&
-		!noToken.Temporary():
+	case errors.As(err, &noToken) && isFinalStatus(noToken.Response):
 		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)",
 			driver.ErrDenied, err)
 	case !errors.As(err, &refusal) && isUnsent(err):
@@ -57,6 +56,12 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)
 	}
 	return err
+}
+
+// isFinalStatus reports whether a service of access tokens refuses one for good.
+func isFinalStatus(r *http.Response) bool {
+	return r != nil && r.StatusCode >= 400 && r.StatusCode < 500 && r.StatusCode != http.StatusRequestTimeout &&
+		r.StatusCode != http.StatusTooManyRequests
 }
 
 // isUnsent reports whether a request was certainly not sent, because no connection could be made.

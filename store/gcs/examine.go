@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"cloud.google.com/go/storage"
-
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -40,9 +38,9 @@ var (
 
 // Examine looks at the settings of the bucket.
 func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
-	var attrs *storage.BucketAttrs
+	var attrs *bucketAttrs
 	err := t.doRequest(ctx, "storage.buckets.get", func(ctx context.Context) (err error) {
-		attrs, err = t.bucket.Attrs(ctx)
+		attrs, err = t.bucket.readBucket(ctx)
 		return err
 	})
 	switch {
@@ -71,7 +69,7 @@ func (s *foreignStore) Forget(ctx context.Context, name string) error {
 }
 
 // examineBucket returns what is wrong with a bucket whose locks have that prefix.
-func examineBucket(b *storage.BucketAttrs, prefix string) (all []driver.Finding) {
+func examineBucket(b *bucketAttrs, prefix string) (all []driver.Finding) {
 	add := func(when bool, f driver.Finding, format string, args ...any) {
 		if when {
 			all = append(all, f.With("", fmt.Sprintf(format, args...)))
@@ -80,14 +78,12 @@ func examineBucket(b *storage.BucketAttrs, prefix string) (all []driver.Finding)
 	for _, rule := range b.Lifecycle.Rules {
 		add(removesLocks(rule, prefix), findingLifecycle, "a lifecycle rule deletes objects%s", describeRule(rule))
 	}
-	if p := b.RetentionPolicy; p != nil {
-		add(p.RetentionPeriod > 0, findingRetention, "the bucket has a retention period of %v", p.RetentionPeriod)
-	}
+	retention := time.Duration(b.RetentionPolicy.Seconds) * time.Second
+	add(retention > 0, findingRetention, "the bucket has a retention period of %v", retention)
 	add(b.DefaultEventBasedHold, findingHold, "new objects are held (default event-based hold)")
-	add(b.VersioningEnabled, findingVersioning, "the bucket keeps old versions of objects")
-	if p := b.SoftDeletePolicy; p != nil {
-		add(p.RetentionDuration > 0, findingSoftDelete, "deleted and replaced objects are kept for %v", p.RetentionDuration)
-	}
+	add(b.Versioning.Enabled, findingVersioning, "the bucket keeps old versions of objects")
+	kept := time.Duration(b.SoftDeletePolicy.Seconds) * time.Second
+	add(kept > 0, findingSoftDelete, "deleted and replaced objects are kept for %v", kept)
 	add(slices.Contains([]string{"NEARLINE", "COLDLINE", "ARCHIVE"}, b.StorageClass), findingStorageClass,
 		"the storage class is %s", b.StorageClass)
 	return all
@@ -95,10 +91,10 @@ func examineBucket(b *storage.BucketAttrs, prefix string) (all []driver.Finding)
 
 // removesLocks reports whether a rule may delete an object that is in use below the prefix. A rule for old versions does
 // not, and neither does one that never matches a name of a lock.
-func removesLocks(rule storage.LifecycleRule, prefix string) bool {
+func removesLocks(rule lifecycleRule, prefix string) bool {
 	c := rule.Condition
-	if rule.Action.Type != storage.DeleteAction || c.Liveness == storage.Archived || c.NumNewerVersions > 0 ||
-		c.DaysSinceNoncurrentTime > 0 || !c.NoncurrentTimeBefore.IsZero() {
+	if rule.Action.Type != "Delete" || c.IsLive != nil && !*c.IsLive || c.NumNewerVersions > 0 ||
+		c.DaysSinceNoncurrentTime > 0 || c.NoncurrentTimeBefore != "" {
 		return false
 	}
 	return len(c.MatchesPrefix) == 0 || slices.ContainsFunc(c.MatchesPrefix, func(p string) bool {
@@ -107,11 +103,11 @@ func removesLocks(rule storage.LifecycleRule, prefix string) bool {
 }
 
 // describeRule says which objects a rule deletes.
-func describeRule(rule storage.LifecycleRule) (text string) {
+func describeRule(rule lifecycleRule) (text string) {
 	if len(rule.Condition.MatchesPrefix) > 0 {
 		text += fmt.Sprintf(" below %q", rule.Condition.MatchesPrefix)
 	}
-	if days := rule.Condition.AgeInDays; days > 0 {
+	if days := rule.Condition.Age; days > 0 {
 		text += fmt.Sprintf(" that are older than %v", time.Duration(days)*24*time.Hour)
 	}
 	return text

@@ -4,21 +4,20 @@ import (
 	"context"
 	"log"
 
-	"cloud.google.com/go/storage"
+	"golang.org/x/oauth2/google"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
 
-// A program that has a client of Cloud Storage shares it with the locks.
+// A program passes an HTTP client that has its credentials.
 func ExampleNew() {
 	ctx := context.Background()
-	storageClient, err := storage.NewClient(ctx)
+	httpClient, err := google.DefaultClient(ctx, gcs.Scope)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer storageClient.Close()
-	store, err := gcs.New(ctx, storageClient, "my-bucket", &gcs.Options{Prefix: "locks/"})
+	store, err := gcs.New(ctx, httpClient, "my-bucket", &gcs.Options{Prefix: "locks/"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -26,7 +25,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close() // which leaves the client of Cloud Storage open
+	defer client.Close()
 
 	lease, err := client.Mutex("nightly-report", nil).Lock(ctx)
 	if err != nil {

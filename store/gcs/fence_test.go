@@ -11,7 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/internal/fencetest"
-	"github.com/holdfast-go/holdfast/store/gcs"
+	"github.com/holdfast-go/holdfast/store/gcs/gcsfence"
 )
 
 // writeText returns a function that writes a text as the content of an object.
@@ -27,10 +27,10 @@ func writeText(text string) func(*storage.Writer) error {
 // changes nothing.
 func TestFence(t *testing.T) {
 	t.Parallel()
-	client, _ := newClient(t, startServer(t))
+	client := newClient(t, startServer(t))
 	object := client.Bucket(bucket).Object("reports/today")
 	write := func(token fence.Token, text string) error {
-		return gcs.FencedWrite(t.Context(), object, token, writeText(text))
+		return gcsfence.Write(t.Context(), object, token, writeText(text))
 	}
 	for _, token := range []fence.Token{9, 9, 10, 100} {
 		if err := write(token, "text"); err != nil {
@@ -45,13 +45,13 @@ func TestFence(t *testing.T) {
 		t.Error(err)
 	}
 	failed := errors.New("failed")
-	if err := gcs.FencedWrite(t.Context(), object, 200, func(w *storage.Writer) error {
+	if err := gcsfence.Write(t.Context(), object, 200, func(w *storage.Writer) error {
 		_, _ = io.WriteString(w, "half")
 		return failed
 	}); err != failed {
 		t.Error(err)
 	}
-	if err := gcs.FencedWrite(t.Context(), object, 200, func(w *storage.Writer) error {
+	if err := gcsfence.Write(t.Context(), object, 200, func(w *storage.Writer) error {
 		w.Metadata = map[string]string{}
 		return nil
 	}); !errors.Is(err, fence.ErrInvalid) {
@@ -70,11 +70,11 @@ func TestFence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if attrs.Metadata[gcs.FenceMetadata] != "307" || attrs.Metadata["by"] != "a test" {
+	if attrs.Metadata[gcsfence.MetadataKey] != "307" || attrs.Metadata["by"] != "a test" {
 		t.Errorf("the metadata are %v", attrs.Metadata)
 	}
 	if _, err := object.Update(t.Context(), storage.ObjectAttrsToUpdate{
-		Metadata: map[string]string{gcs.FenceMetadata: "many"}}); err != nil {
+		Metadata: map[string]string{gcsfence.MetadataKey: "many"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(400, ""); !errors.Is(err, fence.ErrInvalid) {
@@ -85,7 +85,7 @@ func TestFence(t *testing.T) {
 // TestFenceStaleHolder: no stale holder replaces an object, not even one that was stopped after it had checked its token.
 func TestFenceStaleHolder(t *testing.T) {
 	t.Parallel()
-	client, _ := newClient(t, startServer(t))
+	client := newClient(t, startServer(t))
 	object := client.Bucket(bucket).Object("reports/today")
 	fencetest.Tell(t, fencetest.Resource{
 		Steps: 2,
@@ -97,7 +97,7 @@ func TestFenceStaleHolder(t *testing.T) {
 				return errors.Join(err, w.Close())
 			}
 			tries := 0
-			return gcs.FencedWrite(ctx, object, token, func(w *storage.Writer) error {
+			return gcsfence.Write(ctx, object, token, func(w *storage.Writer) error {
 				if tries++; tries == 1 {
 					reached()
 				}

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"cloud.google.com/go/storage"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
@@ -90,13 +88,13 @@ func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error
 	if err := errors.Join(t.awaitWrites(ctx, name), t.refreshClock(ctx)); err != nil {
 		return record.Row{}, err
 	}
-	var attrs *storage.ObjectAttrs
+	var attrs *objectAttrs
 	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
-		attrs, err = t.objectHandle(name).Attrs(ctx)
+		attrs, err = t.bucket.readAttrs(ctx, t.objectName(name), conditions{})
 		return err
 	})
 	switch {
-	case errors.Is(err, storage.ErrObjectNotExist):
+	case errors.Is(err, errNotFound):
 		return record.Row{Name: name}, nil
 	case err != nil:
 		return record.Row{}, err
@@ -123,7 +121,7 @@ func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error
 func creationToken(created time.Time) int64 { return created.UnixMilli() * 1000 }
 
 // foreignRecord makes a record for an object that another client has created.
-func (t *foreignTable) foreignRecord(attrs *storage.ObjectAttrs) *record.Record {
+func (t *foreignTable) foreignRecord(attrs *objectAttrs) *record.Record {
 	c := record.Claim{ID: fmt.Sprint(foreignIDPrefix, attrs.Generation), Owner: "a foreign client", Weight: 1,
 		TTL:   noEndTTL,
 		State: record.Granted, Token: 1, Beat: attrs.Generation, Since: attrs.Updated.UnixMicro()}

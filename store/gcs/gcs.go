@@ -5,9 +5,10 @@
 //
 //	client, err := holdfast.Open(ctx, "gcs://my-bucket/locks/", nil)
 //
-// A program that has a client of its own passes that:
+// A program that has credentials of its own passes an HTTP client with them:
 //
-//	store, err := gcs.New(ctx, storageClient, "my-bucket", &gcs.Options{Prefix: "locks/"})
+//	httpClient, err := google.DefaultClient(ctx, gcs.Scope) // golang.org/x/oauth2/google
+//	store, err := gcs.New(ctx, httpClient, "my-bucket", &gcs.Options{Prefix: "locks/"})
 //	client, err := holdfast.New(store, nil)
 //
 // # Layout
@@ -41,11 +42,13 @@ package gcs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 	"unicode/utf8"
-
-	"cloud.google.com/go/storage"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -56,6 +59,9 @@ import (
 type Options struct {
 	// Prefix is put before the names of all objects as it is: "locks/" makes locks/NAME. At most 256 bytes.
 	Prefix string
+	// Endpoint is the address of an emulator or a private service, such as http://localhost:9000. Default:
+	// DefaultEndpoint.
+	Endpoint string
 	// Layout is how a lock is stored in the bucket. All users of a lock must use the same one. Default:
 	// LayoutRecord.
 	Layout Layout
@@ -72,18 +78,19 @@ type Options struct {
 	Clock driver.Clock
 }
 
-// New makes a store that keeps locks in a bucket. The client stays the caller's: Close does not close it. It must use
-// HTTP and read by XML, as a client from storage.NewClient does.
+// New makes a store that keeps locks in a bucket. The client adds the credentials to each request, as one of
+// google.DefaultClient does, and must not send a request again by itself. It stays the caller's: Close does not close
+// it.
 //
 // New sends one request, bounded by ctx, from which it learns the store's clock. The error Is ErrInvalid if the client
 // is nil or an option cannot work, and ErrDenied if the bucket does not exist or may not be read.
-func New(ctx context.Context, client *storage.Client, bucket string, opts *Options) (driver.Store, error) {
+func New(ctx context.Context, client *http.Client, bucket string, opts *Options) (driver.Store, error) {
 	return newStore(ctx, client, bucket, opts, func() error { return nil })
 }
 
 // newStore is New for a client that may belong to the store: Close calls closeClient.
 func newStore(
-	ctx context.Context, client *storage.Client, bucket string, opts *Options, closeClient func() error,
+	ctx context.Context, client *http.Client, bucket string, opts *Options, closeClient func() error,
 ) (driver.Store, error) {
 	t, err := newTable(ctx, client, bucket, opts)
 	if err != nil {
@@ -100,7 +107,7 @@ func newStore(
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like
 // New. Use a Prefix that no store of locks has.
-func NewTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (record.Table, error) {
+func NewTable(ctx context.Context, client *http.Client, bucket string, opts *Options) (record.Table, error) {
 	t, err := newTable(ctx, client, bucket, opts)
 	if err != nil {
 		return nil, err
@@ -132,14 +139,14 @@ const (
 )
 
 // newTable checks the options and reads the service's clock.
-func newTable(ctx context.Context, client *storage.Client, bucket string, opts *Options) (*table, error) {
+func newTable(ctx context.Context, client *http.Client, bucket string, opts *Options) (*table, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
 	switch {
 	case client == nil:
-		return nil, fmt.Errorf("%w: the client is nil: pass one that storage.NewClient has made", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: the client is nil: pass one with credentials, such as one of google.DefaultClient", driver.ErrInvalid)
 	case bucket == "":
 		return nil, fmt.Errorf("%w: a Cloud Storage store needs the name of its bucket", driver.ErrInvalid)
 	case len(o.Prefix) > maxPrefix || encodeName(o.Prefix) != o.Prefix || !utf8.ValidString(o.Prefix):
@@ -156,6 +163,12 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 		return nil, fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid,
 			LayoutGCSLock)
 	}
+	if o.Endpoint == "" {
+		o.Endpoint = DefaultEndpoint
+	}
+	if err := checkEndpoint(o.Endpoint); err != nil {
+		return nil, fmt.Errorf("%w: the endpoint: %w", driver.ErrInvalid, err)
+	}
 	if o.WriteInterval == 0 {
 		o.WriteInterval = defaultWriteInterval
 	}
@@ -163,8 +176,7 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 		o.Clock = driver.SystemClock
 	}
 	t := &table{
-		// The SDK must not send a request again: the second would be refused because of the effect of the first.
-		bucket:     client.Bucket(bucket).Retryer(storage.WithPolicy(storage.RetryNever)),
+		bucket:     &bucketClient{client, strings.TrimSuffix(o.Endpoint, "/"), bucket},
 		bucketName: bucket, prefix: o.Prefix, writeInterval: max(o.WriteInterval, 0),
 		clock:       record.ServerClock{Clock: o.Clock},
 		closeClient: func() error { return nil },
@@ -174,4 +186,13 @@ func newTable(ctx context.Context, client *storage.Client, bucket string, opts *
 		return nil, err
 	}
 	return t, nil
+}
+
+// checkEndpoint checks that an address can be that of a service.
+func checkEndpoint(address string) error {
+	e, err := url.Parse(address)
+	if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
+		return errors.New("write it as http://host:port")
+	}
+	return nil
 }

@@ -69,19 +69,36 @@ func startServer(t testing.TB) *gcstest.Server {
 	return s
 }
 
-// newClient makes a client of Cloud Storage that reaches the service through a link.
-func newClient(t testing.TB, s *gcstest.Server) (*storage.Client, *gcstest.Link) {
+// newLink makes an HTTP client that reaches the service through a link.
+func newLink(t testing.TB) (*http.Client, *gcstest.Link) {
 	t.Helper()
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConnsPerHost, base.IdleConnTimeout = 64, 500*time.Millisecond
 	link := &gcstest.Link{Base: base}
+	t.Cleanup(base.CloseIdleConnections)
+	return &http.Client{Transport: link}, link
+}
+
+// newClient makes a client of Google's library, for what other programs do.
+func newClient(t testing.TB, s *gcstest.Server) *storage.Client {
+	t.Helper()
 	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"),
-		option.WithHTTPClient(&http.Client{Transport: link}))
+		option.WithoutAuthentication())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { client.Close(); base.CloseIdleConnections() })
-	return client, link
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// at returns the options for a store on this service.
+func at(s *gcstest.Server, o *gcs.Options) *gcs.Options {
+	var c gcs.Options
+	if o != nil {
+		c = *o
+	}
+	c.Endpoint = s.URL
+	return &c
 }
 
 // Helpers that the tests of all stores share.
@@ -110,8 +127,8 @@ func quickOptions() *gcs.Options {
 
 func mustOpen(t testing.TB, s *gcstest.Server, opts *gcs.Options) (driver.Store, *gcstest.Link) {
 	t.Helper()
-	client, link := newClient(t, s)
-	store, err := gcs.New(t.Context(), client, bucket, opts)
+	client, link := newLink(t)
+	store, err := gcs.New(t.Context(), client, bucket, at(s, opts))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +146,8 @@ func newHarness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.H
 	return drivertest.Harness{
 		Slack: 2 * time.Second,
 		Open: func(ctx context.Context) (driver.Store, error) {
-			client, link := newClient(t, s)
-			store, err := gcs.New(ctx, client, bucket, opts)
+			client, link := newLink(t)
+			store, err := gcs.New(ctx, client, bucket, at(s, opts))
 			if err != nil {
 				return nil, err
 			}

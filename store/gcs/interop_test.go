@@ -203,7 +203,7 @@ func foreignClients(t *testing.T, s *gcstest.Server, layout gcs.Layout) []foreig
 	if layout == gcs.LayoutVault {
 		var all []foreignClient
 		for i := range 2 {
-			client, _ := newClient(t, s)
+			client := newClient(t, s)
 			all = append(all, &vaultClient{client.Bucket(bucket).Object(name), fmt.Sprint("vault-", i)})
 		}
 		return all

@@ -7,9 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"cloud.google.com/go/storage"
-	"google.golang.org/api/option"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
@@ -42,18 +39,12 @@ func TestLargeObjects(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	c := &countingTransport{}
-	client, err := storage.NewClient(t.Context(), option.WithEndpoint(s.URL+"/storage/v1/"),
-		option.WithHTTPClient(&http.Client{Transport: c}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	store, err := gcs.New(t.Context(), client, bucket, nil)
+	store, err := gcs.New(t.Context(), &http.Client{Transport: c}, bucket, at(s, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	w := client.Bucket(bucket).Object("backup").NewWriter(t.Context())
+	w := newClient(t, s).Bucket(bucket).Object("backup").NewWriter(t.Context())
 	_, err = w.Write(make([]byte, 32<<20))
 	if err := errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)

@@ -2,11 +2,9 @@ package gcs_test
 
 import (
 	"errors"
+	"net/http"
 	"testing"
 	"time"
-
-	"cloud.google.com/go/storage"
-	"google.golang.org/api/option"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/gcs"
@@ -16,18 +14,15 @@ import (
 // request.
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	client, err := storage.NewClient(t.Context(), option.WithoutAuthentication())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := http.DefaultClient
 	for what, c := range map[string]struct {
-		client *storage.Client
+		client *http.Client
 		bucket string
 		opts   *gcs.Options
 	}{
 		"no client":                    {nil, "bucket", nil},
 		"no bucket":                    {client, "", nil},
+		"an endpoint without http":     {client, "bucket", &gcs.Options{Endpoint: "localhost:9000"}},
 		"an unknown layout":            {client, "bucket", &gcs.Options{Layout: "other"}},
 		"a line end in the prefix":     {client, "bucket", &gcs.Options{Prefix: "a\nb"}},
 		"a prefix that is not UTF-8":   {client, "bucket", &gcs.Options{Prefix: "\xff"}},

@@ -10,9 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/storage"
-	"google.golang.org/api/option"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/gcs"
@@ -36,12 +33,7 @@ func (m *silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestServiceStopsAnswering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &silentTransport{}
-		client, err := storage.NewClient(t.Context(), option.WithHTTPClient(&http.Client{Transport: m}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		s, err := gcs.New(t.Context(), client, bucket, nil)
+		s, err := gcs.New(t.Context(), &http.Client{Transport: m}, bucket, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

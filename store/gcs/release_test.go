@@ -134,8 +134,8 @@ func TestListReadsConcurrently(t *testing.T) {
 func TestListAfter(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client, _ := newClient(t, s)
-	table, err := gcs.NewTable(t.Context(), client, bucket, quickOptions())
+	client, _ := newLink(t)
+	table, err := gcs.NewTable(t.Context(), client, bucket, at(s, quickOptions()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func TestThrottled(t *testing.T) {
 func TestOperator(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client, _ := newClient(t, s)
+	client := newClient(t, s)
 	for _, layout := range layouts {
 		object := func(name string) *storage.ObjectHandle {
 			return client.Bucket(bucket).Object(string(layout) + "/" + name)
@@ -170,7 +170,7 @@ func TestOperator(t *testing.T) {
 func TestForeignMetadata(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client, _ := newClient(t, s)
+	client := newClient(t, s)
 	for _, layout := range layouts {
 		store, _ := mustOpen(t, s, quickLayoutOptions(layout))
 		other, _ := mustOpen(t, s, quickLayoutOptions(layout))
@@ -218,7 +218,7 @@ func TestForeignMetadata(t *testing.T) {
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	client, _ := newClient(t, s)
+	client, _ := newLink(t)
 	try := func(what string, err error, words ...string) {
 		t.Helper()
 		if !errors.Is(err, driver.ErrDenied) {
@@ -231,10 +231,10 @@ func TestDenied(t *testing.T) {
 			}
 		}
 	}
-	_, err := gcs.New(t.Context(), client, "missing", quickOptions())
+	_, err := gcs.New(t.Context(), client, "missing", at(s, quickOptions()))
 	try("opening a missing bucket", err, "there is no bucket missing")
 	s.Deny(gcstest.Read)
-	_, err = gcs.New(t.Context(), client, bucket, quickOptions())
+	_, err = gcs.New(t.Context(), client, bucket, at(s, quickOptions()))
 	try("opening", err, "storage.objects.get", bucket)
 	s.Deny()
 

@@ -4,17 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"iter"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"cloud.google.com/go/storage"
-	"google.golang.org/api/iterator"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -31,7 +26,7 @@ import (
 // cached, which Cache-Control: no-store prevents.
 type table struct {
 	closeClient   func() error // closes the client, if it belongs to the store
-	bucket        *storage.BucketHandle
+	bucket        *bucketClient
 	bucketName    string
 	prefix        string
 	writeInterval time.Duration
@@ -82,16 +77,14 @@ func (t *table) Keys(name string) []string {
 	return []string{"gs://" + t.bucketName + "/" + t.prefix + encodeName(name)}
 }
 
-// objectHandle is the object of a lock.
-func (t *table) objectHandle(name string) *storage.ObjectHandle {
-	return t.bucket.Object(t.prefix + encodeName(name))
-}
+// objectName is the name of the object of a lock.
+func (t *table) objectName(name string) string { return t.prefix + encodeName(name) }
 
 // requestTimeout is how long one request may take. After that another request finds out what became of it.
 const requestTimeout = 5 * time.Second
 
-// doRequest sends one request, which ends when the table is closed. It learns the store's clock from a refusal: only
-// the error of the client library has the headers of the reply, and with them its Date. needs names the permissions
+// doRequest sends one request, which ends when the table is closed. It learns the store's clock from the Date of a
+// refusal. needs names the permissions
 // that the request needs, for the error if they are missing.
 func (t *table) doRequest(ctx context.Context, needs string, request func(context.Context) error) error {
 	if t.life.Err() != nil {
@@ -115,18 +108,17 @@ func (t *table) doRequest(ctx context.Context, needs string, request func(contex
 // readServerClock learns the store's clock, and checks that the bucket exists and can be read.
 func (t *table) readServerClock(ctx context.Context) error {
 	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
-		_, err := t.bucket.Object(t.prefix + clockObject).Attrs(ctx)
+		_, err := t.bucket.readAttrs(ctx, t.prefix+clockObject, conditions{})
 		return err
 	})
 	switch {
 	case err == nil:
 		return fmt.Errorf("%w: the object %s%s in the bucket %s must not exist: remove it",
 			driver.ErrCorrupt, t.prefix, clockObject, t.bucketName)
-	case !errors.Is(err, storage.ErrObjectNotExist):
+	case !errors.Is(err, errNotFound):
 		return err
 	case !t.clock.Known():
-		return fmt.Errorf("%w: the replies have no Date; a client that speaks gRPC is of no use here",
-			driver.ErrUnsupported)
+		return fmt.Errorf("%w: the replies have no Date, or come from a cache", driver.ErrUnsupported)
 	}
 	return nil
 }
@@ -148,7 +140,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	for {
 		row, err := t.readObject(ctx, name)
 		switch {
-		case errors.Is(err, storage.ErrObjectNotExist):
+		case errors.Is(err, errNotFound):
 			return record.Row{Name: name}, nil
 		case !errors.Is(err, record.ErrConflict): // a conflict: the object was replaced between two requests
 			return row, err
@@ -161,25 +153,21 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 func (t *table) readObject(ctx context.Context, name string) (record.Row, error) {
 	row := record.Row{Name: name}
 	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
-		r, err := t.objectHandle(name).NewReader(ctx)
+		// The object may be of another program, and large.
+		data, head, err := t.bucket.readObject(ctx, t.objectName(name), record.MaxData+1)
 		if err != nil {
 			return err
 		}
-		defer r.Close()
-		// The object may be of another program, and large.
-		if row.Data, err = io.ReadAll(io.LimitReader(r, record.MaxData+1)); err != nil {
-			return err
-		}
-		v := version{Generation: r.Attrs.Generation, Metageneration: r.Attrs.Metageneration}
-		if v.Metageneration > 1 || len(r.Metadata()) > 0 { // the reader loses the case of metadata keys
-			unchanged := storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}
-			attrs, err := t.objectHandle(name).If(unchanged).Attrs(ctx)
+		v := version{Generation: head.generation, Metageneration: head.metageneration}
+		if v.Metageneration > 1 || head.hasMetadata { // in headers, the case of metadata keys is lost
+			unchanged := conditions{generation: v.Generation, metageneration: v.Metageneration}
+			attrs, err := t.bucket.readAttrs(ctx, t.objectName(name), unchanged)
 			if err != nil {
 				return err
 			}
 			v.Metadata = attrs.Metadata
 		}
-		row.Version = v.String()
+		row.Data, row.Version = data, v.String()
 		return nil
 	})
 	return row, err
@@ -214,16 +202,10 @@ func (t *table) writeObject(
 	}
 	err = t.doRequest(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
 		from := t.clock.Clock.Now()
-		w := t.objectHandle(row.Name).If(cond).NewWriter(ctx)
-		w.ChunkSize = 0 // everything in one request
-		w.ContentType, w.CacheControl, w.Metadata = c.contentType, "no-store", c.metadata
-		// The service refuses data that do not have this checksum, such as a part of them.
-		w.CRC32C, w.SendCRC32C = crc32.Checksum(c.data, castagnoli), true
-		_, err := w.Write(c.data)
-		if err := errors.Join(err, w.Close()); err != nil {
+		a, err := t.bucket.writeObject(ctx, t.objectName(row.Name), cond, c)
+		if err != nil {
 			return err
 		}
-		a := w.Attrs()
 		if !a.Created.IsZero() {
 			t.clock.AddTimestamp(a.Created, time.Millisecond, from, t.clock.Clock.Now())
 		}
@@ -237,8 +219,6 @@ func (t *table) writeObject(
 	}
 	return row, written, nil
 }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Delete is one request, and one more if it is refused: an earlier attempt, whose reply was lost, may have removed the
 // object.
@@ -262,9 +242,9 @@ func (t *table) removeObject(ctx context.Context, row record.Row) error {
 		return err
 	}
 	err = t.doRequest(ctx, "storage.objects.delete", func(ctx context.Context) error {
-		return t.objectHandle(row.Name).If(cond).Delete(ctx)
+		return t.bucket.deleteObject(ctx, t.objectName(row.Name), cond)
 	})
-	if errors.Is(err, storage.ErrObjectNotExist) {
+	if errors.Is(err, errNotFound) {
 		return record.ErrConflict
 	}
 	return err
@@ -288,15 +268,14 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load loadFun
 			yield(record.Row{}, err)
 			return
 		}
-		q := &storage.Query{Prefix: t.prefix + listPrefix(prefix)}
+		startOffset := ""
 		if after != "" {
-			q.StartOffset = t.prefix + after
+			startOffset = t.prefix + after
 		}
-		_ = q.SetAttrSelection([]string{"Name"})
 		for token := ""; ; {
-			var page []*storage.ObjectAttrs
+			var page []string
 			err := t.doRequest(ctx, "storage.objects.list", func(ctx context.Context) (err error) {
-				token, err = iterator.NewPager(t.bucket.Objects(ctx, q), pageSize, token).NextPage(&page)
+				page, token, err = t.bucket.listNames(ctx, t.prefix+listPrefix(prefix), startOffset, token, pageSize)
 				return err
 			})
 			if err != nil {
@@ -304,8 +283,8 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load loadFun
 				return
 			}
 			var names []string
-			for _, attrs := range page {
-				object := strings.TrimPrefix(attrs.Name, t.prefix)
+			for _, object := range page {
+				object = strings.TrimPrefix(object, t.prefix)
 				name, ok := decodeName(object)
 				if ok && strings.HasPrefix(name, prefix) && object > after { // the service lists the offset itself, too
 					names = append(names, name)

@@ -5,9 +5,6 @@ import (
 	"net/http"
 	"testing"
 
-	"cloud.google.com/go/storage"
-	"google.golang.org/api/option"
-
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/record/tabletest"
@@ -21,17 +18,12 @@ func TestTableContract(t *testing.T) {
 	s := startServer(t)
 	storetest.ConformTable(t, tabletest.Harness{
 		Open: func(ctx context.Context) (record.Table, error) {
-			client, _ := newClient(t, s)
-			return gcs.NewTable(ctx, client, bucket, quickOptions())
+			client, _ := newLink(t)
+			return gcs.NewTable(ctx, client, bucket, at(s, quickOptions()))
 		},
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
 			hc := &http.Client{Transport: &drivertest.Transport{Fate: fate}}
-			client, err := storage.NewClient(ctx, option.WithEndpoint(s.URL+"/storage/v1/"), option.WithHTTPClient(hc))
-			if err != nil {
-				return nil, err
-			}
-			t.Cleanup(func() { client.Close() })
-			return gcs.NewTable(ctx, client, bucket, quickOptions())
+			return gcs.NewTable(ctx, hc, bucket, at(s, quickOptions()))
 		},
 	})
 }

@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
-
-	"cloud.google.com/go/storage"
-	"google.golang.org/api/option"
-	transport "google.golang.org/api/transport/http"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -27,7 +24,8 @@ const maxIdleConns = 64
 // fields of Options:
 //
 //	credentials=FILE   a service account's key file; default: as Google's tools find them
-//	endpoint=URL       an emulator or a private service, such as http://localhost:9000; default: Google's
+//	endpoint=URL       an emulator or a private service, such as http://localhost:9000; default:
+//	                   $STORAGE_EMULATOR_HOST, as in Google's own libraries, else Google's
 //	anonymous=true     sends no credentials, for an emulator
 //	layout=NAME        record, gcslock or vault: see Layout
 //	foreign-age=24h    see Options.ForeignAge
@@ -38,18 +36,17 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return nil, err
 	}
 	link := newTransport()
-	authorized, err := transport.NewTransport(ctx, link, p.credentials...)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // only credentials were read so far
-	}
-	authorizedClient := &http.Client{Transport: authorized}
-	client, err := storage.NewClient(ctx, append(p.endpoint, option.WithHTTPClient(authorizedClient))...)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+	client := &http.Client{Transport: link}
+	if !p.anonymous {
+		tokens, err := findTokens(p.credentials, link)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // only credentials were read so far
+		}
+		client.Transport = &authorizedTransport{link, tokens}
 	}
 	closer := func() error {
-		defer link.CloseIdleConnections()
-		return client.Close()
+		link.CloseIdleConnections()
+		return nil
 	}
 	s, err := newStore(ctx, client, u.Host, &p.opts, closer)
 	if err != nil {
@@ -70,35 +67,29 @@ func newTransport() *http.Transport {
 
 // urlSettings is the content of a URL.
 type urlSettings struct {
-	credentials, endpoint []option.ClientOption
-	opts                  Options
+	credentials string // the key file of a service account; empty for the default credentials
+	anonymous   bool
+	opts        Options
 }
 
 // readURL reads the options of a URL. It sends nothing.
 func readURL(u *url.URL) (urlSettings, error) {
-	p := urlSettings{credentials: []option.ClientOption{option.WithScopes(storage.ScopeReadWrite)}}
+	var p urlSettings
 	if u.Host == "" || u.Port() != "" || u.User != nil {
 		return p, fmt.Errorf("%w: the URL of a bucket is gcs://bucket/prefix", driver.ErrInvalid)
 	}
 	p.opts.Prefix = strings.TrimPrefix(u.Path, "/")
 	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"endpoint": func(v string) error {
-			e, err := url.Parse(v)
-			if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" {
-				return errors.New("write it as http://host:port")
-			}
-			p.endpoint = append(p.endpoint, option.WithEndpoint(strings.TrimSuffix(v, "/")+"/storage/v1/"))
-			return nil
+			p.opts.Endpoint = v
+			return checkEndpoint(v)
 		},
 		"credentials": func(v string) error {
-			p.credentials = append(p.credentials, option.WithAuthCredentialsFile(option.ServiceAccount, v))
+			p.credentials = v
 			return nil
 		},
-		"anonymous": func(v string) error {
-			yes, err := strconv.ParseBool(v)
-			if yes {
-				p.credentials = append(p.credentials, option.WithoutAuthentication())
-			}
+		"anonymous": func(v string) (err error) {
+			p.anonymous, err = strconv.ParseBool(v)
 			return err
 		},
 		"layout": func(v string) error {
@@ -116,5 +107,11 @@ func readURL(u *url.URL) (urlSettings, error) {
 			return err
 		},
 	})
+	if emulator := os.Getenv("STORAGE_EMULATOR_HOST"); emulator != "" && p.opts.Endpoint == "" {
+		if !strings.Contains(emulator, "://") {
+			emulator = "http://" + emulator
+		}
+		p.opts.Endpoint, p.anonymous = emulator, p.credentials == ""
+	}
 	return p, err
 }

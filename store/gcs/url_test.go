@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -67,5 +68,30 @@ func TestDeadConnection(t *testing.T) {
 	}
 	if took := time.Since(start); err != nil || took > 10*time.Second {
 		t.Errorf("another connection would have answered, but after %v: %v", took, err)
+	}
+}
+
+// TestEmulatorVariable: the variable by which Google's libraries find an emulator counts here too, unless the URL has
+// an endpoint.
+func TestEmulatorVariable(t *testing.T) {
+	t.Setenv("STORAGE_EMULATOR_HOST", "localhost:9000")
+	type settings struct {
+		endpoint, credentials string
+		anonymous             bool
+	}
+	for text, want := range map[string]settings{
+		"gcs://b":                                       {endpoint: "http://localhost:9000", anonymous: true},
+		"gcs://b?credentials=/key":                      {endpoint: "http://localhost:9000", credentials: "/key"},
+		"gcs://b?endpoint=http://other":                 {endpoint: "http://other"},
+		"gcs://b?endpoint=https://other&anonymous=true": {endpoint: "https://other", anonymous: true},
+	} {
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := readURL(u)
+		if got := (settings{p.opts.Endpoint, p.credentials, p.anonymous}); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"cloud.google.com/go/storage"
-
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -26,12 +24,12 @@ func (v version) String() string {
 }
 
 // versionConditions returns the precondition that the object still has that version.
-func versionConditions(text string) (v version, c storage.Conditions, err error) {
+func versionConditions(text string) (v version, c conditions, err error) {
 	if text == "" {
-		return v, storage.Conditions{DoesNotExist: true}, nil
+		return v, conditions{doesNotExist: true}, nil
 	}
 	if err := json.Unmarshal([]byte(text), &v); err != nil || v.Generation == 0 || v.Metageneration == 0 {
 		return v, c, fmt.Errorf("%w: the version %q", driver.ErrInvalid, text)
 	}
-	return v, storage.Conditions{GenerationMatch: v.Generation, MetagenerationMatch: v.Metageneration}, nil
+	return v, conditions{generation: v.Generation, metageneration: v.Metageneration}, nil
 }

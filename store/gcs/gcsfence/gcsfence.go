@@ -1,4 +1,6 @@
-package gcs
+// Package gcsfence is the fence for objects of Google Cloud Storage: a write that a holder of an older token cannot make.
+// It uses Google's client library, which the store itself does without.
+package gcsfence
 
 import (
 	"context"
@@ -12,10 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 )
 
-// FenceMetadata is the key of the metadata in which [FencedWrite] keeps the largest token of an object.
-const FenceMetadata = "holdfast-fence"
+// MetadataKey is the key of the metadata in which [Write] keeps the largest token of an object.
+const MetadataKey = "holdfast-fence"
 
-// FencedWrite replaces an object if no larger token has written it. It reads the object's token from its metadata, calls
+// Write replaces an object if no larger token has written it. It reads the object's token from its metadata, calls
 // write, which writes the content and may set the
 // writer's attributes and add to its metadata, and replaces the object under the condition that
 // its generation is still the one that was read. If another writer was faster, it begins again, so write may be called
@@ -24,7 +26,7 @@ const FenceMetadata = "holdfast-fence"
 // See package fence for what a fence promises. Errors: *fence.StaleError, fence.ErrInvalid for what is not a token,
 // the error of write, after which nothing was written, and those of Cloud Storage. If the outcome is not known, the call
 // can be repeated with the same token.
-func FencedWrite(ctx context.Context, object *storage.ObjectHandle, t fence.Token,
+func Write(ctx context.Context, object *storage.ObjectHandle, t fence.Token,
 	write func(w *storage.Writer) error) error {
 	if err := t.Check(); err != nil {
 		return err
@@ -49,10 +51,10 @@ func checkObject(ctx context.Context, object *storage.ObjectHandle, t fence.Toke
 	if err != nil {
 		return storage.Conditions{}, err
 	}
-	if text, ok := attrs.Metadata[FenceMetadata]; ok {
+	if text, ok := attrs.Metadata[MetadataKey]; ok {
 		largest, err := fence.Parse(text)
 		if err != nil {
-			return storage.Conditions{}, fmt.Errorf("the metadata %s of %q: %w", FenceMetadata, attrs.Name, err)
+			return storage.Conditions{}, fmt.Errorf("the metadata %s of %q: %w", MetadataKey, attrs.Name, err)
 		}
 		if largest > t {
 			return storage.Conditions{}, &fence.StaleError{Resource: attrs.Name, Token: t, Largest: largest}
@@ -66,13 +68,13 @@ func writeObject(ctx context.Context, object *storage.ObjectHandle, t fence.Toke
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // which drops the upload if write has failed
 	w := object.NewWriter(ctx)
-	w.Metadata = map[string]string{FenceMetadata: t.String()} // the first write of content may send it
+	w.Metadata = map[string]string{MetadataKey: t.String()} // the first write of content may send it
 	if err := write(w); err != nil {
 		return err
 	}
-	if w.Metadata[FenceMetadata] != t.String() {
+	if w.Metadata[MetadataKey] != t.String() {
 		return fmt.Errorf("%w: the metadata %s of the writer must stay as it was: add to the map, and do not replace it",
-			fence.ErrInvalid, FenceMetadata)
+			fence.ErrInvalid, MetadataKey)
 	}
 	return w.Close()
 }
