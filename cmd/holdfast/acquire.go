@@ -37,6 +37,7 @@ type lockRequest struct {
 	waitLimit       waitLimit
 	notAcquiredCode int          // exit code if the lock is not acquired
 	store           driver.Store // set once it is open
+	telemetry       *telemetry
 }
 
 // acquireUntilSignal opens the store and acquires the lock. A signal that would end a program ends the wait. The
@@ -44,7 +45,7 @@ type lockRequest struct {
 func (r *lockRequest) acquireUntilSignal(
 	store string, signals *signalQueue, rec *runRecord,
 ) (*holdfast.Client, *holdfast.Lease, error) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithCancelCause(r.telemetry.withSpan(context.Background()))
 	defer cancel(nil)
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
 	began := time.Now()
@@ -72,7 +73,7 @@ func (r *lockRequest) acquireUntilSignal(
 func (r *lockRequest) openAndAcquire(
 	ctx context.Context, store string, rec *runRecord,
 ) (*holdfast.Client, *holdfast.Lease, error) {
-	options := &holdfast.Options{Owner: ownerName(), OnEvent: newEventHandler(r.name, rec)}
+	options := &holdfast.Options{Owner: ownerName(), OnEvent: r.telemetry.handler(newEventHandler(r.name, rec))}
 	opened, client, err := openStore(ctx, store, options)
 	if err != nil {
 		return nil, nil, err

@@ -24,7 +24,7 @@ var lockFlagGroups = []flagGroup{
 	{"Waiting", []string{"wait", "no-wait", "fair", "conflict-exit-code", "skip-ok"}},
 	{"Holding", []string{"ttl", "min-hold", "max-hold"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
-	{"Other", []string{"json", "help"}},
+	{"Other", []string{"json", "metrics-file", "help"}},
 }
 
 // onceFlagGroups are the groups of once.
@@ -34,7 +34,7 @@ var onceFlagGroups = []flagGroup{
 	{"When a run may begin", []string{"wait", "attempts", "pause", "done-code"}},
 	{"Running", []string{"ttl", "keep-output", "keep-for"}},
 	{"Ending the command when the run is about to be lost", []string{"signal", "grace"}},
-	{"Other", []string{"json", "help"}},
+	{"Other", []string{"json", "metrics-file", "help"}},
 }
 
 // groupFlags makes the help of a subcommand show its flags in groups, and text after them.
@@ -174,6 +174,14 @@ The record of --json
   --json FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the outcome:
   exited (on its own), killed (by a signal), lost (the lock), not acquired, interrupted (while it waited), cannot run,
   unavailable (the store), or usage. fd:N instead of FILE is a file descriptor.
+
+Metrics
+  --metrics-file FILE.prom adds to the counters in the file, which the textfile collector of node_exporter reads, and
+  notes there when this program last started, acquired the lock, released it, succeeded and ended, and its exit code.
+  Programs can share a file.
+  With OTEL_EXPORTER_OTLP_ENDPOINT, metrics and traces are exported by OTLP (http/protobuf). The command finds its
+  parent span in TRACEPARENT, and so does this program.
+  What cannot be written or exported changes neither the lock nor the exit code. docs/metrics.md has the details.
 
 Exit codes
   If SIGHUP, SIGINT, SIGQUIT or SIGTERM killed the command or ended the wait, holdfast run dies of the same signal, so

@@ -11,7 +11,7 @@ import (
 
 func newHold(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}
-	var json string
+	var json, metricsFile string
 	c := &cobra.Command{
 		Use:   "hold [flags] NAME",
 		Short: "Hold a lock until a signal ends it",
@@ -19,11 +19,14 @@ func newHold(storeURL *string) *cobra.Command {
 		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withRecord(json, fields{"lock": args[0]}, func(r *runRecord) error {
-				request, err := f.newRequest(c, args[0], "hold")
-				if err != nil {
-					return err
-				}
-				return holdLock(request, *f.store, r)
+				return withTelemetry(metricsFile, "hold", args[0], func(t *telemetry) error {
+					request, err := f.newRequest(c, args[0], "hold")
+					if err != nil {
+						return err
+					}
+					request.telemetry = t
+					return holdLock(request, *f.store, r)
+				})
 			})
 		},
 		DisableFlagsInUseLine: true,
@@ -31,6 +34,7 @@ func newHold(storeURL *string) *cobra.Command {
 	f.addFlags(c)
 	f.addHoldFlags(c)
 	addRecordFlag(c, &json)
+	addMetricsFlag(c, &metricsFile)
 	groupFlags(c, lockFlagGroups, holdAfterFlags)
 	return c
 }

@@ -230,7 +230,7 @@ func (w *workspace) filePath(name string) string { return filepath.Join(w.dir, n
 func (w *workspace) testEnvironment(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "HOLDFAST_") {
+		if !strings.HasPrefix(v, "HOLDFAST_") && !strings.HasPrefix(v, "OTEL_") && !strings.HasPrefix(v, "TRACE") {
 			env = append(env, v)
 		}
 	}

@@ -32,6 +32,7 @@ type onceFlags struct {
 	keepFor      time.Duration
 	keepOutput   byteSize
 	json         string
+	metricsFile  string
 }
 
 func newOnce(storeURL *string) *cobra.Command {
@@ -47,11 +48,14 @@ func newOnce(storeURL *string) *cobra.Command {
 				return usageError("the KEY is missing")
 			}
 			return withRecord(f.json, fields{"key": args[0]}, func(r *runRecord) error {
-				job, err := f.newJob(c, args)
-				if err != nil {
-					return err
-				}
-				return job.runCommand(r)
+				return withTelemetry(f.metricsFile, "once", args[0], func(t *telemetry) error {
+					job, err := f.newJob(c, args)
+					if err != nil {
+						return err
+					}
+					job.telemetry = t
+					return job.runCommand(r)
+				})
 			})
 		},
 		DisableFlagsInUseLine: true,
@@ -62,6 +66,7 @@ func newOnce(storeURL *string) *cobra.Command {
 	f.addSlotFlags(c)
 	f.addEndFlags(c, "run")
 	addRecordFlag(c, &f.json)
+	addMetricsFlag(c, &f.metricsFile)
 	return c
 }
 

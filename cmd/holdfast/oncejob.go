@@ -39,6 +39,7 @@ type onceJob struct {
 	doneCode    int
 	fingerprint string
 	keepOutput  int // bytes
+	telemetry   *telemetry
 }
 
 // ledgerRun is a run that this program has begun.
@@ -85,6 +86,7 @@ func (j *onceJob) runCommand(rec *runRecord) error {
 		record: rec,
 	}
 	env := run.commandEnvironment(os.Environ(), client.Info().Store, j.ledger)
+	env = j.telemetry.environment(env)
 	output.start()
 	w.superviseCommand(store.ledger, guardedCommand{path: j.path, argv: j.argv, env: env, output: output})
 	if len(w.result.escaped) > 0 {
@@ -116,7 +118,7 @@ func (s *signalQueue) awaitOutput(copied <-chan struct{}) {
 func (j *onceJob) beginUntilSignal(
 	store *ledgerStore, signals *signalQueue, rec *runRecord,
 ) (*holdfast.Client, *ledgerRun, error) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithCancelCause(j.telemetry.withSpan(context.Background()))
 	defer cancel(nil)
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
 	client, run, err := j.openAndBegin(ctx, store, rec)
@@ -137,7 +139,8 @@ func (j *onceJob) openAndBegin(
 	if store.Store, err = openDriver(ctx, j.store); err != nil {
 		return nil, nil, err
 	}
-	client, err := newClient(store, &holdfast.Options{Owner: ownerName(), OnEvent: newEventHandler(j.key, rec)})
+	client, err := newClient(store, &holdfast.Options{Owner: ownerName(),
+		OnEvent: j.telemetry.handler(newEventHandler(j.key, rec))})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -22,7 +22,8 @@ const maxDefaultGrace = 5 * time.Second
 type runFlags struct {
 	lockFlags
 	endFlags
-	json string
+	json        string
+	metricsFile string
 }
 
 // endFlags say how the command is ended when its lease is about to be lost. run and once have them.
@@ -51,11 +52,14 @@ func newRun(storeURL *string) *cobra.Command {
 				return usageError("the lock's NAME is missing")
 			}
 			return withRecord(f.json, fields{"lock": args[0]}, func(r *runRecord) error {
-				job, err := f.newJob(c, args)
-				if err != nil {
-					return err
-				}
-				return job.runCommand(r)
+				return withTelemetry(f.metricsFile, "run", args[0], func(t *telemetry) error {
+					job, err := f.newJob(c, args)
+					if err != nil {
+						return err
+					}
+					job.request.telemetry = t
+					return job.runCommand(r)
+				})
 			})
 		},
 		DisableFlagsInUseLine: true,
@@ -64,6 +68,7 @@ func newRun(storeURL *string) *cobra.Command {
 	c.Flags().SetInterspersed(false) // arguments after NAME belong to the command
 	f.addRunFlags(c)
 	addRecordFlag(c, &f.json)
+	addMetricsFlag(c, &f.metricsFile)
 	return c
 }
 
@@ -192,6 +197,7 @@ func (j *job) runCommand(r *runRecord) error {
 		record: r,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
+	env = j.request.telemetry.environment(env)
 	w.superviseCommand(j.request.store, guardedCommand{path: j.path, argv: j.argv, env: env})
 	if len(w.result.escaped) > 0 {
 		// The lock was lost, and what is left cannot be ended. Nothing is released: the guard stays and keeps trying.
