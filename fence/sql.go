@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -17,6 +18,9 @@ const (
 	MySQL      Dialect = "mysql"      // and MariaDB
 	SQLite     Dialect = "sqlite"
 )
+
+// maxMySQLName is the size of the column for names on MySQL, in bytes. Outside its strict mode, MySQL cuts longer ones.
+const maxMySQLName = 512
 
 // DefaultTable is the name of the fence table if none is given.
 const DefaultTable = "holdfast_fence"
@@ -102,7 +106,8 @@ func (f *SQL) Migrate(ctx context.Context, db *sql.DB) error {
 		},
 		// The names are bytes, since most collations take A for a, and a for a with a space after it.
 		MySQL: {
-			`create table if not exists T (resource varbinary(512) primary key, token bigint not null) engine = InnoDB`,
+			fmt.Sprintf(`create table if not exists T (resource varbinary(%d) primary key, token bigint not null)
+				engine = InnoDB`, maxMySQLName),
 		},
 		SQLite: {
 			`create table if not exists T (resource text primary key, token integer not null check (typeof(token) = 'integer'))`,
@@ -130,7 +135,7 @@ func (f *SQL) Migrate(ctx context.Context, db *sql.DB) error {
 //
 // A smaller token than the largest one is a [*StaleError]. Other transactions that check a token for the same resource
 // wait until this one ends, so the writes are in the order of their tokens. A transaction that is rolled back remembers
-// nothing.
+// nothing; neither does one that is rolled back to a savepoint from before the check.
 //
 // It is correct under every isolation level. Under repeatable read and serializable, PostgreSQL may end the wait with a
 // serialization failure, and MySQL with a deadlock; SQLite may be busy, and should begin its transactions with BEGIN
@@ -139,14 +144,19 @@ func (f *SQL) Migrate(ctx context.Context, db *sql.DB) error {
 // It costs one round trip. The first call, and the one after an error, makes one more to look at the table's columns. On
 // MySQL it changes what LAST_INSERT_ID() returns in the session.
 func (f *SQL) Check(ctx context.Context, tx Tx, resource string, t Token) error {
-	if _, isDB := tx.(*sql.DB); isDB {
-		return invalid("a fence needs the transaction that does the work, and not a *sql.DB, which makes one of its own")
+	// Only a pool has Stats: a *sql.DB, and the types of other libraries that have one inside.
+	if _, isPool := tx.(interface{ Stats() sql.DBStats }); isPool {
+		return invalid("a fence needs the transaction that does the work, and not a %T, which makes one of its own", tx)
 	}
 	if tx == nil {
 		return invalid("the transaction is nil: pass the one that does the work")
 	}
 	if err := checkWrite(resource, t); err != nil {
 		return err
+	}
+	if f.dialect == MySQL && len(resource) > maxMySQLName {
+		return invalid("the name of the resource has %d bytes, and the fence table of MySQL keeps at most %d: use a hash",
+			len(resource), maxMySQLName)
 	}
 	if err := f.checkTable(ctx, tx); err != nil {
 		return err
@@ -196,30 +206,57 @@ func (f *SQL) store(ctx context.Context, tx Tx, resource string, t Token) (Token
 	return Token(largest), nil
 }
 
-// checkTable reports what is wrong with the fence table. Tokens in a column for text would be compared as text, and 9 is
-// larger than 10 then.
+// checkTable reports what is wrong with the fence table. Tokens in a column for text would be compared as text, where 9
+// is larger than 10. In a column for smaller integers, MySQL may cut them all to the same one. Without a primary key,
+// MySQL adds a row for each token and compares none.
 func (f *SQL) checkTable(ctx context.Context, tx interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }) error {
 	if f.checked.Load() {
 		return nil
 	}
-	rows, err := tx.QueryContext(ctx, `select resource, token from `+f.table+` where 1 = 0`)
+	// It reads no row: the first read may fix what the transaction sees, and that must be after the wait for others.
+	query := `select resource, token from ` + f.table + ` where 1 = 0`
+	if f.dialect == MySQL {
+		query = `select resource, token from ` + f.table + ` force index (primary) where 1 = 0`
+	}
+	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
-		return fmt.Errorf("read the fence table %s: %w (SQL.Migrate makes the table)", f.table, err)
+		return fmt.Errorf("read the fence table %s: %w (if there is no such table, or it has no primary key, make it with "+
+			"SQL.Migrate)", f.table, err)
 	}
 	defer rows.Close()
 	columns, err := rows.ColumnTypes()
 	if err != nil {
 		return fmt.Errorf("read the columns of the fence table %s: %w", f.table, err)
 	}
-	if t := columns[1].DatabaseTypeName(); !strings.Contains(strings.ToUpper(t), "INT") {
-		return invalid("the column token of the fence table %s is of type %s, and must be an integer of 64 bits: "+
-			"drop the table, or change the column, and call SQL.Migrate", f.table, t)
+	if err := f.checkTypes(columns[0].DatabaseTypeName(), columns[1].DatabaseTypeName()); err != nil {
+		return err
 	}
 	if err := rows.Close(); err != nil {
 		return err
 	}
 	f.checked.Store(true)
+	return nil
+}
+
+// checkTypes reports columns that cannot keep all tokens, or all names apart.
+func (f *SQL) checkTypes(resource, token string) error {
+	wide := map[Dialect][]string{
+		PostgreSQL: {"INT8", "BIGINT"}, // drivers differ
+		MySQL:      {"BIGINT", "UNSIGNED BIGINT"},
+	}[f.dialect]
+	switch token := strings.ToUpper(token); {
+	case f.dialect == SQLite && strings.Contains(token, "INT"): // which has one size of integers
+	case slices.Contains(wide, token):
+	default:
+		return invalid("the column token of the fence table %s is of type %s, and must be an integer of 64 bits: "+
+			"drop the table, or change the column, and call SQL.Migrate", f.table, token)
+	}
+	if f.dialect == MySQL && !strings.EqualFold(resource, "VARBINARY") {
+		return invalid("the column resource of the fence table %s is of type %s, in which names that differ in case or "+
+			"spaces may be equal, and must be varbinary(%d): drop the table, or change it, and call SQL.Migrate",
+			f.table, resource, maxMySQLName)
+	}
 	return nil
 }

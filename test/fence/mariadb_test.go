@@ -35,7 +35,7 @@ func startMariaDB(t testing.TB) string {
 		who = serverUser(t, dir, data)
 	}
 	install := exec.Command("mariadb-install-db", "--no-defaults", "--user="+who, "--datadir="+data,
-		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", "--tmpdir="+data)
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("make the database: %v\n%s", err, out)
 	}
@@ -49,7 +49,7 @@ func startMariaDB(t testing.TB) string {
 	}
 	server := &servertest.Server{Name: "mariadb", Endpoint: "127.0.0.1:" + port, Dir: data, Args: []string{
 		program, "--no-defaults", "--user=" + who, "--datadir=" + data, "--bind-address=127.0.0.1", "--port=" + port,
-		"--socket=" + filepath.Join(dir, "socket"), "--innodb-buffer-pool-size=32M", "--skip-log-bin",
+		"--socket=" + filepath.Join(dir, "socket"), "--tmpdir=" + data, "--innodb-buffer-pool-size=32M", "--skip-log-bin",
 		"--innodb-flush-log-at-trx-commit=0"}}
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
