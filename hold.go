@@ -233,10 +233,22 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 		return loss
 	case errors.Is(err, ErrUncertain) || !isOneOf(err, lastingErrors...):
 		c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
-		err = fmt.Errorf("%w: the lock ends by its TTL at the latest: %w", ErrUncertain, err)
+		err = h.uncertainEnd(err)
 	}
 	c.emitEvent(h.endEvent(), h, eventDetails{err: err})
 	return err
+}
+
+// uncertainEnd is the error of an end whose outcome is not known. It says what becomes of the claim.
+func (h *hold) uncertainEnd(err error) error {
+	if !errors.Is(err, ErrUncertain) {
+		err = fmt.Errorf("%w: %w", ErrUncertain, err)
+	}
+	if h.isRun {
+		return fmt.Errorf("%w; the client goes on reporting for as long as the TTL, and if no report arrives, the run is abandoned",
+			err)
+	}
+	return fmt.Errorf("%w; the lock ends by its TTL at the latest", err)
 }
 
 // tryRelease makes one attempt to remove the claim, or to detach it for as long as it must still exist. A claim that

@@ -249,8 +249,12 @@ func TestLedgerUnknownOutcome(t *testing.T) {
 		cut.cut.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := run.Succeed(ctx, []byte("done")); !errors.Is(err, holdfast.ErrUncertain) {
+		err = run.Succeed(ctx, []byte("done"))
+		if !errors.Is(err, holdfast.ErrUncertain) {
 			t.Errorf("cut off: %v", err)
+		}
+		if text := fmt.Sprint(err); strings.Count(text, "not known") != 1 || strings.Contains(text, "the lock ends") {
+			t.Errorf("the error does not say once, and of a run, what is not known: %s", text)
 		}
 		cut.cut.Store(false)
 		time.Sleep(10 * time.Second)

@@ -118,7 +118,7 @@ func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report fu
 	}
 	if err = report(ctx); err != nil && !errors.Is(err, ErrLost) && !isOneOf(err, lastingErrors...) {
 		h.client.cleanUp(h.grant.Claim.TTL, report)
-		err = fmt.Errorf("%w: %w", ErrUncertain, err)
+		err = h.uncertainEnd(err)
 	}
 	if err == nil {
 		h.client.emitEvent(outcomeEvent(outcome), h, eventDetails{late: true})
