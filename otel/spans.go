@@ -23,8 +23,8 @@ type spans struct {
 func (s *spans) addEvent(e *holdfast.Event) {
 	switch e.Kind {
 	case holdfast.EventAcquired, holdfast.EventRunStarted:
-		acquire := s.addAcquire(e)
-		s.openHold(e, acquire)
+		acquire, sampled := s.addAcquire(e)
+		s.openHold(e, acquire, sampled)
 	case holdfast.EventFailed, holdfast.EventRunRefused:
 		s.addAcquire(e)
 	case holdfast.EventRenewalFailing, holdfast.EventReleaseRequested:
@@ -38,11 +38,11 @@ func (s *spans) addEvent(e *holdfast.Event) {
 }
 
 // addAcquire adds the span of an attempt that has ended.
-func (s *spans) addAcquire(e *holdfast.Event) trace.SpanContext {
+func (s *spans) addAcquire(e *holdfast.Event) (acquire trace.SpanContext, sampled bool) {
 	_, span := s.tracer.Start(contextOf(e), "holdfast acquire", trace.WithTimestamp(e.Time.Add(-e.Waited)),
 		lockOf(e))
 	if !span.IsRecording() {
-		return span.SpanContext()
+		return span.SpanContext(), false
 	}
 	span.SetAttributes(claimOf(e)...)
 	span.SetAttributes(errorOf(e)...)
@@ -51,19 +51,27 @@ func (s *spans) addAcquire(e *holdfast.Event) trace.SpanContext {
 		span.SetStatus(codes.Error, e.Reason)
 	}
 	span.End(trace.WithTimestamp(e.Time))
-	return span.SpanContext()
+	return span.SpanContext(), true
 }
 
-// openHold opens the span of a hold or a run. It is a sibling of the span of its acquire, and linked to it.
-func (s *spans) openHold(e *holdfast.Event, acquire trace.SpanContext) {
+// openHold opens the span of a hold or a run. It is linked to the span of its acquire. Both have the parent that the
+// caller has given; without one the acquire is the parent, so that both are in one trace, or in none.
+func (s *spans) openHold(e *holdfast.Event, acquire trace.SpanContext, sampled bool) {
 	if len(s.open) >= maxOpen {
 		return
+	}
+	parent := contextOf(e)
+	if !trace.SpanContextFromContext(parent).IsValid() {
+		if !sampled {
+			return
+		}
+		parent = trace.ContextWithSpanContext(parent, acquire)
 	}
 	name := "holdfast hold"
 	if e.Kind == holdfast.EventRunStarted {
 		name = "holdfast run"
 	}
-	_, span := s.tracer.Start(contextOf(e), name, trace.WithTimestamp(e.Time), lockOf(e),
+	_, span := s.tracer.Start(parent, name, trace.WithTimestamp(e.Time), lockOf(e),
 		trace.WithLinks(trace.Link{SpanContext: acquire}))
 	if !span.IsRecording() {
 		return

@@ -112,6 +112,40 @@ func TestSpansOfRuns(t *testing.T) {
 	}
 }
 
+// TestSpansWithoutParent: without a span of the caller, a hold is in the trace of its acquire, and both are sampled or
+// neither.
+func TestSpansWithoutParent(t *testing.T) {
+	recorder := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder),
+		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(.5)))
+	telemetry := mustNew(t, &Options{MeterProvider: noop.NewMeterProvider(), TracerProvider: provider})
+	c := openClient(t, &holdfast.Options{OnEvent: telemetry.OnEvent})
+	const locks = 100
+	for range locks {
+		if err := c.Do(t.Context(), "a", func(context.Context, *holdfast.Lease) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	acquires, holds := map[string]sdktrace.ReadOnlySpan{}, 0
+	for _, s := range recorder.Ended() {
+		trace := s.SpanContext().TraceID().String()
+		if s.Name() == "holdfast acquire" {
+			acquires[trace] = s
+			continue
+		}
+		holds++
+		if a := acquires[trace]; a == nil || s.Parent().SpanID() != a.SpanContext().SpanID() {
+			t.Errorf("a hold is in a trace without its acquire")
+		}
+	}
+	if holds != len(acquires) || holds == 0 || holds == locks {
+		t.Errorf("%d acquires and %d holds of %d locks", len(acquires), holds, locks)
+	}
+}
+
 // hangingExporter never returns.
 type hangingExporter struct{ called chan struct{} }
 
