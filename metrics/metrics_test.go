@@ -150,6 +150,25 @@ func TestFailingStore(t *testing.T) {
 	}
 }
 
+// TestCountersBeginAtZero: what an alert counts is there, as 0, before it happens for the first time.
+func TestCountersBeginAtZero(t *testing.T) {
+	r := NewRecorder(nil, nil)
+	r.Record(&holdfast.Event{Kind: holdfast.EventAttempt, Lock: "a", LockKind: holdfast.KindMutex})
+	r.Record(&holdfast.Event{Kind: holdfast.EventRunAttempt, Lock: "jobs/k"})
+	got := collect(t, r)
+	for _, name := range []string{
+		"holdfast_lost_total  mutex expired", "holdfast_holds_over_expected_total  mutex",
+		"holdfast_release_requests_total  mutex", "holdfast_store_requests_total renew error",
+		"holdfast_renewal_seconds failed", "holdfast_events_dropped_total ", "holdfast_runs_total jobs failed",
+		"holdfast_runs_total jobs lost", "holdfast_runs_total jobs abandoned",
+		"holdfast_run_refusals_total jobs attempts-used",
+	} {
+		if n, ok := got[name]; !ok || n != 0 {
+			t.Errorf("%s is %v, %v", name, n, ok)
+		}
+	}
+}
+
 // TestManyNames: 100,000 names of locks and of ledgers make no more label values than the options allow. Without a rule
 // no name of a lock is a label.
 func TestManyNames(t *testing.T) {
@@ -169,7 +188,7 @@ func TestManyNames(t *testing.T) {
 			switch {
 			case strings.HasPrefix(name, attempts.Name):
 				locks++
-			case strings.HasPrefix(name, runs.Name):
+			case strings.HasPrefix(name, runs.Name) && strings.HasSuffix(name, " started"):
 				ledgers++
 			}
 		}

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -184,6 +186,7 @@ var outcomes = map[holdfast.EventKind]string{
 
 func (r *Recorder) recordRun(e *holdfast.Event) {
 	ledger, outcome := r.ledgers.bound(ledgerOf(e.Lock)), outcomes[e.Kind]
+	r.startLedger(ledger)
 	switch {
 	case e.Kind == holdfast.EventRunRefused:
 		r.runSeries(refusals, ledger, e.Reason).add(1)
@@ -199,6 +202,17 @@ func (r *Recorder) recordRun(e *holdfast.Event) {
 			r.runSeries(running, ledger, "").add(-1)
 		}
 	}
+}
+
+// startLedger makes the counters of a ledger that may appear in an alert: see lockSeries.
+func (r *Recorder) startLedger(ledger string) {
+	if r.byRun[runKey{runs, ledger, "started"}] != nil {
+		return
+	}
+	for _, kind := range slices.Sorted(maps.Keys(outcomes)) {
+		r.runSeries(runs, ledger, outcomes[kind])
+	}
+	r.runSeries(refusals, ledger, string(holdfast.FailureAttemptsUsed))
 }
 
 // recordStore counts whether the store has answered. A caller that gave up says nothing about the store.
