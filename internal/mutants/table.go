@@ -34,6 +34,8 @@ var table = []mutant{
 
 	{name: "a wait whose end was dropped", file: "metrics/recorder.go", pkg: "./metrics", test: "TestDroppedEvents",
 		edits: []edit{{"r.forgetClaims()\n", "\n"}}},
+	{name: "a ledger's counters that begin with their first step", file: "metrics/recorder.go", pkg: "./metrics",
+		test: "TestCountersBeginAtZero", edits: []edit{{"\tr.startLedger(ledger)\n", ""}}},
 	{name: "lock names without a bound", file: "metrics/labels.go", pkg: "./metrics", test: "TestManyNames",
 		edits: []edit{{"if len(s.known) >= s.max {", "if false {"}}},
 	{name: "a turn that a client with more waiters keeps", file: "engine/record/hub.go", pkg: "./engine/record",
