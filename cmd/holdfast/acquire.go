@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -35,6 +33,7 @@ type lockRequest struct {
 	opts            holdfast.LockOptions
 	noWait          bool
 	waitLimit       waitLimit
+	labels          claimLabels
 	notAcquiredCode int          // exit code if the lock is not acquired
 	store           driver.Store // set once it is open
 	telemetry       *telemetry
@@ -73,7 +72,8 @@ func (r *lockRequest) acquireUntilSignal(
 func (r *lockRequest) openAndAcquire(
 	ctx context.Context, store string, rec *runRecord,
 ) (*holdfast.Client, *holdfast.Lease, error) {
-	options := &holdfast.Options{Owner: ownerName(), OnEvent: r.telemetry.handler(newEventHandler(r.name, rec))}
+	options := &holdfast.Options{Owner: r.labels.ownerOrDefault(),
+		OnEvent: r.telemetry.handler(newEventHandler(r.name, rec))}
 	opened, client, err := openStore(ctx, store, options)
 	if err != nil {
 		return nil, nil, err
@@ -336,7 +336,7 @@ func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) 
 			if ctx.Err() != nil || err != nil || len(lock.Holders) == 0 {
 				continue
 			}
-			place := queuePosition(lock)
+			place := r.queuePosition(lock)
 			if now := place + listTokens(lock); now != shown {
 				shown = now
 				printMessage("waiting for %s, held by %s%s", quoteName(r.name), describeHolders(lock.Holders), place)
@@ -347,10 +347,11 @@ func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) 
 }
 
 // queuePosition says where in the queue this program's claim is, if the claim is in the store. It finds the claim by
-// its owner, which is good enough for a message and for nothing else.
-func queuePosition(lock holdfast.Lock) string {
+// its owner, which is good enough for a message and for nothing else. An owner that the user has named may be that of
+// many claims.
+func (r *lockRequest) queuePosition(lock holdfast.Lock) string {
 	for i, s := range lock.Waiters {
-		if s.Owner == ownerName() {
+		if r.labels.owner == "" && s.Owner == ownerName() {
 			return fmt.Sprintf("; place %d of %d in the queue", i+1, len(lock.Waiters))
 		}
 	}
@@ -368,15 +369,6 @@ func listTokens(lock holdfast.Lock) string {
 	}
 	return fmt.Sprint(tokens)
 }
-
-// ownerName is the owner of this program's claims: host, program and process id.
-var ownerName = sync.OnceValue(func() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown-host"
-	}
-	return fmt.Sprintf("%s holdfast[%d]", strings.ToValidUTF8(host, "?"), os.Getpid())
-})
 
 // sleepContext waits for d. If ctx ends first, it returns why.
 func sleepContext(ctx context.Context, d time.Duration) error {

@@ -117,7 +117,7 @@ func TestNestedRunRefused(t *testing.T) {
 	w.runProgram("run", "-s", "a", program, "run", "a", "true").check(t, 64, "already held")
 	w.runProgram("run", "a", program, "run", "-s", "a", "true").check(t, 64, "already held")
 	w.runProgram("run", "a", program, "hold", "a").check(t, 64, "already held")
-	w.runProgram("run", "a", program, "acquire", "a").check(t, 64, "already held")
+	w.runProgram("run", "a", program, "acquire", "--ttl", "30s", "a").check(t, 64, "already held")
 	// A nested run may share the lock with the enclosing one, but only with a wait limit: another claim may come
 	// between.
 	w.runProgram("run", "-s", "a", program, "run", "-s", "a", "true").check(t, 64, "give --wait or --no-wait")
@@ -477,7 +477,7 @@ func TestOutputFailure(t *testing.T) {
 	for _, args := range [][]string{
 		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch",
 			"a"}, {"watch", "--json", "a"},
-		{"acquire", "a"}, {"hold", "--json", "record", "a"},
+		{"acquire", "--ttl", "30s", "a"}, {"hold", "--json", "record", "a"},
 	} {
 		r := w.newProgram(args...)
 		r.cmd.Stdout = full

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -23,6 +24,7 @@ type lockFlags struct {
 	maxHold      time.Duration
 	conflictCode int
 	skipOK       bool
+	labels       claimLabels
 }
 
 func (f *lockFlags) addFlags(c *cobra.Command) {
@@ -39,6 +41,7 @@ func (f *lockFlags) addFlags(c *cobra.Command) {
 	flags.IntVarP(&f.conflictCode, "conflict-exit-code", "E", exitNotAcquired,
 		"exit `CODE`, 0 to 255, if the lock is not acquired")
 	flags.BoolVar(&f.skipOK, "skip-ok", false, "exit 0 if the lock is not acquired, for jobs that may be skipped")
+	f.labels.addFlags(c)
 }
 
 // addHoldFlags adds the flags that make sense only while a process holds the lock, so acquire does not have them.
@@ -91,7 +94,8 @@ func (p *waitLimit) Set(s string) error {
 	return nil
 }
 
-// newRequest checks the flags and makes a request of them. note is shown beside the owner.
+// newRequest checks the flags and makes a request of them. note is shown beside the owner, unless
+// --note is given.
 func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockRequest, error) {
 	changed := c.Flags().Changed
 	switch {
@@ -119,9 +123,9 @@ func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockReques
 	return &lockRequest{
 		name: name, kind: f.lockKind(), shared: f.shared, limit: f.limit, permits: f.permits,
 		notAcquiredCode: f.notAcquiredCode(),
-		opts: holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: note, MinHold: f.minHold,
+		opts: holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: cmp.Or(f.labels.note, note), MinHold: f.minHold,
 			MaxHold: f.maxHold},
-		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait,
+		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait, labels: f.labels,
 	}, nil
 }
 

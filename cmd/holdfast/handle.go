@@ -19,6 +19,8 @@ import (
 type lockHandle struct {
 	holdfast.Handle
 	Store string `json:"store"`
+	// Expires is when the lock expires if nobody renews it, by the clock of the machine that acquired it.
+	Expires time.Time `json:"expires,omitzero"`
 }
 
 func newAcquire(storeURL *string) *cobra.Command {
@@ -29,15 +31,26 @@ func newAcquire(storeURL *string) *cobra.Command {
 		Long:  acquireHelp,
 		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("ttl") {
+				return usageError("--ttl is missing: how long %s may stay held without a renew, such as --ttl 10m",
+					quoteName(args[0]))
+			}
 			request, err := f.newRequest(c, args[0], "acquire")
 			if err != nil {
 				return err
 			}
-			return acquireAndDetach(request, *f.store)
+			err = acquireAndDetach(request, *f.store)
+			if exit := (*exitError)(nil); f.skipOK && errors.As(err, &exit) && exit.code == 0 {
+				exit.err = nil // a script sees it by the empty handle
+			}
+			return err
 		},
 		DisableFlagsInUseLine: true,
 	}
 	f.addFlags(c)
+	ttl := c.Flags().Lookup("ttl")
+	ttl.DefValue = ""
+	ttl.Usage = "how long the lock stays held if it is neither renewed nor released, 1s to 24h (required)"
 	groupFlags(c, lockFlagGroups, "")
 	return c
 }
@@ -56,7 +69,7 @@ func acquireAndDetach(request *lockRequest, store string) error {
 	if err != nil {
 		return err
 	}
-	line, err := json.Marshal(lockHandle{h, client.Info().Store})
+	line, err := json.Marshal(lockHandle{h, client.Info().Store, time.Now().Add(h.TTL).UTC()})
 	if err == nil {
 		_, err = fmt.Fprintln(os.Stdout, string(line))
 	}
@@ -120,28 +133,54 @@ func newRelease(storeURL *string) *cobra.Command {
 		Long: `release releases the lock of a handle. If HANDLE is -, the handle is read from standard input, where others on the
 machine cannot see it.
 
-It exits 76 if the lock was lost before, or if an operator has broken it.`,
+A second release of the same handle exits 0 and says on stderr that the lock was released before: a script may release
+at its end and in a trap. So does the release of an empty handle, which is what acquire --skip-ok prints if the lock is
+not acquired.
+
+It exits 76 if the lock was lost before: if it has expired and others have held it since, if an operator has broken it,
+or if the store cannot tell that it was released.`,
 		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
+			if strings.TrimSpace(args[0]) == "" {
+				printMessage("the handle is empty, so there is nothing to release")
+				return nil
+			}
 			return withHandle(*storeURL, args[0], releaseHandle)
 		},
 	}
 }
 
 // releaseHandle releases a lock. It renews it first, because only a renewal learns that an operator broke it.
-func releaseHandle(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
-	if err := renewHandle(ctx, client, h); errors.Is(err, holdfast.ErrLost) {
+func releaseHandle(ctx context.Context, client *holdfast.Client, h lockHandle) error {
+	err := renewHandle(ctx, client, h)
+	if !errors.Is(err, holdfast.ErrLost) {
+		err = client.Release(ctx, h.Handle)
+	}
+	if lossCode(err) != holdfast.LossGone {
 		return err
 	}
-	return client.Release(ctx, h)
+	lock, inspectErr := client.Inspect(ctx, h.Name)
+	switch {
+	case inspectErr != nil:
+		return err
+	case time.Now().Before(h.Expires) && (lock.Token == h.Token || client.Info().Tier == holdfast.TierFenceSafe):
+		// It cannot have expired, and the store has not forgotten it.
+		printMessage("%s was released before", quoteName(h.Name))
+		return nil
+	case lock.Token == h.Token:
+		printMessage("%s is no longer held: it was released before, or has expired; nobody has held it since",
+			quoteName(h.Name))
+		return nil
+	}
+	return err
 }
 
 // renewHandle renews a lock. It releases one that an operator broke: its holder knows it then.
-func renewHandle(ctx context.Context, client *holdfast.Client, h holdfast.Handle) error {
-	err := client.Renew(ctx, h)
+func renewHandle(ctx context.Context, client *holdfast.Client, h lockHandle) error {
+	err := client.Renew(ctx, h.Handle)
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
-		if releaseErr := client.Release(ctx, h); releaseErr != nil && !errors.Is(releaseErr, holdfast.ErrLost) {
+		if releaseErr := client.Release(ctx, h.Handle); releaseErr != nil && !errors.Is(releaseErr, holdfast.ErrLost) {
 			printMessage("%s may stay held until its TTL has passed: %s", quoteName(h.Name), errorText(releaseErr))
 		}
 	}
@@ -152,7 +191,7 @@ func renewHandle(ctx context.Context, client *holdfast.Client, h holdfast.Handle
 const maxHandleSize = 64 << 10
 
 // withHandle runs f with a handle and a client of its store.
-func withHandle(store, arg string, f func(context.Context, *holdfast.Client, holdfast.Handle) error) error {
+func withHandle(store, arg string, f func(context.Context, *holdfast.Client, lockHandle) error) error {
 	if arg == "-" {
 		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHandleSize))
 		if err != nil {
@@ -162,16 +201,16 @@ func withHandle(store, arg string, f func(context.Context, *holdfast.Client, hol
 	}
 	var h lockHandle
 	if err := json.Unmarshal([]byte(strings.TrimSpace(arg)), &h); err != nil || h.Name == "" || h.Store == "" {
-		return usageError("that is no handle; acquire prints one")
+		return usageError("that is not a handle; acquire prints one")
 	}
 	return withClient(store, func(ctx context.Context, client *holdfast.Client) error {
 		if here := client.Info().Store; h.Store != here {
-			return usageError("the handle is for the store %s, and this is %s",
-				printableText(h.Store), printableText(here))
+			return usageError("the handle is for the store %s, and this is %s; set --store or HOLDFAST_STORE to what it was "+
+				"for acquire", printableText(h.Store), printableText(here))
 		}
 		ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 		defer cancel()
-		err := f(ctx, client, h.Handle)
+		err := f(ctx, client, h)
 		switch {
 		case err == nil:
 			return nil

@@ -50,7 +50,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	take := func(flags ...string) string {
-		got := w.runProgram(append(append([]string{"acquire"}, flags...), "a")...)
+		got := w.runProgram(append(append([]string{"acquire", "--ttl", "30s"}, flags...), "a")...)
 		got.check(t, 0)
 		var h lockHandle
 		if err := json.Unmarshal([]byte(got.out), &h); err != nil || h.Token <= 0 || strings.Count(got.out, "\n") != 1 {
@@ -60,13 +60,19 @@ func TestAcquireRenewRelease(t *testing.T) {
 	}
 	h := take()
 	w.runProgram("run", "-n", "a", "true").check(t, 75, "(acquire)")
-	w.runProgram("acquire", "-n", "a").check(t, 75)
-	w.runProgram("acquire", "-n", "--skip-ok", "a").check(t, 0)
+	w.runProgram("acquire", "-n", "--ttl", "10m", "a").check(t, 75)
+	if r := w.runProgram("acquire", "-n", "--ttl", "10m", "--skip-ok", "a"); r.code != 0 || r.out+r.err != "" {
+		t.Errorf("want nothing; %s", r.description)
+	}
+	w.runProgram("acquire", "a").check(t, 64, "--ttl is missing")
 	w.runProgram("renew", h).check(t, 0)
 	w.runProgram("release", h).check(t, 0)
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
-	w.runProgram("release", h).check(t, 76, "a is lost")
-	w.runProgram("renew", h).check(t, 76, "a is lost")
+	for range 2 { // once nobody has held it since, and once somebody has
+		w.runProgram("release", h).check(t, 0, "a was released before")
+		w.runProgram("renew", h).check(t, 76, "a is lost")
+		w.runProgram("run", "-n", "a", "true").check(t, 0)
+	}
 
 	// A timed lock, which no process holds.
 	const ttl = 10 * time.Second
@@ -100,13 +106,15 @@ func TestAcquireRenewRelease(t *testing.T) {
 		w.runProgram("run", "-n", "a", "true").check(t, 0)
 	}
 
-	for _, bad := range []string{"", "nonsense", "{}", "-"} {
-		w.runProgram("renew", bad).check(t, 64, "no handle")
-		w.runProgram("release", bad).check(t, 64, "no handle")
+	for _, bad := range []string{"nonsense", "{}", "-"} {
+		w.runProgram("renew", bad).check(t, 64, "not a handle")
+		w.runProgram("release", bad).check(t, 64, "not a handle")
 	}
+	w.runProgram("renew", "").check(t, 64, "not a handle")
+	w.runProgram("release", "").check(t, 0, "nothing to release")
 	w.runProgram("--store", w.store+"2", "release", h).check(t, 64, "the handle is for the store")
 	w.runProgram("renew", strings.Replace(h, `"token":`, `"token":-`, 1)).check(t, 64)
-	w.runProgram("renew", strings.Replace(h, `"store":`, `"shop":`, 1)).check(t, 64, "that is no handle")
+	w.runProgram("renew", strings.Replace(h, `"store":`, `"shop":`, 1)).check(t, 64, "that is not a handle")
 }
 
 func TestWatch(t *testing.T) {

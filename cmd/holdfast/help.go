@@ -21,6 +21,7 @@ type flagGroup struct {
 // left out.
 var lockFlagGroups = []flagGroup{
 	{"Which lock", []string{"store", "shared", "limit", "permits"}},
+	{"What others see", []string{"note", "owner"}},
 	{"Waiting", []string{"wait", "no-wait", "fair", "conflict-exit-code", "skip-ok"}},
 	{"Holding", []string{"ttl", "min-hold", "max-hold"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
@@ -30,6 +31,7 @@ var lockFlagGroups = []flagGroup{
 // onceFlagGroups are the groups of once.
 var onceFlagGroups = []flagGroup{
 	{"Which runs", []string{"store", "ledger", "fingerprint"}},
+	{"What others see", []string{"note", "owner"}},
 	{"Once per time slot", []string{"every", "schedule", "tz", "start-within", "catch-up"}},
 	{"When a run may begin", []string{"wait", "attempts", "pause", "done-code"}},
 	{"Running", []string{"ttl", "keep-output", "keep-for"}},
@@ -250,10 +252,15 @@ const acquireHelp = `acquire acquires the lock NAME, prints a handle, and leaves
 --ttl has passed, unless renew or release is called with the handle, by this shell or by any other process.
 
     h=$(holdfast acquire --ttl 10m deploy) || exit
+    trap 'holdfast release "$h"' EXIT
     ./step-one && holdfast renew "$h" && ./step-two
-    holdfast release "$h"
 
 If the handle is never released, or is thrown away, the lock expires after the TTL. Nothing watches over the work in
-between: work that takes longer than the TTL continues without the lock. Use run where you can.
+between: work that takes longer than the TTL continues without the lock. That is why --ttl has no default here: give the
+longest time between two steps, or of the whole work. Use run where you can.
 
-The handle is one line of JSON, with the lock's fencing token in "token". Anybody who has it can release the lock.`
+With --skip-ok, acquire exits 0 and prints nothing if the lock is not acquired. The handle is then empty, and release
+accepts an empty handle. Test for it: [ -n "$h" ] || exit 0.
+
+The handle is one line of JSON, with the lock's fencing token in "token". Anybody who has it can release the lock. renew
+and release need the store that acquire used: give them the same --store or HOLDFAST_STORE.`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"strings"
@@ -31,6 +32,7 @@ type onceFlags struct {
 	fingerprint  string
 	keepFor      time.Duration
 	keepOutput   byteSize
+	labels       claimLabels
 	json         string
 	metricsFile  string
 }
@@ -65,6 +67,7 @@ func newOnce(storeURL *string) *cobra.Command {
 	f.addFlags(c)
 	f.addSlotFlags(c)
 	f.addEndFlags(c, "run")
+	f.labels.addFlags(c)
 	addRecordFlag(c, &f.json)
 	addMetricsFlag(c, &f.metricsFile)
 	return c
@@ -147,10 +150,10 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 	j := &onceJob{
 		key: args[0], argv: commandLine(args), store: *f.store, ledger: f.ledger,
 		startWithin: f.startWithin, waitLimit: f.wait, waits: c.Flags().Changed("wait"), doneCode: f.doneCode,
-		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput),
+		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput), labels: f.labels,
 	}
 	j.opts = holdfast.LedgerOptions{
-		TTL: f.ttl, Meta: commandNote(j.argv), MaxAttempts: f.attempts, Pause: f.pause, KeepFor: f.keepFor,
+		TTL: f.ttl, Meta: cmp.Or(f.labels.note, commandNote(j.argv)), MaxAttempts: f.attempts, Pause: f.pause, KeepFor: f.keepFor,
 	}
 	var err error
 	switch {

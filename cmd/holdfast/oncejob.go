@@ -40,6 +40,7 @@ type onceJob struct {
 	fingerprint string
 	keepOutput  int // bytes
 	telemetry   *telemetry
+	labels      claimLabels
 }
 
 // ledgerRun is a run that this program has begun.
@@ -139,7 +140,7 @@ func (j *onceJob) openAndBegin(
 	if store.Store, err = openDriver(ctx, j.store); err != nil {
 		return nil, nil, err
 	}
-	client, err := newClient(store, &holdfast.Options{Owner: ownerName(),
+	client, err := newClient(store, &holdfast.Options{Owner: j.labels.ownerOrDefault(),
 		OnEvent: j.telemetry.handler(newEventHandler(j.key, rec))})
 	if err != nil {
 		return nil, nil, err
