@@ -14,9 +14,10 @@
 //	    └── the command      in the wrapper's session and process group, where the terminal and the shell expect it
 //	        └── ...          everything the command starts
 //
-// The wrapper (wrapper.go) starts the signal listener, then the guard, and the guard starts the command. Both helpers,
-// and the tree of processes below the guard, are in internal/guard. That package imports neither a store nor the library,
-// so that a helper starts before Go has initialized those (internal/guard/start.go).
+// The wrapper (wrapper.go) starts the guard, and the guard starts the command. A moment later the wrapper starts the
+// signal listener; a command that has ended by then needs none. Both helpers, and the tree of processes below the guard,
+// are in internal/guard. That package imports neither a store nor the library, so that a helper starts before Go has
+// initialized those (internal/guard/start.go).
 //
 // "holdfast once" runs its command by the same processes: what it holds is a run of a ledger's key in place of a lock
 // (oncejob.go).

@@ -106,7 +106,7 @@ func runHelper(what string) {
 		client, _ := holdfast.New(memory.New(nil).Open(), nil)
 		lease, _ := client.Mutex("a", nil).Lock(context.Background())
 		tree, _ := guard.StartTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"},
-			nil, guard.OwnFiles(), false, guard.OtherChildren{})
+			nil, guard.OwnFiles(), false)
 		policy := guard.KillPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}
 		w := &wrapper{name: "a", lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: policy,
 			tree: tree, lost: lease.Context().Done()}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,6 +33,9 @@ const (
 	// send a signal to a process and to its group, and mean one signal.
 	secondCtrlCWindow = 5 * time.Second
 	sameCtrlCWindow   = 200 * time.Millisecond
+
+	// A command that ends sooner needs no listener. It would cost as much as the guard.
+	listenerStartDelay = 50 * time.Millisecond
 
 	groupSignalDelay  = 20 * time.Millisecond // between the first and the last process of a group to receive a signal
 	guardSignalWindow = 5 * time.Second       // within which the guard received the same signal
@@ -63,6 +67,7 @@ type wrapper struct {
 	signals *signalQueue
 	record  *runRecord
 
+	program string      // the path of this program, for the listener
 	tree    *guard.Tree // the guard, and if it dies all that it has left
 	control *os.File
 	reports chan guard.Report
@@ -73,7 +78,7 @@ type wrapper struct {
 	reactBy        driver.Instant  // by when the guard must have acted on a loss
 	terminating    bool            // the guard has asked the tree to end
 	killing        bool            // the guard has begun to kill
-	listener       *guard.Listener
+	listener       atomic.Pointer[guard.Listener]
 	unclassified   chan receivedSignal // signals of which it is not known yet whether the whole group received them
 	classified     chan receivedSignal
 	firstCtrlC     time.Time
@@ -130,8 +135,6 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 	if err != nil {
 		return err
 	}
-	others := guard.OtherChildren{Earlier: guard.ExistingChildren()}
-	w.listener = guard.StartListener(program) // first, so that it inherits none of the guard's descriptors
 	controlRead, control, err1 := os.Pipe()
 	reports, reportsWrite, err2 := os.Pipe()
 	liveness, err3 := openLivenessFile(store)
@@ -149,14 +152,13 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 		}
 		argv = append(argv, strconv.Itoa(number))
 	}
-	others.Listener = w.listener.ProcessID()
 	argv = append(append(argv, command.path), command.argv...)
-	t, err := guard.StartTree(program, argv, command.env, guard.OwnFiles(), false, others)
+	t, err := guard.StartTree(program, argv, command.env, guard.OwnFiles(), false)
 	if err != nil {
 		guard.CloseAll(control, reports)
 		return err
 	}
-	w.tree, w.control = t, control
+	w.program, w.tree, w.control = program, t, control
 	w.sentExpiry = w.leaseExpiry()
 	w.reports = make(chan guard.Report, 16)
 	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
@@ -171,7 +173,7 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 }
 
 // passToGuard lets the guard inherit a descriptor under its own number: the other numbers that this program was given
-// belong to the command. Nothing else is started afterwards that could inherit it.
+// belong to the command. It is closed here before anything else is started that could inherit it.
 func passToGuard(f *os.File) (int, error) {
 	if f == nil {
 		return -1, nil
@@ -240,8 +242,12 @@ func (w *wrapper) run() {
 	go w.classifySignals()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	listenerDue := time.NewTimer(listenerStartDelay)
+	defer listenerDue.Stop()
 	for {
 		select {
+		case <-listenerDue.C:
+			w.listener.Store(w.tree.StartListener(w.program))
 		case sig := <-w.signals.ch:
 			w.unclassified <- w.recordSignal(sig.(syscall.Signal))
 		case s := <-w.classified:
@@ -404,7 +410,7 @@ func (w *wrapper) recordUnkillable(left []guard.Process) {
 // takeOverTree ends what is left by a guard that ended before its tree, and waits for it. Usually the lease is still
 // valid, so that processes that were not killed along with the guard have time to clean up.
 func (w *wrapper) takeOverTree() {
-	w.listener.ClosePipes()
+	w.listener.Load().ClosePipes()
 	w.tree.KillListener() // so that this program has no children but those that the guard left
 	ended := "its guard closed its reports"
 	select { // once the guard has been reaped, its children are this program's
@@ -467,11 +473,11 @@ func (w *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
 // classifySignals finds out of each signal whether the whole group received it, as soon as the rest of the group must
 // have. It runs in a goroutine of its own and delays nothing but the signals.
 func (w *wrapper) classifySignals() {
-	defer w.listener.ClosePipes()
+	defer func() { w.listener.Load().ClosePipes() }()
 	for s := range w.unclassified {
 		time.Sleep(groupSignalDelay - time.Since(s.receivedAt))
 		known := false
-		if s.groupSignaled, known = w.listener.GroupHadSignal(s.signal); !known {
+		if s.groupSignaled, known = w.listener.Load().GroupHadSignal(s.signal); !known {
 			s.groupSignaled = isTerminalSignal(s.signal)
 		}
 		w.classified <- s

@@ -3,6 +3,7 @@ package guard
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -36,7 +37,7 @@ func (t *Tree) listDescendants() ([]Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := newDescendantFinder(all, t.others, hides)
+	f := newDescendantFinder(all, t.otherProcesses(), hides)
 	f.addDescendants(os.Getpid())
 	if hides && t.cookie != "" {
 		f.findByCookie(t.cookie)
@@ -53,17 +54,17 @@ type descendantFinder struct {
 	found    []Process
 }
 
-// newDescendantFinder makes a finder of one listing of /proc. Other children, and all below them, are skipped.
-func newDescendantFinder(all []Process, others OtherChildren, hides bool) *descendantFinder {
-	f := &descendantFinder{
-		hides: hides, all: map[int]Process{}, children: map[int][]Process{}, skip: map[int]bool{os.Getpid(): true},
-	}
-	for pid := range others.Earlier {
-		f.skip[pid] = true
-	}
-	if others.Listener != 0 {
-		f.skip[others.Listener] = true
-	}
+// otherProcesses are this process and its children that do not belong to the tree.
+func (t *Tree) otherProcesses() map[int]bool {
+	found := map[int]bool{os.Getpid(): true, t.listener: true}
+	maps.Copy(found, t.earlierChildren)
+	return found
+}
+
+// newDescendantFinder makes a finder of one listing of /proc. The processes in skip, and the children of those that are
+// not this process, are left out.
+func newDescendantFinder(all []Process, skip map[int]bool, hides bool) *descendantFinder {
+	f := &descendantFinder{hides: hides, all: map[int]Process{}, children: map[int][]Process{}, skip: skip}
 	for _, p := range all {
 		f.all[p.PID] = p
 		f.children[p.parent] = append(f.children[p.parent], p)
@@ -204,7 +205,7 @@ func (t *Tree) ownChildren() (found []int) {
 // eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc.
 func (t *Tree) eachChild(f func(pid int)) {
 	t.scanChildren(func(pid int, runs bool) {
-		if runs && !t.others.has(pid) {
+		if runs && !t.isOther(pid) {
 			f(pid)
 		}
 	})
@@ -220,7 +221,7 @@ func (t *Tree) scanChildren(f func(pid int, runs bool)) {
 	look := func(from, to int) {
 		for pid := max(from, 1); pid <= to; pid++ {
 			if is, runs := isChild(pid); is {
-				found = found || !t.others.has(pid)
+				found = found || !t.isOther(pid)
 				f(pid, runs)
 			}
 		}

@@ -90,7 +90,7 @@ func superviseCommand(
 			files[i+1] = f.Fd()
 		}
 	}
-	t, err := StartTree(c.path, c.argv, c.env, files, true, OtherChildren{Earlier: ExistingChildren()})
+	t, err := StartTree(c.path, c.argv, c.env, files, true)
 	CloseAll(output...)
 	if err != nil {
 		failed := Report{Event: ReportFailed, Why: err.Error()}

@@ -11,7 +11,8 @@ import (
 // The signal listener is a process in the process group of the wrapper and the command. It receives what is sent to
 // the whole group, by the terminal or by timeout for instance, and nothing that is sent to the wrapper alone. By
 // asking it the wrapper learns which signals the command has received already. If it does not know, or answers too
-// late on a busy machine, the command may receive a signal twice, which is no worse than without a listener.
+// late on a busy machine, the command may receive a signal twice, which is no worse than without a listener. The same
+// is true of the first moment of a command, when there is no listener yet.
 
 // ListenerName is the listener's name in process lists. It does not contain this program's name, so that somebody who
 // sends a signal to all processes of that name does not reach the listener.
@@ -35,8 +36,8 @@ type Listener struct {
 	broken             bool // it did not answer in time: it was stopped, or it has ended
 }
 
-// StartListener starts the listener. It returns nil if that fails.
-func StartListener(program string) *Listener {
+// startListener starts the listener. It returns nil if that fails.
+func startListener(program string) *Listener {
 	questionsRead, questions, err1 := os.Pipe()
 	answers, answersWrite, err2 := os.Pipe()
 	defer CloseAll(questionsRead, answersWrite)
@@ -67,14 +68,6 @@ func (l *Listener) GroupHadSignal(sig syscall.Signal) (had, known bool) {
 	}
 	l.broken = err != nil
 	return answer[0] == 1, !l.broken
-}
-
-// ProcessID is 0 if there is no listener.
-func (l *Listener) ProcessID() int {
-	if l == nil {
-		return 0
-	}
-	return l.pid
 }
 
 // ClosePipes lets the listener end.

@@ -28,35 +28,26 @@ type Tree struct {
 	Gone   chan struct{}           // closed when the last process of the tree has ended
 
 	command          int
-	group            int    // of the first process
-	cookie           string // environment variable that only the command's tree has; may be empty
-	others           OtherChildren
+	group            int          // of the first process
+	cookie           string       // environment variable that only the command's tree has; may be empty
+	earlierChildren  map[int]bool // from before this program's exec; they may outlive the tree
 	signaledChildren map[int]bool // children that were signaled, where only children can be found
 
 	// mu is held while reaping and while signaling. So a child that is signaled is still that child, and not another
 	// process that got its number.
 	mu     sync.Mutex
 	reaped bool // the first process was reaped
-}
 
-// OtherChildren are the children of this program that do not belong to a tree.
-type OtherChildren struct {
-	Earlier  map[int]bool // from before this program's exec; they may outlive the tree
-	Listener int          // the signal listener, which ends when its pipes are closed; 0 if there is none
+	listener int // a child that does not belong to the tree; 0 if there is none; guarded by mu
 }
-
-func (o OtherChildren) has(pid int) bool { return pid == o.Listener || o.Earlier[pid] }
 
 // StartTree starts a process with these files as its input, output and error output. If it is bound, the kernel kills it
 // when this process dies. That is only a second safety net: it does not reach what the process has started.
-func StartTree(
-	path string, argv, env []string, files []uintptr, bound bool, others OtherChildren,
-) (*Tree, error) {
+func StartTree(path string, argv, env []string, files []uintptr, bound bool) (*Tree, error) {
 	t := &Tree{
 		Exited: make(chan syscall.WaitStatus, 1), Gone: make(chan struct{}), group: unix.Getpgrp(),
 		signaledChildren: map[int]bool{},
 		cookie:           findCookie(env),
-		others:           others,
 	}
 	started := make(chan error)
 	go t.startAndReap(path, argv, &syscall.ProcAttr{Env: env, Files: files}, bound, started)
@@ -72,6 +63,7 @@ func (t *Tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, 
 		started <- fmt.Errorf("become a subreaper: %w", err)
 		return
 	}
+	t.earlierChildren = existingChildren()
 	attr.Sys = &syscall.SysProcAttr{}
 	if bound {
 		attr.Sys.Pdeathsig = unix.SIGKILL
@@ -84,9 +76,9 @@ func (t *Tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, 
 	}
 }
 
-// ExistingChildren are the children that this program has from before its exec, if it has not started any yet. Almost
+// existingChildren are the children that this program has from before its exec, if it has not started any yet. Almost
 // always there are none, and then all processes of the machine need not be listed.
-func ExistingChildren() map[int]bool {
+func existingChildren() map[int]bool {
 	found := map[int]bool{}
 	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
 	if errors.Is(err, unix.ECHILD) {
@@ -106,7 +98,7 @@ func (t *Tree) reapAll() {
 		if errors.Is(err, unix.ECHILD) {
 			return
 		}
-		if t.reapExited(); t.reaped && len(t.others.Earlier) > 0 && !t.hasChild() {
+		if t.reapExited(); t.reaped && len(t.earlierChildren) > 0 && !t.hasChild() {
 			return
 		}
 	}
@@ -128,9 +120,9 @@ func (t *Tree) reapExited() {
 			t.reaped = true
 			t.Exited <- syscall.WaitStatus(status)
 		default:
-			delete(t.others.Earlier, pid)
-			if pid == t.others.Listener {
-				t.others.Listener = 0
+			delete(t.earlierChildren, pid)
+			if pid == t.listener {
+				t.listener = 0
 			}
 			delete(t.signaledChildren, pid)
 		}
@@ -141,15 +133,29 @@ func (t *Tree) reapExited() {
 func (t *Tree) hasChild() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.others.has(pid) })
+	return slices.ContainsFunc(t.ownChildren(), func(pid int) bool { return !t.isOther(pid) })
+}
+
+// isOther reports whether a child of this process does not belong to the tree.
+func (t *Tree) isOther(pid int) bool { return pid == t.listener || t.earlierChildren[pid] }
+
+// StartListener starts the listener, which is a child of this process beside the tree. It returns nil if that fails.
+func (t *Tree) StartListener(program string) *Listener {
+	t.mu.Lock() // it must not be reaped before it is known
+	defer t.mu.Unlock()
+	l := startListener(program)
+	if l != nil {
+		t.listener = l.pid
+	}
+	return l
 }
 
 // KillListener ends the listener even if it was stopped, because reapAll waits for it.
 func (t *Tree) KillListener() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.others.Listener != 0 {
-		_ = unix.Kill(t.others.Listener, unix.SIGKILL)
+	if t.listener != 0 {
+		_ = unix.Kill(t.listener, unix.SIGKILL)
 	}
 }
 

@@ -33,20 +33,9 @@ type Tree struct {
 	guarded atomic.Int64 // the command, which the first process has started if that is a guard
 }
 
-// OtherChildren need not be known here: only the process that was started is waited for.
-type OtherChildren struct {
-	Earlier  map[int]bool
-	Listener int
-}
-
-// ExistingChildren returns nothing: no tree needs to know them.
-func ExistingChildren() map[int]bool { return nil }
-
 // StartTree starts a process with these files as its input, output and error output. A bound one leads a process group
 // of its own, unless it runs at a terminal. These systems cannot kill it when this process dies.
-func StartTree(
-	path string, argv, env []string, files []uintptr, bound bool, _ OtherChildren,
-) (*Tree, error) {
+func StartTree(path string, argv, env []string, files []uintptr, bound bool) (*Tree, error) {
 	t := &Tree{Exited: make(chan syscall.WaitStatus, 1), Gone: make(chan struct{}), grouped: bound && !IsForeground()}
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: t.grouped},
@@ -73,6 +62,9 @@ func (t *Tree) reapAll() {
 	}
 	close(t.Gone)
 }
+
+// StartListener starts the listener. It returns nil if that fails.
+func (t *Tree) StartListener(program string) *Listener { return startListener(program) }
 
 // KillListener does nothing: nobody waits for the listener.
 func (t *Tree) KillListener() {}
