@@ -1,0 +1,269 @@
+// Command start measures what it costs to start and stop the command: CPU, time, memory and the size of its file, beside
+// flock(1). It builds the command as the Makefile does, and as plain "go install" does.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+var rounds = flag.Int("rounds", 100, "how often each command is run, in turn with the others")
+
+func main() {
+	flag.Parse()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "start:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	// So that the listener, whose parent does not wait for it, is reaped here, and its CPU counted.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "holdfast-start-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	command, err := buildCommand(dir)
+	if err != nil {
+		return err
+	}
+	// The server runs in a process of its own, which a subreaper would reap.
+	server, err := redistest.Start()
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	file, redis := "file://"+dir+"/store", "redis://"+server.Addr
+	cases := []measuredCommand{
+		{name: "flock lock true", argv: []string{"flock", dir + "/lock", "true"}},
+		{name: "holdfast version", argv: []string{command, "version"}},
+		{name: "holdfast run lock true, files", argv: []string{command, "run", "--store", file, "lock", "true"}},
+		{name: "holdfast run lock true, Redis", argv: []string{command, "run", "--store", redis, "lock", "true"}},
+	}
+	if err := measureRuns(cases); err != nil {
+		return err
+	}
+	fmt.Printf("\nOne run, %d times in turn with the others; CPU is that of all its processes\n", *rounds)
+	fmt.Printf("%-31s %9s %9s %9s %9s\n", "", "CPU", "least", "time", "least")
+	for _, c := range cases {
+		fmt.Printf("%-31s %9s %9s %9s %9s\n", c.name, median(c.cpu), slices.Min(c.cpu).Round(100*time.Microsecond),
+			median(c.took), slices.Min(c.took).Round(100*time.Microsecond))
+	}
+	fmt.Println("\nMemory of a run while its command runs (PSS, without that of the command): its own pages, and its share\n" +
+		"of those that all runs share, most of which are the file of the program")
+	for _, runs := range []int{1, 10} {
+		for _, url := range []string{file, redis} {
+			if err := measureMemory(command, url, runs); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// builds are the ways to build the command. The first one is measured.
+var builds = []struct {
+	name string
+	args []string
+}{
+	{"make build", []string{"-tags=grpcnotrace", "-ldflags=-s -w"}},
+	{"go install, stripped", []string{"-tags=", "-ldflags=-s -w"}},
+	{"go install", []string{"-tags="}},
+}
+
+// buildCommand builds the command in each way, prints its sizes, and returns the path of the first.
+func buildCommand(dir string) (path string, err error) {
+	fmt.Println("Size of the command")
+	for i, b := range builds {
+		file := filepath.Join(dir, "holdfast"+strconv.Itoa(i))
+		build := exec.Command("go", append(append([]string{"build", "-o", file}, b.args...), "../../cmd/holdfast")...)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%s: %w: %s", b.name, err, out)
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Printf("%-31s %6.1f MB\n", b.name, float64(info.Size())/1e6)
+	}
+	return filepath.Join(dir, "holdfast0"), nil
+}
+
+// measuredCommand is a command that is run many times, and what each run took.
+type measuredCommand struct {
+	name      string
+	argv      []string
+	cpu, took []time.Duration
+}
+
+// measureRuns runs all commands in turn, so that the machine's other work does not decide the comparison. The first
+// round does not count.
+func measureRuns(cases []measuredCommand) error {
+	for i := range *rounds + 1 {
+		for j := range cases {
+			c := &cases[j]
+			cpu, took, err := runOnce(c.argv)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			if i > 0 {
+				c.cpu, c.took = append(c.cpu, cpu), append(c.took, took)
+			}
+		}
+	}
+	return nil
+}
+
+// runOnce runs a command, and returns the CPU time of all its processes and the time until it ended.
+func runOnce(argv []string) (cpu, took time.Duration, err error) {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return 0, 0, err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer null.Close()
+	from := time.Now()
+	group := &syscall.SysProcAttr{Setpgid: true}
+	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: os.Environ(),
+		Files: []uintptr{null.Fd(), null.Fd(), os.Stderr.Fd()}, Sys: group})
+	if err != nil {
+		return 0, 0, err
+	}
+	for {
+		var status unix.WaitStatus
+		var usage unix.Rusage
+		// The listener stays in the group, and the guard is waited for by its parent.
+		reaped, err := unix.Wait4(-pid, &status, 0, &usage)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.ECHILD):
+			return cpu, took, nil
+		case err != nil:
+			return 0, 0, err
+		}
+		cpu += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+		if reaped == pid {
+			took = time.Since(from)
+			if status.ExitStatus() != 0 {
+				return 0, 0, fmt.Errorf("it ended with status %d", status.ExitStatus())
+			}
+		}
+	}
+}
+
+func median(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)/2].Round(100 * time.Microsecond)
+}
+
+// measureMemory prints the memory of the processes of one run, while as many are active.
+func measureMemory(command, url string, runs int) error {
+	var ends []func() error
+	var first int
+	for i := range runs {
+		run := exec.Command(command, "run", "--store", url, fmt.Sprint("memory-", i), "sh", "-c", "echo held; read end")
+		end, err1 := run.StdinPipe()
+		out, err2 := run.StdoutPipe()
+		if err := errors.Join(err1, err2, run.Start()); err != nil {
+			return err
+		}
+		if _, err := out.Read(make([]byte, 16)); err != nil {
+			return err
+		}
+		if i == 0 {
+			first = run.Process.Pid
+		}
+		ends = append(ends, func() error { return errors.Join(end.Close(), ignoreExit(run.Wait())) })
+	}
+	pids, err := awaitHelpers(first)
+	if err != nil {
+		return err
+	}
+	total := 0.0
+	var parts []string
+	for _, pid := range pids {
+		name, err1 := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		mb, err2 := proportionalSize(pid)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		total += mb
+		parts = append(parts, fmt.Sprintf("%s %.1f", strings.TrimSpace(string(name)), mb))
+	}
+	scheme, _, _ := strings.Cut(url, ":")
+	fmt.Printf("%-31s %6.1f MB (%s)\n", fmt.Sprintf("one of %d, %s", runs, scheme), total, strings.Join(parts, ", "))
+	for _, end := range ends {
+		err = errors.Join(err, end())
+	}
+	return err
+}
+
+// awaitHelpers waits until a run has its guard and its listener, and returns all three processes.
+func awaitHelpers(pid int) ([]int, error) {
+	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		pids := []int{pid}
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, list := range lists {
+			text, err := os.ReadFile(list)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			for number := range strings.FieldsSeq(string(text)) {
+				if child, err := strconv.Atoi(number); err == nil {
+					pids = append(pids, child)
+				}
+			}
+		}
+		if len(pids) == 3 {
+			time.Sleep(100 * time.Millisecond) // until they have started
+			return pids, nil
+		}
+	}
+	return nil, errors.New("a run has no guard or no listener")
+}
+
+// ignoreExit drops the exit code of the shell, which finds the end of its input.
+func ignoreExit(err error) error {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		return nil
+	}
+	return err
+}
+
+// proportionalSize is the memory of a process in MB: its own pages, and its share of those that it shares.
+func proportionalSize(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if size, ok := strings.CutPrefix(line, "Pss:"); ok {
+			kB, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(size), " kB"))
+			return float64(kB) * 1024 / 1e6, err
+		}
+	}
+	return 0, errors.New("no Pss in smaps_rollup")
+}
