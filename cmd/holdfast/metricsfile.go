@@ -16,7 +16,7 @@ import (
 const (
 	metricsFilePause    = time.Second      // between two writes of the file, except for the last one
 	metricsFileInterval = 30 * time.Second // between two writes if nothing happens but renewals
-	metricsFileTimeout  = time.Second      // how long the last write may delay the end of this program
+	metricsFileTimeout  = 2 * time.Second  // how long the last write may delay the end of this program
 	metricsFileLockTime = time.Second      // how long a write waits for other processes that write the file
 	maxMetricsFileSize  = 4 << 20          // bytes; a larger file is not one of ours
 	maxMetricsFileNames = 100              // names of locks and keys in one file; later ones count as "other"

@@ -230,6 +230,20 @@ func TestMetricsFileNotWritten(t *testing.T) {
 	w.runProgram("run", "--metrics-file", "", "a", "true").check(t, exitUsage, "give a value")
 }
 
+// TestMetricsFileAfterPowerCut: a file that has lost its content begins again.
+func TestMetricsFileAfterPowerCut(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	for name, content := range map[string]string{"empty.prom": "", "zeros.prom": strings.Repeat("\x00", 5000)} {
+		w.writeFile(name, content)
+		if got := w.runProgram("run", "--metrics-file", name, name, "true"); got.code != 0 || got.err != "" {
+			t.Error(got.description)
+		}
+		w.checkMetrics(name, map[string]float64{
+			`holdfast_command_ends_total{command="run",name="` + name + `",outcome="succeeded"}`: 1})
+	}
+}
+
 // TestMetricsFileLocked: a program that stops while it writes the file delays others, but not for long, and nothing is
 // written meanwhile.
 func TestMetricsFileLocked(t *testing.T) {

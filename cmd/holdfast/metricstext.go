@@ -118,7 +118,7 @@ var errForeignFile = errors.New("it exists, and this program has not written it,
 // parseMetricsText reads a text that this program has written.
 func parseMetricsText(data []byte) (*metricsText, error) {
 	t := newMetricsText()
-	if len(data) == 0 {
+	if len(bytes.Trim(data, "\x00")) == 0 { // a new file, or what a power cut has left
 		return t, nil
 	}
 	rest, ok := strings.CutPrefix(string(data), metricsFileHeader)
@@ -217,8 +217,9 @@ func readOwnFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// replaceFile writes a file beside the other one, and gives it its name when all of it is on the disk: otherwise it could
-// be empty after a power cut. Everybody may read it, whatever the umask is: node_exporter has a user of its own.
+// replaceFile writes a file beside the other one, and then gives it its name. It does not wait until the disk has the
+// data: no job should wait for that, and after a power cut the counters may begin at 0. Everybody may read the file,
+// whatever the umask is: node_exporter has a user of its own.
 func replaceFile(staged, path string, data []byte) error {
 	_ = os.Remove(staged) // a process was killed before it could
 	file, err := os.OpenFile(staged, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -228,9 +229,6 @@ func replaceFile(staged, path string, data []byte) error {
 	_, err = file.Write(data)
 	if err == nil {
 		err = file.Chmod(0o644)
-	}
-	if err == nil {
-		err = file.Sync()
 	}
 	if closeErr := file.Close(); err == nil {
 		err = closeErr

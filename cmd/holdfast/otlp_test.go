@@ -118,8 +118,15 @@ func TestOTLP(t *testing.T) {
 	t.Parallel()
 	for command, hold := range map[string]string{"run": "holdfast hold", "once": "holdfast run"} {
 		w, receiver := newWorkspace(t), startOTLPReceiver(t, false)
-		got := w.startWithOTLP([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "OTEL_SERVICE_NAME=nightly jobs",
-			testTraceparent}, command, "a", "sh", "-c", "echo $TRACEPARENT; exit 3").wait()
+		variables := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "OTEL_SERVICE_NAME=nightly jobs",
+			testTraceparent}
+		var got result
+		for end := time.Now().Add(testTimeout); time.Now().Before(end); {
+			got = w.startWithOTLP(variables, command, "a", "sh", "-c", "echo $TRACEPARENT; exit 3").wait()
+			if !strings.Contains(got.err, "not complete") { // as it may be on a very busy machine
+				break
+			}
+		}
 		if got.check(t, 3); got.err != "" {
 			t.Error(got.description)
 		}
@@ -149,15 +156,16 @@ func TestOTLP(t *testing.T) {
 		if want := "00-" + testTraceID + "-" + hex.EncodeToString(top.SpanId) + "-01\n"; got.out != want {
 			t.Errorf("the command has TRACEPARENT %q, want %q", got.out, want)
 		}
-		if lock, known := receiver.metrics["holdfast.acquire_attempts"]; command == "run" && (lock != "a" || !known) {
+		lock, known := receiver.metrics["holdfast.acquire_attempts"]
+		if command == "run" && (lock != "a" || !known) {
 			t.Errorf("metrics %v", receiver.metrics)
 		}
 		receiver.mu.Unlock()
 	}
 }
 
-// TestOTLPHangs: a receiver that does not answer, or refuses, delays no lock, no release, and the end of the program only
-// for a short time. One line of stderr says so.
+// TestOTLPHangs: a receiver that does not answer, or refuses, delays no lock and no release, and the end of the program
+// only for a short time. One line of stderr says so.
 func TestOTLPHangs(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
