@@ -156,7 +156,7 @@ func releaseHandle(ctx context.Context, client *holdfast.Client, h lockHandle) e
 	if !errors.Is(err, holdfast.ErrLost) {
 		err = client.Release(ctx, h.Handle)
 	}
-	if lossCode(err) != holdfast.LossGone {
+	if code := lossCode(err); code != holdfast.LossGone && code != holdfast.LossTaken {
 		return err
 	}
 	lock, inspectErr := client.Inspect(ctx, h.Name)

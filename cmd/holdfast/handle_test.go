@@ -68,6 +68,9 @@ func TestAcquireRenewRelease(t *testing.T) {
 	w.runProgram("renew", h).check(t, 0)
 	w.runProgram("release", h).check(t, 0)
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
+	_, end := w.startHolder("a") // who comes between the two releases takes nothing from anybody
+	w.runProgram("release", h).check(t, 0, "a was released before")
+	end()
 	for range 2 { // once nobody has held it since, and once somebody has
 		w.runProgram("release", h).check(t, 0, "a was released before")
 		w.runProgram("renew", h).check(t, 76, "a is lost")

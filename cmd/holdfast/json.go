@@ -17,11 +17,12 @@ func addJSONFlag(c *cobra.Command, asJSON *bool) {
 }
 
 // writeLockJSON writes a lock as one line of JSON. Programs read it, so its keys stay.
-func writeLockJSON(w io.Writer, lock holdfast.Lock) error {
+func writeLockJSON(w io.Writer, info holdfast.Info, lock holdfast.Lock) error {
 	return json.NewEncoder(w).Encode(fields{
 		"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "kind": lock.Kind, "limit": lock.Limit,
 		"token":   lock.Token,
 		"holders": claimsAsJSON(lock.Holders), "waiters": claimsAsJSON(lock.Waiters),
+		"waiters_complete": seesAllWaiters(info, lock),
 	})
 }
 

@@ -100,10 +100,10 @@ func TestListAndShow(t *testing.T) {
 	all := w.runProgram("list")
 	all.check(t, 0)
 	for _, line := range []string{
-		`(?m)^NAME +KIND +HOLDERS +WAITING +HELD BY +SINCE$`,
-		`(?m)^job/a +mutex +1 +0 +\S+ holdfast\[\d+\] +\d{4}-\d\d-\d\dT\S+ \((now|\S+ ago)\)$`,
-		`(?m)^"job/odd \\n\\x1b\[31mname ü" +read-write lock +1 +0 `,
-		`(?m)^other +semaphore of 5 +1 +0 `,
+		`(?m)^NAME +KIND +STATE +HOLDERS +WAITING +HELD BY +NOTE +SINCE +EXPIRES$`,
+		`(?m)^job/a +mutex +held +1 +- +\S+ holdfast\[\d+\] +sh +\d{4}-\d\d-\d\dT\S+ \((now|\S+ ago)\) +in \d+s$`,
+		`(?m)^"job/odd \\n\\x1b\[31mname ü" +read-write lock +held +1 +0 `,
+		`(?m)^other +semaphore of 5 +held +1 +0 `,
 	} {
 		if !regexp.MustCompile(line).MatchString(all.out) {
 			t.Errorf("no line like %s in\n%s", line, all.out)

@@ -77,7 +77,8 @@ func newRoot() *cobra.Command {
 		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
 		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL),
-		newDoctor(&storeURL), newVersion(), newRunDetails())
+		newDoctor(&storeURL), newVersion(), newRunDetails(), newMan())
+	addCompletions(root, &storeURL)
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
 		// Otherwise it prints its help, which a script would source.

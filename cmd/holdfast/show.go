@@ -26,9 +26,9 @@ With --json it prints one object, as watch does, even if the lock is free.`,
 					return storeError(err)
 				}
 				if asJSON {
-					return writeLockJSON(c.OutOrStdout(), lock)
+					return writeLockJSON(c.OutOrStdout(), client.Info(), lock)
 				}
-				return printClaims(c.OutOrStdout(), args[0], lock)
+				return printClaims(c.OutOrStdout(), client.Info(), lock)
 			})
 		},
 	}
@@ -36,40 +36,40 @@ With --json it prints one object, as watch does, even if the lock is free.`,
 	return c
 }
 
-func printClaims(w io.Writer, name string, lock holdfast.Lock) error {
+func printClaims(w io.Writer, info holdfast.Info, lock holdfast.Lock) error {
+	name := quoteName(lock.Name)
 	if len(lock.Holders)+len(lock.Waiters) == 0 {
-		_, err := fmt.Fprintf(w, "%s is free\n", quoteName(name))
+		_, err := fmt.Fprintf(w, "%s is free\n", name)
 		return err
 	}
-	fmt.Fprintf(w, "%s: %s, %d holding, %d waiting\n\n",
-		quoteName(name), describeKind(lock), len(lock.Holders), len(lock.Waiters))
+	waiting := fmt.Sprintf("%d waiting", len(lock.Waiters))
+	switch {
+	case seesAllWaiters(info, lock):
+	case len(lock.Waiters) == 0:
+		waiting = "how many wait is not known"
+	default:
+		waiting = "at least " + waiting
+	}
+	fmt.Fprintf(w, "%s: %s, %d holding, %s\n\n", name, describeKind(lock), len(lock.Holders), waiting)
+	d := newDisplay(w)
 	rows := [][]string{{"", "OWNER", "NOTE", "WEIGHT", "TOKEN", "SINCE", "EXPIRES", "REF"}}
 	for _, s := range lock.Holders {
-		rows = append(rows, claimRow(lock, "holds", s))
+		rows = append(rows, d.claimRow(lock, "holds", s))
 	}
 	for _, s := range lock.Waiters {
-		rows = append(rows, claimRow(lock, "waits", s))
+		rows = append(rows, d.claimRow(lock, "waits", s))
 	}
-	return writeTable(w, rows)
+	return d.writeTable(rows, 1, 2)
 }
 
-// claimRow is a row of the table. state is what the claim does, unless it is broken or detached.
-func claimRow(lock holdfast.Lock, state string, s holdfast.ClaimInfo) []string {
-	switch {
-	case s.Broken:
-		state = "broken" // it still excludes others, until its holder has released it or it expires
-	case s.Detached:
-		state = "detached"
-	}
-	note, token, weight, ends := "-", "-", fmt.Sprint(s.Weight), "-"
+// claimRow is a row of the table. state is what the claim does, unless it is broken, detached or foreign.
+func (d *display) claimRow(lock holdfast.Lock, state string, s holdfast.ClaimInfo) []string {
+	note, token, weight := "-", "-", fmt.Sprint(s.Weight)
 	if s.Meta != "" {
 		note = printableText(s.Meta)
 	}
 	if s.Token != 0 {
 		token = fmt.Sprint(s.Token)
-	}
-	if s.Remaining > 0 {
-		ends = formatRelative(s.Remaining)
 	}
 	if lock.Kind == holdfast.KindRW {
 		weight = "reader"
@@ -77,5 +77,6 @@ func claimRow(lock holdfast.Lock, state string, s holdfast.ClaimInfo) []string {
 			weight = "writer"
 		}
 	}
-	return []string{state, printableText(s.Owner), note, weight, token, formatTime(s.Since), ends, printableText(s.Ref)}
+	return []string{claimState(s, state), printableText(s.Owner), note, weight, token, d.formatSince(s.Since),
+		formatExpiry(s.Remaining), printableText(s.Ref)}
 }

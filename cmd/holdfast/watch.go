@@ -20,12 +20,13 @@ func newWatch(storeURL *string) *cobra.Command {
 		Long: `watch prints a line with the state of the lock NAME, and another whenever it has changed, until a signal ends it. A state
 that lasts only a moment may be left out; the last state never is.
 
-With --json each line is an object: time, name, kind, limit, token, holders and waiters.`,
+With --json each line is an object: time, name, kind, limit, token, holders, waiters, and waiters_complete, which is false if others may wait that
+are not seen.`,
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return watchLock(*storeURL, args[0], func(lock holdfast.Lock) error {
+			return watchLock(*storeURL, args[0], func(info holdfast.Info, lock holdfast.Lock) error {
 				if asJSON {
-					return writeLockJSON(c.OutOrStdout(), lock)
+					return writeLockJSON(c.OutOrStdout(), info, lock)
 				}
 				return printLockLine(c.OutOrStdout(), lock)
 			})
@@ -36,7 +37,7 @@ With --json each line is an object: time, name, kind, limit, token, holders and 
 }
 
 // watchLock calls f with each state of the lock, until an error. A signal ends the program at once: it holds nothing.
-func watchLock(store, name string, f func(holdfast.Lock) error) error {
+func watchLock(store, name string, f func(holdfast.Info, holdfast.Lock) error) error {
 	exitOnQuit()
 	ctx := context.Background()
 	client, err := openClient(ctx, store, nil)
@@ -48,7 +49,7 @@ func watchLock(store, name string, f func(holdfast.Lock) error) error {
 		if err != nil {
 			return storeError(err)
 		}
-		if err := f(lock); err != nil {
+		if err := f(client.Info(), lock); err != nil {
 			return err
 		}
 	}

@@ -45,3 +45,12 @@ func OneLine(s string) string {
 		return r
 	}, s)
 }
+
+// Shorten returns a text of at most n characters, which ends in an ellipsis if something is left out.
+func Shorten(s string, n int) string {
+	all := []rune(s)
+	if len(all) <= n {
+		return s
+	}
+	return string(all[:max(0, n-1)]) + "…"
+}
