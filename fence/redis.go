@@ -6,7 +6,8 @@ import (
 
 // RedisScript checks a token and runs one command, in one step. KEYS[1] is a key that keeps the largest token, of a name
 // that all writers agree on; the other KEYS are those of the command. ARGV[1] is the token, and the rest of ARGV is the
-// command with its arguments. In a Cluster all keys must be in one slot, so use a hash tag: {stock:shoe}:fence.
+// command with its arguments, at most 7000 words. In a Cluster all keys must be in one slot, so use a hash tag:
+// {stock:shoe}:fence.
 //
 // With go-redis:
 //
@@ -15,14 +16,19 @@ import (
 //	err = fence.RedisError(err, "shoe", token)
 //
 // The script returns the command's reply. If the token is stale, it runs nothing, and returns an error, which
-// [RedisError] turns into a [*StaleError]. The key with the token has no TTL. A server that loses data, or that evicts
+// [RedisError] turns into a [*StaleError]. If the command itself fails, the token is remembered nevertheless, which
+// rejects nobody who may write. The key with the token has no TTL. A server that loses data, or that evicts
 // keys, forgets the token: see GUARANTEES.md on what each setup of Redis survives.
-const RedisScript = `local token, seen = tonumber(ARGV[1]), redis.call('GET', KEYS[1])
-if not token or token < 1 or token ~= math.floor(token) or token > 9007199254740991 then
-	return redis.error_reply('INVALIDTOKEN ' .. ARGV[1])
+const RedisScript = `local function parse(text)
+	local n = string.find(text, '^%d+$') and tonumber(text) -- tonumber alone takes 0x10, 1e3 and nan
+	return n and n >= 1 and n <= 9007199254740991 and n
 end
+local token, seen = parse(ARGV[1]), redis.call('GET', KEYS[1])
+if not token then return redis.error_reply('INVALIDTOKEN ' .. ARGV[1]) end
+if #ARGV < 2 then return redis.error_reply('INVALIDCOMMAND the command is missing') end
+if #ARGV > 7001 then return redis.error_reply('INVALIDCOMMAND the command has more than 7000 words') end
 if seen then
-	local largest = tonumber(seen)
+	local largest = parse(seen)
 	if not largest then return redis.error_reply('NOTOKEN ' .. KEYS[1] .. ' holds no token') end
 	if largest > token then return redis.error_reply('STALETOKEN ' .. seen) end
 end
@@ -42,7 +48,9 @@ func RedisError(err error, resource string, t Token) error {
 		largest, _ := Parse(rest) // 0 if a client has changed the text
 		return &StaleError{Resource: resource, Token: t, Largest: largest}
 	case "INVALIDTOKEN":
-		return invalid("%q is not a fencing token", rest)
+		return invalid("%.40q is not a fencing token", rest)
+	case "INVALIDCOMMAND":
+		return invalid("%s", rest)
 	case "NOTOKEN":
 		return invalid("%s: it must be a key that only the fence writes", rest)
 	}

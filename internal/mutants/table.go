@@ -411,6 +411,8 @@ var table = []mutant{
 		edits: []edit{{"case largest > t:", "case false:"}}},
 	{name: "tokens compared as text in Redis", file: "fence/redis.go", pkg: "./store/redis", test: "TestFenceScript",
 		edits: []edit{{"if largest > token then", "if seen > ARGV[1] then"}}},
+	{name: "a text that Lua takes for a number accepted as a token in Redis", file: "fence/redis.go", pkg: "./store/redis",
+		test: "TestFenceScript", edits: []edit{{"string.find(text, '^%d+$') and tonumber(text)", "tonumber(text)"}}},
 	{name: "a gate that does not wait for older writers", file: "fence/gate.go", pkg: "./fence", test: "TestHTTPStaleHolder",
 		edits: []edit{{"if s.older > 0 {\n\t\treturn s, s.drained", "if false {\n\t\treturn s, s.drained"}}},
 	{name: "a token of another lock accepted", file: "fence/http.go", pkg: "./fence", test: "TestGuard",

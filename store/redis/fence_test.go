@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -40,7 +41,8 @@ func TestFenceScript(t *testing.T) {
 	if !ok || stale.Token != 9007199254740989 || stale.Largest != 9007199254740990 {
 		t.Errorf("a stale token: %+v", stale)
 	}
-	for _, token := range []string{"0", "-1", "ten", "", "1.5", "9007199254740992"} {
+	for _, token := range []string{"0", "-1", "ten", "", "1.5", "9007199254740992", "nan", "inf", "0x2000000000000", "9e15",
+		" 9007199254740991", "9007199254740991 ", "9007199254740990.5"} {
 		if err := run(t.Context(), token, "INCR", "{shoe}"); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("token %q: %v", token, err)
 		}
@@ -51,11 +53,34 @@ func TestFenceScript(t *testing.T) {
 	if n, err := client.Do(t.Context(), client.B().Get().Key("{shoe}").Build()).AsInt64(); err != nil || n != 5 {
 		t.Errorf("%d commands ran, want 5 (%v)", n, err)
 	}
-	if err := client.Do(t.Context(), client.B().Set().Key("{shoe}:fence").Value("many").Build()).Error(); err != nil {
-		t.Fatal(err)
+	for _, text := range []string{"many", "nan", "-inf", "-5", "1e15", ""} {
+		if err := client.Do(t.Context(), client.B().Set().Key("{shoe}:fence").Value(text).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t.Context(), "9007199254740991", "INCR", "{shoe}"); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("a key that holds %q, which is no token: %v", text, err)
+		}
 	}
-	if err := run(t.Context(), "9007199254740991", "INCR", "{shoe}"); !errors.Is(err, fence.ErrInvalid) {
-		t.Errorf("a key that holds no token: %v", err)
+}
+
+// TestFenceScriptCommand: a command that is missing, or too long for the server's scripts, is reported, and its token is
+// not remembered.
+func TestFenceScriptCommand(t *testing.T) {
+	t.Parallel()
+	client, run := newFenceClient(t)
+	command := func(words int) []string {
+		return append([]string{"RPUSH", "{shoe}"}, strings.Split(strings.Repeat("x", words-2), "")...)
+	}
+	for _, words := range [][]string{nil, command(7001), command(9000)} {
+		if err := run(t.Context(), "9", words...); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("a command of %d words: %.200v", len(words), err)
+		}
+	}
+	if err := run(t.Context(), "8", command(7000)...); err != nil {
+		t.Errorf("a command of 7000 words: %.200v", err)
+	}
+	if n, err := client.Do(t.Context(), client.B().Llen().Key("{shoe}").Build()).AsInt64(); err != nil || n != 6998 {
+		t.Errorf("%d words are there, want 6998 (%v)", n, err)
 	}
 }
 
