@@ -22,32 +22,48 @@ const fenceSuffix = ".fence"
 // writers must be able to lock it: on a network file system, check that flock works between machines. WriteFile waits
 // for other writers until ctx ends; a writer that is stopped in the middle of a write makes the others wait.
 //
+// Symbolic links are followed: the file that they lead to is replaced, and its fence is used. Hard links are not names
+// of one file for a fence: the new file is another one, with the owner of this process.
+//
 // Errors: [*StaleError], [ErrInvalid], those of the file system, the context's. On systems without flock it is
 // errors.ErrUnsupported.
 func WriteFile(ctx context.Context, name string, data []byte, perm os.FileMode, t Token) error {
-	return underToken(ctx, name, t, func() error { return replaceFile(name, data, perm) })
+	return underToken(ctx, name, t, func(path string) error { return replaceFile(path, data, perm) })
 }
 
 // AppendFile appends to a file in one write, and syncs it, if no larger token has written to it. If there is no file, it
 // makes one with perm before the umask. See [WriteFile].
 func AppendFile(ctx context.Context, name string, data []byte, perm os.FileMode, t Token) error {
-	return underToken(ctx, name, t, func() (err error) {
-		f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, perm)
+	return underToken(ctx, name, t, func(path string) (err error) {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, perm)
 		if err != nil {
 			return err
 		}
-		_, err = f.Write(data)
-		return errors.Join(err, f.Sync(), f.Close())
+		info, err := f.Stat()
+		if err == nil {
+			_, err = f.Write(data)
+		}
+		if err = errors.Join(err, f.Sync(), f.Close()); err == nil && info.Size() == 0 {
+			err = syncDirectory(filepath.Dir(path)) // the file may be new
+		}
+		return err
 	})
 }
 
-// underToken calls write while no other writer can check its token. The token is stored before: if this process then
+// underToken calls write, with the path of the file, while no other writer can check its token. The token is stored before: if this process then
 // dies, the resource has seen a token that has written nothing, which rejects nobody who may write.
-func underToken(ctx context.Context, name string, t Token, write func() error) error {
+func underToken(ctx context.Context, name string, t Token, write func(path string) error) error {
 	if err := checkWrite(name, t); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(name+fenceSuffix, os.O_RDWR|os.O_CREATE, 0o666)
+	path, err := followLinks(name)
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(path, fenceSuffix) {
+		return invalid("files whose names end in %s keep the tokens of others: give %q another name", fenceSuffix, name)
+	}
+	f, err := os.OpenFile(path+fenceSuffix, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}
@@ -70,12 +86,24 @@ func underToken(ctx context.Context, name string, t Token, write func() error) e
 			return err
 		}
 		if largest == 0 { // the file is new, and must not vanish in a power cut
-			if err := syncDirectory(filepath.Dir(name)); err != nil {
+			if err := syncDirectory(filepath.Dir(path)); err != nil {
 				return err
 			}
 		}
 	}
-	return write()
+	return write(path)
+}
+
+// followLinks returns the path of the file that a name stands for, so that all symbolic links to it lead to one fence.
+func followLinks(name string) (string, error) {
+	path, err := filepath.EvalSymlinks(name)
+	if !errors.Is(err, os.ErrNotExist) {
+		return path, err
+	}
+	if _, err := os.Lstat(name); err == nil {
+		return "", invalid("%q is a symbolic link to a file that does not exist: make that file first", name)
+	}
+	return name, nil // a new file
 }
 
 // readToken reads the largest token; 0 from a new file.
@@ -97,13 +125,15 @@ func readToken(f *os.File) (Token, error) {
 func lockFile(ctx context.Context, f *os.File) error {
 	const longestPause = 20 * time.Millisecond
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, longestPause) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if done, err := tryLockFile(f); done || err != nil {
 			return err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 	}
 }

@@ -409,6 +409,8 @@ var table = []mutant{
 		edits: []edit{{" force index (primary) where 1 = 0`", " where 1 = 0`"}}},
 	{name: "a stale token accepted by a file", file: "fence/file.go", pkg: "./fence", test: "TestFileStaleHolder",
 		edits: []edit{{"case largest > t:", "case false:"}}},
+	{name: "each link to a file with a fence of its own", file: "fence/file.go", pkg: "./fence", test: "TestFileLinks",
+		edits: []edit{{"path, err := filepath.EvalSymlinks(name)", "path, err := name, error(nil)"}}},
 	{name: "tokens compared as text in Redis", file: "fence/redis.go", pkg: "./store/redis", test: "TestFenceScript",
 		edits: []edit{{"if largest > token then", "if seen > ARGV[1] then"}}},
 	{name: "a text that Lua takes for a number accepted as a token in Redis", file: "fence/redis.go", pkg: "./store/redis",
