@@ -43,25 +43,35 @@ type problem struct {
 //
 // It keeps the fence's promise only as far as its Gate does: see [Gate]. A handler that writes to a database should
 // also call [SQL.Check] in its transaction, with [FromContext].
+//
+// Who may call must be checked before: whoever sends a large token keeps all others out. While a handler waits for the
+// body of a caller that was stopped, the next holder waits, too. So set http.Server.ReadTimeout.
 type Guard struct {
 	// Gate keeps the largest tokens.
 	Gate Gate
 	// Resource returns the name of what a request writes to; empty if it needs no token, such as one that only reads. It
 	// should be the name of the lock that protects the resource: a token that says it is that of another lock is refused.
 	Resource func(*http.Request) string
+	// OnError, if it is set, is called with the error of a gate that cannot check a token now. The caller gets a problem
+	// that does not show the error, since it may name servers that are none of the caller's business.
+	OnError func(*http.Request, error)
 }
 
 // Gate keeps the largest token per resource for a [Guard], and keeps writers with different tokens apart.
 type Gate interface {
 	// Enter lets a writer in, which calls leave when it has written. It returns a *StaleError if the resource has seen a
-	// larger token. While a writer with a smaller token is in, it waits until ctx ends. From the moment at which Enter
-	// is called with a token, no writer with a smaller one enters.
+	// larger token. While a writer with a smaller token is in, it waits until ctx ends. Once it has let a writer in, no
+	// writer with a smaller token enters.
 	Enter(ctx context.Context, resource string, t Token) (leave func(), err error)
 }
 
 // Handler returns a handler that calls next for requests with a valid token. Other requests get a problem as in RFC
-// 9457: 412 for a stale token, 428 for none, 400 for what is not one token of this resource's lock.
+// 9457: 412 for a stale token, 428 for none, 400 for what is not one token of this resource's lock, 503 if the token
+// cannot be checked now. It panics if the Guard has no Gate or no Resource.
 func (g *Guard) Handler(next http.Handler) http.Handler {
+	if g.Gate == nil || g.Resource == nil {
+		panic("fence: a Guard needs a Gate and a Resource")
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resource := g.Resource(r)
 		if resource == "" {
@@ -80,10 +90,12 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		}
 		leave, err := g.Gate.Enter(r.Context(), resource, t)
 		if err != nil {
-			p := newProblem(ProblemUnavailable, http.StatusServiceUnavailable, "the largest token is not known: "+err.Error())
+			p := newProblem(ProblemUnavailable, http.StatusServiceUnavailable, "the largest token is not known; try again later")
 			if stale, ok := errors.AsType[*StaleError](err); ok {
 				p = newProblem(ProblemStale, http.StatusPreconditionFailed, err.Error())
 				p.Largest = stale.Largest.String()
+			} else if g.OnError != nil {
+				g.OnError(r, err)
 			}
 			p.Resource, p.Token = resource, t.String()
 			p.write(w)
@@ -166,7 +178,8 @@ func SetHeader(h http.Header, holder Holder) error {
 }
 
 // Transport is an http.RoundTripper that sends the token of a holder with each request. Requests of a holder whose
-// lease has ended are not sent. To learn that a server has refused a stale token, call [ResponseError].
+// lease has ended are not sent. A host to which a server redirects a request gets the token, too. To learn that a server
+// has refused a stale token, call [ResponseError].
 type Transport struct {
 	Holder Holder
 	Base   http.RoundTripper // default: http.DefaultTransport
