@@ -16,20 +16,33 @@ import (
 )
 
 func newStores(storeURL *string) *cobra.Command {
-	return &cobra.Command{
+	var compare, asJSON bool
+	c := &cobra.Command{
 		Use:   "stores",
 		Short: "Show what the store promises, and which stores exist",
 		Long: `stores opens the store (of --store, HOLDFAST_STORE, or the default directory) and shows what it promises of locks and of
 the runs of keys, its limits, and warnings about its settings. The last line lists the URL schemes of all stores that
-this program knows.`,
+this program knows.
+
+With --compare it opens no store. It shows side by side what each kind of store promises as it is usually set up; with
+--json as well, one object per line.`,
 		Args: exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if compare {
+				return printComparison(c.OutOrStdout(), asJSON)
+			}
+			if asJSON {
+				return usageError("--json needs --compare")
+			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				rows := append(ledgerRows(ctx, client), warningRows(ctx, client)...)
 				return printPromises(c.OutOrStdout(), client.Info(), rows)
 			})
 		},
 	}
+	c.Flags().BoolVar(&compare, "compare", false, "show what each kind of store promises, side by side")
+	c.Flags().BoolVar(&asJSON, "json", false, "with --compare: print lines of JSON")
+	return c
 }
 
 // ledgerRows say whether the store keeps runs, and where that differs from locks, what it promises of them.

@@ -80,7 +80,7 @@ func startMonitor(t *testing.T, scraped string) monitor {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	// Without the context of the test, which ends before the clean-up.
+	// Without the context of the test, which ends before the cleanup.
 	cmd := exec.Command("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:"+port)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -246,7 +246,7 @@ func (m monitor) hasScraped(t *testing.T) bool {
 	return json.NewDecoder(r.Body).Decode(&answer) == nil && len(answer.Data.Result) > 0
 }
 
-// contend lets callers wait for a lock that is held, with too little patience.
+// contend lets callers wait for a lock that is held, with too short a deadline.
 func contend(t *testing.T, client *holdfast.Client) func() {
 	lease, err := client.Mutex("contended", nil).Lock(t.Context())
 	check(t, err)
