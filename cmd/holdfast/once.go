@@ -84,7 +84,7 @@ func (f *onceFlags) addFlags(c *cobra.Command) {
 	flags.IntVar(&f.doneCode, "done-code", 0, "exit `CODE`, 0 to 255, if KEY has succeeded before")
 	flags.IntVar(&f.attempts, "attempts", 0, "run KEY at most `N` times (default: until it succeeds)")
 	flags.DurationVar(&f.pause, "pause", 0, "least time between the end of a run and the start of the next")
-	flags.StringVar(&f.fingerprint, "fingerprint", "",
+	flags.Var(nonEmptyString{&f.fingerprint}, "fingerprint",
 		"`TEXT` that describes the payload, such as a hash: the same KEY with another one is refused")
 	flags.DurationVar(&f.keepFor, "keep-for", 0,
 		"how long KEY is remembered after its last run; then it can be run again (default: for ever)")

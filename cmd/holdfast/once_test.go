@@ -101,6 +101,7 @@ func TestOnceUsageErrors(t *testing.T) {
 		{"1 to 64k", []string{"--keep-output", "65k", "k", "true"}},
 		{"1 to 64k", []string{"--keep-output", "4m", "k", "true"}},
 		{"1 to 64k", []string{"--keep-output", "99999999999999999999k", "k", "true"}},
+		{"give a value, or leave the flag out", []string{"--fingerprint", "", "k", "true"}},
 		{"at most 256 bytes", []string{"--fingerprint", strings.Repeat("x", 257), "k", "true"}},
 		{"write --wait=10m; as it is, 10m is the KEY", []string{"--wait", "10m", "k", "true"}},
 		{"or forever", []string{"--wait=soon", "k", "true"}},
@@ -127,7 +128,10 @@ func TestOnceTerms(t *testing.T) {
 	run("--fingerprint", "two", "k").check(t, 64, "k was run with another --fingerprint, one, in attempt 1",
 		"a key of its own")
 	run("--attempts", "2", "--fingerprint", "one", "k").check(t, 3)
-	run("--attempts", "2", "k").check(t, 77, "all attempts are used, and attempt 2 by", "has failed (exit status 3)")
+	run("--attempts", "2", "k").check(t, 77, "all attempts are used, and attempt 2 by", "has failed (exit status 3)",
+		"use: holdfast runs retry k\n")
+	run("--ledger", "l", "--attempts", "1", "k").check(t, 3)
+	run("--ledger", "l", "--attempts", "1", "k").check(t, 77, "use: holdfast runs retry --ledger l k\n")
 	run("--attempts", "3", "k").check(t, 3)
 	w.checkStates("k", holdfast.RunFailed, holdfast.RunFailed, holdfast.RunFailed)
 }

@@ -62,6 +62,14 @@ func (j *onceJob) waitForRun(ctx context.Context, ledger *holdfast.Ledger, key s
 	}
 }
 
+// ledgerFlag is what another command needs to find this ledger, if that is not the default.
+func (j *onceJob) ledgerFlag() string {
+	if j.ledger == defaultLedger {
+		return ""
+	}
+	return " --ledger " + quoteName(j.ledger)
+}
+
 // checkSelfWait refuses a key that is being run around this program: it would wait for itself.
 func (j *onceJob) checkSelfWait(ctx context.Context, store string, ledger *holdfast.Ledger, key string) error {
 	token := inheritedRun(store, j.ledger+"/"+key)
@@ -109,7 +117,7 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 	case holdfast.ErrAttemptsUsed:
 		e.code, e.outcome = exitAttemptsUsed, outcomeAttemptsUsed
 		e.err = fmt.Errorf("%s is not run again: all attempts are used, and %s has %s (%s); to allow one more, use: "+
-			"holdfast runs retry", name, last, run.State, printableText(run.Error))
+			"holdfast runs retry%s %s", name, last, run.State, printableText(run.Error), j.ledgerFlag(), name)
 	case holdfast.ErrMismatch:
 		e.code, e.outcome = exitUsage, outcomeUsage
 		e.err = fmt.Errorf("%s was run with another --fingerprint, %s, in %s; give each payload a key of its own",
