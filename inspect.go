@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -73,6 +75,20 @@ func (m BreakMode) String() string {
 // ErrUnsupported for [BreakGraceful] on a foreign claim, whose holder cannot be notified; ErrUncertain if the store did
 // not answer.
 func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) error {
+	return c.BreakWithReason(ctx, name, ref, mode, "")
+}
+
+// MaxReason is the length of the reason of a break, in bytes.
+const MaxReason = driver.MaxReason
+
+// BreakWithReason is [Client.Break] with a reason for the holder: who breaks the lock, and why. It is one line of
+// printable text of at most [MaxReason] bytes; with anything else the error is ErrInvalid. The holder gets it as the Err
+// of its [*LossError]. On stores that cannot pass it on (Redis, etcd, ZooKeeper, and the layouts of other clients), the
+// lock is broken without it.
+func (c *Client) BreakWithReason(ctx context.Context, name, ref string, mode BreakMode, reason string) error {
+	if err := checkReason(reason); err != nil {
+		return c.wrapError("break", name, err)
+	}
 	how := driver.BreakGraceful
 	switch mode {
 	case BreakGraceful:
@@ -81,22 +97,39 @@ func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) er
 	default:
 		return c.wrapError("break", name, newInvalidError("unknown break mode %d", int(mode)))
 	}
-	return c.breakClaim(ctx, "break", name, ref, how)
+	return c.breakClaim(ctx, "break", name, ref, how, reason)
 }
 
 // RequestRelease asks the holder of a claim to release it. Nothing is taken away: [Lease.ReleaseRequested] is closed at
 // the holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are those of Break; a
 // claim that waits is notified once it holds the lock.
 func (c *Client) RequestRelease(ctx context.Context, name, ref string) error {
-	return c.breakClaim(ctx, "request release", name, ref, driver.BreakRequestRelease)
+	return c.breakClaim(ctx, "request release", name, ref, driver.BreakRequestRelease, "")
 }
 
-func (c *Client) breakClaim(ctx context.Context, op, name, ref string, mode driver.BreakMode) error {
+// checkReason refuses what could confuse a terminal or a log.
+func checkReason(reason string) error {
+	notPrintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	switch {
+	case len(reason) > MaxReason:
+		return newInvalidError("a reason may have %d bytes, and has %d", MaxReason, len(reason))
+	case !utf8.ValidString(reason), strings.ContainsFunc(reason, notPrintable):
+		return newInvalidError("a reason must be one line of printable text")
+	}
+	return nil
+}
+
+func (c *Client) breakClaim(
+	ctx context.Context, op, name, ref string, mode driver.BreakMode, reason string,
+) error {
 	_, err := onStore(ctx, c, op, name, func() (none struct{}, err error) {
 		if ref == "" {
 			if ref, err = c.onlyHolder(ctx, name); err != nil {
 				return none, err
 			}
+		}
+		if b, ok := c.store.(driver.ReasonBreaker); ok && reason != "" {
+			return none, b.BreakWithReason(ctx, name, ref, mode, reason)
 		}
 		return none, c.store.Break(ctx, name, ref, mode)
 	})

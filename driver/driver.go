@@ -159,6 +159,17 @@ type Store interface {
 	Close() error
 }
 
+// MaxReason is the length of the reason of a break, in bytes.
+const MaxReason = 200
+
+// ReasonBreaker is implemented by stores that can pass the reason of a break on to the client whose claim is broken.
+type ReasonBreaker interface {
+	// BreakWithReason is Break with a reason: one line of printable text of 1 to MaxReason bytes, for people. The
+	// client of the claim gets it as the Err of its [*LossError]. It may get none: a store that has no room for the
+	// reason breaks the claim without it.
+	BreakWithReason(ctx context.Context, name, ref string, mode BreakMode, reason string) error
+}
+
 // EndWatcher is implemented by stores that learn of the end of a grant before the next renewal would. The client keeps
 // one call in flight while it holds anything.
 type EndWatcher interface {

@@ -198,6 +198,26 @@ func TestBreak(t *testing.T) {
 	second.wait().check(t, 0)
 }
 
+// TestBreakReason: the holder learns who has broken its lock, how, and why.
+func TestBreakReason(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	for _, flags := range [][]string{{}, {"--force"}} {
+		r := w.startProgram("hold", "--ttl", "3s", "a").awaitOutput("\n")
+		w.runProgram(append([]string{"break", "a", "--reason", "INC-123"}, flags...)...).check(t, 0)
+		want := operatorName() + ": INC-123"
+		if len(flags) > 0 {
+			want = operatorName() + ", by force: INC-123"
+		}
+		r.wait().check(t, 76, "a is lost: an operator broke it: "+want)
+	}
+	r := w.startProgram("hold", "--ttl", "3s", "a").awaitOutput("\n")
+	w.runProgram("break", "a").check(t, 0)
+	r.wait().check(t, 76, "an operator broke it: "+operatorName()+"\n")
+	w.runProgram("break", "a", "--reason", "two\nlines").check(t, 64, "one line of printable characters")
+	w.runProgram("break", "a", "--reason", strings.Repeat("x", 121)).check(t, 64, "may have 120")
+}
+
 func TestBreakWaiter(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -50,12 +50,14 @@ func (f *labelFlag) Set(s string) error {
 		return fmt.Errorf("give a text, or leave the flag out")
 	case len(s) > f.limit:
 		return fmt.Errorf("the text has %d bytes, and may have %d", len(s), f.limit)
-	case !utf8.ValidString(s), strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }):
+	case !utf8.ValidString(s), strings.ContainsFunc(s, isNotPrintable):
 		return fmt.Errorf("the text must be one line of printable characters")
 	}
 	*f.target = s
 	return nil
 }
+
+func isNotPrintable(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }
 
 // ownerName is the owner of this program's claims: user, host, program and process id.
 var ownerName = sync.OnceValue(func() string {

@@ -31,9 +31,10 @@ type recordJSON struct {
 
 // endedJSON is an EndedClaim.
 type endedJSON struct {
-	ID    string `json:"id"`
-	Cause string `json:"why"`
-	Until int64  `json:"until_us"`
+	ID     string `json:"id"`
+	Cause  string `json:"why"`
+	Until  int64  `json:"until_us"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // causeWords are the stored words for the causes that a note can have.
@@ -45,7 +46,7 @@ func (r *Record) encodeNotes() (notes []endedJSON) {
 	for _, n := range r.Ended {
 		for word, cause := range causeWords {
 			if cause == n.Cause {
-				notes = append(notes, endedJSON{ID: n.ID, Cause: word, Until: n.Until})
+				notes = append(notes, endedJSON{ID: n.ID, Cause: word, Until: n.Until, Reason: n.Reason})
 			}
 		}
 	}
@@ -56,7 +57,8 @@ func (r *Record) encodeNotes() (notes []endedJSON) {
 // the old form have no time: they are kept for a day from the last grant.
 func (w *recordJSON) decodeNotes() (notes []EndedClaim) {
 	for _, n := range w.Ended {
-		notes = append(notes, EndedClaim{ID: n.ID, Cause: cmp.Or(causeWords[n.Cause], driver.LossGone), Until: n.Until})
+		cause := cmp.Or(causeWords[n.Cause], driver.LossGone)
+		notes = append(notes, EndedClaim{ID: n.ID, Cause: cause, Until: n.Until, Reason: n.Reason})
 	}
 	for _, id := range w.BrokenWaiters {
 		until := w.Token + driver.MaxTTL.Microseconds()
@@ -83,6 +85,7 @@ type claimJSON struct {
 	Detached         bool   `json:"detached,omitempty"`
 	ReleaseRequested bool   `json:"asked,omitempty"`
 	Broken           bool   `json:"broken,omitempty"`
+	BreakReason      string `json:"reason,omitempty"`
 	Marked           bool   `json:"marked,omitempty"`
 }
 
@@ -102,6 +105,7 @@ func Encode(r *Record) ([]byte, error) {
 			SilenceLimit: ceilMillis(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
 			ConfirmWindow: ceilMillis(c.ConfirmWindow),
 			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
+			BreakReason: c.BreakReason,
 		})
 	}
 	data, err := json.Marshal(w)
@@ -154,6 +158,7 @@ func Decode(name string, data []byte) (*Record, error) {
 			SilenceLimit: millisToDuration(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
 			ConfirmWindow: millisToDuration(c.ConfirmWindow),
 			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
+			BreakReason: c.BreakReason,
 		})
 	}
 	if err := r.Check(); err != nil {

@@ -2,6 +2,7 @@ package record
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -18,7 +19,7 @@ const maxEndedNotes = driver.MaxWaiters
 // NotesDroppedUntil remembers that a note may be missing, so that nobody takes a missing note for proof.
 func (r *Record) addNote(c *Claim, cause driver.LossCause, in StepInput) {
 	until := max(in.Latest, in.Now) + (c.TTL + driver.UnreachableTimeout(c.TTL)).Microseconds()
-	r.Ended = append(slices.Clone(r.Ended), EndedClaim{ID: c.ID, Cause: cause, Until: until})
+	r.Ended = append(slices.Clone(r.Ended), EndedClaim{ID: c.ID, Cause: cause, Until: until, Reason: c.BreakReason})
 	if len(r.Ended) > maxEndedNotes {
 		soonest := slices.MinFunc(r.Ended, func(a, b EndedClaim) int { return cmp.Compare(a.Until, b.Until) })
 		r.NotesDroppedUntil = max(r.NotesDroppedUntil, soonest.Until)
@@ -43,6 +44,36 @@ func (r *Record) dropOldNotes(in StepInput) {
 	r.dropNotesIf(func(n EndedClaim) bool { return in.hasPassed(n.Until) })
 	if in.hasPassed(r.NotesDroppedUntil) {
 		r.NotesDroppedUntil = 0
+	}
+}
+
+// notedReason returns what the operator said who broke a claim, or "".
+func (r *Record) notedReason(id string) string {
+	for _, n := range r.Ended {
+		if n.ID == id {
+			return n.Reason
+		}
+	}
+	return ""
+}
+
+// brokenError is the loss of a claim that an operator broke.
+func brokenError(reason string) error {
+	loss := &driver.LossError{Cause: driver.LossBroken}
+	if reason != "" {
+		loss.Err = errors.New(reason)
+	}
+	return loss
+}
+
+// dropReasons forgets what operators have said.
+func (r *Record) dropReasons() {
+	r.Ended = slices.Clone(r.Ended)
+	for i := range r.Ended {
+		r.Ended[i].Reason = ""
+	}
+	for i := range r.Claims {
+		r.Claims[i].BreakReason = ""
 	}
 }
 

@@ -57,10 +57,11 @@ type Claim struct {
 	Since     int64 // store's clock when it was granted, or arrived; 0: not known; only shown
 	// ConfirmWindow is how long the claim needs to confirm a promotion, if that is longer than others would give it.
 	ConfirmWindow    time.Duration
-	Detached         bool // no process renews it: it is held until SilenceLimit has passed
-	ReleaseRequested bool // its holder is asked to release it
-	Broken           bool // an operator broke it gracefully: its next renewal fails
-	Marked           bool // it has expired when the row has no mark: see [Marker]
+	Detached         bool   // no process renews it: it is held until SilenceLimit has passed
+	ReleaseRequested bool   // its holder is asked to release it
+	Broken           bool   // an operator broke it gracefully: its next renewal fails
+	BreakReason      string // what the operator said; only shown, and may be empty
+	Marked           bool   // it has expired when the row has no mark: see [Marker]
 
 	renewed bool // by the step that is being made; not stored
 }
@@ -71,6 +72,8 @@ type EndedClaim struct {
 	ID    string
 	Cause driver.LossCause
 	Until int64 // store's clock, in microseconds, up to which the note is kept
+	// Reason is what the operator said who broke the claim; only shown, and may be empty.
+	Reason string
 }
 
 // State says how far a claim has come.
@@ -106,6 +109,8 @@ type StepInput struct {
 	Latest int64
 	// ConfirmWindow is how long a claim that this step promotes has to confirm.
 	ConfirmWindow time.Duration
+	// BreakReason is why the operator whose step this is breaks a claim; only shown, and may be empty.
+	BreakReason string
 	// BeatSkip is added to each new beat. It is random, so that a beat that was lost by the store is not written again.
 	BeatSkip int64
 	// KeepsMarks reports whether the table is a [Marker]. MarkIsGone reports that the row was read without a mark.
@@ -335,7 +340,7 @@ func (r *Record) Acquire(
 ) (*Claim, error) {
 	r.expireAndPromote(in, c.ID)
 	if r.notedCause(c.ID) == driver.LossBroken {
-		return nil, &driver.LossError{Cause: driver.LossBroken}
+		return nil, brokenError(r.notedReason(c.ID))
 	}
 	if mine := r.findClaim(c.ID); mine != nil {
 		mine.ConfirmWindow = c.ConfirmWindow
@@ -370,7 +375,7 @@ func (r *Record) Acquire(
 func (r *Record) acquireAgain(mine *Claim, info driver.Info, in StepInput) (*Claim, error) {
 	switch {
 	case mine.State == Granted && mine.Broken:
-		return nil, &driver.LossError{Cause: driver.LossBroken}
+		return nil, brokenError(mine.BreakReason)
 	case mine.State == Granted:
 		mine.renewExpiry(in)
 	case r.fitsLimit(mine.ID):
@@ -397,10 +402,10 @@ func (r *Record) heldError(in StepInput) error {
 func (r *Record) Renew(id string, token int64, in StepInput) (*Claim, error) {
 	c := r.findClaim(id)
 	if c == nil || c.State != Granted || c.Token != token {
-		return nil, &driver.LossError{Cause: r.lossCause(id, token)}
+		return nil, r.lossError(id, token)
 	}
 	if c.Broken {
-		return nil, &driver.LossError{Cause: driver.LossBroken}
+		return nil, brokenError(c.BreakReason)
 	}
 	if in.isExpiredHolder(c) {
 		return nil, &driver.LossError{Cause: driver.LossExpired}
@@ -420,6 +425,15 @@ func (r *Record) lossCause(id string, token int64) driver.LossCause {
 	default:
 		return cmp.Or(loss, driver.LossGone)
 	}
+}
+
+// lossError says why a grant does not exist any more, with what the operator said who broke it.
+func (r *Record) lossError(id string, token int64) error {
+	cause := r.lossCause(id, token)
+	if cause == driver.LossBroken {
+		return brokenError(r.notedReason(id))
+	}
+	return &driver.LossError{Cause: cause}
 }
 
 // Release is the step of a claim whose owner gives it up. It reports whether the claim was in the record, and whether
@@ -495,11 +509,12 @@ func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 	case mode == driver.BreakRequestRelease:
 		c.ReleaseRequested = true
 	case mode == driver.BreakGraceful && c.State == Granted:
-		c.Broken = true
+		c.Broken, c.BreakReason = true, in.BreakReason
 	default:
 		if c.State == Granted {
 			r.Token = max(r.Token+1, in.Now)
 		}
+		c.BreakReason = in.BreakReason
 		r.addNote(c, driver.LossBroken, in)
 		r.endRun(c, driver.RunAbandoned, driver.LossBroken.Description(), in)
 		r.Release(id, in)

@@ -372,3 +372,52 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestReasonOfBreak: a holder learns what the operator said who broke it, whether it asks before or after its claim is
+// gone, and in whatever way it asks. The reason is stored with the claim and with the note.
+func TestReasonOfBreak(t *testing.T) {
+	w := &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
+	r := &Record{}
+	runSteps(t, r, w, driver.KindMutex, 1, "+a +b")
+	check := func(when string, err error) {
+		t.Helper()
+		var loss *driver.LossError
+		if !errors.As(err, &loss) || loss.Cause != driver.LossBroken || loss.Err == nil || loss.Err.Error() != "why" {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	stored := func() {
+		t.Helper()
+		data, err := Encode(r)
+		if err == nil {
+			r, err = Decode("x", data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := r.Token
+	in := w.stepInput()
+	in.BreakReason = "why"
+	for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakForce} {
+		if err := r.Break("a", mode, in); err != nil {
+			t.Fatal(err)
+		}
+		stored()
+		_, err := r.Renew("a", token, w.stepInput())
+		check("renew", err)
+		_, err = r.Acquire(newTestClaim("a", 1), driver.KindMutex, 1, false, info, w.stepInput())
+		check("acquire", err)
+	}
+	if err := r.Break("b", driver.BreakGraceful, in); err != nil { // a waiter
+		t.Fatal(err)
+	}
+	stored()
+	_, err := r.Acquire(newTestClaim("b", 1), driver.KindMutex, 1, true, info, w.stepInput())
+	check("a waiter", err)
+	r.dropReasons()
+	if _, err := r.Renew("a", token, w.stepInput()); !errors.Is(err, driver.ErrLost) ||
+		strings.Contains(err.Error(), "why") {
+		t.Errorf("a dropped reason: %v", err)
+	}
+}

@@ -147,7 +147,7 @@ func (r *Record) Finish(id string, token int64, o driver.RunOutcome, in StepInpu
 		if run != nil && run.State != driver.RunStarted && run.LateReport == "" {
 			run.LateReport, changed = o.State, true
 		}
-		return changed, &driver.LossError{Cause: r.lossCause(id, token)}
+		return changed, r.lossError(id, token)
 	}
 	r.endRun(c, o.State, o.Error, in)
 	run.Result = o.Result

@@ -67,7 +67,8 @@ func TestFullRecord(t *testing.T) {
 				err = s.(driver.WeightChanger).SetWeight(t.Context(), g, driver.MaxLimit/1000)
 			}
 			if err == nil {
-				err = s.Break(t.Context(), g.Name, g.Ref, driver.BreakGraceful)
+				reason := strings.Repeat("<", driver.MaxReason) // of 6 bytes each, in the record
+				err = s.(driver.ReasonBreaker).BreakWithReason(t.Context(), g.Name, g.Ref, driver.BreakGraceful, reason)
 			}
 			if err != nil {
 				t.Fatalf("%d: %v", i, err)

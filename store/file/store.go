@@ -17,6 +17,7 @@ type recordEngine interface {
 	driver.LockWatcher
 	driver.Detacher
 	driver.WeightChanger
+	driver.ReasonBreaker
 	driver.LivenessFiler
 	driver.Explainer
 	driver.Examiner
