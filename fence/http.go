@@ -44,8 +44,8 @@ type problem struct {
 // It keeps the fence's promise only as far as its Gate does: see [Gate]. A handler that writes to a database should
 // also call [SQL.Check] in its transaction, with [FromContext].
 //
-// Who may call must be checked before: whoever sends a large token keeps all others out. While a handler waits for the
-// body of a caller that was stopped, the next holder waits, too. So set http.Server.ReadTimeout.
+// Who may call must be checked before: anyone who sends a large token keeps all others out. While a handler waits for
+// the body of a caller that was stopped, the next holder waits, too. So set http.Server.ReadTimeout.
 type Guard struct {
 	// Gate keeps the largest tokens.
 	Gate Gate

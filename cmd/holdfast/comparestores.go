@@ -27,8 +27,8 @@ type storePromise struct {
 var storePromises = []storePromise{
 	{Store: "file", URL: "file:///var/lib/holdfast", Tier: "fence-safe",
 		Survives:    "restart; after a power cut, tokens and detached claims",
-		DeadHolder:  "the next client: 0.1 s after a kill, else after the TTL",
-		KilledAfter: "0.1 s", TokensCanFall: "never", SmallestTTL: "1 s", HoldersWaiters: "256, 64",
+		DeadHolder:  "the next client: within 0.5 s after a kill, else after the TTL",
+		KilledAfter: "0.5 s", TokensCanFall: "never", SmallestTTL: "1 s", HoldersWaiters: "256, 64",
 		WaitersAreTold: "by the kernel"},
 	{Store: "etcd", URL: "etcd://host:2379", Tier: "fence-safe",
 		Survives:      "restart, power cut, failover",

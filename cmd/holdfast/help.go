@@ -157,9 +157,9 @@ Which processes are ended
 
 Signals
   A signal sent to holdfast run is forwarded to the command. A signal sent to the whole process group, as the terminal
-  does, reaches the command directly and is not forwarded. (On Linux. On other systems, and on a very busy machine, the
-  command may receive such a signal twice. In a systemd unit set KillMode=mixed, unless holdfast run is the program of
-  ExecStart=.)
+  does, reaches the command directly and is not forwarded. (On Linux. In the first 50 ms of the command, on other
+  systems, and on a very busy machine, the command may receive such a signal twice. In a systemd unit set
+  KillMode=mixed, unless holdfast run is the program of ExecStart=.)
   A second Ctrl-C at the terminal, 0.2s to 5s after the first, kills the command and all its descendants.
   Ctrl-Z stops the command and holdfast run. After fg both continue if the lock is still held. It stays held for less
   than one TTL.
