@@ -56,6 +56,7 @@ func TestTokenFloor(t *testing.T) {
 		{"floor a --at-least x", 64, "not a number"},
 		{"floor a --at-least 0", 64, "at least 1"},
 		{"floor a --at-least -7", 64, "at least 1"},
+		{"floor a --at-least -9223372036854775808", 64, "at least 1"},
 		{"floor a --force --at-least 9007199254740991", 64, "at most"},
 		{"floor a --at-least 9007199254740992000000", 64, "too large"},
 		{"floor a --at-least 8000000000000000", 64, "years ahead of the tokens of a: is it mistyped?"},

@@ -140,7 +140,7 @@ func raiseToken(
 		return storeError(err)
 	}
 	lead := atLeast - max(floor.Token, lock.Token)
-	if floor.ByClock && lead > maxTokenLead.Microseconds() && !force {
+	if atLeast > 0 && floor.ByClock && lead > maxTokenLead.Microseconds() && !force {
 		return exitWith(exitUsage, "%d is %s ahead of the tokens of %s: is it mistyped? With --force, its tokens rise "+
 			"only by one per grant from there on, until the store's clock has passed it", atLeast, formatLead(lead), quoteName(name))
 	}
