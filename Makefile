@@ -14,8 +14,8 @@ CORE    = . ./cmd/holdfast ./otel ./prometheus ./test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast otel prometheus test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
 EXAMPLES = event-worker nightly stock transfer webhook
-SEEDS  ?= 1000
-KINDS  ?= 300
+SEEDS  ?= 300
+KINDS  ?= 100
 
 .PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants prove build setup install-servers
 
@@ -52,7 +52,7 @@ suites:
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
-	go test -race -run 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds' ./internal/sim -seeds 50 -v -timeout 30m | grep -v '^=== '
+	go test -race -run 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds' ./internal/sim -seeds 20 -v -timeout 30m | grep -v '^=== '
 	go test -run 'TestWorlds|TestTreeWorlds' ./internal/sim -seeds $(SEEDS) -v -timeout 30m | grep -v '^=== '
 	go test -run 'TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds' ./internal/sim -seeds $(KINDS) -v -timeout 30m | grep -v '^=== '
 
