@@ -183,10 +183,10 @@ func TestOnceInProgress(t *testing.T) {
 	waiter.wait().check(t, 9, "good is not run again: it has succeeded, in attempt 1 by")
 }
 
-// ownerOf is the end of the owner's name of a program.
+// ownerOf is the owner's name of a program that was given none.
 func ownerOf(r *startedProgram) string {
 	host, _ := os.Hostname()
-	return fmt.Sprintf("%s holdfast[%d]", host, r.cmd.Process.Pid)
+	return fmt.Sprintf("%s@%s holdfast[%d]", userName(), host, r.cmd.Process.Pid)
 }
 
 // awaitEvent waits until a record has an event.
