@@ -1,16 +1,12 @@
 package holdfast_test
 
 import (
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/holdfast-go/holdfast/driver/drivertest"
 )
 
 // TestReadme: the Go program in the README compiles unchanged.
@@ -39,90 +35,6 @@ func TestReadme(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
-}
-
-// stores are the folders of the stores that have a section in EVIDENCE.md.
-var stores = map[string]string{"file": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "PostgreSQL": "postgres",
-	"DynamoDB": "dynamodb", "Cloud Storage": "gcs", "Redis": "redis"}
-
-// TestEvidence: every test that EVIDENCE.md names exists. A `TestName` is a test of this repository; in the section of
-// a store, it is a test of that store or of the common code. A `suite: name` is a case of the conformance suite. A
-// `mutant: name` is in the simulation or in internal/mutants. EVIDENCE.md names all mutants of the simulation.
-func TestEvidence(t *testing.T) {
-	cases := map[string]bool{}
-	for _, c := range drivertest.Cases() {
-		cases[c.Name] = true
-	}
-	sources := map[string]string{}
-	for _, pattern := range []string{"*_test.go", "*/*/*_test.go", "*/*_test.go", "*/*/*/*_test.go", "*/*/internal/*/*_test.go"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			sources[f] = readRepoFile(t, f)
-		}
-	}
-	mutants := map[string]bool{} // whether each of them is named
-	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(sources["internal/sim/mutants_test.go"], -1) {
-		mutants[m[1]] = false
-	}
-	for _, m := range regexp.MustCompile(`{name: "([^"]+)"`).FindAllStringSubmatch(readRepoFile(t,
-		"internal/mutants/table.go"),
-		-1) {
-		mutants[m[1]] = true
-	}
-	heading, row := regexp.MustCompile("^## (?:The (.+) store)?"), regexp.MustCompile(`^\| ([^|]+) \|`)
-	name := regexp.MustCompile("`([^`]+)`")
-	section, named := "", 0
-	for line := range strings.Lines(readRepoFile(t, "EVIDENCE.md")) {
-		if m := heading.FindStringSubmatch(line); m != nil {
-			section = stores[m[1]]
-		}
-		store := section
-		if m := row.FindStringSubmatch(line); m != nil && store == "" {
-			store = stores[m[1]]
-		}
-		for _, m := range name.FindAllStringSubmatch(line, -1) {
-			exists := true
-			if c, ok := strings.CutPrefix(m[1], "suite: "); ok {
-				exists = cases[c]
-			} else if c, ok := strings.CutPrefix(m[1], "mutant: "); ok {
-				_, exists = mutants[c]
-				mutants[c] = true
-			} else if strings.HasPrefix(m[1], "Test") {
-				exists = isTested(sources, m[1], store)
-			} else {
-				continue
-			}
-			named++
-			if !exists {
-				t.Errorf("EVIDENCE.md names %q, which does not exist: %.60s", m[1], line)
-			}
-		}
-	}
-	if named < 200 {
-		t.Errorf("EVIDENCE.md names only %d tests", named)
-	}
-	for m, said := range mutants {
-		if !said {
-			t.Errorf("EVIDENCE.md does not name %q", "mutant: "+m)
-		}
-	}
-}
-
-// isTested reports whether there is a test of that name: anywhere, or, for a store, in that store or in the common
-// code.
-func isTested(sources map[string]string, test, store string) bool {
-	for file, text := range sources {
-		dirs := strings.Split(file, "/")
-		another := store != "" && len(dirs) > 2 && dirs[1] != store &&
-			slices.Contains(slices.Collect(maps.Values(stores)), dirs[1])
-		if !another && strings.Contains(text, "func "+test+"(t *testing.T)") {
-			return true
-		}
-	}
-	return false
 }
 
 func readRepoFile(t *testing.T, file string) string {

@@ -353,6 +353,8 @@ func TestLedgerInfo(t *testing.T) {
 	}
 }
 
+// TestLedgerOfOperators: an operator lists the keys of a ledger, shows their runs, allows another run, and removes a
+// history.
 func TestLedgerOfOperators(t *testing.T) {
 	a, b := openLedgers(t, nil)
 	for key, end := range map[string]func(*holdfast.Run) error{

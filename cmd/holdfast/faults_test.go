@@ -89,6 +89,7 @@ func TestMinHold(t *testing.T) {
 	}
 }
 
+// TestMaxHold: a command that runs for longer than --max-hold is ended with its whole tree, and run exits 76.
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -107,6 +108,7 @@ func TestMaxHold(t *testing.T) {
 	}
 }
 
+// TestNestedRunRefused: a run of a lock that an enclosing run holds is refused, since it would wait for itself.
 func TestNestedRunRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -209,6 +211,7 @@ func TestGuardSurvivesSignals(t *testing.T) {
 	r.wait().check(t, 3)
 }
 
+// TestUnwritableRecord: a record that cannot be written changes neither the run nor the exit code, and is reported.
 func TestUnwritableRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -237,6 +240,7 @@ func TestUnwritableRecord(t *testing.T) {
 	}
 }
 
+// TestRecordOutcome: the record of --json has the outcome of each kind of end, with its exit code.
 func TestRecordOutcome(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -322,6 +326,8 @@ func (w *workspace) openDirectory() {
 	}
 }
 
+// TestSetuidCommand: a command that runs with the rights of another user is ended if this user may signal it, and else
+// named in the record.
 func TestSetuidCommand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -394,6 +400,7 @@ func TestUnkillableCommandKeepsLock(t *testing.T) {
 	}
 }
 
+// TestTerminalHangUp: when the terminal hangs up, the command ends and the lock is released.
 func TestTerminalHangUp(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -409,6 +416,7 @@ func TestTerminalHangUp(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
+// TestSecondCtrlCKills: a second Ctrl-C kills the command and all its descendants, even those that ignore the first.
 func TestSecondCtrlCKills(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -425,6 +433,7 @@ func TestSecondCtrlCKills(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 }
 
+// TestCtrlZLongerThanTTL: a command that was stopped for longer than the TTL does not continue after fg.
 func TestCtrlZLongerThanTTL(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -464,6 +473,7 @@ func TestQueuePositionShown(t *testing.T) {
 	r.wait()
 }
 
+// TestOutputFailure: output that cannot be written gives exit code 74.
 func TestOutputFailure(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -106,6 +106,8 @@ func (w *workspace) startCheckerOf(files []string, flags ...string) *startedProg
 	return r.launch()
 }
 
+// TestNothingRunsWhenNextHolderStarts: the wrapper or the guard is stopped or killed, or the store fails, at a random
+// moment; no process of the old tree is alive when the next holder starts.
 func TestNothingRunsWhenNextHolderStarts(t *testing.T) {
 	t.Parallel()
 	for _, s := range faultCases {

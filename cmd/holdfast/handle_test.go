@@ -46,6 +46,8 @@ func TestHold(t *testing.T) {
 	r.wait().check(t, 76, "a is lost")
 }
 
+// TestAcquireRenewRelease: what acquire prints can be renewed and released by any process, and a release that is
+// repeated is told from a loss.
 func TestAcquireRenewRelease(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
+// TestOnceUntilSuccess: a key is run again after each failure, and never after a success.
 func TestOnceUntilSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -56,6 +57,7 @@ func TestOnceUntilSuccess(t *testing.T) {
 	}
 }
 
+// TestOnceUsageErrors: wrong usage of once is refused with a message that says what is wrong.
 func TestOnceUsageErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -116,6 +118,7 @@ func TestOnceUsageErrors(t *testing.T) {
 	}
 }
 
+// TestOnceTerms: attempts, pauses and fingerprints of a key are kept.
 func TestOnceTerms(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -150,6 +153,7 @@ func (w *workspace) startOnce(key string, flags ...string) (r *startedProgram, e
 	}
 }
 
+// TestOnceInProgress: a second once for a key in progress exits 75 and names the worker, at once or after --wait.
 func TestOnceInProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -425,6 +429,7 @@ func TestOnceUnreachableStore(t *testing.T) {
 	}
 }
 
+// TestOnceRecord: the record of --json has the outcome of each kind of end, with its exit code.
 func TestOnceRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

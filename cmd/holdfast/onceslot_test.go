@@ -51,6 +51,7 @@ func (w *workspace) checkStates(key string, want ...holdfast.RunState) []holdfas
 	return runs
 }
 
+// TestOnceSlotMissed: a slot whose first run did not begin in time is missed and exits 0; --catch-up runs it.
 func TestOnceSlotMissed(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

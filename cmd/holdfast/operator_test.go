@@ -331,6 +331,7 @@ func TestWaitLimitDuringInspect(t *testing.T) {
 	}
 }
 
+// TestStores: stores shows what the store in use promises, and which stores there are.
 func TestStores(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

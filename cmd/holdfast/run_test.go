@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// TestCommandExitCode: run exits with the exit code of its command, or 128 and the signal that killed it.
 func TestCommandExitCode(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -36,6 +37,7 @@ func TestCommandExitCode(t *testing.T) {
 	}
 }
 
+// TestUsageErrors: wrong usage is refused with exit code 64 and a message that says what is wrong.
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -137,6 +139,8 @@ func TestRunHelp(t *testing.T) {
 	}
 }
 
+// TestCommandCannotRun: a command that does not exist gives exit code 127, one that cannot be run 126, and the lock is
+// released.
 func TestCommandCannotRun(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -158,6 +162,7 @@ func TestCommandCannotRun(t *testing.T) {
 	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
 
+// TestStdinIsExact: the command receives the input byte for byte.
 func TestStdinIsExact(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -194,6 +199,7 @@ func (s commandView) args() (args []string) {
 	return args
 }
 
+// TestArgumentsAreExact: the command receives its arguments byte for byte, even those that look like flags of run.
 func TestArgumentsAreExact(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -213,6 +219,7 @@ func TestArgumentsAreExact(t *testing.T) {
 	}
 }
 
+// TestEnvironmentIsReplaced: a run inside a run gives its command its own lock, token and id, and each variable once.
 func TestEnvironmentIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -243,6 +250,7 @@ func TestEnvironmentIsReplaced(t *testing.T) {
 	}
 }
 
+// TestBusy: a lock that is held gives the exit code that was asked for, and a message that names the holder.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -387,6 +395,7 @@ func TestUnreachableStores(t *testing.T) {
 	}
 }
 
+// TestSecretsNotShown: no password of a store's URL is in the output, however the URL is wrong.
 func TestSecretsNotShown(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

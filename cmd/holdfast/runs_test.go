@@ -103,6 +103,7 @@ func runKeys(t *testing.T, lines string) (keys []string) {
 	return keys
 }
 
+// TestRuns: runs lists the keys of a ledger with the last run of each, and selects by prefix, state and age.
 func TestRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -220,6 +221,7 @@ func TestRunsUsage(t *testing.T) {
 	}
 }
 
+// TestRunsShow: runs show prints the history of one key.
 func TestRunsShow(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -383,6 +385,8 @@ func TestRunsLateReport(t *testing.T) {
 	}
 }
 
+// TestRunsRetry: runs retry allows one more run, but refuses while one is in progress, and after a success unless it is
+// forced.
 func TestRunsRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -414,6 +418,8 @@ func TestRunsRetry(t *testing.T) {
 	}
 }
 
+// TestRunsForget: runs forget removes the history of a key, but refuses a run in progress, and a success unless it is
+// forced.
 func TestRunsForget(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -460,6 +466,7 @@ func (w *workspace) corruptRuns(word string) {
 	}
 }
 
+// TestRunsWithUnreadableKey: a key whose history cannot be read is reported, and hides no other.
 func TestRunsWithUnreadableKey(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -483,6 +490,7 @@ func TestRunsWithUnreadableKey(t *testing.T) {
 	}
 }
 
+// TestRunsOnStoreWithoutLedger: on a store without a ledger, runs says so.
 func TestRunsOnStoreWithoutLedger(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(struct{ driver.Store }{memory.New(nil).Open()}, nil)

@@ -86,6 +86,8 @@ func TestMessageToGuardIsNotDropped(t *testing.T) {
 	}
 }
 
+// TestGroupSignalReachesCommandOnce: a signal to the process group, and one to holdfast run alone, each reach the
+// command once.
 func TestGroupSignalReachesCommandOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -227,6 +229,8 @@ func TestCtrlCEndsALoop(t *testing.T) {
 	}
 }
 
+// TestProgramDiesOfCommandSignal: if a signal of the terminal or SIGTERM killed the command, holdfast run dies of the
+// same signal.
 func TestProgramDiesOfCommandSignal(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -42,6 +42,8 @@ func (w *workspace) awaitFamilyDead() {
 	}
 }
 
+// TestBrokenLockEndsTree: when an operator breaks the lock, the whole tree of its command is ended, even if it ignores
+// signals, and the next holder starts.
 func TestBrokenLockEndsTree(t *testing.T) {
 	t.Parallel()
 	for _, stubborn := range []bool{false, true} {
@@ -101,6 +103,8 @@ func (w *workspace) withPipe(args ...string) (*startedProgram, *capturedPipe) {
 	return r, p
 }
 
+// TestFailedStoreEndsTreeInTime: when the store fails, the command is asked to end, and is dead before the next holder
+// starts.
 func TestFailedStoreEndsTreeInTime(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -150,6 +154,8 @@ func TestFailedReleaseWarns(t *testing.T) {
 	w.runProgram("run", "a", "true").check(t, 0)
 }
 
+// TestStoppedWrapperLosesLock: while the wrapper is stopped, the guard ends the tree in time, and the wrapper then
+// exits 76.
 func TestStoppedWrapperLosesLock(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -165,6 +171,8 @@ func TestStoppedWrapperLosesLock(t *testing.T) {
 	}
 }
 
+// TestExitUnderStoppedWrapperIsNoSuccess: a command that ends well while its wrapper is stopped and the lock is lost
+// gives exit code 76.
 func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -183,6 +191,7 @@ func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 // exec.
 const keptFor = "stays held until that has ended: "
 
+// TestLockKeptUntilTreeEnds: a process that has left the session of its command keeps the lock until it ends.
 func TestLockKeptUntilTreeEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -349,6 +358,7 @@ func TestCtrlCEndsWait(t *testing.T) {
 	terminal.awaitText("ended by SIGINT while waiting for a")
 }
 
+// TestCtrlZAndFg: in an interactive shell, Ctrl-Z stops the command and holdfast run, and fg continues both.
 func TestCtrlZAndFg(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

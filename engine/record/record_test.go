@@ -111,6 +111,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestTokensOnlyRise: tokens rise although the store's clock is set back each time.
 func TestTokensOnlyRise(t *testing.T) {
 	r, w := &Record{}, &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
 	last := int64(0)
@@ -296,6 +297,8 @@ func TestExpiredHolderIsLost(t *testing.T) {
 	}
 }
 
+// TestMismatchAndBounds: a claim of another limit is refused with an error that names both, and so is one for which the
+// queue is full.
 func TestMismatchAndBounds(t *testing.T) {
 	w := &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
 	r := &Record{}

@@ -318,6 +318,7 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
+// TestFileSystems: network and unknown file systems are not taken for local ones.
 func TestFileSystems(t *testing.T) {
 	t.Parallel()
 	for magic, want := range map[uint32]bool{0x6969: false, 0xff534d42: false, 0x65735546: false, 0x01021997: false,
