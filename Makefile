@@ -19,7 +19,8 @@ KINDS  ?= 100
 
 .PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants prove build setup install-servers
 
-build: setup
+build:
+	@scripts/setup build
 	CGO_ENABLED=0 go build -ldflags='-s -w' -o bin/holdfast ./cmd/holdfast
 
 # The main job on the embedded store: one command under a lock, no server anywhere.
