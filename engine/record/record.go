@@ -523,7 +523,7 @@ func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 }
 
 // RaiseToken is the step of an operator who wants all tokens to come to be at least as large as atLeast. A record whose
-// token is ahead of the store's clock is not forgotten before the clock has passed it: see [Record.isForgettable].
+// token is ahead of the store's clock is not forgotten before the clock has passed it: see isForgettable.
 func (r *Record) RaiseToken(atLeast int64, in StepInput) error {
 	if r.Token >= atLeast-1 {
 		return errDone
