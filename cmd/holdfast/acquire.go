@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"syscall"
 	"time"
 
@@ -14,11 +13,9 @@ import (
 )
 
 const (
-	minRetryPause      = 25 * time.Millisecond  // between two tries, where the store's queue cannot be used
-	maxRetryPause      = time.Second            //
-	firstWaitNotice    = 300 * time.Millisecond // how long a user at a terminal waits before a message tells the reason
-	waitNoticeInterval = 2 * time.Second        // between two checks whether that message is still right
-	inspectTimeout     = 2 * time.Second        // limit of an Inspect that looks for the holder
+	minRetryPause  = 25 * time.Millisecond // between two tries, where the store's queue cannot be used
+	maxRetryPause  = time.Second           //
+	inspectTimeout = 2 * time.Second       // limit of an Inspect that looks for the holder
 )
 
 // errWaitLimit ends a wait when its --wait has passed.
@@ -37,6 +34,10 @@ type lockRequest struct {
 	notAcquiredCode int          // exit code if the lock is not acquired
 	store           driver.Store // set once it is open
 	telemetry       *telemetry
+	messages        messageFlags
+	storeWait       waitLimit // for a store that cannot be reached at first
+	began           time.Time // when this program began to open the store
+	acquiredAt      time.Time
 }
 
 // acquireUntilSignal opens the store and acquires the lock. A signal that would end a program ends the wait. The
@@ -47,7 +48,7 @@ func (r *lockRequest) acquireUntilSignal(
 	ctx, cancel := context.WithCancelCause(r.telemetry.withSpan(context.Background()))
 	defer cancel(nil)
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
-	began := time.Now()
+	r.began = time.Now()
 	client, lease, err := r.openAndAcquire(ctx, store, rec)
 	signalled := stop()
 	switch {
@@ -63,8 +64,12 @@ func (r *lockRequest) acquireUntilSignal(
 		}
 		return client, nil, exit
 	}
+	r.acquiredAt = time.Now()
+	waited := r.acquiredAt.Sub(r.began)
 	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
-	rec.addEvent("acquired", fields{"waited_ms": time.Since(began).Milliseconds(), "ref": lease.Ref()})
+	rec.addEvent("acquired", fields{"waited_ms": waited.Milliseconds(), "ref": lease.Ref()})
+	r.messages.printDetail("acquired %s, with token %d, after a wait of %v", quoteName(r.name), lease.Token(),
+		waited.Round(time.Millisecond))
 	return client, lease, nil
 }
 
@@ -73,8 +78,12 @@ func (r *lockRequest) openAndAcquire(
 	ctx context.Context, store string, rec *runRecord,
 ) (*holdfast.Client, *holdfast.Lease, error) {
 	options := &holdfast.Options{Owner: r.labels.ownerOrDefault(),
-		OnEvent: r.telemetry.handler(newEventHandler(r.name, rec))}
-	opened, client, err := openStore(ctx, store, options)
+		OnEvent: r.telemetry.handler(newEventHandler(r.name, rec, r.messages))}
+	opened, err := openPatiently(ctx, store, r.name, r.storeWait, r.messages)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := newClient(opened, options)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,6 +110,7 @@ func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec
 	switch {
 	case err == nil:
 		rec.addEvent("released", nil)
+		r.printReleased()
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
 			printMessage("%s was lost meanwhile: %s", quoteName(r.name), lossText(err))
@@ -115,16 +125,26 @@ func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec
 	return nil
 }
 
+// printReleased says, with --verbose, that the lock was released.
+func (r *lockRequest) printReleased() {
+	held := time.Since(r.acquiredAt)
+	text := ""
+	if left := r.opts.MinHold - held; left > 0 {
+		text = fmt.Sprintf("; --min-hold keeps it held for %v more", left.Round(time.Millisecond))
+	}
+	r.messages.printDetail("released %s after %v%s", quoteName(r.name), held.Round(time.Millisecond), text)
+}
+
 // newEventHandler reports on stderr and in the record what happens to the lease. It reports failing renewals no more
-// often than people can read. A loss is reported by the code that acts on it.
-func newEventHandler(name string, rec *runRecord) func(holdfast.Event) {
+// often than people can read, unless they ask for all. A loss is reported by the code that acts on it.
+func newEventHandler(name string, rec *runRecord, messages messageFlags) func(holdfast.Event) {
 	const pause = 5 * time.Second
 	var last time.Time
 	return func(e holdfast.Event) {
 		switch e.Kind {
 		case holdfast.EventRenewalFailing:
 			rec.addEvent("renewal failing", fields{"left_ms": e.Remaining.Milliseconds(), "reason": errorText(e.Err)})
-			if e.Time.Sub(last) < pause {
+			if e.Time.Sub(last) < pause && !messages.verbose {
 				return
 			}
 			last = e.Time
@@ -132,7 +152,7 @@ func newEventHandler(name string, rec *runRecord) func(holdfast.Event) {
 				quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
 		case holdfast.EventReleaseRequested:
 			rec.addEvent("asked", nil)
-			printMessage("somebody requests the release of %s", quoteName(name))
+			messages.printNotice("somebody requests the release of %s", quoteName(name))
 		}
 	}
 }
@@ -165,8 +185,8 @@ func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) 
 func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if r.waitLimit.limited && !r.noWait {
-		timer := time.AfterFunc(r.waitLimit.limit, func() { cancel(errWaitLimit) })
+	if r.waitLimit.limited && !r.noWait { // the time that it took to open the store counts
+		timer := time.AfterFunc(r.waitLimit.limit-time.Since(r.began), func() { cancel(errWaitLimit) })
 		defer timer.Stop()
 	}
 	shown := r.showWaiting(ctx, client)
@@ -318,32 +338,22 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.text }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// showWaiting tells a user at a terminal what the wait is for, and again when that has changed. It closes the channel
-// when ctx has ended and it prints nothing more.
+// showWaiting tells on stderr what the wait is for. It closes the channel when ctx has ended and it prints nothing more.
 func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) <-chan struct{} {
-	done := make(chan struct{})
-	if r.noWait || !isTerminal(os.Stderr) {
+	if r.noWait {
+		done := make(chan struct{})
 		close(done)
 		return done
 	}
-	go func() {
-		defer close(done)
-		shown := ""
-		for pause := firstWaitNotice; sleepContext(ctx, pause) == nil; pause = waitNoticeInterval {
-			look, cancel := context.WithTimeout(ctx, inspectTimeout)
-			lock, err := client.Inspect(look, r.name)
-			cancel()
-			if ctx.Err() != nil || err != nil || len(lock.Holders) == 0 {
-				continue
-			}
-			place := r.queuePosition(lock)
-			if now := place + listTokens(lock); now != shown {
-				shown = now
-				printMessage("waiting for %s, held by %s%s", quoteName(r.name), describeHolders(lock.Holders), place)
-			}
+	return r.messages.noteWaiting(ctx, "waiting for "+quoteName(r.name), func(ctx context.Context) (waitView, error) {
+		lock, err := client.Inspect(ctx, r.name)
+		if err != nil || len(lock.Holders) == 0 {
+			return waitView{}, err
 		}
-	}()
-	return done
+		place := r.queuePosition(lock)
+		return waitView{held: fmt.Sprintf(", held by %s%s", describeHolders(lock.Holders), place),
+			state: place + listTokens(lock)}, nil
+	})
 }
 
 // queuePosition says where in the queue this program's claim is, if the claim is in the store. It finds the claim by

@@ -38,6 +38,7 @@ type exitError struct {
 	hint    bool    // the message points to the help
 	outcome outcome // for the record; if empty, outcomeOrDefault finds it
 	reason  string  // for the record, if there is no err
+	silent  bool    // err is for the record alone
 }
 
 func (e *exitError) Error() string {
@@ -108,10 +109,10 @@ func (e *signalError) Error() string { return "ended by " + signalName(e.signal)
 // Is reports true for context.Canceled, so that callers treat it as a cancellation.
 func (e *signalError) Is(target error) bool { return target == context.Canceled }
 
-// printMessage writes one line to stderr. Text that others have written into a store can neither break the line nor
-// control the terminal.
+// printMessage writes one line to stderr, with the time unless stderr is a terminal. Text that others have written into
+// a store can neither break the line nor control the terminal.
 func printMessage(format string, args ...any) {
-	fmt.Fprint(os.Stderr, text.Message(format, args...))
+	fmt.Fprint(os.Stderr, text.StderrMessage(format, args...))
 }
 
 // errorText is an error's text without the library's prefix, which printMessage writes.

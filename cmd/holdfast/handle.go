@@ -25,6 +25,8 @@ type lockHandle struct {
 
 func newAcquire(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}
+	var messages messageFlags
+	var storeWait storeWaitFlag
 	c := &cobra.Command{
 		Use:   "acquire [flags] NAME",
 		Short: "Acquire a lock without a process, and print a handle for renew and release",
@@ -39,7 +41,11 @@ func newAcquire(storeURL *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = acquireAndDetach(request, *f.store)
+			if err := messages.checkMessageFlags(); err != nil {
+				return err
+			}
+			request.messages, request.storeWait = messages, storeWait.storeWaitLimit(c, f.wait)
+			err = messages.silenceSkip(acquireAndDetach(request, *f.store))
 			if exit := (*exitError)(nil); f.skipOK && errors.As(err, &exit) && exit.code == 0 {
 				exit.err = nil // a script sees it by the empty handle
 			}
@@ -48,6 +54,8 @@ func newAcquire(storeURL *string) *cobra.Command {
 		DisableFlagsInUseLine: true,
 	}
 	f.addFlags(c)
+	messages.addMessageFlags(c)
+	storeWait.addStoreWaitFlag(c)
 	ttl := c.Flags().Lookup("ttl")
 	ttl.DefValue = ""
 	ttl.Usage = "how long the lock stays held if it is neither renewed nor released, 1s to 24h (required)"

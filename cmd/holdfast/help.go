@@ -22,9 +22,10 @@ type flagGroup struct {
 var lockFlagGroups = []flagGroup{
 	{"Which lock", []string{"store", "shared", "limit", "permits"}},
 	{"What others see", []string{"note", "owner"}},
-	{"Waiting", []string{"wait", "no-wait", "fair", "conflict-exit-code", "skip-ok"}},
+	{"Waiting", []string{"wait", "no-wait", "store-wait", "fair", "conflict-exit-code", "skip-ok"}},
 	{"Holding", []string{"ttl", "min-hold", "max-hold"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
+	{"Messages", []string{"quiet", "verbose"}},
 	{"Other", []string{"json", "metrics-file", "help"}},
 }
 
@@ -33,9 +34,10 @@ var onceFlagGroups = []flagGroup{
 	{"Which runs", []string{"store", "ledger", "fingerprint"}},
 	{"What others see", []string{"note", "owner"}},
 	{"Once per time slot", []string{"every", "schedule", "tz", "start-within", "catch-up"}},
-	{"When a run may begin", []string{"wait", "attempts", "pause", "done-code"}},
+	{"When a run may begin", []string{"wait", "store-wait", "attempts", "pause", "done-code"}},
 	{"Running", []string{"ttl", "keep-output", "keep-for"}},
 	{"Ending the command when the run is about to be lost", []string{"signal", "grace"}},
+	{"Messages", []string{"quiet", "verbose"}},
 	{"Other", []string{"json", "metrics-file", "help"}},
 }
 
@@ -124,10 +126,18 @@ const runExamples = `  holdfast run nightly ./report.sh --full                  
 const runAfterFlags = `Flags of run come before NAME. COMMAND is run directly, without a shell, with the input and output of run. It finds the
 name of the lock, its fencing token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID.
 
+In cron, the same line on many machines runs COMMAND on one of them:
+  0 3 * * *  holdfast run -n --skip-ok -q --min-hold 10m nightly -- ./report.sh
+--min-hold keeps the lock for longer than the machines' clocks differ. Without it, a machine whose clock is behind finds
+the lock free again when the job is done, and runs it a second time. With -q a skipped run prints nothing, so cron sends
+no mail. Cron does not read the profile of your shell: set HOLDFAST_STORE in the crontab. "holdfast once --schedule"
+runs COMMAND once per time slot, whatever the clocks show.
+
 Exit codes: that of COMMAND, or
   64       wrong usage
-  69       the store cannot be reached, or refuses. Any wait, even --wait forever, ends with 69 if the store is
-           unreachable for 10s or one TTL, whichever is shorter
+  69       the store cannot be reached, or refuses. A store that cannot be reached at the start is retried for
+           --store-wait. Later, any wait, even --wait forever, ends with 69 if the store is unreachable for 10s or one
+           TTL, whichever is shorter
   75       the lock was not acquired (-E sets another code)
   76       the lock was lost while COMMAND ran, even if COMMAND succeeded
   126      COMMAND cannot be run
@@ -135,7 +145,7 @@ Exit codes: that of COMMAND, or
   128+n    COMMAND died of signal n, or signal n ended the wait
 
 "holdfast help run-details" explains which processes are ended and when, how signals are forwarded, runs inside runs,
-and the record of --json.`
+messages, stores that are down, and the record of --json.`
 
 const runDetailsHelp = `Details of holdfast run.
 
@@ -171,6 +181,20 @@ Runs inside runs
   HOLDFAST_HELD lists the locks that are held around the command. A run, hold or acquire of one of them inside the
   command is refused as wrong usage (exit 64), because it would wait for itself. This works only if both name the store
   the same way: inside a run on redis://127.0.0.1, a run on redis://localhost waits for the outer one.
+
+Messages
+  Messages are lines on stderr that begin with "holdfast: ". If stderr is not a terminal, the time comes before that. A
+  wait is mentioned after 1s, 1m, 2m, 4m and so on, at last each hour; at a terminal, and with --verbose, after 0.3s and
+  when the holder changes.
+  --quiet prints only errors and losses: nothing about waits, about requests to release the lock, and if the lock is not
+  acquired (exit 75, or 0 with --skip-ok). --verbose also prints the token, how long the wait took, each renewal that
+  failed, and the release.
+
+A store that is down
+  At the start, a store that cannot be reached is tried again for --store-wait, 10s unless given, with one message. 0
+  means one attempt. --wait 10m is for the lock and the store together, so it bounds --store-wait, and is its default.
+  Wrong credentials and mistakes in the URL are reported at once. A host name that is not found is tried again: name
+  servers learn of new hosts late.
 
 The record of --json
   --json FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the outcome:
@@ -237,8 +261,9 @@ Exit codes: that of COMMAND, or
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait
 
-The guard, signals, and the record of --json are those of run: see "holdfast help run-details". More outcomes in the
-record are: done before, missed, attempts used, not recorded (73).`
+The guard, signals, messages, --store-wait, and the record of --json are those of run: see "holdfast help run-details".
+--quiet also prints nothing if KEY has succeeded before, or its slot was missed. More outcomes in the record are: done
+before, missed, attempts used, not recorded (73).`
 
 const holdHelp = `hold acquires the lock NAME, prints its fencing token on a line of its own, and holds the lock until it receives SIGINT
 (Ctrl-C), SIGTERM, SIGHUP or another signal that would end a program. Then it releases the lock and exits 0.

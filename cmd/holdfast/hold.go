@@ -11,6 +11,8 @@ import (
 
 func newHold(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}
+	var messages messageFlags
+	var storeWait storeWaitFlag
 	var json, metricsFile string
 	c := &cobra.Command{
 		Use:   "hold [flags] NAME",
@@ -24,8 +26,12 @@ func newHold(storeURL *string) *cobra.Command {
 					if err != nil {
 						return err
 					}
+					if err := messages.checkMessageFlags(); err != nil {
+						return err
+					}
 					request.telemetry = t
-					return holdLock(request, *f.store, r)
+					request.messages, request.storeWait = messages, storeWait.storeWaitLimit(c, f.wait)
+					return messages.silenceSkip(holdLock(request, *f.store, r))
 				})
 			})
 		},
@@ -33,6 +39,8 @@ func newHold(storeURL *string) *cobra.Command {
 	}
 	f.addFlags(c)
 	f.addHoldFlags(c)
+	messages.addMessageFlags(c)
+	storeWait.addStoreWaitFlag(c)
 	addRecordFlag(c, &json)
 	addMetricsFlag(c, &metricsFile)
 	groupFlags(c, lockFlagGroups, holdAfterFlags)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -315,7 +316,7 @@ func (r *startedProgram) wait() result {
 	if status, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() { // as a shell says it
 		code = 128 + int(status.Signal())
 	}
-	return result{code: code, out: r.readStdout(), err: r.readStderr(),
+	return result{code: code, out: r.readStdout(), err: waitNotice.ReplaceAllString(r.readStderr(), ""),
 		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.readStdout(),
 			r.readStderr())}
 }
@@ -414,6 +415,12 @@ func isAlive(pid int) bool {
 	return !bytes.Contains(stat[bytes.LastIndexByte(stat, ')'):], []byte(" Z "))
 }
 
+// messageStart is what begins a message on stderr that is not a terminal.
+var messageStart = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d) holdfast: `)
+
+// waitNotice is a line about a wait. Whether there is one depends on how long the program had to wait.
+var waitNotice = regexp.MustCompile(`(?m)^\S+ holdfast: (still )?waiting for .*\n`)
+
 // check checks the exit code, that stderr has one line if the program itself failed, and that this line has all words.
 func (r result) check(t *testing.T, code int, words ...string) {
 	t.Helper()
@@ -423,7 +430,7 @@ func (r result) check(t *testing.T, code int, words ...string) {
 	if len(words) == 0 {
 		return
 	}
-	if !strings.HasPrefix(r.err, "holdfast: ") || strings.Count(r.err, "\n") != 1 {
+	if !messageStart.MatchString(r.err) || strings.Count(r.err, "\n") != 1 {
 		t.Errorf("want one line on stderr; %s", r.description)
 	}
 	for _, word := range words {

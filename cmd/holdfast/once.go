@@ -20,6 +20,8 @@ const defaultStartWithin = 10 * time.Minute
 type onceFlags struct {
 	ledgerFlags
 	endFlags
+	messageFlags
+	storeWaitFlag
 	ttl          time.Duration
 	wait         waitLimit
 	every        time.Duration
@@ -56,7 +58,7 @@ func newOnce(storeURL *string) *cobra.Command {
 						return err
 					}
 					job.telemetry = t
-					return job.runCommand(r)
+					return f.silenceSkip(job.runCommand(r))
 				})
 			})
 		},
@@ -68,6 +70,8 @@ func newOnce(storeURL *string) *cobra.Command {
 	f.addSlotFlags(c)
 	f.addEndFlags(c, "run")
 	f.labels.addFlags(c)
+	f.addMessageFlags(c)
+	f.addStoreWaitFlag(c)
 	addRecordFlag(c, &f.json)
 	addMetricsFlag(c, &f.metricsFile)
 	return c
@@ -144,13 +148,14 @@ func (f *onceFlags) check(c *cobra.Command, key string) error {
 
 // newJob makes a job of the command line. Like run, it looks for the command first.
 func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
-	if err := f.check(c, args[0]); err != nil {
+	if err := cmp.Or(f.check(c, args[0]), f.checkMessageFlags()); err != nil {
 		return nil, err
 	}
 	j := &onceJob{
 		key: args[0], argv: commandLine(args), store: *f.store, ledger: f.ledger,
 		startWithin: f.startWithin, waitLimit: f.wait, waits: c.Flags().Changed("wait"), doneCode: f.doneCode,
 		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput), labels: f.labels,
+		messages: f.messageFlags, storeWait: f.storeWaitLimit(c, f.wait),
 	}
 	j.opts = holdfast.LedgerOptions{
 		TTL: f.ttl, Meta: cmp.Or(f.labels.note, commandNote(j.argv)), MaxAttempts: f.attempts, Pause: f.pause, KeepFor: f.keepFor,

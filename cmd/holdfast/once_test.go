@@ -419,7 +419,7 @@ func TestOnceUnreachableStore(t *testing.T) {
 	w.writeFile("file", "")
 	for _, args := range [][]string{{"k"}, {"--every", "24h", "k"}, {"--wait", "k"}} {
 		for _, store := range []string{"file://" + w.filePath("file"), "redis://127.0.0.1:1"} {
-			r := w.newProgram(slices.Concat([]string{"once", "--ttl", "2s"}, args, []string{"touch", "ran"})...)
+			r := w.newProgram(slices.Concat([]string{"once", "--ttl", "2s", "--store-wait", "0"}, args, []string{"touch", "ran"})...)
 			r.cmd.Env = w.testEnvironment("HOLDFAST_STORE=" + store)
 			r.launch().wait().check(t, 69, "holdfast: ")
 		}

@@ -5,25 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 )
 
-// beginRun begins a run of the key. If one is in progress it waits, with --wait.
+// beginRun begins a run of the key. If one is in progress it waits, with --wait. The wait began at began: the time that
+// it took to open the store counts.
 func (j *onceJob) beginRun(
-	ctx context.Context, ledger *holdfast.Ledger, key string, rec *runRecord,
+	ctx context.Context, ledger *holdfast.Ledger, key string, began time.Time, rec *runRecord,
 ) (*holdfast.Run, error) {
 	opts := &holdfast.RunOptions{Fingerprint: j.fingerprint}
 	run, err := ledger.Begin(ctx, key, opts)
 	late := false
 	if j.waits && errors.Is(err, holdfast.ErrInProgress) {
 		rec.addEvent("waiting", nil)
-		if isTerminal(os.Stderr) {
-			printMessage("waiting for the end of a run: %s", j.explainRefusal(key, err, false))
-		}
-		run, err = j.waitForRun(ctx, ledger, key)
+		run, err = j.waitForRun(ctx, ledger, key, began)
 		// The wait itself does not say whether a run was in progress at its end.
 		if late = errors.Is(err, errWaitLimit); late {
 			limited, cancel := context.WithTimeoutCause(ctx, inspectTimeout, errNoAnswer)
@@ -38,11 +35,19 @@ func (j *onceJob) beginRun(
 }
 
 // waitForRun waits until no run is in progress, and returns errWaitLimit if that takes longer than --wait.
-func (j *onceJob) waitForRun(ctx context.Context, ledger *holdfast.Ledger, key string) (*holdfast.Run, error) {
+func (j *onceJob) waitForRun(
+	ctx context.Context, ledger *holdfast.Ledger, key string, began time.Time,
+) (*holdfast.Run, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	shown := j.messages.noteWaiting(ctx, "waiting for the end of a run", func(ctx context.Context) (waitView, error) {
+		return j.viewRunInProgress(ctx, ledger, key)
+	})
+	defer func() {
+		cancel(nil)
+		<-shown
+	}()
 	if j.waitLimit.limited {
-		timer := time.AfterFunc(j.waitLimit.limit, func() { cancel(errWaitLimit) })
+		timer := time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) })
 		defer timer.Stop()
 	}
 	opts := &holdfast.RunOptions{Fingerprint: j.fingerprint, Wait: true}
@@ -60,6 +65,17 @@ func (j *onceJob) waitForRun(ctx context.Context, ledger *holdfast.Ledger, key s
 			return nil, err
 		}
 	}
+}
+
+// viewRunInProgress looks for the run that this program waits for.
+func (j *onceJob) viewRunInProgress(ctx context.Context, ledger *holdfast.Ledger, key string) (waitView, error) {
+	runs, err := ledger.LastRuns(ctx, key, 1)
+	if err != nil || len(runs) == 0 || runs[0].State != holdfast.RunStarted {
+		return waitView{}, err
+	}
+	refused := &holdfast.RunError{Reason: holdfast.ErrInProgress, Run: runs[0]}
+	return waitView{held: fmt.Sprintf(": %s", j.explainRefusal(key, refused, false)),
+		state: fmt.Sprint(runs[0].Attempt)}, nil
 }
 
 // ledgerFlag is what another command needs to find this ledger, if that is not the default.

@@ -41,6 +41,8 @@ type onceJob struct {
 	keepOutput  int // bytes
 	telemetry   *telemetry
 	labels      claimLabels
+	messages    messageFlags
+	storeWait   waitLimit
 }
 
 // ledgerRun is a run that this program has begun.
@@ -137,11 +139,13 @@ func (j *onceJob) openAndBegin(
 	ctx context.Context, store *ledgerStore, rec *runRecord,
 ) (*holdfast.Client, *ledgerRun, error) {
 	var err error
-	if store.Store, err = openDriver(ctx, j.store); err != nil {
+	opening := time.Now()
+	if store.Store, err = openPatiently(ctx, j.store, j.key, j.storeWait, j.messages); err != nil {
 		return nil, nil, err
 	}
+	waitedForStore := time.Since(opening)
 	client, err := newClient(store, &holdfast.Options{Owner: j.labels.ownerOrDefault(),
-		OnEvent: j.telemetry.handler(newEventHandler(j.key, rec))})
+		OnEvent: j.telemetry.handler(newEventHandler(j.key, rec, j.messages))})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,10 +162,12 @@ func (j *onceJob) openAndBegin(
 	if err := j.checkSelfWait(ctx, where, ledger, key); err != nil {
 		return client, nil, err
 	}
-	began := time.Now()
-	if run.Run, err = j.beginRun(ctx, ledger, key, rec); err != nil {
+	began := time.Now().Add(-waitedForStore)
+	if run.Run, err = j.beginRun(ctx, ledger, key, began, rec); err != nil {
 		return client, nil, err
 	}
+	j.messages.printDetail("attempt %d of %s begins, with token %d, after a wait of %v", run.Attempt(), quoteName(key),
+		run.Token(), time.Since(began).Round(time.Millisecond))
 	rec.addFields(fields{"token": run.Token(), "id": run.ID(), "attempt": run.Attempt()})
 	rec.addEvent("begun", fields{"waited_ms": time.Since(began).Milliseconds()})
 	return client, run, nil
@@ -210,6 +216,7 @@ func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, rec *runRecord) e
 	switch {
 	case err == nil:
 		rec.addEvent("succeeded", fields{"result_bytes": len(result)})
+		j.messages.printDetail("the run of %s has succeeded, and that is recorded", quoteName(run.Key()))
 		return nil
 	case errors.Is(err, holdfast.ErrLost):
 		return &exitError{code: exitLost, outcome: outcomeLost, err: fmt.Errorf(
@@ -229,6 +236,7 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, r
 	switch {
 	case err == nil:
 		rec.addEvent("failed", fields{"reason": oneLine(why)})
+		j.messages.printDetail("the run of %s has failed, and that is recorded: %s", quoteName(run.Key()), why)
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
 			printMessage("the run of %s was lost meanwhile: %s", quoteName(run.Key()), lossText(err))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -29,7 +28,7 @@ func (j *onceJob) chooseSlot(ctx context.Context, ledger *holdfast.Ledger, rec *
 			return slot, j.checkMissed(ctx, ledger, slot)
 		}
 		rec.addEvent("early", fields{"next_slot": formatSlot(slot.End), "left_ms": early.Milliseconds()})
-		if isTerminal(os.Stderr) {
+		if j.messages.tellsWaitOf(early) {
 			printMessage("waiting %v for the next slot of %s, %s", early.Round(time.Millisecond), quoteName(j.key),
 				formatSlot(slot.End))
 		}

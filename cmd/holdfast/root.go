@@ -37,7 +37,7 @@ func executeCommand(args []string) (code int, signal syscall.Signal) {
 	default: // cobra's own
 		exit = usageError("%s", err)
 	}
-	if exit.err != nil {
+	if exit.err != nil && !exit.silent {
 		hint := ""
 		if exit.code == exitUsage && exit.hint {
 			hint = fmt.Sprintf("; see %s --help", ran.CommandPath())

@@ -22,6 +22,8 @@ const maxDefaultGrace = 5 * time.Second
 type runFlags struct {
 	lockFlags
 	endFlags
+	messageFlags
+	storeWaitFlag
 	json        string
 	metricsFile string
 }
@@ -58,7 +60,7 @@ func newRun(storeURL *string) *cobra.Command {
 						return err
 					}
 					job.request.telemetry = t
-					return job.runCommand(r)
+					return f.silenceSkip(job.runCommand(r))
 				})
 			})
 		},
@@ -67,6 +69,8 @@ func newRun(storeURL *string) *cobra.Command {
 	groupFlags(c, lockFlagGroups, runAfterFlags)
 	c.Flags().SetInterspersed(false) // arguments after NAME belong to the command
 	f.addRunFlags(c)
+	f.addMessageFlags(c)
+	f.addStoreWaitFlag(c)
 	addRecordFlag(c, &f.json)
 	addMetricsFlag(c, &f.metricsFile)
 	return c
@@ -87,6 +91,9 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 		return nil, err
 	}
 	how, err := f.killPolicy(c, f.ttl, f.maxHold)
+	if err == nil {
+		err = f.checkMessageFlags()
+	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -97,6 +104,7 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
+	request.messages, request.storeWait = f.messageFlags, f.storeWaitLimit(c, f.wait)
 	return &job{path: path, argv: argv, store: *f.store, policy: how, request: request}, nil
 }
 

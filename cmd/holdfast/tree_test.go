@@ -182,7 +182,7 @@ func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 	w.writeFile("gate", "")
 	r.signal(unix.SIGCONT)
 	// A second line says that the lock is lost if the signaled command needs longer than the grace period to end.
-	if got := r.wait(); got.code != 76 || !strings.HasPrefix(got.err, "holdfast: a cannot be renewed") {
+	if got := r.wait(); got.code != 76 || !strings.Contains(strings.SplitN(got.err, "\n", 2)[0], " holdfast: a cannot be renewed") {
 		t.Error(got.description)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func init() { driver.Register("etcd", openURL) }
@@ -37,7 +39,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	}
 	cli, err := clientv3.New(cfg) // this logs in, if there is a password
 	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unavailable:
 		return nil, fmt.Errorf("no server answers: %v", err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err)

@@ -272,7 +272,7 @@ func (a *asyncWriter) sendLastReport(r Report) {
 
 // sendMessage queues a message for stderr, or drops it if the queue is full.
 func (a *asyncWriter) sendMessage(format string, args ...any) {
-	trySend(a.messages, text.Message(format, args...))
+	trySend(a.messages, text.StderrMessage(format, args...))
 }
 
 func trySend(ch chan<- string, line string) {
