@@ -313,7 +313,6 @@ func TestLedgerPause(t *testing.T) {
 	})
 }
 
-// TestLedgerOfOperators: keys are listed by prefix and state, watched, and forgotten.
 // TestLedgerLastRuns: the last runs of a key come in the order in which they began, as many as there are.
 func TestLedgerLastRuns(t *testing.T) {
 	a, b := openLedgers(t, nil)
@@ -353,8 +352,7 @@ func TestLedgerInfo(t *testing.T) {
 	}
 }
 
-// TestLedgerOfOperators: an operator lists the keys of a ledger, shows their runs, allows another run, and removes a
-// history.
+// TestLedgerOfOperators: keys are listed by prefix and state, watched, and forgotten.
 func TestLedgerOfOperators(t *testing.T) {
 	a, b := openLedgers(t, nil)
 	for key, end := range map[string]func(*holdfast.Run) error{

@@ -118,8 +118,8 @@ func TestAdvance(t *testing.T) {
 	})
 }
 
-// TestPause: the requests of a paused client reach the store when it is resumed.
-func TestPause(t *testing.T) {
+// TestPausedClient: the requests of a paused client reach the store when it is resumed.
+func TestPausedClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := holdfasttest.New(t)
 		c := s.Client(t, nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// TestTransport: Transport does to each request what its fate says.
-func TestTransport(t *testing.T) {
+// TestTransportOfFates: Transport does to each request what its fate says.
+func TestTransportOfFates(t *testing.T) {
 	t.Parallel()
 	var served atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))

@@ -97,8 +97,8 @@ func TestBarred(t *testing.T) {
 	})
 }
 
-// TestPatience: a request that can wait does so for others, until one comes that cannot, and for MaxDelay at most.
-func TestPatience(t *testing.T) {
+// TestBatchDelay: a request that can wait does so for others, until one comes that cannot, and for MaxDelay at most.
+func TestBatchDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f slowStore
 		l := f.batcher()

@@ -86,9 +86,9 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// TestPatience: a claim tries again after a request that fails long after the last answer. It ends when no write
-// is answered for the unreachable timeout, although reads are.
-func TestPatience(t *testing.T) {
+// TestRetryAfterLateFailure: a claim tries again after a request that fails long after the last answer. It ends when no
+// write is answered for the unreachable timeout, although reads are.
+func TestRetryAfterLateFailure(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
 		t.Run(layout, func(t *testing.T) {

@@ -411,9 +411,9 @@ func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, del
 	return err
 }
 
-// TestNames: the user chooses the names of the table and of the attributes. They may be words that DynamoDB
+// TestNamesOfTable: the user chooses the names of the table and of the attributes. They may be words that DynamoDB
 // reserves.
-func TestNames(t *testing.T) {
+func TestNamesOfTable(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName()+".Locks_1", dynamodbtest.Client(sharedServer(t).Endpoint)
 	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&partition-key=name&ttl-attribute=ttl&prefix=app/"))
