@@ -419,7 +419,7 @@ func isAlive(pid int) bool {
 var messageStart = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d) holdfast: `)
 
 // waitNotice is a line about a wait. Whether there is one depends on how long the program had to wait.
-var waitNotice = regexp.MustCompile(`(?m)^\S+ holdfast: (still )?waiting for .*\n`)
+var waitNotice = regexp.MustCompile(`(?m)^\S+ holdfast: (still )?waiting .*\n`)
 
 // check checks the exit code, that stderr has one line if the program itself failed, and that this line has all words.
 func (r result) check(t *testing.T, code int, words ...string) {

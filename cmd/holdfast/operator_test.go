@@ -323,7 +323,7 @@ func TestWaitLimitDuringInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit := waitLimit{limited: true, limit: 50 * time.Millisecond}
-	r := &lockRequest{name: "a", kind: holdfast.KindRW, shared: true, waitLimit: limit}
+	r := &lockRequest{name: "a", kind: holdfast.KindRW, shared: true, waitLimit: limit, began: time.Now()}
 	_, err := r.acquireWithinLimit(t.Context(), client)
 	if exit := storeError(err); exit.code != 75 ||
 		!strings.Contains(exit.Error(), "a was not free within 50ms; it is held by") {

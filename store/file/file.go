@@ -2,11 +2,12 @@
 //
 //	store, err := file.New(ctx, "/var/lib/holdfast", nil)
 //
-// or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's option force=true is Options.Force.
+// or, by URL, file:///var/lib/holdfast, always an absolute path. The URL's options force=true and group=NAME are
+// Options.Force and Options.Group.
 //
 // The first claim makes the directory if it does not exist. The directory must contain nothing else: one that is not
-// empty must have been made by Holdfast, which marks it. It belongs to one user, and everyone who can write in it can
-// take any lock away. It must not be where files are removed by age, such as /tmp. Its content must not be edited,
+// empty must have been made by Holdfast, which marks it. It belongs to one user, or to a group of users, and everyone
+// who can write in it can take any lock away. It must not be where files are removed by age, such as /tmp. Its content must not be edited,
 // copied into, or restored from a backup while clients run.
 //
 // # Promises
@@ -37,17 +38,25 @@ type Options struct {
 	// Force uses the directory although its file system is not known to be a local one. Set it only if the file system
 	// is certainly local: with clients on two machines, two of them may hold the same lock.
 	Force bool
+	// Group is the name or the number of a group of users who share the store; empty: nobody. All of them must set it.
+	// The directory must be the group's, with mode 2770, and is made so; its parent must exist. Members see, break and
+	// wait for one another's locks, and anyone of them can take any lock away. Nobody else has access, and the umask of
+	// the members does not matter.
+	Group string
 	// Clock is where time is read; the default is driver.SystemClock. Its Boottime must be the same clock in all
 	// processes of this machine.
 	Clock driver.Clock
 	// Logger gets a warning for each record that a power cut has torn; nil: none. Examine says so as well, for as long as the copies of torn records are kept.
 	Logger *slog.Logger
+
+	isMember func(uid, group int) bool // for tests: asks which users are in a group
 }
 
 // New opens the store in a directory. If there is none, New succeeds, reads find no locks, and the first claim makes
 // the store. New, or that first claim, returns:
 //   - driver.ErrInvalid if the directory is neither empty nor a store;
-//   - driver.ErrDenied if this user has no access, if the directory belongs to another user, or if others can write in it;
+//   - driver.ErrDenied if this user has no access, if the directory belongs to another user, or if others can write in it
+//     (with a Group: if it is not the group's alone);
 //   - driver.ErrUnsupported if the file system is not known to be local, or the platform is neither Linux nor macOS;
 //   - driver.ErrCorrupt if the clock in it cannot be read.
 //

@@ -12,7 +12,7 @@ import (
 )
 
 // disk is the real fsys. Handles are file descriptors.
-type disk struct{}
+type disk struct{ sharing }
 
 const openFlags = unix.O_NOFOLLOW | unix.O_CLOEXEC
 
@@ -83,13 +83,16 @@ func (disk) fileSize(dir int, name string) (int, error) {
 // extendFile writes zero bytes, because a hole would allocate no blocks. It appends, so that it overwrites nothing
 // that another process writes at the same time.
 func (d disk) extendFile(dir int, name string, size int) error {
-	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_APPEND)
+	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_APPEND|unix.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := d.checkWritable(&st, name); err != nil {
 		return err
 	}
 	return d.writeAll(fd, make([]byte, max(0, size-int(st.Size))), false)
@@ -121,8 +124,21 @@ func (disk) readFile(dir int, name string, limit int) ([]byte, error) {
 	}
 }
 
-func (d disk) writeNewFile(dir int, name string, data []byte, sync bool) error {
+// createAt makes a new file, for those who share the store.
+func (d disk) createAt(dir int, name string) (int, error) {
 	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err == nil {
+		if err = d.shareFile(fd); err != nil {
+			unix.Close(fd)
+			_ = d.removeFile(dir, name)
+			return -1, err
+		}
+	}
+	return fd, err
+}
+
+func (d disk) writeNewFile(dir int, name string, data []byte, sync bool) error {
+	fd, err := d.createAt(dir, name)
 	if err != nil {
 		return err
 	}
@@ -134,13 +150,16 @@ func (d disk) writeNewFile(dir int, name string, data []byte, sync bool) error {
 const maxStaleTail = 4096
 
 func (d disk) overwriteFile(dir int, name string, data []byte, sync bool) error {
-	fd, err := openAt(dir, name, unix.O_WRONLY)
+	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := d.checkWritable(&st, name); err != nil {
 		return err
 	}
 	if st.Size > int64(len(data)+maxStaleTail) {
@@ -165,8 +184,13 @@ func (d disk) writeAll(fd int, data []byte, sync bool) error {
 	return nil
 }
 
-// makeDir makes directories for this user alone: who can write in one can take locks away.
-func (disk) makeDir(dir int, name string) error { return unix.Mkdirat(dir, name, 0o700) }
+// makeDir makes directories for this user, or this group, alone: who can write in one can take locks away.
+func (d disk) makeDir(dir int, name string) error {
+	if d.shared {
+		return d.makeSharedDir(dir, name)
+	}
+	return unix.Mkdirat(dir, name, 0o700)
+}
 
 func (disk) renameEntry(dir int, name string, toDir int, to string) error {
 	return unix.Renameat(dir, name, toDir, to)
@@ -181,8 +205,8 @@ func (disk) removeDir(dir int, name string) error {
 // createLocked locks with flock(2), whose lock belongs to the open file: it ends when the last descriptor of that open
 // file is closed, in whichever process. A lock of fcntl(2) would not do, because it belongs to the process, does not
 // pass to another one with the descriptor, and ends when the process closes any descriptor of the file.
-func (disk) createLocked(dir int, name string) (int, error) {
-	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+func (d disk) createLocked(dir int, name string) (int, error) {
+	fd, err := d.createAt(dir, name)
 	if err != nil {
 		return -1, err
 	}

@@ -464,6 +464,7 @@ func (m *machine) open(p *proc) (*table, error) {
 			readBootClock: func() time.Duration { return m.up }, readWallClock: func() time.Time { return m.wall },
 			syncParents: func() {}, logger: slog.New(slog.DiscardHandler),
 			isReplaced: func(int, string) bool { return false }, create: create,
+			checkFolder: func(int, string) error { return nil },
 		}, nil
 	}
 	if err := t.openStore(context.Background(), true); err != nil {

@@ -40,6 +40,9 @@ func TestMain(m *testing.M) {
 }
 
 func runHelper(do, dir string, args []string) error {
+	if do == "share" {
+		return runMember(dir, args)
+	}
 	tab, err := openTable(context.Background(), dir, nil)
 	if err != nil {
 		return err

@@ -329,7 +329,7 @@ func TestFileSystems(t *testing.T) {
 			t.Errorf("%s: local %v", name, local)
 		}
 		kind := func(int) (string, bool, error) { return name, local, nil }
-		fd, err := openRoot(t.TempDir(), false, kind)
+		fd, err := openRoot(t.TempDir(), sharing{}, false, kind)
 		if (err == nil) != want || err != nil &&
 			(!errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(),
 				name)) {
@@ -338,7 +338,7 @@ func TestFileSystems(t *testing.T) {
 		if err == nil {
 			unix.Close(fd)
 		}
-		if fd, err = openRoot(t.TempDir(), true, kind); err != nil {
+		if fd, err = openRoot(t.TempDir(), sharing{}, true, kind); err != nil {
 			t.Errorf("%s, forced: %v", name, err)
 		}
 		unix.Close(fd)

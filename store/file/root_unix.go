@@ -25,6 +25,11 @@ func newEnvironment(dir string, o Options, create bool) (environment, error) {
 	if err != nil {
 		return environment{}, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
 	}
+	shared, err := newSharing(o)
+	if err != nil {
+		return environment{}, err
+	}
+	d := disk{shared}
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		if !create {
 			return environment{}, errAbsent
@@ -32,19 +37,19 @@ func newEnvironment(dir string, o Options, create bool) (environment, error) {
 		if err := checkAncestors(dir); err != nil {
 			return environment{}, err
 		}
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return environment{}, describeError("make the directory "+dir, err)
+		if err := d.makeRoot(dir); err != nil {
+			return environment{}, err
 		}
 	}
 	if err := checkAncestors(dir); err != nil {
 		return environment{}, err
 	}
-	root, err := openRoot(dir, o.Force, fileSystem)
+	root, err := openRoot(dir, shared, o.Force, fileSystem)
 	if err != nil {
 		return environment{}, err
 	}
 	return environment{
-		fsys:          disk{},
+		fsys:          d,
 		rootHandle:    root,
 		bootID:        id,
 		readBootClock: func() time.Duration { return o.Clock.Boottime() - shift },
@@ -52,6 +57,7 @@ func newEnvironment(dir string, o Options, create bool) (environment, error) {
 		syncParents:   func() { syncParentDirs(dir) },
 		logger:        o.Logger,
 		isReplaced:    func(handle int, name string) bool { return isPathReplaced(handle, filepath.Join(dir, name)) },
+		checkFolder:   d.checkFolder,
 		events:        newEventHub(filepath.Join(dir, "locks"), filepath.Join(dir, "turns")),
 		create:        create,
 	}, nil
@@ -68,37 +74,41 @@ func isPathReplaced(fd int, path string) bool {
 	return ours.Nlink == 0 || unix.Stat(path, &theirs) == nil && (ours.Dev != theirs.Dev || ours.Ino != theirs.Ino)
 }
 
+// makeRoot makes the directory of a store.
+func (d disk) makeRoot(dir string) error {
+	if d.shared {
+		return d.makeSharedRoot(dir)
+	}
+	return describeError("make the directory "+dir, os.MkdirAll(dir, 0o700))
+}
+
 // openRoot opens the directory if it can be trusted.
-func openRoot(dir string, force bool, kind func(fd int) (string, bool, error)) (int, error) {
+func openRoot(dir string, who sharing, force bool, kind func(fd int) (string, bool, error)) (int, error) {
 	fd, err := openAt(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself",
 			driver.ErrDenied, dir)
 	}
 	if err != nil {
-		return -1, describeError("open "+dir, err)
+		return -1, who.describeOpenError(dir, err)
 	}
-	if err := checkTrusted(fd, dir, force, kind); err != nil {
+	if err := checkTrusted(fd, dir, who, force, kind); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
 }
 
-// checkTrusted refuses a directory that belongs to another user, that others can write in, or that may not be on a
-// local file system.
-func checkTrusted(fd int, dir string, force bool, kind func(fd int) (string, bool, error)) error {
+// checkTrusted refuses a directory that others than who can use, or that may not be on a local file system.
+func checkTrusted(
+	fd int, dir string, who sharing, force bool, kind func(fd int) (string, bool, error),
+) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return describeError("stat "+dir, err)
 	}
-	switch {
-	case int(st.Uid) != os.Geteuid():
-		return fmt.Errorf("%w: %s belongs to user %d, this process is user %d; use a directory of its own",
-			driver.ErrDenied, dir, st.Uid, os.Geteuid())
-	case st.Mode&0o022 != 0:
-		return fmt.Errorf("%w: others can write in %s (mode %04o), and so take locks away; chmod it to 0700",
-			driver.ErrDenied, dir, st.Mode&0o7777)
+	if err := who.checkAccess(&st, dir); err != nil {
+		return err
 	}
 	if force {
 		return nil

@@ -97,7 +97,10 @@ type ledger struct {
 
 // OpenLedger opens the run ledger. Like the store, it is made by the first claim.
 func (s *store) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	t := newTable(filepath.Join(s.table.path, "runs"), s.opts.withDefaults())
+	opts := s.opts.withDefaults()
+	// Any member may have made this directory, and only those who may enter the store's reach it.
+	opts.isMember = func(int, int) bool { return true }
+	t := newTable(filepath.Join(s.table.path, "runs"), opts)
 	if err := t.openStore(ctx, false); err != nil && !errors.Is(err, errAbsent) {
 		return nil, err
 	}

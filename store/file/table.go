@@ -72,8 +72,10 @@ type environment struct {
 	// isReplaced reports whether the path name, below the store's directory, does not lead to the open directory any
 	// more.
 	isReplaced func(handle int, name string) bool
-	events     *eventHub
-	create     bool // whether to make a store if there is none
+	// checkFolder refuses a directory in the store that is not for all who share the store, and for nobody else.
+	checkFolder func(handle int, path string) error
+	events      *eventHub
+	create      bool // whether to make a store if there is none
 }
 
 // tmpMaxAge is the age above which an entry of tmp belongs to no running operation. A client that was stopped for
@@ -140,6 +142,9 @@ func (t *table) openDirs(ctx context.Context, env environment) (err error) {
 		handle *int
 	}{{"locks", &t.locksDir}, {"clients", &t.clientsDir}, {"tmp", &t.tmp}} {
 		if *folder.handle, err = t.openFolder(folder.name); err != nil {
+			return err
+		}
+		if err := env.checkFolder(*folder.handle, filepath.Join(t.path, folder.name)); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,8 @@ func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err err
 	if err := t.openStore(ctx, false); err != nil {
 		return nil, err
 	}
-	if t.events == nil {
+	// In a shared store a member could lead a path elsewhere, and a turn ends with the removal of a file.
+	if d, ok := t.fsys.(disk); t.events == nil || ok && d.shared {
 		return nil, fmt.Errorf("turns: %w", driver.ErrUnsupported)
 	}
 	path := filepath.Join(t.path, "turns", encodeName(name))

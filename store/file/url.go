@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -21,6 +22,12 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	var o Options
 	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"force": func(value string) (err error) { o.Force, err = strconv.ParseBool(value); return err },
+		"group": func(value string) error {
+			if o.Group = value; value == "" {
+				return errors.New("give a group's name or number, or leave the option out")
+			}
+			return nil
+		},
 	})
 	if err != nil {
 		return nil, err
