@@ -17,7 +17,7 @@ EXAMPLES = event-worker nightly stock transfer webhook
 SEEDS  ?= 300
 KINDS  ?= 100
 
-.PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants prove build setup install-servers
+.PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants prove dist dist-test build setup install-servers
 
 build:
 	@scripts/setup build
@@ -69,6 +69,16 @@ bench: install-servers
 prove: install-servers
 	$(MAKE) mutants
 	scripts/prove
+
+# The artifacts of a release, in dist: archives, packages, images, SBOMs and checksums. See docs/releasing.md.
+dist:
+	@scripts/setup build
+	scripts/dist
+
+# Makes them and tries them as their users would. Needs root.
+dist-test:
+	@scripts/setup dist
+	scripts/dist-test
 
 # Switches off one safety rule after another; a test must fail each time. Single ones: go run ./internal/mutants -run redis
 mutants: install-servers

@@ -5,12 +5,13 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set when a release is built: -ldflags "-X main.version=v1.2.3".
-var version string
+// Both are set when the artifacts of a release are built, which scripts/dist does: -ldflags "-X main.version=v1.2.3".
+var version, commit string
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
@@ -28,23 +29,23 @@ func printVersion(w io.Writer) error {
 	return err
 }
 
-// buildVersion is the release, or what the build knows about the commit.
+// buildVersion is the release and its commit, or what the build knows about them.
 func buildVersion() string {
 	if version != "" {
-		return version
+		return strings.TrimSpace(version + " " + commit)
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "(unknown)"
 	}
-	v, commit, changed := info.Main.Version, "", ""
+	v, revision, changed := info.Main.Version, "", ""
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
-			commit = " " + s.Value[:min(12, len(s.Value))]
+			revision = " " + s.Value[:min(12, len(s.Value))]
 		case s.Key == "vcs.modified" && s.Value == "true":
 			changed = " with changes"
 		}
 	}
-	return v + commit + changed
+	return v + revision + changed
 }

@@ -1,15 +1,15 @@
-// Releasemodules prepares the go.mod and go.sum files of a release. It runs in the top directory of a clone, and changes
-// its files; scripts/release makes the clone.
+// Releasemodules prepares the go.mod and go.sum files of a release. It runs in the top directory of a clone, and
+// changes its files; scripts/release makes the clone.
 //
 //	releasemodules tags VERSION           prints the released modules, each after those that it requires: path and tag
 //	releasemodules require VERSION        all our modules require each other at VERSION
-//	releasemodules publish VERSION DIR    our released modules no longer replace each other; DIR becomes a file proxy
-//	                                      that serves them at VERSION
+//	releasemodules publish VERSION DIR    our released modules no longer replace each other, which go.work does
+//	                                      instead; DIR becomes a file proxy that serves them at VERSION
 //
 // In development each go.mod file replaces our other modules by their directories. The go command refuses to install a
-// command whose go.mod file replaces anything, and ignores the replacements of other modules. So publish takes them out.
-// Each module's go.sum file then needs the checksums of our modules that it requires, which are those that any proxy
-// computes from the tags: a checksum covers the names and contents of the files, and neither dates nor the commit.
+// command whose go.mod file replaces anything, and ignores the replacements of other modules. So publish takes them
+// out. Each module's go.sum file then needs the checksums of our modules that it requires, which are those that any
+// proxy computes from the tags: a checksum covers the names and contents of the files, and neither dates nor the commit.
 package main
 
 import (
@@ -81,7 +81,8 @@ func readRepo() (repo, error) {
 		if err != nil {
 			return nil, err
 		}
-		r[file.Module.Mod.Path] = &ourModule{dir: strings.TrimSuffix(strings.TrimSuffix(name, "go.mod"), "/"), file: file}
+		dir := strings.TrimSuffix(strings.TrimSuffix(name, "go.mod"), "/")
+		r[file.Module.Mod.Path] = &ourModule{dir: dir, file: file}
 	}
 	return r, nil
 }
@@ -166,7 +167,8 @@ func (r repo) require(version string) error {
 				continue
 			}
 			if semver.Compare(req.Mod.Version, version) > 0 {
-				return fmt.Errorf("%s requires %s already, which is later than %s", m.file.Module.Mod.Path, req.Mod, version)
+				return fmt.Errorf("%s requires %s already, which is later than %s",
+					m.file.Module.Mod.Path, req.Mod, version)
 			}
 			if err := m.file.AddRequire(req.Mod.Path, version); err != nil {
 				return err
@@ -191,6 +193,10 @@ func (r repo) publish(version, proxy string) error {
 	if err != nil {
 		return err
 	}
+	// Before the first zip file, because the top module has go.work in it.
+	if err := replaceInWorkspace(order, version); err != nil {
+		return err
+	}
 	sums := map[string][]string{} // the lines of go.sum files for each of our modules, by its path
 	for _, m := range order {
 		modulePath := m.file.Module.Mod.Path
@@ -213,7 +219,7 @@ func (r repo) publish(version, proxy string) error {
 		if err := addSums(filepath.Join(m.dir, "go.sum"), lines); err != nil {
 			return err
 		}
-		// As the go command does it, the zip file is made from what git has, so that .gitignore and .gitattributes count.
+		// As the go command does it, the zip file is made from what git has: .gitignore and .gitattributes count.
 		if _, err := runGit("add", "--all"); err != nil {
 			return err
 		}
@@ -232,11 +238,32 @@ func (r repo) publish(version, proxy string) error {
 	return nil
 }
 
+// replaceInWorkspace lets go.work do what the go.mod files no longer do: otherwise a checkout of the release could be
+// built only when the release has been published. The go command does not read go.work in modules that it downloads.
+func replaceInWorkspace(order []*ourModule, version string) error {
+	data, err := os.ReadFile("go.work")
+	if err != nil {
+		return err
+	}
+	work, err := modfile.ParseWork("go.work", data, nil)
+	if err != nil {
+		return err
+	}
+	for _, m := range order {
+		if err := work.AddReplace(m.file.Module.Mod.Path, version, "./"+m.dir, ""); err != nil {
+			return err
+		}
+	}
+	work.Cleanup()
+	return os.WriteFile("go.work", modfile.Format(work.Syntax), 0o644)
+}
+
 // dropReplaces takes out the replacements of our own modules. There must be no others.
 func (r repo) dropReplaces(m *ourModule) error {
 	for _, rep := range slices.Clone(m.file.Replace) {
 		if _, ours := r[rep.Old.Path]; !ours {
-			return fmt.Errorf("%s replaces %s: no user of the module would get that", m.file.Module.Mod.Path, rep.Old.Path)
+			return fmt.Errorf("%s replaces %s: no user of the module would get that",
+				m.file.Module.Mod.Path, rep.Old.Path)
 		}
 		if err := m.file.DropReplace(rep.Old.Path, rep.Old.Version); err != nil {
 			return err
@@ -271,7 +298,8 @@ func addSums(name string, lines []string) error {
 	return os.WriteFile(name, []byte(b.String()), 0o644)
 }
 
-// writeProxy writes the files by which a file proxy serves a version of a module, and returns its lines of go.sum files.
+// writeProxy writes the files by which a file proxy serves a version of a module, and returns its lines of go.sum
+// files.
 func writeProxy(proxy string, v module.Version, writeZip func(io.Writer) error, goMod string) ([]string, error) {
 	escaped, err := module.EscapePath(v.Path)
 	if err != nil {
@@ -289,10 +317,11 @@ func writeProxy(proxy string, v module.Version, writeZip func(io.Writer) error, 
 	if err != nil {
 		return nil, err
 	}
+	info := fmt.Sprintf(`{"Version":%q,"Time":%q}`, v.Version, time.Now().UTC().Format(time.RFC3339))
 	for name, data := range map[string][]byte{
 		v.Version + ".zip":  archive.Bytes(),
 		v.Version + ".mod":  mod,
-		v.Version + ".info": fmt.Appendf(nil, `{"Version":%q,"Time":%q}`, v.Version, time.Now().UTC().Format(time.RFC3339)),
+		v.Version + ".info": []byte(info),
 		"list":              []byte(v.Version + "\n"),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
