@@ -59,6 +59,9 @@ func (r *lockRequest) acquireUntilSignal(
 		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signalled, quoteName(r.name)))
 	case err != nil:
 		exit := storeError(err)
+		if refused := (*refusedError)(nil); errors.As(err, &refused) {
+			exit.reason = refused.reason
+		}
 		if exit.code == exitNotAcquired {
 			exit.code = r.notAcquiredCode
 		}
@@ -67,7 +70,7 @@ func (r *lockRequest) acquireUntilSignal(
 	r.acquiredAt = time.Now()
 	waited := r.acquiredAt.Sub(r.began)
 	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
-	rec.addEvent("acquired", fields{"waited_ms": waited.Milliseconds(), "ref": lease.Ref()})
+	rec.addEvent(eventAcquired, fields{"waited_ms": jsonMillis(waited), "ref": lease.Ref()})
 	r.messages.printDetail("acquired %s, with token %d, after a wait of %v", quoteName(r.name), lease.Token(),
 		waited.Round(time.Millisecond))
 	return client, lease, nil
@@ -92,7 +95,7 @@ func (r *lockRequest) openAndAcquire(
 	if err := r.checkSelfDeadlock(ctx, client); err != nil {
 		return client, nil, err
 	}
-	rec.addEvent("waiting", nil)
+	rec.addEvent(eventAcquireAttempt, nil)
 	lease, err := r.acquireWithinLimit(ctx, client)
 	return client, lease, err
 }
@@ -109,7 +112,7 @@ func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec
 	err := runWithTimeout(timeout, lease.Release)
 	switch {
 	case err == nil:
-		rec.addEvent("released", nil)
+		rec.addEvent(eventReleased, nil)
 		r.printReleased()
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
@@ -118,7 +121,7 @@ func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec
 		return err
 	default:
 		rec.addFields(fields{"release": "unknown"})
-		rec.addEvent("not released", fields{"reason": errorText(err)})
+		rec.addEvent(eventReleaseUnconfirmed, fields{"message": errorText(err)})
 		printMessage("%s could not be released and stays held until its TTL has passed, "+
 			"unless an operator has broken it meanwhile: %s", quoteName(r.name), errorText(err))
 	}
@@ -143,7 +146,8 @@ func newEventHandler(name string, rec *runRecord, messages messageFlags) func(ho
 	return func(e holdfast.Event) {
 		switch e.Kind {
 		case holdfast.EventRenewalFailing:
-			rec.addEvent("renewal failing", fields{"left_ms": e.Remaining.Milliseconds(), "reason": errorText(e.Err)})
+			rec.addEvent(eventRenewalFailing,
+				fields{"remaining_ms": jsonMillis(e.Remaining), "message": errorText(e.Err)})
 			if e.Time.Sub(last) < pause && !messages.verbose {
 				return
 			}
@@ -151,7 +155,7 @@ func newEventHandler(name string, rec *runRecord, messages messageFlags) func(ho
 			printMessage("%s cannot be renewed, and is valid for %v more: %s",
 				quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
 		case holdfast.EventReleaseRequested:
-			rec.addEvent("asked", nil)
+			rec.addEvent(eventReleaseRequested, nil)
 			messages.printNotice("somebody requests the release of %s", quoteName(name))
 		}
 	}
@@ -297,16 +301,16 @@ func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bo
 	switch {
 	case errors.As(err, &held) && late:
 		return &refusedError{fmt.Sprintf("%s was not free within %v; it is held by %s",
-			quoteName(r.name), r.waitLimit.limit, describeHolders(held.Holders)), err}
+			quoteName(r.name), r.waitLimit.limit, describeHolders(held.Holders)), holdfast.FailureTimeout, err}
 	case errors.As(err, &held):
-		return &refusedError{fmt.Sprintf("%s is held by %s", quoteName(r.name), describeHolders(held.Holders)), err}
+		return &refusedError{fmt.Sprintf("%s is held by %s", quoteName(r.name), describeHolders(held.Holders)), "", err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
 	case endedByStore(err):
 		return exitWith(exitUnavailable, "%s was not acquired: %s", quoteName(r.name), lossText(err))
 	case errors.Is(err, holdfast.ErrLost): // it was waiting, and held nothing that could be lost
 		text := fmt.Sprintf("the wait for %s was ended by an operator", quoteName(r.name))
-		return &refusedError{text, holdfast.ErrHeld}
+		return &refusedError{text, holdfast.FailureLost, holdfast.ErrHeld}
 	}
 	return err
 }
@@ -326,13 +330,14 @@ func (r *lockRequest) mismatchError(lock holdfast.Lock, err error) error {
 		as = "as a " + describeKind(lock)
 	}
 	return &refusedError{fmt.Sprintf("%s is in use %s; all users of one name must give the same --limit, or none",
-		quoteName(r.name), as), err}
+		quoteName(r.name), as), "", err}
 }
 
 // refusedError describes in this command's words why a lock was not acquired.
 type refusedError struct {
-	text string
-	err  error
+	text   string
+	reason holdfast.FailureReason // empty: that of err
+	err    error
 }
 
 func (e *refusedError) Error() string { return e.text }

@@ -14,8 +14,7 @@ import (
 )
 
 func newBreak(storeURL *string) *cobra.Command {
-	var ref, reason string
-	var force bool
+	var b lockBreak
 	c := &cobra.Command{
 		Use:   "break NAME [--holder REF] [--force] [--reason TEXT]",
 		Short: "Take a lock away from its holder",
@@ -35,41 +34,58 @@ break exits 1 if nobody holds the lock. To ask the holder instead, use request-r
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				return breakLock(ctx, c, client, args[0], ref, force, reason)
+				return b.run(ctx, c, client, args[0])
 			})
 		},
 	}
-	c.Flags().Var(nonEmptyString{&ref}, "holder",
+	c.Flags().Var(nonEmptyString{&b.ref}, "holder",
 		"which holder or waiter, by the `REF` that show prints (default the only holder)")
-	c.Flags().BoolVar(&force, "force", false, "free the lock at once, even though its holder may still be working")
-	c.Flags().Var(&labelFlag{&reason, maxBreakReason}, "reason", "`TEXT` for the holder, such as a ticket: why you break the lock")
+	c.Flags().BoolVar(&b.force, "force", false, "free the lock at once, even though its holder may still be working")
+	c.Flags().Var(&labelFlag{&b.reason, maxBreakReason}, "reason",
+		"`TEXT` for the holder, such as a ticket: why you break the lock")
+	addJSONFlag(c, &b.asJSON)
 	return c
 }
 
-// breakLock breaks a claim, and prints what that means for its holder: at once, at its next renewal, or not at all
+// lockBreak is one run of break.
+type lockBreak struct {
+	ref, reason   string
+	force, asJSON bool
+}
+
+// run breaks a claim, and prints what that means for its holder: at once, at its next renewal, or not at all
 // because it was only waiting.
-func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, name, ref string, force bool, reason string) error {
+func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.Client, name string) error {
 	lock, err := client.Inspect(ctx, name)
 	if err != nil {
 		return storeError(err)
 	}
-	claim, err := chooseClaim(lock, name, ref, "choose one with --holder")
+	claim, err := chooseClaim(lock, name, b.ref, "choose one with --holder")
 	if err != nil {
 		return err
 	}
 	mode := holdfast.BreakGraceful
-	if force {
+	if b.force {
 		mode = holdfast.BreakForce
 	}
-	if err := client.BreakWithReason(ctx, name, claim.Ref, mode, describeBreak(force, reason)); err != nil {
+	if err := client.BreakWithReason(ctx, name, claim.Ref, mode, describeBreak(b.force, b.reason)); err != nil {
 		return storeError(err)
 	}
 	owner := printableText(claim.Owner)
-	if slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == claim.Ref }) {
+	waiting := isWaiter(lock, claim)
+	if b.asJSON {
+		f := changeAsJSON(client.Info(), lock, claim)
+		f["force"] = b.force
+		err := writeRecord(c.OutOrStdout(), recordBreak, f)
+		if err != nil || !b.force || waiting {
+			return err
+		}
+	}
+	if waiting {
 		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in the queue for %s\n", owner, quoteName(name))
 		return err
 	}
-	if force { // a warning, and so on stderr
+	if b.force { // a warning, and so on stderr
 		printMessage("%s was taken from %s at once, which may still be working", quoteName(name), owner)
 		return nil
 	}
@@ -81,6 +97,17 @@ func breakLock(ctx context.Context, c *cobra.Command, client *holdfast.Client, n
 		"%s is taken from %s, which learns it at its next renewal; otherwise the lock passes on %s\n",
 		quoteName(name), owner, expiry)
 	return err
+}
+
+// isWaiter reports whether a claim of a lock waits.
+func isWaiter(lock holdfast.Lock, claim holdfast.ClaimInfo) bool {
+	return slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == claim.Ref })
+}
+
+// changeAsJSON is the claim that was broken, or asked to release its lock, as it was before.
+func changeAsJSON(info holdfast.Info, lock holdfast.Lock, claim holdfast.ClaimInfo) fields {
+	return fields{"store": info.Store, "lock": lock.Name, "claim": claimsAsJSON([]holdfast.ClaimInfo{claim})[0],
+		"waiting": isWaiter(lock, claim)}
 }
 
 // maxBreakReason leaves room for the operator's name before the reason.

@@ -1,17 +1,19 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/holdfast-go/holdfast"
 )
 
 // storePromise is what a store promises as it is usually set up. GUARANTEES.md has the same table, and explains it.
-// The layout with which a store shares its locks with other clients may promise less.
+// The layout with which a store shares its locks with other clients may promise less. In JSON it is a set of texts for
+// people, beside the codes of storePromise.json.
 type storePromise struct {
-	Store           string `json:"store"`
-	URL             string `json:"url"`
+	Store           string `json:"-"`
+	URL             string `json:"-"`
 	Tier            string `json:"tier"`
 	Survives        string `json:"survives"`
 	DeadHolder      string `json:"dead_holder"`         // who removes a dead holder, and when
@@ -79,6 +81,18 @@ var storePromises = []storePromise{
 		SharesLocksWith: "redis-py, redsync, redislock, rueidislock, Redisson"},
 }
 
+// json is the promise for programs.
+func (p storePromise) json() fields {
+	tier := holdfast.TierFenceSafe
+	switch {
+	case strings.HasPrefix(p.Tier, "safe with settings"):
+		tier = holdfast.TierSettings
+	case strings.HasPrefix(p.Tier, "advisory"):
+		tier = holdfast.TierAdvisory
+	}
+	return fields{"kind_of_store": p.Store, "example_url": p.URL, "tier": tier, "texts": p}
+}
+
 // shortTier is the tier without its conditions; a star says that there are some.
 func (p storePromise) shortTier() string {
 	shortest := len(p.Tier)
@@ -96,10 +110,8 @@ func (p storePromise) shortTier() string {
 // printComparison prints all stores side by side, and then what does not fit into a table.
 func printComparison(w io.Writer, asJSON bool) error {
 	if asJSON {
-		out := json.NewEncoder(w)
-		out.SetEscapeHTML(false)
 		for _, p := range storePromises {
-			if err := out.Encode(p); err != nil {
+			if err := writeRecord(w, recordStoreKind, p.json()); err != nil {
 				return err
 			}
 		}

@@ -45,6 +45,7 @@ func addCompletions(root *cobra.Command, storeURL *string) {
 			c.ValidArgsFunction = cobra.NoFileCompletions
 		}
 		completeFlag(c, "signal", func(string) []string { return signalNames() })
+		completeFlag(c, "on-request", func(string) []string { return []string{"ignore", "release"} })
 		completeFlag(c, "sort", func(string) []string { return lockOrderNames })
 	}
 	_ = root.RegisterFlagCompletionFunc("store",

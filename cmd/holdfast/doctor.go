@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -42,7 +41,7 @@ func newDoctor(storeURL *string) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&d.quick, "quick", false, "do not measure")
-	c.Flags().BoolVar(&d.asJSON, "json", false, "print one object of JSON")
+	addJSONFlag(c, &d.asJSON)
 	c.Flags().DurationVar(&d.ttl, "ttl", holdfast.DefaultTTL, "the TTL of your locks, which decides how slow the store may be")
 	return c
 }
@@ -55,7 +54,8 @@ all, and the permissions that doctor needs; what it may not see it says, too.
 It changes no setting and no lock, and it leaves nothing behind. It may be run on a store in use. create=true in the
 store's URL is ignored.
 
-With --json it prints one object: store, severity, findings, probe, and measured.
+On a terminal the severity of a finding has a color, unless NO_COLOR is set. With --json it prints one record of the
+type "diagnosis".
 
 Exit codes:
   0   nothing was found
@@ -75,22 +75,21 @@ type doctor struct {
 
 // diagnosis is what doctor prints.
 type diagnosis struct {
-	Store    string           `json:"store"`
-	Severity driver.Severity  `json:"severity,omitempty"` // the worst of all findings
-	Findings []findingJSON    `json:"findings"`
-	Probe    []string         `json:"probe"` // the steps that were right
-	Measured *measurements    `json:"measured,omitempty"`
-	found    []driver.Finding // in the order in which they were found
+	store    string
+	severity driver.Severity // the worst of all findings; empty if there are none
+	found    []driver.Finding
+	probe    []string // the steps that were right
+	measured *measurements
 }
 
-// findingJSON is a finding as programs read it, so its keys stay.
-type findingJSON struct {
-	Code     string          `json:"code"`
-	Severity driver.Severity `json:"severity"`
-	Subject  string          `json:"subject,omitempty"`
-	What     string          `json:"what"`
-	Why      string          `json:"why,omitempty"`
-	Fix      string          `json:"fix,omitempty"`
+// json is the diagnosis for programs.
+func (r *diagnosis) json() fields {
+	f := fields{"store": r.store, "severity": cmp.Or(r.severity, "none"), "findings": findingsAsJSON(r.found),
+		"probe": r.probe}
+	if r.measured != nil {
+		f["measured"] = r.measured.json()
+	}
+	return f
 }
 
 func (d *doctor) run(w io.Writer) error {
@@ -111,20 +110,20 @@ func (d *doctor) run(w io.Writer) error {
 		defer closeClient(client)
 		stores[i] = store
 	}
-	result := &diagnosis{Store: stores[0].Info().Store, Probe: []string{}}
+	result := &diagnosis{store: stores[0].Info().Store, probe: []string{}}
 	d.examine(ctx, stores[0], result)
 	if !slices.ContainsFunc(result.found, func(f driver.Finding) bool { return f.Code == "file-no-store" }) {
 		p := newProbe(stores, d.ttl)
 		p.run(ctx)
-		result.Probe, result.found = p.done, append(result.found, p.found...)
+		result.probe, result.found = p.done, append(result.found, p.found...)
 		if !d.quick && len(p.found) == 0 {
-			result.Measured = p.measure(ctx)
-			result.found = append(result.found, result.Measured.findings()...)
+			result.measured = p.measure(ctx)
+			result.found = append(result.found, result.measured.findings()...)
 		}
 	}
 	result.sortFindings()
 	if d.asJSON {
-		err = json.NewEncoder(w).Encode(result)
+		err = writeRecord(w, recordDiagnosis, result.json())
 	} else {
 		err = result.print(w)
 	}
@@ -165,22 +164,23 @@ func (d *doctor) examine(ctx context.Context, store driver.Store, result *diagno
 // severities are in the order of their weight.
 var severities = []driver.Severity{driver.SeverityCritical, driver.SeverityWarning, driver.SeverityUnknown}
 
+// severityColors are the colors of the severities at a terminal.
+var severityColors = map[driver.Severity]int{
+	driver.SeverityCritical: colorRed, driver.SeverityWarning: colorYellow, driver.SeverityUnknown: colorYellow,
+}
+
 // sortFindings sorts the findings by severity, and sets the severity of the whole.
 func (r *diagnosis) sortFindings() {
 	slices.SortStableFunc(r.found, func(a, b driver.Finding) int {
 		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
 	})
-	r.Findings = []findingJSON{}
-	for _, f := range r.found {
-		r.Findings = append(r.Findings, findingJSON(f))
-	}
 	if len(r.found) > 0 {
-		r.Severity = r.found[0].Severity
+		r.severity = r.found[0].Severity
 	}
 }
 
 func (r *diagnosis) exitCode() int {
-	switch r.Severity {
+	switch r.severity {
 	case driver.SeverityCritical:
 		return exitCritical
 	case driver.SeverityWarning:
@@ -193,11 +193,12 @@ func (r *diagnosis) exitCode() int {
 
 // print writes the diagnosis for people.
 func (r *diagnosis) print(w io.Writer) error {
-	rows := [][]string{{"store", printableText(r.Store)}}
-	if len(r.Probe) > 0 {
-		rows = append(rows, []string{"probe", joinWords(r.Probe)})
+	rows := [][]string{{"store", printableText(r.store)}}
+	if len(r.probe) > 0 {
+		rows = append(rows, []string{"probe", describeSteps(r.probe)})
 	}
-	err := writeTable(w, append(rows, r.Measured.rows()...))
+	err := writeTable(w, append(rows, r.measured.rows()...))
+	d := newDisplay(w)
 	for _, f := range r.found {
 		title := f.Code
 		if f.Subject != "" {
@@ -210,7 +211,7 @@ func (r *diagnosis) print(w io.Writer) error {
 		if f.Fix != "" {
 			rows = append(rows, []string{"  change:", printableText(f.Fix)})
 		}
-		_, titleErr := fmt.Fprintf(w, "\n%s: %s\n", f.Severity, title)
+		_, titleErr := fmt.Fprintf(w, "\n%s: %s\n", d.paint(string(f.Severity), severityColors[f.Severity]), title)
 		err = errors.Join(err, titleErr, writeTable(w, rows))
 	}
 	if len(r.found) == 0 {

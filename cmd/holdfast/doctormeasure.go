@@ -29,34 +29,47 @@ const maxClockDifference = 2 * time.Second
 // slackFactor is how many times the slowest renewal must fit into the time by which a renewal may be late.
 const slackFactor = 4
 
-// measurements are how long the steps of a lock took. Programs read them as JSON, so the keys stay.
+// measurements are how long the steps of a lock took.
 type measurements struct {
-	TTL           milliseconds `json:"ttl_ms"`
-	Acquire       spread       `json:"acquire"`
-	Renew         spread       `json:"renew"`
-	Release       spread       `json:"release"`
-	RenewalSlack  milliseconds `json:"renewal_slack_ms"`         // by how much a renewal may be late
-	ClockAhead    milliseconds `json:"clock_ahead_ms,omitempty"` // how far the store's clock is ahead of this machine's
-	ClockMaxError milliseconds `json:"clock_max_error_ms,omitempty"`
-	ClockUnknown  string       `json:"clock_unknown,omitempty"` // why the store's clock is not known
-	Failed        string       `json:"failed,omitempty"`        // why there are not all measurements
+	ttl           time.Duration
+	acquire       spread
+	renew         spread
+	release       spread
+	renewalSlack  time.Duration // by how much a renewal may be late
+	clockAhead    time.Duration // how far the store's clock is ahead of this machine's
+	clockMaxError time.Duration
+	clockUnknown  string // why the store's clock is not known
+	failed        string // why there are not all measurements
 }
 
 // spread is the median and the worst of some durations.
-type spread struct {
-	Median milliseconds `json:"median_ms"`
-	Worst  milliseconds `json:"worst_ms"`
+type spread struct{ median, worst time.Duration }
+
+// json is the spread for programs. Parts of a millisecond count as a whole one, so that nothing seems to take no time.
+func (s spread) json() fields {
+	return fields{"median_ms": roundUpMillis(s.median), "worst_ms": roundUpMillis(s.worst)}
 }
 
-// milliseconds is a duration that is written in milliseconds, with a fraction.
-type milliseconds time.Duration
+func roundUpMillis(d time.Duration) int64 { return jsonMillis(d + time.Millisecond - time.Nanosecond) }
 
-func (m milliseconds) MarshalJSON() ([]byte, error) {
-	return fmt.Appendf(nil, "%.3f", time.Duration(m).Seconds()*1000), nil
+// json is what was measured, for programs.
+func (m *measurements) json() fields {
+	f := fields{"ttl_ms": jsonMillis(m.ttl), "renewal_slack_ms": jsonMillis(m.renewalSlack),
+		"acquire": m.acquire.json(), "renew": m.renew.json(), "release": m.release.json()}
+	if m.failed != "" {
+		f["message"] = m.failed
+	}
+	if m.clockUnknown != "" {
+		f["clock_message"] = m.clockUnknown
+		return f
+	}
+	f["clock_ahead_ms"] = m.clockAhead.Round(time.Millisecond).Milliseconds() // may be negative
+	f["clock_max_error_ms"] = roundUpMillis(m.clockMaxError)
+	return f
 }
 
-func (m milliseconds) String() string {
-	d := time.Duration(m)
+// formatMeasured is a duration that was measured, with few digits.
+func formatMeasured(d time.Duration) string {
 	switch {
 	case d.Abs() < 10*time.Millisecond:
 		return d.Round(10 * time.Microsecond).String()
@@ -71,14 +84,13 @@ func newSpread(all []time.Duration) spread {
 		return spread{}
 	}
 	slices.Sort(all)
-	return spread{Median: milliseconds(all[len(all)/2]), Worst: milliseconds(all[len(all)-1])}
+	return spread{all[len(all)/2], all[len(all)-1]}
 }
 
 // measure acquires, renews and releases a lock some times. On a store that limits the writes to one lock, each round
 // has a lock of its own.
 func (p *probe) measure(ctx context.Context) *measurements {
-	m := &measurements{TTL: milliseconds(p.ttl),
-		RenewalSlack: milliseconds(p.ttl - driver.Margin(p.ttl) - p.ttl/3)}
+	m := &measurements{ttl: p.ttl, renewalSlack: p.ttl - driver.Margin(p.ttl) - p.ttl/3}
 	info := p.stores[0].Info()
 	name := newScratchName()
 	var acquired, renewed, released []time.Duration
@@ -91,13 +103,13 @@ func (p *probe) measure(ctx context.Context) *measurements {
 			p.forget(ctx, name)
 		}
 		if err != nil {
-			m.Failed = errorText(err)
+			m.failed = errorText(err)
 			break
 		}
 		acquired, renewed, released = append(acquired, took[0]), append(renewed, took[1]), append(released, took[2])
 	}
 	p.forget(ctx, name)
-	m.Acquire, m.Renew, m.Release = newSpread(acquired), newSpread(renewed), newSpread(released)
+	m.acquire, m.renew, m.release = newSpread(acquired), newSpread(renewed), newSpread(released)
 	m.readClock(ctx, p.stores[0])
 	return m
 }
@@ -129,40 +141,40 @@ func (p *probe) measureRound(ctx context.Context, name string) (took [3]time.Dur
 func (m *measurements) readClock(ctx context.Context, store driver.Store) {
 	opener, ok := store.(driver.LedgerOpener)
 	if !ok || strings.HasPrefix(store.Info().Store, "zookeeper") {
-		m.ClockUnknown = "it is not asked on this store"
+		m.clockUnknown = "it is not asked on this store"
 		return
 	}
 	ledger, err := opener.OpenLedger(ctx)
 	if err != nil {
-		m.ClockUnknown = errorText(err)
+		m.clockUnknown = errorText(err)
 		return
 	}
 	defer ledger.Close()
 	start := time.Now()
 	now, maxError, err := ledger.ReadClock(ctx)
 	if err != nil {
-		m.ClockUnknown = errorText(err)
+		m.clockUnknown = errorText(err)
 		return
 	}
 	took := time.Since(start)
-	m.ClockAhead = milliseconds(now.Sub(start.Add(took / 2)))
-	m.ClockMaxError = milliseconds(maxError + took/2)
+	m.clockAhead = now.Sub(start.Add(took / 2))
+	m.clockMaxError = maxError + took/2
 }
 
 // findings are what is wrong with the figures.
 func (m *measurements) findings() (all []driver.Finding) {
-	worst, slack := time.Duration(m.Renew.Worst), time.Duration(m.RenewalSlack)
+	worst, slack := m.renew.worst, m.renewalSlack
 	if worst*slackFactor > slack {
-		f := findingSlow.With("", fmt.Sprintf("a renewal took %v; with a TTL of %v it may be late by %v", m.Renew.Worst, m.TTL,
-			m.RenewalSlack))
+		f := findingSlow.With("", fmt.Sprintf("a renewal took %v; with a TTL of %v it may be late by %v",
+			formatMeasured(worst), formatMeasured(m.ttl), formatMeasured(slack)))
 		f.Fix = fmt.Sprintf("give locks a TTL of %v or more, or use a store that is nearer",
 			(worst*slackFactor*2).Round(time.Second)+time.Second)
 		all = append(all, f)
 	}
-	if m.Failed != "" {
-		all = append(all, findingProbe.With("", "while measuring: "+m.Failed))
+	if m.failed != "" {
+		all = append(all, findingProbe.With("", "while measuring: "+m.failed))
 	}
-	if m.ClockUnknown == "" && time.Duration(m.ClockAhead).Abs()-time.Duration(m.ClockMaxError) > maxClockDifference {
+	if m.clockUnknown == "" && m.clockAhead.Abs()-m.clockMaxError > maxClockDifference {
 		all = append(all, findingClockDifference.With("", "the store's clock is "+m.describeClock()))
 	}
 	return all
@@ -170,11 +182,11 @@ func (m *measurements) findings() (all []driver.Finding) {
 
 // describeClock says how far the store's clock is from this machine's.
 func (m *measurements) describeClock() string {
-	text := fmt.Sprintf("%v ahead of this machine's", m.ClockAhead)
-	if m.ClockAhead < 0 {
-		text = fmt.Sprintf("%v behind this machine's", -m.ClockAhead)
+	text := formatMeasured(m.clockAhead) + " ahead of this machine's"
+	if m.clockAhead < 0 {
+		text = formatMeasured(-m.clockAhead) + " behind this machine's"
 	}
-	return text + fmt.Sprintf(", within %v", m.ClockMaxError)
+	return text + ", within " + formatMeasured(m.clockMaxError)
 }
 
 // rows are the figures for people.
@@ -183,18 +195,22 @@ func (m *measurements) rows() [][]string {
 		return nil
 	}
 	row := func(what string, s spread) []string {
-		return []string{what, fmt.Sprintf("%v median, %v at worst, of %d", s.Median, s.Worst, measuredRounds)}
+		return []string{what, fmt.Sprintf("%s median, %s at worst, of %d", formatMeasured(s.median),
+			formatMeasured(s.worst), measuredRounds)}
 	}
-	clock := m.ClockUnknown
+	clock := m.clockUnknown
 	if clock == "" {
 		clock = m.describeClock()
 	}
 	return [][]string{
-		row("acquire", m.Acquire), row("renew", m.Renew), row("release", m.Release),
-		{"renewal slack", fmt.Sprintf("with a TTL of %v a renewal may be late by %v", m.TTL, m.RenewalSlack)},
+		row("acquire", m.acquire), row("renew", m.renew), row("release", m.release),
+		{"renewal slack", fmt.Sprintf("with a TTL of %s a renewal may be late by %s",
+			formatMeasured(m.ttl), formatMeasured(m.renewalSlack))},
 		{"the store's clock", printableText(clock)},
 	}
 }
 
-// joinWords is a list for people.
-func joinWords(words []string) string { return strings.Join(words, ", ") + ": right" }
+// describeSteps lists the steps that were right, for people.
+func describeSteps(steps []string) string {
+	return strings.ReplaceAll(strings.Join(steps, ", "), "-", " ") + ": right"
+}

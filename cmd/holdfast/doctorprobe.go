@@ -133,7 +133,7 @@ func (p *probe) trySteps(ctx context.Context) error {
 	if second.grant.Token <= g.Token {
 		err = fmt.Errorf("the token after %d is %d", g.Token, second.grant.Token)
 	}
-	if err = p.finish("token rises", err); err != nil {
+	if err = p.finish("token-rises", err); err != nil {
 		return err
 	}
 	if changed != nil {
@@ -141,7 +141,7 @@ func (p *probe) trySteps(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.finish("release after waiting", b.Release(ctx, waiting, ""))
+	return p.finish("release-after-waiting", b.Release(ctx, waiting, ""))
 }
 
 // finish notes a step that was right, or returns its error with its name.

@@ -26,6 +26,7 @@ const (
 	exitNotAcquired  = 75  // held by others, or not granted in time
 	exitLost         = 76  // the lock was lost while the command ran
 	exitAttemptsUsed = 77  // once: the key has had as many runs as it may have
+	exitOnRequest    = 79  // the command was ended because somebody asked for the lock: --on-request release
 	exitCannotRun    = 126 // the command is there but cannot be run
 	exitNotFound     = 127 // there is no such command
 	exitSignal       = 128 // plus the signal's number
@@ -37,8 +38,12 @@ type exitError struct {
 	err     error
 	hint    bool    // the message points to the help
 	outcome outcome // for the record; if empty, outcomeOrDefault finds it
-	reason  string  // for the record, if there is no err
+	message string  // for the record, if there is no err
 	silent  bool    // err is for the record alone
+
+	reason holdfast.FailureReason // for the record; if empty, failureReason finds it
+	cause  endCause               // for the record: why the command was ended
+	run    *holdfast.RunInfo      // for the record of once: the run that is in the way
 }
 
 func (e *exitError) Error() string {
@@ -151,7 +156,7 @@ func lossText(err error) string {
 	return loss.Cause.Description()
 }
 
-// lossCode is the code of why a lock was lost, for the record of --json; empty if it has none.
+// lossCode is the code of why a lock was lost; empty if it has none.
 func lossCode(err error) holdfast.LossCause {
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) {

@@ -58,7 +58,7 @@ func TestSignalAndGraceFlags(t *testing.T) {
 	defer machine.Watch()()
 	start := time.Now()
 	script := `trap "echo told" USR1; echo held; while :; do sleep 0.01; done`
-	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--json", "record", "a", "sh", "-c",
+	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--record", "record", "a", "sh", "-c",
 		script)
 	r.awaitOutput("held")
 	w.runProgram("break", "a").check(t, 0)
@@ -67,7 +67,7 @@ func TestSignalAndGraceFlags(t *testing.T) {
 		t.Errorf("another signal; %s", got.description)
 	}
 	// It would have 2 s by default. How late either is noted depends on the machine.
-	took := w.eventTime("record", "killed").Sub(w.eventTime("record", "told to end"))
+	took := w.eventTime("record", "command_killed").Sub(w.eventTime("record", "command_terminating"))
 	if took < 3*time.Second || took > 8*time.Second+machine.Lost(start) {
 		t.Errorf("killed %v after it was signaled", took)
 	}
@@ -93,7 +93,7 @@ func TestMinHold(t *testing.T) {
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "8s", "--json", "record", "a", "sh", "-c",
+	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "8s", "--record", "record", "a", "sh", "-c",
 		familyScript(true))
 	r.awaitOutput("held")
 	got := r.wait()
@@ -182,7 +182,7 @@ func TestCommandInheritsNoGuardDescriptors(t *testing.T) {
 		got.check(t, 0)
 		return got.out
 	}
-	if want, got := finds("; exec"), finds("9>record; exec "+program+" run --json fd:9 a"); got != want {
+	if want, got := finds("; exec"), finds("9>record; exec "+program+" run --record fd:9 a"); got != want {
 		t.Errorf("want %q, got %q", want, got)
 	}
 	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "exited" {
@@ -218,17 +218,17 @@ func TestUnwritableRecord(t *testing.T) {
 	for _, c := range []struct{ where, words string }{
 		{"/dev/full", "no space left"}, {"fd:99", "bad file descriptor"}, {"fd:5", "bad file descriptor"},
 	} {
-		w.runProgram("run", "--json", c.where, "a", "sh", "-c", "exit 7").check(t, 7,
-			"the record of --json is not complete", c.words)
+		w.runProgram("run", "--record", c.where, "a", "sh", "-c", "exit 7").check(t, 7,
+			"the record of --record is not complete", c.words)
 	}
 	for _, where := range []string{"no/such/dir", ".", "fd:x", "fd:"} {
-		w.runProgram("run", "--json", where, "a", "true").check(t, 64, "--json")
+		w.runProgram("run", "--record", where, "a", "true").check(t, 64, "--record")
 	}
 	// A pipe whose reader has ended, and one whose reader does not read.
 	for _, script := range []string{"| true", "| sleep 1000"} {
 		r := w.newProgram()
 		r.cmd.Path, r.cmd.Args = "/bin/bash", []string{"bash", "-c", "{ " + program +
-			" run --json fd:4 a sh -c 'sleep 0.1; exit 7' 4>&1 >out; echo $? >code; } " + script}
+			" run --record fd:4 a sh -c 'sleep 0.1; exit 7' 4>&1 >out; echo $? >code; } " + script}
 		if _, err := exec.LookPath("bash"); err != nil {
 			t.Skip("no bash here")
 		}
@@ -240,7 +240,7 @@ func TestUnwritableRecord(t *testing.T) {
 	}
 }
 
-// TestRecordOutcome: the record of --json has the outcome of each kind of end, with its exit code.
+// TestRecordOutcome: the record of --record has the outcome of each kind of end, with its exit code.
 func TestRecordOutcome(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -253,27 +253,31 @@ func TestRecordOutcome(t *testing.T) {
 		{"exited", 0, []string{"a", "true"}},
 		{"exited", 76, []string{"a", "sh", "-c", "exit 76"}}, // no loss, although the code is that of a loss
 		{"killed", 137, []string{"a", "sh", "-c", "kill -KILL $$"}},
-		{"not acquired", 75, []string{"-n", "held", "true"}},
-		{"not acquired", 0, []string{"-n", "--skip-ok", "held", "true"}},
-		{"not acquired", 75, []string{"--wait", "50ms", "held", "true"}},
+		{"not-acquired", 75, []string{"-n", "held", "true"}},
+		{"not-acquired", 0, []string{"-n", "--skip-ok", "held", "true"}},
+		{"not-acquired", 75, []string{"--wait", "50ms", "held", "true"}},
 		{"unavailable", 69, []string{"--store", "file:///dev/null", "a", "true"}},
 		{"usage", 64, []string{"--limit", "3", "held", "true"}},
 		{"usage", 64, []string{"--permits", "2", "a", "true"}},
 		{"usage", 64, []string{"a"}},
-		{"cannot run", 126, []string{"a", "./broken"}},
-		{"cannot run", 126, []string{"held", "/etc"}},
-		{"cannot run", 127, []string{"held", "no-such-command"}},
-		{"not acquired", 9, []string{"-E", "9", "-n", "held", "true"}},
+		{"cannot-run", 126, []string{"a", "./broken"}},
+		{"cannot-run", 126, []string{"held", "/etc"}},
+		{"cannot-run", 127, []string{"held", "no-such-command"}},
+		{"not-acquired", 9, []string{"-E", "9", "-n", "held", "true"}},
 	} {
 		w.writeFile("broken", "\x7fnonsense")
 		_ = os.Chmod(w.filePath("broken"), 0o700)
 		file := fmt.Sprintf("record%d", i)
-		got := w.runProgram(append([]string{"run", "--json", file}, c.args...)...)
+		got := w.runProgram(append([]string{"run", "--record", file}, c.args...)...)
 		got.check(t, c.code)
 		last, events := w.readRecord(w.filePath(file))
 		if last["event"] != "outcome" || last["outcome"] != c.outcome || last["exit_code"] != float64(c.code) ||
 			last["lock"] == "" {
 			t.Errorf("%q: %v", c.args, last)
+		}
+		at, _ := last["time"].(string)
+		if last["host"] == "" || last["user"] != userName() || last["version"] == "" || !strings.HasSuffix(at, "Z") {
+			t.Errorf("%q does not say where it comes from: %v", c.args, last)
 		}
 		if n := slices.Index(events, "outcome"); n != len(events)-1 {
 			t.Errorf("%q: %q", c.args, events)
@@ -287,18 +291,20 @@ func TestRecordOfLoss(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	script := "trap 'exit 0' TERM; echo held; while :; do sleep 0.01; done"
-	r := w.startProgram("run", "--json", "record", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", script)
+	r := w.startProgram("run", "--record", "record", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", script)
 	r.awaitOutput("held")
 	w.runProgram("break", "a").check(t, 0)
 	r.wait().check(t, 76)
 	last, events := w.readRecord(w.filePath("record"))
-	reason := fmt.Sprint(last["reason"])
-	if last["outcome"] != "lost" || last["exit_code"] != 76.0 || !strings.Contains(reason, "an operator broke it") ||
+	message := fmt.Sprint(last["message"])
+	if last["outcome"] != "lost" || last["exit_code"] != 76.0 || last["cause"] != "broken" ||
+		!strings.Contains(message, "an operator broke it") ||
 		last["token"] == nil || last["store"] != "file:"+w.filePath("store") {
 		t.Errorf("record: %v", last)
 	}
-	want := []string{"waiting", "acquired", "started", "lost", "told to end", "exited"}
-	if slices.Contains(events, "guard gone") { // on a busy machine the wrapper ended the tree
+	want := []string{"lock_acquire_attempt", "lock_acquired", "command_started", "lock_lost", "command_terminating",
+		"command_exited"}
+	if slices.Contains(events, "guard_gone") { // on a busy machine the wrapper ended the tree
 		want = want[:4]
 	}
 	for _, event := range want {
@@ -341,7 +347,7 @@ func TestSetuidCommand(t *testing.T) {
 		if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
 			t.Fatal(err)
 		}
-		r := w.newProgram("run", "--json", "record", "--ttl", "6s", "a", "./setuid", strconv.FormatBool(c.whole))
+		r := w.newProgram("run", "--record", "record", "--ttl", "6s", "a", "./setuid", strconv.FormatBool(c.whole))
 		r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=setuid")
 		w.runAsNobody(r)
 		r.launch().awaitOutput("held as 0")
@@ -377,7 +383,7 @@ func TestUnkillableCommandKeepsLock(t *testing.T) {
 	if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
 		t.Fatal(err)
 	}
-	r, terminal := w.prepareTerminal("run", "--json", "record", "a", "./setuid", "true")
+	r, terminal := w.prepareTerminal("run", "--record", "record", "a", "./setuid", "true")
 	r.cmd.Env = append(r.cmd.Env, "HOLDFAST_TEST_HELPER=setuid")
 	w.runAsNobody(r)
 	terminal.begin(r)
@@ -420,7 +426,7 @@ func TestTerminalHangUp(t *testing.T) {
 func TestSecondCtrlCKills(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r, terminal := w.prepareTerminal("run", "--json", "record", "a", "sh", "-c",
+	r, terminal := w.prepareTerminal("run", "--record", "record", "a", "sh", "-c",
 		`trap "" INT TERM; (setsid sh -c 'trap "" INT; echo $$ >session; while :; do sleep 0.05; done' &); echo $$ >self; echo up; while :; do sleep 0.05; done`)
 	terminal.begin(r)
 	terminal.awaitText("up")
@@ -487,14 +493,14 @@ func TestOutputFailure(t *testing.T) {
 	for _, args := range [][]string{
 		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch",
 			"a"}, {"watch", "--json", "a"},
-		{"acquire", "--ttl", "30s", "a"}, {"hold", "--json", "record", "a"},
+		{"acquire", "--ttl", "30s", "a"}, {"hold", "--record", "record", "a"},
 	} {
 		r := w.newProgram(args...)
 		r.cmd.Stdout = full
 		r.launch().wait().check(t, 74, "cannot ", "no space left")
 		w.runProgram("run", "-n", "a", "true").check(t, 0)
 	}
-	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "not printed" || last["exit_code"] != 74.0 {
+	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "not-printed" || last["exit_code"] != 74.0 {
 		t.Errorf("record: %v", last)
 	}
 }

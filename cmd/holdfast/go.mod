@@ -12,6 +12,7 @@ require (
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/holdfast-go/holdfast/store/zookeeper v0.0.0
 	github.com/robfig/cron/v3 v3.0.1
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	go.opentelemetry.io/otel v1.47.0

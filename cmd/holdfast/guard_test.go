@@ -152,12 +152,12 @@ func TestLossReportedOnce(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
 		w := newWorkspace(t)
-		r := w.startProgram("run", "--ttl", "10s", "--grace", "5s", "--json", "record", "a", "sh", "-c",
+		r := w.startProgram("run", "--ttl", "10s", "--grace", "5s", "--record", "record", "a", "sh", "-c",
 			`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).awaitOutput("held")
 		w.runProgram("break", "a").check(t, 0)
 		r.awaitOutput("told")
 		r.awaitTrue("the loss on stderr", func() bool { return strings.Contains(r.readStderr(), "\n") })
-		w.awaitEvent("record", "told to end") // so the wrapper knows as well
+		w.awaitEvent("record", "command_terminating") // so the wrapper knows as well
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		if late {
 			r.signal(unix.SIGSTOP)
@@ -167,7 +167,7 @@ func TestLossReportedOnce(t *testing.T) {
 		got := r.wait()
 		got.check(t, 76, "an operator broke it")
 		_, events := w.readRecord(w.filePath("record"))
-		if strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard gone") {
+		if strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard_gone") {
 			t.Errorf("late %v: events %q; %s", late, events, got.description)
 		}
 	}
@@ -263,7 +263,7 @@ func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 func TestExitUnderTakenLockIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.runProgram("run", "--json", "record", "a", program, "break", "--force", "a")
+	r := w.runProgram("run", "--record", "record", "a", program, "break", "--force", "a")
 	if r.code != 76 || !strings.Contains(r.err, "a was lost meanwhile") {
 		t.Errorf("want exit 76 and the loss reported; %s", r.description)
 	}

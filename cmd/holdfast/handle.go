@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -15,12 +14,50 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// lockHandle is what acquire prints: the library's handle, and the store that it is for.
+// lockHandle is what renew and release need of a handle, which acquire prints.
 type lockHandle struct {
 	holdfast.Handle
-	Store string `json:"store"`
-	// Expires is when the lock expires if nobody renews it, by the clock of the machine that acquired it.
-	Expires time.Time `json:"expires,omitzero"`
+	store   string
+	expires time.Time // if nobody renews it, by the clock of the machine that acquired it
+}
+
+// handleRecord is a handle in JSON.
+type handleRecord struct {
+	Type    recordType    `json:"type"`
+	Store   string        `json:"store"`
+	Lock    string        `json:"lock"`
+	Kind    holdfast.Kind `json:"kind"`
+	Limit   int64         `json:"limit"`
+	Weight  int64         `json:"weight"`
+	TTL     int64         `json:"ttl_ms"`
+	ID      string        `json:"id"`
+	Ref     string        `json:"ref"`
+	Token   int64         `json:"token"`
+	Expires time.Time     `json:"expires"`
+}
+
+// writeHandle writes a handle as one line of JSON.
+func writeHandle(w io.Writer, store string, h holdfast.Handle) error {
+	return writeRecord(w, recordHandle, fields{
+		"store": store, "lock": h.Name, "kind": h.Kind, "limit": h.Limit, "weight": h.Weight, "ttl_ms": jsonMillis(h.TTL),
+		"id": h.ID, "ref": h.Ref, "token": h.Token, "expires": jsonTime(time.Now().Add(h.TTL)),
+	})
+}
+
+// parseHandle reads what writeHandle has written.
+func parseHandle(text string) (h lockHandle, err error) {
+	var r handleRecord
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return h, err
+	}
+	if r.Type != recordHandle || r.Lock == "" || r.Store == "" || r.TTL <= 0 || r.ID == "" {
+		return h, errors.New("it is no record of a handle")
+	}
+	return lockHandle{
+		Handle: holdfast.Handle{Name: r.Lock, Kind: r.Kind, Limit: r.Limit, Weight: r.Weight,
+			TTL: time.Duration(r.TTL) * time.Millisecond, ID: r.ID, Ref: r.Ref, Token: r.Token},
+		store: r.Store, expires: r.Expires,
+	}, nil
 }
 
 func newAcquire(storeURL *string) *cobra.Command {
@@ -77,11 +114,7 @@ func acquireAndDetach(request *lockRequest, store string) error {
 	if err != nil {
 		return err
 	}
-	line, err := json.Marshal(lockHandle{h, client.Info().Store, time.Now().Add(h.TTL).UTC()})
-	if err == nil {
-		_, err = fmt.Fprintln(os.Stdout, string(line))
-	}
-	if err == nil {
+	if err = writeHandle(os.Stdout, client.Info().Store, h); err == nil {
 		return nil
 	}
 	// Without the handle, the lock cannot be released by anyone.
@@ -171,7 +204,7 @@ func releaseHandle(ctx context.Context, client *holdfast.Client, h lockHandle) e
 	switch {
 	case inspectErr != nil:
 		return err
-	case time.Now().Before(h.Expires) && (lock.Token == h.Token || client.Info().Tier == holdfast.TierFenceSafe):
+	case time.Now().Before(h.expires) && (lock.Token == h.Token || client.Info().Tier == holdfast.TierFenceSafe):
 		// It cannot have expired, and the store has not forgotten it.
 		printMessage("%s was released before", quoteName(h.Name))
 		return nil
@@ -207,14 +240,14 @@ func withHandle(store, arg string, f func(context.Context, *holdfast.Client, loc
 		}
 		arg = string(in)
 	}
-	var h lockHandle
-	if err := json.Unmarshal([]byte(strings.TrimSpace(arg)), &h); err != nil || h.Name == "" || h.Store == "" {
+	h, err := parseHandle(strings.TrimSpace(arg))
+	if err != nil {
 		return usageError("that is not a handle; acquire prints one")
 	}
 	return withClient(store, func(ctx context.Context, client *holdfast.Client) error {
-		if here := client.Info().Store; h.Store != here {
+		if here := client.Info().Store; h.store != here {
 			return usageError("the handle is for the store %s, and this is %s; set --store or HOLDFAST_STORE to what it was "+
-				"for acquire", printableText(h.Store), printableText(here))
+				"for acquire", printableText(h.store), printableText(here))
 		}
 		ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 		defer cancel()

@@ -21,7 +21,7 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP} {
-		r := w.startProgram("hold", "--json", "record", "a")
+		r := w.startProgram("hold", "--record", "record", "a")
 		r.awaitTrue("the token", func() bool { return regexp.MustCompile(`^\d{10,}\n$`).MatchString(r.readStdout()) })
 		w.runProgram("run", "-n", "a", "true").check(t, 75, "a is held by", "(hold)")
 		r.signal(unix.SIGWINCH)
@@ -54,8 +54,7 @@ func TestAcquireRenewRelease(t *testing.T) {
 	take := func(flags ...string) string {
 		got := w.runProgram(append(append([]string{"acquire", "--ttl", "30s"}, flags...), "a")...)
 		got.check(t, 0)
-		var h lockHandle
-		if err := json.Unmarshal([]byte(got.out), &h); err != nil || h.Token <= 0 || strings.Count(got.out, "\n") != 1 {
+		if h, err := parseHandle(got.out); err != nil || h.Token <= 0 || strings.Count(got.out, "\n") != 1 {
 			t.Fatalf("no handle: %v; %s", err, got.description)
 		}
 		return strings.TrimSpace(got.out)

@@ -23,7 +23,7 @@ var lockFlagGroups = []flagGroup{
 	{"Which lock", []string{"store", "shared", "limit", "permits"}},
 	{"What others see", []string{"note", "owner"}},
 	{"Waiting", []string{"wait", "no-wait", "store-wait", "fair", "conflict-exit-code", "skip-ok"}},
-	{"Holding", []string{"ttl", "min-hold", "max-hold"}},
+	{"Holding", []string{"ttl", "min-hold", "max-hold", "on-request"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
 	{"Other", []string{"json", "metrics-file", "help"}},
@@ -107,6 +107,9 @@ Put a URL that contains a password into HOLDFAST_STORE: everybody on the machine
 run starts, and everything started by it, inherits HOLDFAST_STORE. With password-file=FILE in the URL (for stores that
 have passwords) it inherits only the name of a file.
 
+Every subcommand that prints something has --json, for scripts; acquire always prints JSON. docs/json.md and
+docs/json-schema.json describe the records.
+
 Exit codes of all subcommands (run, break and others have more, listed in their help):
   64     wrong usage
   69     the store cannot be reached, or refuses
@@ -140,12 +143,13 @@ Exit codes: that of COMMAND, or
            TTL, whichever is shorter
   75       the lock was not acquired (-E sets another code)
   76       the lock was lost while COMMAND ran, even if COMMAND succeeded
+  79       COMMAND was ended because somebody asked for the lock (--on-request release), whatever its own exit code
   126      COMMAND cannot be run
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait
 
 "holdfast help run-details" explains which processes are ended and when, how signals are forwarded, runs inside runs,
-messages, stores that are down, and the record of --json.`
+messages, stores that are down, requests for the lock, and the record of --record.`
 
 const runDetailsHelp = `Details of holdfast run.
 
@@ -177,6 +181,18 @@ Signals
   ignored signals are not; the command itself must ignore them:
       holdfast run NAME sh -c 'trap "" TERM; exec "$0" "$@"' COMMAND...
 
+When somebody asks for the lock
+  "holdfast request-release NAME" asks the holder to release the lock. run learns of it at its next renewal, after at
+  most a third of the TTL, and says so on stderr. What it does then is said by --on-request, once per run:
+  ignore   nothing; this is the default.
+  release  it ends the command and all its descendants, as after a loss: with --signal, and SIGKILL for what is left
+           after --grace. Then it releases the lock and exits 79. The lock stays held, and is renewed, until all have
+           ended. If it is lost meanwhile, the exit code is 76.
+  SCRIPT   anything else is a script for sh, which runs beside the command, with the same environment and output, and
+           no input. HOLDFAST_COMMAND_PID is the process id of the command: 'kill -USR1 $HOLDFAST_COMMAND_PID'. The
+           script counts as a part of the command: it is ended if the lock is lost, and the lock is kept until it has
+           ended. Its exit code does not matter.
+
 Runs inside runs
   HOLDFAST_HELD lists the locks that are held around the command. A run, hold or acquire of one of them inside the
   command is refused as wrong usage (exit 64), because it would wait for itself. This works only if both name the store
@@ -196,10 +212,11 @@ A store that is down
   Wrong credentials and mistakes in the URL are reported at once. A host name that is not found is tried again: name
   servers learn of new hosts late.
 
-The record of --json
-  --json FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the outcome:
-  exited (on its own), killed (by a signal), lost (the lock), not acquired, interrupted (while it waited), cannot run,
-  unavailable (the store), or usage. fd:N instead of FILE is a file descriptor.
+The record of --record
+  --record FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the
+  outcome: exited (on its own), killed (by a signal), lost (the lock), not-acquired, interrupted (while it waited),
+  cannot-run, released-on-request, unavailable (the store), or usage. fd:N instead of FILE is a file descriptor.
+  docs/json.md explains all events and codes.
 
 Metrics
   --metrics-file FILE.prom adds to the counters in the file, which the textfile collector of node_exporter reads, and
@@ -261,17 +278,17 @@ Exit codes: that of COMMAND, or
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait
 
-The guard, signals, messages, --store-wait, and the record of --json are those of run: see "holdfast help run-details".
---quiet also prints nothing if KEY has succeeded before, or its slot was missed. More outcomes in the record are: done
-before, missed, attempts used, not recorded (73).`
+The guard, signals, messages, --store-wait, and the record of --record are those of run: see "holdfast help run-details".
+--quiet also prints nothing if KEY has succeeded before, or its slot was missed. More outcomes in the record are:
+done-before, missed, attempts-used, not-recorded (73).`
 
 const holdHelp = `hold acquires the lock NAME, prints its fencing token on a line of its own, and holds the lock until it receives SIGINT
 (Ctrl-C), SIGTERM, SIGHUP or another signal that would end a program. Then it releases the lock and exits 0.
 
 It exits 76 as soon as the lock is lost. If the lock is not acquired, it exits as run does.`
 
-const holdAfterFlags = `The outcome in the record of --json is one of run's (see "holdfast help run-details"), or "released" if a signal ended
-hold, or "not printed" if the token could not be printed.`
+const holdAfterFlags = `With --json the token is in a record of the type "hold". The outcome in the record of --record is one of run's (see
+"holdfast help run-details"), or "released" if a signal ended hold, or "not-printed" if the token could not be printed.`
 
 const acquireHelp = `acquire acquires the lock NAME, prints a handle, and leaves the lock held without a process. It stays held until its
 --ttl has passed, unless renew or release is called with the handle, by this shell or by any other process.

@@ -7,20 +7,23 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
 )
 
 func newHold(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}
 	var messages messageFlags
 	var storeWait storeWaitFlag
-	var json, metricsFile string
+	var record, metricsFile string
+	var asJSON bool
 	c := &cobra.Command{
 		Use:   "hold [flags] NAME",
 		Short: "Hold a lock until a signal ends it",
 		Long:  holdHelp,
 		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withRecord(json, fields{"lock": args[0]}, func(r *runRecord) error {
+			return withRecord(record, fields{"lock": args[0]}, func(r *runRecord) error {
 				return withTelemetry(metricsFile, "hold", args[0], func(t *telemetry) error {
 					request, err := f.newRequest(c, args[0], "hold")
 					if err != nil {
@@ -31,7 +34,7 @@ func newHold(storeURL *string) *cobra.Command {
 					}
 					request.telemetry = t
 					request.messages, request.storeWait = messages, storeWait.storeWaitLimit(c, f.wait)
-					return messages.silenceSkip(holdLock(request, *f.store, r))
+					return messages.silenceSkip(holdLock(request, *f.store, asJSON, r))
 				})
 			})
 		},
@@ -41,7 +44,8 @@ func newHold(storeURL *string) *cobra.Command {
 	f.addHoldFlags(c)
 	messages.addMessageFlags(c)
 	storeWait.addStoreWaitFlag(c)
-	addRecordFlag(c, &json)
+	addRecordFlag(c, &record)
+	addJSONFlag(c, &asJSON)
 	addMetricsFlag(c, &metricsFile)
 	groupFlags(c, lockFlagGroups, holdAfterFlags)
 	return c
@@ -49,7 +53,7 @@ func newHold(storeURL *string) *cobra.Command {
 
 // holdLock holds the lock until a signal or a loss ends it. It prints the token only once the lock is held, so that a
 // script can wait for that line.
-func holdLock(request *lockRequest, store string, r *runRecord) error {
+func holdLock(request *lockRequest, store string, asJSON bool, r *runRecord) error {
 	signals := catchSignals()
 	client, lease, err := request.acquireUntilSignal(store, signals, r)
 	if client != nil {
@@ -58,7 +62,7 @@ func holdLock(request *lockRequest, store string, r *runRecord) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(os.Stdout, lease.Token()); err != nil {
+	if err := printHold(client.Info().Store, lease, asJSON); err != nil {
 		_ = request.releaseLease(lease, false, r)
 		return &exitError{code: exitOutputFailed, outcome: outcomeNotPrinted,
 			err: fmt.Errorf("cannot print the token of %s; the lock was released: %s", quoteName(request.name),
@@ -67,12 +71,22 @@ func holdLock(request *lockRequest, store string, r *runRecord) error {
 	signals.waitForEnd(lease.Context())
 	if err := lease.Err(); err != nil {
 		printMessage("%s is lost: %s", quoteName(request.name), lossText(err))
-		r.addEvent("lost", fields{"cause": lossCode(err), "reason": lossText(err)})
+		r.addEvent(eventLockLost, causeFields(err))
 	}
 	if err := request.releaseLease(lease, lease.Err() != nil, r); err != nil {
-		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(err)}
+		return lostError(err)
 	}
 	return &exitError{outcome: outcomeReleased}
+}
+
+// printHold prints that the lock is held: the token, or a record.
+func printHold(store string, lease *holdfast.Lease, asJSON bool) error {
+	if asJSON {
+		return writeRecord(os.Stdout, recordHold, fields{"store": store, "lock": lease.Name(), "token": lease.Token(),
+			"id": lease.ID(), "ref": lease.Ref()})
+	}
+	_, err := fmt.Fprintln(os.Stdout, lease.Token())
+	return err
 }
 
 // waitForEnd waits for a signal that would end a program that catches none, or for the end of ctx.

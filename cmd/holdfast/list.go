@@ -21,10 +21,10 @@ func newList(storeURL *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list [PREFIX]",
 		Short: "List the locks that are held or waited for",
-		Long: `list shows the locks of the store that Holdfast clients hold or wait for, and whose names start with PREFIX. On
-PostgreSQL, DynamoDB, Cloud Storage and Redlock it also shows locks that only other kinds of clients hold; on other
-stores, which cannot tell such a lock from other data, "holdfast show NAME" shows it. Names with special characters are
-in quotes.
+		Long: `list shows the locks of the store that somebody holds or waits for, and whose names start with PREFIX. Locks that only
+other kinds of clients hold are shown where they can be told from other data: on PostgreSQL, DynamoDB, Cloud Storage and
+Redlock; on etcd if they have the names that etcd's own clients give them; on ZooKeeper if the URL has a namespace; on
+Redis if it has a prefix or a template. "holdfast show NAME" shows any lock. Names with special characters are in quotes.
 
 WAITING is the number of claims that wait; - means that it is not known, and 3+ that there may be more than 3: a run that
 waits without --fair for a plain lock waits in its own process, on most stores, and is not seen. STATE is held, or waited
@@ -34,7 +34,7 @@ another kind of client). EXPIRES is when the lock expires if its holder stops re
 On a terminal, long texts are shortened to its width, and broken, detached and foreign locks have a color, unless
 NO_COLOR is set. --watch shows the locks again and again, until a signal ends it.
 
-With --json each line is an object, as watch prints them. If there are no locks, nothing is printed.`,
+With --json each lock is a record of the type "lock". If there are no locks, nothing is printed.`,
 		Args: prefixArg,
 		RunE: func(c *cobra.Command, args []string) error {
 			prefix, err := prefixOf(args)

@@ -15,6 +15,30 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
+// TestListForeign: a lock of another kind of client, here a plain SET, is listed as foreign if a prefix in the URL tells
+// it from other data. Without one, no key is taken for a lock; show knows of it if it is asked.
+func TestListForeign(t *testing.T) {
+	t.Parallel()
+	w, server := newWorkspace(t), startRedis(t)
+	sendRedis(t, server, "SET", "locks:job", "secret", "NX", "EX", "300")
+	sendRedis(t, server, "SET", "cache", "data", "EX", "300")
+	w.store = "redis://" + server.Addr + "?prefix=locks:"
+	if r := w.runProgram("list"); r.code != 0 || strings.Count(r.out, "\n") != 2 || strings.Contains(r.out, "secret") ||
+		!regexp.MustCompile(`(?m)^job +mutex +foreign +1 `).MatchString(r.out) {
+		t.Error(r.description)
+	}
+	if r := w.runProgram("list", "--json"); !strings.Contains(r.out, `"foreign":true`) {
+		t.Error(r.description)
+	}
+	w.store = "redis://" + server.Addr
+	if r := w.runProgram("list"); r.code != 0 || r.out != "" {
+		t.Error(r.description)
+	}
+	if r := w.runProgram("show", "locks:job"); !strings.Contains(r.out, "foreign") {
+		t.Error(r.description)
+	}
+}
+
 // TestListSorted: --sort orders by what it names, and unknown values come last.
 func TestListSorted(t *testing.T) {
 	t.Parallel()
@@ -107,10 +131,9 @@ func TestListAtTerminal(t *testing.T) {
 		if slices.Contains(args, "--watch") {
 			terminal.awaitTrue("two listings", func() bool { return strings.Count(terminal.textSoFar(), "NAME") == 2 })
 			r.signal(unix.SIGTERM)
-		} else {
-			terminal.awaitText("in ")
 		}
 		r.wait()
+		terminal.awaitText(map[string]string{"list": "in ", "doctor": "file-temporary"}[args[0]])
 		return terminal.textSoFar()
 	}
 	colored := show([]string{"list"}, "TERM=xterm", "NO_COLOR=")
@@ -128,6 +151,13 @@ func TestListAtTerminal(t *testing.T) {
 				t.Errorf("%d columns: %q", n, line)
 			}
 		}
+	}
+	diagnosis := show([]string{"doctor", "--quick"}, "TERM=xterm", "NO_COLOR=") // the store is in a temporary directory
+	if !strings.Contains(diagnosis, "\x1b[31mcritical\x1b[0m: file-temporary") {
+		t.Errorf("no color in %q", diagnosis)
+	}
+	if got := show([]string{"doctor", "--quick"}, "TERM=xterm", "NO_COLOR=1"); strings.Contains(got, "\x1b") {
+		t.Errorf("color in %q", got)
 	}
 	if got := show([]string{"list", "--watch"}, "TERM=xterm"); strings.Count(got, clearScreen) < 2 {
 		t.Errorf("%q", got)

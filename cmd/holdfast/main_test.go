@@ -316,6 +316,7 @@ func (r *startedProgram) wait() result {
 	if status, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() { // as a shell says it
 		code = 128 + int(status.Signal())
 	}
+	r.checkPrintedRecords()
 	return result{code: code, out: r.readStdout(), err: waitNotice.ReplaceAllString(r.readStderr(), ""),
 		description: fmt.Sprintf("%q: exit %d, stdout %q, stderr %q", r.cmd.Args[1:], code, r.readStdout(),
 			r.readStderr())}
@@ -491,10 +492,11 @@ func (w *workspace) eventTime(file, event string) (at time.Time) {
 	return at
 }
 
-// readRecord returns the last line of a record, and the names of the events before it.
+// readRecord returns the last line of a record, and the codes of all events. Each line must be as the schema says.
 func (w *workspace) readRecord(file string) (last map[string]any, events []string) {
 	w.Helper()
 	for line := range wholeLines(w.readFile(file)) {
+		checkRecord(w.T, line)
 		last = nil
 		if err := json.Unmarshal([]byte(line), &last); err != nil {
 			w.Fatalf("%q: %v", line, err)

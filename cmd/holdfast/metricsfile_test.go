@@ -88,7 +88,7 @@ func TestMetricsFile(t *testing.T) {
 	got := w.checkMetrics(file, map[string]float64{
 		`holdfast_command_ends_total{command="run",name="nightly",outcome="succeeded"}`:                  1,
 		`holdfast_command_ends_total{command="run",name="nightly",outcome="failed"}`:                     1,
-		`holdfast_command_ends_total{command="run",name="nightly",outcome="not acquired"}`:               1,
+		`holdfast_command_ends_total{command="run",name="nightly",outcome="not-acquired"}`:               1,
 		`holdfast_command_ends_total{command="run",name="nightly",outcome="lost"}`:                       0,
 		`holdfast_command_ends_total{command="once",name="key",outcome="succeeded"}`:                     1,
 		`holdfast_command_exit_code{command="run",name="nightly"}`:                                       0,

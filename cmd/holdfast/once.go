@@ -35,7 +35,7 @@ type onceFlags struct {
 	keepFor      time.Duration
 	keepOutput   byteSize
 	labels       claimLabels
-	json         string
+	record       string
 	metricsFile  string
 }
 
@@ -51,7 +51,7 @@ func newOnce(storeURL *string) *cobra.Command {
 			if len(args) == 0 {
 				return usageError("the KEY is missing")
 			}
-			return withRecord(f.json, fields{"key": args[0]}, func(r *runRecord) error {
+			return withRecord(f.record, fields{"key": args[0]}, func(r *runRecord) error {
 				return withTelemetry(f.metricsFile, "once", args[0], func(t *telemetry) error {
 					job, err := f.newJob(c, args)
 					if err != nil {
@@ -72,7 +72,7 @@ func newOnce(storeURL *string) *cobra.Command {
 	f.labels.addFlags(c)
 	f.addMessageFlags(c)
 	f.addStoreWaitFlag(c)
-	addRecordFlag(c, &f.json)
+	addRecordFlag(c, &f.record)
 	addMetricsFlag(c, &f.metricsFile)
 	return c
 }

@@ -169,8 +169,8 @@ func TestOnceInProgress(t *testing.T) {
 	w.runProgram("once", "--ledger", "other", "k", "true").check(t, 0)
 	w.runProgram("run", "-n", "k", "true").check(t, 0)
 
-	waiter := w.startProgram("once", "--wait", "--json", "record", "k", "sh", "-c", "echo second; exit 4")
-	w.awaitEvent("record", "waiting")
+	waiter := w.startProgram("once", "--wait", "--record", "record", "k", "sh", "-c", "echo second; exit 4")
+	w.awaitEvent("record", "run_waiting")
 	endFirst("3")
 	first.wait().check(t, 3)
 	if r := waiter.wait(); r.code != 4 || r.out != "second\n" {
@@ -180,8 +180,8 @@ func TestOnceInProgress(t *testing.T) {
 
 	// A run that succeeds leaves the waiter nothing to do.
 	good, endGood := w.startOnce("good")
-	waiter = w.startProgram("once", "--wait=1m", "--done-code=9", "--json", "record2", "good", "true")
-	w.awaitEvent("record2", "waiting")
+	waiter = w.startProgram("once", "--wait=1m", "--done-code=9", "--record", "record2", "good", "true")
+	w.awaitEvent("record2", "run_waiting")
 	endGood("0")
 	good.wait().check(t, 0)
 	waiter.wait().check(t, 9, "good is not run again: it has succeeded, in attempt 1 by")
@@ -209,12 +209,12 @@ func TestOnceInterrupted(t *testing.T) {
 	holder, end := w.startOnce("k")
 	soon, _ := slotsFrom(time.Now().Add(50 * time.Second))
 	for i, args := range [][]string{
-		{"--wait", "--json", "record0", "k", "touch", "ran"},
-		{"--every", soon, "--json", "record1", "early", "touch", "ran"},
+		{"--wait", "--record", "record0", "k", "touch", "ran"},
+		{"--every", soon, "--record", "record1", "early", "touch", "ran"},
 	} {
 		record := fmt.Sprintf("record%d", i)
 		r := w.startProgram(append([]string{"once"}, args...)...)
-		w.awaitEvent(record, []string{"waiting", "early"}[i])
+		w.awaitEvent(record, []string{"run_waiting", "slot_early"}[i])
 		r.signal(unix.SIGINT)
 		r.wait().check(t, 130, "ended by SIGINT before a run of")
 		if last, _ := w.readRecord(w.filePath(record)); last["outcome"] != "interrupted" {
@@ -325,11 +325,11 @@ func TestOnceOutputUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer read.Close()
-	r := w.newProgram("once", "--keep-output", "1k", "--json", "record", "k", "head", "-c", "100000", "/dev/zero")
+	r := w.newProgram("once", "--keep-output", "1k", "--record", "record", "k", "head", "-c", "100000", "/dev/zero")
 	r.cmd.Stdout = write
 	r.launch()
 	write.Close()
-	w.awaitEvent("record", "succeeded")
+	w.awaitEvent("record", "run_succeeded")
 	select {
 	case <-r.ended:
 		t.Error("the program ended before its output was read")
@@ -383,11 +383,11 @@ func TestOnceNotRecorded(t *testing.T) {
 		command, outcome, words string
 		code                    int
 	}{
-		{"0", "not recorded", "the command has succeeded, but the store has not confirmed", 73},
+		{"0", "not-recorded", "the command has succeeded, but the store has not confirmed", 73},
 		{"5", "exited", "could not be recorded", 5},
 	} {
 		key, record := "k"+c.command, "record"+c.command
-		r := w.newProgram("once", "--ttl", "20s", "--json", "fd:3", key, "sh", "-c",
+		r := w.newProgram("once", "--ttl", "20s", "--record", "fd:3", key, "sh", "-c",
 			"echo running; "+waitForFile("gate-"+key)+"; exit "+c.command)
 		stderr, lines := newPipe(t), newPipe(t)
 		r.cmd.ExtraFiles = []*os.File{lines.write}
@@ -429,7 +429,7 @@ func TestOnceUnreachableStore(t *testing.T) {
 	}
 }
 
-// TestOnceRecord: the record of --json has the outcome of each kind of end, with its exit code.
+// TestOnceRecord: the record of --record has the outcome of each kind of end, with its exit code.
 func TestOnceRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -445,19 +445,19 @@ func TestOnceRecord(t *testing.T) {
 		{"exited", 0, []string{"a", "true"}},
 		{"exited", 76, []string{"b", "sh", "-c", "exit 76"}},
 		{"killed", 137, []string{"b", "sh", "-c", "kill -KILL $$"}},
-		{"done before", 0, []string{"done", "true"}},
-		{"done before", 4, []string{"--done-code", "4", "done", "true"}},
+		{"done-before", 0, []string{"done", "true"}},
+		{"done-before", 4, []string{"--done-code", "4", "done", "true"}},
 		{"missed", 0, []string{"--every", every, "--start-within", "1m", "job", "true"}},
-		{"not acquired", 75, []string{"busy", "true"}},
-		{"not acquired", 75, []string{"--wait=1ms", "busy", "true"}},
-		{"not acquired", 75, []string{"--pause", "1h", "failed", "true"}},
-		{"attempts used", 77, []string{"--attempts", "1", "failed", "true"}},
+		{"not-acquired", 75, []string{"busy", "true"}},
+		{"not-acquired", 75, []string{"--wait=1ms", "busy", "true"}},
+		{"not-acquired", 75, []string{"--pause", "1h", "failed", "true"}},
+		{"attempts-used", 77, []string{"--attempts", "1", "failed", "true"}},
 		{"unavailable", 69, []string{"--store", "file:///dev/null", "a", "true"}},
 		{"usage", 64, []string{"--attempts", "0", "a", "true"}},
-		{"cannot run", 127, []string{"busy", "no-such-command"}},
+		{"cannot-run", 127, []string{"busy", "no-such-command"}},
 	} {
 		file := fmt.Sprintf("record%d", i)
-		w.runProgram(append([]string{"once", "--json", file}, c.args...)...).check(t, c.code)
+		w.runProgram(append([]string{"once", "--record", file}, c.args...)...).check(t, c.code)
 		last, _ := w.readRecord(w.filePath(file))
 		if last["event"] != "outcome" || last["outcome"] != c.outcome || last["exit_code"] != float64(c.code) ||
 			last["key"] == "" {
@@ -532,10 +532,10 @@ func (c *faultCase) runKeyTwice(w *workspace, stubborn bool, flags ...string) {
 	w.Helper()
 	r, _ := w.withPipe(slices.Concat([]string{"once"}, flags, []string{"a", "sh", "-c", familyScript(stubborn)})...)
 	r.awaitOutput("held")
-	next := w.newProgram(append([]string{"once", "--wait", "--json", "next", "a", self}, familyFiles...)...)
+	next := w.newProgram(append([]string{"once", "--wait", "--record", "next", "a", self}, familyFiles...)...)
 	next.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=check")
 	next.launch()
-	w.awaitEvent("next", "waiting")
+	w.awaitEvent("next", "run_waiting")
 	c.inject(w, r)
 	if c.repair != nil {
 		w.awaitFamilyDead()

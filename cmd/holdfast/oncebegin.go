@@ -19,7 +19,7 @@ func (j *onceJob) beginRun(
 	run, err := ledger.Begin(ctx, key, opts)
 	late := false
 	if j.waits && errors.Is(err, holdfast.ErrInProgress) {
-		rec.addEvent("waiting", nil)
+		rec.addEvent(eventRunWaiting, nil)
 		run, err = j.waitForRun(ctx, ledger, key, began)
 		// The wait itself does not say whether a run was in progress at its end.
 		if late = errors.Is(err, errWaitLimit); late {
@@ -110,14 +110,14 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 	name := quoteName(key)
 	if !errors.As(err, &refused) {
 		if errors.Is(err, holdfast.ErrLost) { // it was waiting, and had begun nothing
-			return &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired,
+			return &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, reason: holdfast.FailureLost,
 				err: fmt.Errorf("the wait for %s was ended by an operator", name)}
 		}
 		return ledgerError(err)
 	}
 	run := refused.Run
 	last := fmt.Sprintf("attempt %d by %s", run.Attempt, printableText(run.Owner))
-	e := &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired}
+	e := &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, reason: failureReasonOf(refused.Reason), run: &run}
 	switch refused.Reason {
 	case holdfast.ErrSucceeded:
 		e.code, e.outcome = j.doneCode, outcomeDone
@@ -125,6 +125,7 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 	case holdfast.ErrInProgress:
 		e.err = fmt.Errorf("a run of %s is in progress: %s since %s", name, last, formatTime(run.StartedAt))
 		if late {
+			e.reason = holdfast.FailureTimeout
 			e.err = fmt.Errorf("%w; it has not ended within %v", e.err, j.waitLimit.limit)
 		}
 	case holdfast.ErrTooSoon:

@@ -85,7 +85,7 @@ func (j *onceJob) runCommand(rec *runRecord) error {
 		return err
 	}
 	w := &wrapper{
-		name: run.Key(), lease: run, clock: client.Info().Clock, ttl: j.opts.TTL, policy: j.policy, signals: signals,
+		name: run.Key(), lease: run, lostEvent: eventRunLost, clock: client.Info().Clock, ttl: j.opts.TTL, policy: j.policy, signals: signals,
 		record: rec,
 	}
 	env := run.commandEnvironment(os.Environ(), client.Info().Store, j.ledger)
@@ -169,7 +169,7 @@ func (j *onceJob) openAndBegin(
 	j.messages.printDetail("attempt %d of %s begins, with token %d, after a wait of %v", run.Attempt(), quoteName(key),
 		run.Token(), time.Since(began).Round(time.Millisecond))
 	rec.addFields(fields{"token": run.Token(), "id": run.ID(), "attempt": run.Attempt()})
-	rec.addEvent("begun", fields{"waited_ms": time.Since(began).Milliseconds()})
+	rec.addEvent(eventRunStarted, fields{"waited_ms": jsonMillis(time.Since(began))})
 	return client, run, nil
 }
 
@@ -215,15 +215,15 @@ func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, rec *runRecord) e
 	err := j.report(run, false, func(ctx context.Context) error { return run.Succeed(ctx, result) })
 	switch {
 	case err == nil:
-		rec.addEvent("succeeded", fields{"result_bytes": len(result)})
+		rec.addEvent(eventRunSucceeded, fields{"result_bytes": len(result)})
 		j.messages.printDetail("the run of %s has succeeded, and that is recorded", quoteName(run.Key()))
 		return nil
 	case errors.Is(err, holdfast.ErrLost):
-		return &exitError{code: exitLost, outcome: outcomeLost, err: fmt.Errorf(
+		return &exitError{code: exitLost, outcome: outcomeLost, cause: endCauseOf(err), err: fmt.Errorf(
 			"the command has succeeded, but the run of %s was lost before that was recorded, so it may be run again: %s",
 			quoteName(run.Key()), lossText(err))}
 	}
-	rec.addEvent("not recorded", fields{"reason": errorText(err)})
+	rec.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
 	return &exitError{code: exitNotRecorded, outcome: outcomeNotRecorded, err: fmt.Errorf(
 		"the command has succeeded, but the store has not confirmed that this is recorded; unless it is, %s is run again; "+
 			"check it with holdfast runs show: %s", quoteName(run.Key()), errorText(err))}
@@ -235,7 +235,7 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, r
 	err := j.report(run, lossReported, func(ctx context.Context) error { return run.Fail(ctx, errors.New(why)) })
 	switch {
 	case err == nil:
-		rec.addEvent("failed", fields{"reason": oneLine(why)})
+		rec.addEvent(eventRunFailed, fields{"message": oneLine(why)})
 		j.messages.printDetail("the run of %s has failed, and that is recorded: %s", quoteName(run.Key()), why)
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
@@ -243,7 +243,7 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, r
 		}
 		return err
 	default:
-		rec.addEvent("not recorded", fields{"reason": errorText(err)})
+		rec.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
 		printMessage("it could not be recorded that the run of %s has failed; it counts as in progress "+
 			"until its TTL has passed: %s", quoteName(run.Key()), errorText(err))
 	}

@@ -27,7 +27,7 @@ func (j *onceJob) chooseSlot(ctx context.Context, ledger *holdfast.Ledger, rec *
 		if !isEarly {
 			return slot, j.checkMissed(ctx, ledger, slot)
 		}
-		rec.addEvent("early", fields{"next_slot": formatSlot(slot.End), "left_ms": early.Milliseconds()})
+		rec.addEvent(eventSlotEarly, fields{"next_slot": formatSlot(slot.End), "remaining_ms": jsonMillis(early)})
 		if j.messages.tellsWaitOf(early) {
 			printMessage("waiting %v for the next slot of %s, %s", early.Round(time.Millisecond), quoteName(j.key),
 				formatSlot(slot.End))

@@ -98,11 +98,11 @@ func TestOnceStartedEarly(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	every, slot := slotsFrom(time.Now().Add(6 * time.Second))
-	r := w.runProgram("once", "--every", every, "--json", "record", "a", "sh", "-c", "echo $HOLDFAST_SLOT")
+	r := w.runProgram("once", "--every", every, "--record", "record", "a", "sh", "-c", "echo $HOLDFAST_SLOT")
 	if r.code != 0 || r.out != formatSlot(slot)+"\n" {
 		t.Errorf("want the slot %v; %s", slot, r.description)
 	}
-	if at := w.eventTime("record", "started"); at.Before(slot) {
+	if at := w.eventTime("record", "command_started"); at.Before(slot) {
 		t.Errorf("the slot starts at %v, and the command was started at %v", slot, at)
 	}
 }

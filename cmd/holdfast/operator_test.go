@@ -28,11 +28,11 @@ func TestTokenFloor(t *testing.T) {
 		r := w.runProgram("token", "show", "a", "--json")
 		r.check(t, 0)
 		var v struct {
-			Name         string
+			Lock         string
 			Token, Floor int64
 			ByClock      bool `json:"floor_by_clock"`
 		}
-		if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Name != "a" || !v.ByClock || v.Floor < 1 {
+		if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Lock != "a" || !v.ByClock || v.Floor < 1 {
 			t.Errorf("%v; %s", err, r.description)
 		}
 		return v.Token, v.Floor
@@ -119,7 +119,7 @@ func TestListAndShow(t *testing.T) {
 		r.check(t, 0)
 		for line := range strings.Lines(r.out) {
 			var lock struct {
-				Name    string
+				Lock    string
 				Token   int64
 				Holders []struct{ Owner, Ref string }
 			}
@@ -127,7 +127,7 @@ func TestListAndShow(t *testing.T) {
 			if err != nil || len(lock.Holders) != 1 || lock.Holders[0].Ref == "" || lock.Holders[0].Owner == "" {
 				t.Errorf("%v: %v: %s", each.args, err, line)
 			}
-			names += lock.Name + "|"
+			names += lock.Lock + "|"
 		}
 		if names != each.names {
 			t.Errorf("%v shows %q", each.args, names)
@@ -243,7 +243,7 @@ func TestRequestRelease(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	w.runProgram("request-release", "a").check(t, 1, "nobody holds a")
-	holder, release := w.startHolder("a", "--ttl", "6s", "--json", "record")
+	holder, release := w.startHolder("a", "--ttl", "6s", "--record", "record")
 	got := w.runProgram("request-release", "a")
 	message := fmt.Sprintf("holdfast[%d] is asked to release a", holder.cmd.Process.Pid)
 	if got.code != 0 || !strings.Contains(got.out, message) {
@@ -253,7 +253,7 @@ func TestRequestRelease(t *testing.T) {
 		return strings.Contains(holder.readStderr(), "somebody requests the release of a")
 	})
 	shown := w.runProgram("show", "--json", "a")
-	ref := regexp.MustCompile(`"asked":true.*"ref":"([^"]+)"`).FindStringSubmatch(shown.out)
+	ref := regexp.MustCompile(`"ref":"([^"]+)".*"release_requested":true`).FindStringSubmatch(shown.out)
 	if ref == nil {
 		t.Fatalf("want the request shown; %s", shown.description)
 	}
@@ -265,7 +265,7 @@ func TestRequestRelease(t *testing.T) {
 	w.runProgram("run", "-n", "a", "true").check(t, 75)
 	release()
 	holder.wait().check(t, 0)
-	if _, events := w.readRecord(w.filePath("record")); !slices.Contains(events, "asked") {
+	if _, events := w.readRecord(w.filePath("record")); !slices.Contains(events, "release_requested") {
 		t.Errorf("events %q", events)
 	}
 	_, _ = w.startHolder("b", "--shared")

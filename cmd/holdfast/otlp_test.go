@@ -175,14 +175,14 @@ func TestOTLPHangs(t *testing.T) {
 	closed.Close()
 	w, receiver := newWorkspace(t), startOTLPReceiver(t, true)
 	for _, where := range []string{receiver.URL, "http://" + closed.Addr().String()} {
-		r := w.startWithOTLP([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + where}, "run", "--json", "record", "a", "sh", "-c",
+		r := w.startWithOTLP([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + where}, "run", "--record", "record", "a", "sh", "-c",
 			"exit 3")
 		if where == receiver.URL {
 			<-receiver.called // the program waits for the receiver
 			w.runProgram("run", "-n", "a", "true").check(t, 0)
 		}
 		got := r.wait()
-		took := time.Since(w.eventTime("record", "released"))
+		took := time.Since(w.eventTime("record", "lock_released"))
 		if got.check(t, 3, "the export by OpenTelemetry is not complete"); strings.Count(got.err, "\n") != 1 {
 			t.Error(got.description)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// runRecord is the record of --json: a line of JSON per event, the last of which has the outcome. It must never
+// runRecord is the record of --record: a line of JSON per event, the last of which has the outcome. It must never
 // change what happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes
 // a warning. A nil record ignores everything.
 type runRecord struct {
@@ -29,8 +29,6 @@ type runRecord struct {
 	base   fields // of every line
 	closed bool
 }
-
-type fields map[string]any
 
 // recordFlushTimeout is how long the last lines may take to be written: the reader may have stopped.
 const recordFlushTimeout = 2 * time.Second
@@ -55,7 +53,7 @@ func openRecord(where string) (*runRecord, error) {
 		r.file = nil
 		r.warnIncomplete(err)
 	default:
-		return nil, usageError("--json: %s cannot be written: %s", quoteName(where), rootCause(err))
+		return nil, usageError("--record: %s cannot be written: %s", quoteName(where), rootCause(err))
 	}
 	go r.writeQueued()
 	return r, nil
@@ -94,7 +92,7 @@ func (r *runRecord) writeQueued() {
 
 // warnIncomplete warns once: the record is not worth more than one line on stderr.
 func (r *runRecord) warnIncomplete(err error) {
-	r.warn.Do(func() { printMessage("the record of --json is not complete: %s", rootCause(err)) })
+	r.warn.Do(func() { printMessage("the record of --record is not complete: %s", rootCause(err)) })
 }
 
 // addFields adds fields to all following lines.
@@ -108,7 +106,7 @@ func (r *runRecord) addFields(f fields) {
 }
 
 // addEvent adds a line. It never waits: if the queue is full, it drops the line and warns.
-func (r *runRecord) addEvent(name string, f fields) {
+func (r *runRecord) addEvent(kind eventKind, f fields) {
 	if r == nil {
 		return
 	}
@@ -117,7 +115,7 @@ func (r *runRecord) addEvent(name string, f fields) {
 	if r.closed {
 		return
 	}
-	line := fields{"time": time.Now().Format(time.RFC3339Nano), "event": name}
+	line := fields{"type": recordEvent, "time": jsonTime(time.Now()), "event": kind}
 	maps.Copy(line, r.base)
 	maps.Copy(line, f)
 	data, err := json.Marshal(line)
@@ -156,22 +154,25 @@ const (
 	outcomeExited      outcome = "exited"       // the command exited on its own, with the exit code
 	outcomeKilled      outcome = "killed"       // the command died of a signal
 	outcomeLost        outcome = "lost"         // the lock was lost, and the command was ended
-	outcomeNotAcquired outcome = "not acquired" // held by others, or not granted in time
+	outcomeNotAcquired outcome = "not-acquired" // held by others, or not granted in time
 	outcomeInterrupted outcome = "interrupted"  // a signal ended the wait
-	outcomeCannotRun   outcome = "cannot run"   // the command cannot be started
+	outcomeCannotRun   outcome = "cannot-run"   // the command cannot be started
 	outcomeUnavailable outcome = "unavailable"  // the store cannot be reached, or refuses
 	outcomeUsage       outcome = "usage"        // wrong usage
-	outcomeNotPrinted  outcome = "not printed"  // hold: the token could not be printed
+	outcomeNotPrinted  outcome = "not-printed"  // hold: the token could not be printed
 	outcomeReleased    outcome = "released"     // hold: a signal ended it
 
-	outcomeDone         outcome = "done before"   // once: the key has succeeded before
+	// run: the command was ended because somebody asked for the lock
+	outcomeReleasedOnRequest outcome = "released-on-request"
+
+	outcomeDone         outcome = "done-before"   // once: the key has succeeded before
 	outcomeMissed       outcome = "missed"        // once: the slot started too long ago
-	outcomeAttemptsUsed outcome = "attempts used" // once: the key has had as many runs as it may have
-	outcomeNotRecorded  outcome = "not recorded"  // once: the command has succeeded, which the store has not confirmed
+	outcomeAttemptsUsed outcome = "attempts-used" // once: the key has had as many runs as it may have
+	outcomeNotRecorded  outcome = "not-recorded"  // once: the command has succeeded, which the store has not confirmed
 )
 
 func addRecordFlag(c *cobra.Command, where *string) {
-	c.Flags().Var(nonEmptyString{where}, "json", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
+	c.Flags().Var(nonEmptyString{where}, "record", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
 // withRecord runs f with a record, and ends the record with the outcome. All lines have the fields of base.
@@ -180,7 +181,10 @@ func withRecord(where string, base fields, f func(*runRecord) error) error {
 	if err != nil {
 		return err
 	}
-	r.addFields(base)
+	if r != nil {
+		r.addFields(base)
+		r.addFields(originFields())
+	}
 	err = f(r)
 	r.addOutcome(err)
 	r.close()
@@ -194,13 +198,26 @@ func (r *runRecord) addOutcome(err error) {
 		exit = &exitError{outcome: outcomeExited}
 	}
 	last := fields{"outcome": exit.outcomeOrDefault(), "exit_code": exit.code}
+	if reason := exit.failureReason(); reason != "" {
+		last["reason"] = reason
+	}
+	if exit.cause != "" {
+		last["cause"] = exit.cause
+	}
+	var held *holdfast.HeldError
+	if errors.As(exit.err, &held) && len(held.Holders) > 0 {
+		last["holders"] = claimsAsJSON(held.Holders)
+	}
+	if exit.run != nil {
+		last["run"] = runAsJSON(*exit.run, len(exit.run.Result))
+	}
 	switch {
 	case exit.err != nil:
-		last["reason"] = oneLine(errorText(exit.err))
-	case exit.reason != "":
-		last["reason"] = oneLine(exit.reason)
+		last["message"] = oneLine(errorText(exit.err))
+	case exit.message != "":
+		last["message"] = oneLine(exit.message)
 	}
-	r.addEvent("outcome", last)
+	r.addEvent(eventOutcome, last)
 }
 
 // outcomeOrDefault is the outcome for the record. Most errors come from the library and have none set.

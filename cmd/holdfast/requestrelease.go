@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -14,8 +13,8 @@ const requestReleaseHelp = `request-release asks the holder of NAME to release i
 lock away.
 
 The holder learns of the request at its next renewal, after at most a third of its TTL. A program that uses the library
-learns it from Lease.ReleaseRequested. holdfast run and holdfast hold print a message on stderr, add the event "asked" to
-the record of --json, and continue.
+learns it from Lease.ReleaseRequested. holdfast run and holdfast hold print a message on stderr, add the event
+release_requested to the record of --record, and continue; run --on-request says what else run does.
 
 If the lock has several holders, give the REF of one that "holdfast show NAME" prints. The REF of a waiter is notified
 once it holds the lock.
@@ -23,7 +22,8 @@ once it holds the lock.
 request-release exits 1 if nobody holds the lock.`
 
 func newRequestRelease(storeURL *string) *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	c := &cobra.Command{
 		Use:   "request-release NAME [REF]",
 		Short: "Ask the holder of a lock to release it",
 		Long:  requestReleaseHelp,
@@ -39,13 +39,16 @@ func newRequestRelease(storeURL *string) *cobra.Command {
 				ref = args[1]
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				return requestRelease(ctx, c, client, args[0], ref)
+				return requestRelease(ctx, c, client, args[0], ref, asJSON)
 			})
 		},
 	}
+	addJSONFlag(c, &asJSON)
+	return c
 }
 
-func requestRelease(ctx context.Context, c *cobra.Command, client *holdfast.Client, name, ref string) error {
+func requestRelease(ctx context.Context, c *cobra.Command, client *holdfast.Client, name, ref string,
+	asJSON bool) error {
 	lock, err := client.Inspect(ctx, name)
 	if err != nil {
 		return storeError(err)
@@ -57,8 +60,11 @@ func requestRelease(ctx context.Context, c *cobra.Command, client *holdfast.Clie
 	if err := client.RequestRelease(ctx, name, claim.Ref); err != nil {
 		return storeError(err)
 	}
+	if asJSON {
+		return writeRecord(c.OutOrStdout(), recordReleaseRequest, changeAsJSON(client.Info(), lock, claim))
+	}
 	when := "at its next renewal"
-	if slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == claim.Ref }) {
+	if isWaiter(lock, claim) {
 		when = "once it holds the lock"
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is asked to release %s; it learns of the request %s\n",

@@ -24,8 +24,9 @@ type runFlags struct {
 	endFlags
 	messageFlags
 	storeWaitFlag
-	json        string
+	record      string
 	metricsFile string
+	onRequest   requestAction
 }
 
 // endFlags say how the command is ended when its lease is about to be lost. run and once have them.
@@ -53,7 +54,7 @@ func newRun(storeURL *string) *cobra.Command {
 			if len(args) == 0 {
 				return usageError("the lock's NAME is missing")
 			}
-			return withRecord(f.json, fields{"lock": args[0]}, func(r *runRecord) error {
+			return withRecord(f.record, fields{"lock": args[0]}, func(r *runRecord) error {
 				return withTelemetry(f.metricsFile, "run", args[0], func(t *telemetry) error {
 					job, err := f.newJob(c, args)
 					if err != nil {
@@ -71,7 +72,7 @@ func newRun(storeURL *string) *cobra.Command {
 	f.addRunFlags(c)
 	f.addMessageFlags(c)
 	f.addStoreWaitFlag(c)
-	addRecordFlag(c, &f.json)
+	addRecordFlag(c, &f.record)
 	addMetricsFlag(c, &f.metricsFile)
 	return c
 }
@@ -80,6 +81,7 @@ func (f *runFlags) addRunFlags(c *cobra.Command) {
 	f.addFlags(c)
 	f.addHoldFlags(c)
 	f.addEndFlags(c, "lock")
+	f.onRequest.addFlag(c)
 }
 
 // newJob makes a job of the command line. It looks for the command before the lock is acquired, so that a typing
@@ -105,7 +107,7 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 		return nil, err
 	}
 	request.messages, request.storeWait = f.messageFlags, f.storeWaitLimit(c, f.wait)
-	return &job{path: path, argv: argv, store: *f.store, policy: how, request: request}, nil
+	return &job{path: path, argv: argv, store: *f.store, policy: how, onRequest: f.onRequest, request: request}, nil
 }
 
 // killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third
@@ -184,6 +186,8 @@ type job struct {
 	store   string
 	policy  guard.KillPolicy
 	request *lockRequest
+
+	onRequest requestAction
 }
 
 // runCommand acquires the lock, runs the command, and releases the lock when the last process has ended.
@@ -201,8 +205,8 @@ func (j *job) runCommand(r *runRecord) error {
 		policy.MaxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
 	}
 	w := &wrapper{
-		name: lease.Name(), lease: lease, clock: client.Info().Clock, ttl: opts.TTL, policy: policy, signals: signals,
-		record: r,
+		name: lease.Name(), lease: lease, lostEvent: eventLockLost, clock: client.Info().Clock, ttl: opts.TTL, policy: policy, signals: signals,
+		record: r, releaseRequested: lease.ReleaseRequested(), onRequest: j.onRequest,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
 	env = j.request.telemetry.environment(env)
@@ -223,13 +227,15 @@ func (j *job) runCommand(r *runRecord) error {
 func (e *runResult) exitError(command string, released error) error {
 	switch {
 	case e.loss != nil:
-		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(e.loss)}
+		return lostError(e.loss)
 	case released != nil:
-		return &exitError{code: exitLost, outcome: outcomeLost, reason: lossText(released)}
+		return lostError(released)
 	case e.startError != nil && e.earlySignal != 0:
 		return &exitError{code: exitSignal + int(e.earlySignal), outcome: outcomeInterrupted}
 	case e.startError != nil:
 		return startFailure(command, e.startError)
+	case e.requested:
+		return &exitError{code: exitOnRequest, outcome: outcomeReleasedOnRequest}
 	}
 	return commandExitError(e.status)
 }
@@ -248,7 +254,7 @@ func commandExitError(status syscall.WaitStatus) error {
 	switch {
 	case status.Signaled():
 		sig := status.Signal()
-		return &exitError{code: exitSignal + int(sig), outcome: outcomeKilled, reason: signalName(sig)}
+		return &exitError{code: exitSignal + int(sig), outcome: outcomeKilled, message: "killed by " + signalName(sig)}
 	case status.ExitStatus() != 0:
 		return &exitError{code: status.ExitStatus(), outcome: outcomeExited}
 	}

@@ -84,7 +84,7 @@ func TestUsageErrors(t *testing.T) {
 		{"unknown option colour", []string{"run", "--store", w.store + "?colour=red", "a", "true"}},
 		{"leave the flag out", []string{"run", "--store", "", "a", "true"}},
 		{"leave the flag out", []string{"--store=", "list"}},
-		{"leave the flag out", []string{"run", "--json", "", "a", "true"}},
+		{"leave the flag out", []string{"run", "--record", "", "a", "true"}},
 		{"leave the flag out", []string{"break", "--holder", "", "a"}},
 		{"NAME is missing", []string{"show"}},
 		{"HANDLE is missing", []string{"renew"}},
@@ -112,7 +112,7 @@ func TestRunHelp(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "name the store the same way",
-		"not acquired", "nohup"} {
+		"not-acquired", "nohup"} {
 		if text == "setsid" && runtime.GOOS == "linux" {
 			text = "even those that left its process group"
 		}
@@ -302,12 +302,10 @@ func TestRunsExcludeEachOther(t *testing.T) {
 // awaitWaiters waits until n claims are in a lock's queue.
 func (w *workspace) awaitWaiters(name string, n int) {
 	w.Helper()
-	want := fmt.Sprintf("%d waiting\n", n)
-	if n == 0 { // a plain run may wait in its own process
-		want = "how many wait is not known\n"
-	}
 	w.awaitTrue(fmt.Sprintf("%d waiting claims", n), func() bool {
-		return strings.Contains(w.runProgram("show", name).out, want)
+		var lock struct{ Waiters []any }
+		err := json.Unmarshal([]byte(w.runProgram("show", "--json", name).out), &lock)
+		return err == nil && len(lock.Waiters) == n
 	})
 }
 

@@ -29,9 +29,8 @@ The state of a run is one of
 out runs that started and ended before a time, such as 2006-01-02T15:04:05Z, or before a duration ago, such as 24h.
 The times of runs are those of the store's clock.
 
-With --json each line is an object: time, ledger, key, attempt, state, id, token, owner, note and started; ended and
-took_ms of a run that has ended; error, result_bytes, fingerprint and late_report if there is one. If there are no runs,
-nothing is printed. To list the keys that start with "show", "retry" or "forget", write "--" before PREFIX.`
+With --json each run is a record of the type "run". If there are no runs, nothing is printed. To list the keys that
+start with "show", "retry" or "forget", write "--" before PREFIX.`
 
 // runFilter says which runs are shown.
 type runFilter struct {
@@ -60,8 +59,8 @@ func newRuns(storeURL *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger) error {
-				return listRuns(ctx, c.OutOrStdout(), l, prefix, filter, asJSON)
+			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
+				return listRuns(ctx, c.OutOrStdout(), l, from, prefix, filter, asJSON)
 			})
 		},
 		SuggestionsMinimumDistance: 2,
@@ -74,9 +73,9 @@ func newRuns(storeURL *string) *cobra.Command {
 }
 
 // withLedger is withClient for the subcommands that need only a ledger.
-func (f *ledgerFlags) withLedger(call func(ctx context.Context, l *holdfast.Ledger) error) error {
+func (f *ledgerFlags) withLedger(call func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error) error {
 	return withClient(*f.store, func(ctx context.Context, client *holdfast.Client) error {
-		return call(ctx, f.openLedger(client, nil))
+		return call(ctx, f.openLedger(client, nil), ledgerName{client.Info().Store, f.ledger})
 	})
 }
 
@@ -141,7 +140,7 @@ type listedRun struct {
 }
 
 // listRuns prints the last run of each key. Keys that cannot be read do not hide the others: see eachReadable.
-func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, prefix string, filter runFilter,
+func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, from ledgerName, prefix string, filter runFilter,
 	asJSON bool) error {
 	var runs []listedRun
 	failed := eachReadable(l.List(ctx, prefix, filter.chosenStates()...), func(run holdfast.RunInfo) {
@@ -153,7 +152,7 @@ func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, prefix strin
 		runs = append(runs, listedRun{run, size})
 	})
 	slices.SortFunc(runs, func(a, b listedRun) int { return cmp.Compare(a.Key, b.Key) })
-	if err := printRunList(w, l.Name(), runs, asJSON); err != nil {
+	if err := printRunList(w, from, runs, asJSON); err != nil {
 		return err
 	}
 	if failed != nil {
@@ -162,10 +161,10 @@ func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, prefix strin
 	return nil
 }
 
-func printRunList(w io.Writer, ledger string, runs []listedRun, asJSON bool) error {
+func printRunList(w io.Writer, from ledgerName, runs []listedRun, asJSON bool) error {
 	if asJSON {
 		for _, r := range runs {
-			if err := writeRunJSON(w, ledger, r.RunInfo, r.resultSize); err != nil {
+			if err := writeRunJSON(w, from, r.RunInfo, r.resultSize); err != nil {
 				return err
 			}
 		}

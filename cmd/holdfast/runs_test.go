@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -283,7 +284,7 @@ func TestRunsJSON(t *testing.T) {
 		for _, c := range []struct{ find, replace string }{
 			{`"(ended|started|time)":"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)"`, `"$1":TIME`},
 			{`"(token|took_ms)":\d+`, `"$1":N`},
-			{`"(id|owner)":"[^"]+"`, `"$1":TEXT`},
+			{`"(host|id|owner|store|user|version)":"[^"]+"`, `"$1":TEXT`},
 		} {
 			text = regexp.MustCompile(c.find).ReplaceAllString(text, c.replace)
 		}
@@ -293,23 +294,27 @@ func TestRunsJSON(t *testing.T) {
 		`"owner":TEXT,"started":TIME,"state":"failed","token":N,"took_ms":N}`
 	const succeeded = `"note":"a test","owner":TEXT,"result":"42 \n","result_bytes":4,"started":TIME,` +
 		`"state":"succeeded","token":N,"took_ms":N}`
+	const history = `"store":TEXT,"time":TIME,"type":"history","user":TEXT,"version":TEXT}`
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"runs", "--json"},
-			`{"attempt":2,"ended":TIME,"fingerprint":"sum of a","id":TEXT,"key":"a","ledger":"once","note":"a test",` +
-				`"owner":TEXT,"result_bytes":4,"started":TIME,"state":"succeeded","time":TIME,"token":N,"took_ms":N}` + "\n" +
-				`{"attempt":1,"ended":TIME,"fingerprint":"sum of b","id":TEXT,"key":"b","ledger":"once","note":"a test",` +
-				`"owner":TEXT,"result_bytes":2,"started":TIME,"state":"succeeded","time":TIME,"token":N,"took_ms":N}` + "\n" +
-				`{"attempt":1,"fingerprint":"sum of c","id":TEXT,"key":"c","ledger":"once","note":"a test",` +
-				`"owner":TEXT,"started":TIME,"state":"started","time":TIME,"token":N}` + "\n"},
-		{[]string{"runs", "show", "a", "--json"}, `{"key":"a","ledger":"once","runs":[` + failed +
+			`{"attempt":2,"ended":TIME,"fingerprint":"sum of a","host":TEXT,"id":TEXT,"key":"a","ledger":"once",` +
+				`"note":"a test","owner":TEXT,"result_bytes":4,"started":TIME,"state":"succeeded","store":TEXT,` +
+				`"time":TIME,"token":N,"took_ms":N,"type":"run","user":TEXT,"version":TEXT}` + "\n" +
+				`{"attempt":1,"ended":TIME,"fingerprint":"sum of b","host":TEXT,"id":TEXT,"key":"b","ledger":"once",` +
+				`"note":"a test","owner":TEXT,"result_bytes":2,"started":TIME,"state":"succeeded","store":TEXT,` +
+				`"time":TIME,"token":N,"took_ms":N,"type":"run","user":TEXT,"version":TEXT}` + "\n" +
+				`{"attempt":1,"fingerprint":"sum of c","host":TEXT,"id":TEXT,"key":"c","ledger":"once","note":"a test",` +
+				`"owner":TEXT,"started":TIME,"state":"started","store":TEXT,"time":TIME,"token":N,"type":"run",` +
+				`"user":TEXT,"version":TEXT}` + "\n"},
+		{[]string{"runs", "show", "a", "--json"}, `{"earlier":false,"host":TEXT,"key":"a","ledger":"once","runs":[` + failed +
 			`,{"attempt":2,"ended":TIME,"fingerprint":"sum of a","id":TEXT,` +
-			strings.ReplaceAll(succeeded, "\n", `\n`) + `],"time":TIME}` + "\n"},
-		{[]string{"runs", "show", "b", "--json"}, `{"key":"b","ledger":"once","runs":[{"attempt":1,"ended":TIME,` +
+			strings.ReplaceAll(succeeded, "\n", `\n`) + `],` + history + "\n"},
+		{[]string{"runs", "show", "b", "--json"}, `{"earlier":false,"host":TEXT,"key":"b","ledger":"once","runs":[{"attempt":1,"ended":TIME,` +
 			`"fingerprint":"sum of b","id":TEXT,"note":"a test","owner":TEXT,"result_base64":"/wA=","result_bytes":2,` +
-			`"started":TIME,"state":"succeeded","token":N,"took_ms":N}],"time":TIME}` + "\n"},
+			`"started":TIME,"state":"succeeded","token":N,"took_ms":N}],` + history + "\n"},
 	} {
 		if r := w.runProgram(c.args...); r.code != 0 || shape(r.out) != c.want {
 			t.Errorf("%q prints\n%s, want\n%s", c.args, shape(r.out), c.want)
@@ -499,14 +504,17 @@ func TestRunsOnStoreWithoutLedger(t *testing.T) {
 	}
 	defer client.Close()
 	l := client.Ledger(defaultLedger, nil)
-	if rows := ledgerRows(t.Context(), client); len(rows) != 1 || rows[0][1] != "no" {
+	if rows := ledgerRows(l.Info(t.Context())); len(rows) != 1 || rows[0][1] != "no" {
 		t.Errorf("stores says of the ledger: %q", rows)
 	}
-	var out bytes.Buffer
+	if f := ledgerAsJSON(l.Info(t.Context())); f["supported"] != false {
+		t.Errorf("stores --json says of the ledger: %v", f)
+	}
+	_, retryErr := retryRun(t.Context(), l, "a")
 	for what, err := range map[string]error{
-		"list":   listRuns(t.Context(), &out, l, "", runFilter{}, false),
-		"retry":  retryRun(t.Context(), &out, l, "a"),
-		"forget": forgetRuns(t.Context(), &out, l, "a", true),
+		"list":   listRuns(t.Context(), io.Discard, l, ledgerName{}, "", runFilter{}, false),
+		"retry":  retryErr,
+		"forget": forgetRuns(t.Context(), l, "a", true),
 	} {
 		var exit *exitError
 		if !errors.As(err, &exit) || exit.code != 64 || !strings.Contains(exit.Error(), "keeps no runs") {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -25,61 +24,82 @@ It then changes nothing.`
 
 func newRunsRetry(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
+	var asJSON bool
 	c := &cobra.Command{
 		Use:   "retry KEY",
 		Short: "Let one more run of a failed or abandoned key begin",
 		Long:  runsRetryHelp,
 		Args:  exactArgs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger) error {
-				return retryRun(ctx, c.OutOrStdout(), l, args[0])
+			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
+				last, err := retryRun(ctx, l, args[0])
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return writeRecord(c.OutOrStdout(), recordRetry, fields{"store": from.store, "ledger": from.ledger,
+						"key": args[0], "last_run": runAsJSON(last, len(last.Result))})
+				}
+				last.Error = shortenText(last.Error)
+				_, err = fmt.Fprintf(c.OutOrStdout(), "one more run of %s can begin at once; attempt %d ended as %s: %s\n",
+					quoteName(args[0]), last.Attempt, last.State, describeRunError(last))
+				return err
 			})
 		},
 	}
 	ledger.addFlags(c)
+	addJSONFlag(c, &asJSON)
 	return c
 }
 
 func newRunsForget(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
-	var force bool
+	var force, asJSON bool
 	c := &cobra.Command{
 		Use:   "forget KEY [--force]",
 		Short: "Remove the runs of a key, so that it can be run from the beginning",
 		Long:  runsForgetHelp,
 		Args:  exactArgs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger) error {
-				return forgetRuns(ctx, c.OutOrStdout(), l, args[0], force)
+			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
+				err := forgetRuns(ctx, l, args[0], force)
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return writeRecord(c.OutOrStdout(), recordForget,
+						fields{"store": from.store, "ledger": from.ledger, "key": args[0]})
+				}
+				_, err = fmt.Fprintf(c.OutOrStdout(), "the history of %s is removed; its next run is attempt 1\n",
+					quoteName(args[0]))
+				return err
 			})
 		},
 	}
 	ledger.addFlags(c)
+	addJSONFlag(c, &asJSON)
 	c.Flags().BoolVar(&force, "force", false, "remove also the runs of a key that has succeeded")
 	return c
 }
 
-func retryRun(ctx context.Context, w io.Writer, l *holdfast.Ledger, key string) error {
+// retryRun lets one more run of a key begin. It returns the last one.
+func retryRun(ctx context.Context, l *holdfast.Ledger, key string) (last holdfast.RunInfo, err error) {
 	runs, err := l.LastRuns(ctx, key, 1)
 	switch {
 	case err != nil:
-		return ledgerError(err)
+		return last, ledgerError(err)
 	case len(runs) == 0:
-		return neverRun(key)
+		return last, neverRun(key)
 	}
 	if err := l.Retry(ctx, key); err != nil {
-		return changeRefused(key, err)
+		return last, changeRefused(key, err)
 	}
-	last := runs[len(runs)-1]
-	last.Error = shortenText(last.Error)
-	_, err = fmt.Fprintf(w, "one more run of %s can begin at once; attempt %d ended as %s: %s\n",
-		quoteName(key), last.Attempt, last.State, describeRunError(last))
-	return err
+	return runs[len(runs)-1], nil
 }
 
 // forgetRuns checks first what is lost. Between the check and the removal a run may end: an operator who forgets a key
 // that is being run must expect that.
-func forgetRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, key string, force bool) error {
+func forgetRuns(ctx context.Context, l *holdfast.Ledger, key string, force bool) error {
 	runs, err := l.LastRuns(ctx, key, 1)
 	switch {
 	case err != nil:
@@ -93,8 +113,7 @@ func forgetRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, key string
 	if err := l.Forget(ctx, key); err != nil {
 		return changeRefused(key, err)
 	}
-	_, err = fmt.Fprintf(w, "the history of %s is removed; its next run is attempt 1\n", quoteName(key))
-	return err
+	return nil
 }
 
 // changeRefused explains why an operator's change of a key was refused, and what to do instead.

@@ -19,9 +19,7 @@ kept. A result that is text of one short line is shown; of any other the size is
 With --result it prints only the result of the run that has succeeded, exactly as it was stored; if none has succeeded,
 it prints a message and exits 1.
 
-With --json it prints one object: time, ledger, key, and the runs as "holdfast runs --json" prints them. A result is in
-result if it is UTF-8, otherwise in result_base64. If there are earlier runs than those printed, earlier is true. A key
-that was never run has no runs.`
+With --json it prints one record of the type "history". A key that was never run has no runs.`
 
 // shownRuns is how many runs of a key are shown if --last is not given.
 const shownRuns = 100
@@ -42,7 +40,7 @@ func newRunsShow(storeURL *string) *cobra.Command {
 			if last < 1 || last == math.MaxInt {
 				return usageError("--last: give a number of runs, at least 1")
 			}
-			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger) error {
+			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
 				runs, err := l.LastRuns(ctx, args[0], last+1) // one more shows whether there are earlier ones
 				if err != nil {
 					return ledgerError(err)
@@ -53,7 +51,7 @@ func newRunsShow(storeURL *string) *cobra.Command {
 				case onlyResult:
 					return printResult(c.OutOrStdout(), args[0], runs)
 				case asJSON:
-					return writeHistoryJSON(c.OutOrStdout(), l.Name(), args[0], runs, earlier)
+					return writeHistoryJSON(c.OutOrStdout(), from, args[0], runs, earlier)
 				}
 				return printHistory(c.OutOrStdout(), args[0], runs, earlier)
 			})

@@ -17,7 +17,7 @@ func newShow(storeURL *string) *cobra.Command {
 		Short: "Show who holds a lock and who waits for it",
 		Long: `show prints the state of the lock NAME: who holds it and who waits for it.
 
-With --json it prints one object, as watch does, even if the lock is free.`,
+With --json it prints one record of the type "lock", even if the lock is free.`,
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {

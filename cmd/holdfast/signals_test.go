@@ -36,7 +36,7 @@ func childrenByName(parent int) map[string]int {
 // withSignals starts a run whose command prints its signals, below a process that is called as systemd is or not.
 func (w *workspace) withSignals(systemd bool) *startedProgram {
 	w.Helper()
-	r := w.newProgram("run", "--json", "record", "a", self)
+	r := w.newProgram("run", "--record", "record", "a", self)
 	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=signals")
 	if systemd {
 		r.cmd.Path, r.cmd.Args = self, append([]string{"unit", program}, r.cmd.Args[1:]...)
@@ -55,7 +55,7 @@ func (w *workspace) withSignals(systemd bool) *startedProgram {
 func (w *workspace) awaitListener(wrapper int, record string) {
 	w.Helper()
 	w.awaitTrue("the run to know of its command",
-		func() bool { return strings.Contains(w.readFile(w.filePath(record)), `"started"`) })
+		func() bool { return strings.Contains(w.readFile(w.filePath(record)), `"command_started"`) })
 	w.awaitTrue("the listener", func() bool { return childrenByName(wrapper)[guard.ListenerName] != 0 })
 }
 
@@ -167,7 +167,7 @@ func TestSignaledCommandEndsUnkilled(t *testing.T) {
 			return r.launch()
 		}},
 		{"SIGTERM to the group", func(w *workspace) *startedProgram {
-			r := w.newProgram("run", "--json", "record", "a", self)
+			r := w.newProgram("run", "--record", "record", "a", self)
 			r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=ends")
 			r.launch().awaitOutput("ready")
 			w.awaitListener(r.cmd.Process.Pid, "record")

@@ -24,30 +24,70 @@ func newStores(storeURL *string) *cobra.Command {
 the runs of keys, its limits, and warnings about its settings. The last line lists the URL schemes of all stores that
 this program knows.
 
-With --compare it opens no store. It shows side by side what each kind of store promises as it is usually set up; with
---json as well, one object per line.`,
+With --compare it opens no store. It shows side by side what each kind of store promises as it is usually set up.`,
 		Args: exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if compare {
 				return printComparison(c.OutOrStdout(), asJSON)
 			}
-			if asJSON {
-				return usageError("--json needs --compare")
-			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
-				rows := append(ledgerRows(ctx, client), warningRows(ctx, client)...)
+				ledger, ledgerErr := client.Ledger(defaultLedger, nil).Info(ctx)
+				findings, unseen := client.Examine(ctx)
+				if asJSON {
+					f := promisesAsJSON(client.Info())
+					f["run_ledger"], f["findings"] = ledgerAsJSON(ledger, ledgerErr), findingsAsJSON(findings)
+					if unseen != nil {
+						f["findings_message"] = errorText(unseen)
+					}
+					return writeRecord(c.OutOrStdout(), recordStore, f)
+				}
+				rows := append(ledgerRows(ledger, ledgerErr), warningRows(findings, unseen)...)
 				return printPromises(c.OutOrStdout(), client.Info(), rows)
 			})
 		},
 	}
 	c.Flags().BoolVar(&compare, "compare", false, "show what each kind of store promises, side by side")
-	c.Flags().BoolVar(&asJSON, "json", false, "with --compare: print lines of JSON")
+	addJSONFlag(c, &asJSON)
 	return c
 }
 
+// promisesAsJSON are the promises of a store for programs.
+func promisesAsJSON(i holdfast.Info) fields {
+	f := fields{
+		"store": i.Store, "engine": i.Engine, "tier": i.Tier, "expired_by": i.ExpiredBy, "expiry_clock": i.ExpiryClock,
+		"order": i.Order, "kinds": append([]holdfast.Kind{}, i.Kinds...), "detached": i.Detached,
+		"survives": fields{"restart": i.Survives.Restart, "power_cut": i.Survives.PowerCut,
+			"failover": i.Survives.Failover},
+		"min_ttl_ms": jsonMillis(i.MinTTL), "max_ttl_ms": jsonMillis(i.MaxTTL), "max_name_bytes": i.MaxName,
+		"max_holders": i.MaxHolders, "max_waiters": i.MaxWaiters, "token_gap_ms": jsonMillis(i.TokenGap),
+		"schemes": driver.Schemes(),
+	}
+	if i.DeadHolderTimeout > 0 {
+		f["killed_holder_ms"] = jsonMillis(i.DeadHolderTimeout)
+	}
+	if i.WriteInterval > 0 {
+		f["write_interval_ms"] = jsonMillis(i.WriteInterval)
+	}
+	if i.TokenRegression != "" {
+		f["token_regression"] = i.TokenRegression
+	}
+	return f
+}
+
+// ledgerAsJSON says whether the store keeps runs, and its limits.
+func ledgerAsJSON(i holdfast.Info, err error) fields {
+	switch {
+	case errors.Is(err, holdfast.ErrUnsupported):
+		return fields{"supported": false}
+	case err != nil:
+		return fields{"supported": true, "message": errorText(err)}
+	}
+	return fields{"supported": true, "expiry_clock": i.ExpiryClock, "max_key_bytes": i.MaxName,
+		"max_result_bytes": holdfast.MaxRunResult}
+}
+
 // ledgerRows say whether the store keeps runs, and where that differs from locks, what it promises of them.
-func ledgerRows(ctx context.Context, client *holdfast.Client) [][]string {
-	i, err := client.Ledger(defaultLedger, nil).Info(ctx)
+func ledgerRows(i holdfast.Info, err error) [][]string {
 	switch {
 	case errors.Is(err, holdfast.ErrUnsupported):
 		return [][]string{{"run ledger", "no"}}

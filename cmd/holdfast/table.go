@@ -46,6 +46,14 @@ const (
 // stateColors are the colors of the states that an operator should notice.
 var stateColors = map[string]int{"broken": colorRed, "foreign": colorYellow, "detached": colorYellow}
 
+// paint gives a text a color, where there are colors. 0 is none.
+func (d *display) paint(text string, color int) string {
+	if !d.colors || color == 0 {
+		return text
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, text)
+}
+
 // minColumn is the width that a column keeps when it is shortened.
 const minColumn = 12
 
@@ -64,10 +72,7 @@ func (d *display) writeTable(rows [][]string, shortens ...int) error {
 		for i, cell := range row {
 			cell = text.Shorten(cell, widths[i])
 			padding := widths[i] - utf8.RuneCountInString(cell) + columnGap
-			if color := stateColors[cell]; d.colors && color != 0 {
-				cell = fmt.Sprintf("\x1b[%dm%s\x1b[0m", color, cell)
-			}
-			line.WriteString(cell + strings.Repeat(" ", padding))
+			line.WriteString(d.paint(cell, stateColors[cell]) + strings.Repeat(" ", padding))
 		}
 		if _, err := fmt.Fprintln(d, strings.TrimRight(line.String(), " ")); err != nil {
 			return err

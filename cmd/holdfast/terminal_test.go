@@ -127,7 +127,7 @@ func (s terminalScreen) pressCtrlCTwice(r *startedProgram, record string) {
 	s.awaitTrue("the first SIGINT", func() bool {
 		return strings.Contains(s.workspace.readFile(s.workspace.filePath(record)), "SIGINT")
 	})
-	first := s.eventTime(record, "signal")
+	first := s.eventTime(record, "signal_received")
 	s.awaitTrue("the time between two", func() bool { return time.Since(first) > sameCtrlCWindow+groupSignalDelay })
 	select {
 	case <-r.ended:

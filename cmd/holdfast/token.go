@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -52,7 +51,7 @@ can be granted from now on, on any lock of the store.`,
 				if err != nil {
 					return storeError(err)
 				}
-				return printToken(c, lock, floor, asJSON)
+				return printToken(c, client.Info().Store, lock, floor, asJSON)
 			})
 		},
 	}
@@ -60,12 +59,13 @@ can be granted from now on, on any lock of the store.`,
 	return c
 }
 
-func printToken(c *cobra.Command, lock holdfast.Lock, floor holdfast.TokenFloor, asJSON bool) error {
+func printToken(c *cobra.Command, store string, lock holdfast.Lock, floor holdfast.TokenFloor, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(c.OutOrStdout()).Encode(fields{
-			"time": time.Now().Format(time.RFC3339Nano), "name": lock.Name, "token": lock.Token,
-			"floor": floor.Token, "floor_by_clock": floor.ByClock,
-		})
+		f := fields{"store": store, "lock": lock.Name, "floor": floor.Token, "floor_by_clock": floor.ByClock}
+		if lock.Token > 0 {
+			f["token"] = lock.Token
+		}
+		return writeRecord(c.OutOrStdout(), recordToken, f)
 	}
 	last := "not known"
 	if lock.Token > 0 {
@@ -82,8 +82,8 @@ func printToken(c *cobra.Command, lock holdfast.Lock, floor holdfast.TokenFloor,
 }
 
 func newTokenFloor(storeURL *string) *cobra.Command {
-	var atLeast int64
-	var all, force bool
+	var t tokenRaise
+	var all bool
 	c := &cobra.Command{
 		Use:   "floor {NAME|--all} --at-least N",
 		Short: "Raise the tokens of a lock above what resources have seen",
@@ -107,30 +107,39 @@ floor exits 64, and changes nothing, if the store's tokens cannot be raised in t
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
 				if all {
-					return checkAllTokens(ctx, c, client, atLeast)
+					return t.checkAll(ctx, c, client)
 				}
-				return raiseToken(ctx, c, client, args[0], atLeast, force)
+				return t.raise(ctx, c, client, args[0])
 			})
 		},
 	}
-	c.Flags().Int64Var(&atLeast, "at-least", 0, "the smallest token `N` that may still be granted")
+	c.Flags().Int64Var(&t.atLeast, "at-least", 0, "the smallest token `N` that may still be granted")
 	c.Flags().BoolVar(&all, "all", false, "all locks of the store")
-	c.Flags().BoolVar(&force, "force", false, "raise the token even if it is far ahead of the store's clock")
+	c.Flags().BoolVar(&t.force, "force", false, "raise the token even if it is far ahead of the store's clock")
+	addJSONFlag(c, &t.asJSON)
 	return c
 }
 
-func checkAllTokens(ctx context.Context, c *cobra.Command, client *holdfast.Client, atLeast int64) error {
-	if err := client.RaiseAllTokens(ctx, atLeast); err != nil {
+// tokenRaise is one run of token floor.
+type tokenRaise struct {
+	atLeast       int64
+	force, asJSON bool
+}
+
+func (t *tokenRaise) checkAll(ctx context.Context, c *cobra.Command, client *holdfast.Client) error {
+	if err := client.RaiseAllTokens(ctx, t.atLeast); err != nil {
 		return storeError(err)
 	}
-	_, err := fmt.Fprintf(c.OutOrStdout(), "no token smaller than %d is granted from now on, on any lock\n", atLeast)
+	if t.asJSON {
+		return writeRecord(c.OutOrStdout(), recordTokenFloor,
+			fields{"store": client.Info().Store, "all": true, "at_least": t.atLeast})
+	}
+	_, err := fmt.Fprintf(c.OutOrStdout(), "no token smaller than %d is granted from now on, on any lock\n", t.atLeast)
 	return err
 }
 
-// raiseToken raises the token of one lock, and says which holder still has a smaller one.
-func raiseToken(
-	ctx context.Context, c *cobra.Command, client *holdfast.Client, name string, atLeast int64, force bool,
-) error {
+// raise raises the token of one lock, and says which holder still has a smaller one.
+func (t *tokenRaise) raise(ctx context.Context, c *cobra.Command, client *holdfast.Client, name string) error {
 	lock, err := client.Inspect(ctx, name)
 	if err != nil {
 		return storeError(err)
@@ -139,21 +148,25 @@ func raiseToken(
 	if err != nil {
 		return storeError(err)
 	}
-	lead := atLeast - max(floor.Token, lock.Token)
-	if atLeast > 0 && floor.ByClock && lead > maxTokenLead.Microseconds() && !force {
+	lead := t.atLeast - max(floor.Token, lock.Token)
+	if t.atLeast > 0 && floor.ByClock && lead > maxTokenLead.Microseconds() && !t.force {
 		return exitWith(exitUsage, "%d is %s ahead of the tokens of %s: is it mistyped? With --force, its tokens rise "+
-			"only by one per grant from there on, until the store's clock has passed it", atLeast, formatLead(lead), quoteName(name))
+			"only by one per grant from there on, until the store's clock has passed it", t.atLeast, formatLead(lead), quoteName(name))
 	}
-	if err := client.RaiseToken(ctx, name, atLeast); err != nil {
+	if err := client.RaiseToken(ctx, name, t.atLeast); err != nil {
 		return storeError(err)
 	}
 	for _, h := range lock.Holders {
-		if h.Token > 0 && h.Token < atLeast {
+		if h.Token > 0 && h.Token < t.atLeast {
 			printMessage("%s keeps its token %d until it has released %s: a resource that has seen a larger one refuses it",
 				printableText(h.Owner), h.Token, quoteName(name))
 		}
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "no token smaller than %d is granted from now on, on %s\n", atLeast, quoteName(name))
+	if t.asJSON {
+		return writeRecord(c.OutOrStdout(), recordTokenFloor, fields{"store": client.Info().Store, "lock": name,
+			"all": false, "at_least": t.atLeast, "holders": claimsAsJSON(lock.Holders)})
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "no token smaller than %d is granted from now on, on %s\n", t.atLeast, quoteName(name))
 	return err
 }
 

@@ -14,14 +14,21 @@ import (
 var version, commit string
 
 func newVersion() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if asJSON {
+				return writeRecord(c.OutOrStdout(), recordVersion,
+					fields{"go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH})
+			}
 			return printVersion(c.OutOrStdout())
 		},
 	}
+	addJSONFlag(c, &asJSON)
+	return c
 }
 
 func printVersion(w io.Writer) error {

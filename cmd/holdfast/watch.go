@@ -20,8 +20,7 @@ func newWatch(storeURL *string) *cobra.Command {
 		Long: `watch prints a line with the state of the lock NAME, and another whenever it has changed, until a signal ends it. A state
 that lasts only a moment may be left out; the last state never is.
 
-With --json each line is an object: time, name, kind, limit, token, holders, waiters, and waiters_complete, which is false if others may wait that
-are not seen.`,
+With --json each state is a record of the type "lock".`,
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return watchLock(*storeURL, args[0], func(info holdfast.Info, lock holdfast.Lock) error {

@@ -59,13 +59,16 @@ type guardedCommand struct {
 // wrapper is this program while the command runs. It sends the guard what becomes of the lease, forwards signals, and
 // takes over from a guard that died or does not act in time.
 type wrapper struct {
-	name    string // of the lock, or the key
-	lease   heldLease
-	clock   driver.Clock
-	ttl     time.Duration
-	policy  guard.KillPolicy
-	signals *signalQueue
-	record  *runRecord
+	name             string // of the lock, or the key
+	lease            heldLease
+	lostEvent        eventKind       // what the record calls a loss of the lease
+	releaseRequested <-chan struct{} // closed when somebody asks for the release; nil if nobody can, or once it is answered
+	onRequest        requestAction
+	clock            driver.Clock
+	ttl              time.Duration
+	policy           guard.KillPolicy
+	signals          *signalQueue
+	record           *runRecord
 
 	program string      // the path of this program, for the listener
 	tree    *guard.Tree // the guard, and if it dies all that it has left
@@ -100,7 +103,8 @@ type receivedSignal struct {
 type runResult struct {
 	startError  error // the command could not be started
 	status      syscall.WaitStatus
-	loss        error           // why its tree was ended
+	loss        error           // why its tree was ended, if the lease was lost
+	requested   bool            // its tree was ended because somebody asked for the lock
 	escaped     []guard.Process // what could not be ended
 	earlySignal syscall.Signal  // received before the command ran
 }
@@ -262,6 +266,11 @@ func (w *wrapper) run() {
 			}
 		case <-w.lost:
 			w.sendLoss()
+		case <-w.releaseRequested:
+			w.releaseRequested = nil
+			if m, ok := w.onRequest.controlMessage(); ok {
+				w.sendControl(m)
+			}
 		case <-w.escapeTimer:
 			return
 		case <-timer.C:
@@ -313,7 +322,7 @@ func (w *wrapper) sendLoss() {
 	w.lost = nil
 	cause := context.Cause(w.lease.Context())
 	lost := describeLoss(cause)
-	w.record.addEvent("lost", fields{"cause": lossCode(cause), "reason": lossText(cause)})
+	w.record.addEvent(w.lostEvent, causeFields(cause))
 	w.sendControl(guard.ControlMessage{Lost: lost})
 	grace := time.Duration(0)
 	if lost.StaysHeld { // nobody else can have the lock yet, so the guard may be late
@@ -324,7 +333,8 @@ func (w *wrapper) sendLoss() {
 
 // describeLoss is the loss of a lease as the guard knows it.
 func describeLoss(cause error) *guard.Loss {
-	return &guard.Loss{Why: lossText(cause), StaysHeld: lossCode(cause) == holdfast.LossBroken}
+	code := lossCode(cause)
+	return &guard.Loss{Code: string(code), Why: lossText(cause), StaysHeld: code == holdfast.LossBroken}
 }
 
 // checkReaction kills a guard that has not acted on a loss in time.
@@ -353,7 +363,7 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	case guard.ReportStarted:
 		w.commandStarted = true
 		w.tree.AddGuardedCommand(r.PID)
-		w.record.addEvent("started", fields{"pid": r.PID})
+		w.record.addEvent(eventCommandStarted, fields{"pid": r.PID})
 	case guard.ReportFailed:
 		w.result.startError = r.Errno
 		if r.Errno == 0 {
@@ -365,25 +375,42 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	case guard.ReportSignal:
 		w.guardSignalAt[r.Signal] = time.Now()
 	case guard.ReportLeft:
-		w.record.addEvent("left", fields{"processes": r.Left})
+		w.record.addEvent(eventProcessesLeft, fields{"processes": r.Left})
 	case guard.ReportTerminating:
 		w.terminating = true
-		w.result.loss = errors.New(r.Why)
-		w.record.addEvent("told to end", fields{"reason": r.Why, "signal": signalName(w.policy.Signal)})
+		w.noteEnd(r)
+		terminating := causeFields(&guard.Loss{Code: r.Code, Why: r.Why})
+		terminating["signal"] = signalName(w.policy.Signal)
+		w.record.addEvent(eventCommandTerminating, terminating)
 	case guard.ReportKilled:
 		w.killing = true
-		w.record.addEvent("killed", nil)
+		w.record.addEvent(eventCommandKilled, nil)
+	case guard.ReportBeside:
+		if r.Why != "" {
+			w.record.addEvent(eventScriptFailed, fields{"message": r.Why})
+		} else {
+			w.record.addEvent(eventScriptStarted, fields{"pid": r.PID})
+		}
 	case guard.ReportPartlyHidden:
-		w.record.addEvent("not all can be seen", fields{"reason": r.Why})
+		w.record.addEvent(eventProcessesHidden, fields{"message": r.Why})
 	case guard.ReportUnkillable:
 		w.recordUnkillable(r.Left)
 	case guard.ReportFinished:
 		if w.result.escaped = nil; r.Why != "" {
-			w.result.loss = errors.New(r.Why)
+			w.noteEnd(r)
 		}
 		return true
 	}
 	return false
+}
+
+// noteEnd notes why the guard ends the tree: because of a loss, or without one.
+func (w *wrapper) noteEnd(r guard.Report) {
+	if r.Code == guard.CodeReleaseRequested {
+		w.result.requested = true
+		return
+	}
+	w.result.loss = &guard.Loss{Code: r.Code, Why: r.Why}
 }
 
 // recordExit notes how the command itself ended. Its descendants may still run.
@@ -394,13 +421,13 @@ func (w *wrapper) recordExit(status syscall.WaitStatus) {
 	} else {
 		w.record.addFields(fields{"command_exit_code": status.ExitStatus()})
 	}
-	w.record.addEvent("exited", nil)
+	w.record.addEvent(eventCommandExited, nil)
 }
 
 // recordUnkillable notes processes that cannot be killed. Once the lock is lost it makes no sense to wait for them
 // for long.
 func (w *wrapper) recordUnkillable(left []guard.Process) {
-	w.record.addEvent("cannot be killed", fields{"processes": left})
+	w.record.addEvent(eventProcessesUnkilled, fields{"processes": left})
 	if w.result.loss != nil {
 		w.result.escaped = left
 		w.escapeTimer = time.After(escapeTimeout)
@@ -427,7 +454,7 @@ func (w *wrapper) takeOverTree() {
 		}
 		return
 	}
-	w.record.addEvent("guard gone", nil)
+	w.record.addEvent(eventGuardGone, nil)
 	why := guard.ErrGuardGone
 	if w.lost == nil { // the lease was lost before, and the guard has not acted on it
 		why = describeLoss(context.Cause(w.lease.Context()))
@@ -466,7 +493,7 @@ func (w *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
 	if !w.commandStarted && !harmlessSignals[sig] {
 		w.result.earlySignal = sig
 	}
-	w.record.addEvent("signal", fields{"signal": signalName(sig)})
+	w.record.addEvent(eventSignalReceived, fields{"signal": signalName(sig)})
 	return receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !w.commandStarted}
 }
 

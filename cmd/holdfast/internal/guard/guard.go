@@ -79,9 +79,9 @@ func superviseCommand(
 ) int {
 	lease := newLeaseMirror(m.Lock, m.Until)
 	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and somebody else may hold the lock
-		why := context.Cause(lease.ctx).Error()
+		why := context.Cause(lease.ctx)
 		out.sendMessage("%s is lost: %s; the command was not started", text.QuoteName(m.Lock), why)
-		out.sendLastReport(Report{Event: ReportFinished, Why: why})
+		out.sendLastReport(newReport(ReportFinished, why))
 		return 0
 	}
 	files := OwnFiles()
@@ -102,15 +102,11 @@ func superviseCommand(
 	// leaves them, and only now, because a child starts in its parent's.
 	_, _ = unix.Setsid()
 	out.sendReport(Report{Event: ReportStarted, PID: t.command})
-	requests := make(chan signalRequest, 256)
+	requests := make(chan treeRequest, 256)
 	s := newSupervisor(t, lease, m.Policy, requests, out.sendMessage, out.sendReport)
 	go receiveControl(control, lease, requests)
 	_, loss := s.run()
-	last := Report{Event: ReportFinished}
-	if loss != nil {
-		last.Why = loss.Error()
-	}
-	out.sendLastReport(last)
+	out.sendLastReport(newReport(ReportFinished, loss))
 	return 0
 }
 
@@ -149,7 +145,7 @@ func reportSignals(received <-chan os.Signal, out *asyncWriter) (stop func()) {
 }
 
 // receiveControl carries out the wrapper's messages until the wrapper ends.
-func receiveControl(control *json.Decoder, lease *leaseMirror, requests chan<- signalRequest) {
+func receiveControl(control *json.Decoder, lease *leaseMirror, requests chan<- treeRequest) {
 	for {
 		var m ControlMessage
 		if err := control.Decode(&m); err != nil {
@@ -162,7 +158,8 @@ func receiveControl(control *json.Decoder, lease *leaseMirror, requests chan<- s
 		case m.Lost != nil:
 			lease.markLost(m.Lost)
 		default:
-			requests <- signalRequest{signal: m.Signal, groupSignaled: m.GroupSignaled, kill: m.Kill}
+			requests <- treeRequest{signal: m.Signal, groupSignaled: m.GroupSignaled, kill: m.Kill, end: m.End,
+				beside: m.Beside}
 		}
 	}
 }
@@ -206,7 +203,7 @@ func (l *leaseMirror) Remaining() time.Duration {
 	left := -clock.System.Since(l.expiry)
 	l.mu.Unlock()
 	if left <= 0 {
-		l.markLost(&Loss{Why: ExpiredText})
+		l.markLost(&Loss{Code: CodeExpired, Why: ExpiredText})
 	}
 	if l.ctx.Err() != nil {
 		return 0

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"errors"
 	"syscall"
 	"time"
 
@@ -10,7 +11,8 @@ import (
 // The messages between the wrapper and the guard: JSON values, one per line. Both are the same binary (see
 // OwnProgram), so they may change in any release.
 
-// ControlMessage is what the wrapper sends to the guard. Exactly one of Start, Until, Lost, Signal and Kill is set.
+// ControlMessage is what the wrapper sends to the guard. Exactly one of Start, Until, Lost, Signal, Kill, End and
+// Beside is set.
 type ControlMessage struct {
 	Start         *StartMessage  `json:"begin,omitempty"` // the first message, and only that
 	Until         time.Duration  `json:"until,omitempty"` // the lease's new expiry, as BoottimeNow counts
@@ -18,6 +20,8 @@ type ControlMessage struct {
 	Signal        syscall.Signal `json:"signal,omitempty"` // to be forwarded to the command
 	GroupSignaled bool           `json:"group,omitempty"`  // with Signal: the process group has received it already
 	Kill          bool           `json:"kill,omitempty"`   // the user wants the whole tree killed
+	End           bool           `json:"end,omitempty"`    // the tree is to be ended, while the lease is valid
+	Beside        []string       `json:"beside,omitempty"` // the path and the argv of a program to start in the tree
 }
 
 // StartMessage makes the guard start the command.
@@ -38,12 +42,37 @@ type KillPolicy struct {
 
 // Loss says that a lease has ended, and why. It is the error with which a leaseMirror ends.
 type Loss struct {
-	Why string `json:"why"` // as users read it
+	Code string `json:"code,omitempty"` // why, as programs read it: one of the codes below, or a holdfast.LossCause
+	Why  string `json:"why"`            // as users read it
 	// StaysHeld says that the claim keeps others out until its TTL has passed, so that the tree has time to clean up.
 	StaysHeld bool `json:"held,omitempty"`
 }
 
 func (l *Loss) Error() string { return l.Why }
+
+// The codes of a Loss that the guard finds itself. Those of a holdfast.LossCause have the same text.
+const (
+	CodeExpired     = "expired"      // a LossCause
+	CodeMaxHold     = "max-hold"     // a LossCause
+	CodeWrapperGone = "wrapper-gone" // the wrapper has ended
+	CodeGuardGone   = "guard-gone"   // the guard has ended
+
+	// CodeReleaseRequested is the code of what ends a tree without a loss: ControlMessage.End.
+	CodeReleaseRequested = "release-requested"
+)
+
+// newReport makes a report about the end of a tree; why may be nil.
+func newReport(event string, why error) Report {
+	r := Report{Event: event}
+	if why == nil {
+		return r
+	}
+	r.Why = why.Error()
+	if loss := (*Loss)(nil); errors.As(why, &loss) {
+		r.Code = loss.Code
+	}
+	return r
+}
 
 // Report is what the guard sends to the wrapper. Which fields are set depends on Event.
 type Report struct {
@@ -51,6 +80,7 @@ type Report struct {
 	PID    int                `json:"pid,omitempty"`
 	Errno  syscall.Errno      `json:"errno,omitempty"`
 	Status syscall.WaitStatus `json:"status,omitempty"`
+	Code   string             `json:"code,omitempty"`
 	Why    string             `json:"why,omitempty"`
 	Left   []Process          `json:"left,omitempty"`
 	Signal syscall.Signal     `json:"signal,omitempty"`
@@ -63,11 +93,12 @@ const (
 	ReportExited       = "exited"  // Status, of the command
 	ReportSignal       = "signal"  // Signal: the guard itself received it
 	ReportLeft         = "left"    // Left: processes that outlive the command
-	ReportTerminating  = "told"    // Why: the tree was asked to end
+	ReportTerminating  = "told"    // Code, Why: the tree was asked to end
 	ReportKilled       = "killed"  // SIGKILL was sent for the first time
 	ReportUnkillable   = "stuck"   // Left: processes that SIGKILL did not end
+	ReportBeside       = "beside"  // PID, or Why it could not be started: of a program beside the command
 	ReportPartlyHidden = "unseen"  // Why: only children can be found
-	ReportFinished     = "gone"    // nothing is left; Why, if the tree was ended; the last report
+	ReportFinished     = "gone"    // nothing is left; Code, Why, if the tree was ended; the last report
 )
 
 // BoottimeNow reads the clock that all processes of the machine share.

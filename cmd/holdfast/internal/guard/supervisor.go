@@ -28,9 +28,11 @@ const ExpiredText = "its TTL passed without a renewal"
 // They say of a tree that it must end although its lease may be valid.
 var (
 	// ErrWrapperGone ends a tree whose wrapper has ended.
-	ErrWrapperGone = &Loss{"the program that held it has ended", true}
+	ErrWrapperGone = &Loss{CodeWrapperGone, "the program that held it has ended", true}
 	// ErrGuardGone ends a tree whose guard has ended.
-	ErrGuardGone = &Loss{"the guard of the command has ended", true}
+	ErrGuardGone = &Loss{CodeGuardGone, "the guard of the command has ended", true}
+	// errReleaseRequested ends a tree whose lock somebody else wants, and whose user gives it away.
+	errReleaseRequested = &Loss{Code: CodeReleaseRequested, Why: "its release was requested"}
 )
 
 // leaseView is what a supervisor needs of a lease. In both of its processes that is a leaseMirror.
@@ -48,7 +50,7 @@ type supervisor struct {
 	lease    leaseView
 	clock    clock.Clock
 	policy   KillPolicy
-	requests <-chan signalRequest
+	requests <-chan treeRequest
 	say      func(format string, args ...any) // must not block
 	report   func(Report)                     // must not block
 
@@ -57,6 +59,8 @@ type supervisor struct {
 	loss          error           // why the tree is being ended
 	killAt        clock.Instant   // once the lease is lost: when SIGKILL is due
 	killRequested bool            // by the user
+	ending        bool            // the tree was asked to end although the lease is valid
+	endBy         clock.Instant   // then: when SIGKILL is due
 	killGap       time.Duration   // 0 until SIGKILL is sent
 	killRounds    int
 
@@ -66,14 +70,16 @@ type supervisor struct {
 	unkillableReported bool
 }
 
-// signalRequest makes the supervisor signal the tree on the user's behalf.
-type signalRequest struct {
+// treeRequest makes the supervisor do something with the tree on the user's behalf.
+type treeRequest struct {
 	signal        syscall.Signal
-	groupSignaled bool // the process group in which the tree began has received it
-	kill          bool // no signal: the whole tree is to be killed
+	groupSignaled bool     // the process group in which the tree began has received it
+	kill          bool     // no signal: the whole tree is to be killed
+	end           bool     // no signal: the tree is to be ended, with a grace
+	beside        []string // no signal: the path and the argv of a program to start in the tree
 }
 
-func newSupervisor(t *Tree, l leaseView, policy KillPolicy, requests <-chan signalRequest,
+func newSupervisor(t *Tree, l leaseView, policy KillPolicy, requests <-chan treeRequest,
 	say func(string, ...any), report func(Report)) *supervisor {
 	s := &supervisor{
 		tree: t, lease: l, clock: clock.System, policy: policy, requests: requests, say: say, report: report,
@@ -116,6 +122,9 @@ func (s *supervisor) recordExit() {
 // checkDeadline does what is due now, and returns when to call it again.
 func (s *supervisor) checkDeadline() time.Duration {
 	left := s.timeLeft()
+	if s.ending {
+		left = min(left, -s.clock.Since(s.endBy))
+	}
 	switch {
 	case left <= 0 || s.killRequested:
 		return min(s.killTree(), max(left, minKillGap))
@@ -131,11 +140,11 @@ func (s *supervisor) checkDeadline() time.Duration {
 
 // warnAndTerminate signals the tree to end because the lease is about to expire.
 func (s *supervisor) warnAndTerminate(left time.Duration) {
-	what := "cannot be renewed and"
+	code, what := CodeExpired, "cannot be renewed and"
 	if s.policy.MaxHoldEnd > 0 && s.expiry.Boottime >= s.policy.MaxHoldEnd-s.policy.CheckInterval {
-		what = "has been held for as long as --max-hold allows, and"
+		code, what = CodeMaxHold, "has been held for as long as --max-hold allows, and"
 	}
-	s.terminateTree(errors.New(what + " is lost"))
+	s.terminateTree(&Loss{Code: code, Why: what + " is lost"})
 	s.say("%s %s will be lost in %v; the command was signaled to end",
 		text.QuoteName(s.lease.Name()), what, left.Round(10*time.Millisecond))
 }
@@ -187,7 +196,7 @@ func (s *supervisor) terminateTree(why error) {
 	}
 	s.tree.signalAll(s.policy.Signal)
 	s.tree.signalAll(unix.SIGCONT)
-	s.report(Report{Event: ReportTerminating, Why: why.Error()})
+	s.report(newReport(ReportTerminating, why))
 	if why := s.tree.whyPartlyHidden(); why != nil {
 		s.say("not all processes of the command can be seen (%s): those it started are signaled after it", why)
 		s.report(Report{Event: ReportPartlyHidden, Why: why.Error()})
@@ -245,11 +254,42 @@ func (s *supervisor) reportLeftover() time.Duration {
 	return forever
 }
 
+// endTree ends the tree while the lease is valid: it signals it, and kills what is left after the grace. It does nothing
+// if the tree is being ended already.
+func (s *supervisor) endTree() {
+	if s.loss != nil {
+		return
+	}
+	s.ending, s.endBy = true, s.clock.Now().Add(s.policy.Grace)
+	s.terminateTree(errReleaseRequested)
+	s.say("the release of %s was requested; the command was signaled to end, and is killed in %v",
+		text.QuoteName(s.lease.Name()), s.policy.Grace)
+}
+
+// startBeside starts a program in the tree, with no input, and the output of this process. So it is ended when the lock
+// is lost, and the lock is kept until it has ended.
+func (s *supervisor) startBeside(argv []string) {
+	if s.loss != nil {
+		return
+	}
+	pid, err := s.tree.startBeside(argv[0], argv[1:])
+	r := Report{Event: ReportBeside, PID: pid}
+	if err != nil {
+		r.Why = err.Error()
+		s.say("%s cannot be run: %s", argv[0], err)
+	}
+	s.report(r)
+}
+
 // handleRequest forwards a signal to the command, or to what is left of its tree once the command has ended.
-func (s *supervisor) handleRequest(r signalRequest) {
+func (s *supervisor) handleRequest(r treeRequest) {
 	switch {
 	case r.kill:
 		s.killRequested = true
+	case r.end:
+		s.endTree()
+	case len(r.beside) > 0:
+		s.startBeside(r.beside)
 	case !s.exitedAt.IsZero():
 		s.tree.signalMembers(r.signal, r.groupSignaled)
 	case !r.groupSignaled:

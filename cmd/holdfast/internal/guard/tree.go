@@ -1,8 +1,11 @@
 package guard
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"syscall"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
@@ -19,6 +22,19 @@ type Process struct {
 
 // OwnFiles are the input, the output and the error output of this process.
 func OwnFiles() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }
+
+// startBeside starts another process of the tree. It fails if the first process has ended: the tree may then be gone.
+func (t *Tree) startBeside(path string, argv []string) (pid int, err error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer null.Close()
+	env := append(os.Environ(), "HOLDFAST_COMMAND_PID="+strconv.Itoa(t.command))
+	return t.fork(path, argv, &syscall.ProcAttr{Env: env, Files: append([]uintptr{null.Fd()}, OwnFiles()[1:]...)})
+}
+
+var errCommandEnded = errors.New("the command has ended")
 
 // processNames lists the first processes for a message: name[number].
 func processNames(all []Process) []string {

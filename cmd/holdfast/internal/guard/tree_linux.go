@@ -159,6 +159,16 @@ func (t *Tree) KillListener() {
 	}
 }
 
+// fork starts a process in the tree. While mu is held, the first process is not reaped, so the tree is not gone.
+func (t *Tree) fork(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reaped {
+		return 0, errCommandEnded
+	}
+	return syscall.ForkExec(path, argv, attr)
+}
+
 // SignalCommand signals only the first process.
 func (t *Tree) SignalCommand(sig syscall.Signal) {
 	t.mu.Lock()

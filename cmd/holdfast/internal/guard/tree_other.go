@@ -78,6 +78,27 @@ func (t *Tree) isAlive() bool {
 		guarded > 0 && (unix.Kill(-guarded, 0) == nil || unix.Kill(guarded, 0) == nil)
 }
 
+// fork starts a process in the group of the tree, if that has one.
+func (t *Tree) fork(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	if t.grouped {
+		attr.Sys = &syscall.SysProcAttr{Setpgid: true, Pgid: t.command}
+	}
+	pid, err = syscall.ForkExec(path, argv, attr)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ESRCH) { // there is no such group any more
+		return 0, errCommandEnded
+	}
+	if err == nil {
+		go func() { // until it is reaped, its group exists
+			for {
+				if _, err := unix.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+					return
+				}
+			}
+		}()
+	}
+	return pid, err
+}
+
 // SignalCommand signals only the first process.
 func (t *Tree) SignalCommand(sig syscall.Signal) { _ = unix.Kill(t.command, sig) }
 
