@@ -366,3 +366,59 @@ func TestSharedLinks(t *testing.T) {
 		t.Errorf("in a store of one user: %v", err)
 	}
 }
+
+// TestSharedTurn: the clients of a shared store take turns, with files that all members may open. A directory of turns that
+// a member leads elsewhere is not followed.
+func TestSharedTurn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var tables []*table
+	for range 2 {
+		tab, err := openTable(t.Context(), dir+"/store", &Options{Group: strconv.Itoa(os.Getegid())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tab.Close() })
+		tables = append(tables, tab)
+	}
+	one, two := tables[0], tables[1]
+	turn := dir + "/store/turns/a%2fb"
+	pass, err := one.TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if info, err := os.Stat(turn); err != nil || info.Mode() != sharedFileMode {
+			t.Fatalf("the file of the turn: %v, %v", info, err)
+		}
+		next := takeTurnLater(t.Context(), two)
+		waitUntil(t, func() bool { return isWatched(two, turn) })
+		pass()
+		r := <-next
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		pass, one, two = r.pass, two, one
+	}
+	pass()
+	if left := listDir(t, dir+"/store/turns"); len(left) != 0 {
+		t.Errorf("left in turns: %v", left)
+	}
+	if left := listDir(t, dir+"/store/tmp"); len(left) != 0 {
+		t.Errorf("left in tmp: %v", left)
+	}
+
+	victim := dir + "/elsewhere/a%2fb"
+	err = errors.Join(os.Mkdir(dir+"/elsewhere", 0o700), os.WriteFile(victim, nil, 0o600), os.Remove(dir+"/store/turns"),
+		os.Symlink(dir+"/elsewhere", dir+"/store/turns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pass, err := one.TakeTurn(t.Context(), "a/b"); err == nil {
+		pass()
+		t.Error("a turn in a directory that is elsewhere")
+	}
+	if _, err := os.Stat(victim); err != nil {
+		t.Error(err)
+	}
+}

@@ -17,20 +17,51 @@ import (
 // keeps the file turns/<lock> locked (flock), so that the turn ends with its process. It removes the file to pass the turn
 // on. The removal wakes the others, and one of them makes the next file.
 func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err error) {
-	if err := t.openStore(ctx, false); err != nil {
+	f, err := t.openTurns(ctx, name)
+	if err != nil {
 		return nil, err
 	}
-	// In a shared store a member could lead a path elsewhere, and a turn ends with the removal of a file.
-	if d, ok := t.fsys.(disk); t.events == nil || ok && d.shared {
-		return nil, fmt.Errorf("turns: %w", driver.ErrUnsupported)
+	passFile, err := t.waitForTurn(ctx, f)
+	if passFile == nil {
+		t.closeHandle(f.dir)
+		return nil, err
 	}
-	path := filepath.Join(t.path, "turns", encodeName(name))
+	return func() {
+		passFile()
+		t.closeHandle(f.dir)
+	}, nil
+}
+
+// turnFile is the file of a turn, in the directory of all turns, which is open. It is used by that handle: in a shared
+// store a member could lead a path elsewhere, and a turn ends with the removal of a file.
+type turnFile struct {
+	disk
+	dir  int
+	name string
+}
+
+// openTurns opens the directory of all turns, for the turn of one lock.
+func (t *table) openTurns(ctx context.Context, name string) (turnFile, error) {
+	done, err := t.beginCall(ctx)
+	if err != nil {
+		return turnFile{}, err
+	}
+	defer done()
+	d, ok := t.fsys.(disk)
+	if !ok || t.events == nil {
+		return turnFile{}, fmt.Errorf("turns: %w", driver.ErrUnsupported)
+	}
+	dir, err := t.openFolder("turns")
+	return turnFile{d, dir, encodeName(name)}, err
+}
+
+// waitForTurn returns when this client has the turn, or never will.
+func (t *table) waitForTurn(ctx context.Context, f turnFile) (pass func(), err error) {
 	for {
-		pass, err := tryTurn(path)
-		if pass != nil || err != nil {
+		if pass, err = t.tryTurn(ctx, f); pass != nil || err != nil {
 			return pass, err
 		}
-		if pass, err = t.awaitTurn(ctx, path); pass != nil || err != nil {
+		if pass, err = t.awaitTurn(ctx, f); pass != nil || err != nil {
 			return pass, err
 		}
 	}
@@ -38,7 +69,8 @@ func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err err
 
 // awaitTurn returns when the turn may be free. It tries once more when it has subscribed, and returns the turn if that
 // was in time.
-func (t *table) awaitTurn(ctx context.Context, path string) (pass func(), err error) {
+func (t *table) awaitTurn(ctx context.Context, f turnFile) (pass func(), err error) {
+	path := filepath.Join(t.path, "turns", f.name)
 	passed, cancel, err := t.events.subscribeFile(path)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil // it was removed just now
@@ -47,7 +79,7 @@ func (t *table) awaitTurn(ctx context.Context, path string) (pass func(), err er
 		return nil, fmt.Errorf("watch %s: %w", path, err)
 	}
 	defer cancel()
-	if pass, err := tryTurn(path); pass != nil || err != nil {
+	if pass, err := t.tryTurn(ctx, f); pass != nil || err != nil {
 		return pass, err
 	}
 	select {
@@ -61,21 +93,31 @@ func (t *table) awaitTurn(ctx context.Context, path string) (pass func(), err er
 }
 
 // tryTurn takes the turn if nobody has it.
-func tryTurn(path string) (pass func(), err error) {
-	fd, err := openTurn(path)
+func (t *table) tryTurn(ctx context.Context, f turnFile) (pass func(), err error) {
+	done, err := t.beginCall(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return lockTurn(fd, path)
+	defer done()
+	fd, err := f.open()
+	if errors.Is(err, unix.ENOENT) {
+		fd, err = f.makeLocked(t.tmp, t.newNonce())
+	}
+	switch {
+	case errors.Is(err, unix.EEXIST): // another member was faster
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("open the turn of %s: %w", f.name, err)
+	}
+	return f.lock(fd)
 }
 
-// lockTurn takes over the handle of a turn's file. The file may have been removed since it was opened: then its lock is
-// no turn.
-func lockTurn(fd int, path string) (pass func(), err error) {
+// lock takes over the handle of the file. The file may have been removed since it was opened: then its lock is no turn.
+func (f turnFile) lock(fd int) (pass func(), err error) {
 	err = retryInterrupted(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
-	if err == nil && isSameFile(fd, path) {
+	if err == nil && f.isSameFile(fd) {
 		return func() {
-			_ = unix.Unlink(path)
+			_ = f.removeFile(f.dir, f.name)
 			_ = unix.Close(fd)
 		}, nil
 	}
@@ -83,29 +125,37 @@ func lockTurn(fd int, path string) (pass func(), err error) {
 	if err == nil || errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, nil
 	}
-	return nil, fmt.Errorf("flock %s: %w", path, err)
+	return nil, fmt.Errorf("flock the turn of %s: %w", f.name, err)
 }
 
-// openTurn opens the file of a turn, and makes it, and its directory, if there is none.
-func openTurn(path string) (fd int, err error) {
-	open := func() error {
-		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CREAT|openFlags, 0o600)
-		return err
+// open opens the file. In a store of one user it makes the file if there is none.
+func (f turnFile) open() (fd int, err error) {
+	if f.shared {
+		return openAt(f.dir, f.name, unix.O_RDONLY|unix.O_NONBLOCK)
 	}
-	if err = retryInterrupted(open); errors.Is(err, unix.ENOENT) {
-		if err = unix.Mkdir(filepath.Dir(path), 0o700); err == nil || errors.Is(err, unix.EEXIST) {
-			err = retryInterrupted(open)
-		}
-	}
+	return openAt(f.dir, f.name, unix.O_RDONLY|unix.O_CREAT)
+}
+
+// makeLocked makes the file for all members, in tmp, and then gives it its name: the others must not meet a file that they
+// may not open. It is locked before that.
+func (f turnFile) makeLocked(tmp int, nonce string) (fd int, err error) {
+	fd, err = f.createLocked(tmp, nonce)
 	if err != nil {
-		return -1, fmt.Errorf("open %s: %w", path, err)
+		return -1, err
+	}
+	err = unix.Linkat(tmp, nonce, f.dir, f.name, 0)
+	_ = f.removeFile(tmp, nonce)
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
 	}
 	return fd, nil
 }
 
-// isSameFile reports whether a path still leads to an open file.
-func isSameFile(fd int, path string) bool {
+// isSameFile reports whether the name still leads to an open file.
+func (f turnFile) isSameFile(fd int) bool {
 	var opened, there unix.Stat_t
-	return unix.Fstat(fd, &opened) == nil && unix.Lstat(path, &there) == nil &&
+	return unix.Fstat(fd, &opened) == nil &&
+		unix.Fstatat(f.dir, f.name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil &&
 		opened.Dev == there.Dev && opened.Ino == there.Ino
 }

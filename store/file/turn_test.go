@@ -127,12 +127,17 @@ func TestTurnOfDeadProcess(t *testing.T) {
 // TestRemovedTurn: a client that opened the file of a turn before it was passed on does not get the turn by that file.
 func TestRemovedTurn(t *testing.T) {
 	t.Parallel()
-	one, two, path := openTurnTables(t)
+	one, two, _ := openTurnTables(t)
 	passFirst, err := one.TakeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	late, err := openTurn(path)
+	f, err := one.openTurns(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.closeHandle(f.dir)
+	late, err := f.open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +147,7 @@ func TestRemovedTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer passSecond()
-	if pass, err := lockTurn(late, path); pass != nil || err != nil {
+	if pass, err := f.lock(late); pass != nil || err != nil {
 		t.Errorf("two clients have the turn: %v", err)
 	}
 }
