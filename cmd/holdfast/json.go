@@ -40,6 +40,7 @@ const (
 	recordStore          recordType = "store"           // stores
 	recordStoreKind      recordType = "store_kind"      // stores --compare
 	recordDiagnosis      recordType = "diagnosis"       // doctor
+	recordTorture        recordType = "torture"         // torture
 	recordVersion        recordType = "version"         // version
 	recordEvent          recordType = "event"           // --record of run, hold and once
 )

@@ -122,6 +122,7 @@ func TestPrintedRecords(t *testing.T) {
 	show("version", "--json")
 	doctor := w.runProgram("doctor", "--json")
 	note(doctor.out)
+	note(w.runProgram("torture", "--json", "--for", "1s", "--beside-others", "--workers", "2").out)
 	show("request-release", "--json", "a")
 	show("break", "--json", "a")
 	release()

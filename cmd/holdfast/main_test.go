@@ -307,9 +307,14 @@ type result struct {
 
 func (r *startedProgram) wait() result {
 	r.Helper()
+	return r.waitFor(testTimeout)
+}
+
+func (r *startedProgram) waitFor(limit time.Duration) result {
+	r.Helper()
 	select {
 	case <-r.ended:
-	case <-time.After(testTimeout):
+	case <-time.After(limit):
 		r.Fatalf("%q did not end; stderr:\n%s", r.cmd.Args, r.readStderr())
 	}
 	code := r.cmd.ProcessState.ExitCode()

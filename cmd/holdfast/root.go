@@ -77,7 +77,7 @@ func newRoot() *cobra.Command {
 		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
 		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL),
-		newDoctor(&storeURL), newVersion(), newRunDetails(), newMan())
+		newDoctor(&storeURL), newTorture(&storeURL), newTortureWorker(), newVersion(), newRunDetails(), newMan())
 	addCompletions(root, &storeURL)
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {

@@ -7,6 +7,7 @@
 //   - [IsFinal] and [Uncertain] tell errors apart: those that say what is so, and those after which nothing is known.
 //   - [RetryLoop] repeats a request until its outcome is known or the store has been unreachable for too long.
 //   - [Batcher] sends requests that are made at the same time together.
+//   - [WithDialer] makes a store connect in another way, and [DialerOf] is what the store asks.
 //   - [Lifetime] ends a store's calls when it is closed, and waits for its goroutines.
 //
 // No store has to use any of it.

@@ -59,6 +59,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	// One idle connection is kept for each renewal that may run at a time: see maxRenewers.
 	transport := cfg.HTTPClient.(*awshttp.BuildableClient).GetTransport()
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 512, 256
+	if dial := driverutil.DialerOf(ctx); dial != nil {
+		transport.DialContext = dial
+	}
 	l, err := connectTable(ctx, sdk.NewFromConfig(cfg, func(o *sdk.Options) {
 		o.HTTPClient = &http.Client{Transport: transport}
 		if endpoint != "" {

@@ -37,6 +37,10 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dial := driverutil.DialerOf(ctx); dial != nil {
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(
+			func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
+	}
 	cli, err := clientv3.New(cfg) // this logs in, if there is a password
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unavailable:

@@ -36,6 +36,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return nil, err
 	}
 	link := newTransport()
+	if dial := driverutil.DialerOf(ctx); dial != nil {
+		link.DialContext = dial
+	}
 	client := &http.Client{Transport: link}
 	if !p.anonymous {
 		tokens, err := findTokens(p.credentials, link)

@@ -53,6 +53,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dial := driverutil.DialerOf(ctx); dial != nil {
+		config.ConnConfig.DialFunc = dial
+	}
 	return openConfig(ctx, config, opts)
 }
 

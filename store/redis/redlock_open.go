@@ -17,6 +17,7 @@ func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.useDialer(ctx)
 	return openRedlock(ctx, p)
 }
 

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -50,11 +51,38 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.useDialer(ctx)
 	s, err := openClient(ctx, p.client, &p.opts)
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// useDialer makes the client connect as ctx says: see driverutil.WithDialer.
+func (p *storeURL) useDialer(ctx context.Context) {
+	dial := driverutil.DialerOf(ctx)
+	if dial == nil {
+		return
+	}
+	p.client.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+		conn, err := dial(ctx, "tcp", addr)
+		if err != nil || config == nil {
+			return conn, err
+		}
+		if config.ServerName == "" {
+			config = config.Clone()
+			config.ServerName, _, _ = net.SplitHostPort(addr)
+		}
+		secure := tls.Client(conn, config)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		return secure, nil
+	}
 }
 
 // parseURL turns a URL into the options of a client and of a store. It sends no request.

@@ -31,6 +31,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Dial = driverutil.DialerOf(ctx)
 	return New(ctx, strings.Split(u.Host, ","), &o)
 }
 

@@ -62,6 +62,16 @@ func (s *Server) Running() bool {
 	}
 }
 
+// PID is the id of the process, for tools that send it signals; 0: it is not running.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.Process.Pid
+}
+
 // Stop stops the process by SIGSTOP, like a machine that hangs: its connections remain. Continue continues it.
 func (s *Server) Stop() { s.sendSignal(syscall.SIGSTOP) }
 

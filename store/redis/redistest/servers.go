@@ -61,6 +61,9 @@ func newServer(args []string) (*Server, error) {
 	return s, nil
 }
 
+// PID is the id of the server's process, for tools that send it signals.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
+
 // startProcess starts the process, and returns when it answers. The error has the server's log if it ends instead.
 func (s *Server) startProcess() error {
 	log, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -1,0 +1,42 @@
+package torture
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+)
+
+// runShell runs a command line by sh. It returns what it has printed, shortened, for an error.
+func runShell(ctx context.Context, line string, limit time.Duration) (string, error) {
+	var out limitedBuffer
+	c := exec.Command("sh", "-c", line)
+	c.Stdout, c.Stderr = &out, &out
+	c.WaitDelay = time.Second // a grandchild may keep the output open
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := servertest.StartProcess(c); err != nil {
+		return "", err
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Wait() }()
+	var err error
+	select {
+	case err = <-done:
+	case <-time.After(limit):
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		<-done
+		err = fmt.Errorf("it has not ended within %v", limit)
+	case <-ctx.Done():
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		<-done
+		err = ctx.Err()
+	}
+	if text := strings.TrimSpace(out.String()); err != nil && text != "" {
+		return ": " + text, err
+	}
+	return "", err
+}
