@@ -187,7 +187,7 @@ When somebody asks for the lock
   ignore   nothing; this is the default.
   release  it ends the command and all its descendants, as after a loss: with --signal, and SIGKILL for what is left
            after --grace. Then it releases the lock and exits 79. The lock stays held, and is renewed, until all have
-           ended. If it is lost meanwhile, the exit code is 76.
+           ended; --min-hold still applies. If it is lost meanwhile, the exit code is 76.
   SCRIPT   anything else is a script for sh, which runs beside the command, with the same environment and output, and
            no input. HOLDFAST_COMMAND_PID is the process id of the command: 'kill -USR1 $HOLDFAST_COMMAND_PID'. The
            script counts as a part of the command: it is ended if the lock is lost, and the lock is kept until it has
