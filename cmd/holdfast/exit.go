@@ -26,7 +26,7 @@ const (
 	exitNotAcquired  = 75  // held by others, or not granted in time
 	exitLost         = 76  // the lock was lost while the command ran
 	exitAttemptsUsed = 77  // once: the key has had as many runs as it may have
-	exitOnRequest    = 79  // the command was ended because somebody asked for the lock: --on-request release
+	exitOnRequest    = 79  // the lock was released because somebody asked for it: --on-request release
 	exitCannotRun    = 126 // the command is there but cannot be run
 	exitNotFound     = 127 // there is no such command
 	exitSignal       = 128 // plus the signal's number

@@ -285,7 +285,8 @@ done-before, missed, attempts-used, not-recorded (73).`
 const holdHelp = `hold acquires the lock NAME, prints its fencing token on a line of its own, and holds the lock until it receives SIGINT
 (Ctrl-C), SIGTERM, SIGHUP or another signal that would end a program. Then it releases the lock and exits 0.
 
-It exits 76 as soon as the lock is lost. If the lock is not acquired, it exits as run does.`
+It exits 76 as soon as the lock is lost, and with --on-request release 79 if somebody asks for the lock. If the lock is
+not acquired, it exits as run does.`
 
 const holdAfterFlags = `With --json the token is in a record of the type "hold". The outcome in the record of --record is one of run's (see
 "holdfast help run-details"), or "released" if a signal ended hold, or "not-printed" if the token could not be printed.`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -17,6 +18,7 @@ func newHold(storeURL *string) *cobra.Command {
 	var storeWait storeWaitFlag
 	var record, metricsFile string
 	var asJSON bool
+	var onRequest requestAction
 	c := &cobra.Command{
 		Use:   "hold [flags] NAME",
 		Short: "Hold a lock until a signal ends it",
@@ -32,9 +34,12 @@ func newHold(storeURL *string) *cobra.Command {
 					if err := messages.checkMessageFlags(); err != nil {
 						return err
 					}
+					if onRequest.script != "" {
+						return usageError("--on-request of hold is ignore or release; a script belongs to a command: see run")
+					}
 					request.telemetry = t
 					request.messages, request.storeWait = messages, storeWait.storeWaitLimit(c, f.wait)
-					return messages.silenceSkip(holdLock(request, *f.store, asJSON, r))
+					return messages.silenceSkip(holdLock(request, *f.store, asJSON, onRequest, r))
 				})
 			})
 		},
@@ -44,6 +49,7 @@ func newHold(storeURL *string) *cobra.Command {
 	f.addHoldFlags(c)
 	messages.addMessageFlags(c)
 	storeWait.addStoreWaitFlag(c)
+	c.Flags().Var(&onRequest, "on-request", "if asked for the lock: ignore, or `release`, and exit 79")
 	addRecordFlag(c, &record)
 	addJSONFlag(c, &asJSON)
 	addMetricsFlag(c, &metricsFile)
@@ -51,9 +57,9 @@ func newHold(storeURL *string) *cobra.Command {
 	return c
 }
 
-// holdLock holds the lock until a signal or a loss ends it. It prints the token only once the lock is held, so that a
+// holdLock holds the lock until a signal, a loss or a request ends it. It prints the token only once the lock is held, so that a
 // script can wait for that line.
-func holdLock(request *lockRequest, store string, asJSON bool, r *runRecord) error {
+func holdLock(request *lockRequest, store string, asJSON bool, onRequest requestAction, r *runRecord) error {
 	signals := catchSignals()
 	client, lease, err := request.acquireUntilSignal(store, signals, r)
 	if client != nil {
@@ -68,7 +74,18 @@ func holdLock(request *lockRequest, store string, asJSON bool, r *runRecord) err
 			err: fmt.Errorf("cannot print the token of %s; the lock was released: %s", quoteName(request.name),
 				rootCause(err))}
 	}
-	signals.waitForEnd(lease.Context())
+	ctx, cancel := context.WithCancelCause(lease.Context())
+	defer cancel(nil)
+	if onRequest.release {
+		go func() {
+			select {
+			case <-lease.ReleaseRequested():
+				cancel(errReleaseRequested)
+			case <-ctx.Done():
+			}
+		}()
+	}
+	signals.waitForEnd(ctx)
 	if err := lease.Err(); err != nil {
 		printMessage("%s is lost: %s", quoteName(request.name), lossText(err))
 		r.addEvent(eventLockLost, causeFields(err))
@@ -76,8 +93,14 @@ func holdLock(request *lockRequest, store string, asJSON bool, r *runRecord) err
 	if err := request.releaseLease(lease, lease.Err() != nil, r); err != nil {
 		return lostError(err)
 	}
+	if errors.Is(context.Cause(ctx), errReleaseRequested) {
+		return &exitError{code: exitOnRequest, outcome: outcomeReleasedOnRequest}
+	}
 	return &exitError{outcome: outcomeReleased}
 }
+
+// errReleaseRequested ends a hold because somebody asked for the lock.
+var errReleaseRequested = errors.New("the release was requested")
 
 // printHold prints that the lock is held: the token, or a record.
 func printHold(store string, lease *holdfast.Lease, asJSON bool) error {

@@ -13,7 +13,7 @@ import (
 // It needs no more than a third of the TTL.
 func (w *workspace) startAsked(action, script string, flags ...string) *startedProgram {
 	w.Helper()
-	args := append([]string{"run", "--ttl", "3s", "--record", "record", "--on-request", action}, flags...)
+	args := append([]string{"run", "--ttl", "9s", "--record", "record", "--on-request", action}, flags...)
 	r := w.startProgram(append(args, "a", "sh", "-c", script)...).awaitOutput("held")
 	w.runProgram("request-release", "a").check(w.T, 0)
 	w.awaitEvent("record", "release_requested")
@@ -83,6 +83,22 @@ func TestOnRequestScriptEnds(t *testing.T) {
 	w.runProgram("break", "a").check(t, 0)
 	r.wait().check(t, 76)
 	w.awaitDead("script")
+}
+
+// TestHoldOnRequest: hold releases its lock when somebody asks for it, and its exit code says so.
+func TestHoldOnRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	r := w.startProgram("hold", "--ttl", "9s", "--record", "record", "--on-request", "release", "a").awaitOutput("\n")
+	next := w.startProgram("run", "a", "true").awaitSecondClient()
+	w.runProgram("request-release", "a").check(t, 0)
+	r.wait().check(t, exitOnRequest)
+	next.wait().check(t, 0)
+	if last, events := w.readRecord(w.filePath("record")); last["outcome"] != "released-on-request" ||
+		!slices.Contains(events, "lock_released") {
+		t.Errorf("record: %v, %q", last, events)
+	}
+	w.runProgram("hold", "--on-request", "echo asked", "a").check(t, 64, "is ignore or release")
 }
 
 // TestOnRequestUsage: what cannot be meant is refused before the store is asked.

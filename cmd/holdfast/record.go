@@ -162,7 +162,7 @@ const (
 	outcomeNotPrinted  outcome = "not-printed"  // hold: the token could not be printed
 	outcomeReleased    outcome = "released"     // hold: a signal ended it
 
-	// run: the command was ended because somebody asked for the lock
+	// run, hold: the command or the hold was ended because somebody asked for the lock
 	outcomeReleasedOnRequest outcome = "released-on-request"
 
 	outcomeDone         outcome = "done-before"   // once: the key has succeeded before
