@@ -216,7 +216,7 @@ func (r repo) publish(version, proxy string) error {
 		if err := m.write(); err != nil {
 			return err
 		}
-		if err := addSums(filepath.Join(m.dir, "go.sum"), lines); err != nil {
+		if err := r.replaceSums(filepath.Join(m.dir, "go.sum"), lines); err != nil {
 			return err
 		}
 		// As the go command does it, the zip file is made from what git has: .gitignore and .gitattributes count.
@@ -272,19 +272,32 @@ func (r repo) dropReplaces(m *ourModule) error {
 	return nil
 }
 
-// addSums adds lines to a go.sum file, in the order of the go command.
-func addSums(name string, lines []string) error {
+// replaceSums replaces the lines of our modules in a go.sum file by others, in the order of the go command. A checkout of
+// a release has lines of that release.
+func (r repo) replaceSums(name string, lines []string) error {
 	data, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	hashes := map[module.Version]string{}
-	for line := range strings.Lines(string(data) + strings.Join(lines, "")) {
+	add := func(line string) error {
 		f := strings.Fields(line)
 		if len(f) != 3 {
 			return fmt.Errorf("%s: no line of a go.sum file: %q", name, line)
 		}
 		hashes[module.Version{Path: f[0], Version: f[1]}] = f[2]
+		return nil
+	}
+	for line := range strings.Lines(string(data)) {
+		if err := add(line); err != nil {
+			return err
+		}
+	}
+	maps.DeleteFunc(hashes, func(v module.Version, _ string) bool { return r[v.Path] != nil })
+	for _, line := range lines {
+		if err := add(line); err != nil {
+			return err
+		}
 	}
 	if len(hashes) == 0 {
 		return nil
