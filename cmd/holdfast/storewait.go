@@ -113,10 +113,23 @@ func isOpenedUnreached(store driver.Store) bool {
 func readBriefly(ctx context.Context, store driver.Store, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()
-	if _, err := store.Inspect(ctx, name); err != nil && mayPass(err) {
+	switch _, err := store.Inspect(ctx, name); {
+	case err == nil || !mayPass(err):
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return noAnswerError(err)
+	default:
 		return err
 	}
-	return nil
+}
+
+// noAnswerError is errNoAnswer with what else the error of a deadline says.
+func noAnswerError(err error) error {
+	const deadline = "context deadline exceeded"
+	if why := strings.ReplaceAll(err.Error(), deadline+": ", ""); why != deadline {
+		return fmt.Errorf("%w: %s", errNoAnswer, why)
+	}
+	return errNoAnswer
 }
 
 // mayPass reports whether an error may be gone when the store is tried again.

@@ -140,3 +140,17 @@ func TestStoreRefusesAtOnce(t *testing.T) {
 		w.runProgram("once", "--store-wait", "forever", "a", "true").check(t, code, "holdfast: ")
 	}
 }
+
+// TestNoAnswerError: the error of a store that did not answer in time has no words of the deadline, and keeps the cause.
+func TestNoAnswerError(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"context deadline exceeded":                               "the store does not answer",
+		"context deadline exceeded: dial tcp: connection refused": "the store does not answer: dial tcp: connection refused",
+		"a: context deadline exceeded: lookup x: not found":       "the store does not answer: a: lookup x: not found",
+	} {
+		if got := noAnswerError(errors.New(text)).Error(); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

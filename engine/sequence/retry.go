@@ -79,6 +79,8 @@ func (e *Engine) readError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case e.life.Err() == nil && ctx.Err() != nil && errors.Is(err, ctx.Err()): // and maybe says why there was no answer
+		return err
 	case ctx.Err() != nil:
 		return e.contextError(ctx)
 	case e.life.Err() != nil:
