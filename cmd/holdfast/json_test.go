@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -235,12 +236,20 @@ func TestEverySubcommandHasJSON(t *testing.T) {
 	}
 }
 
-// TestJSONPage: docs/json.md names each type of record, and each event, outcome, reason and cause.
+// TestJSONPage: docs/json.md names each type of record, and each event, outcome, reason and cause. The records that it
+// shows are as the schema says.
 func TestJSONPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/json.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	examples := regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	for _, example := range examples {
+		checkRecord(t, strings.ReplaceAll(example[1], "\n", " "))
+	}
+	if len(examples) == 0 {
+		t.Error("docs/json.md shows no record")
 	}
 	data, err := os.ReadFile(schemaFile)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,14 +294,12 @@ func TestWaitEndedByOperator(t *testing.T) {
 	}
 }
 
-// hangsFirstStore is a store whose first Inspect hangs until its context ends.
-type hangsFirstStore struct {
-	driver.Store
-	looks atomic.Int32
-}
+// hangsFirstStore is a store whose Inspect hangs until its context ends, while that has no deadline: during a wait. The
+// last try after the wait has one.
+type hangsFirstStore struct{ driver.Store }
 
 func (s *hangsFirstStore) Inspect(ctx context.Context, name string) (driver.Lock, error) {
-	if s.looks.Add(1) == 1 {
+	if _, limited := ctx.Deadline(); !limited {
 		<-ctx.Done()
 		return driver.Lock{}, ctx.Err()
 	}
