@@ -71,8 +71,8 @@ func (r *lockRequest) acquireUntilSignal(
 	waited := r.acquiredAt.Sub(r.began)
 	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
 	rec.addEvent(eventAcquired, fields{"waited_ms": jsonMillis(waited), "ref": lease.Ref()})
-	r.messages.printDetail("acquired %s, with token %d, after a wait of %v", quoteName(r.name), lease.Token(),
-		waited.Round(time.Millisecond))
+	r.messages.printDetail("acquired %s, with token %d, after a wait of %v%s", quoteName(r.name), lease.Token(),
+		waited.Round(time.Millisecond), storeNote(""))
 	return client, lease, nil
 }
 
@@ -116,13 +116,13 @@ func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec
 		r.printReleased()
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
-			printMessage("%s was lost meanwhile: %s", quoteName(r.name), lossText(err))
+			printStoreMessage("%s was lost meanwhile: %s", quoteName(r.name), lossText(err))
 		}
 		return err
 	default:
 		rec.addFields(fields{"release": "unknown"})
 		rec.addEvent(eventReleaseUnconfirmed, fields{"message": errorText(err)})
-		printMessage("%s could not be released and stays held until its TTL has passed, "+
+		printStoreMessage("%s could not be released and stays held until its TTL has passed, "+
 			"unless an operator has broken it meanwhile: %s", quoteName(r.name), errorText(err))
 	}
 	return nil
@@ -152,7 +152,7 @@ func newEventHandler(name string, rec *runRecord, messages messageFlags) func(ho
 				return
 			}
 			last = e.Time
-			printMessage("%s cannot be renewed, and is valid for %v more: %s",
+			printStoreMessage("%s cannot be renewed, and is valid for %v more: %s",
 				quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
 		case holdfast.EventReleaseRequested:
 			rec.addEvent(eventReleaseRequested, nil)

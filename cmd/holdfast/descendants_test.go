@@ -118,12 +118,12 @@ func TestTreeEndedWithHidepid(t *testing.T) {
 		_ = os.Chmod(w.filePath("inner.sh"), 0o644)
 		w.openDirectory()
 		as := "setpriv --reuid 65534 --regid 65534 --clear-groups "
-		r := w.startInNamespaces("mount -t proc -o hidepid=2 proc /proc && export HOLDFAST_TEST_HELPER=hidden && exec "+
+		r := w.startInNamespaces("mount -t proc -o hidepid=2 proc /proc && export TEST_HELPER=hidden && exec "+
 			as+program+
 			" run --record record --ttl 6s a ./setuid "+depth+" 'sh inner.sh'", "-m")
 		r.awaitOutput("held")
 		next := w.newProgram("run", "a", "./checker", "inner")
-		next.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=check")
+		next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
 		w.runAsNobody(next)
 		next.launch().awaitSecondClient()
 		b := w.newProgram("break", "a")

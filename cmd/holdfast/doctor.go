@@ -96,14 +96,18 @@ func (d *doctor) run(w io.Writer) error {
 	exitOnQuit()
 	ctx, cancel := context.WithTimeout(context.Background(), doctorTimeout)
 	defer cancel()
-	where, err := resolveStore(*d.store)
+	choice, err := resolveStore(*d.store)
 	if err != nil {
 		return err
 	}
 	// Two clients of their own, which contend as those of two machines do.
 	var stores [2]driver.Store
 	for i := range stores {
-		store, client, err := openStore(ctx, withoutCreate(where), nil)
+		store, err := openURL(ctx, withoutCreate(choice.url))
+		if err != nil {
+			return err
+		}
+		client, err := newClient(store, nil)
 		if err != nil {
 			return err
 		}

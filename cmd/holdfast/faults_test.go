@@ -314,26 +314,6 @@ func TestRecordOfLoss(t *testing.T) {
 	}
 }
 
-// runAsNobody makes the program run as an ordinary user, on a store that this user may write.
-func (w *workspace) runAsNobody(r *startedProgram) {
-	w.Helper()
-	const nobodyID = 65534
-	if os.Geteuid() != 0 {
-		w.Skip("needs root to become somebody else")
-	}
-	w.openDirectory()
-	r.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobodyID, Gid: nobodyID}
-}
-
-// openDirectory lets any user make files in the test's directory.
-func (w *workspace) openDirectory() {
-	for dir := w.dir; strings.Contains(dir, "Test"); dir = dir[:strings.LastIndexByte(dir, '/')] {
-		_ = os.Chmod(dir, os.ModeSticky|0o777)
-	}
-}
-
-// TestSetuidCommand: a command that runs with the rights of another user is ended if this user may signal it, and else
-// named in the record.
 func TestSetuidCommand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -348,7 +328,7 @@ func TestSetuidCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := w.newProgram("run", "--record", "record", "--ttl", "6s", "a", "./setuid", strconv.FormatBool(c.whole))
-		r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=setuid")
+		r.cmd.Env = w.testEnvironment("TEST_HELPER=setuid")
 		w.runAsNobody(r)
 		r.launch().awaitOutput("held as 0")
 		var pid int
@@ -384,7 +364,7 @@ func TestUnkillableCommandKeepsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, terminal := w.prepareTerminal("run", "--record", "record", "a", "./setuid", "true")
-	r.cmd.Env = append(r.cmd.Env, "HOLDFAST_TEST_HELPER=setuid")
+	r.cmd.Env = append(r.cmd.Env, "TEST_HELPER=setuid")
 	w.runAsNobody(r)
 	terminal.begin(r)
 	var pid int

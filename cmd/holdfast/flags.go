@@ -97,6 +97,9 @@ func (p *waitLimit) Set(s string) error {
 // newRequest checks the flags and makes a request of them. note is shown beside the owner, unless
 // --note is given.
 func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockRequest, error) {
+	if err := applyLockConfig(c, name); err != nil {
+		return nil, err
+	}
 	changed := c.Flags().Changed
 	switch {
 	case f.noWait && changed("wait"):

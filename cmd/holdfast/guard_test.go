@@ -102,7 +102,7 @@ func (w *workspace) startChecker(flags ...string) *startedProgram {
 func (w *workspace) startCheckerOf(files []string, flags ...string) *startedProgram {
 	w.Helper()
 	r := w.newProgram(append(append(append([]string{"run"}, flags...), "a", self), files...)...)
-	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=check")
+	r.cmd.Env = w.testEnvironment("TEST_HELPER=check")
 	return r.launch()
 }
 
@@ -178,7 +178,7 @@ func TestLossReportedOnce(t *testing.T) {
 func TestGuardDiesBeforeFirstReport(t *testing.T) {
 	t.Parallel()
 	c := exec.Command(self)
-	c.Env = append(os.Environ(), "HOLDFAST_TEST_HELPER=unreported", raceEnvironment)
+	c.Env = append(os.Environ(), "TEST_HELPER=unreported", raceEnvironment)
 	out, err := c.CombinedOutput()
 	var child int
 	_, scanned := fmt.Sscan(string(out), &child)

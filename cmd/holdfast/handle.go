@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -244,10 +245,10 @@ func withHandle(store, arg string, f func(context.Context, *holdfast.Client, loc
 	if err != nil {
 		return usageError("that is not a handle; acquire prints one")
 	}
-	return withClient(store, func(ctx context.Context, client *holdfast.Client) error {
+	err = withClient(store, func(ctx context.Context, client *holdfast.Client) error {
 		if here := client.Info().Store; h.store != here {
-			return usageError("the handle is for the store %s, and this is %s; set --store or HOLDFAST_STORE to what it was "+
-				"for acquire", printableText(h.store), printableText(here))
+			return usageError("the handle is for the store %s, and this is %s, %s; give --store or HOLDFAST_STORE the URL that "+
+				"acquire had", printableText(h.store), printableText(here), usedStore.Load().origin())
 		}
 		ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 		defer cancel()
@@ -260,6 +261,11 @@ func withHandle(store, arg string, f func(context.Context, *holdfast.Client, loc
 		}
 		return storeError(err)
 	})
+	var exit *exitError
+	if errors.As(err, &exit) && errors.As(err, new(*openError)) {
+		exit.err = fmt.Errorf("%w; the handle is for the store %s", exit.err, printableText(h.store))
+	}
+	return err
 }
 
 // handleTimeout is for one request.

@@ -99,9 +99,10 @@ runs ./report.sh while no other "holdfast run nightly-report" on the same store 
 
 runs ./ship.sh unless it has succeeded for order-4711 before, on any machine with the same store.
 
-Locks are kept in a store, given by --store or by the environment variable HOLDFAST_STORE. Without either, the store is
-a directory: your own, or /var/lib/holdfast if you are root ("holdfast stores" shows which). It needs no server, and its
-locks work between the processes of this machine.
+Locks are kept in a store, given by --store, by the environment variable HOLDFAST_STORE, or by a configuration file (see
+"holdfast help configuration"). Without any, the store is a directory: your own, or /var/lib/holdfast if you are root
+("holdfast stores" shows which). It needs no server, and its locks work between the processes of this machine. cron does
+not read the files of your shell, so a variable that is set there is not set for its jobs: use a configuration file.
 
 Put a URL that contains a password into HOLDFAST_STORE: everybody on the machine can read command lines. The command that
 run starts, and everything started by it, inherits HOLDFAST_STORE. With password-file=FILE in the URL (for stores that

@@ -87,7 +87,7 @@ func holdLock(request *lockRequest, store string, asJSON bool, onRequest request
 	}
 	signals.waitForEnd(ctx)
 	if err := lease.Err(); err != nil {
-		printMessage("%s is lost: %s", quoteName(request.name), lossText(err))
+		printStoreMessage("%s is lost: %s", quoteName(request.name), lossText(err))
 		r.addEvent(eventLockLost, causeFields(err))
 	}
 	if err := request.releaseLease(lease, lease.Err() != nil, r); err != nil {

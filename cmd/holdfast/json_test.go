@@ -211,7 +211,7 @@ func TestSchemaIsStrict(t *testing.T) {
 func TestEverySubcommandHasJSON(t *testing.T) {
 	t.Parallel()
 	without := []string{ // they print nothing of their own, or, as acquire does, always JSON
-		"run", "once", "acquire", "renew", "release", "man", "help", "completion", "run-details", "token",
+		"run", "once", "acquire", "renew", "release", "man", "help", "completion", "run-details", "configuration", "token",
 	}
 	var check func(c *cobra.Command)
 	check = func(c *cobra.Command) {

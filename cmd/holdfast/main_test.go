@@ -39,7 +39,7 @@ const raceEnvironment = "GORACE=atexit_sleep_ms=0"
 const testTimeout = time.Minute
 
 func TestMain(m *testing.M) {
-	if what := os.Getenv("HOLDFAST_TEST_HELPER"); what != "" {
+	if what := os.Getenv("TEST_HELPER"); what != "" {
 		runHelper(what)
 		return
 	}
@@ -134,7 +134,7 @@ func runHelper(what string) {
 	case "unit": // start a program, called as systemd is
 		guard.NameProcess("systemd")
 		c := exec.Command(os.Args[1], os.Args[2:]...)
-		c.Env = append(os.Environ(), "HOLDFAST_TEST_HELPER=signals")
+		c.Env = append(os.Environ(), "TEST_HELPER=signals")
 		c.Stdout, c.Stderr = os.Stdout, os.Stderr
 		_ = c.Run()
 		os.Exit(c.ProcessState.ExitCode())
@@ -226,8 +226,8 @@ func (w *workspace) killLeftovers() {
 // filePath returns the path of a file in the test's directory.
 func (w *workspace) filePath(name string) string { return filepath.Join(w.dir, name) }
 
-// testEnvironment returns this process's environment with the store, and without other variables that the program
-// reads.
+// testEnvironment returns this process's environment with the store, and without other variables and the configuration
+// files that the program reads.
 func (w *workspace) testEnvironment(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -235,7 +235,7 @@ func (w *workspace) testEnvironment(more ...string) []string {
 			env = append(env, v)
 		}
 	}
-	env = append(env, "HOLDFAST_STORE="+w.store, raceEnvironment)
+	env = append(env, "HOLDFAST_STORE="+w.store, "HOLDFAST_CONFIG=", raceEnvironment)
 	return append(env, more...)
 }
 

@@ -131,7 +131,7 @@ func TestVerbose(t *testing.T) {
 	})
 	release()
 	r.wait().check(t, 0)
-	want := regexp.MustCompile(`(?m)^\S+ holdfast: acquired a, with token \d+, after a wait of \S+s$` +
+	want := regexp.MustCompile(`(?m)^\S+ holdfast: acquired a, with token \d+, after a wait of \S+s \(store \S+, from HOLDFAST_STORE\)$` +
 		`\n^\S+ holdfast: released a after \S+s$`)
 	if text := r.readStderr(); !want.MatchString(text) {
 		t.Errorf("stderr: %s", text)

@@ -148,6 +148,9 @@ func (f *onceFlags) check(c *cobra.Command, key string) error {
 
 // newJob makes a job of the command line. Like run, it looks for the command first.
 func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
+	if err := applyRunConfig(c); err != nil {
+		return nil, err
+	}
 	if err := cmp.Or(f.check(c, args[0]), f.checkMessageFlags()); err != nil {
 		return nil, err
 	}

@@ -533,7 +533,7 @@ func (c *faultCase) runKeyTwice(w *workspace, stubborn bool, flags ...string) {
 	r, _ := w.withPipe(slices.Concat([]string{"once"}, flags, []string{"a", "sh", "-c", familyScript(stubborn)})...)
 	r.awaitOutput("held")
 	next := w.newProgram(append([]string{"once", "--wait", "--record", "next", "a", self}, familyFiles...)...)
-	next.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=check")
+	next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
 	next.launch()
 	w.awaitEvent("next", "run_waiting")
 	c.inject(w, r)

@@ -239,12 +239,12 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, r
 		j.messages.printDetail("the run of %s has failed, and that is recorded: %s", quoteName(run.Key()), why)
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
-			printMessage("the run of %s was lost meanwhile: %s", quoteName(run.Key()), lossText(err))
+			printStoreMessage("the run of %s was lost meanwhile: %s", quoteName(run.Key()), lossText(err))
 		}
 		return err
 	default:
 		rec.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
-		printMessage("it could not be recorded that the run of %s has failed; it counts as in progress "+
+		printStoreMessage("it could not be recorded that the run of %s has failed; it counts as in progress "+
 			"until its TTL has passed: %s", quoteName(run.Key()), errorText(err))
 	}
 	return nil

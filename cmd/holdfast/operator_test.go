@@ -213,7 +213,7 @@ func TestBreakReason(t *testing.T) {
 	}
 	r := w.startProgram("hold", "--ttl", "3s", "a").awaitOutput("\n")
 	w.runProgram("break", "a").check(t, 0)
-	r.wait().check(t, 76, "an operator broke it: "+operatorName()+"\n")
+	r.wait().check(t, 76, "an operator broke it: "+operatorName()+" (store ")
 	w.runProgram("break", "a", "--reason", "two\nlines").check(t, 64, "one line of printable characters")
 	w.runProgram("break", "a", "--reason", strings.Repeat("x", 121)).check(t, 64, "may have 120")
 }

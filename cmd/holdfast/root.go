@@ -38,11 +38,17 @@ func executeCommand(args []string) (code int, signal syscall.Signal) {
 		exit = usageError("%s", err)
 	}
 	if exit.err != nil && !exit.silent {
-		hint := ""
+		note, hint := "", ""
+		if exit.concernsStore() {
+			note = storeNote(errorText(exit.err))
+		}
+		if exit.code == exitUsage {
+			note += configNote(ran, errorText(exit.err))
+		}
 		if exit.code == exitUsage && exit.hint {
 			hint = fmt.Sprintf("; see %s --help", ran.CommandPath())
 		}
-		printMessage("%s%s", errorText(exit.err), hint)
+		printMessage("%s%s%s", errorText(exit.err), note, hint)
 	}
 	return exit.code, exit.fatalSignal()
 }
@@ -70,14 +76,15 @@ func newRoot() *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 	}
 	root.PersistentFlags().Var(nonEmptyString{&storeURL}, "store",
-		"`URL` of the store, such as file:///var/lib/holdfast (default $HOLDFAST_STORE, else a directory)")
+		"`URL` of the store, such as file:///var/lib/holdfast (see help configuration for the default)")
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRun(&storeURL), newOnce(&storeURL), newHold(&storeURL),
 		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
 		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL),
-		newDoctor(&storeURL), newTorture(&storeURL), newTortureWorker(), newVersion(), newRunDetails(), newMan())
+		newDoctor(&storeURL), newTorture(&storeURL), newTortureWorker(), newVersion(), newRunDetails(),
+		newConfigurationHelp(), newMan())
 	addCompletions(root, &storeURL)
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {

@@ -181,7 +181,7 @@ func TestStdinIsExact(t *testing.T) {
 func (w *workspace) runViewer(args ...string) commandView {
 	w.Helper()
 	r := w.newProgram(args...)
-	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=see", "HOLDFAST_LOCK=outer", "HOLDFAST_TOKEN=1",
+	r.cmd.Env = w.testEnvironment("TEST_HELPER=see", "HOLDFAST_LOCK=outer", "HOLDFAST_TOKEN=1",
 		"HOLDFAST_ID=outer", "HOLDFAST_ID=twice")
 	got := r.launch().wait()
 	got.check(w.T, 0)

@@ -65,7 +65,7 @@ func (w *workspace) startWorker(key string) (worker *startedProgram, finish func
 	w.Helper()
 	worker = w.newProgram()
 	worker.cmd = exec.Command(self, key)
-	worker.cmd.Dir, worker.cmd.Env = w.dir, w.testEnvironment("HOLDFAST_TEST_HELPER=worker")
+	worker.cmd.Dir, worker.cmd.Env = w.dir, w.testEnvironment("TEST_HELPER=worker")
 	in, err := worker.cmd.StdinPipe()
 	if err != nil {
 		w.Fatal(err)

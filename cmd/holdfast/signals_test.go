@@ -37,10 +37,10 @@ func childrenByName(parent int) map[string]int {
 func (w *workspace) withSignals(systemd bool) *startedProgram {
 	w.Helper()
 	r := w.newProgram("run", "--record", "record", "a", self)
-	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=signals")
+	r.cmd.Env = w.testEnvironment("TEST_HELPER=signals")
 	if systemd {
 		r.cmd.Path, r.cmd.Args = self, append([]string{"unit", program}, r.cmd.Args[1:]...)
-		r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=unit")
+		r.cmd.Env = w.testEnvironment("TEST_HELPER=unit")
 	}
 	r.launch().awaitOutput("ready")
 	wrapper := r.cmd.Process.Pid
@@ -163,12 +163,12 @@ func TestSignaledCommandEndsUnkilled(t *testing.T) {
 			r := w.newProgram()
 			r.cmd.Path, r.cmd.Args = timeout, []string{"timeout", "--preserve-status", "-s", "INT", "1", program, "run",
 				"a", self}
-			r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=ends")
+			r.cmd.Env = w.testEnvironment("TEST_HELPER=ends")
 			return r.launch()
 		}},
 		{"SIGTERM to the group", func(w *workspace) *startedProgram {
 			r := w.newProgram("run", "--record", "record", "a", self)
-			r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=ends")
+			r.cmd.Env = w.testEnvironment("TEST_HELPER=ends")
 			r.launch().awaitOutput("ready")
 			w.awaitListener(r.cmd.Process.Pid, "record")
 			if err := unix.Kill(-r.cmd.Process.Pid, unix.SIGTERM); err != nil {

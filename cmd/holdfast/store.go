@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,23 +18,6 @@ import (
 // closeTimeout bounds how long closing the client may delay the end of the program. Claims that are not released by
 // then expire after their TTL.
 const closeTimeout = time.Second
-
-// resolveStore is the URL of the store: that of the flag, that of the environment, or the default directory.
-func resolveStore(flag string) (string, error) {
-	if flag != "" {
-		return flag, nil
-	}
-	if env, set := os.LookupEnv("HOLDFAST_STORE"); set && env == "" {
-		return "", usageError("HOLDFAST_STORE is set, and empty; set it to a URL, or unset it to use a local directory")
-	} else if set {
-		return env, nil
-	}
-	dir, err := defaultDirectory()
-	if err != nil {
-		return "", err
-	}
-	return (&url.URL{Scheme: "file", Path: dir}).String(), nil
-}
 
 // defaultDirectory is where the locks of this user are kept if no store is given. Root's are not in a home directory,
 // because that may differ between cron, sudo and a login.
@@ -76,22 +60,28 @@ func newClient(store driver.Store, o *holdfast.Options) (*holdfast.Client, error
 	return client, nil
 }
 
-// openDriver opens the store.
+// openDriver chooses the store and opens it.
 func openDriver(ctx context.Context, flag string) (driver.Store, error) {
-	where, err := resolveStore(flag)
+	choice, err := resolveStore(flag)
 	if err != nil {
 		return nil, err
 	}
+	return openURL(ctx, choice.url)
+}
+
+// openURL opens the store that was chosen.
+func openURL(ctx context.Context, where string) (driver.Store, error) {
 	if like := suggestURL(where); like != "" {
-		return nil, usageError("the store is not given as a URL; did you mean %s?", like)
+		return nil, usageError("%w", &openError{fmt.Errorf("the store is not given as a URL; did you mean %s?", like)})
 	}
 	// The library's own error for this is meant for programmers.
 	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
-		return nil, usageError("unknown store %s://; known are %s", u.Scheme, strings.Join(driver.Schemes(), ", "))
+		return nil, usageError("%w", &openError{
+			fmt.Errorf("unknown store %s://; known are %s", u.Scheme, strings.Join(driver.Schemes(), ", "))})
 	}
 	store, err := driver.Open(ctx, where)
 	if err != nil {
-		return nil, storeError(&holdfast.Error{Op: "open", Err: err})
+		return nil, storeError(&openError{&holdfast.Error{Op: "open", Err: err}})
 	}
 	return store, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,8 +21,8 @@ func newStores(storeURL *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stores",
 		Short: "Show what the store promises, and which stores exist",
-		Long: `stores opens the store (of --store, HOLDFAST_STORE, or the default directory) and shows what it promises of locks and of
-the runs of keys, its limits, and warnings about its settings. The last line lists the URL schemes of all stores that
+		Long: `stores opens the store and shows where its URL is from (see "holdfast help configuration"), what it promises of locks and
+of the runs of keys, its limits, and warnings about its settings. The last line lists the URL schemes of all stores that
 this program knows.
 
 With --compare it opens no store. It shows side by side what each kind of store promises as it is usually set up.`,
@@ -41,7 +42,7 @@ With --compare it opens no store. It shows side by side what each kind of store 
 					}
 					return writeRecord(c.OutOrStdout(), recordStore, f)
 				}
-				rows := append(ledgerRows(ledger, ledgerErr), warningRows(findings, unseen)...)
+				rows := slices.Concat(originRows(), ledgerRows(ledger, ledgerErr), warningRows(findings, unseen))
 				return printPromises(c.OutOrStdout(), client.Info(), rows)
 			})
 		},

@@ -62,7 +62,8 @@ func openPatiently(
 		}
 		if !told {
 			told = true
-			messages.printNotice("the store cannot be reached now; trying again %s: %s", limit.describe(), errorText(err))
+			text := fmt.Sprintf("the store cannot be reached now; trying again %s: %s", limit.describe(), errorText(err))
+			messages.printNotice("%s%s", text, storeNote(text))
 		}
 		wait := rand.N(pause) + pause/2
 		timeout = laterOpenTime
@@ -92,11 +93,11 @@ func openReachable(ctx context.Context, flag, name string, timeout time.Duration
 	if err == nil && isOpenedUnreached(store) {
 		if err = readBriefly(ctx, store, name); err != nil {
 			_ = runWithTimeout(closeTimeout, store.Close)
-			store, err = nil, storeError(&holdfast.Error{Op: "open", Err: err})
+			store, err = nil, storeError(&openError{&holdfast.Error{Op: "open", Err: err}})
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, storeError(&holdfast.Error{Op: "open", Err: errNoAnswer})
+		return nil, storeError(&openError{&holdfast.Error{Op: "open", Err: errNoAnswer}})
 	}
 	return store, err
 }

@@ -75,7 +75,7 @@ type terminalScreen struct {
 func (w *workspace) atTerminal(args ...string) (*startedProgram, terminalScreen) {
 	w.Helper()
 	r, s := w.prepareTerminal(args...)
-	r.cmd.Env = append(r.cmd.Env, "HOLDFAST_TEST_HELPER=signals")
+	r.cmd.Env = append(r.cmd.Env, "TEST_HELPER=signals")
 	s.begin(r)
 	return r, s
 }

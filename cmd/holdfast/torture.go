@@ -202,7 +202,7 @@ func (t *tortureRun) run(c *cobra.Command, w io.Writer) error {
 	if err := t.checkFlags(c); err != nil {
 		return err
 	}
-	where, err := resolveStore(*t.store)
+	choice, err := resolveStore(*t.store)
 	if err != nil {
 		return err
 	}
@@ -210,12 +210,12 @@ func (t *tortureRun) run(c *cobra.Command, w io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	store, client, err := openStore(ctx, where, nil)
+	store, client, err := openStore(ctx, *t.store, nil)
 	if err != nil {
 		return err
 	}
 	defer closeClient(client)
-	if err := t.fitStore(where, client); err != nil {
+	if err := t.fitStore(choice.url, client); err != nil {
 		return err
 	}
 	program, err := os.Executable()

@@ -254,7 +254,7 @@ func TestSignalsReachCommandOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	r := w.newProgram("run", "a", self)
-	r.cmd.Env = w.testEnvironment("HOLDFAST_TEST_HELPER=signals")
+	r.cmd.Env = w.testEnvironment("TEST_HELPER=signals")
 	r.launch().awaitOutput("ready")
 	var want strings.Builder
 	want.WriteString("ready\n")

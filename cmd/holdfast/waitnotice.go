@@ -52,7 +52,7 @@ func (f messageFlags) noteWaiting(
 		return done
 	}
 	terminal := isTerminal(os.Stderr)
-	w := &waitNotices{subject: subject, look: look, print: printMessage, toUser: terminal || f.verbose, toLog: !terminal}
+	w := &waitNotices{subject: subject, look: look, print: printStoreMessage, toUser: terminal || f.verbose, toLog: !terminal}
 	go func() {
 		defer close(done)
 		w.run(ctx)

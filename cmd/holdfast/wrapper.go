@@ -157,6 +157,7 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 		argv = append(argv, strconv.Itoa(number))
 	}
 	argv = append(append(argv, command.path), command.argv...)
+	w.policy.LossNote = storeNote("")
 	t, err := guard.StartTree(program, argv, command.env, guard.OwnFiles(), false)
 	if err != nil {
 		guard.CloseAll(control, reports)

@@ -45,7 +45,7 @@ func holdfastCommand(t *testing.T, store string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), "HOLDFAST_STORE="+store)
+	cmd.Env = append(os.Environ(), "HOLDFAST_STORE="+store, "HOLDFAST_CONFIG=")
 	return cmd
 }
 

@@ -80,7 +80,7 @@ func superviseCommand(
 	lease := newLeaseMirror(m.Lock, m.Until)
 	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and somebody else may hold the lock
 		why := context.Cause(lease.ctx)
-		out.sendMessage("%s is lost: %s; the command was not started", text.QuoteName(m.Lock), why)
+		out.sendMessage("%s is lost: %s; the command was not started%s", text.QuoteName(m.Lock), why, m.Policy.LossNote)
 		out.sendLastReport(newReport(ReportFinished, why))
 		return 0
 	}

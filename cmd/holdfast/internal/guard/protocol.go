@@ -38,6 +38,8 @@ type KillPolicy struct {
 	// CheckInterval is the longest time between two readings of the clock: timers do not run while the machine sleeps.
 	CheckInterval time.Duration `json:"pulse"`
 	MaxHoldEnd    time.Duration `json:"hold_end,omitempty"` // when --max-hold ends, as BoottimeNow counts; 0 without it
+	// LossNote ends the messages about the loss of the lock: it says which store the lock is in.
+	LossNote string `json:"loss_note,omitempty"`
 }
 
 // Loss says that a lease has ended, and why. It is the error with which a leaseMirror ends.

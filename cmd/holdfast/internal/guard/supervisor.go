@@ -145,8 +145,8 @@ func (s *supervisor) warnAndTerminate(left time.Duration) {
 		code, what = CodeMaxHold, "has been held for as long as --max-hold allows, and"
 	}
 	s.terminateTree(&Loss{Code: code, Why: what + " is lost"})
-	s.say("%s %s will be lost in %v; the command was signaled to end",
-		text.QuoteName(s.lease.Name()), what, left.Round(10*time.Millisecond))
+	s.say("%s %s will be lost in %v; the command was signaled to end%s",
+		text.QuoteName(s.lease.Name()), what, left.Round(10*time.Millisecond), s.policy.LossNote)
 }
 
 // timeLeft is how long the tree may still run.
@@ -175,7 +175,7 @@ func (s *supervisor) handleLoss(cause error) {
 	known := s.loss != nil && s.loss.Error() == why // a guard reported it before it was replaced
 	s.terminateTree(cause)
 	if !known {
-		s.say("%s is lost: %s; ending the command", text.QuoteName(s.lease.Name()), why)
+		s.say("%s is lost: %s; ending the command%s", text.QuoteName(s.lease.Name()), why, s.policy.LossNote)
 	}
 }
 
