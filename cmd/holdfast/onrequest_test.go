@@ -56,6 +56,23 @@ func TestOnRequestRelease(t *testing.T) {
 	}
 }
 
+// TestOnRequestReleaseAfterCommand: if the command has ended when the request comes, what it has left is ended, and the
+// exit code is that of the command: its work is done.
+func TestOnRequestReleaseAfterCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	r := w.startProgram("run", "--ttl", "9s", "--record", "record", "--on-request", "release", "a", "sh", "-c",
+		"setsid sleep 1000 & echo $! >pid; exit 5")
+	w.awaitEvent("record", "processes_left")
+	w.runProgram("request-release", "a").check(t, 0)
+	r.wait().check(t, 5)
+	w.awaitDead("pid")
+	if last, events := w.readRecord(w.filePath("record")); last["outcome"] != "exited" ||
+		!slices.Contains(events, "command_terminating") {
+		t.Errorf("record: %v, %q", last, events)
+	}
+}
+
 // TestOnRequestScript: a script runs beside the command, and can signal it. The lock is kept until the script has ended
 // too. Its exit code does not matter.
 func TestOnRequestScript(t *testing.T) {

@@ -104,7 +104,8 @@ type runResult struct {
 	startError  error // the command could not be started
 	status      syscall.WaitStatus
 	loss        error           // why its tree was ended, if the lease was lost
-	requested   bool            // its tree was ended because somebody asked for the lock
+	exited      bool            // it has ended, and status is known
+	requested   bool            // it was ended because somebody asked for the lock
 	escaped     []guard.Process // what could not be ended
 	earlySignal syscall.Signal  // received before the command ran
 }
@@ -405,10 +406,11 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	return false
 }
 
-// noteEnd notes why the guard ends the tree: because of a loss, or without one.
+// noteEnd notes why the guard ends the tree: because of a loss, or without one. A request does not change the exit code of
+// a command that had ended before: its work is done, and only what it has left is ended.
 func (w *wrapper) noteEnd(r guard.Report) {
 	if r.Code == guard.CodeReleaseRequested {
-		w.result.requested = true
+		w.result.requested = w.result.requested || !w.result.exited
 		return
 	}
 	w.result.loss = &guard.Loss{Code: r.Code, Why: r.Why}
@@ -416,7 +418,7 @@ func (w *wrapper) noteEnd(r guard.Report) {
 
 // recordExit notes how the command itself ended. Its descendants may still run.
 func (w *wrapper) recordExit(status syscall.WaitStatus) {
-	w.result.status = status
+	w.result.status, w.result.exited = status, true
 	if status.Signaled() {
 		w.record.addFields(fields{"command_signal": signalName(status.Signal())})
 	} else {
