@@ -3,8 +3,10 @@ package torture
 import (
 	"context"
 	"errors"
+	"iter"
 	"math/rand/v2"
 	"net/url"
+	"os"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -15,6 +17,7 @@ import (
 type defect struct {
 	driver.Store
 	kind string
+	dir  string
 }
 
 func init() { driver.Register("defect", openDefect) }
@@ -25,7 +28,25 @@ func openDefect(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &defect{inner, kind}, nil
+	return &defect{inner, kind, u.Path}, nil
+}
+
+var errAway = errors.New("the server is away")
+
+// away reports whether the store has gone away for good: there is a file that says so.
+func (d *defect) away() bool {
+	if d.kind != "away" {
+		return false
+	}
+	_, err := os.Stat(d.dir + ".away")
+	return err == nil
+}
+
+func (d *defect) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
+	if d.away() {
+		return func(yield func(driver.Lock, error) bool) { yield(driver.Lock{}, errAway) }
+	}
+	return d.Store.List(ctx, prefix)
 }
 
 // lockOf is the lock that is used in place of a claim's. With "double", one worker uses another lock than the others.
@@ -37,6 +58,9 @@ func (d *defect) lockOf(c driver.Claim) string {
 }
 
 func (d *defect) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if d.away() {
+		return driver.Grant{}, errAway
+	}
 	changed := c
 	changed.Name = d.lockOf(c)
 	switch {
@@ -83,12 +107,16 @@ func (d *defect) Renew(ctx context.Context, all []driver.Grant, done func(int, d
 	for i, g := range all {
 		inner[i] = d.inner(g)
 	}
-	switch d.kind {
-	case "silent": // it says that it renews
+	switch {
+	case d.away():
+		for i := range all {
+			done(i, driver.Renewal{Err: errAway})
+		}
+	case d.kind == "silent": // it says that it renews
 		for i, g := range all {
 			done(i, driver.Renewal{Since: d.Info().Clock.Now(), GrantedTTL: g.TTL})
 		}
-	case "overlong": // it grants three TTLs, and keeps the claim for one
+	case d.kind == "overlong": // it grants three TTLs, and keeps the claim for one
 		for i, g := range all {
 			done(i, driver.Renewal{Since: g.Since, GrantedTTL: g.GrantedTTL})
 		}
@@ -98,6 +126,9 @@ func (d *defect) Renew(ctx context.Context, all []driver.Grant, done func(int, d
 }
 
 func (d *defect) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if d.away() {
+		return driver.ErrUncertain
+	}
 	c.Name = d.lockOf(c)
 	if d.kind == "leftover" && rand.IntN(10) == 0 {
 		return nil

@@ -342,7 +342,10 @@ func (j *judge) accuse(code string, extent time.Duration, h, other *hold, text s
 	if len(v.Examples) >= maxExamples {
 		return
 	}
-	e := Violation{Code: code, Text: text, Lock: h.name, Extent: millis(extent), Holds: []HoldView{h.view(j.start)}}
+	e := Violation{Code: code, Text: text, Lock: h.name, Extent: millis(extent), Holds: []HoldView{}}
+	if h.begin > 0 {
+		e.Holds = append(e.Holds, h.view(j.start))
+	}
 	if other != nil {
 		e.Holds = append(e.Holds, other.view(j.start))
 	}

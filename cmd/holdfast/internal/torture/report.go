@@ -73,7 +73,7 @@ type PromiseReport struct {
 func (j *judge) accuseStarved(worker int, lock Lock, limit time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.accuse("starved", 0, &hold{name: lock.Name, worker: worker, begin: now(), end: now()}, nil,
+	j.accuse("starved", 0, &hold{name: lock.Name}, nil,
 		fmt.Sprintf("worker %d did not get the lock within %v after the last fault", worker, limit))
 }
 
@@ -81,7 +81,7 @@ func (j *judge) accuseStarved(worker int, lock Lock, limit time.Duration) {
 func (j *judge) accuseLeftover(name string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.accuse("leftovers", 0, &hold{name: name, begin: now(), end: now()}, nil,
+	j.accuse("leftovers", 0, &hold{name: name}, nil,
 		"all workers have ended, and the lock still has a claim")
 }
 

@@ -120,7 +120,7 @@ func Run(ctx context.Context, store driver.Store, client *holdfast.Client, cfg C
 	r.judge.settle(true)
 	r.checkLeftovers()
 	report := r.judge.report(cfg, r.client.Info(), time.Since(began))
-	report.Ended = endReason(ctx, cmp.Or(r.failed, err))
+	report.Ended = endReason(ctx, cmp.Or(r.failure(), err))
 	if report.Ended != "" && report.Outcome == Sound {
 		report.Outcome = Unproven
 	}
@@ -264,7 +264,7 @@ func (r *run) awaitCalm(ctx context.Context) {
 		p.send(order{Op: "calm"})
 	}
 	deadline := time.Now().Add(r.cfg.CalmTimeout)
-	for time.Now().Before(deadline) && ctx.Err() == nil {
+	for time.Now().Before(deadline) && ctx.Err() == nil && r.failure() == nil {
 		waits := func(p *process) bool { return len(p.unserved(len(r.locks))) > 0 }
 		if !slices.ContainsFunc(r.processes, waits) {
 			return
@@ -272,7 +272,7 @@ func (r *run) awaitCalm(ctx context.Context) {
 		sleep(ctx, 50*time.Millisecond)
 		r.judge.settle(false)
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || r.failure() != nil || !r.storeAnswers(ctx) {
 		return
 	}
 	for _, p := range r.processes {
@@ -280,6 +280,27 @@ func (r *run) awaitCalm(ctx context.Context) {
 			r.judge.accuseStarved(p.worker, r.locks[l], r.cfg.CalmTimeout)
 		}
 	}
+}
+
+// failure is why the run proves nothing, or nil.
+func (r *run) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+// storeAnswers reports whether the store can be asked. If not, the run proves nothing.
+func (r *run) storeAnswers(ctx context.Context) bool {
+	asking, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err := r.listClaims(asking)
+	if err == nil {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = cmp.Or(r.failed, fmt.Errorf("the store does not answer when the faults are over: %w", err))
+	return false
 }
 
 // workerFailed records that a worker has ended by itself. That is no fault of the store, and the run proves nothing.
@@ -321,6 +342,9 @@ func (r *run) checkLeftovers() {
 		if !sleep(ctx, 200*time.Millisecond) {
 			break
 		}
+	}
+	if !r.storeAnswers(context.Background()) {
+		return
 	}
 	for _, name := range left {
 		r.judge.accuseLeftover(name)

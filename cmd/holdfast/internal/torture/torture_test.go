@@ -154,6 +154,19 @@ func TestEndedEarly(t *testing.T) {
 	}
 }
 
+// TestStoreGoesAway: a store that does not come back after a fault has broken no promise; the run proves nothing.
+func TestStoreGoesAway(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cfg := testConfig(t, "defect://"+dir+"/store?kind=away")
+	cfg.Kinds, cfg.CalmTimeout, cfg.LeftoverTimeout = []Kind{Mutex, RW}, 2*time.Second, 500*time.Millisecond
+	cfg.ServerFault, cfg.ServerHeal = "touch "+dir+"/store.away", "true"
+	r := runTorture(t, t.Context(), cfg)
+	if r.Outcome != Unproven || !strings.Contains(r.Ended, "does not answer") {
+		t.Errorf("ended by %q:\n%s", r.Ended, r.Text())
+	}
+}
+
 // TestHookFails: a command for the server that fails or hangs ends the run with its output, and is not counted as a
 // fault.
 func TestHookFails(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 )
 
 // openTimeout bounds how long a worker waits until the store is open.
-const openTimeout = 30 * time.Second
+const openTimeout = time.Minute
 
 // beatInterval is how often a worker says that it is alive.
 const beatInterval = 500 * time.Millisecond
@@ -85,9 +85,7 @@ func (w *worker) run(lines *bufio.Scanner) error {
 	if w.task.Link != "" {
 		opening = driverutil.WithDialer(opening, dialThrough(w.task.Link))
 	}
-	w.client, err = holdfast.Open(opening, w.task.Store, &holdfast.Options{TTL: w.task.TTL, Owner: w.task.Owner,
-		OnEvent: w.countRenewal})
-	if err != nil {
+	if err := w.open(opening); err != nil {
 		return err
 	}
 	w.tell(report{Op: opReady, At: now()})
@@ -107,6 +105,17 @@ func (w *worker) run(lines *bufio.Scanner) error {
 	stop()
 	all.Wait()
 	return w.client.Close()
+}
+
+// open opens the store. A worker that was killed may be started again while its link or the server is under a fault.
+func (w *worker) open(ctx context.Context) (err error) {
+	for {
+		w.client, err = holdfast.Open(ctx, w.task.Store, &holdfast.Options{TTL: w.task.TTL, Owner: w.task.Owner,
+			OnEvent: w.countRenewal})
+		if err == nil || driverutil.IsFinal(err) || !sleep(ctx, 200*time.Millisecond) {
+			return err
+		}
+	}
 }
 
 // obey carries out orders until it is told to stop, or the command is gone.
