@@ -91,6 +91,7 @@ func (r *lockRequest) openAndAcquire(
 		return nil, nil, err
 	}
 	r.store = opened
+	rec.addFields(storeSourceFields())
 	rec.addFields(fields{"store": client.Info().Store})
 	if err := r.checkSelfDeadlock(ctx, client); err != nil {
 		return client, nil, err

@@ -66,8 +66,27 @@ var originFields = sync.OnceValue(func() fields {
 func newRecord(kind recordType, f fields) fields {
 	record := fields{"type": kind, "time": jsonTime(time.Now())}
 	maps.Copy(record, originFields())
+	if f["store"] != nil {
+		maps.Copy(record, storeSourceFields())
+	}
 	maps.Copy(record, f)
 	return record
+}
+
+// storeSourceFields say where the URL of the store is from.
+func storeSourceFields() fields {
+	choice := usedStore.Load()
+	switch {
+	case choice == nil:
+		return nil
+	case choice.source == "":
+		return fields{"store_source": "default"}
+	case choice.source == "--store":
+		return fields{"store_source": "flag"}
+	case choice.source == "HOLDFAST_STORE":
+		return fields{"store_source": "environment"}
+	}
+	return fields{"store_source": "file", "store_source_line": choice.source}
 }
 
 // writeRecord writes a record as one line.

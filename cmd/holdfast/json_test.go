@@ -161,6 +161,42 @@ func TestPrintedRecords(t *testing.T) {
 	}
 }
 
+// TestStoreSource: a record says where the URL of the store is from.
+func TestStoreSource(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	w.writeFile("config", "# the store of this machine\nstore = "+w.store+"\n")
+	line := w.filePath("config") + ":2"
+	for _, c := range []struct {
+		environment  []string
+		flags        []string
+		source, line string
+	}{
+		{[]string{"HOLDFAST_CONFIG=", "HOLDFAST_STORE=" + w.store}, nil, "environment", ""},
+		{[]string{"HOLDFAST_CONFIG=" + w.filePath("config")}, nil, "file", line},
+		{[]string{"HOLDFAST_CONFIG=" + w.filePath("config")}, []string{"--store", w.store}, "flag", ""},
+	} {
+		for _, args := range [][]string{{"show", "--json", "a"}, {"run", "--record", "record", "a", "true"}} {
+			r := w.newProgram(append(slices.Clone(c.flags), args...)...)
+			r.cmd.Env = append(w.configuredEnvironment(), c.environment...)
+			got := r.launch().wait()
+			got.check(t, 0)
+			var record struct {
+				Source string `json:"store_source"`
+				Line   string `json:"store_source_line"`
+			}
+			text := got.out
+			if args[0] == "run" {
+				text = w.readFile(w.filePath("record"))
+				text = text[strings.LastIndexByte(strings.TrimSpace(text), '\n')+1:]
+			}
+			if err := json.Unmarshal([]byte(text), &record); err != nil || record.Source != c.source || record.Line != c.line {
+				t.Errorf("want %s %s: %v; %s", c.source, c.line, err, text)
+			}
+		}
+	}
+}
+
 // TestSchemaIsStrict: what a record must not be is found: an unknown key, a time of another zone, a part of a
 // millisecond, an unknown code.
 func TestSchemaIsStrict(t *testing.T) {

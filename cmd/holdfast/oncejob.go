@@ -150,6 +150,7 @@ func (j *onceJob) openAndBegin(
 		return nil, nil, err
 	}
 	where, ledger, key := client.Info().Store, client.Ledger(j.ledger, &j.opts), j.key
+	rec.addFields(storeSourceFields())
 	rec.addFields(fields{"store": where, "ledger": j.ledger})
 	run := &ledgerRun{}
 	if j.schedule != nil {
