@@ -12,7 +12,7 @@ import (
 type eventKind string
 
 const (
-	eventAcquireAttempt   = eventKind(holdfast.EventAttempt)          // the lock is asked for; it may have to be waited for
+	eventAcquireAttempt   = eventKind(holdfast.EventAttempt)          // the lock is asked for; it may be held
 	eventAcquired         = eventKind(holdfast.EventAcquired)         //
 	eventRenewalFailing   = eventKind(holdfast.EventRenewalFailing)   //
 	eventReleaseRequested = eventKind(holdfast.EventReleaseRequested) //

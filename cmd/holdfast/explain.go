@@ -111,7 +111,8 @@ func (p *runPlan) print(w io.Writer) error {
 		[]string{"renewed every", fmt.Sprintf("%v; a renewal may be late by %v", ttl/3, p.renewalSlack())},
 		[]string{"the command is signaled", fmt.Sprintf("with %s, %v after the last renewal that succeeded",
 			signalName(p.policy.Signal), p.signaledAfter())},
-		[]string{"and killed", fmt.Sprintf("%v later, %v before anybody else can hold the lock", p.policy.Grace, p.margin())},
+		[]string{"and killed", fmt.Sprintf("%v later, %v before anybody else can hold the lock",
+			p.policy.Grace, p.margin())},
 	)
 	if d := r.opts.MinHold; d > 0 {
 		rows = append(rows, []string{"held for", d.String() + " at least"})
@@ -137,8 +138,9 @@ func (p *runPlan) json() fields {
 	f := fields{
 		"store": p.info.Store, "lock": r.name, "kind": r.kind, "limit": p.limit,
 		"keys": append([]string{}, p.plan.Keys...), "notes": append([]string{}, p.plan.Notes...),
-		"ttl_ms": jsonMillis(ttl), "renew_every_ms": jsonMillis(ttl / 3), "renewal_slack_ms": jsonMillis(p.renewalSlack()),
-		"signal": signalName(p.policy.Signal), "signaled_after_ms": jsonMillis(p.signaledAfter()),
+		"ttl_ms": jsonMillis(ttl), "renew_every_ms": jsonMillis(ttl / 3),
+		"renewal_slack_ms": jsonMillis(p.renewalSlack()),
+		"signal":           signalName(p.policy.Signal), "signaled_after_ms": jsonMillis(p.signaledAfter()),
 		"grace_ms": jsonMillis(p.policy.Grace), "margin_ms": jsonMillis(p.margin()),
 		"dead_machine_ms": jsonMillis(ttl), "killed_holder_ms": jsonMillis(killTakeover(p.info, ttl, p.policy)),
 		"queue": queueCode(p.info, r), "now": lockAsJSON(p.info, p.lock),

@@ -40,8 +40,8 @@ type handleRecord struct {
 // writeHandle writes a handle as one line of JSON.
 func writeHandle(w io.Writer, store string, h holdfast.Handle) error {
 	return writeRecord(w, recordHandle, fields{
-		"store": store, "lock": h.Name, "kind": h.Kind, "limit": h.Limit, "weight": h.Weight, "ttl_ms": jsonMillis(h.TTL),
-		"id": h.ID, "ref": h.Ref, "token": h.Token, "expires": jsonTime(time.Now().Add(h.TTL)),
+		"store": store, "lock": h.Name, "kind": h.Kind, "limit": h.Limit, "weight": h.Weight,
+		"ttl_ms": jsonMillis(h.TTL), "id": h.ID, "ref": h.Ref, "token": h.Token, "expires": jsonTime(time.Now().Add(h.TTL)),
 	})
 }
 

@@ -35,7 +35,7 @@ func newHold(storeURL *string) *cobra.Command {
 						return err
 					}
 					if onRequest.script != "" {
-						return usageError("--on-request of hold is ignore or release; a script belongs to a command: see run")
+						return usageError("--on-request of hold is ignore or release; a script needs a command: see run")
 					}
 					request.telemetry = t
 					request.messages, request.storeWait = messages, storeWait.storeWaitLimit(c, f.wait)
@@ -57,8 +57,8 @@ func newHold(storeURL *string) *cobra.Command {
 	return c
 }
 
-// holdLock holds the lock until a signal, a loss or a request ends it. It prints the token only once the lock is held, so that a
-// script can wait for that line.
+// holdLock holds the lock until a signal, a loss or a request ends it. It prints the token only once the lock is held, so
+// that a script can wait for that line.
 func holdLock(request *lockRequest, store string, asJSON bool, onRequest requestAction, r *runRecord) error {
 	signals := catchSignals()
 	client, lease, err := request.acquireUntilSignal(store, signals, r)

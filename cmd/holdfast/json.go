@@ -14,9 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// The JSON of this command is a contract: docs/json-schema.json describes each record, docs/json.md explains it, and the
-// tests check all output against the schema. A record is one object on one line. Times are in UTC, durations are whole
-// milliseconds under a key that ends in _ms, and what a program may decide by is a code; texts for people are in message.
+// The JSON of this command is a contract: docs/json-schema.json describes each record, docs/json.md explains it, and
+// the tests check all output against the schema. A record is one object on one line. Times are in UTC, durations are
+// whole milliseconds under a key that ends in _ms, and what a program may decide by is a code; texts for people are in
+// message.
 
 // fields are the keys and values of a record.
 type fields map[string]any

@@ -20,7 +20,8 @@ import (
 // schemaFile describes all JSON of this command.
 const schemaFile = "../../docs/json-schema.json"
 
-// schemas are the schema of all records, under "", and that of each type. A type's own schema says better what is wrong.
+// schemas are the schema of all records, under "", and that of each type. A type's own schema says better what is
+// wrong.
 var schemas = sync.OnceValues(func() (map[recordType]*jsonschema.Schema, error) {
 	path, err := filepath.Abs(schemaFile)
 	if err != nil {
@@ -190,7 +191,8 @@ func TestStoreSource(t *testing.T) {
 				text = w.readFile(w.filePath("record"))
 				text = text[strings.LastIndexByte(strings.TrimSpace(text), '\n')+1:]
 			}
-			if err := json.Unmarshal([]byte(text), &record); err != nil || record.Source != c.source || record.Line != c.line {
+			err := json.Unmarshal([]byte(text), &record)
+			if err != nil || record.Source != c.source || record.Line != c.line {
 				t.Errorf("want %s %s: %v; %s", c.source, c.line, err, text)
 			}
 		}
@@ -225,8 +227,8 @@ func TestSchemaIsStrict(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, bad := range map[string]any{
-		"surprise": true, "type": "evnt", "time": "2006-01-02T15:04:05+02:00", "remaining_ms": 1.5, "event": "renewal failing",
-		"user": nil, "holders": []any{map[string]any{}},
+		"surprise": true, "type": "evnt", "time": "2006-01-02T15:04:05+02:00", "remaining_ms": 1.5,
+		"event": "renewal failing", "user": nil, "holders": []any{map[string]any{}},
 	} {
 		record := base()
 		record[key] = bad
@@ -247,7 +249,8 @@ func TestSchemaIsStrict(t *testing.T) {
 func TestEverySubcommandHasJSON(t *testing.T) {
 	t.Parallel()
 	without := []string{ // they print nothing of their own, or, as acquire does, always JSON
-		"run", "once", "acquire", "renew", "release", "man", "help", "completion", "run-details", "configuration", "token",
+		"run", "once", "acquire", "renew", "release", "man", "help", "completion", "run-details", "configuration",
+		"token",
 	}
 	var check func(c *cobra.Command)
 	check = func(c *cobra.Command) {

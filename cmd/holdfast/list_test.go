@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TestListForeign: a lock of another kind of client, here a plain SET, is listed as foreign if a prefix in the URL tells
-// it from other data. Without one, no key is taken for a lock; show knows of it if it is asked.
+// TestListForeign: a lock of another kind of client, here a plain SET, is listed as foreign if a prefix in the URL
+// tells it from other data. Without one, no key is taken for a lock; show knows of it if it is asked.
 func TestListForeign(t *testing.T) {
 	t.Parallel()
 	w, server := newWorkspace(t), startRedis(t)

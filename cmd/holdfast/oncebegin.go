@@ -117,7 +117,8 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 	}
 	run := refused.Run
 	last := fmt.Sprintf("attempt %d by %s", run.Attempt, printableText(run.Owner))
-	e := &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, reason: failureReasonOf(refused.Reason), run: &run}
+	e := &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, run: &run}
+	e.reason = failureReasonOf(refused.Reason)
 	switch refused.Reason {
 	case holdfast.ErrSucceeded:
 		e.code, e.outcome = j.doneCode, outcomeDone

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
-// requestAction is the value of --on-request: what run or hold does when somebody asks for the release of its lock. The zero
-// value ignores the request.
+// requestAction is the value of --on-request: what run or hold does when somebody asks for the release of its lock. The
+// zero value ignores the request.
 type requestAction struct {
 	release bool   // end the command, and release the lock
 	script  string // run it beside the command; empty: none

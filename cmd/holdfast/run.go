@@ -205,7 +205,8 @@ func (j *job) runCommand(r *runRecord) error {
 		policy.MaxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
 	}
 	w := &wrapper{
-		name: lease.Name(), lease: lease, lostEvent: eventLockLost, clock: client.Info().Clock, ttl: opts.TTL, policy: policy, signals: signals,
+		name: lease.Name(), lease: lease, lostEvent: eventLockLost, clock: client.Info().Clock,
+		ttl: opts.TTL, policy: policy, signals: signals,
 		record: r, releaseRequested: lease.ReleaseRequested(), onRequest: j.onRequest,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)

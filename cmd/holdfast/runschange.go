@@ -41,8 +41,8 @@ func newRunsRetry(storeURL *string) *cobra.Command {
 						"key": args[0], "last_run": runAsJSON(last, len(last.Result))})
 				}
 				last.Error = shortenText(last.Error)
-				_, err = fmt.Fprintf(c.OutOrStdout(), "one more run of %s can begin at once; attempt %d ended as %s: %s\n",
-					quoteName(args[0]), last.Attempt, last.State, describeRunError(last))
+				_, err = fmt.Fprintf(c.OutOrStdout(),
+					"one more run of %s can begin at once; attempt %d ended as %s: %s\n", quoteName(args[0]), last.Attempt, last.State, describeRunError(last))
 				return err
 			})
 		},

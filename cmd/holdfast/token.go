@@ -151,7 +151,8 @@ func (t *tokenRaise) raise(ctx context.Context, c *cobra.Command, client *holdfa
 	lead := t.atLeast - max(floor.Token, lock.Token)
 	if t.atLeast > 0 && floor.ByClock && lead > maxTokenLead.Microseconds() && !t.force {
 		return exitWith(exitUsage, "%d is %s ahead of the tokens of %s: is it mistyped? With --force, its tokens rise "+
-			"only by one per grant from there on, until the store's clock has passed it", t.atLeast, formatLead(lead), quoteName(name))
+			"only by one per grant from there on, until the store's clock has passed it", t.atLeast, formatLead(lead),
+			quoteName(name))
 	}
 	if err := client.RaiseToken(ctx, name, t.atLeast); err != nil {
 		return storeError(err)
@@ -166,7 +167,8 @@ func (t *tokenRaise) raise(ctx context.Context, c *cobra.Command, client *holdfa
 		return writeRecord(c.OutOrStdout(), recordTokenFloor, fields{"store": client.Info().Store, "lock": name,
 			"all": false, "at_least": t.atLeast, "holders": claimsAsJSON(lock.Holders)})
 	}
-	_, err = fmt.Fprintf(c.OutOrStdout(), "no token smaller than %d is granted from now on, on %s\n", t.atLeast, quoteName(name))
+	_, err = fmt.Fprintf(c.OutOrStdout(), "no token smaller than %d is granted from now on, on %s\n", t.atLeast,
+		quoteName(name))
 	return err
 }
 

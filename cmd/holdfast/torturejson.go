@@ -22,8 +22,9 @@ func tortureAsJSON(r *torture.Report) fields {
 	f := fields{
 		"store": r.Store, "tier": r.Tier, "outcome": r.Outcome, "seed": r.Seed, "command": r.Command,
 		"took_ms": wholeMillis(1000 * r.Seconds), "workers": r.Workers, "ttl_ms": wholeMillis(r.TTL), "locks": r.Kinds,
-		"grants": r.Grants, "hand_overs": r.HandOvers, "renewals": r.Renewals, "longest_renewal_ms": wholeMillis(r.LongestRenew),
-		"faults": r.Faults, "failed_claims": r.Failures, "losses": r.Losses,
+		"grants": r.Grants, "hand_overs": r.HandOvers, "renewals": r.Renewals,
+		"longest_renewal_ms": wholeMillis(r.LongestRenew),
+		"faults":             r.Faults, "failed_claims": r.Failures, "losses": r.Losses,
 		"writes": r.Resources.Writes, "stale_writes_refused": r.Resources.Refused,
 		"stale_writes_unfenced": r.Resources.Stale, "lost_updates_unfenced": r.Resources.Lost,
 		"overlap_ms": wholeMillis(r.OverlapMillis), "promises": promises,
@@ -39,7 +40,8 @@ func tortureAsJSON(r *torture.Report) fields {
 }
 
 func distributionAsJSON(d torture.Distribution) fields {
-	return fields{"count": d.Count, "median_ms": wholeMillis(d.Median), "p99_ms": wholeMillis(d.P99), "worst_ms": wholeMillis(d.Max)}
+	return fields{"count": d.Count, "median_ms": wholeMillis(d.Median), "p99_ms": wholeMillis(d.P99),
+		"worst_ms": wholeMillis(d.Max)}
 }
 
 func violationsAsJSON(all []torture.Violation) []fields {
@@ -48,13 +50,15 @@ func violationsAsJSON(all []torture.Violation) []fields {
 		holds := []fields{}
 		for _, h := range v.Holds {
 			f := fields{"worker": h.Worker, "process": h.Process, "token": h.Token, "weight": h.Weight, "outcome": h.How,
-				"called_ms": wholeMillis(1000 * h.Called), "begin_ms": wholeMillis(1000 * h.Begin), "end_ms": wholeMillis(1000 * h.End)}
+				"called_ms": wholeMillis(1000 * h.Called), "begin_ms": wholeMillis(1000 * h.Begin),
+				"end_ms": wholeMillis(1000 * h.End)}
 			if h.Cause != "" {
 				f["cause"] = h.Cause
 			}
 			holds = append(holds, f)
 		}
-		records = append(records, fields{"lock": v.Lock, "message": v.Text, "extent_ms": wholeMillis(v.Extent), "holds": holds})
+		records = append(records, fields{"lock": v.Lock, "message": v.Text, "extent_ms": wholeMillis(v.Extent),
+			"holds": holds})
 	}
 	return records
 }

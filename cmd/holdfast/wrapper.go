@@ -41,8 +41,8 @@ const (
 	guardSignalWindow = 5 * time.Second       // within which the guard received the same signal
 )
 
-// heldLease is what the wrapper needs of what it holds: the lease of a lock (*holdfast.Lease), or a run of a ledger's key
-// (*holdfast.Run).
+// heldLease is what the wrapper needs of what it holds: the lease of a lock (*holdfast.Lease), or a run of a ledger's
+// key (*holdfast.Run).
 type heldLease interface {
 	Remaining() time.Duration
 	Context() context.Context // its cause says why the lease ended
@@ -62,7 +62,7 @@ type wrapper struct {
 	name             string // of the lock, or the key
 	lease            heldLease
 	lostEvent        eventKind       // what the record calls a loss of the lease
-	releaseRequested <-chan struct{} // closed when somebody asks for the release; nil if nobody can, or once it is answered
+	releaseRequested <-chan struct{} // closed by a request; nil for once, and when it is answered
 	onRequest        requestAction
 	clock            driver.Clock
 	ttl              time.Duration
@@ -406,8 +406,8 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	return false
 }
 
-// noteEnd notes why the guard ends the tree: because of a loss, or without one. A request does not change the exit code of
-// a command that had ended before: its work is done, and only what it has left is ended.
+// noteEnd notes why the guard ends the tree: because of a loss, or without one. A request does not change the exit code
+// of a command that had ended before: its work is done, and only what it has left is ended.
 func (w *wrapper) noteEnd(r guard.Report) {
 	if r.Code == guard.CodeReleaseRequested {
 		w.result.requested = w.result.requested || !w.result.exited
