@@ -2,7 +2,10 @@ module github.com/holdfast-go/holdfast/test
 
 go 1.26.0
 
-require github.com/holdfast-go/holdfast v0.0.0
+require (
+	github.com/holdfast-go/holdfast v0.0.0
+	go.yaml.in/yaml/v3 v3.0.5
+)
 
 require (
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
