@@ -223,6 +223,7 @@ func (t *tortureRun) run(c *cobra.Command, w io.Writer) error {
 		return err
 	}
 	t.config.Worker = func() *exec.Cmd { return exec.Command(program, "torture-worker") }
+	t.config.LongHolds = 12
 	t.config.ProgressEvery = 10 * time.Second
 	t.config.Progress = func(line string) { printMessage("%s", line) }
 	if t.htmlFile != "" { // it is known at once that the page can be written

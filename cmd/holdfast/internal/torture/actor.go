@@ -186,9 +186,12 @@ func (a *actor) hold(ctx context.Context, g *grant, id, key int64, calm bool) {
 	w := a.worker
 	at := now()
 	valid := g.Valid()
-	if valid {
-		w.marks.set(a.index, at)
+	if !valid { // the worker was stopped, or the answer came late: it never believed that the lock was its own
+		w.tell(report{Op: opFailed, At: at, Lock: a.index, Key: key, ID: id, Text: "expired before it was used"})
+		_, _ = g.release()
+		return
 	}
+	w.marks.set(a.index, at)
 	w.tell(report{Op: opHeld, At: at, Lock: a.index, Key: key, ID: id, Token: g.Token(), Weight: g.weight})
 	last := at
 	length := a.holdTime(calm)
@@ -236,7 +239,7 @@ func (a *actor) awaitLoss(g *grant) bool {
 
 // holdTime is how long the lock is held: mostly short, and sometimes for several renewals.
 func (a *actor) holdTime(calm bool) time.Duration {
-	if !calm && a.rnd.IntN(12) == 0 {
+	if !calm && a.rnd.IntN(a.worker.task.Long) == 0 {
 		return time.Duration(a.rnd.Int64N(int64(2 * a.worker.task.TTL)))
 	}
 	return time.Duration(a.rnd.Int64N(int64(20 * time.Millisecond)))

@@ -71,7 +71,7 @@ func (d *defect) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 		case <-time.After(5 * c.TTL / 2):
 		case <-ctx.Done():
 		}
-	case d.kind == "wakeup" && c.Wait && rand.IntN(3) == 0:
+	case d.kind == "wakeup" && c.Wait && rand.IntN(4) != 0:
 		<-ctx.Done() // nobody wakes it
 		return driver.Grant{}, ctx.Err()
 	case d.kind == "leftover":
@@ -130,7 +130,7 @@ func (d *defect) Release(ctx context.Context, c driver.Claim, ref string) error 
 		return driver.ErrUncertain
 	}
 	c.Name = d.lockOf(c)
-	if d.kind == "leftover" && rand.IntN(10) == 0 {
+	if d.kind == "leftover" && rand.IntN(2) == 0 {
 		return nil
 	}
 	err := d.Store.Release(ctx, c, ref)

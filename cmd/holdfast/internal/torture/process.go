@@ -35,7 +35,7 @@ type process struct {
 
 // startProcess starts a worker. It dies with this process.
 func (r *run) startProcess(worker, incarnation int) (*process, error) {
-	t := task{Store: r.cfg.Store, Locks: r.locks, TTL: r.cfg.TTL, Pause: r.pause(), Owner: fmt.Sprintf("torture worker %d", worker),
+	t := task{Store: r.cfg.Store, Locks: r.locks, TTL: r.cfg.TTL, Pause: r.pause(), Long: r.cfg.LongHolds, Owner: fmt.Sprintf("torture worker %d", worker),
 		Seed: r.cfg.Seed + uint64(1000*worker+incarnation), BootFit: r.linked, Marks: r.marksFile(worker, incarnation),
 		Keys: r.judge.currentKeys()}
 	if r.linked {

@@ -12,6 +12,7 @@ type task struct {
 	Keys    []int64       // per lock, for ledgers: the first key to try
 	TTL     time.Duration // of its claims
 	Pause   time.Duration // mean time between two claims of an actor
+	Long    int           // one hold in so many lasts for up to two TTLs
 	Seed    uint64
 	Owner   string
 	BootFit bool // its boot clock may be shifted: not on the file store, whose clients share that clock

@@ -32,6 +32,7 @@ type Config struct {
 	FaultEvery   time.Duration // mean time between two faults
 	Kinds        []Kind
 	Rate         float64 // claims per second, of all workers
+	LongHolds    int     // one hold in so many lasts for up to two TTLs; the others are short
 	BesideOthers bool    // go on although there are other locks in the store
 
 	ServerFault string        // command lines that make a fault of the server, and end it; empty: none
@@ -106,7 +107,7 @@ func Run(ctx context.Context, store driver.Store, client *holdfast.Client, cfg C
 		r.links = append(r.links, link)
 	}
 	began := time.Now()
-	if err := r.startAll(ctx); err != nil {
+	if err := r.startAll(ctx); err != nil && ctx.Err() == nil {
 		r.stopAll()
 		r.forgetLocks()
 		return nil, err
@@ -252,7 +253,9 @@ func (r *run) heal() {
 			r.links[i].SetFaults(nil)
 			r.links[i].Heal()
 		}
-		r.process(i).signal(contSignal)
+		if p := r.process(i); p != nil { // nil: the run was ended before it was started
+			p.signal(contSignal)
+		}
 	}
 }
 

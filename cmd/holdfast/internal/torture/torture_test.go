@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // testConfig is a short run on a store of files.
 func testConfig(t *testing.T, store string) Config {
 	return Config{Store: store, Files: true, For: 4 * time.Second, Workers: 4, Seed: 1, TTL: time.Second,
-		Faults: []Fault{Pause}, FaultEvery: 300 * time.Millisecond, Kinds: Kinds, Rate: 200,
+		Faults: []Fault{Pause}, FaultEvery: 300 * time.Millisecond, Kinds: Kinds, Rate: 200, LongHolds: 12,
 		CalmTimeout: time.Minute, LeftoverTimeout: time.Minute,
 		Worker: func() *exec.Cmd {
 			c := exec.Command(os.Args[0])
@@ -102,7 +102,7 @@ func TestPlantedDefects(t *testing.T) {
 		cfg.Kinds = c.locks
 		switch c.kind {
 		case "overlong", "silent": // it shows where a hold lasts longer than its TTL
-			cfg.For = 8 * time.Second
+			cfg.For, cfg.LongHolds = 8*time.Second, 2
 		case "wakeup", "leftover":
 			cfg.For, cfg.CalmTimeout, cfg.LeftoverTimeout = time.Second, 3*time.Second, 500*time.Millisecond
 		default:
@@ -144,10 +144,15 @@ func TestSoundStore(t *testing.T) {
 // TestEndedEarly: a run that is ended early gives a report of what it did, and leaves nothing.
 func TestEndedEarly(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cfg := testConfig(t, "file://"+t.TempDir()+"/store")
-	cfg.For = time.Hour
+	cfg.For, cfg.ProgressEvery = time.Hour, 100*time.Millisecond
+	cfg.Progress = func(line string) {
+		if strings.Contains(line, "grants") {
+			cancel()
+		}
+	}
 	r := runTorture(t, ctx, cfg)
 	if r.Ended == "" || r.Outcome != Unproven {
 		t.Error(r.Text())
@@ -164,6 +169,23 @@ func TestStoreGoesAway(t *testing.T) {
 	r := runTorture(t, t.Context(), cfg)
 	if r.Outcome != Unproven || !strings.Contains(r.Ended, "does not answer") {
 		t.Errorf("ended by %q:\n%s", r.Ended, r.Text())
+	}
+}
+
+// TestEndedAtStart: so does a run that is ended while its workers start.
+func TestEndedAtStart(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cfg := testConfig(t, "file://"+t.TempDir()+"/store")
+	cfg.For = time.Hour
+	worker := cfg.Worker
+	cfg.Worker = func() *exec.Cmd {
+		cancel()
+		return worker()
+	}
+	if r := runTorture(t, ctx, cfg); r.Ended == "" || r.Outcome != Unproven {
+		t.Error(r.Text())
 	}
 }
 
