@@ -43,6 +43,9 @@ func Schemes() []string {
 // registered its scheme; else it is the opener's. No error shows a password of raw, nor the value of an option that
 // is named like a secret, nor any part of a URL that cannot be parsed.
 func Open(ctx context.Context, raw string) (Store, error) {
+	if trouble := misplacedCharacter(raw); trouble != "" {
+		return nil, invalid("the store's URL cannot be used: %s", trouble)
+	}
 	u, err := url.Parse(raw)
 	if err != nil {
 		return nil, invalid("the store's URL cannot be parsed: %s", parseTrouble(err))
@@ -65,6 +68,20 @@ func Open(ctx context.Context, raw string) (Store, error) {
 	return store, nil
 }
 
+// misplacedCharacter says which character of a URL has to be written as %XX, or returns an empty text. Such a URL can be
+// parsed, but what stands before the character in a password would be taken for the host, and shown in errors.
+func misplacedCharacter(raw string) string {
+	_, rest, _ := strings.Cut(raw, "://")
+	if strings.Contains(rest, "#") {
+		return "write %23 for a #"
+	}
+	i := strings.IndexAny(rest, "/?")
+	if i >= 0 && strings.ContainsAny(rest[:i], ":@") && strings.Contains(rest[i:], "@") {
+		return "it has an @ behind the host; in a password, write %2F for /, %3F for ? and %40 for @, and elsewhere %40 for @"
+	}
+	return ""
+}
+
 func knownSchemes() string {
 	if s := Schemes(); len(s) > 0 {
 		return strings.Join(s, ", ")
@@ -84,7 +101,7 @@ func parseTrouble(err error) string {
 	case errors.As(err, &host):
 		return "a character is not allowed in the host's name"
 	case strings.Contains(text, "invalid userinfo"):
-		return "a character in the user's name or password must be written as %XX"
+		return "a character in the user's name or password must be written as %XX, such as %20 for a blank"
 	case strings.Contains(text, "invalid port"):
 		return "the port is not a number; in a password, write %2F for /, %3A for : and %40 for @"
 	case strings.Contains(text, "control character"):

@@ -139,3 +139,40 @@ func TestRegisterTwice(t *testing.T) {
 	}()
 	driver.Register("test", nil)
 }
+
+// TestOpenMisplacedCharacters: a character that must be written as %XX is an error before anything is taken for a host, and
+// the same character where it may be is none.
+func TestOpenMisplacedCharacters(t *testing.T) {
+	for raw, want := range map[string]string{
+		"test://:SECRET#x@host":       "%23",
+		"test://:a@SECRET#x@host":     "%23",
+		"test://host/#SECRET":         "%23",
+		"test://:a@SECRET/x@host":     "%2F",
+		"test://:a@SECRET?x@host":     "%3F",
+		"test://:12/SECRET@host":      "%2F",
+		"test://user:12/SECRET@host":  "%2F",
+		"test://host:1/a?user=b@host": "%40",
+	} {
+		_, err := driver.Open(t.Context(), raw)
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	for _, raw := range []string{"test://u:p@p@host:1/a", "test:///home/a@b", "test://host/a@b", "test://u:p%40%23%2F@host:1/a%40b"} {
+		if _, err := driver.Open(t.Context(), raw); err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+// TestOpenShortSecrets: a short password is hidden where it is a word of its own, and leaves other words whole.
+func TestOpenShortSecrets(t *testing.T) {
+	_, err := driver.Open(t.Context(), "test://u:p@host/?reparse=1&password=p")
+	if err == nil || !strings.Contains(err.Error(), "with xxxxx") || !strings.Contains(err.Error(), "parse") {
+		t.Error(err)
+	}
+	_, err = driver.Open(t.Context(), "test://host/?password=a&cd")
+	if err == nil || strings.Contains(err.Error(), "cd") || !strings.Contains(err.Error(), "unknown option") {
+		t.Error(err)
+	}
+}

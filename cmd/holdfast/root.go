@@ -47,6 +47,9 @@ func executeCommand(args []string) (code int, signal syscall.Signal) {
 		}
 		if exit.code == exitUsage && exit.hint {
 			hint = fmt.Sprintf("; see %s --help", ran.CommandPath())
+			if note == "" && strings.HasSuffix(errorText(exit.err), "?") {
+				hint = fmt.Sprintf(" See %s --help", ran.CommandPath())
+			}
 		}
 		printMessage("%s%s%s", errorText(exit.err), note, hint)
 	}

@@ -75,9 +75,10 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 		return nil, usageError("%w", &openError{fmt.Errorf("the store is not given as a URL; did you mean %s?", like)})
 	}
 	// The library's own error for this is meant for programmers.
-	if u, err := url.Parse(where); err == nil && u.Scheme != "" && !slices.Contains(driver.Schemes(), u.Scheme) {
+	scheme, _, ok := strings.Cut(where, "://")
+	if u, err := url.Parse(where); err == nil && ok && u.Scheme == scheme && !slices.Contains(driver.Schemes(), scheme) {
 		return nil, usageError("%w", &openError{
-			fmt.Errorf("unknown store %s://; known are %s", u.Scheme, strings.Join(driver.Schemes(), ", "))})
+			fmt.Errorf("unknown store %s://; known are %s", scheme, strings.Join(driver.Schemes(), ", "))})
 	}
 	store, err := driver.Open(ctx, where)
 	if err != nil {

@@ -113,7 +113,11 @@ func printStoreMessage(format string, args ...any) {
 // openError is an error of opening the store.
 type openError struct{ err error }
 
-func (e *openError) Error() string { return errorText(e.err) }
+func (e *openError) Error() string {
+	text := strings.TrimPrefix(errorText(e.err), "open: ")
+	return strings.TrimPrefix(text, holdfast.ErrInvalid.Error()+": ")
+}
+
 func (e *openError) Unwrap() error { return e.err }
 
 // concernsStore reports whether the reader of the message may have to know which store was used.

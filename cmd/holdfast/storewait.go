@@ -97,7 +97,7 @@ func openReachable(ctx context.Context, flag, name string, timeout time.Duration
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, storeError(&openError{&holdfast.Error{Op: "open", Err: errNoAnswer}})
+		return nil, storeError(&openError{&holdfast.Error{Op: "open", Err: noAnswerError(err)}})
 	}
 	return store, err
 }
@@ -128,7 +128,7 @@ func readBriefly(ctx context.Context, store driver.Store, name string) error {
 func noAnswerError(err error) error {
 	const deadline = "context deadline exceeded"
 	if why := strings.ReplaceAll(err.Error(), deadline+": ", ""); why != deadline {
-		return fmt.Errorf("%w: %s", errNoAnswer, why)
+		return fmt.Errorf("%w: %s", errNoAnswer, strings.ReplaceAll(why, ": "+deadline, ""))
 	}
 	return errNoAnswer
 }

@@ -107,8 +107,8 @@ func TestStoreStaysAway(t *testing.T) {
 		const long = 3 * time.Second
 		some := w.startProgram("run", "--wait", long.String(), "a", "touch", "ran")
 		quiet := w.startProgram("run", "-q", "--store-wait", "1s", "a", "touch", "ran")
-		none.wait().check(t, 69, "open: ")
-		quiet.wait().check(t, 69, "open: ")
+		none.wait().check(t, 69, "(store ")
+		quiet.wait().check(t, 69, "(store ")
 		got := some.wait()
 		// On a slow machine, the first attempt may take all the time. Then there is no other one, and no line about it.
 		attempts, last, more := strings.Cut(strings.TrimSpace(got.err), "\n")
@@ -116,7 +116,7 @@ func TestStoreStaysAway(t *testing.T) {
 			attempts, last = unreachableNow+"for up to 3s: ", attempts
 		}
 		if got.code != 69 || !strings.Contains(attempts, unreachableNow+"for up to 3s: ") ||
-			!strings.Contains(last, " holdfast: open: ") || strings.Contains(last, "\n") {
+			!strings.Contains(last, " (store ") || strings.Contains(last, "\n") {
 			t.Errorf("want exit 69, a line about the store and the error; %s", got.description)
 		}
 		if took := time.Since(start); took < long {

@@ -5,6 +5,7 @@
 //     read the files that its options name.
 //   - [CallWithTimeout] gives up one request that hangs, and [Outage] measures for how long a store has not answered.
 //   - [IsFinal] and [Uncertain] tell errors apart: those that say what is so, and those after which nothing is known.
+//     [RefuseStore] makes one of the first kind.
 //   - [RetryLoop] repeats a request until its outcome is known or the store has been unreachable for too long.
 //   - [Batcher] sends requests that are made at the same time together.
 //   - [WithDialer] makes a store connect in another way, and [DialerOf] is what the store asks.

@@ -26,11 +26,11 @@ func TLSConfig(ca, cert, key, name string) (*tls.Config, error) {
 	if ca != "" {
 		pem, err := os.ReadFile(ca)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+			return nil, fmt.Errorf("%w: tls-ca: %w", driver.ErrInvalid, err)
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: there is no certificate in %s", driver.ErrInvalid, ca)
+			return nil, fmt.Errorf("%w: tls-ca: there is no certificate in %s", driver.ErrInvalid, ca)
 		}
 	}
 	switch {
@@ -40,7 +40,7 @@ func TLSConfig(ca, cert, key, name string) (*tls.Config, error) {
 	case cert != "":
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+			return nil, fmt.Errorf("%w: tls-cert and tls-key: %w", driver.ErrInvalid, err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}

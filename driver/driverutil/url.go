@@ -32,7 +32,7 @@ func ParseOptions(u *url.URL, known map[string]func(value string) error) error {
 		switch {
 		case !ok:
 			return fmt.Errorf("%w: unknown option %s in the store's URL; known are: %s", driver.ErrInvalid,
-				showOption(name), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+				showOption(u, name), strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case len(options[name]) > 1:
 			return fmt.Errorf("%w: the option %s stands in the store's URL twice", driver.ErrInvalid, name)
 		}
@@ -48,9 +48,10 @@ var plainOption = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,31}$`)
 })
 
-// showOption is an unknown option's name, if it looks like one: it could be the rest of a password with an & in it.
-func showOption(name string) string {
-	if plainOption().MatchString(name) {
+// showOption is an unknown option's name, if it looks like one and has a value: it could be the rest of a password with an
+// & in it.
+func showOption(u *url.URL, name string) string {
+	if plainOption().MatchString(name) && strings.Contains(u.RawQuery, name+"=") {
 		return name
 	}
 	return "(not shown)"

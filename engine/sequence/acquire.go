@@ -129,7 +129,7 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	e, cl := a.e, a.cl
 	s, err := e.bindSession(a.ctx, cl)
 	for err != nil {
-		if err = a.waitAndRetry(err); err != nil {
+		if err = a.waitToSend(err); err != nil { // a claim without a session has no node, and none is being added
 			return driver.Grant{}, err
 		}
 		s, err = e.bindSession(a.ctx, cl)

@@ -49,20 +49,22 @@ func (retry *retryLoop) noteFailure() bool {
 // waitAndRetry waits before the next try and returns nil, or returns the error with which the call ends. That is
 // ErrUncertain if the outcome of the last request is not known.
 func (retry *retryLoop) waitAndRetry(err error) error {
+	return driverutil.Uncertain(retry.waitToSend(err))
+}
+
+// waitToSend is waitAndRetry before the call has sent any write: so nothing is uncertain.
+func (retry *retryLoop) waitToSend(err error) error {
 	switch {
 	case retry.e.life.Err() != nil:
 		return driver.ErrClosed
 	case driverutil.IsFinal(err):
 		return err
 	case retry.ctx.Err() != nil:
-		return driverutil.Uncertain(retry.ctx.Err())
+		return retry.ctx.Err()
 	case retry.noteFailure():
-		return driverutil.Uncertain(hideContextError(err))
+		return hideContextError(err)
 	}
-	if e := retry.e.life.Sleep(retry.ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); e != nil {
-		return driverutil.Uncertain(e)
-	}
-	return nil
+	return retry.e.life.Sleep(retry.ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6)))
 }
 
 // contextError is the error of a call whose context has ended. Contexts that are bound to the engine end with Close as

@@ -53,12 +53,44 @@ func FindSecrets(u *url.URL) []string {
 func HideSecrets(err error, secrets []string) error {
 	text := err.Error()
 	for _, s := range secrets {
-		text = strings.ReplaceAll(text, s, "xxxxx")
+		text = hideSecret(text, s)
 	}
 	if text == err.Error() {
 		return err
 	}
 	return &redactedError{text: text, err: err}
+}
+
+// maxShortSecret is the length of secrets that are hidden only where they are words of their own. They occur in so many
+// words that a text without them would be hard to read, and would tell what they are by what it lacks.
+const maxShortSecret = 3
+
+// hideSecret replaces a secret in a text.
+func hideSecret(text, secret string) string {
+	if len(secret) > maxShortSecret {
+		return strings.ReplaceAll(text, secret, "xxxxx")
+	}
+	var b strings.Builder
+	for from := 0; ; {
+		i := strings.Index(text[from:], secret)
+		if i < 0 {
+			b.WriteString(text[from:])
+			return b.String()
+		}
+		start, end := from+i, from+i+len(secret)
+		b.WriteString(text[from:start])
+		if start > 0 && isWordByte(text[start-1]) || end < len(text) && isWordByte(text[end]) {
+			b.WriteString(secret)
+		} else {
+			b.WriteString("xxxxx")
+		}
+		from = end
+	}
+}
+
+// isWordByte reports whether a byte may be a part of a word; those of UTF-8 sequences are.
+func isWordByte(c byte) bool {
+	return c >= 0x80 || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
 // redactedError answers errors.Is as the error that it hides; errors.As and Unwrap do not reach that error, because its

@@ -53,8 +53,8 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 			driver.ErrInvalid)
 	}
 	if _, err := cfg.Credentials.Retrieve(ctx); err != nil {
-		return nil, cmp.Or(ctx.Err(), fmt.Errorf("%w: no AWS credentials are found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "+
-			"or a profile, or give the machine a role (%v)", driver.ErrDenied, err))
+		return nil, cmp.Or(ctx.Err(), driverutil.RefuseStore(fmt.Errorf("no AWS credentials are found: set "+
+			"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or give the machine a role (%v)", err)))
 	}
 	// One idle connection is kept for each renewal that may run at a time: see maxRenewers.
 	transport := cfg.HTTPClient.(*awshttp.BuildableClient).GetTransport()

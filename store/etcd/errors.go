@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 )
 
@@ -20,10 +22,17 @@ var deniedErrors = []struct {
 }{
 	{rpctypes.ErrPermissionDenied,
 		"; the user's role must allow to read and write the whole range of keys that starts with the prefix"},
-	{rpctypes.ErrUserEmpty, "; the cluster asks for a user and a password"},
+	{rpctypes.ErrUserEmpty, "; the cluster asks for a user and a password, and the URL has none: write etcd://USER:PASSWORD@host"},
+	{rpctypes.ErrAuthFailed, ""}, {rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
+}
+
+// unusableErrors are further ones, after which the servers take no writes from anybody.
+var unusableErrors = []struct {
+	err    error
+	remedy string
+}{
 	{rpctypes.ErrNoSpace, "; make room (compact and defragment, or raise --quota-backend-bytes), then run etcdctl alarm disarm"},
 	{rpctypes.ErrCorrupt, "; its members' data differ, and it takes no writes: see etcdctl alarm list"},
-	{rpctypes.ErrAuthFailed, ""}, {rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
 }
 
 // isRefusal reports whether an error says that the servers have not carried out a request. All others, such as a lost
@@ -45,6 +54,9 @@ func (t *nodeStore) convertError(err error) error {
 		return driver.ErrClosed
 	}
 	err = rpctypes.Error(err)
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
+		return t.explainDeadline(err)
+	}
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return sequence.ErrSessionExpired
 	}
@@ -53,9 +65,14 @@ func (t *nodeStore) convertError(err error) error {
 			return fmt.Errorf("%w: %w%s", driver.ErrDenied, err, d.remedy)
 		}
 	}
+	for _, u := range unusableErrors {
+		if errors.Is(err, u.err) {
+			return driverutil.RefuseStore(fmt.Errorf("%w%s", err, u.remedy))
+		}
+	}
 	switch text := err.Error(); {
 	case strings.Contains(text, "authentication handshake failed"): // TLS: wrong certificate, name or authority
-		return fmt.Errorf("%w: %s", driver.ErrDenied, text)
+		return driverutil.RefuseStore(errors.New(explainHandshake(text)))
 	case errors.Is(err, rpctypes.ErrLeaseTTLTooLarge), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, text)
 	}
@@ -64,8 +81,53 @@ func (t *nodeStore) convertError(err error) error {
 	switch status.Code(err) {
 	case codes.Canceled:
 		return fmt.Errorf("%w: %s", context.Canceled, err)
-	case codes.DeadlineExceeded:
-		return fmt.Errorf("%w: %s", context.DeadlineExceeded, err)
+	case codes.Unavailable:
+		return &unavailableError{err}
 	}
 	return err
+}
+
+// explainDeadline says why there was no answer in time, if there is no connection. The client of etcd waits for one, and
+// reports only the deadline.
+func (t *nodeStore) explainDeadline(err error) error {
+	switch t.cli.ActiveConnection().GetState() {
+	case connectivity.TransientFailure, connectivity.Connecting:
+	default:
+		if errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		return fmt.Errorf("%w: %s", context.DeadlineExceeded, err)
+	}
+	hint := "uses no TLS (if it does, set tls=true)"
+	if t.tls != nil {
+		hint = "uses TLS"
+	}
+	return fmt.Errorf("%w: no connection to etcd: check that a server listens at %s, and that it %s",
+		context.DeadlineExceeded, strings.Join(t.cli.Endpoints(), ", "), hint)
+}
+
+// explainHandshake is the text of a failed TLS handshake without what gRPC writes around it, and with a hint.
+func explainHandshake(text string) string {
+	_, cause, _ := strings.Cut(text, "authentication handshake failed: ")
+	cause = "no TLS connection to etcd: " + strings.TrimSuffix(cause, `"`)
+	if strings.Contains(cause, "first record does not look like a TLS handshake") {
+		return cause + "; if the servers do not use TLS, leave the tls options out"
+	}
+	return cause
+}
+
+// unavailableError is a server that gave no answer, in fewer words than gRPC has.
+type unavailableError struct{ err error }
+
+func (u *unavailableError) Unwrap() error { return u.err }
+
+func (u *unavailableError) Error() string {
+	text := u.err.Error()
+	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {
+		return "etcd cannot be reached: " + strings.TrimSuffix(dial, `"`)
+	}
+	if strings.Contains(text, "error reading server preface") {
+		return text + "; if the servers use TLS, set tls=true"
+	}
+	return text
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // fsys contains every file operation that the store makes, one method for each step that is atomic for other
@@ -60,11 +61,13 @@ func describeError(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("%s: %w: %w", doing, driver.ErrDenied, err)
+	case errors.Is(err, syscall.EROFS):
+		return driverutil.RefuseStore(fmt.Errorf("%s: %w", doing, err))
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%s: %w: the disk or the quota is full; nothing was changed, make room and try again: %w",
-			doing, driver.ErrDenied, err)
+		return driverutil.RefuseStore(fmt.Errorf("%s: the disk or the quota is full; nothing was changed, make room and try "+
+			"again: %w", doing, err))
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return fmt.Errorf("%s: too many open files; raise the limit (ulimit -n): %w", doing, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // newEnvironment opens a real directory. It makes the directory if there is none and create is set, and otherwise
@@ -86,8 +87,8 @@ func (d disk) makeRoot(dir string) error {
 func openRoot(dir string, who sharing, force bool, kind func(fd int) (string, bool, error)) (int, error) {
 	fd, err := openAt(unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		return -1, fmt.Errorf("%w: %s is not a directory but a file or a symbolic link; give the directory itself",
-			driver.ErrDenied, dir)
+		return -1, driverutil.RefuseStore(fmt.Errorf(
+			"%s is not a directory but a file or a symbolic link; give the directory itself", dir))
 	}
 	if err != nil {
 		return -1, who.describeOpenError(dir, err)
@@ -130,8 +131,9 @@ func checkTrusted(
 func checkAncestors(dir string) error {
 	for _, above := range listAncestors(dir) {
 		if above.mode&0o002 != 0 && above.mode&unix.S_ISVTX == 0 {
-			return fmt.Errorf("%w: others can write in %s (mode %04o), and so move %s away; chmod o-w it, or set its sticky bit",
-				driver.ErrDenied, above.path, above.mode&0o7777, dir)
+			return driverutil.RefuseStore(fmt.Errorf(
+				"others can write in %s (mode %04o), and so move %s away; chmod o-w it, or set its sticky bit",
+				above.path, above.mode&0o7777, dir))
 		}
 	}
 	return nil

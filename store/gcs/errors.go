@@ -11,6 +11,7 @@ import (
 	"google.golang.org/api/googleapi"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -38,15 +39,14 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 		return record.ErrConflict
 	case http.StatusNotFound:
 		if strings.Contains(refusal.Error(), "bucket does not exist") {
-			return fmt.Errorf("%w: there is no bucket %s; create it, or correct its name", driver.ErrDenied,
-				t.bucketName)
+			return driverutil.RefuseStore(fmt.Errorf("there is no bucket %s; create it, or correct its name", t.bucketName))
 		}
 	case http.StatusUnauthorized:
 		return fmt.Errorf("%w: the credentials are missing or not valid: %s", driver.ErrDenied, says)
 	case http.StatusForbidden:
 		if isRetained(refusal) {
-			return fmt.Errorf("%w: a retention policy of the bucket %s, or a hold, keeps its objects; locks need objects "+
-				"that can be replaced and removed: use a bucket without: %s", driver.ErrDenied, t.bucketName, says)
+			return driverutil.RefuseStore(fmt.Errorf("a retention policy of the bucket %s, or a hold, keeps its objects; locks "+
+				"need objects that can be replaced and removed: use a bucket without: %s", t.bucketName, says))
 		}
 		if !isRateLimited(refusal) {
 			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.bucketName, needs,

@@ -43,7 +43,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if !p.anonymous {
 		tokens, err := findTokens(p.credentials, link)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err) // only credentials were read so far
+			return nil, driverutil.RefuseStore(err) // only credentials were read so far
 		}
 		client.Transport = &authorizedTransport{link, tokens}
 	}

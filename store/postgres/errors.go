@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -42,7 +43,7 @@ func (p *location) explainError(err error) error {
 	case errors.As(err, &refused):
 		return p.explainRefusal(refused)
 	case errors.As(err, &denied):
-		return fmt.Errorf("PostgreSQL cannot be reached: %w", hiddenContextError{denied})
+		return hiddenContextError{&unreachableError{denied}}
 	}
 	return hiddenContextError{err}
 }
@@ -68,15 +69,15 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 	case noDatabase:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
 	case diskFull:
-		return fmt.Errorf("%w: the server's disk is full; make room and try again: %s", driver.ErrDenied, e.Message)
+		return driverutil.RefuseStore(fmt.Errorf("the server's disk is full; make room and try again: %s", e.Message))
 	case lockNotAvailable:
 		return fmt.Errorf("PostgreSQL says: %s (%s): another session has locked the table %s, or a row of it, for long: see pg_locks",
 			e.Message, e.Code, p.locksTable)
 	case readOnly:
 		if p.mayReadStandby() {
-			return fmt.Errorf("%w: this PostgreSQL server takes no writes: it is a standby, "+
-				"or default_transaction_read_only is on; open the primary, "+
-				"or name all servers and target_session_attrs=read-write in the URL", driver.ErrDenied)
+			return driverutil.RefuseStore(errors.New("this PostgreSQL server takes no writes: it is a standby, " +
+				"or default_transaction_read_only is on; open the primary, " +
+				"or name all servers and target_session_attrs=read-write in the URL"))
 		}
 		hint := "with target_session_attrs=read-write in the URL another one is taken"
 		if !p.severalServers {
@@ -85,10 +86,43 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 		return fmt.Errorf("PostgreSQL says: %s (%s): this server is a standby, or default_transaction_read_only is on; %s",
 			e.Message, e.Code, hint)
 	}
+	if strings.HasPrefix(e.Code, "28") && strings.Contains(e.Message, "no encryption") {
+		return fmt.Errorf("%w: %s: if the server wants TLS, set sslmode=require", driver.ErrDenied, e.Message)
+	}
 	if strings.HasPrefix(e.Code, "28") { // invalid authorization
 		return fmt.Errorf("%w: %s: check the user and the password", driver.ErrDenied, e.Message)
 	}
 	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
+}
+
+// unreachableError is a connection that could not be made. The text of pgx has a line for each try, and tries an address
+// with TLS and without, so that a refused connection would be reported twice.
+type unreachableError struct{ err *pgconn.ConnectError }
+
+func (u *unreachableError) Unwrap() error { return u.err }
+
+func (u *unreachableError) Error() string {
+	text := u.err.Error()
+	if _, after, ok := strings.Cut(text, "`: "); ok { // the user and the database
+		text = after
+	} else if _, after, ok := strings.Cut(text, "`:\n"); ok {
+		text = after
+	}
+	var causes []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if _, after, ok := strings.Cut(line, ": dial error: "); ok { // which names the address, too
+			line = after
+		}
+		if !slices.Contains(causes, line) {
+			causes = append(causes, line)
+		}
+	}
+	text = strings.Join(causes, "; ")
+	if strings.Contains(text, "server refused TLS connection") {
+		text += "; if the server does not use TLS, set sslmode=disable"
+	}
+	return "PostgreSQL cannot be reached: " + text
 }
 
 // unreplicatedCommitError means that a commit stopped waiting for the synchronous standbys, because its wait

@@ -185,9 +185,8 @@ func (p *location) checkServerState(s *serverState) error {
 
 // missingTableError says how to make the table.
 func (p *location) missingTableError() error {
-	return fmt.Errorf("%w: there is no table %s: open the store with create=true once, call postgres.Migrate, "+
-		"or run the SQL that postgres.Schema returns",
-		driver.ErrInvalid, p.locksTable)
+	return fmt.Errorf("%w: there is no table %s: to make it, add create=true to the URL once (Options.Create), "+
+		"with a user who may make tables", driver.ErrInvalid, p.locksTable)
 }
 
 // waitsForStandbys reports whether a write is on the standbys when its commit is confirmed. PostgreSQL also

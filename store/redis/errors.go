@@ -67,8 +67,11 @@ func finalReply(text string, alone bool, layout Layout) error {
 			aclRule(text, layout))
 	// Sentinels or a Cluster lead to another server; a single one stays what it is.
 	case isReadOnly(text) && alone:
-		return fmt.Errorf("%w: this Redis server is a read-only replica: open the primary, or the Sentinels",
-			driver.ErrDenied)
+		return driverutil.RefuseStore(
+			errors.New("this Redis server is a read-only replica: open the primary, or the Sentinels"))
+	case says("DB index is out of range", "invalid DB index"):
+		return fmt.Errorf("%w: this Redis server has no database with the number that the URL names after the host: %s",
+			driver.ErrInvalid, shortenReply(text))
 	case says("CROSSSLOT", "Cross slot"):
 		return fmt.Errorf("%w: keys of one lock fall into two hash slots: %s", driver.ErrInvalid, shortenReply(text))
 	case says("MOVED ", "ASK ") && alone:
@@ -176,12 +179,12 @@ func connectError(err error, o *rueidis.ClientOption) error {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 	switch {
 	case errors.As(err, &authority):
-		return fmt.Errorf("%w: the Redis server's certificate is signed by an unknown authority; set tls-ca: %v", driver.ErrDenied, err)
+		return driverutil.RefuseStore(fmt.Errorf(
+			"the Redis server's certificate is signed by an unknown authority; set tls-ca: %w", err))
 	case errors.As(err, &name):
-		return fmt.Errorf("%w: the Redis server's certificate is for another name; set tls-name: %v",
-			driver.ErrDenied, err)
+		return driverutil.RefuseStore(fmt.Errorf("the Redis server's certificate is for another name; set tls-name: %w", err))
 	case errors.As(err, &invalid):
-		return fmt.Errorf("%w: the certificate of the Redis server is not valid: %v", driver.ErrDenied, err)
+		return driverutil.RefuseStore(fmt.Errorf("the certificate of the Redis server is not valid: %w", err))
 	case errors.As(err, &alert) && alert.Op == "remote error", o.TLSConfig != nil && cut:
 		return fmt.Errorf("connecting to Redis by TLS: %w; it may require a client certificate that it trusts: set tls-cert and tls-key", err)
 	case o.TLSConfig != nil && late:

@@ -165,7 +165,7 @@ const foreignPrefix = "f."
 // under a mistyped name it may be anything.
 func foreignOwner(keyType, digest string) string {
 	if keyType != "string" && keyType != "hash" {
-		return "a foreign client (a " + keyType + ")"
+		return "no client: a " + keyType + " is stored under the key, which is no lock"
 	}
 	return "a foreign client (" + keyType + " " + digest[:min(len(digest), 8)] + ")"
 }

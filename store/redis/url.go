@@ -226,8 +226,13 @@ func openClient(ctx context.Context, o rueidis.ClientOption, opts *Options) (*st
 // wrong, which the user should learn soon.
 func retryConnect(ctx context.Context, connect func() error) error {
 	start := time.Now()
+	var last error
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		err := connect()
+		if err != nil && ctx.Err() != nil && last != nil { // that ctx has ended says less than the error before it
+			return last
+		}
+		last = err
 		limit := driver.UnreachableTimeout(driver.MaxTTL)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			limit = refusedTimeout
@@ -283,9 +288,16 @@ func connectClient(ctx context.Context, o rueidis.ClientOption) (rueidis.Client,
 				m.client.Close()
 			}
 		}()
+		if o.TLSConfig != nil {
+			return nil, fmt.Errorf("connecting to Redis by TLS: %w; if the server does not use TLS, open it as redis://", ctx.Err())
+		}
 		return nil, fmt.Errorf("connecting to Redis: %w", ctx.Err())
 	}
 	if r, ok := rueidis.IsRedisErr(err); ok {
+		if strings.Contains(r.Error(), "NOAUTH") && o.Password == "" && o.AuthCredentialsFn == nil {
+			return nil, fmt.Errorf("%w: Redis wants a password, and the URL has no password: write redis://:PASSWORD@host, "+
+				"or password-file=FILE", driver.ErrDenied)
+		}
 		if f := finalReply(r.Error(), o.ForceSingleClient, ""); f != nil {
 			return nil, f
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
@@ -27,10 +28,10 @@ func (t *tree) translateError(err error, path string) error {
 		return fmt.Errorf("%w: the ZooKeeper servers do not take the ACL for %s; "+
 			"acl=creator needs a user, or a certificate that they know", driver.ErrDenied, path)
 	case zk.CodeNoChildren:
-		return fmt.Errorf("%w: %s, or the node above it, is ephemeral and takes no children: "+
-			"it is another client's lock or leadership of one node (see layout=plain)", driver.ErrDenied, path)
+		return driverutil.RefuseStore(fmt.Errorf("%s, or the node above it, is ephemeral and takes no children: "+
+			"it is another client's lock or leadership of one node (see layout=plain)", path))
 	case zk.CodeQuota:
-		return fmt.Errorf("%w: a ZooKeeper quota above %s is used up", driver.ErrDenied, path)
+		return driverutil.RefuseStore(fmt.Errorf("a ZooKeeper quota above %s is used up", path))
 	case zk.CodeUnimplemented:
 		return fmt.Errorf("%w: the ZooKeeper server is too old; 3.5 is needed", driver.ErrUnsupported)
 	}

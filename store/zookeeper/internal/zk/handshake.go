@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // errHungUp says that a server was reached, and closed the connection instead of taking the session. Servers never
@@ -87,7 +88,7 @@ func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link
 	nc, err := c.ensemble.dialServer(ctx, s)
 	var distrust *tls.CertificateVerificationError
 	if errors.As(err, &distrust) {
-		err = fmt.Errorf("%w: the certificate of ZooKeeper server %s: %w", driver.ErrDenied, s.name, distrust)
+		err = driverutil.RefuseStore(fmt.Errorf("the certificate of ZooKeeper server %s: %w", s.name, distrust))
 	}
 	if err != nil {
 		return nil, got, err
