@@ -294,7 +294,7 @@ func TestRunsJSON(t *testing.T) {
 		`"owner":TEXT,"started":TIME,"state":"failed","token":N,"took_ms":N}`
 	const succeeded = `"note":"a test","owner":TEXT,"result":"42 \n","result_bytes":4,"started":TIME,` +
 		`"state":"succeeded","token":N,"took_ms":N}`
-	const history = `"store":TEXT,"time":TIME,"type":"history","user":TEXT,"version":TEXT}`
+	const history = `"store":TEXT,"store_source":"environment","time":TIME,"type":"history","user":TEXT,"version":TEXT}`
 	for _, c := range []struct {
 		args []string
 		want string
@@ -302,13 +302,13 @@ func TestRunsJSON(t *testing.T) {
 		{[]string{"runs", "--json"},
 			`{"attempt":2,"ended":TIME,"fingerprint":"sum of a","host":TEXT,"id":TEXT,"key":"a","ledger":"once",` +
 				`"note":"a test","owner":TEXT,"result_bytes":4,"started":TIME,"state":"succeeded","store":TEXT,` +
-				`"time":TIME,"token":N,"took_ms":N,"type":"run","user":TEXT,"version":TEXT}` + "\n" +
+				`"store_source":"environment","time":TIME,"token":N,"took_ms":N,"type":"run","user":TEXT,"version":TEXT}` + "\n" +
 				`{"attempt":1,"ended":TIME,"fingerprint":"sum of b","host":TEXT,"id":TEXT,"key":"b","ledger":"once",` +
 				`"note":"a test","owner":TEXT,"result_bytes":2,"started":TIME,"state":"succeeded","store":TEXT,` +
-				`"time":TIME,"token":N,"took_ms":N,"type":"run","user":TEXT,"version":TEXT}` + "\n" +
+				`"store_source":"environment","time":TIME,"token":N,"took_ms":N,"type":"run","user":TEXT,"version":TEXT}` + "\n" +
 				`{"attempt":1,"fingerprint":"sum of c","host":TEXT,"id":TEXT,"key":"c","ledger":"once","note":"a test",` +
-				`"owner":TEXT,"started":TIME,"state":"started","store":TEXT,"time":TIME,"token":N,"type":"run",` +
-				`"user":TEXT,"version":TEXT}` + "\n"},
+				`"owner":TEXT,"started":TIME,"state":"started","store":TEXT,"store_source":"environment","time":TIME,"token":N,` +
+				`"type":"run","user":TEXT,"version":TEXT}` + "\n"},
 		{[]string{"runs", "show", "a", "--json"}, `{"earlier":false,"host":TEXT,"key":"a","ledger":"once","runs":[` + failed +
 			`,{"attempt":2,"ended":TIME,"fingerprint":"sum of a","id":TEXT,` +
 			strings.ReplaceAll(succeeded, "\n", `\n`) + `],` + history + "\n"},
