@@ -103,7 +103,8 @@ func TestTortureStores(t *testing.T) {
 			w := newWorkspace(t)
 			s := w.startTortureStore(kind)
 			w.store = s.url
-			args := append([]string{"torture", "--for", tortureFor.String(), "--fault-every", "200ms", "--html",
+			// With a longer TTL no worker loses its place in a queue because the machine is busy.
+			args := append([]string{"torture", "--ttl", "5s", "--for", tortureFor.String(), "--fault-every", "200ms", "--html",
 				w.filePath("page.html")}, s.flags...)
 			if s.fault != "" {
 				args = append(args, "--server-fault", s.fault, "--server-heal", s.heal, "--server-every", "2s", "--server-for", "500ms")
@@ -144,7 +145,7 @@ func (w *workspace) checkNoTemporaryFiles() {
 func TestTortureInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.newProgram("torture", "--for", "1h", "--workers", "3", "--ttl", "1s")
+	r := w.newProgram("torture", "--for", "1h", "--workers", "3", "--ttl", "5s")
 	r.cmd.Env = append(r.cmd.Env, "TMPDIR="+w.dir)
 	r.launch()
 	w.awaitTrue("a lock of torture", func() bool { return strings.Contains(w.runProgram("list").out, "holdfast-torture-") })

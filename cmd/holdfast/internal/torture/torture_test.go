@@ -125,7 +125,7 @@ func TestSoundStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cfg := testConfig(t, "file://"+dir+"/store")
-	cfg.Faults = []Fault{Pause, Kill, Skew}
+	cfg.Faults, cfg.TTL = []Fault{Pause, Kill, Skew}, 5*time.Second // so long that no worker loses its place in a queue by itself
 	mark := filepath.Join(dir, "mark")
 	cfg.ServerFault, cfg.ServerHeal = "echo fault >>"+mark, "echo heal >>"+mark
 	r := runTorture(t, t.Context(), cfg)
