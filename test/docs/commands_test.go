@@ -23,7 +23,7 @@ var notRun = map[string]string{
 	"systemctl": "needs systemd as pid 1; the units are verified, and their commands are run",
 	"make":      "the target must exist; .ci/run runs most of them",
 	"git":       "changes or pushes this checkout; scripts/release has a rehearsal",
-	"go":        "downloads a release that does not exist yet; scripts/release has a rehearsal",
+	"go":        "needs a release, or a module of the reader's; scripts/release has a rehearsal",
 	"consul":    "needs Consul, which no test installs",
 	"sudo":      "installs packages; scripts/dist-test does so in a root of its own",
 	"install":   "needs root and a group",
