@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
@@ -72,7 +72,7 @@ func measureWakeUps(t *testing.T, lock string, n int,
 			claim := mutexClaim(lock)
 			claim.Wait, claim.TTL = true, 10*time.Minute // nobody renews it
 			_, err := s.Acquire(ctx, claim)
-			for errors.Is(err, driver.ErrUncertain) && ctx.Err() == nil { // the servers have many to serve at once
+			for err != nil && !driverutil.IsFinal(err) && ctx.Err() == nil { // the servers have many to serve at once
 				_, err = s.Acquire(ctx, claim)
 			}
 			switch {
