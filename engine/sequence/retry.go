@@ -95,7 +95,16 @@ func (e *Engine) readError(ctx context.Context, err error) error {
 // for the end of their own context.
 func hideContextError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("the store gave no answer: %v", err)
+		return noAnswerError{err}
 	}
 	return err
 }
+
+// noAnswerError is the end of a request's own time limit. It does not match the errors of contexts, so that a caller
+// does not take it for the end of its own context.
+type noAnswerError struct{ cause error }
+
+func (e noAnswerError) Error() string { return fmt.Sprintf("the store gave no answer: %v", e.cause) }
+
+// Timeout says that it is an error as those of package net are after a time limit.
+func (e noAnswerError) Timeout() bool { return true }

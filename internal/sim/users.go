@@ -98,7 +98,8 @@ func (sim *simulation) checkError(name string, err error) {
 	if !sim.faultless && sim.tree != nil && errors.Is(err, holdfast.ErrLost) { // its session ended while it waited
 		return
 	}
-	if !sim.faultless && (errors.Is(err, errTimeout) || errors.Is(err, holdfast.ErrUncertain) ||
+	var late interface{ Timeout() bool } // no session in time: nothing was sent
+	if !sim.faultless && (errors.As(err, &late) || errors.Is(err, errTimeout) || errors.Is(err, holdfast.ErrUncertain) ||
 		errors.Is(err, errCrashed)) {
 		return
 	}
