@@ -150,6 +150,9 @@ var table = []mutant{
 	{name: "the note of a forced break ignored", file: "store/dynamodb/awslock.go", pkg: "./store/dynamodb",
 		test:  "TestAWSLockReleaseAfterLostReply",
 		edits: []edit{{"\tloss := at.causeOfEnd(id)\n", "\tloss := driver.LossCause(\"\")\n"}}},
+	{name: "an item with a smaller token that bars a late take", file: "store/dynamodb/awslock.go",
+		pkg: "./store/dynamodb", test: "TestAWSLockLateTake",
+		edits: []edit{{"case at.exists && at.token < token:", "case false:"}}},
 
 	{name: "the counter of a start that is not compared", file: "store/dynamodb/ledger_begin.go", pkg: "./store/dynamodb",
 		test:  "TestLedgerCollision",

@@ -374,6 +374,8 @@ func (a *awslockStore) blockPendingTake(ctx context.Context, name, id string) er
 			return lerr
 		case at.isHeldBy(id): // the take has arrived
 			return errRefused
+		case at.exists && at.token < token: // another client has made the item after the refusal: it bars nothing yet
+			return errRefused
 		case !at.exists: // make an item like that of a released lock
 			u = conditionalUpdate{set: map[string]types.AttributeValue{
 				tokenAttribute: numberValue(token), releasedAttribute: textValue("1"), ownerAttribute: textValue(id),

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -157,6 +159,70 @@ func TestAWSLockReleaseNotSent(t *testing.T) {
 	if err := holder.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) ||
 		errors.Is(err, driver.ErrUncertain) {
 		t.Errorf("a release whose requests failed: %v", err)
+	}
+}
+
+// TestAWSLockLateTake promises that after the release of a claim whose take is still on its way, the take is refused
+// when it arrives, even if another client made the item with a smaller token while the release looked at it.
+func TestAWSLockLateTake(t *testing.T) {
+	t.Parallel()
+	table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
+	p := newProxy(t, sharedServer(t).Direct)
+	s := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+	take, cancel := context.WithCancel(t.Context())
+	var late dynamodbtest.Request // the take, which arrives last
+	var reads int
+	p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+		switch {
+		case late.Operation == "":
+			late = r
+			cancel()
+			return dynamodbtest.Fate{DropRequest: true}
+		case r.Operation == "GetItem":
+			if reads++; reads == 1 { // the release has found no item
+				putItem(t, direct, table, item{"key": textValue("m"), ownerAttribute: textValue("other"),
+					leaseAttribute: textValue("1000"), releasedAttribute: textValue("1"), tokenAttribute: numberText(1),
+					rvnAttribute: textValue(versionNumber{claimID: "other", token: 1}.makeUnique())})
+			}
+		}
+		return dynamodbtest.Fate{}
+	})
+	c := mutexClaim("m", time.Minute)
+	if _, err := s.Acquire(take, c); !errors.Is(err, driver.ErrUncertain) {
+		t.Fatalf("a take that was given up: %v", err)
+	}
+	if err := s.Release(t.Context(), c, ""); !errors.Is(err, driver.ErrLost) {
+		t.Fatalf("its release: %v", err)
+	}
+	if reads == 0 {
+		t.Fatal("the release did not look at the item")
+	}
+	sendAgain(t, p.Endpoint, late)
+	if held := holdersOf(t, s, "m"); len(held) > 0 {
+		t.Errorf("after its release the claim holds the lock: %+v", held)
+	}
+}
+
+// sendAgain sends a recorded request.
+func sendAgain(t *testing.T, endpoint string, r dynamodbtest.Request) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, endpoint, strings.NewReader(r.Body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/x-amz-json-1.0")
+	request.Header.Set("X-Amz-Target", "DynamoDB_20120810."+r.Operation)
+	request.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=test/20260101/eu-central-1/dynamodb/aws4_request, "+
+		"SignedHeaders=host, Signature=0")
+	request.Header.Set("X-Amz-Date", time.Now().UTC().Format("20060102T150405Z"))
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	if answer.StatusCode != http.StatusOK && !strings.Contains(string(text), "ConditionalCheckFailed") {
+		t.Errorf("the late take: %s %s", answer.Status, text)
 	}
 }
 

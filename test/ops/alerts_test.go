@@ -375,14 +375,25 @@ func dropEvents(t *testing.T, s *shop) func() {
 	}
 }
 
-// stopStore stops the server under a holder that renews often.
+// stopStore stops a server while leases are held on it, and does so again when all of them are lost: their requests fail
+// only until then, and Prometheus may not see it each time.
 func stopStore(t *testing.T, s *shop, server *redistest.Server) func() {
 	client := s.open(t, "redis://"+server.Addr, 3*time.Second)
-	for i := range 5 {
-		_, err := client.Mutex(fmt.Sprint("held-", i), nil).Lock(t.Context())
-		check(t, err)
-	}
-	server.Signal(syscall.SIGSTOP)
 	t.Cleanup(func() { server.Signal(syscall.SIGCONT) })
-	return func() {}
+	var leases []*holdfast.Lease
+	return func() {
+		for _, lease := range leases {
+			if lease.Context().Err() == nil {
+				return
+			}
+		}
+		server.Signal(syscall.SIGCONT)
+		leases = nil
+		for i := range 5 {
+			lease, err := client.Mutex(fmt.Sprint("held-", i), nil).Lock(t.Context())
+			check(t, err)
+			leases = append(leases, lease)
+		}
+		server.Signal(syscall.SIGSTOP)
+	}
 }
