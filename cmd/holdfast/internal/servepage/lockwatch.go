@@ -1,0 +1,116 @@
+package servepage
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+const (
+	// lockInterval is the pause between two reads of a lock that somebody looks at. Changes are seen at once.
+	lockInterval = 2 * time.Second
+	// maxWatches is how many locks are watched at one time.
+	maxWatches = 256
+	// watchIdle is for how long a lock is watched after the last one has looked at it.
+	watchIdle = 10 * time.Minute
+	// watchRetry is the pause after the watch of a lock has failed.
+	watchRetry = time.Second
+)
+
+// lockWatch watches a lock that somebody has looked at, so that its history has no gaps.
+type lockWatch struct {
+	state *shared[lockState]
+	end   context.CancelFunc
+}
+
+// watchLock returns the watch of a lock. If there are too many, one that nobody looks at any more is ended.
+func (p *Page) watchLock(name string) (*lockWatch, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.watches[name]; w != nil {
+		return w, nil
+	}
+	if len(p.watches) >= maxWatches && !p.endIdlestWatch() {
+		return nil, newPageError(http.StatusServiceUnavailable,
+			"%d locks are looked at on this server, and it cannot watch more. Close other pages.", maxWatches)
+	}
+	ctx, end := context.WithCancel(p.base)
+	w := &lockWatch{end: end}
+	w.state = newShared(ctx, lockInterval, func(ctx context.Context) lockState {
+		at := time.Now()
+		lock, err := p.opts.Client.Inspect(ctx, name)
+		lock.Name = name
+		return lockState{Lock: lock, at: at, err: err}
+	}, func(a, b lockState) bool { return !a.looksLike(b) })
+	p.watches[name] = w
+	p.history.setWatched(name, true)
+	go p.followLock(ctx, name, w)
+	return w, nil
+}
+
+// endIdlestWatch ends the watch of the lock that nobody has looked at for the longest time. p.mu is locked.
+func (p *Page) endIdlestWatch() bool {
+	idlest, since := "", time.Now()
+	for name, w := range p.watches {
+		if at := w.state.idleSince(); w.state.notifier.count() == 0 && at.Before(since) {
+			idlest, since = name, at
+		}
+	}
+	if idlest == "" {
+		return false
+	}
+	p.watches[idlest].end()
+	delete(p.watches, idlest)
+	p.history.setWatched(idlest, false)
+	return true
+}
+
+// followLock adds to the history what happens to a lock, until nobody has looked at it for a while.
+func (p *Page) followLock(ctx context.Context, name string, w *lockWatch) {
+	go p.endWhenIdle(ctx, name, w)
+	for ctx.Err() == nil {
+		for lock, err := range p.opts.Client.Watch(ctx, name) {
+			if err != nil {
+				if errors.Is(err, holdfast.ErrClosed) || errors.Is(err, holdfast.ErrInvalid) {
+					return
+				}
+				if ctx.Err() == nil {
+					p.history.observeFailure(name, time.Now())
+				}
+				break
+			}
+			lock.Name = name
+			p.history.observeWatched(lock, time.Now())
+			w.state.invalidate()
+		}
+		select {
+		case <-time.After(watchRetry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// endWhenIdle ends a watch when nobody has looked at its lock for a while.
+func (p *Page) endWhenIdle(ctx context.Context, name string, w *lockWatch) {
+	for {
+		left := watchIdle - time.Since(w.state.idleSince())
+		if left <= 0 {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.watches[name] == w && w.state.notifier.count() == 0 {
+				w.end()
+				delete(p.watches, name)
+				p.history.setWatched(name, false)
+			}
+			return
+		}
+		select {
+		case <-time.After(left):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
