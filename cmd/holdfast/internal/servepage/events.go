@@ -12,8 +12,8 @@ const (
 	// heartbeat is the pause after which a stream has a line without meaning, so that both ends notice a dead
 	// connection.
 	heartbeat = 15 * time.Second
-	// writeTimeout ends a stream whose reader does not read.
-	writeTimeout = 10 * time.Second
+	// streamTimeout ends a stream whose reader does not read.
+	streamTimeout = 10 * time.Second
 	// minPause is the shortest time between two events of one stream. What happens meanwhile becomes one event.
 	minPause = 250 * time.Millisecond
 )
@@ -37,7 +37,7 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Accel-Buffering", "no")
 	control := http.NewResponseController(w)
 	send := func(format string, args ...any) bool {
-		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout)) // recorders of tests have none
+		_ = control.SetWriteDeadline(time.Now().Add(p.streamTimeout)) // recorders of tests have none
 		if _, err := fmt.Fprintf(w, format, args...); err != nil {
 			return false
 		}

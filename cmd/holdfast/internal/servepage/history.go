@@ -99,9 +99,15 @@ func (h *history) observeListing(list listing) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	listed := map[string]bool{}
+	full := false // so that the oldest is looked for once, and not for each lock of a large store
 	for _, s := range list.locks {
 		listed[s.Name] = true
-		if l := h.find(s.Name, false); s.err == nil && l != nil && !l.watched && !list.at.Before(l.seenAt) {
+		l := h.locks[s.Name]
+		if l == nil && !full {
+			l = h.find(s.Name, false)
+			full = l == nil
+		}
+		if s.err == nil && l != nil && !l.watched && !list.at.Before(l.seenAt) {
 			l.observe(s.Lock, list.at)
 		}
 	}

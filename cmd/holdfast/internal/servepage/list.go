@@ -313,11 +313,11 @@ func claimActions(name string, c holdfast.ClaimInfo, waits, all bool) markup {
 	case waits:
 		return action(ActionBreak, "Remove…", "Remove from the queue of")
 	case c.Foreign, c.Broken:
-		return action(ActionBreakForce, "Force…", "Break by force")
+		return action(ActionBreakForce, "Force…", "Force a break of")
 	}
 	actions := []markup{action(ActionRequestRelease, "Ask…", "Ask to release"), action(ActionBreak, "Break…", "Break")}
 	if all {
-		actions = append(actions, action(ActionBreakForce, "Force…", "Break by force"))
+		actions = append(actions, action(ActionBreakForce, "Force…", "Force a break of"))
 	}
 	return div("actions", actions...)
 }

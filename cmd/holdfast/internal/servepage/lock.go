@@ -237,10 +237,19 @@ func (p *Page) confirmOnLock(r *http.Request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	confirm.post = buildURL("/locks/act", "name", l.Name, "ref", c.Ref, "action", string(action))
+	confirm.post = buildURL("/locks/act", "name", l.Name, "ref", c.Ref, "action", string(action), "when",
+		describeTurn(waits))
 	confirm.cancelTo = lockURL(l.Name)
 	token, cookie := p.formToken(r)
 	return &content{title: confirm.title, part: "locks", fixed: confirm.form(token), cookie: cookie}, nil
+}
+
+// describeTurn is whether a claim waits, in the URL of a form. A waiter may hold the lock when the form is sent.
+func describeTurn(waits bool) string {
+	if waits {
+		return "waiting"
+	}
+	return "holding"
 }
 
 // describeAction says what an action on a claim will do.
@@ -311,6 +320,11 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	if err := p.checkForm(r); err != nil {
 		return nil, err
 	}
+	if name := r.URL.Query().Get("name"); p.rights(r, name).Break {
+		if w, err := p.watchLock(name); err == nil {
+			w.state.invalidate() // what counts is the lock as it is now
+		}
+	}
 	l, c, waits, err := p.claimOf(r)
 	if err != nil {
 		return nil, err
@@ -320,6 +334,9 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case r.URL.Query().Get("when") != describeTurn(waits):
+		return nil, newPageError(http.StatusConflict,
+			"The claim was waiting when you opened the confirmation, and holds the lock now. Nothing was changed.")
 	case confirm.danger != "" && r.PostForm.Get("sure") != "yes":
 		return nil, newPageError(http.StatusBadRequest,
 			"Tick the box before you break a lock by force. Nothing was changed.")

@@ -16,8 +16,8 @@ const (
 	maxWatches = 256
 	// watchIdle is for how long a lock is watched after the last one has looked at it.
 	watchIdle = 10 * time.Minute
-	// watchRetry is the pause after the watch of a lock has failed.
-	watchRetry = time.Second
+	// The pause after the watch of a lock has failed doubles from the first to the last of these.
+	minWatchPause, maxWatchPause = time.Second, 30 * time.Second
 )
 
 // lockWatch watches a lock that somebody has looked at, so that its history has no gaps.
@@ -71,7 +71,7 @@ func (p *Page) endIdlestWatch() bool {
 // followLock adds to the history what happens to a lock, until nobody has looked at it for a while.
 func (p *Page) followLock(ctx context.Context, name string, w *lockWatch) {
 	go p.endWhenIdle(ctx, name, w)
-	for ctx.Err() == nil {
+	for pause := minWatchPause; ctx.Err() == nil; pause = min(2*pause, maxWatchPause) {
 		for lock, err := range p.opts.Client.Watch(ctx, name) {
 			if err != nil {
 				if errors.Is(err, holdfast.ErrClosed) || errors.Is(err, holdfast.ErrInvalid) {
@@ -82,12 +82,12 @@ func (p *Page) followLock(ctx context.Context, name string, w *lockWatch) {
 				}
 				break
 			}
-			lock.Name = name
+			lock.Name, pause = name, minWatchPause
 			p.history.observeWatched(lock, time.Now())
 			w.state.invalidate()
 		}
 		select {
-		case <-time.After(watchRetry):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -452,6 +453,33 @@ func TestRemoveWaiter(t *testing.T) {
 	}
 }
 
+// TestWaiterBecameHolder: a form that removes a waiter from the queue does not break the lock if the waiter holds it
+// when the form is sent.
+func TestWaiterBecameHolder(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Options{AllowBreak: true})
+	lease := s.hold("alice", "a")
+	s.wait("bob", "a")
+	lock, err := s.client("x").Inspect(t.Context(), "a")
+	if err != nil || len(lock.Waiters) != 1 {
+		t.Fatal(lock, err)
+	}
+	r := s.get(buildURL("/locks/confirm", "name", "a", "ref", lock.Waiters[0].Ref, "action", string(ActionBreak)))
+	action, token := formAction.FindStringSubmatch(r.body)[1], formToken.FindStringSubmatch(r.body)[1]
+	if err := lease.Release(); err != nil {
+		t.Fatal(err)
+	}
+	s.see(lockURL("a"), "a is held by bob")
+	if r := s.post(unescape(action), "token", token); r.status != http.StatusConflict ||
+		!strings.Contains(r.body, "holds the lock now") {
+		t.Errorf("%d %s", r.status, r.body)
+	}
+	if lock, err = s.client("x").Inspect(t.Context(), "a"); err != nil || len(lock.Holders) != 1 ||
+		lock.Holders[0].Broken {
+		t.Errorf("%+v %v", lock, err)
+	}
+}
+
 // TestForgedForms: a form without the cookie, with another token, from another site or of another type changes nothing.
 func TestForgedForms(t *testing.T) {
 	t.Parallel()
@@ -537,7 +565,8 @@ func TestReadOnlyPage(t *testing.T) {
 		}
 		_, cookie := s.page.formToken(&http.Request{Header: http.Header{}})
 		r, err := http.NewRequestWithContext(t.Context(), "POST",
-			s.server.URL+strings.Replace(path, "confirm", "act", 1), strings.NewReader("sure=yes&token="+
+			s.server.URL+strings.Replace(path, "confirm", "act", 1)+
+				"&when=holding", strings.NewReader("sure=yes&token="+
 				s.page.sign("form "+cookie.Value)))
 		if err != nil {
 			t.Fatal(err)
@@ -678,6 +707,64 @@ func TestSlowReader(t *testing.T) {
 	if len(slow) != 0 || n.count() != 0 {
 		t.Error("a reader that is gone is notified")
 	}
+}
+
+// pipeListener is a network whose connections keep nothing: a write waits until it is read.
+type pipeListener struct{ conns chan net.Conn }
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
+
+func (l *pipeListener) Close() error { return nil }
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+// TestReaderThatStops: a stream whose reader reads nothing any more ends, and its place is free.
+func TestReaderThatStops(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Options{})
+	s.page.streamTimeout = 50 * time.Millisecond
+	l := &pipeListener{conns: make(chan net.Conn, 1)}
+	server := &http.Server{Handler: s.page}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	browser, end := net.Pipe()
+	l.conns <- end
+	if _, err := io.WriteString(browser, "GET /events?of=list HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	first := bufio.NewReader(browser)
+	if line, err := first.ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+		t.Fatal(line, err)
+	}
+	streams := func() int {
+		s.page.mu.Lock()
+		defer s.page.mu.Unlock()
+		return s.page.streams
+	}
+	limit := time.After(time.Minute)
+	for streams() != 0 { // nothing is read from here on
+		s.page.locks.notifier.notifyAll()
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-limit:
+			t.Fatal("the stream goes on")
+		}
+	}
+	if n := s.page.locks.notifier.count(); n != 0 {
+		t.Errorf("%d subscribers are left", n)
+	}
+	close(l.conns)
+	<-served
+	browser.Close()
 }
 
 // TestStreamLimit: when there are as many streams as are allowed, another one is refused, and Close ends all of them.

@@ -80,7 +80,9 @@ type Page struct {
 	mu      sync.Mutex
 	watches map[string]*lockWatch
 	runs    map[runsQuery]*shared[runListing]
-	streams int
+	streams int // how many streams of events are open
+
+	streamTimeout time.Duration // shorter in tests
 }
 
 // New returns the page of a store.
@@ -90,7 +92,8 @@ func New(opts Options) *Page {
 	}
 	p := &Page{opts: opts, mux: http.NewServeMux(), secret: []byte(rand.Text()),
 		origin:  http.NewCrossOriginProtection(),
-		history: newHistory(), watches: map[string]*lockWatch{}, runs: map[runsQuery]*shared[runListing]{}}
+		history: newHistory(), watches: map[string]*lockWatch{}, runs: map[runsQuery]*shared[runListing]{},
+		streamTimeout: streamTimeout}
 	p.base, p.end = context.WithCancel(context.Background())
 	p.locks = newShared(p.base, listInterval, p.listLocks, listing.differsFrom)
 	p.doctor = newShared(p.base, doctorInterval, p.diagnose, func(a, b diagnosis) bool { return a.at != b.at })

@@ -279,7 +279,7 @@ func TestWithoutScript(t *testing.T) {
 	b.open(s.server.URL + "/")
 	b.click("tbody th a")
 	b.await(`location.pathname === "/locks/show" && document.readyState === "complete"`)
-	b.click(`a[data-confirm][aria-label^="Break by force"]`)
+	b.click(`a[data-confirm][aria-label^="Force a break of"]`)
 	b.await(`location.pathname === "/locks/confirm" && document.readyState === "complete"`)
 	b.click(`input[name="sure"]`)
 	b.click(`form[method="post"] button[type="submit"]`)
