@@ -73,10 +73,10 @@ func (s *site) client(owner string) *holdfast.Client {
 	return c
 }
 
-// hold holds a lock until the test ends.
+// hold holds a lock until the test ends. Its holder does not learn of a break meanwhile.
 func (s *site) hold(owner, name string) *holdfast.Lease {
 	s.Helper()
-	lease, err := s.client(owner).Mutex(name, nil).TryLock(s.Context())
+	lease, err := s.client(owner).Mutex(name, &holdfast.LockOptions{TTL: time.Hour}).TryLock(s.Context())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -412,7 +412,7 @@ func TestBreakOnPage(t *testing.T) {
 func TestReasonReachesHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Options{AllowBreak: true})
-	lease, err := s.client("alice").Mutex("a", &holdfast.LockOptions{TTL: time.Second}).TryLock(t.Context())
+	lease, err := s.client("alice").Mutex("a", &holdfast.LockOptions{TTL: 9 * time.Second}).TryLock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,39 +104,43 @@
     return { ok: answer.ok, document: new DOMParser().parseFromString(text, "text/html") };
   }
 
-  // refresh reads this page again. One read is under way at a time, and the last word wins.
-  let reading = false;
-  let again = false;
-  let quiet = false;
-  async function refresh() {
-    if (reading) {
-      again = true;
-      return;
+  // refresh reads this page again. It ends when a read has ended that began after the call. One read is under way at a
+  // time.
+  let running = null;
+  let wanted = false;
+  let quiet = false; // the changes are those of a search, and need not be said aloud
+  function refresh() {
+    wanted = true;
+    if (!running) {
+      running = (async () => {
+        while (wanted) {
+          wanted = false;
+          await readPage();
+        }
+        running = null;
+      })();
     }
-    reading = true;
+    return running;
+  }
+
+  async function readPage() {
     try {
       const { ok, document: fresh } = await read(location.href);
       const part = fresh.getElementById("live");
-      if (ok && part) {
-        const news = [];
-        ahead = Number(part.dataset.now) - Date.now();
-        changeChildren(live, part, news);
-        const asOf = fresh.getElementById("as-of");
-        if (asOf) change(document.getElementById("as-of"), asOf, []);
-        countTimes();
-        if (!quiet) announce(news);
-        quiet = false;
-      } else {
+      if (!ok || !part) {
         const problem = fresh.querySelector(".problem");
         showConnection(problem ? problem.textContent : "The server reports an error.", "alarm");
+        return;
       }
+      const news = [];
+      ahead = Number(part.dataset.now) - Date.now();
+      changeChildren(live, part, news);
+      const asOf = fresh.getElementById("as-of");
+      if (asOf) change(document.getElementById("as-of"), asOf, []);
+      countTimes();
+      if (!quiet) announce(news);
     } catch {
       showConnection("not live: the server does not answer", "alarm");
-    }
-    reading = false;
-    if (again) {
-      again = false;
-      refresh();
     }
   }
 
@@ -178,16 +182,15 @@
   // A search is sent while its user types.
   const search = document.querySelector("form.search");
   let typed = 0;
-  function sendSearch() {
+  async function sendSearch() {
     const url = new URL(search.action);
     for (const [name, value] of new FormData(search)) if (value) url.searchParams.set(name, value);
     history.replaceState(null, "", url);
     quiet = true;
-    refresh().then(() => {
-      if (live.dataset.events && live.dataset.events.startsWith("runs")) return;
-      const count = live.querySelector(".pager, .empty");
-      if (count) announcements.textContent = count.textContent;
-    });
+    await refresh();
+    quiet = false;
+    const count = live.querySelector(".pager, .empty");
+    if (count) announcements.textContent = count.textContent;
   }
   if (search && new URL(search.action).pathname === "/") {
     search.addEventListener("input", () => {
