@@ -147,7 +147,7 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 	claim := driver.Claim{
 		Name: s.name, Kind: s.kind, Limit: s.limit, Weight: s.weight,
 		TTL:   cmp.Or(s.opts.TTL, c.opts.TTL),
-		Owner: c.opts.Owner,
+		Owner: cmp.Or(s.opts.Owner, c.opts.Owner),
 		Meta:  cmp.Or(s.opts.Meta, c.opts.Meta),
 		Fair:  s.opts.Fair && s.kind == KindMutex,
 	}

@@ -79,7 +79,7 @@ type Event struct {
 	Lock     string        // the lock's name; of a run, the ledger's name, a slash and the key
 	LockKind Kind          // what the lock is used as; of a run, KindMutex
 	ID       string        // the claim's own id; all events of one lease have the same
-	Owner    string        // Options.Owner
+	Owner    string        // LockOptions.Owner or Options.Owner
 	Ref      string        // Lease.Ref
 	Token    int64         // the fencing token
 	Weight   int64         // how much of the limit the claim takes

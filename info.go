@@ -112,7 +112,7 @@ type Lock struct {
 // ClaimInfo is one claim on a lock, as other clients see it.
 type ClaimInfo struct {
 	Ref              string        // names the claim for Client.Break and Client.RequestRelease; printable
-	Owner            string        // Options.Owner of the client, or what is known of a foreign holder
+	Owner            string        // LockOptions.Owner or Options.Owner, or what is known of a foreign holder
 	Meta             string        // LockOptions.Meta or Options.Meta of the client
 	Weight           int64         // how much of the limit it takes
 	Token            int64         // its fencing token; 0 for a waiting claim, and for a foreign one that has none

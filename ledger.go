@@ -54,6 +54,8 @@ type LedgerOptions struct {
 	TTL time.Duration
 	// Meta is a note that is kept with each run. Default: the client's.
 	Meta string
+	// Owner is Options.Owner for the runs. Default: the client's.
+	Owner string
 	// MaxAttempts is how many runs a key may have; then Begin returns ErrAttemptsUsed. An attempt counts when it is
 	// begun, whatever becomes of it. Default: no limit.
 	MaxAttempts int
@@ -164,7 +166,7 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 		return nil, l.wrapError(op, key, err)
 	}
 	claim, err := c.newClaim(lockSpec{client: c, name: l.recordKey(key), kind: KindMutex, limit: 1, weight: 1,
-		opts: LockOptions{TTL: l.opts.TTL, Meta: l.opts.Meta}})
+		opts: LockOptions{TTL: l.opts.TTL, Meta: l.opts.Meta, Owner: l.opts.Owner}})
 	if err == nil {
 		claim.Run = &driver.RunTerms{
 			Fingerprint: opts.Fingerprint, MaxAttempts: int64(l.opts.MaxAttempts), Pause: l.opts.Pause,

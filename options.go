@@ -50,6 +50,8 @@ type LockOptions struct {
 	Fair bool
 	// Meta is Options.Meta for this lock. Default: the client's.
 	Meta string
+	// Owner is Options.Owner for this lock, for a program that holds locks on behalf of others. Default: the client's.
+	Owner string
 	// Reentrant lets a context that carries the lease enter the lock again: locking with Lease.Context, with a context
 	// made from it, or with the context of a Do returns at once with another [Lease] on the same claim. The lock is
 	// released when as many leases have been released as were returned. It must be set in both calls, and both must use

@@ -42,6 +42,8 @@ const (
 	recordStoreKind      recordType = "store_kind"      // stores --compare
 	recordDiagnosis      recordType = "diagnosis"       // doctor
 	recordTorture        recordType = "torture"         // torture
+	recordServe          recordType = "serve"           // serve
+	recordAudit          recordType = "audit"           // --audit-log of serve
 	recordVersion        recordType = "version"         // version
 	recordEvent          recordType = "event"           // --record of run, hold and once
 )

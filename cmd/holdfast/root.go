@@ -86,7 +86,7 @@ func newRoot() *cobra.Command {
 		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
 		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
 		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL),
-		newDoctor(&storeURL), newTorture(&storeURL), newTortureWorker(), newVersion(), newRunDetails(),
+		newDoctor(&storeURL), newTorture(&storeURL), newTortureWorker(), newServe(&storeURL), newVersion(), newRunDetails(),
 		newConfigurationHelp(), newMan())
 	addCompletions(root, &storeURL)
 	root.InitDefaultCompletionCmd()

@@ -1,0 +1,122 @@
+package serve
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// admit checks what all requests have in common, before anything else is done: that no foreign web page has sent it,
+// who has sent it, and whether that client sends too many. The request that it returns knows its caller.
+func (s *Server) admit(r *http.Request) (*http.Request, error) {
+	if err := s.checkHost(r); err != nil {
+		return nil, err
+	}
+	if err := checkURL(r.URL); err != nil {
+		return nil, err
+	}
+	if err := checkOrigin(r); err != nil {
+		return nil, err
+	}
+	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" { // for probes, which tell nothing of locks
+		return r.WithContext(withCaller(r.Context(), &caller{})), nil
+	}
+	who, err := s.access.Load().identify(r)
+	if err != nil {
+		if !s.limits.allow(clientAddress(r)) { // so that tokens cannot be tried quickly
+			return nil, newRateProblem()
+		}
+		return nil, err
+	}
+	if !s.limits.allow(who.limitKey(r)) {
+		return nil, newRateProblem()
+	}
+	return r.WithContext(withCaller(r.Context(), who)), nil
+}
+
+// checkHost refuses a request that was sent to another name. A web page can give its own name this server's address
+// (DNS rebinding); then the browser sends that name as the Host. An IP address cannot be given to others.
+func (s *Server) checkHost(r *http.Request) error {
+	if isLocalSocket(r) {
+		return nil
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if host == "localhost" || net.ParseIP(host) != nil || slices.Contains(s.config.Hosts, host) {
+		return nil
+	}
+	return newProblem(codeHostRefused, "the Host %q is not this server; start it with --host NAME to allow it", r.Host)
+}
+
+// checkOrigin refuses what a web page of another origin has sent.
+func checkOrigin(r *http.Request) error {
+	origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")
+	if origin != "" {
+		u, err := url.Parse(origin)
+		scheme := "http"
+		if r.TLS != nil {
+			scheme = "https"
+		}
+		if err != nil || u.Scheme != scheme || !strings.EqualFold(u.Host, r.Host) {
+			return newProblem(codeOriginRefused, "a web page of another origin cannot use this server")
+		}
+		return nil
+	}
+	isAPI := strings.HasPrefix(r.URL.Path, "/v1/")
+	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if site != "" && site != "same-origin" && site != "none" && (isAPI || !isRead) {
+		return newProblem(codeOriginRefused, "a web page of another origin cannot use this server")
+	}
+	return nil
+}
+
+// checkURL refuses secrets in URLs, which are kept in logs and histories.
+func checkURL(u *url.URL) error {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return newProblem(codeInvalid, "the query of the URL is malformed")
+	}
+	for name := range query {
+		switch strings.ToLower(name) {
+		case "token", "access_token", "auth", "authorization", "api_key", "apikey", "password", "bearer":
+			return newProblem(codeTokenInURL, "do not send a token in a URL, which is kept in logs; "+
+				"send the header Authorization: Bearer TOKEN, and replace this token")
+		}
+	}
+	if u.User != nil {
+		return newProblem(codeTokenInURL, "do not send a password in a URL; send the header Authorization: Bearer TOKEN")
+	}
+	return nil
+}
+
+type callerKey struct{}
+
+func withCaller(ctx context.Context, c *caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+func callerOf(r *http.Request) *caller {
+	c, _ := r.Context().Value(callerKey{}).(*caller)
+	if c == nil {
+		return &caller{}
+	}
+	return c
+}
+
+// clientAddress is the address of a client without its port: for a unix socket, its user.
+func clientAddress(r *http.Request) string {
+	if name, _, ok := connectionOf(r).peer(); ok {
+		return "unix " + name
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

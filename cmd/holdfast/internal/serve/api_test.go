@@ -1,0 +1,527 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// TestHandles: a lock without a connection is renewed and released by its handle, at any server of the store.
+func TestHandles(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	got := s.want(http.MethodPost, "/v1/locks/a/try", `{"ttl_ms": 60000}`)
+	handle := "/v1/handles/" + text(got, "handle")
+	p := s.refuse(codeHeld, http.MethodPost, "/v1/locks/a/try", `{"ttl_ms": 60000}`)
+	if holders, _ := p["holders"].([]any); len(holders) != 1 {
+		t.Errorf("%v", p)
+	}
+	s.refuse(codeTimeout, http.MethodPost, "/v1/locks/a/acquire", `{"ttl_ms": 60000, "wait_ms": 20}`)
+	if r := s.want(http.MethodPost, handle+"/renew", ""); number(s, r, "token") != number(s, got, "token") ||
+		number(s, r, "remaining_ms") >= 60000 {
+		t.Errorf("%v", r)
+	}
+	s.want(http.MethodPost, handle+"/release", "")
+	s.refuse(codeLost, http.MethodPost, handle+"/renew", "")
+	next := s.want(http.MethodPost, "/v1/locks/a/acquire", `{"ttl_ms": 60000, "wait_ms": 60000}`)
+	if number(s, next, "token") <= number(s, got, "token") {
+		t.Errorf("%v is not later than %v", next, got)
+	}
+	// An operator breaks it: the next renewal says so, and frees the lock.
+	s.want(http.MethodPost, "/v1/locks/a/break", "")
+	if s.isFree("a") {
+		t.Error("the lock is free before its holder knows")
+	}
+	if p := s.refuse(codeLost, http.MethodPost, "/v1/handles/"+text(next, "handle")+"/renew", ""); p["cause"] != "broken" {
+		t.Errorf("%v", p)
+	}
+	s.lock("a")
+	s.refuse(codeInvalid, http.MethodPost, "/v1/locks/a/try", "")
+	s.refuse(codeInvalid, http.MethodPost, "/v1/locks/a/try", `{"ttl_ms": 60000, "wait_ms": 1}`)
+	for _, handle := range []string{"x", "e30", "bnVsbA"} {
+		s.refuse(codeInvalid, http.MethodPost, "/v1/handles/"+handle+"/renew", "")
+	}
+}
+
+// TestClientGoesWithoutItsHandle: a client that goes away while it waits for a handle leaves no lock that is held.
+func TestClientGoesWithoutItsHandle(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	holder := s.lock("a")
+	ctx, cancel := context.WithCancel(context.Background())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/locks/a/acquire",
+			strings.NewReader(`{"ttl_ms": 86400000, "fair": true}`))
+		r.Header.Set("Content-Type", "application/json")
+		if answer, err := http.DefaultTransport.RoundTrip(r); err == nil {
+			answer.Body.Close()
+		}
+	}()
+	s.awaitWaiters("a", 1)
+	cancel()
+	<-gone
+	s.awaitWaiters("a", 0)
+	if err := holder.Release(); err != nil {
+		t.Fatal(err)
+	}
+	s.lock("a")
+}
+
+// TestOperators: locks are listed, shown, watched, explained, asked for and broken, with the audit log.
+func TestOperators(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit")
+	s := startServer(t, func(c *Config) { c.Audit = openAudit(t, path) })
+	a := s.hold("a/1", `{"owner": "alice", "ttl_ms": 3000}`)
+	got := a.next(eventAcquired)
+	s.hold("b", "").next(eventAcquired)
+	if list := s.want(http.MethodGet, "/v1/locks?prefix=a/", ""); len(list["locks"].([]any)) != 1 {
+		t.Errorf("%v", list)
+	}
+	list := s.want(http.MethodGet, "/v1/locks?limit=1", "")
+	if len(list["locks"].([]any)) != 1 || list["truncated"] != true {
+		t.Errorf("%v", list)
+	}
+	if lock := s.want(http.MethodGet, "/v1/locks/a%2F1", ""); number(s, lock, "token") != number(s, got, "token") {
+		t.Errorf("%v", lock)
+	}
+	plan := s.want(http.MethodPost, "/v1/locks/a%2F1/explain", `{"ttl_ms": 9000}`)
+	if number(s, plan, "renew_every_ms") != 3000 {
+		t.Errorf("%v", plan)
+	}
+	s.want(http.MethodGet, "/v1/store", "")
+	s.want(http.MethodGet, "/v1/doctor", "")
+	s.want(http.MethodGet, "/healthz", "")
+	s.want(http.MethodGet, "/readyz", "")
+	watcher := s.open(http.MethodGet, "/v1/locks/a%2F1/watch?heartbeat_ms=100", "")
+	watcher.next(eventLock)
+	watcher.next(eventHeartbeat)
+	change := s.want(http.MethodPost, "/v1/locks/a%2F1/break", `{"force": true, "reason": "INC-7 is stuck"}`)
+	if change["mode"] != "force" {
+		t.Errorf("%v", change)
+	}
+	for {
+		if line := watcher.next(eventLock); len(line["holders"].([]any)) == 0 {
+			break
+		}
+	}
+	if line := a.next(eventLost); line["cause"] != "broken" {
+		t.Errorf("%v", line)
+	}
+	s.refuse(codeNotFound, http.MethodPost, "/v1/locks/free/break", "")
+	s.refuse(codeNotFound, http.MethodPost, "/v1/locks/b/break", `{"ref": "x"}`)
+	s.refuse(codeNotFound, http.MethodPost, "/v1/locks/free/request-release", "")
+	s.refuse(codeInvalid, http.MethodGet, "/v1/locks?limit=0", "")
+	log, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `"outcome":"started"`) ||
+		!strings.Contains(lines[1], `"outcome":"done"`) || !strings.Contains(lines[0], `"owner":"alice"`) || !strings.Contains(lines[0], "INC-7") {
+		t.Errorf("%q", lines)
+	}
+}
+
+// TestBreakNeedsPermission: without --allow-break nothing is broken.
+func TestBreakNeedsPermission(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(c *Config) { c.AllowBreak = false })
+	holder := s.lock("a")
+	s.refuse(codeBreakNotAllowed, http.MethodPost, "/v1/locks/a/break", `{"force": true}`)
+	s.refuse(codeBreakNotAllowed, http.MethodPost, "/v1/ledgers/l/keys/k/forget", "")
+	s.refuse(codeBreakNotAllowed, http.MethodPost, "/v1/ledgers/l/keys/k/retry", "")
+	if err := holder.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFullAuditLog: nothing is broken that cannot be written to the audit log.
+func TestFullAuditLog(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Log("this system has no /dev/full")
+		return
+	}
+	s := startServer(t, func(c *Config) { c.Audit = openAudit(t, "/dev/full") })
+	holder := s.lock("a")
+	s.refuse(codeAuditFailed, http.MethodPost, "/v1/locks/a/break", `{"force": true}`)
+	s.refuse(codeAuditFailed, http.MethodPost, "/v1/locks/a/request-release", "")
+	s.refuse(codeAuditFailed, http.MethodPost, "/v1/ledgers/l/keys/k/forget", "")
+	if err := holder.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLedger: a key is run until a run has succeeded, and never again.
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	const key = "/v1/ledgers/l/keys/-"
+	begin := func(body string) map[string]any { return s.want(http.MethodPost, key+"/begin?key=a%2Fb", body) }
+	first := begin(`{"ttl_ms": 5000, "owner": "w1"}`)
+	run := "/v1/runs/" + text(first, "run")
+	p := s.refuse(codeInProgress, http.MethodPost, key+"/begin?key=a%2Fb", "")
+	if text(p["run"].(map[string]any), "owner") != "w1" {
+		t.Errorf("%v", p)
+	}
+	s.want(http.MethodPost, run+"/beat", "")
+	s.want(http.MethodPost, run+"/fail", `{"error": "no paper"}`)
+	s.refuse(codeNotFound, http.MethodPost, run+"/beat", "")
+	second := begin("")
+	if number(s, second, "attempt") != 2 || number(s, second, "token") <= number(s, first, "token") {
+		t.Errorf("%v after %v", second, first)
+	}
+	run = "/v1/runs/" + text(second, "run")
+	long := strings.Repeat("x", holdfast.MaxRunResult+1)
+	s.refuse(codeInvalid, http.MethodPost, run+"/succeed", `{"result": "`+long+`"}`)
+	s.refuse(codeInvalid, http.MethodPost, run+"/succeed", `{"result": "a", "result_base64": "YQ=="}`)
+	s.refuse(codeInvalid, http.MethodPost, run+"/succeed", `{"result_base64": "%"}`)
+	s.want(http.MethodPost, run+"/beat", "")
+	s.want(http.MethodPost, run+"/succeed", `{"result": "42"}`)
+	s.refuse(codeSucceeded, http.MethodPost, key+"/begin?key=a%2Fb", "")
+	h := s.want(http.MethodGet, key+"?key=a%2Fb", "")
+	runs := h["runs"].([]any)
+	if len(runs) != 2 || text(runs[0].(map[string]any), "error") != "no paper" ||
+		text(runs[1].(map[string]any), "result") != "42" {
+		t.Errorf("%v", h)
+	}
+	list := s.want(http.MethodGet, "/v1/ledgers/l/keys?state=succeeded&state=failed", "")
+	if len(list["runs"].([]any)) != 1 {
+		t.Errorf("%v", list)
+	}
+	s.refuse(codeInvalid, http.MethodGet, "/v1/ledgers/l/keys?state=x", "")
+	s.refuse(codeSucceeded, http.MethodPost, key+"/retry?key=a%2Fb", "")
+	s.want(http.MethodPost, key+"/forget?key=a%2Fb", "")
+	run = "/v1/runs/" + text(begin(""), "run")
+	s.want(http.MethodPost, run+"/fail", "")
+	s.want(http.MethodPost, key+"/retry?key=a%2Fb", "")
+	s.refuse(codeInvalid, http.MethodPost, "/v1/ledgers/a%2Fb/keys/k/begin", "")
+}
+
+// TestRunWithoutBeats: a run whose worker is silent for its TTL ends, and the next worker gets the key.
+func TestRunWithoutBeats(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	first := s.want(http.MethodPost, "/v1/ledgers/l/keys/k/begin", `{"ttl_ms": 1000}`)
+	if number(s, first, "remaining_ms") >= 1000 {
+		t.Errorf("%v", first)
+	}
+	next := s.want(http.MethodPost, "/v1/ledgers/l/keys/k/begin", `{"wait_ms": 60000}`)
+	if number(s, next, "attempt") != 2 {
+		t.Errorf("%v", next)
+	}
+	s.refuse(codeNotFound, http.MethodPost, "/v1/runs/"+text(first, "run")+"/succeed", "")
+}
+
+// TestNamesInPaths: a name may have any characters, also those of paths, and no name leads out of the API.
+func TestNamesInPaths(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	names := []string{"a/b", "../../etc/passwd", "..", ".", "-", "/", "//", " ", "%2F", "a?b#c", "ä\n\x01\"<>", "hold",
+		strings.Repeat("x", 512)}
+	for _, name := range names {
+		path := "/v1/locks/-/try?name=" + url.QueryEscape(name)
+		if got := s.want(http.MethodPost, path, `{"ttl_ms": 60000}`); got["lock"] != name {
+			t.Errorf("%q: %v", name, got)
+		}
+		if name == "." || name == ".." || name == "/" { // which clients or the server's library resolve in a path
+			continue
+		}
+		lock := s.want(http.MethodGet, "/v1/locks/"+url.PathEscape(name), "")
+		if lock["lock"] != name || len(lock["holders"].([]any)) != 1 {
+			t.Errorf("%q: %v", name, lock)
+		}
+	}
+	var listed []string
+	for _, lock := range s.want(http.MethodGet, "/v1/locks", "")["locks"].([]any) {
+		listed = append(listed, text(lock.(map[string]any), "lock"))
+	}
+	slices.Sort(names)
+	if !slices.Equal(listed, names) {
+		t.Errorf("%q", listed)
+	}
+	for _, name := range []string{"%00", "%FF", strings.Repeat("x", 513)} {
+		s.refuse(codeInvalid, http.MethodPost, "/v1/locks/"+name+"/hold", "")
+		s.refuse(codeInvalid, http.MethodGet, "/v1/locks/"+name+"/watch", "")
+	}
+	s.refuse(codeNotFound, http.MethodGet, "/v1/files", "")
+	s.refuse(codeMethodNotAllowed, http.MethodGet, "/v1/locks/a/hold", "")
+}
+
+// TestForeignPages: a web page of another origin can neither use the server nor give its own name the server's address.
+func TestForeignPages(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(c *Config) { c.Hosts = []string{"locks.example.org"} })
+	host := strings.TrimPrefix(s.url, "http://")
+	for _, c := range []struct {
+		header [2]string
+		want   code
+	}{
+		{[2]string{"Host", "evil.example.org"}, codeHostRefused},
+		{[2]string{"Host", "evil.example.org:7420"}, codeHostRefused},
+		{[2]string{"Host", "127.0.0.1.evil.example.org"}, codeHostRefused},
+		{[2]string{"Host", "localhost.evil.example.org"}, codeHostRefused},
+		{[2]string{"Host", "locks.example.org"}, ""},
+		{[2]string{"Host", "LOCALHOST:80"}, ""},
+		{[2]string{"Host", "[::1]:80"}, ""},
+		{[2]string{"Origin", "http://evil.example.org"}, codeOriginRefused},
+		{[2]string{"Origin", "null"}, codeOriginRefused},
+		{[2]string{"Origin", "https://" + host}, codeOriginRefused},
+		{[2]string{"Origin", "http://localhost:1"}, codeOriginRefused},
+		{[2]string{"Origin", "http://" + host}, ""},
+		{[2]string{"Sec-Fetch-Site", "cross-site"}, codeOriginRefused},
+		{[2]string{"Sec-Fetch-Site", "same-site"}, codeOriginRefused},
+		{[2]string{"Sec-Fetch-Site", "same-origin"}, ""},
+		{[2]string{"Sec-Fetch-Site", "none"}, ""},
+	} {
+		s.header = http.Header{}
+		s.header.Set(c.header[0], c.header[1])
+		if c.want == "" {
+			s.want(http.MethodPost, "/v1/locks/-/explain?name=a", "")
+			continue
+		}
+		s.refuse(c.want, http.MethodPost, "/v1/locks/a/hold", "")
+		s.refuse(c.want, http.MethodGet, "/v1/locks", "")
+	}
+	// A form of a foreign page has no JSON.
+	s.header = http.Header{}
+	r, err := http.Post(s.url+"/v1/locks/a/hold", "text/plain", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusUnsupportedMediaType {
+		t.Errorf("%d", r.StatusCode)
+	}
+}
+
+// TestTokenInURL: a secret in a URL is refused, even a right one.
+func TestTokenInURL(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	for _, query := range []string{"token=x", "access_token=x", "API_KEY=x", "Authorization=x"} {
+		s.refuse(codeTokenInURL, http.MethodGet, "/v1/locks?"+query, "")
+		s.refuse(codeTokenInURL, http.MethodPost, "/v1/locks/a/hold?"+query, "")
+	}
+	s.refuse(codeInvalid, http.MethodGet, "/v1/locks?%zz", "")
+}
+
+const testTokens = `
+# hash of "a token of the billing"
+sha256:47c1dfb7d5b0c5f5c7e4c1f1d9a7ee0dd4ac92be6d9a0a0bc12c1d9ae0c3a8f0 unused see "with space"
+token:a-token-of-the-billing billing see,hold billing/
+token:a-token-of-the-billing billing see *
+token:a-token-of-operators ops see,hold,break *
+`
+
+// TestRights: each caller may do what the file of --tokens says, by prefix, and no more.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	access, err := parseAccess(strings.NewReader(testTokens), "tokens")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, func(c *Config) { c.Access = access })
+	s.refuse(codeUnauthorized, http.MethodGet, "/v1/locks", "")
+	s.header.Set("Authorization", "Bearer wrong")
+	s.refuse(codeUnauthorized, http.MethodGet, "/v1/locks", "")
+	s.want(http.MethodGet, "/healthz", "")
+	s.want(http.MethodGet, "/readyz", "")
+
+	s.header.Set("Authorization", "Bearer a-token-of-the-billing")
+	mine := s.hold("billing/1", "")
+	got := mine.next(eventAcquired)
+	if !strings.HasPrefix(text(got, "owner"), "billing ") {
+		t.Errorf("%v", got)
+	}
+	s.refuse(codeForbidden, http.MethodPost, "/v1/locks/other/hold", "")
+	s.refuse(codeForbidden, http.MethodPost, "/v1/locks/other/try", `{"ttl_ms": 1000}`)
+	s.refuse(codeForbidden, http.MethodPost, "/v1/elections/other/campaign", "")
+	s.refuse(codeForbidden, http.MethodPost, "/v1/ledgers/other/keys/k/begin", "")
+	s.refuse(codeForbidden, http.MethodPost, "/v1/locks/billing%2F1/break", "")
+	s.refuse(codeForbidden, http.MethodPost, "/v1/locks/other/request-release", "")
+	s.refuse(codeForbidden, http.MethodPost, "/v1/ledgers/billing/keys/k/forget", "")
+	s.want(http.MethodGet, "/v1/locks/other", "")
+	s.want(http.MethodGet, "/v1/doctor", "")
+	run := s.want(http.MethodPost, "/v1/ledgers/billing/keys/k/begin", "")
+
+	s.header.Set("Authorization", "Bearer a-token-of-operators")
+	s.refuse(codeNotFound, http.MethodPost, "/v1/holds/"+text(got, "hold")+"/release", "") // another's
+	s.refuse(codeNotFound, http.MethodPost, "/v1/runs/"+text(run, "run")+"/succeed", "")
+	s.want(http.MethodPost, "/v1/locks/billing%2F1/break", `{"force": true}`)
+	mine.next(eventLost)
+
+	// A browser sends a token as a password.
+	r, err := http.NewRequest(http.MethodGet, s.url+"/v1/locks", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetBasicAuth("anybody", "a-token-of-operators")
+	if answer, err := http.DefaultClient.Do(r); err != nil || answer.StatusCode != http.StatusOK {
+		t.Errorf("%v %v", answer, err)
+	} else {
+		answer.Body.Close()
+	}
+	// Another file replaces the rights of the next requests.
+	if access, err = parseAccess(strings.NewReader("token:a-token-of-operators ops see x/"), "tokens"); err != nil {
+		t.Fatal(err)
+	}
+	s.SetAccess(access)
+	s.refuse(codeForbidden, http.MethodGet, "/v1/locks/a", "")
+	s.refuse(codeForbidden, http.MethodGet, "/v1/doctor", "")
+	s.refuse(codeForbidden, http.MethodGet, "/metrics", "")
+	if list := s.want(http.MethodGet, "/v1/locks", ""); len(list["locks"].([]any)) != 0 {
+		t.Errorf("%v", list)
+	}
+}
+
+// TestTokensFile: each wrong line of the file of --tokens is named with its number, and no error shows a credential.
+func TestTokensFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                   "has no line",
+		"x":                                  "fewer than four fields",
+		"token:secret-secret-secret n see":   "fewer than four fields",
+		"\nsecret n see *":                   "line 2: the credential must begin with",
+		"secret:x n see *":                   "the credential must begin with",
+		"token:secret n see *":               "fewer than 16 characters",
+		"sha256:secret n see *":              "64 hexadecimal digits",
+		"cert:a n look *":                    `"look" is no right`,
+		"cert:a n see, hold *":               `"" is no right`,
+		"cert:a n see a b":                   "behind the prefix",
+		`cert:a n see "a`:                    "quoted wrongly",
+		"cert:a n see a\ncert:a m see b":     "line 2: the same credential",
+		"cert:" + strings.Repeat("x", 70000): "too long",
+	} {
+		_, err := parseAccess(strings.NewReader(text), "tokens")
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%.40q: want %q: %v", text, want, err)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, []byte("cert:a a see *"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadAccess(path); err != nil {
+		t.Error(err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadAccess(path); err == nil || !strings.Contains(err.Error(), "chmod o=") {
+		t.Errorf("a file that everybody can read: %v", err)
+	}
+}
+
+// TestLimits: streams, sizes and rates have limits, and a request beyond one of them is refused with a code.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(c *Config) { c.MaxStreams = 2 })
+	first := s.hold("a", "")
+	first.next(eventAcquired)
+	s.hold("b", "").next(eventAcquired)
+	s.refuse(codeTooManyStreams, http.MethodPost, "/v1/locks/c/hold", "")
+	s.refuse(codeTooManyStreams, http.MethodGet, "/v1/locks/c/watch", "")
+	first.close()
+	s.await("room", func() bool { return s.streams.open.Load() < 2 })
+	s.hold("c", "").next(eventAcquired)
+	s.refuse(codeTooLarge, http.MethodPost, "/v1/locks/d/hold", `{"note": "`+strings.Repeat("x", maxBody)+`"}`)
+
+	slow := startServer(t, func(c *Config) { c.Rate = 0.001 })
+	slow.want(http.MethodGet, "/v1/locks/a", "")
+	if p := slow.refuse(codeRateLimited, http.MethodGet, "/v1/locks/a", ""); number(slow, p, "retry_after_ms") == 0 {
+		t.Errorf("%v", p)
+	}
+	slow.want(http.MethodGet, "/healthz", "")
+}
+
+// TestMetrics: the metrics of the server and of the library are in Prometheus's text format.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	s.hold("a", "").next(eventAcquired)
+	s.refuse(codeNotFound, http.MethodGet, "/v1/x", "")
+	answer := s.send(context.Background(), http.MethodGet, "/metrics", "")
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"holdfast_serve_streams 1\n", `holdfast_serve_problems_total{code="not-found"} 1` + "\n",
+		"# TYPE holdfast_serve_holds_ended_total counter\n"} {
+		if !strings.Contains(string(body), want) {
+			t.Errorf("%q is not in\n%s", want, body)
+		}
+	}
+}
+
+// FuzzRequests: no request makes the server panic, answer with something that is not JSON, or call its own mistake one.
+// Run it longer with: go test -fuzz FuzzRequests
+func FuzzRequests(f *testing.F) {
+	for _, r := range (&Server{}).routes() {
+		f.Add(r.method, r.path, `{"ttl_ms": 1000}`, "Authorization", "Bearer x")
+	}
+	f.Add(http.MethodPost, "/v1/locks/%2e%2e%2fa/hold?name=x&token=", `{"kind":"semaphore","limit":1e3}`, "Origin", "null")
+	f.Add(http.MethodPost, "/v1/handles/eyJuYW1lIjoiYSIsImlkIjoiYiIsInR0bF9ucyI6MX0/release", ``, "Host", "localhost")
+	f.Fuzz(func(t *testing.T, method, path, body, header, value string) {
+		u, err := url.ParseRequestURI(path)
+		if err != nil || method == "" || strings.ContainsAny(method, " \x00\r\n") {
+			return
+		}
+		s := fuzzServer(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		r := httptest.NewRequest(http.MethodGet, "/", strings.NewReader(body)).WithContext(ctx)
+		r.Method, r.URL, r.Host = method, u, "localhost"
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set(header, value)
+		w := &endingRecorder{ResponseRecorder: httptest.NewRecorder(), end: cancel}
+		defer cancel()
+		func() {
+			defer func() {
+				if p := recover(); p != nil && p != http.ErrAbortHandler {
+					panic(p)
+				}
+			}()
+			s.handler.ServeHTTP(w, r)
+		}()
+		if w.Code == http.StatusInternalServerError {
+			t.Errorf("%s %s: %s", method, path, w.Body)
+		}
+		if strings.Contains(w.Header().Get("Content-Type"), "json") {
+			for in := json.NewDecoder(w.Body); ; {
+				var v any
+				if err := in.Decode(&v); err == io.EOF {
+					break
+				} else if err != nil {
+					t.Fatalf("%s %s: %v", method, path, err)
+				}
+			}
+		}
+	})
+}
+
+// endingRecorder ends the request with the first line of a stream.
+type endingRecorder struct {
+	*httptest.ResponseRecorder
+	end func()
+}
+
+func (w *endingRecorder) Flush() { w.end() }
+
+func fuzzServer(t *testing.T) *Server {
+	client := newMemoryClient(t)
+	return New(Config{Client: client, Store: "memory:", AllowBreak: true, MaxStreams: 10})
+}

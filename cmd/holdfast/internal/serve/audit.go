@@ -1,0 +1,109 @@
+package serve
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// AuditEntry is what an operator is about to do.
+type AuditEntry struct {
+	Action      string // "request-release", "break", "break-force", "retry" or "forget"
+	Lock        string
+	Ref, Owner  string // of the claim
+	Token       int64  // of the claim; 0 if it has none
+	Ledger, Key string // of retry and forget
+	Reason      string
+}
+
+// AuditLog is the file of --audit-log. Nothing is broken that could not be written into it first.
+type AuditLog struct {
+	encode func(fields map[string]any) ([]byte, error)
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+// OpenAuditLog opens the file, or creates it for its owner and group. encode makes a line of the fields of a record.
+func OpenAuditLog(path string, encode func(fields map[string]any) ([]byte, error)) (*AuditLog, error) {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	return &AuditLog{file: file, encode: encode}, nil
+}
+
+// Close closes the file.
+func (a *AuditLog) Close() error { return a.file.Close() }
+
+// write appends a line, and waits until it is on the disk. A line that was written in part is ended, so that the next
+// one can be read.
+func (a *AuditLog) write(fields map[string]any) error {
+	data, err := a.encode(fields)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n, err := a.file.Write(data); err != nil {
+		if n > 0 {
+			_, _ = a.file.WriteString("\n")
+		}
+		return err
+	}
+	if err := a.file.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // pipes and devices have no disk
+		return err
+	}
+	return nil
+}
+
+// fields are those of the record of an entry. outcome is "started", "done" or "failed".
+func (e *AuditEntry) fields(r *http.Request, outcome string) map[string]any {
+	f := map[string]any{"action": e.Action, "by": CallerName(r), "from": clientAddress(r), "outcome": outcome}
+	for name, text := range map[string]string{
+		"lock": e.Lock, "ref": e.Ref, "owner": e.Owner, "ledger": e.Ledger, "key": e.Key, "reason": e.Reason,
+	} {
+		if text != "" {
+			f[name] = text
+		}
+	}
+	if e.Token != 0 {
+		f["token"] = e.Token
+	}
+	return f
+}
+
+// WriteAudit writes what the caller of a request is about to do. After an error it must not be done.
+func (s *Server) WriteAudit(r *http.Request, e AuditEntry) error {
+	if s.config.Audit == nil {
+		return nil
+	}
+	if err := s.config.Audit.write(e.fields(r, "started")); err != nil {
+		s.counts.auditFailed.Add(1)
+		s.config.Report("the audit log cannot be written, so %s was refused: %v", e.Action, err)
+		return newProblem(codeAuditFailed, "the audit log cannot be written, so nothing was done")
+	}
+	return nil
+}
+
+// audited writes what is about to be done, does it, and writes the outcome.
+func (s *Server) audited(r *http.Request, e AuditEntry, act func() error) error {
+	if err := s.WriteAudit(r, e); err != nil {
+		return err
+	}
+	err := act()
+	if s.config.Audit == nil {
+		return err
+	}
+	f := e.fields(r, "done")
+	if err != nil {
+		f["outcome"], f["code"] = "failed", problemOf(err).Code
+	}
+	if logErr := s.config.Audit.write(f); logErr != nil {
+		s.counts.auditFailed.Add(1)
+		s.config.Report("the audit log lacks the outcome of %s (%s): %v", e.Action, f["outcome"], logErr)
+	}
+	return err
+}

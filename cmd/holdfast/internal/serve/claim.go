@@ -1,0 +1,174 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// claimBody is what requests for a lock have in common.
+type claimBody struct {
+	Kind   holdfast.Kind `json:"kind"`
+	Shared bool          `json:"shared"`
+	Limit  int64         `json:"limit"`
+	Weight int64         `json:"weight"`
+	Fair   bool          `json:"fair"`
+	TTL    *int64        `json:"ttl_ms"`
+	Wait   *int64        `json:"wait_ms"`
+	Owner  string        `json:"owner"`
+	Note   string        `json:"note"`
+}
+
+// claim is a lock that a request names, and how it wants to hold it.
+type claim struct {
+	name    string
+	kind    holdfast.Kind
+	shared  bool
+	limit   int64
+	weight  int64
+	opts    holdfast.LockOptions
+	wait    time.Duration // how long to wait at most
+	limited bool          // there is such a limit
+}
+
+// newClaim checks what the library cannot check.
+func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
+	c = claim{name: name, kind: b.Kind, shared: b.Shared, limit: b.Limit, weight: b.Weight,
+		opts: holdfast.LockOptions{Fair: b.Fair, Meta: b.Note, Owner: b.Owner}}
+	if c.kind == "" {
+		c.kind = holdfast.KindMutex
+	}
+	if c.opts.Owner == "" {
+		c.opts.Owner = defaultOwner(r)
+	}
+	switch c.kind {
+	case holdfast.KindSemaphore:
+		if c.limit == 0 {
+			return c, newProblem(codeInvalid, "a semaphore needs a limit")
+		}
+		if c.weight == 0 {
+			c.weight = 1
+		}
+	case holdfast.KindMutex, holdfast.KindRW:
+		if c.limit != 0 || c.weight != 0 {
+			return c, newProblem(codeInvalid, "limit and weight are for the kind semaphore")
+		}
+	default:
+		return c, newProblem(codeInvalid, "the kind must be mutex, rw or semaphore, not %q", c.kind)
+	}
+	if c.shared && c.kind != holdfast.KindRW {
+		return c, newProblem(codeInvalid, "shared is for the kind rw")
+	}
+	if b.TTL != nil {
+		if c.opts.TTL, err = milliseconds("ttl_ms", *b.TTL); err != nil {
+			return c, err
+		}
+		if c.opts.TTL == 0 {
+			return c, newProblem(codeInvalid, "ttl_ms must not be 0")
+		}
+	}
+	if b.Wait != nil {
+		c.limited = true
+		c.wait, err = milliseconds("wait_ms", *b.Wait)
+	}
+	return c, err
+}
+
+// lockable is the lock as the library has it.
+func (c *claim) lockable(client *holdfast.Client) holdfast.Lockable {
+	switch {
+	case c.kind == holdfast.KindSemaphore:
+		return client.Semaphore(c.name, c.limit, &c.opts).Permits(c.weight)
+	case c.kind == holdfast.KindMutex:
+		return client.Mutex(c.name, &c.opts)
+	case c.shared:
+		return client.RWMutex(c.name, &c.opts).Reader()
+	}
+	return client.RWMutex(c.name, &c.opts)
+}
+
+var errWaitLimit = errors.New("the lock was not granted in time")
+
+// acquire waits for the lock, for as long as the claim says. A wait that the store ended, or that found the queue full,
+// is begun again: nobody has decided against it.
+func (c *claim) acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	if c.limited && c.wait == 0 {
+		return c.acquireOnce(ctx, client, true)
+	}
+	if c.limited {
+		limited, cancel := context.WithTimeoutCause(ctx, c.wait, errWaitLimit)
+		defer cancel()
+		ctx = limited
+	}
+	const shortest, longest = 25 * time.Millisecond, time.Second
+	for pause := shortest; ; pause = min(2*pause, longest) {
+		lease, err := c.acquireOnce(ctx, client, false)
+		if err == nil {
+			return lease, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		var loss *holdfast.LossError
+		endedByStore := errors.As(err, &loss) && loss.Cause != holdfast.LossBroken
+		if !endedByStore && !errors.Is(err, holdfast.ErrQueueFull) {
+			return nil, err
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (c *claim) acquireOnce(ctx context.Context, client *holdfast.Client, try bool) (*holdfast.Lease, error) {
+	switch {
+	case c.kind == holdfast.KindSemaphore && try:
+		return client.Semaphore(c.name, c.limit, &c.opts).TryAcquire(ctx, c.weight)
+	case c.kind == holdfast.KindSemaphore:
+		return client.Semaphore(c.name, c.limit, &c.opts).Acquire(ctx, c.weight)
+	case c.kind == holdfast.KindMutex && try:
+		return client.Mutex(c.name, &c.opts).TryLock(ctx)
+	case c.kind == holdfast.KindMutex:
+		return client.Mutex(c.name, &c.opts).Lock(ctx)
+	}
+	lock := client.RWMutex(c.name, &c.opts)
+	switch {
+	case c.shared && try:
+		return lock.TryRLock(ctx)
+	case c.shared:
+		return lock.RLock(ctx)
+	case try:
+		return lock.TryLock(ctx)
+	}
+	return lock.Lock(ctx)
+}
+
+// hostName is that of this machine; empty if it is not known.
+var hostName = sync.OnceValue(func() string {
+	name, _ := os.Hostname()
+	return name
+})
+
+// defaultOwner names who has sent a request: by the name of the token or certificate, and by the connection.
+func defaultOwner(r *http.Request) string {
+	from := r.RemoteAddr
+	if name, pid, ok := connectionOf(r).peer(); ok {
+		from = name + "@" + hostName()
+		if pid != 0 {
+			from += " [" + strconv.Itoa(pid) + "]"
+		}
+	}
+	if c := callerOf(r); c.name != "" {
+		from = c.name + " " + from
+	}
+	return from
+}

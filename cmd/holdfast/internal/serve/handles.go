@@ -1,0 +1,203 @@
+package serve
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// handleView is a handle, with what its holder needs to know.
+type handleView struct {
+	Handle    string        `json:"handle"`
+	Lock      string        `json:"lock"`
+	Kind      holdfast.Kind `json:"kind"`
+	Limit     int64         `json:"limit"`
+	Weight    int64         `json:"weight"`
+	Token     int64         `json:"token"`
+	Ref       string        `json:"ref"`
+	TTL       int64         `json:"ttl_ms"`
+	Remaining int64         `json:"remaining_ms"`
+}
+
+// renewedView is the answer to a renewal.
+type renewedView struct {
+	Lock      string `json:"lock"`
+	Token     int64  `json:"token"`
+	TTL       int64  `json:"ttl_ms"`
+	Remaining int64  `json:"remaining_ms"`
+}
+
+// encodeHandle makes a handle one word that fits in a path. Every server of the store can use it.
+func encodeHandle(h holdfast.Handle) string {
+	data, err := json.Marshal(h)
+	if err != nil { // a name that is no UTF-8 was never granted
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(data)
+}
+
+func decodeHandle(text string) (h holdfast.Handle, err error) {
+	data, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(data, &h)
+	}
+	if err != nil || h.Name == "" || h.ID == "" || h.TTL <= 0 {
+		return h, newProblem(codeInvalid, "this is no handle; acquire, try and detach return one")
+	}
+	return h, nil
+}
+
+// usableFor is for how long work may go on under a handle that was confirmed by a request which began at since.
+func usableFor(ttl time.Duration, since time.Time) time.Duration {
+	return ttl - driver.Margin(ttl) - time.Since(since)
+}
+
+func viewHandle(h holdfast.Handle, since time.Time) handleView {
+	return handleView{Handle: encodeHandle(h), Lock: h.Name, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight,
+		Token: h.Token, Ref: h.Ref, TTL: millis(h.TTL), Remaining: millis(usableFor(h.TTL, since))}
+}
+
+func (s *Server) acquire(w http.ResponseWriter, r *http.Request) error {
+	return s.acquireHandle(w, r, false)
+}
+
+func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
+	return s.acquireHandle(w, r, true)
+}
+
+func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool) error {
+	var body claimBody
+	if err := readBody(w, r, &body); err != nil {
+		return err
+	}
+	name := nameOf(r, "name")
+	if err := requireHold(r, name); err != nil {
+		return err
+	}
+	c, err := newClaim(r, name, &body)
+	switch {
+	case err != nil:
+		return err
+	case body.TTL == nil:
+		return newProblem(codeInvalid, "ttl_ms is missing: for how long the lock stays held without a renewal")
+	case try && c.limited:
+		return newProblem(codeInvalid, "wait_ms is not for try")
+	case !s.client.Info().Detached:
+		return newProblem(codeUnsupported, "claims cannot outlive the server in this store; use hold")
+	}
+	if _, err := c.lockable(s.client).Explain(); err != nil {
+		return err
+	}
+	if try {
+		c.limited, c.wait = true, 0
+	} else if err := s.enterStream(); err != nil { // it may take as long
+		return err
+	} else {
+		defer s.streams.leave()
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer s.whenClosing(func() { cancel(errShuttingDown) })()
+	lease, err := c.acquire(ctx, s.client)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	handle, err := lease.Detach()
+	if err == nil && r.Context().Err() == nil {
+		err = writeJSON(w, viewHandle(handle, began))
+		if err == nil {
+			return nil
+		}
+	}
+	// Nobody has the handle, or it may be worth nothing.
+	s.releaseUnsent(lease, handle)
+	return err
+}
+
+// releaseUnsent releases a lock whose handle its client has not got.
+func (s *Server) releaseUnsent(lease *holdfast.Lease, handle holdfast.Handle) {
+	if handle.ID == "" {
+		_ = lease.Release()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	_ = s.client.Release(ctx, handle)
+}
+
+// whenClosing calls f when the server shuts down, unless stop was called before.
+func (s *Server) whenClosing(f func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-s.closing:
+			f()
+		case <-done:
+		}
+	}()
+	return func() { close(done) }
+}
+
+// handleOf is the handle in the path of a request, and a context for one step at the store.
+func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (holdfast.Handle, context.Context, context.CancelFunc,
+	error) {
+	h, err := holdfast.Handle{}, readBody(w, r, nil)
+	if err == nil {
+		h, err = decodeHandle(r.PathValue("handle"))
+	}
+	if err == nil {
+		err = requireHold(r, h.Name)
+	}
+	if err != nil {
+		return h, nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	return h, ctx, cancel, nil
+}
+
+func (s *Server) renewHandle(w http.ResponseWriter, r *http.Request) error {
+	h, ctx, cancel, err := s.handleOf(w, r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	began := time.Now()
+	if err := s.renewClaim(ctx, h); err != nil {
+		return err
+	}
+	return writeJSON(w, renewedView{Lock: h.Name, Token: h.Token, TTL: millis(h.TTL),
+		Remaining: millis(usableFor(h.TTL, began))})
+}
+
+// renewClaim renews a claim. It releases one that an operator broke: its holder knows it then.
+func (s *Server) renewClaim(ctx context.Context, h holdfast.Handle) error {
+	err := s.client.Renew(ctx, h)
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
+		_ = s.client.Release(ctx, h)
+	}
+	return err
+}
+
+// releaseHandle renews the claim first, because only a renewal learns that an operator broke it.
+func (s *Server) releaseHandle(w http.ResponseWriter, r *http.Request) error {
+	h, ctx, cancel, err := s.handleOf(w, r)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	if err := s.renewClaim(ctx, h); errors.Is(err, holdfast.ErrLost) {
+		return err
+	}
+	if err := s.client.Release(ctx, h); err != nil {
+		return err
+	}
+	return writeJSON(w, releasedView{Lock: h.Name, Token: h.Token})
+}

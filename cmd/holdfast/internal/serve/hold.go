@@ -1,0 +1,490 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+const (
+	waitingAfter  = 20 * time.Millisecond // a wait that is over sooner has no line of its own
+	positionPause = 2 * time.Second       // between two looks at the queue, on behalf of all waiters of a lock
+	minLineWait   = 250 * time.Millisecond
+)
+
+// holdBody is the body of hold.
+type holdBody struct {
+	claimBody
+	MinHold    int64  `json:"min_hold_ms"`
+	MaxHold    int64  `json:"max_hold_ms"`
+	Heartbeat  *int64 `json:"heartbeat_ms"`
+	OnShutdown string `json:"on_shutdown"`
+}
+
+// campaignBody is the body of campaign.
+type campaignBody struct {
+	TTL        *int64 `json:"ttl_ms"`
+	Wait       *int64 `json:"wait_ms"`
+	Owner      string `json:"owner"`
+	Note       string `json:"note"`
+	Heartbeat  *int64 `json:"heartbeat_ms"`
+	OnShutdown string `json:"on_shutdown"`
+}
+
+func (s *Server) hold(w http.ResponseWriter, r *http.Request) error {
+	var body holdBody
+	if err := readBody(w, r, &body); err != nil {
+		return err
+	}
+	return s.holdLock(w, r, &body)
+}
+
+// campaign is hold: an election is a mutex, and the note of its holder is what the leader publishes.
+func (s *Server) campaign(w http.ResponseWriter, r *http.Request) error {
+	var b campaignBody
+	if err := readBody(w, r, &b); err != nil {
+		return err
+	}
+	return s.holdLock(w, r, &holdBody{
+		claimBody: claimBody{TTL: b.TTL, Wait: b.Wait, Owner: b.Owner, Note: b.Note},
+		Heartbeat: b.Heartbeat, OnShutdown: b.OnShutdown,
+	})
+}
+
+// holdLine are the fields of the lines of a hold.
+type holdLine struct {
+	Lock      string             `json:"lock,omitempty"`
+	Hold      string             `json:"hold,omitempty"`
+	Position  int                `json:"position,omitempty"`
+	Waiters   *int               `json:"waiters,omitempty"`
+	Holders   []claimView        `json:"holders,omitempty"`
+	Kind      holdfast.Kind      `json:"kind,omitempty"`
+	Token     int64              `json:"token,omitempty"`
+	Ref       string             `json:"ref,omitempty"`
+	Owner     string             `json:"owner,omitempty"`
+	TTL       int64              `json:"ttl_ms,omitempty"`
+	Remaining *int64             `json:"remaining_ms,omitempty"`
+	Heartbeat int64              `json:"heartbeat_ms,omitempty"`
+	Waited    *int64             `json:"waited_ms,omitempty"`
+	Cause     holdfast.LossCause `json:"cause,omitempty"`
+	Message   string             `json:"message,omitempty"`
+	Handle    string             `json:"handle,omitempty"`
+}
+
+// holdRun is one hold: the goroutine of its request runs it from the first line to the last.
+type holdRun struct {
+	*openHold
+	server     *Server
+	r          *http.Request
+	connection *connection
+	out        *eventStream
+	claim      claim
+	ttl        time.Duration
+	heartbeat  time.Duration
+	detaches   bool // on shutdown
+
+	lease      *holdfast.Lease
+	validUntil time.Time // as the last line has said: until then the client may work
+}
+
+// newHoldRun checks a request for a hold.
+func (s *Server) newHoldRun(r *http.Request, b *holdBody) (*holdRun, error) {
+	name := nameOf(r, "name")
+	if err := requireHold(r, name); err != nil {
+		return nil, err
+	}
+	c, err := newClaim(r, name, &b.claimBody)
+	if err != nil {
+		return nil, err
+	}
+	if c.opts.MinHold, err = milliseconds("min_hold_ms", b.MinHold); err != nil {
+		return nil, err
+	}
+	if c.opts.MaxHold, err = milliseconds("max_hold_ms", b.MaxHold); err != nil {
+		return nil, err
+	}
+	if b.OnShutdown != "" && b.OnShutdown != "release" && b.OnShutdown != "detach" {
+		return nil, newProblem(codeInvalid, "on_shutdown must be release or detach, not %q", b.OnShutdown)
+	}
+	if b.OnShutdown == "detach" && !s.client.Info().Detached {
+		return nil, newProblem(codeUnsupported, "claims cannot outlive the server in this store")
+	}
+	plan, err := c.lockable(s.client).Explain()
+	if err != nil {
+		return nil, err
+	}
+	h := &holdRun{server: s, r: r, connection: connectionOf(r), claim: c, ttl: plan.TTL,
+		detaches: b.OnShutdown == "detach"}
+	h.heartbeat = min(h.ttl/4, defaultStreamBeat)
+	if b.Heartbeat != nil {
+		every, err := milliseconds("heartbeat_ms", *b.Heartbeat)
+		if err != nil || every < 100*time.Millisecond || every > time.Minute {
+			return nil, newProblem(codeInvalid, "heartbeat_ms must be 100 to 60000")
+		}
+		h.heartbeat = min(h.heartbeat, every)
+	}
+	return h, nil
+}
+
+func (s *Server) holdLock(w http.ResponseWriter, r *http.Request, b *holdBody) error {
+	h, err := s.newHoldRun(r, b)
+	if err != nil {
+		return err
+	}
+	if err := s.enterStream(); err != nil {
+		return err
+	}
+	defer s.streams.leave()
+	h.openHold = s.holds.add(r, h.claim.name)
+	defer s.holds.finish(h.openHold)
+	h.out = newEventStream(w, r, max(h.ttl/4, minLineWait))
+	h.connection.prepareStream(h.ttl)
+	defer h.connection.endStream()
+	if err := h.wait(); err != nil || h.lease == nil {
+		return err
+	}
+	h.keep()
+	return nil
+}
+
+// granted is the outcome of a wait.
+type granted struct {
+	lease *holdfast.Lease
+	err   error
+}
+
+// wait waits for the lock. Without an error and without a lease, the request is finished.
+func (h *holdRun) wait() error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	began := time.Now()
+	result := make(chan granted, 1)
+	go func() {
+		lease, err := h.claim.acquire(ctx, h.server.client)
+		result <- granted{lease, err}
+	}()
+	// giveUp ends the wait. A lock that was granted meanwhile is released.
+	giveUp := func(why error) {
+		cancel(why)
+		if g := <-result; g.lease != nil {
+			_ = g.lease.Release()
+		}
+	}
+	views := make(chan holdfast.Lock, 1)
+	look := time.NewTimer(waitingAfter)
+	defer look.Stop()
+	var last holdLine
+	for {
+		select {
+		case g := <-result:
+			if g.err != nil {
+				h.setEnd(problemOf(g.err))
+				return h.out.fail(g.err)
+			}
+			return h.begin(g.lease, time.Since(began))
+		case <-h.r.Context().Done():
+			giveUp(context.Canceled)
+			return nil
+		case <-h.server.closing:
+			giveUp(errShuttingDown)
+			h.setEnd(problemOf(errShuttingDown))
+			return h.out.fail(errShuttingDown)
+		case c := <-h.commands:
+			giveUp(context.Canceled)
+			end := newProblem(codeReleased, "the client has ended the wait")
+			h.setEnd(end)
+			c.reply <- holdReply{err: newProblem(codeNotAcquired, "the lock was not granted yet; the wait has ended")}
+			return h.out.fail(end)
+		case <-look.C:
+			h.server.views.look(ctx, h.claim.name, views)
+			look.Reset(min(h.heartbeat, positionPause))
+			if err := h.sendWaiting(&last, nil); err != nil {
+				giveUp(context.Canceled)
+				h.connection.abort()
+			}
+		case lock := <-views:
+			if err := h.sendWaiting(&last, &lock); err != nil {
+				giveUp(context.Canceled)
+				h.connection.abort()
+			}
+		}
+	}
+}
+
+// sendWaiting tells where in the queue the claim is, if that has changed, or else that nothing has, if it is time for a
+// line.
+func (h *holdRun) sendWaiting(last *holdLine, lock *holdfast.Lock) error {
+	line := *last
+	if lock != nil {
+		waiters := len(lock.Waiters)
+		line = holdLine{Waiters: &waiters, Holders: viewClaims(lock.Holders), Position: h.position(lock)}
+	}
+	line.Lock, line.Hold = h.claim.name, h.id
+	first := last.Hold == ""
+	changed := line.Position != last.Position || lock != nil && last.Waiters == nil ||
+		line.Waiters != nil && last.Waiters != nil && *line.Waiters != *last.Waiters
+	*last = line
+	switch {
+	case first || changed:
+		return h.out.send(eventWaiting, time.Now(), line)
+	case time.Since(h.out.sentAt) >= h.heartbeat:
+		return h.out.send(eventHeartbeat, time.Now(), struct{}{})
+	}
+	return nil
+}
+
+// position is the place of the claim in the queue of the store, or 0 if it is not known. The claim is found by its
+// owner, if no other claim has the same.
+func (h *holdRun) position(lock *holdfast.Lock) (place int) {
+	for i, c := range lock.Waiters {
+		if c.Owner == h.claim.opts.Owner && c.Meta == h.claim.opts.Meta {
+			if place != 0 {
+				return 0
+			}
+			place = i + 1
+		}
+	}
+	return place
+}
+
+// begin tells the client that it holds the lock.
+func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
+	h.lease = lease
+	h.setLease(lease)
+	waitedFor := millis(waited)
+	err := h.sendHeld(eventAcquired, holdLine{Lock: h.claim.name, Hold: h.id, Kind: h.claim.kind, Token: lease.Token(),
+		Ref: lease.Ref(), Owner: h.claim.opts.Owner, TTL: millis(h.ttl), Heartbeat: millis(h.heartbeat), Waited: &waitedFor})
+	if err != nil {
+		h.endUnreachable(err)
+		h.lease = nil
+	}
+	return nil
+}
+
+// sendHeld sends a line that says how long the lock is valid.
+func (h *holdRun) sendHeld(kind event, line holdLine) error {
+	now := time.Now()
+	left := h.lease.Remaining()
+	remaining := millis(left)
+	line.Remaining = &remaining
+	h.validUntil = now.Add(left) // also if this fails: the client may have got it
+	return h.out.send(kind, now, line)
+}
+
+// keep holds the lock until the hold ends.
+func (h *holdRun) keep() {
+	if h.lease == nil {
+		return
+	}
+	requested := h.lease.ReleaseRequested()
+	beat := time.NewTicker(h.heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-h.r.Context().Done():
+			h.endGone()
+			return
+		case <-h.lease.Context().Done():
+			h.endLost()
+			return
+		case <-requested:
+			requested = nil
+			h.setRequested()
+			if err := h.sendHeld(eventReleaseRequested, holdLine{}); err != nil {
+				h.endUnreachable(err)
+				return
+			}
+		case <-beat.C:
+			if h.lease.Err() != nil {
+				h.endLost()
+				return
+			}
+			kind := eventHeartbeat
+			if time.Now().Add(h.lease.Remaining()).After(h.validUntil.Add(time.Millisecond)) {
+				kind = eventRenewed
+			}
+			if err := h.sendHeld(kind, holdLine{}); err != nil {
+				h.endUnreachable(err)
+				return
+			}
+		case c := <-h.commands:
+			if h.obey(c) {
+				return
+			}
+		case <-h.server.closing:
+			h.endByShutdown()
+			return
+		}
+	}
+}
+
+// obey does what another request wants. It returns false if the hold goes on.
+func (h *holdRun) obey(c holdCommand) (ended bool) {
+	if c.detach {
+		handle, err := h.lease.Detach()
+		switch {
+		case errors.Is(err, holdfast.ErrLost):
+			c.reply <- holdReply{err: err}
+			h.endLost()
+		case errors.Is(err, holdfast.ErrUnsupported) || errors.Is(err, holdfast.ErrInvalid):
+			c.reply <- holdReply{err: err}
+			return false
+		case err != nil: // nobody knows whether the handle is good
+			h.setEnd(problemOf(err))
+			c.reply <- holdReply{err: err}
+			_ = h.out.fail(err)
+		default:
+			h.server.counts.detached.Add(1)
+			h.setEnd(newProblem(codeReleased, "the hold was detached"))
+			c.reply <- holdReply{handle: handle}
+			h.sendDetached(handle)
+		}
+		return true
+	}
+	err := h.lease.Release()
+	switch {
+	case err == nil:
+		h.server.counts.released.Add(1)
+		h.setEnd(newProblem(codeReleased, "the lock was released before"))
+		c.reply <- holdReply{}
+		_ = h.out.send(eventReleased, time.Now(), struct{}{})
+	case errors.Is(err, holdfast.ErrLost):
+		c.reply <- holdReply{err: err}
+		h.server.counts.lost.Add(1)
+		h.setEnd(problemOf(err))
+		cause, message := causeOf(err)
+		_ = h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message})
+	default: // the library goes on in the background
+		c.reply <- holdReply{err: err}
+		h.server.counts.released.Add(1)
+		h.setEnd(problemOf(err))
+		_ = h.out.fail(err)
+	}
+	return true
+}
+
+func (h *holdRun) sendDetached(handle holdfast.Handle) {
+	_ = h.out.send(eventDetached, time.Now(),
+		holdLine{Handle: encodeHandle(handle), Token: handle.Token, TTL: millis(handle.TTL)})
+}
+
+// causeOf is why a lock was lost.
+func causeOf(err error) (cause holdfast.LossCause, message string) {
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) {
+		return loss.Cause, errorText(loss)
+	}
+	return holdfast.LossGone, errorText(err)
+}
+
+// endLost tells the client that the lock is lost. The claim may still be in the store, where it keeps others out: it is
+// removed when the client has stopped, or has had the whole TTL to do so.
+func (h *holdRun) endLost() {
+	err := h.lease.Err()
+	h.server.counts.lost.Add(1)
+	cause, message := causeOf(err)
+	end := lossProblem(h.claim.name, cause, message)
+	h.setEnd(end)
+	if h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message}) != nil {
+		h.endUnreachable(nil)
+		return
+	}
+	h.waitUntilStopped(end, h.ttl)
+	_ = h.lease.Release()
+}
+
+// waitUntilStopped waits until the client, which was told that the lock is lost, has closed its connection or asks for
+// the release, for a time.
+func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	closing := h.server.closing
+	if end.Cause == causeShutdown {
+		closing = nil
+	}
+	for {
+		select {
+		case <-h.r.Context().Done():
+			return
+		case <-timer.C:
+			return
+		case c := <-h.commands:
+			c.reply <- holdReply{err: end}
+			if !c.detach {
+				return
+			}
+		case <-closing: // at most for the grace period from now on
+			closing = nil
+			timer.Reset(min(limit, h.server.config.Grace))
+		}
+	}
+}
+
+// endGone ends the hold of a client whose connection has ended.
+func (h *holdRun) endGone() {
+	if !h.connection.closed.Load() {
+		h.endUnreachable(nil)
+		return
+	}
+	h.server.counts.closed.Add(1)
+	h.setEnd(newProblem(codeReleased, "the connection was closed, so the lock was released"))
+	_ = h.lease.Release()
+}
+
+// endUnreachable ends the hold of a client that cannot be told anything. It may be working, so the lock is kept until
+// the last line that it may have got does not hold any more. A client that closed its connection has stopped.
+func (h *holdRun) endUnreachable(err error) {
+	if h.connection.closed.Load() && !errors.Is(err, os.ErrDeadlineExceeded) {
+		h.endGone()
+		return
+	}
+	h.server.counts.unreachable.Add(1)
+	end := lossProblem(h.claim.name, holdfast.LossExpired, "the client could not be reached, so the lock was released")
+	h.setEnd(end)
+	h.server.leftovers.Add(1)
+	lease := h.lease
+	go func() {
+		defer h.server.leftovers.Done()
+		timer := time.NewTimer(time.Until(h.validUntil))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-h.server.closing:
+			if _, err := lease.Detach(); err == nil {
+				return // the TTL ends it
+			}
+			<-timer.C
+		}
+		_ = lease.Release()
+	}()
+	h.connection.abort()
+}
+
+// endByShutdown ends the hold because the server ends: as its client has asked for.
+func (h *holdRun) endByShutdown() {
+	h.server.counts.shutdown.Add(1)
+	if h.detaches {
+		if handle, err := h.lease.Detach(); err == nil {
+			h.setEnd(newProblem(codeReleased, "the hold was detached"))
+			h.sendDetached(handle)
+			return
+		}
+		if h.lease.Err() != nil {
+			h.endLost()
+			return
+		}
+	}
+	const message = "the server shuts down"
+	end := lossProblem(h.claim.name, causeShutdown, message)
+	h.setEnd(end)
+	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: causeShutdown, Message: message}); err != nil {
+		h.endUnreachable(err)
+		return
+	}
+	h.waitUntilStopped(end, h.server.config.Grace)
+	_ = h.lease.Release()
+}

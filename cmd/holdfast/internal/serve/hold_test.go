@@ -1,0 +1,360 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// TestHoldWhileConnected: a lock is held for as long as the connection is open, and released when the client closes it.
+func TestHoldWhileConnected(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	a := s.hold("a/b c%", `{"ttl_ms": 5000, "note": "INC-1", "owner": "alice"}`)
+	got := a.next(eventAcquired)
+	if text(got, "lock") != "a/b c%" || number(s, got, "token") < 1 || number(s, got, "remaining_ms") > 5000 {
+		t.Errorf("%v", got)
+	}
+	if s.isFree("a/b c%") {
+		t.Fatal("the lock is not held")
+	}
+	lock, err := s.direct.Inspect(context.Background(), "a/b c%")
+	if err != nil || lock.Holders[0].Owner != "alice" || lock.Holders[0].Meta != "INC-1" {
+		t.Errorf("%v %v", lock, err)
+	}
+	a.next(eventRenewed) // also without any word of the client
+	hold := "/v1/holds/" + text(got, "hold")
+	if c := s.want(http.MethodPost, hold+"/check", ""); number(s, c, "token") != number(s, got, "token") {
+		t.Errorf("%v", c)
+	}
+	b := s.hold("a/b c%", "")
+	b.next(eventWaiting)
+	a.close()
+	if later := b.next(eventAcquired); number(s, later, "token") <= number(s, got, "token") {
+		t.Errorf("%v is not later than %v", later, got)
+	}
+	s.refuse(codeReleased, http.MethodPost, hold+"/check", "")
+	s.refuse(codeReleased, http.MethodPost, hold+"/release", "")
+	s.refuse(codeNotFound, http.MethodPost, "/v1/holds/x/release", "")
+}
+
+// TestHoldRelease: a release by another request is confirmed, and ends the stream.
+func TestHoldRelease(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	a := s.hold("a", "")
+	hold := "/v1/holds/" + text(a.next(eventAcquired), "hold")
+	s.want(http.MethodPost, hold+"/release", "{}")
+	if !s.isFree("a") {
+		t.Error("the lock is not free after its release was confirmed")
+	}
+	a.next(eventReleased)
+	a.awaitEnd()
+	s.refuse(codeReleased, http.MethodPost, hold+"/release", "")
+
+	holder := s.lock("a")
+	b := s.hold("a", "")
+	hold = "/v1/holds/" + text(b.next(eventWaiting), "hold")
+	s.refuse(codeNotAcquired, http.MethodPost, hold+"/check", "")
+	s.refuse(codeNotAcquired, http.MethodPost, hold+"/release", "")
+	b.next(eventFailed)
+	b.awaitEnd()
+	if err := holder.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHoldDetach: a detached lock stays held without its connection, and its handle releases it.
+func TestHoldDetach(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	a := s.hold("a", "")
+	got := a.next(eventAcquired)
+	handle := s.want(http.MethodPost, "/v1/holds/"+text(got, "hold")+"/detach", "")
+	if line := a.next(eventDetached); line["handle"] != handle["handle"] || handle["token"] != got["token"] {
+		t.Errorf("%v %v", line, handle)
+	}
+	a.awaitEnd()
+	if s.isFree("a") {
+		t.Fatal("the lock is not held")
+	}
+	s.want(http.MethodPost, "/v1/handles/"+text(handle, "handle")+"/renew", "")
+	s.want(http.MethodPost, "/v1/handles/"+text(handle, "handle")+"/release", "")
+	if !s.isFree("a") {
+		t.Error("the lock is held")
+	}
+	s.refuse(codeLost, http.MethodPost, "/v1/handles/"+text(handle, "handle")+"/release", "")
+}
+
+// TestHoldLost: a loss is reported while the claim still keeps others out, and the lock passes on when the client has
+// closed its connection.
+func TestHoldLost(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	a := s.hold("a", `{"ttl_ms": 15000}`)
+	got := a.next(eventAcquired)
+	if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful); err != nil {
+		t.Fatal(err)
+	}
+	// The server learns of it with the next renewal, 5 s later.
+	lost := a.next(eventLost)
+	if lost["cause"] != string(holdfast.LossBroken) {
+		t.Errorf("%v", lost)
+	}
+	if s.isFree("a") {
+		t.Error("others can hold the lock before the client has closed its connection")
+	}
+	if p := s.refuse(codeLost, http.MethodPost, "/v1/holds/"+text(got, "hold")+"/check", ""); p["cause"] != "broken" {
+		t.Errorf("%v", p)
+	}
+	a.close()
+	s.lock("a") // well before the TTL has passed
+}
+
+// TestReleaseOfLostHold: who releases a lock that was lost learns that it was lost, and the lock is free at once.
+func TestReleaseOfLostHold(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	a := s.hold("a", `{"ttl_ms": 15000}`)
+	hold := "/v1/holds/" + text(a.next(eventAcquired), "hold")
+	if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful); err != nil {
+		t.Fatal(err)
+	}
+	a.next(eventLost)
+	s.refuse(codeLost, http.MethodPost, hold+"/release", "")
+	a.awaitEnd()
+	s.lock("a")
+}
+
+// TestWaiting: a waiter learns its position, and that it changes.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	holder := s.lock("a")
+	first := s.hold("a", `{"fair": true}`)
+	first.next(eventWaiting)
+	s.awaitWaiters("a", 1)
+	second := s.hold("a", `{"fair": true}`)
+	awaitPosition := func(st *stream, want int64) {
+		t.Helper()
+		for {
+			if line := st.next(eventWaiting); line["position"] != nil && number(s, line, "position") == want {
+				return
+			}
+		}
+	}
+	awaitPosition(second, 2)
+	first.close()
+	awaitPosition(second, 1)
+	if err := holder.Release(); err != nil {
+		t.Fatal(err)
+	}
+	second.next(eventAcquired)
+}
+
+// TestHoldReleaseRequested: the client learns that somebody asks for its lock.
+func TestHoldReleaseRequested(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	a := s.hold("a", `{"ttl_ms": 3000}`)
+	got := a.next(eventAcquired)
+	s.want(http.MethodPost, "/v1/locks/a/request-release", "")
+	a.next(eventReleaseRequested)
+	if c := s.want(http.MethodPost, "/v1/holds/"+text(got, "hold")+"/check", ""); c["release_requested"] != true {
+		t.Errorf("%v", c)
+	}
+}
+
+// TestKinds: read-write locks and semaphores are held as in the library, and a wait has a limit.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	s.hold("rw", `{"kind": "rw", "shared": true}`).next(eventAcquired)
+	s.hold("rw", `{"kind": "rw", "shared": true}`).next(eventAcquired)
+	s.refuse(codeHeld, http.MethodPost, "/v1/locks/rw/hold", `{"kind": "rw", "wait_ms": 0}`)
+	writer := s.hold("rw", `{"kind": "rw", "wait_ms": 50}`)
+	if line := writer.next(eventFailed); line["code"] != string(codeTimeout) {
+		t.Errorf("%v", line)
+	}
+	s.hold("s", `{"kind": "semaphore", "limit": 3, "weight": 2}`).next(eventAcquired)
+	s.refuse(codeHeld, http.MethodPost, "/v1/locks/s/hold", `{"kind": "semaphore", "limit": 3, "weight": 2, "wait_ms": 0}`)
+	s.hold("s", `{"kind": "semaphore", "limit": 3, "wait_ms": 0}`).next(eventAcquired)
+	s.refuse(codeMismatch, http.MethodPost, "/v1/locks/s/hold", `{"kind": "semaphore", "limit": 4, "wait_ms": 0}`)
+	for _, body := range []string{
+		`{"kind": "semaphore"}`, `{"kind": "mutex", "limit": 2}`, `{"kind": "rw", "weight": 2}`, `{"shared": true}`,
+		`{"kind": "x"}`, `{"ttl_ms": 0}`, `{"ttl_ms": -1}`, `{"ttl_ms": 9e18}`, `{"ttl_ms": "1s"}`, `{"wait_ms": -1}`,
+		`{"heartbeat_ms": 1}`, `{"on_shutdown": "x"}`, `{"unknown": 1}`, `[]`, `{} {}`, `{`, `{"owner": "a\u0000"}`,
+		`{"min_hold_ms": -1}`, `{"max_hold_ms": 1}`, `{"note": "` + strings.Repeat("x", 2000) + `"}`,
+	} {
+		s.refuse(codeInvalid, http.MethodPost, "/v1/locks/x/hold", body)
+	}
+}
+
+// TestEventStream: a client that accepts server-sent events gets the same lines as events.
+func TestEventStream(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	s.header.Set("Accept", "text/event-stream")
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	response := s.send(ctx, http.MethodPost, "/v1/locks/a/hold", "")
+	defer response.Body.Close()
+	in := bufio.NewScanner(response.Body)
+	var lines []string
+	for len(lines) < 3 && in.Scan() {
+		lines = append(lines, in.Text())
+	}
+	if kind := response.Header.Get("Content-Type"); kind != "text/event-stream" || len(lines) < 3 ||
+		lines[0] != "event: acquired" || !strings.HasPrefix(lines[1], `data: {"event":"acquired",`) || lines[2] != "" {
+		t.Errorf("%s: %q", kind, lines)
+	}
+}
+
+// TestSlowReader: a client that reads nothing is found, and its lock is released when the time has passed that the last
+// line promised.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	t.Run("unix", func(t *testing.T) {
+		t.Parallel()
+		s, path := startUnixServer(t, nil)
+		c, err := net.Dial("unix", path)
+		testSlowReader(s, c, err)
+	})
+	t.Run("tcp", func(t *testing.T) {
+		t.Parallel()
+		s := startServer(t, nil)
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+		if err == nil {
+			_ = c.(*net.TCPConn).SetReadBuffer(1)
+		}
+		testSlowReader(s, c, err)
+	})
+}
+
+func testSlowReader(s *testServer, c net.Conn, err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer c.Close()
+	const body = `{"ttl_ms": 1000, "heartbeat_ms": 100}`
+	fmt.Fprintf(c, "POST /v1/locks/a/hold HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\n\r\n%s", len(body), body)
+	s.await("holder", func() bool {
+		lock, err := s.direct.Inspect(context.Background(), "a")
+		return err == nil && len(lock.Holders) == 1
+	})
+	s.lock("a")
+	s.await("count", func() bool { return s.counts.unreachable.Load() == 1 })
+}
+
+// TestShutdown: when the server shuts down, holders are told, a lock passes on when its client has stopped, and claims
+// whose clients have asked for that stay held with a handle.
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	told := s.hold("told", `{"ttl_ms": 86400000}`)
+	told.next(eventAcquired)
+	detached := s.hold("detached", `{"on_shutdown": "detach"}`)
+	got := detached.next(eventAcquired)
+	waiter := s.hold("told", "")
+	waiter.next(eventWaiting)
+	watcher := s.open(http.MethodGet, "/v1/locks/told/watch", "")
+	watcher.next(eventLock)
+
+	clean := make(chan bool, 1)
+	go func() { clean <- s.Shutdown() }()
+	if line := told.next(eventLost); line["cause"] != string(causeShutdown) {
+		t.Errorf("%v", line)
+	}
+	for _, st := range []*stream{waiter, watcher} {
+		for line := (map[string]any)(nil); line["event"] != string(eventFailed); line = st.next(eventFailed, eventLock) {
+		}
+		st.awaitEnd()
+	}
+	if line := detached.next(eventDetached); line["token"] != got["token"] {
+		t.Errorf("%v", line)
+	}
+	detached.awaitEnd()
+	if s.isFree("told") || s.isFree("detached") {
+		t.Error("a lock is free although its holder may be working")
+	}
+	told.close()
+	s.lock("told")
+	if !<-clean {
+		t.Error("something is left")
+	}
+	if s.isFree("detached") {
+		t.Error("the detached lock is free")
+	}
+}
+
+// TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only.
+func TestShutdownGrace(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, func(c *Config) { c.Grace = 50 * time.Millisecond })
+	a := s.hold("a", `{"ttl_ms": 86400000}`)
+	a.next(eventAcquired)
+	if !s.Shutdown() {
+		t.Error("something is left")
+	}
+	a.next(eventLost)
+	a.awaitEnd()
+	s.lock("a")
+}
+
+// TestCampaignStream: a candidate leads for as long as its connection is open, and others see what it publishes.
+func TestCampaignStream(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	observer := s.open(http.MethodGet, "/v1/elections/e/observe", "")
+	if line := observer.next(eventLeader); line["leader"] != nil {
+		t.Errorf("%v", line)
+	}
+	first := s.open(http.MethodPost, "/v1/elections/e/campaign", `{"note": "host-1:80"}`)
+	first.next(eventAcquired)
+	note := func(answer map[string]any) string {
+		leader, _ := answer["leader"].(map[string]any)
+		return text(leader, "note")
+	}
+	if line := observer.next(eventLeader); note(line) != "host-1:80" {
+		t.Errorf("%v", line)
+	}
+	if answer := s.want(http.MethodGet, "/v1/elections/e/leader", ""); note(answer) != "host-1:80" {
+		t.Errorf("%v", answer)
+	}
+	second := s.open(http.MethodPost, "/v1/elections/e/campaign", `{"note": "host-2:80"}`)
+	second.next(eventWaiting)
+	first.close()
+	second.next(eventAcquired)
+	for note(observer.next(eventLeader)) != "host-2:80" {
+	}
+}
+
+// TestClientGoesWhileWaiting: a client that goes away while it waits leaves no claim.
+func TestClientGoesWhileWaiting(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	holder := s.lock("a")
+	waiter := s.hold("a", `{"fair": true}`)
+	waiter.next(eventWaiting)
+	s.awaitWaiters("a", 1)
+	waiter.close()
+	s.awaitWaiters("a", 0)
+	if err := holder.Release(); err != nil {
+		t.Error(err)
+	}
+	if lease, err := s.direct.Mutex("a", nil).TryLock(context.Background()); err != nil {
+		t.Error(err)
+	} else if err := lease.Release(); err != nil && !errors.Is(err, holdfast.ErrReleased) {
+		t.Error(err)
+	}
+}

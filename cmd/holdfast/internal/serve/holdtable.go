@@ -1,0 +1,190 @@
+package serve
+
+import (
+	"crypto/rand"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// openHold is a hold of a client, from its request until a while after its end.
+type openHold struct {
+	id       string
+	name     string // of the lock
+	caller   string
+	commands chan holdCommand // from other requests, to the goroutine of the stream
+	done     chan struct{}    // closed when that goroutine takes no more commands
+
+	mu        sync.Mutex
+	lease     *holdfast.Lease // nil until the lock is granted
+	requested bool            // its release was requested
+	end       *problem        // why it is not held any more, for later requests; nil while it is
+}
+
+// holdCommand is what another request wants of a hold.
+type holdCommand struct {
+	detach bool // otherwise release
+	reply  chan holdReply
+}
+
+type holdReply struct {
+	handle holdfast.Handle // of detach
+	err    error
+}
+
+func (h *openHold) setLease(l *holdfast.Lease) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lease = l
+}
+
+// setEnd says why the hold has ended. The first reason counts.
+func (h *openHold) setEnd(p *problem) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.end == nil {
+		h.end = p
+	}
+}
+
+func (h *openHold) setRequested() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.requested = true
+}
+
+// state is the lease and why it is not held any more.
+func (h *openHold) state() (lease *holdfast.Lease, requested bool, end *problem) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.lease, h.requested, h.end
+}
+
+// maxEndedHolds is for how many holds that have ended the table knows why.
+const maxEndedHolds = 10_000
+
+// holdTable has all holds by their ids.
+type holdTable struct {
+	mu    sync.Mutex
+	byID  map[string]*openHold
+	ended []string // the ids of those that have ended, a ring
+	next  int
+}
+
+func (t *holdTable) init() { t.byID = map[string]*openHold{} }
+
+// add makes a hold. Nobody can guess its id.
+func (t *holdTable) add(r *http.Request, name string) *openHold {
+	h := &openHold{id: rand.Text(), name: name, caller: callerOf(r).name, commands: make(chan holdCommand),
+		done: make(chan struct{})}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.byID[h.id] = h
+	return h
+}
+
+// finish is called once, when the hold takes no more commands. The table keeps it for a while, so that its client can
+// learn what became of it.
+func (t *holdTable) finish(h *openHold) {
+	h.setEnd(newProblem(codeReleased, "the hold has ended"))
+	close(h.done)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.ended) < maxEndedHolds {
+		t.ended = append(t.ended, h.id)
+		return
+	}
+	delete(t.byID, t.ended[t.next])
+	t.ended[t.next] = h.id
+	t.next = (t.next + 1) % maxEndedHolds
+}
+
+// find is the hold that a request names, if it belongs to the request's caller.
+func (t *holdTable) find(r *http.Request) (*openHold, error) {
+	t.mu.Lock()
+	h := t.byID[r.PathValue("hold")]
+	t.mu.Unlock()
+	if h == nil || h.caller != callerOf(r).name {
+		return nil, newProblem(codeNotFound, "there is no such hold at this server: it has ended long ago, "+
+			"or the server was restarted, or it is another server's")
+	}
+	return h, nil
+}
+
+// holdView is the answer to check.
+type holdView struct {
+	Hold             string `json:"hold"`
+	Lock             string `json:"lock"`
+	Token            int64  `json:"token"`
+	Remaining        int64  `json:"remaining_ms"`
+	ReleaseRequested bool   `json:"release_requested"`
+}
+
+// releasedView is the answer to a release.
+type releasedView struct {
+	Lock  string `json:"lock"`
+	Token int64  `json:"token"`
+}
+
+func (s *Server) checkHold(w http.ResponseWriter, r *http.Request) error {
+	if err := readBody(w, r, nil); err != nil {
+		return err
+	}
+	h, err := s.holds.find(r)
+	if err != nil {
+		return err
+	}
+	lease, requested, end := h.state()
+	switch {
+	case end != nil:
+		return end
+	case lease == nil:
+		return newProblem(codeNotAcquired, "the hold is still waiting for the lock")
+	}
+	left := lease.Remaining()
+	if err := lease.Err(); err != nil {
+		return err
+	}
+	return writeJSON(w, holdView{Hold: h.id, Lock: h.name, Token: lease.Token(), Remaining: millis(left),
+		ReleaseRequested: requested})
+}
+
+func (s *Server) releaseHold(w http.ResponseWriter, r *http.Request) error {
+	h, _, err := s.commandHold(w, r, false)
+	if err != nil {
+		return err
+	}
+	lease, _, _ := h.state()
+	return writeJSON(w, releasedView{Lock: h.name, Token: lease.Token()})
+}
+
+func (s *Server) detachHold(w http.ResponseWriter, r *http.Request) error {
+	began := time.Now()
+	_, handle, err := s.commandHold(w, r, true)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, viewHandle(handle, began))
+}
+
+// commandHold passes a command on to the goroutine of a hold, and waits for its reply.
+func (s *Server) commandHold(w http.ResponseWriter, r *http.Request, detach bool) (*openHold, holdfast.Handle, error) {
+	if err := readBody(w, r, nil); err != nil {
+		return nil, holdfast.Handle{}, err
+	}
+	h, err := s.holds.find(r)
+	if err != nil {
+		return nil, holdfast.Handle{}, err
+	}
+	c := holdCommand{detach: detach, reply: make(chan holdReply, 1)}
+	select {
+	case h.commands <- c:
+	case <-h.done:
+		_, _, end := h.state()
+		return nil, holdfast.Handle{}, end
+	}
+	reply := <-c.reply
+	return h, reply.handle, reply.err
+}

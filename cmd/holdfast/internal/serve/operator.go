@@ -1,0 +1,281 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// listTimeout bounds a listing, of which a store may have much.
+const listTimeout = 25 * time.Second
+
+// lockList is the answer to a listing of locks.
+type lockList struct {
+	Locks      []lockView   `json:"locks"`
+	Truncated  bool         `json:"truncated"`
+	Unreadable []unreadable `json:"unreadable"`
+}
+
+func (s *Server) listLocks(w http.ResponseWriter, r *http.Request) error {
+	limit, err := queryNumber(r, "limit", 1000, 1, 10_000)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
+	defer cancel()
+	list := lockList{Locks: []lockView{}, Unreadable: []unreadable{}}
+	for lock, err := range s.client.List(ctx, r.URL.Query().Get("prefix")) {
+		switch {
+		case err != nil && lock.Name == "":
+			return err
+		case !callerOf(r).rightsOn(lock.Name).See:
+		case len(list.Locks)+len(list.Unreadable) == limit:
+			list.Truncated = true
+		case err != nil:
+			p := problemOf(err)
+			list.Unreadable = append(list.Unreadable, unreadable{Lock: lock.Name, Code: p.Code, Message: p.Error()})
+		default:
+			list.Locks = append(list.Locks, s.viewLock(lock))
+		}
+		if list.Truncated {
+			break
+		}
+	}
+	slices.SortFunc(list.Locks, func(a, b lockView) int { return strings.Compare(a.Lock, b.Lock) })
+	return writeJSON(w, list)
+}
+
+// inspect reads a lock that the caller may see.
+func (s *Server) inspect(r *http.Request) (holdfast.Lock, error) {
+	name := nameOf(r, "name")
+	if err := requireSee(r, name); err != nil {
+		return holdfast.Lock{}, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	defer cancel()
+	return s.client.Inspect(ctx, name)
+}
+
+func (s *Server) showLock(w http.ResponseWriter, r *http.Request) error {
+	lock, err := s.inspect(r)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, s.viewLock(lock))
+}
+
+func (s *Server) watchLock(w http.ResponseWriter, r *http.Request) error {
+	name := nameOf(r, "name")
+	if err := requireSee(r, name); err != nil {
+		return err
+	}
+	if _, err := s.client.Mutex(name, nil).Explain(); err != nil && problemOf(err).Code == codeInvalid {
+		return err
+	}
+	return sendSequence(s, w, r, func(done <-chan struct{}) iter.Seq2[holdfast.Lock, error] {
+		return s.client.Watch(untilDone(done), name)
+	}, func(out *eventStream, at time.Time, lock holdfast.Lock, err error) (bool, error) {
+		if err != nil {
+			return false, nil
+		}
+		return true, out.send(eventLock, at, s.viewLock(lock))
+	})
+}
+
+// untilDone is a context that ends when a channel is closed.
+func untilDone(done <-chan struct{}) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-done; cancel() }()
+	return ctx
+}
+
+// claimRef is the body of request-release.
+type claimRef struct {
+	Ref string `json:"ref"`
+}
+
+// breakBody is the body of break.
+type breakBody struct {
+	Ref    string `json:"ref"`
+	Force  bool   `json:"force"`
+	Reason string `json:"reason"`
+}
+
+// changeView is the answer to break and request-release.
+type changeView struct {
+	Lock  string    `json:"lock"`
+	Claim claimView `json:"claim"`
+	Mode  string    `json:"mode,omitempty"`
+}
+
+// chooseClaim finds the claim that a request names: by its ref, or the only holder.
+func chooseClaim(lock holdfast.Lock, ref string) (holdfast.ClaimInfo, error) {
+	if ref == "" {
+		switch len(lock.Holders) {
+		case 0:
+			return holdfast.ClaimInfo{}, newProblem(codeNotFound, "nobody holds the lock")
+		case 1:
+			return lock.Holders[0], nil
+		}
+		p := newProblem(codeInvalid, "the lock has %d holders; give the ref of one", len(lock.Holders))
+		p.Holders = viewClaims(lock.Holders)
+		return holdfast.ClaimInfo{}, p
+	}
+	for _, c := range slices.Concat(lock.Holders, lock.Waiters) {
+		if c.Ref == ref {
+			return c, nil
+		}
+	}
+	return holdfast.ClaimInfo{}, newProblem(codeNotFound, "the lock has no claim with this ref; it may have ended")
+}
+
+func (s *Server) breakLock(w http.ResponseWriter, r *http.Request) error {
+	var body breakBody
+	if err := readBody(w, r, &body); err != nil {
+		return err
+	}
+	mode, modeName, action := holdfast.BreakGraceful, "graceful", "break"
+	if body.Force {
+		mode, modeName, action = holdfast.BreakForce, "force", "break-force"
+	}
+	return s.changeClaim(w, r, body.Ref, modeName, AuditEntry{Action: action, Reason: body.Reason},
+		s.requireBreak, func(ctx context.Context, name, ref string) error {
+			if body.Reason != "" {
+				return s.client.BreakWithReason(ctx, name, ref, mode, body.Reason)
+			}
+			return s.client.Break(ctx, name, ref, mode)
+		})
+}
+
+func (s *Server) requestRelease(w http.ResponseWriter, r *http.Request) error {
+	var body claimRef
+	if err := readBody(w, r, &body); err != nil {
+		return err
+	}
+	return s.changeClaim(w, r, body.Ref, "", AuditEntry{Action: "request-release"}, requireHold,
+		s.client.RequestRelease)
+}
+
+// changeClaim finds a claim, writes the audit log, and acts.
+func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode string, entry AuditEntry,
+	require func(*http.Request, string) error, act func(ctx context.Context, name, ref string) error) error {
+	name := nameOf(r, "name")
+	if err := require(r, name); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	defer cancel()
+	lock, err := s.client.Inspect(ctx, name)
+	if err != nil {
+		return err
+	}
+	claim, err := chooseClaim(lock, ref)
+	if err != nil {
+		return err
+	}
+	entry.Lock, entry.Ref, entry.Owner, entry.Token = name, claim.Ref, claim.Owner, claim.Token
+	if err := s.audited(r, entry, func() error { return act(ctx, name, claim.Ref) }); err != nil {
+		return err
+	}
+	return writeJSON(w, changeView{Lock: name, Claim: viewClaim(claim), Mode: mode})
+}
+
+// planView is the answer to explain.
+type planView struct {
+	Lock       string        `json:"lock"`
+	Kind       holdfast.Kind `json:"kind"`
+	Limit      int64         `json:"limit"`
+	Keys       []string      `json:"keys"`
+	Notes      []string      `json:"notes"`
+	TTL        int64         `json:"ttl_ms"`
+	RenewEvery int64         `json:"renew_every_ms"`
+	Margin     int64         `json:"margin_ms"`
+	DeadHolder int64         `json:"dead_holder_ms"`
+	Now        lockView      `json:"now"`
+}
+
+func (s *Server) explainLock(w http.ResponseWriter, r *http.Request) error {
+	var body holdBody
+	if err := readBody(w, r, &body); err != nil {
+		return err
+	}
+	lock, err := s.inspect(r)
+	if err != nil {
+		return err
+	}
+	c, err := newClaim(r, nameOf(r, "name"), &body.claimBody)
+	if err != nil {
+		return err
+	}
+	plan, err := c.lockable(s.client).Explain()
+	if err != nil {
+		return err
+	}
+	limit := map[holdfast.Kind]int64{holdfast.KindMutex: 1, holdfast.KindRW: 1 << 20, holdfast.KindSemaphore: c.limit}
+	return writeJSON(w, planView{Lock: c.name, Kind: c.kind, Limit: limit[c.kind], Keys: append([]string{}, plan.Keys...),
+		Notes: append([]string{}, plan.Notes...), TTL: millis(plan.TTL), RenewEvery: millis(plan.TTL / 3),
+		Margin: millis(driver.Margin(plan.TTL)), DeadHolder: millis(cmp.Or(s.client.Info().DeadHolderTimeout, plan.TTL)),
+		Now: s.viewLock(lock)})
+}
+
+// storeView is the answer to /v1/store.
+type storeView struct {
+	Store       string          `json:"store"`
+	Engine      string          `json:"engine"`
+	Tier        string          `json:"tier"`
+	ExpiredBy   string          `json:"expired_by"`
+	ExpiryClock string          `json:"expiry_clock"`
+	Order       string          `json:"order"`
+	Kinds       []holdfast.Kind `json:"kinds"`
+	Detached    bool            `json:"detached"`
+	MinTTL      int64           `json:"min_ttl_ms"`
+	MaxTTL      int64           `json:"max_ttl_ms"`
+}
+
+func (s *Server) showStore(w http.ResponseWriter, _ *http.Request) error {
+	i := s.client.Info()
+	return writeJSON(w, storeView{Store: s.config.Store, Engine: i.Engine, Tier: string(i.Tier),
+		ExpiredBy: string(i.ExpiredBy), ExpiryClock: string(i.ExpiryClock), Order: string(i.Order), Kinds: i.Kinds,
+		Detached: i.Detached, MinTTL: millis(i.MinTTL), MaxTTL: millis(i.MaxTTL)})
+}
+
+// findingView is one finding of doctor.
+type findingView struct {
+	Code     string            `json:"code"`
+	Severity holdfast.Severity `json:"severity"`
+	Message  string            `json:"message"`
+	Subject  string            `json:"subject,omitempty"`
+	Why      string            `json:"why,omitempty"`
+	Fix      string            `json:"fix,omitempty"`
+}
+
+// findingList is the answer to /v1/doctor.
+type findingList struct {
+	Store    string        `json:"store"`
+	Findings []findingView `json:"findings"`
+}
+
+func (s *Server) examineStore(w http.ResponseWriter, r *http.Request) error {
+	if err := requireRight(callerOf(r).seesEverything(), "see", ""); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
+	defer cancel()
+	found, err := s.client.Examine(ctx)
+	if err != nil {
+		return err
+	}
+	list := findingList{Store: s.config.Store, Findings: []findingView{}}
+	for _, f := range found {
+		list.Findings = append(list.Findings, findingView{Code: f.Code, Severity: f.Severity, Message: f.What,
+			Subject: f.Subject, Why: f.Why, Fix: f.Fix})
+	}
+	return writeJSON(w, list)
+}

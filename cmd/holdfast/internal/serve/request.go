@@ -1,0 +1,98 @@
+package serve
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// readBody reads the body of a request into v, strictly. No body leaves v as it is. Afterwards the body has been read
+// to its end: only then does net/http notice that a client closes its connection.
+func readBody(w http.ResponseWriter, r *http.Request, v any) error {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	data, err := io.ReadAll(r.Body)
+	switch {
+	case errors.As(err, new(*http.MaxBytesError)):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return newProblem(codeInvalid, "the body did not arrive within %v", bodyTimeout)
+	case err != nil:
+		return newProblem(codeInvalid, "the body cannot be read")
+	case len(data) == 0:
+		return nil
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return newProblem(codeMediaType, "send the body with the header Content-Type: application/json")
+	}
+	if v == nil {
+		v = &struct{}{}
+	}
+	in := json.NewDecoder(strings.NewReader(string(data)))
+	in.DisallowUnknownFields()
+	if err := in.Decode(v); err != nil {
+		return newProblem(codeInvalid, "%s", describeJSONError(err))
+	}
+	if _, err := in.Token(); !errors.Is(err, io.EOF) {
+		return newProblem(codeInvalid, "the body has more than one JSON value")
+	}
+	return nil
+}
+
+// describeJSONError says what is wrong in the words of JSON, not of Go.
+func describeJSONError(err error) string {
+	var mistyped *json.UnmarshalTypeError
+	if errors.As(err, &mistyped) {
+		kinds := map[string]string{"int64": "a whole number", "bool": "true or false", "string": "a string"}
+		want := kinds[mistyped.Type.String()]
+		if want == "" {
+			want = "an object"
+		}
+		field := mistyped.Field
+		if field == "" {
+			field = "the body"
+		}
+		return field + " must be " + want + ", not " + mistyped.Value
+	}
+	return "the body is no such JSON: " + strings.TrimPrefix(err.Error(), "json: ")
+}
+
+// nameOf is the name in the path. It is in the query if the path has "-" in its place.
+func nameOf(r *http.Request, parameter string) string {
+	name := r.PathValue(parameter)
+	if query := r.URL.Query(); name == "-" && query.Has(parameter) {
+		return query.Get(parameter)
+	}
+	return name
+}
+
+// maxMillis bounds all durations of requests, so that no sum of them overflows. It is about 30 years.
+const maxMillis = 1_000_000_000_000
+
+// milliseconds is a duration of a request.
+func milliseconds(field string, value int64) (time.Duration, error) {
+	if value < 0 || value > maxMillis {
+		return 0, newProblem(codeInvalid, "%s must be 0 to %d, not %d", field, int64(maxMillis), value)
+	}
+	return time.Duration(value) * time.Millisecond, nil
+}
+
+// queryNumber is a number in the query of a request.
+func queryNumber(r *http.Request, name string, usual, smallest, largest int) (int, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < smallest || n > largest {
+		return 0, newProblem(codeInvalid, "%s must be %d to %d", name, smallest, largest)
+	}
+	return n, nil
+}

@@ -1,0 +1,309 @@
+package serve
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Rights are what a caller may do with the locks, elections and runs of some names.
+type Rights struct{ See, Hold, Break bool }
+
+// Access knows who may do what. A nil Access lets everybody do everything.
+type Access struct {
+	byToken map[[sha256.Size]byte]*caller
+	byName  map[string]*caller // of certificates
+	// every caller with a certificate that the authority of --client-ca has signed may do everything
+	anyCertificate bool
+}
+
+// NewCertificateAccess lets everybody with a valid client certificate do everything.
+func NewCertificateAccess() *Access { return &Access{anyCertificate: true} }
+
+// HasCertificates reports whether the file names client certificates.
+func (a *Access) HasCertificates() bool { return a != nil && len(a.byName) > 0 }
+
+// caller is who has sent a request.
+type caller struct {
+	name       string // empty: not known
+	everything bool
+	grants     []grantedRights
+}
+
+// grantedRights are the rights on all names with a prefix.
+type grantedRights struct {
+	prefix string
+	rights Rights
+}
+
+// rightsOn are the rights of a caller on one name.
+func (c *caller) rightsOn(name string) (all Rights) {
+	if c.everything {
+		return Rights{See: true, Hold: true, Break: true}
+	}
+	for _, g := range c.grants {
+		if strings.HasPrefix(name, g.prefix) {
+			all.See = all.See || g.rights.See
+			all.Hold = all.Hold || g.rights.Hold
+			all.Break = all.Break || g.rights.Break
+		}
+	}
+	return all
+}
+
+// seesEverything reports whether a caller may see all names.
+func (c *caller) seesEverything() bool { return c.rightsOn("").See }
+
+// limitKey is under which name the requests of a caller are counted.
+func (c *caller) limitKey(r *http.Request) string {
+	if c.name != "" {
+		return "name " + c.name
+	}
+	return clientAddress(r)
+}
+
+// RightsOf are the rights of a request's caller on one name.
+func RightsOf(r *http.Request, name string) Rights { return callerOf(r).rightsOn(name) }
+
+// CallerName is the name of a request's caller, or its address.
+func CallerName(r *http.Request) string {
+	if c := callerOf(r); c.name != "" {
+		return c.name
+	}
+	return clientAddress(r)
+}
+
+func requireSee(r *http.Request, name string) error {
+	return requireRight(callerOf(r).rightsOn(name).See, "see", name)
+}
+
+func requireHold(r *http.Request, name string) error {
+	return requireRight(callerOf(r).rightsOn(name).Hold, "hold", name)
+}
+
+// requireBreak also asks whether the server may break anything.
+func (s *Server) requireBreak(r *http.Request, name string) error {
+	if !s.config.AllowBreak {
+		return newProblem(codeBreakNotAllowed, "this server breaks nothing; it must be started with --allow-break")
+	}
+	return requireRight(callerOf(r).rightsOn(name).Break, "break", name)
+}
+
+func requireRight(has bool, right, name string) error {
+	if has {
+		return nil
+	}
+	p := newProblem(codeForbidden, "the right %q on this name is missing", right)
+	p.Lock = name
+	return p
+}
+
+// identify finds the caller of a request.
+func (a *Access) identify(r *http.Request) (*caller, error) {
+	if a == nil {
+		return &caller{everything: true}, nil
+	}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		certificate := r.TLS.VerifiedChains[0][0]
+		if c := a.ofCertificate(certificate); c != nil {
+			return c, nil
+		}
+		if a.anyCertificate {
+			return &caller{name: certificateName(certificate), everything: true}, nil
+		}
+	}
+	token := ""
+	if _, password, ok := r.BasicAuth(); ok { // browsers can send no other
+		token = password
+	} else if scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
+		token = strings.TrimSpace(rest)
+	}
+	if token == "" {
+		p := newProblem(codeUnauthorized, "send the header Authorization: Bearer TOKEN")
+		p.challenge = challengeOf(r)
+		return nil, p
+	}
+	// How long the look-up of a hash takes tells nothing about a token that has it.
+	if c := a.byToken[sha256.Sum256([]byte(token))]; c != nil {
+		return c, nil
+	}
+	p := newProblem(codeUnauthorized, "this token is not known")
+	p.challenge = challengeOf(r)
+	return nil, p
+}
+
+// challengeOf says how to log in: a browser then asks its user for a password, which is the token.
+func challengeOf(r *http.Request) string {
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		return "Bearer"
+	}
+	return `Basic realm="holdfast: the password is a token", charset="UTF-8"`
+}
+
+func (a *Access) ofCertificate(certificate *x509.Certificate) *caller {
+	if c := a.byName[certificate.Subject.CommonName]; c != nil && certificate.Subject.CommonName != "" {
+		return c
+	}
+	for _, name := range certificate.DNSNames {
+		if c := a.byName[name]; c != nil {
+			return c
+		}
+	}
+	for _, uri := range certificate.URIs {
+		if c := a.byName[uri.String()]; c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+func certificateName(certificate *x509.Certificate) string {
+	if certificate.Subject.CommonName != "" {
+		return certificate.Subject.CommonName
+	}
+	return "certificate " + certificate.SerialNumber.String()
+}
+
+// ReadAccess reads the file of --tokens. Others must not be able to read it.
+func ReadAccess(path string) (*Access, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("everybody on this machine can use %s; run chmod o= %s", path, path)
+	}
+	return parseAccess(f, path)
+}
+
+// parseAccess reads lines of CREDENTIAL NAME RIGHTS PREFIX. Several lines may have the same credential.
+func parseAccess(in io.Reader, path string) (*Access, error) {
+	a := &Access{byToken: map[[sha256.Size]byte]*caller{}, byName: map[string]*caller{}}
+	lines := bufio.NewScanner(in)
+	for number := 1; lines.Scan(); number++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := a.addLine(line); err != nil {
+			return nil, fmt.Errorf("%s, line %d: %w", path, number, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(a.byToken)+len(a.byName) == 0 {
+		return nil, fmt.Errorf("%s has no line, so nobody could use the server", path)
+	}
+	return a, nil
+}
+
+const lineForm = "a line is CREDENTIAL NAME RIGHTS PREFIX, such as sha256:HEX billing see,hold billing/"
+
+// addLine adds the rights of one line. Its errors show no credential.
+func (a *Access) addLine(line string) error {
+	credential, rest := cutField(line)
+	name, rest := cutField(rest)
+	list, prefix := cutField(rest)
+	if prefix == "" {
+		return fmt.Errorf("it has fewer than four fields; %s (the prefix * is all names)", lineForm)
+	}
+	rights, err := parseRights(list)
+	if err != nil {
+		return err
+	}
+	switch {
+	case prefix == "*":
+		prefix = ""
+	case strings.HasPrefix(prefix, `"`):
+		if prefix, err = strconv.Unquote(prefix); err != nil {
+			return fmt.Errorf("the prefix is quoted wrongly; write it as in JSON")
+		}
+	case strings.ContainsAny(prefix, " \t"):
+		return fmt.Errorf("there is something behind the prefix; quote a prefix that has spaces")
+	}
+	who, err := a.callerWith(credential, name)
+	if err != nil {
+		return err
+	}
+	who.grants = append(who.grants, grantedRights{prefix, rights})
+	return nil
+}
+
+func cutField(line string) (field, rest string) {
+	if i := strings.IndexAny(line, " \t"); i >= 0 {
+		return line[:i], strings.TrimSpace(line[i:])
+	}
+	return line, ""
+}
+
+func parseRights(list string) (r Rights, err error) {
+	for _, right := range strings.Split(list, ",") {
+		switch right {
+		case "see":
+			r.See = true
+		case "hold":
+			r.Hold = true
+		case "break":
+			r.Break = true
+		default:
+			return r, fmt.Errorf("%q is no right; there are see, hold and break, with commas and no spaces between them", right)
+		}
+	}
+	return r, nil
+}
+
+// minToken is the length of the shortest token in plain text, in bytes.
+const minToken = 16
+
+// callerWith is the caller that has a credential.
+func (a *Access) callerWith(credential, name string) (*caller, error) {
+	form, value, ok := strings.Cut(credential, ":")
+	if !ok {
+		return nil, fmt.Errorf("the credential must begin with sha256:, token: or cert:; %s", lineForm)
+	}
+	var hash [sha256.Size]byte
+	switch form {
+	case "cert":
+		return addCaller(a.byName, value, name)
+	case "sha256":
+		bytes, err := hex.DecodeString(value)
+		if err != nil || len(bytes) != sha256.Size {
+			return nil, fmt.Errorf("the hash must have 64 hexadecimal digits; printf %%s TOKEN | sha256sum prints it")
+		}
+		copy(hash[:], bytes)
+	case "token":
+		if len(value) < minToken {
+			return nil, fmt.Errorf("the token has fewer than %d characters, so it can be guessed; "+
+				"openssl rand -hex 32 makes one", minToken)
+		}
+		hash = sha256.Sum256([]byte(value))
+	default:
+		return nil, fmt.Errorf("the credential must begin with sha256:, token: or cert:; %s", lineForm)
+	}
+	return addCaller(a.byToken, hash, name)
+}
+
+func addCaller[K comparable](all map[K]*caller, key K, name string) (*caller, error) {
+	who := all[key]
+	if who == nil {
+		who = &caller{name: name}
+		all[key] = who
+	}
+	if who.name != name {
+		return nil, fmt.Errorf("the same credential has the name %q above, and %q here", who.name, name)
+	}
+	return who, nil
+}

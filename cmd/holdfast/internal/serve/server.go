@@ -1,0 +1,136 @@
+// Package serve is the HTTP API of holdfast serve, which docs/openapi.yaml describes.
+//
+// A hold is a request whose answer does not end: the lock is held for as long as the connection is open. What the
+// client has been told last decides how a hold ends. A client that closes its connection has stopped, so its lock is
+// released at once. A client that cannot be reached may still be working, so its lock is kept until the time has passed
+// that the last line promised.
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/metrics"
+)
+
+const (
+	maxBody           = 128 << 10        // bytes of a request; a run's result of 64 KiB fits in base64
+	maxHeader         = 16 << 10         // bytes of a request's headers
+	headerTimeout     = 10 * time.Second // for a client to send its headers
+	bodyTimeout       = 10 * time.Second // for a client to send its body
+	responseTimeout   = 30 * time.Second // for a client to read an answer that is no stream
+	idleTimeout       = 2 * time.Minute  // of a connection without a request
+	storeTimeout      = 10 * time.Second // of one step at the store
+	keepAlivePause    = 15 * time.Second // of TCP, where the client's machine may be gone
+	defaultStreamBeat = 10 * time.Second // the longest time without a line on a stream
+)
+
+// Config is what a Server is made of. Client and Store are required.
+type Config struct {
+	Client     *holdfast.Client
+	Store      string // its URL, without secrets
+	Page       http.Handler
+	AllowBreak bool
+	Hosts      []string // names by which clients may call the server, besides localhost and IP addresses
+	Access     *Access  // nil: all callers may do everything
+	MaxStreams int
+	Rate       float64       // requests per second and client; 0: no limit
+	Audit      *AuditLog     // nil: none
+	Grace      time.Duration // how long clients have to stop when the server shuts down
+	Metrics    func() []metrics.Sample
+	Report     func(format string, args ...any) // a message for the operator
+}
+
+// Server is the server. Its methods may be called from any goroutine.
+type Server struct {
+	config  Config
+	client  *holdfast.Client
+	handler http.Handler
+	http    http.Server
+	limits  *rateLimits
+	streams streamCount
+	counts  counters
+	holds   holdTable
+	runs    runTable
+	views   viewCache
+	ready   readiness
+
+	access    atomic.Pointer[Access]
+	closing   chan struct{} // closed when the shutdown begins
+	closeOnce sync.Once
+	leftovers sync.WaitGroup // holds whose client cannot be reached
+	base      context.Context
+	endBase   context.CancelFunc
+}
+
+// New makes a server, which listens nowhere yet.
+func New(config Config) *Server {
+	if config.Report == nil {
+		config.Report = func(string, ...any) {}
+	}
+	s := &Server{config: config, client: config.Client, closing: make(chan struct{})}
+	s.base, s.endBase = context.WithCancel(context.Background())
+	s.access.Store(config.Access)
+	s.limits = newRateLimits(config.Rate)
+	s.streams.max = config.MaxStreams
+	s.holds.init()
+	s.runs.init()
+	s.views.init(s.client)
+	s.handler = s.newHandler()
+	s.http = http.Server{
+		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		BaseContext: func(net.Listener) context.Context { return s.base },
+		ConnContext: withConnection, ErrorLog: quietLog(),
+	}
+	// A stream of HTTP/2 may end without its connection, so one connection per stream is what can be reasoned about.
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	s.http.Protocols = protocols
+	return s
+}
+
+// SetAccess replaces the rights of all callers, from the next request on. Streams that are open go on.
+func (s *Server) SetAccess(a *Access) { s.access.Store(a) }
+
+// Serve answers the connections of a listener until Shutdown. secure may be nil.
+func (s *Server) Serve(l net.Listener, secure *tls.Config) error {
+	l = &listener{l}
+	if secure != nil {
+		l = tls.NewListener(l, secure)
+	}
+	return s.http.Serve(l)
+}
+
+// Shutdown ends the streams, as each of them asks, and stops. It returns true if nothing is held any more that the
+// caller must leave to its TTL: it should close the client then, and otherwise not. A second Shutdown is not allowed.
+func (s *Server) Shutdown() (clean bool) {
+	s.closeOnce.Do(func() { close(s.closing) })
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.Grace+storeTimeout)
+	defer cancel()
+	soon, cancelSoon := context.WithTimeout(ctx, s.config.Grace+time.Second)
+	defer cancelSoon()
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.http.Shutdown(ctx) }()
+	runsLeft := s.runs.waitEmpty(soon)
+	context.AfterFunc(soon, s.endBase) // for what does not look at s.closing
+	err := <-stopped
+	s.endBase()
+	done := make(chan struct{})
+	go func() { s.leftovers.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	_ = s.http.Close()
+	if runsLeft > 0 {
+		s.config.Report("%d runs are still in progress; each is abandoned when its TTL has passed", runsLeft)
+	}
+	return err == nil && runsLeft == 0
+}
