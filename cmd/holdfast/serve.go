@@ -235,8 +235,11 @@ func (s *serveRun) run(c *cobra.Command) error {
 		closeClient(client)
 		return err
 	}
-	server := serve.New(serve.Config{
-		Client: client, Store: client.Info().Store, AllowBreak: s.allowBreak, Access: access, Audit: audit,
+	var server *serve.Server
+	page := newServePage(client, s.allowBreak, func() *serve.Server { return server })
+	defer page.Close()
+	server = serve.New(serve.Config{
+		Client: client, Store: client.Info().Store, Page: page, AllowBreak: s.allowBreak, Access: access, Audit: audit,
 		Hosts: s.hostNames(certificate), MaxStreams: s.maxStreams, Rate: s.rate, Grace: s.grace,
 		Metrics: recorder.Collect,
 		Report:  func(format string, args ...any) { printMessage(format, args...) },
@@ -250,7 +253,7 @@ func (s *serveRun) run(c *cobra.Command) error {
 		go func() { failed <- server.Serve(l, secure) }()
 	}
 	serve.Notify("READY=1")
-	return s.serveUntilSignal(signals, failed, server, client, certificate)
+	return s.serveUntilSignal(signals, failed, server, client, certificate, page.Close)
 }
 
 // openWithSignals opens the store. A signal ends the program meanwhile: nothing is held yet.
@@ -292,7 +295,7 @@ func (s *serveRun) announce(c *cobra.Command, client *holdfast.Client, l net.Lis
 
 // serveUntilSignal waits for the end, and ends the server in order.
 func (s *serveRun) serveUntilSignal(signals chan os.Signal, failed chan error, server *serve.Server,
-	client *holdfast.Client, certificate *serve.Certificate) error {
+	client *holdfast.Client, certificate *serve.Certificate, closePage func()) error {
 	var err error
 	for ended := false; !ended; {
 		select {
@@ -315,6 +318,7 @@ func (s *serveRun) serveUntilSignal(signals chan os.Signal, failed chan error, s
 			}
 		}
 	}()
+	closePage() // its streams would delay the end
 	if clean := server.Shutdown(); clean {
 		closeClient(client)
 	}

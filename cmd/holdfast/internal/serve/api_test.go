@@ -327,8 +327,8 @@ token:a-token-of-the-billing billing see *
 token:a-token-of-operators ops see,hold,break *
 `
 
-// TestRights: each caller may do what the file of --tokens says, by prefix, and no more.
-func TestRights(t *testing.T) {
+// TestRightsByPrefix: each caller may do what the file of --tokens says, by prefix, and no more.
+func TestRightsByPrefix(t *testing.T) {
 	t.Parallel()
 	access, err := parseAccess(strings.NewReader(testTokens), "tokens")
 	if err != nil {

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -20,9 +19,7 @@ func TestVanishedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	const body = `{"ttl_ms": 1000}`
-	fmt.Fprintf(c, "POST /v1/locks/a/hold HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
-		"Content-Length: %d\r\n\r\n%s", len(body), body)
+	sendHold(c, `{"ttl_ms": 1000}`)
 	s.await("holder", func() bool {
 		lock, err := s.direct.Inspect(context.Background(), "a")
 		return err == nil && len(lock.Holders) == 1
