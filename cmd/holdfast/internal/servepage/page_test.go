@@ -412,7 +412,7 @@ func TestBreakOnPage(t *testing.T) {
 func TestReasonReachesHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Options{AllowBreak: true})
-	lease, err := s.client("alice").Mutex("a", &holdfast.LockOptions{TTL: 9 * time.Second}).TryLock(t.Context())
+	lease, err := s.client("alice").Mutex("a", nil).TryLock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
