@@ -26,7 +26,9 @@ const (
 
 // markerSignal is the signal that the listener sends to itself before it answers. The kernel delivers pending signals
 // in the order of their numbers, and this is the last one. So when it arrives, everything that the group received
-// before has arrived, too, however late the listener was scheduled.
+// before has been delivered to a thread of the listener, however late it was scheduled. That thread may have been
+// interrupted before the Go runtime knew of the signal. Handlers block all signals, so when one that is sent to that
+// thread alone arrives, the handler before it has ended.
 const markerSignal = LastSignal
 
 // Listener is the wrapper's end of the listener. A nil one knows nothing.
@@ -112,15 +114,7 @@ func runListener() int {
 type groupSignals struct {
 	signals  <-chan os.Signal
 	received map[syscall.Signal]time.Time // the last time of each
-	markers  int                          // sent to this process by itself, and not arrived yet
-}
-
-func (g *groupSignals) noteSignal(sig syscall.Signal) {
-	if sig == markerSignal && g.markers > 0 {
-		g.markers--
-		return
-	}
-	g.received[sig] = time.Now()
+	overdue  int                          // markers that did not arrive in time
 }
 
 // takeSignal reports whether the group received a signal a moment ago, and forgets it.
@@ -131,20 +125,43 @@ func (g *groupSignals) takeSignal(sig syscall.Signal) bool {
 	return ok && time.Since(at) < signalMemory
 }
 
+func (g *groupSignals) noteSignal(sig syscall.Signal) {
+	if sig == markerSignal && g.overdue > 0 {
+		g.overdue--
+		return
+	}
+	g.received[sig] = time.Now()
+}
+
 // awaitPending notes the signals that were sent to this process before the call.
 func (g *groupSignals) awaitPending() {
-	if syscall.Kill(os.Getpid(), markerSignal) == nil {
-		g.markers++
-	}
 	timeout := time.After(listenerTimeout / 2)
-	for g.markers > 0 {
-		select {
-		case sig := <-g.signals:
-			g.noteSignal(sig.(syscall.Signal))
-		case <-timeout:
+	if !g.awaitMarker(syscall.Kill(os.Getpid(), markerSignal), timeout) {
+		return
+	}
+	for _, thread := range ownThreads() {
+		if !g.awaitMarker(signalThread(thread, markerSignal), timeout) {
 			return
 		}
 	}
+}
+
+// awaitMarker notes signals until the marker arrives that was just sent. It reports false after the timeout. A thread
+// that has ended since has no handler that could be late.
+func (g *groupSignals) awaitMarker(sendErr error, timeout <-chan time.Time) bool {
+	for sendErr == nil {
+		select {
+		case sig := <-g.signals:
+			if sig == markerSignal {
+				return true
+			}
+			g.noteSignal(sig.(syscall.Signal))
+		case <-timeout:
+			g.overdue++
+			return false
+		}
+	}
+	return true
 }
 
 // readQuestions passes on each question after listenerDelay.
