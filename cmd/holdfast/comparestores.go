@@ -53,6 +53,13 @@ var storePromises = []storePromise{
 		TokensCanFall: "if a row is deleted within 1 s of its last grant, or lost in a failover",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
 		WaitersAreTold: "by NOTIFY", SharesLocksWith: "ShedLock"},
+	{Store: "MySQL, MariaDB", URL: "mysql://user@host/database", Tier: "fence-safe with innodb_flush_log_at_trx_commit = 1",
+		Survives:      "restart, power cut",
+		DeadHolder:    "the next client, within TTL + 1 s",
+		KilledAfter:   "TTL + 1 s",
+		TokensCanFall: "if a row is deleted within 1 min of its last grant, or lost in a failover",
+		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
+		WaitersAreTold: "by polling"},
 	{Store: "DynamoDB", URL: "dynamodb://table?region=eu-central-1",
 		Tier:          "fence-safe; not on global tables or through DAX",
 		Survives:      "as the service promises",
@@ -96,7 +103,7 @@ func (p storePromise) json() fields {
 // shortTier is the tier without its conditions; a star says that there are some.
 func (p storePromise) shortTier() string {
 	shortest := len(p.Tier)
-	for _, end := range []string{";", ":", " with fsync", " as a rule", " with settings"} {
+	for _, end := range []string{";", ":", " with fsync", " with innodb", " as a rule", " with settings"} {
 		if i := strings.Index(p.Tier, end); i > 0 {
 			shortest = min(shortest, i)
 		}

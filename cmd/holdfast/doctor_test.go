@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/memory"
+	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
@@ -231,6 +232,11 @@ func TestDoctorOnEachStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(postgres.Stop)
+	mysql, err := mysqltest.Start("innodb-flush-log-at-trx-commit=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(mysql.Close)
 	dynamodb, err := dynamodbtest.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -246,6 +252,7 @@ func TestDoctorOnEachStore(t *testing.T) {
 		{"etcd://" + strings.Join(etcd.Endpoints(), ","), nil},
 		{"zookeeper://" + strings.Join(zookeeper.Endpoints(), ",") + "?namespace=app", nil},
 		{postgres.URL("test") + "?sslmode=disable&create=true", nil},
+		{mysql.URL() + "?create=true", nil},
 		{"dynamodb://locks" + table, []string{"dynamodb-ttl"}},
 	} {
 		w := newWorkspace(t)

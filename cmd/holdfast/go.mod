@@ -9,6 +9,7 @@ require (
 	github.com/holdfast-go/holdfast/store/dynamodb v0.0.0
 	github.com/holdfast-go/holdfast/store/etcd v0.0.0
 	github.com/holdfast-go/holdfast/store/gcs v0.0.0
+	github.com/holdfast-go/holdfast/store/mysql v0.0.0
 	github.com/holdfast-go/holdfast/store/postgres v0.0.0
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/holdfast-go/holdfast/store/zookeeper v0.0.0
@@ -31,6 +32,7 @@ require (
 
 require (
 	cloud.google.com/go/compute/metadata v0.10.0 // indirect
+	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/aws/aws-sdk-go-v2 v1.47.7 // indirect
 	github.com/aws/aws-sdk-go-v2/config v1.33.15 // indirect
 	github.com/aws/aws-sdk-go-v2/credentials v1.20.15 // indirect
@@ -54,6 +56,7 @@ require (
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.31.0 // indirect
@@ -93,6 +96,8 @@ replace github.com/holdfast-go/holdfast/store/dynamodb => ../../store/dynamodb
 replace github.com/holdfast-go/holdfast/store/etcd => ../../store/etcd
 
 replace github.com/holdfast-go/holdfast/store/gcs => ../../store/gcs
+
+replace github.com/holdfast-go/holdfast/store/mysql => ../../store/mysql
 
 replace github.com/holdfast-go/holdfast/store/postgres => ../../store/postgres
 

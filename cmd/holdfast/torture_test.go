@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
@@ -80,6 +81,14 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		}
 		w.Cleanup(server.Stop)
 		s.url = server.URL("test") + "?sslmode=disable&create=true"
+	case "mysql":
+		server, err := mysqltest.Start("innodb-flush-log-at-trx-commit=1")
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.Cleanup(server.Close)
+		s.url = server.URL() + "?create=true"
+		w.stopOne(&s, []int{server.PID()})
 	case "dynamodb":
 		server, err := dynamodbtest.Start(w.Context())
 		if err != nil {

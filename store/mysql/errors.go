@@ -1,0 +1,130 @@
+package mysql
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// The error numbers of the server that the store handles. "Server Error Message Reference" in MySQL's manual lists all.
+const (
+	tableExists      = 1050
+	noTable          = 1146
+	noColumn         = 1054
+	noDatabase       = 1049
+	duplicateKey     = 1062
+	lockWaitTimeout  = 1205
+	deadlock         = 1213
+	readOnlyOption   = 1290
+	readOnlyTx       = 1792
+	superReadOnly    = 1836
+	diskFull         = 1021
+	tableFull        = 1114
+	tooManyConns     = 1040
+	tooManyUserConns = 1203
+	packetTooLarge   = 1153
+	changedRecord    = 1020
+)
+
+// permissionErrors are the refusals for lack of a permission.
+var permissionErrors = map[uint16]bool{1044: true, 1142: true, 1143: true, 1227: true, 1370: true}
+
+// loginErrors are the refusals of a user or a password.
+var loginErrors = map[uint16]bool{1045: true, 1698: true, 1130: true, 1862: true, 3118: true, 3159: true, 4151: true}
+
+// unsentError is the error of a request that was not sent, for lack of a connection.
+type unsentError struct{ error }
+
+func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
+
+// brokenConnError says that a connection broke, or could not be made.
+type brokenConnError struct{ error }
+
+func (b brokenConnError) Unwrap() error { return b.error }
+
+func isBrokenConn(err error) bool {
+	var broken brokenConnError
+	return errors.As(err, &broken)
+}
+
+// explainError translates an error into the driver's terms. What is not final may pass. After such an error the outcome
+// of a write counts as unknown, even where the server is sure that it refused the write: one more read costs little.
+func (t *table) explainError(ctx context.Context, err error) error {
+	var refused *mysql.MySQLError
+	var op *net.OpError
+	switch {
+	case err == nil || driverutil.IsFinal(err):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &refused):
+		return t.explainRefusal(refused)
+	case errors.As(err, &op) && op.Op == "dial":
+		return brokenConnError{unsentError{fmt.Errorf("MySQL cannot be reached: %v", op)}}
+	case errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, sqldriver.ErrBadConn), errors.Is(err, io.EOF), op != nil:
+		return brokenConnError{fmt.Errorf("the connection to MySQL broke: %v", err)}
+	case errors.Is(err, mysql.ErrPktTooLarge):
+		return fmt.Errorf("%w: %v: raise max_allowed_packet", driver.ErrInvalid, err)
+	case errors.Is(err, mysql.ErrNoTLS):
+		return fmt.Errorf("%w: the server does not offer TLS: set it up there, or leave tls=true away on a network that "+
+			"you trust", driver.ErrInvalid)
+	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword), errors.Is(err,
+		mysql.ErrOldPassword),
+		errors.Is(err, mysql.ErrUnknownPlugin):
+		return fmt.Errorf("%w: the server wants the password in a way that this client does not allow: %v",
+			driver.ErrDenied, err)
+	}
+	return fmt.Errorf("MySQL: %w", err)
+}
+
+// explainRefusal translates an error that the server returned. Deadlocks count as conflicts: the engine reads and tries
+// again. An administrator can end the final ones, so their messages say how.
+func (t *table) explainRefusal(e *mysql.MySQLError) error {
+	switch {
+	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord:
+		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
+	case permissionErrors[e.Number]:
+		return fmt.Errorf("%w: %s: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the user", driver.ErrDenied, e.Message,
+			t.quotedName)
+	case loginErrors[e.Number]:
+		return fmt.Errorf("%w: %s: check the user, the password, and from which hosts the user may connect",
+			driver.ErrDenied, e.Message)
+	case e.Number == noTable:
+		return t.missingTableError()
+	case e.Number == noColumn:
+		return fmt.Errorf("%w: the table %s is not as it should be: %s", driver.ErrInvalid, t.quotedName, e.Message)
+	case e.Number == noDatabase:
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
+	case e.Number == diskFull, e.Number == tableFull:
+		return driverutil.RefuseStore(fmt.Errorf("the server's disk is full; make room and try again: %s", e.Message))
+	case e.Number == packetTooLarge:
+		return fmt.Errorf("%w: %s: raise max_allowed_packet", driver.ErrInvalid, e.Message)
+	case e.Number == readOnlyOption, e.Number == readOnlyTx, e.Number == superReadOnly:
+		return t.readOnlyError()
+	case e.Number == tooManyConns, e.Number == tooManyUserConns:
+		return brokenConnError{unsentError{fmt.Errorf("MySQL says: %s (%d)", e.Message, e.Number)}}
+	case e.Number == lockWaitTimeout:
+		return fmt.Errorf("MySQL says: %s (%d): another session has locked the table %s, or a row of it, for long: see "+
+			"SHOW PROCESSLIST", e.Message, e.Number, t.quotedName)
+	}
+	return fmt.Errorf("MySQL says: %s (%d)", e.Message, e.Number)
+}
+
+// readOnlyError is for a server that takes no writes. If it took some before, it was probably demoted, and another one
+// may be about to take over its name: then the error may pass.
+func (t *table) readOnlyError() error {
+	if t.hasWritten.Load() {
+		return errors.New("this MySQL server is read-only now; it took writes before")
+	}
+	return driverutil.RefuseStore(errors.New("this MySQL server is read-only: it is a replica, or read_only is on; " +
+		"open the primary"))
+}

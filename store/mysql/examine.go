@@ -1,0 +1,91 @@
+package mysql
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// The findings, without what was seen. The settings are explained in the manuals of MySQL and MariaDB under their
+// names.
+var (
+	findingFlush = driver.Finding{Code: "mysql-flush", Severity: driver.SeverityWarning,
+		Why: "after a crash of the server or a power cut the last locks are forgotten",
+		Fix: "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the server's configuration"}
+	findingDoublewrite = driver.Finding{Code: "mysql-doublewrite", Severity: driver.SeverityWarning,
+		What: "innodb_doublewrite is off",
+		Why:  "a power cut can tear a page, and the locks in it",
+		Fix:  "set innodb_doublewrite = ON in the server's configuration"}
+	findingSyncBinlog = driver.Finding{Code: "mysql-sync-binlog", Severity: driver.SeverityWarning,
+		Why: "after a power cut a replica may know of fewer locks than the server, or of other ones",
+		Fix: "SET GLOBAL sync_binlog = 1, and the same in the server's configuration"}
+	findingStatementTime = driver.Finding{Code: "mysql-statement-time", Severity: driver.SeverityWarning,
+		Why: "on a busy server renewals are cancelled, and locks are lost",
+		Fix: "SET max_statement_time = 0 for the user of the locks"}
+	findingLockWait = driver.Finding{Code: "mysql-lock-wait", Severity: driver.SeverityWarning,
+		Why: "while another session has locked the table, statements that were given up keep their connections",
+		Fix: "set innodb_lock_wait_timeout=2 in the settings of the pool of the locks"}
+	findingTriggers = driver.Finding{Code: "mysql-trigger", Severity: driver.SeverityWarning,
+		Why: "a trigger can change or refuse the writes of locks, and slows each of them down",
+		Fix: "drop the triggers of the table"}
+	findingPlain = driver.Finding{Code: "mysql-plain", Severity: driver.SeverityWarning,
+		What: "the connection to another machine is not encrypted",
+		Why:  "an attacker between this client and the server can read the locks and answer for the server",
+		Fix:  "set tls=true in the URL"}
+	findingReplicas = driver.Finding{Code: "mysql-replicas", Severity: driver.SeverityWarning,
+		Why: "a replica that takes over may not know the last locks",
+		Fix: "before a replica is promoted, let all holders' TTLs pass, or raise the tokens: holdfast token floor"}
+)
+
+// Examine checks the server's settings, and how the server is reached. It needs no permission beyond those that locks
+// need.
+func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
+	s, err := t.readServerState(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []driver.Finding
+	add := func(when bool, f driver.Finding, format string, args ...any) {
+		if when {
+			all = append(all, f.With(f.Subject, fmt.Sprintf(format, args...)))
+		}
+	}
+	add(!s.isFlushed(), findingFlush, "innodb_flush_log_at_trx_commit is %s", s.flushAtCommit)
+	add(s.settings["innodb_doublewrite"] == "OFF", findingDoublewrite, "%s", findingDoublewrite.What)
+	logged := s.settings["log_bin"] == "ON"
+	add(logged && s.settings["sync_binlog"] != "1", findingSyncBinlog, "sync_binlog is %s", s.settings["sync_binlog"])
+	add(isShort(s.settings["max_statement_time"], 1), findingStatementTime, "max_statement_time is %s s",
+		s.settings["max_statement_time"])
+	add(t.closePool == nil && !isShort(s.settings["innodb_lock_wait_timeout"], t.opts.Timeout.Seconds()),
+		findingLockWait,
+		"innodb_lock_wait_timeout is %s s", s.settings["innodb_lock_wait_timeout"])
+	add(t.isPlain, findingPlain, "%s", findingPlain.What)
+	triggers, replicas, err := t.countTriggersAndReplicas(ctx)
+	if err != nil {
+		return nil, err
+	}
+	add(triggers > 0, findingTriggers, "the table %s has %d triggers", t.quotedName, triggers)
+	add(replicas > 0, findingReplicas, "%d replicas follow this server", replicas)
+	return all, nil
+}
+
+// isShort reports whether a time in seconds is set, and is less than a limit.
+func isShort(seconds string, limit float64) bool {
+	n, err := strconv.ParseFloat(seconds, 64)
+	return err == nil && n > 0 && n < limit
+}
+
+// countTriggersAndReplicas counts what this user may see.
+func (t *table) countTriggersAndReplicas(ctx context.Context) (triggers, replicas int, err error) {
+	err = t.callServer(ctx, func(ctx context.Context) error {
+		return t.db.QueryRowContext(ctx, strings.TrimSpace(`
+			select (select count(*) from information_schema.triggers
+				where event_object_schema = database() and event_object_table = ?),
+			(select count(*) from information_schema.processlist where command like 'Binlog Dump%')`), t.opts.Table).
+			Scan(&triggers, &replicas)
+	})
+	return triggers, replicas, err
+}

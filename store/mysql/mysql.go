@@ -1,0 +1,165 @@
+// Package mysql keeps locks in a table of MySQL or MariaDB: one row per lock, one statement per operation.
+//
+// # Time
+//
+// The server's clock decides when a claim has expired, so the clocks of the clients do not matter.
+//
+// # Waiting
+//
+// MySQL cannot notify a client of a change. Waiters poll, with growing pauses: see docs/urls.md for what that costs.
+//
+// # Safety
+//
+// The table uses InnoDB. With innodb_flush_log_at_trx_commit = 1, the default, no grant is forgotten. Replication that
+// is not synchronous loses the last grants in a failover. [driver.Info] says what the server's settings promise, and
+// the store's Examine says which settings should be improved. In a Galera cluster, reads must wait for the writes of
+// the other members: wsrep_sync_wait = 1 is required.
+//
+// # Tables
+//
+// [Migrate] makes the table, and so does opening the store with create=true. [New] works on the user's own pool. In a
+// transaction of the user's own, fence.SQL refuses the work of a holder that has lost its lock.
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Options say where and how locks are kept in a database. The zero value and nil mean the defaults.
+type Options struct {
+	// Table is the table that holds the locks, in the database that the connections use. Default: holdfast.
+	Table string
+	// Create makes the table if it does not exist: see [Migrate].
+	Create bool
+	// Timeout is how long the server may take to answer one statement. After that the connection is given up.
+	// Default: 3 s.
+	Timeout time.Duration
+	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
+	Clock driver.Clock
+}
+
+const (
+	defaultTable   = "holdfast"
+	defaultTimeout = 3 * time.Second
+	// maxTableName leaves room for the suffix of the ledger's table within MySQL's limit of 64 characters.
+	maxTableName = 58
+)
+
+// New makes a store that uses the connections of the user's own pool, which go-sql-driver/mysql has made. It does not
+// close the pool. A renewal needs a connection within its time: give the locks a pool of their own if the program may
+// use up its own.
+//
+// ctx bounds the first requests to the server. The error Is ErrInvalid if the pool is nil, an option cannot work, or
+// the table is missing or not Holdfast's, ErrUnsupported if the server's settings make locks impossible, and ErrDenied
+// if a permission is missing.
+func New(ctx context.Context, db *sql.DB, opts *Options) (driver.Store, error) {
+	t, err := newTable(ctx, db, opts, nil)
+	if err != nil {
+		return nil, err
+	}
+	return record.New(t), nil
+}
+
+// NewTable gives access to bare records, for data that is built on records but is no lock. Use another Options.Table
+// than the one that holds the locks.
+func NewTable(ctx context.Context, db *sql.DB, opts *Options) (record.Table, error) {
+	t, err := newTable(ctx, db, opts, nil)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// OpenLedgerTable opens the records of the run ledger: a table of its own, whose name is that of the locks' table with
+// _runs after it. It is made as the locks' table is: see Options.Create and [Migrate].
+func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
+	o := t.opts
+	o.Table = cmp.Or(o.Table, defaultTable) + "_runs"
+	return NewTable(ctx, t.db, &o)
+}
+
+// withDefaults checks the options, and fills in the defaults.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	c.Table, c.Timeout = cmp.Or(c.Table, defaultTable), cmp.Or(c.Timeout, defaultTimeout)
+	switch {
+	case c.Timeout < 0:
+		return c, fmt.Errorf("%w: a timeout cannot be negative", driver.ErrInvalid)
+	case !utf8.ValidString(c.Table) || strings.ContainsRune(c.Table, 0) ||
+		utf8.RuneCountInString(c.Table) > maxTableName:
+		return c, fmt.Errorf("%w: the name of a table must be UTF-8 of at most %d characters, %q is not",
+			driver.ErrInvalid,
+			maxTableName, c.Table)
+	}
+	if c.Clock.Monotonic == nil {
+		c.Clock = driver.SystemClock
+	}
+	return c, nil
+}
+
+// newTable checks the server and the table, makes the table if the options say so, and reads the server's clock.
+// closePool is set if the pool belongs to the store.
+func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) (*table, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if db == nil {
+		return nil, fmt.Errorf("%w: the pool is nil: pass one that sql.Open has made", driver.ErrInvalid)
+	}
+	t := &table{db: db, opts: o, quotedName: quoteName(o.Table), closePool: closePool, life: driverutil.NewLifetime()}
+	t.clock.Clock = o.Clock
+	state, err := t.readServerState(ctx)
+	if err == nil && !state.tableExists && o.Create {
+		if err = t.createTable(ctx); err == nil {
+			state, err = t.readServerState(ctx)
+		}
+	}
+	if err == nil {
+		err = t.checkServerState(state)
+	}
+	if err == nil {
+		err = t.checkPrivileges(ctx)
+	}
+	if err == nil {
+		err = t.prepareStatements(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.setInfo(state)
+	if _, err := t.Load(ctx, "clock"); err != nil { // the reply tells the server's clock
+		_ = t.closeStatements()
+		return nil, err
+	}
+	return t, nil
+}
+
+// setInfo says what the server's settings promise.
+func (t *table) setInfo(s *serverState) {
+	t.info = driver.Info{
+		Store: "mysql://" + s.host + "/" + s.database, Clock: t.opts.Clock, Tier: driver.TierFenceSafe,
+		ExpiryClock: driver.ExpiryClockStore, Survives: driver.Survives{Restart: s.isWritten(),
+			PowerCut: s.isFlushed()},
+		TokenGap: time.Minute,
+	}
+	if !s.isFlushed() {
+		t.info.Tier = driver.TierSettings
+		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: " +
+			"innodb_flush_log_at_trx_commit is not 1"
+	}
+	t.maxRecord = min(record.MaxData, s.maxPacket-packetReserve)
+}

@@ -1,0 +1,409 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+)
+
+var (
+	mustOpen       = storetest.Open
+	mutexClaim     = storetest.Mutex
+	acquire        = storetest.Acquire
+	renew          = storetest.Renew
+	release        = storetest.Release
+	expectFindings = storetest.ExpectFindings
+)
+
+// TestURL: each option of the URL has its effect. Errors about a URL do not show its secrets.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := parseURL(t, "mysql://u@h:7/db?table=t&create=true&timeout=2s&max-conns=9&tls=true&password-file="+file)
+	c := s.config
+	if s.opts.Table != "t" || !s.opts.Create || s.opts.Timeout != 2*time.Second || s.maxConns != 9 {
+		t.Errorf("%+v", s)
+	}
+	if c.Addr != "h:7" || c.DBName != "db" || c.User != "u" || c.Passwd != "s3cret" || c.TLS.ServerName != "h" {
+		t.Errorf("%+v", c)
+	}
+	if c := parseURL(t, "mariadb://u:p%40ss@h/db").config; c.Addr != "h:3306" || c.Passwd != "p@ss" || c.TLS != nil {
+		t.Errorf("%+v", c)
+	}
+	if c := parseURL(t, "mysql://u@/db?socket=/run/s").config; c.Net != "unix" || c.Addr != "/run/s" {
+		t.Errorf("%+v", c)
+	}
+	for _, raw := range []string{
+		"mysql://u:s3cret@h/db?nope=1", "mysql://u:s3cret@h/db?create=perhaps", "mysql://u:s3cret@h/db?timeout=1",
+		"mysql://u:s3cret@h/db?timeout=1ms", "mysql://u:s3cret@h", "mysql://u:s3cret@h/", "mysql://u:s3cret@/db",
+		"mysql://u:s3cret@h/a/b", "mysql://u:s3cret@h/db?table=" + strings.Repeat("t", maxTableName+1),
+		"mysql://u:s3cret@h/db?max-conns=0", "mysql://u:s3cret@h/db?socket=/run/s", "mysql://u@h/db?password-file=/does/not/exist",
+		"mysql://u:s3cret@h/db?tls-ca=/does/not/exist", "mysql://u:s3cret@h/db?tls-cert=/a",
+	} {
+		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
+			strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := driver.Open(ctx, "mysql://u:s3cret@127.0.0.1:1/db"); err == nil || driverutil.IsFinal(err) ||
+		!errors.Is(err, record.ErrUnsent) || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("nobody listens there: %v", err)
+	}
+}
+
+// TestOpeningASilentServer: opening does not wait for ever for a server that accepts connections and never answers.
+func TestOpeningASilentServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	var machine pace.Pace
+	defer machine.Watch()()
+	began := time.Now()
+	_, err = driver.Open(t.Context(), "mysql://u:s3cret@"+silent.Addr().String()+"/db?timeout=100ms")
+	if err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") ||
+		time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// TestRefusedServers: what makes locks impossible is reported when the store is opened, with what to do.
+func TestRefusedServers(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	exec := func(text string) {
+		t.Helper()
+		if err := s.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustOpen(t, s.URL()+"?create=true")
+	exec("create table shop.other (id int primary key)")
+	exec("create table shop.slow (name varbinary(512) primary key, version binary(16), data mediumblob) engine=MyISAM " +
+		"comment='" + tableComment + "'")
+	exec("create user reader")
+	exec("grant select on shop.* to reader")
+	exec("create user nobody identified by 's3cret'")
+	exec("create user maker")
+	exec("grant select, insert, update, delete on shop.* to maker")
+	for what, c := range map[string]struct {
+		url  string
+		is   error
+		says string
+	}{
+		"no such table":    {s.URL() + "?table=absent", driver.ErrInvalid, "create=true"},
+		"another's table":  {s.URL() + "?table=other", driver.ErrInvalid, "left as it is"},
+		"another engine":   {s.URL() + "?table=slow", driver.ErrUnsupported, "ENGINE=InnoDB"},
+		"no such database": {strings.Replace(s.URL(), "/shop", "/absent", 1), driver.ErrInvalid, "absent"},
+		"a wrong password": {strings.Replace(s.URL(), "root@", "nobody:hunter2@", 1), driver.ErrDenied, "password"},
+		"a right to read":  {strings.Replace(s.URL(), "root@", "reader@", 1), driver.ErrDenied, "GRANT"},
+		"no right to create": {strings.Replace(s.URL(), "root@", "maker@", 1) + "?table=absent&create=true",
+			driver.ErrDenied, "CREATE"},
+		"no TLS there": {s.URL() + "?tls=true", driver.ErrInvalid, "TLS"},
+	} {
+		store, err := driver.Open(t.Context(), c.url)
+		if err == nil {
+			_ = store.Close()
+		}
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := New(t.Context(), nil, nil); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a nil pool: %v", err)
+	}
+	if err := Migrate(t.Context(), openPool(t, s), &Options{Table: "other"}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("Migrate over another's table: %v", err)
+	}
+	if text, err := Schema(&Options{Table: "a`b"}); err != nil || !strings.Contains(text, "CREATE TABLE `a``b`") {
+		t.Errorf("Schema: %v %s", err, text)
+	}
+}
+
+// TestReadOnlyServer: a server that takes no writes refuses claims with what to do, and one that took writes before may
+// take them again.
+func TestReadOnlyServer(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	url := strings.Replace(s.URL(), "root@", "worker@", 1)
+	for _, text := range []string{"create user worker", "grant all on shop.* to worker", "set global read_only = 0"} {
+		if err := s.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used := mustOpen(t, url+"?create=true")
+	g := acquire(t, used, mutexClaim("m", time.Minute))
+	if err := s.Exec("set global read_only = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.Open(t.Context(), url); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), "primary") {
+		t.Errorf("opening a replica: %v", err)
+	}
+	if err := renew(t, used, g).Err; err == nil || driverutil.IsFinal(err) {
+		t.Errorf("a renewal while the server is read-only: %v", err)
+	}
+	if err := s.Exec("set global read_only = 0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := renew(t, used, g).Err; err != nil {
+		t.Errorf("a renewal after that: %v", err)
+	}
+	release(t, used, g.Claim)
+}
+
+// TestEditedRow: a row that an operator has edited by hand is not overwritten.
+func TestEditedRow(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	name := fmt.Sprintf("t%d", tableNumber.Add(1))
+	table, err := NewTable(t.Context(), openPool(t, s), &Options{Table: name, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("ours")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Exec("update shop." + name + " set data = 'theirs'"); err != nil {
+		t.Fatal(err)
+	}
+	row.Data = []byte("ours again")
+	if _, err := table.Swap(t.Context(), row); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("Swap: %v", err)
+	}
+	if err := table.Delete(t.Context(), row); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("Delete: %v", err)
+	}
+}
+
+// TestForeignLock: while another session has locked the table, no statement is left on the server for longer than the
+// time that the store waits for its answer, and claims are made again afterwards.
+func TestForeignLock(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	store := mustOpen(t, s.URL()+"?create=true&timeout=2s")
+	g := acquire(t, store, mutexClaim("m", time.Minute))
+	db := openPool(t, s)
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec("select * from holdfast for update"); err != nil {
+		t.Fatal(err)
+	}
+	if err := renew(t, store, g).Err; err == nil || driverutil.IsFinal(err) {
+		t.Errorf("a renewal while the row is locked: %v", err)
+	}
+	storetest.Eventually(t, "no statement waits on the server", func() bool {
+		var n int
+		if err := db.QueryRow("select count(*) from information_schema.processlist where info like 'update%holdfast%'").
+			Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 0
+	})
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := renew(t, store, g).Err; err != nil {
+		t.Errorf("a renewal after that: %v", err)
+	}
+}
+
+// TestSmallPackets: where the server accepts small statements only, records stay below that, and a claim that does not
+// fit is refused before it is sent.
+func TestSmallPackets(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "max-allowed-packet=65536")
+	store := mustOpen(t, s.URL()+"?create=true")
+	c := mutexClaim("m", time.Minute)
+	c.Kind, c.Limit, c.Weight = driver.KindSemaphore, 256, 1
+	var refused error
+	for n := 0; n < 256 && refused == nil; n++ {
+		c.ID, c.Meta = fmt.Sprint("claim", n), strings.Repeat("m", store.Info().MaxMeta)
+		_, refused = store.Acquire(t.Context(), c)
+	}
+	if !errors.Is(refused, driver.ErrQueueFull) {
+		t.Errorf("a record that is full: %v", refused)
+	}
+}
+
+// TestTLS: the connection is encrypted, and the server's certificate is checked.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, both := storetest.WriteCertificate(t, filepath.Join(dir, "server"))
+	for path := dir; len(path) > len(os.TempDir()); path = filepath.Dir(path) {
+		if err := os.Chmod(path, 0o755); err != nil { // the server is another user
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{cert, both} {
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := startServer(t, "ssl-cert="+cert, "ssl-key="+both)
+	if err := s.Exec("create user strict require ssl"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Exec("grant all on shop.* to strict"); err != nil {
+		t.Fatal(err)
+	}
+	url := strings.Replace(s.URL(), "root@", "strict@", 1) + "?create=true"
+	release(t, mustOpen(t, url+"&tls-ca="+cert),
+		acquire(t, mustOpen(t, url+"&tls-ca="+cert), mutexClaim("m", time.Minute)).Claim)
+	for what, more := range map[string]string{"no TLS": "", "an unknown authority": "&tls=true",
+		"another name": "&tls-name=other&tls-ca=" + cert} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if store, err := driver.Open(ctx, url+more); err == nil {
+			t.Errorf("%s is accepted", what)
+			_ = store.Close()
+		}
+		cancel()
+	}
+}
+
+// TestExamine: each setting of the server and the table that makes locks less safe is found, and nothing else.
+func TestExamine(t *testing.T) {
+	t.Parallel()
+	expectFindings(t, "a server that does not flush", mustOpen(t, freshURL(sharedServer(t))), "mysql-flush")
+	if i := mustOpen(t, freshURL(sharedServer(t))).Info(); i.Tier != driver.TierSettings || i.Survives.PowerCut ||
+		i.TokenRegression == "" {
+		t.Errorf("a server that does not flush promises %+v", i)
+	}
+	s := startServer(t, "innodb-flush-log-at-trx-commit=1", "log-bin=binlog", "sync-binlog=1", "server-id=1")
+	store := mustOpen(t, s.URL()+"?create=true")
+	acquire(t, store, mutexClaim("held", time.Minute))
+	expectFindings(t, "a sound server in use", store)
+	if i := store.Info(); i.Tier != driver.TierFenceSafe || !i.Survives.PowerCut {
+		t.Errorf("a sound server promises %+v", i)
+	}
+	for _, c := range []struct{ plant, undo, found string }{
+		{"set global innodb_flush_log_at_trx_commit = 2", "set global innodb_flush_log_at_trx_commit = 1",
+			"mysql-flush"},
+		{"set global sync_binlog = 0", "set global sync_binlog = 1", "mysql-sync-binlog"},
+		{"set global max_statement_time = 0.2", "set global max_statement_time = 0", "mysql-statement-time"},
+		{"create trigger shop.odd before insert on shop.holdfast for each row set new.data = new.data",
+			"drop trigger shop.odd",
+			"mysql-trigger"},
+	} {
+		if err := s.Exec(c.plant); err != nil {
+			t.Fatal(err)
+		}
+		expectFindings(t, c.plant, mustOpen(t, s.URL()), c.found)
+		if err := s.Exec(c.undo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Exec("set global innodb_flush_log_at_trx_commit = 0"); err != nil {
+		t.Fatal(err)
+	}
+	if i := mustOpen(t, s.URL()).Info(); i.Survives.Restart {
+		t.Errorf("a server that keeps its writes to itself for a second promises %+v", i)
+	}
+	if err := s.Exec("set global innodb_flush_log_at_trx_commit = 1"); err != nil {
+		t.Fatal(err)
+	}
+	far := parseURL(t, strings.Replace(s.URL(), s.Endpoint, "db.example", 1))
+	far.config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", s.Endpoint)
+	}
+	remote, err := far.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Close()
+	expectFindings(t, "a server on another machine", remote, "mysql-plain")
+	expectFindings(t, "torn pages", mustOpen(t, freshURL(startServer(t, "innodb-flush-log-at-trx-commit=1",
+		"innodb-doublewrite=OFF"))), "mysql-doublewrite")
+	own, err := New(t.Context(), openPool(t, s), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	expectFindings(t, "a pool that waits for long", own, "mysql-lock-wait")
+}
+
+// TestExamineReplicas: a replica is found while it follows the server.
+func TestExamineReplicas(t *testing.T) {
+	t.Parallel()
+	settings := []string{"innodb-flush-log-at-trx-commit=1", "log-bin=binlog", "sync-binlog=1"}
+	primary := startServer(t, append(settings, "server-id=1")...)
+	replica := startServer(t, append(settings, "server-id=2")...)
+	store := mustOpen(t, primary.URL()+"?create=true")
+	expectFindings(t, "a server without replicas", store)
+	host, port, err := net.SplitHostPort(primary.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		fmt.Sprintf("change master to master_host='%s', master_port=%s, master_user='root', master_ssl=0", host, port),
+		"start slave",
+	} {
+		if err := replica.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	storetest.Eventually(t, "the replica is found", func() bool {
+		return slices.Contains(storetest.Examine(t, store), "mysql-replicas")
+	})
+}
+
+// TestStatementsPerOperation: a take of a free lock, a renewal and a release are one statement each, by the server's
+// own count.
+func TestStatementsPerOperation(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	store := mustOpen(t, s.URL()+"?create=true")
+	db := openPool(t, s)
+	count := func() (n int) {
+		t.Helper()
+		var name string
+		if err := db.QueryRow("show global status like 'Com_stmt_execute'").Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	expect := func(what string, want int, do func()) {
+		t.Helper()
+		before := count()
+		do()
+		if got := count() - before; got != want {
+			t.Errorf("%s took %d statements, want %d", what, got, want)
+		}
+	}
+	var g driver.Grant
+	expect("the first take", 1, func() { g = acquire(t, store, mutexClaim("m", time.Minute)) })
+	expect("a renewal", 1, func() {
+		if err := renew(t, store, g).Err; err != nil {
+			t.Fatal(err)
+		}
+	})
+	expect("a release", 1, func() { release(t, store, g.Claim) })
+	next := mutexClaim("m", time.Minute)
+	next.ID = "next"
+	expect("the next take", 1, func() { acquire(t, store, next) })
+}

@@ -1,0 +1,296 @@
+package mysql
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// table is a table of MySQL as a record.Table: one row per record.
+//
+// The version of a row has two parts. The first is a random number, so no version is ever used twice, not even after a
+// backup was restored. The second is the hash of the data, so a row that an operator has edited has another version.
+//
+// A statement that changes a row is a transaction of its own. Under each isolation level an UPDATE and a DELETE check
+// their conditions on the latest row, which they lock (MySQL manual, "Consistent Nonlocking Reads"), so of two that
+// want the same version one finds it changed. A SELECT is a transaction of its own, too, and sees all that was
+// committed before it began.
+type table struct {
+	db         *sql.DB
+	opts       Options
+	quotedName string
+	info       driver.Info
+	clock      record.ServerClock
+	maxRecord  int    // bytes
+	closePool  func() // nil: the pool is the user's
+	life       *driverutil.Lifetime
+	isPlain    bool        // the server is on another machine, and the connection is not encrypted
+	hasWritten atomic.Bool // the server has accepted a write of this store
+
+	loadStmt, insertStmt, updateStmt, deleteStmt, pageStmt *sql.Stmt
+}
+
+// A read also returns the server's clock, in microseconds, and whether the server takes writes. UTC_TIMESTAMP is the
+// time at which the statement began.
+const (
+	serverColumns = `timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)), @@global.read_only, `
+	loadText      = `select ` + serverColumns + `l.name, l.data, l.version
+		from (select 1) one left join LOCKS l on l.name = ?`
+	pageText = `select ` + serverColumns + `l.name, l.data, l.version
+		from (select 1) one left join (select name, data, version from LOCKS where name >= ? order by name limit 200) l
+		on true order by l.name`
+	insertText = `insert into LOCKS (name, data, version) values (?, ?, ?)`
+	updateText = `update LOCKS set data = ?, version = ? where name = ? and version = ? and sha2(data, 256) = ?`
+	deleteText = `delete from LOCKS where name = ? and version = ? and sha2(data, 256) = ?`
+)
+
+// prepareStatements prepares the statements. The pool prepares them again on each connection that it opens.
+func (t *table) prepareStatements(ctx context.Context) error {
+	for to, text := range map[**sql.Stmt]string{&t.loadStmt: loadText, &t.pageStmt: pageText, &t.insertStmt: insertText,
+		&t.updateStmt: updateText, &t.deleteStmt: deleteText} {
+		statement, err := t.db.PrepareContext(ctx, strings.ReplaceAll(text, "LOCKS", t.quotedName))
+		if err != nil {
+			_ = t.closeStatements()
+			return t.explainError(ctx, err)
+		}
+		*to = statement
+	}
+	return nil
+}
+
+func (t *table) closeStatements() error {
+	var errs []error
+	for _, statement := range []*sql.Stmt{t.loadStmt, t.pageStmt, t.insertStmt, t.updateStmt, t.deleteStmt} {
+		if statement != nil {
+			errs = append(errs, statement.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *table) Info() driver.Info { return t.info }
+
+// Now, ClockBounds and ClockIsStale implement interfaces of engine/record.
+func (t *table) Now() (int64, time.Duration)      { return t.clock.Now() }
+func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
+func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
+
+// MaxRecordSize implements record.SizeLimiter: the server's max_allowed_packet may be small.
+func (t *table) MaxRecordSize() int { return t.maxRecord }
+
+// Keys names the row of a lock, for people.
+func (t *table) Keys(name string) []string {
+	return []string{fmt.Sprintf("%s: name = %q", t.quotedName, name)}
+}
+
+// callServer bounds one call by the table's timeout and its life.
+func (t *table) callServer(ctx context.Context, call func(context.Context) error) error {
+	if t.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	living, done := t.life.Bind(ctx)
+	defer done()
+	err := driverutil.CallWithTimeout(living, t.opts.Timeout, "the server", call)
+	switch {
+	case err == nil:
+		return nil
+	case t.life.Err() != nil:
+		return driver.ErrClosed
+	}
+	return t.explainError(ctx, err)
+}
+
+// readRows runs a SELECT, and once more if the connection broke.
+func (t *table) readRows(ctx context.Context, statement *sql.Stmt, from []byte) (rows []record.Row, err error) {
+	for range 2 {
+		if rows, err = t.readRowsOnce(ctx, statement, from); !isBrokenConn(err) {
+			break
+		}
+	}
+	return rows, err
+}
+
+func (t *table) readRowsOnce(ctx context.Context, statement *sql.Stmt, from []byte) (rows []record.Row, err error) {
+	err = t.callServer(ctx, func(ctx context.Context) error {
+		rows = nil
+		sent := t.clock.Clock.Now()
+		result, err := statement.QueryContext(ctx, from)
+		if err != nil {
+			return err
+		}
+		defer result.Close()
+		var micros int64
+		var readOnly string
+		for result.Next() {
+			var name, data, id []byte
+			if err := result.Scan(&micros, &readOnly, &name, &data, &id); err != nil {
+				return err
+			}
+			if id == nil { // there is no row
+				continue
+			}
+			rows = append(rows, record.Row{Name: string(name), Data: data, Version: rowVersion(id, data)})
+		}
+		if err := result.Err(); err != nil {
+			return err
+		}
+		if readOnly != "0" && readOnly != "OFF" {
+			return t.readOnlyError()
+		}
+		t.clock.AddReply(micros, sent, t.clock.Clock.Now())
+		return nil
+	})
+	return rows, err
+}
+
+// Load is one read.
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	rows, err := t.readRows(ctx, t.loadStmt, []byte(name))
+	if err != nil || len(rows) == 0 {
+		return record.Row{Name: name}, err
+	}
+	return rows[0], nil
+}
+
+// idSize is the length of the random part of a version, in bytes.
+const idSize = 16
+
+// rowVersion joins the random part of a version and the hash of the data.
+func rowVersion(id, data []byte) string {
+	h := sha256.Sum256(data)
+	return hex.EncodeToString(append(id[:len(id):len(id)], h[:]...))
+}
+
+// splitVersion returns the two parts of a version: bytes, and the hash as SHA2 writes it.
+func splitVersion(version string) (id []byte, hash string, err error) {
+	const hashSize = 2 * sha256.Size
+	if len(version) == 2*idSize+hashSize {
+		id, err = hex.DecodeString(version[:2*idSize])
+	}
+	if id == nil || err != nil {
+		return nil, "", fmt.Errorf("%w: the version %q", driver.ErrInvalid, version)
+	}
+	return id, version[2*idSize:], nil
+}
+
+// writeRow runs a statement that changes one row, or none if the row has another version.
+func (t *table) writeRow(ctx context.Context, statement *sql.Stmt, args ...any) (changed bool, err error) {
+	err = t.callServer(ctx, func(ctx context.Context) error {
+		result, err := statement.ExecContext(ctx, args...)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		changed = n > 0
+		return err
+	})
+	if err == nil {
+		t.hasWritten.Store(true)
+	}
+	return changed, err
+}
+
+// Swap is one write.
+func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if len(row.Data) > t.maxRecord {
+		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(row.Data))
+	}
+	// A new one for each attempt. After a lost reply, the engine tells by its claim in the data whether the write was
+	// done.
+	id := make([]byte, idSize)
+	_, _ = rand.Read(id) // it never fails
+	var changed bool
+	var err error
+	if row.Version == "" {
+		changed, err = t.writeRow(ctx, t.insertStmt, []byte(row.Name), row.Data, id)
+	} else {
+		var wantID []byte
+		var wantHash string
+		if wantID, wantHash, err = splitVersion(row.Version); err == nil {
+			changed, err = t.writeRow(ctx, t.updateStmt, row.Data, id, []byte(row.Name), wantID, wantHash)
+		}
+	}
+	switch {
+	case err != nil:
+		return record.Row{}, err
+	case !changed:
+		return record.Row{}, record.ErrConflict
+	}
+	row.Version = rowVersion(id, row.Data)
+	return row, nil
+}
+
+// Delete is one write. It succeeds if the row does not exist any more, also when an earlier attempt without a reply, or
+// another client, has deleted it.
+func (t *table) Delete(ctx context.Context, row record.Row) error {
+	if row.Version != "" {
+		id, hash, err := splitVersion(row.Version)
+		if err != nil {
+			return err
+		}
+		if deleted, err := t.writeRow(ctx, t.deleteStmt, []byte(row.Name), id, hash); err != nil || deleted {
+			return err
+		}
+	}
+	now, err := t.Load(ctx, row.Name)
+	if err == nil && now.Version != "" {
+		return record.ErrConflict
+	}
+	return err
+}
+
+// List reads page by page. Names are ordered by their bytes.
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.listFrom(ctx, prefix, prefix)
+}
+
+// ListAfter implements record.ResumableLister.
+func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
+	return t.listFrom(ctx, nextName(after), "")
+}
+
+// nextName is the smallest name after another one: names have no NUL.
+func nextName(name string) string { return name + "\x01" }
+
+func (t *table) listFrom(ctx context.Context, from, prefix string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		for {
+			rows, err := t.readRows(ctx, t.pageStmt, []byte(from))
+			if err != nil {
+				yield(record.Row{}, err)
+				return
+			}
+			for _, row := range rows {
+				if !strings.HasPrefix(row.Name, prefix) || !yield(row, nil) {
+					return // there are no more names with this prefix
+				}
+				from = nextName(row.Name)
+			}
+			if len(rows) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// Close ends the calls in flight, and closes the pool if it is the store's own.
+func (t *table) Close() error {
+	t.life.End()
+	err := t.closeStatements()
+	if t.closePool != nil {
+		t.closePool()
+	}
+	return err
+}

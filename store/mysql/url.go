@@ -1,0 +1,186 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// The URL forms:
+//
+//	mysql://[user[:password]@]host[:3306]/database[?options]
+//	mariadb://...                                             the same
+//
+// Options:
+//
+//	table=T             the locks' table
+//	create=true         makes the table if it does not exist
+//	timeout=3s          a connection that does not answer for so long is given up
+//	max-conns=8         how many connections are open at most
+//	socket=PATH         the server's unix socket, instead of the host
+//	password-file=FILE  reads the password from a file, which keeps it out of the URL
+//	tls=true            encrypts the connection, and checks the server's certificate
+//	tls-ca=FILE, tls-cert=FILE, tls-key=FILE, tls-name=NAME   as for the other stores
+func init() {
+	driver.Register("mysql", openURL)
+	driver.Register("mariadb", openURL)
+}
+
+// defaultMaxConns is how many connections a store opens by itself. Each statement takes one for a millisecond or so.
+const defaultMaxConns = 8
+
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	s, err := readURL(u)
+	if err != nil {
+		return nil, err
+	}
+	if dial := driverutil.DialerOf(ctx); dial != nil {
+		s.config.DialFunc = dial
+	}
+	return s.open(ctx)
+}
+
+// storeURL is a URL that was read.
+type storeURL struct {
+	config   *mysql.Config
+	opts     Options
+	maxConns int
+}
+
+// readURL turns a URL into the connections' settings and ours. It sends nothing to a server.
+func readURL(u *url.URL) (*storeURL, error) {
+	s := &storeURL{config: mysql.NewConfig(), maxConns: defaultMaxConns}
+	c := s.config
+	password, _ := u.User.Password()
+	c.User, c.Passwd, c.DBName = u.User.Username(), password, strings.TrimPrefix(u.Path, "/")
+	c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
+	var secure bool
+	var ca, cert, key, name, socket string
+	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
+		"table":  text(&s.opts.Table),
+		"create": func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
+		"timeout": func(v string) (err error) {
+			if s.opts.Timeout, err = time.ParseDuration(v); err == nil && s.opts.Timeout < 50*time.Millisecond {
+				err = errors.New("must be 50ms or more")
+			}
+			return err
+		},
+		"max-conns": func(v string) (err error) {
+			if s.maxConns, err = strconv.Atoi(v); err == nil && s.maxConns < 1 {
+				err = errors.New("must be 1 or more")
+			}
+			return err
+		},
+		"socket":        text(&socket),
+		"password-file": func(v string) (err error) { c.Passwd, err = driverutil.ReadSecretFile(v); return err },
+		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+		"tls-ca":        text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.opts, err = s.opts.withDefaults(); err != nil {
+		return nil, err
+	}
+	switch {
+	case socket != "" && u.Host != "":
+		return nil, fmt.Errorf("%w: the store's URL names a host and a socket: leave one away", driver.ErrInvalid)
+	case socket != "":
+		c.Net, c.Addr = "unix", socket
+	case u.Hostname() == "":
+		return nil, fmt.Errorf("%w: the store's URL names no server, as in %s://host:3306/database", driver.ErrInvalid,
+			u.Scheme)
+	}
+	if c.DBName == "" || strings.Contains(c.DBName, "/") {
+		return nil, fmt.Errorf("%w: the store's URL names no database, as in %s://host:3306/database",
+			driver.ErrInvalid,
+			u.Scheme)
+	}
+	if secure || ca+cert+key+name != "" {
+		if c.TLS, err = driverutil.TLSConfig(ca, cert, key, cmp.Or(name, u.Hostname())); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// maxOpenTime is how long opening waits for a server that does not answer, refuses connections or is starting up. A
+// wait for a lock would not last longer either (driver.UnreachableTimeout).
+const maxOpenTime = 10 * time.Second
+
+// open opens a store with a pool of its own. While the server is unreachable it tries again: it may be restarting.
+func (s *storeURL) open(ctx context.Context) (driver.Store, error) {
+	looking, cancel := context.WithTimeout(ctx, maxOpenTime)
+	defer cancel()
+	var last error
+	for tries := 0; ; tries++ {
+		store, err := s.tryOpen(looking)
+		if err == nil || driverutil.IsFinal(err) {
+			return store, err
+		}
+		if last == nil || looking.Err() == nil { // that ctx has ended says less than the error before it
+			last = err
+		}
+		select {
+		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 4))):
+		case <-looking.Done():
+			return nil, last
+		}
+	}
+}
+
+func (s *storeURL) tryOpen(ctx context.Context) (driver.Store, error) {
+	db, err := s.openPool()
+	if err != nil {
+		return nil, err
+	}
+	t, err := newTable(ctx, db, &s.opts, func() { _ = db.Close() })
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	t.isPlain = s.config.TLS == nil && isRemote(s.config)
+	return record.New(t), nil
+}
+
+// openPool makes the pool, without connecting.
+func (s *storeURL) openPool() (*sql.DB, error) {
+	c := s.config.Clone()
+	c.Logger = &mysql.NopLogger{} // our errors say what matters
+	c.Timeout = s.opts.Timeout
+	// A statement that waits for the lock of another session ends on the server shortly before this client gives it up.
+	// Else such statements would accumulate there, one connection each.
+	wait := max(1, int(s.opts.Timeout*3/4/time.Second))
+	c.Params = map[string]string{"autocommit": "1", "innodb_lock_wait_timeout": strconv.Itoa(wait)}
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(s.maxConns)
+	db.SetMaxIdleConns(s.maxConns)
+	db.SetConnMaxIdleTime(time.Minute)
+	return db, nil
+}
+
+// isRemote reports whether the server is on another machine.
+func isRemote(c *mysql.Config) bool {
+	host, _, _ := net.SplitHostPort(c.Addr)
+	ip := net.ParseIP(host)
+	return c.Net == "tcp" && host != "localhost" && (ip == nil || !ip.IsLoopback())
+}
