@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -143,6 +144,9 @@ func TestServeLatency(t *testing.T) {
 			return err
 		}
 		defer response.Body.Close()
+		if _, err := io.Copy(io.Discard, response.Body); err != nil {
+			return err
+		}
 		_, err = h.next("released")
 		for h.lines.Scan() { // to the end, so that the connection is used again
 		}

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os/user"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,9 +34,21 @@ func peerOf(c *net.UnixConn) (userName string, pid int) {
 	if credentials == nil {
 		return "", 0
 	}
-	id := strconv.Itoa(int(credentials.Uid))
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username, int(credentials.Pid)
+	return nameOfUser(credentials.Uid), int(credentials.Pid)
+}
+
+// userNames are the names of users that have called, by their numbers. A look-up may take longer than a request.
+var userNames sync.Map
+
+func nameOfUser(uid uint32) string {
+	if name, ok := userNames.Load(uid); ok {
+		return name.(string)
 	}
-	return "uid " + id, int(credentials.Pid)
+	id := strconv.Itoa(int(uid))
+	name := "uid " + id
+	if u, err := user.LookupId(id); err == nil {
+		name = u.Username
+	}
+	userNames.Store(uid, name)
+	return name
 }
