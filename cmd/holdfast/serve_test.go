@@ -350,7 +350,8 @@ func TestServeWithoutStore(t *testing.T) {
 		t.Errorf("%d", code)
 	}
 	redis.Stop()
-	if line, err := h.next("lost"); err != nil || line["cause"] != "unreachable" {
+	// If this machine is busy, the lock may expire before the first renewal has failed.
+	if line, err := h.next("lost"); err != nil || line["cause"] != "unreachable" && line["cause"] != "expired" {
 		t.Errorf("%v %v", line, err)
 	}
 	w.awaitTrue("not ready", func() bool { return ready() == http.StatusServiceUnavailable })

@@ -84,7 +84,7 @@ func TestOperators(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
 	s := startServer(t, func(c *Config) { c.Audit = openAudit(t, path) })
-	a := s.hold("a/1", `{"owner": "alice", "ttl_ms": 3000}`)
+	a := s.hold("a/1", `{"owner": "alice", "ttl_ms": 9000}`)
 	got := a.next(eventAcquired)
 	s.hold("b", "").next(eventAcquired)
 	if list := s.want(http.MethodGet, "/v1/locks?prefix=a/", ""); len(list["locks"].([]any)) != 1 {
@@ -171,7 +171,7 @@ func TestLedger(t *testing.T) {
 	s := startServer(t, nil)
 	const key = "/v1/ledgers/l/keys/-"
 	begin := func(body string) map[string]any { return s.want(http.MethodPost, key+"/begin?key=a%2Fb", body) }
-	first := begin(`{"ttl_ms": 5000, "owner": "w1"}`)
+	first := begin(`{"ttl_ms": 60000, "owner": "w1"}`)
 	run := "/v1/runs/" + text(first, "run")
 	p := s.refuse(codeInProgress, http.MethodPost, key+"/begin?key=a%2Fb", "")
 	if text(p["run"].(map[string]any), "owner") != "w1" {

@@ -19,7 +19,7 @@ func TestVanishedClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	sendHold(c, `{"ttl_ms": 1000}`)
+	sendHold(c, `{"ttl_ms": 4000}`)
 	s.await("holder", func() bool {
 		lock, err := s.direct.Inspect(context.Background(), "a")
 		return err == nil && len(lock.Holders) == 1
