@@ -16,7 +16,14 @@ import (
 
 // runScript runs a script once; see script.eval. It does not retry: retryLoop and the callers of Renew do.
 func (s *store) runScript(ctx context.Context, st *script, keys, args []string) (rueidis.RedisMessage, error) {
+	alone := s.direct.calls.Add(1) == 1
+	defer s.direct.calls.Add(-1)
 	if s.isConnected() {
+		if alone {
+			if c := s.takeDirect(); c != nil {
+				return s.runDirect(ctx, c, st, keys, args)
+			}
+		}
 		m, err := st.eval(ctx, s.client, keys, args)
 		s.trackLink(err)
 		return m, err
@@ -37,21 +44,28 @@ func (s *store) isConnected() bool {
 	return s.owned && s.topology != cluster && !s.linkUncertain.Load()
 }
 
-// trackLink remembers whether the last request was answered, and leaves a server that has become a replica.
+// trackLink remembers whether the last request on the shared connection was answered, and leaves a server that has
+// become a replica.
 func (s *store) trackLink(err error) {
-	r, reply := rueidis.IsRedisErr(err)
-	if reply && isReadOnly(r.Error()) && s.owned && s.topology == single {
-		s.closeConnection()
-	}
+	_, reply := rueidis.IsRedisErr(err)
+	s.leaveReplica(err)
 	s.linkUncertain.Store(err != nil && !reply)
 }
 
-// closeConnection ends the connection to a server. After a failover nobody else ends the connections to a primary that
+// leaveReplica ends the connections to a server that refuses writes, because it has become a replica.
+func (s *store) leaveReplica(err error) {
+	if r, reply := rueidis.IsRedisErr(err); reply && isReadOnly(r.Error()) && s.owned && s.topology == single {
+		s.closeConnection()
+	}
+}
+
+// closeConnection ends the connections to a server. After a failover nobody else ends the connections to a primary that
 // has become a replica. The name of the server may mean another server by now, as in clouds that move a DNS name, and
 // the next request connects by the name.
 // It runs in the background, once at a time, and asks the server to close (QUIT): rueidis has no call that ends a
 // connection and keeps the client.
 func (s *store) closeConnection() {
+	s.dropDirect(s.direct.conn.Load())
 	if !s.disconnecting.CompareAndSwap(false, true) {
 		return
 	}

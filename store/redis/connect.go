@@ -20,6 +20,8 @@ func DefaultClientOption() rueidis.ClientOption {
 	//   - AlwaysPipelining, and one connection (PipelineMultiplex -1): concurrent requests share a connection, and a
 	//     call whose context ends does not close it under the others. Requests are sent and run in order (redis.io:
 	//     "Redis pipelining").
+	//     A caller that is alone would be slowed down by that, so a store on one server has another connection for it:
+	//     see direct.go.
 	//   - MaxFlushDelay: of many concurrent requests, more go into one write to the socket, which costs client and
 	//     server more than a script does. A single request does not wait.
 	//   - The timeouts and keep-alives: a broken connection is noticed within seconds, well before a usual TTL ends.

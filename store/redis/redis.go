@@ -113,6 +113,8 @@ type store struct {
 	linkUncertain atomic.Bool // the last request was not answered, so the client may have to connect again
 	disconnecting atomic.Bool // closeConnection is running
 
+	direct directLink // for a caller that is alone
+
 	rtt       atomic.Int64  // smoothed round trip, in nanoseconds
 	watchPoll time.Duration // the constant watchPoll, except in tests of notifications
 
@@ -145,6 +147,7 @@ func New(ctx context.Context, client rueidis.Client, opts *Options) (driver.Stor
 func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	s := &store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{},
 		session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
+	s.direct.after = minDirectStreak
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -243,6 +246,7 @@ func (s *store) Close() error {
 		return nil
 	}
 	s.life.Wait()
+	s.dropDirect(s.direct.conn.Load())
 	if s.owned {
 		s.client.Close()
 	}

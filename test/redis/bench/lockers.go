@@ -36,8 +36,10 @@ type locker struct {
 
 // The first one that may run is the floor of a table.
 var lockers = []*locker{
-	{name: "scripts", open: openScripts(acquireScript, releaseScript), alone: true},
-	{name: "scripts, timed token", open: openScripts(acquireTimedScript, releaseAndNotifyScript), alone: true},
+	{name: "scripts", open: openScripts(acquireScript, releaseScript, true), alone: true},
+	{name: "scripts, caller reads", open: openScripts(acquireScript, releaseScript, false), alone: true},
+	{name: "scripts, timed token", open: openScripts(acquireTimedScript, releaseAndNotifyScript, true), alone: true},
+	{name: "timed scripts, caller reads", open: openScripts(acquireTimedScript, releaseAndNotifyScript, false), alone: true},
 	{name: "direct hand-over", open: openDirect(false), handOver: true},
 	{name: "direct, confirmed", open: openDirect(true), handOver: true},
 	{name: "holdfast", open: openHoldfast(nil)},
@@ -57,11 +59,12 @@ func selectLockers(ok func(*locker) bool) (ls []*locker) {
 	return ls
 }
 
-// newClient makes a client with the settings of Holdfast's own.
-func newClient(addr string) (rueidis.Client, error) {
+// newClient makes a client with the settings of Holdfast's own. Without pipelining, a caller that is alone writes its
+// request and reads the reply itself, until two callers come at the same time.
+func newClient(addr string, pipelining bool) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true,
 		DisableRetry: true, DisableCache: true,
-		AlwaysPipelining: true, PipelineMultiplex: -1, MaxFlushDelay: 20 * time.Microsecond})
+		AlwaysPipelining: pipelining, PipelineMultiplex: -1, MaxFlushDelay: 20 * time.Microsecond})
 }
 
 // The minimum for a lock of the plain layout with a token: one script to acquire it, and one to release it.
@@ -81,9 +84,9 @@ var (
 	releaseAndNotifyScript = rueidis.NewLuaScript(`if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[2], 'free') return 1`)
 )
 
-func openScripts(take, free *rueidis.Lua) func(context.Context, string) (lockTurn, func(), error) {
+func openScripts(take, free *rueidis.Lua, pipelining bool) func(context.Context, string) (lockTurn, func(), error) {
 	return func(_ context.Context, addr string) (lockTurn, func(), error) {
-		c, err := newClient(addr)
+		c, err := newClient(addr, pipelining)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -113,7 +116,7 @@ var (
 
 func openDirect(confirmed bool) func(context.Context, string) (lockTurn, func(), error) {
 	return func(ctx context.Context, addr string) (lockTurn, func(), error) {
-		c, err := newClient(addr)
+		c, err := newClient(addr, true)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -106,7 +106,7 @@ func matchesOnly(name string, kind ...string) bool {
 }
 
 // rateResult is the result of one locker in one slice.
-type rateResult struct{ perSecond, allocs, clientCPU, serverCPU float64 }
+type rateResult struct{ perSecond, allocs, clientCPU, serverCPU, switches float64 }
 
 // measureRates measures how many turns per second goroutines take without competition.
 func measureRates(ctx context.Context, server *redistest.Server, name string, goroutines int,
@@ -134,17 +134,18 @@ func measureRates(ctx context.Context, server *redistest.Server, name string, go
 			}
 		}
 	}
-	fmt.Printf("\n%-28s %10s %7s %8s %12s %12s\n", name, "cycles/s", "ratio", "allocs", "client us", "server us")
+	fmt.Printf("\n%-28s %10s %7s %8s %12s %12s %9s\n", name, "cycles/s", "ratio", "allocs", "client us", "server us", "switches")
 	for i, l := range lockers {
 		by := func(f func(rateResult) float64) float64 { return median(got[i], f) }
 		ratios := make([]float64, len(got[i]))
 		for k := range ratios {
 			ratios[k] = got[i][k].perSecond / got[0][k].perSecond
 		}
-		fmt.Printf("%-28s %10.0f %7.2f %8.1f %12.1f %12.1f\n", l.name,
+		fmt.Printf("%-28s %10.0f %7.2f %8.1f %12.1f %12.1f %9.1f\n", l.name,
 			by(func(r rateResult) float64 { return r.perSecond }),
 			median(ratios, func(f float64) float64 { return f }), by(func(r rateResult) float64 { return r.allocs }),
-			by(func(r rateResult) float64 { return r.clientCPU }), by(func(r rateResult) float64 { return r.serverCPU }))
+			by(func(r rateResult) float64 { return r.clientCPU }), by(func(r rateResult) float64 { return r.serverCPU }),
+			by(func(r rateResult) float64 { return r.switches }))
 	}
 	return nil
 }
@@ -161,6 +162,7 @@ func measureSlice(ctx context.Context, server *redistest.Server, t lockTurn, gor
 	var n atomic.Int64
 	var failure atomic.Value
 	before, theirs, ours, start := countMallocs(), serverCPU(server), clientCPU(), time.Now()
+	switches := countSwitches()
 	for g := range goroutines {
 		key := key(g)
 		all.Go(func() {
@@ -183,6 +185,7 @@ func measureSlice(ctx context.Context, server *redistest.Server, t lockTurn, gor
 		allocs:    float64(countMallocs()-before) / cycles,
 		clientCPU: float64((clientCPU() - ours).Nanoseconds()) / 1e3 / cycles,
 		serverCPU: (serverCPU(server) - theirs) * 1e6 / cycles,
+		switches:  float64(countSwitches()-switches) / cycles,
 	}, nil
 }
 
@@ -220,6 +223,13 @@ func clientCPU() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// countSwitches is how often this process gave up a processor to wait, since it began.
+func countSwitches() int64 {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return u.Nvcsw
 }
 
 // serverCPU is the processor time that the server has used, in seconds.
