@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // needRoot skips a test that only root can run. For root nothing is skipped.
@@ -297,9 +298,14 @@ func TestReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = tab.Close() // its liveness file is open for writing
-	if err := unix.Mount("", mount, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	// A child process that another test is starting has the files of this process open until its exec.
+	storetest.Eventually(t, "the file system is read-only", func() bool {
+		err := unix.Mount("", mount, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+		if err != nil && !errors.Is(err, unix.EBUSY) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	if _, err := openTable(t.Context(), mount+"/store", nil); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("opened: %v", err)
 	}
