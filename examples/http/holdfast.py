@@ -77,13 +77,16 @@ class Hold:
             while line.get("event") not in ("lost", "released", "detached"):
                 self._socket.settimeout(line["remaining_ms"] / 1000)
                 line = self._read()
-        except (OSError, ValueError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException):
             pass
         if not self._closing:
             self.lost.set()
 
     def _read(self):
-        return json.loads(self._lines.readline())  # a connection that has ended gives no JSON
+        line = self._lines.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionError("the connection to the server has ended")
+        return json.loads(line)
 
     def _call(self, verb):
         connection = self._send("/v1/holds/" + self._hold + "/" + verb, {})

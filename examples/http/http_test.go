@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -21,8 +22,18 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	_ "github.com/holdfast-go/holdfast/store/etcd"
+	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	_ "github.com/holdfast-go/holdfast/store/redis"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
+)
+
+// The long run of make prove has more of everything.
+var (
+	each   = flag.Int("each", 2, "how many programs in each language count")
+	turns  = flag.Int("turns", 5, "how often each of them counts")
+	faults = flag.Bool("faults", false, "kill and stop servers meanwhile")
+	onEtcd = flag.Bool("etcd", false, "count on etcd as well")
 )
 
 // clients are the clients, ready to run: the command that runs a program of testdata, without its arguments.
@@ -90,39 +101,44 @@ func (c *clients) command(ctx context.Context, language, program string, args ..
 	return exec.CommandContext(ctx, argv[0], append(argv[1:], args...)...)
 }
 
-// startServe starts a server of HTTP. It returns its process, and its address.
-func (c *clients) startServe(t *testing.T, store, listen string) (*exec.Cmd, string) {
+// server is a holdfast serve.
+type server struct {
+	listen string
+	cmd    *exec.Cmd
+}
+
+func freeAddress(t *testing.T) string {
 	t.Helper()
-	if listen == "" {
-		port, err := servertest.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		listen = "127.0.0.1:" + port
-	}
-	// Without the context of the test, which ends before the cleanup.
-	cmd := exec.Command(c.holdfast, "serve", "--store", store, "--listen", listen)
-	cmd.Stderr = os.Stderr
-	if err := servertest.StartProcess(cmd); err != nil {
+	port, err := servertest.FreePort()
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
+	return "127.0.0.1:" + port
+}
+
+// start starts the server, and waits until it is ready. It ends with the test.
+func (s *server) start(t *testing.T, c *clients, store string) {
+	t.Helper()
+	// Without the context of the test, which ends before the cleanup.
+	s.cmd = exec.Command(c.holdfast, "serve", "--store", store, "--listen", s.listen)
+	s.cmd.Stderr = os.Stderr
+	if err := servertest.StartProcess(s.cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.kill)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			if path, ok := strings.CutPrefix(listen, "unix:"); ok {
+			if path, ok := strings.CutPrefix(s.listen, "unix:"); ok {
 				return (&net.Dialer{}).DialContext(ctx, "unix", path)
 			}
-			return (&net.Dialer{}).DialContext(ctx, "tcp", listen)
+			return (&net.Dialer{}).DialContext(ctx, "tcp", s.listen)
 		}}}
 	for {
 		answer, err := client.Get("http://localhost/readyz")
 		if err == nil {
 			_ = answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {
-				return cmd, listen
+				return
 			}
 		}
 		if t.Context().Err() != nil {
@@ -130,6 +146,12 @@ func (c *clients) startServe(t *testing.T, store, listen string) (*exec.Cmd, str
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// kill may be called again.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
 }
 
 func startRedis(t *testing.T) string {
@@ -148,10 +170,20 @@ func startRedis(t *testing.T) string {
 func TestClients(t *testing.T) {
 	t.Parallel()
 	c := prepareClients(t)
-	t.Run("counter", func(t *testing.T) {
+	t.Run("counter on redis", func(t *testing.T) {
 		t.Parallel()
-		testCounter(t, c)
+		testCounter(t, c, startRedis(t))
 	})
+	if *onEtcd {
+		t.Run("counter on etcd", func(t *testing.T) {
+			cluster, err := etcdtest.Start(t.Context(), etcdtest.Options{Direct: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(cluster.Close)
+			testCounter(t, c, "etcd://"+strings.Join(cluster.Endpoints(), ","))
+		})
+	}
 	for _, language := range []string{"python", "node", "java"} {
 		for what, lose := range losses {
 			t.Run(language+" "+what, func(t *testing.T) {
@@ -162,42 +194,51 @@ func TestClients(t *testing.T) {
 	}
 }
 
-func testCounter(t *testing.T, c *clients) {
-	const each, turns = 2, 5
-	store := startRedis(t)
-	file := filepath.Join(c.dir, "number")
+func testCounter(t *testing.T, c *clients, store string) {
+	file := filepath.Join(t.TempDir(), "number")
 	if err := os.WriteFile(file, []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var addresses []string
-	for _, listen := range []string{"", "", "unix:" + filepath.Join(c.dir, "socket")} {
-		_, address := c.startServe(t, store, listen)
-		addresses = append(addresses, address)
+	ttl := 20 * time.Second
+	if *faults {
+		ttl = 5 * time.Second
 	}
-	var done sync.WaitGroup
-	for i, language := range []string{"python", "node", "java"} {
-		for n := range each {
-			address := addresses[(i+n)%len(addresses)]
-			if language == "java" {
-				address = addresses[n%2] // Java's client has no unix sockets
+	servers := []*server{{listen: freeAddress(t)}, {listen: freeAddress(t)},
+		{listen: "unix:" + filepath.Join(c.dir, t.Name()[len("TestClients/"):])}}
+	for _, s := range servers {
+		s.start(t, c, store)
+	}
+	var workers sync.WaitGroup
+	for _, language := range []string{"python", "node", "java"} {
+		for n := range *each {
+			var addresses []string // each begins with another one
+			for i := range servers {
+				s := servers[(n+i)%len(servers)]
+				if language != "java" || !strings.HasPrefix(s.listen, "unix:") { // Java's client has no unix sockets
+					addresses = append(addresses, s.listen)
+				}
 			}
-			done.Go(func() {
-				cmd := c.command(t.Context(), language, "worker", address, file, strconv.Itoa(turns))
+			workers.Go(func() {
+				cmd := c.command(t.Context(), language, "worker", strings.Join(addresses, ","), file,
+					strconv.Itoa(*turns),
+					strconv.FormatInt(ttl.Milliseconds(), 10))
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("%s: %v\n%s", language, err, out)
 				}
 			})
 		}
 	}
-	client, err := holdfast.Open(t.Context(), store, nil)
+	client, err := holdfast.Open(t.Context(), store, &holdfast.Options{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	for range each {
-		done.Go(func() {
-			for range turns {
-				err := client.Mutex("counter", &holdfast.LockOptions{Fair: true}).Do(t.Context(), func(_ context.Context, l *holdfast.Lease) error {
+	for range *each {
+		workers.Go(func() {
+			mutex := client.Mutex("counter", &holdfast.LockOptions{Fair: true})
+			for range *turns {
+				err := mutex.Do(t.Context(), func(_ context.Context,
+					l *holdfast.Lease) error {
 					return addOne(file, l.Token())
 				})
 				if err != nil {
@@ -206,8 +247,13 @@ func testCounter(t *testing.T, c *clients) {
 			}
 		})
 	}
-	done.Wait()
-	const want = 4 * each * turns
+	done := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(done)
+	}()
+	disturb(t, c, store, servers, ttl, done)
+	want := 4 * *each * *turns
 	if text, err := os.ReadFile(file); err != nil || string(text) != strconv.Itoa(want) {
 		t.Errorf("the number is %s, want %d (%v)", text, want, err)
 	}
@@ -225,6 +271,38 @@ func testCounter(t *testing.T, c *clients) {
 	}
 	if len(tokens) != want || !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != want {
 		t.Errorf("the tokens do not rise: %v", tokens)
+	}
+}
+
+// disturb kills a server now and then, and stops one for longer than the TTL, if the flag says so. It returns when the
+// workers are done.
+func disturb(t *testing.T, c *clients, store string, servers []*server, ttl time.Duration, done <-chan struct{}) {
+	killed, stopped := 0, 0
+	for turn := 0; ; turn++ {
+		var due <-chan time.Time
+		if *faults {
+			due = time.After(3 * time.Second)
+		}
+		select {
+		case <-done:
+			t.Logf("%d servers killed, %d stopped", killed, stopped)
+			return
+		case <-due:
+		}
+		s := servers[turn%len(servers)]
+		if turn%2 == 0 {
+			killed++
+			s.kill()
+			s.start(t, c, store)
+			continue
+		}
+		stopped++
+		_ = s.cmd.Process.Signal(syscall.SIGSTOP)
+		select {
+		case <-done: // by those who ask other servers
+		case <-time.After(ttl + 2*time.Second):
+		}
+		_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	}
 }
 
@@ -248,31 +326,32 @@ func addOne(file string, token int64) error {
 }
 
 // losses are the ways in which a program loses its lock. Each returns what lets the program's release have an answer.
-var losses = map[string]func(t *testing.T, c *clients, server *exec.Cmd, store string) (answer func()){
-	"broken": func(t *testing.T, c *clients, _ *exec.Cmd, store string) func() {
+var losses = map[string]func(t *testing.T, c *clients, s *server, store string) (answer func()){
+	"broken": func(t *testing.T, c *clients, _ *server, store string) func() {
 		out, err := exec.CommandContext(t.Context(), c.holdfast, "break", "--store", store, "lost").CombinedOutput()
 		if err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 		return func() {}
 	},
-	"killed": func(_ *testing.T, _ *clients, server *exec.Cmd, _ string) func() {
-		_ = server.Process.Kill()
+	"killed": func(_ *testing.T, _ *clients, s *server, _ string) func() {
+		s.kill()
 		return func() {}
 	},
-	"stopped": func(_ *testing.T, _ *clients, server *exec.Cmd, _ string) func() {
-		_ = server.Process.Signal(syscall.SIGSTOP)
-		return func() { _ = server.Process.Signal(syscall.SIGCONT) }
+	"stopped": func(_ *testing.T, _ *clients, s *server, _ string) func() {
+		_ = s.cmd.Process.Signal(syscall.SIGSTOP)
+		return func() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }
 	},
 }
 
 func testLoss(
 	t *testing.T, c *clients, language string,
-	lose func(*testing.T, *clients, *exec.Cmd, string) func(),
+	lose func(*testing.T, *clients, *server, string) func(),
 ) {
 	store := startRedis(t)
-	server, address := c.startServe(t, store, "")
-	cmd := c.command(t.Context(), language, "lost", address, "6000")
+	s := &server{listen: freeAddress(t)}
+	s.start(t, c, store)
+	cmd := c.command(t.Context(), language, "lost", s.listen, "6000")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -293,7 +372,7 @@ func testLoss(
 		}
 	}
 	expect("acquired")
-	answer := lose(t, c, server, store)
+	answer := lose(t, c, s, store)
 	expect("lost")
 	answer()
 	expect("not released")
