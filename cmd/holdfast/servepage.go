@@ -14,8 +14,8 @@ func newServePage(client *holdfast.Client, allowBreak bool, server func() *serve
 		Client: client, Store: client.Info().Store, AllowBreak: allowBreak, Doctor: client.Examine,
 		Ledgers: []string{defaultLedger},
 		Rights:  func(r *http.Request, lock string) servepage.Rights { return servepage.Rights(serve.RightsOf(r, lock)) },
-		Audit: func(r *http.Request, e servepage.AuditEntry) error {
-			return server().WriteAudit(r, serve.AuditEntry{Action: string(e.Action), Lock: e.Lock, Ref: e.Ref, Owner: e.Owner,
+		Audit: func(r *http.Request, e servepage.AuditEntry) (finish func(error), err error) {
+			return server().BeginAudit(r, serve.AuditEntry{Action: string(e.Action), Lock: e.Lock, Ref: e.Ref, Owner: e.Owner,
 				Token: e.Token, Ledger: e.Ledger, Key: e.Key, Reason: e.Reason})
 		},
 	})

@@ -7,6 +7,7 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,14 +63,15 @@ func TestServePage(t *testing.T) {
 		t.Error(done)
 	}
 	holder.wait().check(t, 76, "INC-1")
-	n := 0
+	var outcomes []string
 	for line := range wholeLines(w.readFile(w.filePath("audit"))) {
-		if n++; checkRecord(t, line) != recordAudit || !strings.Contains(line, `"reason":"INC-1"`) {
+		if checkRecord(t, line) != recordAudit || !strings.Contains(line, `"reason":"INC-1"`) {
 			t.Error(line)
 		}
+		outcomes = append(outcomes, find(line, `"outcome":"([a-z]*)"`))
 	}
-	if n == 0 {
-		t.Error("the audit log is empty")
+	if !slices.Equal(outcomes, []string{"started", "done"}) {
+		t.Errorf("the audit log has the outcomes %q", outcomes)
 	}
 	s.signal(unix.SIGTERM)
 	if _, err := io.Copy(io.Discard, events.Body); err != nil {

@@ -75,35 +75,36 @@ func (e *AuditEntry) fields(r *http.Request, outcome string) map[string]any {
 	return f
 }
 
-// WriteAudit writes what the caller of a request is about to do. After an error it must not be done.
-func (s *Server) WriteAudit(r *http.Request, e AuditEntry) error {
+// BeginAudit writes what the caller of a request is about to do. After an error it must not be done. Otherwise the caller
+// does it, and calls finish with its error, which writes the outcome.
+func (s *Server) BeginAudit(r *http.Request, e AuditEntry) (finish func(error), err error) {
 	if s.config.Audit == nil {
-		return nil
+		return func(error) {}, nil
 	}
 	if err := s.config.Audit.write(e.fields(r, "started")); err != nil {
 		s.counts.auditFailed.Add(1)
 		s.config.Report("the audit log cannot be written, so %s was refused: %v", e.Action, err)
-		return newProblem(codeAuditFailed, "the audit log cannot be written, so nothing was done")
+		return nil, newProblem(codeAuditFailed, "the audit log cannot be written, so nothing was done")
 	}
-	return nil
+	return func(err error) {
+		f := e.fields(r, "done")
+		if err != nil {
+			f["outcome"], f["code"] = "failed", problemOf(err).Code
+		}
+		if logErr := s.config.Audit.write(f); logErr != nil {
+			s.counts.auditFailed.Add(1)
+			s.config.Report("the audit log lacks the outcome of %s (%s): %v", e.Action, f["outcome"], logErr)
+		}
+	}, nil
 }
 
 // audited writes what is about to be done, does it, and writes the outcome.
 func (s *Server) audited(r *http.Request, e AuditEntry, act func() error) error {
-	if err := s.WriteAudit(r, e); err != nil {
-		return err
-	}
-	err := act()
-	if s.config.Audit == nil {
-		return err
-	}
-	f := e.fields(r, "done")
+	finish, err := s.BeginAudit(r, e)
 	if err != nil {
-		f["outcome"], f["code"] = "failed", problemOf(err).Code
+		return err
 	}
-	if logErr := s.config.Audit.write(f); logErr != nil {
-		s.counts.auditFailed.Add(1)
-		s.config.Report("the audit log lacks the outcome of %s (%s): %v", e.Action, f["outcome"], logErr)
-	}
+	err = act()
+	finish(err)
 	return err
 }

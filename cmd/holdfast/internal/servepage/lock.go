@@ -346,8 +346,9 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	case len(reason) > maxReason:
 		return nil, newPageError(http.StatusBadRequest, "A reason may have %d bytes. Nothing was changed.", maxReason)
 	}
-	if err := p.audit(r, AuditEntry{Action: action, Lock: l.Name, Ref: c.Ref, Owner: c.Owner, Token: c.Token,
-		Reason: reason}); err != nil {
+	finish, err := p.audit(r, AuditEntry{Action: action, Lock: l.Name, Ref: c.Ref, Owner: c.Owner, Token: c.Token,
+		Reason: reason})
+	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTimeout)
@@ -361,6 +362,7 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	case ActionBreakForce:
 		err = client.BreakWithReason(ctx, l.Name, c.Ref, holdfast.BreakForce, describeBreak(", by force", reason))
 	}
+	finish(err)
 	p.locks.invalidate()
 	if w, err := p.watchLock(l.Name); err == nil {
 		w.state.invalidate()
@@ -383,14 +385,15 @@ func describeBreak(how, reason string) string {
 	return s
 }
 
-// audit writes an action down before it is carried out.
-func (p *Page) audit(r *http.Request, e AuditEntry) error {
+// audit writes an action down before it is carried out. finish writes its outcome.
+func (p *Page) audit(r *http.Request, e AuditEntry) (finish func(error), err error) {
 	if p.opts.Audit == nil {
-		return nil
+		return func(error) {}, nil
 	}
-	if err := p.opts.Audit(r, e); err != nil {
-		return newPageError(http.StatusServiceUnavailable,
+	finish, err = p.opts.Audit(r, e)
+	if err != nil {
+		return nil, newPageError(http.StatusServiceUnavailable,
 			"The audit log cannot be written, so nothing was changed: %s", text.OneLine(err.Error()))
 	}
-	return nil
+	return finish, nil
 }

@@ -348,11 +348,18 @@ func TestBreakOnPage(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var written []AuditEntry
-	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e AuditEntry) error {
+	finished := 0
+	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e AuditEntry) (func(error), error) {
 		mu.Lock()
 		defer mu.Unlock()
 		written = append(written, e)
-		return nil
+		return func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				finished++
+			}
+		}, nil
 	}})
 	lease := s.hold("alice", "deploy")
 	for action, want := range map[Action]string{
@@ -405,6 +412,9 @@ func TestBreakOnPage(t *testing.T) {
 	}
 	if want := []Action{ActionRequestRelease, ActionBreak, ActionBreakForce}; !slices.Equal(actions, want) {
 		t.Errorf("the audit log has %v, want %v", actions, want)
+	}
+	if finished != len(actions) {
+		t.Errorf("the audit log has the outcome of %d actions", finished)
 	}
 }
 
@@ -483,9 +493,9 @@ func TestWaiterBecameHolder(t *testing.T) {
 // TestForgedForms: a form without the cookie, with another token, from another site or of another type changes nothing.
 func TestForgedForms(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, AuditEntry) error {
+	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, AuditEntry) (func(error), error) {
 		t.Error("a forged form reaches the audit log")
-		return nil
+		return func(error) {}, nil
 	}})
 	s.hold("alice", "a")
 	confirm := s.get(s.onLock("a", ActionBreakForce))
@@ -613,8 +623,8 @@ func TestRights(t *testing.T) {
 // TestAuditRefuses: an action that cannot be written to the audit log is not carried out.
 func TestAuditRefuses(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, AuditEntry) error {
-		return errors.New("no space left on device")
+	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, AuditEntry) (func(error), error) {
+		return nil, errors.New("no space left on device")
 	}})
 	lease := s.hold("alice", "a")
 	r := s.confirm(s.onLock("a", ActionBreakForce), "sure", "yes")

@@ -448,8 +448,8 @@ func (p *Page) actOnRun(r *http.Request) (*content, error) {
 		return nil, newPageError(http.StatusBadRequest,
 			"Tick the box before you forget a success. Nothing was changed.")
 	}
-	if err := p.audit(r, AuditEntry{Action: action, Ledger: name, Key: key, Owner: last.Owner,
-		Token: last.Token}); err != nil {
+	finish, err := p.audit(r, AuditEntry{Action: action, Ledger: name, Key: key, Owner: last.Owner, Token: last.Token})
+	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTimeout)
@@ -462,6 +462,7 @@ func (p *Page) actOnRun(r *http.Request) (*content, error) {
 		err = ledger.Forget(ctx, key)
 		seeAt = p.doneURL(action, "/runs", "ledger", name)
 	}
+	finish(err)
 	p.mu.Lock()
 	for q, s := range p.runs {
 		if q.ledger == name {

@@ -54,9 +54,9 @@ func TestRunsOnPage(t *testing.T) {
 func TestRetryAndForget(t *testing.T) {
 	t.Parallel()
 	var written []AuditEntry
-	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e AuditEntry) error {
+	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e AuditEntry) (func(error), error) {
 		written = append(written, e) // one request after the other
-		return nil
+		return func(error) {}, nil
 	}})
 	s.addRuns()
 	const failed, succeeded, started = "invoice/2026-1118", "invoice/2026-1117", "invoice/2026-1119"

@@ -25,8 +25,9 @@ type Options struct {
 	// Rights returns what the sender of a request may do with a lock. For a run of a ledger, the name is the ledger's,
 	// a slash and the key. Nil: everything.
 	Rights func(r *http.Request, lock string) Rights
-	// Audit is called before an action is carried out. If it returns an error, nothing is done. Nil: no calls.
-	Audit func(*http.Request, AuditEntry) error
+	// Audit is called before an action is carried out. If it returns an error, nothing is done. Otherwise finish is called
+	// with the error of the action. Nil: no calls.
+	Audit func(*http.Request, AuditEntry) (finish func(error), err error)
 	// Doctor examines the store. It is called once per minute at most, while somebody looks. Nil: it is not shown.
 	Doctor func(context.Context) ([]holdfast.Finding, error)
 	// Ledgers are the names of ledgers that the page offers. Others can be typed. Nil: "once".
