@@ -285,7 +285,7 @@ func disturb(t *testing.T, c *clients, store string, servers []*server, ttl time
 		}
 		select {
 		case <-done:
-			t.Logf("%d servers killed, %d stopped", killed, stopped)
+			t.Logf("%s: %d servers killed, %d stopped", t.Name(), killed, stopped)
 			return
 		case <-due:
 		}
