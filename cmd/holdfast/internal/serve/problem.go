@@ -209,8 +209,14 @@ func lossProblem(name string, cause holdfast.LossCause, message string) *problem
 	return p
 }
 
-// errorText is an error of the library for the clients of the server.
-func errorText(err error) string { return strings.TrimPrefix(err.Error(), "holdfast: ") }
+// errorText is an error of the library for the clients of the server. Options are checked by explaining them, which is not
+// what the client asked for.
+func errorText(err error) string {
+	if own := (*holdfast.Error)(nil); errors.As(err, &own) && own.Op == "explain" {
+		err = own.Err
+	}
+	return strings.TrimPrefix(err.Error(), "holdfast: ")
+}
 
 // writeError answers with a problem.
 func (s *Server) writeError(w http.ResponseWriter, err error) {
