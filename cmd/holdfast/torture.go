@@ -233,7 +233,7 @@ func (t *tortureRun) run(c *cobra.Command, w io.Writer) error {
 		defer t.html.Close()
 	}
 	t.command = t.repeatCommand(client.Info().Store)
-	report, err := torture.Run(ctx, store, client, t.config)
+	report, err := torture.Run(ctx, torture.NewSubject(store, client), t.config)
 	switch {
 	case errors.Is(err, torture.ErrOthers):
 		return exitWith(exitUsage, "%s; use a store that nobody needs, or give --beside-others", err)

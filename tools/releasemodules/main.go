@@ -87,10 +87,12 @@ func readRepo() (repo, error) {
 	return r, nil
 }
 
-// isReleased reports whether strangers can require the module. Examples, tests and tools are for those with a checkout.
+// isReleased reports whether strangers can require the module. Examples, tests and tools are for those with a checkout,
+// and what is internal is for nobody else.
 func (m *ourModule) isReleased() bool {
-	first, _, _ := strings.Cut(m.dir, "/")
-	return first != "examples" && first != "test" && !slices.Contains(strings.Split(m.dir, "/"), "tools")
+	folders := strings.Split(m.dir, "/")
+	return folders[0] != "examples" && folders[0] != "test" && !slices.Contains(folders, "tools") &&
+		!slices.Contains(folders, "internal")
 }
 
 // write writes the go.mod file back.

@@ -3,7 +3,6 @@ package torture
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -21,27 +20,22 @@ type actor struct {
 	served  bool  // since the command has asked for calm
 }
 
-// holding is what an actor holds: a lease, or a run of a ledger.
+// holding is what an actor holds.
 type holding interface {
 	Valid() bool
 	Token() int64
-	Err() error
-	Context() context.Context
 }
 
 // grant is a lock that was granted.
 type grant struct {
 	holding
 	weight  int64
+	told    func() bool // of a lock that is not valid any more: whether its holder was told that it is lost
 	release func() (how string, err error)
 }
 
 // markInterval is how often a holder asks whether it still holds the lock.
 const markInterval = 2 * time.Millisecond
-
-// reportTimeout is how long the context of a lease that is not valid any more may live on. The library ends it by a
-// timer, and on a busy machine timers fire late.
-const reportTimeout = 10 * time.Second
 
 func (a *actor) run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -87,7 +81,7 @@ func (a *actor) takeTurn(ctx context.Context) {
 	defer cancel()
 	key := a.key
 	w.tell(report{Op: opCall, At: now(), Lock: a.index, Key: key, ID: id})
-	g, err := a.acquire(waiting, try)
+	g, err := w.client.acquire(waiting, a, try)
 	if err == nil {
 		a.hold(ctx, g, id, key, calm)
 		return
@@ -120,67 +114,6 @@ func errorCode(err error) string {
 	return err.Error()
 }
 
-// acquire asks for the lock.
-func (a *actor) acquire(ctx context.Context, try bool) (*grant, error) {
-	opts := &holdfast.LockOptions{Fair: a.lock.Kind == Fair}
-	var lease *holdfast.Lease
-	var err error
-	weight := a.lock.Limit
-	client := a.worker.client
-	switch a.lock.Kind {
-	case Ledger:
-		return a.begin(ctx)
-	case RW:
-		rw := client.RWMutex(a.lock.Name, opts)
-		take, tryTake := rw.RLock, rw.TryRLock
-		if a.rnd.IntN(3) == 0 {
-			take, tryTake = rw.Lock, rw.TryLock
-		} else {
-			weight = 1
-		}
-		if try {
-			take = tryTake
-		}
-		lease, err = take(ctx)
-	case Semaphore:
-		s := client.Semaphore(a.lock.Name, a.lock.Limit, opts)
-		weight = 1 + a.rnd.Int64N(a.lock.Limit-1)
-		take := s.Acquire
-		if try {
-			take = s.TryAcquire
-		}
-		lease, err = take(ctx, weight)
-	default:
-		m := client.Mutex(a.lock.Name, opts)
-		take := m.Lock
-		if try {
-			take = m.TryLock
-		}
-		lease, err = take(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &grant{holding: lease, weight: weight,
-		release: func() (string, error) { return howReleased, lease.Release() }}, nil
-}
-
-// begin asks for a run of the present key.
-func (a *actor) begin(ctx context.Context) (*grant, error) {
-	run, err := a.worker.client.Ledger(a.lock.Name, nil).Begin(ctx, fmt.Sprint(a.key), nil)
-	if err != nil {
-		return nil, err
-	}
-	return &grant{holding: run, weight: 1, release: func() (string, error) {
-		ending, cancel := context.WithTimeout(context.Background(), a.worker.task.TTL)
-		defer cancel()
-		if a.rnd.IntN(5) == 0 {
-			return howFailed, run.Fail(ending, errors.New("torture lets this run fail"))
-		}
-		return howSucceeded, run.Succeed(ending, nil)
-	}}, nil
-}
-
 // hold believes in the lock for a while, and releases it.
 func (a *actor) hold(ctx context.Context, g *grant, id, key int64, calm bool) {
 	w := a.worker
@@ -198,7 +131,7 @@ func (a *actor) hold(ctx context.Context, g *grant, id, key int64, calm bool) {
 	exclusive := g.weight == a.lock.Limit
 	for valid && now()-at < int64(length) && ctx.Err() == nil {
 		if exclusive && a.rnd.IntN(3) == 0 {
-			a.write(ctx, g, key)
+			a.write(ctx, g, id, key)
 		}
 		time.Sleep(markInterval)
 		t := now()
@@ -208,7 +141,7 @@ func (a *actor) hold(ctx context.Context, g *grant, id, key int64, calm bool) {
 		}
 	}
 	end := report{Op: opEnded, Lock: a.index, Key: key, ID: id, Token: g.Token(), Last: last, Called: now()}
-	if !valid && !a.awaitLoss(g) {
+	if !valid && !g.told() {
 		end.How = howUnreported
 	}
 	how, err := g.release()
@@ -227,16 +160,6 @@ func (a *actor) hold(ctx context.Context, g *grant, id, key int64, calm bool) {
 	a.tellServed(calm)
 }
 
-// awaitLoss reports whether the context of a lease that is not valid any more ends with a cause.
-func (a *actor) awaitLoss(g *grant) bool {
-	select {
-	case <-g.Context().Done():
-		return g.Err() != nil
-	case <-time.After(reportTimeout):
-		return false
-	}
-}
-
 // holdTime is how long the lock is held: mostly short, and sometimes for several renewals.
 func (a *actor) holdTime(calm bool) time.Duration {
 	if !calm && a.rnd.IntN(a.worker.task.Long) == 0 {
@@ -247,7 +170,7 @@ func (a *actor) holdTime(calm bool) time.Duration {
 
 // write does what locks are for: it reads a value, works, and writes the value plus one. It checks the lease before it
 // writes, as a careful program does.
-func (a *actor) write(ctx context.Context, g *grant, key int64) {
+func (a *actor) write(ctx context.Context, g *grant, id, key int64) {
 	w := a.worker
 	reply := func() (o order, ok bool) {
 		select {
@@ -263,6 +186,6 @@ func (a *actor) write(ctx context.Context, g *grant, key int64) {
 	if !ok || !g.Valid() {
 		return
 	}
-	w.tell(report{Op: opWrite, Lock: a.index, Key: key, Token: g.Token(), Value: value.Value + 1})
+	w.tell(report{Op: opWrite, Lock: a.index, Key: key, ID: id, Value: value.Value + 1})
 	reply()
 }

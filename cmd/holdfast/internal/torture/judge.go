@@ -34,9 +34,10 @@ type hold struct {
 // A hold is judged when everything that began before it is known, in the order in which holds began. What is judged is
 // kept for a while, and then forgotten, so that a run may last for days.
 type judge struct {
-	locks []Lock
-	ttl   time.Duration
-	start int64 // of the run
+	locks  []Lock
+	ttl    time.Duration
+	tokens bool  // grants have fencing tokens; if not, the judge numbers them
+	start  int64 // of the run
 
 	mu        sync.Mutex
 	states    map[string]*lockState
@@ -85,8 +86,8 @@ const (
 	idleTime   = 10 * time.Minute // after which a lock without holds is forgotten: keys of a ledger
 )
 
-func newJudge(locks []Lock, ttl time.Duration) *judge {
-	j := &judge{locks: locks, ttl: ttl, start: now(), states: map[string]*lockState{}, open: map[attempt]*hold{},
+func newJudge(locks []Lock, ttl time.Duration, tokens bool) *judge {
+	j := &judge{locks: locks, ttl: ttl, tokens: tokens, start: now(), states: map[string]*lockState{}, open: map[attempt]*hold{},
 		resources: map[string]*resource{}, failures: map[string]int{}, losses: map[string]int{},
 		keys: map[int]int64{}, verdicts: map[string]*Verdict{}}
 	for _, p := range promises {
@@ -131,6 +132,9 @@ func (j *judge) add(worker, incarnation int, r report) *order {
 			h.begin, h.token, h.weight = r.At, r.Token, r.Weight
 			h.exclusive = r.Weight == j.locks[r.Lock].Limit
 			j.grants++
+			if !j.tokens {
+				h.token = int64(j.grants)
+			}
 			j.waits.add(time.Duration(h.begin - h.called))
 			j.keys[r.Lock] = max(j.keys[r.Lock], r.Key)
 		}
@@ -142,8 +146,10 @@ func (j *judge) add(worker, incarnation int, r report) *order {
 	case opRead:
 		return &order{Op: "reply", Lock: r.Lock, Value: j.resource(j.lockName(r)).value}
 	case opWrite:
-		ok := j.resource(j.lockName(r)).write(r.Token, r.Value, &j.counts)
-		return &order{Op: "reply", Lock: r.Lock, OK: ok}
+		if h := j.open[who]; h != nil {
+			ok := j.resource(j.lockName(r)).write(h.token, r.Value, &j.counts)
+			return &order{Op: "reply", Lock: r.Lock, OK: ok}
+		}
 	case opBeat:
 		j.renewals += r.Renewals
 		j.renewalMax = max(j.renewalMax, r.Longest)
@@ -274,7 +280,9 @@ func (j *judge) judgeHold(s *lockState, h *hold) {
 	}
 	if h.exclusive {
 		j.exclusive++
-		j.judgeToken(s, h)
+		if j.tokens {
+			j.judgeToken(s, h)
+		}
 		j.judgeReleases(s, h)
 		if last != nil && (last.worker != h.worker || last.incarnation != h.incarnation) {
 			j.handOvers++

@@ -35,7 +35,7 @@ type report struct {
 	At     int64  `json:",omitempty"`
 	Lock   int    `json:",omitempty"` // index
 	Key    int64  `json:",omitempty"` // of a ledger
-	ID     int64  `json:",omitempty"` // of the attempt, unique in the worker
+	ID     int64  `json:",omitempty"` // of the attempt, unique in the worker; of a write, of the attempt that was granted
 	Token  int64  `json:",omitempty"`
 	Weight int64  `json:",omitempty"`
 	Value  int64  `json:",omitempty"` // of a write

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/holdfast-go/holdfast"
 )
 
 const contSignal = syscall.SIGCONT
@@ -33,9 +31,11 @@ type Report struct {
 	Ended   string   `json:"ended_early,omitempty"`
 	Store   string   `json:"store"`
 	Tier    string   `json:"tier"`
-	Seed    uint64   `json:"seed"`
-	Command string   `json:"command,omitempty"` // that repeats the run
-	Version string   `json:"version,omitempty"`
+	// NoTokens says that there are no fencing tokens, so that nothing can be fenced.
+	NoTokens bool   `json:"no_tokens,omitempty"`
+	Seed     uint64 `json:"seed"`
+	Command  string `json:"command,omitempty"` // that repeats the run
+	Version  string `json:"version,omitempty"`
 
 	Seconds   float64        `json:"seconds"`
 	Workers   int            `json:"workers"`
@@ -102,14 +102,17 @@ func (j *judge) progress() string {
 }
 
 // report is called when all is judged.
-func (j *judge) report(cfg Config, info holdfast.Info, took time.Duration) *Report {
+func (j *judge) report(cfg Config, subject Subject, took time.Duration) *Report {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if n := j.counts.Refused; n > 0 && j.verdicts["tokens"].Count > 0 {
 		j.verdicts["fence"].Count = n
 		j.verdicts["fence"].Examples = j.verdicts["tokens"].Examples
 	}
-	r := &Report{Store: info.Store, Tier: string(info.Tier), Seed: cfg.Seed, Seconds: took.Seconds(), Workers: cfg.Workers,
+	if !j.tokens { // no resource knows the numbers that the judge gives
+		j.counts.Refused = 0
+	}
+	r := &Report{Store: subject.Store, Tier: subject.Tier, NoTokens: subject.NoTokens, Seed: cfg.Seed, Seconds: took.Seconds(), Workers: cfg.Workers,
 		TTL: millis(cfg.TTL), Kinds: cfg.Kinds, Grants: j.grants, HandOvers: j.handOvers, Faults: map[Fault]int{},
 		Failures: j.failures, Losses: j.losses, Resources: j.counts, Renewals: j.renewals, Windows: j.windows,
 		OverlapMillis: millis(j.verdicts["overlap"].worst), Waits: j.waits.distribution(),
@@ -117,6 +120,9 @@ func (j *judge) report(cfg Config, info holdfast.Info, took time.Duration) *Repo
 	maps.Copy(r.Faults, j.faults.counts)
 	broken := 0
 	for _, p := range promises {
+		if !r.concerns(p) {
+			continue
+		}
 		v := j.verdicts[p.Code]
 		broken += v.Count
 		r.Promises = append(r.Promises, PromiseReport{Promise: p, Violations: v.Count, Worst: millis(v.worst), Examples: v.Examples})
@@ -133,6 +139,21 @@ func (j *judge) report(cfg Config, info holdfast.Info, took time.Duration) *Repo
 	r.TimelineHolds = append(slices.Clone(j.timeline.holds[j.timeline.next:]), j.timeline.holds[:j.timeline.next]...)
 	r.TimelineFault = j.faults.views
 	return r
+}
+
+// concerns reports whether a promise can be kept or broken by what was run.
+func (r *Report) concerns(p Promise) bool {
+	switch p.Code {
+	case "tokens", "fence":
+		return !r.NoTokens
+	case "limit":
+		return slices.Contains(r.Kinds, Semaphore)
+	case "twice":
+		return slices.Contains(r.Kinds, Ledger)
+	case "order":
+		return slices.Contains(r.Kinds, Fair)
+	}
+	return true
 }
 
 // missing says why a run without violations proves nothing.
@@ -170,8 +191,11 @@ func (r *Report) Text() string {
 	line("waits        median %.1f ms, 99 %% %.1f ms, longest %.1f ms", r.Waits.Median, r.Waits.P99, r.Waits.Max)
 	line("take-overs   %d of a dead or cut-off holder: median %.0f ms, longest %.0f ms", r.TakeOvers.Count, r.TakeOvers.Median, r.TakeOvers.Max)
 	line("renewals     %d, the longest %.1f ms", r.Renewals, r.LongestRenew)
-	line("resource     %d writes; %d stale ones refused by the fence, %d stale ones accepted where there is none",
-		r.Resources.Writes, r.Resources.Refused, r.Resources.Stale)
+	fence := fmt.Sprintf("%d stale ones refused by the fence", r.Resources.Refused)
+	if r.NoTokens {
+		fence = "there are no tokens to fence with"
+	}
+	line("resource     %d writes; %s, %d stale ones accepted where there is none", r.Resources.Writes, fence, r.Resources.Stale)
 	line("overlap      %v ms for which two holders believed that the lock was theirs", r.OverlapMillis)
 	line("")
 	for _, p := range r.Promises {

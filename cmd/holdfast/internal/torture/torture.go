@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
@@ -49,9 +47,6 @@ type Config struct {
 	ProgressEvery time.Duration
 }
 
-// ErrOthers is returned if there are locks in the store.
-var ErrOthers = errors.New("there are other locks in the store")
-
 const (
 	scratchPrefix = "holdfast-torture-"
 	// settleEvery is how often the judge is asked.
@@ -62,15 +57,14 @@ const (
 
 // run is one run of the command.
 type run struct {
-	cfg    Config
-	client *holdfast.Client
-	store  driver.Store
-	prefix string
-	dir    string // of the marks; removed at the end
-	linked bool
-	links  []*servertest.Link
-	locks  []Lock
-	judge  *judge
+	cfg     Config
+	subject Subject
+	prefix  string
+	dir     string // of the marks; removed at the end
+	linked  bool
+	links   []*servertest.Link
+	locks   []Lock
+	judge   *judge
 
 	mu        sync.Mutex
 	abort     context.CancelCauseFunc // ends the faults; nil before they begin
@@ -81,20 +75,22 @@ type run struct {
 // Run puts the store under faults, and returns what it found. If ctx ends early, the report is about what was done until
 // then. The error says why there is no report: the store cannot be used, or the workers cannot be started. Nothing is
 // left in the store, nor of the processes, in any case that the store allows.
-func Run(ctx context.Context, store driver.Store, client *holdfast.Client, cfg Config) (*Report, error) {
-	r := &run{cfg: cfg, client: client, store: store, linked: !cfg.Files, processes: make([]*process, cfg.Workers)}
+func Run(ctx context.Context, subject Subject, cfg Config) (*Report, error) {
+	r := &run{cfg: cfg, subject: subject, linked: !cfg.Files, processes: make([]*process, cfg.Workers)}
 	r.prefix = scratchPrefix + strings.ToLower(rand.Text()[:10])
 	r.locks = newLocks(r.prefix, cfg.Kinds)
-	if err := r.checkStore(ctx); err != nil {
-		return nil, err
+	if !cfg.BesideOthers {
+		if err := subject.check(ctx); err != nil {
+			return nil, err
+		}
 	}
-	cfg.Progress(fmt.Sprintf("torture of %s for %v, seed %d", client.Info().Store, cfg.For, cfg.Seed))
+	cfg.Progress(fmt.Sprintf("torture of %s for %v, seed %d", subject.Store, cfg.For, cfg.Seed))
 	var err error
 	if r.dir, err = os.MkdirTemp("", "holdfast-torture-"); err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(r.dir)
-	r.judge = newJudge(r.locks, cfg.TTL)
+	r.judge = newJudge(r.locks, cfg.TTL, !subject.NoTokens)
 	defer r.closeLinks()
 	for range cfg.Workers {
 		if !r.linked {
@@ -120,7 +116,7 @@ func Run(ctx context.Context, store driver.Store, client *holdfast.Client, cfg C
 	r.stopAll()
 	r.judge.settle(true)
 	r.checkLeftovers()
-	report := r.judge.report(cfg, r.client.Info(), time.Since(began))
+	report := r.judge.report(cfg, subject, time.Since(began))
 	report.Ended = endReason(ctx, cmp.Or(r.failure(), err))
 	if report.Ended != "" && report.Outcome == Sound {
 		report.Outcome = Unproven
@@ -137,20 +133,6 @@ func endReason(ctx context.Context, err error) string {
 		return context.Cause(ctx).Error()
 	}
 	return ""
-}
-
-// checkStore reports an error if there are other locks in the store.
-func (r *run) checkStore(ctx context.Context) error {
-	if r.cfg.BesideOthers {
-		return nil
-	}
-	for lock, err := range r.client.List(ctx, "") {
-		if err != nil {
-			return fmt.Errorf("the locks of the store cannot be listed: %w", err)
-		}
-		return fmt.Errorf("%w, such as %q", ErrOthers, lock.Name)
-	}
-	return nil
 }
 
 func (r *run) closeLinks() {
@@ -296,7 +278,7 @@ func (r *run) failure() error {
 func (r *run) storeAnswers(ctx context.Context) bool {
 	asking, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	_, err := r.listClaims(asking)
+	_, err := r.subject.List(asking, r.prefix)
 	if err == nil {
 		return true
 	}
@@ -339,7 +321,7 @@ func (r *run) checkLeftovers() {
 	var left []string
 	for {
 		var err error
-		if left, err = r.listClaims(ctx); err == nil && len(left) == 0 {
+		if left, err = r.subject.List(ctx, r.prefix); err == nil && len(left) == 0 {
 			break
 		}
 		if !sleep(ctx, 200*time.Millisecond) {
@@ -355,31 +337,15 @@ func (r *run) checkLeftovers() {
 	r.forgetLocks()
 }
 
-// listClaims are the locks of this run that have claims.
-func (r *run) listClaims(ctx context.Context) (names []string, err error) {
-	for lock, err := range r.client.List(ctx, r.prefix) {
-		if err != nil {
-			return nil, err
-		}
-		names = append(names, lock.Name)
-	}
-	return names, nil
-}
-
 // forgetLocks removes what the store keeps of locks without claims. Some stores keep nothing, or remove it by themselves.
 func (r *run) forgetLocks() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	forgetter, _ := r.store.(driver.Forgetter)
+	if r.subject.Forget == nil {
+		return
+	}
 	keys := r.judge.currentKeys()
 	for i, lock := range r.locks {
-		if lock.Kind == Ledger {
-			ledger := r.client.Ledger(lock.Name, nil)
-			for key := int64(1); key <= keys[i]; key++ {
-				_ = ledger.Forget(ctx, fmt.Sprint(key)) // what is left is said in the documentation of torture
-			}
-		} else if forgetter != nil {
-			_ = forgetter.Forget(ctx, lock.Name)
-		}
+		r.subject.Forget(ctx, lock, keys[i])
 	}
 }

@@ -58,7 +58,7 @@ func openClient(t *testing.T, url string) (driver.Store, *holdfast.Client) {
 func runTorture(t *testing.T, ctx context.Context, cfg Config) *Report {
 	t.Helper()
 	store, client := openClient(t, cfg.Store)
-	r, err := Run(ctx, store, client, cfg)
+	r, err := Run(ctx, NewSubject(store, client), cfg)
 	if err != nil {
 		t.Error(err)
 		return &Report{Outcome: Unproven}
@@ -217,7 +217,7 @@ func TestWorkerFails(t *testing.T) {
 	cfg := testConfig(t, "file://"+t.TempDir()+"/store")
 	cfg.Worker = func() *exec.Cmd { return exec.Command("sh", "-c", "echo broken program >&2; exit 1") }
 	store, client := openClient(t, cfg.Store)
-	if _, err := Run(t.Context(), store, client, cfg); err == nil || !strings.Contains(err.Error(), "broken program") {
+	if _, err := Run(t.Context(), NewSubject(store, client), cfg); err == nil || !strings.Contains(err.Error(), "broken program") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -28,7 +28,18 @@ const beatInterval = 500 * time.Millisecond
 
 // Work is the main function of a worker process. It reads its task and its orders from in, and writes reports to out. It
 // returns when it was told to stop, or when in has ended.
-func Work(in io.Reader, out io.Writer) error {
+func Work(in io.Reader, out io.Writer) error { return work(in, out, openOwn) }
+
+// WorkForeign is Work with a foreign client.
+func WorkForeign(in io.Reader, out io.Writer, open func(context.Context, ForeignOptions) (ForeignClient, error)) error {
+	return work(in, out, func(ctx context.Context, w *worker) (lockClient, error) {
+		c, err := open(ctx, ForeignOptions{Store: w.task.Store, TTL: w.task.TTL, Owner: w.task.Owner,
+			Dial: driverutil.DialerOf(ctx)})
+		return theirClient{c}, err
+	})
+}
+
+func work(in io.Reader, out io.Writer, open func(context.Context, *worker) (lockClient, error)) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<20)
 	if !lines.Scan() {
@@ -38,7 +49,7 @@ func Work(in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(lines.Bytes(), &w.task); err != nil {
 		return err
 	}
-	if err := w.run(lines); err != nil {
+	if err := w.run(lines, open); err != nil {
 		w.tell(report{Op: opFatal, Text: err.Error()})
 	}
 	return nil
@@ -49,7 +60,7 @@ type worker struct {
 	task   task
 	clock  *shiftedClock
 	marks  *marks
-	client *holdfast.Client
+	client lockClient
 
 	calm   atomic.Bool
 	nextID atomic.Int64
@@ -74,7 +85,7 @@ func (w *worker) tell(r report) {
 	}
 }
 
-func (w *worker) run(lines *bufio.Scanner) error {
+func (w *worker) run(lines *bufio.Scanner, open func(context.Context, *worker) (lockClient, error)) error {
 	var err error
 	if w.marks, err = openMarks(w.task.Marks); err != nil {
 		return err
@@ -85,7 +96,7 @@ func (w *worker) run(lines *bufio.Scanner) error {
 	if w.task.Link != "" {
 		opening = driverutil.WithDialer(opening, dialThrough(w.task.Link))
 	}
-	if err := w.open(opening); err != nil {
+	if w.client, err = open(opening, w); err != nil {
 		return err
 	}
 	w.tell(report{Op: opReady, At: now()})
@@ -105,17 +116,6 @@ func (w *worker) run(lines *bufio.Scanner) error {
 	stop()
 	all.Wait()
 	return w.client.Close()
-}
-
-// open opens the store. A worker that was killed may be started again while its link or the server is under a fault.
-func (w *worker) open(ctx context.Context) (err error) {
-	for {
-		w.client, err = holdfast.Open(ctx, w.task.Store, &holdfast.Options{TTL: w.task.TTL, Owner: w.task.Owner,
-			OnEvent: w.countRenewal})
-		if err == nil || driverutil.IsFinal(err) || !sleep(ctx, 200*time.Millisecond) {
-			return err
-		}
-	}
 }
 
 // obey carries out orders until it is told to stop, or the command is gone.

@@ -1,0 +1,72 @@
+module github.com/holdfast-go/holdfast/cmd/holdfast/internal/torture/foreign
+
+go 1.26.0
+
+require (
+	cirello.io/dynamolock/v2 v2.0.3
+	github.com/aws/aws-sdk-go-v2 v1.47.7
+	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.0
+	github.com/go-redsync/redsync/v4 v4.13.0
+	github.com/go-zookeeper/zk v1.0.4
+	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast/cmd/holdfast v0.0.0
+	github.com/holdfast-go/holdfast/store/dynamodb v0.0.0
+	github.com/holdfast-go/holdfast/store/etcd v0.0.0
+	github.com/holdfast-go/holdfast/store/redis v0.0.0
+	github.com/holdfast-go/holdfast/store/zookeeper v0.0.0
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/redis/rueidis v1.0.79
+	go.etcd.io/etcd/client/v3 v3.7.3
+	go.uber.org/zap v1.28.0
+	golang.org/x/net v0.61.0
+	google.golang.org/grpc v1.85.0
+)
+
+require (
+	github.com/anishathalye/porcupine v1.3.1 // indirect
+	github.com/aws/aws-sdk-go-v2/feature/dynamodb/attributevalue v1.10.43 // indirect
+	github.com/aws/aws-sdk-go-v2/feature/dynamodb/expression v1.4.71 // indirect
+	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.10 // indirect
+	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.10 // indirect
+	github.com/aws/aws-sdk-go-v2/service/dynamodbstreams v1.15.7 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding v1.13.24 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/endpoint-discovery v1.13.9 // indirect
+	github.com/aws/smithy-go v1.28.8 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/coreos/go-semver v0.3.1 // indirect
+	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
+	github.com/golang/protobuf v1.5.4 // indirect
+	github.com/grpc-ecosystem/grpc-gateway/v2 v2.31.0 // indirect
+	github.com/hashicorp/errwrap v1.1.0 // indirect
+	github.com/hashicorp/go-multierror v1.1.1 // indirect
+	github.com/redis/rueidis/rueidiscompat v1.0.79 // indirect
+	go.etcd.io/etcd/api/v3 v3.7.3 // indirect
+	go.etcd.io/etcd/client/pkg/v3 v3.7.3 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
+	google.golang.org/genproto/googleapis/api v0.0.0-20261019180522-ce908d29299b // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
+)
+
+replace github.com/holdfast-go/holdfast => ../../../../..
+
+replace github.com/holdfast-go/holdfast/cmd/holdfast => ../../..
+
+replace github.com/holdfast-go/holdfast/otel => ../../../../../otel
+
+replace github.com/holdfast-go/holdfast/store/dynamodb => ../../../../../store/dynamodb
+
+replace github.com/holdfast-go/holdfast/store/etcd => ../../../../../store/etcd
+
+replace github.com/holdfast-go/holdfast/store/gcs => ../../../../../store/gcs
+
+replace github.com/holdfast-go/holdfast/store/mysql => ../../../../../store/mysql
+
+replace github.com/holdfast-go/holdfast/store/postgres => ../../../../../store/postgres
+
+replace github.com/holdfast-go/holdfast/store/redis => ../../../../../store/redis
+
+replace github.com/holdfast-go/holdfast/store/zookeeper => ../../../../../store/zookeeper
