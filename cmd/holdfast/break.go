@@ -93,6 +93,11 @@ func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.
 	if claim.Remaining > 0 {
 		expiry = formatRelative(claim.Remaining)
 	}
+	if claim.Detached {
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s is taken from its handle; no process renews it and could notice, so the lock "+
+			"passes on %s, or at once with --force\n", quoteName(name), expiry)
+		return err
+	}
 	_, err = fmt.Fprintf(c.OutOrStdout(),
 		"%s is taken from %s, which learns it at its next renewal; otherwise the lock passes on %s\n",
 		quoteName(name), owner, expiry)

@@ -95,7 +95,7 @@ func newAcquire(storeURL *string) *cobra.Command {
 	messages.addMessageFlags(c)
 	storeWait.addStoreWaitFlag(c)
 	ttl := c.Flags().Lookup("ttl")
-	ttl.DefValue = ""
+	ttl.DefValue = "0s" // which pflag does not print
 	ttl.Usage = "how long the lock stays held if it is neither renewed nor released, 1s to 24h (required)"
 	groupFlags(c, lockFlagGroups, "")
 	return c

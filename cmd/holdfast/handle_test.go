@@ -104,7 +104,11 @@ func TestAcquireRenewRelease(t *testing.T) {
 	// A renew or release that learns that the lock was broken releases it.
 	for _, does := range []string{"renew", "release"} {
 		h = take("--ttl", "5m")
-		w.runProgram("break", "a").check(t, 0)
+		b := w.runProgram("break", "a")
+		b.check(t, 0)
+		if !strings.Contains(b.out, "is taken from its handle") || !strings.Contains(b.out, "at once with --force") {
+			t.Errorf("break of a detached lock prints %q", b.out)
+		}
 		w.runProgram("run", "-n", "a", "true").check(t, 75)
 		w.runProgram(does, h).check(t, 76, "a is lost: an operator broke it")
 		w.runProgram("run", "-n", "a", "true").check(t, 0)
