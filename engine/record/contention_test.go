@@ -38,7 +38,7 @@ func (t distantTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 	return t.Table.Swap(ctx, row)
 }
 
-// TestRenewalsGoFirst: a holder's renewals succeed while hundreds of clients try to acquire the lock, and the queue is
+// TestRenewalsGoFirst: a holder's renewals succeed while 120 clients try to acquire the lock, and the queue is
 // bounded.
 func TestRenewalsGoFirst(t *testing.T) {
 	for ttl, renewals := range map[time.Duration]int{3 * time.Second: 10, 30 * time.Second: 3} {
@@ -62,7 +62,7 @@ func runRush(t *testing.T, ttl time.Duration, renewals int) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var crowd sync.WaitGroup
 	var full atomic.Int64
-	for n := range 300 {
+	for n := range 120 {
 		crowd.Go(func() {
 			s := record.New(distantTable{m.Table(), 0})
 			defer s.Close()
