@@ -46,10 +46,11 @@ core: setup
 servers: install-servers
 	$(MAKE) suites MODULES="$(SERVERS)"
 
-# Everything is compiled first, because tests measure time.
+# Everything is compiled first, because tests measure time. Most of them wait for time to pass, so more of them run at once
+# than there are processors.
 suites:
 	go list -race -test -deps -export $(addsuffix /...,$(MODULES)) >/dev/null
-	go test -race -shuffle=on -timeout 15m $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds'
+	go test -race -shuffle=on -timeout 15m -p $$(($$(nproc) + 1)) -parallel $$((2 * $$(nproc))) $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds'
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:

@@ -51,7 +51,9 @@ func Lock(t testing.TB, client *holdfast.Client, name string) *holdfast.Lease {
 func lockWithRetries(ctx context.Context, client *holdfast.Client, name string) (*holdfast.Lease, error) {
 	for {
 		l, err := client.Mutex(name, nil).Lock(ctx)
-		if !errors.Is(err, holdfast.ErrUncertain) && !errors.Is(err, holdfast.ErrLost) || ctx.Err() != nil {
+		var noAnswer interface{ Timeout() bool }
+		retry := errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, holdfast.ErrLost) || errors.As(err, &noAnswer)
+		if !retry || ctx.Err() != nil {
 			return l, err
 		}
 	}
