@@ -142,7 +142,7 @@ func (w *workspace) startTortureSentinel(s *tortureStore) error {
 	}
 	at := group.SentinelAddrs()
 	s.url = "redis+sentinel://" + at[0] + "/" + redistest.MasterName + "?addrs=" + at[1] + "," + at[2]
-	s.loses, s.every = true, 8*time.Second
+	s.loses, s.every = true, 20*time.Second // the Sentinels tell a server that is back whom to follow after 8 s
 	primary := func() *redistest.Server {
 		info, _ := group.Sentinels[0].Do("INFO", "sentinel")
 		for _, server := range group.Servers {
@@ -162,9 +162,8 @@ func (w *workspace) startTortureSentinel(s *tortureStore) error {
 			return nil
 		},
 		func() error {
-			if err := redistest.Until(w.Context(), func() bool { p := primary(); return p != nil && p != dead }); err != nil {
-				return fmt.Errorf("no fail-over: %w", err)
-			}
+			// If the Sentinels do not agree within a minute, the primary comes back, and has forgotten everything.
+			_ = redistest.Until(w.Context(), func() bool { p := primary(); return p != nil && p != dead })
 			return dead.Restart()
 		}}}
 	return nil
@@ -224,6 +223,7 @@ func (w *workspace) startTortureEtcd(s *tortureStore) error {
 	w.Cleanup(c.Close)
 	s.url = "etcd://" + strings.Join(c.Endpoints(), ",")
 	s.faults = clusterFaults(w.Context(), c.Servers(), c.Leader)
+	s.every = 4 * time.Second // without a leader nobody gets a lock
 	return nil
 }
 

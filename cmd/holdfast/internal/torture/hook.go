@@ -2,6 +2,7 @@ package torture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -22,7 +23,13 @@ func runShell(ctx context.Context, line string, limit time.Duration) (string, er
 		return "", err
 	}
 	done := make(chan error, 1)
-	go func() { done <- c.Wait() }()
+	go func() {
+		err := c.Wait()
+		if errors.Is(err, exec.ErrWaitDelay) { // it has succeeded, and left a process: a server that it has started
+			err = nil
+		}
+		done <- err
+	}()
 	var err error
 	select {
 	case err = <-done:

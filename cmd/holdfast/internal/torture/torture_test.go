@@ -211,6 +211,17 @@ func TestHookFails(t *testing.T) {
 	}
 }
 
+// TestHookLeavesProcess: a command for the server that starts one in the background has not failed.
+func TestHookLeavesProcess(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t, "file://"+t.TempDir()+"/store")
+	cfg.ServerFault, cfg.ServerHeal = "true", "sleep 10 &"
+	r := runTorture(t, t.Context(), cfg)
+	if r.Ended != "" || r.Faults[ServerFault] == 0 {
+		t.Errorf("ended by %q:\n%s", r.Ended, r.Text())
+	}
+}
+
 // TestWorkerFails: a worker that cannot use the store says why, and the run ends with an error.
 func TestWorkerFails(t *testing.T) {
 	t.Parallel()

@@ -95,7 +95,7 @@ func TestForeignClients(t *testing.T) {
 func newConfig(t *testing.T, name string, s server) torture.Config {
 	t.Helper()
 	c := torture.Config{Store: s.address, For: *runTime, Workers: 8, Seed: 1, TTL: *ttl,
-		FaultEvery: 200 * time.Millisecond, Kinds: []torture.Kind{torture.Mutex}, Rate: 100, LongHolds: 12,
+		FaultEvery: 200 * time.Millisecond, Kinds: []torture.Kind{torture.Mutex}, Rate: 100, LongHolds: 2,
 		CalmTimeout: time.Minute, LeftoverTimeout: time.Minute, BesideOthers: true,
 		Progress: func(string) {}, ProgressEvery: time.Minute,
 		Worker: func() *exec.Cmd {
