@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/pace"
@@ -84,6 +86,46 @@ func TestOpeningASilentServer(t *testing.T) {
 	if err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") ||
 		time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
 		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// TestGalera: a member of a Galera cluster is refused until its reads wait for the writes of the others.
+func TestGalera(t *testing.T) {
+	t.Parallel()
+	port, err := servertest.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Debian's mariadb-server needs the package galera-4, which has the provider.
+	s := startServer(t, "wsrep-on=ON", "wsrep-provider=/usr/lib/galera/libgalera_smm.so",
+		"wsrep-cluster-address=gcomm://", "wsrep-node-address=127.0.0.1:"+port,
+		"wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:"+port, "binlog-format=ROW")
+	store, err := driver.Open(t.Context(), s.URL()+"?create=true")
+	if err == nil {
+		_ = store.Close()
+	}
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "SET GLOBAL wsrep_sync_wait = 1") {
+		t.Errorf("a member whose reads do not wait: %v", err)
+	}
+	if err := s.Exec("set global wsrep_sync_wait = 1"); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, mustOpen(t, s.URL()+"?create=true"), mutexClaim("m", time.Minute))
+}
+
+// TestAutocommitOff: a pool of the user's own that commits nothing is refused.
+func TestAutocommitOff(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	mustOpen(t, s.URL()+"?create=true")
+	pool, err := sql.Open("mysql", s.DSN()+"?autocommit=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	_, err = New(t.Context(), pool, nil)
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "autocommit=true") {
+		t.Errorf("a pool without autocommit: %v", err)
 	}
 }
 
