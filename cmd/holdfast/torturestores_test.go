@@ -130,7 +130,7 @@ func (w *workspace) startTortureRedis(s *tortureStore) error {
 	return nil
 }
 
-// startTortureSentinel: the replicas follow without being waited for, as usual, so a fail-over may forget grants.
+// startTortureSentinel: the replicas follow without being waited for, as usual, so a failover may forget grants.
 func (w *workspace) startTortureSentinel(s *tortureStore) error {
 	group, err := redistest.Replicated(w.Context())
 	if err != nil {
@@ -153,7 +153,7 @@ func (w *workspace) startTortureSentinel(s *tortureStore) error {
 		return nil
 	}
 	var dead *redistest.Server
-	s.faults = []serverFault{{"fail-over",
+	s.faults = []serverFault{{"failover",
 		func() error {
 			if err := redistest.Until(w.Context(), func() bool { dead = primary(); return dead != nil }); err != nil {
 				return err
@@ -281,7 +281,7 @@ func (w *workspace) startTortureStandby(s *tortureStore) error {
 	s.every = 8 * time.Second
 	s.faults = []serverFault{
 		{"kill the standby", func() error { standby.Kill(); return nil }, func() error { return standby.StartAgain() }},
-		{"fail-over",
+		{"failover",
 			func() error { primary.Kill(); return standby.Exec(`select pg_promote()`) },
 			func() error {
 				next, err := standby.Standby()
