@@ -34,7 +34,7 @@ func BenchmarkTelemetry(b *testing.B) {
 }
 
 func compareWithPlain(b *testing.B, onEvent func(holdfast.Event)) {
-	const cycles = 5000
+	const cycles = 2000
 	delivered, events := make(chan struct{}, 1), 0
 	plain, measured := openClient(b, nil), openClient(b, &holdfast.Options{OnEvent: func(e holdfast.Event) {
 		onEvent(e)
