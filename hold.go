@@ -17,10 +17,10 @@ import (
 type hold struct {
 	client    *Client
 	hasTurn   bool           // it has the turn for its name in the client's queue
+	isRun     bool           // it is a run of a ledger
 	startedAt driver.Instant // when the caller got it; MinHold and MaxHold count from here
 	minHold   time.Duration
 	maxHold   time.Duration // 0: no bound
-	isRun     bool          // it is a run of a ledger
 
 	expected  time.Duration // LockOptions.Expected, for events
 	grantedAt time.Time     // for events; zero if there are none
@@ -36,17 +36,21 @@ type hold struct {
 	oneLease          [1]*Lease // the array of leases while there is only one
 	state             holdState
 	releaseRequested  bool          // the holder was asked to release the lock
-	releaseRequestedC chan struct{} // is closed then; nil until a caller asks for it
-	detachFor         time.Duration // how long the claim must exist after the release
 	cleanedUp         bool          // the claim of a lost hold has been cleaned up, or is about to be
+	releaseRequestedC chan struct{} // is closed when it is; nil until a caller asks for it
+	detachFor         time.Duration // how long the claim must exist after the release
 	inBatch           uint64        // number of the batch that renews it at present, 0 if none does
 	renewalErr        error         // why the last renewal failed; nil if it succeeded
 	err               error         // why the hold ended
-	// of a run: reports its outcome, which removes the claim, in place of a release; nil until there is an outcome
-	reportOutcome func(context.Context) error
-	outcome       driver.RunState // what it reports
+	outcome           *runOutcome   // of a run; nil until there is an outcome
 
 	renewal renewal // guarded by the mutex of the renewer, not by mu
+}
+
+// runOutcome is how a run has ended.
+type runOutcome struct {
+	state  driver.RunState
+	report func(context.Context) error // removes the claim, in place of a release
 }
 
 // holdState says whether the claim is held, or else how the hold ended.
@@ -256,10 +260,10 @@ func (h *hold) uncertainEnd(err error) error {
 func (h *hold) tryRelease(ctx context.Context) error {
 	c := h.client
 	h.mu.Lock()
-	grant, keep, report := h.currentGrant(), h.keepFor(), h.reportOutcome
+	grant, keep, outcome := h.currentGrant(), h.keepFor(), h.outcome
 	h.mu.Unlock()
-	if report != nil {
-		return report(ctx)
+	if outcome != nil {
+		return outcome.report(ctx)
 	}
 	if keep > 0 {
 		err := c.findDetacher().Detach(ctx, grant, keep)
@@ -278,7 +282,10 @@ func (h *hold) tryRelease(ctx context.Context) error {
 func (h *hold) endEvent() EventKind {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return outcomeEvent(h.outcome)
+	if h.outcome == nil {
+		return EventReleased
+	}
+	return outcomeEvent(h.outcome.state)
 }
 
 // outcomeEvent is the event of a run with this outcome, or of a hold without one.
@@ -299,8 +306,8 @@ func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) 
 	if h.state == stateLost {
 		return false
 	}
-	if h.reportOutcome == nil {
-		h.reportOutcome, h.outcome = report, outcome
+	if h.outcome == nil {
+		h.outcome = &runOutcome{outcome, report}
 	}
 	return true
 }

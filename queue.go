@@ -19,8 +19,16 @@ type queue struct {
 }
 
 type nameQueue struct {
-	hold    *hold     // who has the turn, once it is granted
-	waiters list.List // of *waiter
+	hold    *hold      // who has the turn, once it is granted
+	waiters *list.List // of *waiter; nil until there is one
+}
+
+// firstWaiter returns nil if nobody waits.
+func (l *nameQueue) firstWaiter() *list.Element {
+	if l.waiters == nil {
+		return nil
+	}
+	return l.waiters.Front()
 }
 
 type waiter struct {
@@ -56,6 +64,9 @@ func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.
 	}
 	w := &waiter{since: time.Now(), unreachableTimeout: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
 	l := q.byName[name]
+	if l.waiters == nil {
+		l.waiters = list.New()
+	}
 	place := l.waiters.PushBack(w)
 	q.mu.Unlock()
 
@@ -113,7 +124,7 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.byName[name]
-	for e := l.waiters.Front(); e != nil; {
+	for e := l.firstWaiter(); e != nil; {
 		w, following := e.Value.(*waiter), e.Next()
 		if lasting || w.unreachableTimeout <= unreachableTimeout && w.unreachableTimeout <= time.Since(w.since) {
 			l.waiters.Remove(e)
@@ -127,7 +138,7 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 func (q *queue) passTurnLocked(name string) {
 	l := q.byName[name]
 	l.hold = nil
-	first := l.waiters.Front()
+	first := l.firstWaiter()
 	if first == nil {
 		delete(q.byName, name)
 		return

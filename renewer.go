@@ -128,9 +128,9 @@ func (r *renewer) removeLocked(h *hold) {
 	if h.renewal.endIndex < 0 {
 		return
 	}
-	heap.Remove(&r.ends, h.renewal.endIndex)
+	heap.Remove(&r.ends, int(h.renewal.endIndex))
 	if h.renewal.dueIndex >= 0 {
-		heap.Remove(&r.dues, h.renewal.dueIndex)
+		heap.Remove(&r.dues, int(h.renewal.dueIndex))
 	}
 	delete(r.byID, h.grant.ID)
 	r.marginCounts[h.renewal.marginClass]--
@@ -171,8 +171,8 @@ type renewalTimes struct{ endsAt, dueAt, dueFrom time.Duration }
 // renewal is what the renewer keeps about a hold. It is guarded by the renewer's mutex.
 type renewal struct {
 	renewalTimes
-	endIndex, dueIndex int // in the heaps of the renewer, or notInHeap
-	marginClass        int
+	endIndex, dueIndex int32 // in the heaps of the renewer, or notInHeap
+	marginClass        int8
 }
 
 const notInHeap = -1
@@ -199,11 +199,11 @@ func (h *hold) planRetry(now, left time.Duration) renewalTimes {
 // with mu held.
 func (r *renewer) setTimes(h *hold, p renewalTimes) {
 	h.renewal.renewalTimes = p
-	heap.Fix(&r.ends, h.renewal.endIndex)
+	heap.Fix(&r.ends, int(h.renewal.endIndex))
 	if h.renewal.dueIndex < 0 {
 		heap.Push(&r.dues, h)
 	} else {
-		heap.Fix(&r.dues, h.renewal.dueIndex)
+		heap.Fix(&r.dues, int(h.renewal.dueIndex))
 	}
 	if min(h.renewal.dueAt, h.renewal.endsAt, r.elapsed+r.maxSleep()) < r.wakeAt {
 		r.wakeUp()
@@ -297,7 +297,9 @@ func (r *renewer) maxSleep() time.Duration {
 }
 
 // marginClassOf is the n for which the margin is below 2^n ns and at least half of that.
-func marginClassOf(ttl time.Duration) int { return bits.Len64(uint64(max(0, driver.Margin(ttl)))) }
+func marginClassOf(ttl time.Duration) int8 {
+	return int8(bits.Len64(uint64(max(0, driver.Margin(ttl)))))
+}
 
 func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
 	for r.ends.Len() > 0 && r.ends.holds[0].renewal.endsAt <= now && len(expired) < maxExpiredPerTick {
@@ -506,20 +508,20 @@ func (r *renewer) handleEnding(e driver.Ending) {
 type holdHeap struct {
 	holds []*hold
 	key   func(*renewal) time.Duration
-	index func(*renewal) *int
+	index func(*renewal) *int32
 }
 
 func newEndHeap() holdHeap {
 	return holdHeap{
 		key:   func(r *renewal) time.Duration { return r.endsAt },
-		index: func(r *renewal) *int { return &r.endIndex },
+		index: func(r *renewal) *int32 { return &r.endIndex },
 	}
 }
 
 func newDueHeap() holdHeap {
 	return holdHeap{
 		key:   func(r *renewal) time.Duration { return r.dueAt },
-		index: func(r *renewal) *int { return &r.dueIndex },
+		index: func(r *renewal) *int32 { return &r.dueIndex },
 	}
 }
 
@@ -529,11 +531,11 @@ func (q *holdHeap) Less(i, j int) bool {
 }
 func (q *holdHeap) Swap(i, j int) {
 	q.holds[i], q.holds[j] = q.holds[j], q.holds[i]
-	*q.index(&q.holds[i].renewal), *q.index(&q.holds[j].renewal) = i, j
+	*q.index(&q.holds[i].renewal), *q.index(&q.holds[j].renewal) = int32(i), int32(j)
 }
 func (q *holdHeap) Push(x any) {
 	h := x.(*hold)
-	*q.index(&h.renewal) = len(q.holds)
+	*q.index(&h.renewal) = int32(len(q.holds))
 	q.holds = append(q.holds, h)
 }
 func (q *holdHeap) Pop() any {

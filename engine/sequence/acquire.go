@@ -47,8 +47,7 @@ type acquisition struct {
 	lastNodes []Node // of the last snapshot
 
 	watchedKey string
-	isWatching bool
-	stopWatch  func()
+	blocker    Subscription // to the node with watchedKey
 
 	endedSessions int // how often its session has ended during this call
 }
@@ -82,9 +81,7 @@ func (a *acquisition) dropEndedSession() bool {
 		delete(s.claims, cl)
 		delete(s.toCheck, cl)
 	}
-	if cl.watch.stop != nil {
-		cl.watch.stop()
-	}
+	cl.watch.end()
 	e.wakeBlockedLocked(cl)
 	cl.setPhase(phaseJoining, cl.leaving, nil)
 	cl.session, cl.node, cl.add.unresolved, cl.turn.blockedBy, cl.watch = nil, Node{}, false, "", nodeWatch{}

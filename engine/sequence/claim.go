@@ -39,7 +39,7 @@ type pendingAdd struct {
 	unresolved bool
 }
 
-// turn is how a waiting claim learns that its turn may have come.
+// turn is how a waiting claim learns that its turn may have come. It exists while an Acquire is under way.
 type turn struct {
 	snapshots chan timedSnapshot // buffered; snapshots, read by others of this client, in which the claim is granted
 	wakeup    chan struct{}      // buffered; the line may have changed, so it must be read again
@@ -48,8 +48,24 @@ type turn struct {
 
 // nodeWatch is the watch of a claim's own node.
 type nodeWatch struct {
-	stop      func() // not nil while there is a watch
-	scheduled bool   // in the session's list of claims that get a watch if they last
+	subscription Subscription // nil if there is none
+	started      bool         // there is one, or is about to be
+	scheduled    bool         // in the session's list of claims that get a watch if they last
+	// How many changes the store has reported, and how many of them the last read of the node took into account.
+	reported, read uint32
+}
+
+// end ends the watch. Called with mu held.
+func (w *nodeWatch) end() {
+	if w.subscription != nil {
+		w.subscription.Stop()
+		w.subscription = nil
+	}
+}
+
+// isUnchanged reports whether the node is as it was last read, as far as the watch has told. Called with mu held.
+func (w *nodeWatch) isUnchanged() bool {
+	return w.subscription != nil && w.reported == w.read && w.subscription.IsLive()
 }
 
 // phase is where a claim is between its Acquire and its end.
@@ -119,7 +135,7 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 		}
 		cl := e.claims[c.ID]
 		if cl == nil {
-			cl = &claim{Claim: c, turn: turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)}}
+			cl = &claim{Claim: c}
 			e.claims[c.ID] = cl
 		}
 		// Acquires for one ID must not overlap: each would believe that the claim's node is its own.
@@ -129,6 +145,7 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 		}
 		if under == nil {
 			cl.Wait = c.Wait
+			cl.turn = turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)}
 			cl.acquireDone = make(chan struct{})
 			cl.setLeaving(false)
 			e.mu.Unlock()
@@ -154,9 +171,11 @@ func (e *Engine) endAcquire(cl *claim) {
 	if cl.add.done == nil && !cl.add.unresolved && cl.node.Token == 0 {
 		e.forgetClaimLocked(cl)
 	}
+	wakeup := cl.turn.wakeup
+	cl.turn = turn{}
 	if s := cl.session; s != nil {
 		select {
-		case <-cl.turn.wakeup: // the node may have changed since it was read
+		case <-wakeup: // the node may have changed since it was read
 			if _, ok := s.claims[cl]; ok && !s.forDetached {
 				s.toCheck[cl] = struct{}{}
 			}
@@ -187,10 +206,7 @@ func (e *Engine) forgetClaimLocked(cl *claim) {
 			s.idleSince = e.clock.Now()
 		}
 	}
-	if cl.watch.stop != nil {
-		cl.watch.stop()
-		cl.watch.stop = nil
-	}
+	cl.watch.end()
 }
 
 // markLost records that a claim has ended from outside, and notifies its waiting Acquire or its holder. It returns the
@@ -226,10 +242,12 @@ func (e *Engine) wakeBlockedLocked(cl *claim) {
 	}
 }
 
-// requestCheck has the janitor read a claim's node, which may have changed.
+// requestCheck has the janitor read a claim's node, which may have changed. Until it was read, no renewal relies on the
+// watch.
 func (e *Engine) requestCheck(cl *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	cl.watch.reported++
 	if s := cl.session; s != nil && !s.forDetached && s.isWanted(cl) {
 		s.toCheck[cl] = struct{}{}
 		s.wakeJanitor()
@@ -240,23 +258,22 @@ func (e *Engine) requestCheck(cl *claim) {
 func (e *Engine) watchOwnNode(cl *claim) {
 	e.mu.Lock()
 	node := cl.node
-	if cl.watch.stop != nil || node.Token == 0 || e.claims[cl.ID] != cl {
+	if cl.watch.started || node.Token == 0 || e.claims[cl.ID] != cl {
 		e.mu.Unlock()
 		return
 	}
-	cl.watch.stop = func() {} // so that no other goroutine starts a watch
+	cl.watch.started = true
 	e.mu.Unlock()
-	// Not under the mutex: the store has locks of its own.
-	stop := e.store.Watch(cl.Name, node.Key, 0, func() { e.requestCheck(cl) })
+	// Not under the mutex: the store has locks of its own. The token is the revision in which the node was made, so each
+	// change since then is reported.
+	subscription := e.store.Watch(cl.Name, node.Key, node.Token, func() { e.requestCheck(cl) })
 	e.mu.Lock()
-	if e.claims[cl.ID] == cl {
-		cl.watch.stop = stop
-		stop = nil
+	defer e.mu.Unlock()
+	if e.claims[cl.ID] != cl || cl.node.Key != node.Key {
+		subscription.Stop()
+		return
 	}
-	e.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
+	cl.watch.subscription = subscription
 }
 
 // updateNode updates a claim with its own node as it was read. It returns a loss if the node is gone, is another one or
@@ -267,15 +284,16 @@ func (e *Engine) updateNode(cl *claim, n Node, found bool) *driver.LossError {
 	return e.updateNodeLocked(cl, n, found)
 }
 
-// updateNodeUnder is updateNode for a node that was read by its key. It does nothing if the claim has another node by
-// now: an Acquire may have added it since the read, and a node that is gone under the old key says nothing about the
-// new one.
-func (e *Engine) updateNodeUnder(key string, cl *claim, n Node) *driver.LossError {
+// updateNodeUnder is updateNode for a node that was read by its key, when the watch had reported so many changes. It
+// does nothing if the claim has another node by now: an Acquire may have added it since the read, and a node that is
+// gone under the old key says nothing about the new one.
+func (e *Engine) updateNodeUnder(key string, reported uint32, cl *claim, n Node) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if cl.node.Key != key {
 		return nil
 	}
+	cl.watch.read = reported
 	return e.updateNodeLocked(cl, n, n.Token != 0)
 }
 
@@ -297,6 +315,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		cl.node = n
 		return e.markLostLocked(cl, driver.LossBroken)
 	}
+	n.shareStrings(&cl.node)
 	// Another process has renewed the claim, so it is wanted.
 	if n.Renewed > cl.node.Renewed {
 		cl.lastWanted = e.clock.Now()
@@ -307,6 +326,17 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, ReleaseRequested: true})
 	}
 	return nil
+}
+
+// shareStrings has a node use the strings of another one that are equal, so that a node which is read again and again
+// keeps no more memory than before.
+func (n *Node) shareStrings(o *Node) {
+	for _, s := range [...][2]*string{{&n.Key, &o.Key}, {&n.Session, &o.Session}, {&n.ID, &o.ID}, {&n.Owner, &o.Owner},
+		{&n.Meta, &o.Meta}, {(*string)(&n.Kind), (*string)(&o.Kind)}} {
+		if *s[0] == *s[1] {
+			*s[0] = *s[1]
+		}
+	}
 }
 
 // wakeOne wakes the reader of a channel of capacity 1. It does nothing if a wake-up is already pending.

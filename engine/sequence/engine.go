@@ -29,9 +29,10 @@
 // session is kept alive by one request at a time (see keepAliveLoop). When a client stops, the store ends its session
 // and removes all its nodes, by the store's own clock. Other clients never judge whether a holder has expired.
 //
-// Keep-alives extend all nodes of a session, so they would keep claims that nobody wants any more. For that reason
-// each claim must be renewed by its holder, too: the session's janitor removes a claim that was not renewed for its
-// TTL. The janitor also watches each claim's own node, so that a break or a release request is noticed soon.
+// Keep-alives extend all nodes of a session, so they would keep claims that nobody wants any more. For that reason each
+// claim must be renewed by its holder, too: the session's janitor removes a claim that was not renewed for its TTL. The
+// janitor also watches the node of each claim that lasts, so that a break or a release request is noticed soon, and a
+// renewal need not read it.
 //
 // A detached claim has a session of its own, to which nobody sends keep-alives except a process that renews that
 // claim.
@@ -41,8 +42,12 @@
 // A client believes in a grant only if two things are true: a snapshot showed the claim's own node, under its own
 // session, at a place that is granted; and a keep-alive of that session was confirmed. Each is trusted from the start
 // of its request, since the reply may have taken long. The grant counts from the earlier of the two. A renewal is the
-// same again: a keep-alive, and a read of the node, because an operator may have removed or marked it while the
-// session lives on.
+// same again: a keep-alive, and a proof that the node is still there, because an operator may have removed or marked it
+// while the session lives on. The proof is a read, or, for all watched nodes of a session together, a confirmation of
+// their watches (ConfirmWatches), which counts from its start as well. It shows what no silent watch can: that the
+// subscription exists, that the server which serves it is not behind, and that all it had to report has been reported.
+// A node is read nevertheless while its watch is being set up or restored, and from each report on until a read that
+// began after it: a read from before a change does not show the change.
 //
 // # After a lost reply
 //

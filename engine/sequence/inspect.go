@@ -78,8 +78,8 @@ func (e *Engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock,
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	changed := make(chan struct{}, 1)
-	unwatch := e.store.Watch(seen.Name, WatchChanges, 0, func() { wakeOne(changed) })
-	defer unwatch()
+	changes := e.store.Watch(seen.Name, WatchChanges, 0, func() { wakeOne(changed) })
+	defer changes.Stop()
 	for {
 		now, err := e.Inspect(ctx, seen.Name)
 		if err != nil || now.Revision != seen.Revision {

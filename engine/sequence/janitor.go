@@ -11,6 +11,9 @@ import (
 // watched. Claims that are released at once cost no watch.
 const watchDelay = 100 * time.Millisecond
 
+// keptCapacity is for how many claims the janitor keeps memory that it does not use at the moment.
+const keptCapacity = 1024
+
 // runJanitor looks after a session's claims until the session ends: it reads nodes that may have changed, watches the
 // nodes of claims that last, and removes claims that nobody wants any more. It sleeps until one of these is due. It is
 // separate from the keep-alive loop because its requests may hang, and keep-alives must not wait for them.
@@ -18,6 +21,7 @@ func (s *session) runJanitor() {
 	e := s.e
 	timer := time.NewTimer(s.TTL)
 	defer timer.Stop()
+	searched, nextSearch := e.clock.Now(), s.TTL // for abandoned claims
 	for {
 		select {
 		case <-timer.C:
@@ -32,22 +36,34 @@ func (s *session) runJanitor() {
 		}
 		s.checkChangedNodes()
 		s.startDueWatches()
-		s.removeAbandoned()
-
-		e.mu.Lock()
-		// Sleep until the next claim could be abandoned or the next watch is due.
-		next := s.TTL
-		for cl := range s.claims {
-			if !cl.isBusy() {
-				next = min(next, max(s.TTL-e.clock.SinceAtLeast(cl.lastWanted), watchDelay))
-			}
+		// Not each time: it looks at all claims.
+		if e.clock.Since(searched) >= nextSearch {
+			s.removeAbandoned()
+			searched, nextSearch = e.clock.Now(), s.untilAbandoned()
 		}
+		next := nextSearch - e.clock.Since(searched)
+		e.mu.Lock()
 		if len(s.newerUnwatched)+len(s.olderUnwatched) > 0 {
 			next = min(next, watchDelay)
 		}
 		e.mu.Unlock()
 		timer.Reset(max(next, time.Millisecond))
 	}
+}
+
+// untilAbandoned is how long no claim can be abandoned. A claim that comes meanwhile, or that a call is busy with,
+// cannot be before a TTL has passed.
+func (s *session) untilAbandoned() time.Duration {
+	e := s.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	until := s.TTL
+	for cl := range s.claims {
+		if !cl.isBusy() {
+			until = min(until, max(s.TTL-e.clock.SinceAtLeast(cl.lastWanted), watchDelay))
+		}
+	}
+	return until
 }
 
 // scheduleWatch has the claim's own node watched if the claim lasts longer than watchDelay.
@@ -59,7 +75,7 @@ func (e *Engine) scheduleWatch(cl *claim) {
 
 func (e *Engine) scheduleWatchLocked(cl *claim) {
 	s := cl.session
-	if s == nil || s.forDetached || cl.watch.stop != nil || cl.watch.scheduled {
+	if s == nil || s.forDetached || cl.watch.started || cl.watch.scheduled {
 		return
 	}
 	cl.watch.scheduled = true
@@ -79,11 +95,14 @@ func (s *session) startDueWatches() {
 	if len(s.newerUnwatched)+len(s.olderUnwatched) > 0 && e.clock.Since(s.unwatchedSplit) >= watchDelay {
 		for _, cl := range s.olderUnwatched {
 			cl.watch.scheduled = false
-			if _, ok := s.claims[cl]; ok && cl.watch.stop == nil && cl.loss == nil {
+			if _, ok := s.claims[cl]; ok && !cl.watch.started && cl.loss == nil {
 				stand = append(stand, cl)
 			}
 		}
 		clear(s.olderUnwatched)
+		if cap(s.olderUnwatched) > keptCapacity {
+			s.olderUnwatched = nil
+		}
 		s.olderUnwatched, s.newerUnwatched, s.unwatchedSplit = s.newerUnwatched, s.olderUnwatched[:0], e.clock.Now()
 	}
 	e.mu.Unlock()
@@ -99,18 +118,22 @@ func (s *session) checkChangedNodes() {
 	e.mu.Lock()
 	var claims []*claim
 	var refs []NodeRef
+	var reported []uint32
 	for cl := range s.toCheck {
 		// A claim that is being released is expected to lose its node.
 		if cl.node.Token != 0 && !cl.leaving {
 			claims, refs = append(claims, cl), append(refs, NodeRef{cl.Name, cl.node.Key})
+			reported = append(reported, cl.watch.reported)
 		}
 	}
-	clear(s.toCheck)
+	if clear(s.toCheck); len(claims) > keptCapacity {
+		s.toCheck = map[*claim]struct{}{} // since a map never shrinks
+	}
 	e.mu.Unlock()
 	for len(claims) > 0 {
 		k := min(len(claims), MaxRead)
-		batch, batchRefs := claims[:k], refs[:k]
-		claims, refs = claims[k:], refs[k:]
+		batch, batchRefs, batchReported := claims[:k], refs[:k], reported[:k]
+		claims, refs, reported = claims[k:], refs[k:], reported[k:]
 		nodes, err := s.readNodes(batchRefs)
 		if err != nil {
 			continue // the next renewal reads the nodes, too
@@ -121,7 +144,7 @@ func (s *session) checkChangedNodes() {
 			}
 		}
 		for i, cl := range batch {
-			_ = e.updateNodeUnder(batchRefs[i].Key, cl, nodes[i])
+			_ = e.updateNodeUnder(batchRefs[i].Key, batchReported[i], cl, nodes[i])
 		}
 	}
 }

@@ -78,9 +78,13 @@ type NodeStore interface {
 	// snapshot of the given revision (0: unknown). With the key [WatchRemovals] it does so whenever any node of the
 	// lock may have gone, and with [WatchChanges] whenever any may have come, changed or gone. A call is only a hint:
 	// it may come without a change, and it comes when a broken subscription has been restored. Once the subscription
-	// exists, no change is missed. stop may be called twice, and from changed. Watch does no I/O that the caller
-	// waits for.
-	Watch(name, key string, revision int64, changed func()) (stop func())
+	// exists, no change is missed. Watch does no I/O that the caller waits for.
+	Watch(name, key string, revision int64, changed func()) Subscription
+
+	// ConfirmWatches returns nil if all that had happened to watched nodes of the session when it was called has been
+	// reported: of a subscription that is live, changed was called before ConfirmWatches returns. Like a read, it must
+	// not be satisfied by a stale replica. The session is one that this client has opened and that is not detached.
+	ConfirmWatches(ctx context.Context, session string) error
 
 	// Walk yields, each as List would return it in full, the locks whose names start with prefix and that have a node
 	// of ours or one that certainly belongs to a foreign client. An error ends the walk, unless it comes with the
@@ -149,6 +153,17 @@ type TokenReporter interface {
 // BreakNoteTime is how long a note of a broken claim must be kept: as long as the claim's holder may believe in its
 // lock, and then ask for the outcome of its release.
 func BreakNoteTime(ttl time.Duration) time.Duration { return ttl + driver.UnreachableTimeout(ttl) }
+
+// Subscription is one Watch.
+type Subscription interface {
+	// IsLive reports whether changed has been, or will be, called for every change of the node since the revision that
+	// was given to Watch, and whether ConfirmWatches can tell that it has been. While the subscription is being set up or
+	// restored, it is not live until changed was called for what may have been missed. A store may have subscriptions
+	// that never are: their nodes are read at each renewal.
+	IsLive() bool
+	// Stop may be called twice, and from changed.
+	Stop()
+}
 
 // Session is a session of the store.
 type Session struct {

@@ -10,8 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Renew renews the claims of a session with one keep-alive, if the last one is old, and at the same time one read of
-// their nodes per [MaxRead]: a keep-alive says nothing about a node that an operator has removed or marked.
+// Renew renews the claims of a session with one keep-alive, if the last one is old. A keep-alive says nothing about a
+// node that an operator has removed or marked. That is what the watches of the nodes are for, and one request confirms
+// that they have reported everything. Nodes without a live watch, or with a change that was reported, are read.
 func (e *Engine) Renew(ctx context.Context, gs []driver.Grant, done func(int, driver.Renewal)) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
@@ -19,11 +20,62 @@ func (e *Engine) Renew(ctx context.Context, gs []driver.Grant, done func(int, dr
 	for s, which := range e.groupBySession(gs, done, func(i int) {
 		all.Go(func() { done(i, e.renewElsewhere(ctx, gs[i])) })
 	}) {
-		for len(which) > 0 {
-			some := which[:min(len(which), MaxRead)]
-			which = which[len(some):]
-			all.Go(func() { s.renewClaims(ctx, some, done) })
+		watched, others := s.splitWatched(which)
+		all.Go(func() { s.renewByReading(ctx, others, done) })
+		all.Go(func() { s.renewByReading(ctx, s.renewWatched(ctx, watched, done), done) })
+	}
+	all.Wait()
+}
+
+// splitWatched separates the claims whose watches say that nothing has changed.
+func (s *session) splitWatched(which []dueGrant) (watched, others []dueGrant) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	for _, d := range which {
+		if d.cl.watch.isUnchanged() {
+			watched = append(watched, d)
+		} else {
+			others = append(others, d)
 		}
+	}
+	return watched, others
+}
+
+// renewWatched renews claims whose nodes need not be read, and returns the others. A watch counts only if it still says
+// that nothing has changed once ConfirmWatches has returned: what is reported until then may have happened before.
+func (s *session) renewWatched(ctx context.Context, which []dueGrant, done func(int, driver.Renewal)) []dueGrant {
+	if len(which) == 0 {
+		return nil
+	}
+	e := s.e
+	var since driver.Instant
+	var keepAliveErr error
+	var keepAlive sync.WaitGroup
+	keepAlive.Go(func() { since, keepAliveErr = s.retryFreshKeepAlive(ctx) })
+	confirmed, err := s.confirmWatches(ctx)
+	keepAlive.Wait()
+	if err != nil || keepAliveErr != nil {
+		return which
+	}
+	if e.clock.Since(confirmed) > e.clock.Since(since) {
+		since = confirmed
+	}
+	watched, others := s.splitWatched(which)
+	for _, d := range watched {
+		r := driver.Renewal{Since: since, GrantedTTL: s.TTL, Err: e.extendClaim(d.cl, since)}
+		e.mu.Lock()
+		r.ReleaseRequested = d.cl.node.ReleaseRequested
+		e.mu.Unlock()
+		done(d.index, r)
+	}
+	return others
+}
+
+// renewByReading renews claims whose nodes are read, many at a time.
+func (s *session) renewByReading(ctx context.Context, which []dueGrant, done func(int, driver.Renewal)) {
+	var all sync.WaitGroup
+	for some := range slices.Chunk(which, MaxRead) {
+		all.Go(func() { s.renewClaims(ctx, some, done) })
 	}
 	all.Wait()
 }
@@ -74,10 +126,10 @@ func (e *Engine) groupBySession(
 // renewClaims renews claims of one session.
 func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(int, driver.Renewal)) {
 	e := s.e
-	refs := make([]NodeRef, len(some))
+	refs, reported := make([]NodeRef, len(some)), make([]uint32, len(some))
 	e.mu.Lock()
 	for k, d := range some {
-		refs[k] = NodeRef{d.cl.Name, d.cl.node.Key}
+		refs[k], reported[k] = NodeRef{d.cl.Name, d.cl.node.Key}, d.cl.watch.reported
 	}
 	e.mu.Unlock()
 	var since driver.Instant
@@ -105,7 +157,7 @@ func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(in
 		case keepAliveErr != nil && isGone(nodes[k]):
 			r.Err = e.readError(ctx, keepAliveErr)
 		default:
-			if loss := e.updateNode(d.cl, nodes[k], nodes[k].Token != 0); loss != nil {
+			if loss := e.updateNodeUnder(refs[k].Key, reported[k], d.cl, nodes[k]); loss != nil {
 				r.Err = loss
 			} else if keepAliveErr != nil {
 				r.Err = e.readError(ctx, keepAliveErr)

@@ -24,6 +24,7 @@ type session struct {
 	lastErr    error            // of the last keep-alive
 	expired    bool             // the store has ended it
 	nextNumber int64            // number of the next claim
+	confirming *confirmation    // the last one, which may be under way
 	claims     map[*claim]struct{}
 	toCheck    map[*claim]struct{}
 	idleSince  driver.Instant
@@ -234,6 +235,53 @@ func (s *session) keepAlive(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return s.lastErr
+}
+
+// confirmation is one ConfirmWatches, shared by all callers that wait for it.
+type confirmation struct {
+	start driver.Instant
+	done  chan struct{} // closed after it; then err is set
+	err   error
+}
+
+// confirmWatches returns the start of a ConfirmWatches that has succeeded and was at most a sixth of the TTL old when
+// this was called, as a keep-alive may be. If there is none, it waits for the one that is under way, or sends one.
+func (s *session) confirmWatches(ctx context.Context) (driver.Instant, error) {
+	e := s.e
+	e.mu.Lock()
+	c := s.confirming
+	if c == nil || isClosed(c.done) && (c.err != nil || e.clock.Since(c.start) > s.TTL/6) {
+		c = &confirmation{start: e.clock.Now(), done: make(chan struct{})}
+		if !e.life.Go(func() { s.sendConfirmation(c) }) {
+			e.mu.Unlock()
+			return c.start, driver.ErrClosed
+		}
+		s.confirming = c
+	}
+	e.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.start, c.err
+	case <-ctx.Done():
+		return c.start, e.contextError(ctx)
+	}
+}
+
+// sendConfirmation sends the request for confirmWatches. Its time limit leaves time to read the nodes instead.
+func (s *session) sendConfirmation(c *confirmation) {
+	ctx, cancel := context.WithTimeout(s.e.life, min(requestTimeout, s.TTL/12))
+	defer cancel()
+	c.err = s.e.store.ConfirmWatches(ctx, s.ID)
+	close(c.done)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // sendKeepAlive sends the request for keepAlive, and closes inFlight when its result is recorded.

@@ -127,19 +127,20 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 		a.stopWatching()
 		return
 	}
-	if a.isWatching && a.watchedKey == key {
+	if a.blocker != nil && a.watchedKey == key {
 		return
 	}
 	a.stopWatching()
-	a.watchedKey, a.isWatching = key, true
-	a.stopWatch = e.store.Watch(cl.Name, key, seen.Revision, func() { wakeOne(cl.turn.wakeup) })
+	a.watchedKey = key
+	wakeup := cl.turn.wakeup
+	a.blocker = e.store.Watch(cl.Name, key, seen.Revision, func() { wakeOne(wakeup) })
 }
 
 func (a *acquisition) stopWatching() {
-	if a.stopWatch != nil {
-		a.stopWatch()
+	if a.blocker != nil {
+		a.blocker.Stop()
 	}
-	a.stopWatch, a.isWatching = nil, false
+	a.blocker = nil
 }
 
 // awaitSnapshot waits until the line may have changed, and returns a new snapshot of it. Many readers wait for one
@@ -190,7 +191,7 @@ func (e *Engine) markAdmitted(cl *claim) {
 		// A few tries are enough: the mark only saves the next waiter a poll.
 		for range 3 {
 			e.mu.Lock()
-			n, left := cl.node, e.claims[cl.ID] != cl || cl.leaving
+			n, left, reported := cl.node, e.claims[cl.ID] != cl || cl.leaving, cl.watch.reported
 			e.mu.Unlock()
 			if left || n.Admitted {
 				return
@@ -199,7 +200,7 @@ func (e *Engine) markAdmitted(cl *claim) {
 			payload.Admitted = true
 			now, ok, err := e.store.Change(ctx, cl.Name, n, payload)
 			if err == nil && ok {
-				_ = e.updateNodeUnder(n.Key, cl, now)
+				_ = e.updateNodeUnder(n.Key, reported, cl, now)
 				return
 			}
 			if err == nil {
@@ -207,7 +208,7 @@ func (e *Engine) markAdmitted(cl *claim) {
 				if err == nil && nodes[0].Token == 0 {
 					e.requestCheck(cl) // or its session has expired; the check asks
 				}
-				if err != nil || nodes[0].Token == 0 || e.updateNodeUnder(n.Key, cl, nodes[0]) != nil {
+				if err != nil || nodes[0].Token == 0 || e.updateNodeUnder(n.Key, reported, cl, nodes[0]) != nil {
 					return // the next waiter polls
 				}
 			}

@@ -36,10 +36,13 @@ type session struct {
 	timer *time.Timer
 }
 
+// watch is a sequence.Subscription. It stays live when a notification is lost, as on a connection that has broken
+// without notice: ConfirmWatches finds that out.
 type watch struct {
 	name, key string
 	changed   func()
 	link      *Link
+	missed    bool // a notification was lost
 }
 
 // New makes an empty server.
@@ -133,10 +136,12 @@ func (s *Server) notifyWatches(name, key string, gone bool) {
 	for w := range s.watches {
 		if w.name == name && (w.key == key || w.key == sequence.WatchChanges || w.key == sequence.WatchRemovals &&
 			gone) {
-			w.link.notifyLater(w.changed)
+			w.notify()
 		}
 	}
 }
+
+func (w *watch) notify() { w.missed = !w.link.notifyLater(w.changed, true) || w.missed }
 
 func (s *Server) readLock(name string) sequence.Snapshot {
 	l := sequence.Snapshot{Name: name, Revision: s.revision, Full: true}
@@ -167,25 +172,37 @@ type Link struct {
 	DelayNotification func()
 	DropNotification  func() bool
 
-	mu            sync.Mutex
-	closed        bool
-	notifications sync.WaitGroup
+	mu          sync.Mutex
+	closed      bool
+	undelivered map[chan struct{}]struct{} // of each notification under way; closed when it was delivered
+	deliveries  sync.WaitGroup
 }
 
 var errClosed = fmt.Errorf("%w: the link", driver.ErrClosed)
 
-func (l *Link) notifyLater(f func()) {
+// notifyLater reports whether the notification was not lost.
+func (l *Link) notifyLater(f func(), mayLose bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.DropNotification != nil && l.DropNotification() {
-		return
+	if l.closed || mayLose && l.DropNotification != nil && l.DropNotification() {
+		return false
 	}
-	l.notifications.Go(func() {
+	delivered := make(chan struct{})
+	if l.undelivered == nil {
+		l.undelivered = map[chan struct{}]struct{}{}
+	}
+	l.undelivered[delivered] = struct{}{}
+	l.deliveries.Go(func() {
 		if l.DelayNotification != nil {
 			l.DelayNotification()
 		}
 		f()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.undelivered, delivered)
+		close(delivered)
 	})
+	return true
 }
 
 // request sends one request: f runs at the server, in one atomic step.
@@ -463,23 +480,52 @@ func (l *Link) RemoveAndReadNext(
 }
 
 // Watch notifies of changes, from goroutines of the link.
-func (l *Link) Watch(name, key string, revision int64, changed func()) (stop func()) {
+func (l *Link) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	s := l.Server
 	w := &watch{name: name, key: key, changed: changed, link: l}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests["watch"]++
 	s.watches[w] = struct{}{}
-	if revision != s.revision {
-		l.notifyLater(changed)
+	n := s.findNode(name, key)
+	if unchanged := n != nil && n.Version <= revision; !unchanged && revision != s.revision {
+		w.notify()
 	}
-	return func() {
-		go func() { // it may be called from changed
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			delete(s.watches, w)
-		}()
+	return w
+}
+
+// Stop ends the watch.
+func (w *watch) Stop() {
+	go func() { // it may be called from changed
+		w.link.Server.mu.Lock()
+		defer w.link.Server.mu.Unlock()
+		delete(w.link.Server.watches, w)
+	}()
+}
+
+// IsLive returns true.
+func (w *watch) IsLive() bool { return true }
+
+// ConfirmWatches makes up for lost notifications, and waits until all have been delivered.
+func (l *Link) ConfirmWatches(ctx context.Context, _ string) error {
+	undelivered, err := request(ctx, l, "confirm", func(s *Server) []chan struct{} {
+		for w := range s.watches {
+			if w.link == l && w.missed {
+				w.missed = !l.notifyLater(w.changed, false)
+			}
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.Collect(maps.Keys(l.undelivered))
+	})
+	for _, delivered := range undelivered {
+		select {
+		case <-delivered:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	return err
 }
 
 // Walk lists all locks.
@@ -517,6 +563,6 @@ func (l *Link) Close() error {
 		}
 	}
 	l.Server.mu.Unlock()
-	l.notifications.Wait()
+	l.deliveries.Wait()
 	return nil
 }

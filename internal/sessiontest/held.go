@@ -3,7 +3,9 @@ package sessiontest
 import (
 	"flag"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"testing"
 	"time"
@@ -14,38 +16,22 @@ import (
 
 var heldLocks = flag.Int("held", 500, "how many locks are held at a time")
 
-// Held holds many locks and measures what that costs. sent returns what the store has sent since the last call: the
-// number of reads, and a description of all requests. In half a TTL, at most maxReads(n) reads may be sent for n
-// locks.
-func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads int, all string),
-	maxReads func(n int) int) {
-	client := NewClient(t, s, ttl)
+// heldTTL is the TTL of the locks that are held.
+const heldTTL = 24 * time.Second
+
+// Held holds many locks: that takes no goroutine for each, and requests only for all together. sent returns how many
+// requests the store has sent since the last call, and describes them.
+func Held(t *testing.T, s driver.Store, sent func() (n int, all string)) {
+	client := NewClient(t, s, heldTTL)
 	before, goroutines := heapSize(), runtime.NumGoroutine()
-	leases := make([]*holdfast.Lease, *heldLocks)
-	var all sync.WaitGroup
-	for w := range 32 {
-		all.Go(func() {
-			for i := w; i < *heldLocks; i += 32 {
-				var err error
-				if leases[i], err = client.Mutex(fmt.Sprint(t.Name(), "/", i), nil).Lock(t.Context()); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	if t.Failed() {
-		return
-	}
-	time.Sleep(2 * time.Second) // they are watched now
-	sent()
+	leases := holdLocks(t, lockIn(t, client))
+	awaitQuiet(sent)
 	each := (heapSize() - before) / int64(*heldLocks)
 	more := runtime.NumGoroutine() - goroutines
-	time.Sleep(ttl / 2)
-	reads, words := sent()
+	time.Sleep(heldTTL / 2)
+	n, words := sent()
 	t.Logf("%d locks held: %d bytes each, %d goroutines more; in %v, with a TTL of %v: %s", *heldLocks, each, more,
-		ttl/2, ttl, words)
+		heldTTL/2, heldTTL, words)
 	if more > 30 {
 		t.Errorf("%d goroutines for %d locks", more, *heldLocks)
 	}
@@ -54,9 +40,75 @@ func Held(t *testing.T, s driver.Store, ttl time.Duration, sent func() (reads in
 			t.Fatal("lost")
 		}
 	}
-	if reads == 0 || reads > maxReads(*heldLocks) {
-		t.Errorf("%d reads", reads)
+	if n == 0 || n > 60 {
+		t.Errorf("%d requests", n)
 	}
+}
+
+// holdLocks takes locks, 32 at a time, and returns what lock returns for each.
+func holdLocks[L any](t testing.TB, lock func(name string) (L, error)) []L {
+	held := make([]L, *heldLocks)
+	var all sync.WaitGroup
+	for w := range 32 {
+		all.Go(func() {
+			for i := w; i < *heldLocks; i += 32 {
+				var err error
+				if held[i], err = lock(fmt.Sprint(t.Name(), "/", i)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	if all.Wait(); t.Failed() {
+		t.FailNow()
+	}
+	return held
+}
+
+// lockIn is the lock for holdLocks.
+func lockIn(t testing.TB, c *holdfast.Client) func(name string) (*holdfast.Lease, error) {
+	return func(name string) (*holdfast.Lease, error) { return c.Mutex(name, nil).Lock(t.Context()) }
+}
+
+// awaitQuiet waits until the locks that were taken are watched: until hardly anything is sent for a second. If that
+// never comes, what is sent is too much for the caller, too.
+func awaitQuiet(sent func() (n int, all string)) {
+	sent()
+	for range 30 {
+		time.Sleep(time.Second)
+		if n, _ := sent(); n < 10 {
+			return
+		}
+	}
+}
+
+// BenchHeld holds many locks for two minutes, and reports how long it took to take them, what memory of the machine the
+// process has for each, afterwards and at the end, and the requests. lock takes one, and returns what must be kept.
+func BenchHeld[L any](b *testing.B, sent func() (n int, all string), lock func(name string) (L, error)) {
+	for b.Loop() {
+		debug.FreeOSMemory()
+		heap, resident, start := heapSize(), residentSize(b), time.Now()
+		held := holdLocks(b, lock)
+		b.ReportMetric(time.Since(start).Seconds(), "s-to-take")
+		taken := residentSize(b)
+		awaitQuiet(sent)
+		began := time.Now()
+		time.Sleep(2 * time.Minute)
+		n, words := sent()
+		each := func(size int64) float64 { return float64(size) / float64(len(held)) }
+		b.ReportMetric(float64(n)/time.Since(began).Minutes(), "requests/min")
+		b.ReportMetric(each(taken-resident), "resident-B/lock-at-first")
+		b.ReportMetric(each(residentSize(b)-resident), "resident-B/lock-at-last")
+		b.ReportMetric(each(heapSize()-heap), "heap-B/lock")
+		b.Log(words)
+		runtime.KeepAlive(held)
+	}
+}
+
+// BenchHeldHere is BenchHeld for Holdfast.
+func BenchHeldHere(b *testing.B, sent func() (n int, all string), s driver.Store) {
+	BenchHeld(b, sent, lockIn(b, NewClient(b, s, 30*time.Second)))
 }
 
 func heapSize() int64 {
@@ -64,4 +116,17 @@ func heapSize() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// residentSize is the memory that the process has of the machine, without a garbage collection.
+func residentSize(b *testing.B) int64 {
+	var total, resident int64
+	data, err := os.ReadFile("/proc/self/statm")
+	if err == nil {
+		_, err = fmt.Sscan(string(data), &total, &resident)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
 }

@@ -17,7 +17,11 @@ func (s *checkedStore) Renew(ctx context.Context, g []driver.Grant, done func(in
 	for i := range g {
 		s.host.sim.checker.checkRenewal(g[i])
 	}
-	s.Store.Renew(ctx, g, done)
+	asked := s.host.sim.elapsed()
+	s.Store.Renew(ctx, g, func(i int, r driver.Renewal) {
+		s.host.sim.checker.checkRenewalResult(g[i], asked, r)
+		done(i, r)
+	})
 }
 
 func (s *checkedStore) Release(ctx context.Context, c driver.Claim, ref string) error {

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// checker compares the leases of the users with the state of the store, and collects violations. Most of its maps are by
-// claim id.
+// checker compares the leases of the users with the state of the store, and collects violations. Most of its maps are
+// by claim id.
 type checker struct {
 	sim *simulation
 
@@ -200,6 +200,17 @@ func (chk *checker) checkOverlap(name string) {
 	}
 	if byContext > limit || byValid > limit {
 		chk.addViolation("overlapping holders on %s: weight by contexts %d, by Valid %d, limit %d", name, byContext, byValid, limit)
+	}
+}
+
+// checkRenewalResult checks that a claim is not renewed once its node was broken for long. A confirmation of the
+// watches may be a sixth of the TTL old.
+func (chk *checker) checkRenewalResult(g driver.Grant, asked time.Duration, r driver.Renewal) {
+	chk.mu.Lock()
+	defer chk.mu.Unlock()
+	if chk.sim.tree != nil && r.Err == nil && chk.enderOf(g.ID) == operator &&
+		asked > chk.endedAt[chk.endKey(g.ID)]+chk.sim.ttl/4 {
+		chk.addViolation("a lease of %s was renewed although its claim had been broken%s", g.Name, chk.historyOf(g.ID))
 	}
 }
 

@@ -216,7 +216,7 @@ var treeMutants = []mutant{
 		edits: []edit{{"\tif cl.node.Key != key {\n", "\tif false {\n"}},
 		want:  "is left on|could not be acquired|still wait|after all waiters had left"},
 	{name: "abandoned nodes not removed", file: sequenceDir + "janitor.go", tree: true,
-		edits: []edit{{"\t\ts.removeAbandoned()\n", ""}},
+		edits: []edit{{"\t\t\ts.removeAbandoned()\n", ""}},
 		want:  "is left on|could not be acquired|still wait|after all waiters had left"},
 	{name: "an upgrade beside later readers", file: sequenceDir + "weight.go", tree: true,
 		edits: []edit{{"		if room < 0 {\n", "		if room < 0 && i > 0 {\n"}},
@@ -229,6 +229,9 @@ var treeMutants = []mutant{
 		edits: []edit{{"e.successorReader == nil || !cl.wasGranted() || cl.Weight < cl.Limit ||",
 			"e.successorReader == nil ||"}},
 		want: "overlapping holders|came after"},
+	{name: "a watch trusted that nobody has confirmed", file: sequenceDir + "renew.go", tree: true, kind: broken,
+		edits: []edit{{"\tif err != nil || keepAliveErr != nil {\n", "\tif keepAliveErr != nil {\n"}},
+		want:  "although its claim had been broken"},
 	{name: "the last claim ahead not counted", file: sequenceDir + "rule.go", tree: true,
 		edits: []edit{{"range nodes[:i] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)",
 			"range nodes[:max(i-1, 0)] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)"}},
@@ -289,8 +292,8 @@ var ledgerMutants = []mutant{
 		want: "is not kept"},
 }
 
-// sampleInterval is which fraction of the mutants make test runs: one in so many. This shows that simulations still find
-// violations.
+// sampleInterval is which fraction of the mutants make test runs: one in so many. This shows that simulations still
+// find violations.
 const sampleInterval = 8
 
 var allMutants = flag.Bool("all", false, "run all mutants")

@@ -67,7 +67,9 @@ func (t *nodeStore) Add(
 			n := sequence.Node{
 				Key: claimKey(s.ID, number), Token: snapshot.Revision, Version: snapshot.Revision, Session: s.ID, Payload: payload,
 			}
-			t.rememberNode(key, n)
+			if len(snapshot.Nodes) > 0 { // else nobody may ever list the lock
+				t.rememberNode(key, n)
+			}
 			snapshot.Nodes = append(snapshot.Nodes, n)
 			return snapshot, nil
 		case withoutElse:

@@ -40,6 +40,33 @@ func (c *requestCounter) take() map[string]int {
 	return m
 }
 
+// takeAll returns the number of requests since the last call, and what they were.
+func (c *requestCounter) takeAll() (n int, all string) {
+	counts := c.take()
+	for _, k := range counts {
+		n += k
+	}
+	return n, fmt.Sprint(counts)
+}
+
+// BenchmarkHeld compares many held locks with as many of etcd's own mutex, whose session has a TTL of a minute.
+func BenchmarkHeld(b *testing.B) {
+	b.Run("holdfast", func(b *testing.B) {
+		s, _, c := benchStore(b)
+		sessiontest.BenchHeldHere(b, c.takeAll, s)
+	})
+	b.Run("concurrency", func(b *testing.B) {
+		_, cli, c := benchStore(b)
+		session, err := concurrency.NewSession(cli)
+		fails(b, err)
+		defer session.Close()
+		sessiontest.BenchHeld(b, c.takeAll, func(name string) (*concurrency.Mutex, error) {
+			m := concurrency.NewMutex(session, name)
+			return m, m.Lock(b.Context())
+		})
+	})
+}
+
 type countedStream struct {
 	grpc.ClientStream
 	c      *requestCounter
@@ -180,7 +207,7 @@ func (c *requestCounter) quiet() {
 }
 
 // TestRequests: an uncontended cycle takes two transactions. A cycle that waited adds two watches, and the reads of the
-// waiter. A renewal of any number of locks takes one keep-alive, and one read for each hundred locks.
+// waiter. A renewal of any number of locks takes one keep-alive, one read, and a question on the stream of the watches.
 func TestRequests(t *testing.T) {
 	s, _, c := benchStore(t)
 	ctx := t.Context()
@@ -237,10 +264,13 @@ func TestRequests(t *testing.T) {
 	}
 	startWatches(t, s, len(gs))
 	c.quiet() // each key is read once when its watch begins
+	start = time.Now()
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { fails(t, r.Err) })
 	got = c.take()
 	t.Logf("a renewal of 250 locks: %v", got)
-	if got["Txn"] != 3+got["failed"] || got["LeaseKeepAlive"] > 1 {
+	// Nodes are read if the watches cannot be confirmed in two seconds. The question may be repeated before that.
+	if slow := time.Since(start) > 2*time.Second; got["Txn"] != 0 && !slow || got["Range"] > 1+got["failed"] ||
+		got["LeaseKeepAlive"] > 1 {
 		t.Errorf("a renewal of 250 locks sent %v", got)
 	}
 	for _, g := range gs {

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -134,7 +133,8 @@ func TestKill(t *testing.T) {
 	rig.Kill(t)
 }
 
-// TestRunKill: when a worker's process is killed, its run is abandoned, and a client that asks only once begins the next.
+// TestRunKill: when a worker's process is killed, its run is abandoned, and a client that asks only once begins the
+// next.
 func TestRunKill(t *testing.T) {
 	t.Parallel()
 	rig.RunKill(t)
@@ -203,10 +203,8 @@ func TestCancels(t *testing.T) {
 	rig.Cancels(t)
 }
 
-// TestHeld: held locks cost memory, but no goroutine each. Their renewals take one keep-alive, and one read for each
-// hundred locks.
+// TestHeld: held locks cost memory, but no goroutine and no requests each.
 func TestHeld(t *testing.T) {
 	s, _, c := benchStore(t)
-	sent := func() (int, string) { all := c.take(); return all["Txn"], fmt.Sprint(all) }
-	sessiontest.Held(t, s, 12*time.Second, sent, func(n int) int { return 4*(n/100+1) + 8 })
+	sessiontest.Held(t, s, c.takeAll)
 }

@@ -87,7 +87,7 @@ func (t *nodeStore) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence
 
 // Watch subscribes from now on, never from a past revision: the server would delay such a subscription by up to a tenth
 // of a second. Events before the subscription are not lost, because the hub compares revisions when it begins.
-func (t *nodeStore) Watch(name, key string, revision int64, changed func()) func() {
+func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	w := &watch{key: t.lockDir(name) + key, seenRevision: revision, changed: changed}
 	// Both watch the whole lock; the first leaves out the events of keys that are put.
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
@@ -95,6 +95,18 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) func
 		w.removalsOnly = key == sequence.WatchRemovals
 	}
 	return t.hub.add(w)
+}
+
+// ConfirmWatches asks the stream of the watches how far it has come, and compares that with the revision of a
+// linearizable read: the member that serves the stream may be behind the others, or stopped.
+func (t *nodeStore) ConfirmWatches(ctx context.Context, session string) error {
+	reading := t.lastReading()
+	r, err := t.kv.Get(ctx, t.gateKey(session), clientv3.WithCountOnly())
+	if err == nil {
+		t.noteRevision(reading, r.Header.Revision)
+		err = t.hub.confirm(ctx, r.Header.Revision)
+	}
+	return t.convertError(err)
 }
 
 // Close ends the watches, and the client if the store opened it.

@@ -231,12 +231,13 @@ func (tb *table) readPage(
 // Wait subscribes, and reads the record when the subscription exists and after every event.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	defer tb.store.hub.add(&watch{key: tb.recordKey(name), changed: func() {
+	watch := tb.store.hub.add(&watch{key: tb.recordKey(name), changed: func() {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
-	}})()
+	}})
+	defer watch.Stop()
 	for {
 		select {
 		case <-changed:

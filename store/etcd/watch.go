@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -32,55 +33,117 @@ type watchHub struct {
 	watches       map[int64]*watch
 	requests      []*pb.WatchRequest // to be sent on the present stream
 	requestQueued chan struct{}      // buffered; wakes sendRequests
+	streaming     bool               // there is a stream
+	confirmedUpTo int64              // the revision up to which the stream has brought all events, as far as is known
+	progress      chan struct{}      // closed when confirmedUpTo or streaming changes
 }
 
-// watch is one subscription. Its fields do not change, except interrupted.
+// watch is one subscription. Its fields do not change, except id and those that are guarded by the hub's mutex.
 type watch struct {
+	hub          *watchHub
+	id           int64
 	key, end     string
 	removalsOnly bool
 	seenRevision int64 // the revision of the owner's last snapshot; 0: none
 	changed      func()
-	interrupted  bool // its stream broke; guarded by the hub's mutex
+
+	// Guarded by the hub's mutex.
+	live        bool // the present stream reports what happens
+	interrupted bool // an earlier stream broke, or the server has cancelled the watch
 }
 
 func newWatchHub(life *driverutil.Lifetime, client pb.WatchClient, login func(context.Context)) *watchHub {
 	return &watchHub{
 		life: life, client: client, renewLogin: login,
-		watches: map[int64]*watch{}, requestQueued: make(chan struct{}, 1),
+		watches: map[int64]*watch{}, requestQueued: make(chan struct{}, 1), progress: make(chan struct{}),
 	}
 }
 
 // add begins a watch. It does no I/O.
-func (h *watchHub) add(w *watch) (stop func()) {
+func (h *watchHub) add(w *watch) *watch {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	w.hub = h
 	if h.life.Err() != nil {
-		return func() {}
+		return w
 	}
 	h.lastID++
-	id := h.lastID
-	h.watches[id] = w
+	w.id = h.lastID
+	h.watches[w.id] = w
 	// The stream is opened with the first watch, and creates all watches that exist by then.
 	if !h.running {
 		h.running = true
 		h.life.Go(h.run)
 	} else {
-		h.queueRequest(w.createRequest(id))
+		h.queueRequest(w.createRequest())
 	}
-	return func() {
+	return w
+}
+
+// Stop ends the watch.
+func (w *watch) Stop() {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watches[w.id] == w {
+		delete(h.watches, w.id)
+		cancel := &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: w.id}}
+		h.queueRequest(&pb.WatchRequest{RequestUnion: cancel})
+	}
+}
+
+// IsLive reports whether the present stream reports what happens.
+func (w *watch) IsLive() bool {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return w.live
+}
+
+var errStreamBroken = errors.New("the connection for watches to the etcd server broke")
+
+// confirm waits until the present stream has brought all events up to a revision. A stream that has stopped without
+// notice is found out by that: its server does not answer. Servers before 3.5.8 and 3.4.25 may answer shortly before
+// they send the last events, which then come a moment later. While a watch is not caught up, servers give no answer at
+// all.
+func (h *watchHub) confirm(ctx context.Context, revision int64) error {
+	retry := time.NewTicker(100 * time.Millisecond)
+	defer retry.Stop()
+	for ask := true; ; {
 		h.mu.Lock()
-		defer h.mu.Unlock()
-		if h.watches[id] == w {
-			delete(h.watches, id)
-			cancel := &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}
-			h.queueRequest(&pb.WatchRequest{RequestUnion: cancel})
+		streaming, reached, progress := h.streaming, h.confirmedUpTo >= revision, h.progress
+		if streaming && !reached && ask {
+			h.queueRequest(&pb.WatchRequest{
+				RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}},
+			})
+		}
+		h.mu.Unlock()
+		switch {
+		case !streaming:
+			return errStreamBroken
+		case reached:
+			return nil
+		}
+		select {
+		case <-progress: // if that is not enough, the member is behind, and is asked again after a while
+			ask = false
+		case <-retry.C:
+			ask = true
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
 
+// noteProgressLocked wakes those that wait for a confirmation. Called with mu held.
+func (h *watchHub) noteProgressLocked(streaming bool, upTo int64) {
+	h.streaming, h.confirmedUpTo = streaming, upTo
+	close(h.progress)
+	h.progress = make(chan struct{})
+}
+
 // createRequest is the request that begins the watch on a stream.
-func (w *watch) createRequest(id int64) *pb.WatchRequest {
-	r := &pb.WatchCreateRequest{Key: []byte(w.key), WatchId: id}
+func (w *watch) createRequest() *pb.WatchRequest {
+	r := &pb.WatchCreateRequest{Key: []byte(w.key), WatchId: w.id}
 	if w.end != "" {
 		r.RangeEnd = []byte(w.end)
 	}
@@ -127,9 +190,10 @@ func (h *watchHub) runStream() (answered bool) {
 	// no cancellation on this stream.
 	h.mu.Lock()
 	h.requests = nil
-	for id, w := range h.watches {
-		h.queueRequest(w.createRequest(id))
+	for _, w := range h.watches {
+		h.queueRequest(w.createRequest())
 	}
+	h.noteProgressLocked(true, 0)
 	h.mu.Unlock()
 	var sending sync.WaitGroup
 	// Sends and receives must not wait for each other. If a send fails, the receiving side is ended, too.
@@ -186,17 +250,24 @@ func (h *watchHub) handleResponse(r *pb.WatchResponse) {
 	w := h.watches[r.WatchId]
 	notify := w != nil && len(r.Events) > 0
 	switch {
+	case r.WatchId == clientv3.InvalidWatchID && !r.Canceled && !r.Created && len(r.Events) == 0:
+		h.noteProgressLocked(true, r.Header.Revision)
 	case w == nil:
 	case r.Canceled: // by the server: its owner polls until there is a new stream
-		notify, w.interrupted = true, true
+		notify, w.live, w.interrupted = true, false, true
 	case r.Created:
 		// Nothing is missed from here on, but a change between the owner's snapshot and now was.
 		notify = w.interrupted || r.Header.Revision > w.seenRevision
-		w.interrupted = false
 	}
 	h.mu.Unlock()
 	if notify {
 		w.changed()
+	}
+	// Only now: a watch that is live has reported what it may have missed.
+	if w != nil && r.Created && !r.Canceled {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		w.live, w.interrupted = true, false
 	}
 }
 
@@ -205,6 +276,7 @@ func (h *watchHub) markStreamBroken() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.watches {
-		w.interrupted = true
+		w.live, w.interrupted = false, true
 	}
+	h.noteProgressLocked(false, 0)
 }

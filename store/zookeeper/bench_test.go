@@ -2,10 +2,12 @@ package zookeeper
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,8 +15,31 @@ import (
 
 	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
+
+// BenchmarkHeld compares many held locks with as many of go-zookeeper, under a session with a TTL of 30 s, too.
+func BenchmarkHeld(b *testing.B) {
+	b.Run("holdfast", func(b *testing.B) {
+		s, c := newCountedStore(b)
+		sessiontest.BenchHeldHere(b, c.takeAll, s)
+	})
+	b.Run("go-zookeeper", func(b *testing.B) {
+		c := &requestCounter{sent: map[int32]int{}}
+		dial := func(network, address string, _ time.Duration) (net.Conn, error) {
+			return c.dial(b.Context(), network, address)
+		}
+		cli, _, err := gozk.Connect(rig.Shared(b).Endpoints(), 30*time.Second, gozk.WithLogger(noLogger{}),
+			gozk.WithDialer(dial))
+		mustSucceed(b, err)
+		defer cli.Close()
+		sessiontest.BenchHeld(b, c.takeAll, func(name string) (*gozk.Lock, error) {
+			l := gozk.NewLock(cli, "/peer/"+strings.ReplaceAll(name, "/", "-"), gozk.WorldACL(gozk.PermAll))
+			return l, l.Lock()
+		})
+	})
+}
 
 // A contender acquires and releases locks by some workers, for a while, and returns how often it did. The workers
 // share one lock, or have one each.

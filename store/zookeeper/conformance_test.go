@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
-	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
@@ -156,7 +154,8 @@ func TestKill(t *testing.T) {
 	rig.Kill(t)
 }
 
-// TestRunKill: when a worker's process is killed, its run is abandoned, and a client that asks only once begins the next.
+// TestRunKill: when a worker's process is killed, its run is abandoned, and a client that asks only once begins the
+// next.
 func TestRunKill(t *testing.T) {
 	t.Parallel()
 	rig.RunKill(t)
@@ -225,12 +224,10 @@ func TestCancels(t *testing.T) {
 	rig.Cancels(t)
 }
 
-// TestHeld: held locks cost memory, and no goroutine each; their renewals are one keep-alive or two, and a read of
-// each.
+// TestHeld: held locks cost memory, but no goroutine and no requests each.
 func TestHeld(t *testing.T) {
 	s, c := newCountedStore(t)
-	sent := func() (int, string) { all := c.takeCounts(); return all[zk.OpGetData], fmt.Sprint(all) }
-	sessiontest.Held(t, s, 24*time.Second, sent, func(n int) int { return 3 * n })
+	sessiontest.Held(t, s, c.takeAll)
 }
 
 // TestTLS: with the right authority the store works, and with the wrong one it says so.

@@ -33,14 +33,14 @@ func TestDeniedWatch(t *testing.T) {
 	}
 	defer s.Close()
 	began := time.Now()
-	stop := s.tree.Watch("m", sequence.WatchChanges, 0, func() {})
+	watch := s.tree.Watch("m", sequence.WatchChanges, 0, func() {})
 	for took := time.Duration(0); took < 2*time.Second || dials.Load() < 2; took = time.Since(began) {
 		if n := dials.Load(); took > time.Minute || float64(n) > 20+10*took.Seconds() {
 			t.Fatalf("%d connections were made in %v", n, took)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	stop()
+	watch.Stop()
 	if _, err := s.NextChange(t.Context(), driver.Lock{Name: "m"}); !errors.Is(err, driver.ErrDenied) {
 		t.Fatal(err)
 	}

@@ -78,12 +78,13 @@ const (
 func (s *plainStore) waitForRemoval(ctx context.Context, name string) error {
 	removed := make(chan struct{}, 1)
 	// Whatever node exists when the watch is set, its removal is what the claim waits for.
-	defer s.tree.Watch(name, foreignKey, math.MaxInt64, func() {
+	watch := s.tree.Watch(name, foreignKey, math.MaxInt64, func() {
 		select {
 		case removed <- struct{}{}:
 		default:
 		}
-	})()
+	})
+	defer watch.Stop()
 	for {
 		select {
 		case <-removed:

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,15 @@ func (c *requestCounter) takeCounts() map[int32]int {
 	sent := c.sent
 	c.sent = map[int32]int{}
 	return sent
+}
+
+// takeAll returns the number of requests since the last call, and what they were.
+func (c *requestCounter) takeAll() (n int, all string) {
+	sent := c.takeCounts()
+	for _, k := range sent {
+		n += k
+	}
+	return n, fmt.Sprint(sent)
 }
 
 type countedConn struct {

@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -20,6 +21,8 @@ import (
 type subscription struct {
 	t       *tree
 	watcher *zk.Watcher
+	key     string   // of the claim whose node is watched; empty if that is not one node
+	home    *zk.Conn // that of the claim's session if it is this client's
 
 	mu      sync.Mutex
 	conn    *zk.Conn
@@ -29,37 +32,59 @@ type subscription struct {
 
 // Watch sets a watch by a read, whose answer also shows what has happened since the revision. A watch that is not
 // needed any more is left to fire.
-func (t *tree) Watch(name, key string, revision int64, changed func()) func() {
+func (t *tree) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	path := t.pathOf(name)
 	switch key {
 	case sequence.WatchRemovals:
-		return t.subscribe(&zk.Watcher{Path: path, Children: true, Recurs: true, Since: revision, Changed: changed})
+		return t.subscribe(&zk.Watcher{Path: path, Children: true, Recurs: true, Since: revision, Changed: changed}, "", "")
 	case sequence.WatchChanges:
 		return t.subscribe(&zk.Watcher{
 			Path: path, Children: true, WatchesChild: isClaimKey, Recurs: true, Since: revision, Changed: changed,
-		})
+		}, "", "")
 	}
-	return t.subscribe(&zk.Watcher{Path: path + "/" + key, Since: revision, Changed: changed})
+	claim, _ := parseKey(key)
+	return t.subscribe(&zk.Watcher{Path: path + "/" + key, Since: revision, Changed: changed}, key, claim.Session)
 }
 
-// subscribe notifies a watcher on any session, until stop is called.
-func (t *tree) subscribe(w *zk.Watcher) (stop func()) {
-	s := &subscription{t: t, watcher: w}
+// subscribe notifies a watcher until it is stopped: on the session of the claim whose node is watched if that is ours,
+// so that the answers of that session confirm the watch, and otherwise on any.
+func (t *tree) subscribe(w *zk.Watcher, key, session string) *subscription {
+	s := &subscription{t: t, watcher: w, key: key}
+	s.home, _ = t.sessionConn(session)
 	// A watch is kept by the server for one session, and goes with it. The waiter's claim may be under another session,
 	// which lives: so its wait goes on, and only the watch moves.
 	w.Lost = func() {
 		w.Changed()
 		t.life.Go(s.attachToAny)
 	}
-	if c := t.openConn(); c != nil {
+	if c := cmp.Or(s.home, t.openConn()); c != nil {
 		s.attach(c)
 	} else {
 		t.life.Go(s.attachToAny)
 	}
-	return s.stop
+	return s
 }
 
-func (s *subscription) stop() {
+// IsLive reports whether the watch is set on the session of the claim. A claim that may have two nodes would need two
+// watches, so its nodes are read.
+func (s *subscription) IsLive() bool {
+	s.mu.Lock()
+	c := s.conn
+	s.mu.Unlock()
+	return c != nil && c == s.home && c.IsArmed(s.watcher) && !s.t.mayHaveTwoNodes(s.key)
+}
+
+// ConfirmWatches sends a keep-alive over the session. Any write would do. Its answer comes from a server that has a
+// quorum behind it, and that has carried out all earlier writes and sent their events first: the answers and events of
+// one link have one order. If the link breaks and another one takes its place, the watches are set again on that before
+// anything else is sent, and the server then sends an event for each node that has changed since the last answer.
+func (t *tree) ConfirmWatches(ctx context.Context, session string) error {
+	_, err := t.KeepAlive(ctx, session)
+	return err
+}
+
+// Stop ends the subscription.
+func (s *subscription) Stop() {
 	s.mu.Lock()
 	s.stopped = true
 	c, cancel := s.conn, s.cancel

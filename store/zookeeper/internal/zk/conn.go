@@ -48,6 +48,8 @@ type Conn struct {
 	linkChanged chan struct{} // closed at the next change of link or endedBy
 	endedBy     error         // why there is no session any more
 	watchPoints map[watchKey]*watchPoint
+	rewatchFrom int64 // the transaction up to which the watches had missed nothing when they were set again last
+	rewatching  int   // how many of the requests for that have no answer
 }
 
 // NewConn makes a connection whose session is to have a TTL. [Conn.Run] opens it.

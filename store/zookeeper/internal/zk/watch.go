@@ -1,5 +1,7 @@
 package zk
 
+import "slices"
+
 // A watch of ZooKeeper fires once, and says only that something has happened (Programmer's Guide, "ZooKeeper Watches").
 // Between that and the read that sets it again, more may happen without an event. So each read that sets a watch is
 // compared with what the watcher's owner knows, and the watcher is notified if the node is newer.
@@ -44,8 +46,9 @@ type watchKey struct {
 type watchPoint struct {
 	armed     bool  // the server will notify us
 	requested bool  // a request to arm it is under way
+	notifying bool  // the watchers are being notified of what happened before it was armed
 	since     int64 // the last change before it was armed
-	watchers  map[*Watcher]struct{}
+	watchers  []*Watcher
 }
 
 func (w *Watcher) key() watchKey {
@@ -67,7 +70,11 @@ func (c *Conn) Watch(w *Watcher) bool {
 	// The watch may be there already, for another watcher, which knew a later state of the node. This one has missed a
 	// change then, and setting the watch once more notifies it.
 	c.addWatcherLocked(w.key(), w)
-	if p := c.watchPoints[w.key()]; p.armed && w.Since < p.since {
+	switch p := c.watchPoints[w.key()]; {
+	case !p.armed || w.Since >= p.since:
+	case c.link == nil: // the next link sets it by a read
+		p.armed = false
+	default:
 		c.armLocked(w.key(), p)
 	}
 	return true
@@ -80,7 +87,7 @@ func (c *Conn) Unwatch(w *Watcher) {
 	defer c.mu.Unlock()
 	for _, k := range c.keysOfLocked(w) {
 		if p := c.watchPoints[k]; p != nil {
-			delete(p.watchers, w)
+			p.watchers = slices.DeleteFunc(p.watchers, func(o *Watcher) bool { return o == w })
 			if len(p.watchers) == 0 && !p.armed && !p.requested {
 				delete(c.watchPoints, k)
 			}
@@ -100,6 +107,15 @@ func (c *Conn) IsWatching() bool {
 	return false
 }
 
+// IsArmed reports whether the watcher has been, or will be, notified of each change. For what happens while there is no
+// link, that is when the watches have been set again.
+func (c *Conn) IsArmed(w *Watcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.watchPoints[w.key()]
+	return p != nil && p.armed && !p.requested && !p.notifying && slices.Contains(p.watchers, w)
+}
+
 // GetDataAndWatch is GetData for a node that a watcher of this Conn is going to watch: it sets the watch with the
 // same request.
 func (c *Conn) GetDataAndWatch(path string) *Call {
@@ -107,7 +123,7 @@ func (c *Conn) GetDataAndWatch(path string) *Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.watchPoints[k] == nil {
-		c.watchPoints[k] = &watchPoint{watchers: map[*Watcher]struct{}{}}
+		c.watchPoints[k] = &watchPoint{}
 	}
 	c.watchPoints[k].requested = true
 	return c.newArmCall(k)
@@ -117,10 +133,12 @@ func (c *Conn) GetDataAndWatch(path string) *Call {
 func (c *Conn) addWatcherLocked(k watchKey, w *Watcher) {
 	p := c.watchPoints[k]
 	if p == nil {
-		p = &watchPoint{watchers: map[*Watcher]struct{}{}}
+		p = &watchPoint{}
 		c.watchPoints[k] = p
 	}
-	p.watchers[w] = struct{}{}
+	if !slices.Contains(p.watchers, w) {
+		p.watchers = append(p.watchers, w)
+	}
 	if !p.armed {
 		c.armLocked(k, p)
 	}
@@ -131,7 +149,7 @@ func (c *Conn) keysOfLocked(w *Watcher) []watchKey {
 	all := []watchKey{w.key(), {watchesCreation, w.Path}}
 	if w.WatchesChild != nil {
 		for k, p := range c.watchPoints {
-			if _, ok := p.watchers[w]; ok && k.kind == watchesData {
+			if k.kind == watchesData && slices.Contains(p.watchers, w) {
 				all = append(all, k)
 			}
 		}
@@ -143,7 +161,7 @@ func (c *Conn) keysOfLocked(w *Watcher) []watchKey {
 func (c *Conn) takeWatchersLocked() map[*Watcher]struct{} {
 	all := map[*Watcher]struct{}{}
 	for _, p := range c.watchPoints {
-		for w := range p.watchers {
+		for _, w := range p.watchers {
 			all[w] = struct{}{}
 		}
 	}
@@ -192,11 +210,17 @@ func (c *Conn) handleArmed(k watchKey, call *Call) {
 			p.armed = true
 			break
 		}
-		notify = p.allWatchers()
+		notify = slices.Clone(p.watchers)
 		c.moveWatchersLocked(k, p)
 	}
+	p.notifying = len(notify) > 0
 	c.mu.Unlock()
-	notifyAll(notify)
+	if len(notify) > 0 {
+		notifyAll(notify)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		p.notifying = false
+	}
 }
 
 // setArmedLocked takes in the answer for a node that exists, and returns the watchers that have missed a change.
@@ -214,7 +238,7 @@ func (c *Conn) setArmedLocked(k watchKey, p *watchPoint, call *Call) (notify []*
 		stat, _ := call.Stat()
 		p.since = max(stat.Mzxid, stat.Pzxid)
 	}
-	for w := range p.watchers {
+	for _, w := range p.watchers {
 		if w.Since < p.since || k.kind == watchesCreation {
 			notify = append(notify, w)
 		}
@@ -234,7 +258,7 @@ func (c *Conn) setArmedLocked(k watchKey, p *watchPoint, call *Call) (notify []*
 // come, or go on to what they want to watch.
 func (c *Conn) moveWatchersLocked(k watchKey, p *watchPoint) {
 	delete(c.watchPoints, k)
-	for w := range p.watchers {
+	for _, w := range p.watchers {
 		switch {
 		case k.kind == watchesCreation:
 			c.addWatcherLocked(w.key(), w)
@@ -242,13 +266,6 @@ func (c *Conn) moveWatchersLocked(k watchKey, p *watchPoint) {
 			c.addWatcherLocked(watchKey{watchesCreation, k.path}, w)
 		}
 	}
-}
-
-func (p *watchPoint) allWatchers() (all []*Watcher) {
-	for w := range p.watchers {
-		all = append(all, w)
-	}
-	return all
 }
 
 func notifyAll(watchers []*Watcher) {
@@ -268,7 +285,7 @@ func (c *Conn) handleEvent(kind int, path string) {
 			continue
 		}
 		p.armed = false
-		notify = append(notify, p.allWatchers()...)
+		notify = append(notify, p.watchers...)
 		switch {
 		case len(p.watchers) == 0:
 			delete(c.watchPoints, k)
@@ -310,6 +327,11 @@ const maxRewatch = 100 << 10
 // rewatchLocked returns the requests that set all watches again on a new link: those that were armed, from the
 // last transaction seen on, and those that were never armed.
 func (c *Conn) rewatchLocked() (calls []*Call) {
+	// If some of the last link's requests had no answer, the watches in them may have missed what came since then.
+	if c.rewatching == 0 {
+		c.rewatchFrom = c.lastSeen
+	}
+	c.rewatching = 0
 	var paths [watchKinds][]string
 	size := 0
 	flush := func() {
@@ -319,7 +341,15 @@ func (c *Conn) rewatchLocked() (calls []*Call) {
 		// The server compares lastSeen with each node, and fires at once where the node is newer: so an armed
 		// watch loses nothing by a reconnect, and needs no read.
 		call := &Call{op: OpSetWatches, xid: xidSetWatches}
-		call.body.putLong(c.lastSeen)
+		call.body.putLong(c.rewatchFrom)
+		c.rewatching++
+		call.done = func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if call.Err == nil {
+				c.rewatching--
+			}
+		}
 		for kind := range paths {
 			call.body.putStrings(paths[kind])
 			paths[kind] = nil

@@ -1,0 +1,143 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+// watchedTTL is long, so that a keep-alive and a confirmation are a second old and still count.
+const watchedTTL = 30 * time.Second
+
+// TestWatchedRenewal: holding costs nothing per lock. While their nodes are watched, claims are renewed by one
+// keep-alive and one confirmation of the watches, and none is read.
+func TestWatchedRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		holder := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		var grants []driver.Grant
+		for i := range 250 {
+			g, err := holder.Acquire(t.Context(), mutex(fmt.Sprint(i), watchedTTL))
+			if err != nil {
+				t.Fatal(err)
+			}
+			grants = append(grants, g)
+		}
+		time.Sleep(time.Second)
+		server.TakeRequestCounts()
+		start := time.Now()
+		for range 6 {
+			time.Sleep(watchedTTL / 3)
+			holder.Renew(t.Context(), grants, func(i int, r driver.Renewal) {
+				if r.Err != nil || r.GrantedTTL != watchedTTL {
+					t.Fatalf("%+v", r)
+				}
+			})
+		}
+		if n := server.TakeRequestCounts(); n["read"] != 0 || n["list"] != 0 || n["beat"] > 7 || n["confirm"] > 6 {
+			t.Errorf("in %v, 250 claims were renewed by %v", time.Since(start), n)
+		}
+	})
+}
+
+// TestBreakOfWatchedClaim: the renewal of a watched claim that was broken reports that, although the store's
+// notification is lost or late.
+func TestBreakOfWatchedClaim(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare func(holder *memtree.Link)
+	}{
+		{"lost", func(l *memtree.Link) {
+			l.DropNotification = func() bool { return true }
+		}},
+		{"lost, and the watches cannot be confirmed", func(l *memtree.Link) {
+			l.DropNotification = func() bool { return true }
+			l.Transport = func(ctx context.Context, what string, do func() any) (any, error) {
+				if what == "confirm" {
+					return nil, errNoAnswer
+				}
+				return do(), nil
+			}
+		}},
+		{"late", func(l *memtree.Link) {
+			l.DelayNotification = func() { time.Sleep(watchedTTL/6 + time.Second) }
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := memtree.New()
+				link := &memtree.Link{Server: server}
+				c.prepare(link)
+				holder, operator := sequence.New(link), sequence.New(&memtree.Link{Server: server})
+				defer holder.Close()
+				defer operator.Close()
+				g, err := holder.Acquire(t.Context(), mutex("m", watchedTTL))
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second) // it is watched
+				if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(watchedTTL / 6)
+				var loss *driver.LossError
+				if err := renewOnce(t.Context(), holder, g).Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+					t.Errorf("the renewal returned %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestReadBeforeBreak: a watched claim is broken while its node is being read, and the next read fails. The first read
+// says nothing about the break, so the renewal reads once more.
+func TestReadBeforeBreak(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var reads atomic.Int64
+		holder := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				r := do()
+				if what == "read" {
+					switch reads.Add(1) {
+					case 1:
+						time.Sleep(500 * time.Millisecond)
+					case 2:
+						return nil, errNoAnswer
+					}
+				}
+				return r, nil
+			}})
+		operator := sequence.New(&memtree.Link{Server: server})
+		defer holder.Close()
+		defer operator.Close()
+		g, err := holder.Acquire(t.Context(), mutex("m", watchedTTL))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // it is watched
+		for _, mode := range []driver.BreakMode{driver.BreakRequestRelease, driver.BreakForce} {
+			if err := operator.Break(t.Context(), g.Name, g.Ref, mode); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if n := reads.Load(); n != 2 {
+			t.Fatalf("%d reads", n)
+		}
+		var loss *driver.LossError
+		if err := renewOnce(t.Context(), holder, g).Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+			t.Errorf("the renewal returned %v", err)
+		}
+	})
+}
