@@ -41,7 +41,7 @@ func (s *session) runJanitor() {
 			s.removeAbandoned()
 			searched, nextSearch = e.clock.Now(), s.untilAbandoned()
 		}
-		next := nextSearch - e.clock.Since(searched)
+		next := max(nextSearch-e.clock.Since(searched), watchDelay)
 		e.mu.Lock()
 		if len(s.newerUnwatched)+len(s.olderUnwatched) > 0 {
 			next = min(next, watchDelay)

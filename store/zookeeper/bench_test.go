@@ -172,8 +172,8 @@ func BenchmarkCycle(b *testing.B) {
 }
 
 // TestRequestsPerOperation: a cycle on a free lock is three packets in two round trips; one that waits for another
-// client's adds the read that watches that one, and the look after it has gone; a renewal of many locks is a sync
-// or two and a read of each.
+// client's adds the read that watches that one, and the look after it has gone; a renewal of many locks is
+// a keep-alive, and another one that confirms their watches.
 func TestRequestsPerOperation(t *testing.T) {
 	s, c := newCountedStore(t)
 	ctx := t.Context()
@@ -250,10 +250,12 @@ func TestRequestsPerOperation(t *testing.T) {
 		time.Sleep(time.Second)
 		read = c.takeCounts()[zk.OpGetData]
 	}
+	start := time.Now()
 	s.Renew(ctx, gs, func(_ int, r driver.Renewal) { mustSucceed(t, r.Err) })
 	got = c.takeCounts()
 	t.Logf("a renewal of 250 locks: %v", got)
-	if got[zk.OpGetData] != 250 || got[zk.OpSync] > 6 {
+	// Nodes are read if the watches cannot be confirmed in two seconds.
+	if slow := time.Since(start) > 2*time.Second; got[zk.OpGetData] > 0 && !slow {
 		t.Errorf("a renewal of 250 locks sent %v", got)
 	}
 	for _, g := range gs {

@@ -1,0 +1,81 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	"google.golang.org/grpc"
+)
+
+// silentWatches are streams for watches on which nothing comes while it is set, as from a member that was stopped.
+type silentWatches struct{ atomic.Bool }
+
+func (w *silentWatches) option() grpc.DialOption {
+	return grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, m string,
+		open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, d, cc, m, o...)
+		if err == nil && strings.HasSuffix(m, "/Watch") {
+			s = silentStream{s, w}
+		}
+		return s, err
+	})
+}
+
+type silentStream struct {
+	grpc.ClientStream
+	silent *silentWatches
+}
+
+func (s silentStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	for err == nil && s.silent.Load() {
+		err = s.ClientStream.RecvMsg(m)
+	}
+	return err
+}
+
+// TestSilentWatch: a member that serves the watches is stopped, and an operator breaks a claim. The next renewal finds
+// that out, although other members confirm the keep-alives.
+func TestSilentWatch(t *testing.T) {
+	t.Parallel()
+	var silent silentWatches
+	var c requestCounter
+	cli, err := etcdtest.Connect(rig.Shared(t).Endpoints(), append(c.options(), silent.option())...)
+	fails(t, err)
+	t.Cleanup(func() { cli.Close() })
+	s, err := New(t.Context(), cli, nil)
+	fails(t, err)
+	t.Cleanup(func() { s.Close() })
+	claim := mutexClaim(t.Name())
+	claim.TTL = 6 * time.Second
+	g, err := s.Acquire(t.Context(), claim)
+	fails(t, err)
+	renew := func() (r driver.Renewal) {
+		s.Renew(t.Context(), []driver.Grant{g}, func(_ int, answer driver.Renewal) { r = answer })
+		return r
+	}
+	// Until renewals read nothing: the claim is watched.
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		c.take()
+		fails(t, renew().Err)
+		if c.take()["Txn"] == 0 {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatal("the claim is not watched")
+		}
+	}
+	silent.Store(true)
+	fails(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.BreakForce))
+	time.Sleep(claim.TTL/6 + 100*time.Millisecond) // the last confirmation of the watches does not count any more
+	var loss *driver.LossError
+	if err := renew().Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+		t.Errorf("the renewal returned %v", err)
+	}
+}
