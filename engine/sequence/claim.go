@@ -14,9 +14,11 @@ type claim struct {
 	session *session
 	node    Node // as last read; Token 0: not known to exist
 
-	progress phase             // phaseJoining, phaseWaiting or phaseGranted: how far it has come
-	leaving  bool              // a release is under way, or the janitor removes the claim
-	loss     *driver.LossError // not nil once the claim has ended from outside
+	progress         phase             // phaseJoining, phaseWaiting or phaseGranted: how far it has come
+	leaving          bool              // a release is under way, or the janitor removes the claim
+	releaseNotified  bool              // the holder was notified that its release is requested
+	weightUnresolved bool              // a change of its weight is under way, or got no reply
+	loss             *driver.LossError // not nil once the claim has ended from outside
 
 	acquireDone chan struct{} // not nil while an Acquire is under way; closed when it ends
 	add         pendingAdd
@@ -25,9 +27,7 @@ type claim struct {
 
 	// lastWanted is when the client last showed that it wants the claim: it was granted, its renewal was requested or
 	// confirmed, or the client gave up waiting for it. The janitor removes a claim that nobody has wanted for its TTL.
-	lastWanted       driver.Instant
-	releaseNotified  bool // the holder was notified that its release is requested
-	weightUnresolved bool // a change of its weight is under way, or got no reply
+	lastWanted driver.Instant
 }
 
 // pendingAdd is the request that creates a claim's node.
@@ -76,7 +76,7 @@ func (w *nodeWatch) isUnchanged() bool {
 // repeated for a claim that was leaving (its release failed) takes it back to where it was. A claim whose session
 // ended before it was granted goes from lost back to joining, under another session; a lost claim that was granted
 // stays lost.
-type phase int
+type phase int8
 
 const (
 	phaseJoining phase = iota // its node is not known to be in line

@@ -48,13 +48,15 @@ func (s *session) renewWatched(ctx context.Context, which []dueGrant, done func(
 		return nil
 	}
 	e := s.e
-	var since driver.Instant
-	var keepAliveErr error
-	var keepAlive sync.WaitGroup
-	keepAlive.Go(func() { since, keepAliveErr = s.retryFreshKeepAlive(ctx) })
+	if s.isStale() {
+		e.life.Go(func() { _, _ = s.freshKeepAlive(e.life) }) // while the confirmation is under way
+	}
 	confirmed, err := s.confirmWatches(ctx)
-	keepAlive.Wait()
-	if err != nil || keepAliveErr != nil {
+	if err != nil {
+		return which
+	}
+	since, err := s.retryFreshKeepAlive(ctx)
+	if err != nil {
 		return which
 	}
 	if e.clock.Since(confirmed) > e.clock.Since(since) {

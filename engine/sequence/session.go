@@ -19,15 +19,16 @@ type session struct {
 	stopped      chan struct{} // closed when the session has ended
 
 	// The rest is guarded by the engine's mutex.
-	keepAlives []driver.Instant // starts of the keep-alives that had replies, from the trusted one on
-	inFlight   chan struct{}    // not nil while a keep-alive is under way
-	lastErr    error            // of the last keep-alive
-	expired    bool             // the store has ended it
-	nextNumber int64            // number of the next claim
-	confirming *confirmation    // the last one, which may be under way
-	claims     map[*claim]struct{}
-	toCheck    map[*claim]struct{}
-	idleSince  driver.Instant
+	keepAlives       []driver.Instant // starts of the keep-alives that had replies, from the trusted one on
+	inFlight         chan struct{}    // not nil while a keep-alive is under way
+	lastErr          error            // of the last keep-alive
+	expired          bool             // the store has ended it
+	nextNumber       int64            // number of the next claim
+	confirming       bool             // sendConfirmations runs
+	nextConfirmation *confirmation    // nil if nobody waits for one that has not begun
+	claims           map[*claim]struct{}
+	toCheck          map[*claim]struct{}
+	idleSince        driver.Instant
 
 	// Claims whose own nodes are to be watched if they last (see startDueWatches).
 	olderUnwatched []*claim // scheduled before unwatchedSplit
@@ -239,48 +240,51 @@ func (s *session) keepAlive(ctx context.Context) error {
 
 // confirmation is one ConfirmWatches, shared by all callers that wait for it.
 type confirmation struct {
-	start driver.Instant
-	done  chan struct{} // closed after it; then err is set
+	done  chan struct{}  // closed after it; the rest is set then
+	start driver.Instant // of the request
 	err   error
 }
 
-// confirmWatches returns the start of a ConfirmWatches that has succeeded and was at most a sixth of the TTL old when
-// this was called, as a keep-alive may be. If there is none, it waits for the one that is under way, or sends one.
+// confirmWatches waits for a ConfirmWatches that begins after this call, so that it shows all that had happened before.
+// Calls that come while one is under way share the next one.
 func (s *session) confirmWatches(ctx context.Context) (driver.Instant, error) {
 	e := s.e
 	e.mu.Lock()
-	c := s.confirming
-	if c == nil || isClosed(c.done) && (c.err != nil || e.clock.Since(c.start) > s.TTL/6) {
-		c = &confirmation{start: e.clock.Now(), done: make(chan struct{})}
-		if !e.life.Go(func() { s.sendConfirmation(c) }) {
-			e.mu.Unlock()
-			return c.start, driver.ErrClosed
+	c := s.nextConfirmation
+	if c == nil {
+		c = &confirmation{done: make(chan struct{})}
+		s.nextConfirmation = c
+		if !s.confirming {
+			s.confirming = e.life.Go(s.sendConfirmations)
 		}
-		s.confirming = c
 	}
 	e.mu.Unlock()
 	select {
 	case <-c.done:
 		return c.start, c.err
 	case <-ctx.Done():
-		return c.start, e.contextError(ctx)
+	case <-e.life.Done():
 	}
+	return driver.Instant{}, e.contextError(ctx)
 }
 
-// sendConfirmation sends the request for confirmWatches. Its time limit leaves time to read the nodes instead.
-func (s *session) sendConfirmation(c *confirmation) {
-	ctx, cancel := context.WithTimeout(s.e.life, min(requestTimeout, s.TTL/12))
-	defer cancel()
-	c.err = s.e.store.ConfirmWatches(ctx, s.ID)
-	close(c.done)
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
+// sendConfirmations sends the requests for confirmWatches while there are callers. The time limit of each leaves time to
+// read the nodes instead.
+func (s *session) sendConfirmations() {
+	e := s.e
+	for {
+		e.mu.Lock()
+		c := s.nextConfirmation
+		s.nextConfirmation, s.confirming = nil, c != nil
+		e.mu.Unlock()
+		if c == nil {
+			return
+		}
+		c.start = e.clock.Now()
+		ctx, cancel := context.WithTimeout(e.life, min(requestTimeout, s.TTL/12))
+		c.err = e.store.ConfirmWatches(ctx, s.ID)
+		cancel()
+		close(c.done)
 	}
 }
 

@@ -217,7 +217,7 @@ var table = []mutant{
 		edits: []edit{{"promise > 0 && promise < s.TTL", "promise < 0"}}},
 	{name: "a watch trusted that nobody has confirmed", file: "engine/sequence/renew.go", pkg: "./engine/sequence",
 		test:  "TestBreakOfWatchedClaim",
-		edits: []edit{{"\tif err != nil || keepAliveErr != nil {\n", "\tif _ = err; keepAliveErr != nil {\n"}}},
+		edits: []edit{{"s.confirmWatches(ctx)\n\tif err != nil {\n", "s.confirmWatches(ctx)\n\tif false {\n"}}},
 	{name: "what a watch reports before it is confirmed ignored", file: "engine/sequence/renew.go",
 		pkg: "./engine/sequence", test: "TestBreakOfWatchedClaim",
 		edits: []edit{{"\twatched, others := s.splitWatched(which)\n\tfor",

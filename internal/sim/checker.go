@@ -203,13 +203,12 @@ func (chk *checker) checkOverlap(name string) {
 	}
 }
 
-// checkRenewalResult checks that a claim is not renewed once its node was broken for long. A confirmation of the
-// watches may be a sixth of the TTL old.
+// checkRenewalResult checks that a renewal does not succeed if the claim had been broken before it was asked for.
 func (chk *checker) checkRenewalResult(g driver.Grant, asked time.Duration, r driver.Renewal) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
 	if chk.sim.tree != nil && r.Err == nil && chk.enderOf(g.ID) == operator &&
-		asked > chk.endedAt[chk.endKey(g.ID)]+chk.sim.ttl/4 {
+		asked > chk.endedAt[chk.endKey(g.ID)] {
 		chk.addViolation("a lease of %s was renewed although its claim had been broken%s", g.Name, chk.historyOf(g.ID))
 	}
 }

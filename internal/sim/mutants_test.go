@@ -230,7 +230,7 @@ var treeMutants = []mutant{
 			"e.successorReader == nil ||"}},
 		want: "overlapping holders|came after"},
 	{name: "a watch trusted that nobody has confirmed", file: sequenceDir + "renew.go", tree: true, kind: broken,
-		edits: []edit{{"\tif err != nil || keepAliveErr != nil {\n", "\tif _ = err; keepAliveErr != nil {\n"}},
+		edits: []edit{{"s.confirmWatches(ctx)\n\tif err != nil {\n", "s.confirmWatches(ctx)\n\tif false {\n"}},
 		want:  "although its claim had been broken"},
 	{name: "the last claim ahead not counted", file: sequenceDir + "rule.go", tree: true,
 		edits: []edit{{"range nodes[:i] {\n\t\tif left -= effectiveWeight(&nodes[k], me.Kind, me.Limit)",

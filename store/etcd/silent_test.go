@@ -73,7 +73,6 @@ func TestSilentWatch(t *testing.T) {
 	}
 	silent.Store(true)
 	fails(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.BreakForce))
-	time.Sleep(claim.TTL/6 + 100*time.Millisecond) // the last confirmation of the watches does not count any more
 	var loss *driver.LossError
 	if err := renew().Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 		t.Errorf("the renewal returned %v", err)

@@ -52,7 +52,6 @@ func TestBreakWhileReconnecting(t *testing.T) {
 		linked := make(chan error, 1)
 		go func() { linked <- s.tree.openConn().BreakLink(t.Context()) }()
 		mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, mode))
-		time.Sleep(claim.TTL/6 + 100*time.Millisecond) // the last confirmation of the watches does not count any more
 		closed.Store(false)
 		mustSucceed(t, <-linked)
 		var loss *driver.LossError
