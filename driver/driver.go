@@ -81,7 +81,8 @@ type Store interface {
 	// With c.Wait false it makes one attempt: the claim is granted at once or leaves no trace, and then the error is a
 	// [*HeldError]. It never overtakes a waiter. With c.Wait true it returns when the claim is granted or ctx ends. A
 	// claim with c.Fair, and every claim of another kind than KindMutex, queues in the store while it waits. A plain
-	// one waits outside the queue, unless [Info].NativeQueue says that waiting costs nothing on this store.
+	// one queues there if [Info].NativeQueue says that waiting costs nothing on this store. On others it may queue or
+	// not; it promises no order.
 	//
 	// A grant is returned only if a request of this very call has seen it: a waiter that was promoted by another client
 	// holds nothing until a request of its own has confirmed it. If the claim is already granted from an earlier call

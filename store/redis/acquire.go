@@ -53,8 +53,10 @@ func (s *store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant,
 		return a.waitInQueue(ctx)
 	case !c.Wait:
 		return g, held.heldError()
+	case s.scripts.acquireQueued == nil:
+		return a.waitOutsideQueue(ctx, held)
 	}
-	return a.waitOutsideQueue(ctx, held)
+	return a.waitInQueue(ctx)
 }
 
 // tryArgs returns the arguments of acquire.lua.
@@ -173,11 +175,17 @@ func (a *acquireLoop) readGrant(answer rueidis.RedisMessage,
 		Ref: refOf(a.claim.ID, a.claim.Kind)}, nil, nil
 }
 
+// isPlain reports whether the claim is one on a plain mutex, which promises no order.
+func (a *acquireLoop) isPlain() bool { return a.claim.Kind == driver.KindMutex && !a.claim.Fair }
+
 // enterQueue runs acquire_queued.lua, which grants the claim, confirms its promotion, lets it enter the queue, or refuses
-// it. For a claim in the queue this also shows that it is alive. Only a fair or shared claim that may wait enters.
+// it. For a claim in the queue this also shows that it is alive. Only a claim that may wait enters.
 func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.Grant, *refusal, error) {
 	c, queue := &a.claim, "0"
-	if c.Wait && (c.Fair || c.Kind != driver.KindMutex) {
+	switch {
+	case c.Wait && a.isPlain():
+		queue = "plain"
+	case c.Wait:
 		queue = "1"
 	}
 	var args queueArgs
@@ -206,8 +214,9 @@ var (
 )
 
 // waitInQueue makes a claim on a lock with a queue. A fair or shared claim that may wait enters the queue, and then
-// repeats the script now and then to show that it is alive. A plain mutex claim never enters it: it is granted if the
-// lock is free and nobody waits, and else waits outside of the queue.
+// repeats the script now and then to show that it is alive. So does a plain mutex claim that found the lock held, so
+// that a release wakes one of them and not all; but when its turn comes, the lock is not reserved for it (see
+// release_queued.lua).
 //
 // A claim can be promoted as soon as it is in the queue, even before its client has the reply. If the notice came before
 // the subscription, it would be lost, and the claim would learn of its turn only by its next request. So if this
@@ -223,18 +232,23 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 		}
 	}
 	behind := 0 // how often in a row it was the first in the queue behind a foreign holder
+	full := 0   // how often in a row it found the queue full
 	for first := true; ; {
 		g, r, err := a.enterQueue(ctx, &keys)
 		switch {
+		case errors.Is(err, driver.ErrQueueFull) && a.claim.Wait && a.isPlain():
+			if err := a.store.life.Sleep(ctx, delayFullQueue(full)); err != nil {
+				return g, err
+			}
+			full++
+			continue
 		case err != nil:
 			return g, a.addHolders(ctx, r, err)
 		case r == nil:
 			return g, a.store.waitForReplicas(ctx, &g)
 		// A claim that does not wait is not in the queue, and leaves nothing behind.
-		case r.code == replyHeld && !a.claim.Wait:
-			return g, r.heldError()
 		case r.code == replyHeld:
-			return a.waitOutsideQueue(ctx, r)
+			return g, r.heldError()
 		}
 		if sub == nil {
 			var live bool
@@ -291,12 +305,18 @@ func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
 	return d
 }
 
-// waitOutsideQueue waits without a place in the queue, for a plain mutex claim, and writes nothing. It tries again when
-// it is notified that the lock is free, when the holder's TTL has expired, and now and then. If claims wait in the queue
-// by then, acquire.lua leaves the decision to acquire_queued.lua, which refuses this claim: it must not overtake them.
+// delayFullQueue returns when a plain mutex claim, which nobody refuses because others wait, tries again to enter a
+// full queue, which it found full n times before.
+func delayFullQueue(n int) time.Duration {
+	d := 100 * time.Millisecond << min(n, 4)
+	return d/2 + rand.N(d/2)
+}
+
+// waitOutsideQueue waits for a mutex in a layout without a queue, and writes nothing. It tries again when it is
+// notified that the lock is free, when the holder's TTL has expired, and now and then.
 func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g driver.Grant, err error) {
-	keys := a.store.keys.allKeys(a.claim.Name)
-	sub, live := a.store.subscribeToLock(keys[0], a.claim.ID, false)
+	lock := a.store.keys.lockKey(a.claim.Name)
+	sub, live := a.store.subscribeToLock(lock, a.claim.ID, false)
 	if sub == nil {
 		return g, driver.ErrClosed
 	}
@@ -317,10 +337,7 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 		}
 		// The next refusal may name no holders: the error of a caller that gives up has the last ones that are known.
 		last := r
-		g, r, err = a.tryAcquire(ctx, keys[0])
-		if err == nil && r != nil && r.code == replyUseQueue {
-			g, r, err = a.enterQueue(ctx, &keys)
-		}
+		g, r, err = a.tryAcquire(ctx, lock)
 		switch {
 		case err != nil:
 			return g, a.addHolders(ctx, last, err)

@@ -236,3 +236,77 @@ func TestQuietAfterBreak(t *testing.T) {
 		t.Errorf("afterwards quiet is %q", quiet)
 	}
 }
+
+// TestPlainTurn: when the turn of a plain claim comes, the lock is left free for clients that know no queue, but no
+// claim of ours overtakes it. If it is dead, the one behind it is granted soon.
+func TestPlainTurn(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	keys := s.keys.allKeys("m")
+	dead := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
+	if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
+		t.Fatalf("%+v %v", r, err)
+	}
+	release(t, s, holder.Claim)
+	for range 2 {
+		if value := sendCommand(t, server, "SET", "m", "another client's", "NX"); value != "+OK" && value != "OK" {
+			t.Errorf("another client gets %q", value)
+		}
+		sendCommand(t, server, "DEL", "m")
+	}
+	start := time.Now()
+	next := waiting(mutex("m", 10*time.Minute))
+	if _, err := s.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("a claim has overtaken the one whose turn it is: %v", err)
+	}
+	acquire(t, s, next)
+	// Two confirm windows of 2 s: one for the promotion, and one for the roll call.
+	expectInTime(t, "the claim behind a dead one", start, 6*time.Second)
+	release(t, s, next)
+
+	// The claim whose turn it is takes the free lock, and the last one leaves no queue.
+	holder = acquire(t, s, mutex("m", 10*time.Minute))
+	granted := make(chan error, 1)
+	next = waiting(mutex("m", 10*time.Minute))
+	go func() { _, err := s.Acquire(t.Context(), next); granted <- err }()
+	if err := redistest.Until(t.Context(),
+		func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
+		t.Fatal("it is not in the queue: ", err)
+	}
+	release(t, s, holder.Claim)
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+	if line := sendCommand(t, server, "HGET", keys[1], "line"); line != "$-1" {
+		t.Errorf("line is %q", line)
+	}
+	if left := sendCommand(t, server, "EXISTS", keys[2], keys[4]); left != ":0" {
+		t.Errorf("%s keys of the queue are left", left)
+	}
+	release(t, s, next)
+}
+
+// TestPlainClaimAndFullQueue: a plain claim that waits is never refused because others wait.
+func TestPlainClaimAndFullQueue(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr, func(o *Options) { o.MaxWaiters = 1 })
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	granted := make(chan driver.Claim, 3)
+	for range cap(granted) {
+		c := waiting(mutex("m", 10*time.Minute))
+		go func() {
+			if _, err := s.Acquire(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+			granted <- c
+		}()
+	}
+	time.Sleep(100 * time.Millisecond)
+	release(t, s, holder.Claim)
+	for range cap(granted) {
+		release(t, s, <-granted)
+	}
+}

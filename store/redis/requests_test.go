@@ -85,26 +85,36 @@ func TestScriptCallsPerStep(t *testing.T) {
 	})
 }
 
-// TestFairHandOverCost: a fair hand-over costs the same number of commands however many claims wait, and notifies only
-// the next ones.
-func TestFairHandOverCost(t *testing.T) {
-	t.Parallel()
+// TestHandOverCost: a hand-over costs the same number of commands however many claims wait, and notifies only the next
+// ones.
+func TestHandOverCost(t *testing.T) {
+	// A plain release first tries the script for a lock for which nobody waits.
+	for name, scripts := range map[string]int{"fair": 2, "plain": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			checkHandOverCost(t, name == "fair", scripts)
+		})
+	}
+}
+
+// checkHandOverCost measures hand-overs, each of which runs so many scripts if nobody polls.
+func checkHandOverCost(t *testing.T, isFair bool, scriptsEach int) {
 	server := startServer(t)
 	var each []float64
 	sizes := []int{10, 100, 1000}
 	for _, n := range sizes {
 		s := openForTest(t, "redis://"+server.Addr)
 		name := fmt.Sprint("line", n)
-		fair := func() driver.Claim {
+		claim := func() driver.Claim {
 			c := waiting(mutex(name, time.Hour))
-			c.Fair = true
+			c.Fair = isFair
 			return c
 		}
-		holder := acquire(t, s, fair())
+		holder := acquire(t, s, claim())
 		granted := make(chan driver.Grant)
 		for range n {
 			go func() {
-				if g, err := s.Acquire(t.Context(), fair()); err == nil {
+				if g, err := s.Acquire(t.Context(), claim()); err == nil {
 					granted <- g
 				}
 			}()
@@ -140,7 +150,7 @@ func TestFairHandOverCost(t *testing.T) {
 			holder = next
 		}
 		_, scripts, inside := commandCalls(t, server)
-		polls := scripts - 2*rounds
+		polls := scripts - scriptsEach*rounds
 		per := float64(inside) / float64(scripts)
 		slices.Sort(took)
 		t.Logf("%d wait: %.1f script calls a hand-over (polls in that time: %d), %.1f commands in each; median %v", n,

@@ -3,7 +3,8 @@
 --
 -- KEYS  as in shared/state.lua
 -- ARGV  1-5 as in shared/state.lua  6 claim id  7 kind  8 limit  9 weight  10 TTL in ms  11 owner  12 meta  13 flags
---       14 '1': wait in the queue  15 session of the claim's client
+--       14 '1': wait in the queue; 'plain': too, but the lock is not reserved for this claim when its turn comes (see
+--       release_queued.lua)  15 session of the claim's client
 --
 -- Replies with the token of a grant, or with a list. ms left is the time until the first holder or the roll call ends, and less than 0 if
 -- that is not known. Each holder is a list, see describe_holders.
@@ -16,7 +17,8 @@
 --- include shared/state.lua
 local HELD, BROKEN, WAITING, MISMATCH, FULL, TOMBSTONED = 0, 2, 3, 4, 5, 7
 local me, mykind, mylimit, weight, ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] == '1', ARGV[15]
+local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] ~= '0', ARGV[15]
+local plain = ARGV[14] == 'plain' or nil
 
 -- The short way, for a quiet lock (see shared/state.lua): confirm a promotion, acquire a free lock, or join the queue.
 if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
@@ -27,7 +29,14 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
     call('HDEL', CLAIMS, me)
     return mytoken
   end
-  if not value and not has_queue and not has_flag(flags, 'c') then
+  -- whether its turn has come, and the lock is free
+  local next_up = not value and has_queue and call('ZRANGE', QUEUE, 0, 0)[1] == me
+  if not value and (next_up or not has_queue) and not has_flag(flags, 'c') then
+    if next_up then
+      call('ZREM', QUEUE, me)
+      call('HDEL', CLAIMS, me, '?' .. me)
+      if call('ZCARD', QUEUE) == 0 then call('HDEL', RECORD, 'line') end
+    end
     call('SET', LOCK, me, 'PX', ttl)
     call('HSET', RECORD, 'id', me, 'token', text(mytoken), 'flags', myflags, 'owner', owner, 'meta', meta, 'ttl', text(ttl))
     return mytoken
@@ -35,7 +44,7 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   local waiters = has_queue and call('ZCARD', QUEUE) or 0
   if value and value == id and value ~= me and queue and waiters < MAX_WAITERS and call('ZADD', QUEUE, 'NX', next_score(), me) == 1 then
     call('HSET', CLAIMS, me, cjson.encode({w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags,
-      state = 'waiting', session = session}))
+      state = 'waiting', session = session, plain = plain}))
     if waiters == 0 then
       call('HSET', RECORD, 'line', '1')
       for _, key in ipairs({CLAIMS, QUEUE}) do call('PEXPIREAT', key, text(kept_until / 1000 - DAY)) end
@@ -143,6 +152,6 @@ if waiters == 0 then
 end
 call('ZADD', QUEUE, next_score(), me)
 write_claim(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags, state = 'waiting',
-  session = session})
+  session = session, plain = plain})
 waiters = waiters + 1
 return refuse(WAITING, waiters)

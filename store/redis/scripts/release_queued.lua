@@ -27,16 +27,22 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
   local found = who and call('HMGET', CLAIMS, who, '?' .. who) or {}
   local c, sign = found[1] and cjson.decode(found[1]), found[2]
   if c and (sign or c.since) + c.ttl * 1000 >= now then
-    call('ZREM', QUEUE, who)
-    if sign then call('HDEL', CLAIMS, '?' .. who) end
-    -- The lock's key gets the promoted claim's id at once, so that no other client can take the lock in between. It
-    -- expires with the confirm window, so that a dead claim does not keep the lock for a TTL.
-    call('SET', LOCK, who, 'PX', math.min(WINDOW, c.ttl))
-    call('HSET', RECORD, 'id', who, 'flags', 'c' .. c.flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
+    if c.plain then
+      -- It keeps its place, in which no claim overtakes it. But the lock is free until it comes, so that clients
+      -- which know no queue have their turns, too.
+      call('DEL', LOCK)
+    else
+      call('ZREM', QUEUE, who)
+      if sign then call('HDEL', CLAIMS, '?' .. who) end
+      -- The lock's key gets the promoted claim's id at once, so that no other client can take the lock in between. It
+      -- expires with the confirm window, so that a dead claim does not keep the lock for a TTL.
+      call('SET', LOCK, who, 'PX', math.min(WINDOW, c.ttl))
+      call('HSET', RECORD, 'id', who, 'flags', 'c' .. c.flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
+      if not after then call('HDEL', RECORD, 'line') end
+    end
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)
     local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
     if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. WINDOW) end
-    if not after then call('HDEL', RECORD, 'line') end
     return DONE
   end
 end
