@@ -216,6 +216,7 @@ func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Clien
 		case endedByStore(err) && !r.noWait:
 			// This program was stopped for longer than the TTL, or the store was unreachable: try again.
 		case errors.Is(err, holdfast.ErrQueueFull) && !r.noWait:
+			pause = maxRetryPause // as many as the queue can hold are ahead, and hundreds may be waiting for a place
 		case errors.Is(err, holdfast.ErrMismatch) && r.limit == 0:
 			lock, inspectErr := client.Inspect(ctx, r.name)
 			switch {

@@ -413,8 +413,11 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) error {
 	defer timer.Stop()
 	a.backoff.noteAnswer() // the store has answered, and nothing needs to be asked now
 	a.backoff.pacedWaits = 0
-	sub, unsubscribe := a.subscribe(
-		a.row, a.rec, a.backoff.idleLoads, driver.UnreachableTimeout(a.claim.TTL), inQueue, a.isAffected)
+	sub := &subscription{
+		id: a.claim.ID, version: a.row.Version, isAffected: a.isAffected, inQueue: inQueue,
+		unreachableTimeout: driver.UnreachableTimeout(a.claim.TTL), updates: make(chan update, 1),
+	}
+	unsubscribe := a.subscribe(sub, a.row, a.rec, a.backoff.idleLoads)
 	defer unsubscribe()
 	select {
 	case u := <-sub.updates:

@@ -97,6 +97,7 @@ func newEngine(table Table) *engine {
 	e.clock = e.info.Clock
 	e.notifier, _ = table.(Notifier)
 	e.turnTaker, _ = table.(TurnTaker)
+	e.clientNotifier, _ = table.(ClientNotifier)
 	e.liveness, _ = table.(LivenessChecker)
 	e.clockRefresher, _ = table.(ClockRefresher)
 	e.clockBounder, _ = table.(ClockBounder)
@@ -116,6 +117,7 @@ type engine struct {
 
 	notifier         Notifier        // nil if the table has none
 	turnTaker        TurnTaker       // nil if the table has no turns
+	clientNotifier   ClientNotifier  // nil if the table cannot notify one client
 	liveness         LivenessChecker // nil if the table has none
 	clockRefresher   ClockRefresher  // nil if the table has none
 	clockBounder     ClockBounder    // nil if the table has none
@@ -296,6 +298,7 @@ func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, addsClaim
 		}
 		now.Name, now.Data = row.Name, nil
 		e.rememberRow(now, rec)
+		e.notifyHead(now.Name, rec)
 		return now, rec, nil
 	case errors.Is(err, ErrConflict) && now.Version != "":
 		e.noteRoundTrip(from)

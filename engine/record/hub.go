@@ -22,7 +22,9 @@ type waiterHub struct {
 	loads       int64                      // how many loads were started; guarded by the engine's mutex
 	loadNow     chan struct{}              // buffered: load at once
 	turn        turn
+	notice      notice
 	awaitsTurn  bool // it does not look at changes until it has the turn; guarded by the engine's mutex
+	isFar       bool // it does not look at changes until it is notified; guarded by the engine's mutex
 	stop        context.CancelFunc
 }
 
@@ -31,6 +33,7 @@ type waiterHub struct {
 // It takes no row whose load was started before it subscribed. Such a row may be older than the one that the claim
 // knows: the claim would miss itself in a queue that it has joined since, and find the queue full.
 type subscription struct {
+	id                 string      // the claim's
 	version            string      // the row's, as the claim knew it when it subscribed
 	loadsBefore        int64       // how many loads the hub had started then
 	updates            chan update // buffered; sent to with the engine's mutex held
@@ -53,26 +56,20 @@ const livenessInterval = 100 * time.Millisecond
 // maxIdleLoads: with each load that brings no news a hub polls more slowly, up to this number of loads.
 const maxIdleLoads = 8
 
-// subscribe notifies the caller of the next change that affects it, as seen from the row that the caller knows. A new
-// hub begins as slow as one that has loaded idleLoads times without news.
-func (e *engine) subscribe(
-	row Row, rec *Record, idleLoads int, unreachableTimeout time.Duration, inQueue bool, isAffected func(*Record) bool,
-) (sub *subscription, unsubscribe func()) {
-	sub = &subscription{
-		version: row.Version, updates: make(chan update, 1), isAffected: isAffected, inQueue: inQueue,
-		unreachableTimeout: unreachableTimeout,
-	}
+// subscribe notifies a claim of the next change that affects it, as seen from the row that it knows. A new hub begins
+// as slow as one that has loaded idleLoads times without news.
+func (e *engine) subscribe(sub *subscription, row Row, rec *Record, idleLoads int) (unsubscribe func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.hubs[row.Name]
 	if h == nil {
 		h = e.startHub(row, rec, idleLoads)
-	} else if h.row.Version != row.Version || inQueue && h.awaitsTurn {
-		h.requestLoad() // the hub's row or the caller's is old, or the hub may not wait for its turn any more
+	} else if h.row.Version != row.Version || sub.inQueue && h.awaitsTurn || h.isFar {
+		h.requestLoad() // the hub's row or the claim's is old, or the hub must look at changes for this claim
 	}
 	sub.loadsBefore = h.loads
 	h.subscribers[sub] = struct{}{}
-	return sub, func() {
+	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(h.subscribers, sub)
@@ -108,11 +105,14 @@ func (h *waiterHub) requestLoad() {
 func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 	version := h.row.Version
 	var failed error
-	defer h.passTurn()
+	defer h.endNotice()
+	defer h.endTurn()
 	for ; ctx.Err() == nil; idleLoads++ {
 		notified, mayLook := false, true
 		if h.needsTurn() {
 			mayLook, notified = h.takeTurn(ctx)
+		} else {
+			h.withdrawRequest()
 		}
 		if mayLook {
 			notified = h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
@@ -158,13 +158,17 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 	if h.e.notifier != nil && !failing {
 		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
+	ahead := h.claimsAhead(rec)
+	if h.awaitNotice(ahead != nil) {
+		return true
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	changed, unavailable, waitForListener := h.startListening(ctx, version)
 	defer waitForListener()
 	defer cancel()
 	liveness := time.NewTicker(livenessInterval)
 	defer liveness.Stop()
-	for {
+	for ticks := 1; ; {
 		select {
 		case <-changed:
 			return true
@@ -174,9 +178,10 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 			unavailable = nil
 			defer time.AfterFunc(shortPoll, cancel).Stop()
 		case <-liveness.C:
-			if slices.ContainsFunc(rec.Claims, func(c Claim) bool { return h.e.isDead(&c) }) {
+			if slices.ContainsFunc(claimsToCheck(rec, ahead, ticks), func(c Claim) bool { return h.e.isDead(&c) }) {
 				return true
 			}
+			ticks++
 		case <-ctx.Done():
 			return false
 		}
@@ -194,24 +199,28 @@ func (h *waiterHub) pollDelay(rec *Record, idleLoads int, minDelay, maxDelay tim
 	return d
 }
 
-// startListening asks the table to notify. It returns a channel that is closed when the row has changed, one that is
-// closed when the table cannot notify at present, and a function that waits for the listener, which ends with ctx.
+// startListening asks the table to notify, unless the hub listens for a notice. It returns a channel that is closed
+// when the row has changed or the notice has come, one that is closed when the table cannot notify at present, and a
+// function that waits for the listener, which ends with ctx.
 func (h *waiterHub) startListening(
 	ctx context.Context, version string,
-) (changed, unavailable chan struct{}, wait func()) {
-	if h.e.notifier == nil {
+) (changed, unavailable <-chan struct{}, wait func()) {
+	switch {
+	case h.notice.stop != nil:
+		return h.notice.noticed, nil, func() {}
+	case h.e.notifier == nil:
 		return nil, nil, func() {}
 	}
-	changed, unavailable = make(chan struct{}), make(chan struct{})
+	didChange, isUnavailable := make(chan struct{}), make(chan struct{})
 	var listener sync.WaitGroup
 	listener.Go(func() {
 		if h.e.notifier.Wait(ctx, h.name, version) == nil {
-			close(changed)
+			close(didChange)
 		} else {
-			close(unavailable)
+			close(isUnavailable)
 		}
 	})
-	return changed, unavailable, listener.Wait
+	return didChange, isUnavailable, listener.Wait
 }
 
 // notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because

@@ -22,7 +22,7 @@ import (
 // case or has special characters. Data is at most [MaxData] bytes.
 //
 // A table may implement these interfaces as well:
-//   - [Notifier], if the store can notify of changes;
+//   - [Notifier], if the store can notify of changes, and [TurnTaker] and [ClientNotifier], if many clients wait;
 //   - [LivenessChecker], if it can tell that a client is dead before its claims expire, and [LivenessFiler];
 //   - [Marker], if the store has no clock but ends sessions itself, in the ledger's own table;
 //   - [ClockRefresher] and [ClockBounder], if it learns the store's clock from replies, as [ServerClock] does;
@@ -113,11 +113,22 @@ type Notifier interface {
 // them wait for one lock and all of them look at each change, each change costs hundreds of loads and as many writes
 // that come too late. With turns, one process at a time looks at the changes and tries to take the lock.
 type TurnTaker interface {
-	// TakeTurn blocks until this client has the turn to wait for a lock, and returns a function that passes the turn on.
-	// It returns an error when ctx ends, or if there are no turns at present. A turn ends with its process. It is a matter of
-	// speed only: the engine relies on it for nothing, and polls while it has no turn, since the process that has it may have
-	// been stopped.
+	// TakeTurn blocks until this client has the turn to wait for a lock, and returns a function that passes the turn
+	// on, to one of those that wait for it. It returns an error when ctx ends, or if there are no turns at present. A
+	// turn ends with its process. It is a matter of speed only: the engine relies on it for nothing, and polls while
+	// it has no turn, since the process that has it may have been stopped.
 	TakeTurn(ctx context.Context, name string) (pass func(), err error)
+}
+
+// ClientNotifier is implemented by tables with a [Notifier] and a [LivenessChecker] that can also notify one client of
+// one lock. Otherwise all clients in a queue load the record at each change, although it concerns only those at its
+// head. A notice is a hint: the engine polls as well.
+type ClientNotifier interface {
+	// ListenForNotice returns a channel that is closed when NotifyClient has been called with this name and this table's
+	// session, by any client, after ListenForNotice was called. stop ends it.
+	ListenForNotice(name string) (noticed <-chan struct{}, stop func(), err error)
+	// NotifyClient notifies the client of a session, if it listens.
+	NotifyClient(name, session string)
 }
 
 // LivenessChecker is implemented by tables that can tell sooner than by the TTL that the client of a claim is dead.

@@ -19,6 +19,17 @@ type turn struct {
 	offered     bool   // a claim was told that it may be granted: the turn has served its purpose
 	passed      bool   // the last turn was passed on by this hub
 	unavailable bool   // the table has no turns at present
+
+	// request is the call of TakeTurn that is under way, if there is one. It goes on while the hub polls, so that it keeps
+	// its place among those of other clients.
+	request <-chan takenTurn
+	cancel  context.CancelFunc // ends it
+}
+
+// takenTurn is what a call of TakeTurn returned.
+type takenTurn struct {
+	pass func()
+	err  error
 }
 
 // needsTurn reports whether the hub waits for its turn before it looks at changes. A hub with claims in the queue never
@@ -36,8 +47,8 @@ func (h *waiterHub) needsTurn() bool {
 // takeTurn waits for the turn. It returns false if the row should be loaded without it, and then whether somebody asked
 // for that.
 func (h *waiterHub) takeTurn(ctx context.Context) (taken, asked bool) {
-	ctx, cancel := context.WithTimeout(ctx, turnPoll/2+randomPart(turnPoll/2))
-	defer cancel()
+	poll := time.NewTimer(turnPoll/2 + randomPart(turnPoll/2))
+	defer poll.Stop()
 	if h.turn.passed {
 		h.turn.passed = false
 		pause := time.NewTimer(turnPause)
@@ -50,22 +61,43 @@ func (h *waiterHub) takeTurn(ctx context.Context) (taken, asked bool) {
 			return false, false
 		}
 	}
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		h.turn.pass, err = h.e.turnTaker.TakeTurn(ctx, h.name)
-		done <- err
-	}()
-	var err error
-	select {
-	case err = <-done:
-	case <-h.loadNow:
-		asked = true
-		cancel()
-		err = <-done
+	if h.turn.request == nil {
+		h.requestTurn(ctx)
 	}
-	h.turn.unavailable = err != nil && ctx.Err() == nil
-	return (err == nil || h.turn.unavailable) && !asked, asked
+	select {
+	case got := <-h.turn.request:
+		h.turn.cancel()
+		h.turn.request, h.turn.pass = nil, got.pass
+		h.turn.unavailable = got.err != nil && ctx.Err() == nil
+		return got.err == nil || h.turn.unavailable, false
+	case <-h.loadNow:
+		return false, true
+	case <-poll.C:
+	case <-ctx.Done():
+	}
+	return false, false
+}
+
+func (h *waiterHub) requestTurn(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	request := make(chan takenTurn, 1)
+	h.turn.request, h.turn.cancel = request, cancel
+	go func() {
+		pass, err := h.e.turnTaker.TakeTurn(ctx, h.name)
+		request <- takenTurn{pass, err}
+	}()
+}
+
+// withdrawRequest ends the request for the turn, and passes the turn on if the request was granted meanwhile.
+func (h *waiterHub) withdrawRequest() {
+	if h.turn.request == nil {
+		return
+	}
+	h.turn.cancel()
+	if got := <-h.turn.request; got.pass != nil {
+		got.pass()
+	}
+	h.turn.request = nil
 }
 
 // passTurn gives the turn to another client, if this one has it.
@@ -75,4 +107,10 @@ func (h *waiterHub) passTurn() {
 		h.turn.pass, h.turn.passed = nil, true
 	}
 	h.turn.offered = false
+}
+
+// endTurn ends the hub's part in the turns.
+func (h *waiterHub) endTurn() {
+	h.withdrawRequest()
+	h.passTurn()
 }

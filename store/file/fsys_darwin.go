@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,3 +25,6 @@ func (disk) syncHandle(handle int) error {
 		return err
 	})
 }
+
+// makePipe uses the path, because this system's other call is not in package unix.
+func makePipe(d noticeDir, name string) error { return unix.Mkfifo(filepath.Join(d.path, name), 0o600) }

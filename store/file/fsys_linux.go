@@ -21,3 +21,5 @@ func (disk) renameExclusive(dir int, name, to string) error {
 func (disk) syncHandle(handle int) error {
 	return retryInterrupted(func() error { return unix.Fsync(handle) })
 }
+
+func makePipe(d noticeDir, name string) error { return unix.Mkfifoat(d.dir, name, 0o600) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	mathrand "math/rand/v2"
 	"os"
 	"strings"
 )
@@ -124,14 +125,22 @@ func isValidSession(session string) bool {
 	return true
 }
 
-// removeDeadFiles removes the liveness files of dead clients.
+// maxDeadChecks is how many liveness files a client looks at when it starts.
+const maxDeadChecks = 16
+
+// removeDeadFiles removes liveness files of dead clients. It looks at some of the files, and at others each time: where
+// hundreds of clients start together, each would look at those of all the others.
 func (p *livenessFile) removeDeadFiles() error {
 	names, err := p.listNames(p.clients)
 	if err != nil {
 		return fmt.Errorf("list clients: %w", err)
 	}
-	for _, name := range names {
-		if isValidSession(name) && p.isDead(name) {
+	if len(names) == 0 {
+		return nil
+	}
+	first := mathrand.IntN(len(names))
+	for i := range min(len(names), maxDeadChecks) {
+		if name := names[(first+i)%len(names)]; isValidSession(name) && p.isDead(name) {
 			_ = p.removeFile(p.clients, name)
 		}
 	}

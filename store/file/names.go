@@ -58,6 +58,13 @@ func encodeName(name string) string {
 	return b.String()[:cut] + hashMark + hex.EncodeToString(sum[:])
 }
 
+// noticePrefix begins the names of the files in turns by which clients that wait for a lock are notified. No lock's
+// name is encoded with a plus.
+func noticePrefix(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:8]) + "+"
+}
+
 // isPlainByte reports whether a byte of a lock name is written as it is.
 func isPlainByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-'

@@ -59,7 +59,7 @@ func newEnvironment(dir string, o Options, create bool) (environment, error) {
 		logger:        o.Logger,
 		isReplaced:    func(handle int, name string) bool { return isPathReplaced(handle, filepath.Join(dir, name)) },
 		checkFolder:   d.checkFolder,
-		events:        newEventHub(filepath.Join(dir, "locks"), filepath.Join(dir, "turns")),
+		events:        newEventHub(filepath.Join(dir, "locks")),
 		create:        create,
 	}, nil
 }

@@ -29,6 +29,7 @@ import (
 //	clock/<version>                  the clock and its floor: see dirClock
 //	clients/<session>                which clients are alive: see livenessFile
 //	turns/<encoded name>             who looks at changes for the others: see TakeTurn
+//	turns/<hash>+...                 pipes on which the others are called: see noticeDir
 //	tmp/                             what is being made
 //	broken/                          copies of what a power cut has torn
 //
@@ -56,6 +57,8 @@ type table struct {
 	// in use. No call holds it while it blocks.
 	callsMu sync.RWMutex
 	closed  chan struct{}
+
+	noticeMu sync.Mutex // held while this client begins or ends to listen for notices, which can overlap
 
 	listMu sync.Mutex // held while locks is listed: an open directory has one position at which it is read
 }
@@ -417,12 +420,31 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	} else {
 		err = record.ErrConflict
 	}
+	if err == nil {
+		t.removeTurns(row.Name)
+	}
 	if errors.Is(err, record.ErrConflict) {
 		if f, err := c.loadRecord(ctx); err != nil || !f.isLive() {
 			return err
 		}
 	}
 	return err
+}
+
+// removeTurns removes what dead clients have left in turns of a lock that nobody uses any more. A client that comes to
+// the lock just now only misses a notice.
+func (t *table) removeTurns(name string) {
+	dir, err := t.openDir(t.root, "turns")
+	if err != nil {
+		return
+	}
+	defer t.closeHandle(dir)
+	left, _ := t.listNames(dir)
+	for _, file := range left {
+		if file == encodeName(name) || strings.HasPrefix(file, noticePrefix(name)) {
+			_ = t.removeFile(dir, file)
+		}
+	}
 }
 
 // List yields the records whose names begin with prefix. The prefix is compared with the directory's name first, so

@@ -7,27 +7,34 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TakeTurn takes the turn to wait for a lock among the clients of this directory. The client that has the turn
-// keeps the file turns/<lock> locked (flock), so that the turn ends with its process. It removes the file to pass the turn
-// on. The removal wakes the others, and one of them makes the next file.
+// TakeTurn takes the turn to wait for a lock among the clients of this directory. The client that has the turn keeps
+// the file turns/<lock> locked (flock), so that the turn ends with its process. Each of the others listens to a pipe
+// of its own there, a ticket. To pass the turn on, a client removes the file and calls the living client with the
+// oldest ticket, which makes the next file.
 func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err error) {
 	f, err := t.openTurns(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	passFile, err := t.waitForTurn(ctx, f)
-	if passFile == nil {
+	fd, err := t.waitForTurn(ctx, f)
+	if err != nil {
 		t.closeHandle(f.dir)
 		return nil, err
 	}
 	return func() {
-		passFile()
+		// Without its name the file is nobody's turn, even if a child of this process still has it open for a moment.
+		_ = f.removeFile(f.dir, f.name)
+		_ = unix.Close(fd)
+		f.callNext() // whoever came before that has a ticket by now
 		t.closeHandle(f.dir)
 	}, nil
 }
@@ -35,9 +42,9 @@ func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err err
 // turnFile is the file of a turn, in the directory of all turns, which is open. It is used by that handle: in a shared
 // store a member could lead a path elsewhere, and a turn ends with the removal of a file.
 type turnFile struct {
-	disk
-	dir  int
-	name string
+	noticeDir
+	name   string
+	prefix string // of the pipes of those that wait
 }
 
 // openTurns opens the directory of all turns, for the turn of one lock.
@@ -48,84 +55,115 @@ func (t *table) openTurns(ctx context.Context, name string) (turnFile, error) {
 	}
 	defer done()
 	d, ok := t.fsys.(disk)
-	if !ok || t.events == nil {
+	if !ok {
 		return turnFile{}, fmt.Errorf("turns: %w", driver.ErrUnsupported)
 	}
 	dir, err := t.openFolder("turns")
-	return turnFile{d, dir, encodeName(name)}, err
+	return turnFile{noticeDir{d, dir, filepath.Join(t.path, "turns")}, encodeName(name), noticePrefix(name)}, err
 }
 
-// waitForTurn returns when this client has the turn, or never will.
-func (t *table) waitForTurn(ctx context.Context, f turnFile) (pass func(), err error) {
+// waitForTurn returns the handle of the locked file when this client has the turn.
+func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error) {
+	if fd, err := t.tryTurn(ctx, f); fd >= 0 || err != nil {
+		return fd, err
+	}
+	ticket := fmt.Sprintf("%s%016x%s", f.prefix, t.clock.readMicros(), t.liveness.session)
 	for {
-		if pass, err = t.tryTurn(ctx, f); pass != nil || err != nil {
-			return pass, err
-		}
-		if pass, err = t.awaitTurn(ctx, f); pass != nil || err != nil {
-			return pass, err
+		if fd, err := t.awaitTurn(ctx, f, ticket); fd >= 0 || err != nil {
+			return fd, err
 		}
 	}
 }
 
-// awaitTurn returns when the turn may be free. It tries once more when it has subscribed, and returns the turn if that
-// was in time.
-func (t *table) awaitTurn(ctx context.Context, f turnFile) (pass func(), err error) {
-	path := filepath.Join(t.path, "turns", f.name)
-	passed, cancel, err := t.events.subscribeFile(path)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil // it was removed just now
-	}
+// turnRetry is after how long a client tries again to take the turn although nobody has called it: the one that was
+// called may have died.
+const turnRetry = time.Second
+
+// awaitTurn returns when this client is called. It tries once more when it listens, and returns the turn if that was in
+// time.
+func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd int, err error) {
+	called, stop, err := f.listen(ticket)
 	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", path, err)
+		return -1, fmt.Errorf("make turns/%s: %w", ticket, err)
 	}
-	defer cancel()
-	if pass, err := t.tryTurn(ctx, f); pass != nil || err != nil {
-		return pass, err
+	defer stop()
+	if fd, err := t.tryTurn(ctx, f); fd >= 0 || err != nil {
+		return fd, err
 	}
+	retry := time.NewTimer(turnRetry)
+	defer retry.Stop()
 	select {
-	case <-passed:
-		return nil, nil
+	case <-called:
+		return t.tryTurn(ctx, f)
+	case <-retry.C:
+		return t.tryTurn(ctx, f)
 	case <-t.closed:
-		return nil, driver.ErrClosed
+		return -1, driver.ErrClosed
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		if f.removeFile(f.dir, ticket) != nil { // it was called just now, and leaves the turn to the next one
+			f.callNext()
+		}
+		return -1, ctx.Err()
 	}
 }
 
-// tryTurn takes the turn if nobody has it.
-func (t *table) tryTurn(ctx context.Context, f turnFile) (pass func(), err error) {
+// listTickets returns the tickets, the oldest first: after the prefix, their names have the time and the session.
+func (f turnFile) listTickets() []string {
+	names, err := f.listNames(f.dir)
+	if err != nil {
+		return nil
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return len(name) != len(f.prefix)+16+sessionLength || !strings.HasPrefix(name, f.prefix)
+	})
+	slices.Sort(names)
+	return names
+}
+
+// callNext calls the living client with the oldest ticket. It removes that, so that nobody calls it again, and those
+// of dead clients.
+func (f turnFile) callNext() {
+	for _, ticket := range f.listTickets() {
+		called := f.call(ticket)
+		_ = f.removeFile(f.dir, ticket)
+		if called {
+			return
+		}
+	}
+}
+
+// tryTurn takes the turn if nobody has it. Otherwise it returns -1.
+func (t *table) tryTurn(ctx context.Context, f turnFile) (fd int, err error) {
 	done, err := t.beginCall(ctx)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
 	defer done()
-	fd, err := f.open()
+	fd, err = f.open()
 	if errors.Is(err, unix.ENOENT) {
 		fd, err = f.makeLocked(t.tmp, t.newNonce())
 	}
 	switch {
 	case errors.Is(err, unix.EEXIST): // another member was faster
-		return nil, nil
+		return -1, nil
 	case err != nil:
-		return nil, fmt.Errorf("open the turn of %s: %w", f.name, err)
+		return -1, fmt.Errorf("open the turn of %s: %w", f.name, err)
 	}
 	return f.lock(fd)
 }
 
-// lock takes over the handle of the file. The file may have been removed since it was opened: then its lock is no turn.
-func (f turnFile) lock(fd int) (pass func(), err error) {
+// lock takes over the handle of the file, and returns it if it could lock it, and otherwise -1. The file may have been
+// removed since it was opened: then its lock is no turn.
+func (f turnFile) lock(fd int) (locked int, err error) {
 	err = retryInterrupted(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
-	if err == nil && f.isSameFile(fd) {
-		return func() {
-			_ = f.removeFile(f.dir, f.name)
-			_ = unix.Close(fd)
-		}, nil
+	if err == nil && f.isSameFile(f.name, fd) {
+		return fd, nil
 	}
 	_ = unix.Close(fd)
 	if err == nil || errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, nil
+		return -1, nil
 	}
-	return nil, fmt.Errorf("flock the turn of %s: %w", f.name, err)
+	return -1, fmt.Errorf("flock the turn of %s: %w", f.name, err)
 }
 
 // open opens the file. In a store of one user it makes the file if there is none.
@@ -150,12 +188,4 @@ func (f turnFile) makeLocked(tmp int, nonce string) (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
-}
-
-// isSameFile reports whether the name still leads to an open file.
-func (f turnFile) isSameFile(fd int) bool {
-	var opened, there unix.Stat_t
-	return unix.Fstat(fd, &opened) == nil &&
-		unix.Fstatat(f.dir, f.name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil &&
-		opened.Dev == there.Dev && opened.Ino == there.Ino
 }

@@ -7,10 +7,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // openTurnTables returns two clients of one directory, and the path of the turn of the lock "a/b".
@@ -53,7 +58,7 @@ func TestTurn(t *testing.T) {
 	}
 	for range 50 {
 		next := takeTurnLater(t.Context(), two)
-		waitUntil(t, func() bool { return isWatched(two, path) })
+		waitUntil(t, func() bool { return awaitsTurn(two) })
 		select {
 		case r := <-next:
 			t.Fatalf("two clients have the turn: %v", r.err)
@@ -72,17 +77,182 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// isWatched reports whether a client waits for the events of a path.
-func isWatched(table *table, path string) bool {
-	table.events.mu.Lock()
-	defer table.events.mu.Unlock()
-	return table.events.waiting[path] != nil
+// awaitsTurn reports whether a client waits for its turn.
+func awaitsTurn(table *table) bool {
+	left, _ := os.ReadDir(filepath.Join(table.path, "turns"))
+	return slices.ContainsFunc(left, func(e os.DirEntry) bool {
+		return strings.HasSuffix(e.Name(), table.liveness.session)
+	})
+}
+
+// TestTurnPassesToOne: the turn is passed on to the client that has waited longest, and no other is notified. A client
+// that has ended is passed over.
+func TestTurnPassesToOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	open := func() *table {
+		table, err := openTable(t.Context(), dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = table.Close() })
+		return table
+	}
+	pass, err := open().TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const waiters = 6
+	var next [waiters]<-chan turnResult
+	turns := filepath.Join(dir, "turns")
+	for i := range next {
+		table := open()
+		next[i] = takeTurnLater(t.Context(), table)
+		waitUntil(t, func() bool { return awaitsTurn(table) })
+		if i == 2 { // as a process that is killed leaves it
+			var ticket string
+			for _, file := range listDir(t, turns) {
+				if strings.HasSuffix(file, table.liveness.session) {
+					ticket = file
+				}
+			}
+			if err := table.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if r := <-next[i]; !errors.Is(r.err, driver.ErrClosed) {
+				t.Fatal(r.err)
+			}
+			if err := unix.Mkfifo(filepath.Join(turns, ticket), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range next {
+		if i == 2 {
+			continue
+		}
+		pass()
+		r := <-next[i]
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		if i < waiters-1 {
+			left := waiters - i // the file of the turn, and a ticket of each client behind it
+			if got := listDir(t, turns); len(got) != left {
+				t.Errorf("turn %d: %d files are left, want %d: %v", i, len(got), left, got)
+			}
+		}
+		pass = r.pass
+	}
+	pass()
+	if left := listDir(t, turns); len(left) != 0 {
+		t.Errorf("left in turns: %v", left)
+	}
+}
+
+// TestNotice: a client is notified about the lock for which it listens, and about no other.
+func TestNotice(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	noticed, stop, err := two.ListenForNotice("a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, stopOther, err := two.ListenForNotice("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.NotifyClient("a/b", one.liveness.session)
+	one.NotifyClient("a/b", "../../clock")
+	one.NotifyClient("a/b", two.liveness.session)
+	<-noticed
+	select {
+	case <-other:
+		t.Error("it was notified about another lock")
+	default:
+	}
+	stop()
+	stopOther()
+	if left := listDir(t, filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("left in turns: %v", left)
+	}
+}
+
+// TestNoticeOverlaps: a client that listens again before it has ended to listen is notified, and nothing is left of
+// both.
+func TestNoticeOverlaps(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	_, stopFirst, err := two.ListenForNotice("a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	noticed, stop, err := two.ListenForNotice("a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopFirst()
+	for range 3 {
+		one.NotifyClient("a/b", two.liveness.session)
+	}
+	<-noticed
+	stop()
+	if left := listDir(t, filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("left in turns: %v", left)
+	}
+}
+
+// TestNoticeOfDead: to notify a dead client does not block, and nothing is written into a file that has the place of
+// its pipe.
+func TestNoticeOfDead(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	pipe := filepath.Join(filepath.Dir(path), noticePrefix("a/b")+two.liveness.session)
+	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	one.NotifyClient("a/b", two.liveness.session)
+	victim := t.TempDir() + "/victim"
+	if err := errors.Join(os.Remove(pipe), os.WriteFile(victim, []byte("x"), 0o600), os.Link(victim, pipe)); err != nil {
+		t.Fatal(err)
+	}
+	one.NotifyClient("a/b", two.liveness.session)
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "x" {
+		t.Errorf("a file has %q now, %v", text, err)
+	}
+}
+
+// TestTurnsOfIdleLock: what dead clients have left of the turns of a lock is removed with its record.
+func TestTurnsOfIdleLock(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	row, err := one.Swap(t.Context(), record.Row{Name: "a/b", Data: []byte("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stop, err := two.ListenForNotice("another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	pipe := noticePrefix("a/b") + strings.Repeat("a", sessionLength)
+	for _, file := range []string{path, filepath.Join(filepath.Dir(path), pipe)} {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := one.Delete(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	if left := listDir(t, filepath.Dir(path)); len(left) != 1 || !strings.HasPrefix(left[0], noticePrefix("another")) {
+		t.Errorf("left in turns: %v", left)
+	}
 }
 
 // TestTurnEnds: a call that waits for the turn ends with its context, and with its client.
 func TestTurnEnds(t *testing.T) {
 	t.Parallel()
-	one, two, path := openTurnTables(t)
+	one, two, _ := openTurnTables(t)
 	pass, err := one.TakeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
@@ -90,13 +260,13 @@ func TestTurnEnds(t *testing.T) {
 	defer pass()
 	ctx, cancel := context.WithCancel(t.Context())
 	next := takeTurnLater(ctx, two)
-	waitUntil(t, func() bool { return isWatched(two, path) })
+	waitUntil(t, func() bool { return awaitsTurn(two) })
 	cancel()
 	if r := <-next; !errors.Is(r.err, context.Canceled) {
 		t.Errorf("after the end of the context: %v", r.err)
 	}
 	next = takeTurnLater(t.Context(), two)
-	waitUntil(t, func() bool { return isWatched(two, path) })
+	waitUntil(t, func() bool { return awaitsTurn(two) })
 	if err := two.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +317,7 @@ func TestRemovedTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer passSecond()
-	if pass, err := f.lock(late); pass != nil || err != nil {
+	if fd, err := f.lock(late); fd >= 0 || err != nil {
 		t.Errorf("two clients have the turn: %v", err)
 	}
 }

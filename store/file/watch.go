@@ -11,16 +11,15 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// eventHub notifies waiters of file events. It has one watcher for the table and one watch per directory, or file of a
-// turn, that somebody waits on. A lock that has no directory yet is watched through the directory of all locks. Watches go by
-// path, and the records by handle: if the two diverge because somebody renames the store, there are no events, and
-// the engine still polls.
+// eventHub notifies waiters of file events. It has one watcher for the table and one watch per directory that somebody
+// waits on. A lock that has no directory yet is watched through the directory of all locks. Watches go by path, and
+// the records by handle: if the two diverge because somebody renames the store, there are no events, and the engine
+// still polls.
 //
 // The watcher has a mutex of its own, which it also holds while it delivers an error. So no call of the watcher is
 // made while the mutex is held that run needs to receive events and errors.
 type eventHub struct {
 	locksPath string
-	turnsPath string
 
 	watcherMu sync.Mutex        // held while the watcher is made, and while watches are added and removed
 	watcher   *fsnotify.Watcher // made for the first waiter
@@ -39,8 +38,8 @@ type subscription struct {
 	changed chan struct{} // closed at the next event
 }
 
-func newEventHub(locks, turns string) *eventHub {
-	return &eventHub{locksPath: locks, turnsPath: turns, watched: map[string]int{}, waiting: map[string]*subscription{}}
+func newEventHub(locks string) *eventHub {
+	return &eventHub{locksPath: locks, watched: map[string]int{}, waiting: map[string]*subscription{}}
 }
 
 // subscribe returns a channel that is closed at the first change of a lock after this call.
@@ -57,15 +56,6 @@ func (h *eventHub) subscribe(entry string) (changed <-chan struct{}, cancel func
 	}
 	changed, cancel = h.addSubscription(key, watch)
 	return changed, cancel, nil
-}
-
-// subscribeFile returns a channel that is closed when the file of a turn is removed after this call.
-func (h *eventHub) subscribeFile(path string) (removed <-chan struct{}, cancel func(), err error) {
-	if err := h.addWatch(path); err != nil {
-		return nil, nil, err
-	}
-	removed, cancel = h.addSubscription(path, path)
-	return removed, cancel, nil
 }
 
 // addSubscription subscribes to the events of a key, for which a path is watched.
@@ -156,8 +146,7 @@ func (h *eventHub) run(watcher *fsnotify.Watcher) {
 // handleEvent wakes the waiters that an event may affect. Staged files and removals of old versions change no record.
 func (h *eventHub) handleEvent(event fsnotify.Event) {
 	parent, name := filepath.Split(event.Name)
-	switch filepath.Clean(parent) {
-	case h.locksPath, h.turnsPath: // the lock's directory was made or removed, or its turn was passed on
+	if filepath.Clean(parent) == h.locksPath { // the lock's directory was made or removed
 		h.wakeWaiters(event.Name)
 		return
 	}

@@ -5,7 +5,6 @@ package file
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 )
 
@@ -14,7 +13,7 @@ import (
 func TestWatchDuringErrors(t *testing.T) {
 	t.Parallel()
 	locks := t.TempDir()
-	h := newEventHub(locks, filepath.Join(locks, "turns"))
+	h := newEventHub(locks)
 	_, cancel, err := h.subscribe("a")
 	if err != nil {
 		t.Fatal(err)

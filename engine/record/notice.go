@@ -1,0 +1,96 @@
+package record
+
+// A queue can be long, and most changes concern only its head: the claims that are promoted, and the first one that
+// waits. The others are far from it. Their hubs do not look at changes; they listen for a notice, which each swap
+// sends to the head, where the table is a [ClientNotifier].
+
+// notice is what a far hub listens to. It is used by the hub's goroutine only.
+type notice struct {
+	noticed <-chan struct{}
+	stop    func() // nil if the hub does not listen
+}
+
+// notifyHead notifies the clients of the claims at the head of the queue.
+func (e *engine) notifyHead(name string, rec *Record) {
+	if e.clientNotifier == nil {
+		return
+	}
+	for i := range rec.Claims {
+		c := &rec.Claims[i]
+		if c.State != Granted && c.Session != "" {
+			e.clientNotifier.NotifyClient(name, c.Session)
+		}
+		if c.State == Waiting {
+			return
+		}
+	}
+}
+
+// claimsAhead returns the claims ahead of the hub's first one, if all of the hub's claims are far from the head of the
+// queue, and otherwise nil.
+func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	h.isFar = h.e.clientNotifier != nil && len(h.subscribers) > 0
+	first := len(rec.Claims)
+	for sub := range h.subscribers {
+		if !sub.inQueue || sub.isAffected(rec) {
+			h.isFar = false
+			return nil
+		}
+		for i := range rec.Claims[:first] {
+			if rec.Claims[i].ID == sub.id {
+				first = i
+				break
+			}
+		}
+	}
+	if !h.isFar {
+		return nil
+	}
+	return rec.Claims[:first]
+}
+
+// awaitNotice begins to listen for a notice if the hub is far, and otherwise ends that. It reports whether the row must
+// be loaded once more: nobody has notified this client of what changed before it listened.
+func (h *waiterHub) awaitNotice(isFar bool) (loadNow bool) {
+	if h.notice.stop != nil {
+		select {
+		case <-h.notice.noticed:
+			h.endNotice()
+		default:
+		}
+	}
+	switch {
+	case !isFar:
+		h.endNotice()
+	case h.notice.stop == nil:
+		noticed, stop, err := h.e.clientNotifier.ListenForNotice(h.name)
+		if err == nil { // otherwise it looks at all changes
+			h.notice = notice{noticed, stop}
+			return true
+		}
+	}
+	return false
+}
+
+func (h *waiterHub) endNotice() {
+	if h.notice.stop != nil {
+		h.notice.stop()
+		h.notice = notice{}
+	}
+}
+
+// claimsToCheck returns the claims whose clients a hub checks for being alive, at its check with that number. A far hub
+// checks the claim just ahead of it each time, and the others the more rarely the more of them there are: so the
+// checks of all clients cost the same however long the queue is, and whoever dies has somebody behind who notices.
+func claimsToCheck(rec *Record, ahead []Claim, check int) []Claim {
+	switch n := len(ahead); {
+	case n == 0:
+		return rec.Claims
+	case check%n == 0:
+		return ahead
+	default:
+		return ahead[n-1:]
+	}
+}

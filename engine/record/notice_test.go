@@ -1,0 +1,230 @@
+package record_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/memory"
+)
+
+// noticeTable is one client's table of a store that can notify one client. All locks are one.
+type noticeTable struct {
+	record.Table
+	session string
+	notices *notices
+}
+
+// notices is what the clients of a store share.
+type notices struct {
+	mu       sync.Mutex
+	bells    map[string]chan struct{} // by session
+	dead     map[string]bool          // by session
+	lose     bool                     // nobody is notified
+	onListen func()                   // called before a client listens, if it is set
+	requests atomic.Int64             // loads and swaps of all clients
+}
+
+func (t noticeTable) Load(ctx context.Context, name string) (record.Row, error) {
+	t.notices.requests.Add(1)
+	return t.Table.Load(ctx, name)
+}
+
+func (t noticeTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	t.notices.requests.Add(1)
+	return t.Table.Swap(ctx, row)
+}
+
+func (t noticeTable) Wait(ctx context.Context, name, version string) error {
+	return t.Table.(record.Notifier).Wait(ctx, name, version)
+}
+
+func (t noticeTable) Session() string { return t.session }
+
+func (t noticeTable) IsDead(session string) bool {
+	t.notices.mu.Lock()
+	defer t.notices.mu.Unlock()
+	return t.notices.dead[session]
+}
+
+func (t noticeTable) ListenForNotice(string) (noticed <-chan struct{}, stop func(), err error) {
+	if t.notices.onListen != nil {
+		t.notices.onListen()
+	}
+	t.notices.mu.Lock()
+	defer t.notices.mu.Unlock()
+	bell := make(chan struct{})
+	t.notices.bells[t.session] = bell
+	return bell, func() {}, nil
+}
+
+func (t noticeTable) NotifyClient(_, session string) {
+	t.notices.mu.Lock()
+	defer t.notices.mu.Unlock()
+	if bell := t.notices.bells[session]; bell != nil && !t.notices.lose {
+		close(bell)
+		delete(t.notices.bells, session)
+	}
+}
+
+// fairWaiters opens clients that wait in the queue of a lock, one behind the other, and sends each grant's time. Those
+// that are granted the lock release it after 5 ms.
+func fairWaiters(t *testing.T, m *memory.Memory, n *notices, clients int) (granted chan time.Time) {
+	granted = make(chan time.Time, clients)
+	for i := range clients {
+		s := record.New(noticeTable{m.Table(), string(rune('a' + i)), n})
+		t.Cleanup(func() { s.Close() })
+		go func() {
+			c := paceClaim(i+1, true)
+			c.Fair = true
+			if _, err := s.Acquire(t.Context(), c); err != nil {
+				if t.Context().Err() == nil {
+					t.Error(err)
+				}
+				return
+			}
+			now := time.Now()
+			time.Sleep(5 * time.Millisecond)
+			storetest.Release(t, s, c)
+			granted <- now
+		}()
+		synctest.Wait()
+	}
+	return granted
+}
+
+// TestNotices: a hand-over costs the same number of requests, however many claims are in the queue.
+func TestNotices(t *testing.T) {
+	perTurn := map[int]float64{}
+	for _, clients := range []int{6, 36} {
+		synctest.Test(t, func(t *testing.T) {
+			m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}}
+			holder := m.Open()
+			defer holder.Close()
+			held := storetest.Acquire(t, holder, paceClaim(0, false))
+			granted := fairWaiters(t, m, n, clients)
+			time.Sleep(5 * time.Second)
+			n.requests.Store(0)
+			time.Sleep(5 * time.Second)
+			// In that time each polls a few times.
+			if polls := int(n.requests.Load()); polls > 5*clients {
+				t.Errorf("%d clients wait with %d requests", clients, polls)
+			}
+			n.requests.Store(0)
+			from := time.Now()
+			storetest.Release(t, holder, held.Claim)
+			for range clients {
+				<-granted
+			}
+			if took := time.Since(from); took > time.Duration(clients)*20*time.Millisecond {
+				t.Errorf("they took %v", took)
+			}
+			perTurn[clients] = float64(n.requests.Load()) / float64(clients)
+		})
+	}
+	t.Logf("requests per turn, by the number of clients: %v", perTurn)
+	if perTurn[36] > perTurn[6]+2 {
+		t.Errorf("the requests per turn grow with the number of clients: %v", perTurn)
+	}
+}
+
+// TestLostNotices: if no notice ever comes, each waiter still learns of its turn in time to confirm it.
+func TestLostNotices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, lose: true}
+		holder := m.Open()
+		defer holder.Close()
+		held := storetest.Acquire(t, holder, paceClaim(0, false))
+		granted := fairWaiters(t, m, n, 10)
+		time.Sleep(20 * time.Second)
+		from := time.Now()
+		storetest.Release(t, holder, held.Claim)
+		for range 10 {
+			<-granted
+		}
+		if took := time.Since(from); took > 30*time.Second {
+			t.Errorf("ten turns took %v", took)
+		}
+	})
+}
+
+// TestNoticeDuringListen: a claim that is promoted just before its client listens for notices is granted at once.
+func TestNoticeDuringListen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}}
+		holder, ahead := m.Open(), m.Open()
+		defer holder.Close()
+		defer ahead.Close()
+		held := storetest.Acquire(t, holder, paceClaim(0, false))
+		wait, end := context.WithCancel(t.Context())
+		first, ended := paceClaim(1, true), make(chan struct{})
+		first.Fair = true
+		go func() {
+			defer close(ended)
+			_, _ = ahead.Acquire(wait, first)
+		}()
+		synctest.Wait()
+		var from time.Time
+		n.onListen = sync.OnceFunc(func() {
+			end()
+			<-ended
+			storetest.Release(t, ahead, first)
+			storetest.Release(t, holder, held.Claim)
+			from = time.Now()
+		})
+		s := record.New(noticeTable{m.Table(), "late", n})
+		defer s.Close()
+		c := paceClaim(2, true)
+		c.Fair = true
+		granted := acquireLater(t, s, c)
+		if took := (<-granted).Sub(from); took > turnsTake {
+			t.Errorf("granted %v after its promotion", took)
+		}
+	})
+}
+
+// TestDeadAheadInQueue: when the holder and the claims at the head of the queue die together, the first living claim
+// behind them is granted at once.
+func TestDeadAheadInQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, dead: map[string]bool{}}
+		holder := record.New(noticeTable{m.Table(), "holder", n})
+		defer holder.Close()
+		storetest.Acquire(t, holder, paceClaim(0, false))
+		const dying = 50
+		var wait context.Context
+		wait, end := context.WithCancel(t.Context())
+		for i := range dying {
+			s := record.New(noticeTable{m.Table(), string(rune('a' + i)), n})
+			defer s.Close()
+			go func() {
+				c := paceClaim(i+1, true)
+				c.Fair = true
+				_, _ = s.Acquire(wait, c)
+			}()
+			synctest.Wait()
+		}
+		living := record.New(noticeTable{m.Table(), "living", n})
+		defer living.Close()
+		c := paceClaim(dying+1, true)
+		c.Fair = true
+		granted := acquireLater(t, living, c)
+		time.Sleep(time.Minute / 7)
+		n.mu.Lock()
+		for i := range dying {
+			n.dead[string(rune('a'+i))] = true
+		}
+		n.dead["holder"] = true
+		n.mu.Unlock()
+		from := time.Now()
+		end() // they leave their claims behind
+		if took := (<-granted).Sub(from); took > 500*time.Millisecond {
+			t.Errorf("granted %v after the others died", took)
+		}
+	})
+}
