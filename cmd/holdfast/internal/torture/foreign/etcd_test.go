@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -18,14 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-func startEtcd(t *testing.T) (s server) {
+func startEtcd(t *testing.T, members int) (s server) {
 	t.Helper()
-	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Direct: true})
+	c, err := etcdtest.Start(t.Context(), etcdtest.Options{Direct: true, Members: members})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	s.address, s.text = strings.Join(c.Endpoints(), ","), "etcd, three servers"
+	s.address, s.text = strings.Join(c.Endpoints(), ","), fmt.Sprintf("etcd, %d servers", members)
 	for _, m := range c.Servers() {
 		s.pids = append(s.pids, m.PID())
 	}
