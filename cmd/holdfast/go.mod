@@ -6,6 +6,7 @@ require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/holdfast-go/holdfast v0.0.0
 	github.com/holdfast-go/holdfast/otel v0.0.0
+	github.com/holdfast-go/holdfast/store/consul v0.0.0
 	github.com/holdfast-go/holdfast/store/dynamodb v0.0.0
 	github.com/holdfast-go/holdfast/store/etcd v0.0.0
 	github.com/holdfast-go/holdfast/store/gcs v0.0.0
@@ -28,6 +29,25 @@ require (
 	golang.org/x/net v0.61.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/protobuf v1.36.12
+)
+
+require (
+	github.com/armon/go-metrics v0.4.1 // indirect
+	github.com/fatih/color v1.16.0 // indirect
+	github.com/go-viper/mapstructure/v2 v2.5.0 // indirect
+	github.com/hashicorp/consul/api v1.34.2 // indirect
+	github.com/hashicorp/errwrap v1.1.0 // indirect
+	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
+	github.com/hashicorp/go-hclog v1.5.0 // indirect
+	github.com/hashicorp/go-immutable-radix v1.3.1 // indirect
+	github.com/hashicorp/go-multierror v1.1.1 // indirect
+	github.com/hashicorp/go-rootcerts v1.0.2 // indirect
+	github.com/hashicorp/golang-lru v0.5.4 // indirect
+	github.com/hashicorp/serf v0.10.1 // indirect
+	github.com/mattn/go-colorable v0.1.13 // indirect
+	github.com/mattn/go-isatty v0.0.20 // indirect
+	github.com/mitchellh/go-homedir v1.1.0 // indirect
+	golang.org/x/exp v0.0.0-20260908205506-85c1c2202aba // indirect
 )
 
 require (
@@ -90,6 +110,8 @@ replace github.com/holdfast-go/holdfast => ../..
 replace github.com/holdfast-go/holdfast/otel => ../../otel
 
 replace github.com/holdfast-go/holdfast/store/redis => ../../store/redis
+
+replace github.com/holdfast-go/holdfast/store/consul => ../../store/consul
 
 replace github.com/holdfast-go/holdfast/store/dynamodb => ../../store/dynamodb
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
@@ -108,6 +109,7 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		"redlock":          w.startTortureRedlock,
 		"etcd":             w.startTortureEtcd,
 		"zookeeper":        w.startTortureZooKeeper,
+		"consul":           w.startTortureConsul,
 		"postgres":         w.startTorturePostgres,
 		"postgres-standby": w.startTortureStandby,
 		"mysql":            w.startTortureMySQL,
@@ -222,6 +224,18 @@ func (w *workspace) startTortureEtcd(s *tortureStore) error {
 	}
 	w.Cleanup(c.Close)
 	s.url = "etcd://" + strings.Join(c.Endpoints(), ",")
+	s.faults = clusterFaults(w.Context(), c.Servers(), c.Leader)
+	s.every = 4 * time.Second // without a leader nobody gets a lock
+	return nil
+}
+
+func (w *workspace) startTortureConsul(s *tortureStore) error {
+	c, err := consultest.Start(w.Context(), consultest.Options{Members: 3})
+	if err != nil {
+		return err
+	}
+	w.Cleanup(c.Close)
+	s.url = c.URL()
 	s.faults = clusterFaults(w.Context(), c.Servers(), c.Leader)
 	s.every = 4 * time.Second // without a leader nobody gets a lock
 	return nil
