@@ -52,7 +52,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "2 TTL + 1 s",
 		TokensCanFall: "if restored from an older snapshot",
 		SmallestTTL:   "1 s (10 s granted by default)", HoldersWaiters: "64, 64",
-		WaitersAreTold: "by a blocking query", SharesLocksWith: "consul lock, the Lock of Consul's clients"},
+		WaitersAreTold: "by blocking query", SharesLocksWith: "consul lock, the Lock of Consul's clients"},
 	{Store: "PostgreSQL", URL: "postgres://user@host/database", Tier: "fence-safe with fsync and synchronous_commit",
 		Survives:      "restart, power cut; failover with synchronous standbys",
 		DeadHolder:    "the next client, within TTL + 1 s",
