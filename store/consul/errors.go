@@ -40,7 +40,7 @@ func (t *nodeStore) convertError(err error) error {
 	case errors.As(err, &certificate):
 		return driverutil.RefuseStore(fmt.Errorf("no TLS connection to Consul: %v", err))
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return unsentError{fmt.Errorf("Consul cannot be reached: %v", dial)}
+		return unsentError{fmt.Errorf("no connection to Consul: %v", dial)}
 	}
 	switch text := err.Error(); {
 	case strings.Contains(text, "gave HTTP response to HTTPS client"):
@@ -54,7 +54,7 @@ func (t *nodeStore) convertError(err error) error {
 	case strings.Contains(text, "too large"), strings.Contains(text, "Invalid Session TTL"):
 		return fmt.Errorf("%w: Consul says: %s", driver.ErrInvalid, lastLine(text))
 	default:
-		return fmt.Errorf("Consul says: %s", lastLine(text))
+		return fmt.Errorf("the agent of Consul says: %s", lastLine(text))
 	}
 }
 

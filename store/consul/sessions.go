@@ -104,7 +104,7 @@ func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time
 	}
 	promise, err = time.ParseDuration(entry.TTL)
 	if err != nil || promise == 0 {
-		return 0, errors.New("Consul renews a session that has no TTL")
+		return 0, errors.New("the session has no TTL")
 	}
 	return promise, nil
 }

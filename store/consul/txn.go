@@ -105,7 +105,7 @@ func (t *nodeStore) explainRefusal(errs api.TxnErrors) error {
 		case strings.Contains(e.What, "unknown verb"), strings.Contains(e.What, "unknown KV verb"):
 			return fmt.Errorf("%w: Consul %s: use version 1.14 or later", driver.ErrUnsupported, e.What)
 		case !containsAny(e.What, refusedConditions):
-			return fmt.Errorf("Consul says: %s", e.What)
+			return fmt.Errorf("the servers of Consul say: %s", e.What)
 		}
 	}
 	return conditions
