@@ -279,13 +279,13 @@ func (t keyNodes) BreakNode(ctx context.Context, name string, n sequence.Node) (
 }
 
 // Watch follows the key of the lock.
-func (t keyNodes) Watch(name, _ string, revision int64, changed func()) (stop func()) {
+func (t keyNodes) Watch(name, _ string, revision int64, changed func()) sequence.Subscription {
 	places := t.waiterWatches
 	if revision == 0 {
 		places = t.holderWatches
 	}
 	last := revision
-	return t.follow(places, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+	return subscription{t.follow(places, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.keyOf(name), o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
@@ -297,7 +297,7 @@ func (t keyNodes) Watch(name, _ string, revision int64, changed func()) (stop fu
 		isNew := now != last
 		last = now
 		return isNew, meta.LastIndex, nil
-	}, changed)
+	}, changed)}
 }
 
 // Walk is two reads of all keys with the prefix. A foreign key is a lock if it has the flags of one: other keys may be

@@ -24,7 +24,7 @@ const blockFor = time.Minute
 
 // Watch follows one key, or all keys of a lock. A holder watches its own key from an unknown revision on, and a waiter
 // that of another claim since a snapshot.
-func (t *nodeStore) Watch(name, key string, revision int64, changed func()) (stop func()) {
+func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	places := t.waiterWatches
 	if revision == 0 {
 		places = t.holderWatches
@@ -44,8 +44,18 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) (sto
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
 		look = t.lookAtLock(t.lockDir(name), key == sequence.WatchRemovals)
 	}
-	return t.follow(places, look, changed)
+	return subscription{t.follow(places, look, changed)}
 }
+
+// subscription is a Watch. It never counts as live, because Consul does not tell how far a blocking query has come. So
+// the engine reads the nodes at each renewal.
+type subscription struct{ stop func() }
+
+func (subscription) IsLive() bool { return false }
+func (s subscription) Stop()      { s.stop() }
+
+// ConfirmWatches has nothing to confirm.
+func (t *nodeStore) ConfirmWatches(context.Context, string) error { return nil }
 
 // lookAtLock returns a function that reads the keys of a lock, and reports whether they have changed since its last
 // call, or whether some have gone. At the first call they may have.
