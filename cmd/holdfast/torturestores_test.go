@@ -108,8 +108,9 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		"sentinel":         w.startTortureSentinel,
 		"redlock":          w.startTortureRedlock,
 		"etcd":             w.startTortureEtcd,
-		"zookeeper":        w.startTortureZooKeeper,
 		"consul":           w.startTortureConsul,
+		"zookeeper":        func(s *tortureStore) error { return w.startTortureZooKeeper(s, false) },
+		"zookeeper-kills":  func(s *tortureStore) error { return w.startTortureZooKeeper(s, true) },
 		"postgres":         w.startTorturePostgres,
 		"postgres-standby": w.startTortureStandby,
 		"mysql":            w.startTortureMySQL,
@@ -241,15 +242,19 @@ func (w *workspace) startTortureConsul(s *tortureStore) error {
 	return nil
 }
 
-func (w *workspace) startTortureZooKeeper(s *tortureStore) error {
+// startTortureZooKeeper: docs/evidence.md says why kills are another kind of store.
+func (w *workspace) startTortureZooKeeper(s *tortureStore, kills bool) error {
 	e, err := zktest.Start(w.Context(), zktest.Options{Direct: true})
 	if err != nil {
 		return err
 	}
 	w.Cleanup(e.Close)
 	s.url = "zookeeper://" + strings.Join(e.Endpoints(), ",")
-	s.faults = clusterFaults(w.Context(), e.Servers(), e.Leader)[:2]
+	s.faults = clusterFaults(w.Context(), e.Servers(), e.Leader)
 	s.every = 4 * time.Second
+	if !kills {
+		s.faults = s.faults[:2]
+	}
 	return nil
 }
 
