@@ -83,7 +83,7 @@ func (h *waiterHub) endNotice() {
 
 // claimsToCheck returns the claims whose clients a hub checks for being alive, at its check with that number. A far hub
 // checks the claim just ahead of it each time, and the others the more rarely the more of them there are: so the
-// checks of all clients cost the same however long the queue is, and whoever dies has somebody behind who notices.
+// checks of all clients cost the same however long the queue is, and a client that dies has one behind it that notices.
 func claimsToCheck(rec *Record, ahead []Claim, check int) []Claim {
 	switch n := len(ahead); {
 	case n == 0:

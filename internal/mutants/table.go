@@ -515,7 +515,7 @@ var table = []mutant{
 		test:  "TestDeadAheadInQueue",
 		edits: []edit{{"return ahead[n-1:]", "return nil"}}},
 	{name: "a turn passed on to nobody", file: "store/file/turn.go", pkg: "./store/file", test: "TestTurnPassesToOne",
-		edits: []edit{{"		f.callNext() // whoever", "		// whoever"}}},
+		edits: []edit{{"		f.callNext() // the one", "		// the one"}}},
 	{name: "a notice written into a file", file: "store/file/notice.go", pkg: "./store/file", test: "TestNoticeOfDead",
 		edits: []edit{{"unix.S_IFMT != unix.S_IFIFO", "unix.S_IFMT == 0"}}},
 	{name: "two callers on a direct connection of Redis", file: "store/redis/async.go", pkg: "./store/redis",

@@ -34,7 +34,7 @@ func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err err
 		// Without its name the file is nobody's turn, even if a child of this process still has it open for a moment.
 		_ = f.removeFile(f.dir, f.name)
 		_ = unix.Close(fd)
-		f.callNext() // whoever came before that has a ticket by now
+		f.callNext() // the one that came before that has a ticket by now
 		t.closeHandle(f.dir)
 	}, nil
 }
