@@ -268,7 +268,7 @@ var table = []mutant{
 	{name: "a session of Consul that ends with the health of its node", file: "store/consul/sessions.go",
 		pkg: "./store/consul", test: "TestSessionLife", edits: []edit{{"CreateNoChecks(", "Create("}}},
 	{name: "a record of Consul that is written as it was keeps its version", file: "store/consul/table.go",
-		pkg: "./store/consul", test: "TestTableContract",
+		pkg: "./store/consul", test: "TestSameData",
 		edits: []edit{{"binary.LittleEndian.Uint64(flags[:])", "binary.LittleEndian.Uint64(flags[:]) & 0"}}},
 	{name: "a lock of Consul that may not be read looks free", file: "store/consul/txn.go", pkg: "./store/consul",
 		test: "TestACL", edits: []edit{{"if o.KV.Verb == api.KVGetOrEmpty &&", "if false &&"}}},

@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -160,6 +161,27 @@ func TestTableContract(t *testing.T) {
 	}, Lossy: func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
 		return NewTable(ctx, lossyConfig(c, fate), o)
 	}, Rows: 200}) // Consul has no pages; the store reads 32 records at a time
+}
+
+// TestSameData: a record that is written as it was has a new version, and a write that expects the old one is refused.
+func TestSameData(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	table, err := NewTable(t.Context(), c.Config(c.Members[0]), freshPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	first, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("same")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := table.Swap(t.Context(), first); err != nil || again.Version == first.Version {
+		t.Errorf("written as it was: %+v %v", again, err)
+	}
+	if _, err := table.Swap(t.Context(), first); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a write that expects the old version: %v", err)
+	}
 }
 
 // TestStoreClock: the agent tells the time.
