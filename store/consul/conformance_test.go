@@ -119,6 +119,7 @@ func suiteHarness(c *consultest.Cluster, open func() (driver.Store, storetest.Co
 // lossyConfig returns the settings of a client that loses requests and replies.
 func lossyConfig(c *consultest.Cluster, fate func() drivertest.Fate) *api.Config {
 	config := c.Config(c.Members[0])
+	config.Transport.DisableKeepAlives = true // the store does not close idle connections of a client that it is given
 	config.HttpClient = &http.Client{Transport: &drivertest.Transport{Base: config.Transport, Fate: fate}}
 	return config
 }
