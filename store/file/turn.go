@@ -75,9 +75,9 @@ func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error)
 	}
 }
 
-// turnRetry is after how long a client tries again to take the turn although nobody has called it: the one that was
-// called may have died.
-const turnRetry = time.Second
+// turnRetry is after how long a client tries again to take the turn although nobody has called it: the one that had
+// it, or was called, may have been killed. It may have held the lock as well, which must pass on within half a second.
+const turnRetry = 250 * time.Millisecond
 
 // awaitTurn returns when this client is called. It tries once more when it listens, and returns the turn if that was in
 // time.
@@ -90,20 +90,24 @@ func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd in
 	if fd, err := t.tryTurn(ctx, f); fd >= 0 || err != nil {
 		return fd, err
 	}
-	retry := time.NewTimer(turnRetry)
+	retry := time.NewTicker(turnRetry)
 	defer retry.Stop()
-	select {
-	case <-called:
-		return t.tryTurn(ctx, f)
-	case <-retry.C:
-		return t.tryTurn(ctx, f)
-	case <-t.closed:
-		return -1, driver.ErrClosed
-	case <-ctx.Done():
-		if f.removeFile(f.dir, ticket) != nil { // it was called just now, and leaves the turn to the next one
-			f.callNext()
+	for {
+		select {
+		case <-called:
+			return t.tryTurn(ctx, f)
+		case <-retry.C:
+			if fd, err := t.tryTurn(ctx, f); fd >= 0 || err != nil {
+				return fd, err
+			}
+		case <-t.closed:
+			return -1, driver.ErrClosed
+		case <-ctx.Done():
+			if f.removeFile(f.dir, ticket) != nil { // it was called just now, and leaves the turn to the next one
+				f.callNext()
+			}
+			return -1, ctx.Err()
 		}
-		return -1, ctx.Err()
 	}
 }
 
