@@ -31,11 +31,13 @@ func (e *engine) notifyHead(name string, rec *Record) {
 func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
-	h.isFar = h.e.clientNotifier != nil && len(h.subscribers) > 0
+	h.isFar = false
+	if h.e.clientNotifier == nil || len(h.subscribers) == 0 {
+		return nil
+	}
 	first := len(rec.Claims)
 	for sub := range h.subscribers {
 		if !sub.inQueue || sub.isAffected(rec) {
-			h.isFar = false
 			return nil
 		}
 		for i := range rec.Claims[:first] {
@@ -45,9 +47,7 @@ func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 			}
 		}
 	}
-	if !h.isFar {
-		return nil
-	}
+	h.isFar = true
 	return rec.Claims[:first]
 }
 

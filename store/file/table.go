@@ -440,8 +440,9 @@ func (t *table) removeTurns(name string) {
 	}
 	defer t.closeHandle(dir)
 	left, _ := t.listNames(dir)
+	turn, pipes := encodeName(name), noticePrefix(name)
 	for _, file := range left {
-		if file == encodeName(name) || strings.HasPrefix(file, noticePrefix(name)) {
+		if file == turn || strings.HasPrefix(file, pipes) {
 			_ = t.removeFile(dir, file)
 		}
 	}
