@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestReleaseAfterLostReply: the first request of a release gets no reply, and then the claim is found gone. If someone
@@ -126,8 +127,8 @@ func TestBreakIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, err := range map[string]error{
-			"renewed":            renewOnce(t.Context(), holder, g).Err,
-			"renewed elsewhere":  renewOnce(t.Context(), operator, g).Err,
+			"renewed":            storetest.Renew(t, holder, g).Err,
+			"renewed elsewhere":  storetest.Renew(t, operator, g).Err,
 			"released":           holder.Release(t.Context(), g.Claim, g.Ref),
 			"released elsewhere": operator.Release(t.Context(), g.Claim, g.Ref),
 		} {
@@ -174,7 +175,7 @@ func TestWithdrawAfterBreak(t *testing.T) {
 			if g, err = holder.Acquire(t.Context(), mutex("m", 10*time.Second)); err != nil {
 				t.Fatal(err)
 			}
-			go func() { renewOnce(t.Context(), holder, g); close(renewed) }()
+			go func() { storetest.Renew(t, holder, g); close(renewed) }()
 			synctest.Wait()
 			err = holder.Release(t.Context(), g.Claim, g.Ref)
 			var loss *driver.LossError

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // endingStore is a tree that reports the end of its sessions before the next request.
@@ -116,8 +117,7 @@ func TestRenewalWhileSessionEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Until(began.Add(time.Second)))
-		var loss *driver.LossError
-		if r := renewOnce(t.Context(), holder, g); !errors.As(r.Err, &loss) || loss.Cause != driver.LossSessionExpired {
+		if r := storetest.Renew(t, holder, g); storetest.LossOf(r.Err) != driver.LossSessionExpired {
 			t.Errorf("the renewal returned %v", r.Err)
 		}
 	})

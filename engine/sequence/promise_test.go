@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestPromiseLowered: a store keeps a session for less time than it promised. The next keep-alive notifies the holders,
@@ -52,16 +53,10 @@ func TestPromiseLowered(t *testing.T) {
 			t.Errorf("the next claim: %v", err)
 		}
 		cut.Store(false)
-		if r := renewOnce(t.Context(), holder, g); !errors.Is(r.Err, driver.ErrLost) {
+		if r := storetest.Renew(t, holder, g); !errors.Is(r.Err, driver.ErrLost) {
 			t.Errorf("the holder's renewal returned %+v", r)
 		}
 	})
-}
-
-// renewOnce renews one grant.
-func renewOnce(ctx context.Context, s driver.Store, g driver.Grant) (r driver.Renewal) {
-	s.Renew(ctx, []driver.Grant{g}, func(_ int, answer driver.Renewal) { r = answer })
-	return r
 }
 
 // privateSessions is a link whose sessions no other client can keep alive.
@@ -96,10 +91,10 @@ func TestRenewalOfOthersClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := renewOnce(t.Context(), b, g); !errors.Is(r.Err, driver.ErrUnsupported) {
+		if r := storetest.Renew(t, b, g); !errors.Is(r.Err, driver.ErrUnsupported) {
 			t.Errorf("another client's renewal returned %+v", r)
 		}
-		if r := renewOnce(t.Context(), a, g); r.Err != nil {
+		if r := storetest.Renew(t, a, g); r.Err != nil {
 			t.Errorf("the holder's renewal returned %v", r.Err)
 		}
 	})

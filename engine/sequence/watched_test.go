@@ -2,7 +2,6 @@ package sequence_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // watchedTTL is so long that a keep-alive which is a second old still counts.
@@ -88,8 +88,7 @@ func TestBreakOfWatchedClaim(t *testing.T) {
 				if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
 					t.Fatal(err)
 				}
-				var loss *driver.LossError
-				if err := renewOnce(t.Context(), holder, g).Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+				if err := storetest.Renew(t, holder, g).Err; storetest.LossOf(err) != driver.LossBroken {
 					t.Errorf("the renewal returned %v", err)
 				}
 			})
@@ -134,8 +133,7 @@ func TestReadBeforeBreak(t *testing.T) {
 		if n := reads.Load(); n != 2 {
 			t.Fatalf("%d reads", n)
 		}
-		var loss *driver.LossError
-		if err := renewOnce(t.Context(), holder, g).Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+		if err := storetest.Renew(t, holder, g).Err; storetest.LossOf(err) != driver.LossBroken {
 			t.Errorf("the renewal returned %v", err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 var heldLocks = flag.Int("held", 500, "how many locks are held at a time")
@@ -81,6 +82,22 @@ func awaitQuiet(sent func() (n int, all string)) {
 			return
 		}
 	}
+}
+
+// AwaitWatched renews a grant until that reads nothing: until the claim is watched. reads returns how many reads the store
+// has sent since the last call.
+func AwaitWatched(t testing.TB, s driver.Store, g driver.Grant, reads func() int) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
+		reads()
+		if err := storetest.Renew(t, s, g).Err; err != nil {
+			t.Fatal(err)
+		}
+		if reads() == 0 {
+			return
+		}
+	}
+	t.Fatal("the claim is not watched")
 }
 
 // BenchHeld holds many locks for two minutes, and reports how long it took to take them, what memory of the machine the

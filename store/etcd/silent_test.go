@@ -2,13 +2,14 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"google.golang.org/grpc"
 )
@@ -56,25 +57,10 @@ func TestSilentWatch(t *testing.T) {
 	claim.TTL = 6 * time.Second
 	g, err := s.Acquire(t.Context(), claim)
 	fails(t, err)
-	renew := func() (r driver.Renewal) {
-		s.Renew(t.Context(), []driver.Grant{g}, func(_ int, answer driver.Renewal) { r = answer })
-		return r
-	}
-	// Until renewals read nothing: the claim is watched.
-	for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		c.take()
-		fails(t, renew().Err)
-		if c.take()["Txn"] == 0 {
-			break
-		}
-		if time.Now().After(limit) {
-			t.Fatal("the claim is not watched")
-		}
-	}
+	sessiontest.AwaitWatched(t, s, g, func() int { return c.take()["Txn"] })
 	silent.Store(true)
 	fails(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.BreakForce))
-	var loss *driver.LossError
-	if err := renew().Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+	if err := storetest.Renew(t, s, g).Err; storetest.LossOf(err) != driver.LossBroken {
 		t.Errorf("the renewal returned %v", err)
 	}
 }

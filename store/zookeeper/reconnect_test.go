@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
@@ -33,29 +34,14 @@ func TestBreakWhileReconnecting(t *testing.T) {
 		claim.TTL = 12 * time.Second
 		g, err := s.Acquire(t.Context(), claim)
 		mustSucceed(t, err)
-		renew := func() (r driver.Renewal) {
-			s.Renew(t.Context(), []driver.Grant{g}, func(_ int, answer driver.Renewal) { r = answer })
-			return r
-		}
-		// Until renewals read nothing: the claim is watched.
-		for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-			c.takeCounts()
-			mustSucceed(t, renew().Err)
-			if c.takeCounts()[zk.OpGetData] == 0 {
-				break
-			}
-			if time.Now().After(limit) {
-				t.Fatal("the claim is not watched")
-			}
-		}
+		sessiontest.AwaitWatched(t, s, g, func() int { return c.takeCounts()[zk.OpGetData] })
 		closed.Store(true)
 		linked := make(chan error, 1)
 		go func() { linked <- s.tree.openConn().BreakLink(t.Context()) }()
 		mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, mode))
 		closed.Store(false)
 		mustSucceed(t, <-linked)
-		var loss *driver.LossError
-		if err := renew().Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+		if err := storetest.Renew(t, s, g).Err; storetest.LossOf(err) != driver.LossBroken {
 			t.Errorf("after it was broken %s the renewal returned %v", how, err)
 		}
 	}
