@@ -11,6 +11,13 @@ import (
 // watched. Claims that are released at once cost no watch.
 const watchDelay = 100 * time.Millisecond
 
+// checkRetryDelay is half of how long the janitor waits before it repeats a check that has failed. It waits twice as long
+// after each further failure, up to maxCheckRetryDelay.
+const (
+	checkRetryDelay    = 50 * time.Millisecond
+	maxCheckRetryDelay = 2 * time.Second
+)
+
 // keptCapacity is for how many claims the janitor keeps memory that it does not use at the moment.
 const keptCapacity = 1024
 
@@ -22,6 +29,7 @@ func (s *session) runJanitor() {
 	timer := time.NewTimer(s.TTL)
 	defer timer.Stop()
 	searched, nextSearch := e.clock.Now(), s.TTL // for abandoned claims
+	failedChecks := 0                            // in a row
 	for {
 		select {
 		case <-timer.C:
@@ -34,7 +42,10 @@ func (s *session) runJanitor() {
 		case <-e.life.Done():
 			return
 		}
-		s.checkChangedNodes()
+		failedChecks++
+		if s.checkChangedNodes() {
+			failedChecks = 0
+		}
 		s.startDueWatches()
 		// Not each time: it looks at all claims.
 		if e.clock.Since(searched) >= nextSearch {
@@ -47,6 +58,9 @@ func (s *session) runJanitor() {
 			next = min(next, watchDelay)
 		}
 		e.mu.Unlock()
+		if failedChecks > 0 {
+			next = min(next, checkRetryDelay<<min(failedChecks, 6), maxCheckRetryDelay)
+		}
 		timer.Reset(max(next, time.Millisecond))
 	}
 }
@@ -112,8 +126,9 @@ func (s *session) startDueWatches() {
 }
 
 // checkChangedNodes reads the nodes that may have changed. A claim whose Add is under way is left out: its node is not
-// known yet, and a read from before the Add took effect would look like a removal.
-func (s *session) checkChangedNodes() {
+// known yet, and a read from before the Add took effect would look like a removal. It returns false if the store did not
+// answer. Then the claims concerned stay in toCheck: a waiting claim that was broken has no renewal that would find out.
+func (s *session) checkChangedNodes() (answered bool) {
 	e := s.e
 	e.mu.Lock()
 	var claims []*claim
@@ -130,21 +145,37 @@ func (s *session) checkChangedNodes() {
 		s.toCheck = map[*claim]struct{}{} // since a map never shrinks
 	}
 	e.mu.Unlock()
+	answered = true
 	for len(claims) > 0 {
 		k := min(len(claims), MaxRead)
 		batch, batchRefs, batchReported := claims[:k], refs[:k], reported[:k]
 		claims, refs, reported = claims[k:], refs[k:], reported[k:]
 		nodes, err := s.readNodes(batchRefs)
-		if err != nil {
-			continue // the next renewal reads the nodes, too
-		}
-		if s.anyMissing(batch, nodes) { // if the session has ended, that is the reason to report, so ask first
-			if err := s.keepAlive(e.life); err != nil && !errors.Is(err, ErrSessionExpired) {
-				continue
+		if err == nil && s.anyMissing(batch, nodes) {
+			// If the session has ended, that is the reason to report, so ask first.
+			if err = s.keepAlive(e.life); errors.Is(err, ErrSessionExpired) {
+				err = nil
 			}
+		}
+		if err != nil {
+			s.checkAgain(batch)
+			answered = false
+			continue
 		}
 		for i, cl := range batch {
 			_ = e.updateNodeUnder(batchRefs[i].Key, batchReported[i], cl, nodes[i])
+		}
+	}
+	return answered
+}
+
+// checkAgain has claims read again whose check has failed.
+func (s *session) checkAgain(claims []*claim) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	for _, cl := range claims {
+		if s.isWanted(cl) {
+			s.toCheck[cl] = struct{}{}
 		}
 	}
 }

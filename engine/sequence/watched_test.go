@@ -1,6 +1,7 @@
 package sequence_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -96,20 +97,20 @@ func TestBreakOfWatchedClaim(t *testing.T) {
 	}
 }
 
-// TestReadBeforeBreak: a watched claim is broken while its node is being read, and the next read fails. The first read
+// TestReadBeforeBreak: a watched claim is broken while its node is being read, and the next reads fail. The first read
 // says nothing about the break, so the renewal reads once more.
 func TestReadBeforeBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
 		var reads atomic.Int64
+		var answers atomic.Bool
 		holder := sequence.New(&memtree.Link{Server: server,
 			Transport: func(_ context.Context, what string, do func() any) (any, error) {
 				r := do()
 				if what == "read" {
-					switch reads.Add(1) {
-					case 1:
+					if reads.Add(1) == 1 {
 						time.Sleep(500 * time.Millisecond)
-					case 2:
+					} else if !answers.Load() {
 						return nil, errNoAnswer
 					}
 				}
@@ -130,11 +131,64 @@ func TestReadBeforeBreak(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(time.Second)
-		if n := reads.Load(); n != 2 {
+		if n := reads.Load(); n < 2 {
 			t.Fatalf("%d reads", n)
 		}
+		answers.Store(true)
 		if err := storetest.Renew(t, holder, g).Err; storetest.LossOf(err) != driver.LossBroken {
 			t.Errorf("the renewal returned %v", err)
 		}
 	})
+}
+
+// TestCheckIsRepeated: a claim is broken, and the first reads that should find that out fail. They are repeated soon: a
+// waiting claim has no renewals, and a holder's next one may be far away.
+func TestCheckIsRepeated(t *testing.T) {
+	for _, waiting := range []bool{false, true} {
+		t.Run(map[bool]string{false: "held", true: "waiting"}[waiting], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := memtree.New()
+				var reads atomic.Int64
+				client := sequence.New(&memtree.Link{Server: server,
+					Transport: func(_ context.Context, what string, do func() any) (any, error) {
+						if what == "read" && reads.Add(1) <= 2 {
+							return nil, errNoAnswer
+						}
+						return do(), nil
+					}})
+				operator := sequence.New(&memtree.Link{Server: server})
+				defer client.Close()
+				defer operator.Close()
+				c := mutex("m", watchedTTL)
+				if waiting {
+					storetest.Acquire(t, operator, mutex("m", watchedTTL))
+					c.Wait = true
+				}
+				ended := make(chan error, 1)
+				go func() {
+					_, err := client.Acquire(t.Context(), c)
+					if !waiting && err == nil {
+						var end driver.Ending
+						end, err = client.NextEnding(t.Context())
+						err = cmp.Or(err, end.Err)
+					}
+					ended <- err
+				}()
+				time.Sleep(500 * time.Millisecond) // it is watched
+				l, err := operator.Inspect(t.Context(), c.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				victim := append(l.Waiters, l.Holders...)[0]
+				if err := operator.Break(t.Context(), c.Name, victim.Ref, driver.BreakForce); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				err = <-ended
+				if took := time.Since(began); storetest.LossOf(err) != driver.LossBroken || took > time.Second {
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		})
+	}
 }

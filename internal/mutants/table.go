@@ -225,6 +225,8 @@ var table = []mutant{
 	{name: "a read from before a change counted as one after it", file: "engine/sequence/claim.go",
 		pkg: "./engine/sequence", test: "TestReadBeforeBreak",
 		edits: []edit{{"\tcl.watch.read = reported\n", "\tcl.watch.read = cl.watch.reported\n"}}},
+	{name: "a check of a claim that failed not repeated", file: "engine/sequence/janitor.go", pkg: "./engine/sequence",
+		test: "TestCheckIsRepeated", edits: []edit{{"\t\t\ts.checkAgain(batch)\n", ""}}},
 	{name: "another client's claim renewed without a keep-alive of its session", file: "engine/sequence/renew.go",
 		pkg: "./engine/sequence", test: "TestRenewalOfOthersClaim",
 		edits: []edit{{"\t\tcase err != nil:\n\t\t\treturn driver.Renewal{Err: driverutil.Uncertain(e.readError(ctx, err))}\n\t\t}\n\t\tttl := n.TTL",

@@ -236,10 +236,10 @@ func (s *supervisor) reportUnkillable() {
 	s.report(Report{Event: ReportUnkillable, Left: left})
 }
 
-// reportLeftover reports once that the command has ended and some of its descendants have not. It returns when to call
-// it again.
+// reportLeftover reports once that the command has ended and some of its descendants have not, which keeps the lock. It
+// returns when to call it again.
 func (s *supervisor) reportLeftover() time.Duration {
-	if s.exitedAt.IsZero() || s.leftoverReported {
+	if s.exitedAt.IsZero() || s.leftoverReported || s.lost == nil {
 		return forever
 	}
 	if wait := leftoverNotice - time.Since(s.exitedAt); wait > 0 {

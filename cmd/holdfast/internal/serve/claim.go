@@ -94,12 +94,15 @@ func (c *claim) lockable(client *holdfast.Client) holdfast.Lockable {
 	return client.RWMutex(c.name, &c.opts)
 }
 
+// waits reports whether the claim waits for a lock that is held.
+func (c *claim) waits() bool { return !c.limited || c.wait > 0 }
+
 var errWaitLimit = errors.New("the lock was not granted in time")
 
 // acquire waits for the lock, for as long as the claim says. A wait that the store ended, or that found the queue full,
 // is begun again: nobody has decided against it.
 func (c *claim) acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
-	if c.limited && c.wait == 0 {
+	if !c.waits() {
 		return c.acquireOnce(ctx, client, true)
 	}
 	if c.limited {

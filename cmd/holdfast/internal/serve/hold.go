@@ -177,6 +177,9 @@ func (h *holdRun) wait() error {
 	views := make(chan holdfast.Lock, 1)
 	look := time.NewTimer(waitingAfter)
 	defer look.Stop()
+	if !h.claim.waits() {
+		look.Stop() // a lock that is held is an error with a status, however slow the store is
+	}
 	var last holdLine
 	for {
 		select {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // TestHoldWhileConnected: a lock is held for as long as the connection is open, and released when the client closes it.
@@ -171,6 +173,27 @@ func TestHoldReleaseRequested(t *testing.T) {
 	if c := s.want(http.MethodPost, "/v1/holds/"+text(got, "hold")+"/check", ""); c["release_requested"] != true {
 		t.Errorf("%v", c)
 	}
+}
+
+// slowStore needs longer for a claim than the server waits before its first line.
+type slowStore struct{ driver.Store }
+
+func (s slowStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	time.Sleep(2 * waitingAfter)
+	return s.Store.Acquire(ctx, c)
+}
+
+// TestSlowTry: one attempt that fails is answered with a status, also when the store is slow.
+func TestSlowTry(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.New(slowStore{memory.New(nil).Open()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, func(c *Config) { c.Client = client })
+	t.Cleanup(func() { client.Close() })
+	s.hold("a", `{"wait_ms": 0}`).next(eventAcquired)
+	s.refuse(codeHeld, http.MethodPost, "/v1/locks/a/hold", `{"wait_ms": 0}`)
 }
 
 // TestKinds: read-write locks and semaphores are held as in the library, and a wait has a limit.
