@@ -300,7 +300,8 @@ func (s *suite) runCase(ctx context.Context, c Case, folder string, g tolerance)
 	r.Refused = e.refused.Load()
 	r.Took = time.Since(start)
 	var l lateError
-	r.inconclusive = errors.As(r.Err, &l) && (l.overrun || s.pace.Worst(start) > maxMachineDelay)
+	r.inconclusive = errors.As(r.Err, &l) &&
+		(l.overrun || s.opts.losesRequests() || s.pace.Worst(start) > maxMachineDelay)
 	return r
 }
 
@@ -320,9 +321,9 @@ func (s skippedError) Error() string { return "skipped: " + string(s) }
 // twenty steps has twenty lines.
 type failurePanic struct{ error }
 
-// lateError is the error of a case in which something was too slow. It proves nothing if the machine itself was slow.
-// Nor does it if a short TTL passed before the case had used it, which can happen on a server that is busy with other
-// cases (overrun).
+// lateError is the error of a case in which something was too slow. It proves nothing if the machine itself was slow, or
+// if several requests in a row may have been lost. Nor does it if a short TTL passed before the case had used it, which
+// can happen on a server that is busy with other cases (overrun).
 type lateError struct {
 	error
 	overrun bool
