@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,10 +29,11 @@ func (l *listener) Accept() (net.Conn, error) {
 	return &connection{Conn: c}, nil
 }
 
-// connection remembers how its client has ended it.
+// connection remembers how it has ended.
 type connection struct {
 	net.Conn
-	closed atomic.Bool // by the client, or by its system when it died
+	secure bool // by TLS, above this connection
+	end    atomic.Int32
 
 	lookUpPeer sync.Once
 	peerName   string // the user at the other end of a unix socket
@@ -53,16 +55,36 @@ func (c *connection) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *connection) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.noteEnd(err)
-	return n, err
+// How a connection has ended.
+const (
+	notEnded       int32 = iota
+	closedByClient       // or by its system when it died
+	cutOff               // nothing comes from the client any more; it may be working
+)
+
+// noteEnd takes in the error of a read. Only the first one counts, and errors of writes do not: once the system has
+// reported that the client does not answer, it reports the end of the stream, as if the client had closed it.
+func (c *connection) noteEnd(err error) {
+	switch {
+	case err == nil || errors.Is(err, os.ErrDeadlineExceeded): // a deadline of this server
+	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+		c.end.CompareAndSwap(notEnded, closedByClient)
+	default:
+		c.end.CompareAndSwap(notEnded, cutOff)
+	}
 }
 
-func (c *connection) noteEnd(err error) {
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-		c.closed.Store(true)
+// endWait is how long the end of a connection is awaited once there are signs of it.
+const endWait = time.Second
+
+// wasClosed reports whether the client has closed the connection. It is called when the server does not read any more.
+// A client that uses TLS announces the close, and then closes; TLS reads the announcement only.
+func (c *connection) wasClosed() bool {
+	if c.secure && c.end.Load() == notEnded {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(endWait))
+		_, _ = io.Copy(io.Discard, c)
 	}
+	return c.end.Load() == closedByClient
 }
 
 // prepareStream makes the system find a client that vanished, or that does not read, before the TTL of its hold has
@@ -99,10 +121,12 @@ func (c *connection) abort() {
 type connectionKey struct{}
 
 func withConnection(ctx context.Context, c net.Conn) context.Context {
-	if t, ok := c.(*tls.Conn); ok {
+	t, secure := c.(*tls.Conn)
+	if secure {
 		c = t.NetConn()
 	}
 	if own, ok := c.(*connection); ok {
+		own.secure = secure
 		return context.WithValue(ctx, connectionKey{}, own)
 	}
 	return ctx

@@ -178,6 +178,20 @@ func (s *testServer) hold(name, body string) *stream {
 	return s.open(http.MethodPost, "/v1/locks/"+url.PathEscape(name)+"/hold", body)
 }
 
+// onlyHold is the one hold that the server has had.
+func (s *testServer) onlyHold() *openHold {
+	s.Helper()
+	s.holds.mu.Lock()
+	defer s.holds.mu.Unlock()
+	if len(s.holds.byID) != 1 {
+		s.Fatalf("%d holds", len(s.holds.byID))
+	}
+	for _, h := range s.holds.byID {
+		return h
+	}
+	return nil
+}
+
 // next returns the next line that is one of these events. It skips lines that may come at any time.
 func (st *stream) next(want ...event) map[string]any {
 	st.Helper()

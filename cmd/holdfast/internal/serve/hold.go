@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"os"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -262,7 +262,7 @@ func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
 	err := h.sendHeld(eventAcquired, holdLine{Lock: h.claim.name, Hold: h.id, Kind: h.claim.kind, Token: lease.Token(),
 		Ref: lease.Ref(), Owner: h.claim.opts.Owner, TTL: millis(h.ttl), Heartbeat: millis(h.heartbeat), Waited: &waitedFor})
 	if err != nil {
-		h.endUnreachable(err)
+		h.endBySendError(err)
 		h.lease = nil
 	}
 	return nil
@@ -274,7 +274,8 @@ func (h *holdRun) sendHeld(kind event, line holdLine) error {
 	left := h.lease.Remaining()
 	remaining := millis(left)
 	line.Remaining = &remaining
-	h.validUntil = now.Add(left) // also if this fails: the client may have got it
+	h.validUntil = now.Add(left)
+	_ = h.promise(h.validUntil) // before it is sent: the client may get it although that fails
 	return h.out.send(kind, now, line)
 }
 
@@ -298,7 +299,7 @@ func (h *holdRun) keep() {
 			requested = nil
 			h.setRequested()
 			if err := h.sendHeld(eventReleaseRequested, holdLine{}); err != nil {
-				h.endUnreachable(err)
+				h.endBySendError(err)
 				return
 			}
 		case <-beat.C:
@@ -311,7 +312,7 @@ func (h *holdRun) keep() {
 				kind = eventRenewed
 			}
 			if err := h.sendHeld(kind, holdLine{}); err != nil {
-				h.endUnreachable(err)
+				h.endBySendError(err)
 				return
 			}
 		case c := <-h.commands:
@@ -392,16 +393,15 @@ func (h *holdRun) endLost() {
 	cause, message := causeOf(err)
 	end := lossProblem(h.claim.name, cause, message)
 	h.setEnd(end)
-	if h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message}) != nil {
-		h.endUnreachable(nil)
+	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message}); err != nil {
+		h.endBySendError(err)
 		return
 	}
 	h.waitUntilStopped(end, h.ttl)
-	_ = h.lease.Release()
 }
 
 // waitUntilStopped waits until the client, which was told that the lock is lost, has closed its connection or asks for
-// the release, for a time.
+// the release, and removes the claim. If it does neither within the limit, or is cut off, it may not have read that.
 func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -412,12 +412,18 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 	for {
 		select {
 		case <-h.r.Context().Done():
+			if !h.connection.wasClosed() {
+				h.endUnreachable()
+			}
+			_ = h.lease.Release()
 			return
 		case <-timer.C:
+			h.endUnreachable()
 			return
 		case c := <-h.commands:
 			c.reply <- holdReply{err: end}
 			if !c.detach {
+				_ = h.lease.Release()
 				return
 			}
 		case <-closing: // at most for the grace period from now on
@@ -429,8 +435,8 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 
 // endGone ends the hold of a client whose connection has ended.
 func (h *holdRun) endGone() {
-	if !h.connection.closed.Load() {
-		h.endUnreachable(nil)
+	if !h.connection.wasClosed() {
+		h.endUnreachable()
 		return
 	}
 	h.server.counts.closed.Add(1)
@@ -438,13 +444,23 @@ func (h *holdRun) endGone() {
 	_ = h.lease.Release()
 }
 
-// endUnreachable ends the hold of a client that cannot be told anything. It may be working, so the lock is kept until
-// the last line that it may have got does not hold any more. A client that closed its connection has stopped.
-func (h *holdRun) endUnreachable(err error) {
-	if h.connection.closed.Load() && !errors.Is(err, os.ErrDeadlineExceeded) {
-		h.endGone()
-		return
+// endBySendError ends the hold of a client to which a line could not be sent. If it has closed its connection, it has
+// stopped. The server's reader finds out, which may take a moment.
+func (h *holdRun) endBySendError(err error) {
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		select {
+		case <-h.r.Context().Done():
+			h.endGone()
+			return
+		case <-time.After(endWait):
+		}
 	}
+	h.endUnreachable()
+}
+
+// endUnreachable ends the hold of a client that cannot be told anything. It may be working, so the lock is kept for as
+// long as it was told last. It does not return: it aborts the request.
+func (h *holdRun) endUnreachable() {
 	h.server.counts.unreachable.Add(1)
 	end := lossProblem(h.claim.name, holdfast.LossExpired, "the client could not be reached, so the lock was released")
 	h.setEnd(end)
@@ -452,7 +468,7 @@ func (h *holdRun) endUnreachable(err error) {
 	lease := h.lease
 	go func() {
 		defer h.server.leftovers.Done()
-		timer := time.NewTimer(time.Until(h.validUntil))
+		timer := time.NewTimer(time.Until(h.promisedUntil()))
 		defer timer.Stop()
 		select {
 		case <-timer.C:
@@ -485,9 +501,8 @@ func (h *holdRun) endByShutdown() {
 	end := lossProblem(h.claim.name, causeShutdown, message)
 	h.setEnd(end)
 	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: causeShutdown, Message: message}); err != nil {
-		h.endUnreachable(err)
+		h.endBySendError(err)
 		return
 	}
 	h.waitUntilStopped(end, h.server.config.Grace)
-	_ = h.lease.Release()
 }

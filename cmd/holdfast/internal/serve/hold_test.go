@@ -3,11 +3,16 @@ package serve
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -339,7 +344,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only.
+// TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only, and keep their locks.
 func TestShutdownGrace(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, func(c *Config) { c.Grace = 50 * time.Millisecond })
@@ -350,7 +355,89 @@ func TestShutdownGrace(t *testing.T) {
 	}
 	a.next(eventLost)
 	a.awaitEnd()
+	if s.isFree("a") {
+		t.Error("others can hold the lock before the client has closed its connection")
+	}
+}
+
+// TestCheckPromises: what the answer to a check has told a client counts, too, if the client cannot be reached later.
+func TestCheckPromises(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	check := "/v1/holds/" + text(s.hold("a", `{"ttl_ms": 9000}`).next(eventAcquired), "hold") + "/check"
+	h := s.onlyHold()
+	// At one of the checks the lock was renewed since the last line.
+	for ahead := false; !ahead; time.Sleep(20 * time.Millisecond) {
+		before := h.promisedUntil()
+		asked := time.Now()
+		left := time.Duration(number(s, s.want(http.MethodPost, check, ""), "remaining_ms")) * time.Millisecond
+		if told := asked.Add(left); told.After(h.promisedUntil()) {
+			t.Fatalf("the client was told %v more than the server keeps", told.Sub(h.promisedUntil()))
+		} else if told.After(before) {
+			ahead = true
+		}
+	}
+	h.setEnd(newProblem(codeReleased, "test"))
+	if h.promise(time.Now().Add(time.Hour)) == nil || time.Until(h.promisedUntil()) > time.Minute {
+		t.Error("a hold that has ended was promised")
+	}
+}
+
+// TestCloseOverTLS: a client that closes its connection has stopped, although TLS tells the server of that first.
+func TestCloseOverTLS(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	other := httptest.NewTLSServer(nil) // for its certificate
+	defer other.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Serve(l, &tls.Config{Certificates: other.TLS.Certificates}) }()
+	c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sendHold(c, `{"ttl_ms": 86400000}`)
+	s.await("holder", func() bool {
+		lock, err := s.direct.Inspect(context.Background(), "a")
+		return err == nil && len(lock.Holders) == 1
+	})
+	c.Close()
 	s.lock("a")
+}
+
+// failingConn returns these errors, one per read.
+type failingConn struct {
+	net.Conn
+	errs []error
+}
+
+func (c *failingConn) Read([]byte) (int, error) {
+	err := c.errs[0]
+	c.errs = c.errs[1:]
+	return 0, err
+}
+
+// TestConnectionEnds: a connection that has timed out was not closed by the client, although the system reports its end
+// next.
+func TestConnectionEnds(t *testing.T) {
+	for _, c := range []struct {
+		errs   []error
+		closed bool
+	}{
+		{[]error{io.EOF}, true}, {[]error{syscall.ECONNRESET}, true}, {[]error{syscall.ETIMEDOUT, io.EOF}, false},
+		{[]error{os.ErrDeadlineExceeded, io.EOF}, true}, {[]error{os.ErrDeadlineExceeded}, false},
+		{[]error{syscall.EHOSTUNREACH, syscall.ECONNRESET}, false},
+	} {
+		conn := &connection{Conn: &failingConn{errs: c.errs}}
+		for range c.errs {
+			_, _ = conn.Read(nil)
+		}
+		if conn.wasClosed() != c.closed {
+			t.Errorf("%v: closed by the client: %v", c.errs, !c.closed)
+		}
+	}
 }
 
 // TestCampaignStream: a candidate leads for as long as its connection is open, and others see what it publishes.

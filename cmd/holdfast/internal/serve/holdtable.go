@@ -21,6 +21,7 @@ type openHold struct {
 	lease     *holdfast.Lease // nil until the lock is granted
 	requested bool            // its release was requested
 	end       *problem        // why it is not held any more, for later requests; nil while it is
+	promised  time.Time       // until when the client was told at most that it holds the lock
 }
 
 // holdCommand is what another request wants of a hold.
@@ -47,6 +48,23 @@ func (h *openHold) setEnd(p *problem) {
 	if h.end == nil {
 		h.end = p
 	}
+}
+
+// promise notes that the client is told that it holds the lock until then. If it returns a problem, the hold has ended,
+// and the client must not be told that.
+func (h *openHold) promise(until time.Time) *problem {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.end == nil && until.After(h.promised) {
+		h.promised = until
+	}
+	return h.end
+}
+
+func (h *openHold) promisedUntil() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.promised
 }
 
 func (h *openHold) setRequested() {
@@ -146,6 +164,9 @@ func (s *Server) checkHold(w http.ResponseWriter, r *http.Request) error {
 	left := lease.Remaining()
 	if err := lease.Err(); err != nil {
 		return err
+	}
+	if end := h.promise(time.Now().Add(left)); end != nil {
+		return end
 	}
 	return writeJSON(w, holdView{Hold: h.id, Lock: h.name, Token: lease.Token(), Remaining: millis(left),
 		ReleaseRequested: requested})

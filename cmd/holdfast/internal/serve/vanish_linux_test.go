@@ -5,14 +5,25 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"golang.org/x/sys/unix"
 )
 
 // TestVanishedClient: a client whose machine is gone, so that nothing is confirmed and nothing is closed, is found, and
-// its lock is released when the time has passed that the last line promised.
+// its lock is released when the time has passed that the last line promised. That holds although the lock was broken
+// gracefully meanwhile: the client has not read that.
 func TestVanishedClient(t *testing.T) {
-	t.Parallel()
+	for name, broken := range map[string]bool{"held": false, "broken": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testVanishedClient(t, broken)
+		})
+	}
+}
+
+func testVanishedClient(t *testing.T, broken bool) {
 	s := startServer(t, nil)
 	c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	if err != nil {
@@ -38,6 +49,14 @@ func TestVanishedClient(t *testing.T) {
 	if err != nil || failed != nil {
 		t.Fatal(err, failed)
 	}
+	if broken {
+		if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.lock("a")
+	if early := time.Until(s.onlyHold().promisedUntil()); early > 0 {
+		t.Errorf("the lock was free %v before the time that the client was told last", early)
+	}
 	s.await("count", func() bool { return s.counts.unreachable.Load() == 1 })
 }
