@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/memory"
@@ -131,6 +132,40 @@ func TestNotices(t *testing.T) {
 	if perTurn[36] > perTurn[6]+2 {
 		t.Errorf("the requests per turn grow with the number of clients: %v", perTurn)
 	}
+}
+
+// TestBreakFarWaiter: a claim that is far from the head of the queue is broken, and learns of it at once.
+func TestBreakFarWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}}
+		holder := m.Open()
+		defer holder.Close()
+		held := storetest.Acquire(t, holder, paceClaim(0, false))
+		granted := fairWaiters(t, m, n, 5)
+		far := record.New(noticeTable{m.Table(), "far", n})
+		defer far.Close()
+		c := paceClaim(6, true)
+		c.Fair = true
+		ended := make(chan error, 1)
+		go func() {
+			_, err := far.Acquire(t.Context(), c)
+			ended <- err
+		}()
+		synctest.Wait()
+		operator := record.New(noticeTable{m.Table(), "operator", n})
+		defer operator.Close()
+		if err := operator.Break(t.Context(), c.Name, c.ID, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := <-ended; storetest.LossOf(err) != driver.LossBroken || time.Since(began) > 100*time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		storetest.Release(t, holder, held.Claim)
+		for range 5 {
+			<-granted
+		}
+	})
 }
 
 // TestLostNotices: if no notice ever comes, each waiter still learns of its turn in time to confirm it.

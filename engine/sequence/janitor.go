@@ -145,7 +145,6 @@ func (s *session) checkChangedNodes() (answered bool) {
 		s.toCheck = map[*claim]struct{}{} // since a map never shrinks
 	}
 	e.mu.Unlock()
-	answered = true
 	for len(claims) > 0 {
 		k := min(len(claims), MaxRead)
 		batch, batchRefs, batchReported := claims[:k], refs[:k], reported[:k]
@@ -159,14 +158,14 @@ func (s *session) checkChangedNodes() (answered bool) {
 		}
 		if err != nil {
 			s.checkAgain(batch)
-			answered = false
-			continue
+			s.checkAgain(claims) // no more requests to a store that does not answer
+			return false
 		}
 		for i, cl := range batch {
 			_ = e.updateNodeUnder(batchRefs[i].Key, batchReported[i], cl, nodes[i])
 		}
 	}
-	return answered
+	return true
 }
 
 // checkAgain has claims read again whose check has failed.
