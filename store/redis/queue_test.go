@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -266,18 +267,28 @@ func TestPlainTurn(t *testing.T) {
 	expectInTime(t, "the claim behind a dead one", start, 6*time.Second)
 	release(t, s, next)
 
-	// The claim whose turn it is takes the free lock, and the last one leaves no queue.
+	// The claim whose turn it is takes the free lock, and the last one leaves no queue. The lock's holder learns that its
+	// release was requested while it was waiting.
 	holder = acquire(t, s, mutex("m", 10*time.Minute))
-	granted := make(chan error, 1)
+	granted := make(chan driver.Grant, 1)
 	next = waiting(mutex("m", 10*time.Minute))
-	go func() { _, err := s.Acquire(t.Context(), next); granted <- err }()
+	go func() {
+		g, err := s.Acquire(t.Context(), next)
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- g
+	}()
 	if err := redistest.Until(t.Context(),
 		func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
 		t.Fatal("it is not in the queue: ", err)
 	}
+	if err := s.Break(t.Context(), "m", next.ID, driver.BreakRequestRelease); err != nil {
+		t.Fatal(err)
+	}
 	release(t, s, holder.Claim)
-	if err := <-granted; err != nil {
-		t.Error(err)
+	if r := storetest.Renew(t, s, <-granted); r.Err != nil || !r.ReleaseRequested {
+		t.Errorf("the holder's renewal returned %+v", r)
 	}
 	if line := sendCommand(t, server, "HGET", keys[1], "line"); line != "$-1" {
 		t.Errorf("line is %q", line)
