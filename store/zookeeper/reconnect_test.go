@@ -1,8 +1,11 @@
 package zookeeper
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -44,5 +47,68 @@ func TestBreakWhileReconnecting(t *testing.T) {
 		if err := storetest.Renew(t, s, g).Err; storetest.LossOf(err) != driver.LossBroken {
 			t.Errorf("after it was broken %s the renewal returned %v", how, err)
 		}
+	}
+}
+
+// refusingConn is a connection on which a server refuses to set watches again, as often as refusals says.
+type refusingConn struct {
+	net.Conn
+	refusals *atomic.Int64
+	frame    bytes.Reader // what is left of the last one
+}
+
+func (c *refusingConn) Read(p []byte) (int, error) {
+	if c.frame.Len() == 0 {
+		head := make([]byte, 4)
+		if _, err := io.ReadFull(c.Conn, head); err != nil {
+			return 0, err
+		}
+		body := make([]byte, binary.BigEndian.Uint32(head))
+		if _, err := io.ReadFull(c.Conn, body); err != nil {
+			return 0, err
+		}
+		const setWatches, throttled = -8, -127 // the id of the request, and the code of a server that is too busy
+		if int32(binary.BigEndian.Uint32(body)) == setWatches && c.refusals.Add(-1) >= 0 {
+			code := int32(throttled)
+			binary.BigEndian.PutUint32(body[12:], uint32(code)) // after the id and the transaction
+		}
+		c.frame.Reset(append(head, body...))
+	}
+	return c.frame.Read(p)
+}
+
+// TestWatchesRefused: a server refuses to set watches again on a new link. The client does not rely on them: it gives up
+// that link, and sets them on the next.
+func TestWatchesRefused(t *testing.T) {
+	t.Parallel()
+	c := &requestCounter{sent: map[int32]int{}}
+	var refusals, links atomic.Int64
+	s, err := openAs[*store](rig.Shared(t).Endpoints(), Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			nc, err := c.dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			links.Add(1)
+			return &refusingConn{Conn: nc, refusals: &refusals}, nil
+		}})
+	mustSucceed(t, err)
+	t.Cleanup(func() { s.Close() })
+	claim := sessiontest.Claim(t.Name())
+	claim.TTL = 12 * time.Second
+	g, err := s.Acquire(t.Context(), claim)
+	mustSucceed(t, err)
+	sessiontest.AwaitWatched(t, s, g, func() int { return c.takeCounts()[zk.OpGetData] })
+	before := links.Load()
+	refusals.Store(1)
+	mustSucceed(t, s.tree.openConn().BreakLink(t.Context()))
+	for limit := time.Now().Add(time.Minute); links.Load() < before+2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("the link on which the watches were refused is still used")
+		}
+	}
+	mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.BreakForce))
+	if err := storetest.Renew(t, s, g).Err; storetest.LossOf(err) != driver.LossBroken {
+		t.Errorf("the renewal returned %v", err)
 	}
 }

@@ -303,6 +303,10 @@ func (c *Conn) readAnswers(l *link) error {
 		case CodeSessionMoved, CodeAuthFailed: // this server will carry out nothing of what was sent to it
 			return code
 		}
+		// The watches in it were not set. The next link sets them again, from the same transaction on.
+		if call.op == OpSetWatches && code != CodeOK {
+			return code
+		}
 	}
 }
 
