@@ -64,7 +64,7 @@ func (t *table) openTurns(ctx context.Context, name string) (turnFile, error) {
 
 // waitForTurn returns the handle of the locked file when this client has the turn.
 func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error) {
-	if fd, err := t.tryTurn(ctx, f); fd >= 0 || err != nil {
+	if fd, err := t.tryTurn(ctx, f, true); fd >= 0 || err != nil {
 		return fd, err
 	}
 	ticket := fmt.Sprintf("%s%016x%s", f.prefix, t.clock.readMicros(), t.liveness.session)
@@ -77,6 +77,7 @@ func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error)
 
 // turnRetry is after how long a client tries again to take the turn although nobody has called it: the one that had
 // it, or was called, may have been killed. It may have held the lock as well, which must pass on within half a second.
+// A turn that has no file is taken when it has none a second time: until then it is left to the one that is called.
 const turnRetry = 250 * time.Millisecond
 
 // awaitTurn returns when this client is called. It tries once more when it listens, and returns the turn if that was in
@@ -87,17 +88,20 @@ func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd in
 		return -1, fmt.Errorf("make turns/%s: %w", ticket, err)
 	}
 	defer stop()
-	if fd, err := t.tryTurn(ctx, f); fd >= 0 || err != nil {
+	if fd, err := t.tryTurn(ctx, f, true); fd >= 0 || err != nil {
 		return fd, err
 	}
+	missing := false // whether the last try found no file: somebody may be passing the turn on just now
 	retry := time.NewTicker(turnRetry)
 	defer retry.Stop()
 	for {
 		select {
 		case <-called:
-			return t.tryTurn(ctx, f)
+			return t.tryTurn(ctx, f, true)
 		case <-retry.C:
-			if fd, err := t.tryTurn(ctx, f); fd >= 0 || err != nil {
+			fd, err := t.tryTurn(ctx, f, missing)
+			missing = !missing && errors.Is(err, unix.ENOENT)
+			if fd >= 0 || err != nil && !missing {
 				return fd, err
 			}
 		case <-t.closed:
@@ -136,15 +140,16 @@ func (f turnFile) callNext() {
 	}
 }
 
-// tryTurn takes the turn if nobody has it. Otherwise it returns -1.
-func (t *table) tryTurn(ctx context.Context, f turnFile) (fd int, err error) {
+// tryTurn takes the turn if nobody has it. Otherwise it returns -1. If it may not make the file and there is none, the
+// error is ENOENT.
+func (t *table) tryTurn(ctx context.Context, f turnFile, mayMake bool) (fd int, err error) {
 	done, err := t.beginCall(ctx)
 	if err != nil {
 		return -1, err
 	}
 	defer done()
-	fd, err = f.open()
-	if errors.Is(err, unix.ENOENT) {
+	fd, err = f.open(mayMake)
+	if mayMake && errors.Is(err, unix.ENOENT) {
 		fd, err = f.makeLocked(t.tmp, t.newNonce())
 	}
 	switch {
@@ -170,9 +175,9 @@ func (f turnFile) lock(fd int) (locked int, err error) {
 	return -1, fmt.Errorf("flock the turn of %s: %w", f.name, err)
 }
 
-// open opens the file. In a store of one user it makes the file if there is none.
-func (f turnFile) open() (fd int, err error) {
-	if f.shared {
+// open opens the file. In a store of one user it makes the file if there is none and it may.
+func (f turnFile) open(mayMake bool) (fd int, err error) {
+	if f.shared || !mayMake {
 		return openAt(f.dir, f.name, unix.O_RDONLY|unix.O_NONBLOCK)
 	}
 	return openAt(f.dir, f.name, unix.O_RDONLY|unix.O_CREAT)

@@ -127,12 +127,26 @@ func TestTurnPassesToOne(t *testing.T) {
 			}
 		}
 	}
+	time.Sleep(100 * time.Millisecond) // each tries to take the turn once more, soon after it has its ticket
+	anyone := make(chan int, waiters)
+	results := make([]turnResult, waiters)
+	for i := range next {
+		if i != 2 {
+			go func() {
+				results[i] = <-next[i]
+				anyone <- i
+			}()
+		}
+	}
 	for i := range next {
 		if i == 2 {
 			continue
 		}
 		pass()
-		r := <-next[i]
+		if got := <-anyone; got != i {
+			t.Fatalf("client %d has the turn of client %d: %v", got, i, results[got].err)
+		}
+		r := results[i]
 		if r.err != nil {
 			t.Fatal(r.err)
 		}
@@ -307,7 +321,7 @@ func TestRemovedTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer one.closeHandle(f.dir)
-	late, err := f.open()
+	late, err := f.open(true)
 	if err != nil {
 		t.Fatal(err)
 	}
