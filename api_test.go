@@ -96,7 +96,7 @@ func TestBreakTheOnlyHolder(t *testing.T) {
 		!errors.As(err, &loss) || loss.Cause != holdfast.LossGone {
 		t.Errorf("nobody holds it: %v", err)
 	}
-	lease, err := c.Mutex("a", &holdfast.LockOptions{TTL: time.Second}).Lock(ctx)
+	lease, err := c.Mutex("a", &holdfast.LockOptions{TTL: 6 * time.Second}).Lock(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

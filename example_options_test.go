@@ -89,7 +89,7 @@ func ExampleLockOptions_minHold() {
 // An operator takes a lock away. A graceful break lets the holder stop first; "" means the only holder.
 func ExampleClient_Break() {
 	ctx := context.Background()
-	worker, err := holdfast.Open(ctx, "memory://break", &holdfast.Options{TTL: time.Second})
+	worker, err := holdfast.Open(ctx, "memory://break", &holdfast.Options{TTL: 3 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func ExampleClient_Break() {
 // A holder that can stop at any time lets others ask for the lock.
 func ExampleClient_RequestRelease() {
 	ctx := context.Background()
-	client, err := holdfast.Open(ctx, "memory://request", &holdfast.Options{TTL: time.Second})
+	client, err := holdfast.Open(ctx, "memory://request", &holdfast.Options{TTL: 3 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -191,7 +191,7 @@ func ExampleSemaphore() {
 // The context of a lease ends when the lease is lost, and its cause is the loss. Here an operator breaks the lock.
 func ExampleLease_Context() {
 	ctx := context.Background()
-	client, err := holdfast.Open(ctx, "memory://loss", &holdfast.Options{TTL: time.Second})
+	client, err := holdfast.Open(ctx, "memory://loss", &holdfast.Options{TTL: 3 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}

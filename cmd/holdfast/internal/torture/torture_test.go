@@ -201,7 +201,10 @@ func TestHookFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := testConfig(t, "file://"+t.TempDir()+"/store")
-			cfg.For, cfg.HookTimeout, cfg.ServerEvery = time.Hour, time.Second, 200*time.Millisecond
+			cfg.For, cfg.HookTimeout, cfg.ServerEvery = time.Hour, time.Minute, 200*time.Millisecond
+			if name == "hangs" {
+				cfg.HookTimeout = time.Second
+			}
 			cfg.ServerFault, cfg.ServerHeal = c.fault, c.heal
 			r := runTorture(t, t.Context(), cfg)
 			if !strings.Contains(r.Ended, c.want) || r.Faults[ServerFault] != 0 || r.Outcome != Unproven {
