@@ -24,8 +24,8 @@ func TestFullDiskEndsNoCommand(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 	w.store = "file://" + filepath.Join(disk, "store")
-	r := w.startProgram("run", "--record", "record", "--ttl", "1s", "a", "sh", "-c",
-		"echo held; sleep 2.5").awaitOutput("held")
+	r := w.startProgram("run", "--record", "record", "--ttl", "9s", "a", "sh", "-c",
+		"echo held; sleep 11").awaitOutput("held")
 	if err := os.WriteFile(filepath.Join(disk, "ballast"), make([]byte, 2<<20), 0o600); !errors.Is(err,
 		syscall.ENOSPC) {
 		t.Fatal(err)

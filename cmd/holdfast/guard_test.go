@@ -34,30 +34,33 @@ type faultCase struct {
 	// holder starts.
 	repair func(w *workspace, r *startedProgram)
 	code   int
+	ttl    string // short where the test waits until it is over
 }
 
 var faultCases = []faultCase{
 	{"the wrapper is stopped beyond its TTL", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGSTOP) },
-		func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76},
-	{"the wrapper is killed", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGKILL) }, nil, 137},
+		func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "5s"},
+	{"the wrapper is killed", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGKILL) }, nil, 137, "30s"},
 	{"the wrapper and its group are killed", func(_ *workspace, r *startedProgram) {
 		_ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL)
-	}, nil, 137},
-	{"the guard is killed", func(_ *workspace, r *startedProgram) { _ = unix.Kill(r.guard(), unix.SIGKILL) }, nil, 76},
+	}, nil, 137, "30s"},
+	{"the guard is killed", func(_ *workspace, r *startedProgram) { _ = unix.Kill(r.guard(), unix.SIGKILL) }, nil, 76,
+		"30s"},
 	{"the guard is stopped, and the lock broken", func(w *workspace, r *startedProgram) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		w.runProgram("break", "a").check(w.T, 0)
-	}, nil, 76},
+	}, nil, 76, "12s"},
 	{"the guard is stopped, and the store fails", func(_ *workspace, r *startedProgram) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		r.failStore()
-	}, nil, 76},
-	{"the store fails", func(_ *workspace, r *startedProgram) { r.failStore() }, nil, 76},
-	{"the lock is broken", func(w *workspace, _ *startedProgram) { w.runProgram("break", "a").check(w.T, 0) }, nil, 76},
+	}, nil, 76, "5s"},
+	{"the store fails", func(_ *workspace, r *startedProgram) { r.failStore() }, nil, 76, "5s"},
+	{"the lock is broken", func(w *workspace, _ *startedProgram) { w.runProgram("break", "a").check(w.T, 0) }, nil, 76,
+		"12s"},
 	{"the wrapper is stopped and the lock broken", func(w *workspace, r *startedProgram) {
 		r.signal(unix.SIGSTOP)
 		w.runProgram("break", "a").check(w.T, 0)
-	}, func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76},
+	}, func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "5s"},
 	{"the guard is stopped, and killed after all that runs", func(w *workspace, r *startedProgram) {
 		// so it reports nothing
 		guard := r.guard()
@@ -67,14 +70,14 @@ var faultCases = []faultCase{
 		}
 		w.awaitFamilyDead()
 		_ = unix.Kill(guard, unix.SIGKILL)
-	}, nil, 76},
+	}, nil, 76, "30s"},
 	{"the wrapper is stopped, then killed", func(w *workspace, r *startedProgram) {
 		r.signal(unix.SIGSTOP)
 		w.awaitTrue("the stop", func() bool {
 			return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid)), ") T ")
 		})
 		r.signal(unix.SIGKILL)
-	}, nil, 137},
+	}, nil, 137, "30s"},
 }
 
 // guard returns the process number of the guard.
@@ -122,7 +125,7 @@ func TestNothingRunsWhenNextHolderStarts(t *testing.T) {
 
 func (s *faultCase) runOnce(w *workspace, stubborn bool) {
 	w.Helper()
-	args := []string{"run", "--ttl", "5s", "a", "sh", "-c", familyScript(stubborn)}
+	args := []string{"run", "--ttl", s.ttl, "a", "sh", "-c", familyScript(stubborn)}
 	r, _ := w.withPipe(args...) // a store that fails takes files of the wrapper's own along
 	r.awaitOutput("held")
 	next := w.startChecker()
@@ -150,26 +153,31 @@ func (s *faultCase) runOnce(w *workspace, stubborn bool) {
 // second signal and message, even if that happens so late that the lock has expired.
 func TestLossReportedOnce(t *testing.T) {
 	t.Parallel()
+	const ttl = 18 * time.Second
 	for _, late := range []bool{false, true} {
-		w := newWorkspace(t)
-		r := w.startProgram("run", "--ttl", "10s", "--grace", "5s", "--record", "record", "a", "sh", "-c",
-			`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).awaitOutput("held")
-		w.runProgram("break", "a").check(t, 0)
-		r.awaitOutput("told")
-		r.awaitTrue("the loss on stderr", func() bool { return strings.Contains(r.readStderr(), "\n") })
-		w.awaitEvent("record", "command_terminating") // so the wrapper knows as well
-		_ = unix.Kill(r.guard(), unix.SIGSTOP)
-		if late {
-			r.signal(unix.SIGSTOP)
-			time.Sleep(10 * time.Second)
-			r.signal(unix.SIGCONT)
-		}
-		got := r.wait()
-		got.check(t, 76, "an operator broke it")
-		_, events := w.readRecord(w.filePath("record"))
-		if strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard_gone") {
-			t.Errorf("late %v: events %q; %s", late, events, got.description)
-		}
+		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
+			t.Parallel()
+			w := newWorkspace(t)
+			r := w.startProgram("run", "--ttl", ttl.String(), "--grace", "5s", "--record", "record", "a", "sh", "-c",
+				`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).awaitOutput("held")
+			expired := time.Now().Add(ttl)
+			w.runProgram("break", "a").check(t, 0)
+			r.awaitOutput("told")
+			r.awaitTrue("the loss on stderr", func() bool { return strings.Contains(r.readStderr(), "\n") })
+			w.awaitEvent("record", "command_terminating") // so the wrapper knows as well
+			_ = unix.Kill(r.guard(), unix.SIGSTOP)
+			if late {
+				r.signal(unix.SIGSTOP)
+				time.Sleep(time.Until(expired))
+				r.signal(unix.SIGCONT)
+			}
+			got := r.wait()
+			got.check(t, 76, "an operator broke it")
+			_, events := w.readRecord(w.filePath("record"))
+			if strings.Count(got.out, "told") != 1 || !slices.Contains(events, "guard_gone") {
+				t.Errorf("events %q; %s", events, got.description)
+			}
+		})
 	}
 }
 

@@ -32,7 +32,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("record: %v", last)
 		}
 	}
-	r := w.startProgram("hold", "--ttl", "6s", "a").awaitOutput("\n")
+	r := w.startProgram("hold", "--ttl", "15s", "a").awaitOutput("\n")
 	w.runProgram("hold", "-n", "a").check(t, 75)
 	w.runProgram("break", "a").check(t, 0)
 	r.wait().check(t, 76, "a is lost: an operator broke it")
@@ -69,9 +69,10 @@ func TestAcquireRenewRelease(t *testing.T) {
 	w.runProgram("renew", h).check(t, 0)
 	w.runProgram("release", h).check(t, 0)
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
-	_, end := w.startHolder("a") // who comes between the two releases takes nothing from anybody
+	holder, end := w.startHolder("a") // who comes between the two releases takes nothing from anybody
 	w.runProgram("release", h).check(t, 0, "a was released before")
 	end()
+	holder.wait().check(t, 0)
 	for range 2 { // once nobody has held it since, and once somebody has
 		w.runProgram("release", h).check(t, 0, "a was released before")
 		w.runProgram("renew", h).check(t, 76, "a is lost")

@@ -522,7 +522,7 @@ func TestOnceNothingRunsWhenNextRunBegins(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			for i := range *guardRounds {
-				c.runKeyTwice(newWorkspace(t), i%2 == 0, "--ttl", "5s")
+				c.runKeyTwice(newWorkspace(t), i%2 == 0, "--ttl", c.ttl)
 			}
 		})
 	}

@@ -29,7 +29,11 @@ func TestOnRequestRelease(t *testing.T) {
 		"trap '' TERM; (setsid sleep 1000 & echo $! >pid; echo held); while :; do sleep 1; done": true,
 	} {
 		w := newWorkspace(t)
-		r := w.startAsked("release", script)
+		var flags []string
+		if !killed { // it has the time that it needs on a busy machine
+			flags = []string{"--ttl", "18s", "--grace", "5s"}
+		}
+		r := w.startAsked("release", script, flags...)
 		next := w.startCheckerOf([]string{"pid"})
 		got := r.wait()
 		got.check(t, exitOnRequest)

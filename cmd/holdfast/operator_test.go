@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -202,18 +203,20 @@ func TestBreak(t *testing.T) {
 func TestBreakReason(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	for _, flags := range [][]string{{}, {"--force"}} {
-		r := w.startProgram("hold", "--ttl", "3s", "a").awaitOutput("\n")
-		w.runProgram(append([]string{"break", "a", "--reason", "INC-123"}, flags...)...).check(t, 0)
-		want := operatorName() + ": INC-123"
-		if len(flags) > 0 {
-			want = operatorName() + ", by force: INC-123"
-		}
-		r.wait().check(t, 76, "a is lost: an operator broke it: "+want)
+	var all sync.WaitGroup
+	for name, c := range map[string]struct {
+		flags []string
+		want  string
+	}{
+		"a": {[]string{"--reason", "INC-123"}, ": INC-123"},
+		"b": {[]string{"--reason", "INC-123", "--force"}, ", by force: INC-123"},
+		"c": {nil, " (store "},
+	} {
+		r := w.startProgram("hold", "--ttl", "15s", name).awaitOutput("\n")
+		w.runProgram(append([]string{"break", name}, c.flags...)...).check(t, 0)
+		all.Go(func() { r.wait().check(t, 76, name+" is lost: an operator broke it: "+operatorName()+c.want) })
 	}
-	r := w.startProgram("hold", "--ttl", "3s", "a").awaitOutput("\n")
-	w.runProgram("break", "a").check(t, 0)
-	r.wait().check(t, 76, "an operator broke it: "+operatorName()+" (store ")
+	all.Wait()
 	w.runProgram("break", "a", "--reason", "two\nlines").check(t, 64, "one line of printable characters")
 	w.runProgram("break", "a", "--reason", strings.Repeat("x", 121)).check(t, 64, "may have 120")
 }
@@ -242,7 +245,7 @@ func TestRequestRelease(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	w.runProgram("request-release", "a").check(t, 1, "nobody holds a")
-	holder, release := w.startHolder("a", "--ttl", "6s", "--record", "record")
+	holder, release := w.startHolder("a", "--ttl", "15s", "--record", "record")
 	got := w.runProgram("request-release", "a")
 	message := fmt.Sprintf("holdfast[%d] is asked to release a", holder.cmd.Process.Pid)
 	if got.code != 0 || !strings.Contains(got.out, message) {

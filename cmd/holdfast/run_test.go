@@ -281,7 +281,7 @@ func TestRunsExcludeEachOther(t *testing.T) {
 	w.writeFile("count", "0")
 	var all sync.WaitGroup
 	for i := range 24 {
-		flags := [][]string{{"run", "a"}, {"run", "--fair", "a"}, {"run", "--ttl", "5s", "a"}}[i%3]
+		flags := [][]string{{"run", "a"}, {"run", "--fair", "a"}, {"run", "--ttl", "1m", "a"}}[i%3]
 		all.Go(func() {
 			w.runProgram(append(flags, "sh", "-c", "n=$(cat count); echo $((n+1)) >count")...).check(t,
 				0)

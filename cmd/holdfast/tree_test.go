@@ -47,38 +47,44 @@ func (w *workspace) awaitFamilyDead() {
 func TestBrokenLockEndsTree(t *testing.T) {
 	t.Parallel()
 	for _, stubborn := range []bool{false, true} {
-		w := newWorkspace(t)
-		r := w.startProgram("run", "--ttl", "6s", "a", "sh", "-c", familyScript(stubborn)).awaitOutput("held")
-		next := w.startProgram("run", "a", "echo", "mine")
-		if got := w.runProgram("break", "a"); got.code != 0 || !strings.Contains(got.out, "a is taken from ") {
-			t.Error(got.description)
-		}
-		r.wait().check(t, 76, "a is lost", "an operator broke it")
-		w.awaitFamilyDead()
-		next.wait().check(t, 0)
+		t.Run(fmt.Sprintf("stubborn %v", stubborn), func(t *testing.T) {
+			t.Parallel()
+			w := newWorkspace(t)
+			r := w.startProgram("run", "--ttl", "18s", "a", "sh", "-c", familyScript(stubborn)).awaitOutput("held")
+			next := w.startProgram("run", "a", "echo", "mine")
+			if got := w.runProgram("break", "a"); got.code != 0 || !strings.Contains(got.out, "a is taken from ") {
+				t.Error(got.description)
+			}
+			r.wait().check(t, 76, "a is lost", "an operator broke it")
+			w.awaitFamilyDead()
+			next.wait().check(t, 0)
+		})
 	}
 }
 
 func TestTerminatedCommandCleansUp(t *testing.T) {
 	t.Parallel()
-	for _, then := range []string{"while :; do sleep 0.01; done", "kill -STOP $$"} {
+	for name, then := range map[string]string{"running": "while :; do sleep 0.01; done", "stopped": "kill -STOP $$"} {
 		// a stopped one must be continued to handle it
-		w := newWorkspace(t)
-		script := `exec 2>/dev/null; trap "sleep 0.2; echo told; exit 0" TERM; echo held; ` + then
-		r := w.startProgram("run", "--ttl", "12s", "--grace", "6s", "a", "sh", "-c", script).awaitOutput("held")
-		w.runProgram("break", "a").check(t, 0)
-		got := r.wait()
-		got.check(t, 76, "an operator broke it") // though the command succeeded
-		if !strings.Contains(got.out, "told") {
-			t.Errorf("the command was killed without a signal before; %s", got.description)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorkspace(t)
+			script := `exec 2>/dev/null; trap "sleep 0.2; echo told; exit 0" TERM; echo held; ` + then
+			r := w.startProgram("run", "--ttl", "24s", "--grace", "6s", "a", "sh", "-c", script).awaitOutput("held")
+			w.runProgram("break", "a").check(t, 0)
+			got := r.wait()
+			got.check(t, 76, "an operator broke it") // though the command succeeded
+			if !strings.Contains(got.out, "told") {
+				t.Errorf("the command was killed without a signal before; %s", got.description)
+			}
+		})
 	}
 }
 
 func TestForcedBreakEndsTree(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "6s", "a", "sh", "-c", familyScript(true)).awaitOutput("held")
+	r := w.startProgram("run", "--ttl", "18s", "a", "sh", "-c", familyScript(true)).awaitOutput("held")
 	w.runProgram("break", "--force", "a").check(t, 0, "may still be working")
 	w.runProgram("run", "-n", "a", "true").check(t, 0)
 	r.wait().check(t, 76, "a is lost")
@@ -230,16 +236,19 @@ func TestEarlierChildrenLeftAlone(t *testing.T) {
 func TestKilledWrapperReplacedSoon(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	var took []time.Duration // beyond what the machine was late
+	var took []time.Duration // beyond what the machine was late, and what a program takes at that time
 	var machine pace.Pace
 	defer machine.Watch()()
 	for range 5 {
 		r := w.startProgram("run", "a", "sh", "-c", "echo $$ >self; echo held; exec sleep 1000").awaitOutput("held")
 		next := w.startProgram("run", "a", "echo", "mine").awaitSecondClient()
 		start := time.Now()
+		w.runProgram("run", "free", "echo", "mine").check(t, 0)
+		alone := time.Since(start)
+		start = time.Now()
 		r.signal(unix.SIGKILL)
 		next.awaitOutput("mine")
-		took = append(took, time.Since(start)-machine.Lost(start))
+		took = append(took, time.Since(start)-machine.Lost(start)-alone)
 		w.awaitDead("self")
 		next.wait().check(t, 0)
 	}
@@ -327,11 +336,12 @@ func TestTerminal(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	holder, release := w.startHolder("a")
-	r, terminal := w.atTerminal("run", "a", self)
+	r, terminal := w.atTerminal("run", "--record", "record", "a", self)
 	terminal.awaitText(fmt.Sprintf("holdfast: waiting for a, held by %s", ""))
 	terminal.awaitText(fmt.Sprintf("holdfast[%d] (sh) since ", holder.cmd.Process.Pid))
 	release()
 	terminal.awaitText("ready")
+	w.awaitListener(r.cmd.Process.Pid, "record")
 	terminal.typeKeys("\x03") // Ctrl-C: the terminal sends SIGINT to the wrapper and the command
 	terminal.awaitText("SIGINT")
 	r.signal(unix.SIGTERM)
