@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hashicorp/consul/api"
 
@@ -43,7 +45,29 @@ const (
 	delayedRef = delayedKey + "@1"
 )
 
-func (t keyNodes) keyOf(name string) string { return t.opts.Prefix + encodeName(name) + t.suffix }
+// keyOf is the very key that Consul's own tools use for a name: see checkKeyName.
+func (t keyNodes) keyOf(name string) string { return t.opts.Prefix + name + t.suffix }
+
+// checkKeyName refuses a name whose key Consul's tools would write in another way, or could not use, since then the two
+// would not exclude each other. They drop empty segments and resolve dots, and agents refuse what is not printable.
+func checkKeyName(name string) error {
+	for segment := range strings.SplitSeq(name, "/") {
+		if segment == "" || segment == "." || segment == ".." {
+			return fmt.Errorf("%w: the name %q: in the layouts %s and %s it may have no slash at either end, no two "+
+				"slashes in a row, and no segment . or ..", driver.ErrInvalid, name, LayoutLock, LayoutKey)
+		}
+	}
+	isOdd := func(r rune) bool { return !unicode.IsPrint(r) }
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, isOdd) {
+		return fmt.Errorf("%w: the name %q: in the layouts %s and %s it may have printable characters only",
+			driver.ErrInvalid, name, LayoutLock, LayoutKey)
+	}
+	if strings.HasPrefix(name+"/", reservedFolder) {
+		return fmt.Errorf("%w: the name %q: Holdfast keeps its own keys in the folder %s", driver.ErrInvalid, name,
+			reservedFolder)
+	}
+	return nil
+}
 
 func (t keyNodes) ticketFolder() string { return t.opts.Prefix + reservedFolder + "tickets/" }
 
@@ -279,10 +303,10 @@ func (t keyNodes) BreakNode(ctx context.Context, name string, n sequence.Node) (
 }
 
 // Watch follows the key of the lock.
-func (t keyNodes) Watch(name, _ string, revision int64, changed func()) sequence.Subscription {
-	places := t.waiterWatches
-	if revision == 0 {
-		places = t.holderWatches
+func (t keyNodes) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
+	places := t.holderWatches // waiters follow the key by themselves: see awaitFree
+	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
+		places = t.waiterWatches
 	}
 	last := revision
 	return subscription{t.follow(places, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
@@ -304,11 +328,10 @@ func (t keyNodes) Watch(name, _ string, revision int64, changed func()) sequence
 // locked for other reasons.
 func (t keyNodes) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
-		start := encodePrefix(prefix)
-		pairs, err := t.readTree(ctx, t.opts.Prefix+start)
+		pairs, err := t.readTree(ctx, t.opts.Prefix+prefix)
 		if err == nil {
 			var tickets api.KVPairs
-			tickets, err = t.readTree(ctx, t.ticketFolder()+start)
+			tickets, err = t.readTree(ctx, t.ticketFolder()+encodePrefix(prefix))
 			pairs = append(pairs, tickets...)
 		}
 		if err != nil {
@@ -325,8 +348,8 @@ func (t keyNodes) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Sn
 				if name, ok := decodeName(text); ok {
 					at(name).ticket = kv
 				}
-			} else if text, ok := strings.CutSuffix(kv.Key[len(t.opts.Prefix):], t.suffix); ok {
-				if name, ok := decodeName(text); ok && (kv.Flags == lockFlags || kv.Flags == semaphoreFlags) {
+			} else if name, ok := strings.CutSuffix(kv.Key[len(t.opts.Prefix):], t.suffix); ok {
+				if checkKeyName(name) == nil && (kv.Flags == lockFlags || kv.Flags == semaphoreFlags) {
 					at(name).key = kv
 				}
 			}

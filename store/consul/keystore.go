@@ -55,6 +55,9 @@ func (s *keyStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 		return driver.Grant{}, fmt.Errorf("%w: the layouts %s and %s have mutexes without an order only",
 			driver.ErrUnsupported, LayoutLock, LayoutKey)
 	}
+	if err := checkKeyName(c.Name); err != nil {
+		return driver.Grant{}, err
+	}
 	try := c
 	try.Wait = false
 	for delay := minDelayPoll; ; {
