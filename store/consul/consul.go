@@ -175,7 +175,11 @@ func newClient(config *api.Config) (*api.Client, *http.Transport, *datedTranspor
 		}
 		client = c.HttpClient
 	}
-	dated := &datedTransport{inner: cmp.Or[http.RoundTripper](client.Transport, http.DefaultTransport)}
+	used := client.Transport
+	if config.Transport != nil && used == http.RoundTripper(config.Transport) {
+		used = transport // the one that Close knows
+	}
+	dated := &datedTransport{inner: cmp.Or[http.RoundTripper](used, http.DefaultTransport)}
 	copied := *client
 	copied.Transport = dated
 	c.HttpClient = &copied

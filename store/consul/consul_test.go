@@ -92,9 +92,9 @@ func TestURL(t *testing.T) {
 		}
 		return c, o
 	}
-	c, o := parse("consul://h:7?prefix=p/&node=n&dc=d&namespace=ns&partition=pt&tls=true&tls-name=x&token-file=" + file)
-	if c.Address != "h:7" || c.Scheme != "https" || c.Token != "s3cret" || c.Datacenter != "d" || c.Namespace != "ns" ||
-		c.Partition != "pt" || c.Transport.TLSClientConfig.ServerName != "x" || o.Prefix != "p/" || o.Node != "n" {
+	c, o := parse("consul://h:7?prefix=p/&node=n&dc=d&tls=true&tls-name=x&token-file=" + file)
+	if c.Address != "h:7" || c.Scheme != "https" || c.Token != "s3cret" || c.Datacenter != "d" ||
+		c.Transport.TLSClientConfig.ServerName != "x" || o.Prefix != "p/" || o.Node != "n" {
 		t.Errorf("%+v %+v", c, o)
 	}
 	if c, _ := parse("consul://:s3cret@h"); c.Address != "h:8500" || c.Scheme != "http" || c.Token != "s3cret" {

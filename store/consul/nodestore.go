@@ -22,21 +22,23 @@ import (
 //
 // Reads ask for consistency: by default a leader that was replaced, and does not know it yet, may still answer them.
 type nodeStore struct {
-	client    *api.Client
-	transport *http.Transport
-	dated     *datedTransport
-	opts      Options
-	info      driver.Info
-	life      *driverutil.Lifetime
-	isPlain   bool // the agent is on another machine, and the connection is not encrypted
+	client     *api.Client
+	transport  *http.Transport
+	dated      *datedTransport
+	opts       Options
+	info       driver.Info
+	life       *driverutil.Lifetime
+	datacenter string // empty: that of the agent
+	isPlain    bool   // the agent is on another machine, and the connection is not encrypted
 
 	// Watches wait for a place each: see Watch.
 	waiterWatches, holderWatches chan struct{}
 
-	mu     sync.Mutex
-	gates  map[string]int64 // by session: the last known index of its gate
-	minTTL time.Duration    // the smallest that the servers grant, as far as they have said
-	micros int64            // the largest that Now has returned
+	mu          sync.Mutex
+	gates       map[string]int64 // by session: the last known index of its gate
+	ownSessions map[string]bool  // those that this client has opened, and not ended
+	minTTL      time.Duration    // the smallest that the servers grant, as far as they have said
+	micros      int64            // the largest that Now has returned
 }
 
 // maxClaims is how many holders a lock may have, and how many waiters: each claim that comes reads all others, as text.
@@ -54,7 +56,7 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	t := &nodeStore{
 		client: client, transport: transport, dated: dated, opts: o, life: driverutil.NewLifetime(),
 		waiterWatches: make(chan struct{}, maxWaiterWatches), holderWatches: make(chan struct{}, maxHolderWatches),
-		gates: map[string]int64{},
+		gates: map[string]int64{}, ownSessions: map[string]bool{}, datacenter: config.Datacenter,
 	}
 	where, isPlain := describeAgent(config)
 	t.isPlain = isPlain

@@ -30,6 +30,9 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 			(&api.WriteOptions{}).WithContext(ctx))
 		switch {
 		case err == nil:
+			t.mu.Lock()
+			t.ownSessions[id] = true
+			t.mu.Unlock()
 			return sequence.Session{ID: id, TTL: granted}, nil
 		case t.learnMinTTL(err) > granted:
 		case strings.Contains(err.Error(), "Missing node registration") && !registered:
@@ -47,8 +50,17 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 // failed, and never remove it by themselves: they do that only with nodes of agents.
 func (t *nodeStore) registerNode(ctx context.Context) error {
 	_, err := t.client.Catalog().Register(&api.CatalogRegistration{Node: t.opts.Node, Address: "127.0.0.1",
+		Datacenter: t.datacenter, // this request takes it from its body alone
+
 		NodeMeta: map[string]string{"used-by": "holdfast"}}, (&api.WriteOptions{}).WithContext(ctx))
 	return t.convertError(err)
+}
+
+// isOwnSession reports whether this client has opened a session, and not ended it.
+func (t *nodeStore) isOwnSession(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ownSessions[id]
 }
 
 // sessionTTL is the TTL that is granted for a requested one, as far as it is known.
@@ -92,15 +104,15 @@ func (t *nodeStore) learnMinTTL(refusal error) time.Duration {
 // it still leads. A leader that was cut off steps down within its lease, at most a few seconds. A new leader counts
 // twice the TTL for each session, from its own election on, so a renewal that the old one has answered since then is
 // good if it was sent within one TTL of the election. A leader that was stopped for longer than that may answer once
-// when it goes on. But a client that sent it a renewal meanwhile has had no answer for more than a TTL, and believes in
-// the session no more.
+// when it goes on. A client that sent it a renewal meanwhile has had no answer for more than a TTL, so its leases have
+// ended. A claim that it makes just then, with the same session, may be trusted for up to a TTL too long.
 func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	entry, _, err := t.client.Session().Renew(session, (&api.WriteOptions{}).WithContext(ctx))
 	switch {
 	case err != nil:
 		return 0, t.convertError(err)
 	case entry == nil:
-		return 0, sequence.ErrSessionExpired
+		return 0, t.explainMissing(ctx, session)
 	}
 	promise, err = time.ParseDuration(entry.TTL)
 	if err != nil || promise == 0 {
@@ -109,10 +121,27 @@ func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time
 	return promise, nil
 }
 
+// explainMissing says whether a session that could not be renewed has ended. A server that has just become the leader
+// may answer renewals before it has applied all that was written, so only a consistent read can tell.
+func (t *nodeStore) explainMissing(ctx context.Context, session string) error {
+	entry, _, err := t.client.Session().Info(session, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
+	switch {
+	case err != nil:
+		return t.convertError(err)
+	case entry != nil:
+		return errors.New("the leader does not know the session yet")
+	}
+	t.mu.Lock()
+	delete(t.ownSessions, session)
+	t.mu.Unlock()
+	return sequence.ErrSessionExpired
+}
+
 // EndSession destroys a session, which deletes its keys. Consul does not say whether it existed.
 func (t *nodeStore) EndSession(ctx context.Context, session string) error {
 	t.mu.Lock()
 	delete(t.gates, session)
+	delete(t.ownSessions, session)
 	t.mu.Unlock()
 	_, err := t.client.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
 	return t.convertError(err)

@@ -25,7 +25,6 @@ import (
 //	prefix=P          starts all keys
 //	node=N            the node of the catalog that sessions belong to
 //	dc=D              the datacenter: by default the agent's own
-//	namespace=N, partition=P    of Consul Enterprise
 //	tls=true, tls-ca=FILE, tls-cert=FILE, tls-key=FILE, tls-name=NAME   as for the other stores
 func init() { driver.Register("consul", openURL) }
 
@@ -53,7 +52,6 @@ func parseURL(u *url.URL) (*api.Config, Options, error) {
 		"token-file": func(v string) (err error) { c.Token, err = driverutil.ReadSecretFile(v); return err },
 		"layout":     func(v string) error { o.Layout = Layout(v); return nil },
 		"prefix":     text(&o.Prefix), "node": text(&o.Node), "dc": text(&c.Datacenter),
-		"namespace": text(&c.Namespace), "partition": text(&c.Partition),
 		"tls":    func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
 		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -22,11 +23,11 @@ const (
 // blockFor is how long one blocking query lasts. The agent adds up to a sixteenth of that.
 const blockFor = time.Minute
 
-// Watch follows one key, or all keys of a lock. A holder watches its own key from an unknown revision on, and a waiter
-// that of another claim since a snapshot.
+// Watch follows one key, or all keys of a lock. The keys of this client's own claims have the places of
+// holders, so that those of waiters are left for the claims of others.
 func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	places := t.waiterWatches
-	if revision == 0 {
+	if session, _, _ := strings.Cut(key, "."); t.isOwnSession(session) {
 		places = t.holderWatches
 	}
 	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
