@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/memory"
@@ -238,11 +237,6 @@ func TestDoctorOnEachStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(mysql.Close)
-	consul, err := consultest.Start(t.Context(), consultest.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(consul.Close)
 	dynamodb, err := dynamodbtest.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +253,6 @@ func TestDoctorOnEachStore(t *testing.T) {
 		{"zookeeper://" + strings.Join(zookeeper.Endpoints(), ",") + "?namespace=app", nil},
 		{postgres.URL("test") + "?sslmode=disable&create=true", nil},
 		{mysql.URL() + "?create=true", nil},
-		{consul.URL(), nil},
 		{"dynamodb://locks" + table, []string{"dynamodb-ttl"}},
 	} {
 		w := newWorkspace(t)

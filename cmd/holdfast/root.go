@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	// The stores of this command. The memory store is left out: it would protect nothing outside this process.
-	_ "github.com/holdfast-go/holdfast/store/consul"
 	_ "github.com/holdfast-go/holdfast/store/dynamodb"
 	_ "github.com/holdfast-go/holdfast/store/etcd"
 	_ "github.com/holdfast-go/holdfast/store/file"

@@ -99,7 +99,7 @@ func TestStoreStaysAway(t *testing.T) {
 	}
 	nobody := listener.Addr().String()
 	_ = listener.Close()
-	for _, store := range []string{"redis://" + nobody, "postgres://user@" + nobody + "/db", "mysql://user@" + nobody + "/db", "etcd://" + nobody, "consul://" + nobody,
+	for _, store := range []string{"redis://" + nobody, "postgres://user@" + nobody + "/db", "mysql://user@" + nobody + "/db", "etcd://" + nobody,
 		"zookeeper://" + nobody} {
 		w.store = store
 		none := w.startProgram("run", "--store-wait", "0", "a", "touch", "ran")
