@@ -34,7 +34,7 @@ type faultCase struct {
 	// holder starts.
 	repair func(w *workspace, r *startedProgram)
 	code   int
-	ttl    string // short where the test waits until it is over
+	ttl    string // short if the test waits for it to pass
 }
 
 var faultCases = []faultCase{

@@ -11,10 +11,10 @@ import (
 // watched. Claims that are released at once cost no watch.
 const watchDelay = 100 * time.Millisecond
 
-// checkRetryDelay is half of how long the janitor waits before it repeats a check that has failed. It waits twice as long
-// after each further failure, up to maxCheckRetryDelay.
+// checkRetryDelay is how long the janitor waits before it repeats a check that has failed. It waits twice as long after
+// each further failure, up to maxCheckRetryDelay.
 const (
-	checkRetryDelay    = 50 * time.Millisecond
+	checkRetryDelay    = 100 * time.Millisecond
 	maxCheckRetryDelay = 2 * time.Second
 )
 
@@ -29,7 +29,7 @@ func (s *session) runJanitor() {
 	timer := time.NewTimer(s.TTL)
 	defer timer.Stop()
 	searched, nextSearch := e.clock.Now(), s.TTL // for abandoned claims
-	failedChecks := 0                            // in a row
+	retryDelay := time.Duration(0)               // 0: the last check has not failed
 	for {
 		select {
 		case <-timer.C:
@@ -42,9 +42,10 @@ func (s *session) runJanitor() {
 		case <-e.life.Done():
 			return
 		}
-		failedChecks++
 		if s.checkChangedNodes() {
-			failedChecks = 0
+			retryDelay = 0
+		} else {
+			retryDelay = min(max(2*retryDelay, checkRetryDelay), maxCheckRetryDelay)
 		}
 		s.startDueWatches()
 		// Not each time: it looks at all claims.
@@ -58,8 +59,8 @@ func (s *session) runJanitor() {
 			next = min(next, watchDelay)
 		}
 		e.mu.Unlock()
-		if failedChecks > 0 {
-			next = min(next, checkRetryDelay<<min(failedChecks, 6), maxCheckRetryDelay)
+		if retryDelay > 0 {
+			next = min(next, retryDelay)
 		}
 		timer.Reset(max(next, time.Millisecond))
 	}
@@ -148,7 +149,6 @@ func (s *session) checkChangedNodes() (answered bool) {
 	for len(claims) > 0 {
 		k := min(len(claims), MaxRead)
 		batch, batchRefs, batchReported := claims[:k], refs[:k], reported[:k]
-		claims, refs, reported = claims[k:], refs[k:], reported[k:]
 		nodes, err := s.readNodes(batchRefs)
 		if err == nil && s.anyMissing(batch, nodes) {
 			// If the session has ended, that is the reason to report, so ask first.
@@ -157,13 +157,13 @@ func (s *session) checkChangedNodes() (answered bool) {
 			}
 		}
 		if err != nil {
-			s.checkAgain(batch)
-			s.checkAgain(claims) // no more requests to a store that does not answer
+			s.checkAgain(claims) // these and the rest: no more requests to a store that does not answer
 			return false
 		}
 		for i, cl := range batch {
 			_ = e.updateNodeUnder(batchRefs[i].Key, batchReported[i], cl, nodes[i])
 		}
+		claims, refs, reported = claims[k:], refs[k:], reported[k:]
 	}
 	return true
 }

@@ -401,7 +401,8 @@ func (h *holdRun) endLost() {
 }
 
 // waitUntilStopped waits until the client, which was told that the lock is lost, has closed its connection or asks for
-// the release, and removes the claim. If it does neither within the limit, or is cut off, it may not have read that.
+// the release, and removes the claim. A client that does neither within the limit, or is cut off, may not have read that
+// line, and counts as one that cannot be reached.
 func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -412,10 +413,11 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 	for {
 		select {
 		case <-h.r.Context().Done():
-			if !h.connection.wasClosed() {
+			if h.connection.wasClosed() {
+				_ = h.lease.Release()
+			} else {
 				h.endUnreachable()
 			}
-			_ = h.lease.Release()
 			return
 		case <-timer.C:
 			h.endUnreachable()
