@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // undurableTable is a table on which a swap whose reply was lost can be read at first, and disappears when another
@@ -137,6 +139,46 @@ func TestObserverSawLostRenewal(t *testing.T) {
 		time.Sleep(6 * time.Second) // 12 s after the lost renewal
 		if g, err := observer.Acquire(t.Context(), claim(3)); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("next to a holder that has renewed 6 s ago: token %d, %v", g.Token, err)
+		}
+	})
+}
+
+// lostPageTable is a table that loses the first page that is written: the reply is lost, the page can be read once, and
+// then another server takes over, which does not have it.
+type lostPageTable struct {
+	record.Table
+	written, lost bool
+}
+
+func (f *lostPageTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	now, err := f.Table.Swap(ctx, row)
+	if strings.Contains(row.Name, "\x1f") && err == nil && !f.written {
+		f.written = true
+		return record.Row{}, errors.New("connection reset")
+	}
+	return now, err
+}
+
+func (f *lostPageTable) Load(ctx context.Context, name string) (record.Row, error) {
+	row, err := f.Table.Load(ctx, name)
+	if strings.Contains(name, "\x1f") && err == nil && f.written && !f.lost {
+		f.lost = true
+		err = f.Table.Delete(ctx, row)
+	}
+	return row, err
+}
+
+// TestPageSurvivesFailover: runs are dropped from their record only when an acknowledged write has put them in a page.
+// A page that was only read may disappear when another server takes over.
+func TestPageSurvivesFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &lostPageTable{Table: memory.New(nil).Table()}
+		l := record.NewLedger(table)
+		defer l.Close()
+		const attempts = 60
+		failRuns(t, l, "k", attempts)
+		if h, err := l.ReadRuns(t.Context(), "k", 0); err != nil || len(h.Runs) != attempts || !table.lost {
+			t.Errorf("there are %d runs of %d, %v; a page was lost: %v", len(h.Runs), attempts, err, table.lost)
 		}
 	})
 }

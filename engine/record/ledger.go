@@ -328,8 +328,9 @@ func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, k
 	return nil
 }
 
-// writePage writes a page, unless another attempt has written the same one. It refuses to replace a page of a later
-// history: then the record that the caller has is old.
+// writePage writes a page. If another attempt has written the same one, it is written once more: it was read, and what
+// can be read may not be durable yet. It refuses to replace a page of a later history: then the record that the caller
+// has is old.
 //
 // If the store removes rows by itself, it removes a page when its last run has been kept for long enough, even if newer
 // runs of the key are still kept. Otherwise each end of a run would have to write all pages.
@@ -350,15 +351,10 @@ func (e *engine) writePage(
 	if err != nil {
 		return err
 	}
-	if page, err := decodeRow(existing); err == nil {
-		switch first := page.Runs.firstToken(); {
-		case first == runs[0].Token:
-			return nil
-		case first > runs[0].Token:
-			return ErrConflict
-		}
+	if page, err := decodeRow(existing); err == nil && page.Runs.firstToken() > runs[0].Token {
+		return ErrConflict
 	}
-	row.Version = existing.Version // of a history that was removed
+	row.Version = existing.Version // the same page, or one of a history that was removed
 	_, err = e.table.Swap(ctx, row)
 	return err
 }

@@ -21,6 +21,7 @@ type runChecker struct {
 	runHistories
 	ledgers  map[string]*holdfast.LedgerOptions
 	active   map[*holdfast.Run]*activeRun // runs whose workers act on them
+	ended    map[string]bool              // by run id: it has ended in the store, perhaps before a failover
 	reported map[string]bool              // by run id: its worker has reported an outcome
 	acked    map[string]driver.RunState   // by run id: the outcome that the ledger has acknowledged
 	settleBy map[string]time.Duration     // by run id: until when a report with an unknown outcome may take effect
@@ -61,6 +62,7 @@ func newRunChecker(chk *checker) *runChecker {
 		runHistories: runHistories{keys: map[string]*keyHistory{}, byID: map[string]*driver.Run{}},
 		ledgers:      map[string]*holdfast.LedgerOptions{},
 		active:       map[*holdfast.Run]*activeRun{},
+		ended:        map[string]bool{},
 		reported:     map[string]bool{},
 		acked:        map[string]driver.RunState{},
 		settleBy:     map[string]time.Duration{},
@@ -117,11 +119,13 @@ func (c *runChecker) checkSwap(row record.Row, by actor) {
 	if isPage {
 		c.appendHistory(key, "page %s is written with %d runs, the first under token %d", page, len(runs), runs[0].Token)
 		for _, run := range runs {
-			if k.findRun(run) == nil {
-				c.addViolation("a page of %s has a run that its history does not have: %+v", key, run)
+			// The request may be late, and the page that of a history that was removed meanwhile.
+			if !c.ended[run.ID] || run.State == driver.RunStarted {
+				c.addViolation("a page of %s has a run that has not ended: %+v%s", key, run, c.historyOf(key))
 			}
 			k.pages[run.Attempt] = run.Token
 		}
+		c.checkRunsKept(key, k)
 		return
 	}
 	c.checkRunsAndClaims(key, runs, rec)
@@ -247,6 +251,7 @@ func (c *runChecker) checkRunChange(key string, was *driver.Run, run driver.Run)
 
 // checkRunEnd checks that a run was ended by those who may end it.
 func (c *runChecker) checkRunEnd(key string, run driver.Run) {
+	c.ended[run.ID] = true
 	if until, ok := c.settleBy[run.ID]; ok && run.State != driver.RunAbandoned && c.sim.elapsed() > until {
 		c.addViolation("a report on %s, whose outcome was unknown, took effect only now", key)
 	}
