@@ -77,6 +77,27 @@ type queueState struct {
 	joins     bool           // the claim joins the store's queue while it waits; otherwise it only watches the lock
 	renewedAt driver.Instant // when its last acknowledged write was started
 	beat      int64          // the beat of that write
+	seenToken int64          // of a claim that only watches: the lock's last token when it last looked
+	overtaken int            // how often it has seen another one since it began to watch
+}
+
+// maxOvertaken is how often a plain claim sees the lock go to others before it joins the queue. Until then newcomers may
+// take a free lock before it, because that costs the fewest writes. A claim that watches looks at the lock every 5 s or
+// more often, so it joins after 40 s at most if it is overtaken all the time.
+const maxOvertaken = 8
+
+// noteOvertaken notes the last token of a lock that another claim holds. The claim joins the queue if it has seen too
+// many of them, unless the table cannot notify: there each place in the queue costs writes.
+func (a *acquire) noteOvertaken() {
+	q := &a.queue
+	if q.joins {
+		return
+	}
+	if q.seenToken != 0 && a.rec.Token != q.seenToken {
+		q.overtaken++
+	}
+	q.seenToken = a.rec.Token
+	q.joins = q.overtaken >= maxOvertaken && a.notifier != nil
 }
 
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.
@@ -112,7 +133,14 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:
 		return grant, false, a.writeAbandoned(ctx, next, err)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
+		before := a.queue.joins
+		if a.noteOvertaken(); a.queue.joins != before {
+			return grant, false, nil
+		}
 		return grant, false, a.waitForChange(ctx, false)
+	case errors.Is(err, driver.ErrQueueFull) && a.queue.overtaken > 0: // it watches on
+		a.queue.overtaken, a.queue.joins = 0, false
+		return grant, false, nil
 	case errors.Is(err, driver.ErrHeld) && a.mayExpireSoon():
 		return grant, false, a.loadAfterExpiry(ctx)
 	case err != nil:

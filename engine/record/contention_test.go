@@ -101,3 +101,104 @@ func runRush(t *testing.T, ttl time.Duration, renewals int) {
 		t.Error("the queue is full, but no claim was refused")
 	}
 }
+
+// notifyingTable is a table that notifies as another one does.
+type notifyingTable struct {
+	record.Table
+	notifier   record.Notifier
+	maxWaiters int // 0: as many as usual
+}
+
+func (t notifyingTable) Wait(ctx context.Context, name, version string) error {
+	return t.notifier.Wait(ctx, name, version)
+}
+
+func (t notifyingTable) Info() driver.Info {
+	i := t.Table.Info()
+	if t.maxWaiters > 0 {
+		i.MaxWaiters = t.maxWaiters
+	}
+	return i
+}
+
+// runCrowd makes claims of several clients near the store take turns on a lock until ctx ends. Each holds it for 100 ms.
+func runCrowd(ctx context.Context, t *testing.T, open func() record.Table, clients int, fair bool) (wait func()) {
+	var crowd sync.WaitGroup
+	for n := range clients {
+		crowd.Go(func() {
+			s := record.New(open())
+			defer s.Close()
+			for turn := 0; ctx.Err() == nil; turn++ {
+				c := paceClaim(turn, true)
+				c.ID, c.Fair, c.TTL = fmt.Sprint("client", n, "turn", turn), fair, time.Minute
+				g, err := s.Acquire(ctx, c)
+				if errors.Is(err, driver.ErrQueueFull) {
+					time.Sleep(50 * time.Millisecond)
+					continue
+				}
+				if ctx.Err() != nil {
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
+				if err == nil {
+					err = s.Release(context.Background(), g.Claim, g.Ref)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	return crowd.Wait
+}
+
+// openFar opens a store whose client needs 50 ms for each request.
+func openFar(m *memory.Memory, maxWaiters int) driver.Store {
+	table := m.Table()
+	return record.New(notifyingTable{distantTable{Table: table}, table.(record.Notifier), maxWaiters})
+}
+
+// TestPlainClaimIsNotStarved: a plain claim whose client is far from the store, and which comes too late at each release,
+// gets the lock nevertheless. It joins the queue after it was overtaken some times.
+func TestPlainClaimIsNotStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		wait := runCrowd(ctx, t, m.Table, 2, false)
+		far := openFar(m, 0)
+		defer far.Close()
+		from := time.Now()
+		c := paceClaim(0, true)
+		c.TTL = time.Minute
+		_, err := far.Acquire(ctx, c)
+		if took := time.Since(from); err != nil || took > 45*time.Second {
+			t.Errorf("it took %v: %v", took, err)
+		}
+		cancel()
+		wait()
+	})
+}
+
+// TestPlainClaimAtFullQueue: a plain claim that cannot join the queue because that is full goes on to wait.
+func TestPlainClaimAtFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		open := func() record.Table {
+			table := m.Table()
+			return notifyingTable{table, table.(record.Notifier), 2}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		wait := runCrowd(ctx, t, open, 5, true)
+		far := openFar(m, 2)
+		defer far.Close()
+		c := paceClaim(0, true)
+		c.TTL = time.Minute
+		if _, err := far.Acquire(ctx, c); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		cancel()
+		wait()
+	})
+}
