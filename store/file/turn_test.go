@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,6 +86,19 @@ func awaitsTurn(table *table) bool {
 	})
 }
 
+// waitContext closes a channel when somebody waits for the end of the context, which TakeTurn does when it has nothing
+// else left to do.
+type waitContext struct {
+	context.Context
+	waits chan struct{}
+	once  sync.Once
+}
+
+func (c *waitContext) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.waits) })
+	return c.Context.Done()
+}
+
 // TestTurnPassesToOne: the turn is passed on to the client that has waited longest, and no other is notified. A client
 // that has ended is passed over.
 func TestTurnPassesToOne(t *testing.T) {
@@ -107,9 +121,10 @@ func TestTurnPassesToOne(t *testing.T) {
 	turns := filepath.Join(dir, "turns")
 	for i := range next {
 		table := open()
-		next[i] = takeTurnLater(t.Context(), table)
-		waitUntil(t, func() bool { return awaitsTurn(table) })
-		if i == 2 { // as a process that is killed leaves it
+		waits := &waitContext{Context: t.Context(), waits: make(chan struct{})}
+		next[i] = takeTurnLater(waits, table)
+		<-waits.waits // it has a ticket, and has tried once more to take the turn
+		if i == 2 {   // as a process that is killed leaves it
 			var ticket string
 			for _, file := range listDir(t, turns) {
 				if strings.HasSuffix(file, table.liveness.session) {
@@ -127,7 +142,6 @@ func TestTurnPassesToOne(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // each tries to take the turn once more, soon after it has its ticket
 	anyone := make(chan int, waiters)
 	results := make([]turnResult, waiters)
 	for i := range next {
