@@ -137,7 +137,7 @@ func TestLeaseAfterBreak(t *testing.T) {
 		lockEventually(t, operator, name, longTTL)
 		return l
 	}
-	expectLoss(t, broken("renewed", 3*time.Second), longTTL, driver.LossBroken)
+	expectLoss(t, broken("renewed", 12*time.Second), longTTL, driver.LossBroken)
 	for i := range 5 {
 		l := broken(fmt.Sprint("unlocked", i), time.Hour)
 		via.LoseReplies(i)

@@ -98,11 +98,11 @@ func testForeignHolders(t *testing.T, layout Layout) {
 		words[1] = kind
 		sendCommand(t, server, words...)
 		before := sendCommand(t, server, "DUMP", kind)
-		sem := mutex(kind, time.Second)
+		sem := mutex(kind, longTTL)
 		sem.Kind, sem.Limit = driver.KindSemaphore, 5
-		fair := mutex(kind, time.Second)
+		fair := mutex(kind, longTTL)
 		fair.Fair = true
-		claims := []driver.Claim{mutex(kind, time.Second), fair, sem}
+		claims := []driver.Claim{mutex(kind, longTTL), fair, sem}
 		if layout == LayoutRedisson {
 			claims = claims[:1]
 		}
@@ -138,7 +138,7 @@ func testForeignHolders(t *testing.T, layout Layout) {
 		if err != nil {
 			t.Errorf("%s: breaking it: %v", kind, err)
 		}
-		acquire(t, s, mutex(kind, time.Second))
+		acquire(t, s, mutex(kind, longTTL))
 	}
 	// When a foreign client releases the lock, a waiting claim is granted, in the queue and outside of it.
 	for _, fair := range []bool{false, true} {
@@ -146,6 +146,7 @@ func testForeignHolders(t *testing.T, layout Layout) {
 			continue
 		}
 		sendCommand(t, server, "SET", "leaves", "somebody")
+		pace := watchServer(t, server)
 		left := make(chan time.Time, 1)
 		go func() {
 			_ = redistest.Until(t.Context(), func() bool { // until the claim waits
@@ -160,7 +161,7 @@ func testForeignHolders(t *testing.T, layout Layout) {
 		c := waiting(mutex("leaves", 10*time.Minute))
 		c.Fair = fair
 		g := acquire(t, s, c)
-		expectInTime(t, fmt.Sprintf("fair %v: to be granted", fair), <-left, 2*time.Second)
+		expectInTimeOf(t, pace, fmt.Sprintf("fair %v: to be granted", fair), <-left, 2*time.Second)
 		if err := s.Release(t.Context(), g.Claim, ""); err != nil {
 			t.Error(err)
 		}
@@ -210,7 +211,7 @@ func TestErrorsOfRefusals(t *testing.T) {
 		"?password-file=/dev/null"} {
 		s, err := openStore(t.Context(), raw)
 		if err == nil { // a client without credentials may connect, and is refused later
-			_, err = s.Acquire(t.Context(), mutex("x", time.Second))
+			_, err = s.Acquire(t.Context(), mutex("x", longTTL))
 			s.Close()
 		}
 		if !errors.Is(err, driver.ErrDenied) || strings.Contains(err.Error(), "hunter") {
@@ -229,7 +230,7 @@ func TestDeniedHalfway(t *testing.T) {
 		name := "lock-" + string(layout)
 		_, err := openForTest(t, "redis://worker:hunter2"+raw).Acquire(t.Context(), mutex(name, 30*time.Second))
 		expectError(t, without, err, driver.ErrDenied, "permission")
-		if _, err := openForTest(t, "redis://"+raw).Acquire(t.Context(), mutex(name, time.Second)); err != nil {
+		if _, err := openForTest(t, "redis://"+raw).Acquire(t.Context(), mutex(name, longTTL)); err != nil {
 			t.Errorf("after a claim without the permission for %s: %v", without[1:], err)
 		}
 	}
@@ -242,7 +243,7 @@ func TestServerStates(t *testing.T) {
 	primary := startServer(t)
 	replica := startServer(t, "--replicaof", "127.0.0.1 "+primary.Port)
 	waitUntilFollowing(t, replica)
-	if _, err := openForTest(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", time.Second)); !errors.Is(err,
+	if _, err := openForTest(t, "redis://"+replica.Addr).Acquire(t.Context(), mutex("r", longTTL)); !errors.Is(err,
 		driver.ErrDenied) || !strings.Contains(err.Error(), "replica") {
 		t.Errorf("a replica: %v", err)
 	}
@@ -252,7 +253,7 @@ func TestServerStates(t *testing.T) {
 	sendCommand(t, primary, "CONFIG", "SET", "maxmemory", "1")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if _, err := s.Acquire(ctx, mutex("more", time.Second)); err == nil ||
+	if _, err := s.Acquire(ctx, mutex("more", 5*time.Second)); err == nil ||
 		!strings.Contains(err.Error(), "maxmemory") || errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a full server: %v", err)
 	}
@@ -270,7 +271,7 @@ func TestServerStates(t *testing.T) {
 		t.Errorf("found: %q", found)
 	}
 	sendCommand(t, primary, "CONFIG", "SET", "min-replicas-to-write", "5")
-	if _, err := s.Acquire(t.Context(), mutex("lonely", time.Second)); err == nil ||
+	if _, err := s.Acquire(t.Context(), mutex("lonely", 5*time.Second)); err == nil ||
 		!strings.Contains(err.Error(), "min-replicas") {
 		t.Errorf("too few replicas: %v", err)
 	}
@@ -302,7 +303,7 @@ func TestDamagedRecord(t *testing.T) {
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr)
 	sendCommand(t, server, "SET", "holdfast:{damaged}", "x")
-	if _, err := s.Acquire(t.Context(), mutex("damaged", time.Second)); !errors.Is(err, driver.ErrCorrupt) {
+	if _, err := s.Acquire(t.Context(), mutex("damaged", longTTL)); !errors.Is(err, driver.ErrCorrupt) {
 		t.Errorf("a record that is no hash: %v", err)
 	}
 	if sendCommand(t, server, "GET", "holdfast:{damaged}") != "x" {
@@ -321,16 +322,16 @@ func TestDamagedRecord(t *testing.T) {
 	if took := time.Since(start); took > driver.UnreachableTimeout(sem.TTL) {
 		t.Errorf("the error came after %v, as if the condition could pass", took)
 	}
-	g := acquire(t, s, mutex("evicted", time.Second))
+	g := acquire(t, s, mutex("evicted", 5*time.Second))
 	sendCommand(t, server, "DEL", "holdfast:{evicted}")
 	if l := loss(renew(t, s, g).Err); l != driver.LossGone {
 		t.Errorf("a holder whose record is gone learns %q", l)
 	}
-	if next := acquire(t, s, waiting(mutex("evicted", time.Second))); next.Token <= g.Token {
+	if next := acquire(t, s, waiting(mutex("evicted", longTTL))); next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
 	}
 	for _, name := range []string{"holdfast:{x}", "holdfast.l:{x}", "holdfast::{x}y", "holdfast:/{1}x"} {
-		if _, err := s.Acquire(t.Context(), mutex(name, time.Second)); !errors.Is(err, driver.ErrInvalid) {
+		if _, err := s.Acquire(t.Context(), mutex(name, longTTL)); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -347,10 +348,10 @@ func TestLostReplies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		acquire(t, st, mutex(fmt.Sprint("warm", fair), time.Second))
+		acquire(t, st, mutex(fmt.Sprint("warm", fair), longTTL))
 		lose := func() { via.Each(func(k *servertest.Link) { k.LoseReplies(1) }) }
 		for i := range 5 {
-			c := mutex(fmt.Sprint("lost", fair, i), 10*time.Second)
+			c := mutex(fmt.Sprint("lost", fair, i), longTTL)
 			c.Fair = fair
 			lose()
 			g := acquire(t, st, c)
@@ -392,7 +393,7 @@ func TestStoppedServer(t *testing.T) {
 	s := openForTest(t, "redis://"+server.Addr)
 	g := acquire(t, s, mutex("m", time.Minute))
 	server.Signal(syscall.SIGSTOP)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // its request was sent by then
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // its request was sent by then
 	start := time.Now()
 	_, err := s.Acquire(ctx, mutex("other", time.Minute))
 	cancel()
@@ -507,7 +508,7 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 				return
 			}
 			defer s.Close()
-			g, err := s.Acquire(t.Context(), mutex(fmt.Sprint("m", i), time.Second))
+			g, err := s.Acquire(t.Context(), mutex(fmt.Sprint("m", i), 3*time.Second))
 			if err != nil {
 				t.Error(err)
 				return
@@ -531,7 +532,7 @@ func TestNoOverlapWhileLinkIsCut(t *testing.T) {
 				}
 			})
 			cancel()
-			next, err := other.Acquire(t.Context(), waiting(mutex(g.Name, time.Second)))
+			next, err := other.Acquire(t.Context(), waiting(mutex(g.Name, longTTL)))
 			if err != nil {
 				t.Error(err)
 				return
@@ -570,7 +571,7 @@ func TestRedlockFaults(t *testing.T) {
 	if err := s.Release(t.Context(), one.Claim, ""); err != nil {
 		t.Error(err)
 	}
-	two := acquire(t, s, waiting(mutex("m", 10*time.Second)))
+	two := acquire(t, s, waiting(mutex("m", 20*time.Second))) // a server is started before its release
 	g.Servers[0].Signal(syscall.SIGCONT)
 	if err := g.Servers[4].Restart(); err != nil {
 		t.Fatal(err)

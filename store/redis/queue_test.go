@@ -23,7 +23,7 @@ func TestReleaseOvertakesRequest(t *testing.T) {
 		"semaphore": func(c *driver.Claim) { c.Kind, c.Limit = driver.KindSemaphore, 3 },
 	} {
 		claim := func() driver.Claim {
-			c := mutex(name, 10*time.Second)
+			c := mutex(name, longTTL)
 			shape(&c)
 			return c
 		}
@@ -80,21 +80,22 @@ func TestReleaseOvertakesRequestDuringRollCall(t *testing.T) {
 // and not only when it next shows that it is alive.
 func TestPromotedOnArrival(t *testing.T) {
 	t.Parallel()
-	addr := startServer(t).Addr
+	server := startServer(t)
+	pace, addr := watchServer(t, server), server.Addr
 	began := time.Now()
 	var all sync.WaitGroup
 	for range 2 {
 		s := openForTest(t, "redis://"+addr)
 		all.Go(func() {
 			for i := 0; i < 3000 && (i < 500 || time.Since(began) < 20*time.Second); i++ {
-				c := waiting(mutex("m", 10*time.Second))
+				c := waiting(mutex("m", longTTL))
 				c.Fair = true
 				start := time.Now()
 				if _, err := s.Acquire(t.Context(), c); err != nil {
 					t.Error(err)
 					return
 				}
-				expectInTime(t, "a wait behind one claim that was released at once", start, 700*time.Millisecond)
+				expectInTimeOf(t, pace, "a wait behind one claim that was released at once", start, 700*time.Millisecond)
 				if err := s.Release(t.Context(), c, ""); err != nil {
 					t.Error(err)
 					return
@@ -137,7 +138,7 @@ func TestLongDeadWaiters(t *testing.T) {
 		t.Fatal("the next claim is not in the queue: ", err)
 	}
 	time.Sleep(3500 * time.Millisecond)
-	start := time.Now()
+	pace, start := watchServer(t, server), time.Now()
 	if err := s.Release(ctx, holder.Claim, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestLongDeadWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A confirm window is 2 s.
-	expectInTime(t, "the claim behind three dead ones", start, 1500*time.Millisecond)
+	expectInTimeOf(t, pace, "the claim behind three dead ones", start, 1500*time.Millisecond)
 }
 
 // TestNextKeepsItsPlace: a claim that is notified that it is the next goes on to show that it is alive, even if its TTL
@@ -257,14 +258,14 @@ func TestPlainTurn(t *testing.T) {
 		}
 		sendCommand(t, server, "DEL", "m")
 	}
-	start := time.Now()
+	pace, start := watchServer(t, server), time.Now()
 	next := waiting(mutex("m", 10*time.Minute))
 	if _, err := s.Acquire(t.Context(), mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("a claim has overtaken the one whose turn it is: %v", err)
 	}
 	acquire(t, s, next)
 	// Two confirm windows of 2 s: one for the promotion, and one for the roll call.
-	expectInTime(t, "the claim behind a dead one", start, 6*time.Second)
+	expectInTimeOf(t, pace, "the claim behind a dead one", start, 6*time.Second)
 	release(t, s, next)
 
 	// The claim whose turn it is takes the free lock, and the last one leaves no queue. The lock's holder learns that its

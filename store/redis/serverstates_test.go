@@ -49,7 +49,7 @@ func tryLock(t *testing.T, s driver.Store, name string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	_, err := s.Acquire(ctx, mutex(name, time.Second))
+	_, err := s.Acquire(ctx, mutex(name, 5*time.Second))
 	return err
 }
 

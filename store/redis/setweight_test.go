@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -15,7 +14,7 @@ func TestLateWeightChange(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
-	c := mutex("m", 10*time.Second)
+	c := mutex("m", longTTL)
 	c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 	g := acquire(t, s, c)
 	late := strconv.FormatInt(s.lastChange.Add(1), 10)
@@ -31,7 +30,7 @@ func TestLateWeightChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	reader := c
-	reader.ID, reader.Weight = mutex("m", time.Second).ID, 1
+	reader.ID, reader.Weight = mutex("m", longTTL).ID, 1
 	if in, err := s.Acquire(t.Context(), reader); !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("beside a writer: %+v, %v", in, err)
 	}
