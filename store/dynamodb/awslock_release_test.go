@@ -38,7 +38,7 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 		}
 	}
 	takes := func(t *testing.T, s driver.Store, n int) {
-		c := waitingClaim(mutexClaim("m", 2*time.Second))
+		c := waitingClaim(mutexClaim("m", time.Minute))
 		c.ID = fmt.Sprint("taker", n)
 		release(t, s, acquire(t, s, c).Claim)
 	}
@@ -89,7 +89,7 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
 			holder := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
 			other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout=awslock"))
-			g := acquire(t, holder, mutexClaim("m", 6*time.Second)) // the release has as long to be answered
+			g := acquire(t, holder, mutexClaim("m", 10*time.Second)) // the release has as long to be answered
 			lost, goOn, told := make(chan bool), make(chan bool), make(chan error, 1)
 			var asked atomic.Int32
 			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
@@ -271,7 +271,7 @@ func TestForeignWatch(t *testing.T) {
 		_, err := s.Acquire(t.Context(), mutexClaim(name, time.Minute))
 		return time.Since(from), err
 	}
-	const lease = 3 * time.Second
+	const lease = 8 * time.Second // the emulator may be busy for seconds
 	plain, patient := watches(""), watches("&foreign-watch=30s")
 	storetest.ExpectFindings(t, "without foreign-watch", plain, "dynamodb-foreign-watch")
 	storetest.ExpectFindings(t, "with foreign-watch", patient)

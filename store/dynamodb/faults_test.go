@@ -99,7 +99,8 @@ func TestRetryAfterLateFailure(t *testing.T) {
 			g := acquire(t, holder, mutexClaim("m", time.Minute))
 			fail := dynamodbtest.Fate{Status: 500, Code: "InternalServerError", Message: "later"}
 			late := fail
-			late.Delay = 1500 * time.Millisecond
+			const ttl = 4 * time.Second // also the unreachable timeout
+			late.Delay = ttl * 3 / 2
 			var looks atomic.Int32
 			failed := make(chan struct{})
 			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
@@ -110,7 +111,7 @@ func TestRetryAfterLateFailure(t *testing.T) {
 				return dynamodbtest.Fate{}
 			})
 			in := make(chan error, 1)
-			c := waitingClaim(mutexClaim("m", time.Second))
+			c := waitingClaim(mutexClaim("m", ttl))
 			go func() { _, err := s.Acquire(t.Context(), c); in <- err }()
 			<-failed
 			release(t, holder, g.Claim)
@@ -120,12 +121,12 @@ func TestRetryAfterLateFailure(t *testing.T) {
 			release(t, s, c)
 
 			decideWrites(p, 1<<30, fail)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			from := time.Now()
-			_, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", time.Second)))
+			_, err := s.Acquire(ctx, waitingClaim(mutexClaim("m", ttl)))
 			if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) ||
-				errors.Is(err, context.DeadlineExceeded) || took < time.Second {
+				errors.Is(err, context.DeadlineExceeded) || took < ttl {
 				t.Errorf("no write is answered, and after %v the claim is told %v", took, err)
 			}
 		})

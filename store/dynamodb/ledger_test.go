@@ -187,14 +187,14 @@ func TestLedgerCollision(t *testing.T) {
 	w := newPlainWorker(t, table)
 
 	onceBefore(p, "UpdateItem", func() { w.mustBegin(t, "plain") })
-	mustRefuseRun(t, l, runClaim(table, "plain", time.Second), driver.ErrInProgress)
+	mustRefuseRun(t, l, runClaim(table, "plain", time.Minute), driver.ErrInProgress)
 	if n := numberOf(w.row(t, "plain", 1)["atomic_counter"]); n != "2" {
 		t.Errorf("the counter of the collision is %s", n)
 	}
 	if runs := readRuns(t, other, table+"/plain"); len(runs) != 1 || runs[0].Owner != foreignOwner {
 		t.Errorf("the runs are %+v", runs)
 	}
-	mustRefuseRun(t, other, runClaim(table, "plain", time.Second), driver.ErrInProgress)
+	mustRefuseRun(t, other, runClaim(table, "plain", time.Minute), driver.ErrInProgress)
 
 	var winner driver.Grant
 	onceBefore(p, "UpdateItem", func() { winner = acquire(t, other, runClaim(table, "ours", time.Minute)) })
@@ -316,7 +316,7 @@ func TestLedgerAbandonStops(t *testing.T) {
 			p := newProxy(t, sharedServer(t).Direct)
 			l, worker := ledgerAt(t, table, p.Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "")
 			w := newPlainWorker(t, table)
-			g := acquire(t, worker, runClaim(table, "k", time.Second))
+			g := acquire(t, worker, runClaim(table, "k", 3*time.Second))
 			var stopped atomic.Bool
 			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
 				if r.Operation == "PutItem" {
@@ -335,7 +335,7 @@ func TestLedgerAbandonStops(t *testing.T) {
 			if reports {
 				g.Since = worker.clock.Clock.Now() // it believes that it is in time
 				succeed(t, worker, g, "in time")
-				mustRefuseRun(t, worker, runClaim(table, "k", time.Second), driver.ErrSucceeded)
+				mustRefuseRun(t, worker, runClaim(table, "k", time.Minute), driver.ErrSucceeded)
 				return
 			}
 			next := acquire(t, worker, runClaim(table, "k", time.Minute))
@@ -355,7 +355,7 @@ func TestLedgerAbandonedEnd(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
 	l := ledgerAt(t, table, sharedServer(t).Endpoint, "")
-	c := runClaim(table, "k", time.Second)
+	c := runClaim(table, "k", 3*time.Second)
 	acquire(t, l, c)
 	var first []driver.Run
 	eventually(t, "the run is abandoned", func() bool {
@@ -379,7 +379,7 @@ func TestLedgerLateSuccess(t *testing.T) {
 	worker, l := ledgerAt(t, table, sharedServer(t).Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "")
 	w := newPlainWorker(t, table)
 	for _, key := range []string{"followed", "expired"} {
-		g := acquire(t, worker, runClaim(table, key, time.Second))
+		g := acquire(t, worker, runClaim(table, key, 3*time.Second))
 		eventually(t, "a run that has expired by both estimates of the clock", func() bool {
 			return statesOf(readRuns(t, worker, g.Name))+statesOf(readRuns(t, l, g.Name)) == " abandoned abandoned"
 		})
@@ -414,7 +414,7 @@ func TestLedgerRenewalsOutOfOrder(t *testing.T) {
 	direct := *l.tableClient // the same client with another way to the service
 	direct.client = dynamodbtest.Client(sharedServer(t).Endpoint)
 	later := &ledger{tableClient: &direct, name: table, runs: map[string]rowRun{}}
-	g := acquire(t, l, runClaim(table, "k", 2*time.Second))
+	g := acquire(t, l, runClaim(table, "k", 6*time.Second))
 	long := g
 	long.GrantedTTL = time.Hour
 	renewals := 0
@@ -517,7 +517,7 @@ func TestLedgerForgetUnanswered(t *testing.T) {
 		}
 		return dynamodbtest.Fate{DropRequest: started.Load()} // and so nothing resolves the outcome
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // its first request was sent by then
 	defer cancel()
 	if err := l.ForgetRuns(ctx, name); err == nil || !started.Load() {
 		t.Fatalf("without a reply: %v", err)

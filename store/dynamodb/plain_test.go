@@ -38,7 +38,7 @@ func TestPlainClientRefusedWhileHeld(t *testing.T) {
 		t.Fatal("the plain put was refused on an idle lock")
 	}
 
-	g = acquire(t, s, mutexClaim("silent", time.Second))
+	g = acquire(t, s, mutexClaim("silent", 4*time.Second))
 	eventually(t, "the plain put after a silent holder",
 		func() bool { return mustPlainLock(t, client, table, "silent", 1<<33) })
 	if passed := s.Info().Clock.Since(g.Since); passed < g.GrantedTTL {
@@ -450,7 +450,7 @@ func TestPlainWatched(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
-	if !mustPlainLock(t, client, table, "m", time.Now().Unix()+5) {
+	if !mustPlainLock(t, client, table, "m", time.Now().Unix()+10) {
 		t.Fatal("the plain client is kept out")
 	}
 	held, err := s.Inspect(t.Context(), "m")

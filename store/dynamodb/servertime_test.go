@@ -18,7 +18,7 @@ import (
 func TestCron(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	clock := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "")).Info().Clock
 	var wg sync.WaitGroup
 	for i := range 10 {
@@ -36,7 +36,7 @@ func TestCron(t *testing.T) {
 					return err
 				}
 				defer s.Close()
-				_, err = s.Acquire(t.Context(), mutexClaim(name, ttl))
+				_, err = s.Acquire(t.Context(), mutexClaim(name, time.Minute))
 				return err
 			}
 			if i%2 == 0 {
