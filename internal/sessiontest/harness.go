@@ -81,7 +81,9 @@ func (h *Harness[C, P]) Main(m *testing.M) {
 	if !set {
 		_ = flag.Set("test.parallel", parallelTests)
 	}
+	stop := machine.Watch()
 	code := m.Run()
+	stop()
 	if h.shared != nil {
 		(*h.shared).Close()
 	}

@@ -42,6 +42,20 @@ func (h *Harness[C, P]) beginOnce(t *testing.T, c C, key string) rivalResult {
 	}
 }
 
+// beginWithRetries begins a run. It tries again where the outcome of a try is not known: the run of that try may be in
+// progress until its TTL has passed.
+func beginWithRetries(ctx context.Context, client *holdfast.Client, key string) (*holdfast.Run, error) {
+	for mayHaveBegun := false; ; time.Sleep(50 * time.Millisecond) {
+		run, err := client.Ledger(ledgerName, nil).Begin(ctx, key, nil)
+		isUnknown := errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, holdfast.ErrLost)
+		mayHaveBegun = mayHaveBegun || isUnknown
+		retry := isUnknown || mayHaveBegun && errors.Is(err, holdfast.ErrInProgress)
+		if !retry || ctx.Err() != nil {
+			return run, err
+		}
+	}
+}
+
 // startBeginners is startRivals for runs.
 func (h *Harness[C, P]) startBeginners(t *testing.T, c C, keys []string) func() []rivalResult {
 	out := make([]rivalResult, len(keys))
@@ -54,8 +68,8 @@ func (h *Harness[C, P]) startBeginners(t *testing.T, c C, keys []string) func() 
 
 // runTakeOver is how long it takes at most until a dead worker's key can be run: its mark lasts for its TTL from the last
 // time that it was written, a third of that longer, and as long as the servers count in whole seconds and ticks.
-func (h *Harness[C, P]) runTakeOver() time.Duration {
-	return faultTTL + 2*faultTTL/3 + time.Second + h.Slack
+func (h *Harness[C, P]) runTakeOver(ttl time.Duration) time.Duration {
+	return ttl + 2*ttl/3 + time.Second + h.Slack
 }
 
 const (
@@ -77,7 +91,7 @@ func (h *Harness[C, P]) RunKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	y.addRun(t, fault, nil, h.startBeginners(t, c, keys)(), pulse)
-	y.checkCounts(t, h.runTakeOver())
+	y.checkCounts(t, h.runTakeOver(faultTTL))
 }
 
 // beginRuns begins runs that nobody ends, by a client each, prints "held", and waits for ever.
@@ -87,7 +101,7 @@ func (o WorkerTask) beginRuns() error {
 		if err != nil {
 			return err
 		}
-		if _, err := c.Ledger(ledgerName, nil).Begin(context.Background(), key, nil); err != nil {
+		if _, err := beginWithRetries(context.Background(), c, key); err != nil {
 			return err
 		}
 	}
@@ -106,7 +120,7 @@ func (h *Harness[C, P]) RunCut(t *testing.T) {
 	last := make([]lastValid, len(keys))
 	for i, key := range keys {
 		p := h.Peer(t, c)
-		run, err := NewClient(t, p, faultTTL).Ledger(ledgerName, nil).Begin(t.Context(), key, nil)
+		run, err := beginWithRetries(t.Context(), NewClient(t, p, faultTTL), key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,11 +145,12 @@ func (h *Harness[C, P]) RunCut(t *testing.T) {
 	for _, p := range peers {
 		p.Heal()
 	}
-	y.checkCounts(t, h.runTakeOver())
+	y.checkCounts(t, h.runTakeOver(faultTTL))
 }
 
 // RunNotRenewed begins two runs by one client, which renews only one of them. The other one is abandoned.
 func (h *Harness[C, P]) RunNotRenewed(t *testing.T) {
+	const ttl = 3 * faultTTL // the run that is renewed is kept although a renewal takes seconds
 	c := h.Shared(t)
 	pulse := h.watchCluster(t, c)
 	p := h.Peer(t, c)
@@ -146,7 +161,7 @@ func (h *Harness[C, P]) RunNotRenewed(t *testing.T) {
 	defer l.Close()
 	keys := lockNames(t, 0)
 	begin := func(key string) driver.Grant {
-		claim := storetest.Mutex(ledgerName+"/"+key, faultTTL)
+		claim := storetest.Mutex(ledgerName+"/"+key, ttl)
 		claim.Run = &driver.RunTerms{}
 		return storetest.Acquire(t, l, claim)
 	}
@@ -163,7 +178,7 @@ func (h *Harness[C, P]) RunNotRenewed(t *testing.T) {
 					t.Errorf("renewing the other run: %v", r.Err)
 				}
 			})
-			time.Sleep(faultTTL / 10)
+			time.Sleep(ttl / 10)
 		}
 	})
 	taken := h.beginOnce(t, c, keys[1])
@@ -173,5 +188,5 @@ func (h *Harness[C, P]) RunNotRenewed(t *testing.T) {
 		t.Errorf("the run was abandoned %v before the end of its TTL", early)
 	}
 	y.addRun(t, begun, nil, []rivalResult{taken}, pulse)
-	y.checkCounts(t, h.runTakeOver())
+	y.checkCounts(t, h.runTakeOver(ttl))
 }

@@ -54,7 +54,7 @@ func TestSilentWatch(t *testing.T) {
 	fails(t, err)
 	t.Cleanup(func() { s.Close() })
 	claim := mutexClaim(t.Name())
-	claim.TTL = 6 * time.Second
+	claim.TTL = 30 * time.Second
 	g, err := s.Acquire(t.Context(), claim)
 	fails(t, err)
 	sessiontest.AwaitWatched(t, s, g, func() int { return c.take()["Txn"] })

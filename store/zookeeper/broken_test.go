@@ -30,13 +30,14 @@ func TestBreakNote(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1})
 	cli := newAdmin(t, c)
+	const claimTTL = 2 * time.Second
 	for _, layout := range []Layout{LayoutCurator, LayoutBoth, LayoutPlain} {
 		holder, breaker := newBreakableTree(t, c, layout), newBreakableTree(t, c, layout)
 		name := string(layout) + "/lock"
 		add := func(number int64) sequence.Node {
-			ses, err := holder.OpenSession(t.Context(), 2*time.Second)
+			ses, err := holder.OpenSession(t.Context(), 20*time.Second) // nobody keeps it alive
 			mustSucceed(t, err)
-			snapshot, err := holder.Add(t.Context(), name, ses, number, newPayload(ses.TTL), sequence.AddAlways)
+			snapshot, err := holder.Add(t.Context(), name, ses, number, newPayload(claimTTL), sequence.AddAlways)
 			if err != nil || len(snapshot.Nodes) != 1 {
 				t.Fatal(layout, snapshot, err)
 			}
@@ -80,7 +81,7 @@ func TestBreakNote(t *testing.T) {
 		for noted(n) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if lasted := time.Since(began); lasted < sequence.BreakNoteTime(2*time.Second) {
+		if lasted := time.Since(began); lasted < sequence.BreakNoteTime(claimTTL) {
 			t.Errorf("%s: the note existed for %v", layout, lasted)
 		}
 	}

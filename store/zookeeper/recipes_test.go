@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
 // TestOtherRecipe: a mutex is refused where Curator's read-write lock is held, which would not be kept out by it,
@@ -42,7 +42,7 @@ func TestOtherRecipe(t *testing.T) {
 					}
 					continue
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), sessiontest.Soon)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				if _, err = s.Acquire(ctx, claim); !errors.Is(err, driver.ErrMismatch) ||
 					!strings.Contains(err.Error(), string(LayoutCuratorReadWrite)) {
