@@ -130,7 +130,7 @@ func TestReadOnlyAmongSeveral(t *testing.T) {
 	execSQL(t, s, `create role looker login; alter role looker set default_transaction_read_only = on;
 		grant usage on schema tests to looker; grant select, insert, update, delete on `+mustLocate(t, opts).locksTable+` to looker`)
 	url = strings.Replace(url, "test@"+s.Addr, "looker@"+s.Addr+",127.0.0.1:1", 1) + "&target_session_attrs=any"
-	_, err := mustOpen(t, url).Acquire(t.Context(), mutexClaim("m", time.Second))
+	_, err := mustOpen(t, url).Acquire(t.Context(), mutexClaim("m", 5*time.Second))
 	if err == nil || driverutil.IsFinal(err) || !strings.Contains(err.Error(), "target_session_attrs=read-write") {
 		t.Errorf("on a server that takes no writes: %v", err)
 	}
@@ -189,7 +189,7 @@ func testFailover(t *testing.T, kill bool) {
 		"/postgres?sslmode=disable&create=true&target_session_attrs=read-write&timeout=2s"
 	st := mustOpen(t, both)
 	held := acquire(t, st, mutexClaim("held", 5*time.Minute))
-	freed := acquire(t, st, mutexClaim("freed", 20*time.Second))
+	freed := acquire(t, st, mutexClaim("freed", time.Minute))
 	release(t, st, freed.Claim)
 	if kill {
 		s.Kill()
@@ -199,7 +199,7 @@ func testFailover(t *testing.T, kill bool) {
 		execSQL(t, s, `select pg_reload_conf()`)
 	}
 	execSQL(t, standby, `select pg_promote()`)
-	acquire(t, st, mutexClaim("new", 20*time.Second)) // bears with the change
+	acquire(t, st, mutexClaim("new", time.Minute)) // bears with the change
 	if err := renewUntilKnown(t, st, held); err != nil {
 		t.Fatalf("after the failover: %v", err)
 	}
@@ -305,7 +305,7 @@ func TestClocks(t *testing.T) {
 							t.Fatal(err)
 						}
 						defer st.Close()
-						next, err := st.Acquire(t.Context(), mutexClaim(g.Name, ttl))
+						next, err := st.Acquire(t.Context(), mutexClaim(g.Name, time.Minute))
 						return next, driver.SystemClock.Since(g.Since), err
 					}
 					dead := mustOpen(t, url)

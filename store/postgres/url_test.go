@@ -74,7 +74,7 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := driver.Open(ctx, "postgres://u:s3cret@127.0.0.1:1/db?sslmode=disable"); err == nil ||
 		driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") ||
