@@ -183,10 +183,11 @@ func (m machine) environ(t *testing.T) []string {
 // run runs a program to its end, which comes soon, and returns the exit code that a shell shows, and the output.
 func (m machine) run(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
+	environ := m.environ(t) // the first call builds the program
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir, cmd.Env = m.dir, m.environ(t)
+	cmd.Dir, cmd.Env = m.dir, environ
 	data, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
