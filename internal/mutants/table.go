@@ -275,7 +275,7 @@ var table = []mutant{
 	{name: "a plain claim that is overtaken for ever", file: "engine/record/acquire.go", pkg: "./engine/record",
 		test: "TestPlainClaimIsNotStarved", edits: []edit{{"q.joins = q.overtaken >= maxOvertaken &&", "q.joins = false &&"}}},
 	{name: "a plain claim refused because the queue is full", file: "engine/record/acquire.go", pkg: "./engine/record",
-		test: "TestPlainClaimAtFullQueue",
+		test:  "TestPlainClaimAtFullQueue",
 		edits: []edit{{"case errors.Is(err, driver.ErrQueueFull) && a.queue.overtaken > 0:", "case false:"}}},
 	{name: "a page confirmed by a read alone", file: "engine/record/ledger.go", pkg: "./engine/record",
 		test: "TestPageSurvivesFailover",
