@@ -19,8 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// ttl is how long an order stays with a worker that has died. It is short, so that the example is.
-const ttl = 3 * time.Second
+// ttl is how long an order stays with a worker that has died. It is short, so that the example is, but longer than the
+// pauses of a busy machine.
+const ttl = 8 * time.Second
 
 // The orders of the day. The queue delivers the first one 3 times at once, the next one 4 times, and the last one 10
 // times.

@@ -351,7 +351,7 @@ func testLoss(
 	store := startRedis(t)
 	s := &server{listen: freeAddress(t)}
 	s.start(t, c, store)
-	cmd := c.command(t.Context(), language, "lost", s.listen, "6000")
+	cmd := c.command(t.Context(), language, "lost", s.listen, "10000")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -36,7 +36,7 @@ type form struct {
 var (
 	// In the long form the slow step takes longer than the TTL.
 	longForm  = form{ttl: 10 * time.Second, stepTime: 300 * time.Millisecond, slowTime: 12 * time.Second}
-	shortForm = form{ttl: 4 * time.Second, stepTime: 10 * time.Millisecond}
+	shortForm = form{ttl: 8 * time.Second, stepTime: 10 * time.Millisecond}
 )
 
 func main() {

@@ -29,7 +29,7 @@ import (
 
 const (
 	lockName = "accounts/anna-ben"
-	leaseTTL = 2 * time.Second
+	leaseTTL = 8 * time.Second // longer than the pauses of a busy machine
 )
 
 func main() { story.Main(tellStory, runServer) }
