@@ -17,7 +17,8 @@ var detachCases = []Case{
 		if h := e.requireHolder(g); !h.Detached {
 			e.failf("it is not shown as detached: %+v", h)
 		}
-		w := e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued()
+		var w *waitingCall
+		e.whileGranted(g, func() { w = e.a().startWaiting(e.queuedClaim(g.Name)).requireQueued() })
 		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
 		e.requireNotEarly(g, w.returned)
 		e.requireRising(g.Token, w.grant.Token)

@@ -115,13 +115,19 @@ func (e *Env) whileGranted(g driver.Grant, steps func()) {
 }
 
 // whileRenewed runs steps while c renews a grant. The steps may take longer than the shortest TTL: a store may need
-// time to answer a try if it is not certain whether a claim has expired.
+// time to answer a try if it is not certain whether a claim has expired. A failure of the steps proves nothing if a
+// renewal came too late.
 func (e *Env) whileRenewed(c *client, g driver.Grant, steps func()) {
 	done := make(chan struct{})
+	var last atomic.Pointer[driver.Grant]
+	last.Store(&g)
 	e.runConcurrently(2, func(i int) {
 		if i == 0 {
 			defer close(done)
-			steps()
+			err := recoverError(func() error { steps(); return nil })
+			if err != nil {
+				e.whileGranted(*last.Load(), func() { panic(failurePanic{err}) })
+			}
 			return
 		}
 		for {
@@ -129,7 +135,8 @@ func (e *Env) whileRenewed(c *client, g driver.Grant, steps func()) {
 			case <-done:
 				return
 			case <-closedAfter(g.GrantedTTL / 4):
-				g = c.mustRenew(g)
+				next := c.mustRenew(*last.Load())
+				last.Store(&next)
 			}
 		}
 	})

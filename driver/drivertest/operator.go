@@ -75,14 +75,14 @@ var operatorCases = []Case{
 	newCase("request-release", "When the release of a claim is requested, its holder learns of it at its next "+
 		"renewal, and may keep the lock as long as it wants.", func(e *Env) {
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
-		if e.a().renewBatch(e.ctx, g)[0].ReleaseRequested {
+		if e.a().renewOnce(g).ReleaseRequested {
 			e.failf("no release was requested, but the renewal reports a request")
 		}
 		e.c().mustBreak(g.Name, e.c().refOf(g.Claim), driver.BreakRequestRelease)
 		if h := e.requireHolder(g); !h.ReleaseRequested {
 			e.failf("the holder is not shown with ReleaseRequested: %+v", h)
 		}
-		r := e.a().renewBatch(e.ctx, g)[0]
+		r := e.a().renewOnce(g)
 		if r.Err != nil || !r.ReleaseRequested {
 			e.failf("the release was requested, but the renewal returned %s, ReleaseRequested: %v",
 				describeError(r.Err),
@@ -92,7 +92,7 @@ var operatorCases = []Case{
 		e.requireHolder(g)
 		e.a().mustRelease(g)
 		next := e.b().mustTry(e.mutexClaim(g.Name))
-		if e.b().renewBatch(e.ctx, next)[0].ReleaseRequested {
+		if e.b().renewOnce(next).ReleaseRequested {
 			e.failf("the next holder's renewal reports a request that was made to the previous holder")
 		}
 	}),
@@ -130,7 +130,7 @@ var operatorCases = []Case{
 		if h := e.requireHolder(next); h.Broken || h.ReleaseRequested {
 			e.failf("the break has changed the new holder: %+v", h)
 		}
-		if r := e.b().renewBatch(e.ctx, next)[0]; r.Err != nil || r.ReleaseRequested {
+		if r := e.b().renewOnce(next); r.Err != nil || r.ReleaseRequested {
 			e.failf("the break has changed the new holder: %+v", r)
 		}
 		e.a().mustRenew(elsewhere)
@@ -168,7 +168,7 @@ func (e *Env) requestWhileWaiting(holder, next driver.Claim) {
 	e.c().mustBreak(next.Name, e.c().refOf(w.claim), driver.BreakRequestRelease)
 	e.a().mustRelease(g)
 	w.mustBeGranted()
-	if r := e.b().renewBatch(e.ctx, w.grant)[0]; r.Err != nil || !r.ReleaseRequested {
+	if r := e.b().renewOnce(w.grant); r.Err != nil || !r.ReleaseRequested {
 		e.failf("its release was requested while it waited, but the renewal returned %s, ReleaseRequested: %v",
 			describeError(r.Err), r.ReleaseRequested)
 	}

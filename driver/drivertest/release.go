@@ -50,15 +50,11 @@ var releaseCases = []Case{
 			e.failf("the waiting claim was in the queue, but its release reports that it was not")
 		}
 		// A server of a cluster may show a moment later what another one has acknowledged.
-		for start := e.now(); ; e.sleep(10 * time.Millisecond) {
-			l := e.a().mustInspect(name)
-			if len(l.Waiters) == 1 && l.Waiters[0].Owner == next.claim.Owner {
-				break
-			}
-			if e.since(start) > e.slack {
-				e.failf("only %s should wait now, but %s", next.claim.Owner, describeLock(l))
-			}
-		}
+		var l driver.Lock
+		e.waitUntil(e.slack, func() bool {
+			l = e.a().mustInspect(name)
+			return len(l.Waiters) == 1 && l.Waiters[0].Owner == next.claim.Owner
+		}, "only %s should wait now, but %s", next.claim.Owner, lazyString(func() string { return describeLock(l) }))
 		e.a().mustRelease(g)
 		next.mustBeGranted()
 	}),
