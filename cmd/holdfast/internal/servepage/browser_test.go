@@ -2,6 +2,7 @@ package servepage
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -11,8 +12,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -78,6 +81,7 @@ func startBrowser(t *testing.T) *browser {
 		"--disable-component-update", "--disable-sync", "--no-proxy-server", "--hide-scrollbars",
 		"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--user-data-dir="+t.TempDir(), "about:blank")
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that its children can be ended with it
 	inRead, inWrite, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -100,10 +104,11 @@ func startBrowser(t *testing.T) *browser {
 	}()
 	t.Cleanup(func() {
 		inWrite.Close() // ends the browser
-		timer := time.AfterFunc(5*time.Second, cancel)
+		timer := time.AfterFunc(time.Minute, cancel)
 		_ = cmd.Wait()
 		timer.Stop()
 		cancel()
+		endGroup(t, cmd.Process.Pid) // children write to the directories, which are removed next
 		outRead.Close()
 		<-read
 	})
@@ -115,6 +120,31 @@ func startBrowser(t *testing.T) *browser {
 		b.call(domain+".enable", fields{}, nil)
 	}
 	return b
+}
+
+// endGroup kills the processes of a group, and waits until none of them runs.
+func endGroup(t *testing.T, group int) {
+	t.Helper()
+	_ = syscall.Kill(-group, syscall.SIGKILL)
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if !isGroupRunning(group) {
+			return
+		}
+	}
+	t.Error("a process of the browser does not end")
+}
+
+// isGroupRunning reports whether a group has a process that is no zombie.
+func isGroupRunning(group int) bool {
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range files {
+		stat, _ := os.ReadFile(file)
+		words := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the state, the parent, the group
+		if len(words) > 2 && words[0] != "Z" && words[2] == strconv.Itoa(group) {
+			return true
+		}
+	}
+	return false
 }
 
 type fields map[string]any
