@@ -57,9 +57,11 @@ func TestTakeOver(t *testing.T) {
 	for range candidates {
 		start()
 	}
-	took := map[string][]time.Duration{} // without the delays of the machine
+	// The times are without the delays of the machine: each of some ten steps, in several processes and on the disk, may
+	// have been as late as the worst that was measured.
+	took := map[string][]time.Duration{}
 	var machine pace.Pace
-	defer machine.Watch()()
+	defer machine.WatchDisk(t.TempDir())()
 	for round := range 3 * *times {
 		leader, token, err := j.awaitLeader(0)
 		if err != nil {
@@ -82,7 +84,7 @@ func TestTakeOver(t *testing.T) {
 		if err != nil {
 			t.Fatalf("after the leader was %s: %v", how, err)
 		}
-		took[how] = append(took[how], j.firstReport(next)-at-machine.Lost(from))
+		took[how] = append(took[how], j.firstReport(next)-at-max(machine.Lost(from), 10*machine.Worst(from)))
 		after()
 	}
 	for how, ds := range took {

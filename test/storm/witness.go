@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -50,14 +51,14 @@ type Counts struct {
 	last     time.Time
 }
 
-// NewWitness listens on a socket at path.
+// NewWitness listens on a socket at path. It measures how late the machine and the disk of that path are.
 func NewWitness(path string) (*Witness, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, err
 	}
 	w := &Witness{listener: l, changed: make(chan struct{})}
-	w.stopWatch = w.machine.Watch()
+	w.stopWatch = w.machine.WatchDisk(filepath.Dir(path))
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -123,11 +124,17 @@ func (w *Witness) replyTo(ask Request) Reply {
 		w.Writes++
 		now := time.Now()
 		if !w.last.IsZero() {
-			w.Longest = max(w.Longest, now.Sub(w.last)-w.machine.Lost(w.last))
+			w.Longest = max(w.Longest, w.timeSince(w.last))
 		}
 		w.last = now
 	}
 	return Reply{Value: w.value}
+}
+
+// timeSince is how long ago a moment is, without the delays of the machine: each of some ten steps, in several processes
+// and on the disk, may have been as late as the worst that was measured.
+func (w *Witness) timeSince(moment time.Time) time.Duration {
+	return max(0, time.Since(moment)-max(w.machine.Lost(moment), 10*w.machine.Worst(moment)))
 }
 
 func (w *Witness) recordHolder(pid int) {
@@ -151,7 +158,7 @@ func (w *Witness) AwaitHolder(not int, limit time.Duration) (time.Duration, erro
 	for {
 		pid, changed := w.Holder()
 		if pid != 0 && pid != not {
-			return time.Since(from) - w.machine.Lost(from), nil
+			return w.timeSince(from), nil
 		}
 		select {
 		case <-changed:
