@@ -164,6 +164,9 @@ type machine struct{ dir string }
 func newMachine(t *testing.T) machine {
 	t.Helper()
 	m := machine{dir: t.TempDir()}
+	// A process that is started meanwhile would inherit a program open for writing, with which it cannot be run.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	for _, name := range []string{"report.sh", "ship.sh", "job.sh", "export.sh"} {
 		if err := os.WriteFile(filepath.Join(m.dir, name), []byte("#!/bin/sh\necho ran\n"), 0o700); err != nil {
 			t.Fatal(err)
@@ -180,11 +183,11 @@ func (m machine) environ(t *testing.T) []string {
 		"PATH=" + filepath.Dir(holdfastProgram(t)) + ":/usr/local/bin:/usr/bin:/bin"}
 }
 
-// run runs a program to its end, which comes soon, and returns the exit code that a shell shows, and the output.
+// run runs a program to its end, which comes within minutes, and returns the exit code that a shell shows, and the output.
 func (m machine) run(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
 	environ := m.environ(t) // the first call builds the program
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env = m.dir, environ
