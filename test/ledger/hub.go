@@ -250,7 +250,7 @@ func (h *Hub) resumeOlder(key string, token int64) {
 func (h *Hub) interruptWorker(r Request) (killed, stopped bool) {
 	h.mu.Lock()
 	h.untilFate--
-	if h.untilFate > 0 {
+	if h.untilFate > 0 || h.largest[r.Key] > r.Token { // nothing would resume a worker after a later run has written
 		h.mu.Unlock()
 		return false, false
 	}

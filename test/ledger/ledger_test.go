@@ -33,7 +33,7 @@ var (
 const (
 	goroutines = 4 // per worker
 	ttl        = 2 * time.Second
-	waitLimit  = time.Minute // for what has no time limit of its own
+	waitLimit  = 3 * time.Minute // for what has no time limit of its own
 	// faultInterval is the longest time between two faults of one worker.
 	faultInterval = 2500 * time.Millisecond
 )
