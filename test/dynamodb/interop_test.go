@@ -106,7 +106,7 @@ func TestDynamolock(t *testing.T) {
 		},
 	}
 	for range 2 {
-		theirs := dynamolockAt(t, endpoint, 4*time.Second)
+		theirs := dynamolockAt(t, endpoint, 20*time.Second) // longer than the emulator is busy
 		defer theirs.CloseWithContext(context.WithoutCancel(t.Context()))
 		lockers = append(lockers, func() (func() error, error) {
 			l, err := theirs.AcquireLock(lock, dynamolock.WithRefreshPeriod(10*time.Millisecond),

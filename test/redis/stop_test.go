@@ -3,6 +3,7 @@ package redis
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,7 +28,11 @@ func holdUntilKilled(addr, name string) error {
 	if err != nil {
 		return err
 	}
-	l, err := c.Mutex(name, &holdfast.LockOptions{TTL: stopTTL}).Lock(context.Background())
+	m := c.Mutex(name, &holdfast.LockOptions{TTL: stopTTL})
+	l, err := m.Lock(context.Background())
+	for errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, holdfast.ErrLost) { // the answer took longer than the TTL
+		l, err = m.Lock(context.Background())
+	}
 	if err != nil {
 		return err
 	}
