@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	runTime = flag.Duration("for", 3*time.Second, "how long TestForeignClients puts each client under faults")
+	runTime = flag.Duration("for", 5*time.Second, "how long TestForeignClients puts each client under faults")
 	ttl     = flag.Duration("ttl", 2*time.Second, "the TTL of the locks in TestForeignClients")
 	faults  = flag.String("faults", "links", "which faults: links, which can also stop a server, or processes")
 )
