@@ -41,6 +41,7 @@ type rivalResult struct {
 	lock      string
 	grantedAt time.Time
 	err       error
+	repeated  bool // it had to wait for an earlier try of its own, whose outcome is not known
 }
 
 // startRivals waits for all locks, from one client that no fault affects and whose own TTL is longer than any pause
@@ -55,7 +56,7 @@ func (h *Harness[C, P]) startRivals(t *testing.T, c C, locks []string, to ...*se
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			l, err := lockWithRetries(ctx, client, name)
-			out[i] = rivalResult{name, time.Now(), err}
+			out[i] = rivalResult{lock: name, grantedAt: time.Now(), err: err}
 			if err == nil {
 				_ = l.Release()
 			}

@@ -52,12 +52,17 @@ func Lock(t testing.TB, client *holdfast.Client, name string) *holdfast.Lease {
 func lockWithRetries(ctx context.Context, client *holdfast.Client, name string) (*holdfast.Lease, error) {
 	for {
 		l, err := client.Mutex(name, nil).Lock(ctx)
-		var noAnswer interface{ Timeout() bool }
-		retry := errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, holdfast.ErrLost) || errors.As(err, &noAnswer)
-		if !retry || ctx.Err() != nil {
+		if !isPassing(err) || ctx.Err() != nil {
 			return l, err
 		}
 	}
+}
+
+// isPassing reports whether an acquire has failed since no server has answered for a TTL, or this process was stopped for
+// one.
+func isPassing(err error) bool {
+	var noAnswer interface{ Timeout() bool }
+	return errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, holdfast.ErrLost) || errors.As(err, &noAnswer)
 }
 
 // AwaitRenewal waits until a lease is renewed. The lease must not be lost before.

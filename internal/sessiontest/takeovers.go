@@ -26,7 +26,9 @@ func (y *takeoverCounts) addRun(t *testing.T, fault time.Time, believed map[stri
 			t.Errorf("%s: the rival: %v", r.lock, r.err)
 			continue
 		}
-		y.takeOver = append(y.takeOver, r.grantedAt.Sub(fault))
+		if !r.repeated {
+			y.takeOver = append(y.takeOver, r.grantedAt.Sub(fault))
+		}
 		if last := believed[r.lock]; last != 0 {
 			y.overlap = append(y.overlap, time.Duration(last-r.grantedAt.UnixNano()))
 		}

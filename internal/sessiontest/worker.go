@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -213,7 +212,7 @@ func (o WorkerTask) contendFairly() error {
 					_ = l.Release()
 				case wait.Err() != nil:
 					fmt.Fprintf(file, "cancelled\n")
-				case !errors.Is(err, holdfast.ErrUncertain):
+				case !isPassing(err):
 					failures <- err
 					return
 				}
