@@ -367,3 +367,50 @@ func (c *interceptingConn) Write(b []byte) (int, error) {
 	}
 	return c.Conn.Write(b)
 }
+
+// TestCloseSessionLost: a session is closed although a server has lost the request: another server is asked.
+func TestCloseSessionLost(t *testing.T) {
+	t.Parallel()
+	var lost atomic.Bool
+	s, err := openAs[*store](rig.Shared(t).Endpoints(), Options{
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			nc, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			return &closeLoser{nc, &lost}, err
+		},
+	})
+	mustSucceed(t, err)
+	t.Cleanup(func() { s.Close() })
+	ctx := t.Context()
+	ses, err := s.tree.OpenSession(ctx, time.Minute)
+	mustSucceed(t, err)
+	_, err = s.tree.Add(ctx, "closed", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	mustSucceed(t, err)
+	began := time.Now()
+	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
+	if took := time.Since(began); took > ses.TTL/2 {
+		t.Errorf("the session was closed after %v", took)
+	}
+	if !lost.Load() {
+		t.Error("no request was lost")
+	}
+	snapshot, err := s.tree.List(ctx, "closed", true)
+	if err != nil || len(snapshot.Nodes) > 0 {
+		t.Errorf("the session is closed, and its nodes are %+v, %v", snapshot.Nodes, err)
+	}
+}
+
+// closeLoser is a connection on which the first request to close a session, of all connections that share lost, never
+// arrives.
+type closeLoser struct {
+	net.Conn
+	lost *atomic.Bool
+}
+
+func (n *closeLoser) Write(b []byte) (int, error) {
+	const frameLength, xidLength = 4, 4
+	isClose := len(b) == frameLength+xidLength+4 && int32(binary.BigEndian.Uint32(b[frameLength+xidLength:])) == zk.OpCloseSession
+	if isClose && n.lost.CompareAndSwap(false, true) {
+		return len(b), nil
+	}
+	return n.Conn.Write(b)
+}

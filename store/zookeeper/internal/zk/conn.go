@@ -101,9 +101,27 @@ func (c *Conn) Stop() { c.stop() }
 // Close ends the session at the servers, and makes Run return. If the servers do not answer, the session expires there.
 // On this side it has ended in either case, since nothing keeps it alive any more.
 func (c *Conn) Close(ctx context.Context) error {
-	err := c.Do(ctx, &Call{op: OpCloseSession})
+	err := c.closeAtServers(ctx)
 	c.end(ErrSessionExpired)
 	return err
+}
+
+// closeAtServers asks until a server has answered, or the session must have expired by itself. A server that leaves the
+// request without an answer may have lost it, so another one is asked then.
+func (c *Conn) closeAtServers(ctx context.Context) error {
+	for began, tries := time.Now(), 0; ; tries++ {
+		attempt, cancel := context.WithTimeout(ctx, 2*c.maxSilence())
+		err := c.Do(attempt, &Call{op: OpCloseSession})
+		cancel()
+		switch {
+		case errors.Is(err, ErrSessionExpired) && tries > 0: // an earlier request has ended it
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != ErrLinkBroken && !errors.Is(err, context.DeadlineExceeded), time.Since(began) > c.GrantedTTL():
+			return err
+		}
+	}
 }
 
 // Run opens the session and keeps it linked to a server. It returns when the session has ended, or with the ensemble.
