@@ -377,7 +377,7 @@ func TestMessagesNameTheStore(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	note := "(store file://" + w.filePath("store") + ", from HOLDFAST_STORE)"
-	holder := w.startProgram("hold", "--ttl", "6s", "a").awaitOutput("\n")
+	holder := w.startProgram("hold", "--ttl", "15s", "a").awaitOutput("\n")
 	w.runProgram("run", "-n", "a", "true").check(t, 75, "a is held by ", note)
 	w.runProgram("run", "-n", "--skip-ok", "a", "true").check(t, 0, note)
 	w.runProgram("run", "--wait", "10ms", "a", "true").check(t, 75, note)
@@ -385,7 +385,7 @@ func TestMessagesNameTheStore(t *testing.T) {
 	w.runProgram("run", "--store", w.store, "-n", "a", "true").check(t, 75, "(store file://"+w.filePath("store")+", from --store)")
 	w.runProgram("break", "a").check(t, 0)
 	holder.wait().check(t, 76, "a is lost: ", note)
-	r, _ := w.startHolder("b", "--ttl", "6s")
+	r, _ := w.startHolder("b", "--ttl", "15s")
 	w.runProgram("break", "b").check(t, 0)
 	r.wait().check(t, 76, "b is lost: an operator broke it", note)
 	busy := w.startProgram("once", "key", "sh", "-c", "echo held; "+waitForFile("gate")).awaitOutput("held")

@@ -39,7 +39,7 @@ type faultCase struct {
 
 var faultCases = []faultCase{
 	{"the wrapper is stopped beyond its TTL", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGSTOP) },
-		func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "5s"},
+		func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "9s"},
 	{"the wrapper is killed", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGKILL) }, nil, 137, "30s"},
 	{"the wrapper and its group are killed", func(_ *workspace, r *startedProgram) {
 		_ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL)
@@ -53,14 +53,14 @@ var faultCases = []faultCase{
 	{"the guard is stopped, and the store fails", func(_ *workspace, r *startedProgram) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		r.failStore()
-	}, nil, 76, "5s"},
-	{"the store fails", func(_ *workspace, r *startedProgram) { r.failStore() }, nil, 76, "5s"},
+	}, nil, 76, "9s"},
+	{"the store fails", func(_ *workspace, r *startedProgram) { r.failStore() }, nil, 76, "9s"},
 	{"the lock is broken", func(w *workspace, _ *startedProgram) { w.runProgram("break", "a").check(w.T, 0) }, nil, 76,
 		"12s"},
 	{"the wrapper is stopped and the lock broken", func(w *workspace, r *startedProgram) {
 		r.signal(unix.SIGSTOP)
 		w.runProgram("break", "a").check(w.T, 0)
-	}, func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "5s"},
+	}, func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "9s"},
 	{"the guard is stopped, and killed after all that runs", func(w *workspace, r *startedProgram) {
 		// so it reports nothing
 		guard := r.guard()
@@ -260,8 +260,8 @@ func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 		start := time.Now()
 		r.wait().check(t, 76)
 		w.awaitFamilyDead()
-		if took := time.Since(start); took > ttl+machine.Lost(start) {
-			t.Errorf("the tree ran %v longer than it had its lock", took)
+		if took, late := time.Since(start), max(machine.Lost(start), 10*machine.Worst(start)); took > ttl+late {
+			t.Errorf("the tree ran %v longer than it had its lock; the machine was late by %v", took, late)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func TestFrozenDisk(t *testing.T) {
 	for i := range *guardRounds {
 		w := newWorkspace(t)
 		freeze, thaw := w.moveToOwnDisk()
-		r := w.startProgram("run", "--ttl", "5s", "a", "sh", "-c", familyScript(i%2 == 0)).awaitOutput("held")
+		r := w.startProgram("run", "--ttl", "9s", "a", "sh", "-c", familyScript(i%2 == 0)).awaitOutput("held")
 		next := w.startChecker().awaitSecondClient()
 		freeze()
 		w.awaitFamilyDead()

@@ -39,7 +39,7 @@ func TestHold(t *testing.T) {
 	w.runProgram("hold").check(t, 64)
 	w.runProgram("hold", "--grace", "1s", "a").check(t, 64)
 
-	r = w.startProgram("hold", "--ttl", "5s", "a").awaitOutput("\n")
+	r = w.startProgram("hold", "--ttl", "9s", "a").awaitOutput("\n")
 	r.signal(unix.SIGSTOP)
 	w.runProgram("run", "a", "true").check(t, 0)
 	r.signal(unix.SIGCONT)

@@ -139,7 +139,7 @@ func runHelper(what string) {
 		_ = c.Run()
 		os.Exit(c.ProcessState.ExitCode())
 	case "worker": // begin a run, and report its success when a line comes
-		client, _ := holdfast.Open(context.Background(), os.Getenv("HOLDFAST_STORE"), &holdfast.Options{TTL: time.Second})
+		client, _ := holdfast.Open(context.Background(), os.Getenv("HOLDFAST_STORE"), &holdfast.Options{TTL: 5 * time.Second})
 		run, err := client.Ledger(defaultLedger, nil).Begin(context.Background(), os.Args[1], nil)
 		fmt.Println("begun", err)
 		_, _ = fmt.Scanln()
@@ -338,8 +338,12 @@ func (w *workspace) readFile(file string) string {
 	return string(data)
 }
 
+// writeFile writes a file that may be run at once: no process that is started meanwhile inherits it open for writing, with
+// which it could not be run.
 func (w *workspace) writeFile(name, data string) {
 	w.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(w.filePath(name), []byte(data), 0o600); err != nil {
 		w.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/hex"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +16,8 @@ import (
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 // otlpReceiver is an OTLP receiver by HTTP.
@@ -168,13 +169,12 @@ func TestOTLP(t *testing.T) {
 // only for a short time. One line of stderr says so.
 func TestOTLPHangs(t *testing.T) {
 	t.Parallel()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := servertest.FreePort() // nobody listens on it
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed.Close()
 	w, receiver := newWorkspace(t), startOTLPReceiver(t, true)
-	for _, where := range []string{receiver.URL, "http://" + closed.Addr().String()} {
+	for _, where := range []string{receiver.URL, "http://127.0.0.1:" + port} {
 		r := w.startWithOTLP([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + where}, "run", "--record", "record", "a", "sh", "-c",
 			"exit 3")
 		if where == receiver.URL {

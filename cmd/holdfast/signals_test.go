@@ -33,6 +33,11 @@ func childrenByName(parent int) map[string]int {
 	return found
 }
 
+// hasTakenSignals reports whether no signal to a process is pending.
+func (w *workspace) hasTakenSignals(pid int) bool {
+	return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/status", pid)), "ShdPnd:\t0000000000000000\n")
+}
+
 // withSignals starts a run whose command prints its signals, below a process that is called as systemd is or not.
 func (w *workspace) withSignals(systemd bool) *startedProgram {
 	w.Helper()
@@ -137,6 +142,9 @@ func TestSignalToAllProcesses(t *testing.T) {
 		for _, pid := range to {
 			_ = unix.Kill(pid, unix.SIGUSR1)
 		}
+		w.awaitTrue("the helpers to have taken it", func() bool {
+			return w.hasTakenSignals(to[0]) && w.hasTakenSignals(to[1])
+		})
 		time.Sleep(time.Second) // on a busy machine too, the wrapper knows that the others have it when it comes to it
 		_ = unix.Kill(wrapper, unix.SIGUSR1)
 		r.awaitOutput("SIGUSR1\n")

@@ -4,7 +4,6 @@ package main
 
 import (
 	"errors"
-	"net"
 	"os"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
@@ -93,12 +93,11 @@ func TestStoreStartsLate(t *testing.T) {
 func TestStoreStaysAway(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := servertest.FreePort() // nobody listens on it
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := listener.Addr().String()
-	_ = listener.Close()
+	nobody := "127.0.0.1:" + port
 	for _, store := range []string{"redis://" + nobody, "postgres://user@" + nobody + "/db", "mysql://user@" + nobody + "/db", "etcd://" + nobody,
 		"zookeeper://" + nobody} {
 		w.store = store

@@ -115,7 +115,7 @@ func TestFailedStoreEndsTreeInTime(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	script := `trap "date +%s%N >told" TERM; while :; do date +%s%N >alive.new; mv alive.new alive; [ -e up ] || { echo held; : >up; }; done`
-	r, stderr := w.withPipe("run", "--ttl", "10s", "--grace", "4s", "a", "sh", "-c", script)
+	r, stderr := w.withPipe("run", "--ttl", "18s", "--grace", "6s", "a", "sh", "-c", script)
 	r.awaitOutput("held")
 	next := w.startProgram("run", "a", "date", "+%s%N").awaitSecondClient()
 	r.failStore()
@@ -165,7 +165,7 @@ func TestFailedReleaseWarns(t *testing.T) {
 func TestStoppedWrapperLosesLock(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "5s", "a", "sh", "-c", familyScript(true)).awaitOutput("held")
+	r := w.startProgram("run", "--ttl", "9s", "a", "sh", "-c", familyScript(true)).awaitOutput("held")
 	r.signal(unix.SIGSTOP)
 	w.runProgram("run", "a", "true").check(t, 0) // waits for as long as the TTL
 	w.awaitFamilyDead()                          // without any help from the wrapper
@@ -182,7 +182,7 @@ func TestStoppedWrapperLosesLock(t *testing.T) {
 func TestExitUnderStoppedWrapperIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "5s", "a", "sh", "-c", "echo held; "+waitForFile("gate")).awaitOutput("held")
+	r := w.startProgram("run", "--ttl", "9s", "a", "sh", "-c", "echo held; "+waitForFile("gate")).awaitOutput("held")
 	r.signal(unix.SIGSTOP)
 	w.runProgram("run", "a", "true").check(t, 0)
 	w.writeFile("gate", "")
