@@ -167,7 +167,7 @@ const MaxReason = 200
 type ReasonBreaker interface {
 	// BreakWithReason is Break with a reason: one line of printable text of 1 to MaxReason bytes, for people. The
 	// client of the claim gets it as the Err of its [*LossError]. It may get none: a store that has no room for the
-	// reason breaks the claim without it.
+	// reason breaks the claim without it, and a store that does not answer at once must not delay the news of the loss.
 	BreakWithReason(ctx context.Context, name, ref string, mode BreakMode, reason string) error
 }
 

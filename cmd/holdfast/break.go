@@ -27,8 +27,8 @@ With --force the lock is free at once. The old holder may then still be working 
 If the lock has several holders, choose one with --holder and the REF that "holdfast show NAME" prints. The REF of a
 waiter ends its wait: it loses its place in the queue.
 
-The holder learns who has broken the lock, and with --reason why, on stores that can pass it on: a directory of files,
-PostgreSQL, DynamoDB and Cloud Storage, but not in the layouts of other clients.
+The holder learns who has broken the lock, and with --reason why, on all stores, but not in the layouts of other clients
+that have no room for it.
 
 break exits 1 if nobody holds the lock. To ask the holder instead, use request-release.`,
 		Args: exactArgs("NAME"),

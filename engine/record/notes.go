@@ -2,7 +2,6 @@ package record
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -55,15 +54,6 @@ func (r *Record) notedReason(id string) string {
 		}
 	}
 	return ""
-}
-
-// brokenError is the loss of a claim that an operator broke.
-func brokenError(reason string) error {
-	loss := &driver.LossError{Cause: driver.LossBroken}
-	if reason != "" {
-		loss.Err = errors.New(reason)
-	}
-	return loss
 }
 
 // dropReasons forgets what operators have said.

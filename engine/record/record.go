@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Record is the complete state of one lock, as a table stores it. The steps below change a record in place and are
@@ -340,7 +341,7 @@ func (r *Record) Acquire(
 ) (*Claim, error) {
 	r.expireAndPromote(in, c.ID)
 	if r.notedCause(c.ID) == driver.LossBroken {
-		return nil, brokenError(r.notedReason(c.ID))
+		return nil, driverutil.BrokenError(r.notedReason(c.ID))
 	}
 	if mine := r.findClaim(c.ID); mine != nil {
 		mine.ConfirmWindow = c.ConfirmWindow
@@ -375,7 +376,7 @@ func (r *Record) Acquire(
 func (r *Record) acquireAgain(mine *Claim, info driver.Info, in StepInput) (*Claim, error) {
 	switch {
 	case mine.State == Granted && mine.Broken:
-		return nil, brokenError(mine.BreakReason)
+		return nil, driverutil.BrokenError(mine.BreakReason)
 	case mine.State == Granted:
 		mine.renewExpiry(in)
 	case r.fitsLimit(mine.ID):
@@ -405,7 +406,7 @@ func (r *Record) Renew(id string, token int64, in StepInput) (*Claim, error) {
 		return nil, r.lossError(id, token)
 	}
 	if c.Broken {
-		return nil, brokenError(c.BreakReason)
+		return nil, driverutil.BrokenError(c.BreakReason)
 	}
 	if in.isExpiredHolder(c) {
 		return nil, &driver.LossError{Cause: driver.LossExpired}
@@ -431,7 +432,7 @@ func (r *Record) lossCause(id string, token int64) driver.LossCause {
 func (r *Record) lossError(id string, token int64) error {
 	cause := r.lossCause(id, token)
 	if cause == driver.LossBroken {
-		return brokenError(r.notedReason(id))
+		return driverutil.BrokenError(r.notedReason(id))
 	}
 	return &driver.LossError{Cause: cause}
 }

@@ -102,7 +102,7 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 	case loss == "" && !r.unsure:
 		return &driver.LossError{Cause: driver.LossGone}
 	case loss == driver.LossBroken:
-		return brokenError(r.rec.notedReason(r.id))
+		return driverutil.BrokenError(r.rec.notedReason(r.id))
 	case loss != "":
 		return &driver.LossError{Cause: loss}
 	case r.rec.Foreign != 0:

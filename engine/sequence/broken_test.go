@@ -140,6 +140,53 @@ func TestBreakIsReported(t *testing.T) {
 	})
 }
 
+// TestBreakReason: what an operator says who breaks a claim reaches its client by its next renewal, by its release, or as
+// the end of its wait.
+func TestBreakReason(t *testing.T) {
+	const reason = "alice@ops: INC-123"
+	for _, mode := range []driver.BreakMode{driver.BreakForce, driver.BreakGraceful} {
+		synctest.Test(t, func(t *testing.T) {
+			server := memtree.New()
+			holder, operator := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+			defer holder.Close()
+			defer operator.Close()
+			check := func(what string, err error) {
+				var loss *driver.LossError
+				if !errors.As(err, &loss) || loss.Cause != driver.LossBroken || loss.Err == nil || loss.Err.Error() != reason {
+					t.Errorf("mode %v: %s: %v", mode, what, err)
+				}
+			}
+			g, err := holder.Acquire(t.Context(), mutex("m", 10*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			waits := mutex("m", 10*time.Second)
+			waits.Wait = true
+			ended := make(chan error, 1)
+			go func() {
+				_, err := holder.Acquire(t.Context(), waits)
+				ended <- err
+			}()
+			synctest.Wait()
+			lock, err := operator.Inspect(t.Context(), "m")
+			if err != nil || len(lock.Waiters) != 1 {
+				t.Fatal(lock, err)
+			}
+			for _, ref := range []string{lock.Waiters[0].Ref, g.Ref} {
+				if err := operator.BreakWithReason(t.Context(), "m", ref, mode, reason); err != nil {
+					t.Fatal(err)
+				}
+			}
+			check("waited", <-ended)
+			check("renewed", storetest.Renew(t, holder, g).Err)
+			if mode == driver.BreakForce {
+				check("released elsewhere", operator.Release(t.Context(), g.Claim, g.Ref))
+				check("released", holder.Release(t.Context(), g.Claim, g.Ref))
+			}
+		})
+	}
+}
+
 // TestWithdrawAfterBreak is [TestReleaseAfterLostReply] for a claim whose add had a lost reply, too. So the claim is
 // withdrawn, and a renewal that is still in flight finds it removed between two tries.
 func TestWithdrawAfterBreak(t *testing.T) {

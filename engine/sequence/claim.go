@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // claim is what this client knows of one of its own claims. Everything but the embedded Claim is guarded by the
@@ -214,12 +215,12 @@ func (e *Engine) forgetClaimLocked(cl *claim) {
 func (e *Engine) markLost(cl *claim, why driver.LossCause) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.markLostLocked(cl, why)
+	return e.markLostLocked(cl, &driver.LossError{Cause: why})
 }
 
-func (e *Engine) markLostLocked(cl *claim, why driver.LossCause) *driver.LossError {
+func (e *Engine) markLostLocked(cl *claim, loss *driver.LossError) *driver.LossError {
 	if cl.loss == nil {
-		cl.setLoss(&driver.LossError{Cause: why})
+		cl.setLoss(loss)
 		if cl.wasGranted() && !cl.leaving {
 			e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, Err: cl.loss})
 		}
@@ -304,7 +305,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 	// A node goes by its owner's release, with its session, or by a break. The owner has not released it, and the
 	// callers have made sure that the session lives, so it was broken.
 	case !found || cl.node.Token != 0 && n.Token != cl.node.Token:
-		loss := e.markLostLocked(cl, driver.LossBroken)
+		loss := e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
 		if e.leftoverChecker != nil && e.leftoverChecker.MayHaveLeftovers(cl.node.Key) {
 			// Only Withdraw removes the leftover.
 			cl.add.unresolved = true
@@ -313,7 +314,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		return loss
 	case n.Broken:
 		cl.node = n
-		return e.markLostLocked(cl, driver.LossBroken)
+		return e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
 	}
 	n.shareStrings(&cl.node)
 	// Another process has renewed the claim, so it is wanted.

@@ -154,6 +154,8 @@ func (s *session) checkChangedNodes() (answered bool) {
 			// If the session has ended, that is the reason to report, so ask first.
 			if err = s.keepAlive(e.life); errors.Is(err, ErrSessionExpired) {
 				err = nil
+			} else if err == nil {
+				e.addBreakReasons(e.life, batch, nodes)
 			}
 		}
 		if err != nil {
@@ -249,7 +251,7 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	}
 	// From here on the claim is lost for this client, whether or not the store can be reached: its node may be gone
 	// at any moment.
-	e.markLostLocked(cl, driver.LossExpired)
+	e.markLostLocked(cl, &driver.LossError{Cause: driver.LossExpired})
 	cl.setLeaving(true)
 	unresolved := cl.add.unresolved
 	e.mu.Unlock()

@@ -133,11 +133,11 @@ type LeftoverChecker interface {
 // release.
 type Breaker interface {
 	// BreakNode removes the node with n.Key and n.Token if it exists, and in the same step leaves a note of the claim
-	// n.ID, which WasBroken finds for at least [BreakNoteTime] of n.TTL. The note expires without a request, and is
-	// part of no lock.
-	BreakNode(ctx context.Context, name string, n Node) (existed bool, err error)
-	// WasBroken reports whether there is such a note of a claim. n has the claim's ID, Key and Token.
-	WasBroken(ctx context.Context, name string, n Node) (bool, error)
+	// n.ID, which ReadBreakNote finds for at least [BreakNoteTime] of n.TTL. The note expires without a request, and is
+	// part of no lock. It contains the reason, which may be empty.
+	BreakNode(ctx context.Context, name string, n Node, reason string) (existed bool, err error)
+	// ReadBreakNote reports whether there is such a note of a claim, and its reason. n has the claim's ID, Key and Token.
+	ReadBreakNote(ctx context.Context, name string, n Node) (found bool, reason string, err error)
 }
 
 // TokenReporter is implemented by stores that can tell how large their tokens have become. Only the store itself makes
@@ -231,6 +231,8 @@ type Payload struct {
 	Detached         bool  `json:"detached,omitempty"`
 	ReleaseRequested bool  `json:"asked,omitempty"`  // its holder is asked to release it
 	Broken           bool  `json:"broken,omitempty"` // it is not renewed any more
+	// what the operator said who broke it; only shown
+	BreakReason string `json:"reason,omitempty"`
 	// granted after a wait; the claim behind it watches for this mark
 	Admitted bool  `json:"in,omitempty"`
 	Renewed  int64 `json:"renewed,omitempty"` // grows when another process renews it

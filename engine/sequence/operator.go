@@ -8,11 +8,18 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Break marks or removes a node, if it is still as it was just read. The client of a marked claim removes it when it
-// learns of the mark and releases it, or when the claim's TTL has passed. If that client is gone, its session expires.
-func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMode) error {
+// Break is BreakWithReason without a reason.
+func (e *Engine) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	return e.BreakWithReason(ctx, name, ref, mode, "")
+}
+
+// BreakWithReason marks or removes a node, if it is still as it was just read. The client of a marked claim removes it
+// when it learns of the mark and releases it, or when the claim's TTL has passed. If that client is gone, its session
+// expires.
+func (e *Engine) BreakWithReason(ctx context.Context, name, r string, mode driver.BreakMode, reason string) error {
 	key, token, err := parseRef(r)
 	if err != nil {
 		return err
@@ -21,7 +28,7 @@ func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMod
 	defer stop()
 	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
 	for {
-		done, err := e.tryBreak(retry, name, key, token, mode)
+		done, err := e.tryBreak(retry, name, Node{Key: key, Token: token}, mode, reason)
 		if done {
 			return err
 		}
@@ -37,7 +44,7 @@ func (e *Engine) Break(ctx context.Context, name, r string, mode driver.BreakMod
 
 // tryBreak is one try. If it is not done and returns no error, the node has changed, and Break tries again at once.
 func (e *Engine) tryBreak(
-	retry *retryLoop, name, key string, token int64, mode driver.BreakMode,
+	retry *retryLoop, name string, which Node, mode driver.BreakMode, reason string,
 ) (done bool, err error) {
 	ctx, cancel := requestContext(retry.ctx)
 	defer cancel()
@@ -45,7 +52,7 @@ func (e *Engine) tryBreak(
 	if err != nil {
 		return false, err
 	}
-	i := slices.IndexFunc(snapshot.Nodes, func(n Node) bool { return n.Key == key && n.Token == token })
+	i := slices.IndexFunc(snapshot.Nodes, func(n Node) bool { return n.Key == which.Key && n.Token == which.Token })
 	if i < 0 {
 		if retry.writeUnresolved && mode != driver.BreakRequestRelease {
 			return true, nil
@@ -54,7 +61,7 @@ func (e *Engine) tryBreak(
 	}
 	n := snapshot.Nodes[i]
 	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= countGranted(snapshot.Nodes) {
-		existed, err := e.breakNode(ctx, name, n)
+		existed, err := e.breakNode(ctx, name, n, reason)
 		retry.writeUnresolved = retry.writeUnresolved || err != nil
 		return err == nil && existed, err
 	}
@@ -63,7 +70,9 @@ func (e *Engine) tryBreak(
 	}
 	payload := n.Payload
 	// A graceful break asks the holder's client to let go. A waiter has nothing to let go of, and was removed above.
-	payload.Broken = payload.Broken || mode == driver.BreakGraceful
+	if mode == driver.BreakGraceful && !payload.Broken {
+		payload.Broken, payload.BreakReason = true, reason
+	}
 	payload.ReleaseRequested = payload.ReleaseRequested || mode == driver.BreakRequestRelease
 	if payload == n.Payload {
 		return true, nil
@@ -73,9 +82,9 @@ func (e *Engine) tryBreak(
 }
 
 // breakNode removes another client's node, and leaves a note of it for the holder where the store can.
-func (e *Engine) breakNode(ctx context.Context, name string, n Node) (existed bool, err error) {
+func (e *Engine) breakNode(ctx context.Context, name string, n Node, reason string) (existed bool, err error) {
 	if e.breaker != nil && !n.Foreign {
-		return e.breaker.BreakNode(ctx, name, n)
+		return e.breaker.BreakNode(ctx, name, n, reason)
 	}
 	existed, _, err = e.store.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
 	return existed, err
@@ -85,8 +94,8 @@ func (e *Engine) breakNode(ctx context.Context, name string, n Node) (existed bo
 func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossError {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
-	if broken, err := e.wasBroken(ctx, name, n); err == nil && broken {
-		return &driver.LossError{Cause: driver.LossBroken}
+	if broken, reason, err := e.readBreakNote(ctx, name, n); err == nil && broken {
+		return driverutil.BrokenError(reason)
 	}
 	return &driver.LossError{Cause: driver.LossGone}
 }
@@ -118,12 +127,34 @@ func (e *Engine) RaiseToken(ctx context.Context, _ string, atLeast int64) error 
 		driver.ErrUnsupported, floor.Token, e.tokenReporter.RaiseAdvice(atLeast))
 }
 
-// wasBroken reports whether the store has a note that this node was broken.
-func (e *Engine) wasBroken(ctx context.Context, name string, n Node) (bool, error) {
+// readBreakNote reports whether the store has a note that this node was broken, and its reason.
+func (e *Engine) readBreakNote(ctx context.Context, name string, n Node) (found bool, reason string, err error) {
 	if e.breaker == nil || n.ID == "" || n.Token == 0 {
-		return false, nil
+		return false, "", nil
 	}
-	return e.breaker.WasBroken(ctx, name, n)
+	return e.breaker.ReadBreakNote(ctx, name, n)
+}
+
+// maxReasonTime limits how long a client that finds claims gone asks for the reasons, before it tells their holders.
+const maxReasonTime = 300 * time.Millisecond
+
+// addBreakReasons completes the nodes of claims that are gone with what the operators have said who broke them. It is
+// best effort, because a loss must be told soon: what the store does not answer in time is left out.
+func (e *Engine) addBreakReasons(ctx context.Context, claims []*claim, nodes []Node) {
+	ctx, cancel := context.WithTimeout(ctx, maxReasonTime)
+	defer cancel()
+	for i, cl := range claims {
+		if nodes[i].Token != 0 || ctx.Err() != nil {
+			continue
+		}
+		e.mu.Lock()
+		known, isLost := cl.node, cl.loss != nil
+		e.mu.Unlock()
+		if !isLost {
+			known.ID = cl.ID
+			_, nodes[i].BreakReason, _ = e.readBreakNote(ctx, cl.Name, known)
+		}
+	}
 }
 
 // Detach moves a claim's node to a session of its own, to which this client sends no keep-alives. The node keeps its
@@ -167,7 +198,7 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	case n.Token == 0 || n.Token != g.Token:
 		return true, &driver.LossError{Cause: driver.LossGone}
 	case n.Broken:
-		return true, &driver.LossError{Cause: driver.LossBroken}
+		return true, driverutil.BrokenError(n.BreakReason)
 	case to.ID != "" && n.Session == to.ID: // the reply to an earlier try was lost
 		e.forgetDetached(g)
 		return true, nil

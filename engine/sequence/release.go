@@ -153,11 +153,11 @@ func (e *Engine) resolveRelease(retry *retryLoop, cl *claim, n Node) error {
 func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.Duration) error {
 	for {
 		ctx, cancel := requestContext(retry.ctx)
-		broken, err := e.wasBroken(ctx, name, n)
+		broken, reason, err := e.readBreakNote(ctx, name, n)
 		cancel()
 		switch {
 		case err == nil && broken:
-			return &driver.LossError{Cause: driver.LossBroken}
+			return driverutil.BrokenError(reason)
 		case err == nil && e.breaker != nil && e.clock.Since(retry.startedAt) > BreakNoteTime(ttl)-ttl:
 			return fmt.Errorf("%w: the release was asked for so long ago that a note of a break may be gone",
 				driver.ErrUncertain)

@@ -144,7 +144,13 @@ func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(in
 	isGone := func(n Node) bool { return n.Token == 0 }
 	// If a node is gone because the session has ended, that is the reason to report, so ask first.
 	if err == nil && keepAliveErr == nil && slices.ContainsFunc(nodes, isGone) {
-		keepAliveErr = s.keepAlive(ctx)
+		if keepAliveErr = s.keepAlive(ctx); keepAliveErr == nil {
+			claims := make([]*claim, len(some))
+			for k, d := range some {
+				claims[k] = d.cl
+			}
+			e.addBreakReasons(ctx, claims, nodes)
+		}
 	}
 	if e.clock.Since(start) > e.clock.Since(since) {
 		since = start
@@ -217,7 +223,6 @@ func (s *session) retryReadNodes(ctx context.Context, refs []NodeRef) ([]Node, d
 // written into the node, where that client finds it. Where only the client itself can keep its session alive, nobody
 // else can renew the claim: it is not known here whether that client still does.
 func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Renewal {
-	lost := func(why driver.LossCause) driver.Renewal { return driver.Renewal{Err: &driver.LossError{Cause: why}} }
 	start := e.clock.Now()
 	for {
 		n, err := e.findNode(ctx, g.Name, g.ID, g.Ref)
@@ -227,14 +232,14 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		case n.Token == 0 || n.Token != g.Token:
 			return driver.Renewal{Err: e.whyGone(ctx, g.Name, nodeOfRef(g.ID, g.Ref))}
 		case n.Broken:
-			return lost(driver.LossBroken)
+			return driver.Renewal{Err: driverutil.BrokenError(n.BreakReason)}
 		}
 		bctx, cancel := requestContext(ctx)
 		promise, err := e.store.KeepAlive(bctx, n.Session)
 		cancel()
 		switch {
 		case errors.Is(err, ErrSessionExpired):
-			return lost(driver.LossSessionExpired)
+			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossSessionExpired}}
 		case err != nil:
 			return driver.Renewal{Err: driverutil.Uncertain(e.readError(ctx, err))}
 		}

@@ -336,7 +336,7 @@ func (s *session) markExpired() {
 	}
 	s.endLocked()
 	for cl := range s.claims {
-		e.markLostLocked(cl, driver.LossSessionExpired)
+		e.markLostLocked(cl, &driver.LossError{Cause: driver.LossSessionExpired})
 		if !cl.isBusy() {
 			e.forgetClaimLocked(cl)
 		}

@@ -60,7 +60,7 @@ func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, la
 	case i < 0:
 		return true, &driver.LossError{Cause: driver.LossGone}
 	case snapshot.Nodes[i].Broken:
-		return true, &driver.LossError{Cause: driver.LossBroken}
+		return true, driverutil.BrokenError(snapshot.Nodes[i].BreakReason)
 	case snapshot.Nodes[i].Weight == weight && !e.isWeightUnresolved(g.ID):
 		return true, nil
 	}

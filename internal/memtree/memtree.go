@@ -25,7 +25,7 @@ type Server struct {
 	sessions      map[string]*session
 	locks         map[string][]*sequence.Node
 	withdrawnAdds map[string]bool      // by key: adds that must not take effect any more
-	breakNotes    map[string]time.Time // by claim ID: until when a break is known
+	breakNotes    map[string]breakNote // by claim ID
 	watches       map[*watch]struct{}
 	requests      map[string]int
 }
@@ -49,7 +49,7 @@ type watch struct {
 func New() *Server {
 	return &Server{
 		sessions: map[string]*session{}, locks: map[string][]*sequence.Node{},
-		withdrawnAdds: map[string]bool{}, breakNotes: map[string]time.Time{},
+		withdrawnAdds: map[string]bool{}, breakNotes: map[string]breakNote{},
 		watches: map[*watch]struct{}{}, requests: map[string]int{},
 	}
 }
@@ -433,7 +433,7 @@ func (l *Link) Remove(
 }
 
 // BreakNode removes a node and leaves a note of that.
-func (l *Link) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+func (l *Link) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
 	return request(ctx, l, "break", func(s *Server) bool {
 		at := s.findNode(name, n.Key)
 		if at == nil || at.Token != n.Token {
@@ -441,15 +441,26 @@ func (l *Link) BreakNode(ctx context.Context, name string, n sequence.Node) (boo
 		}
 		s.removeNode(name, at)
 		now := time.Now()
-		maps.DeleteFunc(s.breakNotes, func(_ string, until time.Time) bool { return now.After(until) })
-		s.breakNotes[n.ID] = now.Add(sequence.BreakNoteTime(n.TTL))
+		maps.DeleteFunc(s.breakNotes, func(_ string, note breakNote) bool { return now.After(note.until) })
+		s.breakNotes[n.ID] = breakNote{until: now.Add(sequence.BreakNoteTime(n.TTL)), reason: reason}
 		return true
 	})
 }
 
-// WasBroken finds such a note.
-func (l *Link) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
-	return request(ctx, l, "broken", func(s *Server) bool { return time.Now().Before(s.breakNotes[n.ID]) })
+// breakNote is what is kept of a node that was broken.
+type breakNote struct {
+	until  time.Time
+	reason string
+}
+
+// ReadBreakNote finds such a note.
+func (l *Link) ReadBreakNote(ctx context.Context, _ string, n sequence.Node) (bool, string, error) {
+	note, err := request(ctx, l, "broken", func(s *Server) breakNote { return s.breakNotes[n.ID] })
+	found := time.Now().Before(note.until)
+	if err != nil || !found {
+		return false, "", err
+	}
+	return true, note.reason, nil
 }
 
 // ReadLastToken returns the newest revision: a token is the revision in which a node was added.

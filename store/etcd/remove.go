@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,13 +30,17 @@ func (t *nodeStore) Remove(
 // BreakNode is one transaction, after the grant of a lease for the note. The note expires with that lease, and none is
 // left if the node did not exist. It cannot be bound to the lease of the claim: the holder may end that, or let it
 // expire, before it asks what became of its release.
-func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
 	lease, err := t.grantLease(ctx, sequence.BreakNoteTime(n.TTL))
 	if err != nil {
 		return false, err
 	}
+	note, err := json.Marshal(breakNote{name, reason})
+	if err != nil {
+		return false, err
+	}
 	key := t.lockDir(name) + n.Key
-	putNote := clientv3.OpPut(t.breakNoteKey(n.ID), name, clientv3.WithLease(parseLease(lease.ID)))
+	putNote := clientv3.OpPut(t.breakNoteKey(n.ID), string(note), clientv3.WithLease(parseLease(lease.ID)))
 	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)).
 		Then(clientv3.OpDelete(key), putNote).Commit()
 	if err == nil && !r.Succeeded {
@@ -45,13 +50,21 @@ func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node)
 	return err == nil, t.convertError(err)
 }
 
-// WasBroken is one read.
-func (t *nodeStore) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
-	r, err := t.kv.Get(ctx, t.breakNoteKey(n.ID), clientv3.WithCountOnly())
-	if err != nil {
-		return false, t.convertError(err)
+// breakNote is the value of a note.
+type breakNote struct {
+	Lock   string `json:"lock"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// ReadBreakNote is one read. A note whose value cannot be read is one, without a reason.
+func (t *nodeStore) ReadBreakNote(ctx context.Context, _ string, n sequence.Node) (bool, string, error) {
+	r, err := t.kv.Get(ctx, t.breakNoteKey(n.ID))
+	if err != nil || len(r.Kvs) == 0 {
+		return false, "", t.convertError(err)
 	}
-	return r.Count > 0, nil
+	var note breakNote
+	_ = json.Unmarshal(r.Kvs[0].Value, &note)
+	return true, note.Reason, nil
 }
 
 // RemoveAndReadNext reads one key in the same transaction. To read the whole line would cost every member of the

@@ -37,13 +37,14 @@ func (t *tree) notePathOf(name, key string) string {
 }
 
 // BreakNode removes a claim's nodes, and leaves a note of it, in one step.
-func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
 	path := t.pathOf(name)
 	keys, exists, err := t.nodesOfClaim(ctx, path, n)
 	if err != nil || !exists {
 		return false, err
 	}
-	return t.withBreakNote(ctx, t.notePathOf(name, n.Key), n.TTL, func(c *zk.Conn, note *zk.Call) (bool, error) {
+	note := zk.CreateEphemeral(t.notePathOf(name, n.Key), []byte(reason), t.acl)
+	return t.withNoteSession(ctx, path, n.TTL, func(c *zk.Conn) (bool, error) {
 		return t.replaceByNote(ctx, c, path, keys, note)
 	})
 }
@@ -76,24 +77,28 @@ func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys 
 	}
 }
 
-// WasBroken reports whether the note of a claim exists. It reads behind a sync, because the break and the question come
-// from two clients, perhaps through two servers.
-func (t *tree) WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error) {
-	return t.noteExists(ctx, t.notePathOf(name, n.Key))
+// ReadBreakNote reads the data of the note, which are the reason. It reads behind a sync, because the break and the
+// question come from two clients, perhaps through two servers.
+func (t *tree) ReadBreakNote(ctx context.Context, name string, n sequence.Node) (bool, string, error) {
+	return t.readNote(ctx, t.notePathOf(name, n.Key))
 }
 
-func (t *tree) noteExists(ctx context.Context, path string) (bool, error) {
-	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.Exists(path)} })
-	if err == nil && calls[0].Err != zk.CodeNoNode {
-		err = calls[0].Err
+func (t *tree) readNote(ctx context.Context, path string) (found bool, reason string, err error) {
+	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
+	if err != nil {
+		return false, "", t.translateError(err, path)
 	}
-	return err == nil && calls[0].Err == nil, t.translateError(err, path)
+	data, _, err := calls[0].Data()
+	if err == zk.CodeNoNode {
+		return false, "", nil
+	}
+	return err == nil, string(data), t.translateError(err, path)
 }
 
-// withBreakNote opens the session of a note, and calls step with the request that creates the note. If the answer
-// is lost or late, what the step may have created is left to that session.
-func (t *tree) withBreakNote(
-	ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn, note *zk.Call) (bool, error),
+// withNoteSession opens the session of a note, and calls step, which creates the note in it. If the answer is lost or
+// late, what the step may have created is left to that session.
+func (t *tree) withNoteSession(
+	ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn) (bool, error),
 ) (created bool, err error) {
 	// It pings only while this call runs. After that the servers count its TTL, which is how long the note remains. The
 	// session of a claim would not do: it may live for days, or end at once.
@@ -103,7 +108,7 @@ func (t *tree) withBreakNote(
 	if err := c.WaitForLink(ctx); err != nil {
 		return false, t.translateError(err, path)
 	}
-	created, err = step(c, zk.CreateEphemeral(path, nil, t.acl))
+	created, err = step(c)
 	if err == nil && !created {
 		t.closeUnused(c)
 	}

@@ -20,8 +20,8 @@ import (
 // breakableTree is a tree that leaves notes.
 type breakableTree interface {
 	sequence.NodeStore
-	BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error)
-	WasBroken(ctx context.Context, name string, n sequence.Node) (bool, error)
+	BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error)
+	ReadBreakNote(ctx context.Context, name string, n sequence.Node) (bool, string, error)
 }
 
 // TestBreakNote: of a claim that is removed by force there is a note, made in one step with that, for as long as
@@ -44,20 +44,23 @@ func TestBreakNote(t *testing.T) {
 			return snapshot.Nodes[0]
 		}
 		noted := func(n sequence.Node) bool {
-			is, err := holder.WasBroken(t.Context(), name, n)
+			is, reason, err := holder.ReadBreakNote(t.Context(), name, n)
 			mustSucceed(t, err)
+			if is && reason != "alice: INC-123" {
+				t.Errorf("%s: the note has the reason %q", layout, reason)
+			}
 			return is
 		}
 		n := add(0)
 		if existed, _, err := holder.Remove(t.Context(), name, n, false); err != nil || !existed || noted(n) {
 			t.Errorf("%s: released: %v, %v; broken: %v", layout, existed, err, noted(n))
 		}
-		if existed, err := breaker.BreakNode(t.Context(), name, n); err != nil || existed || noted(n) {
+		if existed, err := breaker.BreakNode(t.Context(), name, n, "alice: INC-123"); err != nil || existed || noted(n) {
 			t.Errorf("%s: broken after its release: %v, %v; %v", layout, existed, err, noted(n))
 		}
 		n = add(1)
 		began := time.Now()
-		if existed, err := breaker.BreakNode(t.Context(), name, n); err != nil || !existed || !noted(n) {
+		if existed, err := breaker.BreakNode(t.Context(), name, n, "alice: INC-123"); err != nil || !existed || !noted(n) {
 			t.Errorf("%s: broken: %v, %v; %v", layout, existed, err, noted(n))
 		}
 		if snapshot, err := holder.List(t.Context(), name, true); err != nil || len(snapshot.Nodes) > 0 {

@@ -248,16 +248,17 @@ func (t plainTree) removeNode(
 }
 
 // BreakNode removes the node and its ticket, and leaves a note beside the lock.
-func (t plainTree) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
-	return t.withBreakNote(ctx, t.notePath(n), n.TTL, func(c *zk.Conn, note *zk.Call) (bool, error) {
+func (t plainTree) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
+	note := zk.CreateEphemeral(t.notePath(n), []byte(reason), t.acl)
+	return t.withNoteSession(ctx, t.pathOf(name), n.TTL, func(c *zk.Conn) (bool, error) {
 		send := func(ctx context.Context, multi *zk.Call) error { return c.Do(ctx, multi) }
 		return t.removeNode(ctx, t.pathOf(name), n, send, note)
 	})
 }
 
-// WasBroken reports whether the note exists.
-func (t plainTree) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
-	return t.noteExists(ctx, t.notePath(n))
+// ReadBreakNote reads the data of the note, which are the reason.
+func (t plainTree) ReadBreakNote(ctx context.Context, _ string, n sequence.Node) (bool, string, error) {
+	return t.readNote(ctx, t.notePath(n))
 }
 
 func (t plainTree) notePath(n sequence.Node) string { return t.root + notePrefix + n.Key + noteEnding }
