@@ -140,9 +140,9 @@ func TestBreakIsReported(t *testing.T) {
 	})
 }
 
-// TestBreakReason: what an operator says who breaks a claim reaches its client by its next renewal, by its release, or as
+// TestReasonReachesClient: what an operator says who breaks a claim reaches its client by its next renewal, by its release, or as
 // the end of its wait.
-func TestBreakReason(t *testing.T) {
+func TestReasonReachesClient(t *testing.T) {
 	const reason = "alice@ops: INC-123"
 	for _, mode := range []driver.BreakMode{driver.BreakForce, driver.BreakGraceful} {
 		synctest.Test(t, func(t *testing.T) {

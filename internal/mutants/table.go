@@ -302,7 +302,7 @@ var table = []mutant{
 		test:  "TestReasonOfBreak",
 		edits: []edit{{"Until: until, Reason: c.BreakReason}", "Until: until}"}}},
 	{name: "the reason of a forced break not asked for", file: "engine/sequence/operator.go", pkg: "./engine/sequence",
-		test:  "TestBreakReason",
+		test:  "TestReasonReachesClient",
 		edits: []edit{{"_, nodes[i].BreakReason, _ = e.readBreakNote(ctx, cl.Name, known)", "_ = known"}}},
 	{name: "a reason that takes the room of renewals", file: "engine/record/inspect.go", pkg: "./engine/record",
 		test:  "TestFullRecord",

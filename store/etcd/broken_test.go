@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func TestBrokenDuringRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cli.Close() })
-	const ttl = 30 * time.Second
+	const ttl, reason = 30 * time.Second, "alice@ops: INC-123"
 	s, err := New(t.Context(), cli, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -58,11 +59,12 @@ func TestBrokenDuringRelease(t *testing.T) {
 		t.Fatal(state, err)
 	}
 	link.instead <- func() {
-		fails(t, operator.Break(t.Context(), t.Name(), state.Holders[0].Ref, driver.BreakForce))
+		fails(t, operator.BreakWithReason(t.Context(), t.Name(), state.Holders[0].Ref, driver.BreakForce, reason))
 		fails(t, lease(t, other, t.Name()).Release())
 	}
 	var loss *holdfast.LossError
-	if err := l.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken {
+	if err := l.Release(); !errors.As(err, &loss) || loss.Cause != holdfast.LossBroken || loss.Err == nil ||
+		loss.Err.Error() != reason {
 		t.Errorf("the release returns: %v", err)
 	}
 	if err := lease(t, client, t.Name()).Release(); err != nil {
@@ -71,7 +73,9 @@ func TestBrokenDuringRelease(t *testing.T) {
 	kept, err := cli.Get(t.Context(), operator.nodes.breakNoteKey(""), clientv3.WithPrefix())
 	fails(t, err)
 	for _, kv := range kept.Kvs {
-		if string(kv.Value) != t.Name() {
+		var note breakNote
+		fails(t, json.Unmarshal(kv.Value, &note))
+		if note != (breakNote{t.Name(), reason}) {
 			continue
 		}
 		r, err := cli.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease), clientv3.WithAttachedKeys())
