@@ -89,19 +89,21 @@ var detachCases = []Case{
 		keep := e.minTTL
 		c := e.openClient()
 		g := c.mustTry(e.mutexClaim(e.lockName("m")))
+		detaching := e.now()
 		if err := e.detach(c.store.(driver.Detacher), g, keep); err != nil {
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
 		known := driver.Grant{Claim: driver.Claim{Name: g.Name, ID: g.ID, TTL: keep, Detached: true}, Token: g.Token,
-			Ref: g.Ref, GrantedTTL: keep}
-		start := e.now()
-		for last := start; e.since(start) < 2*keep; last = known.Since {
-			e.sleepUntil(last, keep/4)
-			r := e.b().renewOnce(known)
-			if r.Err != nil {
-				e.latef("renewing the detached claim: %w", r.Err)
-			}
+			Ref: g.Ref, GrantedTTL: keep, Since: detaching}
+		for start := e.now(); e.since(start) < 2*keep; {
+			e.sleepUntil(known.Since, keep/4)
+			var r driver.Renewal
+			e.whileGranted(known, func() {
+				if r = e.b().renewOnce(known); r.Err != nil {
+					e.failf("renewing the detached claim: %w", r.Err)
+				}
+			})
 			known.Since, known.GrantedTTL = r.Since, r.GrantedTTL
 			e.whileGranted(known, func() { e.requireHolder(g) })
 		}
