@@ -91,6 +91,7 @@ func newEngine(table Table) *engine {
 		writtenAt:    map[string]driver.Instant{},
 		pending:      pendingSwaps{byClaim: map[string]pendingSwap{}},
 		hubs:         map[string]*waiterHub{},
+		writers:      map[string]*writer{},
 		rtt:          10 * time.Millisecond,
 		life:         driverutil.NewLifetime(),
 	}
@@ -137,6 +138,7 @@ type engine struct {
 	writtenAt    map[string]driver.Instant                 // by lock: its last write, if the store has a WriteInterval
 	rtt          time.Duration                             // smoothed round trip
 	hubs         map[string]*waiterHub                     // by lock
+	writers      map[string]*writer                        // by lock
 	pending      pendingSwaps
 	nextSweep    driver.Instant
 	sweepResume  *sweepPlace // where to continue, if the last sweep was cut short
