@@ -169,10 +169,10 @@ func (a *acquire) addClaim(rec *Record, own Claim, joins bool, in StepInput) (*C
 	return rec.Acquire(own, a.claim.Kind, a.claim.Limit, joins, a.info, in)
 }
 
-// prepareStep sets what the lock's writer makes on other records than the one that this call knows.
-func (a *acquire) prepareStep() {
+// stepMaker returns the step, for the lock's writer to make on other records than the one that this call knows.
+func (a *acquire) stepMaker() stepMaker {
 	own, joins, unknown := a.ownClaim(), a.queue.joins, a.unresolved.count
-	a.own.make = func(rec *Record, in StepInput) bool {
+	return func(rec *Record, in StepInput) bool {
 		mine, err := a.addClaim(rec, own, joins, in)
 		if err != nil {
 			return false
@@ -190,8 +190,7 @@ func (a *acquire) writeClaim(ctx context.Context, mine *Claim, p preparedStep) (
 			return grant, false, a.retryLater(ctx, err)
 		}
 	}
-	a.prepareStep()
-	return a.useOutcome(ctx, a.writeStep(ctx, &a.own, p))
+	return a.useOutcome(ctx, a.writeStep(ctx, &a.own, a.stepMaker(), p))
 }
 
 // useOutcome goes on from the outcome of a swap that had the claim's step.
@@ -485,8 +484,7 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 	unsubscribe := a.subscribe(sub, a.row, a.rec, a.backoff.idleLoads)
 	defer unsubscribe()
 	if inQueue {
-		a.prepareStep()
-		a.standBy(a.claim.Name, &a.own)
+		a.standBy(a.claim.Name, &a.own, a.stepMaker())
 	}
 	select {
 	case <-a.own.done:

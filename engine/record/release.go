@@ -79,7 +79,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		return true, r.outcomeIfAbsent(p.in)
 	}
 	r.claims = len(p.next.Claims)
-	o := r.writeStep(ctx, &groupStep{make: r.removeClaim, urgent: true}, p)
+	o := r.writeStep(ctx, &groupStep{urgent: true}, r.removeClaim, p)
 	r.row, r.rec, r.fresh = o.row, o.rec, o.rec != nil
 	switch {
 	case !o.made:

@@ -84,10 +84,10 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			return
 		}
 		written := answers // or what the writer makes of them on another row
-		o := e.writeStep(ctx, &groupStep{urgent: true, make: func(rec *Record, in StepInput) bool {
+		o := e.writeStep(ctx, &groupStep{urgent: true}, func(rec *Record, in StepInput) bool {
 			written = make([]driver.Renewal, len(which))
 			return renew(rec, in, written) > 0
-		}}, p)
+		}, p)
 		row, rec, err, fresh = o.row, o.rec, o.err, o.rec != nil
 		if o.made && err == nil {
 			answers = written

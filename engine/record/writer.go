@@ -30,11 +30,10 @@ type writer struct {
 
 // groupStep is the step of one call, which may share a swap with others.
 type groupStep struct {
-	// make makes the step on a record, and reports whether there is anything to write. It does not run in the goroutine
-	// of its call, which may have returned, so it uses nothing that the call changes.
-	make   func(rec *Record, in StepInput) bool
 	claim  string // the id of the claim that the step adds, if it is not in the record
 	urgent bool   // it is made before the others: a renewal, or a release
+
+	make stepMaker
 	// prepared is the step as its call has made it already, on the row that it knew. It is used if that is the row still,
 	// and no other step is made with it.
 	prepared preparedStep
@@ -45,6 +44,10 @@ type groupStep struct {
 	outcome  stepOutcome
 	made     bool // used by the swap only
 }
+
+// stepMaker makes a step on a record, and reports whether there is anything to write. It does not run in the goroutine of
+// its call, which may have returned, so it uses nothing that the call changes.
+type stepMaker func(rec *Record, in StepInput) bool
 
 // preparedStep is the record before and after a step, and what the step knew of time.
 type preparedStep struct {
@@ -97,13 +100,13 @@ func (e *engine) patience() time.Duration { return maxPatience + 8*e.rtt }
 // if others have a part in it.
 //
 // A ledger's steps go alone: they write pages as well.
-func (e *engine) writeStep(ctx context.Context, s *groupStep, p preparedStep) stepOutcome {
+func (e *engine) writeStep(ctx context.Context, s *groupStep, maker stepMaker, p preparedStep) stepOutcome {
 	if e.keepsRuns {
 		o := stepOutcome{made: true, since: p.since, replaces: p.row.Version}
 		o.row, o.rec, o.err = e.swapRecord(ctx, p.row, p.next, s.addsTo(p.rec))
 		return o
 	}
-	if g := e.handIn(s, p); g != nil {
+	if g := e.handIn(s, maker, p); g != nil {
 		if e.makeSteps(g); len(g.steps) == 1 {
 			g = e.endSwap(g, e.sendSwap(ctx, g))
 		} else {
@@ -118,7 +121,7 @@ func (s *groupStep) addsTo(rec *Record) bool { return s.claim != "" && rec.findC
 
 // handIn begins a swap for the step, or queues the step and returns nil. If the step is under way already, as a waiter's
 // that is being granted, there is nothing to do but to await its outcome.
-func (e *engine) handIn(s *groupStep, p preparedStep) *groupSwap {
+func (e *engine) handIn(s *groupStep, maker stepMaker, p preparedStep) *groupSwap {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	w := e.writerOf(p.row.Name)
@@ -128,7 +131,7 @@ func (e *engine) handIn(s *groupStep, p preparedStep) *groupSwap {
 	case stepSent, stepDone:
 		return nil
 	}
-	s.prepared = p
+	s.make, s.prepared = maker, p
 	w.queue = append(w.queue, s)
 	if w.current == nil {
 		return e.beginSwap(w)
@@ -173,7 +176,7 @@ func (w *writer) removeWaiter(s *groupStep) {
 }
 
 // standBy makes the step of a claim that waits in the store's queue ready to be made by the swap that makes room for it.
-func (e *engine) standBy(name string, s *groupStep) {
+func (e *engine) standBy(name string, s *groupStep, maker stepMaker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s.state != stepIdle {
@@ -183,7 +186,7 @@ func (e *engine) standBy(name string, s *groupStep) {
 	if w.waiters == nil {
 		w.waiters = map[string]*groupStep{}
 	}
-	s.state, s.done, s.prepared.next = stepWaiting, s.doneChannel(), nil
+	s.state, s.done, s.make, s.prepared.next = stepWaiting, s.doneChannel(), maker, nil
 	w.waiters[s.claim] = s
 }
 
@@ -254,6 +257,11 @@ func (e *engine) makeSteps(g *groupSwap) {
 func (e *engine) makeOnRow(g *groupSwap) {
 	g.since, g.addsClaim = e.clock.Now(), false
 	g.in = e.stepInput(g.row)
+	for _, s := range g.steps {
+		if s.claim != "" {
+			g.in.Sharing = append(g.in.Sharing, s.claim)
+		}
+	}
 	g.next = g.rec.clone()
 	for _, s := range g.steps {
 		g.note(s, s.make(g.next, g.in))

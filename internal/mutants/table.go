@@ -273,7 +273,7 @@ var table = []mutant{
 		edits: []edit{{"\tsince := a.clock.Now()\n",
 			"\tif c := a.rec.findClaim(a.claim.ID); a.unresolved.unknown && c != nil && c.State == Granted {\n\t\treturn a.newGrant(c, a.clock.Now()), true, nil\n\t}\n\tsince := a.clock.Now()\n"}}},
 	{name: "a swap that was sent counted as withdrawn", file: "engine/record/writer.go", pkg: "./engine/record",
-		test: "TestWaiterLeavesWhileGranted",
+		test:  "TestWaiterLeavesWhileGranted",
 		edits: []edit{{"return stepOutcome{made: true, replaces: s.replaces, err: err}", ""}}},
 	{name: "a queue that waits for a swap that hangs", file: "engine/record/writer.go", pkg: "./engine/record",
 		test: "TestHangingSwap", edits: []edit{{"e.startGroup(e.overtake(hanging))", "_ = hanging"}}},
