@@ -35,7 +35,7 @@ func (c *bucketClient) explainError(err error, needs string) error {
 	case status == 0 && isUnsent(err):
 		return fmt.Errorf("%w: %v", record.ErrUnsent, err)
 	case status == 0:
-		return fmt.Errorf("no answer from the service: %v", err) // not wrapped: a timeout of ours must not look like the caller's
+		return fmt.Errorf("the request failed: %v", err) // not wrapped: a timeout of ours must not look like the caller's
 	case status >= 500 && status != http.StatusNotImplemented && status != http.StatusInsufficientStorage:
 		return err
 	case !errors.As(err, &refusal):
