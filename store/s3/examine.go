@@ -134,9 +134,11 @@ func (s *bucketSettings) examine(prefix string) (all []driver.Finding) {
 			if !matches(r, prefix) {
 				continue
 			}
-			what := fmt.Sprintf("the lifecycle rule %q removes objects", aws.ToString(r.ID))
-			add(expires(r) && !isLate(r), findingLifecycle, "%s", what)
-			add(expires(r) && isLate(r), findingRuns, "%s after %d days", what, aws.ToInt32(r.Expiration.Days))
+			if id := aws.ToString(r.ID); expires(r) && isLate(r) {
+				add(true, findingRuns, "the lifecycle rule %q removes objects after %d days", id, *r.Expiration.Days)
+			} else {
+				add(expires(r), findingLifecycle, "the lifecycle rule %q removes objects", id)
+			}
 			add(archives(r), findingArchive, "the lifecycle rule %q archives objects", aws.ToString(r.ID))
 		}
 	}

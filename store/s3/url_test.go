@@ -32,10 +32,10 @@ func TestURL(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, raw := range []string{"s3://u:s3cret@b", "s3:///prefix", "s3://b:1/", "s3://b?nope=s3cret", "s3://b?endpoint=s3cret",
-		"s3://b?endpoint=http://u:s3cret@h", "s3://b?path-style=s3cret", "s3://b?region=r&layout=s3cret-", "s3://b?foreign-age=s3cret",
-		"s3://b?region=r&write-interval=s3cret", "s3://b?region=r&foreign-age=1h", "s3://b"} {
+		"s3://b?endpoint=http://u:s3cret@h", "s3://b?path-style=perhaps", "s3://b?region=r&layout=other", "s3://b?foreign-age=old",
+		"s3://b?region=r&write-interval=1", "s3://b?region=r&foreign-age=1h", "s3://b"} {
 		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
-			strings.Contains(err.Error(), "s3cret") && !strings.Contains(err.Error(), "s3cret-") {
+			strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
@@ -47,7 +47,7 @@ func TestURL(t *testing.T) {
 	if server.Get("b", "locks/m.json") == nil || store.Info().Store != "s3://b/locks/?endpoint="+server.URL {
 		t.Errorf("%s, %q", store.Info().Store, server.Names("b"))
 	}
-	host, port, err := net.SplitHostPort(strings.TrimPrefix(server.URL, "http://"))
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(server.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +57,9 @@ func TestURL(t *testing.T) {
 		asked = address
 		return nil, &net.OpError{Op: "dial", Err: errors.New("the test says so")}
 	}
-	_, err = driver.Open(driverutil.WithDialer(t.Context(), dial), "s3://b?path-style=false&endpoint=http://name:"+port)
-	if err == nil || asked != "b.name:"+port || driverutil.IsFinal(err) {
-		t.Errorf("asked for %q, not %s: %v", asked, host, err)
+	_, err = driver.Open(driverutil.WithDialer(t.Context(), dial), "s3://bucket?path-style=false&endpoint=http://name:"+port)
+	if err == nil || asked != "bucket.name:"+port || driverutil.IsFinal(err) {
+		t.Errorf("asked for %q: %v", asked, err)
 	}
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
