@@ -19,7 +19,8 @@ import (
 // latency is added to each request. A real service is never as near as one in the same process.
 var latency = flag.Duration("latency", 10*time.Millisecond, "of the service, in benchmarks")
 
-// floor is the minimum that any lock on this service has to do: one conditional write and one removal, by the same client.
+// floor is the minimum that any lock on this service has to do: one conditional write and one removal, by the same
+// client.
 func floor(ctx context.Context, client *sdk.Client, key string) error {
 	made, err := client.PutObject(ctx, &sdk.PutObjectInput{Bucket: aws.String(bucket), Key: &key,
 		Body: bytes.NewReader([]byte("1")), IfNoneMatch: aws.String("*")})

@@ -43,8 +43,8 @@ const requestTimeout = 5 * time.Second
 // reply may come from another one, with a Date by its own clock.
 const maxHostSkew = 100 * time.Millisecond
 
-// newBucketClient makes a client with the user's settings, except for retries, checksums and the default logger. It does
-// not change the user's own client.
+// newBucketClient makes a client with the user's settings, except for retries, checksums and the default logger. It
+// does not change the user's own client.
 func newBucketClient(client *sdk.Client, bucket string, clock driver.Clock) *bucketClient {
 	c := &bucketClient{bucket: bucket, clock: &record.ServerClock{Clock: clock, HostsApart: maxHostSkew},
 		life: driverutil.NewLifetime(), onClose: func() {}}
@@ -76,8 +76,8 @@ func quietLogger(l logging.Logger) logging.Logger {
 	return l
 }
 
-// addReplyMiddleware passes the Date of every reply to the clock, also that of a refusal. A reply with an Age comes from a
-// cache, and its Date is old.
+// addReplyMiddleware passes the Date of every reply to the clock, also that of a refusal. A reply with an Age comes
+// from a cache, and its Date is old.
 func (c *bucketClient) addReplyMiddleware(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
 		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
@@ -124,7 +124,9 @@ type apiCall[In, Out any] func(context.Context, *In, ...func(*sdk.Options)) (*Ou
 // sendRequest sends one request, bounded by requestTimeout and by the life of the store. needs names the permissions
 // that it needs, for the error if they are missing. An error without a reply leaves open what became of a write: the
 // engine then reads the object.
-func sendRequest[In, Out any](ctx context.Context, c *bucketClient, needs string, do apiCall[In, Out], in *In) (*Out, error) {
+func sendRequest[In, Out any](
+	ctx context.Context, c *bucketClient, needs string, do apiCall[In, Out], in *In,
+) (*Out, error) {
 	var out *Out
 	err := c.bound(ctx, needs, func(ctx context.Context) (err error) {
 		out, err = do(ctx, in)
@@ -178,8 +180,8 @@ func (c *bucketClient) get(ctx context.Context, key string, limit int64) (o obje
 	return o, err
 }
 
-// put writes an object if its ETag is that one, or if there is no object, for an empty ETag. It returns the new ETag. If
-// the condition does not hold, the error is record.ErrConflict.
+// put writes an object if its ETag is that one, or if there is no object, for an empty ETag. It returns the new ETag.
+// If the condition does not hold, the error is record.ErrConflict.
 func (c *bucketClient) put(ctx context.Context, key, etag string, data []byte) (string, error) {
 	in := &sdk.PutObjectInput{Bucket: &c.bucket, Key: &key, Body: bytes.NewReader(data),
 		ContentType: aws.String("application/json"), CacheControl: aws.String("no-store")}

@@ -18,7 +18,8 @@ func TestConformance(t *testing.T) {
 			if layout != s3.LayoutRecord {
 				t.Parallel()
 			}
-			storetest.Conform(t, newHarness(t, startServer(t).URL, layoutOptions(layout)), drivertest.Options{Parallel: 16})
+			storetest.Conform(t, newHarness(t, startServer(t).URL, layoutOptions(layout)),
+				drivertest.Options{Parallel: 16})
 		})
 	}
 }

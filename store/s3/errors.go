@@ -35,7 +35,8 @@ func (c *bucketClient) explainError(err error, needs string) error {
 	case status == 0 && isUnsent(err):
 		return fmt.Errorf("%w: %v", record.ErrUnsent, err)
 	case status == 0:
-		return fmt.Errorf("the request failed: %v", err) // not wrapped: a timeout of ours must not look like the caller's
+		// Not wrapped: a timeout of ours must not look like the caller's.
+		return fmt.Errorf("the request failed: %v", err)
 	case status >= 500 && status != http.StatusNotImplemented && status != http.StatusInsufficientStorage:
 		return err
 	case !errors.As(err, &refusal):
@@ -49,7 +50,8 @@ func (c *bucketClient) explainError(err error, needs string) error {
 	case status == http.StatusPreconditionFailed:
 		return record.ErrConflict
 	case code == "NoSuchBucket":
-		return driverutil.RefuseStore(fmt.Errorf("there is no bucket %s; create it, or correct its name (%s)", c.bucket, says))
+		return driverutil.RefuseStore(fmt.Errorf("there is no bucket %s; create it, or correct its name (%s)",
+			c.bucket, says))
 	case status == http.StatusNotFound:
 		return fmt.Errorf("%w (%s)", errNotFound, says)
 	case tryAgainCodes[code] || status == http.StatusConflict || status == http.StatusTooManyRequests:
@@ -64,16 +66,18 @@ func (c *bucketClient) explainError(err error, needs string) error {
 	case status == http.StatusInsufficientStorage || strings.Contains(code, "QuotaExceeded"):
 		return driverutil.RefuseStore(fmt.Errorf("the service has no room: %s", says))
 	case strings.HasPrefix(code, "KMS."):
-		return driverutil.RefuseStore(fmt.Errorf("the key that encrypts the bucket %s cannot be used: %s", c.bucket, says))
+		return driverutil.RefuseStore(fmt.Errorf("the key that encrypts the bucket %s cannot be used: %s", c.bucket,
+			says))
 	case code == "InvalidObjectState":
-		return driverutil.RefuseStore(fmt.Errorf("the object was archived: no lifecycle rule may do that to locks: %s", says))
+		return driverutil.RefuseStore(fmt.Errorf("the object was archived: no lifecycle rule may do that to locks: %s",
+			says))
 	case status == http.StatusForbidden:
 		return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, c.bucket, needs, says)
 	case status == http.StatusNotImplemented || status == http.StatusMethodNotAllowed:
 		return fmt.Errorf("%w: the service does not know this request: %s", driver.ErrUnsupported, says)
 	case status == http.StatusBadRequest && strings.Contains(says, "Object Lock"):
-		return driverutil.RefuseStore(fmt.Errorf("new objects of the bucket %s are retained; locks need objects that can be "+
-			"replaced and removed: use a bucket without a default retention: %s", c.bucket, says))
+		return driverutil.RefuseStore(fmt.Errorf("new objects of the bucket %s are retained; locks need objects "+
+			"that can be replaced and removed: use a bucket without a default retention: %s", c.bucket, says))
 	case status == http.StatusBadRequest:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)
 	}
@@ -85,8 +89,9 @@ var tryAgainCodes = map[string]bool{"RequestTimeout": true, "IncompleteBody": tr
 	"XAmzContentSHA256Mismatch": true, "SlowDown": true, "TooManyRequests": true, "TemporaryRedirect": true}
 
 var credentialCodes = map[string]bool{"ExpiredToken": true, "ExpiredTokenException": true, "InvalidToken": true,
-	"TokenRefreshRequired": true, "InvalidAccessKeyId": true, "InvalidClientTokenId": true, "SignatureDoesNotMatch": true,
-	"InvalidSecurity": true, "NotSignedUp": true, "CredentialsNotSupported": true, "RequestExpired": true}
+	"TokenRefreshRequired": true, "InvalidAccessKeyId": true, "InvalidClientTokenId": true,
+	"SignatureDoesNotMatch": true,
+	"InvalidSecurity":       true, "NotSignedUp": true, "CredentialsNotSupported": true, "RequestExpired": true}
 
 var regionCodes = map[string]bool{"PermanentRedirect": true, "AuthorizationHeaderMalformed": true,
 	"IllegalLocationConstraintException": true}

@@ -22,7 +22,8 @@ import (
 var (
 	findingLifecycle = driver.Finding{Code: "s3-lifecycle", Severity: driver.SeverityCritical,
 		Why: "it may remove the objects of locks that are held",
-		Fix: "let the rule wait for three days, give it a prefix that leaves out the locks, or keep them in a bucket of their own"}
+		Fix: "let the rule wait for three days, give it a prefix that leaves out the locks, or keep them in a " +
+			"bucket of their own"}
 	findingRuns = driver.Finding{Code: "s3-lifecycle-runs", Severity: driver.SeverityWarning,
 		Why: "it also removes the run ledger's objects, and what has succeeded is then run again",
 		Fix: "run nothing again after that time, or give the rule a prefix that leaves out PREFIX=holdfast-runs/"}
@@ -34,15 +35,16 @@ var (
 		Fix: "keep the locks in a bucket without Object Lock"}
 	findingVersioning = driver.Finding{Code: "s3-versioning", Severity: driver.SeverityWarning,
 		Why: "each renewal leaves an old version of an object, which is billed",
-		Fix: "keep the locks in a bucket without versioning, or remove old versions after a day: a lifecycle rule with " +
-			"NoncurrentVersionExpiration, and ExpiredObjectDeleteMarker"}
+		Fix: "keep the locks in a bucket without versioning, or remove old versions after a day: a lifecycle rule " +
+			"with NoncurrentVersionExpiration, and ExpiredObjectDeleteMarker"}
 	findingReplication = driver.Finding{Code: "s3-replication", Severity: driver.SeverityWarning,
 		Why: "the other bucket learns of each write later: clients that use it take locks that are held here",
 		Fix: "let all clients use this bucket, or leave the prefix of the locks out of the rule"}
 	findingKept = driver.Finding{Code: "s3-kept", Severity: driver.SeverityWarning,
 		What: "the service does not compare the ETag before it deletes an object, or we may not delete",
 		Why:  "the objects of idle locks remain for ever, and each listing reads all of them",
-		Fix:  "allow s3:DeleteObject; or, if the service is the cause, let a lifecycle rule remove objects after three days or more"}
+		Fix: "allow s3:DeleteObject; or, if the service is the cause, let a lifecycle rule remove objects after " +
+			"three days or more"}
 	findingPlain = driver.Finding{Code: "s3-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",
 		Why:  "an attacker between this client and the service can read the locks and answer for the service",
@@ -107,7 +109,8 @@ func (t *table) readSettings(ctx context.Context) (s bucketSettings, err error) 
 	var errs [4]error
 	s.versioning, errs[0] = sendRequest(ctx, c, "s3:GetBucketVersioning", c.client.GetBucketVersioning,
 		&sdk.GetBucketVersioningInput{Bucket: name})
-	s.retention, errs[1] = sendRequest(ctx, c, "s3:GetBucketObjectLockConfiguration", c.client.GetObjectLockConfiguration,
+	s.retention, errs[1] = sendRequest(ctx, c, "s3:GetBucketObjectLockConfiguration",
+		c.client.GetObjectLockConfiguration,
 		&sdk.GetObjectLockConfigurationInput{Bucket: name})
 	s.lifecycle, errs[2] = sendRequest(ctx, c, "s3:GetLifecycleConfiguration", c.client.GetBucketLifecycleConfiguration,
 		&sdk.GetBucketLifecycleConfigurationInput{Bucket: name})
@@ -115,7 +118,8 @@ func (t *table) readSettings(ctx context.Context) (s bucketSettings, err error) 
 		&sdk.GetBucketReplicationInput{Bucket: name})
 	for _, e := range errs {
 		// A setting that was never made is not found, and there are services that know none.
-		if e != nil && !errors.Is(e, errNotFound) && !errors.Is(e, driver.ErrUnsupported) && !errors.Is(err, driver.ErrDenied) {
+		known := e == nil || errors.Is(e, errNotFound) || errors.Is(e, driver.ErrUnsupported)
+		if !known && !errors.Is(err, driver.ErrDenied) {
 			err = e
 		}
 	}

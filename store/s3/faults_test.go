@@ -20,9 +20,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
 )
 
-// TestLostReplies: a write whose reply is lost, or replaced by an error after its effect, or that the service asks to send
-// again, is settled by a read. There is one claim, it keeps its token, and is gone after its release. Where nothing remains
-// of a free lock, the release may say that it does not know who ended the claim.
+// TestLostReplies: a write whose reply is lost, or replaced by an error after its effect, or that the service asks to
+// send again, is settled by a read. There is one claim, it keeps its token, and is gone after its release. Where
+// nothing remains of a free lock, the release may say that it does not know who ended the claim.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	for name, fate := range map[string]s3test.Fate{
@@ -102,8 +102,8 @@ func TestCancels(t *testing.T) {
 	}
 }
 
-// TestDeadHolder: a process that tries once, and has not watched before, replaces a dead holder within three seconds after
-// its TTL, and not before. The clients' clocks, and that of the service, are hours apart.
+// TestDeadHolder: a process that tries once, and has not watched before, replaces a dead holder within three seconds
+// after its TTL, and not before. The clients' clocks, and that of the service, are hours apart.
 func TestDeadHolder(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
@@ -137,8 +137,8 @@ func TestDeadHolder(t *testing.T) {
 	}
 }
 
-// TestAfterIdleHours: a client that has sent nothing for hours knows the service's clock badly. It reads before it makes a
-// claim, so the claim expires a TTL after its client's death, and not minutes later.
+// TestAfterIdleHours: a client that has sent nothing for hours knows the service's clock badly. It reads before it
+// makes a claim, so the claim expires a TTL after its client's death, and not minutes later.
 func TestAfterIdleHours(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {
@@ -163,8 +163,8 @@ func TestAfterIdleHours(t *testing.T) {
 	}
 }
 
-// TestOddDate promises that a service or a proxy whose clock is ahead ends no living holder's claim for clients that have
-// seen earlier replies.
+// TestOddDate promises that a service or a proxy whose clock is ahead ends no living holder's claim for clients that
+// have seen earlier replies.
 func TestOddDate(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second

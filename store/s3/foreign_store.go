@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// foreignStore is a store in the layout of Terraform. It refuses everything but the plain mutex, and marks foreign holders.
+// foreignStore is a store in the layout of Terraform. It refuses everything but the plain mutex, and marks foreign
+// holders.
 type foreignStore struct {
 	driver.Store
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
 )
 
-// TestMinIODeletesBlindly: MinIO removes an object although If-Match names another version. That is why the store deletes
-// nothing there. If this fails, MinIO compares, and the store may delete.
+// TestMinIODeletesBlindly: MinIO removes an object although If-Match names another version. That is why the store
+// deletes nothing there. If this fails, MinIO compares, and the store may delete.
 func TestMinIODeletesBlindly(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, sharedMinIO(t))
@@ -93,7 +93,8 @@ func TestMinIOSettings(t *testing.T) {
 	if _, err := client.PutObjectLockConfiguration(t.Context(), &sdk.PutObjectLockConfigurationInput{
 		Bucket: aws.String("retained"), ObjectLockConfiguration: &types.ObjectLockConfiguration{
 			ObjectLockEnabled: types.ObjectLockEnabledEnabled, Rule: &types.ObjectLockRule{
-				DefaultRetention: &types.DefaultRetention{Days: aws.Int32(1), Mode: types.ObjectLockRetentionModeGovernance}}},
+				DefaultRetention: &types.DefaultRetention{Days: aws.Int32(1),
+					Mode: types.ObjectLockRetentionModeGovernance}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -134,8 +135,8 @@ func TestMinIORefusals(t *testing.T) {
 	}
 }
 
-// TestMinIOStops: while the server hangs, a renewal has no known outcome, and the claim stands when it continues. After it
-// was killed, a claim that was granted is still there.
+// TestMinIOStops: while the server hangs, a renewal has no known outcome, and the claim stands when it continues. After
+// it was killed, a claim that was granted is still there.
 func TestMinIOStops(t *testing.T) {
 	t.Parallel()
 	m, err := s3test.StartMinIO(bucket)

@@ -91,8 +91,9 @@ func decodeName(key string, column int) (string, bool) {
 	return name, name != "" && encodeName(name, column) == key
 }
 
-// listPrefix returns what the keys of all names with that prefix begin with. What becomes of a slash or a dot at the end of
-// the prefix depends on what follows, so it is what the keys of names that go on in different ways have in common.
+// listPrefix returns what the keys of all names with that prefix begin with. What becomes of a slash or a dot at the
+// end of the prefix depends on what follows, so it is what the keys of names that go on in different ways have in
+// common.
 func listPrefix(prefix string, column int) string {
 	if prefix == "" {
 		return ""

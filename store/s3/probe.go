@@ -13,8 +13,8 @@ import (
 )
 
 // What a service must do for locks is found out by trying. The result is kept in an object of the bucket, below the
-// prefix, so that only the first client in a week tries: the others read one object, which they would do anyway to learn
-// the service's clock and to see whether they may use the bucket.
+// prefix, so that only the first client in a week tries: the others read one object, which they would do anyway to
+// learn the service's clock and to see whether they may use the bucket.
 
 // The keys of the result and, with a random text, of what is tried. No lock has such a key: see decodeName.
 const (
@@ -97,8 +97,8 @@ func (t *table) tryConditions(ctx context.Context) (deletes bool, err error) {
 	switch {
 	case errors.Is(err, record.ErrConflict):
 		return true, t.bucket.remove(ctx, key, second)
-	case err == nil, errors.Is(err, errNotFound), errors.Is(err, driver.ErrDenied), errors.Is(err, driver.ErrUnsupported),
-		errors.Is(err, driver.ErrInvalid):
+	case err == nil, errors.Is(err, errNotFound), errors.Is(err, driver.ErrDenied),
+		errors.Is(err, driver.ErrUnsupported), errors.Is(err, driver.ErrInvalid):
 		return false, nil
 	}
 	return false, err
@@ -109,6 +109,6 @@ func notObeyed(header string, err error) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: the service ignores %s in PUT, so that two clients could take one lock; a newer version of it "+
-		"may not", driver.ErrUnsupported, header)
+	return fmt.Errorf("%w: the service ignores %s in PUT, so that two clients could take one lock; a newer version "+
+		"of it may not", driver.ErrUnsupported, header)
 }

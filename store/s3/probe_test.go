@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
 )
 
-// TestNewRefuses: a nil client and options that cannot work are refused with an error that says why, before any request.
+// TestNewRefuses: a nil client and options that cannot work are refused with an error that says why, before any
+// request.
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -25,21 +26,26 @@ func TestNewRefuses(t *testing.T) {
 		opts   *s3.Options
 		want   error
 	}{
-		"no client":                    {nil, bucket, nil, driver.ErrInvalid},
-		"no bucket":                    {client, "", nil, driver.ErrInvalid},
-		"an unknown layout":            {client, bucket, &s3.Options{Layout: "other"}, driver.ErrInvalid},
-		"a line end in the prefix":     {client, bucket, &s3.Options{Prefix: "a\nb"}, driver.ErrInvalid},
-		"a prefix that is not UTF-8":   {client, bucket, &s3.Options{Prefix: "\xff"}, driver.ErrInvalid},
-		"a slash before the prefix":    {client, bucket, &s3.Options{Prefix: "/a"}, driver.ErrInvalid},
-		"an empty segment":             {client, bucket, &s3.Options{Prefix: "a//"}, driver.ErrInvalid},
-		"a parent":                     {client, bucket, &s3.Options{Prefix: "../"}, driver.ErrInvalid},
-		"a long prefix":                {client, bucket, &s3.Options{Prefix: strings.Repeat("a/", 129)}, driver.ErrInvalid},
-		"a long last segment":          {client, bucket, &s3.Options{Prefix: "a/" + strings.Repeat("a", 101)}, driver.ErrInvalid},
-		"a negative foreign age":       {client, bucket, &s3.Options{Layout: s3.LayoutTerraform, ForeignAge: -1}, driver.ErrInvalid},
+		"no client":                  {nil, bucket, nil, driver.ErrInvalid},
+		"no bucket":                  {client, "", nil, driver.ErrInvalid},
+		"an unknown layout":          {client, bucket, &s3.Options{Layout: "other"}, driver.ErrInvalid},
+		"a line end in the prefix":   {client, bucket, &s3.Options{Prefix: "a\nb"}, driver.ErrInvalid},
+		"a prefix that is not UTF-8": {client, bucket, &s3.Options{Prefix: "\xff"}, driver.ErrInvalid},
+		"a slash before the prefix":  {client, bucket, &s3.Options{Prefix: "/a"}, driver.ErrInvalid},
+		"an empty segment":           {client, bucket, &s3.Options{Prefix: "a//"}, driver.ErrInvalid},
+		"a parent":                   {client, bucket, &s3.Options{Prefix: "../"}, driver.ErrInvalid},
+		"a long prefix": {client, bucket, &s3.Options{Prefix: strings.Repeat("a/", 129)},
+			driver.ErrInvalid},
+		"a long last segment": {client, bucket, &s3.Options{Prefix: "a/" + strings.Repeat("a", 101)},
+			driver.ErrInvalid},
+		"a negative foreign age": {client, bucket, &s3.Options{Layout: s3.LayoutTerraform, ForeignAge: -1},
+			driver.ErrInvalid},
 		"an age in the default layout": {client, bucket, &s3.Options{ForeignAge: time.Hour}, driver.ErrInvalid},
 		"a directory bucket":           {client, "b--use1-az4--x-s3", nil, driver.ErrUnsupported},
-		"buckets of several regions":   {client, "arn:aws:s3::123456789012:accesspoint/m.mrap", nil, driver.ErrUnsupported},
-		"Cloud Storage":                {newClient(t, "https://storage.googleapis.com"), bucket, nil, driver.ErrUnsupported},
+		"buckets of several regions": {client, "arn:aws:s3::123456789012:accesspoint/m.mrap", nil,
+			driver.ErrUnsupported},
+		"Cloud Storage": {newClient(t, "https://storage.googleapis.com"), bucket, nil,
+			driver.ErrUnsupported},
 	} {
 		if s, err := s3.New(t.Context(), c.client, c.bucket, c.opts); s != nil || !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, %v", what, s, err)
@@ -64,16 +70,20 @@ func TestUnfitServices(t *testing.T) {
 		want  error
 		says  string
 	}{
-		"ignores If-None-Match": {flaws: s3test.Flaws{IgnoreIfNoneMatch: true}, want: driver.ErrUnsupported, says: "ignores If-None-Match"},
-		"ignores If-Match":      {flaws: s3test.Flaws{IgnoreIfMatch: true}, want: driver.ErrUnsupported, says: "ignores If-Match"},
-		"Cloud Storage":         {flaws: s3test.Flaws{Google: true}, want: driver.ErrUnsupported, says: "gcs://"},
-		"no Date":               {flaws: s3test.Flaws{NoDate: true}, want: driver.ErrUnsupported, says: "no Date"},
-		"another region":        {flaws: s3test.Flaws{Region: "eu-central-1"}, want: driver.ErrInvalid, says: "eu-central-1"},
-		"expired credentials":   {flaws: s3test.Flaws{ExpiredToken: true}, want: driver.ErrDenied, says: "have expired"},
-		"no bucket":             {drop: true, want: driver.ErrDenied, says: "there is no bucket"},
-		"may not read":          {deny: s3test.Read, want: driver.ErrDenied, says: "s3:GetObject"},
-		"may not list":          {deny: s3test.List, want: driver.ErrDenied, says: "s3:ListBucket"},
-		"may not write":         {deny: s3test.Write, want: driver.ErrDenied, says: "s3:PutObject"},
+		"ignores If-None-Match": {flaws: s3test.Flaws{IgnoreIfNoneMatch: true}, want: driver.ErrUnsupported,
+			says: "ignores If-None-Match"},
+		"ignores If-Match": {flaws: s3test.Flaws{IgnoreIfMatch: true}, want: driver.ErrUnsupported,
+			says: "ignores If-Match"},
+		"Cloud Storage": {flaws: s3test.Flaws{Google: true}, want: driver.ErrUnsupported, says: "gcs://"},
+		"no Date":       {flaws: s3test.Flaws{NoDate: true}, want: driver.ErrUnsupported, says: "no Date"},
+		"another region": {flaws: s3test.Flaws{Region: "eu-central-1"}, want: driver.ErrInvalid,
+			says: "eu-central-1"},
+		"expired credentials": {flaws: s3test.Flaws{ExpiredToken: true}, want: driver.ErrDenied,
+			says: "have expired"},
+		"no bucket":     {drop: true, want: driver.ErrDenied, says: "there is no bucket"},
+		"may not read":  {deny: s3test.Read, want: driver.ErrDenied, says: "s3:GetObject"},
+		"may not list":  {deny: s3test.List, want: driver.ErrDenied, says: "s3:ListBucket"},
+		"may not write": {deny: s3test.Write, want: driver.ErrDenied, says: "s3:PutObject"},
 	} {
 		s := startServer(t)
 		s.SetFlaws(c.flaws)
@@ -90,8 +100,8 @@ func TestUnfitServices(t *testing.T) {
 	}
 }
 
-// TestProbeIsKept: only the first client in a week tries out a service. The result is not used for another service, nor if
-// it is older, or not one.
+// TestProbeIsKept: only the first client in a week tries out a service. The result is not used for another service, nor
+// if it is older, or not one.
 func TestProbeIsKept(t *testing.T) {
 	t.Parallel()
 	const tried, known = "read 1, write 5, delete 2", "read 1"
@@ -129,8 +139,9 @@ func TestProbeIsKept(t *testing.T) {
 	expect("a client that finds something else", tried)
 }
 
-// TestMayNotDelete: without the permission to delete, and on services that do not know a condition of DELETE, locks work,
-// and nothing is ever deleted. A name that is to be forgotten is, and can be used again. Terraform's layout is refused.
+// TestMayNotDelete: without the permission to delete, and on services that do not know a condition of DELETE, locks
+// work, and nothing is ever deleted. A name that is to be forgotten is, and can be used again. Terraform's layout is
+// refused.
 func TestMayNotDelete(t *testing.T) {
 	t.Parallel()
 	for what, prepare := range map[string]func(s *s3test.Server){
@@ -153,7 +164,8 @@ func TestMayNotDelete(t *testing.T) {
 		if n := s.Counts(); strings.Contains(n, "delete") || s.Get(bucket, "m.json") == nil {
 			t.Errorf("%s: something was deleted: %s", what, n)
 		}
-		if _, err := s3.New(t.Context(), newClient(t, s.URL), bucket, layoutOptions(s3.LayoutTerraform)); !errors.Is(err,
+		if _, err := s3.New(t.Context(), newClient(t, s.URL), bucket,
+			layoutOptions(s3.LayoutTerraform)); !errors.Is(err,
 			driver.ErrUnsupported) {
 			t.Errorf("%s: Terraform's layout: %v", what, err)
 		}
@@ -174,8 +186,8 @@ func TestWrongClock(t *testing.T) {
 }
 
 // TestRefusalsWhileHeld: what a service says of a write decides what becomes of it. Too many requests, trouble of the
-// service, and a write that came in between are no refusals, and the same claim is renewed later. A missing permission and
-// credentials that have expired are reported.
+// service, and a write that came in between are no refusals, and the same claim is renewed later. A missing permission
+// and credentials that have expired are reported.
 func TestRefusalsWhileHeld(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -184,7 +196,8 @@ func TestRefusalsWhileHeld(t *testing.T) {
 		want   error // nil: it is tried again
 	}{
 		{409, "ConditionalRequestConflict", nil}, {429, "TooManyRequests", nil}, {503, "SlowDown", nil},
-		{500, "InternalError", nil}, {400, "RequestTimeout", nil}, {400, "BadDigest", nil}, {409, "OperationAborted", nil},
+		{500, "InternalError", nil}, {400, "RequestTimeout", nil}, {400, "BadDigest", nil}, {409, "OperationAborted",
+			nil},
 		{403, "AccessDenied", driver.ErrDenied}, {400, "ExpiredToken", driver.ErrDenied},
 		{403, "RequestTimeTooSkewed", driver.ErrDenied}, {403, "InvalidObjectState", driver.ErrDenied},
 		{400, "KMS.DisabledException", driver.ErrDenied}, {507, "XMinioStorageFull", driver.ErrDenied},

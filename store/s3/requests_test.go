@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/s3"
 )
 
-// TestRequests promises what each step costs: a take of a lock that does not exist, or is as this client has seen it last,
-// is one request, and so are a renewal and a release. Seeing what another client has done is one more read.
+// TestRequests promises what each step costs: a take of a lock that does not exist, or is as this client has seen it
+// last, is one request, and so are a renewal and a release. Seeing what another client has done is one more read.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), startServer(t)

@@ -13,11 +13,11 @@
 //
 // # Layout
 //
-// The lock NAME is the object whose key is PREFIX, NAME and .json. It contains JSON that people can read. In a name, only
-// control characters, equals signs, and slashes and dots in some places are escaped. The object stays when the lock is
-// free, for its token. Any client that lists or waits removes it after ten idle minutes, if the service compares the
-// ETag before it deletes an object. If not, as MinIO, no object is ever deleted; the bucket may have a lifecycle rule
-// that removes objects after three days or more. [LayoutTerraform] is that of Terraform's lock files.
+// The lock NAME is the object whose key is PREFIX, NAME and .json. It contains JSON that people can read. In a name,
+// only control characters, equals signs, and slashes and dots in some places are escaped. The object stays when the
+// lock is free, for its token. Any client that lists or waits removes it after ten idle minutes, if the service
+// compares the ETag before it deletes an object. If not, as MinIO, no object is ever deleted; the bucket may have a
+// lifecycle rule that removes objects after three days or more. [LayoutTerraform] is that of Terraform's lock files.
 //
 // # Services
 //
@@ -33,8 +33,8 @@
 // # Permissions
 //
 // s3:GetObject and s3:PutObject for the objects, and s3:ListBucket for the bucket: without it the service does not tell
-// an absent object from a forbidden one. With s3:DeleteObject, idle locks are removed. Lifecycle rules and retention must
-// not affect the locks.
+// an absent object from a forbidden one. With s3:DeleteObject, idle locks are removed. Lifecycle rules and retention
+// must not affect the locks.
 package s3
 
 import (
@@ -54,18 +54,18 @@ import (
 
 // Options are the settings of a store. The zero value and nil mean the defaults.
 type Options struct {
-	// Prefix is put before the keys of all objects as it is: "locks/" makes locks/NAME.json. At most 256 bytes, of which 100
-	// may follow the last slash.
+	// Prefix is put before the keys of all objects as it is: "locks/" makes locks/NAME.json. At most 256 bytes, of
+	// which 100 may follow the last slash.
 	Prefix string
 	// Layout is how a lock is stored in the bucket. All users of a lock must use the same one. Default: LayoutRecord.
 	Layout Layout
-	// ForeignAge is for LayoutTerraform. A lock file of Terraform that is older, by the service's clock, counts as left by
-	// a dead process. Terraform does not renew, so it must be longer than any run of it takes. Default: such a file never
-	// expires.
+	// ForeignAge is for LayoutTerraform. A lock file of Terraform that is older, by the service's clock, counts as left
+	// by a dead process. Terraform does not renew, so it must be longer than any run of it takes. Default: such a file
+	// never expires.
 	ForeignAge time.Duration
-	// WriteInterval is how long a new claim that can wait stays away from a lock after its last write, for services that
-	// limit the writes to one object. Default: 2 s for R2, which accepts one write per second, and 0 elsewhere. A negative
-	// value means no interval. In the URL, where it is write-interval, 0 means none.
+	// WriteInterval is how long a new claim that can wait stays away from a lock after its last write, for services
+	// that limit the writes to one object. Default: 2 s for R2, which accepts one write per second, and 0 elsewhere. A
+	// negative value means no interval. In the URL, where it is write-interval, 0 means none.
 	WriteInterval time.Duration
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
@@ -80,9 +80,9 @@ const (
 // New makes a store that keeps locks in a bucket. It uses the client's settings and credentials, but sends no write
 // again by itself. The client stays the caller's: Close does not close it.
 //
-// New reads one object, or tries out the service: see the package's comment. ctx bounds that. The error Is ErrInvalid if
-// the client is nil, an option cannot work, or the bucket is in another region; ErrDenied if the bucket does not exist,
-// may not be used, or the credentials are not valid; and ErrUnsupported if the service does not obey conditions.
+// New reads one object, or tries out the service: see the package's comment. ctx bounds that. The error Is ErrInvalid
+// if the client is nil, an option cannot work, or the bucket is in another region; ErrDenied if the bucket does not
+// exist, may not be used, or the credentials are not valid; and ErrUnsupported if the service does not obey conditions.
 func New(ctx context.Context, client *sdk.Client, bucket string, opts *Options) (driver.Store, error) {
 	t, err := newTable(ctx, client, bucket, opts)
 	if err != nil {
@@ -136,7 +136,8 @@ func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Opti
 		o = *opts
 	}
 	if client == nil {
-		return nil, fmt.Errorf("%w: the client is nil: pass one that NewFromConfig of the AWS SDK's service/s3 has made",
+		return nil, fmt.Errorf("%w: the client is nil: pass one that NewFromConfig of the AWS SDK's service/s3 has "+
+			"made",
 			driver.ErrInvalid)
 	}
 	if err := o.check(bucket); err != nil {
@@ -146,8 +147,9 @@ func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Opti
 		o.Clock = driver.SystemClock
 	}
 	settings := client.Options()
-	t := &table{bucket: newBucketClient(client, bucket, o.Clock), prefix: o.Prefix, suffix: recordSuffix, column: columnOf(o.Prefix),
-		place: "s3://" + bucket + "/" + o.Prefix, service: "Amazon S3, " + settings.Region,
+	t := &table{bucket: newBucketClient(client, bucket, o.Clock), prefix: o.Prefix, suffix: recordSuffix,
+		column: columnOf(o.Prefix),
+		place:  "s3://" + bucket + "/" + o.Prefix, service: "Amazon S3, " + settings.Region,
 		writeInterval: max(o.WriteInterval, 0)}
 	if o.Layout == LayoutTerraform {
 		t.suffix = terraformSuffix
@@ -183,17 +185,21 @@ func (o *Options) check(bucket string) error {
 		return fmt.Errorf("%w: a directory bucket does not list its objects in order: use a general purpose bucket",
 			driver.ErrUnsupported)
 	case strings.HasSuffix(bucket, ".mrap"):
-		return fmt.Errorf("%w: a multi-region access point leads to buckets that learn of each other's writes later: use one "+
+		return fmt.Errorf("%w: a multi-region access point leads to buckets that learn of each other's writes "+
+			"later: use one "+
 			"bucket", driver.ErrUnsupported)
 	case len(o.Prefix) > maxPrefix || columnOf(o.Prefix) > maxColumn || !isPlain(o.Prefix):
-		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8, of which %d may follow the last slash; it does not "+
-			"begin with a slash, has no control character and no equals sign, and no segment that is empty, ., .. or longer "+
+		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8, of which %d may follow the last slash; it "+
+			"does not "+
+			"begin with a slash, has no control character and no equals sign, and no segment that is empty, ., .. "+
+			"or longer "+
 			"than %d, or ends in %s", driver.ErrInvalid, maxPrefix, maxColumn, maxSegment, recordSuffix)
 	case o.Layout != "" && o.Layout != LayoutRecord && o.Layout != LayoutTerraform:
 		return fmt.Errorf("%w: the layout %q; known are %s and %s", driver.ErrInvalid, o.Layout, LayoutRecord,
 			LayoutTerraform)
 	case o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutTerraform:
-		return fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid, LayoutTerraform)
+		return fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid,
+			LayoutTerraform)
 	}
 	return nil
 }

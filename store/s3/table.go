@@ -32,8 +32,8 @@ type table struct {
 	deletes       bool // the service compares before it deletes
 }
 
-// keepingTable is a table on a service that deletes without comparing, or on which we may not delete. It never deletes an
-// object, so the engine does not look for idle records.
+// keepingTable is a table on a service that deletes without comparing, or on which we may not delete. It never deletes
+// an object, so the engine does not look for idle records.
 type keepingTable struct{ *table }
 
 // ExpiresIdleRecords implements an optional interface of engine/record: a lifecycle rule may remove idle records.
@@ -182,8 +182,8 @@ func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Ro
 // loadFunc is the type of Load.
 type loadFunc func(context.Context, string) (record.Row, error)
 
-// listRows yields the rows of all objects whose names begin with prefix and come after a name. It skips objects that are
-// not a lock's.
+// listRows yields the rows of all objects whose names begin with prefix and come after a name. It skips objects that
+// are not a lock's.
 func (t *table) listRows(ctx context.Context, prefix, after string, load loadFunc) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		last := ""

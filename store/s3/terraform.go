@@ -22,18 +22,18 @@ type Layout string
 const (
 	// LayoutRecord is Holdfast's own layout, and the default.
 	LayoutRecord Layout = "record"
-	// LayoutTerraform is the layout of the lock files of Terraform's backend for S3, and of OpenTofu's (use_lockfile). The
-	// lock NAME excludes a run of Terraform whose state has the key PREFIX and NAME, by the object with .tflock after that
-	// key: a lock is held while it exists. Terraform shows our holder as it shows its own. It supports the plain mutex and
-	// the election only.
+	// LayoutTerraform is the layout of the lock files of Terraform's backend for S3, and of OpenTofu's (use_lockfile).
+	// The lock NAME excludes a run of Terraform whose state has the key PREFIX and NAME, by the object with .tflock
+	// after that key: a lock is held while it exists. Terraform shows our holder as it shows its own. It supports the
+	// plain mutex and the election only.
 	//
-	// Terraform knows no TTL. What a crashed process of its leaves blocks until Options.ForeignAge. What one of ours leaves
-	// blocks Terraform until the next client of ours comes, or until somebody runs terraform force-unlock. A foreign holder
-	// cannot be notified, so it can be broken by force only.
+	// Terraform knows no TTL. What a crashed process of its leaves blocks until Options.ForeignAge. What one of ours
+	// leaves blocks Terraform until the next client of ours comes, or until somebody runs terraform force-unlock. A
+	// foreign holder cannot be notified, so it can be broken by force only.
 	//
-	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has surely
-	// passed the token: up to two seconds after the lock was taken. The service must compare before it deletes, or a late
-	// release could remove the lock of somebody else; others, such as MinIO, are refused.
+	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has
+	// surely passed the token: up to two seconds after the lock was taken. The service must compare before it deletes,
+	// or a late release could remove the lock of somebody else; others, such as MinIO, are refused.
 	LayoutTerraform Layout = "terraform"
 )
 
@@ -78,7 +78,8 @@ type terraformTable struct {
 func newTerraformStore(t *table, foreignAge time.Duration) (driver.Store, error) {
 	if !t.deletes {
 		t.bucket.close()
-		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object, or we may not delete: "+
+		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object, or we may "+
+			"not delete: "+
 			"the layout %s needs that", driver.ErrUnsupported, LayoutTerraform)
 	}
 	return &foreignStore{record.New(&terraformTable{table: t, foreignAge: foreignAge,
@@ -88,13 +89,15 @@ func newTerraformStore(t *table, foreignAge time.Duration) (driver.Store, error)
 // Info says when tokens can fall.
 func (t *terraformTable) Info() driver.Info {
 	i := t.table.Info()
-	i.TokenRegression = "when Terraform or somebody removes an object within 3 s of its last grant, or the service's clock " +
+	i.TokenRegression = "when Terraform or somebody removes an object within 3 s of its last grant, or the " +
+		"service's clock " +
 		"is set back"
 	i.MinTTL = max(i.MinTTL, terraformMinTTL)
 	return i
 }
 
-// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no idle records.
+// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no idle
+// records.
 func (t *terraformTable) ReleasesWithoutTrace() {}
 func (t *terraformTable) ExpiresIdleRecords()   {}
 
@@ -162,8 +165,8 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
 	}
-	// The token of a grant is beyond what the service's clock can show now. It was not beyond that when an earlier grant
-	// was released: see awaitToken.
+	// The token of a grant is beyond what the service's clock can show now. It was not beyond that when an earlier
+	// grant was released: see awaitToken.
 	if etag == "" || foreign {
 		_, late := t.ClockBounds()
 		row.Token = max(rec.Token, late+1)
@@ -222,13 +225,14 @@ func (t *terraformTable) makeLockFile(row record.Row, c *record.Claim) ([]byte, 
 		created, _ = t.Now()
 	}
 	return json.Marshal(lockFile{ID: c.ID, Operation: "holdfast", Info: c.Meta, Who: c.Owner, Version: "holdfast",
-		Created: time.UnixMicro(created).UTC(), Path: t.bucket.bucket + "/" + strings.TrimSuffix(t.key(row.Name), t.suffix),
+		Created: time.UnixMicro(created).UTC(), Path: t.bucket.bucket + "/" + strings.TrimSuffix(t.key(row.Name),
+			t.suffix),
 		Holdfast: row.Data, Random: newRandom()})
 }
 
 // writeDetached writes an object. The write continues when its caller gives up. Nothing remains of a free lock by which
-// a late write could be refused: its condition is that there is no object, which is true again after the release. So the
-// next call that reads the lock waits for this write: see awaitWrites.
+// a late write could be refused: its condition is that there is no object, which is true again after the release. So
+// the next call that reads the lock waits for this write: see awaitWrites.
 func (t *terraformTable) writeDetached(ctx context.Context, name, etag string, content []byte) (string, error) {
 	type answer struct {
 		etag string

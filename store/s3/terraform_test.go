@@ -29,8 +29,8 @@ func staticStranger(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: "stranger", SecretAccessKey: "stranger-secret"}, nil
 }
 
-// terraform sends the requests that Terraform's backend for S3 sends with use_lockfile, by the same SDK with its default
-// settings. Terraform itself is not run here.
+// terraform sends the requests that Terraform's backend for S3 sends with use_lockfile, by the same SDK with its
+// default settings. Terraform itself is not run here.
 type terraform struct {
 	client *sdk.Client
 	state  string // the key of the state
@@ -124,7 +124,11 @@ func TestTerraform(t *testing.T) {
 		}
 		all.Go(func() {
 			for range rounds {
-				err := client.Do(ctx, "env/prod.tfstate", func(context.Context, *holdfast.Lease) error { enter(); return nil })
+				err := client.Do(ctx, "env/prod.tfstate", func(context.Context,
+					*holdfast.Lease) error {
+					enter()
+					return nil
+				})
 				if err != nil {
 					fail("ours: %v", err)
 					return
@@ -152,8 +156,8 @@ func TestTerraform(t *testing.T) {
 	t.Logf("each of two clients of ours, and of two of theirs, held the lock %d times", rounds)
 }
 
-// TestTerraformHolder: each sees who the other is. A foreign holder refuses our claims, can be broken by force only, and
-// does not expire. Terraform can unlock our lock by its id, and our holder learns of it.
+// TestTerraformHolder: each sees who the other is. A foreign holder refuses our claims, can be broken by force only,
+// and does not expire. Terraform can unlock our lock by its id, and our holder learns of it.
 func TestTerraformHolder(t *testing.T) {
 	t.Parallel()
 	const name = "env/prod.tfstate"

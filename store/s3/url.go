@@ -22,9 +22,9 @@ import (
 
 func init() { driver.Register("s3", openURL) }
 
-// openURL opens s3://bucket[/prefix][?options]. Credentials, and the region and the endpoint if they are not given, come
-// from where the AWS command line finds them: the environment, the shared files, or the machine's role. The options, of
-// which those of Holdfast are named like the fields of Options:
+// openURL opens s3://bucket[/prefix][?options]. Credentials, and the region and the endpoint if they are not given,
+// come from where the AWS command line finds them: the environment, the shared files, or the machine's role. The
+// options, of which those of Holdfast are named like the fields of Options:
 //
 //	region=R           the bucket's region; default with an endpoint: us-east-1
 //	endpoint=URL       another address than the region's, such as https://minio.example.com:9000

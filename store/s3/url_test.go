@@ -31,8 +31,10 @@ func TestURL(t *testing.T) {
 		o.WriteInterval != -1 || s.endpoint != "http://h:1" || *s.pathStyle || len(s.config) != 2 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	for _, raw := range []string{"s3://u:s3cret@b", "s3:///prefix", "s3://b:1/", "s3://b?nope=s3cret", "s3://b?endpoint=s3cret",
-		"s3://b?endpoint=http://u:s3cret@h", "s3://b?path-style=perhaps", "s3://b?region=r&layout=other", "s3://b?foreign-age=old",
+	for _, raw := range []string{"s3://u:s3cret@b", "s3:///prefix", "s3://b:1/", "s3://b?nope=s3cret",
+		"s3://b?endpoint=s3cret",
+		"s3://b?endpoint=http://u:s3cret@h", "s3://b?path-style=perhaps", "s3://b?region=r&layout=other",
+		"s3://b?foreign-age=old",
 		"s3://b?region=r&write-interval=1", "s3://b?region=r&foreign-age=1h", "s3://b"} {
 		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
 			strings.Contains(err.Error(), "s3cret") {
@@ -57,7 +59,8 @@ func TestURL(t *testing.T) {
 		asked = address
 		return nil, &net.OpError{Op: "dial", Err: errors.New("the test says so")}
 	}
-	_, err = driver.Open(driverutil.WithDialer(t.Context(), dial), "s3://bucket?path-style=false&endpoint=http://name:"+port)
+	_, err = driver.Open(driverutil.WithDialer(t.Context(), dial),
+		"s3://bucket?path-style=false&endpoint=http://name:"+port)
 	if err == nil || asked != "bucket.name:"+port || driverutil.IsFinal(err) {
 		t.Errorf("asked for %q: %v", asked, err)
 	}

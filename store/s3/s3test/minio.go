@@ -30,8 +30,8 @@ type MinIO struct {
 	dir string
 }
 
-// buildMinIO builds the server from the tools module beside this package, and returns the path of the binary. That takes
-// minutes. So it is kept in the user's cache directory, and built again only when the tools module changes.
+// buildMinIO builds the server from the tools module beside this package, and returns the path of the binary. That
+// takes minutes. So it is kept in the user's cache directory, and built again only when the tools module changes.
 var buildMinIO = sync.OnceValues(func() (string, error) {
 	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", packagePath).Output()
 	if err != nil {
@@ -87,7 +87,8 @@ func StartMinIO(buckets ...string) (*MinIO, error) {
 	data := filepath.Join(dir, "data")
 	m := &MinIO{dir: dir, Server: &servertest.Server{Name: "minio", Endpoint: "127.0.0.1:" + port, Dir: data,
 		Args: []string{"env", "MINIO_ROOT_USER=" + AccessKey, "MINIO_ROOT_PASSWORD=" + SecretKey, "MINIO_UPDATE=off",
-			"MINIO_BROWSER=off", "MINIO_CI_CD=on", program, "server", data, "--address", "127.0.0.1:" + port, "--quiet"}}}
+			"MINIO_BROWSER=off", "MINIO_CI_CD=on", program, "server", data, "--address", "127.0.0.1:" + port,
+			"--quiet"}}}
 	err = m.StartAgain()
 	for _, b := range buckets {
 		if err == nil {

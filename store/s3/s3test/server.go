@@ -112,7 +112,8 @@ func Start(buckets ...string) *Server {
 // Stop ends the service.
 func (s *Server) Stop() { s.http.CloseClientConnections(); s.http.Close() }
 
-// NewClient returns a client of a service with the credentials of this package. Its requests go over an HTTP client; nil means the SDK's own.
+// NewClient returns a client of a service with the credentials of this package. Its requests go over an HTTP client;
+// nil means the SDK's own.
 func NewClient(endpoint string, over *http.Client) *sdk.Client {
 	o := sdk.Options{BaseEndpoint: &endpoint, UsePathStyle: true, Region: "us-east-1",
 		Credentials: aws.NewCredentialsCache(credentials.NewStaticCredentialsProvider(AccessKey, SecretKey, ""))}
