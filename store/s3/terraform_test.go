@@ -250,3 +250,25 @@ func TestTerraformForeignAge(t *testing.T) {
 		}
 	}
 }
+
+// TestTokensSettle: nothing remains of a lock that was released at once, and the next client, which knows the service's
+// clock better, has a larger token nevertheless.
+func TestTokensSettle(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	openAt := func(phase time.Duration) driver.Store { // of the service's second, by which its Date is cut
+		time.Sleep((phase - time.Duration(time.Now().Nanosecond()) + time.Second) % time.Second)
+		return mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+	}
+	mustOpen(t, s, nil) // it tries the service
+	mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+	knows := openAt(850 * time.Millisecond)
+	guesses := openAt(50 * time.Millisecond)
+	first := acquire(t, guesses, mutexClaim("m", time.Minute))
+	release(t, guesses, first.Claim)
+	second := acquire(t, knows, mutexClaim("m", time.Minute))
+	if second.Token <= first.Token {
+		t.Errorf("token %d after %d", second.Token, first.Token)
+	}
+	release(t, knows, second.Claim)
+}
