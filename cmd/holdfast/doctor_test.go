@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
+	"github.com/holdfast-go/holdfast/store/s3/s3test"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
@@ -243,12 +244,15 @@ func TestDoctorOnEachStore(t *testing.T) {
 	}
 	t.Cleanup(func() { dynamodb.Stop() })
 	table := "?region=eu-central-1&endpoint=" + url.QueryEscape(dynamodb.Endpoint) + "&create=true"
-	t.Setenv("AWS_ACCESS_KEY_ID", "test")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "test")
+	t.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
+	bucket := s3test.Start("locks")
+	t.Cleanup(bucket.Stop)
 	for _, c := range []struct {
 		store string
 		codes []string
 	}{
+		{"s3://locks/app/?endpoint=" + url.QueryEscape(bucket.URL), nil},
 		{"etcd://" + strings.Join(etcd.Endpoints(), ","), nil},
 		{"zookeeper://" + strings.Join(zookeeper.Endpoints(), ",") + "?namespace=app", nil},
 		{postgres.URL("test") + "?sslmode=disable&create=true", nil},

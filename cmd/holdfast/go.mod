@@ -12,6 +12,7 @@ require (
 	github.com/holdfast-go/holdfast/store/mysql v0.0.0
 	github.com/holdfast-go/holdfast/store/postgres v0.0.0
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
+	github.com/holdfast-go/holdfast/store/s3 v0.0.0
 	github.com/holdfast-go/holdfast/store/zookeeper v0.0.0
 	github.com/robfig/cron/v3 v3.0.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
@@ -41,6 +42,10 @@ require (
 	github.com/GoogleCloudPlatform/opentelemetry-operations-go/detectors/gcp v1.35.0 // indirect
 	github.com/GoogleCloudPlatform/opentelemetry-operations-go/exporter/metric v0.57.0 // indirect
 	github.com/GoogleCloudPlatform/opentelemetry-operations-go/internal/resourcemapping v0.57.0 // indirect
+	github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream v1.7.26 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/checksum v1.11.11 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/s3shared v1.20.10 // indirect
+	github.com/aws/aws-sdk-go-v2/service/s3 v1.114.8 // indirect
 	github.com/bluele/gcache v0.0.2 // indirect
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
 	github.com/envoyproxy/go-control-plane/envoy v1.39.1-0.20260819172001-e6e3fd93e4be // indirect
@@ -131,5 +136,7 @@ replace github.com/holdfast-go/holdfast/store/gcs => ../../store/gcs
 replace github.com/holdfast-go/holdfast/store/mysql => ../../store/mysql
 
 replace github.com/holdfast-go/holdfast/store/postgres => ../../store/postgres
+
+replace github.com/holdfast-go/holdfast/store/s3 => ../../store/s3
 
 replace github.com/holdfast-go/holdfast/store/zookeeper => ../../store/zookeeper

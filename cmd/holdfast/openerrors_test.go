@@ -71,6 +71,7 @@ func TestOpenErrors(t *testing.T) {
 		{"postgres://u:p4ss@" + at + "/db", 69, []string{"PostgreSQL cannot be reached: dial tcp " + at + ": connect: connection refused (store postgres://" + at + "/db, "}},
 		{"mysql://u:p4ss@" + at + "/db", 69, []string{"MySQL cannot be reached: dial tcp " + at + ": connect: connection refused (store mysql://" + at + "/db, "}},
 		{"mysql://u:p4ss@" + at, 64, []string{"names no database, as in mysql://host:3306/database"}},
+		{"s3://u:p4ss@locks", 64, []string{"AWS_ACCESS_KEY_ID"}},
 		{"file:///dev/null", 69, []string{"/dev/null is not a directory", "(store file:///dev/null, "}},
 		{"p4ss:w0rd@host", 64, []string{"looks like scheme://", "(the store's URL is from"}},
 		{"/var/lib/locks", 64, []string{"did you mean file:///var/lib/locks? (the store's URL is from"}},

@@ -19,6 +19,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/mysql"
 	_ "github.com/holdfast-go/holdfast/store/postgres"
 	_ "github.com/holdfast-go/holdfast/store/redis"
+	_ "github.com/holdfast-go/holdfast/store/s3"
 	_ "github.com/holdfast-go/holdfast/store/zookeeper"
 )
 

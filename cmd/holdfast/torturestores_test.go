@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
+	"github.com/holdfast-go/holdfast/store/s3/s3test"
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
@@ -114,6 +115,7 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		"mysql":            w.startTortureMySQL,
 		"dynamodb":         w.startTortureDynamoDB,
 		"gcs":              w.startTortureGCS,
+		"s3":               w.startTortureS3,
 	}[kind]
 	if start == nil {
 		w.Fatalf("unknown store %q", kind)
@@ -327,6 +329,22 @@ func (w *workspace) startTortureDynamoDB(s *tortureStore) error {
 	s.url = "dynamodb://locks?region=eu-central-1&endpoint=" + url.QueryEscape(server.Endpoint) + "&create=true"
 	s.environment = []string{"AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test"}
 	s.faults = []serverFault{{"restart", func() error { return server.Restart(w.Context()) }, nil}}
+	return nil
+}
+
+// startTortureS3: MinIO is stopped and killed.
+func (w *workspace) startTortureS3(s *tortureStore) error {
+	server, err := s3test.StartMinIO("locks")
+	if err != nil {
+		return err
+	}
+	w.Cleanup(server.Close)
+	s.url = "s3://locks?endpoint=" + url.QueryEscape(server.URL())
+	s.environment = []string{"AWS_ACCESS_KEY_ID=" + s3test.AccessKey, "AWS_SECRET_ACCESS_KEY=" + s3test.SecretKey}
+	s.faults = []serverFault{
+		{"stop", func() error { server.Stop(); return nil }, func() error { server.Continue(); return nil }},
+		{"kill", func() error { server.Kill(); return nil }, server.StartAgain},
+	}
 	return nil
 }
 

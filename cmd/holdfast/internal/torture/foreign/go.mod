@@ -69,4 +69,6 @@ replace github.com/holdfast-go/holdfast/store/postgres => ../../../../../store/p
 
 replace github.com/holdfast-go/holdfast/store/redis => ../../../../../store/redis
 
+replace github.com/holdfast-go/holdfast/store/s3 => ../../../../../store/s3
+
 replace github.com/holdfast-go/holdfast/store/zookeeper => ../../../../../store/zookeeper

@@ -1,0 +1,248 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// bucketClient sends the requests about one bucket, and learns the service's clock from the replies.
+type bucketClient struct {
+	client  *sdk.Client
+	bucket  string
+	clock   *record.ServerClock
+	life    *driverutil.Lifetime
+	onClose func()
+	google  atomic.Bool // a reply came from Google's service
+}
+
+// requestTimeout is how long one request may take. After that another request finds out what became of it.
+const requestTimeout = 5 * time.Second
+
+// maxHostSkew is how far the clocks of the service's hosts may be apart. Behind one address there are many, and each
+// reply may come from another one, with a Date by its own clock.
+const maxHostSkew = 100 * time.Millisecond
+
+// newBucketClient makes a client with the user's settings, except for retries, checksums and the default logger. It
+// does not change the user's own client.
+func newBucketClient(client *sdk.Client, bucket string, clock driver.Clock) *bucketClient {
+	c := &bucketClient{bucket: bucket, clock: &record.ServerClock{Clock: clock, HostsApart: maxHostSkew},
+		life: driverutil.NewLifetime(), onClose: func() {}}
+	c.client = sdk.New(client.Options(), func(o *sdk.Options) {
+		o.Retryer = singleTry{}
+		o.Logger = quietLogger(o.Logger)
+		// The signature covers the content. Further checksums are not known to all services.
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+		o.DisableLogOutputChecksumValidationSkipped = true
+		o.APIOptions = append(o.APIOptions[:len(o.APIOptions):len(o.APIOptions)], c.addReplyMiddleware)
+	})
+	return c
+}
+
+// quietLogger turns off the logger that the SDK's configuration sets by default, which writes to standard error. Our
+// errors say what matters.
+func quietLogger(l logging.Logger) logging.Logger {
+	var standard *log.Logger
+	switch l := l.(type) {
+	case *logging.StandardLogger:
+		standard = l.Logger
+	case logging.StandardLogger:
+		standard = l.Logger
+	}
+	if standard != nil && standard.Writer() == os.Stderr {
+		return logging.Nop{}
+	}
+	return l
+}
+
+// addReplyMiddleware passes the Date of every reply to the clock, also that of a refusal. A reply with an Age comes
+// from a cache, and its Date is old.
+func (c *bucketClient) addReplyMiddleware(stack *middleware.Stack) error {
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
+		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
+	) (middleware.DeserializeOutput, middleware.Metadata, error) {
+		from := c.clock.Clock.Now()
+		out, meta, err := next.HandleDeserialize(ctx, in)
+		if r, ok := out.RawResponse.(*smithyhttp.Response); ok {
+			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil && r.Header.Get("Age") == "" {
+				c.clock.AddDate(date, from, c.clock.Clock.Now())
+			}
+			if r.Header.Get("X-Guploader-Uploadid") != "" || r.Header.Get("X-Goog-Generation") != "" {
+				c.google.Store(true)
+			}
+		}
+		return out, meta, err
+	}), middleware.After)
+}
+
+// singleTry sends a request once. If a write took effect and were sent again, it would be refused, and its own effect
+// would look like that of another client. Only a request that was refused because our wall clock is wrong is sent
+// again, signed with the service's time.
+type singleTry struct{ aws.NopRetryer }
+
+// MaxAttempts allows one repetition, which IsErrorRetryable limits to wrong clocks.
+func (singleTry) MaxAttempts() int { return 2 }
+
+// IsErrorRetryable reports whether the service refused the signature because of our wall clock. The SDK has learned the
+// difference from the reply, and signs with the right time when it sends the request again.
+func (singleTry) IsErrorRetryable(err error) bool {
+	var skewed interface{ RetryableError() bool }
+	var refusal smithy.APIError
+	return errors.As(err, &skewed) && skewed.RetryableError() &&
+		errors.As(err, &refusal) && clockRefusals[refusal.ErrorCode()]
+}
+
+func (singleTry) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
+
+var clockRefusals = map[string]bool{"RequestTimeTooSkewed": true, "RequestExpired": true, "SignatureDoesNotMatch": true,
+	"InvalidSignatureException": true, "AuthFailure": true}
+
+// apiCall is a method of the SDK's client.
+type apiCall[In, Out any] func(context.Context, *In, ...func(*sdk.Options)) (*Out, error)
+
+// sendRequest sends one request, bounded by requestTimeout and by the life of the store. needs names the permissions
+// that it needs, for the error if they are missing. An error without a reply leaves open what became of a write: the
+// engine then reads the object.
+func sendRequest[In, Out any](
+	ctx context.Context, c *bucketClient, needs string, do apiCall[In, Out], in *In,
+) (*Out, error) {
+	var out *Out
+	err := c.bound(ctx, needs, func(ctx context.Context) (err error) {
+		out, err = do(ctx, in)
+		return err
+	})
+	return out, err
+}
+
+// bound runs a request and reads its reply, and translates its error.
+func (c *bucketClient) bound(ctx context.Context, needs string, request func(context.Context) error) error {
+	if c.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	living, done := c.life.Bind(ctx)
+	defer done()
+	err := driverutil.CallWithTimeout(living, requestTimeout, "the service", request)
+	switch {
+	case err == nil:
+		return nil
+	case c.life.Err() != nil:
+		return driver.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return c.explainError(err, needs)
+}
+
+// object is the content of an object, and its version.
+type object struct {
+	data    []byte
+	etag    string
+	written time.Time // when, by the service's clock; zero if it does not say
+}
+
+// get reads an object, at most limit bytes of it. If there is none, the error is errNotFound.
+func (c *bucketClient) get(ctx context.Context, key string, limit int64) (o object, err error) {
+	in := &sdk.GetObjectInput{Bucket: &c.bucket, Key: &key}
+	err = c.bound(ctx, "s3:GetObject and s3:ListBucket", func(ctx context.Context) error {
+		out, err := c.client.GetObject(ctx, in)
+		if err != nil {
+			return err
+		}
+		defer out.Body.Close()
+		o.written = aws.ToTime(out.LastModified)
+		o.data, err = io.ReadAll(io.LimitReader(out.Body, limit))
+		if o.etag = aws.ToString(out.ETag); err == nil && o.etag == "" {
+			err = errNoETag
+		}
+		return err
+	})
+	return o, err
+}
+
+// put writes an object if its ETag is that one, or if there is no object, for an empty ETag. It returns the new ETag.
+// If the condition does not hold, the error is record.ErrConflict.
+func (c *bucketClient) put(ctx context.Context, key, etag string, data []byte) (string, error) {
+	in := &sdk.PutObjectInput{Bucket: &c.bucket, Key: &key, Body: bytes.NewReader(data),
+		ContentType: aws.String("application/json"), CacheControl: aws.String("no-store")}
+	if etag == "" {
+		in.IfNoneMatch = aws.String("*")
+	} else {
+		in.IfMatch = &etag
+	}
+	out, err := sendRequest(ctx, c, "s3:PutObject", c.client.PutObject, in)
+	switch {
+	case errors.Is(err, errNotFound): // the answer to If-Match where there is no object
+		return "", record.ErrConflict
+	case err != nil:
+		return "", err
+	case aws.ToString(out.ETag) == "":
+		return "", errNoETag
+	}
+	return *out.ETag, nil
+}
+
+// remove removes an object if its ETag is that one. If there is none, the error is errNotFound, or nil.
+func (c *bucketClient) remove(ctx context.Context, key, etag string) error {
+	_, err := sendRequest(ctx, c, "s3:DeleteObject", c.client.DeleteObject,
+		&sdk.DeleteObjectInput{Bucket: &c.bucket, Key: &key, IfMatch: &etag})
+	return err
+}
+
+// list returns one page of the keys that begin with prefix and come after a key, and whether there are more.
+func (c *bucketClient) list(ctx context.Context, prefix, after string) (keys []string, more bool, err error) {
+	in := &sdk.ListObjectsV2Input{Bucket: &c.bucket, Prefix: &prefix, EncodingType: types.EncodingTypeUrl}
+	if after != "" {
+		in.StartAfter = &after
+	}
+	out, err := sendRequest(ctx, c, "s3:ListBucket", c.client.ListObjectsV2, in)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, o := range out.Contents {
+		key := aws.ToString(o.Key)
+		if out.EncodingType == types.EncodingTypeUrl {
+			if key, err = url.QueryUnescape(key); err != nil {
+				return nil, false, err
+			}
+		}
+		if !strings.HasPrefix(key, prefix) {
+			continue
+		}
+		keys = append(keys, key)
+	}
+	return keys, aws.ToBool(out.IsTruncated) && len(keys) > 0, nil
+}
+
+// share returns a client of the same bucket that can be closed on its own.
+func (c *bucketClient) share() *bucketClient {
+	return &bucketClient{client: c.client, bucket: c.bucket, clock: c.clock, life: driverutil.NewLifetime(),
+		onClose: func() {}}
+}
+
+// close ends the calls that are running. It does not close a client of the caller's.
+func (c *bucketClient) close() {
+	if c.life.End() {
+		c.onClose()
+	}
+}

@@ -1,0 +1,267 @@
+package s3_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/canceltest"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/s3"
+	"github.com/holdfast-go/holdfast/store/s3/s3test"
+)
+
+// TestLostReplies: a write whose reply is lost, or replaced by an error after its effect, or that the service asks to
+// send again, is settled by a read. There is one claim, it keeps its token, and is gone after its release. Where
+// nothing remains of a free lock, the release may say that it does not know who ended the claim.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	for name, fate := range map[string]s3test.Fate{
+		"the reply is lost":                {DropReply: true},
+		"an error comes after the effect":  {ReplaceStatus: http.StatusServiceUnavailable},
+		"a conflict comes after it":        {ReplaceStatus: http.StatusConflict, Code: "ConditionalRequestConflict"},
+		"the request is refused, not done": {RefuseStatus: http.StatusInternalServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, layout := range layouts {
+				s := startServer(t)
+				var next atomic.Pointer[s3test.Fate] // of one write
+				s.Decide = func(r s3test.Request) s3test.Fate {
+					if r.Kind == s3test.Write || r.Kind == s3test.Delete {
+						if f := next.Swap(nil); f != nil {
+							return *f
+						}
+					}
+					return s3test.Fate{}
+				}
+				store, other := mustOpen(t, s, layoutOptions(layout)), mustOpen(t, s, layoutOptions(layout))
+				forgets := layout != s3.LayoutRecord // and it cannot be known who removed an object
+				var last int64
+				rounds := countFor(3, 1000)
+				for range rounds {
+					next.Store(&fate)
+					g, err := store.Acquire(t.Context(), mutexClaim("m", time.Minute))
+					if err != nil || g.Token <= last || next.Load() != nil {
+						t.Fatalf("%s: acquiring: token %d after %d, %v", layout, g.Token, last, err)
+					}
+					last = g.Token
+					next.Store(&fate)
+					if err := renew(t, store, g).Err; errors.Is(err, driver.ErrLost) {
+						t.Fatalf("%s: renewing: %v", layout, err)
+					}
+					if err := renew(t, store, g).Err; err != nil {
+						t.Fatalf("%s: renewing again: %v", layout, err)
+					}
+					l, err := other.Inspect(t.Context(), "m")
+					if err != nil || len(l.Holders) != 1 || l.Holders[0].Token != g.Token {
+						t.Fatalf("%s: one claim should stand, but %+v, %v", layout, l, err)
+					}
+					next.Store(&fate)
+					if err := store.Release(t.Context(), g.Claim, ""); err != nil &&
+						!(forgets && errors.Is(err, driver.ErrUncertain)) || next.Load() != nil {
+						t.Fatalf("%s: releasing: %v", layout, err)
+					}
+					if l, err = other.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 0 {
+						t.Fatalf("%s: nothing should stand, but %+v, %v", layout, l, err)
+					}
+				}
+				t.Logf("%s, layout %s: %d acquires, renewals and releases settled", name, layout, rounds)
+			}
+		})
+	}
+}
+
+// TestCancels: claims that are cancelled at any moment are gone a second after their release.
+func TestCancels(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			s.Decide = func(s3test.Request) s3test.Fate { return s3test.Fate{ReplyDelay: 2 * time.Millisecond} }
+			opened := make([]driver.Store, 4)
+			for i := range opened {
+				opened[i] = mustOpen(t, s, layoutOptions(layout))
+			}
+			canceltest.Run(t, opened, int64(countFor(60, 5000)), 20*time.Millisecond, func(worker int) driver.Claim {
+				c := mutexClaim(fmt.Sprint("m", worker), time.Minute)
+				c.Wait = rand.N(2) == 0
+				return c
+			}, *prove)
+		})
+	}
+}
+
+// TestDeadHolder: a process that tries once, and has not watched before, replaces a dead holder within three seconds
+// after its TTL, and not before. The clients' clocks, and that of the service, are hours apart.
+func TestDeadHolder(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			s.Shift(-2 * time.Hour)
+			const ttl, late = 3 * time.Second, 3 * time.Second
+			fast := layoutOptions(layout)
+			fast.Clock = shiftedClock(time.Hour)
+			holder, other := mustOpen(t, s, layoutOptions(layout)), mustOpen(t, s, fast)
+			var machine pace.Pace
+			defer machine.Watch()()
+			g := acquire(t, holder, mutexClaim("m", ttl))
+			silent := time.Now()
+			for {
+				next, err := other.Acquire(t.Context(), mutexClaim("m", time.Minute))
+				if errors.Is(err, driver.ErrHeld) {
+					if over := time.Since(silent) - ttl - machine.Lost(silent); over > late {
+						t.Fatalf("refused %v after the end of the TTL", over)
+					}
+					time.Sleep(50 * time.Millisecond)
+					continue
+				}
+				if since := holder.Info().Clock.Since(g.Since); err != nil || since < ttl || next.Token <= g.Token {
+					t.Errorf("let in after %v, with token %d after %d: %v", since, next.Token, g.Token, err)
+				}
+				return
+			}
+		})
+	}
+}
+
+// TestAfterIdleHours: a client that has sent nothing for hours knows the service's clock badly. It reads before it
+// makes a claim, so the claim expires a TTL after its client's death, and not minutes later.
+func TestAfterIdleHours(t *testing.T) {
+	t.Parallel()
+	for _, layout := range layouts {
+		s := startServer(t)
+		var passed atomic.Int64
+		hand := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+		o := layoutOptions(layout)
+		o.Clock = driver.Clock{Monotonic: hand, Boottime: hand}
+		store := mustOpen(t, s, o)
+		const idle = 5 * time.Hour
+		passed.Store(int64(idle))
+		s.Shift(idle)
+		var machine pace.Pace
+		stop := machine.Watch()
+		began := time.Now()
+		acquire(t, store, mutexClaim("m", time.Minute))
+		l, err := mustOpen(t, s, layoutOptions(layout)).Inspect(t.Context(), "m")
+		if err != nil || len(l.Holders) != 1 || l.Holders[0].Remaining > time.Minute+3*time.Second+machine.Lost(began) {
+			t.Errorf("%s: %+v %v", layout, l, err)
+		}
+		stop()
+	}
+}
+
+// TestOddDate promises that a service or a proxy whose clock is ahead ends no living holder's claim for clients that
+// have seen earlier replies.
+func TestOddDate(t *testing.T) {
+	t.Parallel()
+	const ttl = 4 * time.Second
+	for _, layout := range layouts {
+		t.Run(string(layout), func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t)
+			holder, other := mustOpen(t, s, layoutOptions(layout)), mustOpen(t, s, layoutOptions(layout))
+			g := acquire(t, holder, mutexClaim("m", ttl))
+			s.Shift(25 * time.Second)
+			_, err := other.Acquire(t.Context(), mutexClaim("m", ttl))
+			believes := func() bool { return holder.Info().Clock.Since(g.Since) < ttl-driver.Margin(ttl) }
+			if believes() && !errors.Is(err, driver.ErrHeld) {
+				t.Errorf("beside a living holder: %v", err)
+			}
+			next := acquire(t, other, storetest.Waiting(mutexClaim("m", ttl)))
+			if believes() || next.Token <= g.Token {
+				t.Errorf("let in %v after the start of a grant of %v, with token %d after %d",
+					holder.Info().Clock.Since(g.Since), ttl, next.Token, g.Token)
+			}
+		})
+	}
+}
+
+// TestOperator: the holder learns what an operator has done to its lock's object, and removes no object but its own.
+func TestOperator(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for _, layout := range layouts {
+		store := mustOpen(t, s, layoutOptions(layout))
+		key := func(name string) string {
+			return string(layout) + "/" + name + map[s3.Layout]string{s3.LayoutRecord: ".json",
+				s3.LayoutTerraform: ".tflock"}[layout]
+		}
+		g := acquire(t, store, mutexClaim("deleted", time.Minute))
+		s.Remove(bucket, key("deleted"))
+		if err := renew(t, store, g).Err; !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: the object was deleted, and a renewal says %v", layout, err)
+		}
+		if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: a release says %v", layout, err)
+		}
+		// Replaced by something else: damage in our own layout, a foreign lock in the other.
+		g = acquire(t, store, mutexClaim("replaced", time.Minute))
+		s.Put(bucket, key("replaced"), []byte("1"))
+		want := driver.ErrLost
+		if layout == s3.LayoutRecord {
+			want = driver.ErrCorrupt
+		}
+		if err := renew(t, store, g).Err; !errors.Is(err, want) {
+			t.Errorf("%s: the object was replaced, and a renewal says %v", layout, err)
+		}
+		if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, want) {
+			t.Errorf("%s: the object was replaced, and a release says %v", layout, err)
+		}
+		if string(s.Get(bucket, key("replaced"))) != "1" {
+			t.Errorf("%s: the operator's object is gone", layout)
+		}
+	}
+}
+
+// TestLargeObjects: of objects of other programs, no more is read than a record can have, and objects whose keys are no
+// lock's are not looked at.
+func TestLargeObjects(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	store := mustOpen(t, s, nil)
+	s.Put(bucket, "backup.json", make([]byte, 8<<20))
+	s.Put(bucket, "backup.tar", make([]byte, 8<<20))
+	if _, err := store.Inspect(t.Context(), "backup"); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("an object that is none of ours: %v", err)
+	}
+	n := 0
+	for l, err := range store.List(t.Context(), "") {
+		if n++; l.Name != "backup" || !errors.Is(err, driver.ErrCorrupt) {
+			t.Errorf("listed: %+v %v", l, err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d are listed", n)
+	}
+}
+
+// TestNoTimeOfDay: no code of the store uses the time of day of this machine, so it does not matter what it is.
+func TestNoTimeOfDay(t *testing.T) {
+	t.Parallel()
+	sources, err := filepath.Glob("*.go")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(err)
+	}
+	for _, name := range sources {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(name, "_test.go") && strings.Contains(string(text), "time.Now(") {
+			t.Errorf("%s reads the wall clock", name)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package s3
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// What a service must do for locks is found out by trying. The result is kept in an object of the bucket, below the
+// prefix, so that only the first client in a week tries: the others read one object, which they would do anyway to
+// learn the service's clock and to see whether they may use the bucket.
+
+// The keys of the result and, with a random text, of what is tried. No lock has such a key: see decodeName.
+const (
+	probeKey = string(escapeChar) + "holdfast-probe"
+	trialKey = probeKey + "-"
+)
+
+// probeAge is how old a result may be.
+const probeAge = 7 * 24 * time.Hour
+
+// probeResult is the content of the object with the result.
+type probeResult struct {
+	Service string `json:"service"` // for which it is true; the bucket may have been copied
+	Deletes bool   `json:"deletes"` // DELETE compares
+	Time    int64  `json:"time"`    // of the service's clock, in seconds since 1970
+}
+
+// probe finds out what the service does, and sets t.deletes. The error says why it is not fit for locks.
+func (t *table) probe(ctx context.Context) error {
+	o, err := t.bucket.get(ctx, t.prefix+probeKey, 4096)
+	switch {
+	case t.bucket.google.Load():
+		return errGoogle
+	case err != nil && !errors.Is(err, errNotFound):
+		return err
+	case !t.bucket.clock.Known():
+		return fmt.Errorf("%w: the replies have no Date, or come from a cache", driver.ErrUnsupported)
+	}
+	now, _ := t.bucket.clock.Now()
+	var r probeResult
+	age := time.Duration(0)
+	if err == nil && json.Unmarshal(o.data, &r) == nil {
+		age = time.UnixMicro(now).Sub(time.Unix(r.Time, 0))
+		if r.Service == t.service && age > -time.Hour && age < probeAge {
+			t.deletes = r.Deletes
+			return nil
+		}
+	}
+	if t.deletes, err = t.tryConditions(ctx); err != nil {
+		return err
+	}
+	text, err := json.Marshal(probeResult{Service: t.service, Deletes: t.deletes, Time: now / 1e6})
+	if err == nil {
+		_, err = t.bucket.put(ctx, t.prefix+probeKey, o.etag, text)
+	}
+	if errors.Is(err, record.ErrConflict) { // another client has tried at the same time
+		err = nil
+	}
+	return err
+}
+
+// errGoogle is about Cloud Storage, which ignores If-Match and If-None-Match on PUT (Cloud Storage documentation, "HTTP
+// headers and query string parameters for XML API").
+var errGoogle = fmt.Errorf("%w: Google Cloud Storage does not honor these conditions in its S3 interface; "+
+	"use gcs://bucket/prefix", driver.ErrUnsupported)
+
+// tryConditions checks on an object of its own that conditions of writes are obeyed, and reports whether those of a
+// removal are.
+func (t *table) tryConditions(ctx context.Context) (deletes bool, err error) {
+	key := t.prefix + trialKey + rand.Text()
+	put := func(etag string) (string, error) { return t.bucket.put(ctx, key, etag, makeContent(nil)) }
+	first, err := put("")
+	if err != nil {
+		return false, err
+	}
+	if _, err = put(""); !errors.Is(err, record.ErrConflict) {
+		return false, notObeyed("If-None-Match", err)
+	}
+	second, err := put(first)
+	switch {
+	case err != nil:
+		return false, err
+	case second == first:
+		return false, fmt.Errorf("%w: the service's ETags do not depend on the content", driver.ErrUnsupported)
+	}
+	if _, err = put(first); !errors.Is(err, record.ErrConflict) {
+		return false, notObeyed("If-Match", err)
+	}
+	err = t.bucket.remove(ctx, key, first)
+	switch {
+	case errors.Is(err, record.ErrConflict):
+		return true, t.bucket.remove(ctx, key, second)
+	case err == nil, errors.Is(err, errNotFound), errors.Is(err, driver.ErrDenied),
+		errors.Is(err, driver.ErrUnsupported), errors.Is(err, driver.ErrInvalid):
+		return false, nil
+	}
+	return false, err
+}
+
+// notObeyed is the error about a condition that did not hold, and for which the service did not refuse a write.
+func notObeyed(header string, err error) error {
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the service ignores %s in PUT, so that two clients could take one lock; a newer version "+
+		"of it may not", driver.ErrUnsupported, header)
+}

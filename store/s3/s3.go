@@ -1,0 +1,210 @@
+// Package s3 keeps locks in a bucket of Amazon S3, or of a service that speaks its protocol and obeys conditions of
+// writes, such as MinIO and Cloudflare's R2: one object per lock, which is replaced if its ETag is still the same.
+//
+//	import _ "github.com/holdfast-go/holdfast/store/s3"
+//
+//	client, err := holdfast.Open(ctx, "s3://my-bucket/locks/?region=eu-central-1", nil)
+//
+// A program that has a client of the AWS SDK passes it:
+//
+//	cfg, err := config.LoadDefaultConfig(ctx) // github.com/aws/aws-sdk-go-v2/config
+//	store, err := s3.New(ctx, awss3.NewFromConfig(cfg), "my-bucket", &s3.Options{Prefix: "locks/"})
+//	client, err := holdfast.New(store, nil)
+//
+// # Layout
+//
+// The lock NAME is the object whose key is PREFIX, NAME and .json. It contains JSON that people can read. In a name,
+// only control characters, equals signs, and slashes and dots in some places are escaped. The object stays when the
+// lock is free, for its token. Any client that lists or waits removes it after ten idle minutes, if the service
+// compares the ETag before it deletes an object. If not, as MinIO, no object is ever deleted; the bucket may have a
+// lifecycle rule that removes objects after three days or more. [LayoutTerraform] is that of Terraform's lock files.
+//
+// # Services
+//
+// The first client in a week tries whether the service obeys If-None-Match and If-Match in PUT, and If-Match in DELETE.
+// A service that ignores them in PUT is refused, and so is Google Cloud Storage, which has a store of its own. The
+// bucket must not be replicated in both directions, and all clients must use the same one.
+//
+// # Time
+//
+// The service's clock decides when a claim has expired. Each reply tells it, to a second. No client's time of day is
+// used. The clocks of the service's hosts must agree within 100 ms.
+//
+// # Permissions
+//
+// s3:GetObject and s3:PutObject for the objects, and s3:ListBucket for the bucket: without it the service does not tell
+// an absent object from a forbidden one. With s3:DeleteObject, idle locks are removed. Lifecycle rules and retention
+// must not affect the locks.
+package s3
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Options are the settings of a store. The zero value and nil mean the defaults.
+type Options struct {
+	// Prefix is put before the keys of all objects as it is: "locks/" makes locks/NAME.json. At most 256 bytes, of
+	// which 100 may follow the last slash.
+	Prefix string
+	// Layout is how a lock is stored in the bucket. All users of a lock must use the same one. Default: LayoutRecord.
+	Layout Layout
+	// ForeignAge is for LayoutTerraform. A lock file of Terraform that is older, by the service's clock, counts as left
+	// by a dead process. Terraform does not renew, so it must be longer than any run of it takes. Default: such a file
+	// never expires.
+	ForeignAge time.Duration
+	// WriteInterval is how long a new claim that can wait stays away from a lock after its last write, for services
+	// that limit the writes to one object. Default: 2 s for R2, which accepts one write per second, and 0 elsewhere. A
+	// negative value means no interval. In the URL, where it is write-interval, 0 means none.
+	WriteInterval time.Duration
+	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
+	Clock driver.Clock
+}
+
+const (
+	maxPrefix       = 256
+	maxColumn       = 100
+	r2WriteInterval = 2 * time.Second
+)
+
+// New makes a store that keeps locks in a bucket. It uses the client's settings and credentials, but sends no write
+// again by itself. The client stays the caller's: Close does not close it.
+//
+// New reads one object, or tries out the service: see the package's comment. ctx bounds that. The error Is ErrInvalid
+// if the client is nil, an option cannot work, or the bucket is in another region; ErrDenied if the bucket does not
+// exist, may not be used, or the credentials are not valid; and ErrUnsupported if the service does not obey conditions.
+func New(ctx context.Context, client *sdk.Client, bucket string, opts *Options) (driver.Store, error) {
+	t, err := newTable(ctx, client, bucket, opts)
+	if err != nil {
+		return nil, err
+	}
+	return t.newStore(opts)
+}
+
+// newStore makes the store of a layout.
+func (t *table) newStore(opts *Options) (driver.Store, error) {
+	switch {
+	case opts != nil && opts.Layout == LayoutTerraform:
+		return newTerraformStore(t, opts.ForeignAge)
+	case !t.deletes:
+		return record.New(keepingTable{t}), nil
+	}
+	return record.New(t), nil
+}
+
+// NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like New. Use a
+// Prefix that no store of locks has.
+func NewTable(ctx context.Context, client *sdk.Client, bucket string, opts *Options) (record.Table, error) {
+	t, err := newTable(ctx, client, bucket, opts)
+	switch {
+	case err != nil:
+		return nil, err
+	case !t.deletes:
+		return keepingTable{t}, nil
+	}
+	return t, nil
+}
+
+// runsPrefix begins, after the user's prefix, the keys of the objects of the run ledger. No lock has such a key: see
+// decodeName.
+const runsPrefix = string(escapeChar) + "holdfast-runs/"
+
+// OpenLedgerTable opens the records of the run ledger, in the same bucket. It sends nothing.
+func (t *table) OpenLedgerTable(context.Context) (record.Table, error) {
+	l := *t
+	l.bucket, l.prefix, l.column = t.bucket.share(), t.prefix+runsPrefix, 0
+	if !t.deletes {
+		return keepingTable{&l}, nil
+	}
+	return &l, nil
+}
+
+// newTable checks the options, and finds out what the service does.
+func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Options) (*table, error) {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if client == nil {
+		return nil, fmt.Errorf("%w: the client is nil: pass one that NewFromConfig of the AWS SDK's service/s3 has "+
+			"made",
+			driver.ErrInvalid)
+	}
+	if err := o.check(bucket); err != nil {
+		return nil, err
+	}
+	if o.Clock.Monotonic == nil {
+		o.Clock = driver.SystemClock
+	}
+	settings := client.Options()
+	t := &table{bucket: newBucketClient(client, bucket, o.Clock), prefix: o.Prefix, suffix: recordSuffix,
+		column: columnOf(o.Prefix),
+		place:  "s3://" + bucket + "/" + o.Prefix, service: "Amazon S3, " + settings.Region,
+		writeInterval: max(o.WriteInterval, 0)}
+	if o.Layout == LayoutTerraform {
+		t.suffix = terraformSuffix
+	}
+	if endpoint := aws.ToString(settings.BaseEndpoint); endpoint != "" {
+		e, err := url.Parse(endpoint)
+		switch {
+		case err != nil || e.Host == "":
+			return nil, fmt.Errorf("%w: the client's endpoint is not a URL", driver.ErrInvalid)
+		case e.Hostname() == "storage.googleapis.com" || strings.HasSuffix(e.Hostname(), ".storage.googleapis.com"):
+			return nil, errGoogle
+		case strings.HasSuffix(e.Hostname(), ".r2.cloudflarestorage.com") && o.WriteInterval == 0:
+			t.writeInterval = r2WriteInterval
+		}
+		t.service = e.Host
+		t.place += "?endpoint=" + e.Scheme + "://" + e.Host
+	} else if settings.Region != "" {
+		t.place += "?region=" + settings.Region
+	}
+	if err := t.probe(ctx); err != nil {
+		t.bucket.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// check checks the options.
+func (o *Options) check(bucket string) error {
+	switch {
+	case bucket == "":
+		return fmt.Errorf("%w: a store on S3 needs the name of its bucket", driver.ErrInvalid)
+	case strings.HasSuffix(bucket, "--x-s3"):
+		return fmt.Errorf("%w: a directory bucket does not list its objects in order: use a general purpose bucket",
+			driver.ErrUnsupported)
+	case strings.HasSuffix(bucket, ".mrap"):
+		return fmt.Errorf("%w: a multi-region access point leads to buckets that learn of each other's writes "+
+			"later: use one "+
+			"bucket", driver.ErrUnsupported)
+	case len(o.Prefix) > maxPrefix || columnOf(o.Prefix) > maxColumn || !isPlain(o.Prefix):
+		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8, of which %d may follow the last slash; it "+
+			"does not "+
+			"begin with a slash, has no control character and no equals sign, and no segment that is empty, ., .. "+
+			"or longer "+
+			"than %d, or ends in %s", driver.ErrInvalid, maxPrefix, maxColumn, maxSegment, recordSuffix)
+	case o.Layout != "" && o.Layout != LayoutRecord && o.Layout != LayoutTerraform:
+		return fmt.Errorf("%w: the layout %q; known are %s and %s", driver.ErrInvalid, o.Layout, LayoutRecord,
+			LayoutTerraform)
+	case o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutTerraform:
+		return fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid,
+			LayoutTerraform)
+	}
+	return nil
+}
+
+// isPlain reports whether a prefix needs no escapes.
+func isPlain(prefix string) bool {
+	return utf8.ValidString(prefix) && !strings.ContainsRune(prefix, 0) && encodeName(prefix+"n", 0) == prefix+"n"
+}

@@ -1,0 +1,250 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// table is a bucket as a record.Table: one object per record. A row's version is the object's ETag, which is a hash of
+// its content. Each write adds a random text to the record, so no ETag comes twice.
+//
+// Reads and lists show what was written before (Amazon S3 User Guide, "Amazon S3 data consistency model"; MinIO and R2
+// promise the same). "How to prevent object overwrites with conditional writes" describes the conditions.
+type table struct {
+	bucket        *bucketClient
+	prefix        string
+	column        int    // of the prefix: see encodeName
+	suffix        string // of the keys of all locks, by layout
+	place         string // of the bucket, for people
+	service       string // identifies the service, for the result of a probe
+	writeInterval time.Duration
+	deletes       bool // the service compares before it deletes
+}
+
+// keepingTable is a table on a service that deletes without comparing, or on which we may not delete. It never deletes
+// an object, so the engine does not look for idle records.
+type keepingTable struct{ *table }
+
+// ExpiresIdleRecords implements an optional interface of engine/record: a lifecycle rule may remove idle records.
+func (keepingTable) ExpiresIdleRecords() {}
+
+// tokenGap is more than the estimates of the service's clock of two clients can differ, if each has seen one reply on a
+// slow network.
+const tokenGap = 3 * time.Second
+
+// Info promises what the service promises: it is strongly consistent, and keeps what it has confirmed.
+func (t *table) Info() driver.Info {
+	i := driver.Info{
+		Store:           t.place,
+		Clock:           t.bucket.clock.Clock,
+		Tier:            driver.TierSettings,
+		ExpiryClock:     driver.ExpiryClockStore,
+		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap:        tokenGap,
+		TokenRegression: "when an object is removed within 3 s of its last grant",
+		WriteInterval:   t.writeInterval,
+	}
+	if t.writeInterval > 0 {
+		i.MinTTL, i.MaxHolders, i.MaxWaiters = max(driver.MinTTL, 5*t.writeInterval/2), 8, 8
+	}
+	return i
+}
+
+func (t *table) Now() (int64, time.Duration) { return t.bucket.clock.Now() }
+
+// ClockBounds and ClockIsStale implement optional interfaces of engine/record.
+func (t *table) ClockBounds() (early, late int64) { return t.bucket.clock.ClockBounds() }
+func (t *table) ClockIsStale() bool               { return t.bucket.clock.ClockIsStale() }
+
+// key is the key of the object of a lock.
+func (t *table) key(name string) string { return t.prefix + encodeName(name, t.column) + t.suffix }
+
+// Keys names the object of a lock as a URL, for people.
+func (t *table) Keys(name string) []string {
+	return []string{"s3://" + t.bucket.bucket + "/" + t.key(name)}
+}
+
+// The content of an object is the record, and in a line of its own the random text. Without a record it stands for one
+// that was removed: see Delete.
+
+// makeContent makes the content of an object.
+func makeContent(data []byte) []byte { return fmt.Appendf(nil, "%s\n\"%s\"\n", data, newRandom()) }
+
+// newRandom makes the random text of a write.
+func newRandom() string { return rand.Text() }
+
+var lenRandomLine = len(makeContent(nil))
+
+// readContent returns the record in an object's content.
+func readContent(content []byte) (data []byte, ok bool) {
+	at := len(content) - lenRandomLine
+	if at < 0 || !bytes.HasPrefix(content[at:], []byte("\n\"")) || !bytes.HasSuffix(content, []byte("\"\n")) {
+		return nil, false
+	}
+	return content[:at], true
+}
+
+// readRow reads the object of a lock. The row of an object that stands for a removed record has a version, and no data.
+func (t *table) readRow(ctx context.Context, name string) (record.Row, error) {
+	row := record.Row{Name: name}
+	// The object may be of another program, and large.
+	o, err := t.bucket.get(ctx, t.key(name), record.MaxData+int64(lenRandomLine)+1)
+	switch {
+	case errors.Is(err, errNotFound):
+		return row, nil
+	case err != nil:
+		return row, err
+	}
+	data, ok := readContent(o.data)
+	if !ok {
+		return row, fmt.Errorf("%w: the object %s is not Holdfast's", driver.ErrCorrupt, t.key(name))
+	}
+	row.Data, row.Version = data, o.etag
+	return row, nil
+}
+
+// Load is one read.
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	row, err := t.readRow(ctx, name)
+	if err == nil && len(row.Data) == 0 {
+		row = record.Row{Name: name}
+	}
+	return row, err
+}
+
+// Swap is one write. If a record is to be made, and there is an object, it is one read more, and another write if the
+// object stands for a removed record.
+func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	content := makeContent(row.Data)
+	etag, err := t.bucket.put(ctx, t.key(row.Name), row.Version, content)
+	if errors.Is(err, record.ErrConflict) && row.Version == "" {
+		now, readErr := t.readRow(ctx, row.Name)
+		switch {
+		case readErr != nil || now.Version == "":
+			return record.Row{}, err
+		case len(now.Data) > 0:
+			return now, err
+		}
+		etag, err = t.bucket.put(ctx, t.key(row.Name), now.Version, content)
+	}
+	if err != nil {
+		return record.Row{}, err
+	}
+	row.Version = etag
+	return row, nil
+}
+
+// Delete is one request. On a service that deletes without comparing, it writes an object that stands for the absent
+// record: it is compared, and a later record replaces it.
+func (t *table) Delete(ctx context.Context, row record.Row) error {
+	if row.Version == "" {
+		return nil
+	}
+	var err error
+	if t.deletes {
+		err = t.bucket.remove(ctx, t.key(row.Name), row.Version)
+	} else {
+		_, err = t.bucket.put(ctx, t.key(row.Name), row.Version, makeContent(nil))
+	}
+	switch {
+	case errors.Is(err, errNotFound):
+		return nil
+	case errors.Is(err, record.ErrConflict):
+		// An earlier attempt, whose reply was lost, may have removed it.
+		if now, loadErr := t.Load(ctx, row.Name); loadErr == nil && now.Version == "" {
+			return nil
+		}
+	}
+	return err
+}
+
+// List reads the keys page by page, and some of the objects at a time.
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, prefix, "", t.Load)
+}
+
+// ListAfter is List for the names after one, in the order of the objects' keys.
+func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, "", after, t.Load)
+}
+
+// loadFunc is the type of Load.
+type loadFunc func(context.Context, string) (record.Row, error)
+
+// listRows yields the rows of all objects whose names begin with prefix and come after a name. It skips objects that
+// are not a lock's.
+func (t *table) listRows(ctx context.Context, prefix, after string, load loadFunc) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		last := ""
+		if after != "" {
+			last = t.key(after)
+		}
+		for more := true; more; {
+			var page []string
+			var err error
+			page, more, err = t.bucket.list(ctx, t.prefix+listPrefix(prefix, t.column), last)
+			if err != nil {
+				yield(record.Row{}, err)
+				return
+			}
+			var names []string
+			for _, key := range page {
+				last = max(last, key)
+				own, isLock := strings.CutSuffix(strings.TrimPrefix(key, t.prefix), t.suffix)
+				name, ok := decodeName(own, t.column)
+				if ok && isLock && strings.HasPrefix(name, prefix) {
+					names = append(names, name)
+				}
+			}
+			for some := range slices.Chunk(names, maxConcurrentReads) {
+				if !loadAll(ctx, some, load, yield) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// maxConcurrentReads is how many objects a listing reads at a time.
+const maxConcurrentReads = 16
+
+// loadAll loads rows at the same time, and yields those that exist. It reports whether the listing goes on.
+func loadAll(ctx context.Context, names []string, load loadFunc, yield func(record.Row, error) bool) bool {
+	rows, errs := make([]record.Row, len(names)), make([]error, len(names))
+	var loads sync.WaitGroup
+	for i, name := range names {
+		loads.Go(func() { rows[i], errs[i] = load(ctx, name) })
+	}
+	loads.Wait()
+	for i, row := range rows {
+		switch {
+		case errors.Is(errs[i], driver.ErrClosed), ctx.Err() != nil:
+			yield(record.Row{}, errors.Join(errs[i], ctx.Err()))
+			return false
+		case errs[i] == nil && row.Version == "":
+			continue
+		}
+		row.Name = names[i]
+		if !yield(row, errs[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Close ends the calls that are running. It does not close a client of the caller's.
+func (t *table) Close() error {
+	t.bucket.close()
+	return nil
+}

@@ -1,0 +1,303 @@
+package s3
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Layout is how a lock is stored in the bucket.
+type Layout string
+
+const (
+	// LayoutRecord is Holdfast's own layout, and the default.
+	LayoutRecord Layout = "record"
+	// LayoutTerraform is the layout of the lock files of Terraform's backend for S3, and of OpenTofu's (use_lockfile).
+	// The lock NAME excludes a run of Terraform whose state has the key PREFIX and NAME, by the object with .tflock
+	// after that key: a lock is held while it exists. Terraform shows our holder as it shows its own. It supports the
+	// plain mutex and the election only.
+	//
+	// Terraform knows no TTL. What a crashed process of its leaves blocks until Options.ForeignAge. What one of ours
+	// leaves blocks Terraform until the next client of ours comes, or until somebody runs terraform force-unlock. A
+	// foreign holder cannot be notified, so it can be broken by force only.
+	//
+	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has
+	// surely passed the token: up to two seconds after the lock was taken. The service must compare before it deletes,
+	// or a late release could remove the lock of somebody else; others, such as MinIO, are refused.
+	LayoutTerraform Layout = "terraform"
+)
+
+const (
+	terraformSuffix = ".tflock"
+	foreignIDPrefix = "foreign-"
+	// foreignVersion begins the version of a row that another client has written.
+	foreignVersion = "foreign "
+	noEndTTL       = 100 * 365 * 24 * time.Hour
+	maxWriteTime   = 10 * time.Second
+	// maxSettleTime is how long a release waits for its token to be in the past.
+	maxSettleTime   = 3 * time.Second
+	terraformMinTTL = 3 * time.Second
+	// maxLockFile is more than the record of one claim needs.
+	maxLockFile = 64 << 10
+)
+
+// lockFile is the content of a lock file. Terraform ignores the fields that it does not know.
+type lockFile struct {
+	ID        string
+	Operation string
+	Info      string
+	Who       string
+	Version   string
+	Created   time.Time
+	Path      string
+	Holdfast  json.RawMessage `json:",omitempty"` // our record
+	Random    string          `json:",omitempty"`
+}
+
+// terraformTable is a bucket as a record.Table for LayoutTerraform: a record with a claim is an object, and a record
+// without a claim is no object.
+type terraformTable struct {
+	*table
+	foreignAge time.Duration
+
+	mu              sync.Mutex
+	abandonedWrites map[string][]chan struct{} // by name: writes whose callers have gone; each is closed at its end
+}
+
+// newTerraformStore makes the store, or refuses a service that deletes without comparing.
+func newTerraformStore(t *table, foreignAge time.Duration) (driver.Store, error) {
+	if !t.deletes {
+		t.bucket.close()
+		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object, or we may "+
+			"not delete: "+
+			"the layout %s needs that", driver.ErrUnsupported, LayoutTerraform)
+	}
+	return &foreignStore{record.New(&terraformTable{table: t, foreignAge: foreignAge,
+		abandonedWrites: map[string][]chan struct{}{}})}, nil
+}
+
+// Info says when tokens can fall.
+func (t *terraformTable) Info() driver.Info {
+	i := t.table.Info()
+	i.TokenRegression = "when Terraform or somebody removes an object within 3 s of its last grant, or the " +
+		"service's clock " +
+		"is set back"
+	i.MinTTL = max(i.MinTTL, terraformMinTTL)
+	return i
+}
+
+// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no idle
+// records.
+func (t *terraformTable) ReleasesWithoutTrace() {}
+func (t *terraformTable) ExpiresIdleRecords()   {}
+
+// Load is one read.
+func (t *terraformTable) Load(ctx context.Context, name string) (record.Row, error) {
+	row := record.Row{Name: name}
+	if err := t.awaitWrites(ctx, name); err != nil {
+		return row, err
+	}
+	o, err := t.bucket.get(ctx, t.key(name), maxLockFile)
+	switch {
+	case errors.Is(err, errNotFound):
+		return row, nil
+	case err != nil:
+		return row, err
+	}
+	var f lockFile
+	if json.Unmarshal(o.data, &f) == nil && len(f.Holdfast) > 0 {
+		row.Version, row.Data = o.etag, f.Holdfast
+		return row, nil
+	}
+	row.Version = foreignVersion + o.etag
+	row.Data, err = record.Encode(t.foreignRecord(o, f))
+	return row, err
+}
+
+// foreignRecord makes a record for an object that another client has created. Its time is the service's.
+func (t *terraformTable) foreignRecord(o object, f lockFile) *record.Record {
+	beat := fnv.New32a()
+	_, _ = beat.Write([]byte(o.etag)) // a hash takes everything
+	c := record.Claim{ID: foreignIDPrefix + cmp.Or(f.ID, strings.Trim(o.etag, `"`)), Owner: foreignOwner(f), Weight: 1,
+		TTL: noEndTTL, State: record.Granted, Token: 1, Beat: int64(beat.Sum32())}
+	if !o.written.IsZero() {
+		c.Since = o.written.UnixMicro()
+		if t.foreignAge > 0 {
+			c.TTL = t.foreignAge
+			c.ExpiresAt = o.written.Add(c.TTL).UnixMicro()
+		}
+	}
+	c.SilenceLimit = c.TTL
+	return &record.Record{Kind: driver.KindMutex, Limit: 1, Token: 1, Claims: []record.Claim{c}}
+}
+
+// foreignOwner is what is shown of a foreign holder.
+func foreignOwner(f lockFile) string {
+	text := cmp.Or(strings.Join(strings.Fields(f.Who+" "+f.Operation), " "), "a foreign client")
+	return strings.ToValidUTF8(text[:min(len(text), driver.MaxOwner)], "")
+}
+
+// Swap is one write, or one removal if the record has no claim.
+func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	rec, err := record.Decode(row.Name, row.Data)
+	etag, foreign := strings.CutPrefix(row.Version, foreignVersion)
+	switch {
+	case err != nil:
+		return record.Row{}, err
+	case len(rec.Claims) == 0 && row.Version == "":
+		return row, nil
+	case len(rec.Claims) == 0:
+		if err := t.awaitToken(ctx, rec.Token); err != nil {
+			return record.Row{}, err
+		}
+		return record.Row{Name: row.Name}, t.removeObject(ctx, row.Name, etag)
+	case strings.HasPrefix(rec.Claims[0].ID, foreignIDPrefix):
+		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
+			driver.ErrUnsupported)
+	}
+	// The token of a grant is beyond what the service's clock can show now. It was not beyond that when an earlier
+	// grant was released: see awaitToken.
+	if etag == "" || foreign {
+		_, late := t.ClockBounds()
+		row.Token = max(rec.Token, late+1)
+		rec.Token, rec.Claims[0].Token = row.Token, row.Token
+	} else {
+		row.Token = 0
+	}
+	if row.Data, err = record.Encode(rec); err != nil {
+		return record.Row{}, err
+	}
+	content, err := t.makeLockFile(row, &rec.Claims[0])
+	if err != nil {
+		return record.Row{}, err
+	}
+	row.Version, err = t.writeDetached(ctx, row.Name, etag, content)
+	if err != nil {
+		return record.Row{}, err
+	}
+	return row, nil
+}
+
+// awaitToken waits until the service's clock has surely passed a token.
+func (t *terraformTable) awaitToken(ctx context.Context, token int64) error {
+	for from := t.bucket.clock.Clock.Now(); t.bucket.clock.Clock.Since(from) < maxSettleTime; {
+		early, _ := t.ClockBounds()
+		if early > token {
+			return nil
+		}
+		d := min(time.Duration(token-early+1)*time.Microsecond, maxSettleTime/10)
+		if err := t.bucket.life.Sleep(ctx, d); err != nil {
+			return errors.Join(record.ErrUnsent, err)
+		}
+	}
+	return nil // the clock of the service was set back, or is not known well: Info says so
+}
+
+// removeObject removes an object. It is a conflict if there is none.
+func (t *terraformTable) removeObject(ctx context.Context, name, etag string) error {
+	err := t.bucket.remove(ctx, t.key(name), etag)
+	if errors.Is(err, errNotFound) {
+		return record.ErrConflict
+	}
+	return err
+}
+
+// Delete removes the object of a row.
+func (t *terraformTable) Delete(ctx context.Context, row record.Row) error {
+	row.Version = strings.TrimPrefix(row.Version, foreignVersion)
+	return t.table.Delete(ctx, row)
+}
+
+// makeLockFile makes the object that represents a claim.
+func (t *terraformTable) makeLockFile(row record.Row, c *record.Claim) ([]byte, error) {
+	created := c.Since
+	if created == 0 {
+		created, _ = t.Now()
+	}
+	return json.Marshal(lockFile{ID: c.ID, Operation: "holdfast", Info: c.Meta, Who: c.Owner, Version: "holdfast",
+		Created: time.UnixMicro(created).UTC(), Path: t.bucket.bucket + "/" + strings.TrimSuffix(t.key(row.Name),
+			t.suffix),
+		Holdfast: row.Data, Random: newRandom()})
+}
+
+// writeDetached writes an object. The write continues when its caller gives up. Nothing remains of a free lock by which
+// a late write could be refused: its condition is that there is no object, which is true again after the release. So
+// the next call that reads the lock waits for this write: see awaitWrites.
+func (t *terraformTable) writeDetached(ctx context.Context, name, etag string, content []byte) (string, error) {
+	type answer struct {
+		etag string
+		err  error
+	}
+	if err := ctx.Err(); err != nil {
+		return "", errors.Join(record.ErrUnsent, err)
+	}
+	answered, over := make(chan answer, 1), make(chan struct{})
+	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWriteTime)
+	if !t.bucket.life.Go(func() {
+		defer cancel()
+		defer close(over)
+		etag, err := t.bucket.put(going, t.key(name), etag, content)
+		answered <- answer{etag, err}
+	}) {
+		cancel()
+		return "", driver.ErrClosed
+	}
+	select {
+	case a := <-answered:
+		return a.etag, a.err
+	case <-ctx.Done():
+		t.mu.Lock()
+		t.abandonedWrites[name] = append(t.abandonedWrites[name], over)
+		t.mu.Unlock()
+		return "", ctx.Err()
+	}
+}
+
+// awaitWrites waits for the writes to a lock whose callers have gone.
+func (t *terraformTable) awaitWrites(ctx context.Context, name string) error {
+	for {
+		t.mu.Lock()
+		waits := t.abandonedWrites[name]
+		if len(waits) == 0 {
+			delete(t.abandonedWrites, name)
+			t.mu.Unlock()
+			return nil
+		}
+		over := waits[0]
+		t.mu.Unlock()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		t.mu.Lock()
+		if waits := t.abandonedWrites[name]; len(waits) > 0 && waits[0] == over {
+			t.abandonedWrites[name] = waits[1:]
+		}
+		t.mu.Unlock()
+	}
+}
+
+// List returns for each object what Load returns.
+func (t *terraformTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, prefix, "", t.Load)
+}
+
+// Close waits for the writes that are running, so that none takes effect after it.
+func (t *terraformTable) Close() error {
+	if t.bucket.life.End() {
+		t.bucket.life.Wait()
+		t.bucket.onClose()
+	}
+	return nil
+}
