@@ -1,11 +1,8 @@
 package main
 
-import "os"
+import (
+	"github.com/holdfast-go/holdfast/cmd/holdfast/cli"
+	_ "github.com/holdfast-go/holdfast/cmd/holdfast/stores" // the stores that the command can open
+)
 
-func main() {
-	code, signal := executeCommand(os.Args[1:])
-	if signal != 0 {
-		dieBySignal(signal)
-	}
-	os.Exit(code)
-}
+func main() { cli.Main() }

@@ -13,7 +13,7 @@ func TestDoctorTable(t *testing.T) {
 	type finding struct{ dir, severity string }
 	found := map[string]finding{}
 	declared := regexp.MustCompile(`Code:\s+"([a-z0-9-]+)",\s+Severity:\s+driver\.Severity(\w+)`)
-	for _, pattern := range []string{"../../store/*/*.go", "../../cmd/holdfast/doctor*.go"} {
+	for _, pattern := range []string{"../../store/*/*.go", "../../cmd/holdfast/cli/doctor*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -28,7 +28,7 @@ func TestDoctorTable(t *testing.T) {
 		}
 	}
 	row := regexp.MustCompile("^\\| `([a-z0-9-]+)` \\| (\\w+) \\|.*\\| ([^|]+) \\|$")
-	commandTests := readDocument(t, root+"/cmd/holdfast/doctor_test.go")
+	commandTests := readDocument(t, root+"/cmd/holdfast/cli/doctor_test.go")
 	listed := map[string]bool{}
 	for line := range strings.Lines(readDocument(t, root+"/docs/doctor.md")) {
 		m := row.FindStringSubmatch(strings.TrimSpace(line))

@@ -94,7 +94,7 @@ func TestExitCodes(t *testing.T) {
 		}
 	}
 	checkConstants(t, codes)
-	sources, err := filepath.Glob(root + "/cmd/holdfast/*_test.go")
+	sources, err := filepath.Glob(root + "/cmd/holdfast/cli/*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestExitCodes(t *testing.T) {
 // checkConstants: the codes are those of the constants in cmd/holdfast whose names begin with "exit".
 func checkConstants(t *testing.T, documented map[string]bool) {
 	t.Helper()
-	sources, err := filepath.Glob(root + "/cmd/holdfast/*.go")
+	sources, err := filepath.Glob(root + "/cmd/holdfast/cli/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,33 @@ func TestPrograms(t *testing.T) {
 
 // vetProgram compiles a program in a module of its own, which uses the modules of this checkout.
 func vetProgram(t *testing.T, program string) {
+	if out, err := goInModule(t, writeModule(t, program), "vet", "-mod=mod", ".").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// storeOfSomebodyElse is the file store by another name.
+const storeOfSomebodyElse = `package mystore
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/file"
+)
+
+func init() {
+	driver.Register("mystore", func(ctx context.Context, u *url.URL) (driver.Store, error) {
+		return file.New(ctx, u.Path, nil)
+	})
+}
+`
+
+// writeModule makes a module with a program, which can import the modules of this checkout and example.com/mystore.
+func writeModule(t *testing.T, program string) (dir string) {
 	mod, sums := "module program\n\ngo 1.26.0\n", ""
-	for _, pattern := range []string{".", "otel", "prometheus", "store/*", "store/*/*"} {
+	for _, pattern := range []string{".", "otel", "prometheus", "cmd/*", "store/*", "store/*/*"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern, "go.mod"))
 		if err != nil {
 			t.Fatal(err)
@@ -42,15 +67,62 @@ func vetProgram(t *testing.T, program string) {
 			sums += readDocument(t, filepath.Join(filepath.Dir(file), "go.sum"))
 		}
 	}
-	dir := t.TempDir()
-	for name, data := range map[string]string{"main.go": program, "go.mod": mod, "go.sum": sums} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+	mod += "replace example.com/mystore => ./mystore\n"
+	dir = t.TempDir()
+	for name, data := range map[string]string{
+		"main.go": program, "go.mod": mod, "go.sum": sums,
+		"mystore/mystore.go": storeOfSomebodyElse, "mystore/go.mod": "module example.com/mystore\n\ngo 1.26.0\n",
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("go", "vet", "-mod=mod", ".")
+	return dir
+}
+
+// goInModule makes a go command in a module of its own.
+func goInModule(t *testing.T, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	return cmd
+}
+
+// TestCommandWithOwnStore: the program of docs/adding-a-store.md is the command with a store of somebody else: it runs a
+// job under a lock there, with its guard, knows the command's version, and without package stores has only that one and what it imports.
+func TestCommandWithOwnStore(t *testing.T) {
+	program := regexp.MustCompile("(?ms)^```go\n(package main\n.*?)^```$").
+		FindStringSubmatch(readDocument(t, root+"/docs/adding-a-store.md"))
+	if program == nil {
+		t.Fatal("docs/adding-a-store.md has no program")
+	}
+	withoutStores := regexp.MustCompile("(?m)^.*/cmd/holdfast/stores\".*\n").ReplaceAllString(program[1], "")
+	dir := writeModule(t, withoutStores)
+	if out, err := goInModule(t, dir, "build", "-mod=mod", "-o", "mine", ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	run := func(store string, args ...string) (string, int) {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "mine"), args...)
+		cmd.Env = append(os.Environ(), "HOLDFAST_STORE="+store, "HOLDFAST_CONFIG=")
+		out, _ := cmd.CombinedOutput()
+		return string(out), shellCode(cmd.ProcessState)
+	}
+	store := "mystore://" + filepath.Join(dir, "locks")
+	for _, want := range []struct {
+		store, output string
+		code          int
+		args          []string
+	}{
+		{store, "holds mine\n", 7, []string{"run", "mine", "--", "sh", "-c", "echo holds $HOLDFAST_LOCK; exit 7"}},
+		{store, "in program (devel)", 0, []string{"version"}},
+		{"redis://127.0.0.1:1", "unknown store redis://; known are file, mystore", 64, []string{"list"}},
+	} {
+		out, code := run(want.store, want.args...)
+		if code != want.code || !strings.Contains(out, want.output) {
+			t.Errorf("%v exits %d and prints %q; want %d and %q", want.args, code, out, want.code, want.output)
+		}
 	}
 }

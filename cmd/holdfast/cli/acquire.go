@@ -1,0 +1,400 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	minRetryPause  = 25 * time.Millisecond // between two tries, where the store's queue cannot be used
+	maxRetryPause  = time.Second           //
+	inspectTimeout = 2 * time.Second       // limit of an Inspect that looks for the holder
+)
+
+// errWaitLimit ends a wait when its --wait has passed.
+var errWaitLimit = errors.New("waited long enough")
+
+// lockRequest is the lock that the command line names, and how to acquire it.
+type lockRequest struct {
+	name            string
+	kind            holdfast.Kind
+	shared          bool
+	limit, permits  int64
+	opts            holdfast.LockOptions
+	noWait          bool
+	waitLimit       waitLimit
+	labels          claimLabels
+	notAcquiredCode int          // exit code if the lock is not acquired
+	store           driver.Store // set once it is open
+	telemetry       *telemetry
+	messages        messageFlags
+	storeWait       waitLimit // for a store that cannot be reached at first
+	began           time.Time // when this program began to open the store
+	acquiredAt      time.Time
+}
+
+// acquireUntilSignal opens the store and acquires the lock. A signal that would end a program ends the wait. The
+// caller closes the client, even after an error, unless it is nil.
+func (r *lockRequest) acquireUntilSignal(
+	store string, signals *signalQueue, rec *runRecord,
+) (*holdfast.Client, *holdfast.Lease, error) {
+	ctx, cancel := context.WithCancelCause(r.telemetry.withSpan(context.Background()))
+	defer cancel(nil)
+	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
+	r.began = time.Now()
+	client, lease, err := r.openAndAcquire(ctx, store, rec)
+	signalled := stop()
+	switch {
+	case signalled != nil:
+		if lease != nil { // the signal arrived after the grant, and would be lost
+			_ = lease.Release()
+		}
+		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signalled, quoteName(r.name)))
+	case err != nil:
+		exit := storeError(err)
+		if refused := (*refusedError)(nil); errors.As(err, &refused) {
+			exit.reason = refused.reason
+		}
+		if exit.code == exitNotAcquired {
+			exit.code = r.notAcquiredCode
+		}
+		return client, nil, exit
+	}
+	r.acquiredAt = time.Now()
+	waited := r.acquiredAt.Sub(r.began)
+	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
+	rec.addEvent(eventAcquired, fields{"waited_ms": jsonMillis(waited), "ref": lease.Ref()})
+	r.messages.printDetail("acquired %s, with token %d, after a wait of %v%s", quoteName(r.name), lease.Token(),
+		waited.Round(time.Millisecond), storeNote(""))
+	return client, lease, nil
+}
+
+// openAndAcquire opens the store and acquires the lock, unless an enclosing run holds it.
+func (r *lockRequest) openAndAcquire(
+	ctx context.Context, store string, rec *runRecord,
+) (*holdfast.Client, *holdfast.Lease, error) {
+	options := &holdfast.Options{Owner: r.labels.ownerOrDefault(),
+		OnEvent: r.telemetry.handler(newEventHandler(r.name, rec, r.messages))}
+	opened, err := openPatiently(ctx, store, r.name, r.storeWait, r.messages)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := newClient(opened, options)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.store = opened
+	rec.addFields(storeSourceFields())
+	rec.addFields(fields{"store": client.Info().Store})
+	if err := r.checkSelfDeadlock(ctx, client); err != nil {
+		return client, nil, err
+	}
+	rec.addEvent(eventAcquireAttempt, nil)
+	lease, err := r.acquireWithinLimit(ctx, client)
+	return client, lease, err
+}
+
+// releaseLease releases the lease when nothing runs under the lock any more. It returns an error only if the lease is
+// known to be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure.
+// The work was done while the lease was valid, and a scheduler would answer a failure by doing the work again. (Only
+// an operator who broke the lock by force just then, and was warned, can have let somebody else run beside it.)
+func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec *runRecord) error {
+	timeout := driver.UnreachableTimeout(r.opts.TTL) + time.Second
+	if lossReported {
+		timeout = time.Second // the store was unreachable for most of a TTL, or has nothing of ours any more
+	}
+	err := runWithTimeout(timeout, lease.Release)
+	switch {
+	case err == nil:
+		rec.addEvent(eventReleased, nil)
+		r.printReleased()
+	case errors.Is(err, holdfast.ErrLost):
+		if !lossReported {
+			printStoreMessage("%s was lost meanwhile: %s", quoteName(r.name), lossText(err))
+		}
+		return err
+	default:
+		rec.addFields(fields{"release": "unknown"})
+		rec.addEvent(eventReleaseUnconfirmed, fields{"message": errorText(err)})
+		printStoreMessage("%s could not be released and stays held until its TTL has passed, "+
+			"unless an operator has broken it meanwhile: %s", quoteName(r.name), errorText(err))
+	}
+	return nil
+}
+
+// printReleased says, with --verbose, that the lock was released.
+func (r *lockRequest) printReleased() {
+	held := time.Since(r.acquiredAt)
+	text := ""
+	if left := r.opts.MinHold - held; left > 0 {
+		text = fmt.Sprintf("; --min-hold keeps it held for %v more", left.Round(time.Millisecond))
+	}
+	r.messages.printDetail("released %s after %v%s", quoteName(r.name), held.Round(time.Millisecond), text)
+}
+
+// newEventHandler reports on stderr and in the record what happens to the lease. It reports failing renewals no more
+// often than people can read, unless they ask for all. A loss is reported by the code that acts on it.
+func newEventHandler(name string, rec *runRecord, messages messageFlags) func(holdfast.Event) {
+	const pause = 5 * time.Second
+	var last time.Time
+	return func(e holdfast.Event) {
+		switch e.Kind {
+		case holdfast.EventRenewalFailing:
+			rec.addEvent(eventRenewalFailing,
+				fields{"remaining_ms": jsonMillis(e.Remaining), "message": errorText(e.Err)})
+			if e.Time.Sub(last) < pause && !messages.verbose {
+				return
+			}
+			last = e.Time
+			printStoreMessage("%s cannot be renewed, and is valid for %v more: %s",
+				quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
+		case holdfast.EventReleaseRequested:
+			rec.addEvent(eventReleaseRequested, nil)
+			messages.printNotice("somebody requests the release of %s", quoteName(name))
+		}
+	}
+}
+
+// acquireWithinLimit acquires the lock within --wait, or until ctx ends.
+func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	lease, err := r.acquireUntilLimit(ctx, client)
+	late := errors.Is(err, errWaitLimit)
+	if late {
+		lease, err = r.tryOnceMore(ctx, client)
+	}
+	if err != nil {
+		return nil, r.explainRefusal(client, err, late)
+	}
+	return lease, nil
+}
+
+// tryOnceMore tries once more after --wait has passed. The wait itself does not say whether the lock was busy, was
+// released just now, or the store was down: it may be shorter than the time for which the library retries an
+// unreachable store.
+func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	once := *r
+	once.noWait = true
+	return once.acquireAnyKind(ctx, client)
+}
+
+// acquireUntilLimit acquires the lock, and returns errWaitLimit if that takes longer than --wait.
+func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if r.waitLimit.limited && !r.noWait { // the time that it took to open the store counts
+		timer := time.AfterFunc(r.waitLimit.limit-time.Since(r.began), func() { cancel(errWaitLimit) })
+		defer timer.Stop()
+	}
+	shown := r.showWaiting(ctx, client)
+	lease, err := r.acquireAnyKind(ctx, client)
+	cancel(nil)
+	<-shown
+	return lease, err
+}
+
+// acquireAnyKind acquires the lock as the kind that is in use. A plain run and a shared run of the same name must
+// exclude each other, but a mutex and a read-write lock are two kinds, and a lock has one kind at a time. So a plain
+// run that meets readers joins their queue as a writer. A shared run that meets a mutex tries again until the mutex
+// is free: in the mutex's queue it would be granted the lock for itself alone, and all shared runs would run one by
+// one from then on.
+func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	kind := r.kind
+	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
+		lease, err := r.acquireAs(ctx, client, kind)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case endedByStore(err) && !r.noWait:
+			// This program was stopped for longer than the TTL, or the store was unreachable: try again.
+		case errors.Is(err, holdfast.ErrQueueFull) && !r.noWait:
+			pause = maxRetryPause // as many as the queue can hold are ahead, and hundreds may be waiting for a place
+		case errors.Is(err, holdfast.ErrMismatch) && r.limit == 0:
+			lock, inspectErr := client.Inspect(ctx, r.name)
+			switch {
+			case ctx.Err() != nil:
+				return nil, context.Cause(ctx)
+			case inspectErr != nil:
+				return nil, inspectErr
+			case lock.Kind == holdfast.KindSemaphore:
+				return nil, err
+			case lock.Kind == "": // it has become free meanwhile
+			case !r.shared:
+				kind = lock.Kind
+				continue
+			case r.noWait:
+				return nil, &holdfast.HeldError{Holders: lock.Holders}
+			}
+		default:
+			return lease, err
+		}
+		if err := sleepContext(ctx, rand.N(pause)+pause/2); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// endedByStore reports whether the store ended a wait, and no operator did: usually because the session of the wait
+// expired.
+func endedByStore(err error) bool {
+	var loss *holdfast.LossError
+	return errors.As(err, &loss) && loss.Cause != holdfast.LossBroken
+}
+
+// acquireAs acquires the lock as one kind.
+func (r *lockRequest) acquireAs(
+	ctx context.Context, client *holdfast.Client, kind holdfast.Kind,
+) (*holdfast.Lease, error) {
+	switch {
+	case kind == holdfast.KindSemaphore:
+		s := client.Semaphore(r.name, r.limit, &r.opts)
+		if r.noWait {
+			return s.TryAcquire(ctx, r.permits)
+		}
+		return s.Acquire(ctx, r.permits)
+	case kind == holdfast.KindMutex:
+		return lockOrTry(ctx, client.Mutex(r.name, &r.opts), r.noWait)
+	case !r.shared:
+		return lockOrTry(ctx, client.RWMutex(r.name, &r.opts), r.noWait)
+	case r.noWait:
+		return client.RWMutex(r.name, &r.opts).TryRLock(ctx)
+	}
+	return client.RWMutex(r.name, &r.opts).RLock(ctx)
+}
+
+// newLockable is what the request wants to hold.
+func (r *lockRequest) newLockable(client *holdfast.Client) holdfast.Lockable {
+	switch {
+	case r.kind == holdfast.KindSemaphore:
+		return client.Semaphore(r.name, r.limit, &r.opts).Permits(r.permits)
+	case r.kind == holdfast.KindMutex:
+		return client.Mutex(r.name, &r.opts)
+	case r.shared:
+		return client.RWMutex(r.name, &r.opts).Reader()
+	}
+	return client.RWMutex(r.name, &r.opts)
+}
+
+// locker is a Mutex, or a RWMutex as a writer.
+type locker interface {
+	Lock(context.Context) (*holdfast.Lease, error)
+	TryLock(context.Context) (*holdfast.Lease, error)
+}
+
+func lockOrTry(ctx context.Context, l locker, noWait bool) (*holdfast.Lease, error) {
+	if noWait {
+		return l.TryLock(ctx)
+	}
+	return l.Lock(ctx)
+}
+
+// explainRefusal returns an error with the reason why the lock was not acquired, and with its holder. late is whether
+// all of --wait has passed.
+func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bool) error {
+	var held *holdfast.HeldError
+	switch {
+	case errors.As(err, &held) && late:
+		return &refusedError{fmt.Sprintf("%s was not free within %v; it is held by %s",
+			quoteName(r.name), r.waitLimit.limit, describeHolders(held.Holders)), holdfast.FailureTimeout, err}
+	case errors.As(err, &held):
+		return &refusedError{fmt.Sprintf("%s is held by %s", quoteName(r.name), describeHolders(held.Holders)), "", err}
+	case errors.Is(err, holdfast.ErrMismatch):
+		return r.explainMismatch(client, err)
+	case endedByStore(err):
+		return exitWith(exitUnavailable, "%s was not acquired: %s", quoteName(r.name), lossText(err))
+	case errors.Is(err, holdfast.ErrLost): // it was waiting, and held nothing that could be lost
+		text := fmt.Sprintf("the wait for %s was ended by an operator", quoteName(r.name))
+		return &refusedError{text, holdfast.FailureLost, holdfast.ErrHeld}
+	}
+	return err
+}
+
+// explainMismatch looks at the lock to say as what it is in use. The error of the library does not name this command's
+// flags.
+func (r *lockRequest) explainMismatch(client *holdfast.Client, err error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), inspectTimeout)
+	defer cancel()
+	lock, _ := client.Inspect(ctx, r.name)
+	return r.mismatchError(lock, err)
+}
+
+func (r *lockRequest) mismatchError(lock holdfast.Lock, err error) error {
+	as := "with another --limit, or without one"
+	if lock.Kind != "" {
+		as = "as a " + describeKind(lock)
+	}
+	return &refusedError{fmt.Sprintf("%s is in use %s; all users of one name must give the same --limit, or none",
+		quoteName(r.name), as), "", err}
+}
+
+// refusedError describes in this command's words why a lock was not acquired.
+type refusedError struct {
+	text   string
+	reason holdfast.FailureReason // empty: that of err
+	err    error
+}
+
+func (e *refusedError) Error() string { return e.text }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// showWaiting tells on stderr what the wait is for. It closes the channel when ctx has ended and it prints nothing more.
+func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) <-chan struct{} {
+	if r.noWait {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	return r.messages.noteWaiting(ctx, "waiting for "+quoteName(r.name), func(ctx context.Context) (waitView, error) {
+		lock, err := client.Inspect(ctx, r.name)
+		if err != nil || len(lock.Holders) == 0 {
+			return waitView{}, err
+		}
+		place := r.queuePosition(lock)
+		return waitView{held: fmt.Sprintf(", held by %s%s", describeHolders(lock.Holders), place),
+			state: place + listTokens(lock)}, nil
+	})
+}
+
+// queuePosition says where in the queue this program's claim is, if the claim is in the store. It finds the claim by
+// its owner, which is good enough for a message and for nothing else. An owner that the user has named may be that of
+// many claims.
+func (r *lockRequest) queuePosition(lock holdfast.Lock) string {
+	for i, s := range lock.Waiters {
+		if r.labels.owner == "" && s.Owner == ownerName() {
+			return fmt.Sprintf("; place %d of %d in the queue", i+1, len(lock.Waiters))
+		}
+	}
+	if n := len(lock.Waiters); n > 0 {
+		return fmt.Sprintf("; %d in the queue", n)
+	}
+	return ""
+}
+
+// listTokens identifies the holders of a lock, to find out whether they have changed.
+func listTokens(lock holdfast.Lock) string {
+	tokens := make([]int64, len(lock.Holders))
+	for i, h := range lock.Holders {
+		tokens[i] = h.Token
+	}
+	return fmt.Sprint(tokens)
+}
+
+// sleepContext waits for d. If ctx ends first, it returns why.
+func sleepContext(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+func newBreak(storeURL *string) *cobra.Command {
+	var b lockBreak
+	c := &cobra.Command{
+		Use:   "break NAME [--holder REF] [--force] [--reason TEXT]",
+		Short: "Take a lock away from its holder",
+		Long: `break marks a holder as broken. The holder learns at its next renewal, after at most a third of its TTL, that it has lost
+the lock; it then ends its command and releases the lock. If it does not renew, the lock passes on when its TTL has
+passed.
+
+With --force the lock is free at once. The old holder may then still be working while the next one starts.
+
+If the lock has several holders, choose one with --holder and the REF that "holdfast show NAME" prints. The REF of a
+waiter ends its wait: it loses its place in the queue.
+
+The holder learns who has broken the lock, and with --reason why, on all stores, but not in the layouts of other clients
+that have no room for it.
+
+break exits 1 if nobody holds the lock. To ask the holder instead, use request-release.`,
+		Args: exactArgs("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
+				return b.run(ctx, c, client, args[0])
+			})
+		},
+	}
+	c.Flags().Var(nonEmptyString{&b.ref}, "holder",
+		"which holder or waiter, by the `REF` that show prints (default the only holder)")
+	c.Flags().BoolVar(&b.force, "force", false, "free the lock at once, even though its holder may still be working")
+	c.Flags().Var(&labelFlag{&b.reason, maxBreakReason}, "reason",
+		"`TEXT` for the holder, such as a ticket: why you break the lock")
+	addJSONFlag(c, &b.asJSON)
+	return c
+}
+
+// lockBreak is one run of break.
+type lockBreak struct {
+	ref, reason   string
+	force, asJSON bool
+}
+
+// run breaks a claim, and prints what that means for its holder: at once, at its next renewal, or not at all
+// because it was only waiting.
+func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.Client, name string) error {
+	lock, err := client.Inspect(ctx, name)
+	if err != nil {
+		return storeError(err)
+	}
+	claim, err := chooseClaim(lock, name, b.ref, "choose one with --holder")
+	if err != nil {
+		return err
+	}
+	mode := holdfast.BreakGraceful
+	if b.force {
+		mode = holdfast.BreakForce
+	}
+	if err := client.BreakWithReason(ctx, name, claim.Ref, mode, describeBreak(b.force, b.reason)); err != nil {
+		return storeError(err)
+	}
+	owner := printableText(claim.Owner)
+	waiting := isWaiter(lock, claim)
+	if b.asJSON {
+		f := changeAsJSON(client.Info(), lock, claim)
+		f["force"] = b.force
+		err := writeRecord(c.OutOrStdout(), recordBreak, f)
+		if err != nil || !b.force || waiting {
+			return err
+		}
+	}
+	if waiting {
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in the queue for %s\n", owner, quoteName(name))
+		return err
+	}
+	if b.force { // a warning, and so on stderr
+		printMessage("%s was taken from %s at once, which may still be working", quoteName(name), owner)
+		return nil
+	}
+	expiry := "when its TTL has passed"
+	if claim.Remaining > 0 {
+		expiry = formatRelative(claim.Remaining)
+	}
+	if claim.Detached {
+		_, err := fmt.Fprintf(c.OutOrStdout(), "%s is taken from its handle; no process renews it and could notice, so the lock "+
+			"passes on %s, or at once with --force\n", quoteName(name), expiry)
+		return err
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(),
+		"%s is taken from %s, which learns it at its next renewal; otherwise the lock passes on %s\n",
+		quoteName(name), owner, expiry)
+	return err
+}
+
+// isWaiter reports whether a claim of a lock waits.
+func isWaiter(lock holdfast.Lock, claim holdfast.ClaimInfo) bool {
+	return slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == claim.Ref })
+}
+
+// changeAsJSON is the claim that was broken, or asked to release its lock, as it was before.
+func changeAsJSON(info holdfast.Info, lock holdfast.Lock, claim holdfast.ClaimInfo) fields {
+	return fields{"store": info.Store, "lock": lock.Name, "claim": claimsAsJSON([]holdfast.ClaimInfo{claim})[0],
+		"waiting": isWaiter(lock, claim)}
+}
+
+// maxBreakReason leaves room for the operator's name before the reason.
+const maxBreakReason = 120
+
+// describeBreak is what the holder is told: who has broken the lock, how, and why.
+func describeBreak(force bool, reason string) string {
+	who := operatorName()
+	if len(who) > holdfast.MaxReason-maxBreakReason-len(", by force: ") || strings.ContainsFunc(who, isNotPrintable) {
+		who = strconv.Itoa(os.Getuid())
+	}
+	if force {
+		who += ", by force"
+	}
+	if reason != "" {
+		who += ": " + reason
+	}
+	return who
+}
+
+// chooseClaim finds the claim with a ref, or the only holder if ref is empty. how tells the user how to choose one of
+// several.
+func chooseClaim(lock holdfast.Lock, name, ref, how string) (holdfast.ClaimInfo, error) {
+	switch {
+	case ref != "":
+		for _, s := range slices.Concat(lock.Holders, lock.Waiters) {
+			if s.Ref == ref {
+				return s, nil
+			}
+		}
+		return holdfast.ClaimInfo{}, exitWith(exitNoHolder,
+			"there is no claim %s on %s; it may have ended meanwhile", quoteName(ref), quoteName(name))
+	case len(lock.Holders) == 0:
+		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "nobody holds %s", quoteName(name))
+	case len(lock.Holders) > 1:
+		var refs []string
+		for _, s := range lock.Holders {
+			refs = append(refs, fmt.Sprintf("%s (%s)", printableText(s.Ref), printableText(s.Owner)))
+		}
+		for _, s := range lock.Waiters {
+			refs = append(refs, fmt.Sprintf("%s (%s, waiting)", printableText(s.Ref), printableText(s.Owner)))
+		}
+		return holdfast.ClaimInfo{}, usageError("%s has %d holders; %s: %s",
+			quoteName(name), len(lock.Holders), how, strings.Join(refs, ", "))
+	}
+	return lock.Holders[0], nil
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+)
+
+// eventKind is what a line of the record of run, hold or once is about. What the library reports as well has the
+// library's code.
+type eventKind string
+
+const (
+	eventAcquireAttempt   = eventKind(holdfast.EventAttempt)          // the lock is asked for; it may be held
+	eventAcquired         = eventKind(holdfast.EventAcquired)         //
+	eventRenewalFailing   = eventKind(holdfast.EventRenewalFailing)   //
+	eventReleaseRequested = eventKind(holdfast.EventReleaseRequested) //
+	eventLockLost         = eventKind(holdfast.EventLost)             //
+	eventReleased         = eventKind(holdfast.EventReleased)         //
+	eventRunStarted       = eventKind(holdfast.EventRunStarted)       // once: a run of the key was begun
+	eventRunLost          = eventKind(holdfast.EventRunLost)          //
+	eventRunSucceeded     = eventKind(holdfast.EventRunSucceeded)     // the ledger has recorded it
+	eventRunFailed        = eventKind(holdfast.EventRunFailed)        // the ledger has recorded it
+
+	eventRunWaiting         eventKind = "run_waiting"         // once: a run of the key is in progress
+	eventSlotEarly          eventKind = "slot_early"          // once: the next slot starts soon, and is waited for
+	eventCommandStarted     eventKind = "command_started"     //
+	eventCommandExited      eventKind = "command_exited"      // what it has started may still run
+	eventCommandTerminating eventKind = "command_terminating" // it and what it has started were signaled to end
+	eventCommandKilled      eventKind = "command_killed"      // the first SIGKILL
+	eventSignalReceived     eventKind = "signal_received"     // by this program
+	eventProcessesLeft      eventKind = "processes_left"      // they outlive the command
+	eventProcessesHidden    eventKind = "processes_hidden"    // not all can be seen
+	eventProcessesUnkilled  eventKind = "processes_unkilled"  // SIGKILL did not end them
+	eventGuardGone          eventKind = "guard_gone"          // the guard has ended before the command
+	eventScriptStarted      eventKind = "script_started"      // that of --on-request
+	eventScriptFailed       eventKind = "script_failed"       // it could not be started
+	eventReleaseUnconfirmed eventKind = "release_unconfirmed" // the lock stays held until its TTL has passed
+	eventReportUnconfirmed  eventKind = "report_unconfirmed"  // once: the store has not confirmed the end of the run
+	eventOutcome            eventKind = "outcome"             // the last line
+)
+
+// failureReasons are the codes of the reasons for which a lock was not acquired or a run not begun, in the order in
+// which they are looked for.
+var failureReasons = []struct {
+	err    error
+	reason holdfast.FailureReason
+}{
+	{holdfast.ErrSucceeded, holdfast.FailureSucceeded},
+	{holdfast.ErrInProgress, holdfast.FailureInProgress},
+	{holdfast.ErrTooSoon, holdfast.FailureTooSoon},
+	{holdfast.ErrAttemptsUsed, holdfast.FailureAttemptsUsed},
+	{holdfast.ErrQueueFull, holdfast.FailureQueueFull},
+	{holdfast.ErrMismatch, holdfast.FailureMismatch},
+	{holdfast.ErrInvalid, holdfast.FailureInvalid},
+	{holdfast.ErrUnsupported, holdfast.FailureUnsupported},
+	{holdfast.ErrDenied, holdfast.FailureDenied},
+	{holdfast.ErrCorrupt, holdfast.FailureCorrupt},
+	{holdfast.ErrUncertain, holdfast.FailureUncertain},
+	{holdfast.ErrHeld, holdfast.FailureHeld},
+}
+
+// failureReasonOf is the code of an error, or empty.
+func failureReasonOf(err error) holdfast.FailureReason {
+	for _, f := range failureReasons {
+		if errors.Is(err, f.err) {
+			return f.reason
+		}
+	}
+	return ""
+}
+
+// failureReason is why nothing was run, as a code; empty if something was run, or if the outcome says it all.
+func (e *exitError) failureReason() holdfast.FailureReason {
+	switch e.outcomeOrDefault() {
+	case outcomeNotAcquired, outcomeUnavailable, outcomeUsage:
+	default:
+		return ""
+	}
+	switch code := failureReasonOf(e.err); {
+	case e.reason != "":
+		return e.reason
+	case code != "":
+		return code
+	case e.outcomeOrDefault() == outcomeUnavailable:
+		return holdfast.FailureStore
+	}
+	return ""
+}
+
+// endCause is why a command was ended, or why a lock or a run was lost: a holdfast.LossCause, or one of those of the
+// guard.
+type endCause string
+
+// endCauseOf is the code of an error; empty if it has none.
+func endCauseOf(err error) endCause {
+	if loss := (*guard.Loss)(nil); errors.As(err, &loss) {
+		return endCause(loss.Code)
+	}
+	return endCause(lossCode(err))
+}
+
+// causeFields are the cause of an end as a code, if it has one, and for people.
+func causeFields(err error) fields {
+	f := fields{"message": lossText(err)}
+	if cause := endCauseOf(err); cause != "" {
+		f["cause"] = cause
+	}
+	return f
+}
+
+// lostError is the end of a run whose lock was lost.
+func lostError(err error) *exitError {
+	return &exitError{code: exitLost, outcome: outcomeLost, cause: endCauseOf(err), message: lossText(err)}
+}

@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
+)
+
+// Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
+const (
+	exitNoHolder     = 1   // break, request-release: nobody holds the lock
+	exitNoRun        = 1   // runs: the key has no run that could be printed, retried or forgotten
+	exitUsage        = 64  // the command line, or the way a lock is used, is wrong
+	exitUnavailable  = 69  // the store cannot be reached, refuses, or cannot be read
+	exitNotRecorded  = 73  // once: the command has succeeded, and the store has not confirmed that
+	exitOutputFailed = 74  // the output cannot be written
+	exitNotAcquired  = 75  // held by others, or not granted in time
+	exitLost         = 76  // the lock was lost while the command ran
+	exitAttemptsUsed = 77  // once: the key has had as many runs as it may have
+	exitOnRequest    = 79  // the lock was released because somebody asked for it: --on-request release
+	exitCannotRun    = 126 // the command is there but cannot be run
+	exitNotFound     = 127 // there is no such command
+	exitSignal       = 128 // plus the signal's number
+)
+
+// exitError ends the program with a code. If err is nil, no message is printed.
+type exitError struct {
+	code    int
+	err     error
+	hint    bool    // the message points to the help
+	outcome outcome // for the record; if empty, outcomeOrDefault finds it
+	message string  // for the record, if there is no err
+	silent  bool    // err is for the record alone
+
+	reason holdfast.FailureReason // for the record; if empty, failureReason finds it
+	cause  endCause               // for the record: why the command was ended
+	run    *holdfast.RunInfo      // for the record of once: the run that is in the way
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return "exit " + strconv.Itoa(e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// fatalSignal is the signal by which this program must die instead of exiting, or 0. A shell ends a loop at Ctrl-C
+// only if its child died of the signal. The exit code that the shell shows is the same.
+func (e *exitError) fatalSignal() syscall.Signal {
+	if e.outcome == outcomeKilled || e.outcomeOrDefault() == outcomeInterrupted {
+		switch sig := syscall.Signal(e.code - exitSignal); sig {
+		case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
+			return sig
+		}
+	}
+	return 0
+}
+
+func exitWith(code int, format string, args ...any) *exitError {
+	return &exitError{code: code, err: fmt.Errorf(format, args...)}
+}
+
+// usageError is wrong usage. Its message points to the help.
+func usageError(format string, args ...any) *exitError {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...), hint: true}
+}
+
+// storeError gives an error of the library its exit code, unless it has one.
+func storeError(err error) *exitError {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit
+	}
+	code := exitUnavailable
+	var signalled *signalError
+	switch {
+	case errors.As(err, &signalled):
+		code = exitSignal + int(signalled.signal)
+	case errors.Is(err, holdfast.ErrHeld), errors.Is(err, holdfast.ErrQueueFull):
+		code = exitNotAcquired
+	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported),
+		errors.Is(err, holdfast.ErrMismatch):
+		code = exitUsage
+	case errors.Is(err, holdfast.ErrLost): // break: the claim has ended meanwhile
+		code = exitNoHolder
+	}
+	return &exitError{code: code, err: err}
+}
+
+// ledgerError is storeError for calls to a run ledger.
+func ledgerError(err error) *exitError {
+	if errors.Is(err, holdfast.ErrUnsupported) {
+		return exitWith(exitUsage, "this store, or the layout in its URL, keeps no runs; use another: %s", errorText(err))
+	}
+	return storeError(err)
+}
+
+// signalError is a wait that a signal ended.
+type signalError struct{ signal syscall.Signal }
+
+func (e *signalError) Error() string { return "ended by " + signalName(e.signal) }
+
+// Is reports true for context.Canceled, so that callers treat it as a cancellation.
+func (e *signalError) Is(target error) bool { return target == context.Canceled }
+
+// printMessage writes one line to stderr, with the time unless stderr is a terminal. Text that others have written into
+// a store can neither break the line nor control the terminal.
+func printMessage(format string, args ...any) {
+	fmt.Fprint(os.Stderr, text.StderrMessage(format, args...))
+}
+
+// errorText is an error's text without the library's prefix, which printMessage writes.
+func errorText(err error) string { return strings.TrimPrefix(err.Error(), "holdfast: ") }
+
+// flagErrorText is errorText for a flag's value, without the words that only repeat that it is invalid.
+func flagErrorText(err error) string {
+	var number *strconv.NumError
+	if errors.As(err, &number) {
+		return "not a number, or too large"
+	}
+	return strings.TrimPrefix(errorText(err), "time: ")
+}
+
+// rootCause is the innermost error: that of the system, without the operation and the file, which our own message
+// names.
+func rootCause(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err.Error()
+		}
+		err = inner
+	}
+}
+
+// lossText describes why a lock was lost, in a few words.
+func lossText(err error) string {
+	var loss *holdfast.LossError
+	if !errors.As(err, &loss) {
+		return errorText(err)
+	}
+	if loss.Err != nil {
+		return loss.Cause.Description() + ": " + errorText(loss.Err)
+	}
+	return loss.Cause.Description()
+}
+
+// lossCode is the code of why a lock was lost; empty if it has none.
+func lossCode(err error) holdfast.LossCause {
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) {
+		return loss.Cause
+	}
+	return ""
+}

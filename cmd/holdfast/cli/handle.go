@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// lockHandle is what renew and release need of a handle, which acquire prints.
+type lockHandle struct {
+	holdfast.Handle
+	store   string
+	expires time.Time // if nobody renews it, by the clock of the machine that acquired it
+}
+
+// handleRecord is a handle in JSON.
+type handleRecord struct {
+	Type    recordType    `json:"type"`
+	Store   string        `json:"store"`
+	Lock    string        `json:"lock"`
+	Kind    holdfast.Kind `json:"kind"`
+	Limit   int64         `json:"limit"`
+	Weight  int64         `json:"weight"`
+	TTL     int64         `json:"ttl_ms"`
+	ID      string        `json:"id"`
+	Ref     string        `json:"ref"`
+	Token   int64         `json:"token"`
+	Expires time.Time     `json:"expires"`
+}
+
+// writeHandle writes a handle as one line of JSON.
+func writeHandle(w io.Writer, store string, h holdfast.Handle) error {
+	return writeRecord(w, recordHandle, fields{
+		"store": store, "lock": h.Name, "kind": h.Kind, "limit": h.Limit, "weight": h.Weight,
+		"ttl_ms": jsonMillis(h.TTL), "id": h.ID, "ref": h.Ref, "token": h.Token, "expires": jsonTime(time.Now().Add(h.TTL)),
+	})
+}
+
+// parseHandle reads what writeHandle has written.
+func parseHandle(text string) (h lockHandle, err error) {
+	var r handleRecord
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return h, err
+	}
+	if r.Type != recordHandle || r.Lock == "" || r.Store == "" || r.TTL <= 0 || r.ID == "" {
+		return h, errors.New("it is no record of a handle")
+	}
+	return lockHandle{
+		Handle: holdfast.Handle{Name: r.Lock, Kind: r.Kind, Limit: r.Limit, Weight: r.Weight,
+			TTL: time.Duration(r.TTL) * time.Millisecond, ID: r.ID, Ref: r.Ref, Token: r.Token},
+		store: r.Store, expires: r.Expires,
+	}, nil
+}
+
+func newAcquire(storeURL *string) *cobra.Command {
+	f := lockFlags{store: storeURL}
+	var messages messageFlags
+	var storeWait storeWaitFlag
+	c := &cobra.Command{
+		Use:   "acquire [flags] NAME",
+		Short: "Acquire a lock without a process, and print a handle for renew and release",
+		Long:  acquireHelp,
+		Args:  exactArgs("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("ttl") {
+				return usageError("--ttl is missing: how long %s may stay held without a renew, such as --ttl 10m",
+					quoteName(args[0]))
+			}
+			request, err := f.newRequest(c, args[0], "acquire")
+			if err != nil {
+				return err
+			}
+			if err := messages.checkMessageFlags(); err != nil {
+				return err
+			}
+			request.messages, request.storeWait = messages, storeWait.storeWaitLimit(c, f.wait)
+			err = messages.silenceSkip(acquireAndDetach(request, *f.store))
+			if exit := (*exitError)(nil); f.skipOK && errors.As(err, &exit) && exit.code == 0 {
+				exit.err = nil // a script sees it by the empty handle
+			}
+			return err
+		},
+		DisableFlagsInUseLine: true,
+	}
+	f.addFlags(c)
+	messages.addMessageFlags(c)
+	storeWait.addStoreWaitFlag(c)
+	ttl := c.Flags().Lookup("ttl")
+	ttl.DefValue = "0s" // which pflag does not print
+	ttl.Usage = "how long the lock stays held if it is neither renewed nor released, 1s to 24h (required)"
+	groupFlags(c, lockFlagGroups, "")
+	return c
+}
+
+// acquireAndDetach acquires the lock, detaches it from this process, and prints its handle. If the handle cannot be
+// printed, it releases the lock.
+func acquireAndDetach(request *lockRequest, store string) error {
+	client, lease, err := request.acquireUntilSignal(store, catchSignals(), nil)
+	if client != nil {
+		defer closeClient(client)
+	}
+	if err != nil {
+		return err
+	}
+	h, err := detachLease(client, lease)
+	if err != nil {
+		return err
+	}
+	if err = writeHandle(os.Stdout, client.Info().Store, h); err == nil {
+		return nil
+	}
+	// Without the handle, the lock cannot be released by anyone.
+	return exitWith(exitOutputFailed, "the handle cannot be printed, and %s: %s",
+		releaseUnprinted(client, h), rootCause(err))
+}
+
+// detachLease leaves the lock held without this process. If it is not certain that this worked, it releases the lock:
+// the handle of a claim that may end with this process is worth nothing.
+func detachLease(client *holdfast.Client, lease *holdfast.Lease) (holdfast.Handle, error) {
+	h, err := lease.Detach()
+	switch {
+	case err == nil:
+		return h, nil
+	case errors.Is(err, holdfast.ErrLost):
+		return h, exitWith(exitLost, "%s is lost: %s", quoteName(lease.Name()), lossText(err))
+	case errors.Is(err, holdfast.ErrUncertain):
+		return h, exitWith(exitUnavailable, "no handle could be made, and %s: %s",
+			releaseUnprinted(client, h), errorText(err))
+	}
+	_ = lease.Release()
+	return h, storeError(err)
+}
+
+// releaseUnprinted releases a lock whose handle could not be printed, and reports the outcome.
+func releaseUnprinted(client *holdfast.Client, h holdfast.Handle) string {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := runWithTimeout(2*closeTimeout, func() error { return client.Release(ctx, h) })
+	if err != nil && !errors.Is(err, holdfast.ErrLost) {
+		return quoteName(h.Name) + " may stay held until its TTL has passed"
+	}
+	return quoteName(h.Name) + " was released"
+}
+
+func newRenew(storeURL *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "renew HANDLE",
+		Short: "Renew a lock taken by acquire",
+		Long: `renew extends the lock of a handle to its TTL from now. If HANDLE is -, the handle is read from standard input, where
+others on the machine cannot see it.
+
+It exits 76 if the lock is lost; a lost lock cannot be renewed. If an operator has broken the lock, renew releases it:
+others may hold it as soon as renew has exited 76. So let no work run under the lock while renew runs, or do not renew,
+and release the lock at the end of the work.`,
+		Args: exactArgs("HANDLE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withHandle(*storeURL, args[0], renewHandle)
+		},
+	}
+}
+
+func newRelease(storeURL *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "release HANDLE",
+		Short: "Release a lock taken by acquire",
+		Long: `release releases the lock of a handle. If HANDLE is -, the handle is read from standard input, where others on the
+machine cannot see it.
+
+A second release of the same handle exits 0 and says on stderr that the lock was released before: a script may release
+at its end and in a trap. So does the release of an empty handle, which is what acquire --skip-ok prints if the lock is
+not acquired.
+
+It exits 76 if the lock was lost before: if it has expired and others have held it since, if an operator has broken it,
+or if the store cannot tell that it was released.`,
+		Args: exactArgs("HANDLE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if strings.TrimSpace(args[0]) == "" {
+				printMessage("the handle is empty, so there is nothing to release")
+				return nil
+			}
+			return withHandle(*storeURL, args[0], releaseHandle)
+		},
+	}
+}
+
+// releaseHandle releases a lock. It renews it first, because only a renewal learns that an operator broke it.
+func releaseHandle(ctx context.Context, client *holdfast.Client, h lockHandle) error {
+	err := renewHandle(ctx, client, h)
+	if !errors.Is(err, holdfast.ErrLost) {
+		err = client.Release(ctx, h.Handle)
+	}
+	if code := lossCode(err); code != holdfast.LossGone && code != holdfast.LossTaken {
+		return err
+	}
+	lock, inspectErr := client.Inspect(ctx, h.Name)
+	switch {
+	case inspectErr != nil:
+		return err
+	case time.Now().Before(h.expires) && (lock.Token == h.Token || client.Info().Tier == holdfast.TierFenceSafe):
+		// It cannot have expired, and the store has not forgotten it.
+		printMessage("%s was released before", quoteName(h.Name))
+		return nil
+	case lock.Token == h.Token:
+		printMessage("%s is no longer held: it was released before, or has expired; nobody has held it since",
+			quoteName(h.Name))
+		return nil
+	}
+	return err
+}
+
+// renewHandle renews a lock. It releases one that an operator broke: its holder knows it then.
+func renewHandle(ctx context.Context, client *holdfast.Client, h lockHandle) error {
+	err := client.Renew(ctx, h.Handle)
+	var loss *holdfast.LossError
+	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
+		if releaseErr := client.Release(ctx, h.Handle); releaseErr != nil && !errors.Is(releaseErr, holdfast.ErrLost) {
+			printMessage("%s may stay held until its TTL has passed: %s", quoteName(h.Name), errorText(releaseErr))
+		}
+	}
+	return err
+}
+
+// maxHandleSize is more than the length of any handle.
+const maxHandleSize = 64 << 10
+
+// withHandle runs f with a handle and a client of its store.
+func withHandle(store, arg string, f func(context.Context, *holdfast.Client, lockHandle) error) error {
+	if arg == "-" {
+		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHandleSize))
+		if err != nil {
+			return usageError("the handle cannot be read: %s", rootCause(err))
+		}
+		arg = string(in)
+	}
+	h, err := parseHandle(strings.TrimSpace(arg))
+	if err != nil {
+		return usageError("that is not a handle; acquire prints one")
+	}
+	err = withClient(store, func(ctx context.Context, client *holdfast.Client) error {
+		if here := client.Info().Store; h.store != here {
+			return usageError("the handle is for the store %s, and this is %s, %s; give --store or HOLDFAST_STORE the URL that "+
+				"acquire had", printableText(h.store), printableText(here), usedStore.Load().origin())
+		}
+		ctx, cancel := context.WithTimeout(ctx, handleTimeout)
+		defer cancel()
+		err := f(ctx, client, h)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, holdfast.ErrLost):
+			return exitWith(exitLost, "%s is lost: %s", quoteName(h.Name), lossText(err))
+		}
+		return storeError(err)
+	})
+	var exit *exitError
+	if errors.As(err, &exit) && errors.As(err, new(*openError)) {
+		exit.err = fmt.Errorf("%w; the handle is for the store %s", exit.err, printableText(h.store))
+	}
+	return err
+}
+
+// handleTimeout is for one request.
+const handleTimeout = 10 * time.Second

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// messageFlags say how much run, once, hold and acquire tell on stderr: by default what somebody may have to act on.
+type messageFlags struct{ quiet, verbose bool }
+
+func (f *messageFlags) addMessageFlags(c *cobra.Command) {
+	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only errors and losses: nothing if it waits or is skipped")
+	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "also print when it waits, begins and ends")
+}
+
+func (f *messageFlags) checkMessageFlags() error {
+	if f.quiet && f.verbose {
+		return usageError("--quiet and --verbose exclude each other")
+	}
+	return nil
+}
+
+// printNotice prints what is neither an error nor a loss.
+func (f messageFlags) printNotice(format string, args ...any) {
+	if !f.quiet {
+		printMessage(format, args...)
+	}
+}
+
+// printDetail prints what only --verbose asks for.
+func (f messageFlags) printDetail(format string, args ...any) {
+	if f.verbose {
+		printMessage(format, args...)
+	}
+}
+
+// tellsWaitOf reports whether a wait of known length is worth a line.
+func (f messageFlags) tellsWaitOf(d time.Duration) bool {
+	return !f.quiet && (f.verbose || isTerminal(os.Stderr) || d >= firstLogNotice)
+}
+
+// silenceSkip lets the program say nothing of a skip, with --quiet. The exit code and the record say it.
+func (f messageFlags) silenceSkip(err error) error {
+	var exit *exitError
+	if f.quiet && errors.As(err, &exit) && exit.isSkip() {
+		exit.silent = true
+	}
+	return err
+}
+
+// isSkip reports whether nothing was run because others do, or have done, the work; and not because something is wrong.
+func (e *exitError) isSkip() bool {
+	switch e.outcomeOrDefault() {
+	case outcomeNotAcquired, outcomeDone, outcomeMissed:
+		return true
+	}
+	return false
+}

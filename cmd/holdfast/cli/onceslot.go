@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// maxEarly is how early this program may be started before a slot, and waits for it: the clock of the machine that
+// starts it may be ahead of the store's. In short slots it is a tenth of the slot.
+const maxEarly = time.Minute
+
+// chooseSlot returns the slot whose turn it is, by the store's clock. It waits for the next slot if that starts soon.
+// If the slot started too long ago and was not run, it is missed.
+func (j *onceJob) chooseSlot(ctx context.Context, ledger *holdfast.Ledger, rec *runRecord) (holdfast.Slot, error) {
+	for {
+		slot, err := j.readSlot(ctx, ledger)
+		if err != nil {
+			return slot, err
+		}
+		rec.addFields(fields{"key": slot.Key(j.key), "slot": formatSlot(slot.Start)})
+		early, isEarly := timeToNextSlot(slot)
+		if !isEarly {
+			return slot, j.checkMissed(ctx, ledger, slot)
+		}
+		rec.addEvent(eventSlotEarly, fields{"next_slot": formatSlot(slot.End), "remaining_ms": jsonMillis(early)})
+		if j.messages.tellsWaitOf(early) {
+			printMessage("waiting %v for the next slot of %s, %s", early.Round(time.Millisecond), quoteName(j.key),
+				formatSlot(slot.End))
+		}
+		if err := sleepContext(ctx, early); err != nil {
+			return slot, storeError(err)
+		}
+	}
+}
+
+// readSlot asks for the current slot, and gives up after as long as run does.
+func (j *onceJob) readSlot(ctx context.Context, ledger *holdfast.Ledger) (holdfast.Slot, error) {
+	ctx, cancel := j.limitCall(ctx)
+	defer cancel()
+	slot, err := ledger.CurrentSlot(ctx, j.schedule)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return slot, storeError(context.Cause(ctx))
+	case errors.Is(err, holdfast.ErrUnsupported):
+		return slot, exitWith(exitUsage, "this store does not tell the time, so it has no slots: %s", errorText(err))
+	case err != nil:
+		return slot, ledgerError(err)
+	}
+	// Within a slot the key must be remembered, or it would be run twice.
+	if length := slot.End.Sub(slot.Start); j.opts.KeepFor > 0 && !slot.End.IsZero() && j.opts.KeepFor < length {
+		return slot, usageError("--keep-for %v is shorter than the current slot of %v; KEY would be run twice in it",
+			j.opts.KeepFor, length)
+	}
+	return slot, nil
+}
+
+// limitCall bounds a call to the store.
+func (j *onceJob) limitCall(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, driver.UnreachableTimeout(j.opts.TTL), errNoAnswer)
+}
+
+// timeToNextSlot is how long it takes until the next slot starts, if that is so short that this program was probably
+// started for that slot.
+func timeToNextSlot(slot holdfast.Slot) (left time.Duration, early bool) {
+	if slot.End.IsZero() {
+		return 0, false
+	}
+	left = slot.End.Sub(slot.Now)
+	return left, left <= min(maxEarly, slot.End.Sub(slot.Start)/10)
+}
+
+// checkMissed returns an error if the first run of a slot would begin too late. Later runs may begin until the end of
+// the slot.
+func (j *onceJob) checkMissed(ctx context.Context, ledger *holdfast.Ledger, slot holdfast.Slot) error {
+	limit := j.startWithin
+	if !slot.End.IsZero() {
+		limit = min(limit, slot.End.Sub(slot.Start)/2)
+	}
+	late := slot.Now.Sub(slot.Start)
+	if j.startWithin == 0 || late <= limit {
+		return nil
+	}
+	ctx, cancel := j.limitCall(ctx)
+	defer cancel()
+	runs, err := ledger.LastRuns(ctx, slot.Key(j.key), 1)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return storeError(context.Cause(ctx))
+	case err != nil:
+		return ledgerError(err)
+	case len(runs) > 0:
+		return nil
+	}
+	return &exitError{outcome: outcomeMissed, err: fmt.Errorf(
+		"%s is not run: its slot started %s ago and was not run within %s; see --start-within and --catch-up",
+		quoteName(slot.Key(j.key)), formatDuration(late), limit)}
+}
+
+// formatSlot is the start of a slot as it is in the key.
+func formatSlot(start time.Time) string { return start.UTC().Format(time.RFC3339Nano) }

@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// runRecord is the record of --record: a line of JSON per event, the last of which has the outcome. It must never
+// change what happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes
+// a warning. A nil record ignores everything.
+type runRecord struct {
+	file  *os.File // nil if there is none to write to
+	lines chan []byte
+	done  chan struct{}
+	warn  sync.Once
+
+	mu     sync.Mutex
+	base   fields // of every line
+	closed bool
+}
+
+// recordFlushTimeout is how long the last lines may take to be written: the reader may have stopped.
+const recordFlushTimeout = 2 * time.Second
+
+// openRecord opens a file for appending, or fd:N. A wrong name is a usage error. A full disk or a closed descriptor
+// is not: the command runs without a record.
+func openRecord(where string) (*runRecord, error) {
+	if where == "" {
+		return nil, nil
+	}
+	r := &runRecord{base: fields{}, lines: make(chan []byte, 256), done: make(chan struct{})}
+	var err error
+	if number, ok := strings.CutPrefix(where, "fd:"); ok {
+		r.file, err = openInherited(number)
+	} else {
+		// Opening a FIFO that has no reader would wait for one.
+		r.file, err = os.OpenFile(where, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o666)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EBADF):
+		r.file = nil
+		r.warnIncomplete(err)
+	default:
+		return nil, usageError("--record: %s cannot be written: %s", quoteName(where), rootCause(err))
+	}
+	go r.writeQueued()
+	return r, nil
+}
+
+// openInherited opens a descriptor that this program was started with. One that is marked close-on-exec was not: it
+// is this process's own, under a number that was free.
+func openInherited(number string) (*os.File, error) {
+	fd, err := strconv.Atoi(number)
+	if err != nil || fd < 0 {
+		return nil, errors.New("not the number of a descriptor")
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC != 0 {
+		return nil, unix.EBADF
+	}
+	if fd > 2 { // a reader waits until all have closed it, so the command must not inherit it
+		unix.CloseOnExec(fd)
+	}
+	return os.NewFile(uintptr(fd), "fd:"+number), nil
+}
+
+// writeQueued writes the lines, in a goroutine of its own. It reads the queue to the end even if nothing can be
+// written, so that close does not have to wait.
+func (r *runRecord) writeQueued() {
+	defer close(r.done)
+	for line := range r.lines {
+		if r.file == nil {
+			continue
+		}
+		if _, err := r.file.Write(line); err != nil {
+			r.warnIncomplete(err)
+		}
+	}
+}
+
+// warnIncomplete warns once: the record is not worth more than one line on stderr.
+func (r *runRecord) warnIncomplete(err error) {
+	r.warn.Do(func() { printMessage("the record of --record is not complete: %s", rootCause(err)) })
+}
+
+// addFields adds fields to all following lines.
+func (r *runRecord) addFields(f fields) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.Copy(r.base, f)
+}
+
+// addEvent adds a line. It never waits: if the queue is full, it drops the line and warns.
+func (r *runRecord) addEvent(kind eventKind, f fields) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	line := fields{"type": recordEvent, "time": jsonTime(time.Now()), "event": kind}
+	maps.Copy(line, r.base)
+	maps.Copy(line, f)
+	data, err := json.Marshal(line)
+	if err != nil {
+		r.warnIncomplete(err)
+		return
+	}
+	select {
+	case r.lines <- append(data, '\n'):
+	default:
+		r.warnIncomplete(errors.New("its reader does not read"))
+	}
+}
+
+// close waits until everything is written, at most recordFlushTimeout.
+func (r *runRecord) close() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.closed = true
+	close(r.lines)
+	r.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-time.After(recordFlushTimeout):
+		r.warnIncomplete(errors.New("its reader does not read"))
+	}
+}
+
+// outcome is how a run ended. It is needed beside the exit code, because a command may exit with one of this
+// program's codes.
+type outcome string
+
+const (
+	outcomeExited      outcome = "exited"       // the command exited on its own, with the exit code
+	outcomeKilled      outcome = "killed"       // the command died of a signal
+	outcomeLost        outcome = "lost"         // the lock was lost, and the command was ended
+	outcomeNotAcquired outcome = "not-acquired" // held by others, or not granted in time
+	outcomeInterrupted outcome = "interrupted"  // a signal ended the wait
+	outcomeCannotRun   outcome = "cannot-run"   // the command cannot be started
+	outcomeUnavailable outcome = "unavailable"  // the store cannot be reached, or refuses
+	outcomeUsage       outcome = "usage"        // wrong usage
+	outcomeNotPrinted  outcome = "not-printed"  // hold: the token could not be printed
+	outcomeReleased    outcome = "released"     // hold: a signal ended it
+
+	// run, hold: the command or the hold was ended because somebody asked for the lock
+	outcomeReleasedOnRequest outcome = "released-on-request"
+
+	outcomeDone         outcome = "done-before"   // once: the key has succeeded before
+	outcomeMissed       outcome = "missed"        // once: the slot started too long ago
+	outcomeAttemptsUsed outcome = "attempts-used" // once: the key has had as many runs as it may have
+	outcomeNotRecorded  outcome = "not-recorded"  // once: the command has succeeded, which the store has not confirmed
+)
+
+func addRecordFlag(c *cobra.Command, where *string) {
+	c.Flags().Var(nonEmptyString{where}, "record", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
+}
+
+// withRecord runs f with a record, and ends the record with the outcome. All lines have the fields of base.
+func withRecord(where string, base fields, f func(*runRecord) error) error {
+	r, err := openRecord(where)
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		r.addFields(base)
+		r.addFields(originFields())
+	}
+	err = f(r)
+	r.addOutcome(err)
+	r.close()
+	return err
+}
+
+// addOutcome adds the last line. err is what the run ended with; nil means that the command exited with 0.
+func (r *runRecord) addOutcome(err error) {
+	var exit *exitError
+	if !errors.As(err, &exit) {
+		exit = &exitError{outcome: outcomeExited}
+	}
+	last := fields{"outcome": exit.outcomeOrDefault(), "exit_code": exit.code}
+	if reason := exit.failureReason(); reason != "" {
+		last["reason"] = reason
+	}
+	if exit.cause != "" {
+		last["cause"] = exit.cause
+	}
+	var held *holdfast.HeldError
+	if errors.As(exit.err, &held) && len(held.Holders) > 0 {
+		last["holders"] = claimsAsJSON(held.Holders)
+	}
+	if exit.run != nil {
+		last["run"] = runAsJSON(*exit.run, len(exit.run.Result))
+	}
+	switch {
+	case exit.err != nil:
+		last["message"] = oneLine(errorText(exit.err))
+	case exit.message != "":
+		last["message"] = oneLine(exit.message)
+	}
+	r.addEvent(eventOutcome, last)
+}
+
+// outcomeOrDefault is the outcome for the record. Most errors come from the library and have none set.
+func (e *exitError) outcomeOrDefault() outcome {
+	var signalled *signalError
+	switch {
+	case e.outcome != "":
+		return e.outcome
+	case errors.As(e.err, &signalled):
+		return outcomeInterrupted
+	case e.err != nil && (errors.Is(e.err, holdfast.ErrHeld) || errors.Is(e.err, holdfast.ErrQueueFull)):
+		return outcomeNotAcquired
+	case e.code == exitUsage:
+		return outcomeUsage
+	}
+	return outcomeUnavailable
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Main runs the command line of this process, os.Args, and ends the process with the exit code that docs/exit-codes.md
+// has for it, or by the signal that the command under the lock died of. It never returns.
+//
+// The stores are those that the program imports. The file store is the default one, so a program without it needs
+// --store or HOLDFAST_STORE.
+func Main() {
+	code, signal := executeCommand(os.Args[1:])
+	if signal != 0 {
+		dieBySignal(signal)
+	}
+	os.Exit(code)
+}
+
+// executeCommand runs one command line. It returns the exit code, and the signal to die of instead, if any. By then
+// it has printed what went wrong.
+func executeCommand(args []string) (code int, signal syscall.Signal) {
+	root := newRootFor(args)
+	root.SetArgs(args)
+	ran, err := root.ExecuteC()
+	var exit *exitError
+	switch {
+	case err == nil:
+		return 0, 0
+	case errors.As(err, &exit):
+	case errors.As(err, new(*fs.PathError)):
+		exit = exitWith(exitOutputFailed, "the output cannot be written: %s", rootCause(err))
+	default: // cobra's own
+		exit = usageError("%s", err)
+	}
+	if exit.err != nil && !exit.silent {
+		note, hint := "", ""
+		if exit.concernsStore() {
+			note = storeNote(errorText(exit.err))
+		}
+		if exit.code == exitUsage {
+			note += configNote(ran, errorText(exit.err))
+		}
+		if exit.code == exitUsage && exit.hint {
+			hint = fmt.Sprintf("; see %s --help", ran.CommandPath())
+			if note == "" && strings.HasSuffix(errorText(exit.err), "?") {
+				hint = fmt.Sprintf(" See %s --help", ran.CommandPath())
+			}
+		}
+		printMessage("%s%s%s", errorText(exit.err), note, hint)
+	}
+	return exit.code, exit.fatalSignal()
+}
+
+// repeatedCommands are the subcommands that scripts run again and again.
+var repeatedCommands = map[string]func(storeURL *string) *cobra.Command{
+	"run": newRun, "once": newOnce, "hold": newHold, "acquire": newAcquire, "renew": newRenew, "release": newRelease,
+}
+
+// newRootFor builds the command line that args need. For a subcommand that is run again and again that is this one alone:
+// to build the others, their help and their completion takes longer than to read its flags.
+func newRootFor(args []string) *cobra.Command {
+	if len(args) > 0 && repeatedCommands[args[0]] != nil {
+		root, storeURL := newBareRoot()
+		root.AddCommand(repeatedCommands[args[0]](storeURL))
+		root.CompletionOptions.DisableDefaultCmd = true
+		return root
+	}
+	return newRoot()
+}
+
+// newRoot builds the command line: the flags of the program and all subcommands.
+func newRoot() *cobra.Command {
+	root, storeURL := newBareRoot()
+	root.AddCommand(newRun(storeURL), newOnce(storeURL), newHold(storeURL),
+		newAcquire(storeURL), newRenew(storeURL), newRelease(storeURL),
+		newList(storeURL), newShow(storeURL), newWatch(storeURL), newBreak(storeURL), newRequestRelease(storeURL),
+		newToken(storeURL), newRuns(storeURL), newStores(storeURL), newExplain(storeURL),
+		newDoctor(storeURL), newTorture(storeURL), newTortureWorker(), newServe(storeURL), newVersion(), newRunDetails(),
+		newConfigurationHelp(), newMan())
+	addCompletions(root, storeURL)
+	root.InitDefaultCompletionCmd()
+	if c, _, err := root.Find([]string{"completion"}); err == nil {
+		// Otherwise it prints its help, which a script would source.
+		c.RunE = func(*cobra.Command, []string) error {
+			return usageError("give one shell: bash, fish, powershell or zsh")
+		}
+		c.Args = cobra.ArbitraryArgs
+	}
+	return root
+}
+
+// newBareRoot builds the program's own flags, without subcommands.
+func newBareRoot() (root *cobra.Command, storeURL *string) {
+	storeURL = new(string)
+	var asksVersion bool
+	root = &cobra.Command{
+		Use:           "holdfast",
+		Short:         "Run commands under a distributed lock",
+		Long:          rootHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case asksVersion:
+				return printVersion(c.OutOrStdout())
+			case len(args) == 0:
+				return usageError("a subcommand is missing")
+			}
+			return unknownCommand(c, args[0])
+		},
+		Args:                       cobra.ArbitraryArgs,
+		SuggestionsMinimumDistance: 2,
+	}
+	root.PersistentFlags().Var(nonEmptyString{storeURL}, "store",
+		"`URL` of the store, such as file:///var/lib/holdfast (see help configuration for the default)")
+	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
+	root.SetFlagErrorFunc(flagError)
+	return root, storeURL
+}
+
+// exactArgs checks that all arguments are given, and no more. Extra arguments are not quoted, because one may be a
+// URL with a password.
+func exactArgs(all ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(all):
+			return usageError("the %s is missing", all[len(args)])
+		case len(args) > len(all):
+			return usageError("too many arguments: %d instead of %d", len(args), len(all))
+		}
+		return nil
+	}
+}
+
+// unknownCommand is the error for an unknown subcommand, with a suggestion if there is a similar one.
+func unknownCommand(root *cobra.Command, name string) error {
+	if strings.Contains(name, "://") { // a URL in the wrong place, maybe with a password
+		return usageError("a URL is not a subcommand; give it with --store")
+	}
+	if like := root.SuggestionsFor(name); len(like) > 0 {
+		return usageError("unknown subcommand %q; did you mean %s?", name, strings.Join(like, " or "))
+	}
+	return usageError("unknown subcommand %q", name)
+}
+
+// flagError describes what is wrong with a flag. The library's own texts quote what was typed, which may be a URL with
+// a password after a mistyped flag.
+func flagError(c *cobra.Command, err error) error {
+	var missing *pflag.NotExistError
+	var value *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &missing) && c.Flags().Lookup("wait") != nil &&
+		slices.Contains([]string{"timeout", "w"}, missing.GetSpecifiedName()):
+		return usageError("there is no flag %s; did you mean --wait?", missing.GetSpecifiedName())
+	case errors.As(err, &missing) && c.Flags().Lookup("record") != nil && missing.GetSpecifiedName() == "json":
+		return usageError("%s prints nothing itself; for a record of what happens, use --record FILE", c.Name())
+	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
+		return usageError("unknown flag -%s", missing.GetSpecifiedName())
+	case errors.As(err, &missing):
+		return usageError("unknown flag --%s", missing.GetSpecifiedName())
+	case errors.As(err, &value):
+		return usageError("the flag --%s needs a value", value.GetFlag().Name)
+	case errors.As(err, &invalid):
+		return usageError("--%s: %q: %s", invalid.GetFlag().Name, invalid.GetValue(), flagErrorText(invalid.Unwrap()))
+	}
+	return usageError("a flag is malformed")
+}

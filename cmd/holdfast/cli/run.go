@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// maxDefaultGrace bounds the grace if --grace is not given.
+const maxDefaultGrace = 5 * time.Second
+
+// runFlags are the flags of run, which come before NAME.
+type runFlags struct {
+	lockFlags
+	endFlags
+	messageFlags
+	storeWaitFlag
+	record      string
+	metricsFile string
+	onRequest   requestAction
+}
+
+// endFlags say how the command is ended when its lease is about to be lost. run and once have them.
+type endFlags struct {
+	signal string
+	grace  time.Duration
+}
+
+func (f *endFlags) addEndFlags(c *cobra.Command, what string) {
+	c.Flags().StringVar(&f.signal, "signal", "TERM",
+		"`SIGNAL` that asks the command to end when the "+what+" is about to be lost")
+	c.Flags().DurationVar(&f.grace, "grace", 0,
+		"time between --signal and SIGKILL (default a sixth of the TTL, at most 5s)")
+}
+
+func newRun(storeURL *string) *cobra.Command {
+	f := runFlags{lockFlags: lockFlags{store: storeURL}}
+	c := &cobra.Command{
+		Use:     "run [flags] NAME [--] COMMAND [ARGUMENT...]",
+		Short:   "Run a command under a lock",
+		Long:    runHelp,
+		Example: runExamples,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError("the lock's NAME is missing")
+			}
+			return withRecord(f.record, fields{"lock": args[0]}, func(r *runRecord) error {
+				return withTelemetry(f.metricsFile, "run", args[0], func(t *telemetry) error {
+					job, err := f.newJob(c, args)
+					if err != nil {
+						return err
+					}
+					job.request.telemetry = t
+					return f.silenceSkip(job.runCommand(r))
+				})
+			})
+		},
+		DisableFlagsInUseLine: true,
+	}
+	groupFlags(c, lockFlagGroups, runAfterFlags)
+	c.Flags().SetInterspersed(false) // arguments after NAME belong to the command
+	f.addRunFlags(c)
+	f.addMessageFlags(c)
+	f.addStoreWaitFlag(c)
+	addRecordFlag(c, &f.record)
+	addMetricsFlag(c, &f.metricsFile)
+	return c
+}
+
+func (f *runFlags) addRunFlags(c *cobra.Command) {
+	f.addFlags(c)
+	f.addHoldFlags(c)
+	f.addEndFlags(c, "lock")
+	f.onRequest.addFlag(c)
+}
+
+// newJob makes a job of the command line. It looks for the command before the lock is acquired, so that a typing
+// error is reported at once, and not after an hour of waiting.
+func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
+	argv := commandLine(args)
+	request, err := f.newRequest(c, args[0], commandNote(argv))
+	if err != nil {
+		return nil, err
+	}
+	how, err := f.killPolicy(c, f.ttl, f.maxHold)
+	if err == nil {
+		err = f.checkMessageFlags()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(argv) == 0:
+		return nil, usageError("the COMMAND to run under %s is missing", quoteName(args[0]))
+	}
+	path, err := findCommand(argv[0], "NAME")
+	if err != nil {
+		return nil, err
+	}
+	request.messages, request.storeWait = f.messageFlags, f.storeWaitLimit(c, f.wait)
+	return &job{path: path, argv: argv, store: *f.store, policy: how, onRequest: f.onRequest, request: request}, nil
+}
+
+// killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third
+// of the TTL, and takes a twentieth of the TTL, must not end the command.
+func (f *endFlags) killPolicy(c *cobra.Command, ttl, maxHold time.Duration) (guard.KillPolicy, error) {
+	sig, err := parseSignal(f.signal)
+	if err != nil {
+		return guard.KillPolicy{}, err
+	}
+	longest := ttl - ttl/3 - ttl/20 - driver.Margin(ttl)
+	if maxHold > 0 {
+		longest = min(longest, maxHold/2)
+	}
+	grace := min(maxDefaultGrace, ttl/6, longest)
+	if c.Flags().Changed("grace") {
+		grace = f.grace
+	}
+	switch {
+	case grace < 0:
+		return guard.KillPolicy{}, usageError("--grace cannot be negative")
+	case grace > longest && maxHold > 0 && longest == maxHold/2:
+		return guard.KillPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most",
+			grace, maxHold, longest)
+	case grace > longest:
+		return guard.KillPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most",
+			grace, ttl, longest.Truncate(time.Millisecond))
+	}
+	return guard.KillPolicy{Signal: sig, Grace: grace, CheckInterval: min(ttl/10, time.Second)}, nil
+}
+
+// commandLine is the COMMAND and its arguments, after NAME or KEY. It is empty if there is none.
+func commandLine(args []string) []string {
+	argv := args[1:]
+	if len(argv) > 0 && argv[0] == "--" {
+		argv = argv[1:]
+	}
+	return argv
+}
+
+// findCommand finds the command as a shell would. Flags come before the argument after.
+func findCommand(name, after string) (string, error) {
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil:
+		return path, nil
+	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
+		return "", cannotRun(exitNotFound, "there is no command %s; flags come before %s", quoteName(name), after)
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		return "", cannotRun(exitNotFound, "there is no command %s", quoteName(name))
+	case errors.Is(err, exec.ErrDot):
+		return "", cannotRun(exitNotFound, "%s is only in the current directory; write ./%s", quoteName(name), name)
+	}
+	return "", cannotRun(exitCannotRun, "%s cannot be run: %s", quoteName(name), rootCause(err))
+}
+
+// cannotRun is an error about the command itself, and not about the lock.
+func cannotRun(code int, format string, args ...any) error {
+	exit := exitWith(code, format, args...)
+	exit.outcome = outcomeCannotRun
+	return exit
+}
+
+// commandNote is what others see beside the owner: the name of the command, without its arguments, which may be secret.
+func commandNote(argv []string) string {
+	if len(argv) == 0 {
+		return ""
+	}
+	name := strings.ReplaceAll(strings.ToValidUTF8(filepath.Base(argv[0]), "?"), "\x00", "?")
+	return name[:min(len(name), 255)]
+}
+
+// job is one command to be run under one lock.
+type job struct {
+	path    string
+	argv    []string
+	store   string
+	policy  guard.KillPolicy
+	request *lockRequest
+
+	onRequest requestAction
+}
+
+// runCommand acquires the lock, runs the command, and releases the lock when the last process has ended.
+func (j *job) runCommand(r *runRecord) error {
+	signals := catchSignals()
+	client, lease, err := j.request.acquireUntilSignal(j.store, signals, r)
+	if err != nil {
+		if client != nil {
+			closeClient(client)
+		}
+		return err
+	}
+	opts, policy := j.request.opts, j.policy
+	if opts.MaxHold > 0 {
+		policy.MaxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
+	}
+	w := &wrapper{
+		name: lease.Name(), lease: lease, lostEvent: eventLockLost, clock: client.Info().Clock,
+		ttl: opts.TTL, policy: policy, signals: signals,
+		record: r, releaseRequested: lease.ReleaseRequested(), onRequest: j.onRequest,
+	}
+	env := j.request.commandEnvironment(os.Environ(), client, lease)
+	env = j.request.telemetry.environment(env)
+	w.superviseCommand(j.request.store, guardedCommand{path: j.path, argv: j.argv, env: env})
+	if len(w.result.escaped) > 0 {
+		// The lock was lost, and what is left cannot be ended. Nothing is released: the guard stays and keeps trying.
+		r.addFields(fields{"escaped": w.result.escaped})
+		return w.result.exitError(j.argv[0], w.result.loss)
+	}
+	lost := j.request.releaseLease(lease, w.result.loss != nil, r)
+	w.closeGuard()
+	closeClient(client)
+	return w.result.exitError(j.argv[0], lost)
+}
+
+// exitError turns what became of the command and of the lease into this program's exit code. released is the error of a
+// release that found the lease lost.
+func (e *runResult) exitError(command string, released error) error {
+	switch {
+	case e.loss != nil:
+		return lostError(e.loss)
+	case released != nil:
+		return lostError(released)
+	case e.startError != nil && e.earlySignal != 0:
+		return &exitError{code: exitSignal + int(e.earlySignal), outcome: outcomeInterrupted}
+	case e.startError != nil:
+		return startFailure(command, e.startError)
+	case e.requested:
+		return &exitError{code: exitOnRequest, outcome: outcomeReleasedOnRequest}
+	}
+	return commandExitError(e.status)
+}
+
+// startFailure is the error of a command that could not be started, with the exit code that a shell would use.
+func startFailure(name string, err error) error {
+	code := exitCannotRun
+	if errors.Is(err, os.ErrNotExist) { // it was removed meanwhile, or its interpreter does not exist
+		code = exitNotFound
+	}
+	return cannotRun(code, "%s cannot be run: %s", quoteName(name), rootCause(err))
+}
+
+// commandExitError is the exit code of a command that ended on its own or by a signal; nil for 0.
+func commandExitError(status syscall.WaitStatus) error {
+	switch {
+	case status.Signaled():
+		sig := status.Signal()
+		return &exitError{code: exitSignal + int(sig), outcome: outcomeKilled, message: "killed by " + signalName(sig)}
+	case status.ExitStatus() != 0:
+		return &exitError{code: status.ExitStatus(), outcome: outcomeExited}
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+const runsRetryHelp = `retry lets one more run of KEY begin, if its last run has failed or was abandoned: whatever the pause between attempts,
+and even if all attempts are used. It starts nothing itself: the next worker that asks for KEY gets it.
+
+retry exits 1 if KEY was never run or has succeeded, and 75 if a run is in progress. It then changes nothing.`
+
+const runsForgetHelp = `forget removes all runs of KEY, so that it can be run from the beginning.
+
+If KEY has succeeded, its work is then done again by the next worker that asks for KEY, so that needs --force.
+
+forget exits 1 if KEY was never run, 64 if KEY has succeeded and --force is not given, and 75 if a run is in progress.
+It then changes nothing.`
+
+func newRunsRetry(storeURL *string) *cobra.Command {
+	ledger := ledgerFlags{store: storeURL}
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "retry KEY",
+		Short: "Let one more run of a failed or abandoned key begin",
+		Long:  runsRetryHelp,
+		Args:  exactArgs("KEY"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
+				last, err := retryRun(ctx, l, args[0])
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return writeRecord(c.OutOrStdout(), recordRetry, fields{"store": from.store, "ledger": from.ledger,
+						"key": args[0], "last_run": runAsJSON(last, len(last.Result))})
+				}
+				last.Error = shortenText(last.Error)
+				_, err = fmt.Fprintf(c.OutOrStdout(),
+					"one more run of %s can begin at once; attempt %d ended as %s: %s\n", quoteName(args[0]), last.Attempt, last.State, describeRunError(last))
+				return err
+			})
+		},
+	}
+	ledger.addFlags(c)
+	addJSONFlag(c, &asJSON)
+	return c
+}
+
+func newRunsForget(storeURL *string) *cobra.Command {
+	ledger := ledgerFlags{store: storeURL}
+	var force, asJSON bool
+	c := &cobra.Command{
+		Use:   "forget KEY [--force]",
+		Short: "Remove the runs of a key, so that it can be run from the beginning",
+		Long:  runsForgetHelp,
+		Args:  exactArgs("KEY"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
+				err := forgetRuns(ctx, l, args[0], force)
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return writeRecord(c.OutOrStdout(), recordForget,
+						fields{"store": from.store, "ledger": from.ledger, "key": args[0]})
+				}
+				_, err = fmt.Fprintf(c.OutOrStdout(), "the history of %s is removed; its next run is attempt 1\n",
+					quoteName(args[0]))
+				return err
+			})
+		},
+	}
+	ledger.addFlags(c)
+	addJSONFlag(c, &asJSON)
+	c.Flags().BoolVar(&force, "force", false, "remove also the runs of a key that has succeeded")
+	return c
+}
+
+// retryRun lets one more run of a key begin. It returns the last one.
+func retryRun(ctx context.Context, l *holdfast.Ledger, key string) (last holdfast.RunInfo, err error) {
+	runs, err := l.LastRuns(ctx, key, 1)
+	switch {
+	case err != nil:
+		return last, ledgerError(err)
+	case len(runs) == 0:
+		return last, neverRun(key)
+	}
+	if err := l.Retry(ctx, key); err != nil {
+		return last, changeRefused(key, err)
+	}
+	return runs[len(runs)-1], nil
+}
+
+// forgetRuns checks first what is lost. Between the check and the removal a run may end: an operator who forgets a key
+// that is being run must expect that.
+func forgetRuns(ctx context.Context, l *holdfast.Ledger, key string, force bool) error {
+	runs, err := l.LastRuns(ctx, key, 1)
+	switch {
+	case err != nil:
+		return ledgerError(err)
+	case len(runs) == 0:
+		return neverRun(key)
+	case runs[len(runs)-1].State == holdfast.RunSucceeded && !force:
+		return usageError("%s has succeeded in attempt %d, and without its history it is run again; to do that, give --force",
+			quoteName(key), runs[len(runs)-1].Attempt)
+	}
+	if err := l.Forget(ctx, key); err != nil {
+		return changeRefused(key, err)
+	}
+	return nil
+}
+
+// changeRefused explains why an operator's change of a key was refused, and what to do instead.
+func changeRefused(key string, err error) *exitError {
+	var refused *holdfast.RunError
+	if !errors.As(err, &refused) {
+		return ledgerError(err)
+	}
+	run := refused.Run
+	switch {
+	case errors.Is(err, holdfast.ErrSucceeded):
+		return exitWith(exitNoRun, "%s has succeeded in attempt %d, so there is nothing to retry; "+
+			"to run it again in spite of that, use: holdfast runs forget --force", quoteName(key), run.Attempt)
+	case errors.Is(err, holdfast.ErrInProgress):
+		return exitWith(exitNotAcquired, "a run of %s is in progress: attempt %d by %s since %s; "+
+			"wait for its end, or stop its worker and wait until the run is abandoned; see holdfast runs --help",
+			quoteName(key), run.Attempt, printableText(run.Owner), formatTime(run.StartedAt))
+	}
+	return ledgerError(err)
+}
+
+func neverRun(key string) *exitError {
+	return exitWith(exitNoRun, "%s was never run, or its history was removed", quoteName(key))
+}

@@ -1,0 +1,22 @@
+package cli
+
+import (
+	"net/http"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/serve"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/servepage"
+)
+
+// newServePage makes the page of serve. server returns the server that shows it, whose rights and audit log count.
+func newServePage(client *holdfast.Client, allowBreak bool, server func() *serve.Server) *servepage.Page {
+	return servepage.New(servepage.Options{
+		Client: client, Store: client.Info().Store, AllowBreak: allowBreak, Doctor: client.Examine,
+		Ledgers: []string{defaultLedger},
+		Rights:  func(r *http.Request, lock string) servepage.Rights { return servepage.Rights(serve.RightsOf(r, lock)) },
+		Audit: func(r *http.Request, e servepage.AuditEntry) (finish func(error), err error) {
+			return server().BeginAudit(r, serve.AuditEntry{Action: string(e.Action), Lock: e.Lock, Ref: e.Ref, Owner: e.Owner,
+				Token: e.Token, Ledger: e.Ledger, Key: e.Key, Reason: e.Reason})
+		},
+	})
+}

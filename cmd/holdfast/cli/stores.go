@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+func newStores(storeURL *string) *cobra.Command {
+	var compare, asJSON bool
+	c := &cobra.Command{
+		Use:   "stores",
+		Short: "Show what the store promises, and which stores exist",
+		Long: `stores opens the store and shows where its URL is from (see "holdfast help configuration"), what it promises of locks and
+of the runs of keys, its limits, and warnings about its settings. The last line lists the URL schemes of all stores that
+this program knows.
+
+With --compare it opens no store. It shows side by side what each kind of store promises as it is usually set up.`,
+		Args: exactArgs(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if compare {
+				return printComparison(c.OutOrStdout(), asJSON)
+			}
+			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
+				ledger, ledgerErr := client.Ledger(defaultLedger, nil).Info(ctx)
+				findings, unseen := client.Examine(ctx)
+				if asJSON {
+					f := promisesAsJSON(client.Info())
+					f["run_ledger"], f["findings"] = ledgerAsJSON(ledger, ledgerErr), findingsAsJSON(findings)
+					if unseen != nil {
+						f["findings_message"] = errorText(unseen)
+					}
+					return writeRecord(c.OutOrStdout(), recordStore, f)
+				}
+				rows := slices.Concat(originRows(), ledgerRows(ledger, ledgerErr), warningRows(findings, unseen))
+				return printPromises(c.OutOrStdout(), client.Info(), rows)
+			})
+		},
+	}
+	c.Flags().BoolVar(&compare, "compare", false, "show what each kind of store promises, side by side")
+	addJSONFlag(c, &asJSON)
+	return c
+}
+
+// promisesAsJSON are the promises of a store for programs.
+func promisesAsJSON(i holdfast.Info) fields {
+	f := fields{
+		"store": i.Store, "engine": i.Engine, "tier": i.Tier, "expired_by": i.ExpiredBy, "expiry_clock": i.ExpiryClock,
+		"order": i.Order, "kinds": append([]holdfast.Kind{}, i.Kinds...), "detached": i.Detached,
+		"survives": fields{"restart": i.Survives.Restart, "power_cut": i.Survives.PowerCut,
+			"failover": i.Survives.Failover},
+		"min_ttl_ms": jsonMillis(i.MinTTL), "max_ttl_ms": jsonMillis(i.MaxTTL), "max_name_bytes": i.MaxName,
+		"max_holders": i.MaxHolders, "max_waiters": i.MaxWaiters, "token_gap_ms": jsonMillis(i.TokenGap),
+		"schemes": driver.Schemes(),
+	}
+	if i.DeadHolderTimeout > 0 {
+		f["killed_holder_ms"] = jsonMillis(i.DeadHolderTimeout)
+	}
+	if i.WriteInterval > 0 {
+		f["write_interval_ms"] = jsonMillis(i.WriteInterval)
+	}
+	if i.TokenRegression != "" {
+		f["token_regression"] = i.TokenRegression
+	}
+	return f
+}
+
+// ledgerAsJSON says whether the store keeps runs, and its limits.
+func ledgerAsJSON(i holdfast.Info, err error) fields {
+	switch {
+	case errors.Is(err, holdfast.ErrUnsupported):
+		return fields{"supported": false}
+	case err != nil:
+		return fields{"supported": true, "message": errorText(err)}
+	}
+	return fields{"supported": true, "expiry_clock": i.ExpiryClock, "max_key_bytes": i.MaxName,
+		"max_result_bytes": holdfast.MaxRunResult}
+}
+
+// ledgerRows say whether the store keeps runs, and where that differs from locks, what it promises of them.
+func ledgerRows(i holdfast.Info, err error) [][]string {
+	switch {
+	case errors.Is(err, holdfast.ErrUnsupported):
+		return [][]string{{"run ledger", "no"}}
+	case err != nil:
+		return [][]string{{"run ledger", "cannot be used: " + printableText(errorText(err))}}
+	}
+	takeover := describeTakeover(i)
+	if i.ExpiryClock == holdfast.ExpiryClockObserver {
+		takeover = "when five thirds of its TTL and two seconds have passed, at the latest"
+	}
+	return [][]string{
+		{"run ledger", "yes"},
+		{"expiry of runs is judged by", i.ExpiryClock.Description()},
+		{"a killed worker is replaced", takeover},
+		{"a key has at most", fmt.Sprintf("%d bytes", i.MaxName)},
+		{"a result has at most", fmt.Sprintf("%d bytes", holdfast.MaxRunResult)},
+	}
+}
+
+func printPromises(w io.Writer, i holdfast.Info, more [][]string) error {
+	kinds := make([]string, len(i.Kinds))
+	for n, k := range i.Kinds {
+		kinds[n] = string(k)
+	}
+	rows := [][]string{
+		{"store", printableText(i.Store)},
+		{"engine", i.Engine},
+		{"tier", i.Tier.Description()},
+		{"a dead holder is ended by", i.ExpiredBy.Description()},
+		{"expiry is judged by", i.ExpiryClock.Description()},
+		{"a killed holder is replaced", describeTakeover(i)},
+		{"order", i.Order.Description()},
+		{"kinds of locks", cmp.Or(strings.Join(kinds, ", "), "none: it keeps a run ledger alone")},
+		{"locks can outlive their process", formatYesNo(i.Detached)},
+		{"locks and tokens survive", describeSurvives(i.Survives)},
+		{"tokens can go down", describeRegression(i)},
+		{"TTL", fmt.Sprintf("%v to %v", i.MinTTL, i.MaxTTL)},
+		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
+		{"a lock carries at most", fmt.Sprintf("%d holders, %d waiting", i.MaxHolders, i.MaxWaiters)},
+	}
+	if i.WriteInterval > 0 {
+		rows = append(rows, []string{"new claims on a lock", "at most one every " + i.WriteInterval.String()})
+	}
+	if err := writeTable(w, append(rows, more...)); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\nstores known: %s\n", strings.Join(driver.Schemes(), ", "))
+	return err
+}
+
+func formatYesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// describeTakeover is how soon others get the lock of a holder that was killed.
+func describeTakeover(i holdfast.Info) string {
+	if i.DeadHolderTimeout == 0 {
+		return "when its TTL has passed"
+	}
+	return "within " + i.DeadHolderTimeout.String()
+}
+
+func describeSurvives(s holdfast.Survives) string {
+	var list []string
+	for _, x := range []struct {
+		what string
+		does bool
+	}{
+		{"a restart of the store", s.Restart},
+		{"a power cut", s.PowerCut}, {"a failover", s.Failover},
+	} {
+		if x.does {
+			list = append(list, x.what)
+		}
+	}
+	if len(list) == 0 {
+		return "nothing"
+	}
+	return strings.Join(list, ", ")
+}
+
+// describeRegression is when a fencing token may be smaller than an earlier one of the same lock.
+func describeRegression(i holdfast.Info) string {
+	switch {
+	case i.TokenRegression != "":
+		return i.TokenRegression
+	case i.TokenGap > 0:
+		return fmt.Sprintf("if a record is removed less than %v after its last grant",
+			i.TokenGap.Round(time.Millisecond))
+	}
+	return "never"
+}

@@ -1,0 +1,556 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	controlWriteTimeout = 100 * time.Millisecond // per message: the pipe is full only if the guard does not read
+	startWriteTimeout   = 10 * time.Second       // for the first message, which must not be dropped
+	earlySignalTimeout  = time.Second            // for a signal to arrive here that has killed the guard at its start
+	escapeTimeout       = 5 * time.Second        // for processes that cannot be killed, once the lock is lost
+	guardExitTimeout    = time.Second            // for the guard to end after its last report
+	minCheckInterval    = 5 * time.Millisecond   // between two looks at the lease
+	forever             = time.Hour              // between two looks when nothing is to be looked for
+
+	// A Ctrl-C within secondCtrlCWindow of another one kills. One within sameCtrlCWindow is the same one: some programs
+	// send a signal to a process and to its group, and mean one signal.
+	secondCtrlCWindow = 5 * time.Second
+	sameCtrlCWindow   = 200 * time.Millisecond
+
+	// A command that ends sooner needs no listener. It would cost as much as the guard.
+	listenerStartDelay = 50 * time.Millisecond
+
+	groupSignalDelay  = 20 * time.Millisecond // between the first and the last process of a group to receive a signal
+	guardSignalWindow = 5 * time.Second       // within which the guard received the same signal
+)
+
+// heldLease is what the wrapper needs of what it holds: the lease of a lock (*holdfast.Lease), or a run of a ledger's
+// key (*holdfast.Run).
+type heldLease interface {
+	Remaining() time.Duration
+	Context() context.Context // its cause says why the lease ended
+}
+
+// guardedCommand is the command that the guard is to start.
+type guardedCommand struct {
+	path   string
+	argv   []string
+	env    []string
+	output *outputCopy // nil: the command gets the output of this program
+}
+
+// wrapper is this program while the command runs. It sends the guard what becomes of the lease, forwards signals, and
+// takes over from a guard that died or does not act in time.
+type wrapper struct {
+	name             string // of the lock, or the key
+	lease            heldLease
+	lostEvent        eventKind       // what the record calls a loss of the lease
+	releaseRequested <-chan struct{} // closed by a request; nil for once, and when it is answered
+	onRequest        requestAction
+	clock            driver.Clock
+	ttl              time.Duration
+	policy           guard.KillPolicy
+	signals          *signalQueue
+	record           *runRecord
+
+	program string      // the path of this program, for the listener
+	tree    *guard.Tree // the guard, and if it dies all that it has left
+	control *os.File
+	reports chan guard.Report
+
+	commandStarted bool
+	sentExpiry     time.Duration   // the lease's expiry as the guard knows it
+	lost           <-chan struct{} // nil once the loss was sent to the guard
+	reactBy        driver.Instant  // by when the guard must have acted on a loss
+	terminating    bool            // the guard has asked the tree to end
+	killing        bool            // the guard has begun to kill
+	listener       atomic.Pointer[guard.Listener]
+	unclassified   chan receivedSignal // signals of which it is not known yet whether the whole group received them
+	classified     chan receivedSignal
+	firstCtrlC     time.Time
+	groupSignalAt  map[syscall.Signal]time.Time // when the group received it
+	guardSignalAt  map[syscall.Signal]time.Time // when the guard received it, which is in another group
+	escapeTimer    <-chan time.Time
+	result         runResult
+}
+
+// receivedSignal is a signal that this program received.
+type receivedSignal struct {
+	signal        syscall.Signal
+	receivedAt    time.Time
+	beforeStart   bool // before the command was known to run
+	groupSignaled bool // the whole group received it
+}
+
+// runResult is what became of a command.
+type runResult struct {
+	startError  error // the command could not be started
+	status      syscall.WaitStatus
+	loss        error           // why its tree was ended, if the lease was lost
+	exited      bool            // it has ended, and status is known
+	requested   bool            // it was ended because somebody asked for the lock
+	escaped     []guard.Process // what could not be ended
+	earlySignal syscall.Signal  // received before the command ran
+}
+
+// openLivenessFile opens the file that keeps the claims of this program alive until the guard has ended too, in a
+// store that would otherwise end the claims of a killed program at once. It returns nil for other stores.
+func openLivenessFile(store driver.Store) (*os.File, error) {
+	filer, ok := store.(driver.LivenessFiler)
+	if !ok {
+		return nil, nil
+	}
+	f, err := filer.LivenessFile()
+	if errors.Is(err, holdfast.ErrUnsupported) {
+		return nil, nil
+	}
+	return f, err
+}
+
+// superviseCommand starts the command under a guard. It returns when nothing of the command is left, or when nothing
+// more can be done about what is left. store is that of the lease.
+func (w *wrapper) superviseCommand(store driver.Store, command guardedCommand) {
+	if err := w.startGuard(store, command); err != nil {
+		w.result.startError = fmt.Errorf("start the guard: %w", err)
+		return
+	}
+	w.run()
+}
+
+// startGuard starts the guard, which starts the command.
+func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
+	program, err := guard.OwnProgram()
+	if err != nil {
+		return err
+	}
+	controlRead, control, err1 := os.Pipe()
+	reports, reportsWrite, err2 := os.Pipe()
+	liveness, err3 := openLivenessFile(store)
+	stdout, stderr := command.output.writeEnds()
+	defer guard.CloseAll(controlRead, reportsWrite, liveness, stdout, stderr)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		guard.CloseAll(control, reports)
+		return err
+	}
+	argv := []string{guard.Name}
+	for _, f := range []*os.File{controlRead, reportsWrite, liveness, stdout, stderr} {
+		number, err := passToGuard(f)
+		if err != nil {
+			return err
+		}
+		argv = append(argv, strconv.Itoa(number))
+	}
+	argv = append(append(argv, command.path), command.argv...)
+	w.policy.LossNote = storeNote("")
+	t, err := guard.StartTree(program, argv, command.env, guard.OwnFiles(), false)
+	if err != nil {
+		guard.CloseAll(control, reports)
+		return err
+	}
+	w.program, w.tree, w.control = program, t, control
+	w.sentExpiry = w.leaseExpiry()
+	w.reports = make(chan guard.Report, 16)
+	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
+	go w.readReports(reports)
+	start := &guard.StartMessage{Lock: w.name, Until: w.sentExpiry, Policy: w.policy}
+	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was
+	// started.
+	if err := w.writeControl(guard.ControlMessage{Start: start}, startWriteTimeout); err != nil {
+		return errors.New("its guard could not be reached to start it")
+	}
+	return nil
+}
+
+// passToGuard lets the guard inherit a descriptor under its own number: the other numbers that this program was given
+// belong to the command. It is closed here before anything else is started that could inherit it.
+func passToGuard(f *os.File) (int, error) {
+	if f == nil {
+		return -1, nil
+	}
+	fd := int(f.Fd())
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+	return fd, err
+}
+
+// readReports passes on the guard's reports until the guard ends.
+func (w *wrapper) readReports(from *os.File) {
+	defer close(w.reports)
+	defer from.Close()
+	for d := json.NewDecoder(bufio.NewReader(from)); ; {
+		var r guard.Report
+		if d.Decode(&r) != nil {
+			return
+		}
+		w.reports <- r
+	}
+}
+
+// sendControl sends the guard a message. It reports no error: a guard that does not read is found by what it does not
+// do.
+func (w *wrapper) sendControl(m guard.ControlMessage) { _ = w.writeControl(m, controlWriteTimeout) }
+
+// writeControl writes a message to the guard. It tries once whatever the time is, because this program may not be
+// scheduled for longer than the timeout on a busy machine: a pipe with room always takes the message. Only if the pipe
+// is full does it wait, for the timeout.
+func (w *wrapper) writeControl(m guard.ControlMessage, timeout time.Duration) error {
+	line, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	line = append(line, '\n')
+	raw, err := w.control.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var n int
+	var writeErr error
+	if err := raw.Control(func(fd uintptr) { n, writeErr = unix.Write(int(fd), line) }); err != nil {
+		return err
+	}
+	if !errors.Is(writeErr, unix.EAGAIN) && !errors.Is(writeErr, unix.EINTR) && (writeErr != nil || n == len(line)) {
+		return writeErr
+	}
+	_ = w.control.SetWriteDeadline(time.Now().Add(timeout))
+	_, err = w.control.Write(line[max(n, 0):])
+	return err
+}
+
+// leaseExpiry is when the lease expires, as boottimeNow counts. It reads the clock before it asks the lease, so that
+// the result can only be too early.
+func (w *wrapper) leaseExpiry() time.Duration {
+	now := guard.BoottimeNow()
+	return now + w.lease.Remaining()
+}
+
+// run returns when nothing of the command is left, or when nothing more can be done about what is left.
+func (w *wrapper) run() {
+	w.signals.forwardStops()
+	w.lost = w.lease.Context().Done()
+	w.unclassified, w.classified = make(chan receivedSignal, 256), make(chan receivedSignal, 256)
+	defer close(w.unclassified)
+	go w.classifySignals()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	listenerDue := time.NewTimer(listenerStartDelay)
+	defer listenerDue.Stop()
+	for {
+		select {
+		case <-listenerDue.C:
+			w.listener.Store(w.tree.StartListener(w.program))
+			releaseStartPages()
+		case sig := <-w.signals.ch:
+			w.unclassified <- w.recordSignal(sig.(syscall.Signal))
+		case s := <-w.classified:
+			w.forwardSignal(s)
+		case r, ok := <-w.reports:
+			if !ok {
+				w.takeOverTree()
+				return
+			}
+			if w.handleReport(r) {
+				return
+			}
+		case <-w.lost:
+			w.sendLoss()
+		case <-w.releaseRequested:
+			w.releaseRequested = nil
+			if m, ok := w.onRequest.controlMessage(); ok {
+				w.sendControl(m)
+			}
+		case <-w.escapeTimer:
+			return
+		case <-timer.C:
+		}
+		timer.Reset(w.checkLease())
+	}
+}
+
+// closeGuard lets the guard end, which has nothing more to do, and waits for it.
+func (w *wrapper) closeGuard() {
+	if w.tree == nil {
+		return
+	}
+	_ = w.control.Close()
+	select {
+	case <-w.tree.Exited:
+	case <-w.tree.Gone: // the guard's exit was seen before
+	case <-time.After(guardExitTimeout):
+	}
+}
+
+// checkLease sends the guard the lease's new expiry after a renewal. It returns when to call it again.
+func (w *wrapper) checkLease() time.Duration {
+	left := w.lease.Remaining()
+	if w.lost != nil && w.lease.Context().Err() != nil {
+		w.sendLoss() // before the guard is judged by a time that it does not know
+	}
+	if w.lost == nil {
+		return w.checkReaction()
+	}
+	if expiry := w.leaseExpiry(); expiry > w.sentExpiry+time.Millisecond {
+		w.sentExpiry = expiry
+		w.sendControl(guard.ControlMessage{Until: expiry})
+	}
+	if left < w.policy.Grace/2 && !w.terminating { // the guard should have asked the tree to end at Grace
+		w.killGuard()
+		return forever
+	}
+	soon := max(w.ttl/50, minCheckInterval)
+	// The next renewal is due when a third of the TTL has passed.
+	if due := left - (w.ttl - w.ttl/3 - driver.Margin(w.ttl)); due > soon {
+		return due
+	}
+	return soon
+}
+
+// sendLoss sends the guard the loss of the lease and its cause, and sets the time by which the guard must act on it.
+func (w *wrapper) sendLoss() {
+	w.lost = nil
+	cause := context.Cause(w.lease.Context())
+	lost := describeLoss(cause)
+	w.record.addEvent(w.lostEvent, causeFields(cause))
+	w.sendControl(guard.ControlMessage{Lost: lost})
+	grace := time.Duration(0)
+	if lost.StaysHeld { // nobody else can have the lock yet, so the guard may be late
+		grace = max(0, min(w.policy.Grace*3/2, w.sentExpiry-guard.BoottimeNow()))
+	}
+	w.reactBy = w.clock.Now().Add(grace + driver.Margin(w.ttl)/2)
+}
+
+// describeLoss is the loss of a lease as the guard knows it.
+func describeLoss(cause error) *guard.Loss {
+	code := lossCode(cause)
+	return &guard.Loss{Code: string(code), Why: lossText(cause), StaysHeld: code == holdfast.LossBroken}
+}
+
+// checkReaction kills a guard that has not acted on a loss in time.
+func (w *wrapper) checkReaction() time.Duration {
+	late := w.clock.Since(w.reactBy)
+	switch {
+	case w.killing:
+		return forever
+	case late < 0:
+		return max(-late, minCheckInterval)
+	}
+	w.killGuard()
+	return forever
+}
+
+// killGuard kills a guard that does not act, because it is stopped for instance. The reports then end, and run calls
+// takeOverTree.
+func (w *wrapper) killGuard() {
+	w.killing, w.terminating = true, true
+	w.tree.SignalCommand(unix.SIGKILL)
+}
+
+// handleReport notes what the guard reports, and returns whether it was the last report.
+func (w *wrapper) handleReport(r guard.Report) (last bool) {
+	switch r.Event {
+	case guard.ReportStarted:
+		w.commandStarted = true
+		w.tree.AddGuardedCommand(r.PID)
+		w.record.addEvent(eventCommandStarted, fields{"pid": r.PID})
+	case guard.ReportFailed:
+		w.result.startError = r.Errno
+		if r.Errno == 0 {
+			w.result.startError = errors.New(r.Why)
+		}
+		return true
+	case guard.ReportExited:
+		w.recordExit(r.Status)
+	case guard.ReportSignal:
+		w.guardSignalAt[r.Signal] = time.Now()
+	case guard.ReportLeft:
+		w.record.addEvent(eventProcessesLeft, fields{"processes": r.Left})
+	case guard.ReportTerminating:
+		w.terminating = true
+		w.noteEnd(r)
+		terminating := causeFields(&guard.Loss{Code: r.Code, Why: r.Why})
+		terminating["signal"] = signalName(w.policy.Signal)
+		w.record.addEvent(eventCommandTerminating, terminating)
+	case guard.ReportKilled:
+		w.killing = true
+		w.record.addEvent(eventCommandKilled, nil)
+	case guard.ReportBeside:
+		if r.Why != "" {
+			w.record.addEvent(eventScriptFailed, fields{"message": r.Why})
+		} else {
+			w.record.addEvent(eventScriptStarted, fields{"pid": r.PID})
+		}
+	case guard.ReportPartlyHidden:
+		w.record.addEvent(eventProcessesHidden, fields{"message": r.Why})
+	case guard.ReportUnkillable:
+		w.recordUnkillable(r.Left)
+	case guard.ReportFinished:
+		if w.result.escaped = nil; r.Why != "" {
+			w.noteEnd(r)
+		}
+		return true
+	}
+	return false
+}
+
+// noteEnd notes why the guard ends the tree: because of a loss, or without one. A request does not change the exit code
+// of a command that had ended before: its work is done, and only what it has left is ended.
+func (w *wrapper) noteEnd(r guard.Report) {
+	if r.Code == guard.CodeReleaseRequested {
+		w.result.requested = w.result.requested || !w.result.exited
+		return
+	}
+	w.result.loss = &guard.Loss{Code: r.Code, Why: r.Why}
+}
+
+// recordExit notes how the command itself ended. Its descendants may still run.
+func (w *wrapper) recordExit(status syscall.WaitStatus) {
+	w.result.status, w.result.exited = status, true
+	if status.Signaled() {
+		w.record.addFields(fields{"command_signal": signalName(status.Signal())})
+	} else {
+		w.record.addFields(fields{"command_exit_code": status.ExitStatus()})
+	}
+	w.record.addEvent(eventCommandExited, nil)
+}
+
+// recordUnkillable notes processes that cannot be killed. Once the lock is lost it makes no sense to wait for them
+// for long.
+func (w *wrapper) recordUnkillable(left []guard.Process) {
+	w.record.addEvent(eventProcessesUnkilled, fields{"processes": left})
+	if w.result.loss != nil {
+		w.result.escaped = left
+		w.escapeTimer = time.After(escapeTimeout)
+	}
+}
+
+// takeOverTree ends what is left by a guard that ended before its tree, and waits for it. Usually the lease is still
+// valid, so that processes that were not killed along with the guard have time to clean up.
+func (w *wrapper) takeOverTree() {
+	w.listener.Load().ClosePipes()
+	w.tree.KillListener() // so that this program has no children but those that the guard left
+	ended := "its guard closed its reports"
+	select { // once the guard has been reaped, its children are this program's
+	case status := <-w.tree.Exited:
+		if ended = "its guard was killed by " + signalName(status.Signal()); !status.Signaled() {
+			ended = "its guard ended with status " + strconv.Itoa(status.ExitStatus())
+		}
+	case <-time.After(guardExitTimeout):
+	}
+	// A guard may die after it has started the command and before it could report that.
+	if !w.commandStarted && len(w.tree.ListRunning()) == 0 {
+		if w.result.startError = errors.New(ended); w.result.earlySignal == 0 {
+			w.awaitEarlySignal()
+		}
+		return
+	}
+	w.record.addEvent(eventGuardGone, nil)
+	why := guard.ErrGuardGone
+	if w.lost == nil { // the lease was lost before, and the guard has not acted on it
+		why = describeLoss(context.Cause(w.lease.Context()))
+	}
+	reports, done := make(chan guard.Report, 16), make(chan error, 1)
+	s := guard.NewSuccessor(w.tree, w.name, w.sentExpiry, w.policy, why, w.result.loss,
+		func(r guard.Report) { reports <- r })
+	go func() { done <- s.Run() }()
+	for {
+		select {
+		case r := <-reports:
+			w.handleReport(r)
+		case <-w.escapeTimer:
+			return
+		case loss := <-done:
+			s.Close()
+			// Possibly nothing was left to end; but how the command ended is not known, so this run is lost.
+			w.result.escaped, w.result.loss = nil, cmp.Or(loss, error(why))
+			return
+		}
+	}
+}
+
+// awaitEarlySignal finds out whether a signal killed the guard before it was ready to catch it: one to the whole group,
+// which this program receives too.
+func (w *wrapper) awaitEarlySignal() {
+	select {
+	case sig := <-w.signals.ch:
+		w.recordSignal(sig.(syscall.Signal))
+	case <-time.After(earlySignalTimeout):
+	}
+}
+
+// recordSignal notes a signal that this program received.
+func (w *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
+	if !w.commandStarted && !harmlessSignals[sig] {
+		w.result.earlySignal = sig
+	}
+	w.record.addEvent(eventSignalReceived, fields{"signal": signalName(sig)})
+	return receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !w.commandStarted}
+}
+
+// classifySignals finds out of each signal whether the whole group received it, as soon as the rest of the group must
+// have. It runs in a goroutine of its own and delays nothing but the signals.
+func (w *wrapper) classifySignals() {
+	defer func() { w.listener.Load().ClosePipes() }()
+	for s := range w.unclassified {
+		time.Sleep(groupSignalDelay - time.Since(s.receivedAt))
+		known := false
+		if s.groupSignaled, known = w.listener.Load().GroupHadSignal(s.signal); !known {
+			s.groupSignaled = isTerminalSignal(s.signal)
+		}
+		w.classified <- s
+	}
+}
+
+// forwardSignal forwards a signal to the command, by way of the guard, unless the command has received it with the
+// rest of the group. A second Ctrl-C soon after the first one kills.
+func (w *wrapper) forwardSignal(s receivedSignal) {
+	sig := s.signal
+	// Even if the listener is late: a user who types Ctrl-C twice wants the command to end.
+	terminal := isTerminalSignal(sig)
+	s.groupSignaled = s.groupSignaled && !s.beforeStart && (terminal || !w.sentToOurProcesses(sig))
+	if s.groupSignaled {
+		w.groupSignalAt[sig] = s.receivedAt
+	} else if s.receivedAt.Sub(w.groupSignalAt[sig]) < sameCtrlCWindow { // it was sent to this program as well
+		s.groupSignaled = true
+	}
+	m := guard.ControlMessage{Signal: sig, GroupSignaled: s.groupSignaled}
+	if sig == unix.SIGINT && terminal && w.isSecondCtrlC(s.receivedAt) {
+		m = guard.ControlMessage{Kill: true}
+	}
+	w.sendControl(m)
+	if sig == unix.SIGTSTP {
+		stopMyself()
+	}
+}
+
+// sentToOurProcesses reports whether a signal was sent to each process of this program, by the name of its file, rather
+// than to the group: then the guard received it too, which is in another group. systemd signals all processes of a unit
+// that way, but those include the command.
+func (w *wrapper) sentToOurProcesses(sig syscall.Signal) bool {
+	at, both := w.guardSignalAt[sig]
+	return both && time.Since(at) < guardSignalWindow && !isSystemd(os.Getppid())
+}
+
+// isSecondCtrlC reports whether a Ctrl-C follows another one, and is not the same one received twice.
+func (w *wrapper) isSecondCtrlC(at time.Time) bool {
+	gap := at.Sub(w.firstCtrlC)
+	if w.firstCtrlC.IsZero() || gap >= secondCtrlCWindow {
+		w.firstCtrlC = at
+		return false
+	}
+	return gap >= sameCtrlCWindow
+}
