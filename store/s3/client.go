@@ -154,6 +154,19 @@ func (c *bucketClient) bound(ctx context.Context, needs string, request func(con
 	return c.explainError(err, needs)
 }
 
+// read runs a request that changes nothing, and sends it again at once if the service is in trouble or the connection
+// breaks. A request that got no answer for a second is not sent again.
+func (c *bucketClient) read(ctx context.Context, needs string, request func(context.Context) error) error {
+	const maxTries = 3
+	for tries, from := 1, c.clock.Clock.Now(); ; tries++ {
+		err := c.bound(ctx, needs, request)
+		if err == nil || tries == maxTries || ctx.Err() != nil || c.clock.Clock.Since(from) > time.Second ||
+			errors.Is(err, errNotFound) || errors.Is(err, record.ErrUnsent) || driverutil.IsFinal(err) {
+			return err
+		}
+	}
+}
+
 // object is the content of an object, and its version.
 type object struct {
 	data    []byte
@@ -164,7 +177,7 @@ type object struct {
 // get reads an object, at most limit bytes of it. If there is none, the error is errNotFound.
 func (c *bucketClient) get(ctx context.Context, key string, limit int64) (o object, err error) {
 	in := &sdk.GetObjectInput{Bucket: &c.bucket, Key: &key}
-	err = c.bound(ctx, "s3:GetObject and s3:ListBucket", func(ctx context.Context) error {
+	err = c.read(ctx, "s3:GetObject and s3:ListBucket", func(ctx context.Context) error {
 		out, err := c.client.GetObject(ctx, in)
 		if err != nil {
 			return err
@@ -215,7 +228,11 @@ func (c *bucketClient) list(ctx context.Context, prefix, after string) (keys []s
 	if after != "" {
 		in.StartAfter = &after
 	}
-	out, err := sendRequest(ctx, c, "s3:ListBucket", c.client.ListObjectsV2, in)
+	var out *sdk.ListObjectsV2Output
+	err = c.read(ctx, "s3:ListBucket", func(ctx context.Context) (err error) {
+		out, err = c.client.ListObjectsV2(ctx, in)
+		return err
+	})
 	if err != nil {
 		return nil, false, err
 	}

@@ -105,7 +105,8 @@ func listPrefix(prefix string, column int) string {
 			common = common[:len(common)-1]
 		}
 	}
-	return strings.ToValidUTF8(common, "")
+	// MinIO refuses prefixes that end in dots.
+	return strings.TrimRight(strings.ToValidUTF8(common, ""), ".")
 }
 
 // columnOf is the length of the last segment of a prefix.

@@ -113,11 +113,11 @@ func TestProbeIsKept(t *testing.T) {
 		}
 	}
 	open := func(endpoint string) {
-		store, err := s3.New(t.Context(), newClient(t, endpoint), bucket, nil)
+		table, err := s3.NewTable(t.Context(), newClient(t, endpoint), bucket, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		store.Close()
+		table.Close()
 	}
 	open(s.URL)
 	expect("the first client", tried)
