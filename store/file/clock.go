@@ -128,6 +128,9 @@ func (c *dirClock) startClock(ctx context.Context, prepareBoot func(newClock boo
 		switch ours := f.isLive() && s.Boot == c.bootID; {
 		case ours && s.Next == "":
 			c.offset = s.Offset // the clock is not read before this
+			if s.Floor < c.readMicros() {
+				return nil // it is too low for any write, so the first one raises it
+			}
 			return c.adoptFloor(s.Floor)
 		case ours:
 			s.Next = ""
@@ -223,6 +226,8 @@ func (c *dirClock) ensureFloor(ctx context.Context, token int64) error {
 			} else if err != nil {
 				return err
 			}
+			c.floor.Store(s.Floor) // writeState has synced it
+			continue
 		}
 		if err := c.adoptFloor(s.Floor); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/api/googleapi"
@@ -164,14 +165,15 @@ func (c *bucketClient) readAttrs(ctx context.Context, name string, when conditio
 	return &a, c.sendForJSON(ctx, http.MethodGet, c.objectURL(name, q), "", nil, &a)
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is made when it is needed first, because that takes longer than to start all else of this package.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // writeObject makes or replaces an object, and returns its attributes. Of content, data, contentType and metadata count.
 func (c *bucketClient) writeObject(
 	ctx context.Context, name string, when conditions, content objectContent,
 ) (*objectAttrs, error) {
 	// The service refuses data that do not have this checksum, such as a part of them.
-	sum := binary.BigEndian.AppendUint32(nil, crc32.Checksum(content.data, castagnoli))
+	sum := binary.BigEndian.AppendUint32(nil, crc32.Checksum(content.data, castagnoli()))
 	attrs, err := json.Marshal(map[string]any{
 		"name": name, "bucket": c.bucket, "contentType": content.contentType, "cacheControl": "no-store",
 		"metadata": content.metadata, "crc32c": base64.StdEncoding.EncodeToString(sum),
