@@ -25,7 +25,7 @@ import (
 // executeCommand runs one command line. It returns the exit code, and the signal to die of instead, if any. By then
 // it has printed what went wrong.
 func executeCommand(args []string) (code int, signal syscall.Signal) {
-	root := newRoot()
+	root := newRootFor(args)
 	root.SetArgs(args)
 	ran, err := root.ExecuteC()
 	var exit *exitError
@@ -57,11 +57,49 @@ func executeCommand(args []string) (code int, signal syscall.Signal) {
 	return exit.code, exit.fatalSignal()
 }
 
+// repeatedCommands are the subcommands that scripts run again and again.
+var repeatedCommands = map[string]func(storeURL *string) *cobra.Command{
+	"run": newRun, "once": newOnce, "hold": newHold, "acquire": newAcquire, "renew": newRenew, "release": newRelease,
+}
+
+// newRootFor builds the command line that args need. For a subcommand that is run again and again that is this one alone:
+// to build the others, their help and their completion takes longer than to read its flags.
+func newRootFor(args []string) *cobra.Command {
+	if len(args) > 0 && repeatedCommands[args[0]] != nil {
+		root, storeURL := newBareRoot()
+		root.AddCommand(repeatedCommands[args[0]](storeURL))
+		root.CompletionOptions.DisableDefaultCmd = true
+		return root
+	}
+	return newRoot()
+}
+
 // newRoot builds the command line: the flags of the program and all subcommands.
 func newRoot() *cobra.Command {
-	var storeURL string
+	root, storeURL := newBareRoot()
+	root.AddCommand(newRun(storeURL), newOnce(storeURL), newHold(storeURL),
+		newAcquire(storeURL), newRenew(storeURL), newRelease(storeURL),
+		newList(storeURL), newShow(storeURL), newWatch(storeURL), newBreak(storeURL), newRequestRelease(storeURL),
+		newToken(storeURL), newRuns(storeURL), newStores(storeURL), newExplain(storeURL),
+		newDoctor(storeURL), newTorture(storeURL), newTortureWorker(), newServe(storeURL), newVersion(), newRunDetails(),
+		newConfigurationHelp(), newMan())
+	addCompletions(root, storeURL)
+	root.InitDefaultCompletionCmd()
+	if c, _, err := root.Find([]string{"completion"}); err == nil {
+		// Otherwise it prints its help, which a script would source.
+		c.RunE = func(*cobra.Command, []string) error {
+			return usageError("give one shell: bash, fish, powershell or zsh")
+		}
+		c.Args = cobra.ArbitraryArgs
+	}
+	return root
+}
+
+// newBareRoot builds the program's own flags, without subcommands.
+func newBareRoot() (root *cobra.Command, storeURL *string) {
+	storeURL = new(string)
 	var asksVersion bool
-	root := &cobra.Command{
+	root = &cobra.Command{
 		Use:           "holdfast",
 		Short:         "Run commands under a distributed lock",
 		Long:          rootHelp,
@@ -79,26 +117,11 @@ func newRoot() *cobra.Command {
 		Args:                       cobra.ArbitraryArgs,
 		SuggestionsMinimumDistance: 2,
 	}
-	root.PersistentFlags().Var(nonEmptyString{&storeURL}, "store",
+	root.PersistentFlags().Var(nonEmptyString{storeURL}, "store",
 		"`URL` of the store, such as file:///var/lib/holdfast (see help configuration for the default)")
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRun(&storeURL), newOnce(&storeURL), newHold(&storeURL),
-		newAcquire(&storeURL), newRenew(&storeURL), newRelease(&storeURL),
-		newList(&storeURL), newShow(&storeURL), newWatch(&storeURL), newBreak(&storeURL), newRequestRelease(&storeURL),
-		newToken(&storeURL), newRuns(&storeURL), newStores(&storeURL), newExplain(&storeURL),
-		newDoctor(&storeURL), newTorture(&storeURL), newTortureWorker(), newServe(&storeURL), newVersion(), newRunDetails(),
-		newConfigurationHelp(), newMan())
-	addCompletions(root, &storeURL)
-	root.InitDefaultCompletionCmd()
-	if c, _, err := root.Find([]string{"completion"}); err == nil {
-		// Otherwise it prints its help, which a script would source.
-		c.RunE = func(*cobra.Command, []string) error {
-			return usageError("give one shell: bash, fish, powershell or zsh")
-		}
-		c.Args = cobra.ArbitraryArgs
-	}
-	return root
+	return root, storeURL
 }
 
 // exactArgs checks that all arguments are given, and no more. Extra arguments are not quoted, because one may be a

@@ -254,6 +254,7 @@ func (w *wrapper) run() {
 		select {
 		case <-listenerDue.C:
 			w.listener.Store(w.tree.StartListener(w.program))
+			releaseStartPages()
 		case sig := <-w.signals.ch:
 			w.unclassified <- w.recordSignal(sig.(syscall.Signal))
 		case s := <-w.classified:
