@@ -450,7 +450,7 @@ func (vf versionedFile) removeFiles(d int, stagedFiles []string, versions []vers
 // createRecord creates the record if there is none. If there is one, it returns that record and record.ErrConflict.
 func (vf versionedFile) createRecord(ctx context.Context, to recordContent, durable bool) (storedRecord, error) {
 	// A client that has not read the record begins here, and in most cases it is there: to look costs one call, and to
-	// build a directory in vain costs ten that change the disk.
+	// build a directory without effect costs ten that change the disk.
 	if there, err := vf.clearDeletedRecord(ctx); err != nil {
 		return storedRecord{}, err
 	} else if there.isLive() {

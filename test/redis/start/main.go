@@ -1,5 +1,6 @@
 // Command start measures what it costs to start and stop the command: CPU, time, memory and the size of its file, beside
-// flock(1). It builds the command as the Makefile does, and as plain "go install" does.
+// flock(1) and a Go program that does nothing. It builds the command as the Makefile does, and as "go install" does with
+// and without its flags.
 package main
 
 import (
@@ -7,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +47,10 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	empty, err := buildEmptyProgram(dir)
+	if err != nil {
+		return err
+	}
 	// The server runs in a process of its own, which a subreaper would reap.
 	server, err := redistest.Start()
 	if err != nil {
@@ -54,6 +60,7 @@ func run() error {
 	file, redis := "file://"+dir+"/store", "redis://"+server.Addr
 	cases := []measuredCommand{
 		{name: "flock lock true", argv: []string{"flock", dir + "/lock", "true"}},
+		{name: "a Go program that does nothing", argv: []string{empty}},
 		{name: "holdfast version", argv: []string{command, "version"}},
 		{name: "holdfast run lock true, files", argv: []string{command, "run", "--store", file, "lock", "true"}},
 		{name: "holdfast run lock true, Redis", argv: []string{command, "run", "--store", redis, "lock", "true"}},
@@ -67,8 +74,11 @@ func run() error {
 		fmt.Printf("%-31s %9s %9s %9s %9s\n", c.name, median(c.cpu), slices.Min(c.cpu).Round(100*time.Microsecond),
 			median(c.took), slices.Min(c.took).Round(100*time.Microsecond))
 	}
+	if err := measureInit(command); err != nil {
+		return err
+	}
 	fmt.Println("\nMemory of a run while its command runs (PSS, without that of the command): its own pages, and its share\n" +
-		"of those that all runs share, most of which are the file of the program")
+		"of those that all runs share, most of which are the file of the program. Anonymous pages are in no file.")
 	for _, runs := range []int{1, 10} {
 		for _, url := range []string{file, redis} {
 			if err := measureMemory(command, url, runs); err != nil {
@@ -84,8 +94,8 @@ var builds = []struct {
 	name string
 	args []string
 }{
-	{"make build", []string{"-tags=grpcnotrace", "-ldflags=-s -w"}},
-	{"go install, stripped", []string{"-tags=", "-ldflags=-s -w"}},
+	{"make build, install with flags", []string{"-tags=grpcnotrace", "-ldflags=-s -w"}},
+	{"go install -ldflags '-s -w'", []string{"-tags=", "-ldflags=-s -w"}},
 	{"go install", []string{"-tags="}},
 }
 
@@ -106,6 +116,56 @@ func buildCommand(dir string) (path string, err error) {
 		fmt.Printf("%-31s %6.1f MB\n", b.name, float64(info.Size())/1e6)
 	}
 	return filepath.Join(dir, "holdfast0"), nil
+}
+
+// buildEmptyProgram builds a Go program that does nothing, and returns its path: the least that a process of ours costs.
+func buildEmptyProgram(dir string) (path string, err error) {
+	source, path := filepath.Join(dir, "empty.go"), filepath.Join(dir, "empty")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", path, "-ldflags=-s -w", source)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("a program that does nothing: %w: %s", err, out)
+	}
+	return path, nil
+}
+
+// measureInit prints what it costs to initialize the packages of the command, most of which are the stores' libraries.
+func measureInit(command string) error {
+	const times = 20
+	var packages, bytes int
+	least := math.Inf(1)
+	for range times {
+		version := exec.Command(command, "version")
+		version.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+		var trace strings.Builder
+		version.Stderr = &trace
+		if err := version.Run(); err != nil {
+			return err
+		}
+		total := 0.0
+		packages, bytes = 0, 0
+		for line := range strings.Lines(trace.String()) {
+			// init PACKAGE @AT ms, TOOK ms clock, SIZE bytes, NUMBER allocs
+			words := strings.Fields(line)
+			if len(words) < 9 || words[0] != "init" {
+				continue
+			}
+			took, err1 := strconv.ParseFloat(words[4], 64)
+			size, err2 := strconv.Atoi(words[7])
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			total += took
+			packages++
+			bytes += size
+		}
+		least = min(least, total)
+	}
+	fmt.Printf("\nInitialization of %d packages: %.1f ms at least, %.1f MB of memory\n", packages, least, float64(bytes)/1e6)
+	return nil
 }
 
 // measuredCommand is a command that is run many times, and what each run took.
@@ -202,19 +262,21 @@ func measureMemory(command, url string, runs int) error {
 	if err != nil {
 		return err
 	}
-	total := 0.0
+	var total, anonymous float64
 	var parts []string
 	for _, pid := range pids {
 		name, err1 := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		mb, err2 := proportionalSize(pid)
+		mb, own, err2 := proportionalSize(pid)
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
 		total += mb
+		anonymous += own
 		parts = append(parts, fmt.Sprintf("%s %.1f", strings.TrimSpace(string(name)), mb))
 	}
 	scheme, _, _ := strings.Cut(url, ":")
-	fmt.Printf("%-31s %6.1f MB (%s)\n", fmt.Sprintf("one of %d, %s", runs, scheme), total, strings.Join(parts, ", "))
+	fmt.Printf("%-31s %6.1f MB (%s), of which %.1f MB anonymous\n", fmt.Sprintf("one of %d, %s", runs, scheme), total,
+		strings.Join(parts, ", "), anonymous)
 	for _, end := range ends {
 		err = errors.Join(err, end())
 	}
@@ -253,17 +315,26 @@ func ignoreExit(err error) error {
 	return err
 }
 
-// proportionalSize is the memory of a process in MB: its own pages, and its share of those that it shares.
-func proportionalSize(pid int) (float64, error) {
+// proportionalSize is the memory of a process in MB: its own pages, and its share of those that it shares; and how much
+// of that is anonymous.
+func proportionalSize(pid int) (total, anonymous float64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if size, ok := strings.CutPrefix(line, "Pss:"); ok {
-			kB, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(size), " kB"))
-			return float64(kB) * 1024 / 1e6, err
+		for name, size := range map[string]*float64{"Pss:": &total, "Pss_Anon:": &anonymous} {
+			if number, ok := strings.CutPrefix(line, name); ok {
+				kB, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(number), " kB"))
+				if err != nil {
+					return 0, 0, err
+				}
+				*size = float64(kB) * 1024 / 1e6
+			}
 		}
 	}
-	return 0, errors.New("no Pss in smaps_rollup")
+	if total == 0 {
+		return 0, 0, errors.New("no Pss in smaps_rollup")
+	}
+	return total, anonymous, nil
 }
