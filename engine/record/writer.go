@@ -25,7 +25,7 @@ type writer struct {
 	current *groupSwap            // the swap for which the queue waits; nil if none is under way
 	queue   []*groupStep          // in order of arrival
 	waiters map[string]*groupStep // by claim id: to be made when the claim fits
-	timer   *time.Timer           // ends the patience of the queue
+	timer   *time.Timer           // lets the queue overtake a swap that hangs
 }
 
 // groupStep is the step of one call, which may share a swap with others.
@@ -90,11 +90,12 @@ type groupSwap struct {
 	addsClaim bool
 }
 
-// maxPatience is how long the queue waits for a swap that does not return, beside some round trips. Then the next swap
+// minHang is how long the queue waits for a swap that does not return, beside some round trips. Then the next swap
 // goes without its result, and one of the two is refused. So a swap that hangs holds up no renewal for longer.
-const maxPatience = 100 * time.Millisecond
+const minHang = 100 * time.Millisecond
 
-func (e *engine) patience() time.Duration { return maxPatience + 8*e.rtt }
+// overtakeAfter is called with mu held.
+func (e *engine) overtakeAfter() time.Duration { return minHang + 8*e.rtt }
 
 // writeStep writes the step of a call, alone or with those of others. When ctx ends it returns at once. The swap goes on
 // if others have a part in it.
@@ -139,7 +140,7 @@ func (e *engine) handIn(s *groupStep, maker stepMaker, p preparedStep) *groupSwa
 	s.state, s.done = stepQueued, s.doneChannel()
 	if w.timer == nil {
 		hanging := w.current
-		w.timer = time.AfterFunc(e.patience(), func() { e.startGroup(e.overtake(hanging)) })
+		w.timer = time.AfterFunc(e.overtakeAfter(), func() { e.startGroup(e.overtake(hanging)) })
 	}
 	return nil
 }
