@@ -23,20 +23,6 @@
 // round trip is wasted. A refusal that the caller gets to see (the lock is held, or the lease is lost) is never based
 // on a remembered row.
 //
-// # Swaps that steps share
-//
-// The calls of one client that want the same lock would refuse each other, so they share swaps (see writer). A step goes
-// at once if no swap of this client is under way on the lock. Otherwise it waits for that one to return, and all steps
-// that wait are made on the record that it has left, renewals and releases first, and are written by the next swap. A
-// step that is refused is not part of the swap, and its call looks at the record itself. If the outcome of the swap is
-// not known, it is not known for each step in it, and each call finds out about its own, as below.
-//
-// A swap also grants the waiters of this client that fit after its steps. Their calls are waiting here, so they need no
-// promotion.
-//
-// No call waits for long because of another one's request: after a tenth of a second and some round trips the next swap
-// goes beside one that hangs, and the store refuses one of the two.
-//
 // # Lost replies
 //
 // If a swap has no reply, it may have taken effect, or may still take effect later. The engine finds out by the
@@ -105,7 +91,6 @@ func newEngine(table Table) *engine {
 		writtenAt:    map[string]driver.Instant{},
 		pending:      pendingSwaps{byClaim: map[string]pendingSwap{}},
 		hubs:         map[string]*waiterHub{},
-		writers:      map[string]*writer{},
 		rtt:          10 * time.Millisecond,
 		life:         driverutil.NewLifetime(),
 	}
@@ -152,7 +137,6 @@ type engine struct {
 	writtenAt    map[string]driver.Instant                 // by lock: its last write, if the store has a WriteInterval
 	rtt          time.Duration                             // smoothed round trip
 	hubs         map[string]*waiterHub                     // by lock
-	writers      map[string]*writer                        // by lock
 	pending      pendingSwaps
 	nextSweep    driver.Instant
 	sweepResume  *sweepPlace // where to continue, if the last sweep was cut short

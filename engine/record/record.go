@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -117,9 +116,6 @@ type StepInput struct {
 	BeatSkip int64
 	// KeepsMarks reports whether the table is a [Marker]. MarkIsGone reports that the row was read without a mark.
 	KeepsMarks, MarkIsGone bool
-	// Sharing has the ids of the claims whose owners' steps are made together with this one. Each of those steps decides
-	// what becomes of its claim, which does not expire before.
-	Sharing []string
 	// LivenessOf returns what this client has found out about a claim by other means than the store's clock: from the
 	// table's [LivenessChecker], or by watching the claim. It must not be nil.
 	LivenessOf func(*Claim) Liveness
@@ -259,9 +255,6 @@ func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
 		v := Alive
 		if c.ID != keep {
 			v = in.judgeClaim(c)
-		}
-		if v != Alive && slices.Contains(in.Sharing, c.ID) {
-			v = Alive
 		}
 		switch {
 		case v == Alive:

@@ -56,8 +56,6 @@ type release struct {
 	claims  int     // how many claims the last attempt's record had
 	started driver.Instant
 	unsure  bool // a swap of this call had an unknown outcome
-	bars    bool // it also writes a record without the claim, so that a pending swap is refused
-	expired bool // the claim that it removed had expired
 }
 
 // step loads the row, or writes it without the claim. If it is not done and has no error, it is called again at once.
@@ -68,42 +66,32 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		}
 		r.fresh = true
 	}
-	p := preparedStep{row: r.row, rec: r.rec, next: r.rec.clone(), since: r.clock.Now(), in: r.stepInput(r.row)}
-	r.bars = r.fresh && r.mayStillArrive()
+	next := r.rec.clone()
+	in := r.stepInput(r.row)
+	existed, expired := next.Release(r.id, in)
 	switch {
-	case r.removeClaim(p.next, p.in):
+	case existed:
 	case !r.fresh:
 		r.rec = nil
 		return false, nil
+	case r.mayStillArrive():
+		next.Token++ // any change will do: the pending swap expects the current version, and will be refused
+		next.expireAndPromote(in, "")
 	default:
-		return true, r.outcomeIfAbsent(p.in)
+		return true, r.outcomeIfAbsent(in)
 	}
-	r.claims = len(p.next.Claims)
-	o := r.writeStep(ctx, &groupStep{urgent: true}, r.removeClaim, p)
-	r.row, r.rec, r.fresh = o.row, o.rec, o.rec != nil
-	switch {
-	case !o.made:
-		return false, nil
-	case o.err != nil:
-		r.unsure = r.unsure || !errors.Is(o.err, ErrConflict) && !errors.Is(o.err, ErrUnsent) && !driverutil.IsFinal(o.err)
-		return false, o.err
+	r.claims = len(next.Claims)
+	if r.row, r.rec, err = r.swapRecord(ctx, r.row, next, false); err == nil {
+		r.forgetPending()
+		r.sweepIfDue()
+		if expired {
+			return true, &driver.LossError{Cause: driver.LossExpired}
+		}
+		return true, nil
 	}
-	r.forgetPending()
-	r.sweepIfDue()
-	if r.expired {
-		return true, &driver.LossError{Cause: driver.LossExpired}
-	}
-	return true, nil
-}
-
-// removeClaim makes the step on a record, and reports whether there is anything to write.
-func (r *release) removeClaim(rec *Record, in StepInput) bool {
-	var existed bool
-	if existed, r.expired = rec.Release(r.id, in); !existed && r.bars {
-		rec.Token++ // any change will do: the pending swap expects the current version, and will be refused
-		rec.expireAndPromote(in, "")
-	}
-	return existed || r.bars
+	r.fresh = r.rec != nil
+	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err)
+	return false, err
 }
 
 // outcomeIfAbsent is the result of a release whose claim is not in the record. It is nil only if this release must have

@@ -42,14 +42,6 @@ func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int
 func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []int, done func(int, driver.Renewal)) {
 	name := grants[which[0]].Name
 	answers := make([]driver.Renewal, len(which))
-	renew := func(rec *Record, in StepInput, answers []driver.Renewal) (living int) {
-		for i, w := range which {
-			if answers[i] = renewGrant(rec, grants[w], in); answers[i].Err == nil {
-				living++
-			}
-		}
-		return living
-	}
 	finish := func(err error) {
 		for i, w := range which {
 			if answers[i].Err == nil && err != nil {
@@ -72,8 +64,16 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			}
 			fresh = true
 		}
-		p := preparedStep{row: row, rec: rec, next: rec.clone(), since: e.clock.Now(), in: e.stepInput(row)}
-		living := renew(p.next, p.in, answers)
+		since := e.clock.Now()
+		in := e.stepInput(row)
+		next := rec.clone()
+		living := 0
+		for i, w := range which {
+			answers[i] = renewGrant(next, grants[w], since, in)
+			if answers[i].Err == nil {
+				living++
+			}
+		}
 		if !fresh && living < len(which) { // a remembered row is no proof of a loss
 			clear(answers)
 			rec = nil
@@ -83,22 +83,10 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			finish(nil)
 			return
 		}
-		written := answers // or what the writer makes of them on another row
-		o := e.writeStep(ctx, &groupStep{urgent: true}, func(rec *Record, in StepInput) bool {
-			written = make([]driver.Renewal, len(which))
-			return renew(rec, in, written) > 0
-		}, p)
-		row, rec, err, fresh = o.row, o.rec, o.err, o.rec != nil
-		if o.made && err == nil {
-			answers = written
-			for i := range answers {
-				answers[i].Since = o.since
-			}
+		row, rec, err = e.swapRecord(ctx, row, next, false)
+		if err == nil {
 			finish(nil)
 			return
-		}
-		if !o.made {
-			err = ErrConflict
 		}
 		if !errors.Is(err, ErrConflict) {
 			finish(driverutil.Uncertain(err))
@@ -108,14 +96,15 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			finish(e.errorOrClosed(ctx.Err()))
 			return
 		}
+		fresh = rec != nil
 	}
 }
 
-// renewGrant makes the step of one grant. The lease is renewed from the start of the attempt, which the answer lacks.
-func renewGrant(rec *Record, g driver.Grant, in StepInput) driver.Renewal {
+// renewGrant makes the step of one grant. since is when the attempt was started: the lease is renewed from then.
+func renewGrant(rec *Record, g driver.Grant, since driver.Instant, in StepInput) driver.Renewal {
 	c, err := rec.Renew(g.ID, g.Token, in)
 	if err != nil {
 		return driver.Renewal{Err: err}
 	}
-	return driver.Renewal{GrantedTTL: c.TTL, ReleaseRequested: c.ReleaseRequested}
+	return driver.Renewal{Since: since, GrantedTTL: c.TTL, ReleaseRequested: c.ReleaseRequested}
 }

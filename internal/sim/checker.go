@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -304,8 +303,7 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 	chk.checkOrder(row.Name, rec)
 	for id, held := range chk.claims[row.Name] {
 		if _, ok := now[id]; !ok {
-			noted := slices.ContainsFunc(rec.Ended, func(n record.EndedClaim) bool { return n.ID == id })
-			chk.noteClaimEnd(id, held, noted, by)
+			chk.noteClaimEnd(id, held, by)
 			until, detached := chk.detachedUntil[id]
 			if detached && chk.sim.elapsed() < until && !chk.broken[id] {
 				chk.addViolation("a claim on %s was to be held until %v, but was removed", row.Name, until)
@@ -373,15 +371,14 @@ const (
 	another  ender = "somebody else"
 )
 
-// noteClaimEnd notes who has ended a holder, or a waiter that was broken. A claim's own release may share a swap with
-// steps of other calls, but leaves no note.
-func (chk *checker) noteClaimEnd(id string, held, noted bool, by actor) {
+// noteClaimEnd notes who has ended a holder, or a waiter that was broken.
+func (chk *checker) noteClaimEnd(id string, held bool, by actor) {
 	chk.endedAt[id] = chk.sim.elapsed()
 	switch {
 	case by.breaks && chk.broken[id]:
 		chk.endedBy[id] = operator
 	case !held:
-	case by.release == id, chk.releasing[id] && !noted:
+	case by.release == id:
 		chk.endedBy[id] = itself
 	default:
 		chk.endedBy[id] = another

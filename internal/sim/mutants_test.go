@@ -34,7 +34,6 @@ const (
 	recordFile  = "engine/record/record.go"
 	acquireFile = "engine/record/acquire.go"
 	expiryFile  = "engine/record/expiry.go"
-	writerFile  = "engine/record/writer.go"
 	sequenceDir = "engine/sequence/"
 	holdFile    = "hold.go"
 	clockFile   = "engine/record/clock.go"
@@ -106,12 +105,8 @@ var mutants = []mutant{
 				"max(0, i.Monotonic-r.lastRead.Monotonic)"}}}},
 		want: "overlapping holders|came after"},
 	{name: "a release that ignores a request in flight", file: "engine/record/release.go",
-		edits: []edit{{"r.bars = r.fresh && r.mayStillArrive()", "r.bars = false"}},
+		edits: []edit{{"\tcase r.mayStillArrive():\n", "\tcase false:\n"}},
 		want:  "after all waiters had left"},
-	{name: "a lease counted from the reply of a shared swap", file: writerFile,
-		edits: []edit{{"\to.row, o.rec, o.err = e.swapRecord(ctx, g.row, g.next, g.addsClaim)\n",
-			"\to.row, o.rec, o.err = e.swapRecord(ctx, g.row, g.next, g.addsClaim)\n\to.since = e.clock.Now()\n"}},
-		want: "overlapping holders|came after"},
 	{name: "an unknown outcome counted as a renewal", file: "renewer.go",
 		edits: []edit{{"\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n",
 			"\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n\t\th.grant.Since = h.client.clock.Now()\n"}},
