@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/shedlock"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
@@ -267,7 +268,7 @@ func TestForeignRefs(t *testing.T) {
 			t.Error(err)
 		}
 		checkError(t, st.Break(t.Context(), name, seen.Holders[0].Ref, driver.BreakForce), driver.ErrLost)
-		checkError(t, st.Break(t.Context(), name, foreignRefPrefix+"31.12.2026", driver.BreakForce), driver.ErrLost)
+		checkError(t, st.Break(t.Context(), name, shedlock.ForeignRefPrefix+"31.12.2026", driver.BreakForce), driver.ErrLost)
 	}
 }
 
