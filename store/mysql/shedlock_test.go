@@ -72,7 +72,7 @@ const manualTable = `CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until
 type shedlockPlace struct {
 	server *mysqltest.Server
 	name   string
-	pool   *sql.DB // without a time zone of its own
+	pool   *sql.DB // counts rows as JDBC does: those found, also if they do not change
 	url    string
 }
 
@@ -86,7 +86,7 @@ func newShedlockPlace(t testing.TB, table string) shedlockPlace {
 	if err := s.Exec("create database " + p.name); err != nil {
 		t.Fatal(err)
 	}
-	if p.pool, err = sql.Open("mysql", "root@tcp("+s.Endpoint+")/"+p.name); err != nil {
+	if p.pool, err = sql.Open("mysql", "root@tcp("+s.Endpoint+")/"+p.name+"?clientFoundRows=true"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.pool.Close() })
