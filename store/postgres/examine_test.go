@@ -188,7 +188,7 @@ func TestShedLockLocalTime(t *testing.T) {
 		execSQL(t, server, strings.ReplaceAll(text, "LOCAL",
 			fmt.Sprintf("timezone('utc', clock_timestamp()) + interval '%d hours'", zone)))
 	}
-	if ok, err := peers[0].lock(t.Context(), "right", time.Minute); !ok || err != nil {
+	if ok, err := peers[0].Lock(t.Context(), "right", time.Minute); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	_, err := s.Acquire(t.Context(), mutexClaim("right", time.Minute))
@@ -257,7 +257,7 @@ func TestForeignRefs(t *testing.T) {
 	other := mustOpen(t, strings.Replace(server.URL("test"), "test@", "german@", 1)+"?sslmode=disable&layout=shedlock")
 	for i, st := range []driver.Store{s, other} {
 		name := fmt.Sprint("m", i)
-		if ok, err := peers[0].lock(t.Context(), name, time.Minute); !ok || err != nil {
+		if ok, err := peers[0].Lock(t.Context(), name, time.Minute); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		seen, err := s.Inspect(t.Context(), name)
