@@ -34,8 +34,10 @@ func TestMain(m *testing.M) {
 	}
 	_ = mysql.SetLogger(&mysql.NopLogger{})
 	code := m.Run()
-	if s, err := startShared(); err == nil {
-		s.Close()
+	for _, start := range []func() (*mysqltest.Server, error){startShared, startShedLockServer} {
+		if s, err := start(); err == nil {
+			s.Close()
+		}
 	}
 	os.Exit(code)
 }

@@ -38,6 +38,9 @@ const (
 // permissionErrors are the refusals for lack of a permission.
 var permissionErrors = map[uint16]bool{1044: true, 1142: true, 1143: true, 1227: true, 1370: true}
 
+// wrongCharacters are the refusals of text that a column cannot have.
+var wrongCharacters = map[uint16]bool{1366: true, 1267: true, 1270: true, 1271: true}
+
 // loginErrors are the refusals of a user or a password.
 var loginErrors = map[uint16]bool{1045: true, 1698: true, 1130: true, 1862: true, 3118: true, 3159: true, 4151: true}
 
@@ -93,11 +96,14 @@ func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
 	case permissionErrors[e.Number]:
-		return fmt.Errorf("%w: %s: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the user", driver.ErrDenied, e.Message,
-			t.quotedName)
+		return fmt.Errorf("%w: %s: GRANT %s ON %s TO the user", driver.ErrDenied, e.Message,
+			t.requiredPrivileges(), t.quotedName)
 	case loginErrors[e.Number]:
 		return fmt.Errorf("%w: %s: check the user, the password, and from which hosts the user may connect",
 			driver.ErrDenied, e.Message)
+	case wrongCharacters[e.Number]:
+		return fmt.Errorf("%w: the table %s has another character set, which lacks a character of this claim: %s",
+			driver.ErrInvalid, t.quotedName, e.Message)
 	case e.Number == noTable:
 		return t.missingTableError()
 	case e.Number == noColumn:

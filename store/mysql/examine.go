@@ -35,6 +35,15 @@ var (
 		What: "the connection to another machine is not encrypted",
 		Why:  "an attacker between this client and the server can read the locks and answer for the server",
 		Fix:  "set tls=true in the URL"}
+	findingShedLockTime = driver.Finding{Code: "mysql-shedlock-time", Severity: driver.SeverityCritical,
+		Why: "clients of different time zones do not exclude each other",
+		Fix: "make ShedLock's clients use usingDbTime()"}
+	findingShedLockZone = driver.Finding{Code: "mysql-shedlock-zone", Severity: driver.SeverityCritical,
+		Why: "in columns of the type TIMESTAMP, clients of different time_zone do not exclude each other",
+		Fix: "leave time_zone away from the settings of the pool, or change the columns to DATETIME(3) while no job runs"}
+	findingShedLockSummer = driver.Finding{Code: "mysql-shedlock-summer", Severity: driver.SeverityWarning,
+		Why: "columns of the type TIMESTAMP lack an hour in spring, during which no client can take a lock",
+		Fix: "change lock_until and locked_at to DATETIME(3) while no job runs, or run the server in UTC"}
 	findingReplicas = driver.Finding{Code: "mysql-replicas", Severity: driver.SeverityWarning,
 		Why: "a replica that takes over may not know the last locks",
 		Fix: "before a replica is promoted, let all holders' TTLs pass, or raise the tokens: holdfast token floor"}

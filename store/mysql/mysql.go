@@ -37,16 +37,35 @@ import (
 
 // Options say where and how locks are kept in a database. The zero value and nil mean the defaults.
 type Options struct {
-	// Table is the table that holds the locks, in the database that the connections use. Default: holdfast.
+	// Table is the table that holds the locks, in the database that the connections use. Default: holdfast, or shedlock
+	// for LayoutShedLock.
 	Table string
 	// Create makes the table if it does not exist: see [Migrate].
 	Create bool
+	// Layout is how a lock is stored in its row. Default: LayoutHoldfast, which supports all kinds.
+	Layout Layout
 	// Timeout is how long the server may take to answer one statement. After that the connection is given up.
 	// Default: 3 s.
 	Timeout time.Duration
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
 }
+
+// Layout is how a lock is stored in its row.
+type Layout string
+
+// All users of a table must use the same layout.
+const (
+	// LayoutHoldfast is Holdfast's own layout.
+	LayoutHoldfast Layout = ""
+	// LayoutShedLock is the layout of ShedLock's JDBC providers with usingDbTime(). Its clients and Holdfast's exclude
+	// each other. (Without usingDbTime() ShedLock's clients write the time of their own clocks, in their own time zone.)
+	// It supports plain mutexes and elections. The table is ShedLock's own, called shedlock by default.
+	//
+	// If its columns are of the type TIMESTAMP, all clients must have the same time_zone. If they use the server's, and
+	// it has a summer time, no client can take a lock during the hour that is left out each year.
+	LayoutShedLock Layout = "shedlock"
+)
 
 const (
 	defaultTable   = "holdfast"
@@ -67,12 +86,15 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return record.New(t), nil
+	return t.newStore(ctx)
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. Use another Options.Table
 // than the one that holds the locks.
 func NewTable(ctx context.Context, db *sql.DB, opts *Options) (record.Table, error) {
+	if opts != nil && opts.Layout != LayoutHoldfast {
+		return nil, fmt.Errorf("%w: the layout %s has no records", driver.ErrInvalid, opts.Layout)
+	}
 	t, err := newTable(ctx, db, opts, nil)
 	if err != nil {
 		return nil, err
@@ -94,8 +116,14 @@ func (o *Options) withDefaults() (Options, error) {
 	if o != nil {
 		c = *o
 	}
-	c.Table, c.Timeout = cmp.Or(c.Table, defaultTable), cmp.Or(c.Timeout, defaultTimeout)
+	standard := defaultTable
+	if c.Layout == LayoutShedLock {
+		standard = string(LayoutShedLock)
+	}
+	c.Table, c.Timeout = cmp.Or(c.Table, standard), cmp.Or(c.Timeout, defaultTimeout)
 	switch {
+	case c.Layout != LayoutHoldfast && c.Layout != LayoutShedLock:
+		return c, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid, c.Layout)
 	case c.Timeout < 0:
 		return c, fmt.Errorf("%w: a timeout cannot be negative", driver.ErrInvalid)
 	case !utf8.ValidString(c.Table) || strings.ContainsRune(c.Table, 0) ||
@@ -108,6 +136,19 @@ func (o *Options) withDefaults() (Options, error) {
 		c.Clock = driver.SystemClock
 	}
 	return c, nil
+}
+
+// newStore makes the store of the table's layout. It closes the table if it fails.
+func (t *table) newStore(ctx context.Context) (driver.Store, error) {
+	if t.opts.Layout != LayoutShedLock {
+		return record.New(t), nil
+	}
+	s, err := newShedlock(ctx, t)
+	if err != nil {
+		_ = t.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // newTable checks the server and the table, makes the table if the options say so, and reads the server's clock.
@@ -134,13 +175,17 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 	if err == nil {
 		err = t.checkPrivileges(ctx)
 	}
-	if err == nil {
-		err = t.prepareStatements(ctx)
-	}
 	if err != nil {
 		return nil, err
 	}
 	t.setInfo(state)
+	if o.Layout == LayoutShedLock {
+		return t, nil // which has statements of its own
+	}
+	if err := t.prepareStatements(ctx, map[**sql.Stmt]string{&t.loadStmt: loadText, &t.pageStmt: pageText,
+		&t.insertStmt: insertText, &t.updateStmt: updateText, &t.deleteStmt: deleteText}); err != nil {
+		return nil, err
+	}
 	if _, err := t.Load(ctx, "clock"); err != nil { // the reply tells the server's clock
 		_ = t.closeStatements()
 		return nil, err
@@ -161,5 +206,6 @@ func (t *table) setInfo(s *serverState) {
 		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: " +
 			"innodb_flush_log_at_trx_commit is not 1"
 	}
+	t.nameSize, t.ownerSize, t.zoneMatters = s.sizes["name"], s.sizes["locked_by"], s.zoneMatters
 	t.maxRecord = min(record.MaxData, s.maxPacket-packetReserve)
 }

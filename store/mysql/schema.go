@@ -13,8 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-//go:embed schema.sql
-var schemaText string
+var (
+	//go:embed schema.sql
+	schemaText string
+	//go:embed shedlock.sql
+	shedlockText string
+)
 
 // SchemaVersion is the version of the table that this code uses. The comment of the table says its version.
 const SchemaVersion = 1
@@ -22,17 +26,22 @@ const SchemaVersion = 1
 var tableComment = fmt.Sprintf("Holdfast locks, version %d", SchemaVersion)
 
 // Schema returns the SQL by which [Migrate] makes the table, for users who run migrations in their own way. It depends
-// on Options.Table.
+// on Options.Table and Options.Layout.
 func Schema(opts *Options) (string, error) {
 	o, err := opts.withDefaults()
 	if err != nil {
 		return "", err
 	}
-	return schemaFor(quoteName(o.Table)), nil
+	return o.schema(), nil
 }
 
-func schemaFor(quotedName string) string {
-	return strings.NewReplacer("LOCKS", quotedName, "COMMENT_TEXT", tableComment).Replace(schemaText)
+// schema is the SQL that makes the table.
+func (o *Options) schema() string {
+	text := schemaText
+	if o.Layout == LayoutShedLock {
+		text = shedlockText
+	}
+	return strings.NewReplacer("LOCKS", quoteName(o.Table), "COMMENT_TEXT", tableComment).Replace(text)
 }
 
 // quoteName quotes the name of a table.
@@ -56,7 +65,7 @@ func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
 
 // createTable makes the table. It succeeds if another program has made it at the same time.
 func (t *table) createTable(ctx context.Context) error {
-	_, err := t.db.ExecContext(ctx, schemaFor(t.quotedName))
+	_, err := t.db.ExecContext(ctx, t.opts.schema())
 	var refused *mysql.MySQLError
 	switch {
 	case errors.As(err, &refused) && refused.Number == tableExists:
@@ -81,6 +90,12 @@ type serverState struct {
 	isGalera             bool
 	syncWait             int // wsrep_sync_wait, of a Galera cluster
 	settings             map[string]string
+
+	// Of ShedLock's table only.
+	columns     int            // how many of its columns there are, of the right types
+	sizes       map[string]int // of the columns of text, in characters
+	zoneMatters bool           // a column is of the type TIMESTAMP
+	nameIsKey   bool           // the names are unique
 }
 
 // packetReserve is how much larger than its record a statement can be.
@@ -91,7 +106,7 @@ const minPacket = 64 << 10
 
 // examinedVariables are the server's settings that matter to locks. A server that does not know one does not return it.
 var examinedVariables = []string{"innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "innodb_doublewrite",
-	"wait_timeout", "innodb_lock_wait_timeout", "wsrep_on", "wsrep_sync_wait", "read_only", "autocommit",
+	"sql_mode", "wait_timeout", "innodb_lock_wait_timeout", "wsrep_on", "wsrep_sync_wait", "read_only", "autocommit",
 	"max_allowed_packet", "max_statement_time", "max_execution_time"}
 
 // readServerState reads the state in two statements.
@@ -124,6 +139,11 @@ func (t *table) readServerState(ctx context.Context) (*serverState, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t.opts.Layout == LayoutShedLock {
+		if err := t.readShedlockColumns(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	isOn := func(name string) bool { return s.settings[name] == "ON" || s.settings[name] == "1" }
 	s.autocommit, s.readOnly, s.isGalera = isOn("autocommit"), isOn("read_only"), isOn("wsrep_on")
 	s.flushAtCommit = s.settings["innodb_flush_log_at_trx_commit"]
@@ -145,7 +165,7 @@ func (t *table) checkServerState(s *serverState) error {
 		return fmt.Errorf("%w: no database is chosen: name it in the URL, after the host", driver.ErrInvalid)
 	case !s.tableExists:
 		return t.missingTableError()
-	case s.tableComment != tableComment:
+	case t.opts.Layout != LayoutShedLock && s.tableComment != tableComment:
 		return fmt.Errorf("%w: the table %s has the comment %q, and %q is required: it is not Holdfast's, or of another "+
 			"version; it is left as it is", driver.ErrInvalid, t.quotedName, s.tableComment, tableComment)
 	case !strings.EqualFold(s.tableEngine, "InnoDB"):
@@ -160,6 +180,8 @@ func (t *table) checkServerState(s *serverState) error {
 	case s.isGalera && s.syncWait&1 == 0:
 		return fmt.Errorf("%w: this is a member of a Galera cluster, and its reads do not wait for the writes of the "+
 			"others: SET GLOBAL wsrep_sync_wait = 1", driver.ErrUnsupported)
+	case t.opts.Layout == LayoutShedLock:
+		return t.checkShedlockColumns(s)
 	}
 	return nil
 }
@@ -173,11 +195,15 @@ func (t *table) missingTableError() error {
 // checkPrivileges tries each kind of statement on no row, so that a missing permission is reported now and not when a
 // lock has to be released.
 func (t *table) checkPrivileges(ctx context.Context) error {
-	for _, text := range []string{
+	texts := []string{
 		`insert into LOCKS (name, version, data) select name, version, data from LOCKS where 1 = 0`,
 		`update LOCKS set data = data where 1 = 0`,
 		`delete from LOCKS where 1 = 0`,
-	} {
+	}
+	if t.opts.Layout == LayoutShedLock {
+		texts = shedlockTrials
+	}
+	for _, text := range texts {
 		err := t.callServer(ctx, func(ctx context.Context) error {
 			_, err := t.db.ExecContext(ctx, strings.ReplaceAll(text, "LOCKS", t.quotedName))
 			return err

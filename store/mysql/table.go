@@ -40,6 +40,10 @@ type table struct {
 	hasWritten atomic.Bool // the server has accepted a write of this store
 
 	loadStmt, insertStmt, updateStmt, deleteStmt, pageStmt *sql.Stmt
+	prepared                                               []*sql.Stmt // all of them
+
+	nameSize, ownerSize int  // of ShedLock's columns, in characters
+	zoneMatters         bool // ShedLock's columns are of the type TIMESTAMP, which depends on the session's time_zone
 }
 
 // A read also returns the server's clock, in microseconds, and whether the server takes writes. UTC_TIMESTAMP is the
@@ -57,25 +61,22 @@ const (
 )
 
 // prepareStatements prepares the statements. The pool prepares them again on each connection that it opens.
-func (t *table) prepareStatements(ctx context.Context) error {
-	for to, text := range map[**sql.Stmt]string{&t.loadStmt: loadText, &t.pageStmt: pageText, &t.insertStmt: insertText,
-		&t.updateStmt: updateText, &t.deleteStmt: deleteText} {
+func (t *table) prepareStatements(ctx context.Context, texts map[**sql.Stmt]string) error {
+	for to, text := range texts {
 		statement, err := t.db.PrepareContext(ctx, strings.ReplaceAll(text, "LOCKS", t.quotedName))
 		if err != nil {
 			_ = t.closeStatements()
 			return t.explainError(ctx, err)
 		}
-		*to = statement
+		*to, t.prepared = statement, append(t.prepared, statement)
 	}
 	return nil
 }
 
 func (t *table) closeStatements() error {
 	var errs []error
-	for _, statement := range []*sql.Stmt{t.loadStmt, t.pageStmt, t.insertStmt, t.updateStmt, t.deleteStmt} {
-		if statement != nil {
-			errs = append(errs, statement.Close())
-		}
+	for _, statement := range t.prepared {
+		errs = append(errs, statement.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // The URL forms:
@@ -28,6 +27,7 @@ import (
 // Options:
 //
 //	table=T             the locks' table
+//	layout=shedlock     uses ShedLock's table
 //	create=true         makes the table if it does not exist
 //	timeout=3s          a connection that does not answer for so long is given up
 //	max-conns=8         how many connections are open at most
@@ -73,6 +73,7 @@ func readURL(u *url.URL) (*storeURL, error) {
 	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
 	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"table":  text(&s.opts.Table),
+		"layout": func(v string) error { s.opts.Layout = Layout(v); return nil },
 		"create": func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
 		"timeout": func(v string) (err error) {
 			if s.opts.Timeout, err = time.ParseDuration(v); err == nil && s.opts.Timeout < 50*time.Millisecond {
@@ -155,7 +156,7 @@ func (s *storeURL) tryOpen(ctx context.Context) (driver.Store, error) {
 		return nil, err
 	}
 	t.isPlain = s.config.TLS == nil && isRemote(s.config)
-	return record.New(t), nil
+	return t.newStore(ctx)
 }
 
 // openPool makes the pool, without connecting.
@@ -167,6 +168,9 @@ func (s *storeURL) openPool() (*sql.DB, error) {
 	// Else such statements would accumulate there, one connection each.
 	wait := max(1, int(s.opts.Timeout*3/4/time.Second))
 	c.Params = map[string]string{"autocommit": "1", "innodb_lock_wait_timeout": strconv.Itoa(wait)}
+	if s.opts.Layout == LayoutShedLock {
+		c.Params["sql_mode"] = "'" + strictMode + "'"
+	}
 	connector, err := mysql.NewConnector(c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/shedlock"
 )
 
 // The findings, without what was seen. The settings are explained in PostgreSQL's manual under their names.
@@ -215,9 +216,6 @@ func isRemoteHost(host string) bool {
 	return network != "unix" && !filepath.IsAbs(host) && host != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
-// maxOddRows is how many rows with times that cannot be right are shown.
-const maxOddRows = 8
-
 // Examine also names rows whose times cannot be right.
 func (s *shedlockStore) Examine(ctx context.Context) ([]driver.Finding, error) {
 	all, err := s.table.Examine(ctx)
@@ -230,8 +228,8 @@ func (s *shedlockStore) Examine(ctx context.Context) ([]driver.Finding, error) {
 	}
 	shown := 0
 	for _, row := range a.rows {
-		if v := s.parseRow(row); v.timeFault != "" && shown < maxOddRows {
-			all = append(all, findingShedLockTime.With("", v.describeTimeFault()))
+		if v := parseShedlockRow(row); v.TimeFault != "" && shown < shedlock.MaxOddRows {
+			all = append(all, findingShedLockTime.With("", v.DescribeTimeFault()))
 			shown++
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/shedlock"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
 
@@ -187,7 +188,7 @@ func TestShedLockLocalTime(t *testing.T) {
 		execSQL(t, server, strings.ReplaceAll(text, "LOCAL",
 			fmt.Sprintf("timezone('utc', clock_timestamp()) + interval '%d hours'", zone)))
 	}
-	if ok, err := peers[0].lock(t.Context(), "right", time.Minute); !ok || err != nil {
+	if ok, err := peers[0].Lock(t.Context(), "right", time.Minute); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	_, err := s.Acquire(t.Context(), mutexClaim("right", time.Minute))
@@ -256,7 +257,7 @@ func TestForeignRefs(t *testing.T) {
 	other := mustOpen(t, strings.Replace(server.URL("test"), "test@", "german@", 1)+"?sslmode=disable&layout=shedlock")
 	for i, st := range []driver.Store{s, other} {
 		name := fmt.Sprint("m", i)
-		if ok, err := peers[0].lock(t.Context(), name, time.Minute); !ok || err != nil {
+		if ok, err := peers[0].Lock(t.Context(), name, time.Minute); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		seen, err := s.Inspect(t.Context(), name)
@@ -267,7 +268,7 @@ func TestForeignRefs(t *testing.T) {
 			t.Error(err)
 		}
 		checkError(t, st.Break(t.Context(), name, seen.Holders[0].Ref, driver.BreakForce), driver.ErrLost)
-		checkError(t, st.Break(t.Context(), name, foreignRefPrefix+"31.12.2026", driver.BreakForce), driver.ErrLost)
+		checkError(t, st.Break(t.Context(), name, shedlock.ForeignRefPrefix+"31.12.2026", driver.BreakForce), driver.ErrLost)
 	}
 }
 

@@ -95,7 +95,7 @@ func TestShedLockReleaseWithoutTrace(t *testing.T) {
 			acquire(t, s, mutexClaim("two of ours", time.Minute))
 		},
 		"foreign": func() {
-			if ok, err := peers[0].lock(t.Context(), "foreign", time.Minute); !ok || err != nil {
+			if ok, err := peers[0].Lock(t.Context(), "foreign", time.Minute); !ok || err != nil {
 				t.Error(ok, err)
 			}
 		},

@@ -15,15 +15,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/shedlock"
 )
 
 // shedlockStore keeps locks in ShedLock's own table. A row is held until lock_until, by the server's clock
 // in UTC.
 //
-// Our holders write a signature into locked_by: holdfast/ID/FLAGS/TTL/LENGTH/NOTE OWNER META. No other
-// client writes such a text, so no client releases or extends a lock that it does not hold. The note says
-// how the previous holder ended, if it was one of ours. A holder's token is locked_at in microseconds,
-// which every grant raises.
+// Package engine/shedlock says how our holders sign a row, and what a row says. A holder's token is locked_at in
+// microseconds, which every grant raises.
 //
 // There is no room for a queue, so the layout supports plain mutexes only. Waiters poll, and are notified
 // by other Holdfast clients.
@@ -68,7 +67,7 @@ func newShedlock(t *table) driver.Store {
 	}
 	s.signatureRoom = driver.MaxOwner + driver.MaxMeta
 	if t.ownerSize >= 0 {
-		s.signatureRoom = max(0, t.ownerSize-4-len(signaturePrefix(""))-26-len("/---/86400000/256 ")-len("/-")-26)
+		s.signatureRoom = max(0, shedlock.SignatureRoom(t.ownerSize-4))
 	}
 	i.MaxMeta = min(s.signatureRoom/2, driver.MaxMeta)
 	return s
@@ -79,7 +78,7 @@ func (s *shedlockStore) Info() driver.Info { return s.info }
 func (s *shedlockStore) Close() error { return s.table.Close() }
 
 // readResult reads the result of one statement. done is the row's locked_at if a write was done, and else 0.
-func (s *shedlockStore) readResult(ctx context.Context, a result) (v shedlockRow, done int64, err error) {
+func (s *shedlockStore) readResult(ctx context.Context, a result) (v shedlock.Row, done int64, err error) {
 	switch {
 	case a.err != nil && ctx.Err() != nil:
 		return v, 0, ctx.Err()
@@ -91,7 +90,15 @@ func (s *shedlockStore) readResult(ctx context.Context, a result) (v shedlockRow
 		done = readMicros(row[6])
 		s.table.location.hasWritten.Store(true)
 	}
-	return s.parseRow(row), done, nil
+	return parseShedlockRow(row), done, nil
+}
+
+// parseShedlockRow reads the columns of shedColumns.
+func parseShedlockRow(row [][]byte) shedlock.Row {
+	if row[1] == nil {
+		return shedlock.Row{}
+	}
+	return shedlock.ParseRow(string(row[4]), string(row[3]), readMicros(row[0]), readMicros(row[1]), readMicros(row[2]))
 }
 
 // ReadTokenFloor is one read, which shows the server's clock: a token is the time in locked_at.
@@ -114,7 +121,7 @@ func (s *shedlockStore) RaiseToken(ctx context.Context, _ string, atLeast int64)
 // runStatement runs one statement and reads its result.
 func (s *shedlockStore) runStatement(
 	ctx context.Context, st *statement, name string, params ...string,
-) (v shedlockRow, done int64, err error) {
+) (v shedlock.Row, done int64, err error) {
 	return s.readResult(ctx, s.table.batcher.runStatement(ctx, st, s.encodeParams(st, name, params)...))
 }
 
@@ -151,13 +158,13 @@ func (s *shedlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gra
 		return driver.Grant{}, fmt.Errorf("%w: ShedLock's layout supports plain mutexes only", driver.ErrUnsupported)
 	}
 	loop := s.newLoop(c.TTL)
-	head, rest := s.makeSignature(c)
-	var seen shedlockRow
+	head, rest := shedlock.MakeSignature(c, s.signatureRoom)
+	var seen shedlock.Row
 	fail := func(err error) (driver.Grant, error) {
 		if ctx.Err() != nil && !driverutil.IsFinal(err) {
 			err = ctx.Err()
-			if seen.remaining > 0 {
-				err = fmt.Errorf("%w; %w", err, seen.heldError())
+			if seen.Remaining > 0 {
+				err = fmt.Errorf("%w; %w", err, seen.HeldError())
 			}
 		}
 		if loop.Uncertain {
@@ -168,16 +175,16 @@ func (s *shedlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gra
 	for {
 		since := s.info.Clock.Now()
 		r := s.table.batcher.submitRequest(ctx, s.takeStmt, s.encodeParams(s.takeStmt, c.Name, []string{
-			signaturePrefix(c.ID), head, strconv.FormatInt(c.TTL.Milliseconds(), 10), rest})...)
+			shedlock.SignaturePrefix(c.ID), head, strconv.FormatInt(c.TTL.Milliseconds(), 10), rest})...)
 		a := s.table.batcher.awaitResult(ctx, r)
 		v, at, err := s.readResult(ctx, a)
 		switch {
 		case err == nil && at != 0:
 			return driver.Grant{Claim: c, Token: at, Since: since, GrantedTTL: c.TTL, Ref: c.ID}, nil
-		case err == nil && v.claimID == c.ID && v.remaining > 0 && v.claim.Broken:
-			return fail(v.lossError(c.ID))
+		case err == nil && v.ClaimID == c.ID && v.Remaining > 0 && v.Claim.Broken:
+			return fail(v.LossError(c.ID))
 		case err == nil && !c.Wait:
-			return fail(v.heldError())
+			return fail(v.HeldError())
 		case err == nil:
 			// An earlier take that is still under way cannot succeed any more: this statement has seen the
 			// row after it, on whatever connection that was sent.
@@ -212,11 +219,11 @@ func (s *shedlockStore) rememberTake(id string, r *request) {
 
 // waitUntilFree returns when the lock seems to be free. Foreign holders do not notify: they are polled more
 // often.
-func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *shedlockRow) error {
+func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *shedlock.Row) error {
 	var notified, listening <-chan struct{}
 	unsubscribe := func() {}
 	defer func() { unsubscribe() }()
-	for polls := 0; seen.remaining > 0; polls++ {
+	for polls := 0; seen.Remaining > 0; polls++ {
 		if !s.table.behindPooler && notified == nil {
 			sub, locked := s.table.listener.subscribe(name)
 			if sub == nil {
@@ -226,11 +233,11 @@ func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *sh
 			unsubscribe = func() { s.table.listener.unsubscribe(name, sub) }
 		}
 		maxDelay := time.Second
-		if seen.claimID != "" && !s.table.behindPooler {
+		if seen.ClaimID != "" && !s.table.behindPooler {
 			maxDelay = 5 * time.Second
 		}
 		delay := rand.N(maxDelay)/2 + 20*time.Millisecond<<min(polls, 8)
-		poll := time.NewTimer(min(delay, maxDelay, seen.remaining+time.Millisecond))
+		poll := time.NewTimer(min(delay, maxDelay, seen.Remaining+time.Millisecond))
 		select {
 		case <-listening:
 			listening = nil // changes are notified from now on; read once for those before
@@ -270,7 +277,7 @@ func (s *shedlockStore) Renew(ctx context.Context, grants []driver.Grant, done f
 				done(i, driver.Renewal{Err: err})
 				return
 			}
-			done(i, driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL, ReleaseRequested: v.claim.ReleaseRequested})
+			done(i, driver.Renewal{Since: since, GrantedTTL: g.GrantedTTL, ReleaseRequested: v.Claim.ReleaseRequested})
 		})
 	}
 	all.Wait()
@@ -279,14 +286,14 @@ func (s *shedlockStore) Renew(ctx context.Context, grants []driver.Grant, done f
 // extendClaim makes a grant last for d from now on.
 func (s *shedlockStore) extendClaim(
 	ctx context.Context, g driver.Grant, d time.Duration, detached bool,
-) (shedlockRow, error) {
+) (shedlock.Row, error) {
 	flag := ""
 	if detached {
 		flag = "d"
 	}
 	id := cmp.Or(g.ID, g.Ref)
 	for {
-		v, at, err := s.runStatement(ctx, s.renewStmt, g.Name, signaturePrefix(id), formatTimestamp(g.Token),
+		v, at, err := s.runStatement(ctx, s.renewStmt, g.Name, shedlock.SignaturePrefix(id), shedlock.FormatTimestamp(g.Token),
 			strconv.FormatInt(d.Milliseconds(), 10), flag)
 		switch {
 		case errors.Is(err, record.ErrConflict):
@@ -294,10 +301,10 @@ func (s *shedlockStore) extendClaim(
 			return v, driverutil.Uncertain(err)
 		case at != 0:
 			return v, nil
-		case v.claimID == id && v.lockedAt == g.Token && v.remaining > 0 && !v.claim.Broken:
+		case v.ClaimID == id && v.LockedAt == g.Token && v.Remaining > 0 && !v.Claim.Broken:
 			// The statement read the row before another write, for which it then had to wait: try again.
 		default:
-			return v, v.lossError(id)
+			return v, v.LossError(id)
 		}
 	}
 }
@@ -327,15 +334,15 @@ func (s *shedlockStore) Release(ctx context.Context, c driver.Claim, ref string)
 	loop := s.newLoop(c.TTL)
 	for {
 		a := s.table.batcher.runStatement(ctx, s.releaseStmt,
-			s.encodeParams(s.releaseStmt, c.Name, []string{signaturePrefix(id)})...)
+			s.encodeParams(s.releaseStmt, c.Name, []string{shedlock.SignaturePrefix(id)})...)
 		v, at, err := s.readResult(ctx, a)
 		switch {
 		case err == nil && at != 0:
 			return nil
-		case err == nil && v.claimID == id && v.remaining > 0, errors.Is(err, record.ErrConflict):
+		case err == nil && v.ClaimID == id && v.Remaining > 0, errors.Is(err, record.ErrConflict):
 			continue // the statement read the row before another write, for which it then had to wait
 		case err == nil:
-			return v.releaseOutcome(id, loop.Uncertain)
+			return v.ReleaseOutcome(id, loop.Uncertain)
 		case driverutil.IsFinal(err):
 			return err
 		}

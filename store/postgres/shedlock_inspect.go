@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/shedlock"
 )
 
 // Inspect is one read, repeated once if it got no answer.
@@ -22,7 +23,7 @@ func (s *shedlockStore) Inspect(ctx context.Context, name string) (driver.Lock, 
 	if err != nil && !isServerError(err) && ctx.Err() == nil {
 		v, _, err = s.runStatement(ctx, s.readStmt, name)
 	}
-	return v.toLock(name), err
+	return v.ToLock(name), err
 }
 
 // List reads page by page.
@@ -35,8 +36,8 @@ func (s *shedlockStore) List(ctx context.Context, prefix string) iter.Seq2[drive
 				return
 			}
 			for _, row := range a.rows {
-				v := s.parseRow(row)
-				if after = v.name; after == "" || !yield(v.toLock(v.name), nil) {
+				v := parseShedlockRow(row)
+				if after = v.Name; after == "" || !yield(v.ToLock(v.Name), nil) {
 					return // there are no more rows
 				}
 			}
@@ -46,8 +47,8 @@ func (s *shedlockStore) List(ctx context.Context, prefix string) iter.Seq2[drive
 
 // Break sets a flag in the signature of a holder of ours. A foreign holder can only be ended by force.
 func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	came, foreign := strings.CutPrefix(ref, foreignRefPrefix)
-	if foreign && !isTimestamp(came) {
+	came, foreign := strings.CutPrefix(ref, shedlock.ForeignRefPrefix)
+	if foreign && !shedlock.IsTimestamp(came) {
 		return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
 	}
 	if ref == "" {
@@ -56,13 +57,13 @@ func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver
 	if foreign && mode != driver.BreakForce {
 		return fmt.Errorf("%w: ShedLock's own holders cannot be notified: force it", driver.ErrUnsupported)
 	}
-	mine := signaturePrefix(ref)
+	mine := shedlock.SignaturePrefix(ref)
 	if !foreign {
 		came = ""
 	}
 	for {
 		var done int64
-		var v shedlockRow
+		var v shedlock.Row
 		var err error
 		switch mode {
 		case driver.BreakForce:
@@ -73,7 +74,7 @@ func (s *shedlockStore) Break(ctx context.Context, name, ref string, mode driver
 			v, done, err = s.runStatement(ctx, s.flagStmt, name, mine, "a", "39")
 		}
 		switch {
-		case errors.Is(err, record.ErrConflict), err == nil && done == 0 && v.remaining > 0 && v.claim.Ref == ref:
+		case errors.Is(err, record.ErrConflict), err == nil && done == 0 && v.Remaining > 0 && v.Claim.Ref == ref:
 			continue // the statement read the row before another write, for which it then had to wait
 		case err != nil:
 			return driverutil.Uncertain(err)

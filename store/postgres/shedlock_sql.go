@@ -1,14 +1,7 @@
 package postgres
 
-// The first flag of a signature. A holder that has none of them when its time has passed has expired.
-const (
-	flagBroken   = "b" // an operator broke the claim gracefully: it may not be renewed
-	flagForced   = "f" // an operator ended the claim by force
-	flagReleased = "r" // the holder released the lock
-)
-
 // The statements. $1 is the name, $2 its bucket, $3 the first 35 characters of a signature, which end with
-// the claim's id. Its flags are characters 37 (see above), 38 (d: detached) and 39 (a: release requested).
+// the claim's id. Its flags are characters 37 (how it ended), 38 (d: detached) and 39 (a: release requested).
 //
 // A take writes a note of how the previous holder ended into its own signature. The release of that holder
 // may have lost its reply, and ask what became of it.
@@ -44,7 +37,7 @@ const (
 	shedList    = shedColumns + ` from (values (0)) v left join (select * from LOCKS
 		where lock_until > NOW and starts_with(name, $1) and name collate "C" > $2
 		order by name collate "C" limit 200) l on true order by l.name collate "C"`
-	// Rows whose times may be wrong: see shedlockRow.findTimeFault.
+	// Rows whose times may be wrong: see shedlock.Row.
 	shedSuspect = shedColumns + ` from LOCKS l where l.locked_at > NOW or l.lock_until < l.locked_at
 		order by l.locked_at desc limit 100`
 	// A write returns the row as it was before and, if the write was done, the new locked_at.

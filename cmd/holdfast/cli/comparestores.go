@@ -59,7 +59,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL + 1 s",
 		TokensCanFall: "if a row is deleted within 1 min of its last grant, or lost in a failover",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold: "by polling"},
+		WaitersAreTold: "by polling", SharesLocksWith: "ShedLock"},
 	{Store: "DynamoDB", URL: "dynamodb://table?region=eu-central-1",
 		Tier:          "fence-safe; not on global tables or through DAX",
 		Survives:      "as the service promises",
