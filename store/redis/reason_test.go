@@ -18,7 +18,8 @@ func TestBreakReason(t *testing.T) {
 	a := mustStart(t)(redistest.Independent(3)).Addrs()
 	for _, kind := range []string{"plain", "fair", "semaphore", "redlock", "redisson"} {
 		t.Run(kind, func(t *testing.T) {
-			raw, want := "redis://"+server.Addr, "alice@host, by force: INC-123"
+			const reason = "alice@host, by force: INC-123"
+			raw, want := "redis://"+server.Addr, reason
 			switch kind {
 			case "redisson":
 				raw, want = raw+"?layout=redisson", ""
@@ -38,7 +39,7 @@ func TestBreakReason(t *testing.T) {
 			}
 			breakNow := func(name, ref string, mode driver.BreakMode) {
 				t.Helper()
-				if err := operator.(driver.ReasonBreaker).BreakWithReason(t.Context(), name, ref, mode, want); err != nil {
+				if err := operator.(driver.ReasonBreaker).BreakWithReason(t.Context(), name, ref, mode, reason); err != nil {
 					t.Fatal(err)
 				}
 			}
