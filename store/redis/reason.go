@@ -14,8 +14,8 @@ var (
 	_ driver.ReasonBreaker = (*redlockStore)(nil)
 )
 
-// maxReasonTime is how long a client that has learned of a break asks for the reason. What it has lost it knows already,
-// so it does not wait longer for the rest.
+// maxReasonTime is how long a client that has learned of a break asks for the reason. It knows already what it has lost,
+// so it waits no longer for the rest.
 const maxReasonTime = 2 * time.Second
 
 // isBroken reports whether an error says that an operator broke a claim, and not why.
@@ -27,9 +27,9 @@ func isBroken(err error) bool {
 // mayHaveReason reports whether addReason would ask the server.
 func (s *store) mayHaveReason(err error) bool { return s.opts.Layout == LayoutPlain && isBroken(err) }
 
-// addReason returns the loss with the operator's reason, if err says that the claim was broken, and the server answers in
-// time and has a reason. Any other error is returned as it is. The scripts do not reply with the reason, because then
-// they would have to look for it.
+// addReason returns the loss with the operator's reason, if err says that the claim was broken, and the server answers
+// in time and has a reason. Any other error is returned as it is. The scripts do not reply with the reason, because
+// then they would have to look for it.
 func (s *store) addReason(ctx context.Context, name, id string, err error) error {
 	if !s.mayHaveReason(err) {
 		return err

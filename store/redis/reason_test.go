@@ -1,10 +1,14 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
@@ -39,7 +43,8 @@ func TestBreakReason(t *testing.T) {
 			}
 			breakNow := func(name, ref string, mode driver.BreakMode) {
 				t.Helper()
-				if err := operator.(driver.ReasonBreaker).BreakWithReason(t.Context(), name, ref, mode, reason); err != nil {
+				b := operator.(driver.ReasonBreaker)
+				if err := b.BreakWithReason(t.Context(), name, ref, mode, reason); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -93,8 +98,64 @@ func TestBreakReason(t *testing.T) {
 	}
 }
 
-// TestReasonsAreBounded: reasons are removed when nobody can ask for them any more, and go before notes if there are too
-// many. A break without a reason stores none.
+// noReads is a client whose HGET requests get no reply.
+type noReads struct {
+	rueidis.Client
+	asked chan struct{}
+}
+
+func (c noReads) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if cmd.Commands()[0] != "HGET" {
+		return c.Client.Do(ctx, cmd)
+	}
+	c.asked <- struct{}{}
+	<-ctx.Done()
+	return c.Client.Do(ctx, cmd)
+}
+
+// TestReasonWithoutReply: while the reason for which a claim was broken is asked for, the other claims' renewals are
+// reported. If there is no reply, the loss is reported without a reason.
+func TestReasonWithoutReply(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	operator := openForTest(t, "redis://"+server.Addr).(*store)
+	client := noReads{operator.client, make(chan struct{}, 1)}
+	s, err := New(t.Context(), client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	gs := []driver.Grant{acquire(t, s, mutex("broken", longTTL)), acquire(t, s, mutex("other", longTTL))}
+	if err := operator.BreakWithReason(t.Context(), "broken", gs[0].Ref, driver.BreakForce, "why"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.Renew(ctx, gs, func(i int, r driver.Renewal) {
+		if i == 1 {
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+			<-client.asked // the question does not wait for this report either
+			cancel()
+			return
+		}
+		var lost *driver.LossError
+		if ctx.Err() == nil || !errors.As(r.Err, &lost) || lost.Cause != driver.LossBroken || lost.Err != nil {
+			t.Errorf("the broken claim: %v", r.Err)
+		}
+	})
+	start := time.Now()
+	if err := s.Release(t.Context(), gs[0].Claim, ""); loss(err) != driver.LossBroken {
+		t.Error(err)
+	}
+	if took := time.Since(start); took < maxReasonTime {
+		t.Errorf("the reason was asked for during %v only", took)
+	}
+}
+
+// TestReasonsAreBounded: reasons are removed when nobody can ask for them any more, and go before notes if there are
+// too many. A break without a reason stores none.
 func TestReasonsAreBounded(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
