@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 var (
@@ -36,7 +37,7 @@ func (s *store) addReason(ctx context.Context, name, id string, err error) error
 	}
 	bounded, cancel := context.WithTimeout(ctx, maxReasonTime)
 	defer cancel()
-	return brokenError(s.readReason(bounded, name, id))
+	return driverutil.BrokenError(s.readReason(bounded, name, id))
 }
 
 // readReason returns why a claim was broken, or "" if that is not known: see shared/notes.lua.
@@ -50,15 +51,6 @@ func (s *store) readReason(ctx context.Context, name, id string) string {
 	}
 	_, reason, _ := strings.Cut(value, " ")
 	return reason
-}
-
-// brokenError is the loss of a claim that an operator broke.
-func brokenError(reason string) error {
-	loss := &driver.LossError{Cause: driver.LossBroken}
-	if reason != "" {
-		loss.Err = errors.New(reason)
-	}
-	return loss
 }
 
 // addReason is as that of a store. It asks all servers, and takes the first reason that comes.
@@ -76,7 +68,7 @@ func (r *redlockStore) addReason(ctx context.Context, name, id string, err error
 	}
 	for range r.servers {
 		if reason := <-reasons; reason != "" {
-			return brokenError(reason)
+			return driverutil.BrokenError(reason)
 		}
 	}
 	return err
