@@ -83,8 +83,7 @@ const MaxReason = driver.MaxReason
 
 // BreakWithReason is [Client.Break] with a reason for the holder: who breaks the lock, and why. It is one line of
 // printable text of at most [MaxReason] bytes; with anything else the error is ErrInvalid. The holder gets it as the Err
-// of its [*LossError]. On stores that cannot pass it on (Redis, etcd, ZooKeeper, and the layouts of other clients), the
-// lock is broken without it.
+// of its [*LossError]. Layouts of other clients that have no room for it break the lock without it.
 func (c *Client) BreakWithReason(ctx context.Context, name, ref string, mode BreakMode, reason string) error {
 	if err := checkReason(reason); err != nil {
 		return c.wrapError("break", name, err)

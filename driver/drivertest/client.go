@@ -354,6 +354,18 @@ func (c *client) mustBreak(name, ref string, mode driver.BreakMode) {
 	}
 }
 
+// mustBreakWithReason is mustBreak, on a store that implements driver.ReasonBreaker.
+func (c *client) mustBreakWithReason(name, ref string, mode driver.BreakMode, reason string) {
+	tries := 0
+	err := c.e.retryIfLossy(c.e.ctx, func() error {
+		tries++
+		return c.store.(driver.ReasonBreaker).BreakWithReason(c.e.ctx, name, ref, mode, reason)
+	})
+	if err != nil && (tries == 1 || !errors.Is(err, driver.ErrLost)) { // otherwise an earlier try has broken it
+		c.e.failf("breaking on %q (mode %d) for a reason: %w", name, mode, err)
+	}
+}
+
 // mustReadTokenFloor returns the floor of the tokens to come, from a store that implements driver.TokenRaiser.
 func (c *client) mustReadTokenFloor() (floor driver.TokenFloor) {
 	err := c.e.retryIfLossy(c.ctx, func() (err error) {

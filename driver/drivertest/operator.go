@@ -72,6 +72,37 @@ var operatorCases = []Case{
 		e.b().mustBeLost(next)
 		e.requireHolder(w.grant)
 	}),
+	newCase("break-reason", "If a store can pass the reason of a break on, the client of the claim learns it: at "+
+		"its next renewal, or while it waits. A store with a queue passes it on, and any other either "+
+		"this text or none.", func(e *Env) {
+		if _, ok := e.c().store.(driver.ReasonBreaker); !ok {
+			e.refused.Store(true)
+			return
+		}
+		e.requireReason("a renewal after a graceful break", func(reason string) error {
+			g := e.a().mustTry(e.mutexClaim(e.lockName("graceful")))
+			e.c().mustBreakWithReason(g.Name, e.c().refOf(g.Claim), driver.BreakGraceful, reason)
+			err := e.a().renewOnce(g).Err
+			e.a().releaseIfHeld(g.Claim)
+			return err
+		})
+		e.requireReason("a renewal after a break by force", func(reason string) error {
+			g := e.a().mustTry(e.mutexClaim(e.lockName("force")))
+			e.c().mustBreakWithReason(g.Name, e.c().refOf(g.Claim), driver.BreakForce, reason)
+			return e.a().renewOnce(g).Err
+		})
+		if e.info.Order == driver.OrderNone {
+			return
+		}
+		e.requireReason("a claim that waits", func(reason string) error {
+			g := e.a().mustTry(e.mutexClaim(e.lockName("waiting")))
+			w := e.b().startWaiting(e.fairClaim(g.Name)).requireQueued()
+			e.c().mustBreakWithReason(g.Name, e.c().refOf(w.claim), driver.BreakGraceful, reason)
+			w.mustFail(driver.ErrLost)
+			e.a().mustRelease(g)
+			return w.err
+		})
+	}),
 	newCase("request-release", "When the release of a claim is requested, its holder learns of it at its next "+
 		"renewal, and may keep the lock as long as it wants.", func(e *Env) {
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
@@ -159,6 +190,21 @@ var operatorCases = []Case{
 				e.failf("it still exists: %s", describeLock(l))
 			}
 		}),
+}
+
+// requireReason breaks a claim for a reason, and checks the loss that its client gets.
+func (e *Env) requireReason(what string, breakClaim func(reason string) error) {
+	reason := "alice@host, for " + what
+	err := breakClaim(reason)
+	var loss *driver.LossError
+	switch {
+	case !errors.As(err, &loss) || loss.Cause != driver.LossBroken:
+		e.failf("%s: got %s, want a *LossError with the cause %q", what, describeError(err), driver.LossBroken)
+	case loss.Err == nil && e.info.Order != driver.OrderNone:
+		e.failf("%s: the reason %q is not passed on", what, reason)
+	case loss.Err != nil && loss.Err.Error() != reason:
+		e.failf("%s: the reason was %q, and is passed on as %q", what, reason, loss.Err)
+	}
 }
 
 // requestWhileWaiting lets next wait for holder, requests its release, and lets it be granted.

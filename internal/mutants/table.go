@@ -573,6 +573,8 @@ var table = []mutant{
 	{name: "a break of a waiting claim without a note", file: "store/redis/scripts/break.lua", pkg: "./store/redis",
 		test:  "TestHolderLearnsOfBreak",
 		edits: []edit{{"      add_note(RECORD, me, c.ttl, now)\n", ""}}},
+	{name: "a break without its reason", file: "store/redis/scripts/break.lua", pkg: "./store/redis", test: "TestBreakReason",
+		edits: []edit{{"  note_reason(call('HGET', RECORD, 'ttl'))\n", ""}}},
 	{name: "a renewal that ignores the note of a break", file: "store/redis/scripts/renew.lua",
 		pkg: "./store/redis", test: "TestHolderLearnsOfBreak",
 		edits: []edit{{"== 1 then answer = BROKEN end", "== 2 then answer = BROKEN end"}}},

@@ -30,7 +30,7 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	if driverutil.IsFinal(err) && s.isInFlight(c.ID) || errors.Is(err, driver.ErrDenied) {
 		_ = s.Release(ctx, c, "")
 	}
-	return g, err
+	return g, s.addReason(ctx, c.Name, c.ID, err)
 }
 
 // acquireClaim chooses the script. acquire.lua decides for a plain mutex on which no claim waits, which is the usual

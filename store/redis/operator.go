@@ -30,6 +30,11 @@ func checkBreak(name, ref string, mode driver.BreakMode, info driver.Info) error
 // learns of it, and whatever checks tokens then refuses its token. It also leaves a note, by which the holder learns
 // why it lost the lock.
 func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	return s.BreakWithReason(ctx, name, ref, mode, "")
+}
+
+// BreakWithReason is Break. The reason is kept beside the note, and in Redisson's layout it is dropped.
+func (s *store) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode, reason string) error {
 	if err := checkBreak(name, ref, mode, s.info); err != nil {
 		return err
 	}
@@ -38,7 +43,7 @@ func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 	}
 	keys := s.keys.allKeys(name)
 	p := s.newRetryLoop(driver.MaxTTL)
-	args := s.operatorArgs(keys[0], idOf(ref), strconv.Itoa(int(mode)))
+	args := s.operatorArgs(keys[0], idOf(ref), strconv.Itoa(int(mode)), reason)
 	m, _, err := p.run(ctx, s.scripts.breakClaim, keys[:s.scripts.keyCount], args)
 	if err != nil {
 		return err
@@ -101,7 +106,7 @@ func (s *store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 	case detachTaken:
 		return &driver.LossError{Cause: driver.LossTaken}
 	case detachBroken:
-		return &driver.LossError{Cause: driver.LossBroken}
+		return s.addReason(ctx, g.Name, renewID(&g), &driver.LossError{Cause: driver.LossBroken})
 	}
 	return &driver.LossError{Cause: driver.LossGone}
 }

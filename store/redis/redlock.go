@@ -149,7 +149,7 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		b := &round{redlock: r, claim: c, number: strconv.FormatInt(r.rounds.Add(1), 10), start: r.clock.Now()}
 		g, err := b.acquire(ctx)
 		if err == nil || errors.Is(err, driver.ErrLost) || errors.Is(err, driver.ErrClosed) {
-			return g, err
+			return g, r.addReason(ctx, c.Name, c.ID, err)
 		}
 		// The caller's context has ended, so nothing is given back here: the driver's client releases the claim then.
 		if ctx.Err() != nil {
@@ -205,7 +205,7 @@ func (r *redlockStore) Release(ctx context.Context, c driver.Claim, ref string) 
 	if err != nil {
 		return err
 	}
-	return r.releaseResult(t, released, unknown, isNoteExpired(startedAt))
+	return r.addReason(ctx, c.Name, id, r.releaseResult(t, released, unknown, isNoteExpired(startedAt)))
 }
 
 // Renew renews each grant on all servers. A grant is renewed if a majority says so. Nothing is batched: each grant
@@ -259,7 +259,7 @@ func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.R
 	case err != nil && errors.Is(err, driver.ErrClosed):
 		a.Err = err
 	case counts[renewBroken] > 0:
-		a.Err = &driver.LossError{Cause: driver.LossBroken}
+		a.Err = r.addReason(ctx, g.Name, renewID(g), &driver.LossError{Cause: driver.LossBroken})
 	case renewed >= r.majority && r.clock.Since(a.Since) < a.GrantedTTL-drift(a.GrantedTTL):
 		a.ReleaseRequested = counts[renewReleaseRequested] > 0
 		if detachedTTL < driver.MaxTTL {
@@ -293,7 +293,7 @@ func (r *redlockStore) Detach(ctx context.Context, g driver.Grant, keep time.Dur
 	case err != nil:
 		return err
 	case t.byReply[detachBroken] > 0:
-		return &driver.LossError{Cause: driver.LossBroken}
+		return r.addReason(ctx, g.Name, renewID(&g), &driver.LossError{Cause: driver.LossBroken})
 	case t.byReply[replyDone] >= r.majority:
 		return nil
 	case t.byReply[detachTaken] > 0:
@@ -309,11 +309,17 @@ const breakTTL = 10 * time.Second
 // Break acts on all servers. With force, one removal in an earlier round is enough: the later rounds find nothing left
 // there.
 func (r *redlockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	return r.BreakWithReason(ctx, name, ref, mode, "")
+}
+
+// BreakWithReason is Break. All servers keep the reason.
+func (r *redlockStore) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode,
+	reason string) error {
 	if err := checkBreak(name, ref, mode, r.info); err != nil {
 		return err
 	}
 	keys := r.servers[0].keys.allKeys(name)
-	args := new(queueArgs).fill(r.servers[0], ref, strconv.Itoa(int(mode)))
+	args := new(queueArgs).fill(r.servers[0], ref, strconv.Itoa(int(mode)), reason)
 	q := serverScript{script: plainScripts.breakClaim, keys: keys[:], args: args}
 	t, done, err := r.retryUntilMajority(ctx, driver.MaxTTL,
 		func() (replyCounts, error) { return r.countReplies(ctx, breakTTL, q) })

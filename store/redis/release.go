@@ -38,7 +38,7 @@ func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 	if tombstone {
 		s.forgetInFlight(id)
 	}
-	return p.releaseResult(reply)
+	return s.addReason(ctx, c.Name, id, p.releaseResult(reply))
 }
 
 // sendRelease runs the script that fits: release.lua for the usual case, which is the cheapest, and release_queued.lua

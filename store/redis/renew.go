@@ -27,7 +27,8 @@ func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int,
 		}
 		return
 	}
-	r := renewCall{s, grants, done}
+	r := renewCall{store: s, grants: grants, done: done}
+	defer r.broken.Wait()
 	if s.topology == cluster {
 		r.sendEach(ctx, r.makeBatches(1))
 		return
@@ -42,6 +43,7 @@ type renewCall struct {
 	store  *store
 	grants []driver.Grant
 	done   func(int, driver.Renewal)
+	broken sync.WaitGroup // of the grants that operators broke; the answers of the others do not wait for them
 }
 
 // renewBatch is one script that renews some of a call's grants.
@@ -146,7 +148,14 @@ func (r *renewCall) report(ctx context.Context, which []int, m rueidis.RedisMess
 		if r.store.life.Err() != nil && !errors.Is(a.Err, driver.ErrLost) {
 			a.Err = driver.ErrClosed
 		}
-		r.done(i, a)
+		if !r.store.mayHaveReason(a.Err) {
+			r.done(i, a)
+			continue
+		}
+		r.broken.Go(func() {
+			a.Err = r.store.addReason(ctx, r.grants[i].Name, renewID(&r.grants[i]), a.Err)
+			r.done(i, a)
+		})
 	}
 }
 

@@ -70,7 +70,7 @@ func TestMalformedReplies(t *testing.T) {
 			t.Errorf("%s is taken for a lock", text)
 		}
 		g := driver.Grant{Claim: mutex("m", longTTL), Token: 1}
-		renew := renewCall{s, []driver.Grant{g}, func(_ int, r driver.Renewal) {
+		renew := renewCall{store: s, grants: []driver.Grant{g}, done: func(_ int, r driver.Renewal) {
 			if _, err := m.ToArray(); r.Err == nil && err != nil {
 				t.Errorf("%s is taken for a renewal", text)
 			}

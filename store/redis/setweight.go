@@ -51,7 +51,7 @@ func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 	case code == weightTaken:
 		return &driver.LossError{Cause: driver.LossTaken}
 	case code == weightBroken:
-		return &driver.LossError{Cause: driver.LossBroken}
+		return s.addReason(ctx, g.Name, renewID(&g), &driver.LossError{Cause: driver.LossBroken})
 	case code == weightLate: // another call for the same grant, made after this one, was faster
 		return driverutil.Uncertain(errors.New("a later change of the weight came first"))
 	}

@@ -2,7 +2,7 @@
 --
 -- KEYS  as in shared/state.lua
 -- ARGV  1-5 as in shared/state.lua  6 claim id, or 'f.' and the digest of a foreign value  7 mode: '0' graceful, '1'
---       force, '2' request a release
+--       force, '2' request a release  8 why, for the claim's client; empty if nobody says it
 -- Replies DONE; NOT_FOUND; FOREIGN: a foreign holder can only be removed by force; NO_LOCK: no lock client makes what
 --       is under the key
 --- include shared/state.lua
@@ -11,13 +11,18 @@
 --- include shared/queue.lua
 local NOT_FOUND, DONE, FOREIGN, NO_LOCK = 0, 1, -1, -2
 local GRACEFUL, FORCE, REQUEST = '0', '1', '2'
-local me, mode = ARGV[6], ARGV[7]
+local me, mode, reason = ARGV[6], ARGV[7], ARGV[8]
 -- An operator must be able to remove a lock from a server that is out of memory.
 write_when_full()
 settle()
 
 local flag = mode == GRACEFUL and 'b' or 'a'
 local function add_flag(f) return has_flag(f, flag) and f or f .. flag end
+
+-- note_reason notes why a claim of this TTL is broken.
+local function note_reason(ttl)
+  if reason ~= '' and mode ~= REQUEST then add_note(RECORD, me, ttl, now, reason) end
+end
 
 -- note_waiter notes that a waiting or promoted claim was ended, and notifies its client. A client that does not listen
 -- learns of it when it runs its script again.
@@ -43,6 +48,7 @@ if string.sub(me, 1, 2) == 'f.' then
     held, freed = 'none', true
   end
 elseif held == 'mutex' and id == me then
+  note_reason(call('HGET', RECORD, 'ttl'))
   if mode == REQUEST or mode == GRACEFUL and not has_flag(flags, 'c') then
     flags = add_flag(flags)
     call('HSET', RECORD, 'flags', flags)
@@ -58,6 +64,7 @@ elseif held == 'mutex' and id == me then
   end
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = read_claim(me)
+  note_reason(c.ttl)
   if mode == REQUEST or mode == GRACEFUL and c.state ~= 'called' then
     c.flags = add_flag(c.flags or '')
     write_claim(me, c)
@@ -80,6 +87,7 @@ elseif is_queued(me) then
     write_claim(me, c)
   else
     remove_waiter(me)
+    note_reason(c and c.ttl)
     note_waiter(c)
   end
 else

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 the lock  2 its record
 -- ARGV  1 PUBLISH or SPUBLISH  2 Redisson's channel  3 how long the record is kept, in ms
---       4 claim id, or 'f.' and the digest of a foreign value  5 mode: '0' graceful, '1' force, '2' request a release
+--       4 claim id, or 'f.' and the digest of a foreign value  5 mode: '0' graceful, '1' force, '2' request a release  6 why; it is not kept
 --- include ../shared/notes.lua
 --- include ../shared/foreign.lua
 local NOT_FOUND, DONE, FOREIGN, NO_LOCK = 0, 1, -1, -2

@@ -15,7 +15,7 @@
 --           roll, rollend, rollat         of a roll call, see queue.lua: when it began, when it ends, how far its result was applied
 --           swept, sweptto                when a full queue was last trimmed, and how far
 --           ballot                        from a Redlock: the largest number of a round
---           ~ID, notes, noted, unsure     notes of broken claims, see notes.lua
+--           ~ID, =ID, notes, noted, unsure   notes of broken claims, and the reasons, see notes.lua
 --       3 the claims: id -> JSON, of all that wait, and of the holders of a read-write lock or semaphore; '?' .. id -> when a waiting
 --         claim last gave a sign of life after it joined the queue, in server microseconds
 --       4 the holders of a read-write lock or semaphore: id -> expiry, in server microseconds
