@@ -28,6 +28,7 @@ type brokenStore struct {
 	inspect   func(b *brokenStore, ctx ctx, name string) (driver.Lock, error)
 	list      func(b *brokenStore, ctx ctx, prefix string) iter.Seq2[driver.Lock, error]
 	breaks    func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error
+	reasons   func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode, reason string) error
 	close     func(b *brokenStore) error
 	detach    func(b *brokenStore, ctx ctx, g driver.Grant, keep time.Duration) error
 	setWeight func(b *brokenStore, ctx ctx, g driver.Grant, weight int64) error
@@ -119,6 +120,13 @@ func (b *brokenStore) Break(ctx ctx, name, ref string, mode driver.BreakMode) er
 		return b.breaks(b, ctx, name, ref, mode)
 	}
 	return b.Store.Break(ctx, name, ref, mode)
+}
+
+func (b *brokenStore) BreakWithReason(ctx ctx, name, ref string, mode driver.BreakMode, reason string) error {
+	if b.reasons != nil {
+		return b.reasons(b, ctx, name, ref, mode, reason)
+	}
+	return b.Store.(driver.ReasonBreaker).BreakWithReason(ctx, name, ref, mode, reason)
 }
 
 func (b *brokenStore) Close() error {
@@ -820,6 +828,11 @@ var mutants = []mutant{
 				b.Store.Break(ctx, name, h.Ref, mode)
 			}
 			return err
+		},
+	}},
+	{"forgets the reason of a break", "break-reason", "is not passed on", &brokenStore{
+		reasons: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode, _ string) error {
+			return b.Store.Break(ctx, name, ref, mode)
 		},
 	}},
 	{"breaks the first of several holders", "break-one", "", &brokenStore{

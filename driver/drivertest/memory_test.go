@@ -128,6 +128,10 @@ func (w *pollingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	return g, err
 }
 
+func (w *pollingStore) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode, reason string) error {
+	return w.Store.(driver.ReasonBreaker).BreakWithReason(ctx, name, ref, mode, reason)
+}
+
 func (w *pollingStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	w.mu.Lock()
 	delete(w.held, c.ID)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -320,12 +321,14 @@ func TestShedLockLocalTime(t *testing.T) {
 	expectFindings(t, "rows in local time", s, "mysql-flush", "mysql-shedlock-time", "mysql-shedlock-time")
 
 	elsewhere := newShedlockPlace(t, manualTable)
+	elsewhere.addZoneWithSummerTime(t, "Test/Summer")
 	for zone, codes := range map[string][]string{
-		"+02:00": {"mysql-flush", "mysql-lock-wait", "mysql-shedlock-zone"},
-		"+13:00": {"mysql-flush", "mysql-lock-wait"},
+		"+02:00":      {"mysql-flush", "mysql-lock-wait", "mysql-shedlock-zone"},
+		"Test/Summer": {"mysql-flush", "mysql-lock-wait", "mysql-shedlock-zone", "mysql-shedlock-summer"},
+		"+13:00":      {"mysql-flush", "mysql-lock-wait"},
 	} {
 		pool, err := sql.Open("mysql", "root@tcp("+p.server.Endpoint+")/"+elsewhere.name+
-			"?sql_mode=%27STRICT_ALL_TABLES%27&time_zone=%27"+strings.Replace(zone, "+", "%2B", 1)+"%27")
+			"?sql_mode=%27STRICT_ALL_TABLES%27&time_zone="+url.QueryEscape("'"+zone+"'"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,6 +340,21 @@ func TestShedLockLocalTime(t *testing.T) {
 		defer own.Close()
 		expectFindings(t, "a pool in "+zone, own, codes...)
 	}
+}
+
+// addZoneWithSummerTime adds a time zone to those that the server knows: an hour ahead of UTC, and two from April to
+// September of this year.
+func (p shedlockPlace) addZoneWithSummerTime(t *testing.T, name string) {
+	t.Helper()
+	const id = 7001
+	year := time.Now().UTC().Year()
+	begin := func(month time.Month) int64 { return time.Date(year, month, 1, 0, 0, 0, 0, time.UTC).Unix() }
+	p.exec(t, fmt.Sprintf("insert into mysql.time_zone (time_zone_id) values (%d)", id))
+	p.exec(t, fmt.Sprintf("insert into mysql.time_zone_name values ('%s', %d)", name, id))
+	p.exec(t, fmt.Sprintf(`insert into mysql.time_zone_transition_type values
+		(%[1]d, 0, 3600, 0, 'CET'), (%[1]d, 1, 7200, 1, 'CEST')`, id))
+	p.exec(t, fmt.Sprintf("insert into mysql.time_zone_transition values (%[1]d, 0, 0), (%[1]d, %[2]d, 1), (%[1]d, %[3]d, 0)",
+		id, begin(time.April), begin(time.October)))
 }
 
 // TestShedLockTables: Create makes a table that works, and tables on which the layout cannot be sound are refused with
