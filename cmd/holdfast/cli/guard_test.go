@@ -181,6 +181,25 @@ func TestLossReportedOnce(t *testing.T) {
 	}
 }
 
+// TestLossOfKilledGuardIsReported: a run whose guard was killed says why it is lost, whether the kernel has killed the
+// command by then or not, and says it once.
+func TestLossOfKilledGuardIsReported(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	for i := range 5 {
+		record := fmt.Sprint("record", i)
+		r := w.startProgram("run", "--ttl", "30s", "--record", record, "a", "sh", "-c", "echo held; exec sleep 600").
+			awaitOutput("held")
+		w.awaitEvent(record, "command_started") // before that, nobody could tell it from a command that was not started
+		_ = unix.Kill(r.guard(), unix.SIGKILL)
+		got := r.wait()
+		got.check(t, 76, "a is lost: the guard of the command has ended")
+		if strings.Count(got.err, "is lost") != 1 {
+			t.Errorf("stderr: %s", got.err)
+		}
+	}
+}
+
 // TestGuardDiesBeforeFirstReport: the processes that a guard has started are ended even if it died before it reported
 // them.
 func TestGuardDiesBeforeFirstReport(t *testing.T) {

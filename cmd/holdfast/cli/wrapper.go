@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -475,6 +476,10 @@ func (w *wrapper) takeOverTree() {
 			return
 		case loss := <-done:
 			s.Close()
+			// The kernel may have killed the command with its guard, before anybody could say why.
+			if !w.terminating && w.result.loss == nil {
+				printMessage("%s is lost: %s; its command has ended%s", text.QuoteName(w.name), why, w.policy.LossNote)
+			}
 			// Possibly nothing was left to end; but how the command ended is not known, so this run is lost.
 			w.result.escaped, w.result.loss = nil, cmp.Or(loss, error(why))
 			return
