@@ -4,6 +4,7 @@ package natstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ type Cluster struct {
 }
 
 // startTime bounds how long the servers may take to answer.
-const startTime = 2 * time.Minute
+const startTime = 90 * time.Second
 
 // Start runs servers and returns when they take writes. Close ends them.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
@@ -98,13 +99,14 @@ func (c *Cluster) config(m *servertest.Server, routes []string, i int) string {
 	}
 	fmt.Fprintf(&b, "jetstream { store_dir: %q%s }\n", m.Dir, sync)
 	if c.opts.Members > 1 {
-		fmt.Fprintf(&b, "cluster { name: test, listen: %q, no_advertise: true, routes: [", routes[i])
+		var others []string
 		for j, at := range routes {
 			if j != i {
-				fmt.Fprintf(&b, " %q", "nats://"+at)
+				others = append(others, strconv.Quote("nats://"+at))
 			}
 		}
-		b.WriteString(" ] }\n")
+		fmt.Fprintf(&b, "cluster { name: test, listen: %q, no_advertise: true, routes: [ %s ] }\n", routes[i],
+			strings.Join(others, ", "))
 	}
 	b.WriteString(c.opts.Config + "\n")
 	return b.String()
@@ -127,12 +129,14 @@ func (c *Cluster) Ready(ctx context.Context) error {
 	}
 }
 
-// tryReady makes a bucket on all servers and removes it. Each server that runs must answer.
+// tryReady makes a bucket on all servers. Each server that runs must answer.
 func (c *Cluster) tryReady(ctx context.Context) error {
-	for _, m := range c.Members {
+	running := 0
+	for i, m := range c.Members {
 		if !m.Running() {
 			continue
 		}
+		running++
 		conn, err := c.Connect(m)
 		if err != nil {
 			return err
@@ -144,7 +148,7 @@ func (c *Cluster) tryReady(ctx context.Context) error {
 		}
 		short, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		if m == c.Members[0] {
+		if i == 0 {
 			_, err = js.CreateKeyValue(short, jetstream.KeyValueConfig{Bucket: "natstest", Replicas: c.opts.Members})
 		} else {
 			_, err = js.KeyValue(short, "natstest")
@@ -152,6 +156,9 @@ func (c *Cluster) tryReady(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+	if running <= c.opts.Members/2 {
+		return errors.New("too few servers run")
 	}
 	return nil
 }
