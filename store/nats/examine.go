@@ -15,7 +15,7 @@ import (
 var (
 	findingSync = driver.Finding{Code: "nats-sync", Severity: driver.SeverityWarning,
 		What: "sync_interval is not known to be always; a client cannot ask for it",
-		Why:  "by default a power cut takes up to two minutes of grants, and so of tokens, although the servers have acknowledged them",
+		Why:  "by default a power cut takes up to two minutes of grants, and so of tokens, although they were acknowledged",
 		Fix:  "set sync_interval: always in the block jetstream of all servers, and then sync=always in the URL"}
 	findingMemory = driver.Finding{Code: "nats-memory", Severity: driver.SeverityWarning,
 		What: "the bucket is kept in memory only",
@@ -47,7 +47,7 @@ var (
 		Why:  "of each name that was ever locked a marker stays for ever",
 		Fix:  "set allow_msg_ttl and allow_rollup_hdrs for the bucket (NATS 2.11 or later)"}
 	findingVersion = driver.Finding{Code: "nats-version", Severity: driver.SeverityWarning,
-		Why: "it cannot remove the markers of idle locks, and its raft has known faults",
+		Why: "it does not know TTLs of single messages, so of each name that was ever locked a marker stays for ever",
 		Fix: "use NATS 2.11 or later"}
 	findingPlain = driver.Finding{Code: "nats-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",

@@ -99,8 +99,8 @@ func TestOpeningASilentServer(t *testing.T) {
 	}
 }
 
-// TestNames: the key of a name is a valid key of one token, can be read back, and is no other name's.
-func TestNames(t *testing.T) {
+// TestKeyNames: the key of a name is a valid key of one token, can be read back, and is no other name's.
+func TestKeyNames(t *testing.T) {
 	t.Parallel()
 	keys := map[string]string{}
 	names := []string{"a", "A", "a.b", "a/b", "a_b", "a-b", "a=b", "=", "=3D", "a=2Eb", ".", "..", "*", ">", "$", " ", "\n",
@@ -126,7 +126,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s is taken for the key of %q", token, name)
 		}
 	}
-	if long := strings.Repeat("\xff", 512); len((&table{bucket: "b", keyPrefix: strings.Repeat("p", maxPrefix)}).key(long)) > 2048 {
+	long := &table{bucket: "b", keyPrefix: strings.Repeat("p", maxPrefix)}
+	if len(long.key(strings.Repeat("\xff", 512))) > 2048 {
 		t.Error("a key is too long for the protocol")
 	}
 }
@@ -291,8 +292,10 @@ func TestRefusedBuckets(t *testing.T) {
 		change func(*jetstream.StreamConfig)
 		says   string
 	}{
-		"a TTL":              {func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "TTL"},
-		"it drops old keys":  {func(c *jetstream.StreamConfig) { c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20 }, "discard"},
+		"a TTL": {func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "TTL"},
+		"it drops old keys": {func(c *jetstream.StreamConfig) {
+			c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20
+		}, "discard"},
 		"no acknowledgments": {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
 		"no bucket":          {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
 		"a copy": {func(c *jetstream.StreamConfig) {
@@ -355,7 +358,8 @@ func TestBucketGone(t *testing.T) {
 func TestFullBucket(t *testing.T) {
 	t.Parallel()
 	js, bucket := connect(t, sharedServer(t)), freshBucket()
-	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: bucket, MaxBytes: 4 << 10}); err != nil {
+	config := jetstream.KeyValueConfig{Bucket: bucket, MaxBytes: 4 << 10}
+	if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	store, err := New(t.Context(), js, bucket, nil)
@@ -379,7 +383,8 @@ func TestFullBucket(t *testing.T) {
 func TestSmallValues(t *testing.T) {
 	t.Parallel()
 	js, bucket := connect(t, sharedServer(t)), freshBucket()
-	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: bucket, MaxValueSize: 64 << 10}); err != nil {
+	config := jetstream.KeyValueConfig{Bucket: bucket, MaxValueSize: 64 << 10}
+	if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	store, err := New(t.Context(), js, bucket, nil)
@@ -425,7 +430,8 @@ func TestUsers(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	cert, both := storetest.WriteCertificate(t, filepath.Join(t.TempDir(), "server"))
-	s := startServers(t, natstest.Options{Secure: true, Config: `tls { cert_file: "` + cert + `", key_file: "` + both + `" }`})
+	s := startServers(t, natstest.Options{Secure: true,
+		Config: `tls { cert_file: "` + cert + `", key_file: "` + both + `" }`})
 	url := s.URL("locks") + "?create=true"
 	store := mustOpen(t, url+"&tls-ca="+cert)
 	release(t, store, acquire(t, store, mutexClaim("m", time.Minute)).Claim)

@@ -97,7 +97,7 @@ func (t *table) readState(ctx context.Context) (info *jetstream.StreamInfo, err 
 			t.stream = stream
 		}
 		if info.TimeStamp.IsZero() {
-			return fmt.Errorf("%w: the NATS server %s does not tell the time; version 2.11 or later does",
+			return fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
 				driver.ErrUnsupported, t.conn().ConnectedServerVersion())
 		}
 		t.clock.AddReply(info.TimeStamp.UnixMicro(), sent, t.opts.Clock.Now())

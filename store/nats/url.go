@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -235,7 +236,13 @@ func (s *storeURL) connect(ctx context.Context) (*nats.Conn, error) {
 	if end, ok := ctx.Deadline(); ok {
 		c.Timeout = max(min(c.Timeout, time.Until(end)), time.Millisecond)
 	}
-	// Connect takes no context, and asks the servers one after the other.
+	// Connect takes no context, and asks the servers one after the other. It does not say why none could be reached.
+	dial := c.CustomDialer
+	if dial == nil {
+		dial = dialer((&net.Dialer{}).DialContext)
+	}
+	record := &recordingDialer{dial: dial}
+	c.CustomDialer = record
 	type result struct {
 		conn *nats.Conn
 		err  error
@@ -248,7 +255,7 @@ func (s *storeURL) connect(ctx context.Context) (*nats.Conn, error) {
 	select {
 	case r := <-done:
 		if r.err != nil {
-			return nil, explainConnect(r.err)
+			return nil, explainConnect(r.err, record.lastError())
 		}
 		return r.conn, nil
 	case <-ctx.Done():
@@ -261,8 +268,31 @@ func (s *storeURL) connect(ctx context.Context) (*nats.Conn, error) {
 	}
 }
 
-// explainConnect translates the error of an attempt to connect.
-func explainConnect(err error) error {
+// recordingDialer keeps the last error of a dialer.
+type recordingDialer struct {
+	dial nats.CustomDialer
+
+	mu   sync.Mutex
+	last error
+}
+
+// Dial implements nats.CustomDialer.
+func (d *recordingDialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := d.dial.Dial(network, address)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last = err
+	return conn, err
+}
+
+func (d *recordingDialer) lastError() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last
+}
+
+// explainConnect translates the error of an attempt to connect; dialErr is that of the last dial.
+func explainConnect(err, dialErr error) error {
 	var certificate *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
@@ -275,6 +305,9 @@ func explainConnect(err error) error {
 			"you trust", driver.ErrInvalid)
 	case errors.As(err, &certificate):
 		return fmt.Errorf("%w: %v", driver.ErrDenied, err)
+	}
+	if dialErr != nil {
+		err = dialErr
 	}
 	return unsentError{fmt.Errorf("NATS cannot be reached: %v", err)}
 }
