@@ -621,7 +621,7 @@ var table = []mutant{
 		test:  "TestFenceStaleHolder",
 		edits: []edit{{"object.If(condition)", "func() *storage.ObjectHandle { _ = condition; return object }()"}}},
 	{name: "an old read of a NATS bucket believed", file: "store/nats/table.go", pkg: "./store/nats", test: "TestOldReads",
-		edits: []edit{{"!known || revision >= last.revision || mayBeGone {", "true || mayBeGone {"}}},
+		edits: []edit{{"!known || revision >= last.revision || mayBeGone {", "!known || revision > 0 || mayBeGone {"}}},
 	{name: "a dot of a name that separates tokens of a NATS key", file: "store/nats/names.go", pkg: "./store/nats",
 		test: "TestKeyNames", edits: []edit{{"b == '-' || b == '_'", "b == '.' || b == '-' || b == '_'"}}},
 	{name: "a NATS key removed whatever its revision", file: "store/nats/table.go", pkg: "./store/nats",

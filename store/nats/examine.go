@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -46,9 +45,6 @@ var (
 		What: "the bucket does not allow TTLs of single messages, or no rollups",
 		Why:  "of each name that was ever locked a marker stays for ever",
 		Fix:  "set allow_msg_ttl and allow_rollup_hdrs for the bucket (NATS 2.11 or later)"}
-	findingVersion = driver.Finding{Code: "nats-version", Severity: driver.SeverityWarning,
-		Why: "it does not know TTLs of single messages, so of each name that was ever locked a marker stays for ever",
-		Fix: "use NATS 2.11 or later"}
 	findingPlain = driver.Finding{Code: "nats-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",
 		Why:  "an attacker between this client and the server can read the locks and answer for the server",
@@ -87,10 +83,7 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	add(c.MaxMsgsPerSubject > 1, findingHistory, "the bucket keeps %d revisions of each key", c.MaxMsgsPerSubject)
 	add(c.MaxBytes > 0 || c.MaxMsgs > 0, findingLimits, "the bucket is limited to %s", limitsOf(c))
 	add(c.AllowDirect, findingDirect, "%s", findingDirect.What)
-	version := t.conn().ConnectedServerVersion()
-	isOld := isOlder(version, 2, 11)
-	add(isOld, findingVersion, "the server has version %s", version)
-	add(!isOld && (!c.AllowMsgTTL || !c.AllowRollup), findingMarkers, "%s", findingMarkers.What)
+	add(!c.AllowMsgTTL || !c.AllowRollup, findingMarkers, "%s", findingMarkers.What)
 	add(t.isRemote, findingPlain, "%s", findingPlain.What)
 	add(t.conn().Opts.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect",
 		t.conn().Opts.MaxReconnect)
@@ -119,15 +112,4 @@ func limitsOf(c *jetstream.StreamConfig) string {
 		all = append(all, fmt.Sprintf("%d messages", c.MaxMsgs))
 	}
 	return strings.Join(all, " and ")
-}
-
-// isOlder reports whether a version such as 2.10.4 is older than major.minor. It reports false for what it cannot read.
-func isOlder(version string, major, minor int) bool {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return false
-	}
-	a, err1 := strconv.Atoi(parts[0])
-	b, err2 := strconv.Atoi(parts[1])
-	return err1 == nil && err2 == nil && (a < major || a == major && b < minor)
 }
