@@ -328,7 +328,7 @@ func (w *workspace) startTortureNATS(s *tortureStore) error {
 	}
 	w.Cleanup(servers.Close)
 	s.url = servers.URL("locks") + "?create=true&replicas=3"
-	s.every = 30 * time.Second // an election takes up to ten seconds
+	s.every = 10 * time.Second // an election takes up to ten seconds
 	var hurt *servertest.Server
 	hurtLeader := func(how func(*servertest.Server)) func() error {
 		return func() (err error) {
