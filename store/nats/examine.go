@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -57,7 +58,7 @@ var (
 // Examine checks the settings of the bucket, and how the server is reached. It needs no permission beyond those that
 // locks need.
 func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
-	s, err := t.readState(ctx)
+	s, err := t.readSettledState(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +89,20 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	add(t.conn().Opts.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect",
 		t.conn().Opts.MaxReconnect)
 	return all, nil
+}
+
+// readSettledState reads the bucket's settings and the state of its replicas. Each write leaves them behind for a moment,
+// so it asks again for two seconds before it believes that one is.
+func (t *table) readSettledState(ctx context.Context) (*jetstream.StreamInfo, error) {
+	for tries := 0; ; tries++ {
+		s, err := t.readState(ctx)
+		if err != nil || tries == 10 || len(replicasBehind(s)) == 0 {
+			return s, err
+		}
+		if err := t.life.Sleep(ctx, 200*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // replicasBehind names the servers that do not have the bucket as it is.

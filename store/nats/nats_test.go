@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -653,7 +654,8 @@ func TestLeaderKilled(t *testing.T) {
 	g := acquire(t, store, mutexClaim("held", time.Hour))
 	free := acquire(t, store, mutexClaim("free", time.Minute))
 	release(t, store, free.Claim)
-	expectFindings(t, "a whole cluster", store, "nats-sync")
+	isWhole := func() bool { return slices.Equal(storetest.Examine(t, store), []string{"nats-sync"}) }
+	storetest.Eventually(t, "nothing more is found in a whole cluster", isWhole)
 	leader, err := s.Leader(t.Context(), "locks")
 	if err != nil {
 		t.Fatal(err)
@@ -673,10 +675,7 @@ func TestLeaderKilled(t *testing.T) {
 	if err := s.Restart(t.Context(), leader); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Eventually(t, "the server has caught up", func() bool {
-		found := storetest.Examine(t, store)
-		return len(found) == 1 && found[0] == "nats-sync"
-	})
+	storetest.Eventually(t, "the server has caught up", isWhole)
 }
 
 // TestLeaderStopped: when the server that leads the bucket is stopped, another one takes over. The old leader, when it
