@@ -284,6 +284,26 @@ func TestOldReads(t *testing.T) {
 	}
 }
 
+// TestReadsDuringWrites: a read that was sent before a write of the same client, and answered after it, is no old one.
+func TestReadsDuringWrites(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := table.seen["m"]
+	if _, err := table.Swap(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.checkFresh("m", before.revision, before); err != nil {
+		t.Errorf("a read during a write: %v", err)
+	}
+	if err := table.checkFresh("m", before.revision, table.seen["m"]); err == nil {
+		t.Error("a read after a write shows what was before it")
+	}
+}
+
 // TestRefusedBuckets: what makes locks impossible is reported when the store is opened, with what to do.
 func TestRefusedBuckets(t *testing.T) {
 	t.Parallel()

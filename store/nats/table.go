@@ -157,9 +157,12 @@ func (t *table) readKey(ctx context.Context, key string) (e entry, err error) {
 
 // loadEntry is Load, without the clock. The entry shows the marker if there is one.
 func (t *table) loadEntry(ctx context.Context, name string) (record.Row, entry, error) {
+	t.mu.Lock()
+	before := t.seen[name]
+	t.mu.Unlock()
 	e, err := t.readKey(ctx, t.key(name))
 	if err == nil {
-		err = t.checkFresh(name, e.revision)
+		err = t.checkFresh(name, e.revision, before)
 	}
 	if err != nil {
 		return record.Row{}, entry{}, err
@@ -171,18 +174,21 @@ func (t *table) loadEntry(ctx context.Context, name string) (record.Row, entry, 
 	return row, e, nil
 }
 
-// checkFresh refuses a read that shows less than this client has seen. It comes from a server that does not know yet
-// that it is no longer the leader. Nothing is decided by such a read alone, but a holder would take its lock for lost.
-func (t *table) checkFresh(name string, revision uint64) error {
+// checkFresh refuses a read that shows less than this client had seen before it asked. It comes from a server that does
+// not know yet that it is no longer the leader. Nothing is decided by such a read alone, but a holder would take its
+// lock for lost.
+func (t *table) checkFresh(name string, revision uint64, before lastSeen) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last, known := t.seen[name]
 	now := t.opts.Clock.Now()
-	mayBeGone := revision == 0 && now.Since(last.at) > markerTTL/2 // and its marker, too
-	if !known || revision >= last.revision || mayBeGone {
-		t.noteLocked(name, revision)
+	mayBeGone := revision == 0 && now.Since(before.at) > markerTTL/2 // and its marker, too
+	if revision >= before.revision || mayBeGone {
+		if revision >= t.seen[name].revision || mayBeGone && t.seen[name] == before {
+			t.noteLocked(name, revision)
+		}
 		return nil
 	}
+	last := t.seen[name]
 	if last.oldReads == (driver.Instant{}) {
 		last.oldReads = now
 		t.seen[name] = last
