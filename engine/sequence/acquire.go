@@ -471,9 +471,9 @@ func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 				return err
 			}
 		}
-		gone := []Node{n}
-		a.e.addBreakReasons(a.ctx, []*claim{a.cl}, gone)
-		n = gone[0]
+		ctx, cancel := context.WithTimeout(a.ctx, maxReasonTime)
+		n.BreakReason = a.e.readBreakReason(ctx, a.cl)
+		cancel()
 	}
 	if loss := a.e.updateNode(a.cl, n, i >= 0); loss != nil {
 		return loss

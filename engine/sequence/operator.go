@@ -144,17 +144,23 @@ func (e *Engine) addBreakReasons(ctx context.Context, claims []*claim, nodes []N
 	ctx, cancel := context.WithTimeout(ctx, maxReasonTime)
 	defer cancel()
 	for i, cl := range claims {
-		if nodes[i].Token != 0 || ctx.Err() != nil {
-			continue
-		}
-		e.mu.Lock()
-		known, isLost := cl.node, cl.loss != nil
-		e.mu.Unlock()
-		if !isLost {
-			known.ID = cl.ID
-			_, nodes[i].BreakReason, _ = e.readBreakNote(ctx, cl.Name, known)
+		if nodes[i].Token == 0 && ctx.Err() == nil {
+			nodes[i].BreakReason = e.readBreakReason(ctx, cl)
 		}
 	}
+}
+
+// readBreakReason returns what the operator has said who broke a claim, if its loss is not known yet.
+func (e *Engine) readBreakReason(ctx context.Context, cl *claim) string {
+	e.mu.Lock()
+	known, isLost := cl.node, cl.loss != nil
+	e.mu.Unlock()
+	if isLost {
+		return ""
+	}
+	known.ID = cl.ID
+	_, reason, _ := e.readBreakNote(ctx, cl.Name, known)
+	return reason
 }
 
 // Detach moves a claim's node to a session of its own, to which this client sends no keep-alives. The node keeps its

@@ -311,7 +311,7 @@ var table = []mutant{
 		edits: []edit{{"Until: until, Reason: c.BreakReason}", "Until: until}"}}},
 	{name: "the reason of a forced break not asked for", file: "engine/sequence/operator.go", pkg: "./engine/sequence",
 		test:  "TestReasonReachesClient",
-		edits: []edit{{"_, nodes[i].BreakReason, _ = e.readBreakNote(ctx, cl.Name, known)", "_ = known"}}},
+		edits: []edit{{"_, reason, _ := e.readBreakNote(ctx, cl.Name, known)", "reason := known.BreakReason"}}},
 	{name: "a reason that takes the room of renewals", file: "engine/record/inspect.go", pkg: "./engine/record",
 		test:  "TestFullRecord",
 		edits: []edit{{"\t\t\t\trec.dropReasons()\n", ""}}},

@@ -31,11 +31,11 @@ func (t *nodeStore) Remove(
 // left if the node did not exist. It cannot be bound to the lease of the claim: the holder may end that, or let it
 // expire, before it asks what became of its release.
 func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
-	lease, err := t.grantLease(ctx, sequence.BreakNoteTime(n.TTL))
+	note, err := json.Marshal(breakNote{name, reason})
 	if err != nil {
 		return false, err
 	}
-	note, err := json.Marshal(breakNote{name, reason})
+	lease, err := t.grantLease(ctx, sequence.BreakNoteTime(n.TTL))
 	if err != nil {
 		return false, err
 	}

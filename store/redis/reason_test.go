@@ -71,7 +71,7 @@ func TestBreakReason(t *testing.T) {
 			_, err := s.Acquire(t.Context(), broken("e", driver.BreakForce).Claim)
 			check("a repeated claim", err)
 			if kind == "redisson" || kind == "redlock" {
-				return // nobody sees who waits
+				return // nobody sees the waiters
 			}
 			for i, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakForce} {
 				name := fmt.Sprint("waiter", i)

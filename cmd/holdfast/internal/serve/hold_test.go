@@ -208,7 +208,7 @@ func TestKinds(t *testing.T) {
 	s.hold("rw", `{"kind": "rw", "shared": true}`).next(eventAcquired)
 	s.hold("rw", `{"kind": "rw", "shared": true}`).next(eventAcquired)
 	s.refuse(codeHeld, http.MethodPost, "/v1/locks/rw/hold", `{"kind": "rw", "wait_ms": 0}`)
-	// Far longer than waitingAfter: a wait that is over by then is answered with a status.
+	// Far longer than waitingAfter: a wait that has ended by then is answered with a status.
 	writer := s.hold("rw", `{"kind": "rw", "wait_ms": 3000}`)
 	if line := writer.next(eventFailed); line["code"] != string(codeTimeout) {
 		t.Errorf("%v", line)
