@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -290,10 +288,8 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load loadFun
 					names = append(names, name)
 				}
 			}
-			for some := range slices.Chunk(names, maxConcurrentReads) {
-				if !loadAll(ctx, some, load, yield) {
-					return
-				}
+			if !record.LoadRows(ctx, names, load, yield) {
+				return
 			}
 			if token == "" {
 				return
@@ -304,33 +300,6 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load loadFun
 
 // loadFunc is the type of Load.
 type loadFunc func(context.Context, string) (record.Row, error)
-
-// loadAll loads rows at the same time, and yields those that exist. It reports whether the listing goes on.
-func loadAll(ctx context.Context, names []string, load loadFunc, yield func(record.Row, error) bool) bool {
-	rows, errs := make([]record.Row, len(names)), make([]error, len(names))
-	var loads sync.WaitGroup
-	for i, name := range names {
-		loads.Go(func() { rows[i], errs[i] = load(ctx, name) })
-	}
-	loads.Wait()
-	for i, row := range rows {
-		switch {
-		case errors.Is(errs[i], driver.ErrClosed), ctx.Err() != nil:
-			yield(record.Row{}, errors.Join(errs[i], ctx.Err()))
-			return false
-		case errs[i] == nil && row.Version == "":
-			continue
-		}
-		row.Name = names[i]
-		if !yield(row, errs[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// maxConcurrentReads is how many objects a listing reads at a time.
-const maxConcurrentReads = 16
 
 // pageSize is how many names the service returns in one reply.
 const pageSize = 1000
