@@ -1,0 +1,15 @@
+// Command buildserver builds the server that the tests run on, so that they need not do it while they measure time. It
+// takes minutes for the first time, and nothing later.
+package main
+
+import (
+	"log"
+
+	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
+)
+
+func main() {
+	if err := kubernetestest.BuildServer(); err != nil {
+		log.Fatal(err)
+	}
+}
