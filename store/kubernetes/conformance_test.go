@@ -13,8 +13,14 @@ import (
 // TestConformance: the store keeps every promise of the contract. It runs before the other tests, because it keeps the
 // machine busy.
 func TestConformance(t *testing.T) {
-	storetest.Conform(t, newHarness(t, startModel(t), &kubernetes.Options{Prefix: "suite-"}),
-		drivertest.Options{Parallel: 16})
+	t.Run("record", func(t *testing.T) {
+		t.Parallel()
+		storetest.Conform(t, newHarness(t, startModel(t), nil), drivertest.Options{Parallel: 16})
+	})
+	t.Run("leaderelection", func(t *testing.T) {
+		t.Parallel()
+		storetest.Conform(t, newHarnessOver(t, startModel(t), kubernetes.NewForAllNames), drivertest.Options{Parallel: 16})
+	})
 }
 
 // TestConformanceLossy: all promises hold while two of a hundred requests lose their replies, and two are refused.

@@ -104,9 +104,18 @@ func mustOpen(t testing.TB, c server, token string, opts *kubernetes.Options) dr
 
 // newHarness makes a harness whose clients can be cut off.
 func newHarness(t testing.TB, c server, opts *kubernetes.Options) drivertest.Harness {
+	return newHarnessOver(t, c, func(ctx context.Context, web *http.Client, server, namespace string) (driver.Store, error) {
+		return kubernetes.New(ctx, web, server, namespace, opts)
+	})
+}
+
+// newHarnessOver is newHarness for stores that are opened in another way.
+func newHarnessOver(t testing.TB, c server,
+	newStore func(ctx context.Context, web *http.Client, server, namespace string) (driver.Store, error),
+) drivertest.Harness {
 	open := func(ctx context.Context, wrap func(http.RoundTripper) http.RoundTripper) (driver.Store, *servertest.Net, error) {
 		web, via := newLink(t, c, wrap)
-		store, err := kubernetes.New(ctx, web, c.Address(), kubernetestest.Namespace, opts)
+		store, err := newStore(ctx, web, c.Address(), kubernetestest.Namespace)
 		return store, via, err
 	}
 	h := storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) { return open(ctx, nil) })

@@ -62,6 +62,20 @@ type Layout string
 const (
 	// LayoutRecord is Holdfast's own layout, and the default.
 	LayoutRecord Layout = "record"
+	// LayoutLeaderElection is the layout of client-go's leader election: the lock NAME is the lease NAME, and excludes a
+	// program that elects its leader by this lease. A name that no object can have is refused. It supports the plain
+	// mutex and the election only, and waiters poll.
+	//
+	// client-go takes our holder for dead when it has seen the lease unchanged for its duration, which is our TTL in
+	// whole seconds. Before client-go 0.27 it took its own LeaseDuration instead, which must then not be less than our
+	// TTL. A holder of client-go has expired by the same rule: when this client has seen the lease unchanged for its
+	// duration, and a margin. So a claim that does not wait cannot take the lock of a dead one. A foreign holder cannot
+	// be notified, so it can be broken by force only.
+	//
+	// Tokens are Holdfast's own, in an annotation of the lease, which client-go keeps. A foreign holder has none:
+	// leaseTransitions says how often the holder has changed, but does not change when a holder loses the lease and takes
+	// it again, and begins again when the object is removed. The object is never removed.
+	LayoutLeaderElection Layout = "leaderelection"
 )
 
 const (
@@ -94,6 +108,9 @@ func (t *table) openStore(ctx context.Context) (driver.Store, error) {
 		(driverutil.IsFinal(err) || ctx.Err() != nil) {
 		t.close()
 		return nil, err
+	}
+	if t.layout == LayoutLeaderElection {
+		return &foreignStore{record.New(newLeaderElectionTable(t))}, nil
 	}
 	return record.New(t), nil
 }
@@ -131,13 +148,14 @@ func newTable(web *http.Client, server, namespace string, opts *Options) (*table
 		return nil, fmt.Errorf("%w: the address of the API server looks like https://host:6443", driver.ErrInvalid)
 	case checkObjectName(namespace) != nil || len(namespace) > 63 || strings.Contains(namespace, "."):
 		return nil, fmt.Errorf("%w: a namespace is 1 to 63 small letters, digits and dashes", driver.ErrInvalid)
-	case o.Layout != "" && o.Layout != LayoutRecord:
-		return nil, fmt.Errorf("%w: the layout %q; known is %s", driver.ErrInvalid, o.Layout, LayoutRecord)
+	case o.Layout != "" && o.Layout != LayoutRecord && o.Layout != LayoutLeaderElection:
+		return nil, fmt.Errorf("%w: the layout %q; known are %s and %s", driver.ErrInvalid, o.Layout, LayoutRecord,
+			LayoutLeaderElection)
 	case len(o.Prefix) > maxPrefix || o.Prefix != "" && checkObjectName(o.Prefix+"0") != nil:
 		return nil, fmt.Errorf("%w: a prefix is at most %d small letters, digits, dashes and dots, and begins with a "+
 			"letter or a digit", driver.ErrInvalid, maxPrefix)
 	}
-	if o.Prefix == "" {
+	if o.Prefix == "" && o.Layout != LayoutLeaderElection {
 		o.Prefix = defaultPrefix
 	}
 	if o.Clock.Monotonic == nil {
@@ -146,9 +164,12 @@ func newTable(web *http.Client, server, namespace string, opts *Options) (*table
 	c := &client{http: web, server: strings.TrimRight(server, "/"), namespace: namespace,
 		clock: &record.ServerClock{Clock: o.Clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime(),
 		onClose: func() {}}
-	t := &table{client: c, prefix: o.Prefix, label: lockLabel,
+	t := &table{client: c, prefix: o.Prefix, label: lockLabel, layout: o.Layout,
 		place: "kubernetes://" + namespace + "?server=" + at.Scheme + "://" + at.Host}
-	if o.Prefix != defaultPrefix {
+	if o.Layout == LayoutLeaderElection {
+		t.place += "&layout=" + string(o.Layout)
+	}
+	if o.Prefix != "" && o.Prefix != defaultPrefix {
 		t.place += "&prefix=" + o.Prefix
 	}
 	return t, nil

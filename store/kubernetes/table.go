@@ -21,6 +21,7 @@ type table struct {
 	prefix string // of the objects' names
 	label  string // what the objects keep, by which they are listed
 	place  string // for people
+	layout Layout
 }
 
 const (
