@@ -84,7 +84,7 @@ func (a *acquisition) dropEndedSession() bool {
 	cl.watch.end()
 	e.wakeBlockedLocked(cl)
 	cl.setPhase(phaseJoining, cl.leaving, nil)
-	cl.session, cl.node, cl.add.unresolved, cl.turn.blockedBy, cl.watch = nil, Node{}, false, "", nodeWatch{}
+	cl.session, cl.node, cl.add.unresolved, cl.turn.blockedBy, cl.watch = nil, ownNode{}, false, "", nodeWatch{}
 	return true
 }
 
@@ -175,8 +175,9 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	cl.advanceTo(phaseGranted)
 	cl.lastWanted = e.clock.Now()
 	e.scheduleWatchLocked(cl)
-	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL,
-		Ref: formatRef(cl.node)}, nil
+	ref := formatRef(cl.node.Key, cl.node.Token)
+	cl.node.Key = ref[:len(cl.node.Key)] // one string for both: the caller keeps the ref for as long
+	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL, Ref: ref}, nil
 }
 
 // joinLine makes sure that the claim has a node, and returns a snapshot with it. The node exists already if an earlier
@@ -337,7 +338,7 @@ func (a *acquisition) removeOwnNode(s *session) error {
 		if err == nil || errors.Is(err, ErrSessionExpired) { // then the node went with the session
 			e.mu.Lock()
 			e.wakeBlockedLocked(cl)
-			cl.node, cl.add.unresolved = Node{}, false
+			cl.node, cl.add.unresolved = ownNode{}, false
 			e.mu.Unlock()
 			return nil
 		}
@@ -394,10 +395,10 @@ func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) 
 		!driverutil.IsFinal(err)
 	if err == nil {
 		if i := findOwn(snapshot.Nodes, cl.ID, s.ID); i >= 0 {
-			cl.node = snapshot.Nodes[i]
+			cl.setNode(snapshot.Nodes[i])
 		}
 	}
-	if cl.acquireDone == nil { // the caller has given up: a release or the janitor removes the claim
+	if cl.turn == nil { // the caller has given up: a release or the janitor removes the claim
 		cl.lastWanted = e.clock.Now()
 		if !cl.add.unresolved && cl.node.Token == 0 {
 			e.forgetClaimLocked(cl)

@@ -13,22 +13,54 @@ import (
 type claim struct {
 	driver.Claim
 	session *session
-	node    Node // as last read; Token 0: not known to exist
+	node    ownNode
+	loss    *driver.LossError // not nil once the claim has ended from outside
 
-	progress         phase             // phaseJoining, phaseWaiting or phaseGranted: how far it has come
-	leaving          bool              // a release is under way, or the janitor removes the claim
-	releaseNotified  bool              // the holder was notified that its release is requested
-	weightUnresolved bool              // a change of its weight is under way, or got no reply
-	loss             *driver.LossError // not nil once the claim has ended from outside
+	progress         phase // phaseJoining, phaseWaiting or phaseGranted: how far it has come
+	leaving          bool  // a release is under way, or the janitor removes the claim
+	releaseNotified  bool  // the holder was notified that its release is requested
+	weightUnresolved bool  // a change of its weight is under way, or got no reply
 
-	acquireDone chan struct{} // not nil while an Acquire is under way; closed when it ends
-	add         pendingAdd
-	turn        turn
-	watch       nodeWatch
+	turn  *turn // not nil while an Acquire is under way
+	add   pendingAdd
+	watch nodeWatch
 
 	// lastWanted is when the client last showed that it wants the claim: it was granted, its renewal was requested or
 	// confirmed, or the client gave up waiting for it. The janitor removes a claim that nobody has wanted for its TTL.
 	lastWanted driver.Instant
+}
+
+// ownNode is what this client keeps of a claim's node, as last read. The claim itself says the rest.
+type ownNode struct {
+	Key              string
+	Token            int64 // 0: not known to exist
+	Version          int64
+	CreatedAt        int64
+	Renewed          int64
+	ReleaseRequested bool
+	Admitted         bool
+}
+
+// setNode records the claim's node as it was read. One that is read again and again keeps the string of its key.
+func (cl *claim) setNode(n Node) {
+	if n.Key == cl.node.Key {
+		n.Key = cl.node.Key
+	}
+	cl.node = ownNode{Key: n.Key, Token: n.Token, Version: n.Version, CreatedAt: n.CreatedAt, Renewed: n.Renewed,
+		ReleaseRequested: n.ReleaseRequested, Admitted: n.Admitted}
+}
+
+// currentNode is the claim's node as last read, and as one that nobody has broken. It is a zero Node if none is known.
+// Called with mu held.
+func (cl *claim) currentNode() Node {
+	if cl.node.Token == 0 {
+		return Node{}
+	}
+	n := Node{Key: cl.node.Key, Token: cl.node.Token, Version: cl.node.Version, Session: cl.session.ID,
+		Payload: cl.newPayload(cl.session.TTL)}
+	n.CreatedAt, n.Renewed = cl.node.CreatedAt, cl.node.Renewed
+	n.ReleaseRequested, n.Admitted = cl.node.ReleaseRequested, cl.node.Admitted
+	return n
 }
 
 // pendingAdd is the request that creates a claim's node.
@@ -42,6 +74,7 @@ type pendingAdd struct {
 
 // turn is how a waiting claim learns that its turn may have come. It exists while an Acquire is under way.
 type turn struct {
+	done      chan struct{}      // closed when the Acquire ends
 	snapshots chan timedSnapshot // buffered; snapshots, read by others of this client, in which the claim is granted
 	wakeup    chan struct{}      // buffered; the line may have changed, so it must be read again
 	blockedBy string             // key of the node that this claim waits for, if that is a claim of the same session
@@ -117,7 +150,7 @@ func (cl *claim) setLoss(loss *driver.LossError) { cl.setPhase(cl.progress, cl.l
 func (cl *claim) wasGranted() bool { return cl.progress == phaseGranted }
 
 // isBusy reports whether an Acquire or an Add of the claim is under way. Only that call decides about the claim then.
-func (cl *claim) isBusy() bool { return cl.acquireDone != nil || cl.add.done != nil }
+func (cl *claim) isBusy() bool { return cl.turn != nil || cl.add.done != nil }
 
 // timedSnapshot is a snapshot with the time at which its request was started.
 type timedSnapshot struct {
@@ -140,14 +173,14 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 			e.claims[c.ID] = cl
 		}
 		// Acquires for one ID must not overlap: each would believe that the claim's node is its own.
-		under := cl.acquireDone
-		if under == nil {
-			under = cl.add.done // an earlier call was given up, but its Add is still under way
+		under := cl.add.done // an earlier call may have been given up, but its Add is still under way
+		if cl.turn != nil {
+			under = cl.turn.done
 		}
 		if under == nil {
 			cl.Wait = c.Wait
-			cl.turn = turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)}
-			cl.acquireDone = make(chan struct{})
+			cl.turn = &turn{done: make(chan struct{}), snapshots: make(chan timedSnapshot, 1),
+				wakeup: make(chan struct{}, 1)}
 			cl.setLeaving(false)
 			e.mu.Unlock()
 			return cl, nil
@@ -166,14 +199,13 @@ func (e *Engine) endAcquire(cl *claim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	cl.lastWanted = e.clock.Now()
-	close(cl.acquireDone)
-	cl.acquireDone = nil
+	close(cl.turn.done)
+	wakeup := cl.turn.wakeup
+	cl.turn = nil
 	// Otherwise the claim stays known, so that a release or the janitor can remove what is left of it.
 	if cl.add.done == nil && !cl.add.unresolved && cl.node.Token == 0 {
 		e.forgetClaimLocked(cl)
 	}
-	wakeup := cl.turn.wakeup
-	cl.turn = turn{}
 	if s := cl.session; s != nil {
 		select {
 		case <-wakeup: // the node may have changed since it was read
@@ -224,7 +256,9 @@ func (e *Engine) markLostLocked(cl *claim, loss *driver.LossError) *driver.LossE
 		if cl.wasGranted() && !cl.leaving {
 			e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, Err: cl.loss})
 		}
-		wakeOne(cl.turn.wakeup)
+		if cl.turn != nil {
+			wakeOne(cl.turn.wakeup)
+		}
 		e.wakeBlockedLocked(cl)
 	}
 	return cl.loss
@@ -310,34 +344,22 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 			// Only Withdraw removes the leftover.
 			cl.add.unresolved = true
 		}
-		cl.node = Node{}
+		cl.node = ownNode{}
 		return loss
 	case n.Broken:
-		cl.node = n
+		cl.setNode(n)
 		return e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
 	}
-	n.shareStrings(&cl.node)
 	// Another process has renewed the claim, so it is wanted.
 	if n.Renewed > cl.node.Renewed {
 		cl.lastWanted = e.clock.Now()
 	}
-	cl.node = n
+	cl.setNode(n)
 	if n.ReleaseRequested && cl.wasGranted() && !cl.releaseNotified {
 		cl.releaseNotified = true
 		e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, ReleaseRequested: true})
 	}
 	return nil
-}
-
-// shareStrings has a node use the strings of another one that are equal, so that a node which is read again and again
-// keeps no more memory than before.
-func (n *Node) shareStrings(o *Node) {
-	for _, s := range [...][2]*string{{&n.Key, &o.Key}, {&n.Session, &o.Session}, {&n.ID, &o.ID}, {&n.Owner, &o.Owner},
-		{&n.Meta, &o.Meta}, {(*string)(&n.Kind), (*string)(&o.Kind)}} {
-		if *s[0] == *s[1] {
-			*s[0] = *s[1]
-		}
-	}
 }
 
 // wakeOne wakes the reader of a channel of capacity 1. It does nothing if a wake-up is already pending.

@@ -245,7 +245,8 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	}
 	// Another process has renewed the claim; it gets another TTL.
 	if n.Token != 0 && n.Renewed > cl.node.Renewed && !n.Broken {
-		cl.lastWanted, cl.node = e.clock.Now(), n
+		cl.lastWanted = e.clock.Now()
+		cl.setNode(n)
 		e.mu.Unlock()
 		return true
 	}

@@ -153,12 +153,11 @@ func (e *Engine) addBreakReasons(ctx context.Context, claims []*claim, nodes []N
 // readBreakReason returns what the operator has said who broke a claim, if its loss is not known yet.
 func (e *Engine) readBreakReason(ctx context.Context, cl *claim) string {
 	e.mu.Lock()
-	known, isLost := cl.node, cl.loss != nil
+	known, isLost := cl.currentNode(), cl.loss != nil
 	e.mu.Unlock()
 	if isLost {
 		return ""
 	}
-	known.ID = cl.ID
 	_, reason, _ := e.readBreakNote(ctx, cl.Name, known)
 	return reason
 }

@@ -18,7 +18,7 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL))
 	e.mu.Lock()
 	cl := e.claims[c.ID]
-	if cl != nil && (cl.Name != c.Name || r != "" && r != formatRef(cl.node)) {
+	if cl != nil && (cl.Name != c.Name || r != "" && r != formatRef(cl.node.Key, cl.node.Token)) {
 		cl = nil
 	}
 	var adding chan struct{}
@@ -64,7 +64,7 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 	var known Node // the node as last read: what the requests without a reply were to remove
 	for {
 		e.mu.Lock()
-		s, n, unresolved, loss := cl.session, cl.node, cl.add.unresolved, cl.loss
+		s, n, unresolved, loss := cl.session, cl.currentNode(), cl.add.unresolved, cl.loss
 		list, next := len(e.waiting[cl.Name]) > 0, e.successorLocked(cl)
 		e.mu.Unlock()
 		if n.Token != 0 { // a read during the release may find it gone, and forget it

@@ -191,7 +191,7 @@ func (e *Engine) markAdmitted(cl *claim) {
 		// A few tries are enough: the mark only saves the next waiter a poll.
 		for range 3 {
 			e.mu.Lock()
-			n, left, reported := cl.node, e.claims[cl.ID] != cl || cl.leaving, cl.watch.reported
+			n, left, reported := cl.currentNode(), e.claims[cl.ID] != cl || cl.leaving, cl.watch.reported
 			e.mu.Unlock()
 			if left || n.Admitted {
 				return

@@ -124,7 +124,7 @@ func (e *Engine) updateWeight(id string, now Node) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if cl := e.claims[id]; cl != nil && cl.node.Token == now.Token {
-		cl.node = now
+		cl.setNode(now)
 		e.wakeBlockedLocked(cl)
 	}
 }
