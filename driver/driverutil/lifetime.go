@@ -65,11 +65,74 @@ func (l *Lifetime) End() (first bool) {
 func (l *Lifetime) Wait() { l.goroutines.Wait() }
 
 // Bind returns a context that ends with ctx or with the lifetime; in the second case its cause is driver.ErrClosed. Call
-// the function when the context is no longer needed.
+// the function when the context is no longer needed. A request that only asks for Err costs next to nothing.
 func (l *Lifetime) Bind(ctx context.Context) (bound context.Context, done func()) {
-	bound, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l, func() { cancel(driver.ErrClosed) })
-	return bound, func() { stop(); cancel(nil) }
+	b := &boundContext{Context: ctx, life: l}
+	return b, b.end
+}
+
+// boundContext is what Bind returns. What it takes to be told of the end, and not only to ask, is made when somebody
+// wants that.
+type boundContext struct {
+	context.Context // the caller's
+	life            *Lifetime
+
+	mu     sync.Mutex
+	ended  bool            // it is no longer needed
+	full   context.Context // nil until somebody wants to be told
+	cancel context.CancelCauseFunc
+	stop   func() bool
+}
+
+// needFull returns a context of package context that ends when this one does.
+func (b *boundContext) needFull() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.full != nil {
+		return b.full
+	}
+	b.full, b.cancel = context.WithCancelCause(b.Context)
+	switch { // what Err has said already is so at once
+	case b.ended:
+		b.cancel(nil)
+	case b.life.Err() != nil:
+		b.cancel(driver.ErrClosed)
+	default:
+		b.stop = context.AfterFunc(b.life, func() { b.cancel(driver.ErrClosed) })
+	}
+	return b.full
+}
+
+func (b *boundContext) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	if b.stop != nil {
+		b.stop()
+	}
+	if b.cancel != nil {
+		b.cancel(nil)
+	}
+}
+
+func (b *boundContext) Done() <-chan struct{} { return b.needFull().Done() }
+
+// Value asks the full context, which package context finds by it: for the cause, and to end what is derived from it.
+func (b *boundContext) Value(key any) any { return b.needFull().Value(key) }
+
+func (b *boundContext) Err() error {
+	b.mu.Lock()
+	full, ended := b.full, b.ended
+	b.mu.Unlock()
+	switch {
+	case full != nil:
+		return full.Err()
+	case b.Context.Err() != nil:
+		return b.Context.Err()
+	case ended || b.life.Err() != nil:
+		return context.Canceled
+	}
+	return nil
 }
 
 // Sleep waits for d. It returns driver.ErrClosed if the lifetime ends first, or the error of ctx if that ends first.
