@@ -332,6 +332,9 @@ var table = []mutant{
 		test:  "TestVeryDistantWaiterConfirms",
 		edits: []edit{{"min(max(d, c.ConfirmWindow), c.TTL)", "min(d, c.TTL)"}}},
 
+	{name: "a read on ZooKeeper that relies on the server's own copy", file: "store/zookeeper/tree.go",
+		pkg: "./store/zookeeper", test: "TestFreshAtLeader",
+		edits: []edit{{"append([]*zk.Call{zk.Barrier()},", "append([]*zk.Call{zk.Exists(\"/\")},"}}},
 	{name: "a session moved to a server that may shorten it", file: "store/zookeeper/internal/zk/handshake.go",
 		pkg: "./store/zookeeper", test: "TestLoweredMaxSessionTimeout",
 		edits: []edit{{"\tif ours.id != 0 && !c.autoPing {\n\t\tl, _, err", "\tif false {\n\t\tl, _, err"}}},

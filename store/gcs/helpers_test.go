@@ -144,7 +144,7 @@ func newHarness(t *testing.T, s *gcstest.Server, opts *gcs.Options) drivertest.H
 		return l.(*gcstest.Link)
 	}
 	return drivertest.Harness{
-		Slack: 2 * time.Second,
+		Slack: storetest.PollSlack,
 		Open: func(ctx context.Context) (driver.Store, error) {
 			client, link := newLink(t)
 			store, err := gcs.New(ctx, client, bucket, at(s, opts))

@@ -39,7 +39,8 @@ type Memory struct {
 	// after the row was deleted and made again.
 	version uint64
 	rows    map[string]entry
-	ledger  *Memory // the rows of the run ledger; nil until it is opened
+	waiting map[string]*waiting // only of names for which calls wait
+	ledger  *Memory             // the rows of the run ledger; nil until it is opened
 }
 
 // entry is one row. The engine encodes a new slice for each write and never changes its bytes, so they are kept and
@@ -47,13 +48,18 @@ type Memory struct {
 type entry struct {
 	version string
 	data    []byte
-	changed chan struct{} // nil, or closed when the row is replaced
+}
+
+// waiting are the calls of Wait for one name.
+type waiting struct {
+	calls   int
+	changed chan struct{} // closed when the row is written
 }
 
 // New makes an empty store. It is what the server is to other stores: all clients that its Open returns share it. So it
 // takes no client and returns no error, unlike the New of other stores.
 func New(opts *Options) *Memory {
-	m := &Memory{rows: map[string]entry{}}
+	m := &Memory{rows: map[string]entry{}, waiting: map[string]*waiting{}}
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -79,7 +85,8 @@ func (m *Memory) ledgerTable() record.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ledger == nil {
-		m.ledger = &Memory{opts: m.opts, startedAt: m.startedAt, startMicros: m.startMicros, rows: map[string]entry{}}
+		m.ledger = &Memory{opts: m.opts, startedAt: m.startedAt, startMicros: m.startMicros,
+			rows: map[string]entry{}, waiting: map[string]*waiting{}}
 	}
 	return m.ledger.Table()
 }
@@ -183,8 +190,9 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 
 // replaceRow replaces a row, and wakes the calls of Wait for it.
 func (m *Memory) replaceRow(name string, e entry) {
-	if old := m.rows[name]; old.changed != nil {
-		close(old.changed)
+	if w := m.waiting[name]; w != nil {
+		close(w.changed)
+		delete(m.waiting, name)
 	}
 	if e.version == "" {
 		delete(m.rows, name)
@@ -227,33 +235,40 @@ func (t *table) listRows(ctx context.Context, wanted func(name string) bool) ite
 	}
 }
 
-// Wait waits for the current row to be replaced. For a row that is absent it returns ErrUnsupported, and the engine
-// polls. The version is compared and the channel is taken under one mutex, so no change between the two is missed.
+// Wait waits for the current row to be replaced, or for an absent one to be written. The version is compared and the
+// channel is taken under one mutex, so no change between the two is missed.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	if err := t.lockRows(ctx); err != nil {
 		return err
 	}
-	e := t.m.rows[name]
-	if e.version != version {
+	if t.m.rows[name].version != version {
 		t.m.mu.Unlock()
 		return nil
 	}
-	if e.version == "" {
-		t.m.mu.Unlock()
-		return driver.ErrUnsupported
+	w := t.m.waiting[name]
+	if w == nil {
+		w = &waiting{changed: make(chan struct{})}
+		t.m.waiting[name] = w
 	}
-	if e.changed == nil {
-		e.changed = make(chan struct{})
-		t.m.rows[name] = e
-	}
+	w.calls++
 	t.m.mu.Unlock()
+	defer t.m.leave(name, w)
 	select {
-	case <-e.changed:
+	case <-w.changed:
 		return nil
 	case <-t.closed:
 		return driver.ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// leave ends a call of Wait. The last one leaves nothing of the name.
+func (m *Memory) leave(name string, w *waiting) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w.calls--; w.calls == 0 && m.waiting[name] == w {
+		delete(m.waiting, name)
 	}
 }
 

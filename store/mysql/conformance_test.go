@@ -96,7 +96,7 @@ func openPool(t testing.TB, s *mysqltest.Server) *sql.DB {
 
 // newHarness makes a harness for stores of a URL that reach their server through links which can be cut.
 func newHarness(t *testing.T, raw string) drivertest.Harness {
-	return storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
+	h := storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) {
 		via := &servertest.Net{}
 		t.Cleanup(via.Close)
 		u := parseURL(t, raw)
@@ -104,6 +104,8 @@ func newHarness(t *testing.T, raw string) drivertest.Harness {
 		s, err := u.open(ctx)
 		return s, via, err
 	})
+	h.Slack = storetest.PollSlack
+	return h
 }
 
 // TestConformance: the store keeps every promise of the contract, also when the server is killed and comes back. The

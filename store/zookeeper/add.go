@@ -424,12 +424,12 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 
 // listKeysBySession returns the children of a lock as a session sees them behind all that it has sent.
 func (t *tree) listKeysBySession(ctx context.Context, c *zk.Conn, path string) ([]string, error) {
-	sync, children := zk.Sync(), zk.GetChildren(path)
-	if err := c.Do(ctx, sync, children); err != nil {
+	barrier, children := zk.Barrier(), zk.GetChildren(path)
+	if err := c.Do(ctx, barrier, children); err != nil {
 		return nil, t.translateError(err, path)
 	}
-	if sync.Err != nil {
-		return nil, t.translateError(sync.Err, path)
+	if err := barrier.BarrierError(); err != nil {
+		return nil, t.translateError(err, path)
 	}
 	keys, _, err := children.Children()
 	if err == zk.CodeNoNode {

@@ -77,7 +77,7 @@ func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys 
 	}
 }
 
-// ReadBreakNote reads the data of the note, which are the reason. It reads behind a sync, because the break and the
+// ReadBreakNote reads the data of the note, which are the reason. It reads behind a barrier, because the break and the
 // question come from two clients, perhaps through two servers.
 func (t *tree) ReadBreakNote(ctx context.Context, name string, n sequence.Node) (bool, string, error) {
 	return t.readNote(ctx, t.notePathOf(name, n.Key))

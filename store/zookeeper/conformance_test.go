@@ -97,6 +97,15 @@ func newAdminAt(t testing.TB, servers []string) *gozk.Conn {
 	return cli
 }
 
+// catchUp makes the following reads of a session of go-zookeeper see all that was committed before. Its Sync does not,
+// see [zk.Barrier].
+func catchUp(t testing.TB, cli *gozk.Conn) {
+	t.Helper()
+	if err := cli.Delete("/no-such-node", -1); err != gozk.ErrNoNode {
+		t.Fatal(err)
+	}
+}
+
 // waitUntilWatching waits until a store's client watches something.
 func waitUntilWatching(t *testing.T, s *tree) {
 	t.Helper()

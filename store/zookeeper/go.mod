@@ -5,8 +5,7 @@ go 1.26.0
 require (
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/holdfast-go/holdfast v0.0.0
+	golang.org/x/sys v0.49.0
 )
-
-require golang.org/x/sys v0.49.0 // indirect
 
 replace github.com/holdfast-go/holdfast => ../..

@@ -58,12 +58,12 @@ func (t *tree) decodeListing(
 
 // listBySession lists a lock by one session: the list shows the effect of all that the session has sent before.
 func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string) (childrenSnapshot, error) {
-	sync, children := zk.Sync(), zk.GetChildren(path)
-	if err := c.Do(ctx, sync, children); err != nil {
+	barrier, children := zk.Barrier(), zk.GetChildren(path)
+	if err := c.Do(ctx, barrier, children); err != nil {
 		return childrenSnapshot{}, t.translateError(err, path)
 	}
-	if sync.Err != nil {
-		return childrenSnapshot{}, t.translateError(sync.Err, path)
+	if err := barrier.BarrierError(); err != nil {
+		return childrenSnapshot{}, t.translateError(err, path)
 	}
 	return t.decodeListing(ctx, c, name, path, children)
 }
@@ -144,7 +144,7 @@ func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (s
 	return l.Snapshot, nil
 }
 
-// Read reads nodes with one request, behind a sync. A claim of this client's that must have two nodes exists if
+// Read reads nodes with one request, behind a barrier. A claim of this client's that must have two nodes exists if
 // both do: without one of them, the clients that look only for that one are not kept out any more.
 func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	paths := make([]string, len(refs))

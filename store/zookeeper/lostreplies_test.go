@@ -156,8 +156,7 @@ func TestPlainLostAnswers(t *testing.T) {
 			t.Errorf("withdrawn, there is %+v, %v", snapshot, err)
 		}
 	}
-	_, err = cli.Sync("/")
-	mustSucceed(t, err)
+	catchUp(t, cli)
 	left, _, err := cli.Children(s.tree.root)
 	left = slices.DeleteFunc(left, func(key string) bool { return !strings.HasPrefix("/"+key, ticketPrefix) })
 	if err != nil || len(left) != 1 || "/"+left[0] != ticketPrefix+snapshot.Nodes[0].Key || taken != 10 {
@@ -302,8 +301,8 @@ func TestRemovedBeforeTokenRead(t *testing.T) {
 		name := fmt.Sprint(t.Name(), "/", k.gone, k.broken)
 		var first []string
 		remove := sync.OnceFunc(func() {
-			_, err := cli.Sync("/" + name)
-			mustSucceed(t, err)
+			catchUp(t, cli)
+			var err error
 			first, _, err = cli.Children("/" + name)
 			mustSucceed(t, err)
 			slices.SortFunc(first, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
@@ -329,8 +328,7 @@ func TestRemovedBeforeTokenRead(t *testing.T) {
 		if err != nil || len(first) != 2 || broke.Load() != k.broken || g.Token <= 0 {
 			t.Errorf("of %q %d were removed: token %d, %v", first, k.gone, g.Token, err)
 		}
-		_, err = cli.Sync("/" + name)
-		mustSucceed(t, err)
+		catchUp(t, cli)
 		now, _, err := cli.Children("/" + name)
 		if err != nil || len(now) != 2 || slices.Contains(first, now[0]) || slices.Contains(first, now[1]) {
 			t.Errorf("there are %q, first it was %q, %v", now, first, err)

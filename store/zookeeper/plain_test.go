@@ -86,6 +86,7 @@ func TestPlainInterop(t *testing.T) {
 	sessiontest.Interop(t, s, driver.KindMutex, func(lock, file string) func() (int, error) {
 		path := s.tree.pathOf(lock)
 		// We hold it, and the other one waits for that.
+		catchUp(t, cli)
 		there, _, free, err := cli.ExistsW(path)
 		if err != nil || !there {
 			t.Errorf("held, and there: %v, %v", there, err)
@@ -225,8 +226,7 @@ func TestPlainLate(t *testing.T) {
 // nodeExists reports whether a node exists, by a server that knows all that has happened.
 func nodeExists(t *testing.T, cli *gozk.Conn, path string) bool {
 	t.Helper()
-	_, err := cli.Sync("/")
-	mustSucceed(t, err)
+	catchUp(t, cli)
 	there, _, err := cli.Exists(path)
 	mustSucceed(t, err)
 	return there

@@ -118,12 +118,12 @@ func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session
 		return false, err
 	}
 	path := t.pathOf(name)
-	sync, read := zk.Sync(), zk.GetData(path)
-	if err := c.Do(ctx, sync, read); err != nil {
+	barrier, read := zk.Barrier(), zk.GetData(path)
+	if err := c.Do(ctx, barrier, read); err != nil {
 		return false, t.translateError(err, path)
 	}
-	if sync.Err != nil {
-		return false, t.translateError(sync.Err, path)
+	if err := barrier.BarrierError(); err != nil {
+		return false, t.translateError(err, path)
 	}
 	l, err := t.decodeSnapshot(name, path, read)
 	if err != nil {
@@ -137,7 +137,7 @@ func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session
 	return existed, err
 }
 
-// List reads the node, behind a sync if in full.
+// List reads the node, behind a barrier if in full.
 func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	calls, _, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
@@ -147,7 +147,7 @@ func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.S
 	return t.decodeSnapshot(name, path, calls[0])
 }
 
-// Read reads locks' nodes with one request, behind a sync. A node of ours whose data were overwritten is
+// Read reads locks' nodes with one request, behind a barrier. A node of ours whose data were overwritten is
 // recognized by its session: another client may write into the node that it waits for, and the lock is still held.
 func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call {

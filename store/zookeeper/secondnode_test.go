@@ -36,8 +36,7 @@ func TestSecondNodeRemoved(t *testing.T) {
 	for _, end := range []string{endLock, endKazoo} {
 		_, client := openTwoNodeStore(t, c, 20*time.Second, nil)
 		held := mustLock(t, client, t.Name())
-		_, err := cli.Sync("/" + t.Name())
-		mustSucceed(t, err)
+		catchUp(t, cli)
 		keys, _, err := cli.Children("/" + t.Name())
 		if err != nil || len(keys) != 2 {
 			t.Fatal(keys, err)
@@ -113,8 +112,7 @@ func TestBothNodesRemovedTogether(t *testing.T) {
 	held := mustLock(t, client, t.Name())
 	lose.Store(true)
 	mustSucceed(t, held.Release())
-	_, err := cli.Sync("/" + t.Name())
-	mustSucceed(t, err)
+	catchUp(t, cli)
 	if keys, _, err := cli.Children("/" + t.Name()); lose.Load() || err != nil || len(keys) > 0 {
 		t.Errorf("there are %q, %v", keys, err)
 	}
@@ -137,8 +135,7 @@ func TestLeftoverNodeRemoved(t *testing.T) {
 	if existed, _, err := s.tree.Remove(t.Context(), t.Name(), n, false); err != nil || existed {
 		t.Errorf("removed: %v, %v", existed, err)
 	}
-	_, err = cli.Sync(path)
-	mustSucceed(t, err)
+	catchUp(t, cli)
 	if keys, _, err := cli.Children(path); err != nil || len(keys) > 0 {
 		t.Errorf("there are %q, %v", keys, err)
 	}

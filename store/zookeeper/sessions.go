@@ -151,12 +151,8 @@ func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 	return c, c.WaitForLink(ctx)
 }
 
-// KeepAlive sends a write that the servers always refuse: the deletion of a node that does not exist. The leader
-// puts it to the quorum as any other write. Any server that once had a leader answers a read or a ping, and a
-// leader that was deposed, and has not learned of it, answers a sync.
-//
-// A refused write changes nothing and needs no node, but it is a transaction like any other: the leader answers it only
-// when a quorum has logged that it was refused. So the answer proves that the server belongs to the current quorum.
+// KeepAlive sends a [zk.Barrier]. It is answered only when a quorum has logged it, so the answer proves that the server
+// belongs to the current quorum. Any server that once had a leader answers a read or a ping.
 func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	c, err := t.sessionConn(session)
 	if err == sequence.ErrSessionExpired && !t.wasOurSession(session) {
@@ -165,15 +161,9 @@ func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Dura
 	if err != nil {
 		return 0, err
 	}
-	calls, err := c.Retry(ctx, func() []*zk.Call { return []*zk.Call{zk.Delete("/holdfast-beat", zk.AnyVersion)} })
+	calls, err := c.Retry(ctx, func() []*zk.Call { return []*zk.Call{zk.Barrier()} })
 	if err == nil {
-		err = calls[0].Err
-	}
-	// Which refusal it is depends on whether the user may delete below the root. The quorum has agreed on both, unless
-	// the servers run with enableEagerACLCheck (Administrator's Guide; off by default): then any server may refuse the
-	// user by itself.
-	if err == zk.CodeNoNode || err == zk.CodeNoAuth {
-		return 0, nil
+		err = calls[0].BarrierError()
 	}
 	return 0, t.translateError(err, "/")
 }

@@ -113,7 +113,7 @@ func decodeRow(name string, read *zk.Call) (record.Row, error) {
 	}, nil
 }
 
-// Load sends one read, behind a sync.
+// Load sends one read, behind a barrier.
 func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed

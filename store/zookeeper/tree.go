@@ -77,7 +77,7 @@ func newTree(o settings) *tree {
 func (t *tree) Info() driver.Info { return t.info }
 
 // read sends reads by any session, and never returns answers older than what this client has seen already: if the
-// answers must be fresh, or the server is behind that, a sync precedes them.
+// answers must be fresh, or the server is behind that, a [zk.Barrier] precedes them.
 //
 // ZooKeeper promises a session that it never goes back in time, even on another server ("Single System Image" in the
 // Programmer's Guide). That holds for one session, and this client has several: a read by one may go to a server that
@@ -95,7 +95,7 @@ func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call
 		lastSeen := t.ensemble.LastSeen()
 		calls, err := c.Retry(ctx, func() []*zk.Call {
 			if fresh {
-				return append([]*zk.Call{zk.Sync()}, makeReads()...)
+				return append([]*zk.Call{zk.Barrier()}, makeReads()...)
 			}
 			return makeReads()
 		})
@@ -104,10 +104,8 @@ func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call
 			continue // another session will do as well
 		case err != nil:
 			return nil, nil, err
-		case fresh && calls[0].Err != nil:
-			return nil, nil, calls[0].Err
 		case fresh:
-			return calls[1:], c, nil
+			return calls[1:], c, calls[0].BarrierError()
 		case calls[0].Zxid >= lastSeen:
 			return calls, c, nil
 		}

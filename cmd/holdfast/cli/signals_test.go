@@ -120,6 +120,34 @@ func TestGroupSignalReachesCommandOnce(t *testing.T) {
 	}
 }
 
+// TestLateStopIsContinued: a command that a late guard stops, after its process group was continued, is continued too.
+func TestLateStopIsContinued(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	r := w.withSignals(false)
+	wrapper, guard := r.cmd.Process.Pid, r.guard()
+	for _, s := range []struct {
+		to  int
+		sig unix.Signal
+	}{{guard, unix.SIGSTOP}, {wrapper, unix.SIGTSTP}, {-wrapper, unix.SIGCONT}} {
+		if err := unix.Kill(s.to, s.sig); err != nil {
+			t.Fatal(err)
+		}
+		if s.to != guard {
+			w.awaitTrue("the wrapper to receive it", func() bool {
+				return strings.Contains(w.readFile(w.filePath("record")), unix.SignalName(s.sig))
+			})
+		}
+	}
+	r.awaitOutput("ready\nSIGCONT\n")
+	_ = unix.Kill(guard, unix.SIGCONT)
+	w.awaitTrue("SIGCONT by the guard", func() bool { return strings.Count(r.readStdout(), "SIGCONT") == 2 })
+	r.signal(unix.SIGTERM)
+	if got := r.wait(); got.code != 3 {
+		t.Error(got.description)
+	}
+}
+
 // TestSignalToAllProcesses: systemd signals all processes of a unit, one by one. Other tools signal the processes that
 // run this program's file. In both cases the command must receive the signal.
 func TestSignalToAllProcesses(t *testing.T) {

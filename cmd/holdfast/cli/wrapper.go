@@ -522,6 +522,9 @@ func (w *wrapper) classifySignals() {
 
 // forwardSignal forwards a signal to the command, by way of the guard, unless the command has received it with the
 // rest of the group. A second Ctrl-C soon after the first one kills.
+//
+// SIGCONT is always forwarded: the guard may be late with a SIGTSTP that was sent before it, and stop the command after
+// the group has continued it. A second SIGCONT does no harm.
 func (w *wrapper) forwardSignal(s receivedSignal) {
 	sig := s.signal
 	// Even if the listener is late: a user who types Ctrl-C twice wants the command to end.
@@ -532,7 +535,7 @@ func (w *wrapper) forwardSignal(s receivedSignal) {
 	} else if s.receivedAt.Sub(w.groupSignalAt[sig]) < sameCtrlCWindow { // it was sent to this program as well
 		s.groupSignaled = true
 	}
-	m := guard.ControlMessage{Signal: sig, GroupSignaled: s.groupSignaled}
+	m := guard.ControlMessage{Signal: sig, GroupSignaled: s.groupSignaled && sig != unix.SIGCONT}
 	if sig == unix.SIGINT && terminal && w.isSecondCtrlC(s.receivedAt) {
 		m = guard.ControlMessage{Kill: true}
 	}

@@ -34,6 +34,9 @@ type browser struct {
 	gone    error
 }
 
+// browserTimeout is how long the browser may take for an answer, and a page to become what a test waits for.
+const browserTimeout = 2 * time.Minute
+
 // message is what the browser sends: the answer to a call, or an event.
 type message struct {
 	ID     int             `json:"id"`
@@ -213,7 +216,13 @@ func (b *browser) call(method string, params fields, result any) {
 	if _, err := b.in.Write(append(data, 0)); err != nil {
 		b.Fatal(err)
 	}
-	m, ok := <-answer
+	var m message
+	var ok bool
+	select {
+	case m, ok = <-answer:
+	case <-time.After(browserTimeout):
+		b.Fatalf("%s: the browser does not answer", method)
+	}
 	switch {
 	case !ok:
 		b.Fatalf("%s: the browser has ended", method)
@@ -250,12 +259,7 @@ func (b *browser) evaluate(script string, value any) {
 // await waits until a condition in JavaScript holds. The page may be loaded again meanwhile.
 func (b *browser) await(condition string) {
 	b.Helper()
-	deadline, ok := b.Deadline()
-	if !ok {
-		deadline = time.Now().Add(10 * time.Minute)
-	}
-	deadline = deadline.Add(-10 * time.Second)
-	for {
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		var holds bool
 		var r struct {
 			Result struct{ Value any }
@@ -264,12 +268,11 @@ func (b *browser) await(condition string) {
 		if holds, _ = r.Result.Value.(bool); holds {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Since(start) > browserTimeout {
 			var text string
 			b.evaluate("location.href + '\\n' + document.body.innerText", &text)
 			b.Fatalf("not in time: %s\n%s\n%s", condition, text, strings.Join(b.complaints(), "\n"))
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -134,17 +134,13 @@ func (s *site) get(path string) response {
 // see reads a page until it shows a text: what a page shows may be a second old.
 func (s *site) see(path, want string) response {
 	s.Helper()
-	for {
+	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		r := s.get(path)
 		if strings.Contains(r.body, want) {
 			return r
 		}
-		if s.Context().Err() != nil || r.status != http.StatusOK {
+		if time.Since(start) > time.Minute || r.status != http.StatusOK {
 			s.Fatalf("%s does not show %q: %d %s", path, want, r.status, r.body)
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-s.Context().Done():
 		}
 	}
 }
@@ -676,7 +672,7 @@ func TestLiveHandOver(t *testing.T) {
 			s := newSite(t, Options{})
 			lease := s.hold("alice", "deploy")
 			s.wait("bob", "deploy")
-			s.get(lockURL("deploy")) // begins the history
+			s.see(lockURL("deploy"), `class="held"`) // the history has begun
 			events := s.openEvents(of)
 			path := map[bool]string{true: "/", false: lockURL("deploy")}[of == "list"]
 			if r := s.get(path); !strings.Contains(r.body, "deploy is held by alice") {

@@ -87,12 +87,25 @@ func readCall(op int32, path string, watch bool) *Call {
 	return c
 }
 
-// Sync makes the server catch up with the leader. Requests that follow it on the same session see all that was
-// committed before.
-func Sync() *Call {
-	c := &Call{op: OpSync}
-	c.body.putString("/")
-	return c
+// Barrier is a write that the servers always refuse: the deletion of a node that does not exist. Requests that follow it
+// in the same session see all that was committed before it was sent. See [Call.BarrierError].
+//
+// A refused write changes nothing and needs no node, but it is a transaction like any other: the leader puts it to the
+// quorum, and the server answers it after it has applied all transactions before. ZooKeeper's own sync promises less. A
+// leader answers it when it has no proposal open, also before it has applied the last of them, which a follower may have
+// confirmed to its client by then. A leader that was deposed, and has not learned of it, answers it as well.
+func Barrier() *Call { return Delete("/holdfast-beat", AnyVersion) }
+
+// BarrierError returns nil if a [Barrier] has done its work.
+//
+// Which refusal that is depends on whether the user may delete below the root. The quorum has agreed on both, unless
+// the servers run with enableEagerACLCheck (Administrator's Guide; off by default): then any server may refuse the user
+// by itself.
+func (c *Call) BarrierError() error {
+	if c.Err == CodeNoNode || c.Err == CodeNoAuth {
+		return nil
+	}
+	return c.Err
 }
 
 // Check, as a step of a [Multi], demands that a node exists at a version.

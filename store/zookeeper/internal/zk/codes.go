@@ -9,7 +9,6 @@ const (
 	OpExists          = 3
 	OpGetData         = 4
 	OpSetData         = 5
-	OpSync            = 9
 	OpPing            = 11
 	OpGetChildren     = 12 // with the parent's Stat
 	OpCheck           = 13

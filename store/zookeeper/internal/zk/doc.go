@@ -19,8 +19,8 @@
 // # Reads
 //
 // A server answers reads from its own copy, which may be behind. [Ensemble.LastSeen] is the last transaction that
-// any connection has seen; an answer with a smaller [Call.Zxid] is older. A [Sync] before a read makes the server
-// catch up first.
+// any connection has seen; an answer with a smaller [Call.Zxid] is older. A [Barrier] before a read makes the
+// server catch up first.
 //
 // # Sessions
 //
