@@ -10,6 +10,7 @@ require (
 	github.com/holdfast-go/holdfast/store/etcd v0.0.0
 	github.com/holdfast-go/holdfast/store/gcs v0.0.0
 	github.com/holdfast-go/holdfast/store/mysql v0.0.0
+	github.com/holdfast-go/holdfast/store/nats v0.0.0
 	github.com/holdfast-go/holdfast/store/postgres v0.0.0
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/holdfast-go/holdfast/store/s3 v0.0.0
@@ -73,6 +74,10 @@ require (
 	github.com/google/s2a-go v0.1.11 // indirect
 	github.com/googleapis/enterprise-certificate-proxy v0.3.23 // indirect
 	github.com/googleapis/gax-go/v2 v2.26.2 // indirect
+	github.com/klauspost/compress v1.20.0 // indirect
+	github.com/nats-io/nats.go v1.55.0 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
 	github.com/spiffe/go-spiffe/v2 v2.8.1 // indirect
 	go.opentelemetry.io/contrib/detectors/gcp v1.45.0 // indirect
@@ -134,6 +139,8 @@ replace github.com/holdfast-go/holdfast/store/etcd => ../../store/etcd
 replace github.com/holdfast-go/holdfast/store/gcs => ../../store/gcs
 
 replace github.com/holdfast-go/holdfast/store/mysql => ../../store/mysql
+
+replace github.com/holdfast-go/holdfast/store/nats => ../../store/nats
 
 replace github.com/holdfast-go/holdfast/store/postgres => ../../store/postgres
 

@@ -10,7 +10,8 @@ import (
 
 // folders are those of the sections that are about one part of the code.
 var folders = map[string]string{"Files": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "PostgreSQL": "postgres",
-	"MySQL and MariaDB": "mysql", "DynamoDB": "dynamodb", "Cloud Storage": "gcs", "S3": "s3", "Redis": "redis", "The command": "holdfast"}
+	"MySQL and MariaDB": "mysql", "NATS": "nats", "DynamoDB": "dynamodb",
+	"Cloud Storage": "gcs", "S3": "s3", "Redis": "redis", "The command": "holdfast"}
 
 var (
 	heading = regexp.MustCompile(`^(##+) (.+)$`)

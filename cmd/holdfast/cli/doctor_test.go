@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/memory"
 	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
+	"github.com/holdfast-go/holdfast/store/nats/natstest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
@@ -238,6 +239,11 @@ func TestDoctorOnEachStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(mysql.Close)
+	nats, err := natstest.Start(t.Context(), natstest.Options{Members: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nats.Close)
 	dynamodb, err := dynamodbtest.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -257,6 +263,7 @@ func TestDoctorOnEachStore(t *testing.T) {
 		{"zookeeper://" + strings.Join(zookeeper.Endpoints(), ",") + "?namespace=app", nil},
 		{postgres.URL("test") + "?sslmode=disable&create=true", nil},
 		{mysql.URL() + "?create=true", nil},
+		{nats.URL("locks") + "?create=true&replicas=3&sync=always", nil},
 		{"dynamodb://locks" + table, []string{"dynamodb-ttl"}},
 	} {
 		w := newWorkspace(t)

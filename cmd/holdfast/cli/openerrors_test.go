@@ -70,6 +70,8 @@ func TestOpenErrors(t *testing.T) {
 		{"zookeeper://" + at, 69, []string{"refused", "(store zookeeper://" + at + ", "}},
 		{"postgres://u:p4ss@" + at + "/db", 69, []string{"PostgreSQL cannot be reached: dial tcp " + at + ": connect: connection refused (store postgres://" + at + "/db, "}},
 		{"mysql://u:p4ss@" + at + "/db", 69, []string{"MySQL cannot be reached: dial tcp " + at + ": connect: connection refused (store mysql://" + at + "/db, "}},
+		{"nats://u:p4ss@" + at + "/b", 69, []string{"NATS cannot be reached: dial tcp " + at + ": connect: connection refused (store nats://" + at + "/b, "}},
+		{"nats://u:p4ss@" + at, 64, []string{"names no bucket, as in nats://host:4222/bucket"}},
 		{"mysql://u:p4ss@" + at, 64, []string{"names no database, as in mysql://host:3306/database"}},
 		{"s3://u:p4ss@locks", 64, []string{"AWS_ACCESS_KEY_ID"}},
 		{"file:///dev/null", 69, []string{"/dev/null is not a directory", "(store file:///dev/null, "}},

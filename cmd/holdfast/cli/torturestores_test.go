@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
+	"github.com/holdfast-go/holdfast/store/nats/natstest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
@@ -113,6 +114,7 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		"postgres":         w.startTorturePostgres,
 		"postgres-standby": w.startTortureStandby,
 		"mysql":            w.startTortureMySQL,
+		"nats":             w.startTortureNATS,
 		"dynamodb":         w.startTortureDynamoDB,
 		"gcs":              w.startTortureGCS,
 		"s3":               w.startTortureS3,
@@ -316,6 +318,31 @@ func (w *workspace) startTortureMySQL(s *tortureStore) error {
 	s.faults = []serverFault{
 		{"stop", func() error { server.Stop(); return nil }, func() error { server.Continue(); return nil }},
 		killed(server.Kill, server.StartAgain),
+	}
+	return nil
+}
+
+// startTortureNATS: the leader of the bucket is stopped and killed in turn.
+func (w *workspace) startTortureNATS(s *tortureStore) error {
+	servers, err := natstest.Start(w.Context(), natstest.Options{Members: 3})
+	if err != nil {
+		return err
+	}
+	w.Cleanup(servers.Close)
+	s.url = servers.URL("locks") + "?create=true&replicas=3"
+	s.every = 10 * time.Second // an election takes up to ten seconds
+	var hurt *servertest.Server
+	hurtLeader := func(how func(*servertest.Server)) func() error {
+		return func() (err error) {
+			if hurt, err = servers.Leader(w.Context(), "locks"); err == nil {
+				how(hurt)
+			}
+			return err
+		}
+	}
+	s.faults = []serverFault{
+		{"stop", hurtLeader((*servertest.Server).Stop), func() error { hurt.Continue(); return nil }},
+		{"kill", hurtLeader((*servertest.Server).Kill), func() error { return servers.Restart(w.Context(), hurt) }},
 	}
 	return nil
 }

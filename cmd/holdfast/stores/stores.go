@@ -12,6 +12,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 	_ "github.com/holdfast-go/holdfast/store/gcs"
 	_ "github.com/holdfast-go/holdfast/store/mysql"
+	_ "github.com/holdfast-go/holdfast/store/nats"
 	_ "github.com/holdfast-go/holdfast/store/postgres"
 	_ "github.com/holdfast-go/holdfast/store/redis"
 	_ "github.com/holdfast-go/holdfast/store/s3"

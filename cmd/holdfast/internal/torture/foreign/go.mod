@@ -65,6 +65,8 @@ replace github.com/holdfast-go/holdfast/store/gcs => ../../../../../store/gcs
 
 replace github.com/holdfast-go/holdfast/store/mysql => ../../../../../store/mysql
 
+replace github.com/holdfast-go/holdfast/store/nats => ../../../../../store/nats
+
 replace github.com/holdfast-go/holdfast/store/postgres => ../../../../../store/postgres
 
 replace github.com/holdfast-go/holdfast/store/redis => ../../../../../store/redis

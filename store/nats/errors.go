@@ -1,0 +1,142 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// The codes of refusals that the store handles and that nats.go does not name.
+const (
+	codeNoStorage         jetstream.ErrorCode = 10023
+	codeNoResources       jetstream.ErrorCode = 10028
+	codeNoMemory          jetstream.ErrorCode = 10047
+	codeReplicasNeedPeers jetstream.ErrorCode = 10074
+	codeStoreFailed       jetstream.ErrorCode = 10077
+	codeSealed            jetstream.ErrorCode = 10109
+)
+
+// unsentError is the error of a request that has reached no server, or of which a server says that it was passed on to
+// none.
+type unsentError struct{ error }
+
+func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
+
+// apiError is the refusal of a request by JetStream; nil: there is none in err.
+func apiError(err error) *jetstream.APIError {
+	var e jetstream.JetStreamError
+	if errors.As(err, &e) && e.APIError() != nil {
+		return e.APIError()
+	}
+	return nil
+}
+
+// missingBucketError says that the bucket does not exist.
+type missingBucketError struct{ error }
+
+func (m missingBucketError) Unwrap() error { return m.error }
+
+func isMissingBucket(err error) bool {
+	var missing missingBucketError
+	return errors.As(err, &missing)
+}
+
+// checkConnected returns an error if a request cannot be sent now. nats.go would keep it, and send it when the
+// connection is made again.
+func (t *table) checkConnected() error {
+	switch status := t.conn().Status(); status {
+	case nats.CONNECTED:
+		return nil
+	case nats.CLOSED, nats.DRAINING_SUBS, nats.DRAINING_PUBS:
+		why := ""
+		if err := t.conn().LastError(); err != nil {
+			why = ": " + err.Error()
+		}
+		return driverutil.RefuseStore(unsentError{fmt.Errorf("the connection to NATS is closed%s; let it reconnect for "+
+			"ever (nats.MaxReconnects(-1)), and close the store first", why)})
+	default:
+		why := ""
+		if err := t.conn().LastError(); err != nil {
+			why = ": " + err.Error()
+		}
+		return unsentError{fmt.Errorf("there is no connection to NATS at present%s", why)}
+	}
+}
+
+// explainError translates an error into the driver's terms. What is not final may pass.
+func (t *table) explainError(ctx context.Context, err error) error {
+	refused := apiError(err)
+	var op *net.OpError
+	switch {
+	case driverutil.IsFinal(err), errors.Is(err, record.ErrUnsent):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case refused != nil:
+		return t.explainRefusal(refused)
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
+		return unsentError{fmt.Errorf("no NATS server answers for the bucket %s: its leader is missing, or JetStream is "+
+			"not enabled", t.bucket)}
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting),
+		errors.Is(err, nats.ErrConnectionClosed), errors.As(err, &op) && op.Op == "dial":
+		return unsentError{fmt.Errorf("there is no connection to NATS at present: %v", err)}
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("%w: %v: raise max_payload", driver.ErrInvalid, err)
+	}
+	if denied := t.permissionError(); denied != nil {
+		return denied
+	}
+	return fmt.Errorf("NATS: %w", err)
+}
+
+// permissionError looks for a missing permission after a request without an answer: a server does not answer what it
+// does not permit, but reports an error of the connection.
+func (t *table) permissionError() error {
+	last := t.conn().LastError()
+	if last == nil || !errors.Is(last, nats.ErrPermissionViolation) &&
+		!strings.Contains(strings.ToLower(last.Error()), "permissions violation") {
+		return nil
+	}
+	text := last.Error()
+	for _, ours := range []string{t.subject(""), t.streamName(), "_INBOX", t.conn().Opts.InboxPrefix} {
+		if ours != "" && strings.Contains(text, ours) {
+			return fmt.Errorf("%w: %s: the user needs to publish to %s and %s>, and to subscribe to its inbox",
+				driver.ErrDenied, text, t.subject(">"), apiPrefix(t.js))
+		}
+	}
+	return nil
+}
+
+// explainRefusal translates a refusal of JetStream. An administrator can end the final ones, so their messages say how.
+func (t *table) explainRefusal(e *jetstream.APIError) error {
+	switch e.ErrorCode {
+	case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Description)
+	case jetstream.JSErrCodeStreamNotFound:
+		return missingBucketError{driverutil.RefuseStore(fmt.Errorf("there is no bucket %s: make it with create=true, or "+
+			"correct its name", t.bucket))}
+	case jetstream.JSErrCodeJetStreamNotEnabledForAccount:
+		return fmt.Errorf("%w: JetStream is not enabled for this account: %s", driver.ErrUnsupported, e.Description)
+	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
+		return fmt.Errorf("%w: %s: raise the bucket's largest value", driver.ErrInvalid, e.Description)
+	case codeSealed:
+		return driverutil.RefuseStore(fmt.Errorf("the bucket %s is sealed: use another one", t.bucket))
+	case codeReplicasNeedPeers:
+		return fmt.Errorf("%w: replicas above 1 need a cluster: %s", driver.ErrInvalid, e.Description)
+	case codeNoStorage, codeNoMemory, codeNoResources:
+		return driverutil.RefuseStore(fmt.Errorf("JetStream has no room left; make some and try again: %s", e.Description))
+	}
+	if e.ErrorCode == codeStoreFailed && strings.Contains(e.Description, "maximum") {
+		return driverutil.RefuseStore(fmt.Errorf("the bucket %s is full; raise its limits: %s", t.bucket, e.Description))
+	}
+	return fmt.Errorf("NATS says: %s (%d)", e.Description, e.ErrorCode)
+}

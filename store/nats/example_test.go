@@ -1,0 +1,42 @@
+package nats_test
+
+import (
+	"context"
+	"log"
+
+	natsclient "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/store/nats"
+)
+
+// A program passes JetStream over its own connection.
+func ExampleNew() {
+	ctx := context.Background()
+	conn, err := natsclient.Connect("nats://nats.internal:4222", natsclient.MaxReconnects(-1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, err := nats.New(ctx, js, "locks", &nats.Options{Create: true, Replicas: 3, SyncAlways: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, err := holdfast.New(store, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	lease, err := client.Mutex("nightly-report", nil).Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Release()
+	log.Print("the report is ours, with token ", lease.Token())
+}

@@ -1,0 +1,348 @@
+// Package nats keeps locks in a key-value bucket of NATS JetStream: one key per lock, which is replaced if its revision
+// is the expected one.
+//
+// # Time
+//
+// The clock of the bucket's leader decides when a claim has expired, so the clocks of the clients do not matter. Another
+// server may become the leader. So on a bucket with replicas, claims are removed later by as much as the clocks of the
+// servers may be apart: Options.ClockSkew.
+//
+// # Waiting
+//
+// A client that waits for a lock watches its key. It is woken by the change, and polls only rarely.
+//
+// # Safety
+//
+// Each change is a write that the bucket's leader refuses if the key has another revision. Reads go to the leader as
+// well, never to another replica. A leader that was cut off from the others may answer reads for some seconds longer,
+// but nothing is granted, renewed or released by a read alone.
+//
+// By default a NATS server syncs its files to disk every two minutes only. After a power cut of a server, or of so many
+// that no majority was spared, grants of these minutes are forgotten: set sync_interval: always in the block jetstream
+// of the configuration of all servers, and say so by Options.SyncAlways. A client cannot ask for that setting.
+// [driver.Info] says what the bucket promises, and the store's Examine what should be improved.
+//
+// # Buckets
+//
+// [CreateBucket] makes the bucket, and so does opening the store with create=true. [New] works on the user's own
+// connection. A bucket must not remove keys by itself, so one with a TTL is refused.
+package nats
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Options say where and how locks are kept in a bucket. The zero value and nil mean the defaults.
+type Options struct {
+	// Prefix begins the keys: the lock NAME is the key PREFIX.NAME. It consists of letters, digits and the characters
+	// - _ / and the dot, which separates tokens. At most 128 bytes. Default: locks.
+	Prefix string
+	// Create makes the bucket if it does not exist: see [CreateBucket].
+	Create bool
+	// Replicas is how many servers keep the bucket that Create makes: 1 to 5. Use 3 in a cluster. Default: 1.
+	Replicas int
+	// SyncAlways says that all servers have sync_interval: always in their configuration, which cannot be asked for.
+	// Then the store promises that claims survive a power cut.
+	SyncAlways bool
+	// ClockSkew is how far the clocks of the servers may be apart. A claim that is not renewed is removed so much later
+	// on a bucket with replicas. Default: 1 s.
+	ClockSkew time.Duration
+	// Timeout is how long the servers may take to answer one request. Default: 3 s.
+	Timeout time.Duration
+	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
+	Clock driver.Clock
+}
+
+const (
+	defaultPrefix    = "locks"
+	defaultTimeout   = 3 * time.Second
+	defaultClockSkew = time.Second
+	maxPrefix        = 128 // bytes
+	maxReplicas      = 5
+	// runsToken is the last token of the prefix of the run ledger. A lock's key has one token after the prefix, and a
+	// run's key has two.
+	runsToken = "=runs"
+)
+
+var (
+	validPrefix = regexp.MustCompile(`^[-/_a-zA-Z0-9]+(\.[-/_a-zA-Z0-9]+)*$`)
+	validBucket = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+)
+
+// New makes a store in a bucket, on the user's own connection: jetstream.New(conn) makes js of it. It does not close
+// the connection. The connection should reconnect for ever: see nats.MaxReconnects.
+//
+// ctx bounds the first requests to the servers. The error Is ErrInvalid if js is nil or an option cannot work,
+// ErrUnsupported if the settings of the bucket make locks impossible or the server is too old, and ErrDenied if the
+// bucket does not exist or a permission is missing.
+func New(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) (driver.Store, error) {
+	t, err := newTable(ctx, js, bucket, opts)
+	if err != nil {
+		return nil, err
+	}
+	return record.New(t), nil
+}
+
+// NewTable gives access to bare records, for data that is built on records but is no lock. Use another Options.Prefix
+// than that of the locks.
+func NewTable(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) (record.Table, error) {
+	t, err := newTable(ctx, js, bucket, opts)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// OpenLedgerTable opens the records of the run ledger, in the same bucket. No lock has a key with their prefix.
+func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
+	o := t.opts
+	o.Create = false
+	return newTableAt(ctx, t.js, t.bucket, o, t.opts.Prefix+"."+runsToken)
+}
+
+// withDefaults checks the options, and fills in the defaults.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	c.Prefix, c.Timeout = cmp.Or(c.Prefix, defaultPrefix), cmp.Or(c.Timeout, defaultTimeout)
+	c.ClockSkew, c.Replicas = cmp.Or(c.ClockSkew, defaultClockSkew), cmp.Or(c.Replicas, 1)
+	switch {
+	case c.Timeout < 0 || c.ClockSkew < 0:
+		return c, fmt.Errorf("%w: neither a timeout nor a clock skew can be negative", driver.ErrInvalid)
+	case c.Replicas < 1 || c.Replicas > maxReplicas:
+		return c, fmt.Errorf("%w: a bucket has 1 to %d replicas", driver.ErrInvalid, maxReplicas)
+	case len(c.Prefix) > maxPrefix || !validPrefix.MatchString(c.Prefix):
+		return c, fmt.Errorf("%w: a prefix is at most %d bytes, of letters, digits and - _ / in tokens that dots "+
+			"separate: %q is not", driver.ErrInvalid, maxPrefix, c.Prefix)
+	}
+	if c.Clock.Monotonic == nil {
+		c.Clock = driver.SystemClock
+	}
+	return c, nil
+}
+
+// CreateBucket makes the bucket, if it does not exist: in files, with one revision per key, without a limit of its size
+// or its age, and with TTLs of single messages, by which the markers of removed keys go away. A bucket that exists is
+// left as it is. Of the options it uses Replicas and Timeout.
+func CreateBucket(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) error {
+	o, err := opts.withDefaults()
+	if err == nil {
+		err = checkBucket(js, bucket)
+	}
+	if err != nil {
+		return err
+	}
+	t := &table{js: js, bucket: bucket, opts: o, life: driverutil.NewLifetime()}
+	defer t.life.End()
+	return t.createBucket(ctx)
+}
+
+func checkBucket(js jetstream.JetStream, bucket string) error {
+	if js == nil {
+		return fmt.Errorf("%w: js is nil: pass what jetstream.New makes of a connection", driver.ErrInvalid)
+	}
+	if !validBucket.MatchString(bucket) {
+		return fmt.Errorf("%w: the name of a bucket consists of letters, digits, _ and -: %q does not",
+			driver.ErrInvalid, bucket)
+	}
+	return nil
+}
+
+// newTable checks the bucket, makes it if the options say so, and reads the clock of its leader.
+func newTable(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) (*table, error) {
+	o, err := opts.withDefaults()
+	if err == nil {
+		err = checkBucket(js, bucket)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newTableAt(ctx, js, bucket, o, o.Prefix)
+}
+
+func newTableAt(ctx context.Context, js jetstream.JetStream, bucket string, o Options, keyPrefix string) (*table, error) {
+	t := &table{js: js, bucket: bucket, opts: o, keyPrefix: keyPrefix, life: driverutil.NewLifetime(),
+		watches: map[string]*watch{}, seen: map[string]lastSeen{}}
+	t.clock.Clock = o.Clock
+	if err := t.open(ctx); err != nil {
+		t.life.End()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *table) open(ctx context.Context) error {
+	config, err := t.readState(ctx)
+	if isMissingBucket(err) && t.opts.Create {
+		if err = t.createBucket(ctx); err == nil {
+			config, err = t.readState(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkConfig(t.bucket, &config.Config); err != nil {
+		return err
+	}
+	err = t.callServer(ctx, func(ctx context.Context) (err error) {
+		t.kv, err = t.js.KeyValue(ctx, t.bucket)
+		return err
+	})
+	if err == nil {
+		t.setInfo(&config.Config)
+	}
+	return err
+}
+
+// createBucket makes the bucket, unless it exists.
+func (t *table) createBucket(ctx context.Context) error {
+	return t.callServer(ctx, func(ctx context.Context) error {
+		_, err := t.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: t.streamName(), Subjects: []string{t.subject(">")}, Description: "locks of Holdfast",
+			MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, MaxConsumers: -1,
+			Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: t.opts.Replicas,
+			AllowRollup: true, DenyDelete: true, AllowMsgTTL: true,
+			// AllowDirect stays off, so that reads of other programs go to the leader, too.
+		})
+		if isCode(err, jetstream.JSErrCodeStreamNameInUse) {
+			return nil // another client was faster
+		}
+		return err
+	})
+}
+
+// checkConfig refuses a bucket in which locks would be lost, or whose writes do not compare revisions.
+func checkConfig(bucket string, c *jetstream.StreamConfig) error {
+	refuse := func(what, fix string) error {
+		return fmt.Errorf("%w: the bucket %s %s: %s", driver.ErrUnsupported, bucket, what, fix)
+	}
+	limited := c.MaxBytes > 0 || c.MaxMsgs > 0
+	switch {
+	case c.Mirror != nil || len(c.Sources) > 0:
+		return refuse("copies another one", "open the original, or another bucket")
+	case c.MaxAge > 0:
+		return refuse(fmt.Sprintf("removes keys after %v", c.MaxAge), "set its TTL to 0, or use another bucket")
+	case c.Discard == jetstream.DiscardOld && limited:
+		return refuse("removes the oldest keys when it is full", "set its discard policy to new, or remove its limits")
+	case c.Retention != jetstream.LimitsPolicy:
+		return refuse("removes what was read", "use another bucket")
+	case c.MaxMsgsPerSubject < 1:
+		return refuse("is no key-value bucket", "use another bucket")
+	case c.Sealed:
+		return refuse("is sealed", "use another bucket")
+	case c.NoAck:
+		return refuse("acknowledges no writes", "use another bucket")
+	case c.SubjectTransform != nil || c.AllowMsgCounter:
+		return refuse("changes what is written", "use another bucket")
+	}
+	return nil
+}
+
+// setInfo says what the settings of the bucket promise.
+func (t *table) setInfo(c *jetstream.StreamConfig) {
+	inFiles := c.Storage == jetstream.FileStorage && c.PersistMode == jetstream.DefaultPersistMode
+	isSynced := inFiles && t.opts.SyncAlways
+	t.isReplicated = c.Replicas > 1
+	t.canExpireMarkers = c.AllowMsgTTL && c.AllowRollup
+	t.info = driver.Info{
+		Store: "nats://" + connectedHost(t.conn()) + "/" + t.bucket, Clock: t.opts.Clock, Tier: driver.TierFenceSafe,
+		ExpiryClock: driver.ExpiryClockStore,
+		Survives:    driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: t.isReplicated},
+		TokenGap:    time.Minute + 2*t.opts.ClockSkew,
+	}
+	switch {
+	case isSynced:
+	case inFiles:
+		t.info.Tier = driver.TierSettings
+		t.info.TokenRegression = "after a power cut within two minutes and a TokenGap of the last grant: " +
+			"sync_interval is not known to be always"
+	default:
+		t.info.Tier = driver.TierAdvisory
+		t.info.TokenRegression = "after a restart of the server within a TokenGap of the last grant: the bucket is not " +
+			"written to files at once"
+	}
+	t.maxRecord = record.MaxData
+	if c.MaxMsgSize > 0 {
+		t.maxRecord = min(t.maxRecord, int(c.MaxMsgSize)-headerReserve)
+	}
+	// A reply to a read has the data in base64.
+	t.maxRecord = min(t.maxRecord, int(t.conn().MaxPayload())/4*3-headerReserve)
+}
+
+// headerReserve is what a message needs beside the data of a record, in bytes.
+const headerReserve = 4 << 10
+
+// isCode reports whether the server has refused a request with a code of JetStream's API.
+func isCode(err error, codes ...jetstream.ErrorCode) bool {
+	e := apiError(err)
+	if e == nil {
+		return false
+	}
+	for _, c := range codes {
+		if e.ErrorCode == c {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *table) streamName() string        { return "KV_" + t.bucket }
+func (t *table) subject(key string) string { return "$KV." + t.bucket + "." + key }
+func (t *table) key(name string) string    { return t.keyPrefix + "." + encodeName(name) }
+func (t *table) conn() *nats.Conn          { return t.js.Conn() }
+func (t *table) Keys(name string) []string { return []string{t.bucket + ": " + t.key(name)} }
+func (t *table) MaxRecordSize() int        { return t.maxRecord }
+func (t *table) Info() driver.Info         { return t.info }
+
+// Now is the clock of the bucket's leader, and its error, with what another leader's clock may add.
+func (t *table) Now() (int64, time.Duration) {
+	micros, maxError := t.clock.Now()
+	if maxError >= 0 {
+		maxError += t.skew()
+	}
+	return micros, maxError
+}
+
+// ClockBounds implements record.ClockBounder. The end of a claim may have been set by the clock of another server,
+// which is behind this one by the skew.
+func (t *table) ClockBounds() (early, late int64) {
+	early, late = t.clock.ClockBounds()
+	return early - t.skew().Microseconds(), late
+}
+
+// ClockIsStale implements record.ClockRefresher.
+func (t *table) ClockIsStale() bool { return t.clock.ClockIsStale() }
+
+// skew is how far another server's clock may be apart. A bucket without replicas has only one server.
+func (t *table) skew() time.Duration {
+	if !t.isReplicated {
+		return 0
+	}
+	return t.opts.ClockSkew
+}
+
+// apiPrefix begins the subjects of requests to JetStream.
+func apiPrefix(js jetstream.JetStream) string {
+	o := js.Options()
+	switch {
+	case o.Domain != "":
+		return "$JS." + o.Domain + ".API."
+	case o.APIPrefix != "":
+		return strings.TrimSuffix(o.APIPrefix, ".") + "."
+	}
+	return jetstream.DefaultAPIPrefix
+}

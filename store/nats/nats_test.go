@@ -1,0 +1,768 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/nats/natstest"
+)
+
+var (
+	mustOpen       = storetest.Open
+	mutexClaim     = storetest.Mutex
+	acquire        = storetest.Acquire
+	renew          = storetest.Renew
+	release        = storetest.Release
+	expectFindings = storetest.ExpectFindings
+)
+
+// TestURL: each option of the URL has its effect. Errors about a URL do not show its secrets.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := parseURL(t, "nats://u@h,i:7/b?prefix=a.b&create=true&replicas=3&sync=always&clock-skew=2s&timeout=4s&domain=d&"+
+		"tls=true&tls-name=n&password-file="+file)
+	o, c := s.opts, s.config
+	if s.bucket != "b" || s.domain != "d" || o.Prefix != "a.b" || !o.Create || o.Replicas != 3 || !o.SyncAlways ||
+		o.ClockSkew != 2*time.Second || o.Timeout != 4*time.Second {
+		t.Errorf("%+v", s)
+	}
+	if strings.Join(c.Servers, " ") != "nats://h:4222 nats://i:7" || c.User != "u" || c.Password != "s3cret" ||
+		!c.Secure || c.TLSConfig.ServerName != "n" {
+		t.Errorf("%+v", c)
+	}
+	if c := parseURL(t, "nats://u:p%40ss@h/b").config; c.Password != "p@ss" || c.Secure || c.MaxReconnect >= 0 {
+		t.Errorf("%+v", c)
+	}
+	if c := parseURL(t, "nats://h/b?token-file="+file).config; c.Token != "s3cret" {
+		t.Errorf("%+v", c)
+	}
+	for _, raw := range []string{
+		"nats://u:s3cret@h/b?nope=1", "nats://u:s3cret@h/b?create=perhaps", "nats://u:s3cret@h/b?timeout=1",
+		"nats://u:s3cret@h/b?timeout=1ms", "nats://u:s3cret@h", "nats://u:s3cret@h/", "nats://u:s3cret@/b",
+		"nats://u:s3cret@h/a/b", "nats://u:s3cret@h/a.b", "nats://u:s3cret@h/b?prefix=a.", "nats://u:s3cret@h/b?prefix=a*",
+		"nats://u:s3cret@h/b?prefix=" + strings.Repeat("p", maxPrefix+1), "nats://u:s3cret@h/b?replicas=9",
+		"nats://u:s3cret@h/b?sync=2m", "nats://u:s3cret@h/b?clock-skew=0s", "nats://h/b?password-file=" + file,
+		"nats://u@h/b?password-file=/does/not/exist", "nats://u:s3cret@h/b?creds=/does/not/exist",
+		"nats://u:s3cret@h/b?tls-ca=/does/not/exist", "nats://u:s3cret@h/b?tls-cert=/a",
+	} {
+		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
+			strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := driver.Open(ctx, "nats://u:s3cret@127.0.0.1:1/b"); err == nil || driverutil.IsFinal(err) ||
+		!errors.Is(err, record.ErrUnsent) || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("nobody listens there: %v", err)
+	}
+}
+
+// TestOpeningASilentServer: opening does not wait for ever for a server that accepts connections and never answers.
+func TestOpeningASilentServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	var machine pace.Pace
+	defer machine.Watch()()
+	began := time.Now()
+	_, err = driver.Open(t.Context(), "nats://u:s3cret@"+silent.Addr().String()+"/b?timeout=100ms")
+	if err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") ||
+		time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
+// TestKeyNames: the key of a name is a valid key of one token, can be read back, and is no other name's.
+func TestKeyNames(t *testing.T) {
+	t.Parallel()
+	keys := map[string]string{}
+	names := []string{"a", "A", "a.b", "a/b", "a_b", "a-b", "a=b", "=", "=3D", "a=2Eb", ".", "..", "*", ">", "$", " ", "\n",
+		"\x01", "\xc3\xa9", "e\u0301", "日本", "a b", "a\tb", strings.Repeat("x", 512), strings.Repeat("\xff", 512)}
+	for b := 1; b < 256; b++ {
+		names = append(names, string([]byte{byte(b)}), "x"+string([]byte{byte(b)}))
+	}
+	for _, name := range names {
+		key := encodeName(name)
+		if other, taken := keys[key]; taken && other != name {
+			t.Errorf("%q and %q have the same key %s", name, other, key)
+		}
+		keys[key] = name
+		if back, ok := decodeName(key); !ok || back != name {
+			t.Errorf("%q becomes %s, and that %q", name, key, back)
+		}
+		if strings.Trim(key, "-/_=abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" {
+			t.Errorf("%q becomes %s", name, key)
+		}
+	}
+	for _, token := range []string{"", "=", "=4", "=41", "=2e", "a.b", "=ZZ", "=runs"} {
+		if name, ok := decodeName(token); ok {
+			t.Errorf("%s is taken for the key of %q", token, name)
+		}
+	}
+	long := &table{bucket: "b", keyPrefix: strings.Repeat("p", maxPrefix)}
+	if len(long.key(strings.Repeat("\xff", 512))) > 2048 {
+		t.Error("a key is too long for the protocol")
+	}
+}
+
+// TestRequestsPerOperation: a take of a free lock, a renewal and a release are one request each, by the connection's
+// own count.
+func TestRequestsPerOperation(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	store, err := New(t.Context(), js, bucket, &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	expect := func(what string, want uint64, do func()) {
+		t.Helper()
+		before := js.Conn().Stats().OutMsgs
+		do()
+		if got := js.Conn().Stats().OutMsgs - before; got != want {
+			t.Errorf("%s took %d requests, want %d", what, got, want)
+		}
+	}
+	var g driver.Grant
+	expect("the first take", 1, func() { g = acquire(t, store, mutexClaim("m", time.Minute)) })
+	expect("a renewal", 1, func() {
+		if err := renew(t, store, g).Err; err != nil {
+			t.Fatal(err)
+		}
+	})
+	expect("a release", 1, func() { release(t, store, g.Claim) })
+	next := mutexClaim("m", time.Minute)
+	next.ID = "next"
+	expect("the next take", 1, func() { acquire(t, store, next) })
+}
+
+// TestWatch: a waiter is woken by a change, and not by time: it polls after a second at the earliest, and here it has
+// been told of all changes before it could poll once.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	watcher, writer := openTable(t, js, bucket, Options{Create: true}), openTable(t, js, bucket, Options{})
+	row := record.Row{Name: "m"}
+	known := ""
+	for i := range 20 {
+		told := make(chan error, 1)
+		go func(version string) { told <- watcher.Wait(t.Context(), "m", version) }(known)
+		if i%2 == 0 {
+			storetest.Eventually(t, "the watch exists", func() bool {
+				watcher.mu.Lock()
+				defer watcher.mu.Unlock()
+				return watcher.watches["m"] != nil
+			})
+		}
+		row.Data = []byte{byte(i)}
+		var err error
+		if row, err = writer.Swap(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-told; err != nil {
+			t.Fatal(err)
+		}
+		known = row.Version
+	}
+	told := make(chan error, 1)
+	go func() { told <- watcher.Wait(t.Context(), "m", known) }()
+	if err := writer.Delete(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; err != nil {
+		t.Errorf("a watch of a removed key: %v", err)
+	}
+	info, err := watcher.stream.Info(t.Context())
+	if err != nil || info.State.Consumers != 1 {
+		t.Errorf("%d watches of one key, %v", info.State.Consumers, err)
+	}
+}
+
+// TestRemovedKeys: a key that was removed is absent, can be created again in spite of its marker, and an earlier version
+// of it is never accepted. The marker has a TTL.
+func TestRemovedKeys(t *testing.T) {
+	t.Parallel()
+	js := connect(t, sharedServer(t))
+	own, plain := freshBucket(), freshBucket()
+	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: plain}); err != nil {
+		t.Fatal(err)
+	}
+	for _, bucket := range []string{own, plain} {
+		table := openTable(t, js, bucket, Options{Create: true})
+		first, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := table.Delete(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		if err := table.Delete(t.Context(), first); err != nil {
+			t.Errorf("to delete a key that is gone: %v", err)
+		}
+		if row, err := table.Load(t.Context(), "m"); err != nil || row.Version != "" {
+			t.Errorf("a removed key: %+v %v", row, err)
+		}
+		for row, err := range table.List(t.Context(), "") {
+			t.Errorf("a list without keys: %+v %v", row, err)
+		}
+		first.Data = []byte("2")
+		if _, err := table.Swap(t.Context(), first); !errors.Is(err, record.ErrConflict) {
+			t.Errorf("an earlier version is accepted: %v", err)
+		}
+		marker, err := table.stream.GetLastMsgForSubject(t.Context(), table.subject(table.key("m")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ttl := marker.Header.Get("Nats-TTL"); (ttl != "") != (bucket == own) {
+			t.Errorf("bucket %s: the marker has the TTL %q", bucket, ttl)
+		}
+		if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("3")}); err != nil {
+			t.Errorf("to create a removed key: %v", err)
+		}
+	}
+}
+
+// TestOldReads: a read that shows less than this client has seen is an error after which the engine asks again. If it
+// lasts, the bucket was restored from a backup, and is believed.
+func TestOldReads(t *testing.T) {
+	t.Parallel()
+	var passed atomic.Int64
+	clock := driver.SystemClock
+	clock.Monotonic = func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, Clock: clock})
+	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); err != nil {
+		t.Fatal(err)
+	}
+	table.noteRevision("m", 1000)
+	for range 2 {
+		if _, err := table.Load(t.Context(), "m"); err == nil || driverutil.IsFinal(err) ||
+			errors.Is(err, record.ErrConflict) {
+			t.Errorf("an old read: %v", err)
+		}
+	}
+	table.noteRevision("gone", 1000)
+	if _, err := table.Load(t.Context(), "gone"); err == nil {
+		t.Error("a key that exists is absent, and nobody knows why")
+	}
+	passed.Add(int64(maxStale + time.Second))
+	if _, err := table.Load(t.Context(), "m"); err != nil {
+		t.Errorf("a bucket that stays old: %v", err)
+	}
+	for i := range 2 * maxSeen {
+		table.noteRevision(strings.Repeat("n", 1+i%500)+string(rune('a'+i%26))+strings.Repeat("m", i/500), 1)
+	}
+	if n := len(table.seen); n > maxSeen {
+		t.Errorf("%d names are remembered", n)
+	}
+}
+
+// TestReadsDuringWrites: a read that was sent before a write of the same client, and answered after it, is no old one.
+func TestReadsDuringWrites(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := table.seen["m"]
+	if _, err := table.Swap(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.checkFresh("m", before.revision, before); err != nil {
+		t.Errorf("a read during a write: %v", err)
+	}
+	if err := table.checkFresh("m", before.revision, table.seen["m"]); err == nil {
+		t.Error("a read after a write shows what was before it")
+	}
+}
+
+// TestRefusedBuckets: what makes locks impossible is reported when the store is opened, with what to do.
+func TestRefusedBuckets(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	js := connect(t, s)
+	for what, c := range map[string]struct {
+		change func(*jetstream.StreamConfig)
+		says   string
+	}{
+		"a TTL": {func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "TTL"},
+		"it drops old keys": {func(c *jetstream.StreamConfig) {
+			c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20
+		}, "discard"},
+		"no acknowledgments": {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
+		"no bucket":          {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
+		"a copy": {func(c *jetstream.StreamConfig) {
+			c.Sources = []*jetstream.StreamSource{{Name: "other"}}
+		}, "original"},
+		"a mirror": {func(c *jetstream.StreamConfig) {
+			c.Mirror, c.Subjects, c.Discard = &jetstream.StreamSource{Name: "other"}, nil, jetstream.DiscardOld
+		}, "original"},
+		"keys that are read go": {func(c *jetstream.StreamConfig) {
+			c.Retention = jetstream.InterestPolicy
+		}, "read"},
+	} {
+		bucket := freshBucket()
+		config := jetstream.StreamConfig{Name: "KV_" + bucket, Subjects: []string{"$KV." + bucket + ".>"},
+			MaxMsgsPerSubject: 1, AllowRollup: true, Discard: jetstream.DiscardNew}
+		c.change(&config)
+		if _, err := js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(what, err)
+		}
+		if _, err := New(t.Context(), js, bucket, nil); !errors.Is(err, driver.ErrUnsupported) ||
+			!strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := New(t.Context(), js, "absent", nil); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), "create=true") {
+		t.Errorf("no such bucket: %v", err)
+	}
+	if _, err := New(t.Context(), js, freshBucket(), &Options{Create: true, Replicas: 3}); !errors.Is(err,
+		driver.ErrInvalid) || !strings.Contains(err.Error(), "cluster") {
+		t.Errorf("replicas without a cluster: %v", err)
+	}
+	if _, err := New(t.Context(), nil, "b", nil); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a nil client: %v", err)
+	}
+	if err := CreateBucket(t.Context(), js, "a.b", nil); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("a bad name: %v", err)
+	}
+}
+
+// TestBucketGone: when the bucket was removed, claims end with an error that says so.
+func TestBucketGone(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	store, err := New(t.Context(), js, bucket, &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), bucket) {
+		t.Errorf("a claim in a bucket that is gone: %v", err)
+	}
+}
+
+// TestFullBucket: claims in a bucket that is full are refused with what to do.
+func TestFullBucket(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	config := jetstream.KeyValueConfig{Bucket: bucket, MaxBytes: 4 << 10}
+	if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	store, err := New(t.Context(), js, bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	expectFindings(t, "a bucket with limits", store, "nats-sync", "nats-replicas", "nats-limits", "nats-direct",
+		"nats-markers")
+	var refused error
+	for i := 0; i < 64 && refused == nil; i++ {
+		_, refused = store.Acquire(t.Context(), mutexClaim(strings.Repeat("n", i+1), time.Minute))
+	}
+	if !errors.Is(refused, driver.ErrDenied) || !strings.Contains(refused.Error(), "raise its limits") {
+		t.Errorf("a full bucket: %v", refused)
+	}
+}
+
+// TestSmallValues: where the bucket accepts small values only, records stay below that, and a claim that does not fit is
+// refused before it is sent.
+func TestSmallValues(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	config := jetstream.KeyValueConfig{Bucket: bucket, MaxValueSize: 64 << 10}
+	if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	store, err := New(t.Context(), js, bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	c := mutexClaim("m", time.Minute)
+	c.Kind, c.Limit, c.Weight = driver.KindSemaphore, 256, 1
+	var refused error
+	for n := 0; n < 256 && refused == nil; n++ {
+		c.ID, c.Meta = strings.Repeat("c", n+1), strings.Repeat("m", store.Info().MaxMeta)
+		_, refused = store.Acquire(t.Context(), c)
+	}
+	if !errors.Is(refused, driver.ErrQueueFull) {
+		t.Errorf("a record that is full: %v", refused)
+	}
+}
+
+// TestUsers: a wrong password and a missing permission are final errors that say what is missing.
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{User: "root", Password: "pw", Config: `
+		authorization { users: [
+			{ user: root, password: pw }
+			{ user: reader, password: pw, permissions: { publish: ["$JS.API.>"], subscribe: ["_INBOX.>"] } }
+		] }`})
+	as := func(user string) string { return strings.Replace(s.URL("locks"), "nats://", "nats://"+user+"@", 1) }
+	root := mustOpen(t, as("root:pw")+"?create=true")
+	release(t, root, acquire(t, root, mutexClaim("m", time.Minute)).Claim)
+	if _, err := driver.Open(t.Context(), as("root:hunter2")); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), "password") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("a wrong password: %v", err)
+	}
+	reader := mustOpen(t, as("reader:pw")+"?timeout=500ms")
+	if _, err := reader.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), "$KV.locks.>") {
+		t.Errorf("no permission to write: %v", err)
+	}
+}
+
+// TestTLS: the connection is encrypted, and the server's certificate is checked.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, both := storetest.WriteCertificate(t, filepath.Join(t.TempDir(), "server"))
+	s := startServers(t, natstest.Options{Secure: true,
+		Config: `tls { cert_file: "` + cert + `", key_file: "` + both + `" }`})
+	url := s.URL("locks") + "?create=true"
+	store := mustOpen(t, url+"&tls-ca="+cert)
+	release(t, store, acquire(t, store, mutexClaim("m", time.Minute)).Claim)
+	for what, more := range map[string]string{"no TLS": "", "an unknown authority": "&tls=true",
+		"another name": "&tls-name=other&tls-ca=" + cert} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if store, err := driver.Open(ctx, url+more); err == nil {
+			t.Errorf("%s is accepted", what)
+			_ = store.Close()
+		}
+		cancel()
+	}
+}
+
+// TestExamine: each setting of the bucket and the connection that makes locks less safe is found, and nothing else.
+func TestExamine(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{})
+	js := connect(t, s)
+	store := mustOpen(t, s.URL("sound")+"?create=true&sync=always")
+	acquire(t, store, mutexClaim("held", time.Minute))
+	expectFindings(t, "one server that syncs", store, "nats-replicas")
+	if i := store.Info(); i.Tier != driver.TierFenceSafe || !i.Survives.PowerCut || !i.Survives.Restart ||
+		i.TokenRegression != "" {
+		t.Errorf("a server that syncs promises %+v", i)
+	}
+	lazy := mustOpen(t, s.URL("sound"))
+	expectFindings(t, "a server that may not sync", lazy, "nats-replicas", "nats-sync")
+	if i := lazy.Info(); i.Tier != driver.TierSettings || i.Survives.PowerCut || i.TokenRegression == "" {
+		t.Errorf("a server that may not sync promises %+v", i)
+	}
+	for _, c := range []struct {
+		found  string
+		change func(*jetstream.StreamConfig)
+	}{
+		{"nats-history", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 5 }},
+		{"nats-limits", func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 }},
+		{"nats-direct", func(c *jetstream.StreamConfig) { c.AllowDirect = true }},
+		{"nats-markers", func(c *jetstream.StreamConfig) { c.AllowMsgTTL = false }},
+		{"nats-memory", func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }},
+		{"nats-async", func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }},
+	} {
+		bucket := freshBucket()
+		config := jetstream.StreamConfig{Name: "KV_" + bucket, Subjects: []string{"$KV." + bucket + ".>"},
+			MaxMsgsPerSubject: 1, AllowRollup: true, AllowMsgTTL: true, Discard: jetstream.DiscardNew}
+		c.change(&config)
+		if _, err := js.CreateStream(t.Context(), config); err != nil {
+			t.Fatal(c.found, err)
+		}
+		found := mustOpen(t, s.URL(bucket)+"?sync=always")
+		expectFindings(t, c.found, found, "nats-replicas", c.found)
+		if i := found.Info(); (i.Tier == driver.TierAdvisory) != (c.found == "nats-memory" || c.found == "nats-async") {
+			t.Errorf("%s promises %+v", c.found, i)
+		}
+	}
+	far := parseURL(t, "nats://db.example/sound?sync=always")
+	far.config.CustomDialer = dialer(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", s.Members[0].Endpoint)
+	})
+	far.config.SkipHostLookup = true
+	remote, err := far.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Close()
+	expectFindings(t, "a server on another machine", remote, "nats-replicas", "nats-plain")
+	conn, err := nats.Connect("nats://" + s.Members[0].Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ownJS, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := New(t.Context(), ownJS, "sound", &Options{SyncAlways: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	expectFindings(t, "a connection that gives up", own, "nats-replicas", "nats-reconnects")
+}
+
+// TestClosedConnection: after the user's connection was closed, claims end at once with an error that says so. Closing
+// the store leaves the connection open.
+func TestClosedConnection(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	first, err := New(t.Context(), js, bucket, &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil || js.Conn().IsClosed() {
+		t.Errorf("Close: %v, connection closed %v", err, js.Conn().IsClosed())
+	}
+	second, err := New(t.Context(), js, bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	js.Conn().Close()
+	if _, err := second.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), "closed") {
+		t.Errorf("a closed connection: %v", err)
+	}
+}
+
+// TestRestart: what was acknowledged before the server was killed is there when it comes back: the holder renews, others
+// are refused, and tokens rise. The connection is made again by itself.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{})
+	store := mustOpen(t, s.URL("locks")+"?create=true")
+	g := acquire(t, store, mutexClaim("held", time.Hour))
+	free := acquire(t, store, mutexClaim("free", time.Minute))
+	release(t, store, free.Claim)
+	s.Members[0].Kill()
+	if _, err := store.Inspect(t.Context(), "held"); err == nil || driverutil.IsFinal(err) {
+		t.Errorf("while the server is down: %v", err)
+	}
+	if err := s.Restart(t.Context(), s.Members[0]); err != nil {
+		t.Fatal(err)
+	}
+	other := mustOpen(t, s.URL("locks"))
+	rival := mutexClaim("held", time.Minute)
+	rival.ID = "rival"
+	if _, err := other.Acquire(t.Context(), rival); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("a rival after the restart: %v", err)
+	}
+	rival.Name = "free"
+	if again := acquire(t, other, rival); again.Token <= free.Token {
+		t.Errorf("token %d after %d", again.Token, free.Token)
+	}
+	storetest.Eventually(t, "the connection is made again", func() bool { return renew(t, store, g).Err == nil })
+}
+
+// TestStoppedServer: while the server is stopped a call ends in time, and its outcome is not taken for a refusal. When
+// the server goes on, the store does, too.
+func TestStoppedServer(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{})
+	table := openTable(t, connect(t, s), "b", Options{Create: true, Timeout: 300 * time.Millisecond})
+	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Members[0].Stop()
+	for err == nil { // a server that was told to stop goes on for a moment
+		row.Data = append(row.Data, '2')
+		var next record.Row
+		if next, err = table.Swap(t.Context(), row); err == nil {
+			row = next
+		}
+	}
+	s.Members[0].Continue()
+	if driverutil.IsFinal(err) || errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) {
+		t.Errorf("a write without a reply: %v", err)
+	}
+	storetest.Eventually(t, "the late write is seen", func() bool {
+		now, err := table.Load(t.Context(), "m")
+		return err == nil && string(now.Data) == string(row.Data)
+	})
+}
+
+// TestNothingIsSentLate: a write that was refused because there was no connection is not sent when there is one again.
+func TestNothingIsSentLate(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{})
+	js := connect(t, s)
+	table := openTable(t, js, "b", Options{Create: true, Timeout: 300 * time.Millisecond})
+	s.Members[0].Kill()
+	storetest.Eventually(t, "the connection is lost", func() bool { return js.Conn().Status() != nats.CONNECTED })
+	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); !errors.Is(err, record.ErrUnsent) ||
+		driverutil.IsFinal(err) {
+		t.Errorf("a write without a connection: %v", err)
+	}
+	if err := s.Restart(t.Context(), s.Members[0]); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the key is read", func() bool {
+		row, err := table.Load(t.Context(), "m")
+		if err == nil && row.Version != "" {
+			t.Fatal("the write was sent late")
+		}
+		return err == nil
+	})
+}
+
+// newCluster starts three servers, with a store of a bucket that all of them keep.
+func newCluster(t *testing.T) (*natstest.Cluster, string) {
+	t.Helper()
+	s := startServers(t, natstest.Options{Members: 3})
+	return s, s.URL("locks") + "?create=true&replicas=3"
+}
+
+// clusterCases are the cases of the suite for which it matters how many servers there are. With -prove all run.
+var clusterCases = regexp.MustCompile(`^(mutex-|fair-|mixed-|rw-contended|token-|release-grants|killed-|cut|renew-batch|` +
+	`acquire-again|holder-stops|dead-waiter$|list$|break-force)`)
+
+var prove = flag.Bool("prove", false, "run all cases of the suite on three servers, too")
+
+// TestClusterConformance: the store keeps its promises on a bucket with three replicas.
+func TestClusterConformance(t *testing.T) {
+	t.Parallel()
+	_, url := newCluster(t)
+	h := newHarness(t, url)
+	h.Slack = 3 * time.Second // the clocks of the servers count as a second apart
+	storetest.Conform(t, h, drivertest.Options{Effort: 0.2, Match: func(c drivertest.Case) bool {
+		return *prove || clusterCases.MatchString(c.Name)
+	}})
+}
+
+// TestLeaderKilled: when the server that leads the bucket is killed, another one takes over with all that was
+// acknowledged: the holder renews, a rival is refused, and tokens rise. The server that comes back catches up.
+func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
+	s, url := newCluster(t)
+	store := mustOpen(t, url)
+	g := acquire(t, store, mutexClaim("held", time.Hour))
+	free := acquire(t, store, mutexClaim("free", time.Minute))
+	release(t, store, free.Claim)
+	isWhole := func() bool { return slices.Equal(storetest.Examine(t, store), []string{"nats-sync"}) }
+	storetest.Eventually(t, "nothing more is found in a whole cluster", isWhole)
+	leader, err := s.Leader(t.Context(), "locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader.Kill()
+	storetest.Eventually(t, "another server leads", func() bool { return renew(t, store, g).Err == nil })
+	rival := mutexClaim("held", time.Minute)
+	rival.ID = "rival"
+	if _, err := store.Acquire(t.Context(), rival); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("a rival after the leader was killed: %v", err)
+	}
+	rival.Name = "free"
+	if again := acquire(t, store, rival); again.Token <= free.Token {
+		t.Errorf("token %d after %d", again.Token, free.Token)
+	}
+	expectFindings(t, "a cluster without one of its servers", store, "nats-sync", "nats-behind")
+	if err := s.Restart(t.Context(), leader); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the server has caught up", isWhole)
+}
+
+// TestLeaderStopped: when the server that leads the bucket is stopped, another one takes over. The old leader, when it
+// goes on, grants nothing that the new one has granted to others.
+func TestLeaderStopped(t *testing.T) {
+	t.Parallel()
+	s, url := newCluster(t)
+	mustOpen(t, url)
+	leader, err := s.Leader(t.Context(), "locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var others []*servertest.Server
+	for _, m := range s.Members {
+		if m != leader {
+			others = append(others, m)
+		}
+	}
+	old := openTable(t, connect(t, s, leader), "locks", Options{Timeout: 500 * time.Millisecond})
+	row, err := old.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := openTable(t, connect(t, s, others...), "locks", Options{Timeout: 500 * time.Millisecond})
+	leader.Stop()
+	defer leader.Continue()
+	next := row
+	next.Data = []byte("2")
+	storetest.Eventually(t, "another server leads", func() bool {
+		now, err := fresh.Swap(t.Context(), next)
+		if errors.Is(err, record.ErrConflict) { // an attempt without a reply was done
+			now, err = fresh.Load(t.Context(), "m")
+		}
+		if err == nil && string(now.Data) == "2" {
+			next = now
+			return true
+		}
+		return false
+	})
+	leader.Continue()
+	row.Data = []byte("3")
+	storetest.Eventually(t, "the old leader refuses", func() bool {
+		_, err := old.Swap(t.Context(), row)
+		if err == nil {
+			t.Fatal("the old leader has accepted a write over one that it does not know")
+		}
+		return errors.Is(err, record.ErrConflict)
+	})
+	storetest.Eventually(t, "the clients agree", func() bool {
+		now, err := old.Load(t.Context(), "m")
+		return err == nil && string(now.Data) == "2" && now.Version == next.Version
+	})
+}
+
+// TestClockOfClusters: on a bucket with replicas a claim is removed later, by as much as another leader's clock may be
+// ahead.
+func TestClockOfClusters(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, ClockSkew: time.Minute})
+	early, late := table.ClockBounds()
+	if late-early > time.Minute.Microseconds() {
+		t.Errorf("a single server: %d to %d", early, late)
+	}
+	table.isReplicated = true
+	early, late = table.ClockBounds()
+	now, maxError := table.Now()
+	if late-early < time.Minute.Microseconds() || late < now || maxError < time.Minute {
+		t.Errorf("%d to %d, now %d ± %v", early, late, now, maxError)
+	}
+}

@@ -1,0 +1,409 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// table is a bucket as a record.Table: one key per record.
+//
+// The version of a record is the revision of its key: the sequence number of the message in the bucket's stream. A
+// number is never used twice while the stream exists. A key that was removed leaves a marker, which has a revision of
+// its own, and which the server removes later.
+type table struct {
+	js               jetstream.JetStream
+	stream           jetstream.Stream
+	kv               jetstream.KeyValue
+	bucket           string
+	opts             Options
+	keyPrefix        string // without the dot after it
+	info             driver.Info
+	clock            record.ServerClock
+	isReplicated     bool
+	canExpireMarkers bool
+	maxRecord        int          // bytes
+	isRemote         bool         // the server is on another machine, and the connection is not encrypted
+	closeConn        func() error // nil: the connection is the user's
+	life             *driverutil.Lifetime
+
+	mu      sync.Mutex
+	watches map[string]*watch // by name; guarded by mu
+	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh.
+	seen map[string]lastSeen
+}
+
+// lastSeen is the largest revision of a key that this client has seen.
+type lastSeen struct {
+	revision uint64
+	at       driver.Instant
+	oldReads driver.Instant // when the first of the reads came that showed an older revision; zero: none
+}
+
+const (
+	// maxSeen is how many names a client remembers revisions of.
+	maxSeen = 8192
+	// maxStale is for how long reads may show an older revision than this client has seen, before they are believed: a
+	// leader that was cut off from the others steps down sooner. After that the bucket was restored from a backup.
+	maxStale = 30 * time.Second
+	// markerTTL is how long the marker of a removed key is kept.
+	markerTTL = time.Hour
+)
+
+// callServer bounds one call by the table's timeout and its life.
+func (t *table) callServer(ctx context.Context, call func(context.Context) error) error {
+	if t.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	if err := t.checkConnected(); err != nil {
+		return err
+	}
+	living, done := t.life.Bind(ctx)
+	defer done()
+	err := driverutil.CallWithTimeout(living, t.opts.Timeout, "NATS", call)
+	switch {
+	case err == nil:
+		return nil
+	case t.life.Err() != nil:
+		return driver.ErrClosed
+	}
+	return t.explainError(ctx, err)
+}
+
+// readState reads the settings of the bucket and the clock of its leader.
+func (t *table) readState(ctx context.Context) (info *jetstream.StreamInfo, err error) {
+	err = t.callServer(ctx, func(ctx context.Context) error {
+		sent := t.opts.Clock.Now()
+		stream, err := t.js.Stream(ctx, t.streamName())
+		if err != nil {
+			return err
+		}
+		info = stream.CachedInfo()
+		if t.stream == nil {
+			t.stream = stream
+		}
+		if info.TimeStamp.IsZero() {
+			return fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
+				driver.ErrUnsupported, t.conn().ConnectedServerVersion())
+		}
+		t.clock.AddReply(info.TimeStamp.UnixMicro(), sent, t.opts.Clock.Now())
+		return nil
+	})
+	return info, err
+}
+
+// entry is what a key contains.
+type entry struct {
+	revision uint64 // 0: the key has never existed, or its marker was removed
+	removed  bool   // it is a marker
+	data     []byte
+}
+
+// readKey asks the bucket's leader for a key. The Get of jetstream.KeyValue would ask any replica, if the bucket allows
+// it (allow_direct).
+func (t *table) readKey(ctx context.Context, key string) (e entry, err error) {
+	request, err := json.Marshal(map[string]string{"last_by_subj": t.subject(key)})
+	if err != nil {
+		return entry{}, err
+	}
+	var reply struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Sequence uint64 `json:"seq"`
+			Header   []byte `json:"hdrs"`
+			Data     []byte `json:"data"`
+		} `json:"message"`
+	}
+	err = t.callServer(ctx, func(ctx context.Context) error {
+		m, err := t.conn().RequestWithContext(ctx, apiPrefix(t.js)+"STREAM.MSG.GET."+t.streamName(), request)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(m.Data, &reply); err != nil {
+			return fmt.Errorf("the reply of the server cannot be read: %v", err)
+		}
+		if reply.Error != nil && reply.Error.ErrorCode != jetstream.JSErrCodeMessageNotFound {
+			return reply.Error
+		}
+		return nil
+	})
+	if err != nil || reply.Message == nil {
+		return entry{}, err
+	}
+	e = entry{revision: reply.Message.Sequence, data: reply.Message.Data}
+	if len(reply.Message.Header) > 0 {
+		header, err := nats.DecodeHeadersMsg(reply.Message.Header)
+		if err != nil {
+			return entry{}, fmt.Errorf("the headers of the key %s cannot be read: %v", key, err)
+		}
+		e.removed = header.Get("KV-Operation") != "" || header.Get(jetstream.MarkerReasonHeader) != ""
+	}
+	return e, nil
+}
+
+// loadEntry is Load, without the clock. The entry shows the marker if there is one.
+func (t *table) loadEntry(ctx context.Context, name string) (record.Row, entry, error) {
+	t.mu.Lock()
+	before := t.seen[name]
+	t.mu.Unlock()
+	e, err := t.readKey(ctx, t.key(name))
+	if err == nil {
+		err = t.checkFresh(name, e.revision, before)
+	}
+	if err != nil {
+		return record.Row{}, entry{}, err
+	}
+	row := record.Row{Name: name}
+	if e.revision > 0 && !e.removed {
+		row.Version, row.Data = strconv.FormatUint(e.revision, 10), e.data
+	}
+	return row, e, nil
+}
+
+// checkFresh refuses a read that shows less than this client had seen before it asked. It comes from a server that does
+// not know yet that it is no longer the leader. Nothing is decided by such a read alone, but a holder would take its
+// lock for lost.
+func (t *table) checkFresh(name string, revision uint64, before lastSeen) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.opts.Clock.Now()
+	mayBeGone := revision == 0 && now.Since(before.at) > markerTTL/2 // and its marker, too
+	if revision >= before.revision || mayBeGone {
+		if revision >= t.seen[name].revision || mayBeGone && t.seen[name] == before {
+			t.noteLocked(name, revision)
+		}
+		return nil
+	}
+	last := t.seen[name]
+	if last.oldReads == (driver.Instant{}) {
+		last.oldReads = now
+		t.seen[name] = last
+	}
+	if now.Since(last.oldReads) > maxStale {
+		t.noteLocked(name, revision)
+		return nil
+	}
+	return errors.New("the NATS server that answered does not know the last change; another one may be the leader")
+}
+
+// noteRevision remembers what this client has written.
+func (t *table) noteRevision(name string, revision uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if revision >= t.seen[name].revision {
+		t.noteLocked(name, revision)
+	}
+}
+
+func (t *table) noteLocked(name string, revision uint64) {
+	if revision == 0 {
+		delete(t.seen, name)
+		return
+	}
+	if len(t.seen) >= maxSeen {
+		for other := range t.seen { // any of them
+			delete(t.seen, other)
+			break
+		}
+	}
+	t.seen[name] = lastSeen{revision: revision, at: t.opts.Clock.Now()}
+}
+
+// Load is one request, and one more if the clock was not read for half a minute.
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	if err := t.refreshClock(ctx); err != nil {
+		return record.Row{}, err
+	}
+	row, _, err := t.loadEntry(ctx, name)
+	return row, err
+}
+
+func (t *table) refreshClock(ctx context.Context) error {
+	if !t.clock.ClockIsStale() {
+		return nil
+	}
+	_, err := t.readState(ctx)
+	return err
+}
+
+// Swap is one request. To create a key that was removed takes three.
+func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if len(row.Data) > t.maxRecord {
+		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(row.Data))
+	}
+	expected, err := parseVersion(row.Version)
+	if err != nil {
+		return record.Row{}, err
+	}
+	revision, err := t.writeKey(ctx, row, expected)
+	if errors.Is(err, record.ErrConflict) && expected == 0 {
+		now, e, lerr := t.loadEntry(ctx, row.Name)
+		switch {
+		case lerr != nil:
+			return record.Row{}, err
+		case !e.removed:
+			if now.Version == "" { // the write that was in the way is not done yet
+				now = record.Row{}
+			}
+			return now, err
+		}
+		revision, err = t.writeKey(ctx, row, e.revision)
+	}
+	if err != nil {
+		return record.Row{}, err
+	}
+	row.Version = strconv.FormatUint(revision, 10)
+	return row, nil
+}
+
+// writeKey writes a key if its revision is the expected one; 0: if it does not exist.
+func (t *table) writeKey(ctx context.Context, row record.Row, expected uint64) (revision uint64, err error) {
+	err = t.callServer(ctx, func(ctx context.Context) (err error) {
+		revision, err = t.kv.Update(ctx, t.key(row.Name), row.Data, expected)
+		return err
+	})
+	if err == nil {
+		t.noteRevision(row.Name, revision)
+	}
+	return revision, err
+}
+
+func parseVersion(version string) (uint64, error) {
+	if version == "" {
+		return 0, nil
+	}
+	revision, err := strconv.ParseUint(version, 10, 64)
+	if err != nil || revision == 0 {
+		return 0, fmt.Errorf("%w: the version %q", driver.ErrInvalid, version)
+	}
+	return revision, nil
+}
+
+// Delete is one request. It leaves a marker, which the server removes after an hour if the bucket allows that. A
+// request that was refused is followed by a read: an earlier attempt, whose reply was lost, may have removed the key.
+func (t *table) Delete(ctx context.Context, row record.Row) error {
+	expected, err := parseVersion(row.Version)
+	if err != nil {
+		return err
+	}
+	if expected > 0 {
+		err = t.callServer(ctx, func(ctx context.Context) error {
+			if t.canExpireMarkers {
+				return t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected), jetstream.PurgeTTL(markerTTL))
+			}
+			return t.kv.Delete(ctx, t.key(row.Name), jetstream.LastRevision(expected))
+		})
+		if !errors.Is(err, record.ErrConflict) {
+			return err
+		}
+	}
+	now, _, lerr := t.loadEntry(ctx, row.Name)
+	switch {
+	case lerr != nil && expected > 0:
+		return err
+	case lerr != nil:
+		return lerr
+	case now.Version != "":
+		return record.ErrConflict
+	}
+	return nil
+}
+
+// List asks for all keys below the prefix, and reads some of them at a time.
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, prefix, "")
+}
+
+// ListAfter implements record.ResumableLister. Names are ordered by their bytes.
+func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, "", after)
+}
+
+// maxConcurrentReads is how many keys a listing reads at a time.
+const maxConcurrentReads = 16
+
+func (t *table) listRows(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		names, err := t.listNames(ctx, prefix, after)
+		if err != nil {
+			yield(record.Row{}, err)
+			return
+		}
+		for some := range slices.Chunk(names, maxConcurrentReads) {
+			if !t.loadAll(ctx, some, yield) {
+				return
+			}
+		}
+	}
+}
+
+// listNames returns the names with a prefix that come after another one, in order. Some may be of removed keys.
+func (t *table) listNames(ctx context.Context, prefix, after string) (names []string, err error) {
+	var info *jetstream.StreamInfo
+	err = t.callServer(ctx, func(ctx context.Context) (err error) {
+		info, err = t.stream.Info(ctx, jetstream.WithSubjectFilter(t.subject(t.keyPrefix+".*")))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	start := t.subject(t.keyPrefix + ".")
+	for subject := range info.State.Subjects {
+		name, ok := decodeName(strings.TrimPrefix(subject, start))
+		if ok && strings.HasPrefix(name, prefix) && name > after {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// loadAll loads rows at the same time, and yields those that exist. It reports whether the listing goes on.
+func (t *table) loadAll(ctx context.Context, names []string, yield func(record.Row, error) bool) bool {
+	rows, errs := make([]record.Row, len(names)), make([]error, len(names))
+	var loads sync.WaitGroup
+	for i, name := range names {
+		loads.Go(func() { rows[i], _, errs[i] = t.loadEntry(ctx, name) })
+	}
+	loads.Wait()
+	for i, row := range rows {
+		switch {
+		case errors.Is(errs[i], driver.ErrClosed), ctx.Err() != nil:
+			yield(record.Row{}, errors.Join(errs[i], ctx.Err()))
+			return false
+		case errs[i] == nil && row.Version == "":
+			continue
+		}
+		row.Name = names[i]
+		if !yield(row, errs[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Close ends the calls in flight and the watches, and closes the connection if it is the store's own.
+func (t *table) Close() error {
+	if !t.life.End() {
+		return nil
+	}
+	t.life.Wait()
+	if t.closeConn != nil {
+		return t.closeConn()
+	}
+	return nil
+}
