@@ -90,6 +90,7 @@ type Options struct {
 	Effort   float64           // how often the counting cases repeat what they do, relative to the default of 1
 	Log      func(line string) // gets remarks on what was measured; several goroutines may call it at the same time
 	Once     bool              // do not repeat a case that was too slow while the machine was slow, too
+	Report   func(r Result)    // gets each result as soon as it is final, one at a time
 
 	// Of 100 requests, LostReplies take effect but their replies are lost, and Refusals are refused as too many,
 	// without an effect. Both need Harness.Lossy. A store must keep its promises nevertheless, only later. 2 of each
@@ -123,7 +124,8 @@ func Cases() []Case {
 
 // Run checks a store and returns a result for each case, in the order of [Cases]. Cases run concurrently, except
 // those that stop the store, which run alone at the end. A case that panics or exceeds its time limit has failed. If
-// the store cannot be opened, that is the only result.
+// the store cannot be opened, that is the only result. When ctx has ended, the cases that are left have its cause as their
+// error.
 func Run(ctx context.Context, h Harness, o *Options) []Result {
 	opts := o.withDefaults()
 	if h.Prefix == "" {
@@ -153,6 +155,7 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 	defer s.closeShared()
 
 	var wg sync.WaitGroup
+	var reportMu sync.Mutex
 	places := make(chan struct{}, opts.Parallel)
 	for i, c := range cases {
 		if disturbsOthers[c.Name] {
@@ -166,21 +169,32 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 			places <- struct{}{}
 			defer func() { <-places }()
 			results[i] = s.runCase(ctx, c, c.Name, s.graceFor(0))
+			if !s.isRepeated(results[i]) {
+				reportMu.Lock()
+				defer reportMu.Unlock()
+				opts.Report(results[i])
+			}
 		})
 	}
 	wg.Wait()
 	for i, c := range cases {
-		for tries := 0; disturbsOthers[c.Name] && tries == 0 || results[i].inconclusive && !opts.Once &&
-			tries < maxRetries; tries++ {
+		if !disturbsOthers[c.Name] && !s.isRepeated(results[i]) {
+			continue
+		}
+		for tries := 0; disturbsOthers[c.Name] && tries == 0 || s.isRepeated(results[i]) && tries < maxRetries; tries++ {
 			g := s.graceFor(0)
 			if results[i].inconclusive {
 				g = s.graceFor(tries + 1)
 			}
 			results[i] = s.runCase(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1), g) // on fresh locks
 		}
+		opts.Report(results[i])
 	}
 	return results
 }
+
+// isRepeated reports whether a case should run again because its result proves nothing.
+func (s *suite) isRepeated(r Result) bool { return r.inconclusive && !s.opts.Once }
 
 // openCase is the case that fails if the store cannot be opened.
 var openCase = Case{Name: "open", Promise: "The store can be opened."}
@@ -197,10 +211,6 @@ func (s *suite) graceFor(tries int) tolerance {
 	return tolerance{s.harness.Slack << tries, max(s.info.MinTTL, min(time.Duration(1+tries)*s.info.MinTTL,
 		s.info.MaxTTL/4))}
 }
-
-// maxMachineDelay is the delay of the machine above which a case that was too slow proves nothing: the shortest TTLs
-// are 1 s, and servers on this machine were delayed, too.
-const maxMachineDelay = 50 * time.Millisecond
 
 // needsMachine names the cases that need the whole machine for a while. Only one of them runs at a time, so that they
 // do not slow each other down.
@@ -228,6 +238,9 @@ func (o *Options) withDefaults() Options {
 	}
 	if d.Log == nil {
 		d.Log = func(string) {}
+	}
+	if d.Report == nil {
+		d.Report = func(Result) {}
 	}
 	return d
 }
@@ -271,6 +284,9 @@ func (s *suite) closeShared() {
 // runCase runs one case, on locks whose names begin with the given folder. The case gets its own goroutine, so that a
 // case that hangs in a store costs no more than its time limit.
 func (s *suite) runCase(ctx context.Context, c Case, folder string, g tolerance) Result {
+	if ctx.Err() != nil {
+		return Result{Case: c, Err: fmt.Errorf("not run: %w", context.Cause(ctx))}
+	}
 	start := time.Now()
 	ctx, expire := context.WithTimeoutCause(ctx, s.opts.Limit, fmt.Errorf("the case took longer than %v", s.opts.Limit))
 	defer expire()
@@ -301,7 +317,7 @@ func (s *suite) runCase(ctx context.Context, c Case, folder string, g tolerance)
 	r.Took = time.Since(start)
 	var l lateError
 	r.inconclusive = errors.As(r.Err, &l) &&
-		(l.overrun || s.opts.losesRequests() || s.pace.Worst(start) > maxMachineDelay)
+		(l.overrun || s.opts.losesRequests() || s.pace.Worst(start) > pace.SlowMachine)
 	return r
 }
 

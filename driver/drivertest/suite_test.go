@@ -116,3 +116,37 @@ func TestOpenFails(t *testing.T) {
 		t.Errorf("%v", results)
 	}
 }
+
+// TestReport: each result is reported once, also that of a case that runs alone at the end. When the context has ended,
+// the cases that are left say that they were not run.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	names := []string{"token-rises", "token-kept", "restart"}
+	match := func(c drivertest.Case) bool { return slices.Contains(names, c.Name) }
+	late := errors.New("no time left")
+	for _, ends := range []bool{false, true} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var reported []string
+		h := harness(nil)
+		h.Restart = func(context.Context) error { return nil }
+		results := drivertest.Run(ctx, h, &drivertest.Options{Match: match, Report: func(r drivertest.Result) {
+			reported = append(reported, r.Case.Name)
+			if ends && len(reported) == 2 {
+				cancel(late)
+			}
+		}})
+		for _, r := range results {
+			switch last := r.Case.Name == "restart"; {
+			case ends && last && (!errors.Is(r.Err, late) || !strings.HasPrefix(r.Err.Error(), "not run: ")),
+				!(ends && last) && r.Err != nil:
+				t.Errorf("%s: %v", r.Case.Name, r.Err)
+			}
+		}
+		slices.Sort(reported)
+		slices.Sort(names)
+		if !slices.Equal(reported, names) {
+			t.Errorf("reported: %q", reported)
+		}
+		cancel(nil)
+	}
+}

@@ -143,7 +143,7 @@ func ExampleTable() {
 		Open: func(context.Context) (record.Table, error) { return &mapTable{server: server}, nil },
 	}
 	broken := 0
-	for _, r := range tabletest.Run(ctx, harness) { // in a test, broken promises are passed to t.Errorf
+	for _, r := range tabletest.Run(ctx, harness, nil) { // in a test, broken promises are passed to t.Errorf
 		if r.Err != nil {
 			broken++
 			fmt.Printf("%s: %v\npromised: %s\n", r.Case.Name, r.Err, r.Case.Promise)

@@ -91,6 +91,34 @@ func goInModule(t *testing.T, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// makeCommand makes the command of docs/adding-a-store.md by the commands that it shows, in an empty directory beside the
+// module of a store, and builds it. It returns the directory.
+func makeCommand(t *testing.T, program string) (dir string) {
+	commands := regexp.MustCompile("(?m)^(    mkdir mycommand\n(?:    .*\n)*)").
+		FindStringSubmatch(readDocument(t, root+"/docs/adding-a-store.md"))
+	if commands == nil {
+		t.Fatal("docs/adding-a-store.md does not show how to make the command")
+	}
+	checkout, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := filepath.Join(writeModule(t, ""), "mystore")
+	script := strings.NewReplacer("/path/to/mystore", store, "/path/to/checkout", checkout).Replace(commands[1])
+	parent := t.TempDir()
+	dir = filepath.Join(parent, "mycommand")
+	for _, step := range []struct{ dir, script string }{
+		{parent, script}, {dir, "cat >main.go && go build -o mine"},
+	} {
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", step.script)
+		cmd.Dir, cmd.Stdin = step.dir, strings.NewReader(program)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	return dir
+}
+
 // TestCommandWithOwnStore: the program of docs/adding-a-store.md is the command with a store of somebody else: it runs a
 // job under a lock there, with its guard, knows the command's version, and without package stores has only that one and what it imports.
 func TestCommandWithOwnStore(t *testing.T) {
@@ -100,10 +128,7 @@ func TestCommandWithOwnStore(t *testing.T) {
 		t.Fatal("docs/adding-a-store.md has no program")
 	}
 	withoutStores := regexp.MustCompile("(?m)^.*/cmd/holdfast/stores\".*\n").ReplaceAllString(program[1], "")
-	dir := writeModule(t, withoutStores)
-	if out, err := goInModule(t, dir, "build", "-mod=mod", "-o", "mine", ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	dir := makeCommand(t, withoutStores)
 	run := func(store string, args ...string) (string, int) {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "mine"), args...)
 		cmd.Env = append(os.Environ(), "HOLDFAST_STORE="+store, "HOLDFAST_CONFIG=")
@@ -117,7 +142,7 @@ func TestCommandWithOwnStore(t *testing.T) {
 		args          []string
 	}{
 		{store, "holds mine\n", 7, []string{"run", "mine", "--", "sh", "-c", "echo holds $HOLDFAST_LOCK; exit 7"}},
-		{store, "in program (devel)", 0, []string{"version"}},
+		{store, "in example.com/mycommand (devel)", 0, []string{"version"}},
 		{"redis://127.0.0.1:1", "unknown store redis://; known are file, mystore", 64, []string{"list"}},
 	} {
 		out, code := run(want.store, want.args...)

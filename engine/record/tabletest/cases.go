@@ -87,7 +87,7 @@ func checkSwapAtomic(e *caseEnv) error {
 		now := record.Row{Name: e.recordName(fmt.Sprint(round / 10))}
 		if round%10 > 0 {
 			if now, err = ts[0].Load(e.ctx, now.Name); err != nil {
-				return err
+				return markUnanswered(err)
 			}
 		}
 		var next [contenders]record.Row
@@ -103,7 +103,8 @@ func checkSwapAtomic(e *caseEnv) error {
 			case err == nil:
 				winner = i
 			case !errors.Is(err, record.ErrConflict):
-				return fmt.Errorf("one of %d clients that replaced version %q got: %w", contenders, now.Version, err)
+				return fmt.Errorf("one of %d clients that replaced version %q got: %w", contenders, now.Version,
+					markUnanswered(err))
 			}
 		}
 		if winner < 0 {
@@ -145,7 +146,7 @@ func checkVersionNew(e *caseEnv) error {
 		seen[now.Version] = true
 		if i%4 == 3 {
 			if err := t.Delete(e.ctx, now); err != nil {
-				return fmt.Errorf("deleting the current version %q: %w", now.Version, err)
+				return fmt.Errorf("deleting the current version %q: %w", now.Version, markUnanswered(err))
 			}
 			now = record.Row{Name: name}
 		}
@@ -164,7 +165,7 @@ func checkDelete(e *caseEnv) error {
 		return err
 	}
 	if err := ts[0].Delete(e.ctx, now); err != nil {
-		return fmt.Errorf("deleting the current version %q: %w", now.Version, err)
+		return fmt.Errorf("deleting the current version %q: %w", now.Version, markUnanswered(err))
 	}
 	for _, t := range ts {
 		if err := expectAbsent(e, t, name); err != nil {
@@ -190,7 +191,7 @@ func checkDeleteCompares(e *caseEnv) error {
 	}
 	name := e.recordName("m")
 	if err := t.Delete(e.ctx, record.Row{Name: name}); err != nil {
-		return fmt.Errorf("deleting an absent record: %w", err)
+		return fmt.Errorf("deleting an absent record: %w", markUnanswered(err))
 	}
 	first, err := writeRow(e, t, newRow(name, "", baseToken))
 	if err != nil {
@@ -232,7 +233,7 @@ func checkDeleteAtomic(e *caseEnv) error {
 		for i, err := range errs {
 			// A Swap after the Delete is a conflict, and so is the Delete after the Swap.
 			if err != nil && !errors.Is(err, record.ErrConflict) {
-				return fmt.Errorf("the %s failed: %w", []string{"Delete", "Swap"}[i], err)
+				return fmt.Errorf("the %s failed: %w", []string{"Delete", "Swap"}[i], markUnanswered(err))
 			}
 		}
 		if (errs[0] == nil) == (errs[1] == nil) {
@@ -340,7 +341,7 @@ func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]rec
 		w, ok := want[got.Name]
 		switch {
 		case err != nil:
-			return fmt.Errorf("listing %q: %q: %w", prefix, got.Name, err)
+			return fmt.Errorf("listing %q: %q: %w", prefix, got.Name, markUnanswered(err))
 		case !ok:
 			return fmt.Errorf("listing %q yields %q, which is not under it", prefix, got.Name)
 		case found[got.Name]:
@@ -369,7 +370,7 @@ func checkClock(e *caseEnv) error {
 			return err
 		}
 		if _, err := t.Load(e.ctx, e.recordName("m")); err != nil {
-			return err
+			return markUnanswered(err)
 		}
 		ts = append(ts, t)
 		if err := sleepFor(e.ctx, 170*time.Millisecond); err != nil {

@@ -17,7 +17,7 @@ func (e *caseEnv) openLossy() (record.Table, *atomic.Int64, error) {
 	var fate atomic.Int64
 	t, err := e.h.Lossy(e.ctx, func() drivertest.Fate { return drivertest.Fate(fate.Load()) })
 	if err != nil {
-		return nil, nil, fmt.Errorf("opening a client: %w", err)
+		return nil, nil, fmt.Errorf("opening a client: %w", markUnanswered(err))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -4,7 +4,7 @@
 //
 //	func TestTable(t *testing.T) {
 //		h := tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) { return openTable(ctx, addr) }}
-//		for _, r := range tabletest.Run(t.Context(), h) {
+//		for _, r := range tabletest.Run(t.Context(), h, nil) {
 //			if r.Err != nil {
 //				t.Errorf("%s: %v\npromised: %s", r.Case.Name, r.Err, r.Case.Promise)
 //			}
@@ -12,6 +12,9 @@
 //	}
 //
 // The cases run one after the other. Each uses its own records, and removes them at its end.
+//
+// A test that could not fail proves nothing. [Mutants] has tables that each break one promise, made of yours: run the
+// cases on them too.
 package tabletest
 
 import (
@@ -26,6 +29,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Harness connects the cases to one table.
@@ -43,9 +47,18 @@ type Harness struct {
 	// Rows is how many records the case "list" makes. The default is 1,100, because servers return pages of up to
 	// 1,000.
 	Rows int
+}
+
+// Options say how to run the cases. The zero value, and nil, run all of them.
+type Options struct {
+	// Match says which cases to run. The default is all.
+	Match func(c Case) bool
 
 	// Limit is how long one case may take. The default is one minute.
 	Limit time.Duration
+
+	// Report, if set, gets each result as soon as it is there.
+	Report func(r Result)
 }
 
 // Case is one promise of the contract and the way to check it.
@@ -128,41 +141,99 @@ func Cases() []Case {
 }
 
 // Run checks a table and returns a result for each case, in the order of [Cases]. If the table cannot be opened, Run
-// returns only a result that says so.
-func Run(ctx context.Context, h Harness) []Result {
+// returns only a result that says so. When ctx has ended, the cases that are left have its cause as their error.
+//
+// A table that gives up a request while the machine is slow has broken no promise. Such a case runs again, up to three
+// times.
+func Run(ctx context.Context, h Harness, o *Options) []Result {
+	opts := o.withDefaults()
 	if h.Prefix == "" {
 		h.Prefix = "tabletest-" + strings.ToLower(rand.Text()[:8]) + "/"
 	}
 	if h.Rows == 0 {
 		h.Rows = 1100
 	}
-	if h.Limit == 0 {
-		h.Limit = time.Minute
+	var results []Result
+	report := func(r Result) {
+		results = append(results, r)
+		opts.Report(r)
 	}
 	probe, err := h.Open(ctx)
 	if err != nil {
 		open := Case{Name: "open", Promise: "The table can be opened."}
-		return []Result{{Case: open, Err: fmt.Errorf("opening the table: %w", err)}}
+		report(Result{Case: open, Err: fmt.Errorf("opening the table: %w", err)})
+		return results
 	}
 	_ = probe.Close()
-	var results []Result
+	var machine pace.Pace
+	defer machine.Watch()()
 	for _, c := range Cases() {
-		results = append(results, runCase(ctx, h, c))
+		if opts.Match(c) {
+			report(runCase(ctx, h, c, opts.Limit, &machine))
+		}
 	}
 	return results
 }
 
-func runCase(ctx context.Context, h Harness, c Case) Result {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.Limit, fmt.Errorf("the case took longer than %v", h.Limit))
-	defer cancel()
-	e := &caseEnv{ctx: ctx, h: h, prefix: h.Prefix + c.Name + "/"}
-	err := c.run(e)
-	e.cleanUp()
-	var skip skipped
-	if errors.As(err, &skip) {
-		return Result{Case: c, Skipped: string(skip)}
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
 	}
-	return Result{Case: c, Err: err}
+	if d.Match == nil {
+		d.Match = func(Case) bool { return true }
+	}
+	if d.Limit == 0 {
+		d.Limit = time.Minute
+	}
+	if d.Report == nil {
+		d.Report = func(Result) {}
+	}
+	return d
+}
+
+// maxRetries is how often a case is repeated that has failed because the machine was slow.
+const maxRetries = 3
+
+func runCase(ctx context.Context, h Harness, c Case, limit time.Duration, machine *pace.Pace) Result {
+	for tries := 0; ; tries++ {
+		if ctx.Err() != nil {
+			return Result{Case: c, Err: fmt.Errorf("not run: %w", context.Cause(ctx))}
+		}
+		start := time.Now()
+		err := tryCase(ctx, h, c, limit, fmt.Sprintf("%s%s/%d/", h.Prefix, c.Name, tries))
+		var skip skipped
+		var no unansweredError
+		switch {
+		case errors.As(err, &skip):
+			return Result{Case: c, Skipped: string(skip)}
+		case errors.As(err, &no) && tries < maxRetries && machine.Worst(start) > pace.SlowMachine:
+		default:
+			return Result{Case: c, Err: err}
+		}
+	}
+}
+
+func tryCase(ctx context.Context, h Harness, c Case, limit time.Duration, prefix string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case took longer than %v", limit))
+	defer cancel()
+	e := &caseEnv{ctx: ctx, h: h, prefix: prefix}
+	defer e.cleanUp()
+	return c.run(e)
+}
+
+// unansweredError is the error of a call that had to succeed and has an unknown outcome. It proves nothing if the
+// machine was slow.
+type unansweredError struct{ error }
+
+func (u unansweredError) Unwrap() error { return u.error }
+
+// markUnanswered wraps the error of a call that had to succeed.
+func markUnanswered(err error) error {
+	if isUnknownOutcome(err) {
+		return unansweredError{err}
+	}
+	return err
 }
 
 type skipped string
@@ -184,7 +255,7 @@ type caseEnv struct {
 func (e *caseEnv) openClient() (record.Table, error) {
 	t, err := e.h.Open(e.ctx)
 	if err != nil {
-		return nil, fmt.Errorf("opening a client: %w", err)
+		return nil, fmt.Errorf("opening a client: %w", markUnanswered(err))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -254,7 +325,8 @@ var idleSince = time.Now().Add(24 * time.Hour).UnixMicro()
 func writeRow(e *caseEnv, t record.Table, r record.Row) (record.Row, error) {
 	got, err := t.Swap(e.ctx, r)
 	if err != nil {
-		return got, fmt.Errorf("a Swap of %[2]q from its current version %[1]q failed: %[3]w", r.Version, r.Name, err)
+		return got, fmt.Errorf("a Swap of %[2]q from its current version %[1]q failed: %[3]w", r.Version, r.Name,
+			markUnanswered(err))
 	}
 	if got.Version == "" {
 		return got, fmt.Errorf("a Swap of %q succeeded without a version", r.Name)
@@ -267,7 +339,7 @@ func expectRow(e *caseEnv, t record.Table, want record.Row) error {
 	got, err := t.Load(e.ctx, want.Name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("loading %q: %w", want.Name, err)
+		return fmt.Errorf("loading %q: %w", want.Name, markUnanswered(err))
 	case got.Version != want.Version:
 		return fmt.Errorf("%q should have version %q, but Load returned %q", want.Name, want.Version, got.Version)
 	case string(got.Data) != string(want.Data):
@@ -280,7 +352,7 @@ func expectRow(e *caseEnv, t record.Table, want record.Row) error {
 func expectAbsent(e *caseEnv, t record.Table, name string) error {
 	got, err := t.Load(e.ctx, name)
 	if err != nil {
-		return fmt.Errorf("loading %q, which is absent: %w", name, err)
+		return fmt.Errorf("loading %q, which is absent: %w", name, markUnanswered(err))
 	}
 	if got.Version != "" || len(got.Data) != 0 {
 		return fmt.Errorf("%q should be absent, but Load returned version %q and %d bytes", name, got.Version,

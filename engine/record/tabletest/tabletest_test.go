@@ -2,37 +2,22 @@ package tabletest_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"iter"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/record/tabletest"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// remote is a correct table behind a link that loses requests and replies. A function that is set replaces the
-// method.
+// remote is a correct table behind a link that loses requests and replies. Each Load calls onLoad first, if it is set.
 type remote struct {
 	record.Table
-	fate func() drivertest.Fate
-
-	load   func(t *remote, ctx context.Context, name string) (record.Row, error)
-	swap   func(t *remote, ctx context.Context, row record.Row) (record.Row, error)
-	delete func(t *remote, ctx context.Context, row record.Row) error
-	list   func(t *remote, ctx context.Context, prefix string) iter.Seq2[record.Row, error]
-	now    func(t *remote) (int64, time.Duration)
-	close  func(t *remote) error
-
-	lastReplyAt atomic.Int64
+	fate   func() drivertest.Fate
+	onLoad func(t record.Table)
 }
 
 // ask is one request.
@@ -44,32 +29,22 @@ func ask[T any](t *remote, request func() (T, error)) (T, error) {
 }
 
 func (t *remote) Load(ctx context.Context, name string) (record.Row, error) {
-	t.lastReplyAt.CompareAndSwap(0, time.Now().Unix())
-	if t.load != nil {
-		return t.load(t, ctx, name)
+	if t.onLoad != nil {
+		t.onLoad(t.Table)
 	}
 	return ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
 }
 
 func (t *remote) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	if t.swap != nil {
-		return t.swap(t, ctx, row)
-	}
 	return ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
 }
 
 func (t *remote) Delete(ctx context.Context, row record.Row) error {
-	if t.delete != nil {
-		return t.delete(t, ctx, row)
-	}
 	_, err := ask(t, func() (bool, error) { return true, t.Table.Delete(ctx, row) })
 	return err
 }
 
 func (t *remote) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	if t.list != nil {
-		return t.list(t, ctx, prefix)
-	}
 	rows, err := ask(t, func() (iter.Seq2[record.Row, error], error) { return t.Table.List(ctx, prefix), nil })
 	if err != nil {
 		return func(yield func(record.Row, error) bool) { yield(record.Row{}, err) }
@@ -77,27 +52,11 @@ func (t *remote) List(ctx context.Context, prefix string) iter.Seq2[record.Row, 
 	return rows
 }
 
-func (t *remote) Now() (int64, time.Duration) {
-	if t.now != nil {
-		return t.now(t)
-	}
-	return t.Table.Now()
-}
-
-func (t *remote) Close() error {
-	if t.close != nil {
-		return t.close(t)
-	}
-	return t.Table.Close()
-}
-
-// harness is one store, all of whose clients are changed by change.
-func harness(change func(t *remote)) tabletest.Harness {
+// harness is one correct store.
+func harness(onLoad func(t record.Table)) tabletest.Harness {
 	m := memory.New(nil)
 	open := func(fate func() drivertest.Fate) (record.Table, error) {
-		t := &remote{Table: m.Table(), fate: fate}
-		change(t)
-		return t, nil
+		return &remote{Table: m.Table(), fate: fate, onLoad: onLoad}, nil
 	}
 	return tabletest.Harness{
 		Open:  func(context.Context) (record.Table, error) { return open(nil) },
@@ -105,243 +64,93 @@ func harness(change func(t *remote)) tabletest.Harness {
 	}
 }
 
-// TestSound: a correct table passes all cases, and none is skipped.
+// TestSound: a correct table passes all cases, and none is skipped. Each result is reported when it is there.
 func TestSound(t *testing.T) {
 	t.Parallel()
-	results := tabletest.Run(t.Context(), harness(func(*remote) {}))
-	for _, r := range results {
-		if r.Err != nil || r.Skipped != "" {
-			t.Errorf("%s: %v, skipped: %q", r.Case.Name, r.Err, r.Skipped)
+	var reported []string
+	results := tabletest.Run(t.Context(), harness(nil), &tabletest.Options{Report: func(r tabletest.Result) {
+		reported = append(reported, r.Case.Name)
+	}})
+	for i, r := range results {
+		if r.Err != nil || r.Skipped != "" || reported[i] != r.Case.Name {
+			t.Errorf("%s: %v, skipped: %q; reported: %s", r.Case.Name, r.Err, r.Skipped, reported[i])
 		}
 	}
-	if len(results) != len(tabletest.Cases()) {
-		t.Errorf("%d results of %d cases", len(results), len(tabletest.Cases()))
+	if len(results) != len(tabletest.Cases()) || len(reported) != len(results) {
+		t.Errorf("%d results and %d reports of %d cases", len(results), len(reported), len(tabletest.Cases()))
 	}
 }
+
+// keptOpen is a table that outlives its engine.
+type keptOpen struct{ record.Table }
+
+func (keptOpen) Close() error { return nil }
 
 // TestBesideLocks: a correct table passes although clients with locks in the same table close all the time. Each of them
 // may delete the records of locks that have been idle for long.
 func TestBesideLocks(t *testing.T) {
 	t.Parallel()
-	h := harness(func(t *remote) {
-		t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
-			for range 100 {
-				keepOpen := func(*remote) error { return nil }
-				if err := record.New(&remote{Table: t.Table, close: keepOpen}).Close(); err != nil {
-					return record.Row{}, err
-				}
-			}
-			return ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
+	h := harness(func(t record.Table) {
+		for range 100 {
+			_ = record.New(keptOpen{t}).Close()
 		}
 	})
 	h.Rows = 30
-	for _, r := range tabletest.Run(t.Context(), h) {
+	for _, r := range tabletest.Run(t.Context(), h, nil) {
 		if r.Err != nil {
 			t.Errorf("%s: %v", r.Case.Name, r.Err)
 		}
 	}
 }
 
-// TestBroken: each broken table fails the case that checks its defect, for the right reason.
-func TestBroken(t *testing.T) {
+// TestMutants: the case that is named finds each mutant, for the right reason.
+func TestMutants(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, caught, want string }{
-		{"deletes without comparing", "delete-compares", "a Delete of an old version"},
-		{"never deletes", "delete", "should be absent"},
-		{"uses a hash of the data as version", "version-new", "was used twice"},
-		{"reports a lost reply as a conflict", "lost-reply", "its reply was lost, but it returned"},
-		{"calls a rough clock exact", "clock", "errors stated is too small"},
-		{"counts an error as an absent record", "lost-request", "a Load whose request never arrived"},
-		{"counts too many requests as a refusal", "refused-request", "refused for now"},
-		{"lists the first page only", "list", "is missing"},
-		{"folds case", "names", "share a record"},
-		{"continues after Close", "closed", "after Close should return ErrClosed"},
-		{"swaps without comparing", "swap-compares", "a Swap of"},
-		{"compares and writes in two steps", "swap-atomic", "at the same time"},
-		{"reads from a cache", "swap", "should have version"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	reasons := map[string]string{
+		"deletes without comparing":              "a Delete of an old version",
+		"never deletes":                          "should be absent",
+		"uses a hash of the data as the version": "was used twice",
+		"takes a lost reply for a conflict":      "its reply was lost, but it returned",
+		"calls a rough clock exact":              "errors stated is too small",
+		"takes an error for an absent record":    "a Load whose request never arrived",
+		"takes too many requests for a refusal":  "refused for now",
+		"lists the first page only":              "is missing",
+		"folds case":                             "share a record",
+		"continues after Close":                  "after Close should return ErrClosed",
+		"swaps without comparing":                "a Swap of",
+		"compares and writes in two steps":       "at the same time",
+		"reads from a cache":                     "should have version",
+	}
+	for _, m := range tabletest.Mutants() {
+		t.Run(m.Defect, func(t *testing.T) {
 			t.Parallel()
-			breaks := broken[c.name]
-			if breaks == nil {
-				t.Fatal("there is no such table")
+			results := tabletest.Run(t.Context(), m.Break(harness(nil)), &tabletest.Options{Match: m.IsCase})
+			if len(results) != 1 {
+				t.Fatalf("%d results", len(results))
 			}
-			for _, r := range tabletest.Run(t.Context(), harness(breaks())) {
-				if r.Case.Name == c.caught && (r.Err == nil || !strings.Contains(r.Err.Error(), c.want)) {
-					t.Errorf("%s: %v, want %q", c.caught, r.Err, c.want)
-				}
+			want := reasons[m.Defect]
+			if err := results[0].Err; want == "" || err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", m.Case, err, want)
 			}
 		})
 	}
-}
-
-// broken has functions that break a correct table.
-var broken = map[string]func() func(t *remote){
-	"deletes without comparing": func() func(t *remote) {
-		return func(t *remote) {
-			t.delete = func(t *remote, ctx context.Context, row record.Row) error {
-				now, err := t.Table.Load(ctx, row.Name)
-				if err != nil {
-					return err
-				}
-				return t.Table.Delete(ctx, now)
-			}
-		}
-	},
-	"never deletes": func() func(t *remote) {
-		return func(t *remote) { t.delete = func(*remote, context.Context, record.Row) error { return nil } }
-	},
-	"uses a hash of the data as version": func() func(t *remote) { return hashedTable() },
-	"reports a lost reply as a conflict": func() func(t *remote) {
-		return func(t *remote) {
-			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
-				got, err := ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
-				if errors.Is(err, drivertest.ErrLost) {
-					err = record.ErrConflict
-				}
-				return got, err
-			}
-		}
-	},
-	"calls a rough clock exact": func() func(t *remote) {
-		return func(t *remote) {
-			from := time.Now()
-			t.now = func(t *remote) (int64, time.Duration) {
-				return t.lastReplyAt.Load()*1e6 + time.Since(from).Microseconds(), 0
-			}
-		}
-	},
-	"counts an error as an absent record": func() func(t *remote) {
-		return func(t *remote) {
-			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
-				got, err := ask(t, func() (record.Row, error) { return t.Table.Load(ctx, name) })
-				if errors.Is(err, drivertest.ErrLost) {
-					return record.Row{Name: name}, nil
-				}
-				return got, err
-			}
-		}
-	},
-	"counts too many requests as a refusal": func() func(t *remote) {
-		return func(t *remote) {
-			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
-				got, err := ask(t, func() (record.Row, error) { return t.Table.Swap(ctx, row) })
-				if errors.Is(err, drivertest.ErrRefused) {
-					err = driver.ErrDenied
-				}
-				return got, err
-			}
-		}
-	},
-	"lists the first page only": func() func(t *remote) {
-		return func(t *remote) {
-			t.list = func(t *remote, ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-				return func(yield func(record.Row, error) bool) {
-					n := 0
-					for row, err := range t.Table.List(ctx, prefix) {
-						if n++; n > 1000 || !yield(row, err) {
-							return
-						}
-					}
-				}
-			}
-		}
-	},
-	"folds case": func() func(t *remote) {
-		return func(t *remote) {
-			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
-				row.Name = strings.ToLower(row.Name)
-				return t.Table.Swap(ctx, row)
-			}
-			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
-				return t.Table.Load(ctx, strings.ToLower(name))
-			}
-		}
-	},
-	"continues after Close": func() func(t *remote) {
-		return func(t *remote) { t.close = func(*remote) error { return nil } }
-	},
-	"swaps without comparing": func() func(t *remote) {
-		return func(t *remote) {
-			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
-				now, err := t.Table.Load(ctx, row.Name)
-				if err != nil {
-					return now, err
-				}
-				row.Version = now.Version
-				return t.Table.Swap(ctx, row)
-			}
-		}
-	},
-	"compares and writes in two steps": func() func(t *remote) {
-		return func(t *remote) {
-			t.swap = func(t *remote, ctx context.Context, row record.Row) (record.Row, error) {
-				now, err := t.Table.Load(ctx, row.Name)
-				if err == nil && now.Version != row.Version {
-					return now, record.ErrConflict
-				}
-				time.Sleep(20 * time.Millisecond)
-				for {
-					now, err := t.Table.Load(ctx, row.Name)
-					if err != nil {
-						return now, err
-					}
-					row.Version = now.Version
-					if got, err := t.Table.Swap(ctx, row); !errors.Is(err, record.ErrConflict) {
-						return got, err
-					}
-				}
-			}
-		}
-	},
-	"reads from a cache": func() func(t *remote) {
-		return func(t *remote) {
-			var cache sync.Map
-			t.load = func(t *remote, ctx context.Context, name string) (record.Row, error) {
-				if row, ok := cache.Load(name); ok {
-					return row.(record.Row), nil
-				}
-				row, err := t.Table.Load(ctx, name)
-				cache.Store(name, row)
-				return row, err
-			}
-		}
-	},
-}
-
-// hashedTable keeps rows whose version is a hash of their data.
-func hashedTable() func(t *remote) {
-	var mu sync.Mutex
-	rows := map[string]record.Row{}
-	get := func(name string) record.Row {
-		row := rows[name]
-		row.Name = name
-		return row
+	if len(reasons) != len(tabletest.Mutants()) {
+		t.Errorf("%d reasons for %d mutants", len(reasons), len(tabletest.Mutants()))
 	}
-	return func(t *remote) {
-		t.load = func(_ *remote, _ context.Context, name string) (record.Row, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			return get(name), nil
-		}
-		t.swap = func(_ *remote, _ context.Context, row record.Row) (record.Row, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if rows[row.Name].Version != row.Version {
-				return get(row.Name), record.ErrConflict
-			}
-			row.Version = fmt.Sprintf("%x", sha256.Sum256(row.Data))
-			rows[row.Name] = row
-			return row, nil
-		}
-		t.delete = func(_ *remote, _ context.Context, row record.Row) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if have := rows[row.Name].Version; have != "" && have != row.Version {
-				return record.ErrConflict
-			}
-			delete(rows, row.Name)
-			return nil
+}
+
+// TestContextEnds: the cases that are left when the context ends say that they were not run.
+func TestContextEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	late := errors.New("no time left")
+	results := tabletest.Run(ctx, harness(nil), &tabletest.Options{Report: func(tabletest.Result) { cancel(late) }})
+	if len(results) != len(tabletest.Cases()) || results[0].Err != nil {
+		t.Fatalf("%+v", results)
+	}
+	for _, r := range results[1:] {
+		if !errors.Is(r.Err, late) || !strings.HasPrefix(r.Err.Error(), "not run: ") {
+			t.Errorf("%s: %v", r.Case.Name, r.Err)
 		}
 	}
 }
@@ -351,7 +160,7 @@ func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	results := tabletest.Run(t.Context(),
-		tabletest.Harness{Open: func(context.Context) (record.Table, error) { return nil, away }})
+		tabletest.Harness{Open: func(context.Context) (record.Table, error) { return nil, away }}, nil)
 	if len(results) != 1 || !errors.Is(results[0].Err, away) {
 		t.Errorf("%v", results)
 	}

@@ -1,0 +1,271 @@
+package tabletest
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// Mutant breaks one promise of a table that keeps all of them. A case that a mutant passes cannot find that defect in the
+// table either: for example, because Harness.Lossy loses nothing.
+//
+//	for _, m := range tabletest.Mutants() {
+//		o := &tabletest.Options{Match: m.IsCase}
+//		for _, r := range tabletest.Run(t.Context(), m.Break(h), o) {
+//			if r.Err == nil {
+//				t.Errorf("a table that %s passes %s", m.Defect, r.Case.Name)
+//			}
+//		}
+//	}
+type Mutant struct {
+	Defect string // what the table does, such as "never deletes"
+	Case   string // the name of the case that finds it
+
+	wrap func(t record.Table) record.Table
+}
+
+// IsCase reports whether a case is the one that finds the defect.
+func (m Mutant) IsCase(c Case) bool { return c.Name == m.Case }
+
+// Break returns a harness whose tables have the defect.
+func (m Mutant) Break(h Harness) Harness {
+	sound := h
+	h.Open = func(ctx context.Context) (record.Table, error) { return m.wrapOpened(sound.Open(ctx)) }
+	if sound.Lossy != nil {
+		h.Lossy = func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
+			return m.wrapOpened(sound.Lossy(ctx, fate))
+		}
+	}
+	return h
+}
+
+func (m Mutant) wrapOpened(t record.Table, err error) (record.Table, error) {
+	if err != nil {
+		return nil, err
+	}
+	return m.wrap(t), nil
+}
+
+// Mutants returns tables with one defect each. Those that misread lost replies need Harness.Lossy; the one that lists one
+// page needs the default of Harness.Rows.
+func Mutants() []Mutant {
+	return []Mutant{
+		{"swaps without comparing", "swap-compares", func(t record.Table) record.Table { return blindSwap{t} }},
+		{"compares and writes in two steps", "swap-atomic", func(t record.Table) record.Table { return slowSwap{t} }},
+		{"uses a hash of the data as the version", "version-new", func(t record.Table) record.Table { return hashed{t} }},
+		{"deletes without comparing", "delete-compares", func(t record.Table) record.Table { return blindDelete{t} }},
+		{"never deletes", "delete", func(t record.Table) record.Table { return noDelete{t} }},
+		{"reads from a cache", "swap", func(t record.Table) record.Table { return &cached{Table: t} }},
+		{"folds case", "names", func(t record.Table) record.Table { return folded{t} }},
+		{"lists the first page only", "list", func(t record.Table) record.Table { return firstPage{t} }},
+		{"calls a rough clock exact", "clock", func(t record.Table) record.Table { return &roughClock{Table: t} }},
+		{"continues after Close", "closed", func(t record.Table) record.Table { return noClose{t} }},
+		{"takes a lost reply for a conflict", "lost-reply", func(t record.Table) record.Table { return hasty{t} }},
+		{"takes an error for an absent record", "lost-request", func(t record.Table) record.Table { return blank{t} }},
+		{"takes too many requests for a refusal", "refused-request", func(t record.Table) record.Table { return denied{t} }},
+	}
+}
+
+type blindSwap struct{ record.Table }
+
+func (t blindSwap) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	now, err := t.Load(ctx, row.Name)
+	if err != nil {
+		return now, err
+	}
+	row.Version = now.Version
+	return t.Table.Swap(ctx, row)
+}
+
+type slowSwap struct{ record.Table }
+
+func (t slowSwap) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	now, err := t.Load(ctx, row.Name)
+	if err == nil && now.Version != row.Version {
+		return now, record.ErrConflict
+	}
+	if err := sleepFor(ctx, 20*time.Millisecond); err != nil {
+		return record.Row{}, err
+	}
+	for {
+		if now, err = t.Load(ctx, row.Name); err != nil {
+			return now, err
+		}
+		row.Version = now.Version
+		if got, err := t.Table.Swap(ctx, row); !errors.Is(err, record.ErrConflict) {
+			return got, err
+		}
+	}
+}
+
+type hashed struct{ record.Table }
+
+// hash replaces the version of a row by a hash of its data.
+func hash(row record.Row, err error) (record.Row, error) {
+	if row.Version != "" {
+		row.Version = fmt.Sprintf("%x", sha256.Sum256(row.Data))
+	}
+	return row, err
+}
+
+// unhash gives a row the version that it has in the table.
+func (t hashed) unhash(ctx context.Context, row record.Row) (record.Row, error) {
+	now, err := t.Table.Load(ctx, row.Name)
+	if err != nil {
+		return record.Row{}, err
+	}
+	if shown, _ := hash(now, nil); shown.Version != row.Version {
+		return shown, record.ErrConflict
+	}
+	row.Version = now.Version
+	return row, nil
+}
+
+func (t hashed) Load(ctx context.Context, name string) (record.Row, error) {
+	return hash(t.Table.Load(ctx, name))
+}
+
+func (t hashed) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	data := row.Data
+	row, err := t.unhash(ctx, row)
+	if err != nil {
+		return row, err
+	}
+	if row, err = t.Table.Swap(ctx, row); err == nil {
+		row.Data = data // a table need not return it
+	}
+	return hash(row, err)
+}
+
+func (t hashed) Delete(ctx context.Context, row record.Row) error {
+	row, err := t.unhash(ctx, row)
+	if err != nil {
+		return err
+	}
+	return t.Table.Delete(ctx, row)
+}
+
+type blindDelete struct{ record.Table }
+
+func (t blindDelete) Delete(ctx context.Context, row record.Row) error {
+	now, err := t.Load(ctx, row.Name)
+	if err != nil {
+		return err
+	}
+	return t.Table.Delete(ctx, now)
+}
+
+type noDelete struct{ record.Table }
+
+func (noDelete) Delete(context.Context, record.Row) error { return nil }
+
+// cached reads a record once.
+type cached struct {
+	record.Table
+	rows sync.Map
+}
+
+func (t *cached) Load(ctx context.Context, name string) (record.Row, error) {
+	if row, ok := t.rows.Load(name); ok {
+		return row.(record.Row), nil
+	}
+	row, err := t.Table.Load(ctx, name)
+	if err == nil {
+		t.rows.Store(name, row)
+	}
+	return row, err
+}
+
+type folded struct{ record.Table }
+
+func (t folded) Load(ctx context.Context, name string) (record.Row, error) {
+	return t.Table.Load(ctx, strings.ToLower(name))
+}
+
+func (t folded) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	row.Name = strings.ToLower(row.Name)
+	return t.Table.Swap(ctx, row)
+}
+
+// firstPage lists as many records as servers return at once.
+type firstPage struct{ record.Table }
+
+func (t firstPage) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		n := 0
+		for row, err := range t.Table.List(ctx, prefix) {
+			if n++; n > 1000 || !yield(row, err) {
+				return
+			}
+		}
+	}
+}
+
+// roughClock knows the time to a second, as by the Date of its first reply.
+type roughClock struct {
+	record.Table
+	first atomic.Pointer[time.Time]
+}
+
+func (t *roughClock) Load(ctx context.Context, name string) (record.Row, error) {
+	now := time.Now()
+	t.first.CompareAndSwap(nil, &now)
+	return t.Table.Load(ctx, name)
+}
+
+func (t *roughClock) Now() (int64, time.Duration) {
+	at := t.first.Load()
+	if at == nil {
+		return t.Table.Now()
+	}
+	return at.Unix()*1e6 + time.Since(*at).Microseconds(), 0
+}
+
+type noClose struct{ record.Table }
+
+func (noClose) Close() error { return nil }
+
+// isUnanswered reports whether a request has an unknown outcome although its caller still waits.
+func isUnanswered(ctx context.Context, err error) bool {
+	return ctx.Err() == nil && isUnknownOutcome(err)
+}
+
+type hasty struct{ record.Table }
+
+func (t hasty) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	got, err := t.Table.Swap(ctx, row)
+	if isUnanswered(ctx, err) {
+		return record.Row{}, record.ErrConflict
+	}
+	return got, err
+}
+
+type blank struct{ record.Table }
+
+func (t blank) Load(ctx context.Context, name string) (record.Row, error) {
+	got, err := t.Table.Load(ctx, name)
+	if isUnanswered(ctx, err) {
+		return record.Row{Name: name}, nil
+	}
+	return got, err
+}
+
+type denied struct{ record.Table }
+
+func (t denied) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	got, err := t.Table.Swap(ctx, row)
+	if isUnanswered(ctx, err) {
+		return record.Row{}, fmt.Errorf("%w: %w", driver.ErrDenied, err)
+	}
+	return got, err
+}
