@@ -38,6 +38,8 @@ type Client struct {
 	store driver.Store
 	clock driver.Clock
 	opts  Options
+	// madeAt is from when the events count
+	madeAt time.Time
 
 	inflight inflight
 	waiting  context.Context // ends when the client closes: for calls that wait
@@ -92,7 +94,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	if err != nil {
 		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
 	}
-	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps),
+	c := &Client{store: store, clock: info.Clock, opts: resolved, madeAt: time.Now(), cleaning: make(chan struct{}, maxCleanUps),
 		closed: make(chan struct{})}
 	c.inflight.idle = make(chan struct{})
 	c.waiting, c.endWaits = context.WithCancelCause(context.Background())

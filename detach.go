@@ -38,8 +38,8 @@ func (l *Lease) Detach() (Handle, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(h.grant.Claim.TTL))
 	defer cancel()
 	detachFor := h.grant.Claim.TTL
-	if h.maxHold > 0 {
-		detachFor = max(min(detachFor, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)),
+	if h.times.maxHold > 0 {
+		detachFor = max(min(detachFor, (h.times.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)),
 			time.Millisecond)
 	}
 	err := l.giveUp(ctx, "detach", detachFor)

@@ -156,12 +156,12 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 	}
 	g := &h.grant
 	e := newEvent(kind, time.Now(), h.firstLease.values, &g.Claim, h.isRun)
-	e.Run, e.Ref, e.Token, e.Expected, e.Err = g.Attempt, g.Ref, g.Token, h.expected, d.err
+	e.Run, e.Ref, e.Token, e.Expected, e.Err = g.Attempt, g.Ref, g.Token, h.times.expected, d.err
 	e.RoundTrip, e.Remaining, e.Late = d.roundTrip, d.remaining, d.late
 	if kind == EventAcquired {
-		h.grantedAt, e.Waited = e.Time, e.Time.Sub(d.start)
+		h.grantedAt, e.Waited = e.Time.Sub(c.madeAt), e.Time.Sub(d.start)
 	} else {
-		e.Held = e.Time.Sub(h.grantedAt)
+		e.Held = e.Time.Sub(c.madeAt) - h.grantedAt
 	}
 	if kind == EventLost {
 		e.Reason = string(lossOf(d.err).Cause)

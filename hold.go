@@ -16,27 +16,24 @@ import (
 // released, lost or closed, and never back.
 type hold struct {
 	client    *Client
-	hasTurn   bool           // it has the turn for its name in the client's queue
-	isRun     bool           // it is a run of a ledger
 	startedAt driver.Instant // when the caller got it; MinHold and MaxHold count from here
-	minHold   time.Duration
-	maxHold   time.Duration // 0: no bound
-
-	expected  time.Duration // LockOptions.Expected, for events
-	grantedAt time.Time     // for events; zero if there are none
+	times     *holdTimes     // never nil; holds whose locks have no such options share one
+	grantedAt time.Duration  // for events: since the client was made; 0 if there are none
 
 	changingWeight chan struct{} // of a read-write lock: has an element while a call changes its weight
+	hasTurn        bool          // it has the turn for its name in the client's queue
+	isRun          bool          // it is a run of a ledger
 
-	mu sync.Mutex // guards what follows; no other mutex is locked while it is held
+	mu               sync.Mutex // guards what follows; no other mutex is locked while it is held
+	state            holdState
+	releaseRequested bool // the holder was asked to release the lock
+	cleanedUp        bool // the claim of a lost hold has been cleaned up, or is about to be
 	// Since and GrantedTTL change with renewals; the rest does not, and may be read without mu
 	grant             driver.Grant
-	weight            int64     // the present weight; grant.Weight is the one that was claimed
-	leases            []*Lease  // the leases that have not been released
-	firstLease        Lease     // the first of them, part of the hold to save an allocation
-	oneLease          [1]*Lease // the array of leases while there is only one
-	state             holdState
-	releaseRequested  bool          // the holder was asked to release the lock
-	cleanedUp         bool          // the claim of a lost hold has been cleaned up, or is about to be
+	weight            int64         // the present weight; grant.Weight is the one that was claimed
+	leases            []*Lease      // the leases that have not been released
+	firstLease        Lease         // the first of them, part of the hold to save an allocation
+	oneLease          [1]*Lease     // the array of leases while there is only one
 	releaseRequestedC chan struct{} // is closed when it is; nil until a caller asks for it
 	detachFor         time.Duration // how long the claim must exist after the release
 	inBatch           uint64        // number of the batch that renews it at present, 0 if none does
@@ -46,6 +43,14 @@ type hold struct {
 
 	renewal renewal // guarded by the mutex of the renewer, not by mu
 }
+
+// holdTimes are the options of a lock that say how long it is held. They do not change.
+type holdTimes struct {
+	minHold, maxHold time.Duration // maxHold 0: no bound
+	expected         time.Duration // for events
+}
+
+var noTimes = &holdTimes{}
 
 // runOutcome is how a run has ended.
 type runOutcome struct {
@@ -65,9 +70,11 @@ const (
 
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
-	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, minHold: o.MinHold, maxHold: o.MaxHold,
-		expected: o.Expected,
-		renewal:  renewal{endIndex: notInHeap, dueIndex: notInHeap}}
+	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, times: noTimes,
+		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
+	if times := (holdTimes{minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected}); times != *noTimes {
+		h.times = &times
+	}
 	if g.Kind == KindRW {
 		h.changingWeight = make(chan struct{}, 1)
 	}
@@ -96,15 +103,15 @@ func (h *hold) claimInfo() ClaimInfo {
 // remainingAt is how long the lease stays valid after now if no renewal succeeds. It is called with mu held.
 func (h *hold) remainingAt(now driver.Instant) time.Duration {
 	left := trustedFor(now, h.grant.Since, h.grant.GrantedTTL)
-	if h.maxHold > 0 {
-		left = min(left, h.maxHold-now.Since(h.startedAt))
+	if h.times.maxHold > 0 {
+		left = min(left, h.times.maxHold-now.Since(h.startedAt))
 	}
 	return left
 }
 
 // endsByMaxHold reports whether the lease will end by its MaxHold even if it is renewed. It is called with mu held.
 func (h *hold) endsByMaxHold(now driver.Instant) bool {
-	return h.maxHold > 0 && h.remainingAt(now) < trustedFor(now, h.grant.Since, h.grant.GrantedTTL)
+	return h.times.maxHold > 0 && h.remainingAt(now) < trustedFor(now, h.grant.Since, h.grant.GrantedTTL)
 }
 
 // trustedFor is how long a grant is still valid that was confirmed for ttl by a request started at since. The margin
@@ -140,7 +147,7 @@ func (h *hold) expireIfDueLocked() (left time.Duration, expired bool) {
 	}
 	loss := &LossError{Cause: LossExpired}
 	switch {
-	case h.maxHold > 0 && now.Since(h.startedAt) >= h.maxHold:
+	case h.times.maxHold > 0 && now.Since(h.startedAt) >= h.times.maxHold:
 		loss = &LossError{Cause: LossMaxHold}
 	case h.renewalErr != nil || h.inBatch != 0:
 		loss = &LossError{Cause: LossUnreachable, Err: h.renewalErr}
@@ -315,11 +322,11 @@ func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) 
 // keepFor is how long the claim must still exist after the release, in whole milliseconds; 0: not at all. It is called
 // with mu held.
 func (h *hold) keepFor() time.Duration {
-	if h.detachFor == 0 && h.minHold == 0 {
+	if h.detachFor == 0 && h.times.minHold == 0 {
 		return 0
 	}
 	// the clock may be a wall clock that was set back
-	keep := max(h.detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
+	keep := max(h.detachFor, h.times.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
 	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
