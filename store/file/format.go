@@ -83,7 +83,7 @@ func (c recordContent) encodeFile(v version) []byte {
 	b := make([]byte, 0, 96+len(c.name)+len(c.data))
 	b = append(b, formatMagic+"1 00000000 "...)
 	head := len(b)
-	b = append(append(append(b, state...), ' '), v.String()...)
+	b = v.appendTo(append(append(b, state...), ' '))
 	b = strconv.AppendInt(append(b, ' '), int64(len(c.name)), 10)
 	b = strconv.AppendInt(append(b, ' '), int64(len(c.data)), 10)
 	b = append(append(append(b, '\n'), c.name...), c.data...)

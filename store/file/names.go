@@ -39,6 +39,7 @@ func checkName(name string) error {
 // same. The full name is in the header of the record.
 func encodeName(name string) string {
 	var b strings.Builder
+	b.Grow(len(name))
 	cut := 0 // where the readable part of a hashed name would end
 	for i := range len(name) {
 		c := name[i]

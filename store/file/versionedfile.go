@@ -134,10 +134,22 @@ func (v version) String() string {
 	if v.incarnation == "" {
 		return ""
 	}
-	// Without Sprintf, which makes three allocations: it is called about ten times in a cycle.
+	var buf [64]byte
+	return string(v.appendTo(buf[:0]))
+}
+
+// appendTo appends the name of a version. It does not use Sprintf, which makes three allocations.
+func (v version) appendTo(b []byte) []byte {
 	var buf [16]byte
 	seq := strconv.AppendUint(buf[:0], v.seq, 16)
-	return v.incarnation + "-" + "000000000000"[len(seq):] + string(seq)
+	b = append(append(b, v.incarnation...), '-')
+	return append(append(b, "000000000000"[len(seq):]...), seq...)
+}
+
+// stagedName is the name of a staged file of v.
+func (v version) stagedName(nonce string) string {
+	var buf [96]byte
+	return string(append(append(v.appendTo(buf[:0]), '.'), nonce...))
 }
 
 func (v version) nextVersion() version { return version{v.incarnation, v.seq + 1} }
@@ -274,13 +286,13 @@ func (vf versionedFile) swapVersion(ctx context.Context, base version, to record
 		return version{}, record.ErrConflict
 	}
 	defer vf.closeHandle(d)
-	next, staged := base.nextVersion(), base.String()+"."+vf.newNonce()
+	next, staged := base.nextVersion(), base.stagedName(vf.newNonce())
 	data := to.encodeFile(next)
 	if err = vf.reserveRoom(d, len(data)); err == nil {
 		err = vf.stageVersion(d, base, staged, data, durable)
 	}
 	if err == nil {
-		err = vf.moveIfCurrent(ctx, d, base, staged, next)
+		err = vf.moveIfCurrent(ctx, d, staged, next.String())
 	}
 	if errors.Is(err, record.ErrConflict) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 		_ = vf.removeFile(d, staged)
@@ -385,19 +397,21 @@ func (vf versionedFile) stageInRecycledFile(d int, staged string, data []byte, d
 	return true, vf.overwriteFile(d, staged, data, durable)
 }
 
-// moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then
-// that base does, and then renames. The order of the two checks matters: see the proof at versionedFile.
-func (vf versionedFile) moveIfCurrent(ctx context.Context, d int, base version, staged string, next version) error {
+// moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then that
+// the version that the file is staged for does, and then renames. The order of the two checks matters: see the proof at
+// versionedFile.
+func (vf versionedFile) moveIfCurrent(ctx context.Context, d int, staged, next string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if taken, err := vf.entryExists(d, next.String()); err != nil || taken {
+	if taken, err := vf.entryExists(d, next); err != nil || taken {
 		return cmp.Or(err, record.ErrConflict)
 	}
-	if there, err := vf.entryExists(d, base.String()); err != nil || !there {
+	base, _, _ := strings.Cut(staged, ".")
+	if there, err := vf.entryExists(d, base); err != nil || !there {
 		return cmp.Or(err, record.ErrConflict)
 	}
-	return vf.renameExclusive(d, staged, next.String())
+	return vf.renameExclusive(d, staged, next)
 }
 
 // removeOldVersions removes, by rule 1, what current has made superfluous, except its predecessor and the last few
