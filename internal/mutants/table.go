@@ -72,6 +72,8 @@ var table = []mutant{
 		pkg: "./store/redis", test: "TestRaisedTokenKept",
 		edits: []edit{{"if not kept_until or kept_until + 0 < t[1] * 1000000 + t[2] + (ttl + ARGV[6]) * 1000 then",
 			"if true then"}}},
+	{name: "a promoted claim left behind by the next holder", file: "store/redis/scripts/acquire.lua", pkg: "./store/redis",
+		test: "TestLatePromotedClaim", edits: []edit{{"or h[7] and string.find(h[7], 'c', 1, true) then", "then"}}},
 	{name: "a raised token that the queue ignores", file: "store/redis/scripts/shared/state.lua", pkg: "./store/redis",
 		test:  "TestRaisedTokenKept",
 		edits: []edit{{"math.max(token + 1, now, tonumber(stored[9]) or 0)", "math.max(token + 1, now)"}}},

@@ -117,9 +117,12 @@ func TestCancels(t *testing.T) {
 }
 
 // TestClocks: a process that tries once, and has not watched before, replaces a dead holder within a second after
-// its TTL, and not before. The clients' clocks are an hour apart.
+// its TTL, and not before. The clients' clocks are an hour apart. On a machine that runs late it may have to try longer:
+// the error of its estimate of the store's clock is as large as the round trips are long.
 func TestClocks(t *testing.T) {
 	t.Parallel()
+	var machine pace.Pace
+	t.Cleanup(machine.Watch())
 	for name, shift := range map[string]time.Duration{"right": 0, "an hour slow": time.Hour,
 		"an hour fast": -time.Hour} {
 		for _, layout := range layouts {
@@ -135,7 +138,7 @@ func TestClocks(t *testing.T) {
 					early, _ := mustOpen(t, s, fast)
 					g, since, silent := leaveDeadHolder(t, s, layout, "early", ttl)
 					for tried := true; tried; time.Sleep(50 * time.Millisecond) {
-						late := time.Since(silent) >= ttl+time.Second
+						late := time.Since(silent) >= ttl+time.Second+10*machine.Worst(silent)
 						next, err := early.Acquire(t.Context(), mutexClaim("early", time.Minute))
 						at := time.Since(since)
 						tried = errors.Is(err, driver.ErrHeld) && !late
@@ -152,8 +155,12 @@ func TestClocks(t *testing.T) {
 				both.Go(func() { // and one that comes once, and has watched nothing
 					g, _, silent := leaveDeadHolder(t, s, layout, "once", ttl)
 					time.Sleep(time.Until(silent.Add(ttl + time.Second)))
+					came := time.Now()
 					cron, _ := mustOpen(t, s, slow)
 					next, err := cron.Acquire(t.Context(), mutexClaim("once", time.Minute))
+					for errors.Is(err, driver.ErrHeld) && time.Since(came) < 10*machine.Worst(silent) {
+						next, err = cron.Acquire(t.Context(), mutexClaim("once", time.Minute))
+					}
 					if err != nil || next.Token <= g.Token {
 						t.Errorf("one who came a second after the end of the TTL: token %d after %d, %v", next.Token,
 							g.Token, err)

@@ -206,6 +206,25 @@ func TestBrokenPromotedClaim(t *testing.T) {
 	}
 }
 
+// TestLatePromotedClaim: of a promoted claim that has not confirmed in time nothing is left when another claim takes the
+// lock.
+func TestLatePromotedClaim(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	g := acquire(t, s, fairClaim(longTTL))
+	if _, err := enterQueueOnce(t, s, fairClaim(longTTL)); err != nil {
+		t.Fatal(err)
+	}
+	release(t, s, g.Claim)
+	sendCommand(t, server, "DEL", "m") // as the server does when the confirm window has ended
+	g = acquire(t, s, mutex("m", longTTL))
+	if n := sendCommand(t, server, "EXISTS", "holdfast.c:{m}"); n != ":0" {
+		t.Error("the promoted claim is left")
+	}
+	release(t, s, g.Claim)
+}
+
 // TestIdleLocksExpire: a lock that is not used any more leaves only a record with its token: for a day, or for two days
 // if it had a queue. In Redisson's layout it leaves the token key too.
 func TestIdleLocksExpire(t *testing.T) {

@@ -19,13 +19,13 @@ local call, lock, record, id, ttl = redis.call, KEYS[1], KEYS[2], ARGV[1], ARGV[
 -- SET with NX first, and the checks afterwards: in the usual case that saves a GET. No other client sees the key in
 -- between, since a server runs one script at a time (redis.io: "Scripting with Lua").
 local set = call('SET', lock, id, 'NX', 'PX', ttl)
-local h = call('HMGET', record, 'token', 'line', 'bar', 'kept', '~' .. id, 'floor')
+local h = call('HMGET', record, 'token', 'line', 'bar', 'kept', '~' .. id, 'floor', 'flags')
 local last_token, has_queue, tombstones, kept_until, was_broken, floor = h[1], h[2], h[3], h[4], h[5], h[6]
 if set then
   local tombstoned = tombstones and string.find(tombstones, id, 1, true)
   -- The grant is not valid: an operator has ended the claim, its release came first, or claims wait, which it must not
-  -- overtake.
-  if was_broken or tombstoned or has_queue then
+  -- overtake. Or a promoted claim has not confirmed in time, and acquire_queued.lua has to remove what is left of it.
+  if was_broken or tombstoned or has_queue or h[7] and string.find(h[7], 'c', 1, true) then
     call('DEL', lock)
     return {was_broken and BROKEN or tombstoned and TOMBSTONED or USE_QUEUE}
   end
