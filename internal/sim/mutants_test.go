@@ -144,7 +144,7 @@ var mutants = []mutant{
 			"c.TTL, c.SilenceLimit, c.ExpiresAt = d, d/2, in.expiryAfter(d/2)"}},
 		want: "was to be held until"},
 	{name: "MaxHold ignored", file: holdFile,
-		edits: []edit{{"\tif h.maxHold > 0 {\n", "\tif h.maxHold < 0 {\n"}},
+		edits: []edit{{"\tif h.times.maxHold > 0 {\n", "\tif h.maxHold < 0 {\n"}},
 		want:  "and MaxHold is"},
 	{name: "re-entries not counted", file: holdFile,
 		edits: []edit{{"\tif len(h.leases) > 0 {\n\t\treturn false, false, nil\n\t}\n", ""}},
