@@ -35,11 +35,10 @@ var lastingErrors = []error{ErrDenied, ErrCorrupt, ErrInvalid, ErrUnsupported, E
 // An idle client has no goroutines. A busy one has a few, however many leases it holds; they exit about a second after
 // the last lease has ended.
 type Client struct {
-	store driver.Store
-	clock driver.Clock
-	opts  Options
-	// madeAt is from when the events count
-	madeAt time.Time
+	store  driver.Store
+	clock  driver.Clock
+	opts   Options
+	madeAt time.Time // holds keep times for events as durations since then
 
 	inflight inflight
 	waiting  context.Context // ends when the client closes: for calls that wait

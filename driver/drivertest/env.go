@@ -112,9 +112,8 @@ func (e *Env) requireWithin(start driver.Instant, bound time.Duration, format st
 func (e *Env) whileGranted(g driver.Grant, steps func()) {
 	if err := recoverError(func() error { steps(); return nil }); err != nil {
 		if e.sinceGrant(g) >= g.GrantedTTL {
-			err = fmt.Errorf("%w (%v after the start of a grant of %v)", err, e.sinceGrant(g).Round(time.Millisecond),
+			e.overrunf("%w (%v after the start of a grant of %v)", err, e.sinceGrant(g).Round(time.Millisecond),
 				g.GrantedTTL)
-			panic(failurePanic{lateError{error: err, overrun: true}})
 		}
 		panic(failurePanic{err})
 	}

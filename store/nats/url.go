@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -176,29 +175,9 @@ func (s *storeURL) readHosts(u *url.URL) error {
 	return nil
 }
 
-// maxOpenTime is how long opening waits for a server that does not answer, refuses connections or is starting up. A
-// wait for a lock would not last longer either (driver.UnreachableTimeout).
-const maxOpenTime = 10 * time.Second
-
-// open opens a store with a connection of its own. While no server answers it tries again: it may be restarting.
+// open opens a store with a connection of its own.
 func (s *storeURL) open(ctx context.Context) (driver.Store, error) {
-	looking, cancel := context.WithTimeout(ctx, maxOpenTime)
-	defer cancel()
-	var last error
-	for tries := 0; ; tries++ {
-		store, err := s.tryOpen(looking)
-		if err == nil || driverutil.IsFinal(err) {
-			return store, err
-		}
-		if last == nil || looking.Err() == nil { // that ctx has ended says less than the error before it
-			last = err
-		}
-		select {
-		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 4))):
-		case <-looking.Done():
-			return nil, last
-		}
-	}
+	return driverutil.OpenWithRetry(ctx, s.tryOpen)
 }
 
 func (s *storeURL) tryOpen(ctx context.Context) (driver.Store, error) {

@@ -25,7 +25,7 @@ type watch struct {
 	changed  chan struct{}
 }
 
-// idleWatch is how long a watch stays without anybody who waits.
+// idleWatch is when a watch ends that no call waits for, counted from the end of the last call.
 const idleWatch = 5 * time.Second
 
 // Wait implements record.Notifier.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/url"
 	"os"
 	"slices"
@@ -113,10 +112,6 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	return config, o, nil
 }
 
-// maxOpenTime is how long opening waits for a server that does not answer, refuses connections or is
-// starting up. A wait for a lock would not last longer either (driver.UnreachableTimeout).
-const maxOpenTime = 10 * time.Second
-
 // openConfig opens a store with a pool of its own.
 func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (driver.Store, error) {
 	d := newDialer(config.ConnConfig.DialFunc)
@@ -141,33 +136,14 @@ func openConfig(ctx context.Context, config *pgxpool.Config, opts *Options) (dri
 		d.limitAllConns(200 * time.Millisecond)
 		pool.Close()
 	}
-	looking, cancel := context.WithTimeout(ctx, maxOpenTime)
-	defer cancel()
-	s, err := openWithRetry(looking, pool, opts, release)
+	s, err := driverutil.OpenWithRetry(ctx, func(ctx context.Context) (driver.Store, error) {
+		return openStore(ctx, pool, opts, release)
+	})
 	if err != nil {
 		release()
 		return nil, err
 	}
 	return s, nil
-}
-
-// openWithRetry tries until ctx ends while the server is unreachable: it may be restarting.
-func openWithRetry(ctx context.Context, pool *pgxpool.Pool, opts *Options, release func()) (driver.Store, error) {
-	var last error
-	for tries := 0; ; tries++ {
-		s, err := openStore(ctx, pool, opts, release)
-		if err == nil || driverutil.IsFinal(err) {
-			return s, err
-		}
-		if last == nil || ctx.Err() == nil { // that ctx has ended says less than the error before it
-			last = err
-		}
-		select {
-		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 4))):
-		case <-ctx.Done():
-			return nil, last
-		}
-	}
 }
 
 // prepareSession sets lock_timeout, so that the server ends a statement that waits for a lock of another

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,26 +13,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// TestOpeningASilentServer: opening does not wait for ever for a server that accepts connections and never
-// answers.
+// TestOpeningASilentServer: opening does not wait for ever for a server that accepts connections and never answers.
 func TestOpeningASilentServer(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	var machine pace.Pace
-	defer machine.Watch()()
-	began := time.Now()
-	_, err = driver.Open(t.Context(), "postgres://u:s3cret@"+silent.Addr().String()+"/db?sslmode=disable&timeout=100ms")
-	if err == nil || driverutil.IsFinal(err) || strings.Contains(err.Error(), "s3cret") ||
-		time.Since(began) > maxOpenTime+time.Second+machine.Lost(began) {
-		t.Errorf("after %v: %v", time.Since(began), err)
-	}
+	storetest.OpenSilentServer(t, "postgres://u:s3cret@HOST/db?sslmode=disable&timeout=100ms")
 }
 
 // TestURL: each option of the URL has its effect. Errors about a URL do not show its secrets.

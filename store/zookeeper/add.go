@@ -424,11 +424,8 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 
 // listKeysBySession returns the children of a lock as a session sees them behind all that it has sent.
 func (t *tree) listKeysBySession(ctx context.Context, c *zk.Conn, path string) ([]string, error) {
-	barrier, children := zk.Barrier(), zk.GetChildren(path)
-	if err := c.Do(ctx, barrier, children); err != nil {
-		return nil, t.translateError(err, path)
-	}
-	if err := barrier.BarrierError(); err != nil {
+	children := zk.GetChildren(path)
+	if err := readFresh(ctx, c, children); err != nil {
 		return nil, t.translateError(err, path)
 	}
 	keys, _, err := children.Children()

@@ -58,11 +58,8 @@ func (t *tree) decodeListing(
 
 // listBySession lists a lock by one session: the list shows the effect of all that the session has sent before.
 func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string) (childrenSnapshot, error) {
-	barrier, children := zk.Barrier(), zk.GetChildren(path)
-	if err := c.Do(ctx, barrier, children); err != nil {
-		return childrenSnapshot{}, t.translateError(err, path)
-	}
-	if err := barrier.BarrierError(); err != nil {
+	children := zk.GetChildren(path)
+	if err := readFresh(ctx, c, children); err != nil {
 		return childrenSnapshot{}, t.translateError(err, path)
 	}
 	return t.decodeListing(ctx, c, name, path, children)

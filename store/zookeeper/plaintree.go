@@ -118,11 +118,8 @@ func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session
 		return false, err
 	}
 	path := t.pathOf(name)
-	barrier, read := zk.Barrier(), zk.GetData(path)
-	if err := c.Do(ctx, barrier, read); err != nil {
-		return false, t.translateError(err, path)
-	}
-	if err := barrier.BarrierError(); err != nil {
+	read := zk.GetData(path)
+	if err := readFresh(ctx, c, read); err != nil {
 		return false, t.translateError(err, path)
 	}
 	l, err := t.decodeSnapshot(name, path, read)

@@ -113,6 +113,16 @@ func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call
 	}
 }
 
+// readFresh sends a read by one session. Its answer shows the effect of all that the session has sent before, and of all
+// that any client was told before.
+func readFresh(ctx context.Context, c *zk.Conn, read *zk.Call) error {
+	barrier := zk.Barrier()
+	if err := c.Do(ctx, barrier, read); err != nil {
+		return err
+	}
+	return barrier.BarrierError()
+}
+
 // write sends a write by any session, once. It may be any session, because no step of a lock depends on who sends it,
 // except those that create ephemeral nodes; the conditions are in the request.
 func (t *tree) write(ctx context.Context, w *zk.Write) error {

@@ -6,6 +6,7 @@
 //   - [StartProcess] starts a process that does not outlive the test run, even if that is killed.
 //   - A [Server] is the process of one server. Tests stop, continue, kill and restart it. A [Cluster] is several of
 //     them, with the links between them.
+//   - [BuildTool] builds a server from source, with the versions that a module pins.
 //   - A [Link] is a TCP proxy in front of a server. Tests cut it, delay data, lose replies, and take a request out to
 //     deliver it late. A [Net] is all links of one client.
 //

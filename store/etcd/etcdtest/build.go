@@ -1,14 +1,9 @@
 package etcdtest
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
 const packagePath = "github.com/holdfast-go/holdfast/store/etcd/etcdtest"
@@ -23,34 +18,4 @@ var tools = map[string]func() (string, error){
 	"etcdutl": sync.OnceValues(func() (string, error) { return buildTool("etcdutl", "go.etcd.io/etcd/etcdutl/v3") }),
 }
 
-func buildTool(name, pkg string) (string, error) {
-	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", packagePath).Output()
-	if err != nil {
-		return "", fmt.Errorf("finding the tools module: %w", err)
-	}
-	tools := filepath.Join(filepath.Dir(strings.TrimSpace(string(here))), "tools")
-	sum, err := os.ReadFile(filepath.Join(tools, "go.sum"))
-	if err != nil {
-		return "", err
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	id := sha256.Sum256(sum)
-	dir := filepath.Join(cache, "holdfast-tools")
-	path := filepath.Join(dir, name+"-"+hex.EncodeToString(id[:6]))
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
-	c := exec.Command("go", "build", "-trimpath", "-o", fresh, pkg)
-	c.Dir, c.Env = tools, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
-	}
-	return path, os.Rename(fresh, path)
-}
+func buildTool(name, pkg string) (string, error) { return servertest.BuildTool(packagePath, name, pkg) }

@@ -2,15 +2,11 @@ package s3test
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,38 +26,9 @@ type MinIO struct {
 	dir string
 }
 
-// buildMinIO builds the server from the tools module beside this package, and returns the path of the binary. That
-// takes minutes. So it is kept in the user's cache directory, and built again only when the tools module changes.
+// buildMinIO builds the server, if that was not done before, and returns the path of the binary. That takes minutes.
 var buildMinIO = sync.OnceValues(func() (string, error) {
-	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", packagePath).Output()
-	if err != nil {
-		return "", fmt.Errorf("finding the tools module: %w", err)
-	}
-	tools := filepath.Join(filepath.Dir(strings.TrimSpace(string(here))), "tools")
-	sum, err := os.ReadFile(filepath.Join(tools, "go.sum"))
-	if err != nil {
-		return "", err
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = os.TempDir()
-	}
-	id := sha256.Sum256(sum)
-	dir := filepath.Join(cache, "holdfast-tools")
-	path := filepath.Join(dir, "minio-"+hex.EncodeToString(id[:6]))
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	fresh := fmt.Sprintf("%s.%d", path, os.Getpid())
-	c := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", fresh, "github.com/minio/minio")
-	c.Dir, c.Env = tools, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building MinIO: %w\n%s", err, out)
-	}
-	return path, os.Rename(fresh, path)
+	return servertest.BuildTool(packagePath, "minio", "-ldflags=-s -w", "github.com/minio/minio")
 })
 
 // BuildMinIO builds the server, if that was not done before.
