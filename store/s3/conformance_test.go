@@ -53,5 +53,5 @@ func TestConformanceMinIO(t *testing.T) {
 	if *prove {
 		effort = 1
 	}
-	storetest.Conform(t, h, drivertest.Options{Effort: effort, Parallel: 16})
+	storetest.Conform(t, h, drivertest.Options{Effort: effort, Parallel: 8})
 }
