@@ -39,6 +39,7 @@ type checker struct {
 	grantKnown    map[string]bool            // whether the client knows that the claim was granted
 	endedAt       map[string]time.Duration   // when each claim was ended
 	endedBy       map[string]ender           // who ended each holder, and each broken waiter
+	notesFull     map[string]bool            // the locks whose records have had as many notes as are kept
 	waiting       map[string]wait            // claims whose Acquire waits
 	revertedAt    time.Duration              // when the store last lost writes
 	histories     map[string][]string        // what happened to each claim, shown with a violation
@@ -79,6 +80,7 @@ func newChecker(sim *simulation) *checker {
 		grantKnown:    map[string]bool{},
 		endedAt:       map[string]time.Duration{},
 		endedBy:       map[string]ender{},
+		notesFull:     map[string]bool{},
 		waiting:       map[string]wait{},
 		histories:     map[string][]string{},
 	}
@@ -277,11 +279,14 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 	}
 	now := map[string]bool{}
 	var granted int64
+	if len(rec.Ended) >= driver.MaxWaiters {
+		chk.notesFull[row.Name] = true
+	}
 	for _, c := range rec.Claims {
 		now[c.ID] = c.State == record.Granted
 		switch chk.endedBy[c.ID] {
 		case operator: // a note of this is kept for a TTL; a client that was stopped for longer may not learn of it
-			if chk.noteIsKept(c.ID) && rec.NotesDroppedUntil == 0 {
+			if chk.noteIsKept(c.ID) && (rec.NotesDroppedUntil == 0 || !chk.notesFull[row.Name]) {
 				// otherwise there were more endings than notes are kept
 				chk.addViolation("on %s a claim that an operator had broken exists again", row.Name)
 			}
