@@ -1,5 +1,5 @@
 // Package sequence keeps locks as ordered nodes that are bound to sessions. It is for stores that keep such nodes and
-// remove those of a session that has expired: etcd and ZooKeeper. What is particular to such a store is a
+// remove those of a session that has expired: etcd, ZooKeeper and Consul. What is particular to such a store is a
 // [NodeStore]; every decision about locks is made here.
 //
 // # Nodes and order

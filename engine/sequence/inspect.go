@@ -2,6 +2,7 @@ package sequence
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"math/rand/v2"
 	"time"
@@ -29,8 +30,8 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 		if retry.noteFailure() {
 			return driver.Lock{}, hideContextError(err)
 		}
-		if err := e.life.Sleep(ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); err != nil {
-			return driver.Lock{}, err
+		if ended := e.life.Sleep(ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); ended != nil {
+			return driver.Lock{}, fmt.Errorf("%w: %v", ended, err)
 		}
 	}
 }

@@ -24,7 +24,6 @@ var notRun = map[string]string{
 	"make":      "the target must exist; .ci/run runs most of them",
 	"git":       "changes or pushes this checkout; scripts/release has a rehearsal",
 	"go":        "needs a release, or a module of the reader's; scripts/release has a rehearsal",
-	"consul":    "needs Consul, which no test installs",
 	"sudo":      "installs packages; scripts/dist-test does so in a root of its own",
 	"install":   "needs root and a group",
 	"tar":       "unpacks a release that does not exist yet; scripts/dist-test does so",

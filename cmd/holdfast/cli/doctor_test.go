@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/memory"
@@ -244,6 +245,11 @@ func TestDoctorOnEachStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nats.Close)
+	consul, err := consultest.Start(t.Context(), consultest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(consul.Close)
 	dynamodb, err := dynamodbtest.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -264,6 +270,7 @@ func TestDoctorOnEachStore(t *testing.T) {
 		{postgres.URL("test") + "?sslmode=disable&create=true", nil},
 		{mysql.URL() + "?create=true", nil},
 		{nats.URL("locks") + "?create=true&replicas=3&sync=always", nil},
+		{consul.URL(), nil},
 		{"dynamodb://locks" + table, []string{"dynamodb-ttl"}},
 	} {
 		w := newWorkspace(t)

@@ -72,6 +72,7 @@ func TestOpenErrors(t *testing.T) {
 		{"mysql://u:p4ss@" + at + "/db", 69, []string{"MySQL cannot be reached: dial tcp " + at + ": connect: connection refused (store mysql://" + at + "/db, "}},
 		{"nats://u:p4ss@" + at + "/b", 69, []string{"NATS cannot be reached: dial tcp " + at + ": connect: connection refused (store nats://" + at + "/b, "}},
 		{"nats://u:p4ss@" + at, 64, []string{"names no bucket, as in nats://host:4222/bucket"}},
+		{"consul://:p4ss@" + at, 69, []string{"no connection to Consul: dial tcp " + at + ": connect: connection refused", "(store consul://" + at + ", "}},
 		{"mysql://u:p4ss@" + at, 64, []string{"names no database, as in mysql://host:3306/database"}},
 		{"s3://u:p4ss@locks", 64, []string{"AWS_ACCESS_KEY_ID"}},
 		{"file:///dev/null", 69, []string{"/dev/null is not a directory", "(store file:///dev/null, "}},

@@ -88,7 +88,7 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 }
 
 // portSchemes are the stores that can be recognized by their default ports.
-var portSchemes = map[string]string{"2181": "zookeeper", "2379": "etcd", "3306": "mysql", "4222": "nats", "5432": "postgres", "6379": "redis"}
+var portSchemes = map[string]string{"2181": "zookeeper", "2379": "etcd", "3306": "mysql", "4222": "nats", "5432": "postgres", "6379": "redis", "8500": "consul"}
 
 // suggestURL is the URL that was probably meant by a plain path or host:port, or empty. It never repeats anything
 // else, which may contain a password.

@@ -106,7 +106,8 @@ func openReachable(ctx context.Context, flag, name string, timeout time.Duration
 // servers can be reached.
 func isOpenedUnreached(store driver.Store) bool {
 	name := store.Info().Store
-	return strings.HasPrefix(name, "etcd:") || strings.HasPrefix(name, "zookeeper:")
+	return strings.HasPrefix(name, "consul:") || strings.HasPrefix(name, "etcd:") ||
+		strings.HasPrefix(name, "zookeeper:")
 }
 
 // readBriefly reads a lock. It returns an error only if the servers cannot be reached: others are those of the acquire

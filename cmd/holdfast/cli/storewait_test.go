@@ -98,7 +98,7 @@ func TestStoreStaysAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	nobody := "127.0.0.1:" + port
-	for _, store := range []string{"redis://" + nobody, "postgres://user@" + nobody + "/db", "mysql://user@" + nobody + "/db", "nats://" + nobody + "/b", "etcd://" + nobody,
+	for _, store := range []string{"redis://" + nobody, "postgres://user@" + nobody + "/db", "mysql://user@" + nobody + "/db", "nats://" + nobody + "/b", "etcd://" + nobody, "consul://" + nobody,
 		"zookeeper://" + nobody} {
 		w.store = store
 		none := w.startProgram("run", "--store-wait", "0", "a", "touch", "ran")

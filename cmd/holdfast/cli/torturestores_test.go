@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
@@ -109,6 +110,7 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		"sentinel":         w.startTortureSentinel,
 		"redlock":          w.startTortureRedlock,
 		"etcd":             w.startTortureEtcd,
+		"consul":           w.startTortureConsul,
 		"zookeeper":        func(s *tortureStore) error { return w.startTortureZooKeeper(s, false) },
 		"zookeeper-kills":  func(s *tortureStore) error { return w.startTortureZooKeeper(s, true) },
 		"postgres":         w.startTorturePostgres,
@@ -227,6 +229,18 @@ func (w *workspace) startTortureEtcd(s *tortureStore) error {
 	}
 	w.Cleanup(c.Close)
 	s.url = "etcd://" + strings.Join(c.Endpoints(), ",")
+	s.faults = clusterFaults(w.Context(), c.Servers(), c.Leader)
+	s.every = 4 * time.Second // without a leader nobody gets a lock
+	return nil
+}
+
+func (w *workspace) startTortureConsul(s *tortureStore) error {
+	c, err := consultest.Start(w.Context(), consultest.Options{Members: 3})
+	if err != nil {
+		return err
+	}
+	w.Cleanup(c.Close)
+	s.url = c.URL()
 	s.faults = clusterFaults(w.Context(), c.Servers(), c.Leader)
 	s.every = 4 * time.Second // without a leader nobody gets a lock
 	return nil

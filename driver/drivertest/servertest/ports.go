@@ -39,7 +39,8 @@ func (p *portRange) listenOnNext() (l net.Listener, err error) {
 }
 
 // reservePort finds a port that no process has reserved and nobody listens on. A process reserves a port by holding
-// the UDP port of the same number, which none of the servers uses; the kernel frees it when the process ends.
+// the UDP port of the same number, which none of the servers uses; the kernel frees it when the process ends. A server
+// that speaks UDP uses another address, such as 127.0.0.2.
 func (p *portRange) reservePort() (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

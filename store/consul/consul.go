@@ -1,0 +1,191 @@
+// Package consul keeps locks in the KV store of Consul: a claim is a key that is bound to a session.
+//
+//	import _ "github.com/holdfast-go/holdfast/store/consul"
+//
+//	client, err := holdfast.Open(ctx, "consul://127.0.0.1:8500", nil)
+//
+// Programs that have settings of Consul's own client pass them in:
+//
+//	store, err := consul.New(ctx, api.DefaultConfig(), nil)
+//	client, err := holdfast.New(store, nil)
+//
+// # Layout
+//
+// A claim on the lock NAME is the key PREFIX NAME/.claims/SESSION.NUMBER, which Consul deletes with the session. The
+// order of the claims is that in which their keys were made, and the fencing token is the key's CreateIndex. Names are
+// written as they are, except for what a path cannot have: such bytes are %XX. Beside the claims there are, below
+// PREFIX.holdfast/:
+//
+//   - gates/SESSION, written when a claim is given up whose request got no reply. It keeps that request from taking
+//     effect later, and is deleted with the session.
+//   - broken/CLAIM, written when a claim is broken by force, so that its holder learns of it. It is deleted with a
+//     session of its own.
+//   - runs/KEY, the history of a key of the run ledger, and runmarks/KEY, which exists while a run is in progress.
+//
+// # Layouts of other clients
+//
+// With LayoutLock a lock is the key NAME/.lock, and with LayoutKey the key NAME, which the holder's session has locked.
+// So it excludes consul lock NAME, and the Lock of Consul's clients with that key, as Terraform and Vault use it,
+// and is excluded by them. Any key that a session has locked holds the lock. There are only mutexes and elections, in
+// no order. A key that exists and was never locked is not touched, since its value would be overwritten. After a
+// foreign session was invalidated, its lock-delay bars the lock for Holdfast, too. Beside the key there is
+// PREFIX.holdfast/tickets/NAME while a claim of ours holds it; its CreateIndex is the token.
+//
+// # Sessions
+//
+// A session has no health checks, and belongs to a node of the catalog that no agent runs on (Options.Node). So it ends
+// by its TTL alone, or when somebody destroys it. The sessions of Consul's own tools belong to the agent's node and its
+// health check instead. Such a session ends when the agent is restarted or looks unhealthy to others, although the
+// holder is at work and does not know. Consul's answer to that is the lock-delay: after a session was invalidated,
+// nobody can take its keys for 15 s. Holdfast's holders stop at the end of their TTL, so its sessions need no
+// lock-delay and have the smallest, 1 ms.
+//
+// # Time
+//
+// The leader of the servers ends a session when it has received no renewal for twice the TTL, by a clock that is never
+// set. A holder counts one TTL from the start of its last renewal. So a claim of a dead holder blocks the lock for two
+// TTLs. Consul refuses a TTL of less than 10 s (session_ttl_min); a smaller one is raised to that.
+package consul
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// Options are the settings of a store. The zero value and nil mean the defaults.
+type Options struct {
+	// Layout is the form of the locks. Default: LayoutClaims.
+	Layout Layout
+	// Prefix starts all keys. It is put before the name unchanged. Default: holdfast/, and nothing in the layouts of
+	// other clients.
+	Prefix string
+	// Node is the node of the catalog that sessions belong to. If there is none of that name, it is registered, with no
+	// health check, which needs the permission node:write for it. Sessions need session:write. A node on which an agent
+	// runs will do, but then a restart of that agent ends all locks. Default: holdfast.
+	Node string
+	// Clock is for tests. Default: the clock of this machine.
+	Clock driver.Clock
+}
+
+const (
+	defaultPrefix = "holdfast/"
+	defaultNode   = "holdfast"
+)
+
+// store is a driver.Store on Consul.
+type store struct {
+	*sequence.Engine
+	nodes *nodeStore
+}
+
+// New makes a store. The settings are those of Consul's client, such as api.DefaultConfig() returns, which knows its
+// environment variables; New changes nothing in them. It does no I/O, so the agent need not be reachable, and ctx is
+// not used: the first claim connects. The error Is ErrInvalid if the settings are nil, or something in them or in the
+// options cannot work.
+func New(ctx context.Context, config *api.Config, opts *Options) (driver.Store, error) {
+	nodes, err := newNodeStore(config, opts)
+	if err != nil {
+		return nil, err
+	}
+	if suffix, ok := suffixes[nodes.opts.Layout]; ok {
+		return newKeyStore(nodes, suffix), nil
+	}
+	return &store{Engine: sequence.New(nodes), nodes: nodes}, nil
+}
+
+// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New it
+// does no I/O.
+func NewTable(ctx context.Context, config *api.Config, opts *Options) (record.Table, error) {
+	nodes, err := newNodeStore(config, opts)
+	if err != nil {
+		return nil, err
+	}
+	t := newTable(nodes, recordFolder)
+	t.closeNodes = nodes.Close
+	return t, nil
+}
+
+// withDefaults checks the options, and fills in the defaults.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	c.Layout, c.Node = cmp.Or(c.Layout, LayoutClaims), cmp.Or(c.Node, defaultNode)
+	if _, ok := suffixes[c.Layout]; !ok && c.Layout != LayoutClaims {
+		return c, fmt.Errorf("%w: the layout %q: there are %s, %s and %s", driver.ErrInvalid, c.Layout, LayoutClaims,
+			LayoutLock, LayoutKey)
+	}
+	if c.Layout == LayoutClaims {
+		c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
+	}
+	if c.Clock.Monotonic == nil {
+		c.Clock = driver.SystemClock
+	}
+	return c, checkPrefix(c.Prefix)
+}
+
+// checkPrefix refuses a prefix that would not be the same in the path of a request.
+func checkPrefix(prefix string) error {
+	if prefix == "" {
+		return nil
+	}
+	for segment := range strings.SplitSeq(strings.TrimSuffix(prefix, "/"), "/") {
+		if segment == "" || encodeName(segment) != segment {
+			return fmt.Errorf("%w: the prefix %q: it may have letters, digits and -_.~:@$+!,;=() between single slashes, "+
+				"and no slash or dot at the beginning", driver.ErrInvalid, prefix)
+		}
+	}
+	return nil
+}
+
+// Explain names the key of a claim; SESSION means the session of its client and TTL.
+func (s *store) Explain(c driver.Claim) driver.Plan {
+	return driver.Plan{Keys: []string{s.nodes.lockDir(c.Name) + "SESSION.NUMBER"}, TTL: s.nodes.sessionTTL(c.TTL)}
+}
+
+// newClient makes a client with connections of its own.
+func newClient(config *api.Config) (*api.Client, *http.Transport, *datedTransport, error) {
+	if config == nil {
+		return nil, nil, nil, fmt.Errorf("%w: the settings are nil: pass what api.DefaultConfig returns", driver.ErrInvalid)
+	}
+	c := *config
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: dialTimeout}
+	if c.Transport != nil {
+		transport = c.Transport.Clone()
+	}
+	// Callers come in bursts. By default all but a few connections would be closed after each.
+	transport.MaxIdleConnsPerHost, transport.MaxIdleConns, transport.IdleConnTimeout = 64, 64, time.Minute
+	c.Transport = transport
+	client := c.HttpClient
+	if client == nil {
+		// A first client fills in what its environment variables say of TLS.
+		if _, err := api.NewClient(&c); err != nil {
+			return nil, nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
+		}
+		client = c.HttpClient
+	}
+	used := client.Transport
+	if config.Transport != nil && used == http.RoundTripper(config.Transport) {
+		used = transport // the one that Close knows
+	}
+	dated := &datedTransport{inner: cmp.Or[http.RoundTripper](used, http.DefaultTransport)}
+	copied := *client
+	copied.Transport = dated
+	c.HttpClient = &copied
+	made, err := api.NewClient(&c)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
+	}
+	return made, transport, dated, nil
+}

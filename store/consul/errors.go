@@ -1,0 +1,75 @@
+package consul
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// errLockDelayed says that a key cannot be locked for a while, because the session that held it was invalidated.
+var errLockDelayed = errors.New("a lock-delay bars the key")
+
+// unsentError is the error of a request that was not sent, for lack of a connection.
+type unsentError struct{ error }
+
+func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
+
+// convertError turns an error of Consul's client into one that the engines know. Most refusals come as text alone.
+func (t *nodeStore) convertError(err error) error {
+	var inURL *url.Error
+	if errors.As(err, &inURL) {
+		err = inURL.Err // it names the agent, which the store's own name does as well
+	}
+	var dial *net.OpError
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case err == nil || driverutil.IsFinal(err):
+		return err
+	case t.life.Err() != nil:
+		return driver.ErrClosed
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &certificate):
+		return driverutil.RefuseStore(fmt.Errorf("no TLS connection to Consul: %v", err))
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return unsentError{fmt.Errorf("no connection to Consul: %v", dial)}
+	}
+	switch text := err.Error(); {
+	case strings.Contains(text, "gave HTTP response to HTTPS client"):
+		return driverutil.RefuseStore(errors.New("no TLS connection to Consul: the agent does not use TLS on this port; " +
+			"leave the tls options out"))
+	case strings.Contains(text, "HTTP request to an HTTPS server"):
+		return driverutil.RefuseStore(errors.New("the agent of Consul uses TLS on this port: set tls=true"))
+	case containsAny(text, []string{"Permission denied", "lacks permission", "ACL not found", "ACL support disabled",
+		"response code: 403"}):
+		return t.deniedError(lastLine(text))
+	case strings.Contains(text, "too large"), strings.Contains(text, "Invalid Session TTL"):
+		return fmt.Errorf("%w: Consul says: %s", driver.ErrInvalid, lastLine(text))
+	default:
+		return fmt.Errorf("the agent of Consul says: %s", lastLine(text))
+	}
+}
+
+// lastLine is a message of the agent in one line, without what its client writes before it.
+func lastLine(text string) string {
+	text = strings.TrimSuffix(strings.TrimSpace(text), ")")
+	for _, before := range []string{"Failed request: ", "Unexpected response code: "} {
+		text = strings.TrimPrefix(text, before)
+	}
+	return strings.ReplaceAll(text, "\n", " ")
+}
+
+// deniedError is the refusal for lack of a permission, with the rules that suffice.
+func (t *nodeStore) deniedError(why string) error {
+	return fmt.Errorf("%w: Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, "+
+		"session %q { policy = \"write\" } and, unless that node is registered, node %q { policy = \"write\" }",
+		driver.ErrDenied, why, t.opts.Prefix, t.opts.Node, t.opts.Node)
+}

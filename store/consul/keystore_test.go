@@ -1,0 +1,215 @@
+package consul
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/consul/consultest"
+)
+
+// openKeys opens a store with one key per lock for one test.
+func openKeys(t testing.TB, c *consultest.Cluster, o *Options) *keyStore {
+	t.Helper()
+	s, err := New(t.Context(), c.Config(c.Members[0]), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s.(*keyStore)
+}
+
+// expectForeign fails unless a claim that does not wait is refused because a foreign client holds the lock.
+func expectForeign(t *testing.T, what string, s driver.Store, name string) {
+	t.Helper()
+	var held *driver.HeldError
+	if _, err := s.Acquire(t.Context(), mutexClaim(name, time.Minute)); !errors.As(err, &held) ||
+		len(held.Holders) != 1 || !held.Holders[0].Foreign {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// TestKeyConformance: with one key per lock, too, the store keeps every promise that it makes.
+func TestKeyConformance(t *testing.T) {
+	c := rig.Shared(t)
+	o := freshPrefix()
+	o.Layout = LayoutLock
+	storetest.Conform(t, drivertest.Harness{Slack: 3 * time.Second,
+		Open: func(ctx context.Context) (driver.Store, error) { return New(ctx, c.Config(c.Members[0]), o) },
+		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
+			return New(ctx, lossyConfig(c, fate), o)
+		}}, drivertest.Options{Parallel: 16, Limit: caseLimit, LostReplies: 2, Refusals: 2, Effort: 0.3})
+}
+
+// TestKeyInterop: the Lock of Consul's Go client excludes us, and is excluded by us.
+func TestKeyInterop(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	admin := newAdmin(t, c)
+	sessiontest.Interop(t, openKeys(t, c, &Options{Layout: LayoutKey}), driver.KindMutex,
+		func(lock, file string) func() (int, error) {
+			theirs, err := admin.LockOpts(&api.LockOptions{Key: lock, SessionTTL: "10s", LockDelay: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() (int, error) {
+				for added := range *sessiontest.Rounds {
+					if _, err := theirs.Lock(nil); err != nil {
+						return added, err
+					}
+					if err := errors.Join(sessiontest.AddOne(file), theirs.Unlock()); err != nil {
+						return added, err
+					}
+				}
+				return *sessiontest.Rounds, nil
+			}
+		})
+}
+
+// TestConsulLock: consul lock and this store exclude each other on the same name. Each leaves the lock free for the
+// other, and tokens rise although consul lock deletes the key.
+func TestConsulLock(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	program, err := consultest.Tool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(options, script string) *exec.Cmd {
+		args := append([]string{"lock", "-http-addr=" + c.Members[0].Endpoint, "-pass-stdin", "-child-exit-code"},
+			strings.Fields(options)...)
+		return exec.CommandContext(t.Context(), program, append(args, t.Name(), script)...)
+	}
+	s := openKeys(t, c, &Options{Layout: LayoutLock})
+	var last int64
+	for range 3 {
+		g := acquire(t, s, waiting(mutexClaim(t.Name(), time.Minute)))
+		if g.Token <= last {
+			t.Errorf("the token %d came after %d", g.Token, last)
+		}
+		last = g.Token
+		if out, err := run("-timeout=300ms", "true").CombinedOutput(); err == nil {
+			t.Errorf("we hold the lock, and consul lock gets it: %s", out)
+		}
+		release(t, s, g.Claim)
+
+		theirs := run("", "echo held; read line")
+		in, err1 := theirs.StdinPipe()
+		out, err2 := theirs.StdoutPipe()
+		if err := errors.Join(err1, err2, theirs.Start()); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for lines.Scan() && lines.Text() != "held" {
+		}
+		expectForeign(t, "consul lock holds it", s, t.Name())
+		_ = in.Close() // read fails, and so does the script: that it ran until now is what counts
+		_ = theirs.Wait()
+	}
+}
+
+// TestLockDelay: after the session of a foreign holder was invalidated, its lock-delay bars the lock for us as well. A
+// waiter gets the lock when the delay is over.
+func TestLockDelay(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	admin, s := newAdmin(t, c), openKeys(t, c, &Options{Layout: LayoutKey})
+	const delay = 2 * time.Second
+	session, _, err := admin.Session().Create(&api.SessionEntry{TTL: "60s", LockDelay: delay}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := t.Name()
+	theirs := &api.KVPair{Key: name, Session: session, Flags: lockFlags}
+	if ok, _, err := admin.KV().Acquire(theirs, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	expectForeign(t, "held", s, name)
+	before := time.Now()
+	if _, err := admin.Session().Destroy(session, nil); err != nil {
+		t.Fatal(err)
+	}
+	g := acquire(t, s, waiting(mutexClaim(name, time.Minute)))
+	if passed := time.Since(before); passed < delay {
+		t.Errorf("the lock was granted %v after the session's end, within its lock-delay", passed)
+	}
+	release(t, s, g.Claim)
+}
+
+// TestKeyForeign: a key that somebody else has locked in whatever way holds the lock; a key that is no lock is not
+// overwritten; and a semaphore of Consul's clients is refused. A key that was there before is there after a release.
+func TestKeyForeign(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	admin, s := newAdmin(t, c), openKeys(t, c, &Options{Layout: LayoutKey})
+	session, _, err := admin.Session().Create(&api.SessionEntry{TTL: "60s", LockDelay: time.Millisecond}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := t.Name()
+	pair := &api.KVPair{Key: name, Session: session, Value: []byte("by hand")}
+	if ok, _, err := admin.KV().Acquire(pair, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	expectForeign(t, "locked by hand, without flags", s, name)
+	if ok, _, err := admin.KV().Release(pair, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	g := acquire(t, s, mutexClaim(name, time.Minute))
+	if ok, _, err := admin.KV().Acquire(pair, nil); ok || err != nil {
+		t.Errorf("we hold the lock, and another session gets it: %v %v", ok, err)
+	}
+	release(t, s, g.Claim)
+	if kv, _, err := admin.KV().Get(name, nil); err != nil || kv == nil || kv.Session != "" || kv.LockIndex < 2 {
+		t.Errorf("after our release: %+v %v", kv, err)
+	}
+	data := &api.KVPair{Key: name + "/data", Value: []byte("42")}
+	if _, err := admin.KV().Put(data, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Acquire(t.Context(), mutexClaim(data.Key, time.Minute)); !errors.Is(err, driver.ErrInvalid) ||
+		!strings.Contains(err.Error(), "never a lock") {
+		t.Errorf("a key with data: %v", err)
+	}
+	slots, err := admin.SemaphorePrefix(name+"/slots", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slots.Acquire(nil); err != nil {
+		t.Fatal(err)
+	}
+	commandLine := openKeys(t, c, &Options{Layout: LayoutLock})
+	claim := mutexClaim(name+"/slots", time.Minute)
+	if _, err := commandLine.Acquire(t.Context(), claim); !errors.Is(err, driver.ErrMismatch) {
+		t.Errorf("a semaphore: %v", err)
+	}
+	if err := slots.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKeyOneSession: of two claims of one client, which share a session, one is granted. A key that only we have used
+// leaves nothing.
+func TestKeyOneSession(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	s := openKeys(t, c, &Options{Layout: LayoutKey, Prefix: freshPrefix().Prefix})
+	g := acquire(t, s, mutexClaim("m", time.Minute))
+	if _, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("another claim of the same client: %v", err)
+	}
+	release(t, s, g.Claim)
+	if keys, _, err := newAdmin(t, c).KV().Keys(s.nodes.opts.Prefix, "", nil); err != nil || len(keys) > 0 {
+		t.Errorf("left: %q %v", keys, err)
+	}
+}

@@ -1,0 +1,122 @@
+package consul
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// TestKeyNames: the key of a lock is its name as it is, as it is for Consul's own tools, and a name of which they would
+// make another key is refused.
+func TestKeyNames(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	admin, s := newAdmin(t, c), openKeys(t, c, &Options{Layout: LayoutKey})
+	for i, last := range []string{".lock", "a b", "ä", "50%", "a?b#c", "%2F"} {
+		name := t.Name() + "/" + last
+		g := acquire(t, s, mutexClaim(name, time.Minute))
+		if kv, _, err := admin.KV().Get(name, nil); err != nil || kv == nil || kv.Session == "" {
+			t.Errorf("%d: we hold %q, and its key is %+v %v", i, name, kv, err)
+		}
+		var found []string
+		for l, err := range s.nodes.Walk(t.Context(), name) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, l.Name)
+		}
+		if !slices.Equal(found, []string{name}) {
+			t.Errorf("the walk from %q found %q", name, found)
+		}
+		release(t, s, g.Claim)
+	}
+	for _, name := range []string{"/a", "a/", "a//b", "a/./b", "..", "a\x01", ".holdfast", ".holdfast/tickets/a"} {
+		if _, err := s.Acquire(t.Context(), mutexClaim(name, time.Minute)); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestMissingAtNewLeader: a renewal that is answered as if there were no session ends it only if a consistent read does
+// not find it either.
+func TestMissingAtNewLeader(t *testing.T) {
+	t.Parallel()
+	var exists atomic.Bool
+	exists.Store(true)
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, consistent := r.URL.Query()["consistent"]
+		switch {
+		case r.URL.Path == "/v1/session/renew/s":
+			w.WriteHeader(http.StatusNotFound)
+		case consistent && exists.Load():
+			fmt.Fprint(w, `[{"ID":"s","TTL":"10s"}]`)
+		default:
+			fmt.Fprint(w, "[]")
+		}
+	}))
+	defer agent.Close()
+	n, err := newNodeStore(&api.Config{Address: agent.URL}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if _, err := n.KeepAlive(t.Context(), "s"); err == nil || errors.Is(err, sequence.ErrSessionExpired) {
+		t.Errorf("the session exists: %v", err)
+	}
+	exists.Store(false)
+	if _, err := n.KeepAlive(t.Context(), "s"); !errors.Is(err, sequence.ErrSessionExpired) {
+		t.Errorf("the session does not exist: %v", err)
+	}
+}
+
+// TestOwnWatchPlaces: the watch of a claim of this client takes a place of holders, and another one of waiters.
+func TestOwnWatchPlaces(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	s := open(t, c.Config(c.Members[0]), freshPrefix())
+	g := acquire(t, s, mutexClaim(t.Name(), time.Minute))
+	l, err := s.nodes.List(t.Context(), t.Name(), true)
+	if err != nil || len(l.Nodes) != 1 {
+		t.Fatal(l, err)
+	}
+	places := func(holders, waiters int) {
+		t.Helper()
+		for range 100 {
+			if len(s.nodes.holderWatches) == holders && len(s.nodes.waiterWatches) == waiters {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Errorf("%d and %d places are taken, not %d and %d", len(s.nodes.holderWatches), len(s.nodes.waiterWatches),
+			holders, waiters)
+	}
+	places(1, 0) // the engine's own
+	defer s.nodes.Watch(t.Name(), sequence.WatchRemovals, l.Revision, func() {}).Stop()
+	places(1, 1)
+	release(t, s, g.Claim)
+}
+
+// TestTLSTransport: the connections of a store with TLS are those that Close closes.
+func TestTLSTransport(t *testing.T) {
+	t.Parallel()
+	u, _ := url.Parse("consul://h?tls=true")
+	config, _, err := parseURL(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, transport, dated, err := newClient(config)
+	if err != nil || dated.inner != http.RoundTripper(transport) {
+		t.Errorf("%v: requests use %p, and Close %p", err, dated.inner, transport)
+	}
+}

@@ -1,0 +1,148 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// maxSessionTTL is the largest TTL that Consul grants.
+const maxSessionTTL = 24 * time.Hour
+
+// usualMinTTL is the smallest TTL that servers grant with the usual settings.
+const usualMinTTL = 10 * time.Second
+
+// OpenSession makes a session that ends by nothing but its TTL: see the package comment. If the servers do not grant
+// such a small TTL, it asks for the smallest one, which their refusal names.
+func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+	registered := false
+	for {
+		granted := max(ttl, t.knownMinTTL())
+		// A session whose reply is lost has no keys, and expires: a repeated request does no harm.
+		id, _, err := t.client.Session().CreateNoChecks(&api.SessionEntry{Name: "holdfast", Node: t.opts.Node,
+			TTL: granted.String(), Behavior: api.SessionBehaviorDelete, LockDelay: time.Millisecond},
+			(&api.WriteOptions{}).WithContext(ctx))
+		switch {
+		case err == nil:
+			t.mu.Lock()
+			t.ownSessions[id] = true
+			t.mu.Unlock()
+			return sequence.Session{ID: id, TTL: granted}, nil
+		case t.learnMinTTL(err) > granted:
+		case strings.Contains(err.Error(), "Missing node registration") && !registered:
+			if err := t.registerNode(ctx); err != nil {
+				return sequence.Session{}, err
+			}
+			registered = true
+		default:
+			return sequence.Session{}, t.convertError(err)
+		}
+	}
+}
+
+// registerNode registers the node of the sessions. It has no check, so the servers never take it for one that has
+// failed, and never remove it by themselves: they do that only with nodes of agents.
+func (t *nodeStore) registerNode(ctx context.Context) error {
+	_, err := t.client.Catalog().Register(&api.CatalogRegistration{Node: t.opts.Node, Address: "127.0.0.1",
+		Datacenter: t.datacenter, // this request takes it from its body alone
+
+		NodeMeta: map[string]string{"used-by": "holdfast"}}, (&api.WriteOptions{}).WithContext(ctx))
+	return t.convertError(err)
+}
+
+// isOwnSession reports whether this client has opened a session, and not ended it.
+func (t *nodeStore) isOwnSession(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ownSessions[id]
+}
+
+// sessionTTL is the TTL that is granted for a requested one, as far as it is known.
+func (t *nodeStore) sessionTTL(ttl time.Duration) time.Duration {
+	known := t.knownMinTTL()
+	if known == 0 {
+		known = usualMinTTL
+	}
+	return max(ttl, known)
+}
+
+func (t *nodeStore) knownMinTTL() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.minTTL
+}
+
+// ttlRange is in the text by which a TTL is refused.
+var ttlRange = regexp.MustCompile(`Invalid Session TTL.*\[([0-9a-zµ.]+)=`)
+
+// learnMinTTL returns the smallest TTL that the servers grant if that is why they have refused one, and remembers it.
+// Otherwise it returns 0.
+func (t *nodeStore) learnMinTTL(refusal error) time.Duration {
+	m := ttlRange.FindStringSubmatch(refusal.Error())
+	if m == nil {
+		return 0
+	}
+	least, err := time.ParseDuration(m[1])
+	if err != nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.minTTL = least
+	return least
+}
+
+// KeepAlive renews a session.
+//
+// Why the reply can be trusted: the leader answers, which counts the session's time, without asking the others whether
+// it still leads. A leader that was cut off steps down within its lease, at most a few seconds. A new leader counts
+// twice the TTL for each session, from its own election on, so a renewal that the old one has answered since then is
+// good if it was sent within one TTL of the election. A leader that was stopped for longer than that may answer once
+// when it goes on. A client that sent it a renewal meanwhile has had no answer for more than a TTL, so its leases have
+// ended. A claim that it makes just then, with the same session, may be trusted for up to a TTL too long.
+func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
+	entry, _, err := t.client.Session().Renew(session, (&api.WriteOptions{}).WithContext(ctx))
+	switch {
+	case err != nil:
+		return 0, t.convertError(err)
+	case entry == nil:
+		return 0, t.explainMissing(ctx, session)
+	}
+	promise, err = time.ParseDuration(entry.TTL)
+	if err != nil || promise == 0 {
+		return 0, errors.New("the session has no TTL")
+	}
+	return promise, nil
+}
+
+// explainMissing says whether a session that could not be renewed has ended. A server that has just become the leader
+// may answer renewals before it has applied all that was written, so only a consistent read can tell.
+func (t *nodeStore) explainMissing(ctx context.Context, session string) error {
+	entry, _, err := t.client.Session().Info(session, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
+	switch {
+	case err != nil:
+		return t.convertError(err)
+	case entry != nil:
+		return errors.New("the leader does not know the session yet")
+	}
+	t.mu.Lock()
+	delete(t.ownSessions, session)
+	t.mu.Unlock()
+	return sequence.ErrSessionExpired
+}
+
+// EndSession destroys a session, which deletes its keys. Consul does not say whether it existed.
+func (t *nodeStore) EndSession(ctx context.Context, session string) error {
+	t.mu.Lock()
+	delete(t.gates, session)
+	delete(t.ownSessions, session)
+	t.mu.Unlock()
+	_, err := t.client.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
+	return t.convertError(err)
+}

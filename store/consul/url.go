@@ -1,0 +1,99 @@
+package consul
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+)
+
+// The URL form is consul://[:TOKEN@]host[:8500][?options]. Without a host, the agent and all else come from the
+// environment variables of Consul's own tools, such as CONSUL_HTTP_ADDR; options of the URL come before these.
+//
+//	token-file=FILE   reads the ACL token from a file, which keeps it out of the URL
+//	layout=L          lock or key: that of consul lock, and that of the Lock of Consul's clients
+//	prefix=P          starts all keys
+//	node=N            the node of the catalog that sessions belong to
+//	dc=D              the datacenter: by default the agent's own
+//	tls=true, tls-ca=FILE, tls-cert=FILE, tls-key=FILE, tls-name=NAME   as for the other stores
+func init() { driver.Register("consul", openURL) }
+
+func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
+	config, opts, err := parseURL(u)
+	if err != nil {
+		return nil, err
+	}
+	if dial := driverutil.DialerOf(ctx); dial != nil {
+		config.Transport.DialContext = dial
+	}
+	return New(ctx, config, &opts)
+}
+
+// parseURL reads a store's URL. It makes no request.
+func parseURL(u *url.URL) (*api.Config, Options, error) {
+	c := &api.Config{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: dialTimeout,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext}}
+	var o Options
+	var ca, cert, key, name string
+	secure := false
+	c.Token, _ = u.User.Password()
+	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
+		"token-file": func(v string) (err error) { c.Token, err = driverutil.ReadSecretFile(v); return err },
+		"layout":     func(v string) error { o.Layout = Layout(v); return nil },
+		"prefix":     text(&o.Prefix), "node": text(&o.Node), "dc": text(&c.Datacenter),
+		"tls":    func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
+	})
+	if err != nil {
+		return nil, o, err
+	}
+	switch {
+	case u.User.Username() != "":
+		return nil, o, fmt.Errorf("%w: Consul has no users: write a token as consul://:TOKEN@host, or use token-file",
+			driver.ErrInvalid)
+	case u.Path != "" && u.Path != "/":
+		return nil, o, fmt.Errorf("%w: a Consul store's URL has no path; write ?prefix=... for what starts its keys",
+			driver.ErrInvalid)
+	case strings.Contains(u.Host, ","):
+		return nil, o, fmt.Errorf("%w: a Consul store's URL names one agent, as in consul://127.0.0.1:8500",
+			driver.ErrInvalid)
+	case u.Host != "":
+		c.Address, c.Scheme = net.JoinHostPort(cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "8500")), "http"
+	}
+	if secure || ca+cert+key+name != "" {
+		c.Scheme = "https"
+		if c.Transport.TLSClientConfig, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
+			return nil, o, err
+		}
+		// Consul's own client changes nothing in the transport of a client that it is given.
+		c.HttpClient = &http.Client{Transport: c.Transport}
+	}
+	return c, o, nil
+}
+
+// describeAgent names the agent without secrets, and says whether it is on another machine and reached without TLS.
+func describeAgent(c *api.Config) (name string, isPlain bool) {
+	address := cmp.Or(c.Address, os.Getenv(api.HTTPAddrEnvName), "127.0.0.1:8500")
+	scheme := c.Scheme
+	if before, after, ok := strings.Cut(address, "://"); ok {
+		scheme, address = before, after
+	}
+	address, _, _ = strings.Cut(address, "/")
+	address = address[strings.LastIndexByte(address, '@')+1:]
+	secure := scheme == "https" || scheme == "" && os.Getenv(api.HTTPSSLEnvName) != ""
+	host, _, _ := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	isLocal := scheme == "unix" || host == "localhost" || ip != nil && ip.IsLoopback()
+	return "consul://" + address, !secure && !isLocal
+}

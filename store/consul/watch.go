@@ -1,0 +1,120 @@
+package consul
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/holdfast-go/holdfast/engine/sequence"
+)
+
+// A watch is a blocking query, and needs a connection of its own. An agent takes 200 from one address
+// (http_max_conns_per_client), so there are at most this many at a time, for waiters and for holders' own keys. The
+// others wait for a place. Until then, waiters poll as they do anyway, and holders learn of a break by their renewals.
+const (
+	maxWaiterWatches = 64
+	maxHolderWatches = 32
+)
+
+// blockFor is how long one blocking query lasts. The agent adds up to a sixteenth of that.
+const blockFor = time.Minute
+
+// Watch follows one key, or all keys of a lock. The keys of this client's own claims have the places of
+// holders, so that those of waiters are left for the claims of others.
+func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
+	places := t.waiterWatches
+	if session, _, _ := strings.Cut(key, "."); t.isOwnSession(session) {
+		places = t.holderWatches
+	}
+	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+		kv, meta, err := t.client.KV().Get(t.lockDir(name)+key, o.WithContext(ctx))
+		if err != nil {
+			return false, 0, err
+		}
+		if kv == nil { // a claim's key never comes back
+			return true, 0, nil
+		}
+		isNew := int64(kv.ModifyIndex) > revision
+		revision = int64(kv.ModifyIndex)
+		return isNew, meta.LastIndex, nil
+	}
+	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
+		look = t.lookAtLock(t.lockDir(name), key == sequence.WatchRemovals)
+	}
+	return subscription{t.follow(places, look, changed)}
+}
+
+// subscription is a Watch. It never counts as live, because Consul does not tell how far a blocking query has come. So
+// the engine reads the nodes at each renewal.
+type subscription struct{ stop func() }
+
+func (subscription) IsLive() bool { return false }
+func (s subscription) Stop()      { s.stop() }
+
+// ConfirmWatches has nothing to confirm.
+func (t *nodeStore) ConfirmWatches(context.Context, string) error { return nil }
+
+// lookAtLock returns a function that reads the keys of a lock, and reports whether they have changed since its last
+// call, or whether some have gone. At the first call they may have.
+func (t *nodeStore) lookAtLock(
+	dir string, removalsOnly bool,
+) func(context.Context, *api.QueryOptions) (bool, uint64, error) {
+	var seen []string
+	first := true
+	return func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+		keys, meta, err := t.client.KV().Keys(dir, "", o.WithContext(ctx))
+		if err != nil {
+			return false, 0, err
+		}
+		gone := slices.ContainsFunc(seen, func(k string) bool { return !slices.Contains(keys, k) })
+		isNew := first || gone || !removalsOnly && meta.LastIndex != o.WaitIndex
+		seen, first = keys, false
+		return isNew, meta.LastIndex, nil
+	}
+}
+
+// follow calls look again and again, each time for what came after the index that it has returned, and changed when it
+// says that something is new. After errors something may be. It ends when look returns no index, and when stop is
+// called.
+func (t *nodeStore) follow(
+	places chan struct{}, look func(context.Context, *api.QueryOptions) (isNew bool, index uint64, err error),
+	changed func(),
+) (stop func()) {
+	ctx, stop := context.WithCancel(t.life)
+	t.life.Go(func() {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		defer func() { <-places }()
+		var index uint64
+		for fails := 0; ctx.Err() == nil; {
+			query, cancel := context.WithTimeout(ctx, blockFor*17/16+requestTimeout)
+			isNew, now, err := look(query, &api.QueryOptions{WaitIndex: index, WaitTime: blockFor})
+			cancel()
+			switch {
+			case ctx.Err() != nil:
+			case err != nil:
+				index, fails = 0, fails+1
+				_ = t.life.Sleep(ctx, rand.N(50*time.Millisecond<<min(fails, 6)))
+			default:
+				if isNew || fails > 0 {
+					changed()
+				}
+				if now == 0 {
+					return
+				}
+				if now < index { // the servers were restored, or have forgotten keys that are gone
+					now = 0
+				}
+				index, fails = now, 0
+			}
+		}
+	})
+	return stop
+}
