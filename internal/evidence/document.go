@@ -10,7 +10,7 @@ import (
 
 // folders are those of the sections that are about one part of the code.
 var folders = map[string]string{"Files": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "Consul": "consul",
-	"PostgreSQL": "postgres",
+	"PostgreSQL":        "postgres",
 	"MySQL and MariaDB": "mysql", "NATS": "nats", "DynamoDB": "dynamodb",
 	"Cloud Storage": "gcs", "S3": "s3", "Redis": "redis", "The command": "holdfast"}
 

@@ -119,7 +119,7 @@ func (h *Harness[C, P]) Cut(t *testing.T) {
 			p.Heal()
 		}
 	}
-	y.checkCounts(t, faultTTL+h.Slack)
+	y.checkCounts(t, h.keepTime(faultTTL)+h.Slack)
 }
 
 // ShortCut cuts the links of holders for less than a third of the TTL. If they lost anything by that, the absence of
@@ -184,7 +184,7 @@ func (h *Harness[C, P]) Kill(t *testing.T) {
 		}
 		y.addRun(t, fault, nil, next(), pulse)
 	}
-	y.checkCounts(t, faultTTL+h.Slack)
+	y.checkCounts(t, h.keepTime(faultTTL)+h.Slack)
 }
 
 // Stop stops the processes of holders until others were granted their locks.
@@ -214,7 +214,7 @@ func (h *Harness[C, P]) Stop(t *testing.T) {
 		}
 		y.addRun(t, fault, believed, in, pulse)
 	}
-	y.checkCounts(t, faultTTL+h.Slack)
+	y.checkCounts(t, h.keepTime(faultTTL)+h.Slack)
 }
 
 // StopWaiting stops the process of a waiter until its session has expired.

@@ -51,6 +51,8 @@ type Harness[C Cluster, P Peer] struct {
 	// Slack is the longest time after its TTL until an expired holder's lock is granted to the next claim, on a quiet
 	// machine.
 	Slack time.Duration
+	// KeepsTwice is set if the servers end a session after twice its TTL.
+	KeepsTwice bool
 	// WorkerTasks is what worker processes do in the store's own tests, by WorkerTask.Do.
 	WorkerTasks map[string]func(WorkerTask) error
 

@@ -70,10 +70,18 @@ func (h *Harness[C, P]) startBeginners(t *testing.T, c C, keys []string) func() 
 	return func() []rivalResult { all.Wait(); return out }
 }
 
-// runTakeOver is how long it takes at most until a dead worker's key can be run: its mark lasts for its TTL from the last
-// time that it was written, a third of that longer, and as long as the servers count in whole seconds and ticks.
+// runTakeOver is how long it takes at most until a dead worker's key can be run: its mark has a session for its TTL and a
+// third, which may have begun a third of the TTL later; and the servers count in whole seconds and ticks.
 func (h *Harness[C, P]) runTakeOver(ttl time.Duration) time.Duration {
-	return ttl + 2*ttl/3 + time.Second + h.Slack
+	return h.keepTime(ttl+ttl/3) + ttl/3 + time.Second + h.Slack
+}
+
+// keepTime is how long the servers keep a session from its last keep-alive on.
+func (h *Harness[C, P]) keepTime(ttl time.Duration) time.Duration {
+	if h.KeepsTwice {
+		return 2 * ttl
+	}
+	return ttl
 }
 
 const (

@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/hashicorp/consul/api"
 
@@ -74,11 +75,17 @@ func (t *nodeStore) Remove(
 	return true, newSnapshot(name, pairs[1:], len(dir)), nil // the first is what the key was
 }
 
+// breakNote is the value of a note that a claim was broken. It names the lock for people who look.
+type breakNote struct {
+	Lock   string `json:"lock"`
+	Reason string `json:"reason,omitempty"`
+}
+
 // BreakNode is one transaction, after a session was made for the note, which is deleted with it. It cannot be bound to
 // the session of the claim: the holder may end that, or let it expire, before it asks what became of its release.
-func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
+func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
 	key := t.lockDir(name) + n.Key
-	return t.withBreakNote(ctx, name, n, func(note *api.TxnOp) (bool, error) {
+	return t.withBreakNote(ctx, name, n, reason, func(note *api.TxnOp) (bool, error) {
 		_, ok, err := t.commit(ctx, op(api.KVGet, key), op(api.KVDelete, key), note)
 		return ok, err
 	})
@@ -87,21 +94,30 @@ func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node)
 // withBreakNote calls remove with the operation that leaves a note of a node, and removes what was made for the note if
 // the node did not exist.
 func (t *nodeStore) withBreakNote(
-	ctx context.Context, name string, n sequence.Node, remove func(note *api.TxnOp) (bool, error),
+	ctx context.Context, name string, n sequence.Node, reason string, remove func(note *api.TxnOp) (bool, error),
 ) (bool, error) {
+	note, err := json.Marshal(breakNote{name, reason})
+	if err != nil {
+		return false, err
+	}
 	session, err := t.OpenSession(ctx, min(sequence.BreakNoteTime(n.TTL), maxSessionTTL))
 	if err != nil {
 		return false, err
 	}
-	ok, err := remove(op(api.KVLock, t.breakNoteKey(n.ID), bySession(session.ID), withValue([]byte(name))))
+	ok, err := remove(op(api.KVLock, t.breakNoteKey(n.ID), bySession(session.ID), withValue(note)))
 	if err == nil && !ok {
 		_ = t.EndSession(ctx, session.ID) // if it fails, the session expires
 	}
 	return ok, err
 }
 
-// WasBroken is one read.
-func (t *nodeStore) WasBroken(ctx context.Context, _ string, n sequence.Node) (bool, error) {
+// ReadBreakNote is one read. A note whose value cannot be read is one, without a reason.
+func (t *nodeStore) ReadBreakNote(ctx context.Context, _ string, n sequence.Node) (bool, string, error) {
 	pairs, _, err := t.commit(ctx, op(api.KVGetOrEmpty, t.breakNoteKey(n.ID)))
-	return err == nil && pairs[0].CreateIndex > 0, err
+	if err != nil || pairs[0].CreateIndex == 0 {
+		return false, "", err
+	}
+	var note breakNote
+	_ = json.Unmarshal(pairs[0].Value, &note)
+	return true, note.Reason, nil
 }

@@ -27,8 +27,9 @@ var rig = sessiontest.Harness[*consultest.Cluster, *peer]{
 	Start: func(ctx context.Context, _ bool) (*consultest.Cluster, error) {
 		return consultest.Start(ctx, consultest.Options{})
 	},
-	Open:  func(c *consultest.Cluster, _ ...*servertest.Server) (*peer, error) { return openPeer(c, nil) },
-	Slack: 3 * time.Second, // the servers end a session after twice its TTL
+	Open:       func(c *consultest.Cluster, _ ...*servertest.Server) (*peer, error) { return openPeer(c, nil) },
+	Slack:      time.Second,
+	KeepsTwice: true,
 }
 
 func TestMain(m *testing.M) { rig.Main(m) }
@@ -103,7 +104,7 @@ func freshPrefix() *Options { return &Options{Prefix: fmt.Sprintf("test%d/", pre
 // suiteHarness is a harness for the suite on a server that may be restarted.
 func suiteHarness(c *consultest.Cluster, open func() (driver.Store, storetest.Connection, error)) drivertest.Harness {
 	h := storetest.Harness(func(context.Context) (driver.Store, storetest.Connection, error) { return open() })
-	h.Slack = 3 * time.Second // twice the TTL, as above
+	h.Slack = 3 * time.Second // the servers end a session after twice its TTL
 	h.Restart = func(ctx context.Context) error {
 		for _, m := range c.Members {
 			m.Terminate()

@@ -298,8 +298,10 @@ func (t keyNodes) freeKey(ctx context.Context, name string, n sequence.Node, oth
 }
 
 // BreakNode frees the key and leaves a note.
-func (t keyNodes) BreakNode(ctx context.Context, name string, n sequence.Node) (bool, error) {
-	return t.withBreakNote(ctx, name, n, func(note *api.TxnOp) (bool, error) { return t.freeKey(ctx, name, n, note) })
+func (t keyNodes) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
+	return t.withBreakNote(ctx, name, n, reason, func(note *api.TxnOp) (bool, error) {
+		return t.freeKey(ctx, name, n, note)
+	})
 }
 
 // Watch follows the key of the lock.

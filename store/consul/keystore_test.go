@@ -39,7 +39,8 @@ func expectForeign(t *testing.T, what string, s driver.Store, name string) {
 	}
 }
 
-// TestKeyConformance: with one key per lock, too, the store keeps every promise that it makes.
+// TestKeyConformance: with one key per lock, too, the store keeps every promise that it makes. The cases about odd names
+// are left out: the names that these layouts refuse are in TestKeyNames.
 func TestKeyConformance(t *testing.T) {
 	c := rig.Shared(t)
 	o := freshPrefix()
@@ -48,7 +49,8 @@ func TestKeyConformance(t *testing.T) {
 		Open: func(ctx context.Context) (driver.Store, error) { return New(ctx, c.Config(c.Members[0]), o) },
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
 			return New(ctx, lossyConfig(c, fate), o)
-		}}, drivertest.Options{Parallel: 16, Limit: caseLimit, LostReplies: 2, Refusals: 2, Effort: 0.3})
+		}}, drivertest.Options{Parallel: 16, Limit: caseLimit, LostReplies: 2, Refusals: 2, Effort: 0.3,
+		Match: func(c drivertest.Case) bool { return !strings.HasPrefix(c.Name, "names") }})
 }
 
 // TestKeyInterop: the Lock of Consul's Go client excludes us, and is excluded by us.
