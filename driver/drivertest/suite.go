@@ -184,6 +184,7 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 		for tries := 0; disturbsOthers[c.Name] && tries == 0 || s.isRepeated(results[i]) && tries < maxRetries; tries++ {
 			g := s.graceFor(0)
 			if results[i].inconclusive {
+				opts.Log(fmt.Sprintf("%s runs again: %v", c.Name, results[i].Err))
 				g = s.graceFor(tries + 1)
 			}
 			results[i] = s.runCase(ctx, c, fmt.Sprintf("%s-again-%d", c.Name, tries+1), g) // on fresh locks
