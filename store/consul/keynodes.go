@@ -54,7 +54,7 @@ func checkKeyName(name string) error {
 	for segment := range strings.SplitSeq(name, "/") {
 		if segment == "" || segment == "." || segment == ".." {
 			return fmt.Errorf("%w: the name %q: in the layouts %s and %s it may have no slash at either end, no two "+
-				"slashes in a row, and no segment . or ..", driver.ErrInvalid, name, LayoutLock, LayoutKey)
+				"slashes in a row, and no segment of one or two dots alone", driver.ErrInvalid, name, LayoutLock, LayoutKey)
 		}
 	}
 	isOdd := func(r rune) bool { return !unicode.IsPrint(r) }
