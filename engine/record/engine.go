@@ -184,18 +184,24 @@ type snapshot struct {
 // recallRow returns the row as last seen. A name that was never seen is taken to be absent: if that is true the first
 // swap succeeds, and if not it is refused.
 func (e *engine) recallRow(name string) (Row, *Record) {
+	row, rec, _ := e.recallRowAge(name)
+	return row, rec
+}
+
+// recallRowAge is recallRow, and how long ago the row was seen.
+func (e *engine) recallRowAge(name string) (Row, *Record, time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s, ok := e.rows.getRow(name); ok {
-		return s.row, s.rec
+	if s := e.rows.getRow(name); s != nil {
+		return s.row, s.rec, e.clock.Since(s.seenAt)
 	}
-	return Row{Name: name}, &Record{}
+	return Row{Name: name}, &Record{}, 0
 }
 
 func (e *engine) rememberRow(row Row, rec *Record) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if was, ok := e.rows.getRow(row.Name); ok && was.row.Version != row.Version {
+	if was := e.rows.getRow(row.Name); was != nil && was.row.Version != row.Version {
 		e.noteWrite(row.Name)
 	}
 	now := e.clock.Now()

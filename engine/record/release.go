@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -19,8 +20,8 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	}
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), started: e.clock.Now()}
-	r.row, r.rec = e.recallRow(c.Name)
+	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), ttl: c.TTL, started: e.clock.Now()}
+	r.recall()
 	for tries := 0; ; tries++ {
 		done, err := r.step(ctx)
 		switch {
@@ -51,11 +52,25 @@ type release struct {
 	claim   driver.Claim
 	id      string
 	row     Row
-	rec     *Record // nil: must be loaded
-	fresh   bool    // the row was loaded in this call, not remembered
-	claims  int     // how many claims the last attempt's record had
+	rec     *Record       // nil: must be loaded
+	fresh   bool          // the row was loaded in this call, not remembered
+	claims  int           // how many claims the last attempt's record had
+	ttl     time.Duration // of the claim as last seen: that of a detached one is the time for which it was left
 	started driver.Instant
 	unsure  bool // a swap of this call had an unknown outcome
+	expired bool // the claim had expired when such a swap was made
+}
+
+// recall begins with the row as this client last saw it, unless it saw the claim there too long ago. The claim may have
+// ended since, and the note of its end may have been dropped. Then nobody could tell whether a swap of unknown outcome has
+// ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between the
+// moment of the read and its reply.
+func (r *release) recall() {
+	var age time.Duration
+	r.row, r.rec, age = r.recallRowAge(r.claim.Name)
+	if c := r.rec.findClaim(r.id); c != nil && age > c.TTL/2 {
+		r.rec = nil
+	}
 }
 
 // step loads the row, or writes it without the claim. If it is not done and has no error, it is called again at once.
@@ -68,6 +83,9 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	}
 	next := r.rec.clone()
 	in := r.stepInput(r.row)
+	if c := next.findClaim(r.id); c != nil {
+		r.ttl = c.TTL
+	}
 	existed, expired := next.Release(r.id, in)
 	switch {
 	case existed:
@@ -90,7 +108,9 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	r.fresh = r.rec != nil
-	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err)
+	if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err) {
+		r.unsure, r.expired = true, r.expired || expired
+	}
 	return false, err
 }
 
@@ -105,6 +125,8 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 		return driverutil.BrokenError(r.rec.notedReason(r.id))
 	case loss != "":
 		return &driver.LossError{Cause: loss}
+	case r.expired: // whoever has removed it
+		return &driver.LossError{Cause: driver.LossExpired}
 	case r.rec.Foreign != 0:
 		return driverutil.Uncertain(errors.New(
 			"a foreign client holds the lock, and may have taken it before or after this release"))
@@ -113,8 +135,8 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 			"the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
 	case r.rec.NotesDroppedUntil != 0 && !in.hasPassed(r.rec.NotesDroppedUntil):
 		return driverutil.Uncertain(errors.New("too many claims were ended by others to tell whether this one was"))
-	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.claim.TTL):
-		// A note is kept for that long after the claim's own TTL.
+	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.ttl):
+		// A note is kept for that long after the TTL that the claim had when it ended.
 		return driverutil.Uncertain(errors.New(
 			"the release took so long that a note of the claim's end may have been removed"))
 	default:

@@ -34,12 +34,13 @@ type knownRow struct {
 	list   *ageList
 }
 
-func (k *knownRows) getRow(name string) (snapshot, bool) {
+// getRow returns the row of a name, or nil.
+func (k *knownRows) getRow(name string) *knownRow {
 	at, ok := k.byName[name]
 	if !ok {
-		return snapshot{}, false
+		return nil
 	}
-	return at.Value.(*knownRow).snapshot, true
+	return at.Value.(*knownRow)
 }
 
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {
