@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -47,7 +48,8 @@ type Case struct {
 // Harness connects the suite to one store.
 type Harness struct {
 	// Open makes a new client of the store. It is the same store at each call: a lock that one client holds is held for
-	// all.
+	// all. The suite also opens a client that only inspects a free lock, ten times a second, to see when the server is
+	// slow by itself.
 	Open func(ctx context.Context) (driver.Store, error)
 
 	// Lossy, if set, opens a client as Open does. The client calls fate once per request, where the request leaves the
@@ -89,7 +91,7 @@ type Options struct {
 	Limit    time.Duration     // time limit per case; default 30 s plus 20 times the minimal TTL
 	Effort   float64           // how often the counting cases repeat what they do, relative to the default of 1
 	Log      func(line string) // gets remarks on what was measured; several goroutines may call it at the same time
-	Once     bool              // do not repeat a case that was too slow while the machine was slow, too
+	Once     bool              // do not repeat a case that was too slow while the machine or the server was, too
 	Report   func(r Result)    // gets each result as soon as it is final, one at a time
 
 	// Of 100 requests, LostReplies take effect but their replies are lost, and Refusals are refused as too many,
@@ -148,11 +150,14 @@ func Run(ctx context.Context, h Harness, o *Options) []Result {
 		}
 		s.harness.Open = s.openLossy
 	}
-	defer s.pace.Watch()()
+	defer s.machine.Watch()()
 	if err := s.openShared(ctx); err != nil {
 		return []Result{{Case: openCase, Err: fmt.Errorf("opening the store: %w", err)}}
 	}
 	defer s.closeShared()
+	if !opts.losesRequests() { // otherwise everything that is too slow proves nothing
+		defer s.watchServer(ctx)()
+	}
 
 	var wg sync.WaitGroup
 	var reportMu sync.Mutex
@@ -257,7 +262,8 @@ type suite struct {
 	info          driver.Info
 	shared        []driver.Store
 	busyMu        sync.Mutex
-	pace          pace.Pace
+	machine       pace.Pace
+	server        pace.Pace // see watchServer
 }
 
 func (s *suite) openShared(ctx context.Context) error {
@@ -279,6 +285,59 @@ func (s *suite) openShared(ctx context.Context) error {
 func (s *suite) closeShared() {
 	for _, st := range s.shared {
 		st.Close()
+	}
+}
+
+// watchServer measures, until the returned function is called, how late the server answers a client that no case uses,
+// about a lock that nobody claims. A process that mostly sleeps is on time on a machine where the server starves or waits
+// for its disk. What the server usually takes, before any case runs, counts as no delay: it may be far away. A store that
+// allows no further client is not watched.
+func (s *suite) watchServer(ctx context.Context) (stop func()) {
+	st, err := s.harness.Open(ctx)
+	if err != nil {
+		s.opts.Log(fmt.Sprintf("the server is not watched: opening a client: %v", err))
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	name := s.harness.Prefix + "pulse/m"
+	// ask waits for the answer, whatever it is. If the caller wants to go on, it waits for only a little longer: a store
+	// may panic, or hang beyond its context.
+	ask := func(quit <-chan struct{}) {
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			_ = recoverError(func() error { _, err := st.Inspect(ctx, name); return err })
+		}()
+		select {
+		case <-answered:
+			return
+		case <-quit:
+		}
+		select {
+		case <-answered:
+		case <-closedAfter(s.harness.Slack):
+		}
+	}
+	var took [5]time.Duration
+	for i := range took {
+		start := time.Now()
+		ask(closedAfter(s.harness.Slack))
+		took[i] = time.Since(start)
+	}
+	slices.Sort(took[:])
+	usual := 2 * took[len(took)/2]       // requests over a long way vary more
+	const every = 100 * time.Millisecond // seldom enough for slow servers; the delays that matter are longer
+	end := s.server.WatchTask(every+usual, func(quit <-chan struct{}) {
+		select {
+		case <-quit:
+		case <-closedAfter(every):
+			ask(quit)
+		}
+	})
+	return func() {
+		cancel()
+		end()
+		_ = st.Close()
 	}
 }
 
@@ -318,8 +377,15 @@ func (s *suite) runCase(ctx context.Context, c Case, folder string, g tolerance)
 	r.Took = time.Since(start)
 	var l lateError
 	r.inconclusive = errors.As(r.Err, &l) &&
-		(l.overrun || s.opts.losesRequests() || s.pace.Worst(start) > pace.SlowMachine)
+		(l.overrun || s.opts.losesRequests() || s.wasSlow(c, start))
 	return r
+}
+
+// wasSlow reports whether the machine, or the server, was slow by itself during a case that began at start. A case that
+// stops the server makes it slow, so there only the machine counts.
+func (s *suite) wasSlow(c Case, start time.Time) bool {
+	return s.machine.Worst(start) > pace.SlowMachine ||
+		!disturbsOthers[c.Name] && s.server.Worst(start) > pace.SlowMachine
 }
 
 // closedAfter returns a channel that is closed when d has passed.
@@ -338,9 +404,9 @@ func (s skippedError) Error() string { return "skipped: " + string(s) }
 // twenty steps has twenty lines.
 type failurePanic struct{ error }
 
-// lateError is the error of a case in which something was too slow. It proves nothing if the machine itself was slow, or
-// if several requests in a row may have been lost. Nor does it if a short TTL passed before the case had used it, which
-// can happen on a server that is busy with other cases (overrun).
+// lateError is the error of a case in which something was too slow. It proves nothing if the machine or the server was
+// slow by itself, or if several requests in a row may have been lost. Nor does it if a short TTL passed before the case
+// had used it, which can happen on a server that is busy with other cases (overrun).
 type lateError struct {
 	error
 	overrun bool

@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/canceltest"
-	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // TestListenerKilled: a waiter learns of a release even if its listening connection was killed before, several
@@ -25,9 +24,8 @@ func TestListenerKilled(t *testing.T) {
 	s := sharedServer(t)
 	url := freshURL(t, s, "application_name=killed_listener")
 	holder, waiter := mustOpen(t, url), mustOpen(t, url)
-	var machine pace.Pace
-	defer machine.Watch()()
-	var worst time.Duration // without the delays of the machine
+	server := watchServer(t, s)
+	var worst time.Duration // without the delays of the machine and the server
 	for i := range 5 {
 		g := acquire(t, holder, mutexClaim("m", time.Minute))
 		var next driver.Grant
@@ -48,7 +46,7 @@ func TestListenerKilled(t *testing.T) {
 		if err := <-returned; err != nil {
 			t.Fatal(err)
 		}
-		worst = max(worst, granted.Sub(released)-10*machine.Worst(released))
+		worst = max(worst, granted.Sub(released)-10*server.Worst(released))
 		release(t, waiter, next.Claim)
 	}
 	t.Logf("let in %v after the release at most", worst)

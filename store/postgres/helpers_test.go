@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
@@ -138,4 +139,22 @@ func startWaiter(t testing.TB, s *pgtest.Server, application string, wait func()
 	go func() { returned <- wait() }()
 	eventually(t, "a waiter that listens", func() bool { return isListening(t, s, application) })
 	return returned
+}
+
+// watchServer measures, until the test ends, by how much the machine or a server is late: the processes of the server may
+// have to wait while this one is on time.
+func watchServer(t testing.TB, s *pgtest.Server) *pace.Pace {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const every = 10 * time.Millisecond
+	var p pace.Pace
+	stop := p.WatchTask(every, func(<-chan struct{}) {
+		time.Sleep(every)
+		_, _ = c.Exec(context.Background(), "select 1")
+	})
+	t.Cleanup(func() { stop(); _ = c.Close(context.Background()) })
+	return &p
 }

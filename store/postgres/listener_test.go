@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // TestListenRefused: a server that accepts the listening connection, and then refuses to let it listen, is not
@@ -53,8 +52,7 @@ func TestPoolWithNotificationHandler(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
 	config, opts := parseURL(t, freshURL(t, s, "application_name=users_notifications"))
-	var machine pace.Pace
-	defer machine.Watch()()
+	server := watchServer(t, s)
 	var strays atomic.Int32
 	config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { strays.Add(1) }
 	st, _ := openOnPool(t, config, opts)
@@ -71,7 +69,7 @@ func TestPoolWithNotificationHandler(t *testing.T) {
 		if err := <-returned; err != nil {
 			t.Fatal(err)
 		}
-		worst = max(worst, time.Since(start)-10*machine.Worst(start))
+		worst = max(worst, time.Since(start)-10*server.Worst(start))
 		release(t, st, next.Claim)
 	}
 	if worst > 500*time.Millisecond || strays.Load() > 0 {

@@ -47,16 +47,6 @@ func TestSemaphore(t *testing.T) {
 	if _, err := s.Acquire(ctx, claim(false)); !errors.As(err, &heldErr) || len(heldErr.Holders) != 2 {
 		t.Errorf("a third permit of two: %v", err)
 	}
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	given := claim(true)
-	if _, err := s.Acquire(short, given); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a wait without success: %v", err)
-	}
-	cancel()
-	mustSucceed(t, s.Release(ctx, given, ""))
-	next := claim(true)
-	in := make(chan error, 1)
-	go func() { _, err := s.Acquire(ctx, next); in <- err }()
 	waitForCounts := func(holders, waiters int) (l driver.Lock) {
 		t.Helper()
 		for limit := time.Now().Add(time.Minute); time.Now().Before(limit); {
@@ -72,6 +62,19 @@ func TestSemaphore(t *testing.T) {
 		t.Fatalf("%d hold and %d wait, want %d and %d", len(l.Holders), len(l.Waiters), holders, waiters)
 		return l
 	}
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	given := claim(true)
+	in := make(chan error, 1)
+	go func() { _, err := s.Acquire(waiting, given); in <- err }()
+	waitForCounts(2, 1)
+	cancel()
+	if err := <-in; !errors.Is(err, context.Canceled) {
+		t.Errorf("a wait without success: %v", err)
+	}
+	mustSucceed(t, s.Release(ctx, given, ""))
+	next := claim(true)
+	go func() { _, err := s.Acquire(ctx, next); in <- err }()
 	waitForCounts(2, 1)
 	s.Renew(ctx, held, func(_ int, r driver.Renewal) { mustSucceed(t, r.Err) })
 	mustSucceed(t, s.Release(ctx, held[0].Claim, held[0].Ref))

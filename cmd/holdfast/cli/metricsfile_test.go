@@ -153,15 +153,30 @@ func TestMetricsFileWhileHeld(t *testing.T) {
 	}
 }
 
-// TestMetricsFileShared: many programs share a file. It has the sum of all, and a reader finds it whole at any time.
+// TestMetricsFileShared: many programs share a file. It has the sum of all, and a reader finds it whole at any time. A
+// program may give up, and say so, if others have kept it from writing for long, as on a very busy machine: then it all
+// begins again, with another file.
 func TestMetricsFileShared(t *testing.T) {
 	t.Parallel()
+	const rounds = 5
+	for range rounds {
+		if shareMetricsFile(t) {
+			return
+		}
+	}
+	t.Errorf("in each of %d rounds, a program has not written its metrics", rounds)
+}
+
+// shareMetricsFile is one round: it reports whether no program gave up.
+func shareMetricsFile(t *testing.T) (all bool) {
+	t.Helper()
 	w := newWorkspace(t)
 	const programs = 8
 	var started []*startedProgram
 	for i := range programs {
 		started = append(started, w.startProgram("run", "--metrics-file", "all.prom", fmt.Sprint("job", i%2), "true"))
 	}
+	all = true
 	for _, r := range started {
 		for ended := false; !ended; {
 			select {
@@ -175,9 +190,19 @@ func TestMetricsFileShared(t *testing.T) {
 				}
 			}
 		}
-		if got := r.wait(); got.code != 0 || got.err != "" {
+		got := r.wait()
+		switch _, said, _ := strings.Cut(got.err, " "); said { // after the time
+		case "holdfast: the metrics were not written to all.prom: other processes have locked its folder all the time\n",
+			"holdfast: the metrics were not written to all.prom: the disk, or another process that writes it, does not answer\n":
+			all = false
+			got.err = ""
+		}
+		if got.code != 0 || got.err != "" {
 			t.Error(got.description)
 		}
+	}
+	if !all {
+		return false
 	}
 	for _, name := range []string{"job0", "job1"} {
 		w.checkMetrics("all.prom", map[string]float64{
@@ -187,6 +212,7 @@ func TestMetricsFileShared(t *testing.T) {
 		})
 	}
 	w.checkNothingLeft("", append([]string{"all.prom", "store"}, w.outputFiles()...)...)
+	return true
 }
 
 // outputFiles are the files with the output of the programs.
