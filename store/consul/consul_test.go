@@ -261,6 +261,59 @@ func TestSessionLife(t *testing.T) {
 	}
 }
 
+// heldReply holds the next reply to a renewal of a session back: the client's clock goes on by so much meanwhile.
+type heldReply struct {
+	inner http.RoundTripper
+	by    atomic.Int64
+	clock *atomic.Int64
+}
+
+func (h *heldReply) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := h.inner.RoundTrip(r)
+	if strings.HasPrefix(r.URL.Path, "/v1/session/renew/") {
+		h.clock.Add(h.by.Swap(0))
+	}
+	return reply, err
+}
+
+// TestLateRenewal: a renewal is answered more than a TTL after the one before. By then the leader may have begun to
+// delete the session, and answers until it has. So the reply does not count: the holder's lease is lost, the client
+// destroys the session, and takes locks under another one.
+func TestLateRenewal(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Hour // so that no renewal is sent but those of the test
+	c := rig.Shared(t)
+	config := c.Config(c.Members[0])
+	var moved atomic.Int64
+	held := &heldReply{inner: config.Transport, clock: &moved}
+	config.HttpClient = &http.Client{Transport: held}
+	o := freshPrefix()
+	read := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(moved.Load()) }
+	o.Clock = driver.Clock{Monotonic: read, Boottime: read}
+	s := open(t, config, o)
+	g := acquire(t, s, mutexClaim("m", ttl))
+	const between = ttl / 2 // of two renewals
+	moved.Add(int64(between))
+	held.by.Store(int64(ttl - between - time.Minute))
+	if r := renew(t, s, g); r.Err != nil {
+		t.Fatalf("a renewal that was answered in time: %v", r.Err)
+	}
+	moved.Add(int64(between))
+	held.by.Store(int64(ttl))
+	if r := renew(t, s, g); storetest.LossOf(r.Err) != driver.LossSessionExpired {
+		t.Errorf("a renewal that was answered too late: %+v", r)
+	}
+	id, _, _ := strings.Cut(g.Ref, ".")
+	admin := newAdmin(t, c)
+	storetest.Eventually(t, "the session is destroyed", func() bool {
+		entry, _, err := admin.Session().Info(id, nil)
+		return err == nil && entry == nil
+	})
+	if again := acquire(t, s, mutexClaim("m", ttl)); strings.HasPrefix(again.Ref, id) {
+		t.Errorf("the claim %s has the session from before", again.Ref)
+	}
+}
+
 // TestExamine: each weak setting of the agent and of the store is found, and nothing else.
 func TestExamine(t *testing.T) {
 	t.Parallel()

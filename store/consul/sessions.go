@@ -33,7 +33,7 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 			t.mu.Lock()
 			t.ownSessions[id] = true
 			t.mu.Unlock()
-			return sequence.Session{ID: id, TTL: granted}, nil
+			return sequence.Session{ID: id, TTL: granted, KeepAliveWithin: granted}, nil
 		case t.learnMinTTL(err) > granted:
 		case strings.Contains(err.Error(), "Missing node registration") && !registered:
 			if err := t.registerNode(ctx); err != nil {
@@ -100,12 +100,19 @@ func (t *nodeStore) learnMinTTL(refusal error) time.Duration {
 
 // KeepAlive renews a session.
 //
-// Why the reply can be trusted: the leader answers, which counts the session's time, without asking the others whether
-// it still leads. A leader that was cut off steps down within its lease, at most a few seconds. A new leader counts
-// twice the TTL for each session, from its own election on, so a renewal that the old one has answered since then is
-// good if it was sent within one TTL of the election. A leader that was stopped for longer than that may answer once
-// when it goes on. A client that sent it a renewal meanwhile has had no answer for more than a TTL, so its leases have
-// ended. A claim that it makes just then, with the same session, may be trusted for up to a TTL too long.
+// The reply alone proves little. The leader answers, which counts the session's time, but from what it has in memory.
+// It does not ask the others whether it still leads. And when twice the TTL has passed, it forgets the session's timer
+// before it deletes the session, which takes a write, and if that fails, further tries up to several minutes later.
+// Until the session is deleted, the leader answers renewals of it, which then change nothing.
+//
+// So a reply is trusted only if it came within one TTL of the start of the renewal before, which is what
+// KeepAliveWithin says. Twice the TTL has not passed then. Even if this renewal had no effect, the session lasts until
+// two TTLs after the one before, and nobody trusts it for longer than that. A leader that was cut off from the others
+// steps down within its lease, at most a few seconds, and a new one counts twice the TTL for each session from its own
+// election on.
+//
+// A process that renews a claim of another one, by its handle, does not know when that was last renewed. If nobody has
+// for twice the TTL, it may get such a reply, and trust the claim for up to a TTL too long: see GUARANTEES.md.
 func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	entry, _, err := t.client.Session().Renew(session, (&api.WriteOptions{}).WithContext(ctx))
 	switch {
