@@ -164,8 +164,9 @@ func newClient(config *api.Config) (*api.Client, *http.Transport, *datedTranspor
 	if c.Transport != nil {
 		transport = c.Transport.Clone()
 	}
-	// Callers come in bursts. By default all but a few connections would be closed after each.
-	transport.MaxIdleConnsPerHost, transport.MaxIdleConns, transport.IdleConnTimeout = 64, 64, time.Minute
+	// By default all but two connections would be closed after each request.
+	transport.MaxIdleConnsPerHost, transport.MaxIdleConns = maxIdleConns, maxIdleConns
+	transport.IdleConnTimeout = time.Minute
 	c.Transport = transport
 	client := c.HttpClient
 	if client == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -259,6 +261,72 @@ func TestSessionLife(t *testing.T) {
 	case <-time.After(2 * time.Minute): // a renewal would be due after 20 minutes
 		t.Error("the holder has not learned that its session was destroyed")
 	}
+}
+
+// TestFewConnections: a client with many waiters and many held locks keeps few connections, because all processes of a
+// machine share those that its agent takes.
+func TestFewConnections(t *testing.T) {
+	t.Parallel()
+	const locks, watches, conns = 40, 24, 32
+	c := rig.Shared(t)
+	o, config := freshPrefix(), c.Config(c.Members[0])
+	var opened connCounter
+	config.Transport = &http.Transport{DialContext: opened.dial}
+	s, other := open(t, config, o), open(t, c.Config(c.Members[0]), o)
+	ctx, giveUp := context.WithCancel(t.Context())
+	var waiters sync.WaitGroup
+	for i := range locks {
+		acquire(t, s, mutexClaim(fmt.Sprint("held", i), time.Hour))
+		name := fmt.Sprint("awaited", i)
+		acquire(t, other, mutexClaim(name, time.Hour))
+		waiters.Go(func() {
+			if _, err := s.Acquire(ctx, waiting(mutexClaim(name, time.Hour))); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	storetest.Eventually(t, "all wait", func() bool {
+		count := 0
+		for l, err := range s.List(t.Context(), "awaited") {
+			if err != nil {
+				t.Error(err)
+			}
+			count += len(l.Waiters)
+		}
+		return count == locks
+	})
+	storetest.Eventually(t, "all watches are there", func() bool {
+		return len(s.nodes.waiterWatches)+len(s.nodes.holderWatches) >= watches
+	})
+	time.Sleep(time.Second) // time enough for further ones
+	if n := len(s.nodes.waiterWatches) + len(s.nodes.holderWatches); n > watches {
+		t.Errorf("the client has %d watches", n)
+	}
+	storetest.Eventually(t, "the connections of other requests are closed", func() bool { return opened.Load() <= conns })
+	giveUp()
+	waiters.Wait()
+}
+
+// connCounter counts the open connections that it has made.
+type connCounter struct{ atomic.Int64 }
+
+func (c *connCounter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c.Add(1)
+	return &countedConn{Conn: conn, closed: sync.OnceFunc(func() { c.Add(-1) })}, nil
+}
+
+type countedConn struct {
+	net.Conn
+	closed func()
+}
+
+func (c *countedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }
 
 // heldReply holds the next reply to a renewal of a session back: the client's clock goes on by so much meanwhile.

@@ -24,8 +24,10 @@ var (
 		Why: "a restart of that agent, or of its machine, ends all locks although their holders are at work",
 		Fix: "leave node out of the URL, or name a node on which no agent runs"}
 	findingConns = driver.Finding{Code: "consul-connections", Severity: driver.SeverityWarning,
-		Why: "a client with many waiters is refused further connections, and cannot renew its locks",
-		Fix: "set limits { http_max_conns_per_client = 200 } or more"}
+		Why: fmt.Sprintf("the limit is per address, for all processes there together; a client with many waiters has %d "+
+			"connections, and one that is refused a connection cannot renew its locks", maxConns),
+		Fix: fmt.Sprintf("set limits { http_max_conns_per_client = 200 } or more, and at least %d for each process that "+
+			"uses this agent", maxConns)}
 	findingPlain = driver.Finding{Code: "consul-plain", Severity: driver.SeverityWarning,
 		What: "the connection to an agent on another machine is not encrypted",
 		Why:  "an attacker between this client and the agent can read the token and answer for the agent",
@@ -35,8 +37,8 @@ var (
 		Fix:  `give the token the rule agent_prefix "" { policy = "read" }, or look yourself`}
 )
 
-// minConns is how many connections one client may need: those of all watches, and some for requests.
-const minConns = maxWaiterWatches + maxHolderWatches + 32
+// minConns is how many connections an agent should take from one address: those of a few processes.
+const minConns = 4 * maxConns
 
 // Examine looks at the agent's settings, the number of servers, and the node of the sessions.
 func (s *store) Examine(ctx context.Context) ([]driver.Finding, error) { return s.nodes.examine(ctx) }

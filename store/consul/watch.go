@@ -13,12 +13,19 @@ import (
 )
 
 // A watch is a blocking query, and needs a connection of its own. An agent takes 200 from one address
-// (http_max_conns_per_client), so there are at most this many at a time, for waiters and for holders' own keys. The
+// (http_max_conns_per_client). All processes of a machine that use its agent share these, and one that gets none cannot
+// renew its locks. So a client has at most this many watches at a time, for waiters and for holders' own keys. The
 // others wait for a place. Until then, waiters poll as they do anyway, and holders learn of a break by their renewals.
 const (
-	maxWaiterWatches = 64
-	maxHolderWatches = 32
+	maxWaiterWatches = 16
+	maxHolderWatches = 8
 )
+
+// maxIdleConns is how many connections a client keeps open between its requests, for a minute.
+const maxIdleConns = 8
+
+// maxConns is how many connections a client keeps. While requests are under way, each needs one, too.
+const maxConns = maxWaiterWatches + maxHolderWatches + maxIdleConns
 
 // blockFor is how long one blocking query lasts. The agent adds up to a sixteenth of that.
 const blockFor = time.Minute
