@@ -192,8 +192,8 @@ func (t keyNodes) Withdraw(ctx context.Context, name string, s sequence.Session,
 	if !held || n.Foreign || n.ID != id || n.Session != s.ID {
 		return false, nil
 	}
-	existed, _, err := t.Remove(ctx, name, n, false)
-	return existed, err
+	// At whatever version: another process may change the claim meanwhile, but only its own client removes it.
+	return t.freeKey(ctx, name, sequence.Node{Key: n.Key, Token: n.Token})
 }
 
 // List is one read.

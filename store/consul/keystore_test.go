@@ -2,10 +2,14 @@ package consul
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
@@ -197,6 +202,72 @@ func TestKeyForeign(t *testing.T) {
 	}
 	if err := slots.Release(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// meanwhile calls a function once, when the reply to a transaction with a text has come and before its caller gets it.
+type meanwhile struct {
+	inner http.RoundTripper
+	text  string
+	do    atomic.Pointer[func()]
+}
+
+func (m *meanwhile) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body == nil {
+		return m.inner.RoundTrip(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	reply, err := m.inner.RoundTrip(r)
+	if bytes.Contains(body, []byte(m.text)) {
+		if do := m.do.Swap(nil); do != nil {
+			(*do)()
+		}
+	}
+	return reply, err
+}
+
+// TestWithdrawChangedKey: another process asks for the release of a claim while its own client withdraws it. The claim
+// is withdrawn nevertheless, since nobody would look for it again.
+func TestWithdrawChangedKey(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o, config := freshPrefix(), c.Config(c.Members[0])
+	o.Layout = LayoutLock
+	hook := &meanwhile{inner: config.Transport, text: `"get-or-empty"`}
+	config.HttpClient = &http.Client{Transport: hook}
+	opened, err := New(t.Context(), config, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	s, other := opened.(*keyStore).nodes, openKeys(t, c, o)
+	session, err := s.OpenSession(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sequence.Payload{ID: "changed", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute}
+	if l, err := s.Add(t.Context(), "m", session, 0, p, sequence.AddAlways); err != nil || len(l.Nodes) != 1 {
+		t.Fatal(l, err)
+	}
+	ask := func() {
+		l, err := other.Inspect(t.Context(), "m")
+		if err == nil && len(l.Holders) == 1 {
+			err = other.Break(t.Context(), "m", l.Holders[0].Ref, driver.BreakRequestRelease)
+		}
+		if err != nil {
+			t.Error(l, err)
+		}
+	}
+	hook.do.Store(&ask)
+	if existed, err := s.Withdraw(t.Context(), "m", session, 0, p.ID); !existed || err != nil || hook.do.Load() != nil {
+		t.Errorf("Withdraw returned %v, %v", existed, err)
+	}
+	if l, err := other.Inspect(t.Context(), "m"); err != nil || len(l.Holders) > 0 {
+		t.Errorf("the lock is held: %+v %v", l, err)
 	}
 }
 
