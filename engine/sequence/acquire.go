@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -452,7 +453,9 @@ func (e *Engine) beginListing(name string) (done func()) {
 	}
 }
 
-// checkOwnNode updates the claim from a snapshot, and returns a loss if its node is gone or marked.
+// checkOwnNode updates the claim from a snapshot, and returns a loss if its node is gone or marked. It also does so if
+// somebody has overwritten what the node says. Such a node would stay in line for as long as the session, and nobody
+// would know whose it is, so it is removed.
 func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 	a.lastNodes = seen.Nodes
 	i := findOwn(seen.Nodes, a.cl.ID, s.ID)
@@ -471,9 +474,19 @@ func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 				return err
 			}
 		}
-		ctx, cancel := context.WithTimeout(a.ctx, maxReasonTime)
-		n.BreakReason = a.e.readBreakReason(ctx, a.cl)
-		cancel()
+		a.e.mu.Lock()
+		known := a.cl.node
+		a.e.mu.Unlock()
+		if slices.ContainsFunc(seen.Nodes, func(n Node) bool { return n.Foreign && n.Key == known.Key }) {
+			if err := a.removeOwnNode(s); err != nil {
+				return err
+			}
+			n.BreakReason = "somebody has overwritten what it says in the store"
+		} else {
+			ctx, cancel := context.WithTimeout(a.ctx, maxReasonTime)
+			n.BreakReason = a.e.readBreakReason(ctx, a.cl)
+			cancel()
+		}
 	}
 	if loss := a.e.updateNode(a.cl, n, i >= 0); loss != nil {
 		return loss

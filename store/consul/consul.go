@@ -29,7 +29,7 @@
 // and is excluded by them. Any key that a session has locked holds the lock. There are only mutexes and elections, in
 // no order. A key that exists and was never locked is not touched, since its value would be overwritten. After a
 // foreign session was invalidated, its lock-delay bars the lock for Holdfast, too. Beside the key there is
-// PREFIX.holdfast/tickets/NAME while a claim of ours holds it; its CreateIndex is the token.
+// PREFIX.holdfast/tickets/NAME while a claim of ours holds it; its CreateIndex is the token, and its value the claim.
 //
 // # Sessions
 //

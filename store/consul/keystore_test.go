@@ -271,6 +271,103 @@ func TestWithdrawChangedKey(t *testing.T) {
 	}
 }
 
+// TestOverwrittenKey: somebody overwrites the value of a key that a claim holds. The key stays locked, and so the claim
+// stays what it was: it is renewed and shown, an operator can break it, and its release leaves nothing.
+func TestOverwrittenKey(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o := freshPrefix()
+	o.Layout = LayoutLock
+	s, other, admin := openKeys(t, c, o), openKeys(t, c, o), newAdmin(t, c)
+	g := acquire(t, s, mutexClaim("m", time.Hour))
+	key := &api.KVPair{Key: s.nodes.keyOf("m"), Value: []byte("x")}
+	if _, err := admin.KV().Put(key, nil); err != nil {
+		t.Fatal(err)
+	}
+	if r := renew(t, s, g); r.Err != nil {
+		t.Errorf("the renewal returned %v", r.Err)
+	}
+	l, err := other.Inspect(t.Context(), "m")
+	if err != nil || len(l.Holders) != 1 || l.Holders[0].Token != g.Token || l.Holders[0].Owner != g.Owner {
+		t.Errorf("the lock is %+v, %v", l, err)
+	}
+	for listed, err := range other.List(t.Context(), "") {
+		if err != nil || listed.Name != "m" {
+			t.Errorf("listed: %+v, %v", listed, err)
+		}
+	}
+	if err := other.Break(t.Context(), "m", g.Ref, driver.BreakGraceful); err != nil {
+		t.Errorf("the break returned %v", err)
+	}
+	if r := renew(t, s, g); storetest.LossOf(r.Err) != driver.LossBroken {
+		t.Errorf("after the break, the renewal returned %v", r.Err)
+	}
+	if _, err := admin.KV().Put(key, nil); err != nil {
+		t.Fatal(err)
+	}
+	release(t, s, g.Claim)
+	if keys, _, err := admin.KV().Keys(o.Prefix, "", nil); err != nil || len(keys) > 0 {
+		t.Errorf("left: %q %v", keys, err)
+	}
+}
+
+// TestOverwrittenWaiter: somebody overwrites the value of a waiting claim. The claim ends, its caller is told why, and
+// it does not stay in line.
+func TestOverwrittenWaiter(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o, admin := freshPrefix(), newAdmin(t, c)
+	holder, s := open(t, c.Config(c.Members[0]), o), open(t, c.Config(c.Members[0]), o)
+	g := acquire(t, holder, mutexClaim("m", time.Hour))
+	ended := make(chan error, 1)
+	go func() { _, err := s.Acquire(t.Context(), waiting(mutexClaim("m", time.Hour))); ended <- err }()
+	var ref string
+	storetest.Eventually(t, "the claim waits", func() bool {
+		l, err := s.Inspect(t.Context(), "m")
+		if err == nil && len(l.Waiters) == 1 {
+			ref = l.Waiters[0].Ref
+		}
+		return ref != ""
+	})
+	key, _, _ := strings.Cut(ref, "@")
+	if _, err := admin.KV().Put(&api.KVPair{Key: s.nodes.lockDir("m") + key, Value: []byte("x")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if storetest.LossOf(err) != driver.LossBroken || !strings.Contains(err.Error(), "overwritten") {
+			t.Errorf("Acquire returned %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the claim waits on")
+	}
+	release(t, holder, g.Claim)
+	if l, err := holder.Inspect(t.Context(), "m"); err != nil || len(l.Holders)+len(l.Waiters) > 0 {
+		t.Errorf("left: %+v %v", l, err)
+	}
+}
+
+// TestDetachedKey: a detached claim that is released leaves no key, as any other that has made its key.
+func TestDetachedKey(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o := freshPrefix()
+	o.Layout = LayoutKey
+	s, other, admin := openKeys(t, c, o), openKeys(t, c, o), newAdmin(t, c)
+	g := acquire(t, s, mutexClaim("m", time.Minute))
+	if err := s.Detach(t.Context(), g, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Release(t.Context(), g.Claim, g.Ref); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{s.nodes.keyOf("m"), s.nodes.ticketKey("m")} {
+		if kv, _, err := admin.KV().Get(key, nil); err != nil || kv != nil {
+			t.Errorf("left: %+v %v", kv, err)
+		}
+	}
+}
+
 // TestKeyOneSession: of two claims of one client, which share a session, one is granted. A key that only we have used
 // leaves nothing.
 func TestKeyOneSession(t *testing.T) {
