@@ -289,6 +289,8 @@ var table = []mutant{
 	{name: "a waiting claim stays in line when somebody overwrites it", file: "engine/sequence/acquire.go",
 		pkg: "./store/consul", test: "TestOverwrittenWaiter",
 		edits: []edit{{"return n.Foreign && n.Key == known.Key }", "return false && n.Key == known.Key }"}}},
+	{name: "a lock whose name is taken for an error of Consul", file: "store/consul/txn.go", pkg: "./store/consul",
+		test: "TestKeysLikeErrors", edits: []edit{{"if e.OpIndex < len(ops) {", "if false {"}}},
 	{name: "a session of Consul that ends with the health of its node", file: "store/consul/sessions.go",
 		pkg: "./store/consul", test: "TestSessionLife", edits: []edit{{"CreateNoChecks(", "Create("}}},
 	{name: "a late reply of a server that ends the session trusted", file: "engine/sequence/session.go",

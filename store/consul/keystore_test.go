@@ -368,6 +368,42 @@ func TestDetachedKey(t *testing.T) {
 	}
 }
 
+// TestKeysLikeErrors: a lock may have the name of an error of Consul, which quotes the key of what it has refused. A
+// claim on it that comes second is told who holds it, and no lease of its client is lost.
+func TestKeysLikeErrors(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o, config := freshPrefix(), c.Config(c.Members[0])
+	o.Layout = LayoutKey
+	hook := &meanwhile{inner: config.Transport, text: `"get-or-empty"`}
+	config.HttpClient = &http.Client{Transport: hook}
+	s, err := New(t.Context(), config, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	other := openKeys(t, c, o)
+	g := acquire(t, s, mutexClaim("m", time.Minute))
+	for _, name := range []string{"invalid session", "lock delay", "Permission denied", "unknown verb", `"invalid session"`} {
+		first := mutexClaim(name, time.Minute)
+		claimFirst := func() {
+			if _, err := other.Acquire(t.Context(), first); err != nil {
+				t.Errorf("%s: the first claim: %v", name, err)
+			}
+		}
+		hook.do.Store(&claimFirst) // when the second has found the lock free
+		var held *driver.HeldError
+		if _, err := s.Acquire(t.Context(), mutexClaim(name, time.Minute)); !errors.As(err, &held) ||
+			len(held.Holders) != 1 || held.Holders[0].Token == 0 || held.Holders[0].Foreign || hook.do.Load() != nil {
+			t.Errorf("%s: the second claim: %v", name, err)
+		}
+		release(t, other, first)
+	}
+	if r := renew(t, s, g); r.Err != nil {
+		t.Errorf("another lease of the client: %v", r.Err)
+	}
+}
+
 // TestKeyOneSession: of two claims of one client, which share a session, one is granted. A key that only we have used
 // leaves nothing.
 func TestKeyOneSession(t *testing.T) {
