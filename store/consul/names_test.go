@@ -115,8 +115,8 @@ func TestTLSTransport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, transport, dated, err := newClient(config)
-	if err != nil || dated.inner != http.RoundTripper(transport) {
-		t.Errorf("%v: requests use %p, and Close %p", err, dated.inner, transport)
+	client, transport, err := newHTTPClient(config)
+	if err != nil || client.Transport != http.RoundTripper(datedTransport{transport}) {
+		t.Errorf("%v: requests use %v, and Close %p", err, client, transport)
 	}
 }

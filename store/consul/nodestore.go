@@ -24,7 +24,6 @@ import (
 type nodeStore struct {
 	client     *api.Client
 	transport  *http.Transport
-	dated      *datedTransport
 	opts       Options
 	info       driver.Info
 	life       *driverutil.Lifetime
@@ -49,12 +48,12 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, transport, dated, err := newClient(config)
+	client, transport, err := newClient(config)
 	if err != nil {
 		return nil, err
 	}
 	t := &nodeStore{
-		client: client, transport: transport, dated: dated, opts: o, life: driverutil.NewLifetime(),
+		client: client, transport: transport, opts: o, life: driverutil.NewLifetime(),
 		waiterWatches: make(chan struct{}, maxWaiterWatches), holderWatches: make(chan struct{}, maxHolderWatches),
 		gates: map[string]int64{}, ownSessions: map[string]bool{}, datacenter: config.Datacenter,
 	}
