@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestKeyNames: the key of a lock is its name as it is, as it is for Consul's own tools, and a name of which they would
@@ -105,6 +107,39 @@ func TestOwnWatchPlaces(t *testing.T) {
 	defer s.nodes.Watch(t.Name(), sequence.WatchRemovals, l.Revision, func() {}).Stop()
 	places(1, 1)
 	release(t, s, g.Claim)
+}
+
+// firstWatchFails answers the first blocking query as a leader does that does not know the key yet.
+type firstWatchFails struct {
+	inner http.RoundTripper
+	done  atomic.Bool
+}
+
+func (f *firstWatchFails) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := f.inner.RoundTrip(r)
+	if err == nil && r.URL.Query().Has("wait") && f.done.CompareAndSwap(false, true) {
+		reply.StatusCode, reply.Status = http.StatusNotFound, "404 Not Found"
+		reply.Header.Set("X-Consul-Index", "1")
+	}
+	return reply, err
+}
+
+// TestWatchGoesOn: a new leader does not know a key yet. The watch of the key reports that, and goes on: it reports that
+// the key is there, and later that it has gone.
+func TestWatchGoesOn(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	config := c.Config(c.Members[0])
+	config.HttpClient = &http.Client{Transport: &firstWatchFails{inner: config.Transport}}
+	o := freshPrefix()
+	watcher, s := open(t, config, o), open(t, c.Config(c.Members[0]), o)
+	g := acquire(t, s, mutexClaim("m", time.Hour))
+	key, _, _ := strings.Cut(g.Ref, "@")
+	var reported atomic.Int64
+	defer watcher.nodes.Watch("m", key, g.Token, func() { reported.Add(1) }).Stop()
+	storetest.Eventually(t, "the key is reported as gone, and as there", func() bool { return reported.Load() == 2 })
+	release(t, s, g.Claim)
+	storetest.Eventually(t, "its removal is reported", func() bool { return reported.Load() == 3 })
 }
 
 // TestTLSTransport: the connections of a store with TLS are those that Close closes.

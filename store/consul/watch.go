@@ -37,16 +37,20 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequ
 	if session, _, _ := strings.Cut(key, "."); t.isOwnSession(session) {
 		places = t.holderWatches
 	}
+	gone := false
 	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.lockDir(name)+key, o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
 		}
-		if kv == nil { // a claim's key never comes back
-			return true, 0, nil
+		// A claim's key never comes back. But a leader that has just been elected may not know the key yet.
+		if kv == nil {
+			isNew := !gone
+			gone = true
+			return isNew, meta.LastIndex, nil
 		}
-		isNew := int64(kv.ModifyIndex) > revision
-		revision = int64(kv.ModifyIndex)
+		isNew := gone || int64(kv.ModifyIndex) > revision
+		gone, revision = false, int64(kv.ModifyIndex)
 		return isNew, meta.LastIndex, nil
 	}
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
@@ -85,8 +89,8 @@ func (t *nodeStore) lookAtLock(
 }
 
 // follow calls look again and again, each time for what came after the index that it has returned, and changed when it
-// says that something is new. After errors something may be. It ends when look returns no index, and when stop is
-// called.
+// says that something is new. After errors something may be. It ends when stop is called. An agent never answers
+// without an index; without one the next query would return at once, so that counts as an error.
 func (t *nodeStore) follow(
 	places chan struct{}, look func(context.Context, *api.QueryOptions) (isNew bool, index uint64, err error),
 	changed func(),
@@ -106,15 +110,12 @@ func (t *nodeStore) follow(
 			cancel()
 			switch {
 			case ctx.Err() != nil:
-			case err != nil:
+			case err != nil, now == 0:
 				index, fails = 0, fails+1
 				_ = t.life.Sleep(ctx, rand.N(50*time.Millisecond<<min(fails, 6)))
 			default:
 				if isNew || fails > 0 {
 					changed()
-				}
-				if now == 0 {
-					return
 				}
 				if now < index { // the servers were restored, or have forgotten keys that are gone
 					now = 0
