@@ -329,6 +329,44 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
+// TestKnownSessions: a client remembers no session but those of its claims, until these end. Others, such as those of
+// the notes of breaks, it opens again and again.
+func TestKnownSessions(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o := freshPrefix()
+	s, other, admin := open(t, c.Config(c.Members[0]), o), open(t, c.Config(c.Members[0]), o), newAdmin(t, c)
+	known := func() int {
+		s.nodes.mu.Lock()
+		defer s.nodes.mu.Unlock()
+		return len(s.nodes.ownSessions)
+	}
+	ledger := storetest.OpenLedger(t, s)
+	for i := range 3 {
+		g := acquire(t, other, mutexClaim("m", time.Minute))
+		if err := s.Break(t.Context(), "m", g.Ref, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+		storetest.CheckFinish(t, ledger, acquire(t, ledger, storetest.NewRun(fmt.Sprint("key", i))))
+	}
+	if n := known(); n > 0 {
+		t.Errorf("without a claim, the client knows %d sessions", n)
+	}
+	g := acquire(t, s, mutexClaim("n", time.Hour))
+	detached := acquire(t, s, mutexClaim("detached", time.Hour))
+	if err := s.Detach(t.Context(), detached, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if n := known(); n != 1 {
+		t.Errorf("with a claim, the client knows %d sessions", n)
+	}
+	id, _, _ := strings.Cut(g.Ref, ".")
+	if _, err := admin.Session().Destroy(id, nil); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the session is forgotten", func() bool { return known() == 0 })
+}
+
 // heldReply holds the next reply to a renewal of a session back: the client's clock goes on by so much meanwhile.
 type heldReply struct {
 	inner http.RoundTripper

@@ -30,9 +30,6 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 			(&api.WriteOptions{}).WithContext(ctx))
 		switch {
 		case err == nil:
-			t.mu.Lock()
-			t.ownSessions[id] = true
-			t.mu.Unlock()
 			return sequence.Session{ID: id, TTL: granted, KeepAliveWithin: granted}, nil
 		case t.learnMinTTL(err) > granted:
 		case strings.Contains(err.Error(), "Missing node registration") && !registered:
@@ -56,11 +53,25 @@ func (t *nodeStore) registerNode(ctx context.Context) error {
 	return t.convertError(err)
 }
 
-// isOwnSession reports whether this client has opened a session, and not ended it.
+// isOwnSession reports whether a session is one with which this client has made claims, and has not ended.
 func (t *nodeStore) isOwnSession(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ownSessions[id]
+}
+
+func (t *nodeStore) noteOwnSession(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ownSessions[id] = true
+}
+
+// forgetSession forgets what is known of a session that has ended.
+func (t *nodeStore) forgetSession(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.gates, id)
+	delete(t.ownSessions, id)
 }
 
 // sessionTTL is the TTL that is granted for a requested one, as far as it is known.
@@ -138,18 +149,13 @@ func (t *nodeStore) explainMissing(ctx context.Context, session string) error {
 	case entry != nil:
 		return errors.New("the leader does not know the session yet")
 	}
-	t.mu.Lock()
-	delete(t.ownSessions, session)
-	t.mu.Unlock()
+	t.forgetSession(session)
 	return sequence.ErrSessionExpired
 }
 
 // EndSession destroys a session, which deletes its keys. Consul does not say whether it existed.
 func (t *nodeStore) EndSession(ctx context.Context, session string) error {
-	t.mu.Lock()
-	delete(t.gates, session)
-	delete(t.ownSessions, session)
-	t.mu.Unlock()
+	t.forgetSession(session)
 	_, err := t.client.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
 	return t.convertError(err)
 }
