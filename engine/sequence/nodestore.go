@@ -215,7 +215,9 @@ type Node struct {
 	Token   int64
 	Version int64 // changes with every change of the node
 	Session string
-	Foreign bool // made by another kind of client; of the payload it has at most Kind, Limit and Weight
+	// made by another kind of client; of the payload it has at most Kind, Limit and Weight, and an Owner if that is not
+	// the session
+	Foreign bool
 	// KindConflictHint is set if the node is foreign and its client ignores claims of another Kind than its own, so
 	// that such claims cannot be allowed. It says what the user can do about that.
 	KindConflictHint string

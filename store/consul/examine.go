@@ -65,13 +65,15 @@ func (t *nodeStore) examine(ctx context.Context) (all []driver.Finding, err erro
 	if t.isPlain {
 		all = append(all, findingPlain)
 	}
-	found, err := t.examineAgent()
+	found, err := t.examineAgent(ctx)
 	return append(all, found...), err
 }
 
 // examineAgent looks at the agent that this client talks to. Only its settings in full have what matters.
-func (t *nodeStore) examineAgent() (all []driver.Finding, err error) {
-	self, err := t.client.Agent().Self()
+func (t *nodeStore) examineAgent(ctx context.Context) (all []driver.Finding, err error) {
+	var self map[string]map[string]any
+	// Not the client's own Self, which has no context.
+	_, err = t.client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
 	if err = t.convertError(err); errors.Is(err, driver.ErrDenied) {
 		return []driver.Finding{findingUnseen}, nil
 	}

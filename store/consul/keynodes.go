@@ -84,7 +84,7 @@ func (k lockKeys) node() (sequence.Node, bool) {
 	if k.key.Flags == semaphoreFlags {
 		var s struct{ Limit int64 }
 		_ = json.Unmarshal(k.key.Value, &s)
-		n.Kind, n.Limit, n.Weight = driver.KindSemaphore, max(s.Limit, 1), 1
+		n.Kind, n.Limit, n.Weight, n.Owner = driver.KindSemaphore, max(s.Limit, 1), 1, "consul lock -n"
 		n.KindConflictHint = "consul lock -n uses this name for a semaphore; delete its key if nobody uses it any more"
 		return n, true
 	}
@@ -162,7 +162,8 @@ func (t keyNodes) Add(
 		switch {
 		case errors.Is(err, errLockDelayed):
 			return sequence.Snapshot{Name: name, Revision: 1, Full: true,
-				Nodes: []sequence.Node{{Key: delayedKey, Token: 1, Version: 1, Foreign: true}}}, nil
+				Nodes: []sequence.Node{{Key: delayedKey, Token: 1, Version: 1, Foreign: true,
+					Payload: sequence.Payload{Owner: "the lock-delay of a session that was invalidated"}}}}, nil
 		case err != nil:
 			return sequence.Snapshot{}, err
 		case ok:
@@ -289,6 +290,9 @@ func (t keyNodes) freeKey(ctx context.Context, name string, n sequence.Node, oth
 		held, ok := now.node()
 		if !ok || held.Key != n.Key || held.Token != n.Token || n.Version != 0 && held.Version != n.Version {
 			return false, nil
+		}
+		if held.KindConflictHint != "" { // no session has locked its key
+			return false, fmt.Errorf("%w: %s", driver.ErrUnsupported, held.KindConflictHint)
 		}
 		free := op(api.KVUnlock, key, bySession(held.Session), withValue(now.key.Value), withFlags(now.key.Flags))
 		ops := []*api.TxnOp{checkIndex(key, held.Version)}

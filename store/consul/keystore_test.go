@@ -151,6 +151,22 @@ func TestLockDelay(t *testing.T) {
 		t.Errorf("the lock was granted %v after the session's end, within its lock-delay", passed)
 	}
 	release(t, s, g.Claim)
+
+	long, _, err := admin.Session().Create(&api.SessionEntry{TTL: "60s", LockDelay: time.Minute}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs = &api.KVPair{Key: name + "/long", Session: long, Flags: lockFlags}
+	if ok, _, err := admin.KV().Acquire(theirs, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if _, err := admin.Session().Destroy(long, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Acquire(t.Context(), mutexClaim(theirs.Key, time.Minute))
+	if !errors.Is(err, driver.ErrHeld) || !strings.Contains(err.Error(), "lock-delay") {
+		t.Errorf("a claim during a lock-delay: %v", err)
+	}
 }
 
 // TestKeyForeign: a key that somebody else has locked in whatever way holds the lock; a key that is no lock is not
@@ -199,6 +215,14 @@ func TestKeyForeign(t *testing.T) {
 	claim := mutexClaim(name+"/slots", time.Minute)
 	if _, err := commandLine.Acquire(t.Context(), claim); !errors.Is(err, driver.ErrMismatch) {
 		t.Errorf("a semaphore: %v", err)
+	}
+	l, err := commandLine.Inspect(t.Context(), claim.Name)
+	if err != nil || len(l.Holders) != 1 || l.Holders[0].Owner != "consul lock -n" {
+		t.Fatalf("a semaphore is shown as %+v, %v", l, err)
+	}
+	err = commandLine.Break(t.Context(), claim.Name, l.Holders[0].Ref, driver.BreakForce)
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "delete its key") {
+		t.Errorf("the break of a semaphore: %v", err)
 	}
 	if err := slots.Release(); err != nil {
 		t.Fatal(err)

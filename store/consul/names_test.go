@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
@@ -79,6 +81,72 @@ func TestMissingAtNewLeader(t *testing.T) {
 	exists.Store(false)
 	if _, err := n.KeepAlive(t.Context(), "s"); !errors.Is(err, sequence.ErrSessionExpired) {
 		t.Errorf("the session does not exist: %v", err)
+	}
+}
+
+// fakeAgent is a store whose agent answers as it is told to.
+func fakeAgent(t *testing.T, answer http.HandlerFunc) *store {
+	t.Helper()
+	agent := httptest.NewServer(answer)
+	t.Cleanup(agent.Close)
+	return open(t, &api.Config{Address: agent.URL}, nil)
+}
+
+// TestFailedRenewal: the error of a renewal has what the agent says.
+func TestFailedRenewal(t *testing.T) {
+	t.Parallel()
+	s := fakeAgent(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no cluster leader", 500) })
+	if _, err := s.nodes.KeepAlive(t.Context(), "s"); err == nil || !strings.HasSuffix(err.Error(), ": no cluster leader") {
+		t.Errorf("the error of the renewal is %v", err)
+	}
+}
+
+// TestWrongDatacenter: a datacenter that does not exist, or that the agent cannot serve, is refused at once. If a path
+// that was there is broken, a claim waits for it.
+func TestWrongDatacenter(t *testing.T) {
+	t.Parallel()
+	expect := func(what string, s driver.Store) {
+		t.Helper()
+		_, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute))
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "datacenter") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	expect("no such datacenter", mustOpen(t, rig.Shared(t).URL()+"?dc=nowhere"))
+	expect("the agent is no server", fakeAgent(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "cross datacenter lock must be created at server agent", 500)
+	}))
+	var broken atomic.Bool
+	s := fakeAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		if broken.Load() {
+			http.Error(w, "No path to datacenter", 500)
+			return
+		}
+		fmt.Fprint(w, `{"ID":"s"}`)
+	})
+	if _, err := s.nodes.OpenSession(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	broken.Store(true)
+	if _, err := s.nodes.OpenSession(t.Context(), time.Minute); err == nil || driverutil.IsFinal(err) {
+		t.Errorf("a path that is broken: %v", err)
+	}
+}
+
+// TestExamineEnds: the examination of an agent that hangs ends with its context.
+func TestExamineEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := fakeAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/agent/self" {
+			cancel()
+			<-r.Context().Done() // the client has given up
+			return
+		}
+		fmt.Fprint(w, "[]")
+	})
+	if _, err := s.Examine(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("the examination returned %v", err)
 	}
 }
 

@@ -36,6 +36,7 @@ type nodeStore struct {
 	mu          sync.Mutex
 	gates       map[string]int64 // by session: the last known index of its gate
 	ownSessions map[string]bool  // those of this client's claims, until they end; without those of detached claims
+	hasOpened   bool             // a session, at least once
 	minTTL      time.Duration    // the smallest that the servers grant, as far as they have said
 	micros      int64            // the largest that Now has returned
 }

@@ -3,12 +3,15 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -30,6 +33,9 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 			(&api.WriteOptions{}).WithContext(ctx))
 		switch {
 		case err == nil:
+			t.mu.Lock()
+			t.hasOpened = true
+			t.mu.Unlock()
 			return sequence.Session{ID: id, TTL: granted, KeepAliveWithin: granted}, nil
 		case t.learnMinTTL(err) > granted:
 		case strings.Contains(err.Error(), "Missing node registration") && !registered:
@@ -37,10 +43,23 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 				return sequence.Session{}, err
 			}
 			registered = true
+		case t.isWrongDatacenter(err):
+			return sequence.Session{}, fmt.Errorf("%w: Consul says: %s; dc must be a datacenter that the agent can reach, "+
+				"and for another one than the agent's own, the agent must be a server", driver.ErrInvalid, agentMessage(err))
 		default:
 			return sequence.Session{}, t.convertError(err)
 		}
 	}
+}
+
+// isWrongDatacenter reports whether a session was refused because of its datacenter. A path to that may also fail for a
+// while: of a client that has opened a session before, this says nothing of its settings.
+func (t *nodeStore) isWrongDatacenter(refusal error) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := refusal.Error()
+	return strings.Contains(text, "cross datacenter lock must be created at server agent") ||
+		strings.Contains(text, "No path to datacenter") && !t.hasOpened
 }
 
 // registerNode registers the node of the sessions. It has no check, so the servers never take it for one that has
@@ -125,14 +144,17 @@ func (t *nodeStore) learnMinTTL(refusal error) time.Duration {
 // A process that renews a claim of another one, by its handle, does not know when that was last renewed. If nobody has
 // for twice the TTL, it may get such a reply, and trust the claim for up to a TTL too long: see GUARANTEES.md.
 func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
-	entry, _, err := t.client.Session().Renew(session, (&api.WriteOptions{}).WithContext(ctx))
+	var entries []api.SessionEntry
+	// Not the client's own Renew, whose errors do not have what the agent says.
+	_, err = t.client.Raw().Write("/v1/session/renew/"+session, nil, &entries, (&api.WriteOptions{}).WithContext(ctx))
+	var status api.StatusError
 	switch {
+	case errors.As(err, &status) && status.Code == http.StatusNotFound, err == nil && len(entries) == 0:
+		return 0, t.explainMissing(ctx, session)
 	case err != nil:
 		return 0, t.convertError(err)
-	case entry == nil:
-		return 0, t.explainMissing(ctx, session)
 	}
-	promise, err = time.ParseDuration(entry.TTL)
+	promise, err = time.ParseDuration(entries[0].TTL)
 	if err != nil || promise == 0 {
 		return 0, errors.New("the session has no TTL")
 	}
