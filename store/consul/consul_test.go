@@ -109,7 +109,7 @@ func TestURL(t *testing.T) {
 		"consul://:s3cret@h?nope=1", "consul://s3cret@h", "consul://s3cret:x@h", "consul://:s3cret@h/path",
 		"consul://:s3cret@h,i", "consul://:s3cret@h?prefix=/a", "consul://:s3cret@h?prefix=a//b",
 		"consul://:s3cret@h?prefix=..", "consul://:s3cret@h?prefix=a%20b", "consul://:s3cret@h?tls=perhaps",
-		"consul://:s3cret@h?tls-cert=/a",
+		"consul://:s3cret@h?tls-cert=/a", "consul://:s3cret@h?token-file=" + file, "consul://h?tls=false&tls-name=x",
 		"consul://:s3cret@h?tls-ca=/does/not/exist", "consul://h?token-file=/does/not/exist",
 	} {
 		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
@@ -142,6 +142,18 @@ func TestEnvironment(t *testing.T) {
 	expectFindings(t, "a server that is reached by TLS", s)
 	if at := s.Info().Store; at != "consul://"+c.Members[0].Endpoint+"/holdfast/" {
 		t.Error(at)
+	}
+}
+
+// TestPlainEnvironment: by the environment, too, a connection to another machine without TLS is found, whatever word
+// says that there is none.
+func TestPlainEnvironment(t *testing.T) {
+	for ssl, isPlain := range map[string]bool{"": true, "false": true, "0": true, "yes": true, "true": false, "1": false} {
+		t.Setenv(api.HTTPAddrEnvName, "consul.example:8500")
+		t.Setenv(api.HTTPSSLEnvName, ssl)
+		if s := mustOpen(t, "consul://").(*store); s.nodes.isPlain != isPlain {
+			t.Errorf("%s=%s: plain is %v", api.HTTPSSLEnvName, ssl, s.nodes.isPlain)
+		}
 	}
 }
 
