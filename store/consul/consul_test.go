@@ -223,6 +223,13 @@ func TestACL(t *testing.T) {
 	release(t, enough, acquire(t, enough, mutexClaim("m", time.Minute)).Claim)
 	storetest.CheckFinish(t, storetest.OpenLedger(t, enough),
 		acquire(t, storetest.OpenLedger(t, enough), storetest.NewRun("key")))
+	jobs := mustOpen(t, strings.Replace(c.URL(), "//", "//:"+newToken("layout", `key_prefix "jobs/" { policy = "write" }
+		key_prefix ".holdfast/" { policy = "write" } `+session)+"@", 1)+"?layout=lock")
+	release(t, jobs, acquire(t, jobs, mutexClaim("jobs/nightly", time.Minute)).Claim)
+	if _, err := jobs.Acquire(t.Context(), mutexClaim("other", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), `key_prefix ".holdfast/"`) {
+		t.Errorf("a lock for which the token has no rule: %v", err)
+	}
 	registered := at(newToken("registered", keys+session)) // the node exists
 	release(t, registered, acquire(t, registered, mutexClaim("m", time.Minute)).Claim)
 }

@@ -70,9 +70,14 @@ func agentMessage(err error) string {
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(text), "Failed request: "), "\n", " ")
 }
 
-// deniedError is the refusal for lack of a permission, with the rules that suffice.
+// deniedError is the refusal for lack of a permission, with the rules that suffice. Without a prefix, a rule for all
+// keys would be far more than is needed.
 func (t *nodeStore) deniedError(why string) error {
-	return fmt.Errorf("%w: Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, "+
+	prefix, locks := t.opts.Prefix, ""
+	if prefix == "" {
+		prefix, locks = reservedFolder, "the same for the keys of the locks, "
+	}
+	return fmt.Errorf("%w: Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, %s"+
 		"session %q { policy = \"write\" } and, unless that node is registered, node %q { policy = \"write\" }",
-		driver.ErrDenied, why, t.opts.Prefix, t.opts.Node, t.opts.Node)
+		driver.ErrDenied, why, prefix, locks, t.opts.Node, t.opts.Node)
 }
