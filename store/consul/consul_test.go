@@ -401,9 +401,9 @@ func (h *heldReply) RoundTrip(r *http.Request) (*http.Response, error) {
 	return reply, err
 }
 
-// TestLateRenewal: a renewal is answered more than a TTL after the one before. By then the leader may have begun to
-// delete the session, and answers until it has. So the reply does not count: the holder's lease is lost, the client
-// destroys the session, and takes locks under another one.
+// TestLateRenewal: if a renewal is answered more than a TTL after the one before, the holder's lease is lost, and the
+// client destroys the session and takes locks under another one. By then the leader may have begun to delete the
+// session, and answers renewals until it has.
 func TestLateRenewal(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Hour // so that no renewal is sent but those of the test

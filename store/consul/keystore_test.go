@@ -254,8 +254,8 @@ func (m *meanwhile) RoundTrip(r *http.Request) (*http.Response, error) {
 	return reply, err
 }
 
-// TestWithdrawChangedKey: another process asks for the release of a claim while its own client withdraws it. The claim
-// is withdrawn nevertheless, since nobody would look for it again.
+// TestWithdrawChangedKey: a claim is withdrawn although another process asks for its release at the same time. Nobody
+// would look for the claim again.
 func TestWithdrawChangedKey(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -295,8 +295,8 @@ func TestWithdrawChangedKey(t *testing.T) {
 	}
 }
 
-// TestOverwrittenKey: somebody overwrites the value of a key that a claim holds. The key stays locked, and so the claim
-// stays what it was: it is renewed and shown, an operator can break it, and its release leaves nothing.
+// TestOverwrittenKey: a claim whose key somebody has overwritten is renewed and shown, an operator can break it, and its
+// release leaves nothing. The key stays locked when its value changes.
 func TestOverwrittenKey(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -335,8 +335,8 @@ func TestOverwrittenKey(t *testing.T) {
 	}
 }
 
-// TestOverwrittenWaiter: somebody overwrites the value of a waiting claim. The claim ends, its caller is told why, and
-// it does not stay in line.
+// TestOverwrittenWaiter: a waiting claim whose value somebody has overwritten ends, its caller is told why, and it does
+// not stay in line.
 func TestOverwrittenWaiter(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -192,8 +192,8 @@ func (f *firstWatchFails) RoundTrip(r *http.Request) (*http.Response, error) {
 	return reply, err
 }
 
-// TestWatchGoesOn: a new leader does not know a key yet. The watch of the key reports that, and goes on: it reports that
-// the key is there, and later that it has gone.
+// TestWatchGoesOn: a watch of a key that a new leader does not know yet reports that, then that the key is there, and
+// later that it has gone.
 func TestWatchGoesOn(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
