@@ -1,6 +1,7 @@
 package sequence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -474,6 +475,9 @@ func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 				return err
 			}
 		}
+		ctx, cancel := context.WithTimeout(a.ctx, maxReasonTime)
+		n.BreakReason = a.e.readBreakReason(ctx, a.cl)
+		cancel()
 		a.e.mu.Lock()
 		known := a.cl.node
 		a.e.mu.Unlock()
@@ -481,11 +485,7 @@ func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 			if err := a.removeOwnNode(s); err != nil {
 				return err
 			}
-			n.BreakReason = "somebody has overwritten what it says in the store"
-		} else {
-			ctx, cancel := context.WithTimeout(a.ctx, maxReasonTime)
-			n.BreakReason = a.e.readBreakReason(ctx, a.cl)
-			cancel()
+			n.BreakReason = cmp.Or(n.BreakReason, "somebody has changed its node in the store")
 		}
 	}
 	if loss := a.e.updateNode(a.cl, n, i >= 0); loss != nil {

@@ -359,7 +359,7 @@ func TestOverwrittenWaiter(t *testing.T) {
 	}
 	select {
 	case err := <-ended:
-		if storetest.LossOf(err) != driver.LossBroken || !strings.Contains(err.Error(), "overwritten") {
+		if storetest.LossOf(err) != driver.LossBroken || !strings.Contains(err.Error(), "changed its node") {
 			t.Errorf("Acquire returned %v", err)
 		}
 	case <-time.After(time.Minute):
