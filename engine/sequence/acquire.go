@@ -1,10 +1,12 @@
 package sequence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -452,7 +454,9 @@ func (e *Engine) beginListing(name string) (done func()) {
 	}
 }
 
-// checkOwnNode updates the claim from a snapshot, and returns a loss if its node is gone or marked.
+// checkOwnNode updates the claim from a snapshot, and returns a loss if its node is gone or marked. It also does so if
+// somebody has overwritten what the node says. Such a node would stay in line for as long as the session, and nobody
+// would know whose it is, so it is removed.
 func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 	a.lastNodes = seen.Nodes
 	i := findOwn(seen.Nodes, a.cl.ID, s.ID)
@@ -474,6 +478,15 @@ func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 		ctx, cancel := context.WithTimeout(a.ctx, maxReasonTime)
 		n.BreakReason = a.e.readBreakReason(ctx, a.cl)
 		cancel()
+		a.e.mu.Lock()
+		known := a.cl.node
+		a.e.mu.Unlock()
+		if slices.ContainsFunc(seen.Nodes, func(n Node) bool { return n.Foreign && n.Key == known.Key }) {
+			if err := a.removeOwnNode(s); err != nil {
+				return err
+			}
+			n.BreakReason = cmp.Or(n.BreakReason, "somebody has changed its node in the store")
+		}
 	}
 	if loss := a.e.updateNode(a.cl, n, i >= 0); loss != nil {
 		return loss

@@ -49,6 +49,10 @@
 // A node is read nevertheless while its watch is being set up or restored, and from each report on until a read that
 // began after it: a read from before a change does not show the change.
 //
+// A store that has begun to end a session may answer keep-alives until it has. Where that is so (see
+// [Session.KeepAliveWithin]), a session whose keep-alives had no reply for too long is not used again: the client ends
+// it, and its claims join their lines again under another one.
+//
 // # After a lost reply
 //
 // A request without a reply may have had its effect, or may still have it later.

@@ -174,6 +174,11 @@ type Session struct {
 	// sent at least this much later, has had its reply. The engine then sends keep-alives that often. At most a
 	// thirteenth of the TTL.
 	ConfirmDelay time.Duration
+	// KeepAliveWithin is for stores that may answer a keep-alive although they have begun to end the session: how long
+	// after the start of an answered keep-alive the store has certainly not begun. The TTL or more. If the reply to the
+	// next keep-alive comes later than that, the engine does not trust it, and ends the session with all its claims. 0:
+	// the store never answers so.
+	KeepAliveWithin time.Duration
 	// Ended, if it is not nil, is closed by the store when it knows that the session has expired, or will expire
 	// sooner than its TTL. All claims under the session are lost then.
 	Ended <-chan struct{}
@@ -210,7 +215,9 @@ type Node struct {
 	Token   int64
 	Version int64 // changes with every change of the node
 	Session string
-	Foreign bool // made by another kind of client; of the payload it has at most Kind, Limit and Weight
+	// made by another kind of client; of the payload it has at most Kind, Limit and Weight, and an Owner if that is not
+	// the session
+	Foreign bool
 	// KindConflictHint is set if the node is foreign and its client ignores claims of another Kind than its own, so
 	// that such claims cannot be allowed. It says what the user can do about that.
 	KindConflictHint string

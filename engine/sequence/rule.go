@@ -183,7 +183,9 @@ func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 		Detached: n.Detached, ReleaseRequested: n.ReleaseRequested, Broken: n.Broken, Foreign: n.Foreign,
 	}
 	if n.Foreign {
-		s.Owner = "session " + n.Session
+		if s.Owner == "" {
+			s.Owner = "session " + n.Session
+		}
 		if n.Kind == "" {
 			s.Weight = limit
 		}

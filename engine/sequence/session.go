@@ -299,10 +299,12 @@ func (s *session) sendKeepAlive(inFlight chan struct{}) {
 	// The store keeps the session for less time than its claims were promised. Their holders would trust it for too
 	// long, so they are lost now.
 	lowered := err == nil && promise > 0 && promise < s.TTL
-	if lowered {
+	e.mu.Lock()
+	// The store may be ending the session already, and answers until it has.
+	late := err == nil && s.KeepAliveWithin > 0 && e.clock.Since(s.lastKeepAlive()) > s.KeepAliveWithin
+	if lowered || late {
 		err = ErrSessionExpired
 	}
-	e.mu.Lock()
 	s.inFlight, s.lastErr = nil, hideContextError(err)
 	if err == nil {
 		s.noteKeepAlive(start)
@@ -312,8 +314,9 @@ func (s *session) sendKeepAlive(inFlight chan struct{}) {
 		s.markExpired()
 	}
 	close(inFlight)
-	// Its nodes stay until the promised time is over, so that the holders can be notified first.
-	if lowered && e.life.Sleep(e.life, promise) == nil {
+	// Its nodes stay until the promised time is over, so that the holders can be notified first. If the reply was late,
+	// their leases had ended before it came.
+	if late || lowered && e.life.Sleep(e.life, promise) == nil {
 		e.endSession(s.ID)
 	}
 }

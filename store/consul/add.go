@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"errors"
 
 	"github.com/hashicorp/consul/api"
 
@@ -28,12 +29,18 @@ func (t *nodeStore) Add(
 			return seen, err
 		}
 	}
+	if !payload.Detached { // the session of a detached claim ends by itself
+		t.noteOwnSession(s.ID)
+	}
 	dir, gate := t.lockDir(name), t.gateKey(s.ID)
 	key := dir + claimKey(s.ID, number)
 	for {
 		known := t.gateIndex(s.ID)
 		pairs, ok, err := t.commit(ctx, checkIndex(gate, known), checkIndex(key, 0),
 			op(api.KVLock, key, bySession(s.ID), withValue(value)), op(api.KVGetTree, dir))
+		if errors.Is(err, sequence.ErrSessionExpired) {
+			t.forgetSession(s.ID)
+		}
 		if err != nil {
 			return sequence.Snapshot{}, err
 		}

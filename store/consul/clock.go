@@ -10,17 +10,17 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// datedTransport remembers the Date of the last reply, which Consul's client does not return.
-type datedTransport struct {
-	inner http.RoundTripper
-	date  atomic.Pointer[time.Time]
-}
+// dateKey is the key of a context's value: where the Date of the replies to its requests goes.
+type dateKey struct{}
 
-func (d *datedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+// datedTransport hands on the Date of replies, which Consul's client does not return, to those who want it.
+type datedTransport struct{ inner http.RoundTripper }
+
+func (d datedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	reply, err := d.inner.RoundTrip(r)
-	if err == nil {
+	if last, ok := r.Context().Value(dateKey{}).(*atomic.Pointer[time.Time]); ok && err == nil {
 		if date, err := http.ParseTime(reply.Header.Get("Date")); err == nil {
-			d.date.Store(&date)
+			last.Store(&date)
 		}
 	}
 	return reply, err
@@ -32,11 +32,11 @@ func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 	if tb.life.Err() != nil {
 		return now, 0, driver.ErrClosed
 	}
-	tb.store.dated.date.Store(nil)
-	if _, err := tb.Load(ctx, "clock"); err != nil {
+	var last atomic.Pointer[time.Time]
+	if _, err := tb.Load(context.WithValue(ctx, dateKey{}, &last), "clock"); err != nil {
 		return now, 0, err
 	}
-	date := tb.store.dated.date.Load()
+	date := last.Load()
 	if date == nil {
 		return now, 0, fmt.Errorf("%w: the agent's replies have no date", driver.ErrUnsupported)
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -190,6 +192,67 @@ func TestSameData(t *testing.T) {
 func TestStoreClock(t *testing.T) {
 	t.Parallel()
 	sessiontest.CheckStoreClock(t, sessiontest.NewClient(t, rig.Peer(t, rig.Shared(t)).store, 30*time.Second))
+}
+
+// duringReply calls a function once, when the reply to a request has come and before its body is read. The requests that
+// come while it runs wait until it has returned.
+type duringReply struct {
+	inner   http.RoundTripper
+	do      func()
+	state   atomic.Int32  // 0: at first; 1: do runs; 2: do has run
+	arrived chan struct{} // has an element when a request waits
+	done    chan struct{} // closed when do has run
+}
+
+func (d *duringReply) RoundTrip(r *http.Request) (*http.Response, error) {
+	if d.state.Load() == 1 {
+		d.arrived <- struct{}{}
+		<-d.done
+	}
+	reply, err := d.inner.RoundTrip(r)
+	if err == nil && d.state.CompareAndSwap(0, 1) {
+		reply.Body = &hookedBody{reply.Body, sync.OnceFunc(func() {
+			d.do()
+			d.state.Store(2)
+			close(d.done)
+		})}
+	}
+	return reply, err
+}
+
+type hookedBody struct {
+	io.ReadCloser
+	beforeRead func()
+}
+
+func (h *hookedBody) Read(p []byte) (int, error) {
+	h.beforeRead()
+	return h.ReadCloser.Read(p)
+}
+
+// TestReadClockTwice: two callers ask for the time at once, and each gets it.
+func TestReadClockTwice(t *testing.T) {
+	t.Parallel()
+	config := rig.Shared(t).Config(rig.Shared(t).Members[0])
+	hook := &duringReply{inner: config.Transport, arrived: make(chan struct{}, 1), done: make(chan struct{})}
+	config.HttpClient = &http.Client{Transport: hook}
+	opened, err := NewTable(t.Context(), config, freshPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	ask := func() {
+		if _, _, err := opened.(*table).ReadClock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	var all sync.WaitGroup
+	hook.do = func() {
+		all.Go(ask)
+		<-hook.arrived
+	}
+	ask()
+	all.Wait()
 }
 
 // TestCut: a holder whose link silently drops everything stops trusting its lease before the next claim is granted.

@@ -29,7 +29,7 @@
 // and is excluded by them. Any key that a session has locked holds the lock. There are only mutexes and elections, in
 // no order. A key that exists and was never locked is not touched, since its value would be overwritten. After a
 // foreign session was invalidated, its lock-delay bars the lock for Holdfast, too. Beside the key there is
-// PREFIX.holdfast/tickets/NAME while a claim of ours holds it; its CreateIndex is the token.
+// PREFIX.holdfast/tickets/NAME while a claim of ours holds it; its CreateIndex is the token, and its value the claim.
 //
 // # Sessions
 //
@@ -154,38 +154,48 @@ func (s *store) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{Keys: []string{s.nodes.lockDir(c.Name) + "SESSION.NUMBER"}, TTL: s.nodes.sessionTTL(c.TTL)}
 }
 
-// newClient makes a client with connections of its own.
-func newClient(config *api.Config) (*api.Client, *http.Transport, *datedTransport, error) {
+// newClient makes a client with connections of its own, which are those of the transport.
+func newClient(config *api.Config) (*api.Client, *http.Transport, error) {
 	if config == nil {
-		return nil, nil, nil, fmt.Errorf("%w: the settings are nil: pass what api.DefaultConfig returns", driver.ErrInvalid)
+		return nil, nil, fmt.Errorf("%w: the settings are nil: pass what api.DefaultConfig returns", driver.ErrInvalid)
 	}
 	c := *config
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: dialTimeout}
-	if c.Transport != nil {
-		transport = c.Transport.Clone()
+	client, transport, err := newHTTPClient(&c)
+	if err != nil {
+		return nil, nil, err
 	}
-	// Callers come in bursts. By default all but a few connections would be closed after each.
-	transport.MaxIdleConnsPerHost, transport.MaxIdleConns, transport.IdleConnTimeout = 64, 64, time.Minute
+	c.HttpClient = client
+	made, err := api.NewClient(&c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
+	}
+	return made, transport, nil
+}
+
+// newHTTPClient makes the client for the requests, and replaces the transport in the settings by one of its own.
+func newHTTPClient(c *api.Config) (*http.Client, *http.Transport, error) {
+	given := c.Transport
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: dialTimeout}
+	if given != nil {
+		transport = given.Clone()
+	}
+	// By default all but two connections would be closed after each request.
+	transport.MaxIdleConnsPerHost, transport.MaxIdleConns = maxIdleConns, maxIdleConns
+	transport.IdleConnTimeout = time.Minute
 	c.Transport = transport
 	client := c.HttpClient
 	if client == nil {
 		// A first client fills in what its environment variables say of TLS.
-		if _, err := api.NewClient(&c); err != nil {
-			return nil, nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
+		if _, err := api.NewClient(c); err != nil {
+			return nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
 		}
 		client = c.HttpClient
 	}
 	used := client.Transport
-	if config.Transport != nil && used == http.RoundTripper(config.Transport) {
+	if given != nil && used == http.RoundTripper(given) {
 		used = transport // the one that Close knows
 	}
-	dated := &datedTransport{inner: cmp.Or[http.RoundTripper](used, http.DefaultTransport)}
 	copied := *client
-	copied.Transport = dated
-	c.HttpClient = &copied
-	made, err := api.NewClient(&c)
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
-	}
-	return made, transport, dated, nil
+	copied.Transport = datedTransport{cmp.Or[http.RoundTripper](used, http.DefaultTransport)}
+	return &copied, transport, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -107,7 +109,7 @@ func TestURL(t *testing.T) {
 		"consul://:s3cret@h?nope=1", "consul://s3cret@h", "consul://s3cret:x@h", "consul://:s3cret@h/path",
 		"consul://:s3cret@h,i", "consul://:s3cret@h?prefix=/a", "consul://:s3cret@h?prefix=a//b",
 		"consul://:s3cret@h?prefix=..", "consul://:s3cret@h?prefix=a%20b", "consul://:s3cret@h?tls=perhaps",
-		"consul://:s3cret@h?tls-cert=/a",
+		"consul://:s3cret@h?tls-cert=/a", "consul://:s3cret@h?token-file=" + file, "consul://h?tls=false&tls-name=x",
 		"consul://:s3cret@h?tls-ca=/does/not/exist", "consul://h?token-file=/does/not/exist",
 	} {
 		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
@@ -140,6 +142,18 @@ func TestEnvironment(t *testing.T) {
 	expectFindings(t, "a server that is reached by TLS", s)
 	if at := s.Info().Store; at != "consul://"+c.Members[0].Endpoint+"/holdfast/" {
 		t.Error(at)
+	}
+}
+
+// TestPlainEnvironment: by the environment, too, a connection to another machine without TLS is found, whatever word
+// says that there is none.
+func TestPlainEnvironment(t *testing.T) {
+	for ssl, isPlain := range map[string]bool{"": true, "false": true, "0": true, "yes": true, "true": false, "1": false} {
+		t.Setenv(api.HTTPAddrEnvName, "consul.example:8500")
+		t.Setenv(api.HTTPSSLEnvName, ssl)
+		if s := mustOpen(t, "consul://").(*store); s.nodes.isPlain != isPlain {
+			t.Errorf("%s=%s: plain is %v", api.HTTPSSLEnvName, ssl, s.nodes.isPlain)
+		}
 	}
 }
 
@@ -209,6 +223,13 @@ func TestACL(t *testing.T) {
 	release(t, enough, acquire(t, enough, mutexClaim("m", time.Minute)).Claim)
 	storetest.CheckFinish(t, storetest.OpenLedger(t, enough),
 		acquire(t, storetest.OpenLedger(t, enough), storetest.NewRun("key")))
+	jobs := mustOpen(t, strings.Replace(c.URL(), "//", "//:"+newToken("layout", `key_prefix "jobs/" { policy = "write" }
+		key_prefix ".holdfast/" { policy = "write" } `+session)+"@", 1)+"?layout=lock")
+	release(t, jobs, acquire(t, jobs, mutexClaim("jobs/nightly", time.Minute)).Claim)
+	if _, err := jobs.Acquire(t.Context(), mutexClaim("other", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
+		!strings.Contains(err.Error(), `key_prefix ".holdfast/"`) {
+		t.Errorf("a lock for which the token has no rule: %v", err)
+	}
 	registered := at(newToken("registered", keys+session)) // the node exists
 	release(t, registered, acquire(t, registered, mutexClaim("m", time.Minute)).Claim)
 }
@@ -258,6 +279,163 @@ func TestSessionLife(t *testing.T) {
 	case <-ended:
 	case <-time.After(2 * time.Minute): // a renewal would be due after 20 minutes
 		t.Error("the holder has not learned that its session was destroyed")
+	}
+}
+
+// TestFewConnections: a client with many waiters and many held locks keeps few connections, because all processes of a
+// machine share those that its agent takes.
+func TestFewConnections(t *testing.T) {
+	t.Parallel()
+	const locks, watches, conns = 40, 24, 32
+	c := rig.Shared(t)
+	o, config := freshPrefix(), c.Config(c.Members[0])
+	var opened connCounter
+	config.Transport = &http.Transport{DialContext: opened.dial}
+	s, other := open(t, config, o), open(t, c.Config(c.Members[0]), o)
+	ctx, giveUp := context.WithCancel(t.Context())
+	var waiters sync.WaitGroup
+	for i := range locks {
+		acquire(t, s, mutexClaim(fmt.Sprint("held", i), time.Hour))
+		name := fmt.Sprint("awaited", i)
+		acquire(t, other, mutexClaim(name, time.Hour))
+		waiters.Go(func() {
+			if _, err := s.Acquire(ctx, waiting(mutexClaim(name, time.Hour))); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	storetest.Eventually(t, "all wait", func() bool {
+		count := 0
+		for l, err := range s.List(t.Context(), "awaited") {
+			if err != nil {
+				t.Error(err)
+			}
+			count += len(l.Waiters)
+		}
+		return count == locks
+	})
+	storetest.Eventually(t, "all watches are there", func() bool {
+		return len(s.nodes.waiterWatches)+len(s.nodes.holderWatches) >= watches
+	})
+	time.Sleep(time.Second) // time enough for further ones
+	if n := len(s.nodes.waiterWatches) + len(s.nodes.holderWatches); n > watches {
+		t.Errorf("the client has %d watches", n)
+	}
+	storetest.Eventually(t, "the connections of other requests are closed", func() bool { return opened.Load() <= conns })
+	giveUp()
+	waiters.Wait()
+}
+
+// connCounter counts the open connections that it has made.
+type connCounter struct{ atomic.Int64 }
+
+func (c *connCounter) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c.Add(1)
+	return &countedConn{Conn: conn, closed: sync.OnceFunc(func() { c.Add(-1) })}, nil
+}
+
+type countedConn struct {
+	net.Conn
+	closed func()
+}
+
+func (c *countedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
+// TestKnownSessions: a client remembers no session but those of its claims, until these end. Others, such as those of
+// the notes of breaks, it opens again and again.
+func TestKnownSessions(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o := freshPrefix()
+	s, other, admin := open(t, c.Config(c.Members[0]), o), open(t, c.Config(c.Members[0]), o), newAdmin(t, c)
+	known := func() int {
+		s.nodes.mu.Lock()
+		defer s.nodes.mu.Unlock()
+		return len(s.nodes.ownSessions)
+	}
+	ledger := storetest.OpenLedger(t, s)
+	for i := range 3 {
+		g := acquire(t, other, mutexClaim("m", time.Minute))
+		if err := s.Break(t.Context(), "m", g.Ref, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+		storetest.CheckFinish(t, ledger, acquire(t, ledger, storetest.NewRun(fmt.Sprint("key", i))))
+	}
+	if n := known(); n > 0 {
+		t.Errorf("without a claim, the client knows %d sessions", n)
+	}
+	g := acquire(t, s, mutexClaim("n", time.Hour))
+	detached := acquire(t, s, mutexClaim("detached", time.Hour))
+	if err := s.Detach(t.Context(), detached, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if n := known(); n != 1 {
+		t.Errorf("with a claim, the client knows %d sessions", n)
+	}
+	id, _, _ := strings.Cut(g.Ref, ".")
+	if _, err := admin.Session().Destroy(id, nil); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the session is forgotten", func() bool { return known() == 0 })
+}
+
+// heldReply holds the next reply to a renewal of a session back: the client's clock goes on by so much meanwhile.
+type heldReply struct {
+	inner http.RoundTripper
+	by    atomic.Int64
+	clock *atomic.Int64
+}
+
+func (h *heldReply) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := h.inner.RoundTrip(r)
+	if strings.HasPrefix(r.URL.Path, "/v1/session/renew/") {
+		h.clock.Add(h.by.Swap(0))
+	}
+	return reply, err
+}
+
+// TestLateRenewal: if a renewal is answered more than a TTL after the one before, the holder's lease is lost, and the
+// client destroys the session and takes locks under another one. By then the leader may have begun to delete the
+// session, and answers renewals until it has.
+func TestLateRenewal(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Hour // so that no renewal is sent but those of the test
+	c := rig.Shared(t)
+	config := c.Config(c.Members[0])
+	var moved atomic.Int64
+	held := &heldReply{inner: config.Transport, clock: &moved}
+	config.HttpClient = &http.Client{Transport: held}
+	o := freshPrefix()
+	read := func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(moved.Load()) }
+	o.Clock = driver.Clock{Monotonic: read, Boottime: read}
+	s := open(t, config, o)
+	g := acquire(t, s, mutexClaim("m", ttl))
+	const between = ttl / 2 // of two renewals
+	moved.Add(int64(between))
+	held.by.Store(int64(ttl - between - time.Minute))
+	if r := renew(t, s, g); r.Err != nil {
+		t.Fatalf("a renewal that was answered in time: %v", r.Err)
+	}
+	moved.Add(int64(between))
+	held.by.Store(int64(ttl))
+	if r := renew(t, s, g); storetest.LossOf(r.Err) != driver.LossSessionExpired {
+		t.Errorf("a renewal that was answered too late: %+v", r)
+	}
+	id, _, _ := strings.Cut(g.Ref, ".")
+	admin := newAdmin(t, c)
+	storetest.Eventually(t, "the session is destroyed", func() bool {
+		entry, _, err := admin.Session().Info(id, nil)
+		return err == nil && entry == nil
+	})
+	if again := acquire(t, s, mutexClaim("m", ttl)); strings.HasPrefix(again.Ref, id) {
+		t.Errorf("the claim %s has the session from before", again.Ref)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/hashicorp/consul/api"
+
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -50,26 +52,32 @@ func (t *nodeStore) convertError(err error) error {
 		return driverutil.RefuseStore(errors.New("the agent of Consul uses TLS on this port: set tls=true"))
 	case containsAny(text, []string{"Permission denied", "lacks permission", "ACL not found", "ACL support disabled",
 		"response code: 403"}):
-		return t.deniedError(lastLine(text))
+		return t.deniedError(agentMessage(err))
 	case strings.Contains(text, "too large"), strings.Contains(text, "Invalid Session TTL"):
-		return fmt.Errorf("%w: Consul says: %s", driver.ErrInvalid, lastLine(text))
+		return fmt.Errorf("%w: Consul says: %s", driver.ErrInvalid, agentMessage(err))
 	default:
-		return fmt.Errorf("the agent of Consul says: %s", lastLine(text))
+		return fmt.Errorf("the agent of Consul says: %s", agentMessage(err))
 	}
 }
 
-// lastLine is a message of the agent in one line, without what its client writes before it.
-func lastLine(text string) string {
-	text = strings.TrimSuffix(strings.TrimSpace(text), ")")
-	for _, before := range []string{"Failed request: ", "Unexpected response code: "} {
-		text = strings.TrimPrefix(text, before)
+// agentMessage is a message of the agent in one line, without what its client writes before it.
+func agentMessage(err error) string {
+	text := err.Error()
+	var status api.StatusError
+	if errors.As(err, &status) && status.Body != "" {
+		text = status.Body
 	}
-	return strings.ReplaceAll(text, "\n", " ")
+	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(text), "Failed request: "), "\n", " ")
 }
 
-// deniedError is the refusal for lack of a permission, with the rules that suffice.
+// deniedError is the refusal for lack of a permission, with the rules that suffice. Without a prefix, a rule for all
+// keys would be far more than is needed.
 func (t *nodeStore) deniedError(why string) error {
-	return fmt.Errorf("%w: Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, "+
+	prefix, locks := t.opts.Prefix, ""
+	if prefix == "" {
+		prefix, locks = reservedFolder, "the same for the keys of the locks, "
+	}
+	return fmt.Errorf("%w: Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, %s"+
 		"session %q { policy = \"write\" } and, unless that node is registered, node %q { policy = \"write\" }",
-		driver.ErrDenied, why, t.opts.Prefix, t.opts.Node, t.opts.Node)
+		driver.ErrDenied, why, prefix, locks, t.opts.Node, t.opts.Node)
 }

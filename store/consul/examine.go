@@ -24,8 +24,10 @@ var (
 		Why: "a restart of that agent, or of its machine, ends all locks although their holders are at work",
 		Fix: "leave node out of the URL, or name a node on which no agent runs"}
 	findingConns = driver.Finding{Code: "consul-connections", Severity: driver.SeverityWarning,
-		Why: "a client with many waiters is refused further connections, and cannot renew its locks",
-		Fix: "set limits { http_max_conns_per_client = 200 } or more"}
+		Why: fmt.Sprintf("the limit is per address, for all processes there together; a client with many waiters has %d "+
+			"connections, and one that is refused a connection cannot renew its locks", maxConns),
+		Fix: fmt.Sprintf("set limits { http_max_conns_per_client = 200 } or more, and at least %d for each process that "+
+			"uses this agent", maxConns)}
 	findingPlain = driver.Finding{Code: "consul-plain", Severity: driver.SeverityWarning,
 		What: "the connection to an agent on another machine is not encrypted",
 		Why:  "an attacker between this client and the agent can read the token and answer for the agent",
@@ -35,8 +37,8 @@ var (
 		Fix:  `give the token the rule agent_prefix "" { policy = "read" }, or look yourself`}
 )
 
-// minConns is how many connections one client may need: those of all watches, and some for requests.
-const minConns = maxWaiterWatches + maxHolderWatches + 32
+// minConns is how many connections an agent should take from one address: those of a few processes.
+const minConns = 4 * maxConns
 
 // Examine looks at the agent's settings, the number of servers, and the node of the sessions.
 func (s *store) Examine(ctx context.Context) ([]driver.Finding, error) { return s.nodes.examine(ctx) }
@@ -63,13 +65,15 @@ func (t *nodeStore) examine(ctx context.Context) (all []driver.Finding, err erro
 	if t.isPlain {
 		all = append(all, findingPlain)
 	}
-	found, err := t.examineAgent()
+	found, err := t.examineAgent(ctx)
 	return append(all, found...), err
 }
 
 // examineAgent looks at the agent that this client talks to. Only its settings in full have what matters.
-func (t *nodeStore) examineAgent() (all []driver.Finding, err error) {
-	self, err := t.client.Agent().Self()
+func (t *nodeStore) examineAgent(ctx context.Context) (all []driver.Finding, err error) {
+	var self map[string]map[string]any
+	// Not the client's own Self, which has no context.
+	_, err = t.client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
 	if err = t.convertError(err); errors.Is(err, driver.ErrDenied) {
 		return []driver.Finding{findingUnseen}, nil
 	}

@@ -24,8 +24,9 @@ import (
 //
 // Consul counts how often a key was locked, but consul lock deletes the key after each use, and the count begins again.
 // So a claim of ours has a ticket as well: a key beside the locks, which the step that locks the key deletes and makes
-// again. Its create index is the token. Foreign clients know nothing of tickets. A ticket counts only if its session is
-// that of the key.
+// again. Its create index is the token, and its value says what the claim is. The key has the same value, for people who
+// look, but anybody may overwrite that, and the key stays locked. Foreign clients know nothing of tickets. A ticket
+// counts only if its session is that of the key.
 type keyNodes struct {
 	*nodeStore
 	suffix string
@@ -37,7 +38,7 @@ const (
 	semaphoreFlags = api.SemaphoreFlagValue
 )
 
-// foreignKey is the key of a node that is not ours. The key of one of ours is its token. delayedKey is that of no node:
+// foreignKey is the key of a node without a ticket. The key of one of ours is its token. delayedKey is that of no node:
 // it stands for the lock-delay that bars a key.
 const (
 	foreignKey = "foreign"
@@ -83,16 +84,16 @@ func (k lockKeys) node() (sequence.Node, bool) {
 	if k.key.Flags == semaphoreFlags {
 		var s struct{ Limit int64 }
 		_ = json.Unmarshal(k.key.Value, &s)
-		n.Kind, n.Limit, n.Weight = driver.KindSemaphore, max(s.Limit, 1), 1
+		n.Kind, n.Limit, n.Weight, n.Owner = driver.KindSemaphore, max(s.Limit, 1), 1, "consul lock -n"
 		n.KindConflictHint = "consul lock -n uses this name for a semaphore; delete its key if nobody uses it any more"
 		return n, true
 	}
 	if k.key.Session == "" {
 		return sequence.Node{}, false
 	}
-	if p, foreign := parsePayload(k.key.Value); !foreign && k.ticket.Session == k.key.Session {
+	if k.ticket.Session == k.key.Session {
 		n.Key, n.Token = strconv.FormatUint(k.ticket.CreateIndex, 10), int64(k.ticket.CreateIndex)
-		n.Foreign, n.Payload = false, p
+		n.Payload, n.Foreign = parsePayload(k.ticket.Value)
 	}
 	return n, true
 }
@@ -157,17 +158,18 @@ func (t keyNodes) Add(
 		}
 		pairs, ok, err := t.commit(ctx, checkIndex(gate, int64(findPair(pairs, gate).ModifyIndex)),
 			checkIndex(key, int64(now.key.ModifyIndex)), op(api.KVDelete, ticket),
-			op(api.KVLock, ticket, bySession(s.ID)), t.lockKey(key, s.ID, value))
+			lockTicket(ticket, s.ID, value), t.lockKey(key, s.ID, value))
 		switch {
 		case errors.Is(err, errLockDelayed):
 			return sequence.Snapshot{Name: name, Revision: 1, Full: true,
-				Nodes: []sequence.Node{{Key: delayedKey, Token: 1, Version: 1, Foreign: true}}}, nil
+				Nodes: []sequence.Node{{Key: delayedKey, Token: 1, Version: 1, Foreign: true,
+					Payload: sequence.Payload{Owner: "the lock-delay of a session that was invalidated"}}}}, nil
 		case err != nil:
 			return sequence.Snapshot{}, err
 		case ok:
-			kv := *findPair(pairs, key)
-			kv.Value, kv.Session = value, s.ID
-			return lockKeys{&kv, findPair(pairs, ticket)}.snapshot(name), nil
+			now = lockKeys{findPair(pairs, key), findPair(pairs, ticket)}
+			now.ticket.Value = value // the reply has no values
+			return now.snapshot(name), nil
 		}
 	}
 }
@@ -175,6 +177,10 @@ func (t keyNodes) Add(
 // lockKey locks the key of a lock.
 func (t keyNodes) lockKey(key, session string, value []byte) *api.TxnOp {
 	return op(api.KVLock, key, bySession(session), withValue(value), withFlags(lockFlags))
+}
+
+func lockTicket(ticket, session string, value []byte) *api.TxnOp {
+	return op(api.KVLock, ticket, bySession(session), withValue(value))
 }
 
 func withFlags(flags uint64) func(*api.KVTxnOp) { return func(o *api.KVTxnOp) { o.Flags = flags } }
@@ -192,8 +198,8 @@ func (t keyNodes) Withdraw(ctx context.Context, name string, s sequence.Session,
 	if !held || n.Foreign || n.ID != id || n.Session != s.ID {
 		return false, nil
 	}
-	existed, _, err := t.Remove(ctx, name, n, false)
-	return existed, err
+	// At whatever version: another process may change the claim meanwhile, but only its own client removes it.
+	return t.freeKey(ctx, name, sequence.Node{Key: n.Key, Token: n.Token})
 }
 
 // List is one read.
@@ -227,7 +233,8 @@ func (t keyNodes) Read(ctx context.Context, refs []sequence.NodeRef) (nodes []se
 	return nodes, nil
 }
 
-// Change locks the key again by the session that holds it, with another value.
+// Change locks both keys again by the session that holds them, with another value. The key's modify index, which is the
+// version, changes with that.
 func (t keyNodes) Change(
 	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
 ) (sequence.Node, bool, error) {
@@ -236,7 +243,8 @@ func (t keyNodes) Change(
 		return n, false, err
 	}
 	key := t.keyOf(name)
-	pairs, ok, err := t.commit(ctx, checkIndex(key, n.Version), t.lockKey(key, n.Session, value))
+	pairs, ok, err := t.commit(ctx, checkIndex(key, n.Version), lockTicket(t.ticketKey(name), n.Session, value),
+		t.lockKey(key, n.Session, value))
 	if err != nil || !ok {
 		return n, false, err
 	}
@@ -255,7 +263,7 @@ func (t keyNodes) Move(
 	}
 	key, ticket := t.keyOf(name), t.ticketKey(name)
 	pairs, ok, err := t.commit(ctx, t.changeGate(n.Session), checkIndex(key, n.Version),
-		op(api.KVUnlock, ticket, bySession(n.Session)), op(api.KVLock, ticket, bySession(to.ID)),
+		op(api.KVUnlock, ticket, bySession(n.Session)), lockTicket(ticket, to.ID, value),
 		op(api.KVUnlock, key, bySession(n.Session), withFlags(lockFlags)), t.lockKey(key, to.ID, value))
 	if err != nil || !ok {
 		return n, false, err
@@ -283,10 +291,14 @@ func (t keyNodes) freeKey(ctx context.Context, name string, n sequence.Node, oth
 		if !ok || held.Key != n.Key || held.Token != n.Token || n.Version != 0 && held.Version != n.Version {
 			return false, nil
 		}
+		if held.KindConflictHint != "" { // no session has locked its key
+			return false, fmt.Errorf("%w: %s", driver.ErrUnsupported, held.KindConflictHint)
+		}
 		free := op(api.KVUnlock, key, bySession(held.Session), withValue(now.key.Value), withFlags(now.key.Flags))
 		ops := []*api.TxnOp{checkIndex(key, held.Version)}
-		if !held.Foreign {
-			if free = op(api.KVUnlock, key, bySession(held.Session), withFlags(lockFlags)); now.key.LockIndex == 1 {
+		if held.Key != foreignKey {
+			free = op(api.KVUnlock, key, bySession(held.Session), withFlags(lockFlags))
+			if now.key.CreateIndex == now.ticket.CreateIndex { // all that one transaction makes has one index
 				free = op(api.KVDelete, key)
 			}
 			ops = append(ops, op(api.KVDelete, ticket))
@@ -326,8 +338,8 @@ func (t keyNodes) Watch(name, key string, revision int64, changed func()) sequen
 	}, changed)}
 }
 
-// Walk is two reads of all keys with the prefix. A foreign key is a lock if it has the flags of one: other keys may be
-// locked for other reasons.
+// Walk is two reads of all keys with the prefix. A key without a ticket is a lock if it has the flags of one: other keys
+// may be locked for other reasons.
 func (t keyNodes) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
 		pairs, err := t.readTree(ctx, t.opts.Prefix+prefix)
@@ -351,14 +363,19 @@ func (t keyNodes) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Sn
 					at(name).ticket = kv
 				}
 			} else if name, ok := strings.CutSuffix(kv.Key[len(t.opts.Prefix):], t.suffix); ok {
-				if checkKeyName(name) == nil && (kv.Flags == lockFlags || kv.Flags == semaphoreFlags) {
+				if checkKeyName(name) == nil {
 					at(name).key = kv
 				}
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
+			k := found[name]
+			isLock := k.key.Flags == lockFlags || k.key.Flags == semaphoreFlags || k.ticket.Session == k.key.Session
 			// The key NAME/.lock begins with NAME and a slash, although the name does not.
-			if l := found[name].snapshot(name); strings.HasPrefix(name, prefix) && len(l.Nodes) > 0 && !yield(l, nil) {
+			if !isLock || !strings.HasPrefix(name, prefix) {
+				continue
+			}
+			if l := k.snapshot(name); len(l.Nodes) > 0 && !yield(l, nil) {
 				return
 			}
 		}

@@ -2,10 +2,14 @@ package consul
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
@@ -146,6 +151,22 @@ func TestLockDelay(t *testing.T) {
 		t.Errorf("the lock was granted %v after the session's end, within its lock-delay", passed)
 	}
 	release(t, s, g.Claim)
+
+	long, _, err := admin.Session().Create(&api.SessionEntry{TTL: "60s", LockDelay: time.Minute}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs = &api.KVPair{Key: name + "/long", Session: long, Flags: lockFlags}
+	if ok, _, err := admin.KV().Acquire(theirs, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if _, err := admin.Session().Destroy(long, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Acquire(t.Context(), mutexClaim(theirs.Key, time.Minute))
+	if !errors.Is(err, driver.ErrHeld) || !strings.Contains(err.Error(), "lock-delay") {
+		t.Errorf("a claim during a lock-delay: %v", err)
+	}
 }
 
 // TestKeyForeign: a key that somebody else has locked in whatever way holds the lock; a key that is no lock is not
@@ -195,8 +216,215 @@ func TestKeyForeign(t *testing.T) {
 	if _, err := commandLine.Acquire(t.Context(), claim); !errors.Is(err, driver.ErrMismatch) {
 		t.Errorf("a semaphore: %v", err)
 	}
+	l, err := commandLine.Inspect(t.Context(), claim.Name)
+	if err != nil || len(l.Holders) != 1 || l.Holders[0].Owner != "consul lock -n" {
+		t.Fatalf("a semaphore is shown as %+v, %v", l, err)
+	}
+	err = commandLine.Break(t.Context(), claim.Name, l.Holders[0].Ref, driver.BreakForce)
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "delete its key") {
+		t.Errorf("the break of a semaphore: %v", err)
+	}
 	if err := slots.Release(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// meanwhile calls a function once, when the reply to a transaction with a text has come and before its caller gets it.
+type meanwhile struct {
+	inner http.RoundTripper
+	text  string
+	do    atomic.Pointer[func()]
+}
+
+func (m *meanwhile) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body == nil {
+		return m.inner.RoundTrip(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	reply, err := m.inner.RoundTrip(r)
+	if bytes.Contains(body, []byte(m.text)) {
+		if do := m.do.Swap(nil); do != nil {
+			(*do)()
+		}
+	}
+	return reply, err
+}
+
+// TestWithdrawChangedKey: a claim is withdrawn although another process asks for its release at the same time. Nobody
+// would look for the claim again.
+func TestWithdrawChangedKey(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o, config := freshPrefix(), c.Config(c.Members[0])
+	o.Layout = LayoutLock
+	hook := &meanwhile{inner: config.Transport, text: `"get-or-empty"`}
+	config.HttpClient = &http.Client{Transport: hook}
+	opened, err := New(t.Context(), config, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	s, other := opened.(*keyStore).nodes, openKeys(t, c, o)
+	session, err := s.OpenSession(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sequence.Payload{ID: "changed", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute}
+	if l, err := s.Add(t.Context(), "m", session, 0, p, sequence.AddAlways); err != nil || len(l.Nodes) != 1 {
+		t.Fatal(l, err)
+	}
+	ask := func() {
+		l, err := other.Inspect(t.Context(), "m")
+		if err == nil && len(l.Holders) == 1 {
+			err = other.Break(t.Context(), "m", l.Holders[0].Ref, driver.BreakRequestRelease)
+		}
+		if err != nil {
+			t.Error(l, err)
+		}
+	}
+	hook.do.Store(&ask)
+	if existed, err := s.Withdraw(t.Context(), "m", session, 0, p.ID); !existed || err != nil || hook.do.Load() != nil {
+		t.Errorf("Withdraw returned %v, %v", existed, err)
+	}
+	if l, err := other.Inspect(t.Context(), "m"); err != nil || len(l.Holders) > 0 {
+		t.Errorf("the lock is held: %+v %v", l, err)
+	}
+}
+
+// TestOverwrittenKey: a claim whose key somebody has overwritten is renewed and shown, an operator can break it, and its
+// release leaves nothing. The key stays locked when its value changes.
+func TestOverwrittenKey(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o := freshPrefix()
+	o.Layout = LayoutLock
+	s, other, admin := openKeys(t, c, o), openKeys(t, c, o), newAdmin(t, c)
+	g := acquire(t, s, mutexClaim("m", time.Hour))
+	key := &api.KVPair{Key: s.nodes.keyOf("m"), Value: []byte("x")}
+	if _, err := admin.KV().Put(key, nil); err != nil {
+		t.Fatal(err)
+	}
+	if r := renew(t, s, g); r.Err != nil {
+		t.Errorf("the renewal returned %v", r.Err)
+	}
+	l, err := other.Inspect(t.Context(), "m")
+	if err != nil || len(l.Holders) != 1 || l.Holders[0].Token != g.Token || l.Holders[0].Owner != g.Owner {
+		t.Errorf("the lock is %+v, %v", l, err)
+	}
+	for listed, err := range other.List(t.Context(), "") {
+		if err != nil || listed.Name != "m" {
+			t.Errorf("listed: %+v, %v", listed, err)
+		}
+	}
+	if err := other.Break(t.Context(), "m", g.Ref, driver.BreakGraceful); err != nil {
+		t.Errorf("the break returned %v", err)
+	}
+	if r := renew(t, s, g); storetest.LossOf(r.Err) != driver.LossBroken {
+		t.Errorf("after the break, the renewal returned %v", r.Err)
+	}
+	if _, err := admin.KV().Put(key, nil); err != nil {
+		t.Fatal(err)
+	}
+	release(t, s, g.Claim)
+	if keys, _, err := admin.KV().Keys(o.Prefix, "", nil); err != nil || len(keys) > 0 {
+		t.Errorf("left: %q %v", keys, err)
+	}
+}
+
+// TestOverwrittenWaiter: a waiting claim whose value somebody has overwritten ends, its caller is told why, and it does
+// not stay in line.
+func TestOverwrittenWaiter(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o, admin := freshPrefix(), newAdmin(t, c)
+	holder, s := open(t, c.Config(c.Members[0]), o), open(t, c.Config(c.Members[0]), o)
+	g := acquire(t, holder, mutexClaim("m", time.Hour))
+	ended := make(chan error, 1)
+	go func() { _, err := s.Acquire(t.Context(), waiting(mutexClaim("m", time.Hour))); ended <- err }()
+	var ref string
+	storetest.Eventually(t, "the claim waits", func() bool {
+		l, err := s.Inspect(t.Context(), "m")
+		if err == nil && len(l.Waiters) == 1 {
+			ref = l.Waiters[0].Ref
+		}
+		return ref != ""
+	})
+	key, _, _ := strings.Cut(ref, "@")
+	if _, err := admin.KV().Put(&api.KVPair{Key: s.nodes.lockDir("m") + key, Value: []byte("x")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if storetest.LossOf(err) != driver.LossBroken || !strings.Contains(err.Error(), "changed its node") {
+			t.Errorf("Acquire returned %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the claim waits on")
+	}
+	release(t, holder, g.Claim)
+	if l, err := holder.Inspect(t.Context(), "m"); err != nil || len(l.Holders)+len(l.Waiters) > 0 {
+		t.Errorf("left: %+v %v", l, err)
+	}
+}
+
+// TestDetachedKey: a detached claim that is released leaves no key, as any other that has made its key.
+func TestDetachedKey(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o := freshPrefix()
+	o.Layout = LayoutKey
+	s, other, admin := openKeys(t, c, o), openKeys(t, c, o), newAdmin(t, c)
+	g := acquire(t, s, mutexClaim("m", time.Minute))
+	if err := s.Detach(t.Context(), g, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Release(t.Context(), g.Claim, g.Ref); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{s.nodes.keyOf("m"), s.nodes.ticketKey("m")} {
+		if kv, _, err := admin.KV().Get(key, nil); err != nil || kv != nil {
+			t.Errorf("left: %+v %v", kv, err)
+		}
+	}
+}
+
+// TestKeysLikeErrors: a lock may have the name of an error of Consul, which quotes the key of what it has refused. A
+// claim on it that comes second is told who holds it, and no lease of its client is lost.
+func TestKeysLikeErrors(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	o, config := freshPrefix(), c.Config(c.Members[0])
+	o.Layout = LayoutKey
+	hook := &meanwhile{inner: config.Transport, text: `"get-or-empty"`}
+	config.HttpClient = &http.Client{Transport: hook}
+	s, err := New(t.Context(), config, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	other := openKeys(t, c, o)
+	g := acquire(t, s, mutexClaim("m", time.Minute))
+	for _, name := range []string{"invalid session", "lock delay", "Permission denied", "unknown verb", `"invalid session"`} {
+		first := mutexClaim(name, time.Minute)
+		claimFirst := func() {
+			if _, err := other.Acquire(t.Context(), first); err != nil {
+				t.Errorf("%s: the first claim: %v", name, err)
+			}
+		}
+		hook.do.Store(&claimFirst) // when the second has found the lock free
+		var held *driver.HeldError
+		if _, err := s.Acquire(t.Context(), mutexClaim(name, time.Minute)); !errors.As(err, &held) ||
+			len(held.Holders) != 1 || held.Holders[0].Token == 0 || held.Holders[0].Foreign || hook.do.Load() != nil {
+			t.Errorf("%s: the second claim: %v", name, err)
+		}
+		release(t, other, first)
+	}
+	if r := renew(t, s, g); r.Err != nil {
+		t.Errorf("another lease of the client: %v", r.Err)
 	}
 }
 

@@ -1,12 +1,14 @@
 package consul
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,7 +16,9 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestKeyNames: the key of a lock is its name as it is, as it is for Consul's own tools, and a name of which they would
@@ -80,6 +84,72 @@ func TestMissingAtNewLeader(t *testing.T) {
 	}
 }
 
+// fakeAgent is a store whose agent answers as it is told to.
+func fakeAgent(t *testing.T, answer http.HandlerFunc) *store {
+	t.Helper()
+	agent := httptest.NewServer(answer)
+	t.Cleanup(agent.Close)
+	return open(t, &api.Config{Address: agent.URL}, nil)
+}
+
+// TestFailedRenewal: the error of a renewal has what the agent says.
+func TestFailedRenewal(t *testing.T) {
+	t.Parallel()
+	s := fakeAgent(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no cluster leader", 500) })
+	if _, err := s.nodes.KeepAlive(t.Context(), "s"); err == nil || !strings.HasSuffix(err.Error(), ": no cluster leader") {
+		t.Errorf("the error of the renewal is %v", err)
+	}
+}
+
+// TestWrongDatacenter: a datacenter that does not exist, or that the agent cannot serve, is refused at once. If a path
+// that was there is broken, a claim waits for it.
+func TestWrongDatacenter(t *testing.T) {
+	t.Parallel()
+	expect := func(what string, s driver.Store) {
+		t.Helper()
+		_, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute))
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "datacenter") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	expect("no such datacenter", mustOpen(t, rig.Shared(t).URL()+"?dc=nowhere"))
+	expect("the agent is no server", fakeAgent(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "cross datacenter lock must be created at server agent", 500)
+	}))
+	var broken atomic.Bool
+	s := fakeAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		if broken.Load() {
+			http.Error(w, "No path to datacenter", 500)
+			return
+		}
+		fmt.Fprint(w, `{"ID":"s"}`)
+	})
+	if _, err := s.nodes.OpenSession(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	broken.Store(true)
+	if _, err := s.nodes.OpenSession(t.Context(), time.Minute); err == nil || driverutil.IsFinal(err) {
+		t.Errorf("a path that is broken: %v", err)
+	}
+}
+
+// TestExamineEnds: the examination of an agent that hangs ends with its context.
+func TestExamineEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := fakeAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/agent/self" {
+			cancel()
+			<-r.Context().Done() // the client has given up
+			return
+		}
+		fmt.Fprint(w, "[]")
+	})
+	if _, err := s.Examine(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("the examination returned %v", err)
+	}
+}
+
 // TestOwnWatchPlaces: the watch of a claim of this client takes a place of holders, and another one of waiters.
 func TestOwnWatchPlaces(t *testing.T) {
 	t.Parallel()
@@ -107,6 +177,39 @@ func TestOwnWatchPlaces(t *testing.T) {
 	release(t, s, g.Claim)
 }
 
+// firstWatchFails answers the first blocking query as a leader does that does not know the key yet.
+type firstWatchFails struct {
+	inner http.RoundTripper
+	done  atomic.Bool
+}
+
+func (f *firstWatchFails) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := f.inner.RoundTrip(r)
+	if err == nil && r.URL.Query().Has("wait") && f.done.CompareAndSwap(false, true) {
+		reply.StatusCode, reply.Status = http.StatusNotFound, "404 Not Found"
+		reply.Header.Set("X-Consul-Index", "1")
+	}
+	return reply, err
+}
+
+// TestWatchGoesOn: a watch of a key that a new leader does not know yet reports that, then that the key is there, and
+// later that it has gone.
+func TestWatchGoesOn(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	config := c.Config(c.Members[0])
+	config.HttpClient = &http.Client{Transport: &firstWatchFails{inner: config.Transport}}
+	o := freshPrefix()
+	watcher, s := open(t, config, o), open(t, c.Config(c.Members[0]), o)
+	g := acquire(t, s, mutexClaim("m", time.Hour))
+	key, _, _ := strings.Cut(g.Ref, "@")
+	var reported atomic.Int64
+	defer watcher.nodes.Watch("m", key, g.Token, func() { reported.Add(1) }).Stop()
+	storetest.Eventually(t, "the key is reported as gone, and as there", func() bool { return reported.Load() == 2 })
+	release(t, s, g.Claim)
+	storetest.Eventually(t, "its removal is reported", func() bool { return reported.Load() == 3 })
+}
+
 // TestTLSTransport: the connections of a store with TLS are those that Close closes.
 func TestTLSTransport(t *testing.T) {
 	t.Parallel()
@@ -115,8 +218,8 @@ func TestTLSTransport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, transport, dated, err := newClient(config)
-	if err != nil || dated.inner != http.RoundTripper(transport) {
-		t.Errorf("%v: requests use %p, and Close %p", err, dated.inner, transport)
+	client, transport, err := newHTTPClient(config)
+	if err != nil || client.Transport != http.RoundTripper(datedTransport{transport}) {
+		t.Errorf("%v: requests use %v, and Close %p", err, client, transport)
 	}
 }

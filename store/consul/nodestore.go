@@ -24,7 +24,6 @@ import (
 type nodeStore struct {
 	client     *api.Client
 	transport  *http.Transport
-	dated      *datedTransport
 	opts       Options
 	info       driver.Info
 	life       *driverutil.Lifetime
@@ -36,7 +35,8 @@ type nodeStore struct {
 
 	mu          sync.Mutex
 	gates       map[string]int64 // by session: the last known index of its gate
-	ownSessions map[string]bool  // those that this client has opened, and not ended
+	ownSessions map[string]bool  // those of this client's claims, until they end; without those of detached claims
+	hasOpened   bool             // a session, at least once
 	minTTL      time.Duration    // the smallest that the servers grant, as far as they have said
 	micros      int64            // the largest that Now has returned
 }
@@ -49,12 +49,12 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, transport, dated, err := newClient(config)
+	client, transport, err := newClient(config)
 	if err != nil {
 		return nil, err
 	}
 	t := &nodeStore{
-		client: client, transport: transport, dated: dated, opts: o, life: driverutil.NewLifetime(),
+		client: client, transport: transport, opts: o, life: driverutil.NewLifetime(),
 		waiterWatches: make(chan struct{}, maxWaiterWatches), holderWatches: make(chan struct{}, maxHolderWatches),
 		gates: map[string]int64{}, ownSessions: map[string]bool{}, datacenter: config.Datacenter,
 	}

@@ -3,12 +3,15 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -31,19 +34,32 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 		switch {
 		case err == nil:
 			t.mu.Lock()
-			t.ownSessions[id] = true
+			t.hasOpened = true
 			t.mu.Unlock()
-			return sequence.Session{ID: id, TTL: granted}, nil
+			return sequence.Session{ID: id, TTL: granted, KeepAliveWithin: granted}, nil
 		case t.learnMinTTL(err) > granted:
 		case strings.Contains(err.Error(), "Missing node registration") && !registered:
 			if err := t.registerNode(ctx); err != nil {
 				return sequence.Session{}, err
 			}
 			registered = true
+		case t.isWrongDatacenter(err):
+			return sequence.Session{}, fmt.Errorf("%w: Consul says: %s; dc must be a datacenter that the agent can reach, "+
+				"and for another one than the agent's own, the agent must be a server", driver.ErrInvalid, agentMessage(err))
 		default:
 			return sequence.Session{}, t.convertError(err)
 		}
 	}
+}
+
+// isWrongDatacenter reports whether a session was refused because of its datacenter. A path to that may also fail for a
+// while: of a client that has opened a session before, this says nothing of its settings.
+func (t *nodeStore) isWrongDatacenter(refusal error) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := refusal.Error()
+	return strings.Contains(text, "cross datacenter lock must be created at server agent") ||
+		strings.Contains(text, "No path to datacenter") && !t.hasOpened
 }
 
 // registerNode registers the node of the sessions. It has no check, so the servers never take it for one that has
@@ -56,11 +72,25 @@ func (t *nodeStore) registerNode(ctx context.Context) error {
 	return t.convertError(err)
 }
 
-// isOwnSession reports whether this client has opened a session, and not ended it.
+// isOwnSession reports whether a session is one with which this client has made claims, and has not ended.
 func (t *nodeStore) isOwnSession(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ownSessions[id]
+}
+
+func (t *nodeStore) noteOwnSession(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ownSessions[id] = true
+}
+
+// forgetSession forgets what is known of a session that has ended.
+func (t *nodeStore) forgetSession(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.gates, id)
+	delete(t.ownSessions, id)
 }
 
 // sessionTTL is the TTL that is granted for a requested one, as far as it is known.
@@ -100,21 +130,31 @@ func (t *nodeStore) learnMinTTL(refusal error) time.Duration {
 
 // KeepAlive renews a session.
 //
-// Why the reply can be trusted: the leader answers, which counts the session's time, without asking the others whether
-// it still leads. A leader that was cut off steps down within its lease, at most a few seconds. A new leader counts
-// twice the TTL for each session, from its own election on, so a renewal that the old one has answered since then is
-// good if it was sent within one TTL of the election. A leader that was stopped for longer than that may answer once
-// when it goes on. A client that sent it a renewal meanwhile has had no answer for more than a TTL, so its leases have
-// ended. A claim that it makes just then, with the same session, may be trusted for up to a TTL too long.
+// The reply alone proves little. The leader answers, which counts the session's time, but from what it has in memory.
+// It does not ask the others whether it still leads. And when twice the TTL has passed, it forgets the session's timer
+// before it deletes the session, which takes a write, and if that fails, further tries up to several minutes later.
+// Until the session is deleted, the leader answers renewals of it, which then change nothing.
+//
+// So a reply is trusted only if it came within one TTL of the start of the renewal before, which is what
+// KeepAliveWithin says. Twice the TTL has not passed then. Even if this renewal had no effect, the session lasts until
+// two TTLs after the one before, and nobody trusts it for longer than that. A leader that was cut off from the others
+// steps down within its lease, at most a few seconds, and a new one counts twice the TTL for each session from its own
+// election on.
+//
+// A process that renews a claim of another one, by its handle, does not know when that was last renewed. If nobody has
+// for twice the TTL, it may get such a reply, and trust the claim for up to a TTL too long: see GUARANTEES.md.
 func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
-	entry, _, err := t.client.Session().Renew(session, (&api.WriteOptions{}).WithContext(ctx))
+	var entries []api.SessionEntry
+	// Not the client's own Renew, whose errors do not have what the agent says.
+	_, err = t.client.Raw().Write("/v1/session/renew/"+session, nil, &entries, (&api.WriteOptions{}).WithContext(ctx))
+	var status api.StatusError
 	switch {
+	case errors.As(err, &status) && status.Code == http.StatusNotFound, err == nil && len(entries) == 0:
+		return 0, t.explainMissing(ctx, session)
 	case err != nil:
 		return 0, t.convertError(err)
-	case entry == nil:
-		return 0, t.explainMissing(ctx, session)
 	}
-	promise, err = time.ParseDuration(entry.TTL)
+	promise, err = time.ParseDuration(entries[0].TTL)
 	if err != nil || promise == 0 {
 		return 0, errors.New("the session has no TTL")
 	}
@@ -131,18 +171,13 @@ func (t *nodeStore) explainMissing(ctx context.Context, session string) error {
 	case entry != nil:
 		return errors.New("the leader does not know the session yet")
 	}
-	t.mu.Lock()
-	delete(t.ownSessions, session)
-	t.mu.Unlock()
+	t.forgetSession(session)
 	return sequence.ErrSessionExpired
 }
 
 // EndSession destroys a session, which deletes its keys. Consul does not say whether it existed.
 func (t *nodeStore) EndSession(ctx context.Context, session string) error {
-	t.mu.Lock()
-	delete(t.gates, session)
-	delete(t.ownSessions, session)
-	t.mu.Unlock()
+	t.forgetSession(session)
 	_, err := t.client.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
 	return t.convertError(err)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/consul/api"
@@ -62,7 +63,7 @@ func (t *nodeStore) commit(ctx context.Context, ops ...*api.TxnOp) (api.KVPairs,
 		return nil, false, t.convertError(err)
 	}
 	if !ok {
-		return nil, false, t.explainRefusal(reply.Errors)
+		return nil, false, t.explainRefusal(ops, reply.Errors)
 	}
 	pairs := make(api.KVPairs, len(reply.Results))
 	for i, r := range reply.Results {
@@ -92,19 +93,23 @@ func (t *nodeStore) readTree(ctx context.Context, start string) (api.KVPairs, er
 }
 
 // explainRefusal returns nil if nothing but conditions were false.
-func (t *nodeStore) explainRefusal(errs api.TxnErrors) error {
+func (t *nodeStore) explainRefusal(ops []*api.TxnOp, errs api.TxnErrors) error {
 	var conditions error
 	for _, e := range errs {
+		why := e.What
+		if e.OpIndex < len(ops) { // the name of a lock, which is in its key, may be a text that is looked for here
+			why = strings.ReplaceAll(why, strconv.Quote(ops[e.OpIndex].KV.Key), "")
+		}
 		switch {
-		case strings.Contains(e.What, "invalid session"):
+		case strings.Contains(why, "invalid session"):
 			return sequence.ErrSessionExpired
-		case strings.Contains(e.What, "Permission denied"), strings.Contains(e.What, "lacks permission"):
+		case strings.Contains(why, "Permission denied"), strings.Contains(why, "lacks permission"):
 			return t.deniedError(e.What)
-		case strings.Contains(e.What, lockDelayed):
+		case strings.Contains(why, lockDelayed):
 			conditions = errLockDelayed
-		case strings.Contains(e.What, "unknown verb"), strings.Contains(e.What, "unknown KV verb"):
+		case strings.Contains(why, "unknown verb"), strings.Contains(why, "unknown KV verb"):
 			return fmt.Errorf("%w: Consul %s: use version 1.14 or later", driver.ErrUnsupported, e.What)
-		case !containsAny(e.What, refusedConditions):
+		case !containsAny(why, refusedConditions):
 			return fmt.Errorf("the servers of Consul say: %s", e.What)
 		}
 	}

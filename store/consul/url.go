@@ -45,14 +45,15 @@ func parseURL(u *url.URL) (*api.Config, Options, error) {
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext}}
 	var o Options
 	var ca, cert, key, name string
-	secure := false
-	c.Token, _ = u.User.Password()
+	var fileToken string
+	var secure, plain bool
+	token, _ := u.User.Password()
 	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
 	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"token-file": func(v string) (err error) { c.Token, err = driverutil.ReadSecretFile(v); return err },
+		"token-file": func(v string) (err error) { fileToken, err = driverutil.ReadSecretFile(v); return err },
 		"layout":     func(v string) error { o.Layout = Layout(v); return nil },
 		"prefix":     text(&o.Prefix), "node": text(&o.Node), "dc": text(&c.Datacenter),
-		"tls":    func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
+		"tls":    func(v string) (err error) { secure, err = strconv.ParseBool(v); plain = !secure; return err },
 		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
 	})
 	if err != nil {
@@ -61,6 +62,11 @@ func parseURL(u *url.URL) (*api.Config, Options, error) {
 	switch {
 	case u.User.Username() != "":
 		return nil, o, fmt.Errorf("%w: Consul has no users: write a token as consul://:TOKEN@host, or use token-file",
+			driver.ErrInvalid)
+	case token != "" && fileToken != "":
+		return nil, o, fmt.Errorf("%w: the URL has a token and a token-file: leave one of them out", driver.ErrInvalid)
+	case plain && ca+cert+key+name != "":
+		return nil, o, fmt.Errorf("%w: the URL has tls=false and other tls options: leave out tls=false, or the others",
 			driver.ErrInvalid)
 	case u.Path != "" && u.Path != "/":
 		return nil, o, fmt.Errorf("%w: a Consul store's URL has no path; write ?prefix=... for what starts its keys",
@@ -71,6 +77,7 @@ func parseURL(u *url.URL) (*api.Config, Options, error) {
 	case u.Host != "":
 		c.Address, c.Scheme = net.JoinHostPort(cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "8500")), "http"
 	}
+	c.Token = cmp.Or(fileToken, token)
 	if secure || ca+cert+key+name != "" {
 		c.Scheme = "https"
 		if c.Transport.TLSClientConfig, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
@@ -91,7 +98,8 @@ func describeAgent(c *api.Config) (name string, isPlain bool) {
 	}
 	address, _, _ = strings.Cut(address, "/")
 	address = address[strings.LastIndexByte(address, '@')+1:]
-	secure := scheme == "https" || scheme == "" && os.Getenv(api.HTTPSSLEnvName) != ""
+	byEnvironment, _ := strconv.ParseBool(os.Getenv(api.HTTPSSLEnvName)) // Consul's own client ignores what is no bool
+	secure := scheme == "https" || scheme == "" && byEnvironment
 	host, _, _ := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	isLocal := scheme == "unix" || host == "localhost" || ip != nil && ip.IsLoopback()

@@ -13,12 +13,19 @@ import (
 )
 
 // A watch is a blocking query, and needs a connection of its own. An agent takes 200 from one address
-// (http_max_conns_per_client), so there are at most this many at a time, for waiters and for holders' own keys. The
+// (http_max_conns_per_client). All processes of a machine that use its agent share these, and one that gets none cannot
+// renew its locks. So a client has at most this many watches at a time, for waiters and for holders' own keys. The
 // others wait for a place. Until then, waiters poll as they do anyway, and holders learn of a break by their renewals.
 const (
-	maxWaiterWatches = 64
-	maxHolderWatches = 32
+	maxWaiterWatches = 16
+	maxHolderWatches = 8
 )
+
+// maxIdleConns is how many connections a client keeps open between its requests, for a minute.
+const maxIdleConns = 8
+
+// maxConns is how many connections a client keeps. While requests are under way, each needs one, too.
+const maxConns = maxWaiterWatches + maxHolderWatches + maxIdleConns
 
 // blockFor is how long one blocking query lasts. The agent adds up to a sixteenth of that.
 const blockFor = time.Minute
@@ -30,16 +37,20 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequ
 	if session, _, _ := strings.Cut(key, "."); t.isOwnSession(session) {
 		places = t.holderWatches
 	}
+	gone := false
 	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.lockDir(name)+key, o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
 		}
-		if kv == nil { // a claim's key never comes back
-			return true, 0, nil
+		// A claim's key never comes back. But a leader that has just been elected may not know the key yet.
+		if kv == nil {
+			isNew := !gone
+			gone = true
+			return isNew, meta.LastIndex, nil
 		}
-		isNew := int64(kv.ModifyIndex) > revision
-		revision = int64(kv.ModifyIndex)
+		isNew := gone || int64(kv.ModifyIndex) > revision
+		gone, revision = false, int64(kv.ModifyIndex)
 		return isNew, meta.LastIndex, nil
 	}
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
@@ -78,8 +89,8 @@ func (t *nodeStore) lookAtLock(
 }
 
 // follow calls look again and again, each time for what came after the index that it has returned, and changed when it
-// says that something is new. After errors something may be. It ends when look returns no index, and when stop is
-// called.
+// says that something is new. After errors something may be. It ends when stop is called. An agent never answers
+// without an index; without one the next query would return at once, so that counts as an error.
 func (t *nodeStore) follow(
 	places chan struct{}, look func(context.Context, *api.QueryOptions) (isNew bool, index uint64, err error),
 	changed func(),
@@ -99,15 +110,12 @@ func (t *nodeStore) follow(
 			cancel()
 			switch {
 			case ctx.Err() != nil:
-			case err != nil:
+			case err != nil, now == 0:
 				index, fails = 0, fails+1
 				_ = t.life.Sleep(ctx, rand.N(50*time.Millisecond<<min(fails, 6)))
 			default:
 				if isNew || fails > 0 {
 					changed()
-				}
-				if now == 0 {
-					return
 				}
 				if now < index { // the servers were restored, or have forgotten keys that are gone
 					now = 0

@@ -92,6 +92,7 @@ func (c *Cluster) startMembers(binary string) error {
 		if c.opts.Dev {
 			mode = []string{"-dev"}
 		}
+		// The limit of connections is far above the default: all clients of a test have one address.
 		m.Args = append([]string{binary, "agent", "-node", name, "-bind", serverAddress, "-client",
 			"127.0.0.1", "-log-level", "warn", "-http-port", httpPort, "-https-port", httpsPort,
 			"-dns-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1",
