@@ -193,8 +193,16 @@ func (b *browser) keepEvent(m message) {
 	}
 }
 
-// call calls a method of the browser.
+// call calls a method of the browser, which must succeed.
 func (b *browser) call(method string, params fields, result any) {
+	b.Helper()
+	if err := b.tryCall(method, params, result); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// tryCall calls a method of the browser, and returns the error that it answers.
+func (b *browser) tryCall(method string, params fields, result any) error {
 	b.Helper()
 	answer := make(chan message, 1)
 	b.mu.Lock()
@@ -227,12 +235,13 @@ func (b *browser) call(method string, params fields, result any) {
 	case !ok:
 		b.Fatalf("%s: the browser has ended", method)
 	case m.Error != nil:
-		b.Fatalf("%s: %s", method, m.Error.Message)
+		return fmt.Errorf("%s: %s", method, m.Error.Message)
 	case result != nil:
 		if err := json.Unmarshal(m.Result, result); err != nil {
 			b.Fatal(err)
 		}
 	}
+	return nil
 }
 
 // evaluate runs JavaScript in the page, waits for its promise, and stores its value.
@@ -260,18 +269,18 @@ func (b *browser) evaluate(script string, value any) {
 func (b *browser) await(condition string) {
 	b.Helper()
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		var holds bool
 		var r struct {
 			Result struct{ Value any }
 		}
-		b.call("Runtime.evaluate", fields{"expression": "!!(" + condition + ")", "returnByValue": true}, &r)
-		if holds, _ = r.Result.Value.(bool); holds {
+		// An error says that the page went away while it was asked.
+		err := b.tryCall("Runtime.evaluate", fields{"expression": "!!(" + condition + ")", "returnByValue": true}, &r)
+		if holds, _ := r.Result.Value.(bool); err == nil && holds {
 			return
 		}
 		if time.Since(start) > browserTimeout {
 			var text string
 			b.evaluate("location.href + '\\n' + document.body.innerText", &text)
-			b.Fatalf("not in time: %s\n%s\n%s", condition, text, strings.Join(b.complaints(), "\n"))
+			b.Fatalf("not in time: %s (%v)\n%s\n%s", condition, err, text, strings.Join(b.complaints(), "\n"))
 		}
 	}
 }
