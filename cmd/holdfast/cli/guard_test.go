@@ -62,9 +62,9 @@ var faultCases = []faultCase{
 		w.runProgram("break", "a").check(w.T, 0)
 	}, func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "9s"},
 	{"the guard is stopped, and killed after all that runs", func(w *workspace, r *startedProgram) {
-		// so it reports nothing
 		guard := r.guard()
 		_ = unix.Kill(guard, unix.SIGSTOP)
+		w.awaitStopped(guard) // so it reports nothing
 		for _, f := range familyFiles {
 			_ = unix.Kill(w.readPID(f), unix.SIGKILL)
 		}
@@ -73,11 +73,23 @@ var faultCases = []faultCase{
 	}, nil, 76, "30s"},
 	{"the wrapper is stopped, then killed", func(w *workspace, r *startedProgram) {
 		r.signal(unix.SIGSTOP)
-		w.awaitTrue("the stop", func() bool {
-			return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid)), ") T ")
-		})
+		w.awaitStopped(r.cmd.Process.Pid)
 		r.signal(unix.SIGKILL)
 	}, nil, 137, "30s"},
+}
+
+// awaitStopped waits until all threads of a process have stopped: after the signal they go on for a moment.
+func (w *workspace) awaitStopped(pid int) {
+	w.Helper()
+	w.awaitTrue("the stop", func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, f := range threads {
+			if !strings.Contains(w.readFile(f), ") T ") {
+				return false
+			}
+		}
+		return len(threads) > 0
+	})
 }
 
 // guard returns the process number of the guard.
