@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/http"
 	"net/url"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -26,27 +25,38 @@ var (
 )
 
 // Examine tries what the role allows, with requests that change nothing.
-func (t *table) Examine(ctx context.Context) (all []driver.Finding, err error) {
+func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
 	absent := objectName(defaultPrefix, "holdfast-probe")
-	add := func(f driver.Finding, when bool) {
-		if when {
-			f.Subject = t.namespace
-			all = append(all, f)
-		}
-	}
-	add(findingPlain, t.isPlain())
-	watched := t.send(ctx, "watch", http.MethodGet, t.leasesURL("", url.Values{"watch": {"true"}, "timeoutSeconds": {"1"},
-		"fieldSelector": {"metadata.name=" + absent}}), nil, nil)
+	watched := t.watch(ctx, absent, "0", func() error { return errSeen }, nil)
 	_, listed := t.list(ctx, t.labels(), "")
 	removed := t.remove(ctx, absent, "none", "1") // there is no such object
 	for _, err := range []error{watched, listed, removed} {
-		if err != nil && !errors.Is(err, driver.ErrDenied) && !errors.Is(err, errNotFound) {
-			return all, err
+		if err != nil && !errors.Is(err, errSeen) && !errors.Is(err, driver.ErrDenied) && !errors.Is(err, errNotFound) {
+			return nil, err
 		}
 	}
-	add(findingPolls, errors.Is(watched, driver.ErrDenied))
-	add(findingKept, errors.Is(listed, driver.ErrDenied) || errors.Is(removed, driver.ErrDenied))
+	all := t.examineConnection()
+	if errors.Is(watched, driver.ErrDenied) {
+		all = append(all, findingPolls.With(t.namespace, findingPolls.What))
+	}
+	if errors.Is(listed, driver.ErrDenied) || errors.Is(removed, driver.ErrDenied) {
+		all = append(all, findingKept.With(t.namespace, findingKept.What))
+	}
 	return all, nil
+}
+
+// Examine leaves out what this layout does not do: its waiters poll, and its objects stay.
+func (e *leaderElectionTable) Examine(context.Context) ([]driver.Finding, error) {
+	return e.t.examineConnection(), nil
+}
+
+func (t *table) examineConnection() []driver.Finding {
+	if t.isPlain() {
+		return []driver.Finding{findingPlain.With(t.server, findingPlain.What)}
+	}
+	return nil
 }
 
 // isPlain reports whether somebody between this client and the server could answer for the server.

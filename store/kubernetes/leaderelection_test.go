@@ -114,10 +114,11 @@ func TestElections(t *testing.T) {
 func TestDeadElector(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
+	store := openElection(t, c)
+	storetest.Release(t, store, storetest.Acquire(t, store, storetest.Mutex("dead", time.Minute)).Claim) // leaves a record
 	const seconds = 3
 	e := startElector(t, c, "dead", "somebody", seconds, 0, filepath.Join(t.TempDir(), "leading"))
 	e.await(t, "leading")
-	store := openElection(t, c)
 	l, err := store.Inspect(t.Context(), "dead")
 	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Owner != "somebody" || l.Token != 0 ||
 		l.Holders[0].Token != 0 || l.Holders[0].TTL != seconds*time.Second {

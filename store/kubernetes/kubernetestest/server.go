@@ -160,10 +160,14 @@ func newClient(ca *x509.CertPool, token string, via *servertest.Net, wrap func(h
 	if wrap != nil {
 		base = wrap(base)
 	}
-	return &http.Client{Transport: tokenTransport{base, token}}, transport.CloseIdleConnections
+	return &http.Client{Transport: WithToken(base, token)}, transport.CloseIdleConnections
 }
 
-// tokenTransport adds a token to requests.
+// WithToken adds a token to requests.
+func WithToken(base http.RoundTripper, token string) http.RoundTripper {
+	return tokenTransport{base, token}
+}
+
 type tokenTransport struct {
 	base  http.RoundTripper
 	token string
