@@ -10,6 +10,7 @@ require (
 	github.com/holdfast-go/holdfast/store/dynamodb v0.0.0
 	github.com/holdfast-go/holdfast/store/etcd v0.0.0
 	github.com/holdfast-go/holdfast/store/gcs v0.0.0
+	github.com/holdfast-go/holdfast/store/kubernetes v0.0.0
 	github.com/holdfast-go/holdfast/store/mysql v0.0.0
 	github.com/holdfast-go/holdfast/store/nats v0.0.0
 	github.com/holdfast-go/holdfast/store/postgres v0.0.0
@@ -156,6 +157,8 @@ replace github.com/holdfast-go/holdfast/store/dynamodb => ../../store/dynamodb
 replace github.com/holdfast-go/holdfast/store/etcd => ../../store/etcd
 
 replace github.com/holdfast-go/holdfast/store/gcs => ../../store/gcs
+
+replace github.com/holdfast-go/holdfast/store/kubernetes => ../../store/kubernetes
 
 replace github.com/holdfast-go/holdfast/store/mysql => ../../store/mysql
 

@@ -19,7 +19,7 @@ import (
 func TestShownURLs(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	schemes := "consul|redis|rediss|redlock|etcd|zookeeper|postgres|mysql|mariadb|nats|dynamodb|gcs|s3|file"
+	schemes := "consul|redis|rediss|redlock|etcd|kubernetes|zookeeper|postgres|mysql|mariadb|nats|dynamodb|gcs|s3|file"
 	url := regexp.MustCompile("(?:" + schemes + ")(?:\\+[a-z]+)*://[^\\s'\"`<>|)]+")
 	checked := map[string]bool{}
 	for _, file := range documents(t) {

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 	"github.com/holdfast-go/holdfast/store/memory"
 	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
 	"github.com/holdfast-go/holdfast/store/nats/natstest"
@@ -250,6 +251,15 @@ func TestDoctorOnEachStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(consul.Close)
+	kubernetes, err := kubernetestest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kubernetes.Close)
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := kubernetes.WriteKubeconfig(config, kubernetestest.AllowAll); err != nil {
+		t.Fatal(err)
+	}
 	dynamodb, err := dynamodbtest.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -271,6 +281,7 @@ func TestDoctorOnEachStore(t *testing.T) {
 		{mysql.URL() + "?create=true", nil},
 		{nats.URL("locks") + "?create=true&replicas=3&sync=always", nil},
 		{consul.URL(), nil},
+		{"kubernetes://?kubeconfig=" + config, nil},
 		{"dynamodb://locks" + table, []string{"dynamodb-ttl"}},
 	} {
 		w := newWorkspace(t)

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
+	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
 	"github.com/holdfast-go/holdfast/store/nats/natstest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
@@ -111,6 +112,7 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		"redlock":          w.startTortureRedlock,
 		"etcd":             w.startTortureEtcd,
 		"consul":           w.startTortureConsul,
+		"kubernetes":       w.startTortureKubernetes,
 		"zookeeper":        func(s *tortureStore) error { return w.startTortureZooKeeper(s, false) },
 		"zookeeper-kills":  func(s *tortureStore) error { return w.startTortureZooKeeper(s, true) },
 		"postgres":         w.startTorturePostgres,
@@ -332,6 +334,26 @@ func (w *workspace) startTortureMySQL(s *tortureStore) error {
 	s.faults = []serverFault{
 		{"stop", func() error { server.Stop(); return nil }, func() error { server.Continue(); return nil }},
 		killed(server.Kill, server.StartAgain),
+	}
+	return nil
+}
+
+// startTortureKubernetes: the API server is stopped and killed, and its etcd killed.
+func (w *workspace) startTortureKubernetes(s *tortureStore) error {
+	c, err := kubernetestest.Start()
+	if err != nil {
+		return err
+	}
+	w.Cleanup(c.Close)
+	config := w.filePath("kubeconfig")
+	if err := c.WriteKubeconfig(config, kubernetestest.AllowAll); err != nil {
+		return err
+	}
+	s.url = "kubernetes://?kubeconfig=" + config
+	s.faults = []serverFault{
+		{"stop", func() error { c.API.Stop(); return nil }, func() error { c.API.Continue(); return nil }},
+		killed(c.API.Kill, c.StartAPI),
+		{"kill etcd", func() error { c.Etcd.Kill(); return nil }, c.Etcd.Start},
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/etcd"
 	_ "github.com/holdfast-go/holdfast/store/file"
 	_ "github.com/holdfast-go/holdfast/store/gcs"
+	_ "github.com/holdfast-go/holdfast/store/kubernetes"
 	_ "github.com/holdfast-go/holdfast/store/mysql"
 	_ "github.com/holdfast-go/holdfast/store/nats"
 	_ "github.com/holdfast-go/holdfast/store/postgres"

@@ -1,0 +1,253 @@
+package kubernetes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/kubernetes"
+	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
+)
+
+// TestPermissions: each permission that a role lacks is named in the error. Without watch a waiter polls, and without list
+// and delete only listings are refused.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	claim := func(name string) driver.Claim { return storetest.Mutex(name, time.Minute) }
+	few := &kubernetes.Options{Prefix: "permissions-"}
+	t.Run("get create update", func(t *testing.T) {
+		t.Parallel()
+		token := kubernetestest.AllowVerbs("get", "create", "update")
+		store, other := mustOpen(t, c, token, few), mustOpen(t, c, token, few)
+		g := storetest.Acquire(t, store, claim("few"))
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			if err := store.Release(context.WithoutCancel(t.Context()), g.Claim, ""); err != nil {
+				t.Error(err)
+			}
+		}()
+		next := storetest.Acquire(t, other, storetest.Waiting(claim("few")))
+		storetest.Release(t, other, next.Claim)
+		for _, err := range store.List(t.Context(), "") {
+			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "the verb list ") {
+				t.Errorf("a listing without list: %v", err)
+			}
+		}
+	})
+	for verb, allowed := range map[string][]string{
+		"create": {"get", "update", "watch"}, "update": {"get", "create", "watch"},
+	} {
+		t.Run("without "+verb, func(t *testing.T) {
+			t.Parallel()
+			store := mustOpen(t, c, kubernetestest.AllowVerbs(allowed...), few)
+			g, err := store.Acquire(t.Context(), claim("without-"+verb))
+			if err == nil {
+				err = store.Release(t.Context(), g.Claim, "")
+			}
+			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "the verb "+verb+" ") {
+				t.Errorf("without %s: %v", verb, err)
+			}
+		})
+	}
+}
+
+// TestOpenErrors: what cannot work is refused when the store is opened, with what to do about it.
+func TestOpenErrors(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	page := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(page.Close)
+	all, stop := c.Client(kubernetestest.AllowAll, nil, nil)
+	t.Cleanup(stop)
+	nobody, stop := c.Client("nobody", nil, nil)
+	t.Cleanup(stop)
+	blind, stop := c.Client(kubernetestest.AllowVerbs("list"), nil, nil)
+	t.Cleanup(stop)
+	for what, o := range map[string]struct {
+		web               *http.Client
+		server, namespace string
+		opts              *kubernetes.Options
+		is                error
+		says              string
+	}{
+		"a token that nobody knows":   {nobody, c.Address(), "default", nil, driver.ErrDenied, "the credentials are not valid"},
+		"a role that may not read":    {blind, c.Address(), "default", nil, driver.ErrDenied, "the verb get "},
+		"another role's namespace":    {blind, c.Address(), "other", nil, driver.ErrDenied, "namespace other"},
+		"a server of something else":  {page.Client(), page.URL, "default", nil, driver.ErrUnsupported, "no Kubernetes"},
+		"no HTTP client":              {nil, c.Address(), "default", nil, driver.ErrInvalid, "rest.HTTPClientFor"},
+		"an address without a scheme": {all, "10.0.0.1:6443", "default", nil, driver.ErrInvalid, "https://host:6443"},
+		"a namespace with a dot":      {all, c.Address(), "a.b", nil, driver.ErrInvalid, "a namespace is"},
+		"a layout that nobody knows": {all, c.Address(), "default", &kubernetes.Options{Layout: "x"}, driver.ErrInvalid,
+			"known are record and leaderelection"},
+		"a prefix with a slash": {all, c.Address(), "default", &kubernetes.Options{Prefix: "a/"}, driver.ErrInvalid,
+			"a prefix is"},
+	} {
+		_, err := kubernetes.New(t.Context(), o.web, o.server, o.namespace, o.opts)
+		if !errors.Is(err, o.is) || !strings.Contains(err.Error(), o.says) || !driverutil.IsFinal(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestNames: every name is a lock of its own, which a listing shows by that name.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	opts := &kubernetes.Options{Prefix: "names-"}
+	store := mustOpen(t, c, kubernetestest.AllowAll, opts)
+	names := []string{"a", "A", "a.b", "a-b", "-a", "a-", ".", "..", "a..b", "a/b", "deploy/web", "a b", "日本", "a\nb", "%2f",
+		"a--b", "a.41", "runs.of.a", "holdfast", "0", strings.Repeat("x", 246), strings.Repeat("x", 247),
+		strings.Repeat("x", driver.MaxName), strings.Repeat("X", driver.MaxName)}
+	for _, n := range names {
+		storetest.Acquire(t, store, storetest.Mutex(n, time.Minute))
+	}
+	missing := map[string]bool{}
+	for _, n := range names {
+		missing[n] = true
+	}
+	for l, err := range store.List(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !missing[l.Name] || len(l.Holders) != 1 {
+			t.Errorf("the listing shows %q, %+v", l.Name, l.Holders)
+		}
+		delete(missing, l.Name)
+	}
+	if len(missing) > 0 {
+		t.Errorf("the listing lacks %v", missing)
+	}
+}
+
+// TestOtherLease: a lease that somebody else has made under the name of a lock's object is neither used nor changed.
+func TestOtherLease(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	const name = "other-lease-a"
+	mustSend(t, c, http.MethodPost, "", object{"metadata": object{"name": name},
+		"spec": object{"holderIdentity": "somebody"}})
+	before := mustSend(t, c, http.MethodGet, name, nil)
+	store := mustOpen(t, c, kubernetestest.AllowAll, &kubernetes.Options{Prefix: "other-lease-"})
+	if _, err := store.Acquire(t.Context(), storetest.Mutex("a", time.Minute)); !errors.Is(err, driver.ErrCorrupt) ||
+		!strings.Contains(err.Error(), "the lease "+name+" is not Holdfast's") {
+		t.Errorf("acquiring: %v", err)
+	}
+	if after := mustSend(t, c, http.MethodGet, name, nil); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("the lease was %v and is %v", before, after)
+	}
+}
+
+// TestPages: a listing of more objects than fit on one page shows each of them once, also when the server has forgotten
+// the moment of the first page.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	m := startModel(t)
+	store := mustOpen(t, m, kubernetestest.AllowAll, nil)
+	const n = 1100 // pages have 500
+	for i := range n {
+		storetest.Acquire(t, store, storetest.Mutex(fmt.Sprintf("lock-%04d", i), time.Minute))
+	}
+	for _, compacts := range []bool{false, true} {
+		seen := map[string]bool{}
+		for l, err := range store.List(t.Context(), "lock-") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen[l.Name] {
+				t.Errorf("%s is listed twice", l.Name)
+			}
+			if seen[l.Name] = true; compacts && len(seen) == 1 {
+				storetest.Acquire(t, store, storetest.Mutex("another", time.Minute)) // so that the moment is over
+				m.Compact()
+			}
+		}
+		if len(seen) != n {
+			t.Errorf("%d locks are listed", len(seen))
+		}
+	}
+}
+
+// TestWatchAfterCompaction: a watch that would begin at a moment which the server has forgotten misses no change that came
+// before it: neither another version, nor that the object is gone, nor that there is one now.
+func TestWatchAfterCompaction(t *testing.T) {
+	t.Parallel()
+	m := startModel(t)
+	web, stop := m.Client(kubernetestest.AllowAll, nil, nil)
+	t.Cleanup(stop)
+	table, err := kubernetes.NewTable(web, m.Address(), kubernetestest.Namespace, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { table.Close() })
+	swap := func(row record.Row) record.Row {
+		t.Helper()
+		row.Data = []byte("{}")
+		now, err := table.Swap(t.Context(), row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	await := func(what, name, version string) {
+		t.Helper()
+		m.Compact()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if err := table.(record.Notifier).Wait(ctx, name, version); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	first := swap(record.Row{Name: "a"})
+	await("an object is new", "a", "")
+	second := swap(record.Row{Name: "a", Version: first.Version})
+	await("an object has changed", "a", first.Version)
+	if err := table.Delete(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	await("an object is gone", "a", second.Version)
+}
+
+// TestRequests promises what each step costs: a take of a lock that does not exist, or is as this client has seen it
+// last, is one request, and so are a renewal and a release. Seeing what another client has done is one more read.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	m := startModel(t)
+	ours, theirs := mustOpen(t, m, kubernetestest.AllowAll, nil), mustOpen(t, m, kubernetestest.AllowAll, nil)
+	expect := func(what, want string) {
+		t.Helper()
+		if got := fmt.Sprint(m.CountRequests()); got != want {
+			t.Errorf("%s took %s, not %s", what, got, want)
+		}
+	}
+	m.CountRequests()
+	g := storetest.Acquire(t, ours, storetest.Mutex("m", time.Minute))
+	expect("taking an absent lock", "map[create:1]")
+	if err := storetest.Renew(t, ours, g).Err; err != nil {
+		t.Fatal(err)
+	}
+	expect("renewing", "map[update:1]")
+	storetest.Release(t, ours, g.Claim)
+	expect("releasing", "map[update:1]")
+	g = storetest.Acquire(t, ours, storetest.Mutex("m", time.Minute))
+	expect("taking a lock as it was left", "map[update:1]")
+	for _, want := range []string{"map[create:1 get:1]", "map[get:1]"} {
+		if _, err := theirs.Acquire(t.Context(), storetest.Mutex("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		expect("being refused", want)
+	}
+	storetest.Release(t, ours, g.Claim)
+	m.CountRequests()
+	storetest.Acquire(t, theirs, storetest.Mutex("m", time.Minute))
+	expect("taking a lock that a stranger has left", "map[get:1 update:1]")
+}

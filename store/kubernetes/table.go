@@ -1,0 +1,236 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+)
+
+// table is the leases of a namespace as a record.Table: one object per record, which is in an annotation. A row's version
+// is the object's uid and resource version. The API server compares both before it replaces or removes an object, and
+// reads without a resource version show what was written before ("Kubernetes API Concepts", "Resource versions").
+type table struct {
+	*client
+	prefix string // of the objects' names
+	label  string // what the objects keep, by which they are listed
+	place  string // for people
+	layout Layout
+	// insecure is set if the server's certificate is not checked, as far as it is known.
+	insecure bool
+}
+
+const (
+	nameAnnotation   = "holdfast/name"
+	recordAnnotation = "holdfast/record"
+	managedByLabel   = "app.kubernetes.io/managed-by"
+	componentLabel   = "app.kubernetes.io/component"
+	managedBy        = "holdfast"
+)
+
+// maxRecord is the size of the largest record: the annotations of an object have 256 KiB together.
+const maxRecord = 250 << 10
+
+// tokenGap is more than the estimates of the servers' clock of two clients can differ, if each has seen one reply on a
+// slow network from another server.
+const tokenGap = 6 * time.Second
+
+// Info promises what Kubernetes promises over etcd: what is acknowledged is on a quorum of disks.
+func (t *table) Info() driver.Info {
+	return driver.Info{
+		Store:           t.place,
+		Clock:           t.clock.Clock,
+		Tier:            driver.TierSettings,
+		ExpiryClock:     driver.ExpiryClockStore,
+		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap:        tokenGap,
+		TokenRegression: "when an object is removed within 6 s of its last grant",
+	}
+}
+
+func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+
+// ClockBounds and ClockIsStale implement optional interfaces of engine/record.
+func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
+func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
+
+// MaxRecordSize implements an optional interface of engine/record.
+func (t *table) MaxRecordSize() int { return maxRecord }
+
+// Keys names the object of a lock, for people.
+func (t *table) Keys(name string) []string {
+	return []string{"lease " + t.namespace + "/" + objectName(t.prefix, name)}
+}
+
+// labels select the objects of this table.
+func (t *table) labels() string {
+	return managedByLabel + "=" + managedBy + "," + componentLabel + "=" + t.label
+}
+
+// readRow reads an object as a row.
+func (t *table) readRow(l *lease) (record.Row, error) {
+	data, isRecord := l.Meta.Annotations[recordAnnotation]
+	row := record.Row{Name: l.Meta.Annotations[nameAnnotation], Version: l.version(), Data: []byte(data)}
+	if !isRecord || objectName(t.prefix, row.Name) != l.Meta.Name {
+		return row, fmt.Errorf("%w: the lease %s is not Holdfast's", driver.ErrCorrupt, l.Meta.Name)
+	}
+	return row, nil
+}
+
+// Load is one read.
+func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	l, err := t.get(ctx, objectName(t.prefix, name))
+	switch {
+	case errors.Is(err, errNotFound):
+		return record.Row{Name: name}, nil
+	case err != nil:
+		return record.Row{Name: name}, err
+	}
+	row, err := t.readRow(l)
+	if err == nil && row.Name != name {
+		err = fmt.Errorf("%w: the lease %s is that of the lock %q", driver.ErrCorrupt, l.Meta.Name, row.Name)
+	}
+	row.Name = name
+	return row, err
+}
+
+// Swap is one write.
+func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if !utf8.Valid(row.Data) {
+		return record.Row{}, fmt.Errorf("%w: a record is UTF-8", driver.ErrInvalid)
+	}
+	l := &lease{Meta: metadata{Name: objectName(t.prefix, row.Name),
+		Labels:      map[string]string{managedByLabel: managedBy, componentLabel: t.label},
+		Annotations: map[string]string{nameAnnotation: row.Name, recordAnnotation: string(row.Data)}}}
+	l.Meta.UID, l.Meta.ResourceVersion, _ = strings.Cut(row.Version, " ")
+	now, err := t.write(ctx, l)
+	if err != nil {
+		return record.Row{}, err
+	}
+	row.Version = now.version()
+	return row, nil
+}
+
+// Delete is one request.
+func (t *table) Delete(ctx context.Context, row record.Row) error {
+	if row.Version == "" {
+		return nil
+	}
+	uid, version, _ := strings.Cut(row.Version, " ")
+	err := t.remove(ctx, objectName(t.prefix, row.Name), uid, version)
+	if errors.Is(err, errNotFound) {
+		return nil
+	}
+	return err
+}
+
+// List reads the objects page by page.
+func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, prefix, "", t.labels(), t.readRow)
+}
+
+// ListAfter is List for the names after one, in the order of the objects' names.
+func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
+	last := ""
+	if after != "" {
+		last = objectName(t.prefix, after)
+	}
+	return t.listRows(ctx, "", last, t.labels(), t.readRow)
+}
+
+// listRows yields the rows of all objects with these labels whose locks' names begin with prefix, and whose own names
+// come after a text. Pages of a server are of one moment. If that is too long ago, the listing begins again, and leaves
+// out what it has yielded.
+func (t *table) listRows(ctx context.Context, prefix, last, labels string, read func(*lease) (record.Row, error),
+) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		token := ""
+		for {
+			page, err := t.list(ctx, labels, token)
+			if errors.Is(err, errExpired) && token != "" {
+				token = ""
+				continue
+			}
+			if err != nil {
+				yield(record.Row{}, err)
+				return
+			}
+			for i := range page.Items {
+				l := &page.Items[i]
+				if l.Meta.Name <= last || !strings.HasPrefix(l.Meta.Name, t.prefix) {
+					continue
+				}
+				last = l.Meta.Name
+				row, err := read(l)
+				if row.Name == "" || !strings.HasPrefix(row.Name, prefix) {
+					continue
+				}
+				if !yield(row, err) {
+					return
+				}
+			}
+			if token = page.Meta.Continue; token == "" {
+				return
+			}
+		}
+	}
+}
+
+// Wait watches the object of a lock. The server keeps the changes of the last minutes, so the watch can begin at the
+// version that the caller knows. If that is too old, or there was no object, it begins with what the server has in its
+// cache, and a read after that finds what the cache did not have yet.
+func (t *table) Wait(ctx context.Context, name, version string) error {
+	if t.life.Err() != nil {
+		return driver.ErrClosed
+	}
+	ctx, done := t.life.Bind(ctx)
+	defer done()
+	object := objectName(t.prefix, name)
+	_, from, known := strings.Cut(version, " ")
+	isOther := func(l *lease) bool {
+		if l.Meta.ResourceVersion == "" {
+			return version != ""
+		}
+		return l.version() != version
+	}
+	err := errExpired
+	if known {
+		err = t.watch(ctx, object, from, func() error { return nil }, func(*lease) bool { return false })
+	}
+	if errors.Is(err, errExpired) {
+		err = t.watch(ctx, object, "0", func() error {
+			l, err := t.get(ctx, object)
+			if errors.Is(err, errNotFound) {
+				l, err = &lease{}, nil
+			}
+			if err == nil && isOther(l) {
+				return errSeen
+			}
+			return err
+		}, func(l *lease) bool { return !isOther(l) })
+	}
+	switch {
+	case err == nil, errors.Is(err, errSeen):
+		return nil
+	case t.life.Err() != nil:
+		return driver.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("the watch has ended: %w", err)
+}
+
+// errSeen ends a watch whose object has changed already.
+var errSeen = errors.New("the object has changed")
+
+// Close ends the calls that are running.
+func (t *table) Close() error {
+	t.close()
+	return nil
+}
