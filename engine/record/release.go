@@ -125,7 +125,7 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 		return driverutil.BrokenError(r.rec.notedReason(r.id))
 	case loss != "":
 		return &driver.LossError{Cause: loss}
-	case r.expired: // whoever has removed it
+	case r.expired: // whether this release has removed it or somebody else
 		return &driver.LossError{Cause: driver.LossExpired}
 	case r.rec.Foreign != 0:
 		return driverutil.Uncertain(errors.New(

@@ -173,7 +173,7 @@ func (e *leaderElectionTable) readRow(l *lease) (record.Row, error) {
 }
 
 // foreignRecord makes the record of a lease that a foreign client holds. It expires by client-go's own rule: when it was
-// seen unchanged for its duration, by the clock of whoever sees it. The times in the lease are by the holder's clock, and
+// seen unchanged for its duration, by the reader's clock. The times in the lease are by the holder's clock, and
 // are only shown.
 func foreignRecord(token int64, s *leaseSpec) *record.Record {
 	text, _ := json.Marshal(s) // a struct of texts and numbers

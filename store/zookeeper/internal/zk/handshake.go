@@ -103,7 +103,14 @@ func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link
 		return nil, got, err
 	}
 	if got.ttl < want.ttl && !c.autoPing {
-		l.closeSession()
+		if want.id != 0 { // its holders learn of it before anybody else can have their locks
+			l.unhook()
+			c.end(ErrSessionExpired)
+			l.awaitSessionEnd()
+			l.breakOff()
+		} else {
+			l.closeSession()
+		}
 		return nil, got, &shortTTLError{want.ttl, got.ttl}
 	}
 	_ = nc.SetDeadline(time.Time{})

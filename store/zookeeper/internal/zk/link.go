@@ -1,6 +1,7 @@
 package zk
 
 import (
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -149,4 +150,17 @@ func (l *link) failPending() {
 func (l *link) closeSession() {
 	_, _ = l.nc.Write(appendRequest(nil, 1, OpCloseSession, nil))
 	l.breakOff()
+}
+
+// hangUpTime is how long awaitSessionEnd waits.
+const hangUpTime = time.Second
+
+// awaitSessionEnd ends the session of a link, and waits until the server hangs up, as it does then. A server may drop a
+// request if the connection is closed while it still sends something, and then the session's locks would remain for its
+// TTL.
+func (l *link) awaitSessionEnd() {
+	_ = l.nc.SetDeadline(time.Now().Add(hangUpTime))
+	if _, err := l.nc.Write(appendRequest(nil, 1, OpCloseSession, nil)); err == nil {
+		_, _ = io.Copy(io.Discard, l.nc)
+	}
 }
