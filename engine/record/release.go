@@ -20,6 +20,7 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), started: e.clock.Now()}
+	r.own = groupStep{urgent: true, call: r}
 	r.row, r.rec = e.recallRow(c.Name)
 	for tries := 0; ; tries++ {
 		done, err := r.step(ctx)
@@ -55,7 +56,10 @@ type release struct {
 	fresh   bool    // the row was loaded in this call, not remembered
 	claims  int     // how many claims the last attempt's record had
 	started driver.Instant
-	unsure  bool // a swap of this call had an unknown outcome
+	own     groupStep // what it hands in to the lock's writer
+	unsure  bool      // a swap of this call had an unknown outcome
+	bars    bool      // it also writes a record without the claim, so that a pending swap is refused
+	expired bool      // the claim that it removed had expired
 }
 
 // step loads the row, or writes it without the claim. If it is not done and has no error, it is called again at once.
@@ -66,32 +70,50 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		}
 		r.fresh = true
 	}
-	next := r.rec.clone()
-	in := r.stepInput(r.row)
-	existed, expired := next.Release(r.id, in)
-	switch {
-	case existed:
-	case !r.fresh:
-		r.rec = nil
-		return false, nil
-	case r.mayStillArrive():
-		next.Token++ // any change will do: the pending swap expects the current version, and will be refused
-		next.expireAndPromote(in, "")
-	default:
-		return true, r.outcomeIfAbsent(in)
-	}
-	r.claims = len(next.Claims)
-	if r.row, r.rec, err = r.swapRecord(ctx, r.row, next, false); err == nil {
-		r.forgetPending()
-		r.sweepIfDue()
-		if expired {
-			return true, &driver.LossError{Cause: driver.LossExpired}
+	seen := snapshot{row: r.row, rec: r.rec}
+	r.claims, r.bars = len(r.rec.Claims), r.fresh && r.mayStillArrive()
+	var o stepOutcome
+	if !r.fresh && r.isShared(r.claim.Name) {
+		o = r.shareStep(ctx, &r.own, seen)
+	} else {
+		next, in, since := r.rec.clone(), r.stepInput(r.row), r.clock.Now()
+		switch {
+		case r.removeClaim(next, in):
+		case !r.fresh:
+			r.rec = nil
+			return false, nil
+		default:
+			return true, r.outcomeIfAbsent(in)
 		}
-		return true, nil
+		o = r.writeStep(ctx, &r.own, seen, next, since)
 	}
-	r.fresh = r.rec != nil
-	r.unsure = r.unsure || !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err)
-	return false, err
+	r.row, r.rec, r.fresh = o.row, o.rec, o.rec != nil
+	switch {
+	case !o.made:
+		return false, nil
+	case o.err != nil:
+		r.unsure = r.unsure || !errors.Is(o.err, ErrConflict) && !errors.Is(o.err, ErrUnsent) && !driverutil.IsFinal(o.err)
+		return false, o.err
+	}
+	r.forgetPending()
+	r.sweepIfDue()
+	if r.expired {
+		return true, &driver.LossError{Cause: driver.LossExpired}
+	}
+	return true, nil
+}
+
+// stepFunc returns the step. It tells the call what it has found (see removeClaim), for the call to read with the outcome.
+func (r *release) stepFunc() stepFunc { return r.removeClaim }
+
+// removeClaim makes the step on a record, and reports whether there is anything to write.
+func (r *release) removeClaim(rec *Record, in StepInput) bool {
+	var existed bool
+	if existed, r.expired = rec.Release(r.id, in); !existed && r.bars {
+		rec.Token++ // any change will do: the pending swap expects the current version, and will be refused
+		rec.expireAndPromote(in, "")
+	}
+	return existed || r.bars
 }
 
 // outcomeIfAbsent is the result of a release whose claim is not in the record. It is nil only if this release must have
