@@ -131,6 +131,67 @@ func TestReleaseAfterLostRequest(t *testing.T) {
 	}
 }
 
+// TestReleaseAfterShortDetach: the note of a claim that was detached for a short time is short, too. A release whose
+// request was lost does not take the missing note for its own success.
+func TestReleaseAfterShortDetach(t *testing.T) {
+	for what, isReleasedLate := range map[string]bool{"before it has expired": false, "after that": true} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEndingHarness(t)
+				g := e.takeLock(e.holder)
+				const keep = 100 * time.Millisecond
+				if err := e.holder.(driver.Detacher).Detach(t.Context(), g, keep); err != nil {
+					t.Fatal(err)
+				}
+				if isReleasedLate {
+					time.Sleep(keep + time.Millisecond)
+				}
+				e.table.loseNext(false, func() {
+					time.Sleep(keep + time.Millisecond)
+					next := e.takeLock(e.other) // removes the claim
+					time.Sleep(3 * keep)
+					storetest.Release(t, e.other, next.Claim) // drops the note
+				})
+				err := e.holder.Release(t.Context(), g.Claim, g.Ref)
+				if isReleasedLate && storetest.LossOf(err) != driver.LossExpired ||
+					!isReleasedLate && !errors.Is(err, driver.ErrUncertain) {
+					t.Errorf("the release returned %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestReleaseLongAfterExpiry: a release does not begin with a row that this client saw before the claim has expired and
+// the note of that was dropped. Otherwise a lost request would look like its own success.
+func TestReleaseLongAfterExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEndingHarness(t)
+		g := e.takeLock(e.holder)
+		time.Sleep(g.GrantedTTL + time.Second)
+		e.takeLock(e.other) // removes the claim
+		time.Sleep(g.GrantedTTL + driver.UnreachableTimeout(g.GrantedTTL) + time.Second)
+		e.takeLock(e.other)                           // drops the note
+		e.table.Table = unclockedTable{e.table.Table} // so that the release cannot tell by the clock
+		e.table.loseNext(false, nil)
+		if err := e.holder.Release(t.Context(), g.Claim, g.Ref); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("the release returned %v", err)
+		}
+	})
+}
+
+// TestDetachThatHasEnded: a Detach whose reply was lost, and which is asked about after its time, was made.
+func TestDetachThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEndingHarness(t)
+		g := e.takeLock(e.holder)
+		e.table.loseNext(true, func() { time.Sleep(time.Second) })
+		if err := e.holder.(driver.Detacher).Detach(t.Context(), g, 100*time.Millisecond); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestTooManyEndings: a release returns an unknown outcome if more claims were ended by others than notes are kept.
 func TestTooManyEndings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

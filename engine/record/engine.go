@@ -213,7 +213,7 @@ func (e *engine) recallRow(name string) (Row, *Record) {
 }
 
 // knownRow returns the row as last seen, if this client has not forgotten it.
-func (e *engine) knownRow(name string) (snapshot, bool) {
+func (e *engine) knownRow(name string) (knownRow, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.rows.getRow(name)

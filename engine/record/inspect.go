@@ -77,7 +77,10 @@ func (e *engine) BreakWithReason(ctx context.Context, name, ref string, mode dri
 
 // Detach costs one load and one swap.
 func (e *engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return e.applyStep(ctx, g.Name, false, func(rec *Record, in StepInput, _ bool) error {
+	return e.applyStep(ctx, g.Name, false, func(rec *Record, in StepInput, again bool) error {
+		if c := rec.findClaim(g.ID); again && c != nil && c.Detached && c.Token == g.Token {
+			return errDone // a swap of unknown outcome was made: also if the claim has expired since, as it was to
+		}
 		return rec.Detach(g.ID, g.Token, keep, in)
 	})
 }

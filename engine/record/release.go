@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -19,9 +20,9 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	}
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), started: e.clock.Now()}
+	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), ttl: c.TTL, started: e.clock.Now()}
 	r.own = groupStep{urgent: true, call: r}
-	r.row, r.rec = e.recallRow(c.Name)
+	r.recall()
 	for tries := 0; ; tries++ {
 		done, err := r.step(ctx)
 		switch {
@@ -52,14 +53,33 @@ type release struct {
 	claim   driver.Claim
 	id      string
 	row     Row
-	rec     *Record // nil: must be loaded
-	fresh   bool    // the row was loaded in this call, not remembered
-	claims  int     // how many claims the last attempt's record had
+	rec     *Record       // nil: must be loaded
+	fresh   bool          // the row was loaded in this call, not remembered
+	claims  int           // how many claims the last attempt's record had
+	ttl     time.Duration // of the claim as last seen: that of a detached one is the time for which it was left
 	started driver.Instant
 	own     groupStep // what it hands in to the lock's writer
-	unsure  bool      // a swap of this call had an unknown outcome
 	bars    bool      // it also writes a record without the claim, so that a pending swap is refused
-	expired bool      // the claim that it removed had expired
+	unsure  bool      // a swap of this call had an unknown outcome
+	late    bool      // the claim had expired when such a swap was made
+
+	// What the last step has found.
+	removed bool // the claim, in the record
+	expired bool // and it had expired
+}
+
+// recall begins with the row as this client last saw it, unless it saw the claim there too long ago. The claim may have
+// ended since, and the note of its end may have been dropped. Then nobody could tell whether a swap of unknown outcome has
+// ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between the
+// moment of the read and its reply.
+func (r *release) recall() {
+	r.row, r.rec = Row{Name: r.claim.Name}, &Record{}
+	if s, ok := r.knownRow(r.claim.Name); ok {
+		r.row, r.rec = s.row, s.rec
+		if c := s.rec.findClaim(r.id); c != nil && r.clock.Since(s.seenAt) > c.TTL/2 {
+			r.rec = nil
+		}
+	}
 }
 
 // step loads the row, or writes it without the claim. If it is not done and has no error, it is called again at once.
@@ -92,8 +112,12 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	case !o.made:
 		return false, nil
 	case o.err != nil:
-		r.unsure = r.unsure || !errors.Is(o.err, ErrConflict) && !errors.Is(o.err, ErrUnsent) && !driverutil.IsFinal(o.err)
+		if !errors.Is(o.err, ErrConflict) && !errors.Is(o.err, ErrUnsent) && !driverutil.IsFinal(o.err) {
+			r.unsure, r.late = true, r.late || r.expired
+		}
 		return false, o.err
+	case !r.removed && o.replaces != seen.row.Version:
+		return false, nil // the pending swap was made or refused before: look again
 	}
 	r.forgetPending()
 	r.sweepIfDue()
@@ -103,17 +127,19 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// stepFunc returns the step. It tells the call what it has found (see removeClaim), for the call to read with the outcome.
+// stepFunc returns the step. It tells the call what it has found, for the call to read with the outcome.
 func (r *release) stepFunc() stepFunc { return r.removeClaim }
 
 // removeClaim makes the step on a record, and reports whether there is anything to write.
 func (r *release) removeClaim(rec *Record, in StepInput) bool {
-	var existed bool
-	if existed, r.expired = rec.Release(r.id, in); !existed && r.bars {
+	if c := rec.findClaim(r.id); c != nil {
+		r.ttl = c.TTL
+	}
+	if r.removed, r.expired = rec.Release(r.id, in); !r.removed && r.bars {
 		rec.Token++ // any change will do: the pending swap expects the current version, and will be refused
 		rec.expireAndPromote(in, "")
 	}
-	return existed || r.bars
+	return r.removed || r.bars
 }
 
 // outcomeIfAbsent is the result of a release whose claim is not in the record. It is nil only if this release must have
@@ -127,6 +153,8 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 		return driverutil.BrokenError(r.rec.notedReason(r.id))
 	case loss != "":
 		return &driver.LossError{Cause: loss}
+	case r.late: // whoever has removed it
+		return &driver.LossError{Cause: driver.LossExpired}
 	case r.rec.Foreign != 0:
 		return driverutil.Uncertain(errors.New(
 			"a foreign client holds the lock, and may have taken it before or after this release"))
@@ -135,8 +163,8 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 			"the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
 	case r.rec.NotesDroppedUntil != 0 && !in.hasPassed(r.rec.NotesDroppedUntil):
 		return driverutil.Uncertain(errors.New("too many claims were ended by others to tell whether this one was"))
-	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.claim.TTL):
-		// A note is kept for that long after the claim's own TTL.
+	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.ttl):
+		// A note is kept for that long after the TTL that the claim had when it ended.
 		return driverutil.Uncertain(errors.New(
 			"the release took so long that a note of the claim's end may have been removed"))
 	default:

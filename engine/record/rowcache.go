@@ -34,12 +34,13 @@ type knownRow struct {
 	list   *ageList
 }
 
-func (k *knownRows) getRow(name string) (snapshot, bool) {
+// getRow returns the row of a name, if it is known.
+func (k *knownRows) getRow(name string) (knownRow, bool) {
 	at, ok := k.byName[name]
 	if !ok {
-		return snapshot{}, false
+		return knownRow{}, false
 	}
-	return at.Value.(*knownRow).snapshot, true
+	return *at.Value.(*knownRow), true
 }
 
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -245,7 +246,7 @@ func (e *engine) beginSwap(w *writer) *groupSwap {
 	slices.SortStableFunc(g.steps, compareUrgency)
 	g.seen = *g.steps[0].seen
 	if known, ok := e.rows.getRow(w.name); ok {
-		g.seen = known
+		g.seen = known.snapshot
 	}
 	for _, s := range g.steps {
 		g.take(s)
@@ -281,9 +282,9 @@ func (e *engine) overtake(w *writer, hanging int64) *groupSwap {
 
 // startGroup makes a swap, and those that follow it, in a goroutine of its own.
 func (e *engine) startGroup(g *groupSwap) {
-	if g != nil && !e.life.Go(func() { e.runGroup(g) }) {
+	for g != nil && !e.life.Go(func() { e.runGroup(g) }) {
 		e.settleSteps(g, stepOutcome{made: true, err: driver.ErrClosed})
-		e.nextSwap(g.w, g.number)
+		g = e.nextSwap(g.w, g.number)
 	}
 }
 
@@ -308,16 +309,24 @@ func (e *engine) runGroup(g *groupSwap) {
 func (e *engine) makeSteps(g *groupSwap) {
 	g.since, g.addsClaim = e.clock.Now(), false
 	g.in = e.stepInput(g.seen.row)
-	for _, s := range g.steps {
-		if s.claim != "" {
-			g.in.Sharing = append(g.in.Sharing, s.claim)
-		}
-	}
+	g.in.Sharing = e.sharersOf(g)
 	g.next = g.seen.rec.clone()
 	g.makeEach(g.steps)
 	waiters := e.takeWaiters(g)
 	g.makeEach(waiters)
 	g.steps = append(g.steps, waiters...)
+}
+
+// sharersOf returns the claims of this client whose calls are evidently alive: those that the steps add, and the waiters.
+func (e *engine) sharersOf(g *groupSwap) (ids []string) {
+	for _, s := range g.steps {
+		if s.claim != "" {
+			ids = append(ids, s.claim)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.AppendSeq(ids, maps.Keys(g.w.waiters))
 }
 
 func (g *groupSwap) makeEach(steps []*groupStep) {
