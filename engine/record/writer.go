@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -309,24 +308,16 @@ func (e *engine) runGroup(g *groupSwap) {
 func (e *engine) makeSteps(g *groupSwap) {
 	g.since, g.addsClaim = e.clock.Now(), false
 	g.in = e.stepInput(g.seen.row)
-	g.in.Sharing = e.sharersOf(g)
+	for _, s := range g.steps {
+		if s.claim != "" {
+			g.in.Sharing = append(g.in.Sharing, s.claim)
+		}
+	}
 	g.next = g.seen.rec.clone()
 	g.makeEach(g.steps)
 	waiters := e.takeWaiters(g)
 	g.makeEach(waiters)
 	g.steps = append(g.steps, waiters...)
-}
-
-// sharersOf returns the claims of this client whose calls are evidently alive: those that the steps add, and the waiters.
-func (e *engine) sharersOf(g *groupSwap) (ids []string) {
-	for _, s := range g.steps {
-		if s.claim != "" {
-			ids = append(ids, s.claim)
-		}
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.AppendSeq(ids, maps.Keys(g.w.waiters))
 }
 
 func (g *groupSwap) makeEach(steps []*groupStep) {
