@@ -32,7 +32,7 @@ func crowdClaim(kind driver.Kind, limit, weight int64, worker, turn int) driver.
 }
 
 // TestGroupedSteps: 64 goroutines of one client that want one lock do not refuse each other. A turn takes one swap, which
-// releases the lock, grants the next claim and lets others join the queue, and hardly any loads, since the client knows
+// releases the lock, grants the next claim and lets others join the queue, and less than one load, since the client knows
 // what it has written. They take turns in order, and nobody finds the queue full.
 func TestGroupedSteps(t *testing.T) {
 	for _, k := range []struct {
@@ -77,7 +77,7 @@ func runGoroutines(t *testing.T, claim func(worker, turn int) driver.Claim) {
 	all.Wait()
 	swaps, loads := float64(table.swaps.Load())/workers/turns, float64(table.loads.Load())/workers/turns
 	t.Logf("%.2f swaps and %.2f loads per turn, of %v each", swaps, loads, time.Since(began)/workers/turns)
-	if swaps > 1.2 || loads > 0.5 {
+	if swaps > 1.2 || loads > 0.8 {
 		t.Errorf("a turn took %.2f swaps and %.2f loads", swaps, loads)
 	}
 	for n := range workers {
