@@ -19,6 +19,7 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	ctx, done := e.life.Bind(ctx)
 	defer done()
 	a := &acquire{engine: e, claim: c}
+	a.own = groupStep{claim: c.ID, call: a}
 	a.queue.joins = c.Wait && (c.Fair || c.Kind != driver.KindMutex)
 	a.row, a.rec = e.recallRow(c.Name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
@@ -43,6 +44,7 @@ type acquire struct {
 	rec   *Record
 	fresh bool // the row was loaded in this call, not remembered from an earlier one
 
+	own        groupStep // what it hands in to the lock's writer
 	unresolved unresolvedWrite
 	queue      queueState
 	backoff    backoff
@@ -124,9 +126,12 @@ func (b *backoff) noteAnswer() {
 // whose reply was lost, it is written once more, because what can be read may not be durable yet: a database shows a
 // commit that its standbys have not received, once the connection that waited for them is broken.
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err error) {
+	if a.joinsCrowd() {
+		return a.useOutcome(ctx, a.shareStep(ctx, &a.own, snapshot{row: a.row, rec: a.rec}))
+	}
 	since := a.clock.Now()
 	next := a.rec.clone()
-	mine, err := a.addClaim(next, a.stepInput(a.row))
+	mine, err := a.addClaim(next, a.ownClaim(), a.queue.joins, a.stepInput(a.row))
 	switch {
 	case err != nil && !a.fresh: // a remembered row is no reason to refuse
 		return grant, false, a.loadRow(ctx)
@@ -137,7 +142,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 		if a.noteOvertaken(); a.queue.joins != before {
 			return grant, false, nil
 		}
-		return grant, false, a.waitForChange(ctx, false)
+		return a.waitForChange(ctx, false)
 	case errors.Is(err, driver.ErrQueueFull) && a.queue.overtaken > 0: // it watches on
 		a.queue.overtaken, a.queue.joins = 0, false
 		return grant, false, nil
@@ -149,7 +154,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 		if !a.fresh {
 			return grant, false, a.loadRow(ctx)
 		}
-		return grant, false, a.waitForChange(ctx, true)
+		return a.waitForChange(ctx, true)
 	case mine.State != Granted && a.mustYield():
 		return grant, false, a.yieldToRenewal(ctx)
 	case a.mustKeepInterval():
@@ -158,12 +163,32 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	return a.writeClaim(ctx, next, mine, since)
 }
 
+// joinsCrowd reports whether the claim comes to a queue to which other calls of this client write already. Then their
+// writer knows best how the record is. Whatever it refuses is looked at here.
+func (a *acquire) joinsCrowd() bool {
+	return !a.fresh && a.queue.joins && a.claim.Run == nil && a.info.WriteInterval == 0 && a.isShared(a.claim.Name) &&
+		a.rec.findClaim(a.claim.ID) == nil && !a.mustYield()
+}
+
 // addClaim makes the step of the claim on a record: of a run in a ledger, and otherwise of a lock.
-func (a *acquire) addClaim(rec *Record, in StepInput) (*Claim, error) {
+func (a *acquire) addClaim(rec *Record, own Claim, joins bool, in StepInput) (*Claim, error) {
 	if a.claim.Run != nil {
-		return rec.Begin(a.ownClaim(), *a.claim.Run, a.info, in)
+		return rec.Begin(own, *a.claim.Run, a.info, in)
 	}
-	return rec.Acquire(a.ownClaim(), a.claim.Kind, a.claim.Limit, a.queue.joins, a.info, in)
+	return rec.Acquire(own, a.claim.Kind, a.claim.Limit, joins, a.info, in)
+}
+
+// stepFunc returns the step of the claim as it is now.
+func (a *acquire) stepFunc() stepFunc {
+	own, joins, unknown := a.ownClaim(), a.queue.joins, a.unresolved.count
+	return func(rec *Record, in StepInput) bool {
+		mine, err := a.addClaim(rec, own, joins, in)
+		if err != nil {
+			return false
+		}
+		mine.Beat += unknown
+		return true
+	}
 }
 
 // writeClaim swaps the row for the record after the step. since is when the step was started: a grant counts from then.
@@ -176,31 +201,51 @@ func (a *acquire) writeClaim(
 			return grant, false, a.retryLater(ctx, err)
 		}
 	}
-	row, rec, err := a.swapRecord(ctx, a.row, next, a.rec.findClaim(a.claim.ID) == nil)
-	switch {
-	case err == nil:
-		a.row, a.rec, a.fresh = row, rec, true
-		a.unresolved.noteConfirmed()
-		a.backoff.conflicts = 0
-		a.backoff.noteAnswer()
-		a.queue.renewedAt, a.queue.beat = since, mine.Beat
-		if mine.State == Granted {
-			return a.newGrant(mine, since), true, nil
-		}
-		a.observeClaims(row.Name, rec)
+	before := a.rec.findClaim(a.claim.ID)
+	a.own.urgent = before != nil && before.State == Promoted
+	return a.useOutcome(ctx, a.writeStep(ctx, &a.own, snapshot{row: a.row, rec: a.rec}, next, since))
+}
+
+// useOutcome goes on from the outcome of a swap that had the claim's step.
+func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.Grant, done bool, err error) {
+	switch err := o.err; {
+	case !o.made && o.rec == nil:
+		return grant, false, a.loadRow(ctx)
+	case !o.made:
+		a.useRow(o.row, o.rec)
 		return grant, false, nil
+	case err == nil:
+		return a.useWritten(o)
 	case errors.Is(err, ErrConflict):
 		a.unresolved.unsent = false
-		return grant, false, a.handleConflict(ctx, row, rec)
+		return grant, false, a.handleConflict(ctx, o.row, o.rec)
 	case driverutil.IsFinal(err):
 		return grant, false, err
 	case errors.Is(err, ErrUnsent):
 		a.unresolved.unsent = true
 		return grant, false, a.retryLater(ctx, err)
 	default:
-		a.unresolved.noteUnknown(a.row.Version)
+		a.unresolved.noteUnknown(o.replaces)
 		return grant, false, a.retryLater(ctx, err)
 	}
+}
+
+// useWritten goes on from an acknowledged swap: with the grant, or in the queue.
+func (a *acquire) useWritten(o stepOutcome) (grant driver.Grant, done bool, err error) {
+	a.row, a.rec, a.fresh = o.row, o.rec, true
+	a.unresolved.noteConfirmed()
+	a.backoff.conflicts = 0
+	a.backoff.noteAnswer()
+	mine := o.rec.findClaim(a.claim.ID)
+	if mine == nil { // another step of the swap has removed it
+		return grant, false, nil
+	}
+	a.queue.renewedAt, a.queue.beat = o.since, mine.Beat
+	if mine.State == Granted {
+		return a.newGrant(mine, o.since), true, nil
+	}
+	a.observeClaims(o.row.Name, o.rec)
+	return grant, false, nil
 }
 
 // writeAbandoned writes that the last run of the key was abandoned, and returns the reason why no other run begins now.
@@ -310,7 +355,7 @@ func (a *acquire) ownClaim() Claim {
 	}
 	return Claim{
 		ID: c.ID, Session: session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL,
-		Beat: a.queue.beat, ConfirmWindow: window, Detached: c.Detached,
+		Beat: a.queue.beat, ConfirmWindow: window, Detached: c.Detached, own: true,
 	}
 }
 
@@ -413,6 +458,9 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)
 	}
+	if o := a.leaveStep(context.Canceled, &a.own); o.made && !errors.Is(o.err, ErrUnsent) {
+		a.unresolved.noteUnknown(o.replaces) // it may have been granted meanwhile
+	}
 	if !a.unresolved.unknown {
 		return err
 	}
@@ -431,8 +479,9 @@ func (a *acquire) waitError(err error) error {
 }
 
 // waitForChange blocks until there may be something to do. The next step then looks at the row of that moment. The
-// lock's hub notifies it. A claim that is in the queue also wakes up in time to renew its place.
-func (a *acquire) waitForChange(ctx context.Context, inQueue bool) error {
+// lock's hub notifies it. A claim that is in the queue also wakes up in time to renew its place, and stands by to be
+// granted by the swap of another call.
+func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver.Grant, done bool, err error) {
 	limit := driver.UnreachableTimeout(a.claim.TTL) / 2
 	if inQueue {
 		limit = max(a.claim.TTL/3-a.clock.Since(a.queue.renewedAt), 0)
@@ -447,21 +496,27 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) error {
 	}
 	unsubscribe := a.subscribe(sub, a.row, a.rec, a.backoff.idleLoads)
 	defer unsubscribe()
+	if inQueue {
+		a.standBy(&a.own, a.stepFunc(), &snapshot{row: a.row, rec: a.rec})
+	}
 	select {
+	case <-a.own.done:
+		unsubscribe()
+		return a.useOutcome(ctx, a.takeOutcome(&a.own))
 	case u := <-sub.updates:
 		if u.err != nil {
-			return u.err
+			return grant, false, u.err
 		}
 		a.backoff.idleLoads = 0
 		a.useRow(u.row, u.rec)
-		return nil
+		return grant, false, nil
 	case <-timer.C:
 		a.backoff.idleLoads = maxIdleLoads
 		unsubscribe()
 		a.backoff.outage = sub.outage
-		return a.loadRow(ctx)
+		return grant, false, a.loadRow(ctx)
 	case <-ctx.Done():
-		return ctx.Err()
+		return a.useOutcome(ctx, a.leaveStep(ctx.Err(), &a.own))
 	}
 }
 

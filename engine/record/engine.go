@@ -23,6 +23,20 @@
 // round trip is wasted. A refusal that the caller gets to see (the lock is held, or the lease is lost) is never based
 // on a remembered row.
 //
+// # Swaps that steps share
+//
+// The calls of one client that want the same lock would refuse each other, so they share swaps (see writer). A call that
+// is the only one of its client at the lock swaps by itself. Steps that come while that swap is under way wait for it to
+// return. Then all of them are made on the record that it has left, renewals and releases first, and are written by the
+// next swap. A step that is refused is not part of the swap, and its call looks at the record itself. If the outcome of
+// the swap is not known, it is not known for each step in it, and each call finds out about its own, as below.
+//
+// A swap also grants the waiters of this client that fit after its steps. Their calls are waiting here, so they need no
+// promotion.
+//
+// No call waits for long because of another one's request: after a tenth of a second and some round trips the next swap
+// goes beside one that hangs, and the store refuses one of the two.
+//
 // # Lost replies
 //
 // If a swap has no reply, it may have taken effect, or may still take effect later. The engine finds out by the
@@ -91,6 +105,7 @@ func newEngine(table Table) *engine {
 		writtenAt:    map[string]driver.Instant{},
 		pending:      pendingSwaps{byClaim: map[string]pendingSwap{}},
 		hubs:         map[string]*waiterHub{},
+		writers:      map[string]*writer{},
 		rtt:          10 * time.Millisecond,
 		life:         driverutil.NewLifetime(),
 	}
@@ -137,6 +152,8 @@ type engine struct {
 	writtenAt    map[string]driver.Instant                 // by lock: its last write, if the store has a WriteInterval
 	rtt          time.Duration                             // smoothed round trip
 	hubs         map[string]*waiterHub                     // by lock
+	writers      map[string]*writer                        // by lock
+	swapsBegun   int64                                     // by writers
 	pending      pendingSwaps
 	nextSweep    driver.Instant
 	sweepResume  *sweepPlace // where to continue, if the last sweep was cut short
@@ -177,35 +194,39 @@ func (e *engine) errorOrClosed(err error) error {
 
 // snapshot is a row as it was seen once. Nobody changes the record: a step is made on a clone.
 type snapshot struct {
-	row Row // without its data
-	rec *Record
+	row      Row // without its data
+	rec      *Record
+	written  bool   // this client has written it
+	replaced string // and this version was there before
 }
+
+// follows reports whether this client has replaced the version by s.
+func (s *snapshot) follows(version string) bool { return s.written && s.replaced == version }
 
 // recallRow returns the row as last seen. A name that was never seen is taken to be absent: if that is true the first
 // swap succeeds, and if not it is refused.
 func (e *engine) recallRow(name string) (Row, *Record) {
-	row, rec, _ := e.recallRowAge(name)
-	return row, rec
-}
-
-// recallRowAge is recallRow, and how long ago the row was seen.
-func (e *engine) recallRowAge(name string) (Row, *Record, time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if s := e.rows.getRow(name); s != nil {
-		return s.row, s.rec, e.clock.Since(s.seenAt)
+	if s, ok := e.knownRow(name); ok {
+		return s.row, s.rec
 	}
-	return Row{Name: name}, &Record{}, 0
+	return Row{Name: name}, &Record{}
 }
 
-func (e *engine) rememberRow(row Row, rec *Record) {
+// knownRow returns the row as last seen, if this client has not forgotten it.
+func (e *engine) knownRow(name string) (knownRow, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if was := e.rows.getRow(row.Name); was != nil && was.row.Version != row.Version {
-		e.noteWrite(row.Name)
+	return e.rows.getRow(name)
+}
+
+func (e *engine) rememberRow(s snapshot) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if was, ok := e.rows.getRow(s.row.Name); ok && was.row.Version != s.row.Version {
+		e.noteWrite(s.row.Name)
 	}
 	now := e.clock.Now()
-	e.rows.putRow(snapshot{row, rec}, now)
+	e.rows.putRow(s, now)
 	e.rows.trimRows(now, e.idleKeep())
 }
 
@@ -241,8 +262,10 @@ func (e *engine) forgetRow(name string) {
 	e.rows.dropRow(name)
 }
 
-// loadRecord reads a record as it is now, and remembers it.
+// loadRecord reads a record as it is now, and remembers it. If this client has replaced the row in the meantime, it returns
+// the one that is there since.
 func (e *engine) loadRecord(ctx context.Context, name string) (Row, *Record, error) {
+	before, _ := e.knownRow(name)
 	from := e.clock.Now()
 	row, err := e.table.Load(ctx, name)
 	if err != nil {
@@ -250,6 +273,9 @@ func (e *engine) loadRecord(ctx context.Context, name string) (Row, *Record, err
 	}
 	e.noteRoundTrip(from)
 	row.Name = name
+	if now, ok := e.knownRow(name); ok && now.follows(row.Version) && now.row.Version != before.row.Version {
+		return now.row, now.rec, nil
+	}
 	return e.acceptRow(row)
 }
 
@@ -270,13 +296,17 @@ func decodeRow(row Row) (*Record, error) {
 
 // acceptRow decodes a row that was just read, and remembers it.
 func (e *engine) acceptRow(row Row) (Row, *Record, error) {
+	known, ok := e.knownRow(row.Name)
 	rec, err := decodeRow(row)
 	if err != nil {
 		e.forgetRow(row.Name)
 		return row, nil, err
 	}
+	if ok {
+		rec.markOwn(known.rec)
+	}
 	row.Data = nil
-	e.rememberRow(row, rec)
+	e.rememberRow(snapshot{row: row, rec: rec})
 	return row, rec, nil
 }
 
@@ -303,8 +333,9 @@ func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, addsClaim
 			rec.replaceToken(now.Token)
 		}
 		now.Name, now.Data = row.Name, nil
-		e.rememberRow(now, rec)
-		e.notifyHead(now.Name, rec)
+		written := snapshot{now, rec, true, row.Version}
+		e.rememberRow(written)
+		e.notifyHead(now.Name, rec, e.tellHub(written))
 		return now, rec, nil
 	case errors.Is(err, ErrConflict) && now.Version != "":
 		e.noteRoundTrip(from)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
@@ -180,5 +181,41 @@ func TestPageSurvivesFailover(t *testing.T) {
 		if h, err := l.ReadRuns(t.Context(), "k", 0); err != nil || len(h.Runs) != attempts || !table.lost {
 			t.Errorf("there are %d runs of %d, %v; a page was lost: %v", len(h.Runs), attempts, err, table.lost)
 		}
+	})
+}
+
+// forgettingTable is a table that can forget its last swap: like a database whose standby takes over and lacks the last
+// commit. Versions are not used again.
+type forgettingTable struct {
+	record.Table
+	row, before record.Row
+	versions    int
+}
+
+func (f *forgettingTable) Load(context.Context, string) (record.Row, error) { return f.row, nil }
+
+func (f *forgettingTable) Swap(_ context.Context, row record.Row) (record.Row, error) {
+	if row.Version != f.row.Version {
+		return f.row, record.ErrConflict
+	}
+	f.versions++
+	row.Version = fmt.Sprint(f.versions)
+	f.before, f.row = f.row, row
+	return row, nil
+}
+
+// TestStoreForgetsWrite: a client that has replaced a row believes the store if it shows the old row again.
+func TestStoreForgetsWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &forgettingTable{Table: fakeMemory().Table()}
+		s := record.New(table)
+		defer s.Close()
+		storetest.Release(t, s, storetest.Acquire(t, s, paceClaim(0, false)).Claim)
+		storetest.Acquire(t, s, paceClaim(1, false))
+		table.row = table.before
+		if l, err := s.Inspect(t.Context(), "m"); err != nil || len(l.Holders) > 0 {
+			t.Errorf("%d holders are shown (%v), and the store has none", len(l.Holders), err)
+		}
+		storetest.Acquire(t, s, paceClaim(2, false))
 	})
 }

@@ -13,14 +13,17 @@ import (
 // however many claims wait, and only the claims that it affects are woken.
 //
 // A hub exists while it has subscribers. It runs one goroutine, which waits for a sign of a change, loads the row, and
-// notifies the subscribers.
+// notifies the subscribers. What this client writes itself, the hub is told, and loads nothing.
 type waiterHub struct {
 	e           *engine
 	name        string
-	subscribers map[*subscription]struct{} // guarded by the engine's mutex, like row
-	row         Row                        // as last loaded
+	subscribers map[*subscription]struct{} // guarded by the engine's mutex, like seen, replaced and news
+	seen        snapshot                   // as last loaded, or written by this client
+	replaced    []string                   // versions that this client has replaced, one after the other, up to seen
+	news        bool                       // this client has written seen since the last load was started
 	loads       int64                      // how many loads were started; guarded by the engine's mutex
 	loadNow     chan struct{}              // buffered: load at once
+	wrote       chan struct{}              // buffered: this client has written the row
 	turn        turn
 	notice      notice
 	awaitsTurn  bool // it does not look at changes until it has the turn; guarded by the engine's mutex
@@ -34,8 +37,8 @@ type waiterHub struct {
 // knows: the claim would miss itself in a queue that it has joined since, and find the queue full.
 type subscription struct {
 	id                 string      // the claim's
-	version            string      // the row's, as the claim knew it when it subscribed
-	loadsBefore        int64       // how many loads the hub had started then
+	version            string      // the row's, as the claim knew it when it subscribed, or as the hub has looked at it since
+	loadsBefore        int64       // how many loads the hub had started by then
 	updates            chan update // buffered; sent to with the engine's mutex held
 	isAffected         func(*Record) bool
 	inQueue            bool              // the claim is in the store's queue
@@ -64,11 +67,18 @@ func (e *engine) subscribe(sub *subscription, row Row, rec *Record, idleLoads in
 	h := e.hubs[row.Name]
 	if h == nil {
 		h = e.startHub(row, rec, idleLoads)
-	} else if h.row.Version != row.Version || sub.inQueue && h.awaitsTurn || h.isFar {
-		h.requestLoad() // the hub's row or the claim's is old, or the hub must look at changes for this claim
 	}
 	sub.loadsBefore = h.loads
 	h.subscribers[sub] = struct{}{}
+	switch {
+	case sub.inQueue && h.awaitsTurn, h.isFar:
+		h.requestLoad() // the hub must look at changes for this claim
+	case h.seen.row.Version == row.Version:
+	case sub.inQueue && slices.Contains(h.replaced, row.Version):
+		h.showWritten(sub)
+	default:
+		h.requestLoad() // the hub's row or the claim's is old
+	}
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -84,7 +94,8 @@ func (e *engine) subscribe(sub *subscription, row Row, rec *Record, idleLoads in
 // called with mu held.
 func (e *engine) startHub(row Row, rec *Record, idleLoads int) *waiterHub {
 	h := &waiterHub{
-		e: e, name: row.Name, row: row, subscribers: map[*subscription]struct{}{}, loadNow: make(chan struct{}, 1),
+		e: e, name: row.Name, seen: snapshot{row: row, rec: rec}, subscribers: map[*subscription]struct{}{},
+		loadNow: make(chan struct{}, 1), wrote: make(chan struct{}, 1),
 	}
 	var ctx context.Context
 	ctx, h.stop = context.WithCancel(e.life)
@@ -103,7 +114,9 @@ func (h *waiterHub) requestLoad() {
 
 // run loads the row whenever it may have changed, until ctx ends because nobody waits any more.
 func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
-	version := h.row.Version
+	h.e.mu.Lock()
+	version := h.seen.row.Version
+	h.e.mu.Unlock()
 	var failed error
 	defer h.endNotice()
 	defer h.endTurn()
@@ -115,7 +128,19 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 			h.withdrawRequest()
 		}
 		if mayLook {
-			notified = h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
+			sign := h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
+			if sign == ownWrite {
+				s, ok := h.takeNews()
+				if !ok {
+					continue // a load that was started since has brought it
+				}
+				h.e.observeClaims(h.name, s.rec)
+				version, rec, idleLoads = s.row.Version, s.rec, 0
+				if !h.e.anyExpired(s.row, s.rec) { // a renewal removes no other claim
+					continue
+				}
+			}
+			notified = sign != noSign
 		}
 		load := h.nextLoad()
 		row, now, err := h.e.loadRecord(ctx, h.name)
@@ -134,8 +159,75 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 			continue
 		}
 		version, rec = row.Version, now
-		h.turn.offered = h.notifyAffected(update{snapshot: snapshot{row, rec}, expired: expired}, load)
+		h.turn.offered = h.notifyAffected(update{snapshot: snapshot{row: row, rec: rec}, expired: expired}, load)
 	}
+}
+
+// tellHub tells the hub of a lock, if there is one, what this client has written. The hub takes it if it knows the row that
+// this has replaced, and wakes the subscribers that are promoted or removed. Those that are granted learn it from the
+// writer, and the others are not woken to go on waiting. It reports whether the hub has taken the row. It does not if a
+// claim outside of the queue waits: that has its turn to look.
+func (e *engine) tellHub(s snapshot) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.hubs[s.row.Name]
+	switch {
+	case h == nil || !h.isQueue():
+		return false
+	case h.seen.row.Version != s.replaced:
+		h.requestLoad()
+		return false
+	}
+	h.seen, h.news = s, true
+	if len(h.replaced) == maxReplaced {
+		h.replaced = slices.Delete(h.replaced, 0, 1)
+	}
+	h.replaced = append(h.replaced, s.replaced)
+	for sub := range h.subscribers {
+		switch {
+		case sub.version == s.row.Version:
+		case slices.Contains(h.replaced, sub.version):
+			h.showWritten(sub)
+		default:
+			h.requestLoad()
+		}
+	}
+	select {
+	case h.wrote <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// maxReplaced is how many of the versions that a client has replaced its hub knows.
+const maxReplaced = 8
+
+// showWritten shows the row that this client has written to a claim in the queue that knew an earlier one. It is called
+// with mu held.
+func (h *waiterHub) showWritten(sub *subscription) {
+	sub.version, sub.loadsBefore = h.seen.row.Version, h.loads
+	if mine := h.seen.rec.findClaim(sub.id); mine == nil || mine.State == Promoted {
+		sub.deliver(update{snapshot: h.seen})
+	}
+}
+
+// isQueue reports whether all subscribers are in the store's queue. It is called with mu held.
+func (h *waiterHub) isQueue() bool {
+	for sub := range h.subscribers {
+		if !sub.inQueue {
+			return false
+		}
+	}
+	return true
+}
+
+// takeNews returns what this client has written since the last load was started, if it has.
+func (h *waiterHub) takeNews() (snapshot, bool) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	news := h.news
+	h.news = false
+	return h.seen, news
 }
 
 // nextLoad counts a load that starts, and returns its number.
@@ -143,16 +235,72 @@ func (h *waiterHub) nextLoad() int64 {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	h.loads++
+	h.news = false
 	return h.loads
 }
 
-// waitForSign waits until the row may have changed, and reports whether there was a sign of it: a notification, a
-// request to load, or a dead client. Without a sign it returns when it is time to poll, which is later from load to
-// load, but at the latest when the next claim can expire.
+// ownWriteInterval is how long a hub expects the next change to be this client's own, after one that was.
+const ownWriteInterval = 50 * time.Millisecond
+
+// ownsHead reports whether this client has made all claims ahead of the hub's first one, and there are some. Then it is
+// this client that makes room for it, if nothing goes wrong.
+func (h *waiterHub) ownsHead(rec *Record) bool {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	if !h.isQueue() {
+		return false
+	}
+	h.isFar = false
+	for i := range rec.Claims {
+		switch c := &rec.Claims[i]; {
+		case h.serves(c.ID):
+			return i > 0
+		case !c.own:
+			return false
+		}
+	}
+	return false
+}
+
+// serves reports whether the claim with that id waits here. It is called with mu held.
+func (h *waiterHub) serves(id string) bool {
+	for sub := range h.subscribers {
+		if sub.id == id {
+			return true
+		}
+	}
+	return false
+}
+
+// sign is what has ended a hub's wait.
+type sign int
+
+const (
+	noSign         sign = iota // it is time to poll
+	mayHaveChanged             // a notification, a request to load, or a dead client
+	ownWrite                   // this client has written the row
+)
+
+// waitForSign waits for a sign that the row may have changed. Without a sign it returns when it is time to poll, which is
+// later from load to load, but at the latest when the next claim can expire.
 //
 // A table with a Notifier is polled rarely, in case it misses a change. If the Notifier fails, or if the last load
 // failed, polling takes over at its usual rate.
-func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record, idleLoads int, failing bool) bool {
+func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record, idleLoads int, failing bool) sign {
+	if h.ownsHead(rec) {
+		// While the lock goes from one claim of this client to the next, it would be notified of nothing but its own writes.
+		quiet := time.NewTimer(ownWriteInterval)
+		defer quiet.Stop()
+		select {
+		case <-h.wrote:
+			return ownWrite
+		case <-h.loadNow:
+			return mayHaveChanged
+		case <-quiet.C:
+		case <-ctx.Done():
+			return noSign
+		}
+	}
 	shortPoll := h.pollDelay(rec, idleLoads, 20*time.Millisecond, time.Second)
 	limit := shortPoll
 	if h.e.notifier != nil && !failing {
@@ -160,7 +308,7 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 	}
 	ahead := h.claimsAhead(rec)
 	if h.awaitNotice(ahead != nil) {
-		return true
+		return mayHaveChanged
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	changed, unavailable, waitForListener := h.startListening(ctx, version)
@@ -171,19 +319,21 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 	for ticks := 1; ; {
 		select {
 		case <-changed:
-			return true
+			return mayHaveChanged
 		case <-h.loadNow:
-			return true
+			return mayHaveChanged
+		case <-h.wrote:
+			return ownWrite
 		case <-unavailable:
 			unavailable = nil
 			defer time.AfterFunc(shortPoll, cancel).Stop()
 		case <-liveness.C:
 			if slices.ContainsFunc(claimsToCheck(rec, ahead, ticks), func(c Claim) bool { return h.e.isDead(&c) }) {
-				return true
+				return mayHaveChanged
 			}
 			ticks++
 		case <-ctx.Done():
-			return false
+			return noSign
 		}
 	}
 }
@@ -229,16 +379,25 @@ func (h *waiterHub) startListening(
 func (h *waiterHub) notifyAffected(u update, load int64) (woke bool) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
-	h.row = u.row
+	switch {
+	case h.news && slices.Contains(h.replaced, u.row.Version): // it was replaced while it was read
+		u.snapshot = h.seen
+	case u.row.Version != h.seen.row.Version:
+		h.replaced = nil
+	}
+	h.seen = u.snapshot
 	for sub := range h.subscribers {
 		switch {
 		case load <= sub.loadsBefore:
 			if u.row.Version != sub.version {
 				h.requestLoad()
 			}
-		case u.expired || sub.isAffected(u.rec):
-			sub.deliver(u)
-			woke = true
+		default:
+			sub.version = u.row.Version
+			if u.expired || sub.isAffected(u.rec) {
+				sub.deliver(u)
+				woke = true
+			}
 		}
 	}
 	return woke

@@ -10,14 +10,14 @@ type notice struct {
 	stop    func() // nil if the hub does not listen
 }
 
-// notifyHead notifies the clients of the claims at the head of the queue.
-func (e *engine) notifyHead(name string, rec *Record) {
+// notifyHead notifies the clients of the claims at the head of the queue, except this one if its hub knows already.
+func (e *engine) notifyHead(name string, rec *Record, hubKnows bool) {
 	if e.clientNotifier == nil {
 		return
 	}
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if c.State != Granted && c.Session != "" {
+		if c.State != Granted && c.Session != "" && !(hubKnows && c.Session == e.liveness.Session()) {
 			e.clientNotifier.NotifyClient(name, c.Session)
 		}
 		if c.State == Waiting {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -65,6 +66,7 @@ type Claim struct {
 	Marked           bool   // it has expired when the row has no mark: see [Marker]
 
 	renewed bool // by the step that is being made; not stored
+	own     bool // this client has made it; not stored, so a claim that was read does not say so: a hint
 }
 
 // EndedClaim is a note that somebody other than its owner has ended a claim: an operator, or the client that found it
@@ -116,6 +118,9 @@ type StepInput struct {
 	BeatSkip int64
 	// KeepsMarks reports whether the table is a [Marker]. MarkIsGone reports that the row was read without a mark.
 	KeepsMarks, MarkIsGone bool
+	// Sharing has the ids of the claims whose owners' steps are made together with this one. Each of those steps decides
+	// what becomes of its claim, which does not expire before.
+	Sharing []string
 	// LivenessOf returns what this client has found out about a claim by other means than the store's clock: from the
 	// table's [LivenessChecker], or by watching the claim. It must not be nil.
 	LivenessOf func(*Claim) Liveness
@@ -249,12 +254,15 @@ func (r *Record) expireAndPromote(in StepInput, keep string) {
 // removeExpired removes the claims that have expired, except keep, with a note for each holder. It reports whether one
 // of them was promoted and did not confirm.
 func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
-	kept := r.Claims[:0:0]
+	kept := r.Claims[:0]
 	for i := range r.Claims {
 		c := &r.Claims[i]
 		v := Alive
 		if c.ID != keep {
 			v = in.judgeClaim(c)
+		}
+		if v != Alive && slices.Contains(in.Sharing, c.ID) {
+			v = Alive
 		}
 		switch {
 		case v == Alive:
@@ -265,10 +273,10 @@ func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
 		}
 		unconfirmed = unconfirmed || c.State == Promoted && v == StoppedRenewing
 	}
-	if len(kept) == 0 {
-		kept = nil // an empty slice of the old array would keep the removed claims in memory
+	clear(r.Claims[len(kept):])
+	if r.Claims = kept; len(kept) == 0 {
+		r.Claims = nil
 	}
-	r.Claims = kept
 	return unconfirmed
 }
 
@@ -344,7 +352,7 @@ func (r *Record) Acquire(
 		return nil, driverutil.BrokenError(r.notedReason(c.ID))
 	}
 	if mine := r.findClaim(c.ID); mine != nil {
-		mine.ConfirmWindow = c.ConfirmWindow
+		mine.ConfirmWindow, mine.own = c.ConfirmWindow, c.own
 		return r.acquireAgain(mine, info, in)
 	}
 	if len(r.Claims) > 0 && (r.Kind != kind || r.Limit != limit) {
@@ -412,6 +420,7 @@ func (r *Record) Renew(id string, token int64, in StepInput) (*Claim, error) {
 		return nil, &driver.LossError{Cause: driver.LossExpired}
 	}
 	c.renewExpiry(in)
+	c.own = true
 	return c, nil
 }
 
@@ -573,6 +582,17 @@ func (r *Record) Check() error {
 		ids[c.ID], tokens[c.Token] = true, true
 	}
 	return nil
+}
+
+// markOwn marks the claims that an earlier version of the record has marked as this client's own. Claims keep their order.
+func (r *Record) markOwn(before *Record) {
+	rest := before.Claims
+	for i := range r.Claims {
+		at := slices.IndexFunc(rest, func(c Claim) bool { return c.ID == r.Claims[i].ID })
+		if at >= 0 {
+			r.Claims[i].own, rest = rest[at].own, rest[at+1:]
+		}
+	}
 }
 
 // clone returns a copy whose claims can be changed. The notes are shared: see [Record.dropNotesIf].

@@ -21,6 +21,7 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), ttl: c.TTL, started: e.clock.Now()}
+	r.own = groupStep{urgent: true, call: r}
 	r.recall()
 	for tries := 0; ; tries++ {
 		done, err := r.step(ctx)
@@ -57,8 +58,14 @@ type release struct {
 	claims  int           // how many claims the last attempt's record had
 	ttl     time.Duration // of the claim as last seen: that of a detached one is the time for which it was left
 	started driver.Instant
-	unsure  bool // a swap of this call had an unknown outcome
-	expired bool // the claim had expired when such a swap was made
+	own     groupStep // what it hands in to the lock's writer
+	bars    bool      // it also writes a record without the claim, so that a pending swap is refused
+	unsure  bool      // a swap of this call had an unknown outcome
+	late    bool      // the claim had expired when such a swap was made
+
+	// What the last step has found.
+	removed bool // the claim, in the record
+	expired bool // and it had expired
 }
 
 // recall begins with the row as this client last saw it, unless it saw the claim there too long ago. The claim may have
@@ -66,10 +73,12 @@ type release struct {
 // ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between the
 // moment of the read and its reply.
 func (r *release) recall() {
-	var age time.Duration
-	r.row, r.rec, age = r.recallRowAge(r.claim.Name)
-	if c := r.rec.findClaim(r.id); c != nil && age > c.TTL/2 {
-		r.rec = nil
+	r.row, r.rec = Row{Name: r.claim.Name}, &Record{}
+	if s, ok := r.knownRow(r.claim.Name); ok {
+		r.row, r.rec = s.row, s.rec
+		if c := s.rec.findClaim(r.id); c != nil && r.clock.Since(s.seenAt) > c.TTL/2 {
+			r.rec = nil
+		}
 	}
 }
 
@@ -81,37 +90,56 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		}
 		r.fresh = true
 	}
-	next := r.rec.clone()
-	in := r.stepInput(r.row)
-	if c := next.findClaim(r.id); c != nil {
+	seen := snapshot{row: r.row, rec: r.rec}
+	r.claims, r.bars = len(r.rec.Claims), r.fresh && r.mayStillArrive()
+	var o stepOutcome
+	if !r.fresh && r.isShared(r.claim.Name) {
+		o = r.shareStep(ctx, &r.own, seen)
+	} else {
+		next, in, since := r.rec.clone(), r.stepInput(r.row), r.clock.Now()
+		switch {
+		case r.removeClaim(next, in):
+		case !r.fresh:
+			r.rec = nil
+			return false, nil
+		default:
+			return true, r.outcomeIfAbsent(in)
+		}
+		o = r.writeStep(ctx, &r.own, seen, next, since)
+	}
+	r.row, r.rec, r.fresh = o.row, o.rec, o.rec != nil
+	switch {
+	case !o.made:
+		return false, nil
+	case o.err != nil:
+		if !errors.Is(o.err, ErrConflict) && !errors.Is(o.err, ErrUnsent) && !driverutil.IsFinal(o.err) {
+			r.unsure, r.late = true, r.late || r.expired
+		}
+		return false, o.err
+	case !r.removed && o.replaces != seen.row.Version:
+		return false, nil // the pending swap was made or refused before: look again
+	}
+	r.forgetPending()
+	r.sweepIfDue()
+	if r.expired {
+		return true, &driver.LossError{Cause: driver.LossExpired}
+	}
+	return true, nil
+}
+
+// stepFunc returns the step. It tells the call what it has found, for the call to read with the outcome.
+func (r *release) stepFunc() stepFunc { return r.removeClaim }
+
+// removeClaim makes the step on a record, and reports whether there is anything to write.
+func (r *release) removeClaim(rec *Record, in StepInput) bool {
+	if c := rec.findClaim(r.id); c != nil {
 		r.ttl = c.TTL
 	}
-	existed, expired := next.Release(r.id, in)
-	switch {
-	case existed:
-	case !r.fresh:
-		r.rec = nil
-		return false, nil
-	case r.mayStillArrive():
-		next.Token++ // any change will do: the pending swap expects the current version, and will be refused
-		next.expireAndPromote(in, "")
-	default:
-		return true, r.outcomeIfAbsent(in)
+	if r.removed, r.expired = rec.Release(r.id, in); !r.removed && r.bars {
+		rec.Token++ // any change will do: the pending swap expects the current version, and will be refused
+		rec.expireAndPromote(in, "")
 	}
-	r.claims = len(next.Claims)
-	if r.row, r.rec, err = r.swapRecord(ctx, r.row, next, false); err == nil {
-		r.forgetPending()
-		r.sweepIfDue()
-		if expired {
-			return true, &driver.LossError{Cause: driver.LossExpired}
-		}
-		return true, nil
-	}
-	r.fresh = r.rec != nil
-	if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err) {
-		r.unsure, r.expired = true, r.expired || expired
-	}
-	return false, err
+	return r.removed || r.bars
 }
 
 // outcomeIfAbsent is the result of a release whose claim is not in the record. It is nil only if this release must have
@@ -125,7 +153,7 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 		return driverutil.BrokenError(r.rec.notedReason(r.id))
 	case loss != "":
 		return &driver.LossError{Cause: loss}
-	case r.expired: // whether this release has removed it or somebody else
+	case r.late: // whether this release has removed it or somebody else
 		return &driver.LossError{Cause: driver.LossExpired}
 	case r.rec.Foreign != 0:
 		return driverutil.Uncertain(errors.New(

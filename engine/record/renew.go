@@ -41,13 +41,14 @@ func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int
 // renewLock renews the grants of one lock. which has their indexes in grants.
 func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []int, done func(int, driver.Renewal)) {
 	name := grants[which[0]].Name
-	answers := make([]driver.Renewal, len(which))
+	r := &renewal{grants: grants, which: which, answers: make([]driver.Renewal, len(which))}
+	r.own = groupStep{urgent: true, call: r}
 	finish := func(err error) {
 		for i, w := range which {
-			if answers[i].Err == nil && err != nil {
-				answers[i] = driver.Renewal{Err: err}
+			if r.answers[i].Err == nil && err != nil {
+				r.answers[i] = driver.Renewal{Err: err}
 			}
-			done(w, answers[i])
+			done(w, r.answers[i])
 		}
 	}
 	row, rec := e.recallRow(name)
@@ -65,17 +66,10 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			fresh = true
 		}
 		since := e.clock.Now()
-		in := e.stepInput(row)
 		next := rec.clone()
-		living := 0
-		for i, w := range which {
-			answers[i] = renewGrant(next, grants[w], since, in)
-			if answers[i].Err == nil {
-				living++
-			}
-		}
+		living := renewGrants(next, grants, which, r.answers, e.stepInput(row))
 		if !fresh && living < len(which) { // a remembered row is no proof of a loss
-			clear(answers)
+			clear(r.answers)
 			rec = nil
 			continue
 		}
@@ -83,28 +77,67 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			finish(nil)
 			return
 		}
-		row, rec, err = e.swapRecord(ctx, row, next, false)
-		if err == nil {
+		r.shared = nil
+		o := e.writeStep(ctx, &r.own, snapshot{row: row, rec: rec}, next, since)
+		if o.made && o.err == nil {
+			r.useWritten(o.since)
 			finish(nil)
 			return
 		}
-		if !errors.Is(err, ErrConflict) {
-			finish(driverutil.Uncertain(err))
+		if o.made && !errors.Is(o.err, ErrConflict) {
+			finish(driverutil.Uncertain(o.err))
 			return
 		}
 		if ctx.Err() != nil {
 			finish(e.errorOrClosed(ctx.Err()))
 			return
 		}
-		fresh = rec != nil
+		row, rec, fresh = o.row, o.rec, o.rec != nil
 	}
 }
 
-// renewGrant makes the step of one grant. since is when the attempt was started: the lease is renewed from then.
-func renewGrant(rec *Record, g driver.Grant, since driver.Instant, in StepInput) driver.Renewal {
-	c, err := rec.Renew(g.ID, g.Token, in)
-	if err != nil {
-		return driver.Renewal{Err: err}
+// renewal is the renewal of the grants of one lock.
+type renewal struct {
+	grants  []driver.Grant
+	which   []int // their indexes in grants
+	answers []driver.Renewal
+	own     groupStep        // what it hands in to the lock's writer
+	shared  []driver.Renewal // the answers on the record of a swap that it shared with other steps
+}
+
+// stepFunc returns the step. Its answers are for the call to read with the outcome: a call that has gone has given its
+// own.
+func (r *renewal) stepFunc() stepFunc {
+	return func(rec *Record, in StepInput) bool {
+		r.shared = make([]driver.Renewal, len(r.which))
+		return renewGrants(rec, r.grants, r.which, r.shared, in) > 0
 	}
-	return driver.Renewal{Since: since, GrantedTTL: c.TTL, ReleaseRequested: c.ReleaseRequested}
+}
+
+// useWritten takes the answers of an acknowledged swap. The leases are renewed from its start.
+func (r *renewal) useWritten(since driver.Instant) {
+	if r.shared != nil {
+		r.answers = r.shared
+	}
+	for i := range r.answers {
+		if r.answers[i].Err == nil {
+			r.answers[i].Since = since
+		}
+	}
+}
+
+// renewGrants makes the step of each grant. It returns how many are still held. The answers lack the time from which the
+// leases are renewed: the start of the attempt.
+func renewGrants(rec *Record, grants []driver.Grant, which []int, answers []driver.Renewal, in StepInput) (living int) {
+	for i, w := range which {
+		answers[i] = driver.Renewal{}
+		c, err := rec.Renew(grants[w].ID, grants[w].Token, in)
+		if err != nil {
+			answers[i].Err = err
+			continue
+		}
+		answers[i].GrantedTTL, answers[i].ReleaseRequested = c.TTL, c.ReleaseRequested
+		living++
+	}
+	return living
 }

@@ -34,13 +34,13 @@ type knownRow struct {
 	list   *ageList
 }
 
-// getRow returns the row of a name, or nil.
-func (k *knownRows) getRow(name string) *knownRow {
+// getRow returns the row of a name, if it is known.
+func (k *knownRows) getRow(name string) (knownRow, bool) {
 	at, ok := k.byName[name]
 	if !ok {
-		return nil
+		return knownRow{}, false
 	}
-	return at.Value.(*knownRow)
+	return *at.Value.(*knownRow), true
 }
 
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {

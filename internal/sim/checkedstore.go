@@ -18,16 +18,16 @@ func (s *checkedStore) Renew(ctx context.Context, g []driver.Grant, done func(in
 		s.host.sim.checker.checkRenewal(g[i])
 	}
 	asked := s.host.sim.elapsed()
-	s.Store.Renew(ctx, g, func(i int, r driver.Renewal) {
+	s.Store.Renew(withActor(ctx, actor{call: "renew"}), g, func(i int, r driver.Renewal) {
 		s.host.sim.checker.checkRenewalResult(g[i], asked, r)
 		done(i, r)
 	})
 }
 
 func (s *checkedStore) Release(ctx context.Context, c driver.Claim, ref string) error {
-	s.host.sim.checker.noteReleaseStart(c.ID)
+	s.host.sim.checker.noteReleaseStart(c.ID, s.host)
 	s.host.sim.checker.logEvent(c.ID, "%s begins to release it", s.host.name)
-	err := s.Store.Release(context.WithValue(ctx, actorKey{}, actor{release: c.ID}), c, ref)
+	err := s.Store.Release(withActor(ctx, actor{call: "release", release: c.ID}), c, ref)
 	s.host.sim.checker.logEvent(c.ID, "%s released it: %v", s.host.name, err)
 	if err == nil {
 		s.host.sim.checker.noteRelease(c)
@@ -41,7 +41,7 @@ func (s *checkedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		defer s.host.sim.checker.noteWaitEnd(c)
 	}
 	s.host.sim.checker.logEvent(c.ID, "%s claims it, wait %v, weight %d of %d", s.host.name, c.Wait, c.Weight, c.Limit)
-	g, err := s.Store.Acquire(ctx, c)
+	g, err := s.Store.Acquire(withActor(ctx, actor{call: "acquire"}), c)
 	s.host.sim.checker.noteAcquireResult(c, g, err)
 	return g, err
 }
@@ -54,11 +54,11 @@ func (s endingStore) NextEnding(ctx context.Context) (driver.Ending, error) {
 }
 
 func (s *checkedStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
+	return s.Store.(driver.Detacher).Detach(withActor(ctx, actor{call: "detach"}), g, keep)
 }
 
 func (s *checkedStore) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
-	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
+	return s.Store.(driver.WeightChanger).SetWeight(withActor(ctx, actor{call: "set weight"}), g, weight)
 }
 
 // OpenLedger opens the store's ledger. The checker sees its writes at the table.
@@ -68,6 +68,8 @@ func (s *checkedStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 
 // actor is for whom a table writes.
 type actor struct {
+	host    *host  // whose table it is
+	call    string // what the call is that writes; empty for a swap that steps of several calls share
 	release string // the id of the claim that is released
 	breaks  bool   // an operator breaks a claim
 	retries bool   // an operator allows one more run
@@ -75,6 +77,10 @@ type actor struct {
 }
 
 type actorKey struct{}
+
+func withActor(ctx context.Context, a actor) context.Context {
+	return context.WithValue(ctx, actorKey{}, a)
+}
 
 func actorOf(ctx context.Context) actor {
 	a, _ := ctx.Value(actorKey{}).(actor)

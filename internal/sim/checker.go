@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ type checker struct {
 	maxToken      map[string]int64           // by lock: the largest token of an exclusive grant that a user got
 	releasedIDs   map[string]bool            // claims whose release has succeeded
 	releasing     map[string]bool            // claims whose release was called
+	releasers     map[string]*host           // the client that called it last
 	arrival       map[string]int             // the position of each claim in the order of arrival
 	claims        map[string]map[string]bool // by lock and claim id: the claims in the store, and whether they hold
 	grantedAt     map[string]time.Duration   // when the store granted each claim
@@ -68,6 +70,7 @@ func newChecker(sim *simulation) *checker {
 		maxToken:      map[string]int64{},
 		releasedIDs:   map[string]bool{},
 		releasing:     map[string]bool{},
+		releasers:     map[string]*host{},
 		arrival:       map[string]int{},
 		claims:        map[string]map[string]bool{},
 		grantedAt:     map[string]time.Duration{},
@@ -239,10 +242,10 @@ func (chk *checker) noteRelease(c driver.Claim) {
 	}
 }
 
-func (chk *checker) noteReleaseStart(id string) {
+func (chk *checker) noteReleaseStart(id string, by *host) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
-	chk.releasing[id] = true
+	chk.releasing[id], chk.releasers[id] = true, by
 }
 
 // noteDetached notes that a claim was detached for the time keep, which counts from the given moment, or from the
@@ -308,7 +311,7 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 	chk.checkOrder(row.Name, rec)
 	for id, held := range chk.claims[row.Name] {
 		if _, ok := now[id]; !ok {
-			chk.noteClaimEnd(id, held, by)
+			chk.noteClaimEnd(row.Name, id, held, rec, by)
 			until, detached := chk.detachedUntil[id]
 			if detached && chk.sim.elapsed() < until && !chk.broken[id] {
 				chk.addViolation("a claim on %s was to be held until %v, but was removed", row.Name, until)
@@ -376,15 +379,25 @@ const (
 	another  ender = "somebody else"
 )
 
-// noteClaimEnd notes who has ended a holder, or a waiter that was broken.
-func (chk *checker) noteClaimEnd(id string, held bool, by actor) {
+// noteClaimEnd notes who has ended a holder, or a waiter that was broken, by a swap that has left rec.
+//
+// A swap of one call was made by that call. Of a swap that steps share nobody says which steps it has, but what it has
+// left does: a step that removes another's holder leaves a note of it, and a release leaves none. So a holder that such a
+// swap removes without a note was removed by its own release, if the client that swaps is releasing it. If it is not,
+// that is a violation. And if it is releasing it and the step was not in this swap, what is stored is the same as if it
+// had been, so no client could tell the difference.
+func (chk *checker) noteClaimEnd(name, id string, held bool, rec *record.Record, by actor) {
 	chk.endedAt[id] = chk.sim.elapsed()
+	noted := slices.ContainsFunc(rec.Ended, func(n record.EndedClaim) bool { return n.ID == id })
+	shared := by.call == "" && !by.breaks
 	switch {
 	case by.breaks && chk.broken[id]:
 		chk.endedBy[id] = operator
 	case !held:
-	case by.release == id:
+	case by.release == id, shared && !noted && chk.releasers[id] == by.host:
 		chk.endedBy[id] = itself
+	case shared && !noted && rec.NotesDroppedUntil == 0:
+		chk.addViolation("a holder on %s was removed without a note by a client that did not release it", name)
 	default:
 		chk.endedBy[id] = another
 	}

@@ -34,6 +34,7 @@ const (
 	recordFile  = "engine/record/record.go"
 	acquireFile = "engine/record/acquire.go"
 	expiryFile  = "engine/record/expiry.go"
+	writerFile  = "engine/record/writer.go"
 	sequenceDir = "engine/sequence/"
 	holdFile    = "hold.go"
 	clockFile   = "engine/record/clock.go"
@@ -96,7 +97,7 @@ var mutants = []mutant{
 	{name: "a waiter that overtakes the queue", file: recordFile,
 		edits: []edit{noCheck, {"fits := r.totalWeight()+c.Weight <= limit\n",
 			"fits := c.Weight <= limit\n\tfor i := range r.Claims {\n\t\tif r.Claims[i].State == Granted {\n\t\t\tfits = false\n\t\t}\n\t}\n"}},
-		want: "granted before one that came earlier"},
+		want: "granted before an earlier one"},
 	{name: "only the monotonic clock is read", file: "driver/clock/clock.go",
 		edits: []edit{{"return max(i.Monotonic-earlier.Monotonic, i.Boottime-earlier.Boottime)",
 			"return i.Monotonic - earlier.Monotonic"}},
@@ -105,8 +106,12 @@ var mutants = []mutant{
 				"max(0, i.Monotonic-r.lastRead.Monotonic)"}}}},
 		want: "overlapping holders|came after"},
 	{name: "a release that ignores a request in flight", file: "engine/record/release.go",
-		edits: []edit{{"\tcase r.mayStillArrive():\n", "\tcase false:\n"}},
+		edits: []edit{{"len(r.rec.Claims), r.fresh && r.mayStillArrive()", "len(r.rec.Claims), false"}},
 		want:  "after all waiters had left"},
+	{name: "a lease counted from the reply of a shared swap", file: writerFile,
+		edits: []edit{{"\to.row, o.rec, o.err = e.swapRecord(ctx, g.seen.row, g.next, g.addsClaim)\n",
+			"\to.row, o.rec, o.err = e.swapRecord(ctx, g.seen.row, g.next, g.addsClaim)\n\to.since = e.clock.Now()\n"}},
+		want: "overlapping holders|came after"},
 	{name: "an unknown outcome counted as a renewal", file: "renewer.go",
 		edits: []edit{{"\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n",
 			"\t\th.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)\n\t\th.grant.Since = h.client.clock.Now()\n"}},
@@ -115,7 +120,7 @@ var mutants = []mutant{
 		edits: []edit{{"return c.SilenceLimit + driver.Margin(c.SilenceLimit)", "return c.SilenceLimit / 2"}},
 		want:  "overlapping holders|though nothing went wrong|was to be held until"},
 	{name: "a loss reported from a cached row", file: "engine/record/renew.go",
-		edits: []edit{{"\t\t\tclear(answers)\n", ""}},
+		edits: []edit{{"\t\t\tclear(r.answers)\n", ""}},
 		want:  "but it exists"},
 	{name: "leadership without a valid lease", file: "election.go",
 		edits: []edit{{"\treturn l != nil && l.Valid()\n", "\treturn l != nil\n"}},
@@ -161,8 +166,8 @@ var kindMutants = []mutant{
 	{name: "a grant confirmed by a read alone", file: acquireFile, kind: undurable,
 		edits: []edit{{"\tsince := a.clock.Now()\n",
 			"\tif c := a.rec.findClaim(a.claim.ID); a.unresolved.unknown && a.fresh && c != nil && c.State == Granted {\n\t\treturn a.newGrant(c, a.queue.renewedAt), true, nil\n\t}\n\tsince := a.clock.Now()\n"},
-			{"\t\ta.unresolved.noteUnknown(a.row.Version)\n",
-				"\t\ta.unresolved.noteUnknown(a.row.Version)\n\t\ta.queue.renewedAt = since\n"}},
+			{"\t\ta.unresolved.noteUnknown(o.replaces)\n",
+				"\t\ta.unresolved.noteUnknown(o.replaces)\n\t\ta.queue.renewedAt = o.since\n"}},
 		want: "overlapping holders|came after|was granted twice"},
 	{name: "a clock that is set forward expires claims at once", file: clockFile, kind: stepped,
 		edits: []edit{{"\tif left.early >= followed.early {\n", "\tif true {\n"}},

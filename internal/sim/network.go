@@ -181,6 +181,7 @@ func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error)
 
 func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	by := actorOf(ctx)
+	by.host = t.host
 	return t.callStore(ctx, func() reply {
 		now, err := t.Table.Swap(context.Background(), row)
 		switch {

@@ -360,8 +360,12 @@ func (sim *simulation) checkCancelledWaiters(h *host) {
 		sim.reportViolation("locking fresh at the end: %v", err)
 		return
 	}
+	waiters := 1 // with others, its swap may be shared
+	if sim.chance(0.5) {
+		waiters = 3
+	}
 	var waiting sync.WaitGroup
-	for range 3 {
+	for range waiters {
 		waiting.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, sim.upTo(100*time.Millisecond))
 			defer cancel()

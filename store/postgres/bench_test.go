@@ -153,6 +153,52 @@ func BenchmarkParallel(b *testing.B) {
 	}
 }
 
+// BenchmarkOneQueue: 64 goroutines of one client want one lock. "Plain" queues in the process, as the client does for plain
+// mutexes.
+func BenchmarkOneQueue(b *testing.B) {
+	_, store := benchPool(b)
+	var plain sync.Mutex
+	for _, what := range []string{"plain", "fair", "writers", "semaphore"} {
+		b.Run(what, func(b *testing.B) {
+			before := processorTime(b)
+			var next atomic.Int64
+			var all sync.WaitGroup
+			for range 64 {
+				all.Go(func() {
+					for next.Add(1) <= int64(b.N) {
+						if what == "plain" {
+							plain.Lock()
+						}
+						if err := runQueuedTurn(b.Context(), store, what); err != nil {
+							b.Error(err)
+						}
+						if what == "plain" {
+							plain.Unlock()
+						}
+					}
+				})
+			}
+			all.Wait()
+			reportCycles(b, before)
+		})
+	}
+}
+
+func runQueuedTurn(ctx context.Context, store driver.Store, what string) error {
+	c := mutexClaim("queue of "+what, 30*time.Second)
+	c.Wait, c.Fair = true, what == "fair"
+	switch what {
+	case "writers":
+		c.Kind, c.Limit, c.Weight = driver.KindRW, 1<<20, 1<<20
+	case "semaphore":
+		c.Kind, c.Limit = driver.KindSemaphore, 3
+	}
+	if _, err := store.Acquire(ctx, c); err != nil {
+		return err
+	}
+	return store.Release(ctx, c, "")
+}
+
 // BenchmarkBeside lets the floor and Holdfast take turns in short rounds, so that other work of the machine slows
 // both, and compares the medians.
 func BenchmarkBeside(b *testing.B) {

@@ -51,8 +51,11 @@ func openClient(b *testing.B, s driver.Store) *holdfast.Client {
 	return c
 }
 
-func runTurn(b *testing.B, mu *holdfast.Mutex) {
-	lease, err := mu.Lock(context.Background())
+// lockFunc takes a lock, like the method Lock.
+type lockFunc func(ctx context.Context) (*holdfast.Lease, error)
+
+func runTurn(b *testing.B, lock lockFunc) {
+	lease, err := lock(context.Background())
 	if err == nil {
 		err = lease.Release()
 	}
@@ -65,10 +68,10 @@ func runTurn(b *testing.B, mu *holdfast.Mutex) {
 func BenchmarkUncontended(b *testing.B) {
 	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
-			mu := openClient(b, s.open(b)).Mutex("m", nil)
-			runTurn(b, mu)
+			lock := openClient(b, s.open(b)).Mutex("m", nil).Lock
+			runTurn(b, lock)
 			for b.Loop() {
-				runTurn(b, mu)
+				runTurn(b, lock)
 			}
 		})
 	}
@@ -79,7 +82,7 @@ func BenchmarkOwnKeys(b *testing.B) {
 	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
 			c := openClient(b, s.open(b))
-			runConcurrently(b, func(i int) *holdfast.Mutex { return c.Mutex(fmt.Sprint("m", i), nil) })
+			runConcurrently(b, func(i int) lockFunc { return c.Mutex(fmt.Sprint("m", i), nil).Lock })
 		})
 	}
 }
@@ -89,21 +92,40 @@ func BenchmarkOneKey(b *testing.B) {
 	for _, s := range serverlessStores {
 		b.Run(s.name, func(b *testing.B) {
 			c := openClient(b, s.open(b))
-			runConcurrently(b, func(int) *holdfast.Mutex { return c.Mutex("m", nil) })
+			runConcurrently(b, func(int) lockFunc { return c.Mutex("m", nil).Lock })
 		})
 	}
 }
 
+// BenchmarkOneQueue measures 64 goroutines on one lock whose claims queue in the store.
+func BenchmarkOneQueue(b *testing.B) {
+	for _, s := range serverlessStores {
+		for name, lock := range map[string]func(c *holdfast.Client) lockFunc{
+			"fair":    func(c *holdfast.Client) lockFunc { return c.Mutex("m", &holdfast.LockOptions{Fair: true}).Lock },
+			"writers": func(c *holdfast.Client) lockFunc { return c.RWMutex("m", nil).Lock },
+			"semaphore": func(c *holdfast.Client) lockFunc {
+				sem := c.Semaphore("m", 3, nil)
+				return func(ctx context.Context) (*holdfast.Lease, error) { return sem.Acquire(ctx, 1) }
+			},
+		} {
+			b.Run(s.name+"/"+name, func(b *testing.B) {
+				c := openClient(b, s.open(b))
+				runConcurrently(b, func(int) lockFunc { return lock(c) })
+			})
+		}
+	}
+}
+
 // runConcurrently distributes b.N turns among 64 goroutines.
-func runConcurrently(b *testing.B, mutex func(i int) *holdfast.Mutex) {
+func runConcurrently(b *testing.B, lockOf func(i int) lockFunc) {
 	var all sync.WaitGroup
 	var next atomic.Int64
 	b.ResetTimer()
 	for i := range 64 {
-		mu := mutex(i)
+		lock := lockOf(i)
 		all.Go(func() {
 			for next.Add(1) <= int64(b.N) {
-				runTurn(b, mu)
+				runTurn(b, lock)
 			}
 		})
 	}
@@ -298,7 +320,7 @@ func measureWaiters(b *testing.B, store driver.Store, n int) {
 	for range n {
 		all.Go(func() {
 			started.Done()
-			runTurn(b, mu)
+			runTurn(b, mu.Lock)
 		})
 	}
 	started.Wait()
