@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 )
 
-// TestSlowServer: a case that was too slow runs again if the server was slow for a client without locks, too, and fails
-// if it is too slow each time. A store that is slow only in what the case does fails at once, however far away its server
-// is. A server that cannot be watched changes nothing.
+// TestSlowServer: a case that was too slow runs again if the server was slow for a client without locks, too, and
+// fails if it is too slow each time. A store that is slow only in what the case does fails at once, however far away
+// its server is. A server that cannot be watched changes nothing.
 func TestSlowServer(t *testing.T) {
 	t.Parallel()
 	const far = 300 * time.Millisecond

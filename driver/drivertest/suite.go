@@ -289,9 +289,9 @@ func (s *suite) closeShared() {
 }
 
 // watchServer measures, until the returned function is called, how late the server answers a client that no case uses,
-// about a lock that nobody claims. A process that mostly sleeps is on time on a machine where the server starves or waits
-// for its disk. What the server usually takes, before any case runs, counts as no delay: it may be far away. A store that
-// allows no further client is not watched.
+// about a lock that nobody claims. A process that mostly sleeps is on time on a machine where the server starves or
+// waits for its disk. What the server usually takes, before any case runs, counts as no delay: it may be far away. A
+// store that allows no further client is not watched.
 func (s *suite) watchServer(ctx context.Context) (stop func()) {
 	st, err := s.harness.Open(ctx)
 	if err != nil {
@@ -300,8 +300,8 @@ func (s *suite) watchServer(ctx context.Context) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	name := s.harness.Prefix + "pulse/m"
-	// ask waits for the answer, whatever it is. If the caller wants to go on, it waits for only a little longer: a store
-	// may panic, or hang beyond its context.
+	// ask waits for the answer, whatever it is. If the caller wants to go on, it waits for only a little longer: a
+	// store may panic, or hang beyond its context.
 	ask := func(quit <-chan struct{}) {
 		answered := make(chan struct{})
 		go func() {

@@ -141,8 +141,8 @@ func startWaiter(t testing.TB, s *pgtest.Server, application string, wait func()
 	return returned
 }
 
-// watchServer measures, until the test ends, by how much the machine or a server is late: the processes of the server may
-// have to wait while this one is on time.
+// watchServer measures, until the test ends, by how much the machine or a server is late: the processes of the server
+// may have to wait while this one is on time.
 func watchServer(t testing.TB, s *pgtest.Server) *pace.Pace {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), s.URL("test")+"?sslmode=disable")

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"flag"
 	"os"
 	"testing"
@@ -43,7 +42,7 @@ func watchServer(t *testing.T, server *redistest.Server) *pace.Pace {
 	var p pace.Pace
 	stop := p.WatchTask(every, func(<-chan struct{}) {
 		time.Sleep(every)
-		_ = client.Do(context.Background(), client.B().Ping().Build())
+		_ = client.Do(t.Context(), client.B().Ping().Build())
 	})
 	t.Cleanup(func() { stop(); client.Close() })
 	return &p

@@ -319,8 +319,8 @@ func TestServeCounter(t *testing.T) {
 			}
 		})
 	}
-	// The third server is killed while it holds the lock; its holder has counted nothing. The TTL also bounds for how long
-	// a busy machine may keep the server from renewing the claim while it waits.
+	// The third server is killed while it holds the lock; its holder has counted nothing. The TTL also bounds for how
+	// long a busy machine may keep the server from renewing the claim while it waits.
 	if _, err := servers[2].holdLock("counter", `{"ttl_ms": 5000, "fair": true}`); err != nil {
 		t.Error(err)
 	}
