@@ -267,12 +267,18 @@ func TestPlainTurn(t *testing.T) {
 	// Two confirm windows of 2 s: one for the promotion, and one for the roll call.
 	expectInTimeOf(t, pace, "the claim behind a dead one", start, 6*time.Second)
 	release(t, s, next)
+}
 
-	// The claim whose turn it is takes the free lock, and the last one leaves no queue. The lock's holder learns that its
-	// release was requested while it was waiting.
-	holder = acquire(t, s, mutex("m", 10*time.Minute))
+// TestTurnOnQuietLock: the claim whose turn it is takes the free lock, and the last one leaves no queue. Its holder learns
+// that its release was requested while it was waiting.
+func TestTurnOnQuietLock(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	keys := s.keys.allKeys("m")
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
 	granted := make(chan driver.Grant, 1)
-	next = waiting(mutex("m", 10*time.Minute))
+	next := waiting(mutex("m", 10*time.Minute))
 	go func() {
 		g, err := s.Acquire(t.Context(), next)
 		if err != nil {

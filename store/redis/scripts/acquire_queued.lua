@@ -33,6 +33,8 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   local next_up = not value and has_queue and call('ZRANGE', QUEUE, 0, 0)[1] == me
   if not value and (next_up or not has_queue) and not has_flag(flags, 'c') then
     if next_up then
+      local waited = call('HGET', CLAIMS, me) -- an operator may have asked it to release while it waited
+      if waited then myflags = cjson.decode(waited).flags end
       call('ZREM', QUEUE, me)
       call('HDEL', CLAIMS, me, '?' .. me)
       if call('ZCARD', QUEUE) == 0 then call('HDEL', RECORD, 'line') end
