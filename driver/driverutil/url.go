@@ -15,6 +15,9 @@ import (
 
 // RedactURL shows a URL without what may be secret: its user info, its options and its fragment.
 func RedactURL(u *url.URL) string {
+	if u.Host == "" && u.Path == "" {
+		return u.Scheme + "://" // String would leave out the slashes
+	}
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 

@@ -45,4 +45,7 @@ func TestRedactURL(t *testing.T) {
 	if err != nil || RedactURL(u) != "redis://host:6379/0" {
 		t.Errorf("%v %s", err, RedactURL(u))
 	}
+	if u, err := url.Parse("consul://?token=SECRET"); err != nil || RedactURL(u) != "consul://" {
+		t.Errorf("%v %s", err, RedactURL(u))
+	}
 }

@@ -108,6 +108,7 @@ func (c *client) open(ctx context.Context, verb, method, address string, body an
 		return nil, err
 	}
 	r.Header.Set("Accept", "application/json")
+	r.Header.Set("User-Agent", "holdfast") // which the server keeps with an object's fields, and in its audit log
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
