@@ -103,10 +103,14 @@ var prefixNumber atomic.Int64
 // freshPrefix returns options with a prefix that no other test uses.
 func freshPrefix() *Options { return &Options{Prefix: fmt.Sprintf("test%d/", prefixNumber.Add(1))} }
 
+// suiteSlack is more than the servers need to end a session, which is twice its TTL, and more than a waiter's poll, which
+// takes up to five seconds where a client has more claims than watches.
+const suiteSlack = 6 * time.Second
+
 // suiteHarness is a harness for the suite on a server that may be restarted.
 func suiteHarness(c *consultest.Cluster, open func() (driver.Store, storetest.Connection, error)) drivertest.Harness {
 	h := storetest.Harness(func(context.Context) (driver.Store, storetest.Connection, error) { return open() })
-	h.Slack = 3 * time.Second // the servers end a session after twice its TTL
+	h.Slack = suiteSlack
 	h.Restart = func(ctx context.Context) error {
 		for _, m := range c.Members {
 			m.Terminate()
@@ -140,14 +144,14 @@ func TestConformance(t *testing.T) {
 			return nil, nil, err
 		}
 		return p.store, p.Net, nil
-	}), drivertest.Options{Parallel: 16, Limit: caseLimit})
+	}), drivertest.Options{Parallel: 6, Limit: caseLimit})
 }
 
 // TestConformanceLossy: all promises hold while two of a hundred requests lose their replies, and two are refused.
 func TestConformanceLossy(t *testing.T) {
 	c := rig.Shared(t)
 	o := freshPrefix()
-	h := drivertest.Harness{Slack: 3 * time.Second,
+	h := drivertest.Harness{Slack: suiteSlack,
 		Open: func(ctx context.Context) (driver.Store, error) { return New(ctx, c.Config(c.Members[0]), o) },
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
 			return New(ctx, lossyConfig(c, fate), o)

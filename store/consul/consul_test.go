@@ -286,7 +286,7 @@ func TestSessionLife(t *testing.T) {
 // machine share those that its agent takes.
 func TestFewConnections(t *testing.T) {
 	t.Parallel()
-	const locks, watches, conns = 40, 24, 32
+	const locks, watches, conns = 40, 32, 40
 	c := rig.Shared(t)
 	o, config := freshPrefix(), c.Config(c.Members[0])
 	var opened connCounter

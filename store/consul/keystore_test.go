@@ -50,7 +50,7 @@ func TestKeyConformance(t *testing.T) {
 	c := rig.Shared(t)
 	o := freshPrefix()
 	o.Layout = LayoutLock
-	storetest.Conform(t, drivertest.Harness{Slack: 3 * time.Second,
+	storetest.Conform(t, drivertest.Harness{Slack: suiteSlack,
 		Open: func(ctx context.Context) (driver.Store, error) { return New(ctx, c.Config(c.Members[0]), o) },
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
 			return New(ctx, lossyConfig(c, fate), o)

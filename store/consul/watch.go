@@ -17,7 +17,7 @@ import (
 // renew its locks. So a client has at most this many watches at a time, for waiters and for holders' own keys. The
 // others wait for a place. Until then, waiters poll as they do anyway, and holders learn of a break by their renewals.
 const (
-	maxWaiterWatches = 16
+	maxWaiterWatches = 24
 	maxHolderWatches = 8
 )
 

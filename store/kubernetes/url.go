@@ -23,9 +23,6 @@ func init() { driver.Register("kubernetes", openURL) }
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	var file, contextName string
 	var opts Options
-	if u.User != nil || u.Port() != "" || u.Path != "" && u.Path != "/" {
-		return nil, fmt.Errorf("%w: the URL of a store on Kubernetes looks like kubernetes://namespace", driver.ErrInvalid)
-	}
 	err := driverutil.ParseOptions(u, map[string]func(string) error{
 		"kubeconfig": func(v string) error { file = v; return nil },
 		"context":    func(v string) error { contextName = v; return nil },
@@ -34,6 +31,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if u.User != nil || u.Port() != "" || u.Path != "" && u.Path != "/" {
+		return nil, fmt.Errorf("%w: the URL of a store on Kubernetes looks like kubernetes://namespace", driver.ErrInvalid)
 	}
 	a, err := findAccess(file, contextName)
 	if err != nil {
