@@ -19,7 +19,7 @@ var (
 	errNotFound = errors.New("the object does not exist")
 	// errExpired says that a resource version, or the token of a page, is too old for the server.
 	errExpired = errors.New("the resource version is too old")
-	// errToken is wrapped by the error about a token or a certificate that the server does not know.
+	// errCredentials is wrapped by the error about a token or a certificate that the server does not know.
 	errCredentials = errors.New("the credentials are not valid here, or have expired")
 )
 

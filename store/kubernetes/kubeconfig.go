@@ -266,7 +266,9 @@ func (a *access) newHTTPClient(dial driverutil.DialFunc) (*http.Client, *http.Tr
 		transport.Proxy = http.ProxyURL(proxy)
 	}
 	auth.base = transport
-	return &http.Client{Transport: auth}, transport, nil
+	// An API server redirects nothing that a store asks for, and another server must not get the credentials.
+	keepHere := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: auth, CheckRedirect: keepHere}, transport, nil
 }
 
 const (
