@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -28,10 +30,10 @@ const (
 	// one that answered. etcd complains when the clocks of its members, which are often the same machines, are further
 	// apart.
 	maxHostSkew = time.Second
-	// maxReply bounds what is read of a reply. An object has at most 1.5 MiB in etcd.
-	maxReply = 8 << 20
+	// maxReply bounds what is read of a reply: a page of the largest records, which are escaped in JSON.
+	maxReply = 64 << 20
 	// pageSize is how many objects are listed at a time.
-	pageSize = 500
+	pageSize = 100
 )
 
 // client sends the requests about the leases of one namespace, and learns the servers' clock from the replies.
@@ -41,6 +43,7 @@ type client struct {
 	namespace string
 	clock     *record.ServerClock
 	life      *driverutil.Lifetime
+	opened    *atomic.Bool // it has read something: what is wrong with the credentials after that may pass
 	onClose   func()
 }
 
@@ -115,7 +118,7 @@ func (c *client) open(ctx context.Context, verb, method, address string, body an
 	from := c.clock.Clock.Now()
 	reply, err := c.http.Do(r)
 	if err != nil {
-		return nil, explainFailure(err)
+		return nil, c.explainFailure(err)
 	}
 	if date, err := http.ParseTime(reply.Header.Get("Date")); err == nil && reply.Header.Get("Age") == "" {
 		c.clock.AddDate(date, from, c.clock.Clock.Now())
@@ -165,7 +168,7 @@ func (c *client) read(ctx context.Context, verb, address string, result any) err
 	for tries, from := 1, c.clock.Clock.Now(); ; tries++ {
 		err := c.send(ctx, verb, http.MethodGet, address, nil, result)
 		if err == nil || tries == maxTries || ctx.Err() != nil || c.clock.Clock.Since(from) > time.Second ||
-			errors.Is(err, errNotFound) || errors.Is(err, errExpired) || errors.Is(err, record.ErrUnsent) ||
+			errors.Is(err, errNotFound) || errors.Is(err, errExpired) || errors.Is(err, errBusy) || errors.Is(err, record.ErrUnsent) ||
 			driverutil.IsFinal(err) {
 			return err
 		}
@@ -175,7 +178,11 @@ func (c *client) read(ctx context.Context, verb, address string, result any) err
 // get reads an object as it is now. If there is none, the error is errNotFound.
 func (c *client) get(ctx context.Context, name string) (*lease, error) {
 	l := new(lease)
-	return l, c.read(ctx, "get", c.leasesURL(name, nil), l)
+	err := c.read(ctx, "get", c.leasesURL(name, nil), l)
+	if err == nil || errors.Is(err, errNotFound) {
+		c.opened.Store(true)
+	}
+	return l, err
 }
 
 // write makes an object, or replaces the one with its uid and resource version. If there is another one, the error is
@@ -186,13 +193,25 @@ func (c *client) write(ctx context.Context, l *lease) (*lease, error) {
 	if l.Meta.ResourceVersion == "" {
 		method, verb, address = http.MethodPost, "create", c.leasesURL("", nil)
 	}
+	l.Meta.Annotations[writeAnnotation] = rand.Text()
 	now := new(lease)
 	err := c.send(ctx, verb, method, address, l, now)
-	if errors.Is(err, errNotFound) {
+	switch {
+	case errors.Is(err, errNotFound):
 		err = record.ErrConflict
+	case err != nil:
+	case now.Kind != l.Kind || now.Meta.Name != l.Meta.Name || now.Meta.UID == "" || now.Meta.ResourceVersion == "" ||
+		now.Meta.Annotations[writeAnnotation] != l.Meta.Annotations[writeAnnotation]:
+		err = fmt.Errorf("the reply to a write of the lease %s does not show what was written", l.Meta.Name)
+	case now.Meta.DeletionTimestamp != "":
+		err = fmt.Errorf("the lease %s is being deleted", l.Meta.Name) // or is gone: a read finds out
 	}
 	return now, err
 }
+
+// writeAnnotation has a text that no other write has. A server that finds an object as it was does not give it another
+// resource version, and the reply shows whether it is about this write.
+const writeAnnotation = "holdfast/write"
 
 // remove removes an object if it has that uid and resource version. If there is none, the error is errNotFound.
 func (c *client) remove(ctx context.Context, name, uid, version string) error {

@@ -17,6 +17,8 @@ import (
 var (
 	// errNotFound is wrapped by the error about an object that does not exist.
 	errNotFound = errors.New("the object does not exist")
+	// errBusy is wrapped by the error about a request that the server puts off.
+	errBusy = errors.New("the server is busy")
 	// errExpired says that a resource version, or the token of a page, is too old for the server.
 	errExpired = errors.New("the resource version is too old")
 	// errCredentials is wrapped by the error about a token or a certificate that the server does not know.
@@ -39,11 +41,13 @@ type unsentError struct{ error }
 func (unsentError) Is(target error) bool { return target == record.ErrUnsent }
 
 // explainFailure translates the error of a request without a reply.
-func explainFailure(err error) error {
+func (c *client) explainFailure(err error) error {
 	var op *net.OpError
 	switch {
 	case errors.As(err, &op) && op.Op == "dial":
 		return unsentError{fmt.Errorf("the API server cannot be reached: %v", op)}
+	case errors.Is(err, errConfig) && c.opened.Load():
+		return unsentError{err}
 	case errors.Is(err, errConfig):
 		return fmt.Errorf("%w: %w", record.ErrUnsent, driverutil.RefuseStore(err))
 	}
@@ -52,8 +56,8 @@ func explainFailure(err error) error {
 }
 
 // explainRefusal translates a refusal into the driver's terms. What it does not know is an error without a meaning: a
-// write may then have taken effect, so the engine reads, and tries again. Among these are too many requests (429), a
-// timeout (504), and all else of 5xx.
+// write may then have taken effect, so the engine reads, and tries again. Among these are a timeout (504), and all else of
+// 5xx.
 func (c *client) explainRefusal(verb string, reply *http.Response) error {
 	data, _ := io.ReadAll(io.LimitReader(reply.Body, maxReply))
 	var s status
@@ -77,10 +81,16 @@ func (c *client) explainRefusal(verb string, reply *http.Response) error {
 			driver.ErrUnsupported, says)
 	case code == http.StatusGone:
 		return fmt.Errorf("%w (%s)", errExpired, says)
+	case code == http.StatusUnauthorized && c.opened.Load(): // also if a server cannot ask who we are
+		return fmt.Errorf("%w: %s", errCredentials, says)
+	case code == http.StatusTooManyRequests:
+		return fmt.Errorf("%w: %s", errBusy, says)
 	case code == http.StatusUnauthorized:
 		return fmt.Errorf("%w: %w: %s", driver.ErrDenied, errCredentials, says)
 	case code == http.StatusForbidden && strings.Contains(says, "exceeded quota"):
 		return driverutil.RefuseStore(fmt.Errorf("the namespace has no room: %s", says))
+	case code == http.StatusForbidden && !strings.Contains(says, " cannot "+verb): // a webhook, or a namespace that is ending
+		return fmt.Errorf("%w: %s", driver.ErrDenied, says)
 	case code == http.StatusForbidden:
 		return fmt.Errorf("%w: the role wants the verb %s for leases of coordination.k8s.io in the namespace %s: %s",
 			driver.ErrDenied, verb, c.namespace, says)

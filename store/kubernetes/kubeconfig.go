@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -10,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -266,9 +266,7 @@ func (a *access) newHTTPClient(dial driverutil.DialFunc) (*http.Client, *http.Tr
 		transport.Proxy = http.ProxyURL(proxy)
 	}
 	auth.base = transport
-	// An API server redirects nothing that a store asks for, and another server must not get the credentials.
-	keepHere := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &http.Client{Transport: auth, CheckRedirect: keepHere}, transport, nil
+	return &http.Client{Transport: auth}, transport, nil
 }
 
 const (
@@ -296,10 +294,10 @@ func dataOrFile(data, file string) ([]byte, error) {
 	return nil, nil
 }
 
-// authTransport adds the user's credentials to requests. If the server does not know a token that may have been replaced,
-// the request, which the server has not done, is sent once more with the new one.
+// authTransport adds the user's credentials to requests. If the server does not know credentials that may have been
+// replaced, the request, which the server has not done, is sent once more with the new ones.
 type authTransport struct {
-	base    http.RoundTripper
+	base    *http.Transport
 	user    kubeUser
 	cluster kubeCluster
 
@@ -308,6 +306,7 @@ type authTransport struct {
 	cert    *tls.Certificate
 	read    time.Time // when the token was read
 	expires time.Time // zero: not known
+	running *pluginRun
 }
 
 func (a *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -316,12 +315,16 @@ func (a *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	reply, err := a.base.RoundTrip(a.withToken(r, token))
-	if err != nil || reply.StatusCode != http.StatusUnauthorized || fresh || a.user.TokenFile == "" && a.user.Exec == nil ||
-		r.Body != nil && r.GetBody == nil {
+	if err != nil || reply.StatusCode != http.StatusUnauthorized || r.Body != nil && r.GetBody == nil {
 		return reply, err
 	}
-	again, _, err := a.currentToken(r.Context(), token)
-	if err != nil || again == token {
+	again := token
+	if !fresh {
+		if again, _, err = a.currentToken(r.Context(), token); err != nil {
+			return reply, nil
+		}
+	}
+	if again == token && !a.hasCertificate() {
 		return reply, nil
 	}
 	r = r.Clone(r.Context())
@@ -330,8 +333,19 @@ func (a *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return reply, nil
 		}
 	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, maxReply))
 	reply.Body.Close()
+	if a.hasCertificate() {
+		a.base.CloseIdleConnections() // they were made with the certificate of then, which may have expired
+	}
 	return a.base.RoundTrip(a.withToken(r, again))
+}
+
+// hasCertificate reports whether connections are made with a client certificate, which may be replaced.
+func (a *authTransport) hasCertificate() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.user.Cert != "" || a.cert != nil
 }
 
 // withToken returns a copy of a request with the credentials.
@@ -349,26 +363,69 @@ func (a *authTransport) withToken(r *http.Request, token string) *http.Request {
 
 // currentToken returns the token of now, and whether it was read just now. bad is one that the server has refused.
 func (a *authTransport) currentToken(ctx context.Context, bad string) (token string, fresh bool, err error) {
+	if a.user.Exec != nil {
+		return a.pluginToken(ctx, bad)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case a.user.Exec != nil:
-		if !a.read.IsZero() && (bad == "" || a.token != bad) && (a.expires.IsZero() || time.Now().Before(a.expires)) {
-			return a.token, false, nil
-		}
-		return a.token, true, a.runPluginLocked(ctx)
-	case a.user.TokenFile != "":
-		if a.token != "" && (bad == "" || a.token != bad) && time.Since(a.read) < tokenAge {
-			return a.token, false, nil
-		}
-		data, err := os.ReadFile(a.user.TokenFile)
-		if err != nil {
-			return "", false, fmt.Errorf("%w: %w", errConfig, err)
-		}
-		a.token, a.read = strings.TrimSpace(string(data)), time.Now()
-		return a.token, true, nil
+	if a.user.TokenFile == "" {
+		return a.user.Token, false, nil
 	}
-	return a.user.Token, false, nil
+	if a.token != "" && (bad == "" || a.token != bad) && time.Since(a.read) < tokenAge {
+		return a.token, false, nil
+	}
+	data, err := os.ReadFile(a.user.TokenFile)
+	if err != nil {
+		return "", false, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	a.token, a.read = strings.TrimSpace(string(data)), time.Now()
+	return a.token, true, nil
+}
+
+// pluginTimeout is how long a program that prints credentials may run. It may ask a server itself.
+const pluginTimeout = time.Minute
+
+// pluginRun is one run of a program that prints credentials, for all requests that wait for it.
+type pluginRun struct {
+	done  chan struct{} // closed at the end
+	token string
+	err   error
+}
+
+// pluginToken is currentToken for credentials that a program prints. The program goes on if the request gives up.
+func (a *authTransport) pluginToken(ctx context.Context, bad string) (token string, fresh bool, err error) {
+	a.mu.Lock()
+	if !a.read.IsZero() && (bad == "" || a.token != bad) && (a.expires.IsZero() || time.Now().Before(a.expires)) {
+		defer a.mu.Unlock()
+		return a.token, false, nil
+	}
+	run := a.running
+	if run == nil {
+		run = &pluginRun{done: make(chan struct{})}
+		a.running = run
+		go a.runPlugin(run)
+	}
+	a.mu.Unlock()
+	select {
+	case <-run.done:
+		return run.token, true, run.err
+	case <-ctx.Done():
+		return "", false, ctx.Err()
+	}
+}
+
+// runPlugin runs the program, and keeps what it has printed.
+func (a *authTransport) runPlugin(run *pluginRun) {
+	ctx, cancel := context.WithTimeout(context.Background(), pluginTimeout)
+	defer cancel()
+	got, cert, err := a.askPlugin(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil {
+		a.cert, a.token, a.read, a.expires = cert, got.Status.Token, time.Now(), got.Status.Expires
+	}
+	run.token, run.err, a.running = a.token, err, nil
+	close(run.done)
 }
 
 // clientCertificate returns the user's certificate when a connection is made. Files are read again each time.
@@ -420,48 +477,41 @@ type execCluster struct {
 	ProxyURL      string `json:"proxy-url,omitempty"`
 }
 
-// runPluginLocked runs the program that prints credentials. What it writes to standard error is not shown: it may be a
-// secret.
-func (a *authTransport) runPluginLocked(ctx context.Context) error {
+// askPlugin runs the program that prints credentials. What it writes to standard error is not shown: it may be a secret.
+func (a *authTransport) askPlugin(ctx context.Context) (got execCredential, cert *tls.Certificate, err error) {
 	e := a.user.Exec
 	in := execCredential{APIVersion: cmp.Or(e.APIVersion, "client.authentication.k8s.io/v1"), Kind: "ExecCredential"}
 	if e.ProvideClusterInfo {
 		ca, err := dataOrFile(a.cluster.CAData, a.cluster.CA)
 		if err != nil {
-			return fmt.Errorf("%w: %w", errConfig, err)
+			return got, nil, fmt.Errorf("%w: %w", errConfig, err)
 		}
 		in.Spec.Cluster = &execCluster{Server: a.cluster.Server, TLSServerName: a.cluster.TLSServerName,
 			Insecure: a.cluster.Insecure, CAData: base64.StdEncoding.EncodeToString(ca), ProxyURL: a.cluster.ProxyURL}
 	}
 	info, err := json.Marshal(in)
 	if err != nil {
-		return err
+		return got, nil, err
 	}
 	c := exec.CommandContext(ctx, e.Command, e.Args...)
+	c.WaitDelay = time.Second // a child of its own may keep the output open
 	c.Env = append(os.Environ(), "KUBERNETES_EXEC_INFO="+string(info))
 	for _, v := range e.Env {
 		c.Env = append(c.Env, v.Name+"="+v.Value)
 	}
-	var out bytes.Buffer
-	c.Stdout = &out
-	if err := c.Run(); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("%w: the program %s, which gives the credentials: %w %s", errConfig, e.Command, err, e.InstallHint)
+	out, err := c.Output()
+	if err != nil {
+		return got, nil, fmt.Errorf("%w: the program %s, which gives the credentials: %w %s", errConfig, e.Command, err, e.InstallHint)
 	}
-	var got execCredential
-	if json.Unmarshal(out.Bytes(), &got) != nil || got.Status == nil {
-		return fmt.Errorf("%w: the program %s printed no ExecCredential", errConfig, e.Command)
+	if json.Unmarshal(out, &got) != nil || got.Status == nil {
+		return got, nil, fmt.Errorf("%w: the program %s printed no ExecCredential", errConfig, e.Command)
 	}
-	a.cert = nil
-	if got.Status.Cert != "" {
-		pair, err := tls.X509KeyPair([]byte(got.Status.Cert), []byte(got.Status.Key))
-		if err != nil {
-			return fmt.Errorf("%w: the certificate from the program %s: %w", errConfig, e.Command, err)
-		}
-		a.cert = &pair
+	if got.Status.Cert == "" {
+		return got, nil, nil
 	}
-	a.token, a.read, a.expires = got.Status.Token, time.Now(), got.Status.Expires
-	return nil
+	pair, err := tls.X509KeyPair([]byte(got.Status.Cert), []byte(got.Status.Key))
+	if err != nil {
+		return got, nil, fmt.Errorf("%w: the certificate from the program %s: %w", errConfig, e.Command, err)
+	}
+	return got, &pair, nil
 }

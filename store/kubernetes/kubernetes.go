@@ -39,6 +39,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -163,11 +164,14 @@ func newTable(web *http.Client, server, namespace string, opts *Options) (*table
 	if o.Clock.Monotonic == nil {
 		o.Clock = driver.SystemClock
 	}
-	c := &client{http: web, server: strings.TrimRight(server, "/"), namespace: namespace,
+	// An API server redirects nothing that a store asks for. A redirect would make a read of a write.
+	own := *web
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c := &client{http: &own, opened: new(atomic.Bool), server: strings.TrimRight(server, "/"), namespace: namespace,
 		clock: &record.ServerClock{Clock: o.Clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime(),
 		onClose: func() {}}
 	t := &table{client: c, prefix: o.Prefix, label: lockLabel, layout: o.Layout,
-		place: "kubernetes://" + namespace + "?server=" + at.Scheme + "://" + at.Host}
+		place: "kubernetes://" + namespace + "?server=" + at.Scheme + "://" + at.Host + strings.TrimRight(at.Path, "/")}
 	if o.Layout == LayoutLeaderElection {
 		t.place += "&layout=" + string(o.Layout)
 	}

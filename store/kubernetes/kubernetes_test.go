@@ -147,13 +147,108 @@ func TestOtherLease(t *testing.T) {
 	}
 }
 
+// TestWithoutName: an object of ours that has lost its name stops no listing, and is said to be corrupt.
+func TestWithoutName(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	opts := &kubernetes.Options{Prefix: "nameless-"}
+	store := mustOpen(t, c, kubernetestest.AllowAll, opts)
+	storetest.Acquire(t, store, storetest.Mutex("a", time.Minute))
+	storetest.Acquire(t, store, storetest.Mutex("b", time.Minute))
+	storetest.Acquire(t, mustOpen(t, c, kubernetestest.AllowAll, &kubernetes.Options{Prefix: "nameless-x-"}),
+		storetest.Mutex("c", time.Minute)) // of another store, whose prefix begins with this one
+	l := mustSend(t, c, http.MethodGet, "nameless-a", nil)
+	delete(l["metadata"].(object)["annotations"].(object), "holdfast/name")
+	mustSend(t, c, http.MethodPut, "nameless-a", l)
+	other := mustOpen(t, c, kubernetestest.AllowAll, opts)
+	var seen []string
+	for l, err := range other.List(t.Context(), "") {
+		if err != nil {
+			t.Errorf("listing: %v", err)
+		}
+		seen = append(seen, l.Name)
+	}
+	if fmt.Sprint(seen) != "[b]" {
+		t.Errorf("the listing shows %q", seen)
+	}
+	if _, err := other.Acquire(t.Context(), storetest.Mutex("a", time.Minute)); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("acquiring: %v", err)
+	}
+}
+
+// TestRedirect: a write that is redirected, as to another scheme, grants nothing, although the read that a client would
+// make of it succeeds.
+func TestRedirect(t *testing.T) {
+	t.Parallel()
+	m := startModel(t)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			http.Redirect(w, r, m.Address()+r.URL.String(), http.StatusMovedPermanently)
+			return
+		}
+		m.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	web, stop := m.Client(kubernetestest.AllowAll, nil, nil)
+	t.Cleanup(stop)
+	store, err := kubernetes.New(t.Context(), web, front.URL, kubernetestest.Namespace, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	if _, err := store.Acquire(t.Context(), storetest.Mutex("a", time.Minute)); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("acquiring: %v", err)
+	}
+}
+
+// TestDeletedObject: when somebody deletes the object of a lock, and a finalizer keeps it for a while, its holder loses
+// the lock, and nobody is granted it on the object that goes.
+func TestDeletedObject(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	opts := &kubernetes.Options{Prefix: "deleted-"}
+	holder, other := mustOpen(t, c, kubernetestest.AllowAll, opts), mustOpen(t, c, kubernetestest.AllowAll, opts)
+	old := storetest.Acquire(t, holder, storetest.Mutex("a", time.Minute))
+	l := mustSend(t, c, http.MethodGet, "deleted-a", nil)
+	l["metadata"].(object)["finalizers"] = []any{"example.com/f"}
+	l = mustSend(t, c, http.MethodPut, "deleted-a", l)
+	mustSend(t, c, http.MethodDelete, "deleted-a", nil)
+	if err := storetest.Renew(t, holder, old).Err; !errors.Is(err, driver.ErrUncertain) {
+		t.Errorf("the holder's renewal, with which the object goes: %v", err)
+	}
+	if err := storetest.Renew(t, holder, old).Err; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("the holder's next renewal: %v", err)
+	}
+	next := storetest.Acquire(t, other, storetest.Mutex("a", time.Minute))
+	now := mustSend(t, c, http.MethodGet, "deleted-a", nil)
+	if now["metadata"].(object)["uid"] == l["metadata"].(object)["uid"] {
+		t.Error("the lock was granted on the object that was deleted")
+	}
+	if err := storetest.Renew(t, other, next).Err; err != nil {
+		t.Errorf("the next holder's renewal: %v", err)
+	}
+}
+
+// TestTokenFloor: the smallest token to come can be asked for in both layouts.
+func TestTokenFloor(t *testing.T) {
+	t.Parallel()
+	m := startModel(t)
+	for _, layout := range []kubernetes.Layout{kubernetes.LayoutRecord, kubernetes.LayoutLeaderElection} {
+		store := mustOpen(t, m, kubernetestest.AllowAll, &kubernetes.Options{Layout: layout})
+		floor, err := store.(driver.TokenRaiser).ReadTokenFloor(t.Context())
+		if g := storetest.Acquire(t, store, storetest.Mutex("a", time.Minute)); err != nil || floor.Token < 1 || g.Token < floor.Token {
+			t.Errorf("%s: %+v, %v, then the token %d", layout, floor, err, g.Token)
+		}
+	}
+}
+
 // TestPages: a listing of more objects than fit on one page shows each of them once, also when the server has forgotten
 // the moment of the first page.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	m := startModel(t)
 	store := mustOpen(t, m, kubernetestest.AllowAll, nil)
-	const n = 1100 // pages have 500
+	const n = 250 // pages have 100
 	for i := range n {
 		storetest.Acquire(t, store, storetest.Mutex(fmt.Sprintf("lock-%04d", i), time.Minute))
 	}

@@ -160,7 +160,8 @@ func TestDeadHolderAndElector(t *testing.T) {
 	e.await(t, "done")
 }
 
-// TestForcedBreakOfElector: a forced break ends the lease of a leader of client-go, which then stops leading.
+// TestForcedBreakOfElector: a forced break ends the lease of a leader of client-go, which does not notice, and takes it
+// back if nobody else has taken it.
 func TestForcedBreakOfElector(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
@@ -174,6 +175,31 @@ func TestForcedBreakOfElector(t *testing.T) {
 	// Its renewal may come between the read and the write of a break, which then begins again.
 	if err := store.Break(t.Context(), "broken", l.Holders[0].Ref, driver.BreakForce); err != nil {
 		t.Fatal(err)
+	}
+	storetest.Eventually(t, "the elector takes it back", func() bool {
+		l, err := store.Inspect(t.Context(), "broken")
+		return err == nil && len(l.Holders) == 1 && l.Holders[0].Foreign
+	})
+}
+
+// TestRenewTimes: each write of a holder has a renewTime in another second, because client-go compares whole seconds, and
+// takes the lease of a holder that seems not to renew.
+func TestRenewTimes(t *testing.T) {
+	t.Parallel()
+	m := startModel(t)
+	store := openElection(t, m)
+	g := storetest.Acquire(t, store, storetest.Mutex("a", 2*time.Second))
+	last := ""
+	for range 5 {
+		spec := mustSend(t, m, http.MethodGet, "a", nil)["spec"].(object)
+		now := spec["renewTime"].(string)[:len("2006-01-02T15:04:05")]
+		if now <= last {
+			t.Errorf("the renewTime is %s after %s", now, last)
+		}
+		last = now
+		if err := storetest.Renew(t, store, g).Err; err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -77,7 +77,7 @@ func (t *table) labels() string {
 func (t *table) readRow(l *lease) (record.Row, error) {
 	data, isRecord := l.Meta.Annotations[recordAnnotation]
 	row := record.Row{Name: l.Meta.Annotations[nameAnnotation], Version: l.version(), Data: []byte(data)}
-	if !isRecord || objectName(t.prefix, row.Name) != l.Meta.Name {
+	if !isRecord || row.Name == "" || objectName(t.prefix, row.Name) != l.Meta.Name {
 		return row, fmt.Errorf("%w: the lease %s is not Holdfast's", driver.ErrCorrupt, l.Meta.Name)
 	}
 	return row, nil
@@ -132,7 +132,15 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 
 // List reads the objects page by page.
 func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, prefix, "", t.labels(), t.readRow)
+	return t.listRows(ctx, prefix, "", t.labels(), t.readListed)
+}
+
+// readListed is readRow without the objects of stores whose prefix begins with ours.
+func (t *table) readListed(l *lease) (record.Row, error) {
+	if name := l.Meta.Annotations[nameAnnotation]; name != "" && objectName(t.prefix, name) != l.Meta.Name {
+		return record.Row{}, nil
+	}
+	return t.readRow(l)
 }
 
 // ListAfter is List for the names after one, in the order of the objects' names.
@@ -141,7 +149,7 @@ func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Ro
 	if after != "" {
 		last = objectName(t.prefix, after)
 	}
-	return t.listRows(ctx, "", last, t.labels(), t.readRow)
+	return t.listRows(ctx, "", last, t.labels(), t.readListed)
 }
 
 // listRows yields the rows of all objects with these labels whose locks' names begin with prefix, and whose own names

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 )
@@ -110,4 +112,59 @@ users: [{name: u, user: {%s}}]
 	t.Setenv(kubeconfigs, path("missing"))
 	t.Setenv(podHostEnv, "10.0.0.1")
 	fail("a pod without a service account", scheme, nil, "the pod has no service account")
+}
+
+// TestHangingPlugin: a program for credentials that hangs, with a child that keeps its output open, holds up no call for
+// longer than the call's context.
+func TestHangingPlugin(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	plugin := filepath.Join(dir, "plugin")
+	if err := os.WriteFile(plugin, []byte("#!/bin/sh\nsleep 5 &\nwait\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a := &authTransport{user: kubeUser{Exec: &kubeExec{Command: plugin}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := a.currentToken(ctx, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call whose context has ended: %v", err)
+	}
+	if _, _, err := a.currentToken(t.Context(), ""); !errors.Is(err, errConfig) {
+		t.Errorf("a program that prints nothing: %v", err)
+	}
+}
+
+// TestReplacedRecord: a claim in a record that another client has replaced was ended by that client, and a release of it
+// whose reply was lost does not take its absence for its own success.
+func TestReplacedRecord(t *testing.T) {
+	t.Parallel()
+	m := kubernetestest.StartModel()
+	t.Cleanup(m.Stop)
+	web, stop := m.Client(kubernetestest.AllowAll, nil, nil)
+	t.Cleanup(stop)
+	base, err := newTable(web, m.Address(), kubernetestest.Namespace, &Options{Layout: LayoutLeaderElection})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := newLeaderElectionTable(base)
+	t.Cleanup(func() { table.Close() })
+	s := record.New(table)
+	g := storetest.Acquire(t, s, storetest.Mutex("a", time.Minute))
+	l, err := table.load(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, later := "somebody", "2126-01-01T00:00:00.000000Z"
+	for _, holder := range []*string{&other, nil} {
+		taken := *l
+		taken.Spec.Holder, taken.Spec.RenewTime = holder, &later
+		row, err := table.readRow(&taken)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, err := record.Decode("a", row.Data)
+		if err != nil || len(rec.Ended) != 1 || rec.Ended[0].ID != g.ID || rec.Ended[0].Cause != driver.LossGone {
+			t.Errorf("%+v, %v", rec, err)
+		}
+	}
 }
