@@ -33,7 +33,7 @@ const (
 	// maxReply bounds what is read of a reply: a page of the largest records, which are escaped in JSON.
 	maxReply = 64 << 20
 	// pageSize is how many objects are listed at a time.
-	pageSize = 100
+	pageSize = 250
 )
 
 // client sends the requests about the leases of one namespace, and learns the servers' clock from the replies.

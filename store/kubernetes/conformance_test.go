@@ -15,19 +15,19 @@ import (
 func TestConformance(t *testing.T) {
 	t.Run("record", func(t *testing.T) {
 		t.Parallel()
-		storetest.Conform(t, newHarness(t, sharedCluster(t), &kubernetes.Options{Prefix: "suite-of-records-"}),
+		storetest.Conform(t, newHarness(t, sharedCluster(t), "records", nil),
 			drivertest.Options{Parallel: 16})
 	})
 	t.Run("leaderelection", func(t *testing.T) {
 		t.Parallel()
-		storetest.Conform(t, newHarnessOver(t, sharedCluster(t), kubernetes.NewForAllNames), drivertest.Options{Parallel: 16})
+		storetest.Conform(t, newHarnessOver(t, sharedCluster(t), "elections", kubernetes.NewForAllNames), drivertest.Options{Parallel: 16})
 	})
 }
 
 // TestConformanceLossy: all promises hold while two of a hundred requests lose their replies, and two are refused.
 func TestConformanceLossy(t *testing.T) {
 	t.Parallel()
-	h := newHarness(t, startModel(t), &kubernetes.Options{Prefix: "lossy-"})
+	h := newHarness(t, startModel(t), kubernetestest.Namespace, &kubernetes.Options{Prefix: "lossy-"})
 	h.Kill, h.Cut, h.Heal = nil, nil, nil // these are for the clients that lose nothing
 	storetest.Conform(t, h, drivertest.Options{LostReplies: 2, Refusals: 2, Effort: 0.3, Parallel: 16})
 }
@@ -40,7 +40,7 @@ func TestConformanceRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	h := newHarness(t, c, nil)
+	h := newHarness(t, c, kubernetestest.Namespace, nil)
 	h.Restart = func(context.Context) error {
 		c.API.Kill()
 		c.Etcd.Kill()

@@ -132,20 +132,20 @@ func mustOpen(t testing.TB, c server, token string, opts *kubernetes.Options) dr
 	return store
 }
 
-// newHarness makes a harness whose clients can be cut off.
-func newHarness(t testing.TB, c server, opts *kubernetes.Options) drivertest.Harness {
-	return newHarnessOver(t, c, func(ctx context.Context, web *http.Client, server, namespace string) (driver.Store, error) {
+// newHarness makes a harness whose clients can be cut off. A namespace of its own keeps its listings short.
+func newHarness(t testing.TB, c server, namespace string, opts *kubernetes.Options) drivertest.Harness {
+	return newHarnessOver(t, c, namespace, func(ctx context.Context, web *http.Client, server, namespace string) (driver.Store, error) {
 		return kubernetes.New(ctx, web, server, namespace, opts)
 	})
 }
 
 // newHarnessOver is newHarness for stores that are opened in another way.
-func newHarnessOver(t testing.TB, c server,
+func newHarnessOver(t testing.TB, c server, namespace string,
 	newStore func(ctx context.Context, web *http.Client, server, namespace string) (driver.Store, error),
 ) drivertest.Harness {
 	open := func(ctx context.Context, wrap func(http.RoundTripper) http.RoundTripper) (driver.Store, *servertest.Net, error) {
 		web, via := newLink(t, c, wrap)
-		store, err := newStore(ctx, web, c.Address(), kubernetestest.Namespace)
+		store, err := newStore(ctx, web, c.Address(), namespace)
 		return store, via, err
 	}
 	h := storetest.Harness(func(ctx context.Context) (driver.Store, storetest.Connection, error) { return open(ctx, nil) })

@@ -248,7 +248,7 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	m := startModel(t)
 	store := mustOpen(t, m, kubernetestest.AllowAll, nil)
-	const n = 250 // pages have 100
+	const n = 600 // pages have 250
 	for i := range n {
 		storetest.Acquire(t, store, storetest.Mutex(fmt.Sprintf("lock-%04d", i), time.Minute))
 	}
