@@ -14,8 +14,8 @@ CORE    = . ./cmd/holdfast ./otel ./prometheus ./test
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast otel prometheus test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
 MODULES = $(CORE)
 EXAMPLES = event-worker nightly stock transfer webhook
-SEEDS  ?= 300
-KINDS  ?= 100
+SEEDS  ?= 200
+KINDS  ?= 70
 
 .PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants prove dist dist-test build setup install-servers
 

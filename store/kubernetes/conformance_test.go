@@ -20,7 +20,8 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("leaderelection", func(t *testing.T) {
 		t.Parallel()
-		storetest.Conform(t, newHarnessOver(t, sharedCluster(t), "elections", kubernetes.NewForAllNames), drivertest.Options{Parallel: 16})
+		storetest.Conform(t, newHarnessOver(t, sharedCluster(t), "elections", kubernetes.NewForAllNames),
+			drivertest.Options{Effort: 0.5, Parallel: 16})
 	})
 }
 
