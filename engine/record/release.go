@@ -112,6 +112,9 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	case !o.made:
 		return false, nil
 	case o.err != nil:
+		if ctx.Err() != nil {
+			return false, o.err // the call may have left the swap, which goes on and may be making the step just now
+		}
 		if !errors.Is(o.err, ErrConflict) && !errors.Is(o.err, ErrUnsent) && !driverutil.IsFinal(o.err) {
 			r.unsure, r.late = true, r.late || r.expired
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // openCounted opens a store whose requests take 50 ms, and are counted.
@@ -436,6 +437,35 @@ func TestCallerLeavesSharedSwap(t *testing.T) {
 		c.release(<-granted)
 		c.end()
 	})
+}
+
+// TestReleaseLeavesSharedSwap: a release whose context has ended leaves its step to the swap, which goes on, and looks at
+// nothing that the step may be finding just then. The race detector sees it in some of the rounds.
+func TestReleaseLeavesSharedSwap(t *testing.T) {
+	t.Parallel()
+	s := memory.New(nil).Open()
+	defer s.Close()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for n := range 300 {
+		held := storetest.Acquire(t, s, crowdClaim(driver.KindMutex, 1, 1, 0, n))
+		next := make(chan driver.Grant)
+		go func() { next <- storetest.Acquire(t, s, crowdClaim(driver.KindMutex, 1, 1, 1, n)) }()
+		for {
+			l, err := s.Inspect(t.Context(), held.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(l.Waiters) > 0 {
+				break
+			}
+		}
+		_ = s.Release(over, held.Claim, held.Ref) // it may have ended the claim, or not
+		if err := s.Release(t.Context(), held.Claim, held.Ref); err != nil && !errors.Is(err, driver.ErrLost) {
+			t.Fatal(err)
+		}
+		storetest.Release(t, s, (<-next).Claim)
+	}
 }
 
 // TestSharedSwapWithoutReply: if the reply to a shared swap is lost, each of its steps is resolved by its own call.
