@@ -58,16 +58,6 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return all, nil
 }
 
-// Examine is that of the record engine over the bucket.
-func (s *foreignStore) Examine(ctx context.Context) ([]driver.Finding, error) {
-	return s.Store.(driver.Examiner).Examine(ctx)
-}
-
-// Forget is that of the record engine over the bucket.
-func (s *foreignStore) Forget(ctx context.Context, name string) error {
-	return s.Store.(driver.Forgetter).Forget(ctx, name)
-}
-
 // examineBucket returns what is wrong with a bucket whose locks have that prefix.
 func examineBucket(b *bucketAttrs, prefix string) (all []driver.Finding) {
 	add := func(when bool, f driver.Finding, format string, args ...any) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -40,15 +41,13 @@ const (
 )
 
 const (
-	recordKey       = "holdfast"
-	tokenKey        = "holdfast-token" // exists while the token is the object's creation time, and not in our record
-	vaultKey        = "lock"
-	vaultTTL        = 15 * time.Second
-	foreignIDPrefix = "foreign-"
-	noEndTTL        = 100 * 365 * 24 * time.Hour
-	maxMeta         = 256 // bytes: custom metadata are limited to 8 KiB
-	maxWriteTime    = 10 * time.Second
-	minCreateTime   = 10 * time.Millisecond // a faster service could create an object twice in one millisecond
+	recordKey     = "holdfast"
+	tokenKey      = "holdfast-token" // exists while the token is the object's creation time, and not in our record
+	vaultKey      = "lock"
+	vaultTTL      = 15 * time.Second
+	maxMeta       = 256 // bytes: custom metadata are limited to 8 KiB
+	maxWriteTime  = 10 * time.Second
+	minCreateTime = 10 * time.Millisecond // a faster service could create an object twice in one millisecond
 )
 
 // vaultLock is what Vault keeps in an object's metadata.
@@ -122,17 +121,17 @@ func creationToken(created time.Time) int64 { return created.UnixMilli() * 1000 
 
 // foreignRecord makes a record for an object that another client has created.
 func (t *foreignTable) foreignRecord(attrs *objectAttrs) *record.Record {
-	c := record.Claim{ID: fmt.Sprint(foreignIDPrefix, attrs.Generation), Owner: "a foreign client", Weight: 1,
-		TTL:   noEndTTL,
+	c := record.Claim{ID: fmt.Sprint(foreign.IDPrefix, attrs.Generation), Owner: "a foreign client", Weight: 1,
+		TTL:   foreign.NoEndTTL,
 		State: record.Granted, Token: 1, Beat: attrs.Generation, Since: attrs.Updated.UnixMicro()}
 	var l vaultLock
 	switch {
 	case t.layout == LayoutVault && json.Unmarshal([]byte(attrs.Metadata[vaultKey]), &l) == nil && l.Identity != "":
-		c.ID, c.Owner, c.TTL = foreignIDPrefix+l.Identity, truncateOwner(cmp.Or(l.Value, l.Identity)), vaultTTL
+		c.ID, c.Owner, c.TTL = foreign.IDPrefix+l.Identity, truncateOwner(cmp.Or(l.Value, l.Identity)), vaultTTL
 	case t.layout == LayoutGCSLock && t.foreignAge > 0:
 		c.TTL = t.foreignAge
 	}
-	if c.SilenceLimit = c.TTL; c.TTL != noEndTTL {
+	if c.SilenceLimit = c.TTL; c.TTL != foreign.NoEndTTL {
 		c.ExpiresAt = attrs.Updated.Add(c.TTL).UnixMicro()
 	}
 	return &record.Record{Kind: driver.KindMutex, Limit: 1, Token: 1, Claims: []record.Claim{c}}
@@ -153,7 +152,7 @@ func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 		return row, nil
 	case len(rec.Claims) == 0:
 		return record.Row{Name: row.Name}, t.removeObject(ctx, row)
-	case strings.HasPrefix(rec.Claims[0].ID, foreignIDPrefix):
+	case strings.HasPrefix(rec.Claims[0].ID, foreign.IDPrefix):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
 	}

@@ -52,6 +52,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -102,7 +103,7 @@ func newStore(
 	}
 	e := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge,
 		abandonedWrites: map[string][]chan struct{}{}}
-	return &foreignStore{record.New(e), opts.Layout}, nil
+	return foreign.New(e, string(opts.Layout)), nil
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like

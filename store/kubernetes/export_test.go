@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/engine/foreign"
 )
 
 // NewForAllNames makes a store in the layout of leader election in which every name is a lock of its own, for the suite:
@@ -27,7 +27,7 @@ func NewForAllNames(_ context.Context, web *http.Client, server, namespace strin
 		s, _ := name.(string)
 		return s
 	}
-	return &foreignStore{record.New(e)}, nil
+	return foreign.New(e, string(LayoutLeaderElection)), nil
 }
 
 // names has the lock of each object.

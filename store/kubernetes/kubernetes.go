@@ -43,6 +43,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -113,7 +114,7 @@ func (t *table) openStore(ctx context.Context) (driver.Store, error) {
 		return nil, err
 	}
 	if t.layout == LayoutLeaderElection {
-		return &foreignStore{record.New(newLeaderElectionTable(t))}, nil
+		return foreign.New(newLeaderElectionTable(t), string(LayoutLeaderElection)), nil
 	}
 	return record.New(t), nil
 }

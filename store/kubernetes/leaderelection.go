@@ -13,12 +13,11 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 const (
-	foreignIDPrefix = "foreign-"
-	noEndTTL        = 100 * 365 * 24 * time.Hour
 	// renewedAnnotation is the renewTime with which a record was written. When another client has written the lease, the
 	// record is about the past.
 	renewedAnnotation = "holdfast/renewed"
@@ -191,11 +190,11 @@ func foreignRecord(token int64, s *leaseSpec) *record.Record {
 	_, _ = id.Write([]byte(*s.Holder))
 	owner := strings.ToValidUTF8((*s.Holder)[:min(len(*s.Holder), driver.MaxOwner)], "")
 	token = max(token, 1)
-	c := record.Claim{ID: fmt.Sprintf("%s%x", foreignIDPrefix, id.Sum64()), Owner: owner, Weight: 1,
+	c := record.Claim{ID: fmt.Sprintf("%s%x", foreign.IDPrefix, id.Sum64()), Owner: owner, Weight: 1,
 		TTL: time.Duration(valueOf(s.Seconds)) * time.Second, State: record.Granted, Token: token,
 		Beat: int64(beat.Sum64() >> 11)}
 	if c.TTL <= 0 {
-		c.TTL = noEndTTL // no leader election writes that
+		c.TTL = foreign.NoEndTTL // no leader election writes that
 	}
 	if at, err := time.Parse(time.RFC3339, valueOf(s.AcquireTime)); err == nil {
 		c.Since = max(at.UnixMicro(), 0)
@@ -218,7 +217,7 @@ func (e *leaderElectionTable) Swap(ctx context.Context, row record.Row) (record.
 	if err != nil {
 		return record.Row{}, err
 	}
-	if len(rec.Claims) > 0 && strings.HasPrefix(rec.Claims[0].ID, foreignIDPrefix) {
+	if len(rec.Claims) > 0 && strings.HasPrefix(rec.Claims[0].ID, foreign.IDPrefix) {
 		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
 	}

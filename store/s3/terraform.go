@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -39,10 +40,8 @@ const (
 
 const (
 	terraformSuffix = ".tflock"
-	foreignIDPrefix = "foreign-"
 	// foreignVersion begins the version of a row that another client has written.
 	foreignVersion = "foreign "
-	noEndTTL       = 100 * 365 * 24 * time.Hour
 	maxWriteTime   = 10 * time.Second
 	// maxSettleTime is how long a release waits for its token to be in the past.
 	maxSettleTime   = 3 * time.Second
@@ -82,8 +81,8 @@ func newTerraformStore(t *table, foreignAge time.Duration) (driver.Store, error)
 			"not delete: "+
 			"the layout %s needs that", driver.ErrUnsupported, LayoutTerraform)
 	}
-	return &foreignStore{record.New(&terraformTable{table: t, foreignAge: foreignAge,
-		abandonedWrites: map[string][]chan struct{}{}})}, nil
+	return foreign.New(&terraformTable{table: t, foreignAge: foreignAge,
+		abandonedWrites: map[string][]chan struct{}{}}, string(LayoutTerraform)), nil
 }
 
 // Info says when tokens can fall.
@@ -128,8 +127,8 @@ func (t *terraformTable) Load(ctx context.Context, name string) (record.Row, err
 func (t *terraformTable) foreignRecord(o object, f lockFile) *record.Record {
 	beat := fnv.New32a()
 	_, _ = beat.Write([]byte(o.etag)) // a hash takes everything
-	c := record.Claim{ID: foreignIDPrefix + cmp.Or(f.ID, strings.Trim(o.etag, `"`)), Owner: foreignOwner(f), Weight: 1,
-		TTL: noEndTTL, State: record.Granted, Token: 1, Beat: int64(beat.Sum32())}
+	c := record.Claim{ID: foreign.IDPrefix + cmp.Or(f.ID, strings.Trim(o.etag, `"`)), Owner: foreignOwner(f), Weight: 1,
+		TTL: foreign.NoEndTTL, State: record.Granted, Token: 1, Beat: int64(beat.Sum32())}
 	if !o.written.IsZero() {
 		c.Since = o.written.UnixMicro()
 		if t.foreignAge > 0 {
@@ -150,7 +149,7 @@ func foreignOwner(f lockFile) string {
 // Swap is one write, or one removal if the record has no claim.
 func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	rec, err := record.Decode(row.Name, row.Data)
-	etag, foreign := strings.CutPrefix(row.Version, foreignVersion)
+	etag, isForeign := strings.CutPrefix(row.Version, foreignVersion)
 	switch {
 	case err != nil:
 		return record.Row{}, err
@@ -161,13 +160,13 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 			return record.Row{}, err
 		}
 		return record.Row{Name: row.Name}, t.removeObject(ctx, row.Name, etag)
-	case strings.HasPrefix(rec.Claims[0].ID, foreignIDPrefix):
+	case strings.HasPrefix(rec.Claims[0].ID, foreign.IDPrefix):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
 	}
 	// The token of a grant is beyond what the service's clock can show now. It was not beyond that when an earlier
 	// grant was released: see awaitToken.
-	if etag == "" || foreign {
+	if etag == "" || isForeign {
 		_, late := t.ClockBounds()
 		row.Token = max(rec.Token, late+1)
 		rec.Token, rec.Claims[0].Token = row.Token, row.Token
