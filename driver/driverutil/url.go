@@ -3,6 +3,7 @@ package driverutil
 import (
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -19,6 +20,11 @@ func RedactURL(u *url.URL) string {
 		return u.Scheme + "://" // String would leave out the slashes
 	}
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// IsLoopback reports whether a host, without a port, is this machine: what is sent there needs no encryption.
+func IsLoopback(host string) bool {
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
 // ParseOptions reads the options of a store's URL: it calls known[name] with the value of each option, in the order of

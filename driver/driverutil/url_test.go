@@ -49,3 +49,13 @@ func TestRedactURL(t *testing.T) {
 		t.Errorf("%v %s", err, RedactURL(u))
 	}
 }
+
+// TestIsLoopback: this machine is told from others by its name and by its addresses.
+func TestIsLoopback(t *testing.T) {
+	for host, want := range map[string]bool{"localhost": true, "127.0.0.1": true, "127.1.2.3": true, "::1": true,
+		"": false, "10.0.0.1": false, "localhost.example": false, "::": false} {
+		if IsLoopback(host) != want {
+			t.Errorf("%q: %v", host, !want)
+		}
+	}
+}

@@ -101,7 +101,5 @@ func describeAgent(c *api.Config) (name string, isPlain bool) {
 	byEnvironment, _ := strconv.ParseBool(os.Getenv(api.HTTPSSLEnvName)) // Consul's own client ignores what is no bool
 	secure := scheme == "https" || scheme == "" && byEnvironment
 	host, _, _ := net.SplitHostPort(address)
-	ip := net.ParseIP(host)
-	isLocal := scheme == "unix" || host == "localhost" || ip != nil && ip.IsLoopback()
-	return "consul://" + address, !secure && !isLocal
+	return "consul://" + address, !secure && scheme != "unix" && !driverutil.IsLoopback(host)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // The findings, without the member and what was seen there (etcd.io: "Maintenance", "Tuning", "Runtime
@@ -217,8 +217,7 @@ func examineTransport(endpoints []string, password bool) (all []driver.Finding) 
 		if err != nil || u.Scheme != "http" {
 			continue
 		}
-		ip := net.ParseIP(u.Hostname())
-		if local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); !local && password {
+		if password && !driverutil.IsLoopback(u.Hostname()) {
 			all = append(all, findingPlainText.With(at, "the password is sent without TLS"))
 		}
 	}

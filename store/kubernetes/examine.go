@@ -3,10 +3,10 @@ package kubernetes
 import (
 	"context"
 	"errors"
-	"net"
 	"net/url"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 var (
@@ -62,11 +62,5 @@ func (t *table) examineConnection() []driver.Finding {
 // isPlain reports whether somebody between this client and the server could answer for the server.
 func (t *table) isPlain() bool {
 	at, err := url.Parse(t.server)
-	if err != nil || at.Hostname() == "localhost" {
-		return false
-	}
-	if ip := net.ParseIP(at.Hostname()); ip != nil && ip.IsLoopback() {
-		return false
-	}
-	return at.Scheme == "http" || t.insecure
+	return err == nil && !driverutil.IsLoopback(at.Hostname()) && (at.Scheme == "http" || t.insecure)
 }

@@ -262,7 +262,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("%s is listed twice", l.Name)
 			}
 			if seen[l.Name] = true; compacts && len(seen) == 1 {
-				storetest.Acquire(t, store, storetest.Mutex("another", time.Minute)) // so that the moment is over
+				storetest.Acquire(t, store, storetest.Mutex("another", time.Minute)) // the next page would be of an older version
 				m.Compact()
 			}
 		}

@@ -164,6 +164,5 @@ func (s *storeURL) openPool() (*sql.DB, error) {
 // isRemote reports whether the server is on another machine.
 func isRemote(c *mysql.Config) bool {
 	host, _, _ := net.SplitHostPort(c.Addr)
-	ip := net.ParseIP(host)
-	return c.Net == "tcp" && host != "localhost" && (ip == nil || !ip.IsLoopback())
+	return c.Net == "tcp" && !driverutil.IsLoopback(host)
 }

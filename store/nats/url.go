@@ -302,6 +302,5 @@ func connectedHost(conn *nats.Conn) string {
 // isOtherMachine reports whether a host and port are of another machine.
 func isOtherMachine(at string) bool {
 	host, _, err := net.SplitHostPort(at)
-	ip := net.ParseIP(host)
-	return err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback())
+	return err == nil && !driverutil.IsLoopback(host)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/shedlock"
 )
 
@@ -212,8 +212,7 @@ func connectionFindings(c *pgx.ConnConfig) []driver.Finding {
 // isRemoteHost reports whether a host is another machine.
 func isRemoteHost(host string) bool {
 	network, _ := pgconn.NetworkAddress(host, 0)
-	ip := net.ParseIP(host)
-	return network != "unix" && !filepath.IsAbs(host) && host != "localhost" && (ip == nil || !ip.IsLoopback())
+	return network != "unix" && !filepath.IsAbs(host) && !driverutil.IsLoopback(host)
 }
 
 // Examine also names rows whose times cannot be right.

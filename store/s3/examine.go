@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -95,10 +95,8 @@ func (t *table) examineAccess() (all []driver.Finding) {
 		all = append(all, findingKept)
 	}
 	e, err := url.Parse(aws.ToString(t.bucket.client.Options().BaseEndpoint))
-	if err == nil && e.Scheme == "http" && e.Hostname() != "localhost" {
-		if ip := net.ParseIP(e.Hostname()); ip == nil || !ip.IsLoopback() {
-			all = append(all, findingPlain)
-		}
+	if err == nil && e.Scheme == "http" && !driverutil.IsLoopback(e.Hostname()) {
+		all = append(all, findingPlain)
 	}
 	return all
 }
