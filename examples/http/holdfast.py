@@ -64,6 +64,11 @@ class Hold:
             self.lost.set()
             if kind is None:
                 raise
+        except (OSError, http.client.HTTPException) as unreachable:
+            if not self.lost.is_set():
+                raise
+            if kind is None:
+                raise Lost({"code": "lost", "detail": "the connection ended"}) from unreachable
         finally:
             self._close()
 

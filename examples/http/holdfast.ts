@@ -44,6 +44,8 @@ export class Lock implements AsyncDisposable {
     clearTimeout(this.timer);
     try {
       await this.server.call(`/v1/holds/${this.hold}/release`);
+    } catch (error) {
+      throw this.signal.aborted ? this.signal.reason : error; // its server may be gone
     } finally {
       this.stream.destroy();
     }

@@ -9,6 +9,6 @@ try {
   await once(lock.signal, "abort");
   console.log("lost");
 } catch (error) {
-  if (!(error instanceof Problem) && (error as any).code !== "ECONNREFUSED") throw error;
+  if (!(error instanceof Problem) || error.code !== "lost") throw error;
   console.log("not released");
 }
