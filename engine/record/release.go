@@ -73,12 +73,14 @@ type release struct {
 // ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between the
 // moment of the read and its reply.
 func (r *release) recall() {
-	r.row, r.rec = Row{Name: r.claim.Name}, &Record{}
-	if s, ok := r.knownRow(r.claim.Name); ok {
-		r.row, r.rec = s.row, s.rec
-		if c := s.rec.findClaim(r.id); c != nil && r.clock.Since(s.seenAt) > c.TTL/2 {
-			r.rec = nil
-		}
+	s, ok := r.knownRow(r.claim.Name)
+	if !ok {
+		r.row, r.rec = Row{Name: r.claim.Name}, &Record{}
+		return
+	}
+	r.row, r.rec = s.row, s.rec
+	if c := s.rec.findClaim(r.id); c != nil && r.clock.Since(s.seenAt) > c.TTL/2 {
+		r.rec = nil
 	}
 }
 
