@@ -79,7 +79,7 @@ func (r *release) recall() {
 		return
 	}
 	r.row, r.rec = s.row, s.rec
-	if c := s.rec.findClaim(r.id); c != nil && r.clock.Since(s.seenAt) > c.TTL/2 {
+	if c := s.rec.findClaim(r.id); c != nil && r.started.Since(s.seenAt) > c.TTL/2 {
 		r.rec = nil
 	}
 }
@@ -98,7 +98,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	if !r.fresh && r.isShared(r.claim.Name) {
 		o = r.shareStep(ctx, &r.own, seen)
 	} else {
-		next, in, since := r.rec.clone(), r.stepInput(r.row), r.clock.Now()
+		next, in := r.rec.clone(), r.stepInput(r.row)
 		switch {
 		case r.removeClaim(next, in):
 		case !r.fresh:
@@ -107,7 +107,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		default:
 			return true, r.outcomeIfAbsent(in)
 		}
-		o = r.writeStep(ctx, &r.own, seen, next, since)
+		o = r.writeStep(ctx, &r.own, seen, next, r.started) // no lease is counted from then
 	}
 	r.row, r.rec, r.fresh = o.row, o.rec, o.rec != nil
 	switch {
@@ -125,7 +125,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		return false, nil // the pending swap was made or refused before: look again
 	}
 	r.forgetPending()
-	r.sweepIfDue()
+	r.sweepIfDue(r.started)
 	if r.expired {
 		return true, &driver.LossError{Cause: driver.LossExpired}
 	}
@@ -196,5 +196,5 @@ func (r *release) forgetPending() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.pending.byClaim, r.id)
-	r.pending.trimSwaps(r.clock.Now())
+	r.pending.trimSwaps(r.started)
 }
