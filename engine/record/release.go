@@ -69,9 +69,10 @@ type release struct {
 }
 
 // recall begins with the row as this client last saw it, unless it saw the claim there too long ago. The claim may have
-// ended since, and the note of its end may have been dropped. Then nobody could tell whether a swap of unknown outcome has
-// ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between the
-// moment of the read and its reply.
+// ended since, and the note of its end may have been dropped. Then nobody could tell whether a swap of unknown outcome
+// has ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between
+// the moment of the read and its reply. The age is that at the start of this call, because outcomeIfAbsent counts what
+// passes after that.
 func (r *release) recall() {
 	s, ok := r.knownRow(r.claim.Name)
 	if !ok {
