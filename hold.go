@@ -72,8 +72,8 @@ const (
 func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
 	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, times: noTimes,
 		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
-	if times := (holdTimes{minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected}); times != *noTimes {
-		h.times = &times
+	if o.MinHold != 0 || o.MaxHold != 0 || o.Expected != 0 {
+		h.times = &holdTimes{minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected}
 	}
 	if g.Kind == KindRW {
 		h.changingWeight = make(chan struct{}, 1)

@@ -64,12 +64,71 @@ func (l *Lifetime) End() (first bool) {
 // Wait waits until all goroutines that Go has started have returned. Call it after End.
 func (l *Lifetime) Wait() { l.goroutines.Wait() }
 
-// Bind returns a context that ends with ctx or with the lifetime; in the second case its cause is driver.ErrClosed. Call
-// the function when the context is no longer needed.
+// Bind returns a context that ends with ctx or with the lifetime; in the second case its cause is driver.ErrClosed.
+// Call the function when the context is no longer needed.
 func (l *Lifetime) Bind(ctx context.Context) (bound context.Context, done func()) {
-	bound, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l, func() { cancel(driver.ErrClosed) })
-	return bound, func() { stop(); cancel(nil) }
+	b := &boundContext{Context: ctx, life: l}
+	return b, b.release
+}
+
+// boundContext is a context of Bind. To join two contexts takes six allocations, and a call that waits for nothing only
+// asks now and then whether either has ended. So they are joined when somebody wants to wait for their end, or when
+// there is an end to be told.
+type boundContext struct {
+	context.Context // the caller's
+	life            *Lifetime
+
+	mu       sync.Mutex
+	joined   context.Context // ends with both; nil until it is needed
+	leave    func()          // ends joined
+	released bool
+}
+
+func (b *boundContext) Done() <-chan struct{} { return b.join(true).Done() }
+
+func (b *boundContext) Err() error {
+	if joined := b.join(false); joined != nil {
+		return joined.Err()
+	}
+	return nil
+}
+
+// Value has what package context keeps in a context to find its cause and its parents: this must be that of joined.
+func (b *boundContext) Value(key any) any {
+	if joined := b.join(false); joined != nil {
+		return joined.Value(key)
+	}
+	return b.Context.Value(key)
+}
+
+// join returns the joined context. It is nil if nobody has waited for an end yet, nobody does now, and there is no end.
+func (b *boundContext) join(waits bool) context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	closed := b.life.Err() != nil
+	if b.joined != nil || !waits && !closed && !b.released && b.Context.Err() == nil {
+		return b.joined
+	}
+	joined, cancel := context.WithCancelCause(b.Context)
+	stop := context.AfterFunc(b.life, func() { cancel(driver.ErrClosed) })
+	b.joined, b.leave = joined, func() { stop(); cancel(nil) }
+	switch {
+	case closed:
+		cancel(driver.ErrClosed)
+	case b.released:
+		b.leave()
+	}
+	return joined
+}
+
+// release ends the context.
+func (b *boundContext) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.released = true
+	if b.joined != nil {
+		b.leave()
+	}
 }
 
 // Sleep waits for d. It returns driver.ErrClosed if the lifetime ends first, or the error of ctx if that ends first.

@@ -105,6 +105,65 @@ func TestLifetimeBind(t *testing.T) {
 	})
 }
 
+// TestLifetimeBindUnasked: a bound context of which nobody has asked anything when its end comes tells that end, and no
+// later one. One that nobody waits for costs two allocations.
+func TestLifetimeBindUnasked(t *testing.T) {
+	gaveUp := errors.New("the caller gave up")
+	type key struct{}
+	for name, test := range map[string]struct {
+		end  func(l *Lifetime, cancel context.CancelCauseFunc, done func())
+		want error
+	}{
+		"parent":   {func(_ *Lifetime, cancel context.CancelCauseFunc, _ func()) { cancel(gaveUp) }, gaveUp},
+		"lifetime": {func(l *Lifetime, _ context.CancelCauseFunc, _ func()) { l.End() }, driver.ErrClosed},
+		"done":     {func(_ *Lifetime, _ context.CancelCauseFunc, done func()) { done() }, context.Canceled},
+	} {
+		for first, ask := range map[string]func(ctx context.Context) error{
+			"Err":   func(ctx context.Context) error { return ctx.Err() },
+			"Cause": context.Cause,
+			"Done":  func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+			"child": func(ctx context.Context) error {
+				child, cancel := context.WithCancel(ctx)
+				defer cancel()
+				<-child.Done()
+				return context.Cause(child)
+			},
+		} {
+			t.Run(name+"/"+first, func(t *testing.T) {
+				l := NewLifetime()
+				defer l.End()
+				parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
+				defer cancel(nil)
+				bound, done := l.Bind(parent)
+				defer done()
+				test.end(l, cancel, done)
+				if err := ask(bound); err == nil {
+					t.Error("the end is not told")
+				}
+				cancel(errors.New("a later end"))
+				l.End()
+				if err := context.Cause(bound); !errors.Is(err, test.want) || bound.Err() != context.Canceled {
+					t.Errorf("cause %v, error %v", err, bound.Err())
+				}
+				if bound.Value(key{}) != "value" {
+					t.Error("the values of the parent are lost")
+				}
+			})
+		}
+	}
+	l := NewLifetime()
+	defer l.End()
+	if n := testing.AllocsPerRun(100, func() {
+		bound, done := l.Bind(t.Context())
+		if bound.Err() != nil {
+			t.Error("an end without reason")
+		}
+		done()
+	}); n > 2 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // TestLifetimeSleep: Sleep returns after its time, or at once when one of its contexts ends, and says which.
 func TestLifetimeSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

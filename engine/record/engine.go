@@ -219,15 +219,15 @@ func (e *engine) knownRow(name string) (knownRow, bool) {
 	return e.rows.getRow(name)
 }
 
-func (e *engine) rememberRow(s snapshot) {
+// rememberRow keeps a row that was read or written by a request that was answered at the given time.
+func (e *engine) rememberRow(s snapshot, answered driver.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if was, ok := e.rows.getRow(s.row.Name); ok && was.row.Version != s.row.Version {
 		e.noteWrite(s.row.Name)
 	}
-	now := e.clock.Now()
-	e.rows.putRow(s, now)
-	e.rows.trimRows(now, e.idleKeep())
+	e.rows.putRow(s, answered)
+	e.rows.trimRows(answered, e.idleKeep())
 }
 
 // noteWrite notes that a row was written now, or not long ago, by any client. It is called with mu held.
@@ -271,12 +271,12 @@ func (e *engine) loadRecord(ctx context.Context, name string) (Row, *Record, err
 	if err != nil {
 		return Row{}, nil, e.errorOrClosed(err)
 	}
-	e.noteRoundTrip(from)
+	answered := e.noteRoundTrip(from)
 	row.Name = name
 	if now, ok := e.knownRow(name); ok && now.follows(row.Version) && now.row.Version != before.row.Version {
 		return now.row, now.rec, nil
 	}
-	return e.acceptRow(row)
+	return e.acceptRow(row, answered)
 }
 
 // decodeRow decodes a row. If a foreign client holds the lock, the record has that hold in place of our claims.
@@ -294,8 +294,8 @@ func decodeRow(row Row) (*Record, error) {
 	return rec, nil
 }
 
-// acceptRow decodes a row that was just read, and remembers it.
-func (e *engine) acceptRow(row Row) (Row, *Record, error) {
+// acceptRow decodes a row that was read by a request that was answered at the given time, and remembers it.
+func (e *engine) acceptRow(row Row, answered driver.Instant) (Row, *Record, error) {
 	known, ok := e.knownRow(row.Name)
 	rec, err := decodeRow(row)
 	if err != nil {
@@ -306,7 +306,7 @@ func (e *engine) acceptRow(row Row) (Row, *Record, error) {
 		rec.markOwn(known.rec)
 	}
 	row.Data = nil
-	e.rememberRow(snapshot{row: row, rec: rec})
+	e.rememberRow(snapshot{row: row, rec: rec}, answered)
 	return row, rec, nil
 }
 
@@ -328,19 +328,19 @@ func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, addsClaim
 	}
 	switch {
 	case err == nil:
-		e.noteRoundTrip(from)
+		answered := e.noteRoundTrip(from)
 		if now.Token > 0 {
 			rec.replaceToken(now.Token)
 		}
 		now.Name, now.Data = row.Name, nil
 		written := snapshot{now, rec, true, row.Version}
-		e.rememberRow(written)
+		e.rememberRow(written, answered)
 		e.notifyHead(now.Name, rec, e.tellHub(written))
 		return now, rec, nil
 	case errors.Is(err, ErrConflict) && now.Version != "":
-		e.noteRoundTrip(from)
+		answered := e.noteRoundTrip(from)
 		now.Name = row.Name
-		now, rec, decodeErr := e.acceptRow(now)
+		now, rec, decodeErr := e.acceptRow(now, answered)
 		if decodeErr != nil {
 			return Row{}, nil, decodeErr
 		}
@@ -380,12 +380,13 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 	return row, nil
 }
 
-// noteRoundTrip measures a round trip that ends now.
-func (e *engine) noteRoundTrip(from driver.Instant) {
-	d := e.clock.Since(from)
+// noteRoundTrip measures a round trip that ends now, and returns the time.
+func (e *engine) noteRoundTrip(from driver.Instant) (answered driver.Instant) {
+	answered = e.clock.Now()
 	e.mu.Lock()
-	e.rtt += (d - e.rtt) / 8
+	e.rtt += (answered.Since(from) - e.rtt) / 8
 	e.mu.Unlock()
+	return answered
 }
 
 func (e *engine) roundTrip() time.Duration {

@@ -108,7 +108,7 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 	})
 	if err == nil {
 		err = outcome
-		l.sweepIfDue()
+		l.sweepIfDue(l.clock.Now())
 	}
 	l.forgetRow(g.Name)
 	return err

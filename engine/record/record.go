@@ -598,7 +598,10 @@ func (r *Record) markOwn(before *Record) {
 // clone returns a copy whose claims can be changed. The notes are shared: see [Record.dropNotesIf].
 func (r *Record) clone() *Record {
 	c := *r
-	c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)
+	c.Claims = nil
+	if len(r.Claims) > 0 {
+		c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)
+	}
 	for i := range c.Claims {
 		c.Claims[i].renewed = false
 	}

@@ -69,16 +69,19 @@ type release struct {
 }
 
 // recall begins with the row as this client last saw it, unless it saw the claim there too long ago. The claim may have
-// ended since, and the note of its end may have been dropped. Then nobody could tell whether a swap of unknown outcome has
-// ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between the
-// moment of the read and its reply.
+// ended since, and the note of its end may have been dropped. Then nobody could tell whether a swap of unknown outcome
+// has ended it. A note is kept for the claim's TTL and more after its end. Half of the TTL allows for the time between
+// the moment of the read and its reply. The age is that at the start of this call, because outcomeIfAbsent counts what
+// passes after that.
 func (r *release) recall() {
-	r.row, r.rec = Row{Name: r.claim.Name}, &Record{}
-	if s, ok := r.knownRow(r.claim.Name); ok {
-		r.row, r.rec = s.row, s.rec
-		if c := s.rec.findClaim(r.id); c != nil && r.clock.Since(s.seenAt) > c.TTL/2 {
-			r.rec = nil
-		}
+	s, ok := r.knownRow(r.claim.Name)
+	if !ok {
+		r.row, r.rec = Row{Name: r.claim.Name}, &Record{}
+		return
+	}
+	r.row, r.rec = s.row, s.rec
+	if c := s.rec.findClaim(r.id); c != nil && r.started.Since(s.seenAt) > c.TTL/2 {
+		r.rec = nil
 	}
 }
 
@@ -96,7 +99,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	if !r.fresh && r.isShared(r.claim.Name) {
 		o = r.shareStep(ctx, &r.own, seen)
 	} else {
-		next, in, since := r.rec.clone(), r.stepInput(r.row), r.clock.Now()
+		next, in := r.rec.clone(), r.stepInput(r.row)
 		switch {
 		case r.removeClaim(next, in):
 		case !r.fresh:
@@ -105,7 +108,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		default:
 			return true, r.outcomeIfAbsent(in)
 		}
-		o = r.writeStep(ctx, &r.own, seen, next, since)
+		o = r.writeStep(ctx, &r.own, seen, next, r.started) // no lease is counted from then
 	}
 	r.row, r.rec, r.fresh = o.row, o.rec, o.rec != nil
 	switch {
@@ -123,7 +126,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 		return false, nil // the pending swap was made or refused before: look again
 	}
 	r.forgetPending()
-	r.sweepIfDue()
+	r.sweepIfDue(r.started)
 	if r.expired {
 		return true, &driver.LossError{Cause: driver.LossExpired}
 	}
@@ -194,5 +197,5 @@ func (r *release) forgetPending() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.pending.byClaim, r.id)
-	r.pending.trimSwaps(r.clock.Now())
+	r.pending.trimSwaps(r.started)
 }

@@ -44,8 +44,11 @@ func (k *knownRows) getRow(name string) (knownRow, bool) {
 }
 
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {
-	k.dropRow(s.row.Name)
-	r := &knownRow{snapshot: s, seenAt: now, bytes: s.size(), list: &k.idle}
+	r := k.dropRow(s.row.Name)
+	if r == nil {
+		r = &knownRow{}
+	}
+	*r = knownRow{snapshot: s, seenAt: now, bytes: s.size(), list: &k.idle}
 	if len(s.rec.Claims) > 0 {
 		r.list = &k.used
 	}
@@ -53,13 +56,17 @@ func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 	k.byName[s.row.Name] = r.list.order.PushFront(r)
 }
 
-func (k *knownRows) dropRow(name string) {
-	if at, ok := k.byName[name]; ok {
-		r := at.Value.(*knownRow)
-		r.list.bytes -= r.bytes
-		r.list.order.Remove(at)
-		delete(k.byName, name)
+// dropRow forgets a row and returns it, or nil if there is none.
+func (k *knownRows) dropRow(name string) *knownRow {
+	at, ok := k.byName[name]
+	if !ok {
+		return nil
 	}
+	r := at.Value.(*knownRow)
+	r.list.bytes -= r.bytes
+	r.list.order.Remove(at)
+	delete(k.byName, name)
+	return r
 }
 
 // trimRows forgets rows that were not seen for long, and the oldest ones if there are too many. The record of a lock

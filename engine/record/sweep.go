@@ -27,19 +27,19 @@ const (
 // larger than the one in the record. Then nothing is lost with the record.
 func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.TokenGap }
 
-// sweepIfDue starts a sweep in the background if it is time for one. The first call only sets the time, so that clients
-// that live for one lock do not sweep.
-func (e *engine) sweepIfDue() {
+// sweepIfDue starts a sweep in the background if it is time for one; now may be the time at which the caller's call has
+// begun. The first call only sets the time, so that clients that live for one lock do not sweep.
+func (e *engine) sweepIfDue(now driver.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.storeExpiresIdle {
 		return
 	}
 	first := e.nextSweep == driver.Instant{}
-	if !first && e.clock.Since(e.nextSweep) < 0 {
+	if !first && now.Since(e.nextSweep) < 0 {
 		return
 	}
-	e.nextSweep = e.clock.Now().Add(sweepInterval/2 + randomPart(sweepInterval/2))
+	e.nextSweep = now.Add(sweepInterval/2 + randomPart(sweepInterval/2))
 	if first {
 		return
 	}
@@ -173,8 +173,11 @@ func (r *Record) neededUntil() (at int64, ok bool) {
 }
 
 // keepUntil returns until when the store keeps a row that nobody needs from a time on; 0, which is for ever, if the
-// store's clock is not known.
+// store removes no rows, or if its clock is not known.
 func (e *engine) keepUntil(neededUntil int64) int64 {
+	if !e.storeExpiresIdle {
+		return 0
+	}
 	now, off := e.table.Now()
 	if off < 0 {
 		return 0

@@ -84,9 +84,9 @@ type Row struct {
 	// also read by foreign clients shows it to them.
 	ExpiresAt int64
 
-	// KeepUntil is set by the engine for Swap: the time of the store's clock, in microseconds, until which the row must be
-	// kept if it is not replaced before; 0: for ever. A table that is [SelfExpiring] has its store remove the row after
-	// that time, or later. In that step, the row must still be the one for which the time was set.
+	// KeepUntil is set by the engine for the Swap of a table that is [SelfExpiring]: the time of the store's clock, in
+	// microseconds, until which the row must be kept if it is not replaced before; 0: for ever. The table has its store
+	// remove the row after that time, or later. In that step, the row must still be the one for which the time was set.
 	KeepUntil int64
 
 	// Marked is set by a [Marker] on the rows that it returns: the row's mark exists. The engine passes it back to Swap.

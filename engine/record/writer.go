@@ -281,7 +281,11 @@ func (e *engine) overtake(w *writer, hanging int64) *groupSwap {
 
 // startGroup makes a swap, and those that follow it, in a goroutine of its own.
 func (e *engine) startGroup(g *groupSwap) {
-	for g != nil && !e.life.Go(func() { e.runGroup(g) }) {
+	for g != nil {
+		begun := g // a function that used g itself would make each call allocate it, also for nil
+		if e.life.Go(func() { e.runGroup(begun) }) {
+			return
+		}
 		e.settleSteps(g, stepOutcome{made: true, err: driver.ErrClosed})
 		g = e.nextSwap(g.w, g.number)
 	}

@@ -45,7 +45,7 @@ func (disk) listNames(dir int) ([]string, error) {
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
 		return nil, err
 	}
-	var names []string
+	names := make([]string, 0, 4*removeEvery) // enough for a record's directory
 	buf := make([]byte, 8<<10)
 	for {
 		var n int

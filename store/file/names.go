@@ -14,6 +14,8 @@ const (
 	maxPlain  = 200 // bytes of a file name that is an encoded lock name in full
 	maxPrefix = 100 // bytes of the readable part before a hash
 	hashMark  = "%h"
+	// plainBytes are the bytes of a lock name that are written as they are.
+	plainBytes = "abcdefghijklmnopqrstuvwxyz0123456789._-"
 )
 
 // checkName refuses names that no lock can have.
@@ -38,12 +40,15 @@ func checkName(name string) error {
 // in %h and the SHA-256 of the name instead; h is not a hexadecimal digit, so that no other name is encoded to the
 // same. The full name is in the header of the record.
 func encodeName(name string) string {
+	if len(name) <= maxPlain && strings.Trim(name, plainBytes) == "" && !strings.HasPrefix(name, ".") {
+		return name // the usual case, without a copy
+	}
 	var b strings.Builder
 	b.Grow(len(name))
 	cut := 0 // where the readable part of a hashed name would end
 	for i := range len(name) {
 		c := name[i]
-		if isPlainByte(c) && (c != '.' || i > 0) {
+		if strings.IndexByte(plainBytes, c) >= 0 && (c != '.' || i > 0) {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02x", c)
@@ -64,11 +69,6 @@ func encodeName(name string) string {
 func noticePrefix(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:8]) + "+"
-}
-
-// isPlainByte reports whether a byte of a lock name is written as it is.
-func isPlainByte(c byte) bool {
-	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 
 // decodeName is the inverse of encodeName. For a hashed name, whole is false, and name is only a part of the

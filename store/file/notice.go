@@ -115,11 +115,10 @@ func (t *table) ListenForNotice(name string) (noticed <-chan struct{}, stop func
 
 // NotifyClient does nothing if nobody has ever waited for a notice in this directory.
 func (t *table) NotifyClient(name, session string) {
-	done, err := t.beginCall(context.Background())
-	if err != nil {
+	if err := t.beginCall(context.Background()); err != nil {
 		return
 	}
-	defer done()
+	defer t.endCall()
 	d, ok := t.fsys.(disk)
 	if !ok || !isValidSession(session) {
 		return

@@ -294,35 +294,36 @@ func (t *table) isClosed() bool {
 	}
 }
 
-// beginCall opens the table if there is a store, and keeps it open until the returned function is called. It returns
-// errAbsent if there is no store yet.
-func (t *table) beginCall(ctx context.Context) (end func(), err error) {
+// beginCall opens the table if there is a store, and keeps it open until endCall. It returns errAbsent if there is no
+// store yet; after an error, endCall must not be called.
+func (t *table) beginCall(ctx context.Context) error {
 	if err := t.openStore(ctx, false); err != nil {
-		return nil, err
+		return err
 	}
 	t.callsMu.RLock()
+	err := ctx.Err()
 	if t.isClosed() {
-		t.callsMu.RUnlock()
-		return nil, driver.ErrClosed
+		err = driver.ErrClosed
 	}
-	if err := ctx.Err(); err != nil {
+	if err != nil {
 		t.callsMu.RUnlock()
-		return nil, err
 	}
-	return t.callsMu.RUnlock, nil
+	return err
 }
+
+func (t *table) endCall() { t.callsMu.RUnlock() }
 
 // checkInPlace returns a LossError if other clients would open another directory than this one, or take this client for
 // dead.
 func (t *table) checkInPlace(ctx context.Context) error {
-	done, err := t.beginCall(ctx)
+	err := t.beginCall(ctx)
 	if errors.Is(err, errAbsent) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer t.endCall()
 	if !t.isReplaced() {
 		return nil
 	}
@@ -346,14 +347,14 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := checkName(name); err != nil {
 		return record.Row{}, err
 	}
-	done, err := t.beginCall(ctx)
+	err := t.beginCall(ctx)
 	if errors.Is(err, errAbsent) {
 		return record.Row{Name: name}, nil
 	}
 	if err != nil {
 		return record.Row{}, err
 	}
-	defer done()
+	defer t.endCall()
 	f, err := t.recordFile(name).loadRecord(ctx)
 	if err != nil {
 		return record.Row{Name: name}, err
@@ -376,11 +377,10 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	case row.Version != "" && (!ok || staged):
 		return record.Row{}, fmt.Errorf("%w: %q is no version of a file record", driver.ErrInvalid, row.Version)
 	}
-	done, err := t.beginCall(ctx)
-	if err != nil {
+	if err := t.beginCall(ctx); err != nil {
 		return record.Row{}, err
 	}
-	defer done()
+	defer t.endCall()
 	if err := t.clock.ensureFloor(ctx, row.Token); err != nil {
 		return record.Row{}, err
 	}
@@ -396,7 +396,7 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if err != nil {
 		return record.Row{}, cmp.Or(t.replacedError(), err)
 	}
-	row.Version = next.String()
+	row.Version = next
 	return row, nil
 }
 
@@ -405,14 +405,14 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if err := checkName(row.Name); err != nil {
 		return err
 	}
-	done, err := t.beginCall(ctx)
+	err := t.beginCall(ctx)
 	if errors.Is(err, errAbsent) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer t.endCall()
 	c := t.recordFile(row.Name)
 	base, staged, ok := parseFile(row.Version)
 	if ok && !staged {
@@ -490,11 +490,10 @@ func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, e
 
 // listEntries returns the names of all directories in locks.
 func (t *table) listEntries(ctx context.Context) ([]string, error) {
-	done, err := t.beginCall(ctx)
-	if err != nil {
+	if err := t.beginCall(ctx); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer t.endCall()
 	t.listMu.Lock()
 	defer t.listMu.Unlock()
 	entries, err := t.listNames(t.locksDir)
@@ -503,11 +502,10 @@ func (t *table) listEntries(ctx context.Context) ([]string, error) {
 
 // loadEntry reads the record in a directory of locks, whose lock name may not be known.
 func (t *table) loadEntry(ctx context.Context, entry string) (storedRecord, error) {
-	done, err := t.beginCall(ctx)
-	if err != nil {
+	if err := t.beginCall(ctx); err != nil {
 		return storedRecord{}, err
 	}
-	defer done()
+	defer t.endCall()
 	return versionedFile{storeDir: &t.storeDir, parent: t.locksDir, dirName: entry}.loadRecord(ctx)
 }
 
@@ -521,11 +519,10 @@ func (t *table) Session() string {
 
 // IsDead reports whether the client of a session is certainly dead. It is false if this cannot be found out.
 func (t *table) IsDead(session string) bool {
-	done, err := t.beginCall(context.Background())
-	if err != nil {
+	if err := t.beginCall(context.Background()); err != nil {
 		return false
 	}
-	defer done()
+	defer t.endCall()
 	return t.liveness.isDead(session)
 }
 
@@ -535,11 +532,10 @@ func (t *table) LivenessFile() (*os.File, error) {
 	if err := t.openStore(context.Background(), true); err != nil {
 		return nil, err
 	}
-	done, err := t.beginCall(context.Background())
-	if err != nil {
+	if err := t.beginCall(context.Background()); err != nil {
 		return nil, err
 	}
-	defer done()
+	defer t.endCall()
 	return t.liveness.shareFile()
 }
 

@@ -49,11 +49,10 @@ type turnFile struct {
 
 // openTurns opens the directory of all turns, for the turn of one lock.
 func (t *table) openTurns(ctx context.Context, name string) (turnFile, error) {
-	done, err := t.beginCall(ctx)
-	if err != nil {
+	if err := t.beginCall(ctx); err != nil {
 		return turnFile{}, err
 	}
-	defer done()
+	defer t.endCall()
 	d, ok := t.fsys.(disk)
 	if !ok {
 		return turnFile{}, fmt.Errorf("turns: %w", driver.ErrUnsupported)
@@ -143,11 +142,10 @@ func (f turnFile) callNext() {
 // tryTurn takes the turn if nobody has it. Otherwise it returns -1. If it may not make the file and there is none, the
 // error is ENOENT.
 func (t *table) tryTurn(ctx context.Context, f turnFile, mayMake bool) (fd int, err error) {
-	done, err := t.beginCall(ctx)
-	if err != nil {
+	if err := t.beginCall(ctx); err != nil {
 		return -1, err
 	}
-	defer done()
+	defer t.endCall()
 	fd, err = f.open(mayMake)
 	if mayMake && errors.Is(err, unix.ENOENT) {
 		fd, err = f.makeLocked(t.tmp, t.newNonce())

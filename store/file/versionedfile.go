@@ -274,33 +274,35 @@ func (vf versionedFile) readVersion(d int, v version) (storedRecord, error) {
 	return f, nil
 }
 
-// swapVersion replaces version base, which was read as live, and returns the new version. It returns
+// swapVersion replaces version base, which was read as live, and returns the name of the new version. It returns
 // record.ErrConflict if base is not current any more. If durable, the new version is on the disk when it returns.
-func (vf versionedFile) swapVersion(ctx context.Context, base version, to recordContent, durable bool) (version,
-	error) {
+func (vf versionedFile) swapVersion(
+	ctx context.Context, base version, to recordContent, durable bool,
+) (newName string, err error) {
 	d, err := vf.openRecordDir()
 	if err != nil {
-		return version{}, err
+		return "", err
 	}
 	if d < 0 {
-		return version{}, record.ErrConflict
+		return "", record.ErrConflict
 	}
 	defer vf.closeHandle(d)
 	next, staged := base.nextVersion(), base.stagedName(vf.newNonce())
+	newName = next.String()
 	data := to.encodeFile(next)
 	if err = vf.reserveRoom(d, len(data)); err == nil {
 		err = vf.stageVersion(d, base, staged, data, durable)
 	}
 	if err == nil {
-		err = vf.moveIfCurrent(ctx, d, staged, next.String())
+		err = vf.moveIfCurrent(ctx, d, staged, newName)
 	}
 	if errors.Is(err, record.ErrConflict) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 		_ = vf.removeFile(d, staged)
-		return version{}, record.ErrConflict
+		return "", record.ErrConflict
 	}
 	if err != nil {
 		_ = vf.removeFile(d, staged)
-		return version{}, describeError("write "+vf.dirName, err)
+		return "", describeError("write "+vf.dirName, err)
 	}
 	// Without durable nothing is synced. After a power cut the record may then be old, torn or missing, but so are the
 	// processes that relied on it; what outlives a power cut is the clock's floor, which is synced, and detached claims,
@@ -308,13 +310,13 @@ func (vf versionedFile) swapVersion(ctx context.Context, base version, to record
 	if durable {
 		// Also sync the name of the record's directory: the client that made it may not have needed it durable.
 		if err := cmp.Or(vf.syncHandle(d), vf.syncHandle(vf.parent)); err != nil {
-			return version{}, vf.unsyncedError(err)
+			return "", vf.unsyncedError(err)
 		}
 	}
 	if next.seq%removeEvery == 0 {
 		vf.removeOldVersions(d, next)
 	}
-	return next, nil
+	return newName, nil
 }
 
 // unsyncedError is the error of a write that took effect but may not be on the disk. It is never one of the driver's
@@ -423,7 +425,7 @@ func (vf versionedFile) removeOldVersions(d int, current version) {
 		return
 	}
 	var stagedFiles []string
-	var versions []version
+	versions := make([]version, 0, len(names))
 	for _, name := range names {
 		v, staged, ok := parseFile(name)
 		switch {
