@@ -48,7 +48,7 @@ func measureCrowds(ctx context.Context, s store, who, sizes string, crowdOf func
 			continue
 		}
 		t := newTable(fmt.Sprintf("%s of one %s mutex", who, kind), who, "in the store", "refused", "resident B each",
-			"heap B each", "goroutines each", "requests/s idle", "hand-overs/s", "gap ms", "gap ms, 99 %",
+			"heap B each", "goroutines each", "requests/s idle", "hand-overs", "gap ms", "mean", "99 %",
 			"requests/hand-over")
 		err := forSizes(ctx, s, sizes, func(n int, at *server) error {
 			c := crowdOf(n)
@@ -63,17 +63,13 @@ func measureCrowds(ctx context.Context, s store, who, sizes string, crowdOf func
 	return nil
 }
 
-// measure has the crowd wait while this process holds the lock, and then hand it over.
+// measure has the crowd wait while this process holds the lock, and then lets it have the lock, in rounds.
 func (c crowd) measure(ctx context.Context, s store, at *server, t *table) error {
 	holder, err := holdfast.Open(ctx, at.url, nil)
 	if err != nil {
 		return err
 	}
 	defer holder.Close()
-	lease, err := holder.Mutex(lockName, &holdfast.LockOptions{Fair: c.fair}).Lock(ctx)
-	if err != nil {
-		return err
-	}
 	ws, err := startWorkers(ctx, c.processes)
 	if err != nil {
 		return err
@@ -83,14 +79,15 @@ func (c crowd) measure(ctx context.Context, s store, at *server, t *table) error
 	if err != nil {
 		return err
 	}
-	if _, err := callAll[struct{}](ws, "Wait", WaitArgs{lockName, c.fair, c.waiters / c.clients}); err != nil {
+	lease, err := c.begin(ctx, holder, ws)
+	if err != nil {
 		return err
 	}
 	queued, refused, err := awaitQueued(ctx, holder, ws)
 	if err != nil {
 		return err
 	}
-	polls, err := at.countDuring(ctx, ws, *idle)
+	polls, err := at.countDuring(ctx, ws, func() error { return sleep(ctx, *idle) })
 	if err != nil {
 		return err
 	}
@@ -98,26 +95,85 @@ func (c crowd) measure(ctx context.Context, s store, at *server, t *table) error
 	if err != nil {
 		return err
 	}
-	from := machineTime()
-	if err := lease.Release(); err != nil {
-		return err
-	}
-	sent, err := at.countDuring(ctx, ws, *forTime)
-	if err != nil {
-		return err
-	}
-	turns, err := endContest(ws, from, machineTime())
-	if err != nil {
-		return err
+	var sum handOvers
+	for left := *forTime; ; {
+		took, err := sum.addRound(ctx, at, ws, lease, left)
+		if err != nil {
+			return err
+		}
+		if left -= took + pause; left <= 0 {
+			break
+		}
+		if lease, err = c.begin(ctx, holder, ws); err != nil {
+			return err
+		}
 	}
 	more, waiting := now.since(before), float64(c.waiters-refused)
-	gaps := sortedGaps(turns)
+	slices.Sort(sum.gaps)
+	turns := float64(len(sum.gaps))
 	t.add(withCommas(int64(c.waiters)), withCommas(int64(queued)), withCommas(int64(refused)),
 		perUnit(float64(more.Resident), waiting), perUnit(float64(more.Heap), waiting),
-		perUnit(float64(more.Goroutines), waiting), polls.per(idle.Seconds()),
-		perUnit(float64(len(turns)), forTime.Seconds()), percentile(gaps, 50), percentile(gaps, 99),
-		sent.per(float64(len(turns))))
+		perUnit(float64(more.Goroutines), waiting), polls.per(idle.Seconds()), withCommas(int64(turns)),
+		percentile(sum.gaps, 50), perUnit(1000*sum.took.Seconds(), turns), percentile(sum.gaps, 99),
+		sum.requests.per(turns))
 	return s.closeClients(ws)
+}
+
+// begin takes the lock, and has the crowd wait for it.
+func (c crowd) begin(ctx context.Context, holder *holdfast.Client, ws workers) (*holdfast.Lease, error) {
+	lease, err := holder.Mutex(lockName, &holdfast.LockOptions{Fair: c.fair}).Lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, err = callAll[struct{}](ws, "Wait", WaitArgs{lockName, c.fair, c.waiters / c.clients})
+	return lease, err
+}
+
+// pause is how long nothing is done before and after the requests of a round are counted: a claim that has just begun to
+// wait looks at the lock once more within a second, and some servers count late.
+const pause = 1500 * time.Millisecond
+
+// handOvers are the hand-overs of all rounds.
+type handOvers struct {
+	gaps     []time.Duration // from one holder to the next
+	took     time.Duration   // for all of them
+	requests requestCount
+}
+
+// addRound releases the lock, and lets those that wait have it, one after the other, until all had it or the time is up.
+// It returns how long that took.
+func (h *handOvers) addRound(ctx context.Context, at *server, ws workers, lease *holdfast.Lease, limit time.Duration,
+) (took time.Duration, err error) {
+	if err := sleep(ctx, pause); err != nil {
+		return 0, err
+	}
+	var from, to time.Duration
+	requests, err := at.countDuring(ctx, ws, func() error {
+		from = machineTime()
+		if err := lease.Release(); err != nil {
+			return err
+		}
+		done, err := callAll[bool](ws, "AwaitTurns", limit)
+		if to = machineTime(); err != nil || slices.Contains(done, false) {
+			return err
+		}
+		return sleep(ctx, pause)
+	})
+	if err != nil {
+		return 0, err
+	}
+	turns, err := endRound(ws, to)
+	if err != nil {
+		return 0, err
+	}
+	last := from
+	for _, turn := range turns {
+		h.gaps = append(h.gaps, turn-last)
+		last = turn
+	}
+	h.took += last - from
+	h.requests = requestCount{h.requests.n + requests.n, requests.known}
+	return to - from, nil
 }
 
 // openClients opens the clients, and returns what the processes used before what is measured: if there are as many clients
@@ -173,33 +229,25 @@ func awaitQueued(ctx context.Context, c *holdfast.Client, ws workers) (queued, r
 	return queued, refused, nil
 }
 
-// endContest ends the waiting, and returns when the lock was handed over, in order, as far as that was in a time.
-func endContest(ws workers, from, to time.Duration) (turns []time.Duration, err error) {
-	all, err := callAll[Contest](ws, "EndTurns", struct{}{})
+// endRound ends a round, and returns when the lock was handed over until then, in order.
+func endRound(ws workers, until time.Duration) (turns []time.Duration, err error) {
+	all, err := callAll[Round](ws, "EndRound", struct{}{})
 	if err != nil {
 		return nil, err
 	}
 	var failed []error
-	for _, c := range all {
-		if c.Failed != "" {
-			failed = append(failed, errors.New(c.Failed))
+	for _, r := range all {
+		if r.Failed != "" {
+			failed = append(failed, errors.New(r.Failed))
 		}
-		for _, at := range c.Turns {
-			if at >= from && at <= to {
+		for _, at := range r.Turns {
+			if at <= until {
 				turns = append(turns, at)
 			}
 		}
 	}
 	slices.Sort(turns)
 	return turns, errors.Join(failed...)
-}
-
-func sortedGaps(turns []time.Duration) (gaps []time.Duration) {
-	for i := 1; i < len(turns); i++ {
-		gaps = append(gaps, turns[i]-turns[i-1])
-	}
-	slices.Sort(gaps)
-	return gaps
 }
 
 func percentile(sorted []time.Duration, p int) string {

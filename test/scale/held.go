@@ -47,7 +47,7 @@ func holdMany(ctx context.Context, s store, at *server, n int, t *table) error {
 		return err
 	}
 	window := time.Duration(*intervals) * ttl / 3
-	sent, err := at.countDuring(ctx, ws, window)
+	sent, err := at.countDuring(ctx, ws, func() error { return sleep(ctx, window) })
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,8 @@
 //   - waiters: 20 processes, each with one client, wait for one lock.
 //   - clients: so many clients wait for one lock, each with connections of its own, in 10 processes.
 //
-// While all of them wait, the memory of each and the requests are measured. Then each holder releases the lock at once
-// and waits again, so there are always as many waiters. The gap is the time from one holder to the next.
+// While all of them wait, the memory of each and the requests are measured. Then each gets the lock in turn, releases it at
+// once, and leaves; that is repeated. The gap is the time from one holder to the next.
 //
 // The last line of a table has the figures of all sizes in each cell, for the tables in docs/performance.md.
 //

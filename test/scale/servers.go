@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
@@ -61,16 +60,16 @@ func (r requestCount) per(n float64) string {
 	return perUnit(float64(r.n), n)
 }
 
-// countDuring waits, and counts the requests meanwhile.
-func (s *server) countDuring(ctx context.Context, ws workers, wait time.Duration) (r requestCount, err error) {
+// countDuring counts the requests while do runs.
+func (s *server) countDuring(ctx context.Context, ws workers, do func() error) (r requestCount, err error) {
 	if s.count == nil {
-		return r, sleep(ctx, wait)
+		return r, do()
 	}
 	before, err := s.count(ctx, ws)
 	if err != nil {
 		return r, err
 	}
-	if err := sleep(ctx, wait); err != nil {
+	if err := do(); err != nil {
 		return r, err
 	}
 	now, err := s.count(ctx, ws)
@@ -98,7 +97,7 @@ var stores = []store{
 		alwaysFair: true, start: startZooKeeper},
 	{name: "consul", about: "one server", requests: "a request to the HTTP API that has ended, by the server's metrics",
 		alwaysFair: true, start: startConsul},
-	{name: "postgres", about: "one server that does not flush to disk", requests: "a transaction, by pg_stat_database",
+	{name: "postgres", about: "one server that does not flush to disk", requests: "a statement, by pg_stat_statements",
 		maxRenewals: 1000, start: startPostgres},
 	{name: "mysql", about: "one MariaDB that flushes to disk once per second", requests: "a statement, by Questions",
 		maxRenewals: 1000, start: startMySQL},
@@ -202,13 +201,16 @@ func startConsul(ctx context.Context) (*server, error) {
 
 // startPostgres allows so many connections that each of 1,000 clients can have what it makes by itself.
 func startPostgres(context.Context) (*server, error) {
-	s, err := pgtest.Start("max_connections=3000")
+	s, err := pgtest.Start("max_connections=3000", "shared_preload_libraries=pg_stat_statements")
 	if err != nil {
 		return nil, err
 	}
+	if err := s.Exec("create extension pg_stat_statements"); err != nil {
+		s.Stop()
+		return nil, err
+	}
 	count := func(context.Context, workers) (n int64, err error) {
-		text, err := s.QueryValue("select xact_commit + xact_rollback from pg_stat_database " +
-			"where datname = current_database()")
+		text, err := s.QueryValue("select sum(calls)::bigint from pg_stat_statements")
 		if err == nil {
 			_, err = fmt.Sscan(text, &n)
 		}

@@ -25,14 +25,14 @@ type Worker struct {
 	clients []*holdfast.Client
 	leases  []*holdfast.Lease
 
-	endTurns context.CancelFunc
-	waiters  sync.WaitGroup
-	mu       sync.Mutex
-	contest  Contest
+	stopWaiting context.CancelFunc
+	waiters     sync.WaitGroup
+	mu          sync.Mutex
+	round       Round
 }
 
-// Contest is what the waiters of a worker have done.
-type Contest struct {
+// Round is what the waiters of a worker have done in one round.
+type Round struct {
 	Turns   []time.Duration // when a waiter got the lock, and released it at once, by the clock of the machine
 	Refused int             // waiters that left because the queue was full
 	Failed  string          // why a waiter has failed; empty: none has
@@ -163,11 +163,11 @@ type WaitArgs struct {
 	Waiters int // of each client
 }
 
-// Wait has goroutines of each client wait for one lock, and returns when all of them have begun. One that gets the lock
-// releases it at once, and waits again. One that finds the queue full leaves.
+// Wait has goroutines of each client wait for one lock, and returns when all of them have begun. Each releases the lock as
+// soon as it has it, and then leaves.
 func (w *Worker) Wait(a WaitArgs, _ *struct{}) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	w.endTurns = cancel
+	w.stopWaiting, w.round = cancel, Round{}
 	var begun sync.WaitGroup
 	for _, c := range w.clients {
 		mu := c.Mutex(a.Lock, &holdfast.LockOptions{Fair: a.Fair})
@@ -175,7 +175,7 @@ func (w *Worker) Wait(a WaitArgs, _ *struct{}) error {
 			begun.Add(1)
 			w.waiters.Go(func() {
 				begun.Done()
-				w.takeTurns(ctx, mu)
+				w.takeTurn(ctx, mu)
 			})
 		}
 	}
@@ -183,43 +183,52 @@ func (w *Worker) Wait(a WaitArgs, _ *struct{}) error {
 	return nil
 }
 
-func (w *Worker) takeTurns(ctx context.Context, mu *holdfast.Mutex) {
-	for ctx.Err() == nil {
-		lease, err := mu.Lock(ctx)
-		if err == nil {
-			at := machineTime()
-			err = lease.Release()
-			w.note(func(c *Contest) { c.Turns = append(c.Turns, at) })
-		}
-		switch {
-		case err == nil || ctx.Err() != nil:
-		case errors.Is(err, holdfast.ErrQueueFull):
-			w.note(func(c *Contest) { c.Refused++ })
-			return
-		default:
-			w.note(func(c *Contest) { c.Failed = err.Error() })
-			return
-		}
+func (w *Worker) takeTurn(ctx context.Context, mu *holdfast.Mutex) {
+	lease, err := mu.Lock(ctx)
+	at := machineTime()
+	if err == nil {
+		err = lease.Release()
 	}
-}
-
-func (w *Worker) note(change func(*Contest)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	change(&w.contest)
+	switch {
+	case lease != nil:
+		w.round.Turns = append(w.round.Turns, at)
+		if err != nil {
+			w.round.Failed = err.Error()
+		}
+	case errors.Is(err, holdfast.ErrQueueFull):
+		w.round.Refused++
+	case ctx.Err() == nil:
+		w.round.Failed = err.Error()
+	}
 }
 
 // CountRefused counts the waiters that have left because the queue was full.
 func (w *Worker) CountRefused(_ struct{}, n *int) error {
-	w.note(func(c *Contest) { *n = c.Refused })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*n = w.round.Refused
 	return nil
 }
 
-// EndTurns ends the waiting, and returns what the waiters did.
-func (w *Worker) EndTurns(_ struct{}, c *Contest) error {
-	w.endTurns()
+// AwaitTurns returns when all waiters have left, or after a time, and reports whether they have.
+func (w *Worker) AwaitTurns(limit time.Duration, done *bool) error {
+	left := make(chan struct{})
+	go func() { w.waiters.Wait(); close(left) }()
+	select {
+	case <-left:
+		*done = true
+	case <-time.After(limit):
+	}
+	return nil
+}
+
+// EndRound has the last waiters leave, and returns what all of them did.
+func (w *Worker) EndRound(_ struct{}, r *Round) error {
+	w.stopWaiting()
 	w.waiters.Wait()
-	*c = w.contest
+	*r = w.round
 	return nil
 }
 
