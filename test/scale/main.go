@@ -1,14 +1,14 @@
-// Command scale shows how the costs of Holdfast grow with the numbers of leases, waiters and clients: each is measured at
-// 1, 10 and 100 times a number, on servers of its own. Leases, waiters and clients are in processes of their own, so what
-// is measured is theirs alone.
+// Command scale shows how the costs of Holdfast grow with the numbers of leases, waiters and clients: each is measured
+// at 1, 10 and 100 times a number, on servers of its own. Leases, waiters and clients are in processes of their own,
+// so what is measured is theirs alone.
 //
 //   - held: one process holds leases, each on a lock of its own. Measured are the memory of each, the goroutines of the
 //     process, and the requests while nothing but time passes.
 //   - waiters: 20 processes, each with one client, wait for one lock.
 //   - clients: so many clients wait for one lock, each with connections of its own, in 10 processes.
 //
-// While all of them wait, the memory of each and the requests are measured. Then each gets the lock in turn, releases it at
-// once, and leaves; that is repeated. The gap is the time from one holder to the next.
+// While all of them wait, the memory of each and the requests are measured. Then each gets the lock in turn, releases
+// it at once, and leaves; that is repeated. The gap is the time from one holder to the next.
 //
 // The last line of a table has the figures of all sizes in each cell, for the tables in docs/performance.md.
 //
@@ -46,7 +46,7 @@ var (
 	intervals = flag.Int("intervals", 2, "how many renewals of each held lease are measured")
 	renewals  = flag.Int("max-renewals", 0, "how many renewals per second are due at most, by the choice of the TTL;\n"+
 		"0: as many as is known to suit the store")
-	idle    = flag.Duration("idle", 10*time.Second, "how long the requests of waiters are counted while the lock is held")
+	idle    = flag.Duration("idle", 10*time.Second, "how long requests are counted while all wait and the lock is held")
 	forTime = flag.Duration("for", 20*time.Second, "how long hand-overs are measured")
 )
 
@@ -118,8 +118,8 @@ func chooseStores() (chosen []store, err error) {
 	return chosen, nil
 }
 
-// forSizes measures each of the sizes on servers of its own. When one cannot be measured, it says why, and leaves out the
-// larger ones.
+// forSizes measures each of the sizes on servers of its own. When one cannot be measured, it says why, and leaves out
+// the larger ones.
 func forSizes(ctx context.Context, s store, sizes string, measure func(n int, at *server) error) error {
 	for text := range strings.SplitSeq(sizes, ",") {
 		n, err := strconv.Atoi(text)

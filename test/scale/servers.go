@@ -101,8 +101,8 @@ var stores = []store{
 		maxRenewals: 1000, start: startPostgres},
 	{name: "mysql", about: "one MariaDB that flushes to disk once per second", requests: "a statement, by Questions",
 		maxRenewals: 1000, start: startMySQL},
-	{name: "nats", about: "one server that flushes to disk every two minutes", requests: "a message of a client, by varz",
-		maxRenewals: 1000, start: startNATS},
+	{name: "nats", about: "one server that flushes to disk every two minutes",
+		requests: "a message of a client, by varz", maxRenewals: 1000, start: startNATS},
 	{name: "dynamodb", about: "an emulator, dynalite: its times say nothing about the service",
 		requests: "a request, by a proxy", maxRenewals: 200, start: startDynamoDB},
 	{name: "gcs", about: "an emulator in memory: its times say nothing about the service",
@@ -195,8 +195,8 @@ func startConsul(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{c.URL(), metricCounter(http.DefaultClient, "http://"+c.Endpoints()[0]+"/v1/agent/metrics?format=prometheus",
-		"consul_api_http_count"), c.Close}, nil
+	metrics := "http://" + c.Endpoints()[0] + "/v1/agent/metrics?format=prometheus"
+	return &server{c.URL(), metricCounter(http.DefaultClient, metrics, "consul_api_http_count"), c.Close}, nil
 }
 
 // startPostgres allows so many connections that each of 1,000 clients can have what it makes by itself.
@@ -274,8 +274,8 @@ func startDynamoDB(ctx context.Context) (*server, error) {
 		}
 		return sum, nil
 	}
-	return &server{"dynamodb://locks?region=eu-central-1&create=true&endpoint=" + url.QueryEscape(proxy.Endpoint), count,
-		func() { proxy.Close(); s.Stop() }}, nil
+	at := "dynamodb://locks?region=eu-central-1&create=true&endpoint=" + url.QueryEscape(proxy.Endpoint)
+	return &server{at, count, func() { proxy.Close(); s.Stop() }}, nil
 }
 
 func startGCS(context.Context) (*server, error) {
@@ -303,8 +303,9 @@ func startS3(context.Context) (*server, error) {
 		return nil, err
 	}
 	setKeys(s3test.AccessKey, s3test.SecretKey)
+	metrics := s.URL() + "/minio/metrics/v3/api/requests"
 	return &server{"s3://locks?endpoint=" + url.QueryEscape(s.URL()),
-		metricCounter(http.DefaultClient, s.URL()+"/minio/metrics/v3/api/requests", "minio_api_requests_total"), s.Close}, nil
+		metricCounter(http.DefaultClient, metrics, "minio_api_requests_total"), s.Close}, nil
 }
 
 func startKubernetes(context.Context) (*server, error) {

@@ -33,8 +33,8 @@ func (t *table) print(cells []string) {
 	fmt.Println()
 }
 
-// end prints the figures of all lines as one line of a table in Markdown. A figure that is the same for all sizes is there
-// once.
+// end prints the figures of all lines as one line of a table in Markdown. A figure that is the same for all sizes is
+// there once.
 func (t *table) end(name string) {
 	if len(t.lines) == 0 {
 		return

@@ -33,9 +33,10 @@ type Worker struct {
 
 // Round is what the waiters of a worker have done in one round.
 type Round struct {
-	Turns   []time.Duration // when a waiter got the lock, and released it at once, by the clock of the machine
-	Refused int             // waiters that left because the queue was full
-	Failed  string          // why a waiter has failed; empty: none has
+	Turns    []time.Duration // when a waiter got the lock, and released it at once, by the clock of the machine
+	Refused  int             // waiters that left because the queue was full
+	Failures int             // waiters that left because of another error
+	LastErr  string          // of the last of them
 }
 
 // runWorker serves the main process until that ends.
@@ -57,8 +58,8 @@ type OpenArgs struct {
 	Clients int
 }
 
-// Open makes clients. Each of them takes a lock of its own and releases it, so that it has connected, and has made what a
-// client makes once.
+// Open makes clients. Each of them takes a lock of its own and releases it, so that it has connected, and has made
+// what a client makes once.
 func (w *Worker) Open(a OpenArgs, _ *struct{}) error {
 	w.clients = make([]*holdfast.Client, a.Clients)
 	return doAll(a.Clients, func(i int) error {
@@ -109,8 +110,8 @@ type HoldReply struct {
 // maxFailures is how many attempts may fail before Hold gives up.
 const maxFailures = 100
 
-// Hold takes leases with the first client, each on a lock of its own, and keeps them. An attempt that has failed is made
-// again: a busy server may miss a deadline.
+// Hold takes leases with the first client, each on a lock of its own, and keeps them. An attempt that has failed is
+// made again: a busy server may miss a deadline.
 func (w *Worker) Hold(a HoldArgs, r *HoldReply) error {
 	start := time.Now()
 	var mu sync.Mutex
@@ -163,8 +164,8 @@ type WaitArgs struct {
 	Waiters int // of each client
 }
 
-// Wait has goroutines of each client wait for one lock, and returns when all of them have begun. Each releases the lock as
-// soon as it has it, and then leaves.
+// Wait has goroutines of each client wait for one lock, and returns when all of them have begun. Each releases the
+// lock as soon as it has it, and then leaves.
 func (w *Worker) Wait(a WaitArgs, _ *struct{}) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.stopWaiting, w.round = cancel, Round{}
@@ -191,16 +192,15 @@ func (w *Worker) takeTurn(ctx context.Context, mu *holdfast.Mutex) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case lease != nil:
+	if lease != nil {
 		w.round.Turns = append(w.round.Turns, at)
-		if err != nil {
-			w.round.Failed = err.Error()
-		}
+	}
+	switch {
 	case errors.Is(err, holdfast.ErrQueueFull):
 		w.round.Refused++
-	case ctx.Err() == nil:
-		w.round.Failed = err.Error()
+	case err != nil && ctx.Err() == nil:
+		w.round.Failures++
+		w.round.LastErr = err.Error()
 	}
 }
 
