@@ -191,7 +191,7 @@ func startZooKeeper(ctx context.Context) (*server, error) {
 func startConsul(ctx context.Context) (*server, error) {
 	c, err := consultest.Start(ctx, consultest.Options{HCL: []string{
 		`telemetry { prometheus_retention_time = "1h" disable_hostname = true }`,
-		`limits { http_max_conns_per_client = 20000 }`}})
+		`limits { http_max_conns_per_client = 15000 }`}})
 	if err != nil {
 		return nil, err
 	}
