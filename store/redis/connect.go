@@ -24,15 +24,19 @@ func DefaultClientOption() rueidis.ClientOption {
 	//     see direct.go.
 	//   - MaxFlushDelay: of many concurrent requests, more go into one write to the socket, which costs client and
 	//     server more than a script does. A single request does not wait.
+	//   - The buffers: rueidis makes 1 MiB for each connection. Ours carry requests and replies of less than 1 KiB, of
+	//     which a client has thousands under way at most.
 	//   - The timeouts and keep-alives: a broken connection is noticed within seconds, well before a usual TTL ends.
 	return rueidis.ClientOption{
-		DisableRetry:      true,
-		DisableCache:      true,
-		AlwaysPipelining:  true,
-		PipelineMultiplex: -1,
-		MaxFlushDelay:     20 * time.Microsecond,
-		ConnWriteTimeout:  2 * time.Second,
-		Dialer:            net.Dialer{Timeout: 2 * time.Second, KeepAlive: time.Second},
+		DisableRetry:        true,
+		DisableCache:        true,
+		AlwaysPipelining:    true,
+		PipelineMultiplex:   -1,
+		MaxFlushDelay:       20 * time.Microsecond,
+		ReadBufferEachConn:  32 << 10,
+		WriteBufferEachConn: 32 << 10,
+		ConnWriteTimeout:    2 * time.Second,
+		Dialer:              net.Dialer{Timeout: 2 * time.Second, KeepAlive: time.Second},
 	}
 }
 
