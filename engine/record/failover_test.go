@@ -98,6 +98,60 @@ func TestReadsConfirmNothing(t *testing.T) {
 	}
 }
 
+// TestReadsConfirmNoStep: what Detach, Break and RaiseToken have done remains when another server takes over, also if
+// replies were lost: a read that shows it is not enough.
+func TestReadsConfirmNoStep(t *testing.T) {
+	const floor = 1 << 52
+	steps := map[string]struct {
+		do    func(ctx context.Context, s driver.Store, g driver.Grant) error
+		check func(g driver.Grant, err error) bool // of the next claim
+	}{
+		"Detach": {
+			func(ctx context.Context, s driver.Store, g driver.Grant) error {
+				return s.(driver.Detacher).Detach(ctx, g, time.Hour)
+			},
+			func(_ driver.Grant, err error) bool { return errors.Is(err, driver.ErrHeld) }},
+		"Break": {
+			func(ctx context.Context, s driver.Store, g driver.Grant) error {
+				return s.Break(ctx, g.Name, g.Ref, driver.BreakForce)
+			},
+			func(_ driver.Grant, err error) bool { return err == nil }},
+		"RaiseToken": {
+			func(ctx context.Context, s driver.Store, g driver.Grant) error {
+				return s.(driver.TokenRaiser).RaiseToken(ctx, g.Name, floor)
+			},
+			func(g driver.Grant, err error) bool { return err == nil && g.Token >= floor }},
+	}
+	for name, step := range steps {
+		for lose := range 4 {
+			t.Run(fmt.Sprintf("%s, %d replies lost", name, lose), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := fakeMemory()
+					table := &undurableTable{Table: m.Table()}
+					holder, other := record.New(table), m.Open()
+					defer holder.Close()
+					defer other.Close()
+					g, err := holder.Acquire(t.Context(), paceClaim(1, false))
+					if err != nil {
+						t.Fatal(err)
+					}
+					table.lose = lose
+					if err := step.do(t.Context(), holder, g); err != nil {
+						t.Fatal(err)
+					}
+					table.failOver(t)
+					if name != "Break" {
+						time.Sleep(2 * time.Minute)
+					}
+					if g, err := other.Acquire(t.Context(), paceClaim(2, false)); !step.check(g, err) {
+						t.Errorf("the next claim: token %d, %v", g.Token, err)
+					}
+				})
+			})
+		}
+	}
+}
+
 // unclockedTable is a table that does not know its store's clock, so that clients must observe claims to expire them.
 type unclockedTable struct{ record.Table }
 

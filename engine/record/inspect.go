@@ -114,7 +114,8 @@ func (e *engine) RaiseToken(ctx context.Context, name string, atLeast int64) err
 	})
 }
 
-// errDone is returned by a step that finds its work done already, by an earlier swap whose reply was lost.
+// errDone is returned by a step that finds its work done already. If that was by an earlier swap of the same call, whose
+// reply was lost, then the record is written once more as it is.
 var errDone = errors.New("already done")
 
 // maxSettleTime is how long the engine tries to learn the outcome of a swap whose reply was lost.
@@ -179,14 +180,17 @@ func (e *engine) attemptStep(
 	next := rec.clone()
 	t.claims = len(next.Claims)
 	if err := step(next, e.stepInput(row), t.again); err != nil {
-		if t.recalled {
+		done := errors.Is(err, errDone)
+		switch {
+		case t.recalled:
 			return ErrConflict
+		case done && t.again: // a failover may take back what a read shows, but not what an acknowledged swap has written
+		default:
+			if t.decided = true; done {
+				return nil
+			}
+			return err
 		}
-		t.decided = true
-		if errors.Is(err, errDone) {
-			return nil
-		}
-		return err
 	}
 	_, _, err = e.swapRecord(ctx, row, next, false)
 	t.decided = err == nil

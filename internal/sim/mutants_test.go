@@ -33,6 +33,7 @@ var noCheck = edit{"func (r *Record) Check() error {\n",
 const (
 	recordFile  = "engine/record/record.go"
 	acquireFile = "engine/record/acquire.go"
+	inspectFile = "engine/record/inspect.go"
 	expiryFile  = "engine/record/expiry.go"
 	writerFile  = "engine/record/writer.go"
 	sequenceDir = "engine/sequence/"
@@ -169,6 +170,9 @@ var kindMutants = []mutant{
 			{"\t\ta.unresolved.noteUnknown(o.replaces)\n",
 				"\t\ta.unresolved.noteUnknown(o.replaces)\n\t\ta.queue.renewedAt = o.since\n"}},
 		want: "overlapping holders|came after|was granted twice"},
+	{name: "a detached claim confirmed by a read alone", file: inspectFile, kind: undurable,
+		edits: []edit{{"case done && t.again:", "case done && t.recalled:"}},
+		want:  "was to be held until"},
 	{name: "a clock that is set forward expires claims at once", file: clockFile, kind: stepped,
 		edits: []edit{{"\tif left.early >= followed.early {\n", "\tif true {\n"}},
 		want:  "overlapping holders|came after|was to be held until"},
