@@ -231,8 +231,8 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 			defer sub.unsubscribe()
 		}
 	}
-	behind := 0 // how often in a row it was the first in the queue behind a foreign holder
-	full := 0   // how often in a row it found the queue full
+	var foreign foreignLooks
+	full := 0 // how often in a row it found the queue full
 	for first := true; ; {
 		g, r, err := a.enterQueue(ctx, &keys)
 		switch {
@@ -269,10 +269,9 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 		// Foreign clients send no notice when they release, so the first in the queue has to poll. Those behind it are
 		// promoted or notified by our own scripts.
 		if r.place <= 1 && heldByForeign(r) {
-			wait = min(wait, a.delayOutsideQueue(r, behind))
-			behind++
+			wait = min(wait, a.delayOutsideQueue(r, foreign.count(r.holders[0].Ref)))
 		} else {
-			behind = 0
+			foreign = foreignLooks{}
 		}
 		notified, err := a.waitForNotice(ctx, sub, wait)
 		if err != nil {
@@ -349,6 +348,24 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 
 // heldByForeign reports whether another kind of client holds the lock. Such a client sends no notice when it releases.
 func heldByForeign(r *refusal) bool { return len(r.holders) == 1 && r.holders[0].Foreign }
+
+// foreignLooks counts how often in a row a claim has found the same foreign holder. The count decides how soon the claim
+// looks again. If there is another holder each time, the lock was free in between, and foreign clients contend for it:
+// the claim then looks every few milliseconds, or it would hardly ever find the lock free. That is less often than those
+// clients acquire the lock, so it costs the server less than they do. A holder that stays is looked at less and less.
+type foreignLooks struct {
+	ref   string // of the last holder: each grant of a foreign client has another value
+	times int
+}
+
+// count counts one more look, and returns how often the same holder was found before.
+func (f *foreignLooks) count(ref string) int {
+	if ref != f.ref {
+		*f = foreignLooks{ref: ref}
+	}
+	f.times++
+	return f.times - 1
+}
 
 // delayOutsideQueue returns when a claim outside of the queue tries again if no notice comes. n is how often it has
 // tried in a row without one. It also serves the first in the queue behind a foreign holder, which is polled more
