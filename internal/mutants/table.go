@@ -671,7 +671,7 @@ var table = []mutant{
 		edits: []edit{{" and turn <= now + MAX_TURN", ""}}},
 	{name: "a first waiter of Redis that looks seldom at a busy crowd of foreign clients", file: "store/redis/acquire.go",
 		pkg: "./store/redis", test: "TestLooksAtForeignHolders",
-		edits: []edit{{"if ref != f.ref {", "if f.ref == \"\" {"}}},
+		edits: []edit{{"changed: f.ref != \"\"", "changed: false"}}},
 	{name: "a far waiter that loses a change before it listens", file: "engine/record/notice.go", pkg: "./engine/record",
 		test:  "TestNoticeDuringListen",
 		edits: []edit{{"			return true\n", "			return false\n"}}},

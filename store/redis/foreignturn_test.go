@@ -162,8 +162,8 @@ func TestForeignTurn(t *testing.T) {
 	}
 }
 
-// TestForeignTurnWhenDue: a lock is left to foreign clients if it was not free for a second, however it was held: by one
-// claim, or by several that handed it over, of which only the last has the option. Otherwise it is handed over.
+// TestForeignTurnWhenDue: a lock is left to foreign clients if it was not free for a second, however it was held: by
+// one claim, or by several that handed it over, of which only the last has the option. Otherwise it is handed over.
 func TestForeignTurnWhenDue(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -237,8 +237,8 @@ func TestForeignTurnCost(t *testing.T) {
 	}
 }
 
-// TestForeignTurnNotices: when foreign clients have a turn, the first two claims in the queue are told when to come, and
-// so is the one that becomes the first because another gives up. If the first is dead, the second promotes it, and so
+// TestForeignTurnNotices: when foreign clients have a turn, the first two claims in the queue are told when to come,
+// and so is one that becomes the second because another gives up. If the first is dead, the second promotes it, and so
 // begins its confirm window. If no claim waits any more, the lock is free for all.
 func TestForeignTurnNotices(t *testing.T) {
 	t.Parallel()
@@ -278,7 +278,7 @@ func TestForeignTurnNotices(t *testing.T) {
 		t.Errorf("the claim behind a dead one was told %+v, and the lock is reserved for %q", r, x.get(t))
 	}
 
-	x = beginTurn(t, server, s, "empty", turnShapes["fair"], func(x *turnScene) (faults []string) {
+	beginTurn(t, server, s, "empty", turnShapes["fair"], func(x *turnScene) (faults []string) {
 		release(t, s, x.first)
 		release(t, s, x.second)
 		c := mutex(x.name, longTTL)
@@ -289,8 +289,26 @@ func TestForeignTurnNotices(t *testing.T) {
 	})
 }
 
-// TestForeignTurnAndClock: if the server's clock is set back while foreign clients have their turn, the first in the
-// queue does not wait for the clock to catch up.
+// TestForeignTurnOnFullServer: a server that is out of memory does not refuse a release that gives foreign clients a
+// turn.
+func TestForeignTurnOnFullServer(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openWithTurns(t, server, time.Second)
+	for name, shape := range turnShapes {
+		x := newTurnScene(t, server, s, name, shape)
+		x.setLastFree(t, 1)
+		sendCommand(t, server, "CONFIG", "SET", "maxmemory", "1")
+		err := s.Release(t.Context(), x.holder.Claim, "")
+		sendCommand(t, server, "CONFIG", "SET", "maxmemory", "0")
+		if _, value := x.lastFree(t); err != nil || value != "" || x.get(t) != "" {
+			t.Errorf("%s: %v; the lock is %q", name, err, x.get(t))
+		}
+	}
+}
+
+// TestForeignTurnAndClock: if the server's clock is set back while foreign clients have their turn, or after a
+// hand-over, the first in the queue does not wait for the clock to catch up.
 func TestForeignTurnAndClock(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -303,29 +321,58 @@ func TestForeignTurnAndClock(t *testing.T) {
 		if r := x.look(t, x.first); r != nil {
 			t.Errorf("%s: the first in the queue was told %+v", name, r)
 		}
+		release(t, s, x.first)
+		sendCommand(t, server, "DEL", x.name)
+		now, err := strconv.ParseInt(sendCommand(t, server, "HGET", x.record, "token"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sendCommand(t, server, "HSET", x.record, "turn", fmt.Sprint(now+time.Second.Microseconds(), " ", x.second.ID))
+		if c, err := s.Acquire(t.Context(), x.second); err != nil {
+			t.Errorf("%s: the claim after a hand-over: %+v, %v", name, c, err)
+		}
 	}
 }
 
-// TestLooksAtForeignHolders: the first in the queue looks less and less often at a foreign holder that stays, and every
-// few milliseconds while there is another one each time.
+// TestLooksAtForeignHolders: the first in the queue looks less and less often at a foreign holder that stays. It looks
+// every few milliseconds, or every few round trips, if it has found another one before: at most a few hundred times at
+// each holder, and then as seldom.
 func TestLooksAtForeignHolders(t *testing.T) {
 	t.Parallel()
-	var a acquireLoop
-	var looks foreignLooks
-	look := func(ref string) time.Duration {
-		r := &refusal{remaining: -1, holders: []driver.ClaimInfo{{Ref: ref, Foreign: true}}}
-		return a.delayOutsideQueue(r, looks.count(ref))
+	a := acquireLoop{retryLoop: retryLoop{store: &store{}}}
+	r := &refusal{remaining: -1, holders: []driver.ClaimInfo{{Foreign: true}}}
+	expect := func(what string, got, most time.Duration) {
+		t.Helper()
+		if got < most/2 || got > most {
+			t.Errorf("%s: it looks again after %v, want %v at most, and half of that at least", what, got, most)
+		}
 	}
-	for round := range 3 {
-		for i := range 50 {
-			if d := look(fmt.Sprint(round, i)); d < 5*time.Millisecond || d > 10*time.Millisecond {
-				t.Fatalf("round %d: it looks at holder %d after %v", round, i, d)
+	var f foreignLooks
+	var now driver.Instant
+	r.holders[0].Ref = "first"
+	for i := range 100 {
+		expect("at the first holder", f.delay(&a, r, now), min(10*time.Millisecond<<min(i, 10), maxForeignLook))
+	}
+	for i := range 3 {
+		r.holders[0].Ref = fmt.Sprint("other", i)
+		since, looks := now, 0
+		for now.Since(since) < time.Minute {
+			d := f.delay(&a, r, now)
+			expect("at the next holder", d, min(max(minForeignLook, now.Since(since)/64), maxForeignLook))
+			now = now.Add(d)
+			if d < maxForeignLook/2 {
+				looks++
 			}
 		}
-		for i := range 50 {
-			if d := look("stays"); i > 4 && (d < 50*time.Millisecond || d > 100*time.Millisecond) {
-				t.Fatalf("round %d: it looks at the same holder for the %dth time after %v", round, i, d)
-			}
+		if looks > 500 {
+			t.Errorf("it looked %d times more often than usual at one holder", looks)
 		}
+	}
+	a.store.rtt.Store(int64(5 * time.Millisecond))
+	r.holders[0].Ref = "far"
+	expect("on a slow link", f.delay(&a, r, now), 40*time.Millisecond)
+	r.remaining = 2 * time.Millisecond
+	if d := f.delay(&a, r, now); d <= r.remaining || d > r.remaining+5*time.Millisecond {
+		t.Errorf("at a holder that expires in %v it looks again after %v", r.remaining, d)
 	}
 }

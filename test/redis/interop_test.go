@@ -55,6 +55,7 @@ func TestMain(m *testing.M) {
 		w := worker{who: who, untilEnd: os.Getenv("UNTIL_END") != ""}
 		w.rounds, _ = strconv.Atoi(os.Getenv("ROUNDS"))
 		w.work, _ = time.ParseDuration(os.Getenv("WORK"))
+		w.crowd = os.Getenv("CROWD")
 		err = w.run(os.Getenv("REDIS"))
 	}
 	if err != nil {
@@ -156,12 +157,14 @@ type worker struct {
 	rounds   int           // how often it takes the lock at least
 	untilEnd bool          // it goes on until the witness says that the others have finished, so that they compete with it
 	work     time.Duration // how long it holds the lock; if that is not 0, it wants the lock again at once
+	crowd    string        // if not empty: it wants the lock again when this other client has had it in between
 }
 
 // command is the command of the process.
 func (w worker) command(addr string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "INTEROP="+w.who, "REDIS="+addr, "ROUNDS="+strconv.Itoa(w.rounds), "WORK="+w.work.String())
+	cmd.Env = append(os.Environ(), "INTEROP="+w.who, "REDIS="+addr, "ROUNDS="+strconv.Itoa(w.rounds), "WORK="+w.work.String(),
+		"CROWD="+w.crowd)
 	if w.untilEnd {
 		cmd.Env = append(cmd.Env, "UNTIL_END=1")
 	}
@@ -196,9 +199,20 @@ func (w worker) run(addr string) error {
 		}
 		witness.Incr(ctx, "witness:"+w.who)
 		time.Sleep(w.work)
+		turn := ""
+		if w.crowd != "" {
+			if turn, err = witness.Get(ctx, "witness:"+w.crowd).Result(); err != nil {
+				return err
+			}
+		}
 		witness.Decr(ctx, "witness:inside")
 		if err := unlock(); err != nil {
 			return fmt.Errorf("unlock: %w", err)
+		}
+		for next := turn; w.crowd != "" && next == turn; time.Sleep(time.Millisecond) {
+			if next, err = witness.Get(ctx, "witness:"+w.crowd).Result(); err != nil {
+				return err
+			}
 		}
 		if w.work == 0 {
 			time.Sleep(time.Millisecond) // so that the others get the lock too: most of them are not fair
@@ -258,12 +272,17 @@ func TestGoClientsExclude(t *testing.T) {
 	testContention(t, "holdfast-rueidislock", "rueidislock", worker{who: "rueidislock", rounds: *rounds}.command)
 }
 
-// busyCommand is a process that takes the lock n times, or until the end if n is 0, and wants it again at once.
-func busyCommand(who, addr string, n int) *exec.Cmd {
-	if who == "redispy" {
-		return exec.Command(python, "testdata/worker.py", addr, strconv.Itoa(n), fmt.Sprint(work.Seconds()))
+// busyCommand is a process that wants the lock again at once, until the end. With a crowd, it takes the lock *turns times,
+// each time after the crowd has had it again.
+func busyCommand(who, addr, crowd string) *exec.Cmd {
+	n := 0
+	if crowd != "" {
+		n = *turns
 	}
-	return worker{who: who, rounds: n, untilEnd: n == 0, work: *work}.command(addr)
+	if who == "redispy" {
+		return exec.Command(python, "testdata/worker.py", addr, strconv.Itoa(n), fmt.Sprint(work.Seconds()), crowd)
+	}
+	return worker{who: who, rounds: n, untilEnd: n == 0, work: *work, crowd: crowd}.command(addr)
 }
 
 // testTurns has four processes of one client hold the lock all the time, and waits until one of another client has had
@@ -290,13 +309,13 @@ func testTurns(t *testing.T, crowd, single string) {
 	}
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Go(func() { run(busyCommand(crowd, server.Addr, 0)) })
+		wg.Go(func() { run(busyCommand(crowd, server.Addr, "")) })
 	}
 	if err := redistest.Until(t.Context(), func() bool { return get(crowd) >= 20 }); err != nil {
 		t.Fatalf("%s does not get the lock: %v", crowd, err)
 	}
 	began, before := time.Now(), get(crowd)
-	run(busyCommand(single, server.Addr, *turns))
+	run(busyCommand(single, server.Addr, crowd))
 	t.Logf("%d turns of %s in %v, and %d of the four %s", get(single), single,
 		time.Since(began).Round(time.Millisecond), get(crowd)-before, crowd)
 	if _, err := server.Do("SET", endKey, "1"); err != nil {

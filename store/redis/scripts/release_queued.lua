@@ -82,6 +82,7 @@ end
 if ARGV[7] == '1' then add_tombstone(me) end
 if turn_came and freed and held == 'none' and waiters > 0 then
   left_free, turn = true, now + turn_time * 1000
+  write_when_full()
   call('HSET', RECORD, 'turn', text(turn) .. ' ')
 end
 promote_next()

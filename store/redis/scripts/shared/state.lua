@@ -81,7 +81,7 @@ local quiet = stored[7] and kept_until > now + KEEP * 1000
 local turn, turn_value
 if stored[10] then turn, turn_value = string.match(stored[10], '^(%d+) (.*)$') end
 turn = tonumber(turn)
-local left_free = turn and has_queue and not value and now < turn and turn <= now + MAX_TURN
+local left_free = turn and turn_value == '' and has_queue and not value and now < turn and turn <= now + MAX_TURN
 
 -- next_token is the token of a claim that is granted now: see acquire.lua.
 local function next_token() return math.max(token + 1, now, tonumber(stored[9]) or 0) end
