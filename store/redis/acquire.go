@@ -358,9 +358,9 @@ type foreignLooks struct {
 }
 
 const (
-	// How often the first claim in the queue looks at most at a lock for which foreign clients contend.
+	// The first claim in the queue looks again at a lock for which foreign clients contend after half of this time at
+	// least, and at every lock that a foreign client holds after maxForeignLook at most.
 	minForeignLook = 4 * time.Millisecond
-	// It looks at least so often while the lock is in the hands of foreign clients.
 	maxForeignLook = 100 * time.Millisecond
 )
 
