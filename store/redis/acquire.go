@@ -231,8 +231,8 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 			defer sub.unsubscribe()
 		}
 	}
-	behind := 0 // how often in a row it was the first in the queue behind a foreign holder
-	full := 0   // how often in a row it found the queue full
+	var foreign foreignLooks
+	full := 0 // how often in a row it found the queue full
 	for first := true; ; {
 		g, r, err := a.enterQueue(ctx, &keys)
 		switch {
@@ -269,10 +269,9 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 		// Foreign clients send no notice when they release, so the first in the queue has to poll. Those behind it are
 		// promoted or notified by our own scripts.
 		if r.place <= 1 && heldByForeign(r) {
-			wait = min(wait, a.delayOutsideQueue(r, behind))
-			behind++
+			wait = min(wait, foreign.delay(a, r, a.store.clock.Now()))
 		} else {
-			behind = 0
+			foreign = foreignLooks{}
 		}
 		notified, err := a.waitForNotice(ctx, sub, wait)
 		if err != nil {
@@ -350,6 +349,39 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 // heldByForeign reports whether another kind of client holds the lock. Such a client sends no notice when it releases.
 func heldByForeign(r *refusal) bool { return len(r.holders) == 1 && r.holders[0].Foreign }
 
+// foreignLooks is what the first claim in the queue knows of the foreign clients that hold the lock.
+type foreignLooks struct {
+	ref     string         // of the holder that it found last: each grant of a foreign client has another value
+	since   driver.Instant // when it found that one first
+	times   int            // how often in a row it found it
+	changed bool           // it has found another one before
+}
+
+const (
+	// The first claim in the queue looks again at a lock for which foreign clients contend after half of this time at
+	// least, and at every lock that a foreign client holds after maxForeignLook at most.
+	minForeignLook = 4 * time.Millisecond
+	maxForeignLook = 100 * time.Millisecond
+)
+
+// delay returns when the first in the queue looks again behind the foreign holder of a refusal. If it was another one
+// before, then the lock was free in between, and foreign clients contend for it. Such a moment is about as short as a
+// round trip. So the claim looks every few round trips, or it would hardly ever find the lock free. The longer a holder
+// stays, the less often, so that the looks at one holder are a few hundred at most before they are as seldom as at a
+// lock for which nobody contends.
+func (f *foreignLooks) delay(a *acquireLoop, r *refusal, now driver.Instant) time.Duration {
+	if ref := r.holders[0].Ref; ref != f.ref {
+		*f = foreignLooks{ref: ref, since: now, changed: f.ref != ""}
+	}
+	f.times++
+	if !f.changed {
+		return a.delayOutsideQueue(r, f.times-1)
+	}
+	rtt := time.Duration(a.store.rtt.Load())
+	d := min(max(now.Since(f.since)/64, minForeignLook, 8*rtt), maxForeignLook)
+	return endOfHold(r, d/2+rand.N(d/2))
+}
+
 // delayOutsideQueue returns when a claim outside of the queue tries again if no notice comes. n is how often it has
 // tried in a row without one. It also serves the first in the queue behind a foreign holder, which is polled more
 // often, since only polling finds its release. The delay is random, so that clients do not poll in step, and ends just
@@ -357,10 +389,14 @@ func heldByForeign(r *refusal) bool { return len(r.holders) == 1 && r.holders[0]
 func (a *acquireLoop) delayOutsideQueue(r *refusal, n int) time.Duration {
 	maxDelay := 2 * time.Second
 	if heldByForeign(r) {
-		maxDelay = 100 * time.Millisecond
+		maxDelay = maxForeignLook
 	}
 	d := min(10*time.Millisecond<<min(n, 10), maxDelay)
-	d = d/2 + rand.N(d/2)
+	return endOfHold(r, d/2+rand.N(d/2))
+}
+
+// endOfHold shortens a delay so that it ends just after the holder's key expires.
+func endOfHold(r *refusal, d time.Duration) time.Duration {
 	if r.remaining >= 0 {
 		d = min(d, r.remaining+time.Millisecond+rand.N(4*time.Millisecond))
 	}

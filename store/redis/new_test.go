@@ -25,7 +25,10 @@ func TestNewRefuses(t *testing.T) {
 		"a negative number of waiters": {MaxWaiters: -1},
 		"a negative number of replicas": {
 			Replicas: -1},
-		"a negative timeout": {ReplicaTimeout: -time.Second},
+		"a negative timeout":                 {ReplicaTimeout: -time.Second},
+		"a turn that is too short":           {ForeignTurn: time.Microsecond},
+		"a turn that is too long":            {ForeignTurn: 2 * time.Second},
+		"a turn in a layout without a queue": {ForeignTurn: time.Millisecond, Layout: LayoutRedisson},
 	} {
 		if s, err := New(t.Context(), client, opts); s != nil || !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v, %v", what, s, err)

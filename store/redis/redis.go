@@ -56,6 +56,13 @@ type Options struct {
 	Replicas int
 	// ReplicaTimeout is how long a grant waits for the replicas. Default 1 s.
 	ReplicaTimeout time.Duration
+	// ForeignTurn gives foreign clients of the plain layout a turn while claims queue on a lock. Such clients poll, and
+	// a lock that is handed over from claim to claim is never free for them. With ForeignTurn, a release leaves the
+	// lock free for so long if it was not free for a second: then no claim acquires it, and the queue keeps its order.
+	// It should be a little longer than the time between two tries of a foreign client. If none comes, the lock is not
+	// used for that time: with 100 ms a tenth of all time. Between 1 ms and 1 s; default 0: no turns. Each client of
+	// the lock that has it gives turns, and all others respect them. LayoutPlain alone; not for a Redlock.
+	ForeignTurn time.Duration
 	// MaxWaiters is how many claims may wait in the queue of one lock. Default 4096.
 	MaxWaiters int
 	// Place is what Info shows as the address of the store. Default: the scheme of the servers, like "redis://".
@@ -79,6 +86,10 @@ const (
 // defaultMaxWaiters bounds a queue. A waiting claim costs some 300 bytes of the server's memory, and its owner and meta
 // texts.
 const defaultMaxWaiters = 4096
+
+// maxForeignTurn is the maximum of Options.ForeignTurn. The scripts end a turn after that time even if the server's
+// clock is set back (MAX_TURN in shared/state.lua).
+const maxForeignTurn = time.Second
 
 // retention is how long the record of a lock is kept after its last use. The record has the last token, and a new token
 // must be larger. A token is the server's time in microseconds, or one more than the last token if that is larger. So
@@ -207,6 +218,10 @@ func (o *Options) setDefaults() error {
 			LayoutRedisson)
 	case o.Replicas < 0 || o.MaxWaiters < 1 || o.ReplicaTimeout < time.Millisecond:
 		return fmt.Errorf("%w: Replicas, MaxWaiters or ReplicaTimeout is too small", driver.ErrInvalid)
+	case o.ForeignTurn != 0 && (o.ForeignTurn < time.Millisecond || o.ForeignTurn > maxForeignTurn):
+		return fmt.Errorf("%w: ForeignTurn must be between 1 ms and %v", driver.ErrInvalid, maxForeignTurn)
+	case o.ForeignTurn != 0 && o.Layout == LayoutRedisson:
+		return fmt.Errorf("%w: ForeignTurn is for the plain layout: that of Redisson has no queue", driver.ErrInvalid)
 	}
 	return nil
 }

@@ -71,8 +71,9 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 	if opts != nil {
 		o = *opts
 	}
-	if o.Layout == LayoutRedisson || o.Replicas > 0 {
-		return nil, fmt.Errorf("%w: Redlock supports neither other layouts nor replicas", driver.ErrUnsupported)
+	if o.Layout == LayoutRedisson || o.Replicas > 0 || o.ForeignTurn != 0 {
+		return nil, fmt.Errorf("%w: Redlock supports no other layouts, no replicas and no turns of foreign clients: it has no queue",
+			driver.ErrUnsupported)
 	}
 	r := &redlockStore{majority: len(clients)/2 + 1}
 	for _, c := range clients {

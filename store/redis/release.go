@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -65,7 +66,8 @@ func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 	}
 	keys := s.keys.allKeys(c.Name)
 	var args queueArgs
-	m, _, err = p.run(ctx, s.scripts.releaseQueued, keys[:], args.fill(s, id, mark))
+	m, _, err = p.run(ctx, s.scripts.releaseQueued, keys[:],
+		args.fill(s, id, mark, strconv.FormatInt(s.opts.ForeignTurn.Milliseconds(), 10)))
 	return readNumber(m), err
 }
 

@@ -184,7 +184,7 @@ func (b *round) giveBack(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTime(c.TTL))
 	defer cancel()
 	keys := r.servers[0].keys.allKeys(c.Name)
-	args := new(queueArgs).fill(r.servers[0], c.ID, "", b.number)
+	args := new(queueArgs).fill(r.servers[0], c.ID, "", "", b.number)
 	_, _ = r.countReplies(bounded, c.TTL, serverScript{script: plainScripts.releaseQueued, keys: keys[:], args: args})
 }
 

@@ -28,8 +28,8 @@ import (
 //	redis+cluster://[user:password@]host[:6379][?options]
 //	redlock://[user:password@]host[:6379]?addrs=host:port,host:port[&options]
 //
-// Options: prefix=P or template=P*Q, the keys of the locks; layout=plain or redisson; replicas=N, how many must have a
-// grant; addrs=host:port,..., more servers, Sentinels or nodes; tls=true; tls-ca=FILE; tls-cert=FILE and tls-key=FILE;
+// Options: prefix=P or template=P*Q, the keys of the locks; layout=plain or redisson; foreign-turn=100ms, see
+// Options.ForeignTurn; replicas=N, how many must have a grant; addrs=host:port,..., more servers, Sentinels or nodes; tls=true; tls-ca=FILE; tls-cert=FILE and tls-key=FILE;
 // tls-name=NAME; timeout=2s, after which a connection without replies counts as broken; sentinel-user and
 // sentinel-password; password-file=FILE, which keeps the password out of the URL.
 func init() {
@@ -107,6 +107,10 @@ func parseURL(u *url.URL) (*storeURL, error) {
 		"prefix":   func(v string) error { p.opts.Key = v + "*"; return rejectStar(v) },
 		"template": func(v string) error { p.opts.Key = v; return nil },
 		"layout":   func(v string) error { p.opts.Layout = Layout(v); return nil },
+		"foreign-turn": func(v string) (err error) {
+			p.opts.ForeignTurn, err = time.ParseDuration(v)
+			return err
+		},
 		"replicas": func(v string) (err error) { p.opts.Replicas, err = strconv.Atoi(v); return err },
 		"addrs": func(v string) error {
 			o.InitAddress = append(o.InitAddress, parseAddresses(v, port)...)

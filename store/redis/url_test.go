@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -27,9 +28,10 @@ func TestURL(t *testing.T) {
 			return p.client.TLSConfig != nil &&
 				p.client.TLSConfig.ServerName == "n"
 		},
-		"redis://h?prefix=app:":     func(p *storeURL) bool { return p.opts.Key == "app:*" },
-		"redis://h?template=a:*:b":  func(p *storeURL) bool { return p.opts.Key == "a:*:b" },
-		"redis://h?layout=redisson": func(p *storeURL) bool { return p.opts.Layout == LayoutRedisson },
+		"redis://h?prefix=app:":        func(p *storeURL) bool { return p.opts.Key == "app:*" },
+		"redis://h?template=a:*:b":     func(p *storeURL) bool { return p.opts.Key == "a:*:b" },
+		"redis://h?foreign-turn=150ms": func(p *storeURL) bool { return p.opts.ForeignTurn == 150*time.Millisecond },
+		"redis://h?layout=redisson":    func(p *storeURL) bool { return p.opts.Layout == LayoutRedisson },
 		"redis+sentinel://h,i/m1/2?addrs=j:9": func(p *storeURL) bool {
 			return slices.Equal(p.client.InitAddress, []string{"h:26379", "i:26379", "j:9"}) &&
 				p.client.Sentinel.MasterSet == "m1" && p.client.SelectDB == 2
@@ -57,7 +59,7 @@ func TestURL(t *testing.T) {
 	for _, raw := range []string{
 		"redis://", "redis://u:s3cret@h/x", "redis://u:s3cret@h?nope=1", "redis://h?replicas=x", "redis://h?addrs=i", "redis+sentinel://u:s3cret@h/",
 		"redis+cluster://h/1", "redis://h?prefix=a*", "redis://u:s3cret@h?timeout=1", "redis://h?tls=perhaps", "redis://h?tls-ca=/does/not/exist",
-		"redis://h?sentinel-password=s3cret&timeout=x", "redlock://u:s3cret@h?addrs=i,h:6379",
+		"redis://h?sentinel-password=s3cret&timeout=x", "redis://h?foreign-turn=100", "redlock://u:s3cret@h?addrs=i,h:6379",
 	} {
 		_, err := driver.Open(t.Context(), raw)
 		if !errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "s3cret") {

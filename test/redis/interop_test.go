@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +29,8 @@ import (
 
 var (
 	rounds = flag.Int("rounds", 100, "how often each process takes the lock")
+	turns  = flag.Int("turns", 3, "how often a client among busy ones takes the lock")
+	work   = flag.Duration("work", 20*time.Millisecond, "how long busy clients hold the lock")
 	maven  = flag.Bool("maven", false, "test with Redisson, which Maven fetches") // CI lacks Maven
 )
 
@@ -47,12 +48,15 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	}
-	n, _ := strconv.Atoi(os.Getenv("ROUNDS"))
 	var err error
 	if who == "hold" {
 		err = holdUntilKilled(os.Getenv("REDIS"), os.Getenv("LOCK"))
 	} else {
-		err = runWorker(who, os.Getenv("REDIS"), n)
+		w := worker{who: who, untilEnd: os.Getenv("UNTIL_END") != ""}
+		w.rounds, _ = strconv.Atoi(os.Getenv("ROUNDS"))
+		w.work, _ = time.ParseDuration(os.Getenv("WORK"))
+		w.crowd = os.Getenv("CROWD")
+		err = w.run(os.Getenv("REDIS"))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, who, err)
@@ -65,6 +69,12 @@ var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock fu
 	"holdfast": func(addr string) (func(context.Context) (func() error, error), error) {
 		return holdfastAt("redis://" + addr)
 	},
+	"holdfast-fair": func(addr string) (func(context.Context) (func() error, error), error) {
+		return holdfastFair("redis://" + addr)
+	},
+	"holdfast-turns": func(addr string) (func(context.Context) (func() error, error), error) {
+		return holdfastFair("redis://" + addr + "?foreign-turn=250ms") // as redsync polls
+	},
 	"holdfast-rueidislock": func(addr string) (func(context.Context) (func() error, error), error) {
 		return holdfastAt("redis://" + addr + "?prefix=rueidislock:0:")
 	},
@@ -75,6 +85,13 @@ var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock fu
 		rs := redsync.New(goredis.NewPool(goredis9.NewClient(&goredis9.Options{Addr: addr})))
 		return func(ctx context.Context) (func() error, error) {
 			m := rs.NewMutex(key, redsync.WithTries(1_000_000), redsync.WithRetryDelay(3*time.Millisecond))
+			return func() error { _, err := m.UnlockContext(ctx); return err }, m.LockContext(ctx)
+		}, nil
+	},
+	"redsync-usual": func(addr string) (func(context.Context) (func() error, error), error) {
+		rs := redsync.New(goredis.NewPool(goredis9.NewClient(&goredis9.Options{Addr: addr})))
+		return func(ctx context.Context) (func() error, error) {
+			m := rs.NewMutex(key, redsync.WithTries(1_000_000))
 			return func() error { _, err := m.UnlockContext(ctx); return err }, m.LockContext(ctx)
 		}, nil
 	},
@@ -110,12 +127,20 @@ var lockers = map[string]func(addr string) (func(ctx context.Context) (unlock fu
 }
 
 func holdfastAt(url string) (func(context.Context) (func() error, error), error) {
+	return holdfastWith(url, nil)
+}
+
+func holdfastFair(url string) (func(context.Context) (func() error, error), error) {
+	return holdfastWith(url, &holdfast.LockOptions{Fair: true})
+}
+
+func holdfastWith(url string, opts *holdfast.LockOptions) (func(context.Context) (func() error, error), error) {
 	c, err := holdfast.Open(context.Background(), url, nil)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) (func() error, error) {
-		l, err := c.Mutex(key, nil).Lock(ctx)
+		l, err := c.Mutex(key, opts).Lock(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -126,21 +151,39 @@ func holdfastAt(url string) (func(context.Context) (func() error, error), error)
 // endKey is the key on the witness that ends the contention.
 const endKey = "witness:over"
 
-// runWorker takes the lock n times, and counts at a witness how many workers hold it. Holdfast goes on until the
-// witness says that the others have finished, so that they compete with it in each of their rounds.
-func runWorker(who, addr string, n int) error {
-	lock, err := lockers[who](addr)
+// worker is a process that takes the lock again and again.
+type worker struct {
+	who      string        // one of the lockers
+	rounds   int           // how often it takes the lock at least
+	untilEnd bool          // it goes on until the witness says that the others have finished, so that they compete with it
+	work     time.Duration // how long it holds the lock; if that is not 0, it wants the lock again at once
+	crowd    string        // if not empty: it wants the lock again when this other client has had it in between
+}
+
+// command is the command of the process.
+func (w worker) command(addr string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "INTEROP="+w.who, "REDIS="+addr, "ROUNDS="+strconv.Itoa(w.rounds), "WORK="+w.work.String(),
+		"CROWD="+w.crowd)
+	if w.untilEnd {
+		cmd.Env = append(cmd.Env, "UNTIL_END=1")
+	}
+	return cmd
+}
+
+// run counts at a witness how many workers hold the lock.
+func (w worker) run(addr string) error {
+	lock, err := lockers[w.who](addr)
 	if err != nil {
 		return err
 	}
 	witness := goredis9.NewClient(&goredis9.Options{Addr: addr})
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	ours := strings.HasPrefix(who, "holdfast")
-	for i := 0; i < n || ours; i++ {
+	for i := 0; i < w.rounds || w.untilEnd; i++ {
 		if done, err := witness.Exists(ctx, endKey).Result(); err != nil {
 			return err
-		} else if ours && i >= n && done == 1 {
+		} else if i >= w.rounds && done == 1 {
 			break
 		}
 		unlock, err := lock(ctx)
@@ -154,12 +197,26 @@ func runWorker(who, addr string, n int) error {
 		if inside != 1 {
 			witness.Incr(ctx, "witness:overlaps")
 		}
-		witness.Incr(ctx, "witness:"+who)
+		witness.Incr(ctx, "witness:"+w.who)
+		time.Sleep(w.work)
+		turn := ""
+		if w.crowd != "" {
+			if turn, err = witness.Get(ctx, "witness:"+w.crowd).Result(); err != nil {
+				return err
+			}
+		}
 		witness.Decr(ctx, "witness:inside")
 		if err := unlock(); err != nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
-		time.Sleep(time.Millisecond) // so that the others get the lock too: most of them are not fair
+		for next := turn; w.crowd != "" && next == turn; time.Sleep(time.Millisecond) {
+			if next, err = witness.Get(ctx, "witness:"+w.crowd).Result(); err != nil {
+				return err
+			}
+		}
+		if w.work == 0 {
+			time.Sleep(time.Millisecond) // so that the others get the lock too: most of them are not fair
+		}
 	}
 	return nil
 }
@@ -179,7 +236,7 @@ func testContention(t *testing.T, ours string, foreign string, start func(addr s
 		}
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { run(workerCommand(ours, server.Addr)) })
+	wg.Go(func() { run(worker{who: ours, rounds: *rounds, untilEnd: true}.command(server.Addr)) })
 	if err := redistest.Until(t.Context(), func() bool {
 		n, err := server.Do("EXISTS", "witness:"+ours)
 		return err == nil && n == ":1"
@@ -207,25 +264,101 @@ func testContention(t *testing.T, ours string, foreign string, start func(addr s
 	}
 }
 
-func workerCommand(who, addr string) *exec.Cmd {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "INTEROP="+who, "REDIS="+addr, "ROUNDS="+strconv.Itoa(*rounds))
-	return cmd
-}
-
 // TestGoClientsExclude: the Go clients of the plain layout exclude us, and we exclude them.
 func TestGoClientsExclude(t *testing.T) {
 	for _, foreign := range []string{"redsync", "redislock"} {
-		testContention(t, "holdfast", foreign, func(addr string) *exec.Cmd { return workerCommand(foreign, addr) })
+		testContention(t, "holdfast", foreign, worker{who: foreign, rounds: *rounds}.command)
 	}
-	testContention(t, "holdfast-rueidislock", "rueidislock",
-		func(addr string) *exec.Cmd { return workerCommand("rueidislock", addr) })
+	testContention(t, "holdfast-rueidislock", "rueidislock", worker{who: "rueidislock", rounds: *rounds}.command)
 }
+
+// busyCommand is a process that wants the lock again at once, until the end. With a crowd, it takes the lock *turns times,
+// each time after the crowd has had it again.
+func busyCommand(who, addr, crowd string) *exec.Cmd {
+	n := 0
+	if crowd != "" {
+		n = *turns
+	}
+	if who == "redispy" {
+		return exec.Command(python, "testdata/worker.py", addr, strconv.Itoa(n), fmt.Sprint(work.Seconds()), crowd)
+	}
+	return worker{who: who, rounds: n, untilEnd: n == 0, work: *work, crowd: crowd}.command(addr)
+}
+
+// testTurns has four processes of one client hold the lock all the time, and waits until one of another client has had
+// its turns.
+func testTurns(t *testing.T, crowd, single string) {
+	t.Helper()
+	server, err := redistest.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	get := func(k string) int {
+		v, err := server.Do("GET", "witness:"+k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := strconv.Atoi(v)
+		return n
+	}
+	run := func(cmd *exec.Cmd) {
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v: %s", cmd.Args[0], err, said)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() { run(busyCommand(crowd, server.Addr, "")) })
+	}
+	if err := redistest.Until(t.Context(), func() bool { return get(crowd) >= 20 }); err != nil {
+		t.Fatalf("%s does not get the lock: %v", crowd, err)
+	}
+	began, before := time.Now(), get(crowd)
+	run(busyCommand(single, server.Addr, crowd))
+	t.Logf("%d turns of %s in %v, and %d of the four %s", get(single), single,
+		time.Since(began).Round(time.Millisecond), get(crowd)-before, crowd)
+	if _, err := server.Do("SET", endKey, "1"); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if get(single) < *turns || get("overlaps") != 0 {
+		t.Errorf("%s had %d turns; two holders at the same time: %d", single, get(single), get("overlaps"))
+	}
+}
+
+// TestForeignTurns: while four busy clients of ours hand a fair lock over to one another, redsync and redis-py, as they
+// poll by default, get their turns if the store has foreign-turn.
+func TestForeignTurns(t *testing.T) {
+	for _, foreign := range foreignPollers() {
+		testTurns(t, "holdfast-turns", foreign)
+	}
+}
+
+// TestTurnsAmongForeign: while four busy clients of redsync or redis-py hold the lock nearly all the time, a fair claim
+// gets its turns.
+func TestTurnsAmongForeign(t *testing.T) {
+	for _, foreign := range foreignPollers() {
+		testTurns(t, foreign, "holdfast-fair")
+	}
+}
+
+// foreignPollers are foreign clients that poll as they do by default. That of redis-py needs Debian's python3-redis.
+func foreignPollers() []string {
+	if !hasPython() {
+		return []string{"redsync-usual"}
+	}
+	return []string{"redsync-usual", "redispy"}
+}
+
+const python = "/usr/bin/python3"
+
+// hasPython reports whether Debian's python3-redis is installed.
+func hasPython() bool { return exec.Command(python, "-c", "import redis").Run() == nil }
 
 // TestRedisPy: redis-py's Lock excludes us, and we exclude it. It needs Debian's python3-redis.
 func TestRedisPy(t *testing.T) {
-	const python = "/usr/bin/python3"
-	if err := exec.Command(python, "-c", "import redis").Run(); err != nil {
+	if !hasPython() {
 		t.Skip("needs python3-redis: apt-get install python3-redis")
 	}
 	testContention(t, "holdfast", "redispy", func(addr string) *exec.Cmd {

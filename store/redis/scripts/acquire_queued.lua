@@ -30,7 +30,7 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
     return mytoken
   end
   -- whether its turn has come, and the lock is free
-  local next_up = not value and has_queue and call('ZRANGE', QUEUE, 0, 0)[1] == me
+  local next_up = not value and has_queue and not left_free and call('ZRANGE', QUEUE, 0, 0)[1] == me
   if not value and (next_up or not has_queue) and not has_flag(flags, 'c') then
     if next_up then
       local waited = call('HGET', CLAIMS, me) -- an operator may have asked it to release while it waited

@@ -3,20 +3,35 @@
 --
 -- KEYS  as in shared/state.lua
 -- ARGV  1-5 as in shared/state.lua  6 claim id  7 '1': a request to make the claim may still arrive, and must be refused then
---       8 from a Redlock that gives back a round: its number; a later round keeps what it was granted
+--       8 for how long the lock is left to foreign clients when their turn has come, in ms; 0: they have none
+--       9 from a Redlock that gives back a round: its number; a later round keeps what it was granted
 --
 -- Replies DONE; BROKEN: an operator has broken the claim; NOT_FOUND: there is no such claim, and no operator has broken it;
 -- MAYBE_BROKEN: there is no such claim, and so many were broken that nobody knows whether this one was
 --- include shared/state.lua
 local NOT_FOUND, DONE, BROKEN, MAYBE_BROKEN = 0, 1, 2, 8
-local me = ARGV[6]
+local me, turn_time = ARGV[6], tonumber(ARGV[8]) or 0
 -- A Redlock gives back a round that failed. If the claim was granted in a later round meanwhile, this request is late,
 -- and that grant must stay.
-if ARGV[8] and ARGV[8] + 0 < (tonumber(call('HGET', RECORD, 'ballot')) or 0) then return NOT_FOUND end
+if ARGV[9] and ARGV[9] + 0 < (tonumber(call('HGET', RECORD, 'ballot')) or 0) then return NOT_FOUND end
+
+-- Foreign clients poll, and a lock that is handed over from claim to claim is never free for them. So a release that would hand it over
+-- leaves it free for a while, if it was not free for MAX_BUSY and the client wants that (ARGV[8]). The queue keeps its order, and no claim
+-- acquires the lock meanwhile (see left_free).
+-- The field turn of the record is "TIME VALUE": when the lock was last free, which counts as long as it has that value. A hand-over
+-- passes the time on to the next value. A value that it does not name was set when the lock was free: a claim's when its token was
+-- drawn, a mark at the time with which it ends. While the lock is left free, TIME is the end of that, and there is no VALUE.
+local MAX_BUSY = 1000000 -- in microseconds
+local is_noted = turn and turn_value == value
+local last_free = math.min(is_noted and turn or value ~= id and tonumber(string.match(tostring(value), '%d+$')) or token, now)
+local turn_came = turn_time > 0 and has_queue and value and now - last_free > MAX_BUSY
+local function note_last_free(next_value)
+  if turn_time > 0 or is_noted then call('HSET', RECORD, 'turn', text(last_free) .. ' ' .. next_value) end
+end
 
 -- The short way, for the holder of a quiet lock. If the first waiting claim is alive, it is promoted as promote and promote_next in
 -- shared/queue.lua do it.
-if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~= '1' then
+if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~= '1' and not turn_came then
   if not has_queue then
     call('DEL', LOCK)
     call(PUBLISH, CHANNEL, 'free')
@@ -40,6 +55,7 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
       call('HSET', RECORD, 'id', who, 'flags', 'c' .. c.flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
       if not after then call('HDEL', RECORD, 'line') end
     end
+    note_last_free(who)
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)
     local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
     if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. WINDOW) end
@@ -64,7 +80,13 @@ else
   found = false
 end
 if ARGV[7] == '1' then add_tombstone(me) end
+if turn_came and freed and held == 'none' and waiters > 0 then
+  left_free, turn = true, now + turn_time * 1000
+  write_when_full()
+  call('HSET', RECORD, 'turn', text(turn) .. ' ')
+end
 promote_next()
+if promoted then note_last_free(kind == 'mutex' and id or mark) end
 save()
 if found then return DONE end
 if was_broken then return BROKEN end

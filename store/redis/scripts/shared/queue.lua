@@ -140,6 +140,15 @@ local function is_alive(who, c)
   return (call('HGET', CLAIMS, '?' .. who) or c.since) + c.ttl * 1000 >= now
 end
 
+-- notify_of_turn notifies the first two waiters that the lock is left to foreign clients: they run their scripts when that has ended. The
+-- first then acquires the lock. If its client is dead, the second one's script promotes it, so that its confirm window begins.
+local function notify_of_turn()
+  for _, who in ipairs(call('ZRANGE', QUEUE, 0, 1)) do
+    local c = read_claim(who)
+    if c then notify(c.session, 'next ' .. who .. ' ' .. math.ceil((turn - now) / 1000)) end
+  end
+end
+
 -- promote_next promotes the claims whose turn has come. The next one after them is notified when to look again, unless it joined the
 -- queue so recently that it runs its script again soon anyway. No other claim is notified.
 local function promote_next()
@@ -156,6 +165,9 @@ local function promote_next()
       end
       removed = removed + 1
       remove_waiter(who)
+    elseif left_free then
+      notify_of_turn()
+      return
     elseif kind == 'mutex' and held ~= 'none' or kind ~= 'mutex' and (held_weight + c.w > limit or call('ZCARD', HOLDERS) >= MAX_HOLDERS) then
       if promoted and now - c.since > SOON then notify(c.session, 'next ' .. who .. ' ' .. WINDOW) end
       return
@@ -310,10 +322,13 @@ local function describe_holders()
   return s
 end
 
--- time_left is the time in ms until the first holder expires or the roll call ends; less than 0 if that is not known.
+-- time_left is the time in ms until the first holder expires, the turn of foreign clients ends, or the roll call ends; less than 0 if that
+-- is not known.
 local function time_left()
   local ms
-  if held == 'shared' then
+  if left_free then
+    ms = math.ceil((turn - now) / 1000)
+  elseif held == 'shared' then
     local first = call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')
     ms = math.max(0, math.ceil((first[2] - now) / 1000))
   else

@@ -12,6 +12,7 @@
 --           bar                           the tombstones: ids of released claims, which must not be granted any more
 --           kept                          until when all keys are kept
 --           quiet                         exists if the lock may be quiet, see below
+--           turn                          when foreign clients last had a turn, see release_queued.lua
 --           roll, rollend, rollat         of a roll call, see queue.lua: when it began, when it ends, how far its result was applied
 --           swept, sweptto                when a full queue was last trimmed, and how far
 --           ballot                        from a Redlock: the largest number of a round
@@ -30,10 +31,10 @@
 -- channel of one client. The messages:
 --   free           the lock is free: waiters outside of the queue try again
 --   call ID        this claim was promoted: it confirms
---   next ID MS     this claim is the next after the promoted ones: it looks again after MS
+--   next ID MS     this claim is the next after the promoted ones, or foreign clients have a turn: it looks again after MS
 --   roll MS        a roll call: all claims in the queue give a sign of life, spread over MS
 --
--- Defines names for the keys and arguments (LOCK to MAX_WAITERS), the constants SOON, DAY and HOUR, the functions text, has_flag, next_token,
+-- Defines names for the keys and arguments (LOCK to MAX_WAITERS), the constants SOON, MAX_TURN, DAY and HOUR, the functions text, has_flag, next_token,
 -- is_tombstoned and next_score, and:
 --   call                 redis.call
 --   now                  the server's time in microseconds
@@ -43,11 +44,15 @@
 --   was_broken           whether an operator has broken the claim ARGV[6]
 --   kept_until           when the keys expire, in server microseconds
 --   quiet                see below
+--   turn, turn_value     of the field turn: a time in server microseconds, and a value of the lock; nil if there is none
+--   left_free            the lock is free and claims wait, but it is left to foreign clients until turn
 --   stored               the fields of the record as they were read
 local LOCK, RECORD, CLAIMS, HOLDERS, QUEUE = unpack(KEYS)
 local PUBLISH, CHANNEL, KEEP, WINDOW, MAX_HOLDERS, MAX_WAITERS = ARGV[1], RECORD, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 -- A claim that joined the queue less than this ago, in microseconds, runs its script again soon, and needs no message.
 local SOON = 500000
+-- The longest time, in microseconds, for which a lock is left to foreign clients: even if the server's clock is set back.
+local MAX_TURN = 1000000
 -- In ms. The claims are kept for a day less than the record. No expiry is moved more often than once per hour.
 local DAY, HOUR = 86400000, 3600000
 local call = redis.call
@@ -64,7 +69,7 @@ local function has_flag(flags, f) return string.find(flags, f, 1, true) ~= nil e
 -- value is not read as a whole.
 local value = redis.pcall('GETRANGE', LOCK, 0, 1023)
 if value == '' and call('EXISTS', LOCK) == 0 then value = false end
-local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor')
+local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor', 'turn')
 local id, token, flags, has_queue = stored[1], tonumber(stored[2]) or 0, stored[3] or '', stored[4]
 local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, stored[8]
 
@@ -72,6 +77,11 @@ local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, 
 -- moved. That is the usual case. For it acquire_queued.lua and release_queued.lua have a short way, which is done before the rest is read
 -- and set up: to do that takes Redis longer than the short way.
 local quiet = stored[7] and kept_until > now + KEEP * 1000
+
+local turn, turn_value
+if stored[10] then turn, turn_value = string.match(stored[10], '^(%d+) (.*)$') end
+turn = tonumber(turn)
+local left_free = turn and turn_value == '' and has_queue and not value and now < turn and turn <= now + MAX_TURN
 
 -- next_token is the token of a claim that is granted now: see acquire.lua.
 local function next_token() return math.max(token + 1, now, tonumber(stored[9]) or 0) end
