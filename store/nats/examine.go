@@ -50,10 +50,16 @@ var (
 		What: "the connection to another machine is not encrypted",
 		Why:  "an attacker between this client and the server can read the locks and answer for the server",
 		Fix:  "set tls=true in the URL"}
+	findingBlocked = driver.Finding{Code: "nats-blocked", Severity: driver.SeverityWarning,
+		Why: "while a server reads nothing, no lock can be renewed or released over this connection for so long",
+		Fix: "connect with nats.FlusherTimeout(2*time.Second)"}
 	findingReconnects = driver.Finding{Code: "nats-reconnects", Severity: driver.SeverityWarning,
 		Why: "after an outage that lasts longer, the connection stays closed, and no lock can be taken any more",
 		Fix: "connect with nats.MaxReconnects(-1)"}
 )
+
+// maxWriteTimeout is for how long a write may block the user's connection without a finding.
+const maxWriteTimeout = 5 * time.Second
 
 // Examine checks the settings of the bucket, and how the server is reached. It needs no permission beyond those that
 // locks need.
@@ -62,7 +68,7 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &s.Config
+	c, o := &s.Config, &t.conn().Opts
 	if err := checkConfig(t.bucket, c); err != nil {
 		return nil, err
 	}
@@ -86,8 +92,9 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	add(c.AllowDirect, findingDirect, "%s", findingDirect.What)
 	add(!c.AllowMsgTTL || !c.AllowRollup, findingMarkers, "%s", findingMarkers.What)
 	add(t.isRemote, findingPlain, "%s", findingPlain.What)
-	add(t.conn().Opts.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect",
-		t.conn().Opts.MaxReconnect)
+	add(o.FlusherTimeout <= 0 || o.FlusherTimeout > maxWriteTimeout, findingBlocked, "a write may block the connection "+
+		"for %v (0s: for ever)", o.FlusherTimeout)
+	add(o.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect", o.MaxReconnect)
 	return all, nil
 }
 
@@ -95,9 +102,12 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 // so it asks again for two seconds before it believes that one is.
 func (t *table) readSettledState(ctx context.Context) (*jetstream.StreamInfo, error) {
 	for tries := 0; ; tries++ {
-		s, err := t.readState(ctx)
-		if err != nil || tries == 10 || len(replicasBehind(s)) == 0 {
-			return s, err
+		stream, err := t.readState(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s := stream.CachedInfo(); tries == 10 || len(replicasBehind(s)) == 0 {
+			return s, nil
 		}
 		if err := t.life.Sleep(ctx, 200*time.Millisecond); err != nil {
 			return nil, err

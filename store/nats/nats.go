@@ -82,7 +82,8 @@ var (
 )
 
 // New makes a store in a bucket, on the user's own connection: jetstream.New(conn) makes js of it. It does not close
-// the connection. The connection should reconnect for ever: see nats.MaxReconnects.
+// the connection. The connection should reconnect for ever: see nats.MaxReconnects. A write to a server that does not
+// read blocks it for a minute, unless nats.FlusherTimeout says less.
 //
 // ctx bounds the first requests to the servers. The error Is ErrInvalid if js is nil or an option cannot work,
 // ErrUnsupported if the settings of the bucket make locks impossible or the server is too old, and ErrDenied if the
@@ -186,31 +187,32 @@ func newTableAt(ctx context.Context, js jetstream.JetStream, bucket string, o Op
 }
 
 func (t *table) open(ctx context.Context) error {
-	config, err := t.readState(ctx)
+	stream, err := t.readState(ctx)
 	if isMissingBucket(err) && t.opts.Create {
 		if err = t.createBucket(ctx); err == nil {
-			config, err = t.readState(ctx)
+			stream, err = t.readState(ctx)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := checkConfig(t.bucket, &config.Config); err != nil {
+	config := &stream.CachedInfo().Config
+	if err := checkConfig(t.bucket, config); err != nil {
 		return err
 	}
-	err = t.callServer(ctx, func(ctx context.Context) (err error) {
-		t.kv, err = t.js.KeyValue(ctx, t.bucket)
-		return err
+	t.stream = stream
+	t.kv, err = callServer(ctx, t, func(ctx context.Context) (jetstream.KeyValue, error) {
+		return t.js.KeyValue(ctx, t.bucket)
 	})
 	if err == nil {
-		t.setInfo(&config.Config)
+		t.setInfo(config)
 	}
 	return err
 }
 
 // createBucket makes the bucket, unless it exists.
 func (t *table) createBucket(ctx context.Context) error {
-	return t.callServer(ctx, func(ctx context.Context) error {
+	_, err := callServer(ctx, t, func(ctx context.Context) (struct{}, error) {
 		_, err := t.js.CreateStream(ctx, jetstream.StreamConfig{
 			Name: t.streamName(), Subjects: []string{t.subject(">")}, Description: "locks of Holdfast",
 			MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, MaxConsumers: -1,
@@ -219,10 +221,11 @@ func (t *table) createBucket(ctx context.Context) error {
 			// AllowDirect stays off, so that reads of other programs go to the leader, too.
 		})
 		if isCode(err, jetstream.JSErrCodeStreamNameInUse) {
-			return nil // another client was faster
+			err = nil // another client was faster
 		}
-		return err
+		return struct{}{}, err
 	})
+	return err
 }
 
 // checkConfig refuses a bucket in which locks would be lost, or whose writes do not compare revisions.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -514,7 +515,7 @@ func TestExamine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	expectFindings(t, "a connection that gives up", own, "nats-replicas", "nats-reconnects")
+	expectFindings(t, "a connection with the settings of nats.go", own, "nats-replicas", "nats-blocked", "nats-reconnects")
 }
 
 // TestClosedConnection: after the user's connection was closed, claims end at once with an error that says so. Closing
@@ -621,6 +622,85 @@ func TestNothingIsSentLate(t *testing.T) {
 			t.Fatal("the write was sent late")
 		}
 		return err == nil
+	})
+}
+
+// gatedConn is a connection that can be held up in either direction: while a test has locked a gate, nothing is written,
+// or nothing of what has arrived is read.
+type gatedConn struct {
+	net.Conn
+	*gates
+}
+
+type gates struct{ write, read sync.RWMutex }
+
+func (c gatedConn) Write(b []byte) (int, error) {
+	c.write.RLock()
+	defer c.write.RUnlock()
+	return c.Conn.Write(b)
+}
+
+func (c gatedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.RLock()
+	defer c.read.RUnlock()
+	return n, err
+}
+
+// Dial implements nats.CustomDialer.
+func (g *gates) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address)
+	return gatedConn{conn, g}, err
+}
+
+// connectGated connects to a server through gates.
+func connectGated(t *testing.T, s *natstest.Cluster, options ...nats.Option) (jetstream.JetStream, *gates) {
+	t.Helper()
+	g := &gates{}
+	conn, err := nats.Connect("nats://"+s.Members[0].Endpoint, append(options, nats.SetCustomDialer(g))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js, g
+}
+
+// TestBlockedConnection: while a write to the socket blocks the connection, calls end with their contexts and in their
+// time, and the outcome of a write is not taken for a refusal.
+func TestBlockedConnection(t *testing.T) {
+	t.Parallel()
+	js, gates := connectGated(t, sharedServer(t))
+	table := openTable(t, js, freshBucket(), Options{Create: true})
+	table.opts.Timeout = 200 * time.Millisecond // only from here on: a server that runs may take longer
+	gates.write.Lock()
+	defer gates.write.Unlock()
+	call := func(ctx context.Context, what string, request func(context.Context) error) {
+		t.Helper()
+		ended := make(chan error, 1)
+		go func() { ended <- request(ctx) }()
+		select {
+		case err := <-ended:
+			if err == nil || driverutil.IsFinal(err) || errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s waits for the connection", what)
+		}
+	}
+	call(t.Context(), "a write", func(ctx context.Context) error {
+		_, err := table.Swap(ctx, record.Row{Name: "m", Data: []byte("1")})
+		return err
+	})
+	table.opts.Timeout = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	call(ctx, "a read whose context has ended", func(ctx context.Context) error {
+		_, err := table.Load(ctx, "m")
+		return err
 	})
 }
 

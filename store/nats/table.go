@@ -64,46 +64,71 @@ const (
 	markerTTL = time.Hour
 )
 
-// callServer bounds one call by the table's timeout and its life.
-func (t *table) callServer(ctx context.Context, call func(context.Context) error) error {
-	if t.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	if err := t.checkConnected(); err != nil {
-		return err
+// explainTime is how long a request that has ended without an answer may take to say why.
+const explainTime = 200 * time.Millisecond
+
+// callServer makes a request, bounded by ctx, the table's timeout and its life.
+//
+// nats.go holds the lock of the connection while it writes to the socket, and takes it for whatever it is asked. So
+// while a server reads nothing, calls of nats.go block for up to the FlusherTimeout of the connection, whatever their
+// context. callServer does not wait for that: the outcome of such a request is unknown. Close waits.
+func callServer[T any](ctx context.Context, t *table, request func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
 	}
 	living, done := t.life.Bind(ctx)
 	defer done()
-	err := driverutil.CallWithTimeout(living, t.opts.Timeout, "NATS", call)
-	switch {
-	case err == nil:
-		return nil
-	case t.life.Err() != nil:
-		return driver.ErrClosed
+	timeout := t.opts.Timeout
+	answers := make(chan answer, 1)
+	if !t.life.Go(func() {
+		var a answer
+		if a.err = t.checkConnected(); a.err == nil {
+			a.err = driverutil.CallWithTimeout(living, timeout, "NATS", func(ctx context.Context) (err error) {
+				a.value, err = request(ctx)
+				return err
+			})
+		}
+		if a.err != nil {
+			a.err = t.explainError(ctx, a.err)
+		}
+		answers <- a
+	}) {
+		var none T
+		return none, driver.ErrClosed
 	}
-	return t.explainError(ctx, err)
+	blocked := time.NewTimer(timeout + explainTime)
+	defer blocked.Stop()
+	var a answer
+	select {
+	case a = <-answers:
+	case <-living.Done():
+		a.err = living.Err()
+	case <-blocked.C:
+		a.err = errors.New("no answer from NATS: the connection is blocked, because the server does not read")
+	}
+	if a.err != nil && t.life.Err() != nil {
+		a.err = driver.ErrClosed
+	}
+	return a.value, a.err
 }
 
 // readState reads the settings of the bucket and the clock of its leader.
-func (t *table) readState(ctx context.Context) (info *jetstream.StreamInfo, err error) {
-	err = t.callServer(ctx, func(ctx context.Context) error {
+func (t *table) readState(ctx context.Context) (jetstream.Stream, error) {
+	return callServer(ctx, t, func(ctx context.Context) (jetstream.Stream, error) {
 		sent := t.opts.Clock.Now()
 		stream, err := t.js.Stream(ctx, t.streamName())
 		if err != nil {
-			return err
+			return nil, err
 		}
-		info = stream.CachedInfo()
-		if t.stream == nil {
-			t.stream = stream
-		}
-		if info.TimeStamp.IsZero() {
-			return fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
+		at := stream.CachedInfo().TimeStamp
+		if at.IsZero() {
+			return nil, fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
 				driver.ErrUnsupported, t.conn().ConnectedServerVersion())
 		}
-		t.clock.AddReply(info.TimeStamp.UnixMicro(), sent, t.opts.Clock.Now())
-		return nil
+		t.clock.AddReply(at.UnixMicro(), sent, t.opts.Clock.Now())
+		return stream, nil
 	})
-	return info, err
 }
 
 // entry is what a key contains.
@@ -115,11 +140,26 @@ type entry struct {
 
 // readKey asks the bucket's leader for a key. The Get of jetstream.KeyValue would ask any replica, if the bucket allows
 // it (allow_direct).
-func (t *table) readKey(ctx context.Context, key string) (e entry, err error) {
+func (t *table) readKey(ctx context.Context, key string) (entry, error) {
 	request, err := json.Marshal(map[string]string{"last_by_subj": t.subject(key)})
 	if err != nil {
 		return entry{}, err
 	}
+	return callServer(ctx, t, func(ctx context.Context) (entry, error) {
+		m, err := t.conn().RequestWithContext(ctx, apiPrefix(t.js)+"STREAM.MSG.GET."+t.streamName(), request)
+		if err != nil {
+			return entry{}, err
+		}
+		e, err := decodeEntry(m.Data)
+		if err != nil {
+			return entry{}, fmt.Errorf("the key %s: %w", key, err)
+		}
+		return e, nil
+	})
+}
+
+// decodeEntry decodes the reply to a read of a key. The error is an APIError if it is one.
+func decodeEntry(text []byte) (entry, error) {
 	var reply struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message *struct {
@@ -128,27 +168,20 @@ func (t *table) readKey(ctx context.Context, key string) (e entry, err error) {
 			Data     []byte `json:"data"`
 		} `json:"message"`
 	}
-	err = t.callServer(ctx, func(ctx context.Context) error {
-		m, err := t.conn().RequestWithContext(ctx, apiPrefix(t.js)+"STREAM.MSG.GET."+t.streamName(), request)
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(m.Data, &reply); err != nil {
-			return fmt.Errorf("the reply of the server cannot be read: %v", err)
-		}
-		if reply.Error != nil && reply.Error.ErrorCode != jetstream.JSErrCodeMessageNotFound {
-			return reply.Error
-		}
-		return nil
-	})
-	if err != nil || reply.Message == nil {
-		return entry{}, err
+	if err := json.Unmarshal(text, &reply); err != nil {
+		return entry{}, fmt.Errorf("the reply of the server cannot be read: %v", err)
 	}
-	e = entry{revision: reply.Message.Sequence, data: reply.Message.Data}
+	switch {
+	case reply.Error != nil && reply.Error.ErrorCode != jetstream.JSErrCodeMessageNotFound:
+		return entry{}, reply.Error
+	case reply.Message == nil:
+		return entry{}, nil
+	}
+	e := entry{revision: reply.Message.Sequence, data: reply.Message.Data}
 	if len(reply.Message.Header) > 0 {
 		header, err := nats.DecodeHeadersMsg(reply.Message.Header)
 		if err != nil {
-			return entry{}, fmt.Errorf("the headers of the key %s cannot be read: %v", key, err)
+			return entry{}, fmt.Errorf("its headers cannot be read: %v", err)
 		}
 		e.removed = header.Get("KV-Operation") != "" || header.Get(jetstream.MarkerReasonHeader) != ""
 	}
@@ -272,9 +305,8 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 
 // writeKey writes a key if its revision is the expected one; 0: if it does not exist.
 func (t *table) writeKey(ctx context.Context, row record.Row, expected uint64) (revision uint64, err error) {
-	err = t.callServer(ctx, func(ctx context.Context) (err error) {
-		revision, err = t.kv.Update(ctx, t.key(row.Name), row.Data, expected)
-		return err
+	revision, err = callServer(ctx, t, func(ctx context.Context) (uint64, error) {
+		return t.kv.Update(ctx, t.key(row.Name), row.Data, expected)
 	})
 	if err == nil {
 		t.noteRevision(row.Name, revision)
@@ -301,11 +333,12 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 		return err
 	}
 	if expected > 0 {
-		err = t.callServer(ctx, func(ctx context.Context) error {
+		_, err = callServer(ctx, t, func(ctx context.Context) (struct{}, error) {
 			if t.canExpireMarkers {
-				return t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected), jetstream.PurgeTTL(markerTTL))
+				return struct{}{}, t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected),
+					jetstream.PurgeTTL(markerTTL))
 			}
-			return t.kv.Delete(ctx, t.key(row.Name), jetstream.LastRevision(expected))
+			return struct{}{}, t.kv.Delete(ctx, t.key(row.Name), jetstream.LastRevision(expected))
 		})
 		if !errors.Is(err, record.ErrConflict) {
 			return err
@@ -353,10 +386,8 @@ func (t *table) listRows(ctx context.Context, prefix, after string) iter.Seq2[re
 
 // listNames returns the names with a prefix that come after another one, in order. Some may be of removed keys.
 func (t *table) listNames(ctx context.Context, prefix, after string) (names []string, err error) {
-	var info *jetstream.StreamInfo
-	err = t.callServer(ctx, func(ctx context.Context) (err error) {
-		info, err = t.stream.Info(ctx, jetstream.WithSubjectFilter(t.subject(t.keyPrefix+".*")))
-		return err
+	info, err := callServer(ctx, t, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return t.stream.Info(ctx, jetstream.WithSubjectFilter(t.subject(t.keyPrefix+".*")))
 	})
 	if err != nil {
 		return nil, err

@@ -74,11 +74,15 @@ type storeURL struct {
 // dialTimeout is how long one attempt to connect may take.
 const dialTimeout = 2 * time.Second
 
+// writeTimeout is how long a write to the socket of a connection of our own may block it.
+const writeTimeout = 2 * time.Second
+
 // newConfig returns the settings of a connection of our own. It reconnects for ever, and sends nothing late.
 func newConfig() nats.Options {
 	c := nats.GetDefaultOptions()
 	c.Name = "holdfast"
 	c.Timeout, c.MaxReconnect, c.ReconnectBufSize = dialTimeout, -1, -1
+	c.FlusherTimeout = writeTimeout
 	c.ReconnectWait, c.ReconnectJitter, c.ReconnectJitterTLS = 100*time.Millisecond, 100*time.Millisecond,
 		100*time.Millisecond
 	c.PingInterval, c.MaxPingsOut = 3*time.Second, 2 // a connection without answers is given up
