@@ -25,8 +25,8 @@ const (
 	codeSealed            jetstream.ErrorCode = 10109
 )
 
-// unsentError is the error of a request that has reached no server, or of which a server says that it was passed on to
-// none.
+// unsentError is the error of a request that has reached no server, or for which a server has reported that nobody
+// answers its subject (no responders).
 type unsentError struct{ error }
 
 func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
@@ -87,7 +87,7 @@ func (t *table) explainError(ctx context.Context, err error) error {
 		return unsentError{fmt.Errorf("no NATS server answers for the bucket %s: its leader is missing, or JetStream is "+
 			"not enabled", t.bucket)}
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting),
-		errors.Is(err, nats.ErrConnectionClosed), errors.As(err, &op) && op.Op == "dial":
+		errors.As(err, &op) && op.Op == "dial": // not ErrConnectionClosed: the request may have been sent before
 		return unsentError{fmt.Errorf("there is no connection to NATS at present: %v", err)}
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("%w: %v: raise max_payload", driver.ErrInvalid, err)

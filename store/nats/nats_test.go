@@ -704,6 +704,31 @@ func TestBlockedConnection(t *testing.T) {
 	})
 }
 
+// TestClosedDuringWrite: when the connection is closed before the reply to a write has come, it is not known whether the
+// write was made.
+func TestClosedDuringWrite(t *testing.T) {
+	t.Parallel()
+	s, bucket := sharedServer(t), freshBucket()
+	js, gates := connectGated(t, s)
+	table, other := openTable(t, js, bucket, Options{Create: true}), openTable(t, connect(t, s), bucket, Options{})
+	gates.read.Lock()
+	defer gates.read.Unlock()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+		ended <- err
+	}()
+	storetest.Eventually(t, "the write is made", func() bool {
+		row, err := other.Load(t.Context(), "m")
+		return err == nil && row.Version != ""
+	})
+	js.Conn().Close()
+	if err := <-ended; err == nil || driverutil.IsFinal(err) || errors.Is(err, record.ErrConflict) ||
+		errors.Is(err, record.ErrUnsent) {
+		t.Errorf("a write that was made when the connection was closed: %v", err)
+	}
+}
+
 // newCluster starts three servers, with a store of a bucket that all of them keep.
 func newCluster(t *testing.T) (*natstest.Cluster, string) {
 	t.Helper()
