@@ -1,10 +1,12 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 
 	"github.com/nats-io/nats.go"
@@ -72,8 +74,9 @@ func (t *table) checkConnected() error {
 	}
 }
 
-// explainError translates an error into the driver's terms. What is not final may pass.
-func (t *table) explainError(ctx context.Context, err error) error {
+// explainError translates the error of a request into the driver's terms; before is the last violation of a permission
+// before it. What is not final may pass.
+func (t *table) explainError(ctx context.Context, err error, subject string, before error) error {
 	refused := apiError(err)
 	var op *net.OpError
 	switch {
@@ -92,28 +95,41 @@ func (t *table) explainError(ctx context.Context, err error) error {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("%w: %v: raise max_payload", driver.ErrInvalid, err)
 	}
-	if denied := t.permissionError(); denied != nil {
-		return denied
+	if text := t.newViolation(t.lastViolation(), before, subject); text != "" {
+		return fmt.Errorf("%w: %s: the user needs to publish to %s and %s>, and to subscribe to its inbox",
+			driver.ErrDenied, text, t.writeSubject(">"), apiPrefix(t.js))
 	}
 	return fmt.Errorf("NATS: %w", err)
 }
 
-// permissionError looks for a missing permission after a request without an answer: a server does not answer what it
-// does not permit, but reports an error of the connection.
-func (t *table) permissionError() error {
-	last := t.conn().LastError()
-	if last == nil || !errors.Is(last, nats.ErrPermissionViolation) &&
-		!strings.Contains(strings.ToLower(last.Error()), "permissions violation") {
-		return nil
-	}
-	text := last.Error()
-	for _, ours := range []string{t.subject(""), t.streamName(), "_INBOX", t.conn().Opts.InboxPrefix} {
-		if ours != "" && strings.Contains(text, ours) {
-			return fmt.Errorf("%w: %s: the user needs to publish to %s and %s>, and to subscribe to its inbox",
-				driver.ErrDenied, text, t.subject(">"), apiPrefix(t.js))
-		}
+// lastViolation is the last violation of a permission on this connection; nil: there was none, or another error came
+// after it. nats.go keeps it until it reconnects, also if it is of another part of the program.
+func (t *table) lastViolation() error {
+	if err := t.conn().LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		return err
 	}
 	return nil
+}
+
+// quoted is the subject in the text of a violation.
+var quoted = regexp.MustCompile(`"(\S+)"`)
+
+// newViolation returns the text of a violation that was reported since the one before, if it is why a request that was
+// published to subject had no answer: a server does not answer what it does not permit, but reports an error of the
+// connection. Otherwise, the request may have been done.
+func (t *table) newViolation(now, before error, subject string) string {
+	if now == nil || now == before {
+		return ""
+	}
+	of := quoted.FindStringSubmatch(now.Error())
+	// Whether replies are permitted shows when the store is opened. Later violations of inboxes are of others.
+	isInbox := func(s string) bool {
+		return t.kv == nil && strings.HasPrefix(s, cmp.Or(t.conn().Opts.InboxPrefix, "_INBOX")+".")
+	}
+	if len(of) < 2 || of[1] != subject && !isInbox(of[1]) {
+		return ""
+	}
+	return now.Error()
 }
 
 // explainRefusal translates a refusal of JetStream. An administrator can end the final ones, so their messages say how.

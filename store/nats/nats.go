@@ -201,7 +201,7 @@ func (t *table) open(ctx context.Context) error {
 		return err
 	}
 	t.stream = stream
-	t.kv, err = callServer(ctx, t, func(ctx context.Context) (jetstream.KeyValue, error) {
+	t.kv, err = callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.KeyValue, error) {
 		return t.js.KeyValue(ctx, t.bucket)
 	})
 	if err == nil {
@@ -212,7 +212,7 @@ func (t *table) open(ctx context.Context) error {
 
 // createBucket makes the bucket, unless it exists.
 func (t *table) createBucket(ctx context.Context) error {
-	_, err := callServer(ctx, t, func(ctx context.Context) (struct{}, error) {
+	_, err := callServer(ctx, t, t.apiSubject("STREAM.CREATE"), func(ctx context.Context) (struct{}, error) {
 		_, err := t.js.CreateStream(ctx, jetstream.StreamConfig{
 			Name: t.streamName(), Subjects: []string{t.subject(">")}, Description: "locks of Holdfast",
 			MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, MaxConsumers: -1,
@@ -336,6 +336,19 @@ func (t *table) skew() time.Duration {
 		return 0
 	}
 	return t.opts.ClockSkew
+}
+
+// apiSubject is what requests of the bucket's stream to JetStream are published to.
+func (t *table) apiSubject(request string) string {
+	return apiPrefix(t.js) + request + "." + t.streamName()
+}
+
+// writeSubject is what writes to a key are published to. In another domain the servers take the prefix away.
+func (t *table) writeSubject(key string) string {
+	if prefix := apiPrefix(t.js); prefix != jetstream.DefaultAPIPrefix {
+		return prefix + t.subject(key)
+	}
+	return t.subject(key)
 }
 
 // apiPrefix begins the subjects of requests to JetStream.

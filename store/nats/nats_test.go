@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -426,6 +427,64 @@ func TestUsers(t *testing.T) {
 	if _, err := reader.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
 		!strings.Contains(err.Error(), "$KV.locks.>") {
 		t.Errorf("no permission to write: %v", err)
+	}
+}
+
+// TestLateReplyAfterViolation: a write without a reply has an unknown outcome, although the connection remembers that
+// something else was not permitted.
+func TestLateReplyAfterViolation(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{User: "root", Password: "pw", Config: `
+		authorization { users: [
+			{ user: root, password: pw }
+			{ user: other, password: pw, permissions: { publish: ["$KV.>", "$JS.API.STREAM.>"], subscribe: ["_INBOX.>"] } }
+		] }`})
+	if err := CreateBucket(t.Context(), connect(t, s), "b", nil); err != nil {
+		t.Fatal(err)
+	}
+	js, gates := connectGated(t, s, nats.UserInfo("other", "pw"))
+	table := openTable(t, js, "b", Options{})
+	if err := js.Conn().Publish("secret", nil); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "a violation is reported", func() bool { return table.lastViolation() != nil })
+	table.opts.Timeout = 200 * time.Millisecond // only from here on: a server that runs may take longer
+	gates.read.Lock()
+	defer gates.read.Unlock()
+	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); err == nil || driverutil.IsFinal(err) ||
+		errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) {
+		t.Errorf("a write without a reply: %v", err)
+	}
+}
+
+// TestViolations: a request was denied if a violation of its own subject was reported since it was sent. Replies were
+// denied if the store is only being opened.
+func TestViolations(t *testing.T) {
+	t.Parallel()
+	violation := func(text string) error {
+		return fmt.Errorf("%w: Permissions Violation for %s", nats.ErrPermissionViolation, text)
+	}
+	js := connect(t, sharedServer(t))
+	opening, open := &table{js: js, bucket: "b"}, openTable(t, js, freshBucket(), Options{Create: true})
+	before := violation(`Publish to "$KV.b.locks.m"`)
+	for _, c := range []struct {
+		what  string
+		table *table
+		now   error
+		found bool
+	}{
+		{"none", open, nil, false},
+		{"of this subject", open, violation(`Publish to "$KV.b.locks.m"`), true},
+		{"the one from before", open, before, false},
+		{"of another key", open, violation(`Publish to "$KV.b.locks.m2"`), false},
+		{"of another bucket", open, violation(`Publish to "$KV.bb.locks.m"`), false},
+		{"of replies", opening, violation(`Subscription to "_INBOX.x.*"`), true},
+		{"of another inbox", open, violation(`Subscription to "_INBOX.x.*"`), false},
+		{"without a subject", open, violation("something"), false},
+	} {
+		if got := c.table.newViolation(c.now, before, "$KV.b.locks.m"); (got != "") != c.found {
+			t.Errorf("a violation %s: %q", c.what, got)
+		}
 	}
 }
 

@@ -67,12 +67,14 @@ const (
 // explainTime is how long a request that has ended without an answer may take to say why.
 const explainTime = 200 * time.Millisecond
 
-// callServer makes a request, bounded by ctx, the table's timeout and its life.
+// callServer makes a request, bounded by ctx, the table's timeout and its life. The request is published to subject.
 //
 // nats.go holds the lock of the connection while it writes to the socket, and takes it for whatever it is asked. So
 // while a server reads nothing, calls of nats.go block for up to the FlusherTimeout of the connection, whatever their
 // context. callServer does not wait for that: the outcome of such a request is unknown. Close waits.
-func callServer[T any](ctx context.Context, t *table, request func(context.Context) (T, error)) (T, error) {
+func callServer[T any](
+	ctx context.Context, t *table, subject string, request func(context.Context) (T, error),
+) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -83,6 +85,7 @@ func callServer[T any](ctx context.Context, t *table, request func(context.Conte
 	answers := make(chan answer, 1)
 	if !t.life.Go(func() {
 		var a answer
+		before := t.lastViolation()
 		if a.err = t.checkConnected(); a.err == nil {
 			a.err = driverutil.CallWithTimeout(living, timeout, "NATS", func(ctx context.Context) (err error) {
 				a.value, err = request(ctx)
@@ -90,7 +93,7 @@ func callServer[T any](ctx context.Context, t *table, request func(context.Conte
 			})
 		}
 		if a.err != nil {
-			a.err = t.explainError(ctx, a.err)
+			a.err = t.explainError(ctx, a.err, subject, before)
 		}
 		answers <- a
 	}) {
@@ -115,7 +118,7 @@ func callServer[T any](ctx context.Context, t *table, request func(context.Conte
 
 // readState reads the settings of the bucket and the clock of its leader.
 func (t *table) readState(ctx context.Context) (jetstream.Stream, error) {
-	return callServer(ctx, t, func(ctx context.Context) (jetstream.Stream, error) {
+	return callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.Stream, error) {
 		sent := t.opts.Clock.Now()
 		stream, err := t.js.Stream(ctx, t.streamName())
 		if err != nil {
@@ -145,8 +148,9 @@ func (t *table) readKey(ctx context.Context, key string) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	return callServer(ctx, t, func(ctx context.Context) (entry, error) {
-		m, err := t.conn().RequestWithContext(ctx, apiPrefix(t.js)+"STREAM.MSG.GET."+t.streamName(), request)
+	subject := t.apiSubject("STREAM.MSG.GET")
+	return callServer(ctx, t, subject, func(ctx context.Context) (entry, error) {
+		m, err := t.conn().RequestWithContext(ctx, subject, request)
 		if err != nil {
 			return entry{}, err
 		}
@@ -305,7 +309,7 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 
 // writeKey writes a key if its revision is the expected one; 0: if it does not exist.
 func (t *table) writeKey(ctx context.Context, row record.Row, expected uint64) (revision uint64, err error) {
-	revision, err = callServer(ctx, t, func(ctx context.Context) (uint64, error) {
+	revision, err = callServer(ctx, t, t.writeSubject(t.key(row.Name)), func(ctx context.Context) (uint64, error) {
 		return t.kv.Update(ctx, t.key(row.Name), row.Data, expected)
 	})
 	if err == nil {
@@ -333,7 +337,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 		return err
 	}
 	if expected > 0 {
-		_, err = callServer(ctx, t, func(ctx context.Context) (struct{}, error) {
+		_, err = callServer(ctx, t, t.writeSubject(t.key(row.Name)), func(ctx context.Context) (struct{}, error) {
 			if t.canExpireMarkers {
 				return struct{}{}, t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected),
 					jetstream.PurgeTTL(markerTTL))
@@ -386,7 +390,7 @@ func (t *table) listRows(ctx context.Context, prefix, after string) iter.Seq2[re
 
 // listNames returns the names with a prefix that come after another one, in order. Some may be of removed keys.
 func (t *table) listNames(ctx context.Context, prefix, after string) (names []string, err error) {
-	info, err := callServer(ctx, t, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+	info, err := callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (*jetstream.StreamInfo, error) {
 		return t.stream.Info(ctx, jetstream.WithSubjectFilter(t.subject(t.keyPrefix+".*")))
 	})
 	if err != nil {
