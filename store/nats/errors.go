@@ -80,7 +80,7 @@ func (t *table) explainError(ctx context.Context, err error, subject string, bef
 	refused := apiError(err)
 	var op *net.OpError
 	switch {
-	case driverutil.IsFinal(err), errors.Is(err, record.ErrUnsent):
+	case driverutil.IsFinal(err), errors.Is(err, record.ErrUnsent), errors.Is(err, record.ErrConflict):
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()

@@ -201,10 +201,11 @@ func (t *table) open(ctx context.Context) error {
 		return err
 	}
 	t.stream = stream
-	t.kv, err = callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.KeyValue, error) {
+	kv, err := callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.KeyValue, error) {
 		return t.js.KeyValue(ctx, t.bucket)
 	})
 	if err == nil {
+		t.kv = kv
 		t.setInfo(config)
 	}
 	return err
@@ -218,6 +219,8 @@ func (t *table) createBucket(ctx context.Context) error {
 			MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, MaxConsumers: -1,
 			Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: t.opts.Replicas,
 			AllowRollup: true, DenyDelete: true, AllowMsgTTL: true,
+			// Revisions begin with the time, so that those of a bucket that was removed do not come again.
+			FirstSeq: uint64(time.Now().UnixMicro()),
 			// AllowDirect stays off, so that reads of other programs go to the leader, too.
 		})
 		if isCode(err, jetstream.JSErrCodeStreamNameInUse) {
@@ -327,8 +330,13 @@ func (t *table) ClockBounds() (early, late int64) {
 	return early - t.skew().Microseconds(), late
 }
 
-// ClockIsStale implements record.ClockRefresher.
-func (t *table) ClockIsStale() bool { return t.clock.ClockIsStale() }
+// ClockIsStale implements record.ClockRefresher. The clock is read together with the state of the bucket, which is also
+// read again in each epoch.
+func (t *table) ClockIsStale() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.clock.ClockIsStale() || t.epoch.stateRead != t.epoch.number
+}
 
 // skew is how far another server's clock may be apart. A bucket without replicas has only one server.
 func (t *table) skew() time.Duration {

@@ -244,14 +244,15 @@ func TestOldReads(t *testing.T) {
 	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); err != nil {
 		t.Fatal(err)
 	}
-	table.noteRevision("m", 1000)
+	later := entry{version: version{revision: 1 << 60}}
+	table.noteWritten("m", later)
 	for range 2 {
 		if _, err := table.Load(t.Context(), "m"); err == nil || driverutil.IsFinal(err) ||
 			errors.Is(err, record.ErrConflict) {
 			t.Errorf("an old read: %v", err)
 		}
 	}
-	table.noteRevision("gone", 1000)
+	table.noteWritten("gone", later)
 	if _, err := table.Load(t.Context(), "gone"); err == nil {
 		t.Error("a key that exists is absent, and nobody knows why")
 	}
@@ -260,7 +261,7 @@ func TestOldReads(t *testing.T) {
 		t.Errorf("a bucket that stays old: %v", err)
 	}
 	for i := range 2 * maxSeen {
-		table.noteRevision(strings.Repeat("n", 1+i%500)+string(rune('a'+i%26))+strings.Repeat("m", i/500), 1)
+		table.noteWritten(strings.Repeat("n", 1+i%500)+string(rune('a'+i%26))+strings.Repeat("m", i/500), later)
 	}
 	if n := len(table.seen); n > maxSeen {
 		t.Errorf("%d names are remembered", n)
@@ -276,13 +277,14 @@ func TestReadsDuringWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := table.seen["m"]
+	read := entry{version: before.version}
 	if _, err := table.Swap(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
-	if err := table.checkFresh("m", before.revision, before); err != nil {
+	if err := table.checkFresh("m", read, before); err != nil {
 		t.Errorf("a read during a write: %v", err)
 	}
-	if err := table.checkFresh("m", before.revision, table.seen["m"]); err == nil {
+	if err := table.checkFresh("m", read, table.seen["m"]); err == nil {
 		t.Error("a read after a write shows what was before it")
 	}
 }
@@ -356,6 +358,194 @@ func TestBucketGone(t *testing.T) {
 		!strings.Contains(err.Error(), bucket) {
 		t.Errorf("a claim in a bucket that is gone: %v", err)
 	}
+}
+
+// checkForgottenHolder has A hold two locks, which forget lets the bucket forget. B, on the store that forget returns,
+// acquires them. A's renewal and release must not change anything for B, and C must not get a lock.
+func checkForgottenHolder(t *testing.T, a driver.Store, forget func() driver.Store) {
+	t.Helper()
+	claim := func(name, id string) driver.Claim {
+		c := mutexClaim(name, time.Hour) // long enough for a release without a read
+		c.ID = id
+		return c
+	}
+	renewed, released := acquire(t, a, claim("m", "A")), acquire(t, a, claim("n", "A2"))
+	b := forget()
+	held := acquire(t, b, claim("m", "B"))
+	acquire(t, b, claim("n", "B2"))
+	// Old reads are refused for a while, so the error may also be that the outcome is not known.
+	if err := renew(t, a, renewed).Err; err == nil {
+		t.Error("A has renewed a claim that is gone")
+	}
+	if err := a.Release(t.Context(), released.Claim, ""); err == nil {
+		t.Error("A has released a claim that is gone")
+	}
+	for _, name := range []string{"m", "n"} {
+		if _, err := b.Acquire(t.Context(), claim(name, "C")); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("C asks for a lock that B holds: %v", err)
+		}
+	}
+	if err := renew(t, b, held).Err; err != nil {
+		t.Errorf("B cannot renew: %v", err)
+	}
+}
+
+// openStore opens a store on a connection of a test.
+func openStore(t *testing.T, js jetstream.JetStream, bucket string, o *Options) driver.Store {
+	t.Helper()
+	store, err := New(t.Context(), js, bucket, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+// TestBucketMadeAgain: if a bucket that this store has made is removed and made again while a lock is held, its holder
+// neither renews nor releases the claim that another client has made since.
+func TestBucketMadeAgain(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	checkForgottenHolder(t, openStore(t, js, bucket, &Options{Create: true}), func() driver.Store {
+		if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
+			t.Fatal(err)
+		}
+		return openStore(t, js, bucket, &Options{Create: true})
+	})
+}
+
+// TestOtherBucketMadeAgain: the same is true of a bucket of another maker, whose revisions begin with 1 each time, for
+// a holder that has lost its connection since, or has read the state of the bucket.
+func TestOtherBucketMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	for what, notice := range map[string]func(js jetstream.JetStream, passed *atomic.Int64){
+		"the connection": func(js jetstream.JetStream, _ *atomic.Int64) {
+			if err := js.Conn().ForceReconnect(); err != nil {
+				t.Fatal(err)
+			}
+			storetest.Eventually(t, "the connection is made again", func() bool {
+				return js.Conn().Stats().Reconnects > 0 && js.Conn().IsConnected()
+			})
+		},
+		"the state": func(_ jetstream.JetStream, passed *atomic.Int64) {
+			passed.Store(int64(31 * time.Second)) // the clock, and with it the state, is read again
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			js, own, bucket := connect(t, s), connect(t, s), freshBucket()
+			config := jetstream.KeyValueConfig{Bucket: bucket}
+			if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			var passed atomic.Int64
+			clock := driver.SystemClock
+			clock.Monotonic = func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+			clock.Boottime = func() time.Duration { return driver.SystemClock.Boottime() + time.Duration(passed.Load()) }
+			checkForgottenHolder(t, openStore(t, own, bucket, &Options{Clock: clock}), func() driver.Store {
+				if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
+					t.Fatal(err)
+				}
+				notice(own, &passed)
+				return openStore(t, js, bucket, nil)
+			})
+		})
+	}
+}
+
+// TestPowerCut: if a server comes back without its last writes, a holder whose claim was among them neither renews nor
+// releases the claim that another client has made since.
+func TestPowerCut(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{})
+	m := s.Members[0]
+	restart := func() {
+		if err := s.Restart(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := mustOpen(t, s.URL("locks")+"?create=true")
+	isConnected := func() bool {
+		_, err := a.Inspect(t.Context(), "other")
+		return err == nil
+	}
+	m.Kill()
+	before := t.TempDir()
+	if err := os.CopyFS(before, os.DirFS(m.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	restart()
+	storetest.Eventually(t, "A is connected", isConnected)
+	checkForgottenHolder(t, a, func() driver.Store {
+		m.Kill()
+		if err := errors.Join(os.RemoveAll(m.Dir), os.CopyFS(m.Dir, os.DirFS(before))); err != nil {
+			t.Fatal(err)
+		}
+		restart()
+		storetest.Eventually(t, "A is connected again", isConnected)
+		return mustOpen(t, s.URL("locks"))
+	})
+}
+
+// TestFewerRevisions: when a bucket has fewer revisions than before, or another one is there, what was read before is
+// replaced only after it was read again. A write with an old version is not sent.
+func TestFewerRevisions(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+	for what, change := range map[string]func(*jetstream.StreamInfo){
+		"fewer revisions": func(s *jetstream.StreamInfo) { s.State.LastSeq-- },
+		"another bucket":  func(s *jetstream.StreamInfo) { s.Created = s.Created.Add(time.Second) },
+	} {
+		row, err := table.Load(t.Context(), "m")
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		row.Data = []byte(what)
+		if row, err = table.Swap(t.Context(), row); err != nil {
+			t.Fatal(what, err)
+		}
+		stream, err := table.readState(t.Context())
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		state := *stream.CachedInfo()
+		table.noteState(&state, table.currentEpoch())
+		if _, ok := table.mayReplace("m", mustParse(t, row.Version)); !ok {
+			t.Errorf("%s: a version is refused because the state was read", what)
+		}
+		change(&state)
+		table.noteState(&state, table.currentEpoch())
+		before := table.conn().Stats().OutMsgs
+		if _, err := table.Swap(t.Context(), row); !errors.Is(err, record.ErrConflict) {
+			t.Errorf("%s: an old version is accepted: %v", what, err)
+		}
+		if sent := table.conn().Stats().OutMsgs - before; sent > 0 {
+			t.Errorf("%s: %d requests were sent", what, sent)
+		}
+		if _, err := table.Load(t.Context(), "m"); err != nil {
+			t.Fatal(what, err)
+		}
+		if row, err = table.Swap(t.Context(), row); err != nil {
+			t.Errorf("%s: a version that was read again is refused: %v", what, err)
+		}
+		other := mustParse(t, row.Version)
+		other.sum++
+		if _, ok := table.mayReplace("m", other); ok {
+			t.Errorf("%s: the same revision of other data counts", what)
+		}
+	}
+}
+
+func mustParse(t *testing.T, text string) version {
+	t.Helper()
+	v, err := parseVersion(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 // TestFullBucket: claims in a bucket that is full are refused with what to do.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc64"
 	"iter"
 	"slices"
 	"strconv"
@@ -22,9 +23,12 @@ import (
 
 // table is a bucket as a record.Table: one key per record.
 //
-// The version of a record is the revision of its key: the sequence number of the message in the bucket's stream. A
-// number is never used twice while the stream exists. A key that was removed leaves a marker, which has a revision of
-// its own, and which the server removes later.
+// The version of a record is the revision of its key, which is the sequence number of the message in the bucket's
+// stream, and a checksum of the data. The servers compare the revision alone. They use a number twice if the bucket is
+// restored from a backup, if they lose their last writes in a power cut, or if a bucket whose numbers begin with 1 is
+// made again. So a client replaces only what it has read or written in the present epoch: see epoch.
+//
+// A key that was removed leaves a marker, which has a revision of its own, and which the server removes later.
 type table struct {
 	js               jetstream.JetStream
 	stream           jetstream.Stream
@@ -43,13 +47,56 @@ type table struct {
 
 	mu      sync.Mutex
 	watches map[string]*watch // by name; guarded by mu
-	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh.
-	seen map[string]lastSeen
+	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh and mayReplace.
+	seen  map[string]lastSeen
+	epoch epoch // guarded by mu
+}
+
+// epoch is a time in which each revision of the bucket surely stands for one write only. Another one begins when the
+// connection was lost, since the server may have lost its last writes, and when the bucket is seen to be another one
+// than before, or to have fewer revisions. The first one has the number 0.
+type epoch struct {
+	number     uint64
+	reconnects uint64    // of the connection
+	created    time.Time // when the bucket was made
+	largest    uint64    // the largest revision that was seen
+	stateRead  uint64    // the number of the epoch in which the state of the bucket was last read
+}
+
+// version is what Row.Version says.
+type version struct {
+	revision uint64 // 0: there is no record
+	sum      uint64 // the checksum of the data
+}
+
+var crcTable = crc64.MakeTable(crc64.ECMA)
+
+func versionOf(revision uint64, data []byte) version {
+	return version{revision, crc64.Checksum(data, crcTable)}
+}
+
+func (v version) String() string {
+	return strconv.FormatUint(v.revision, 10) + "-" + strconv.FormatUint(v.sum, 16)
+}
+
+func parseVersion(text string) (v version, err error) {
+	if text == "" {
+		return version{}, nil
+	}
+	revision, sum, _ := strings.Cut(text, "-")
+	if v.revision, err = strconv.ParseUint(revision, 10, 64); err == nil {
+		v.sum, err = strconv.ParseUint(sum, 16, 64)
+	}
+	if err != nil || v.revision == 0 {
+		return version{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, text)
+	}
+	return v, nil
 }
 
 // lastSeen is the largest revision of a key that this client has seen.
 type lastSeen struct {
-	revision uint64
+	version
+	epoch    uint64
 	at       driver.Instant
 	oldReads driver.Instant // when the first of the reads came that showed an older revision; zero: none
 }
@@ -119,26 +166,79 @@ func callServer[T any](
 // readState reads the settings of the bucket and the clock of its leader.
 func (t *table) readState(ctx context.Context) (jetstream.Stream, error) {
 	return callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.Stream, error) {
+		before := t.currentEpoch()
 		sent := t.opts.Clock.Now()
 		stream, err := t.js.Stream(ctx, t.streamName())
 		if err != nil {
 			return nil, err
 		}
-		at := stream.CachedInfo().TimeStamp
-		if at.IsZero() {
+		state := stream.CachedInfo()
+		if state.TimeStamp.IsZero() {
 			return nil, fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
 				driver.ErrUnsupported, t.conn().ConnectedServerVersion())
 		}
-		t.clock.AddReply(at.UnixMicro(), sent, t.opts.Clock.Now())
+		t.noteState(state, before)
+		t.clock.AddReply(state.TimeStamp.UnixMicro(), sent, t.opts.Clock.Now())
 		return stream, nil
 	})
 }
 
+// currentEpoch returns the epoch. It begins another one if the connection was made again.
+func (t *table) currentEpoch() epoch {
+	reconnects := t.conn().Stats().Reconnects
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if reconnects > t.epoch.reconnects {
+		t.epoch.reconnects = reconnects
+		t.epoch.number++
+	}
+	return t.epoch
+}
+
+// noteState looks whether the bucket is still the one that this client knows; before is the epoch in which it asked.
+func (t *table) noteState(state *jetstream.StreamInfo, before epoch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, last := &t.epoch, state.State.LastSeq
+	inTime := now.number == before.number
+	switch {
+	case now.created.IsZero(): // the store is being opened
+		*now = epoch{reconnects: now.reconnects, created: state.Created, largest: last}
+		return
+	case !state.Created.Equal(now.created):
+		now.number++
+		now.created, now.largest = state.Created, last
+		clear(t.seen)
+	case last < before.largest:
+		now.number++
+		now.largest = last
+	default:
+		now.largest = max(now.largest, last)
+	}
+	if inTime {
+		now.stateRead = now.number
+	}
+}
+
+// mayReplace reports whether a version of a key may be replaced or removed, and the epoch in which that is so. If not,
+// the key must be read again, because its revision may be that of another write.
+func (t *table) mayReplace(name string, v version) (number uint64, ok bool) {
+	number = t.currentEpoch().number
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.seen[name] // the zero value is of epoch 0: what others have read before then counts, too
+	return number, last.epoch == number && (last.revision != v.revision || last.sum == v.sum)
+}
+
+// errOldVersion says that mayReplace does not allow a write, which was not sent.
+var errOldVersion = fmt.Errorf("%w: the key must be read again", record.ErrConflict)
+
 // entry is what a key contains.
 type entry struct {
-	revision uint64 // 0: the key has never existed, or its marker was removed
-	removed  bool   // it is a marker
-	data     []byte
+	version        // revision 0: the key has never existed, or its marker was removed
+	removed bool   // it is a marker
+	epoch   uint64 // in which it was asked for
+	data    []byte
 }
 
 // readKey asks the bucket's leader for a key. The Get of jetstream.KeyValue would ask any replica, if the bucket allows
@@ -150,6 +250,7 @@ func (t *table) readKey(ctx context.Context, key string) (entry, error) {
 	}
 	subject := t.apiSubject("STREAM.MSG.GET")
 	return callServer(ctx, t, subject, func(ctx context.Context) (entry, error) {
+		epoch := t.currentEpoch()
 		m, err := t.conn().RequestWithContext(ctx, subject, request)
 		if err != nil {
 			return entry{}, err
@@ -158,6 +259,7 @@ func (t *table) readKey(ctx context.Context, key string) (entry, error) {
 		if err != nil {
 			return entry{}, fmt.Errorf("the key %s: %w", key, err)
 		}
+		e.epoch = epoch.number
 		return e, nil
 	})
 }
@@ -181,7 +283,7 @@ func decodeEntry(text []byte) (entry, error) {
 	case reply.Message == nil:
 		return entry{}, nil
 	}
-	e := entry{revision: reply.Message.Sequence, data: reply.Message.Data}
+	e := entry{version: versionOf(reply.Message.Sequence, reply.Message.Data), data: reply.Message.Data}
 	if len(reply.Message.Header) > 0 {
 		header, err := nats.DecodeHeadersMsg(reply.Message.Header)
 		if err != nil {
@@ -199,14 +301,14 @@ func (t *table) loadEntry(ctx context.Context, name string) (record.Row, entry, 
 	t.mu.Unlock()
 	e, err := t.readKey(ctx, t.key(name))
 	if err == nil {
-		err = t.checkFresh(name, e.revision, before)
+		err = t.checkFresh(name, e, before)
 	}
 	if err != nil {
 		return record.Row{}, entry{}, err
 	}
 	row := record.Row{Name: name}
 	if e.revision > 0 && !e.removed {
-		row.Version, row.Data = strconv.FormatUint(e.revision, 10), e.data
+		row.Version, row.Data = e.version.String(), e.data
 	}
 	return row, e, nil
 }
@@ -214,14 +316,14 @@ func (t *table) loadEntry(ctx context.Context, name string) (record.Row, entry, 
 // checkFresh refuses a read that shows less than this client had seen before it asked. It comes from a server that does
 // not know yet that it is no longer the leader. Nothing is decided by such a read alone, but a holder would take its
 // lock for lost.
-func (t *table) checkFresh(name string, revision uint64, before lastSeen) error {
+func (t *table) checkFresh(name string, e entry, before lastSeen) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.opts.Clock.Now()
-	mayBeGone := revision == 0 && now.Since(before.at) > markerTTL/2 // and its marker, too
-	if revision >= before.revision || mayBeGone {
-		if revision >= t.seen[name].revision || mayBeGone && t.seen[name] == before {
-			t.noteLocked(name, revision)
+	mayBeGone := e.revision == 0 && now.Since(before.at) > markerTTL/2 // and its marker, too
+	if e.revision >= before.revision || mayBeGone {
+		if e.revision >= t.seen[name].revision || mayBeGone && t.seen[name] == before {
+			t.noteLocked(name, e)
 		}
 		return nil
 	}
@@ -231,23 +333,23 @@ func (t *table) checkFresh(name string, revision uint64, before lastSeen) error 
 		t.seen[name] = last
 	}
 	if now.Since(last.oldReads) > maxStale {
-		t.noteLocked(name, revision)
+		t.noteLocked(name, e)
 		return nil
 	}
 	return errors.New("the NATS server that answered does not know the last change; another one may be the leader")
 }
 
-// noteRevision remembers what this client has written.
-func (t *table) noteRevision(name string, revision uint64) {
+// noteWritten remembers what this client has written.
+func (t *table) noteWritten(name string, e entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if revision >= t.seen[name].revision {
-		t.noteLocked(name, revision)
+	if e.revision >= t.seen[name].revision {
+		t.noteLocked(name, e)
 	}
 }
 
-func (t *table) noteLocked(name string, revision uint64) {
-	if revision == 0 {
+func (t *table) noteLocked(name string, e entry) {
+	if e.revision == 0 {
 		delete(t.seen, name)
 		return
 	}
@@ -257,24 +359,20 @@ func (t *table) noteLocked(name string, revision uint64) {
 			break
 		}
 	}
-	t.seen[name] = lastSeen{revision: revision, at: t.opts.Clock.Now()}
+	t.seen[name] = lastSeen{version: e.version, epoch: e.epoch, at: t.opts.Clock.Now()}
+	t.epoch.largest = max(t.epoch.largest, e.revision)
 }
 
-// Load is one request, and one more if the clock was not read for half a minute.
+// Load is one request, and one more if the state of the bucket was not read for half a minute, or since the connection
+// was made again.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := t.refreshClock(ctx); err != nil {
-		return record.Row{}, err
+	if t.ClockIsStale() {
+		if _, err := t.readState(ctx); err != nil {
+			return record.Row{}, err
+		}
 	}
 	row, _, err := t.loadEntry(ctx, name)
 	return row, err
-}
-
-func (t *table) refreshClock(ctx context.Context) error {
-	if !t.clock.ClockIsStale() {
-		return nil
-	}
-	_, err := t.readState(ctx)
-	return err
 }
 
 // Swap is one request. To create a key that was removed takes three.
@@ -286,47 +384,42 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if err != nil {
 		return record.Row{}, err
 	}
-	revision, err := t.writeKey(ctx, row, expected)
-	if errors.Is(err, record.ErrConflict) && expected == 0 {
-		now, e, lerr := t.loadEntry(ctx, row.Name)
+	now, err := t.writeKey(ctx, row, expected)
+	if errors.Is(err, record.ErrConflict) && expected.revision == 0 {
+		found, e, lerr := t.loadEntry(ctx, row.Name)
 		switch {
 		case lerr != nil:
 			return record.Row{}, err
 		case !e.removed:
-			if now.Version == "" { // the write that was in the way is not done yet
-				now = record.Row{}
+			if found.Version == "" { // the write that was in the way is not done yet
+				found = record.Row{}
 			}
-			return now, err
+			return found, err
 		}
-		revision, err = t.writeKey(ctx, row, e.revision)
+		now, err = t.writeKey(ctx, row, e.version)
 	}
 	if err != nil {
 		return record.Row{}, err
 	}
-	row.Version = strconv.FormatUint(revision, 10)
+	row.Version = now.String()
 	return row, nil
 }
 
-// writeKey writes a key if its revision is the expected one; 0: if it does not exist.
-func (t *table) writeKey(ctx context.Context, row record.Row, expected uint64) (revision uint64, err error) {
-	revision, err = callServer(ctx, t, t.writeSubject(t.key(row.Name)), func(ctx context.Context) (uint64, error) {
-		return t.kv.Update(ctx, t.key(row.Name), row.Data, expected)
+// writeKey writes a key if its version is the expected one; revision 0: if it does not exist.
+func (t *table) writeKey(ctx context.Context, row record.Row, expected version) (version, error) {
+	return callServer(ctx, t, t.writeSubject(t.key(row.Name)), func(ctx context.Context) (version, error) {
+		number, ok := t.mayReplace(row.Name, expected)
+		if !ok && expected.revision > 0 {
+			return version{}, errOldVersion
+		}
+		revision, err := t.kv.Update(ctx, t.key(row.Name), row.Data, expected.revision)
+		if err != nil {
+			return version{}, err
+		}
+		now := versionOf(revision, row.Data)
+		t.noteWritten(row.Name, entry{version: now, epoch: number})
+		return now, nil
 	})
-	if err == nil {
-		t.noteRevision(row.Name, revision)
-	}
-	return revision, err
-}
-
-func parseVersion(version string) (uint64, error) {
-	if version == "" {
-		return 0, nil
-	}
-	revision, err := strconv.ParseUint(version, 10, 64)
-	if err != nil || revision == 0 {
-		return 0, fmt.Errorf("%w: the version %q", driver.ErrInvalid, version)
-	}
-	return revision, nil
 }
 
 // Delete is one request. It leaves a marker, which the server removes after an hour if the bucket allows that. A
@@ -336,13 +429,16 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if err != nil {
 		return err
 	}
-	if expected > 0 {
+	if expected.revision > 0 {
 		_, err = callServer(ctx, t, t.writeSubject(t.key(row.Name)), func(ctx context.Context) (struct{}, error) {
+			if _, ok := t.mayReplace(row.Name, expected); !ok {
+				return struct{}{}, errOldVersion
+			}
 			if t.canExpireMarkers {
-				return struct{}{}, t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected),
+				return struct{}{}, t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected.revision),
 					jetstream.PurgeTTL(markerTTL))
 			}
-			return struct{}{}, t.kv.Delete(ctx, t.key(row.Name), jetstream.LastRevision(expected))
+			return struct{}{}, t.kv.Delete(ctx, t.key(row.Name), jetstream.LastRevision(expected.revision))
 		})
 		if !errors.Is(err, record.ErrConflict) {
 			return err
@@ -350,7 +446,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	}
 	now, _, lerr := t.loadEntry(ctx, row.Name)
 	switch {
-	case lerr != nil && expected > 0:
+	case lerr != nil && expected.revision > 0:
 		return err
 	case lerr != nil:
 		return lerr
