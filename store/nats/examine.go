@@ -69,9 +69,6 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 		return nil, err
 	}
 	c, o := &s.Config, &t.conn().Opts
-	if err := checkConfig(t.bucket, c); err != nil {
-		return nil, err
-	}
 	var all []driver.Finding
 	add := func(when bool, f driver.Finding, format string, args ...any) {
 		if when {

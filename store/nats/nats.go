@@ -4,8 +4,8 @@
 // # Time
 //
 // The clock of the bucket's leader decides when a claim has expired, so the clocks of the clients do not matter. Another
-// server may become the leader. So on a bucket with replicas, claims are removed later by as much as the clocks of the
-// servers may be apart: Options.ClockSkew.
+// server may become the leader. So in a cluster, claims are removed later by as much as the clocks of the servers may be
+// apart: Options.ClockSkew.
 //
 // # Waiting
 //
@@ -56,8 +56,8 @@ type Options struct {
 	// SyncAlways says that all servers have sync_interval: always in their configuration, which cannot be asked for.
 	// Then the store promises that claims survive a power cut.
 	SyncAlways bool
-	// ClockSkew is how far the clocks of the servers may be apart. A claim that is not renewed is removed so much later
-	// on a bucket with replicas. Default: 1 s.
+	// ClockSkew is how far the clocks of the servers may be apart. In a cluster, a claim that is not renewed is removed so
+	// much later. Default: 1 s.
 	ClockSkew time.Duration
 	// Timeout is how long the servers may take to answer one request. Default: 3 s.
 	Timeout time.Duration
@@ -196,17 +196,12 @@ func (t *table) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config := &stream.CachedInfo().Config
-	if err := checkConfig(t.bucket, config); err != nil {
-		return err
-	}
-	t.stream = stream
+	t.stream, t.place = stream, "nats://"+connectedHost(t.conn())+"/"+t.bucket
 	kv, err := callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.KeyValue, error) {
 		return t.js.KeyValue(ctx, t.bucket)
 	})
 	if err == nil {
 		t.kv = kv
-		t.setInfo(config)
 	}
 	return err
 }
@@ -258,35 +253,53 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 	return nil
 }
 
-// setInfo says what the settings of the bucket promise.
-func (t *table) setInfo(c *jetstream.StreamConfig) {
+// settings are what follows from the settings of the bucket and its servers. They are read again every half a minute.
+type settings struct {
+	info             driver.Info // without Store
+	inCluster        bool        // another server with another clock may become the bucket's leader, or may be the only one
+	canExpireMarkers bool
+	maxRecord        int // bytes
+}
+
+func (t *table) knownSettings() settings {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.settings
+}
+
+// readSettings says what the settings of the bucket mean. The error Is ErrUnsupported if they make locks impossible.
+func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
+	c := &state.Config
+	if err := checkConfig(t.bucket, c); err != nil {
+		return settings{}, err
+	}
 	inFiles := c.Storage == jetstream.FileStorage && c.PersistMode == jetstream.DefaultPersistMode
 	isSynced := inFiles && t.opts.SyncAlways
-	t.isReplicated = c.Replicas > 1
-	t.canExpireMarkers = c.AllowMsgTTL && c.AllowRollup
-	t.info = driver.Info{
-		Store: "nats://" + connectedHost(t.conn()) + "/" + t.bucket, Clock: t.opts.Clock, Tier: driver.TierFenceSafe,
-		ExpiryClock: driver.ExpiryClockStore,
-		Survives:    driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: t.isReplicated},
-		TokenGap:    time.Minute + 2*t.opts.ClockSkew,
+	inCluster := state.Cluster != nil && state.Cluster.Name != "" // a server alone has no name there
+	s := settings{inCluster: inCluster, canExpireMarkers: c.AllowMsgTTL && c.AllowRollup}
+	s.info = driver.Info{
+		Clock: t.opts.Clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore,
+		Survives: driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: c.Replicas > 1},
+		TokenGap: time.Minute + 2*t.opts.ClockSkew,
 	}
 	switch {
 	case isSynced:
 	case inFiles:
-		t.info.Tier = driver.TierSettings
-		t.info.TokenRegression = "after a power cut within two minutes and a TokenGap of the last grant: " +
+		s.info.Tier = driver.TierSettings
+		s.info.TokenRegression = "after a power cut within two minutes and a TokenGap of the last grant: " +
 			"sync_interval is not known to be always"
 	default:
-		t.info.Tier = driver.TierAdvisory
-		t.info.TokenRegression = "after a restart of the server within a TokenGap of the last grant: the bucket is not " +
+		s.info.Tier = driver.TierAdvisory
+		s.info.TokenRegression = "after a restart of the server within a TokenGap of the last grant: the bucket is not " +
 			"written to files at once"
 	}
-	t.maxRecord = record.MaxData
+	s.maxRecord = record.MaxData
 	if c.MaxMsgSize > 0 {
-		t.maxRecord = min(t.maxRecord, int(c.MaxMsgSize)-headerReserve)
+		s.maxRecord = min(s.maxRecord, int(c.MaxMsgSize)-headerReserve)
 	}
 	// A reply to a read has the data in base64.
-	t.maxRecord = min(t.maxRecord, int(t.conn().MaxPayload())/4*3-headerReserve)
+	s.maxRecord = min(s.maxRecord, int(t.conn().MaxPayload())/4*3-headerReserve)
+	return s, nil
 }
 
 // headerReserve is what a message needs beside the data of a record, in bytes.
@@ -311,8 +324,14 @@ func (t *table) subject(key string) string { return "$KV." + t.bucket + "." + ke
 func (t *table) key(name string) string    { return t.keyPrefix + "." + encodeName(name) }
 func (t *table) conn() *nats.Conn          { return t.js.Conn() }
 func (t *table) Keys(name string) []string { return []string{t.bucket + ": " + t.key(name)} }
-func (t *table) MaxRecordSize() int        { return t.maxRecord }
-func (t *table) Info() driver.Info         { return t.info }
+func (t *table) MaxRecordSize() int        { return t.knownSettings().maxRecord }
+
+// Info implements record.Table.
+func (t *table) Info() driver.Info {
+	i := t.knownSettings().info
+	i.Store = t.place
+	return i
+}
 
 // Now is the clock of the bucket's leader, and its error, with what another leader's clock may add.
 func (t *table) Now() (int64, time.Duration) {
@@ -338,9 +357,9 @@ func (t *table) ClockIsStale() bool {
 	return t.clock.ClockIsStale() || t.epoch.stateRead != t.epoch.number
 }
 
-// skew is how far another server's clock may be apart. A bucket without replicas has only one server.
+// skew is how far another server's clock may be apart. In a cluster even a bucket without replicas can move.
 func (t *table) skew() time.Duration {
-	if !t.isReplicated {
+	if !t.knownSettings().inCluster {
 		return 0
 	}
 	return t.opts.ClockSkew

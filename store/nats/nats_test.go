@@ -342,6 +342,38 @@ func TestRefusedBuckets(t *testing.T) {
 	}
 }
 
+// TestChangedSettings: when somebody gives an open bucket settings that make locks impossible, the store refuses claims
+// within half a minute, until the settings are right again.
+func TestChangedSettings(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	var passed atomic.Int64
+	clock := driver.SystemClock
+	clock.Monotonic = func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+	clock.Boottime = func() time.Duration { return driver.SystemClock.Boottime() + time.Duration(passed.Load()) }
+	store := openStore(t, js, bucket, &Options{Create: true, Clock: clock})
+	stream, err := js.Stream(t.Context(), "KV_"+bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sound := stream.CachedInfo().Config
+	bad := sound
+	bad.MaxAge = time.Hour
+	if _, err := js.UpdateStream(t.Context(), bad); err != nil {
+		t.Fatal(err)
+	}
+	passed.Store(int64(31 * time.Second))
+	for range 2 {
+		if _, err := store.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("a claim in a bucket that removes keys: %v", err)
+		}
+	}
+	if _, err := js.UpdateStream(t.Context(), sound); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, store, mutexClaim("m", time.Minute))
+}
+
 // TestBucketGone: when the bucket was removed, claims end with an error that says so.
 func TestBucketGone(t *testing.T) {
 	t.Parallel()
@@ -494,11 +526,11 @@ func TestPowerCut(t *testing.T) {
 // replaced only after it was read again. A write with an old version is not sent.
 func TestFewerRevisions(t *testing.T) {
 	t.Parallel()
-	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
 	for what, change := range map[string]func(*jetstream.StreamInfo){
 		"fewer revisions": func(s *jetstream.StreamInfo) { s.State.LastSeq-- },
 		"another bucket":  func(s *jetstream.StreamInfo) { s.Created = s.Created.Add(time.Second) },
 	} {
+		table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
 		row, err := table.Load(t.Context(), "m")
 		if err != nil {
 			t.Fatal(what, err)
@@ -512,12 +544,17 @@ func TestFewerRevisions(t *testing.T) {
 			t.Fatal(what, err)
 		}
 		state := *stream.CachedInfo()
-		table.noteState(&state, table.currentEpoch())
+		note := func() {
+			if err := table.noteState(&state, table.currentEpoch()); err != nil {
+				t.Fatal(what, err)
+			}
+		}
+		note()
 		if _, ok := table.mayReplace("m", mustParse(t, row.Version)); !ok {
 			t.Errorf("%s: a version is refused because the state was read", what)
 		}
 		change(&state)
-		table.noteState(&state, table.currentEpoch())
+		note()
 		before := table.conn().Stats().OutMsgs
 		if _, err := table.Swap(t.Context(), row); !errors.Is(err, record.ErrConflict) {
 			t.Errorf("%s: an old version is accepted: %v", what, err)
@@ -1059,6 +1096,9 @@ func TestLeaderStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if old.skew() == 0 {
+		t.Error("the clock of one leader is trusted for all")
+	}
 	fresh := openTable(t, connect(t, s, others...), "locks", Options{})
 	for _, table := range []*table{old, fresh} {
 		table.opts.Timeout = 500 * time.Millisecond // only from here on: a leader that runs may take longer
@@ -1093,8 +1133,8 @@ func TestLeaderStopped(t *testing.T) {
 	})
 }
 
-// TestClockOfClusters: on a bucket with replicas a claim is removed later, by as much as another leader's clock may be
-// ahead.
+// TestClockOfClusters: in a cluster a claim is removed later, by as much as another leader's clock may be ahead, also if
+// the bucket has one replica, which can move.
 func TestClockOfClusters(t *testing.T) {
 	t.Parallel()
 	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, ClockSkew: time.Minute})
@@ -1102,7 +1142,11 @@ func TestClockOfClusters(t *testing.T) {
 	if late-early > time.Minute.Microseconds() {
 		t.Errorf("a single server: %d to %d", early, late)
 	}
-	table.isReplicated = true
+	state := *table.stream.CachedInfo()
+	state.Cluster = &jetstream.ClusterInfo{Name: "c"}
+	if err := table.noteState(&state, table.currentEpoch()); err != nil || state.Config.Replicas != 1 {
+		t.Fatal(err, state.Config.Replicas)
+	}
 	early, late = table.ClockBounds()
 	now, maxError := table.Now()
 	if late-early < time.Minute.Microseconds() || late < now || maxError < time.Minute {

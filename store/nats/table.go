@@ -30,23 +30,21 @@ import (
 //
 // A key that was removed leaves a marker, which has a revision of its own, and which the server removes later.
 type table struct {
-	js               jetstream.JetStream
-	stream           jetstream.Stream
-	kv               jetstream.KeyValue
-	bucket           string
-	opts             Options
-	keyPrefix        string // without the dot after it
-	info             driver.Info
-	clock            record.ServerClock
-	isReplicated     bool
-	canExpireMarkers bool
-	maxRecord        int          // bytes
-	isRemote         bool         // the server is on another machine, and the connection is not encrypted
-	closeConn        func() error // nil: the connection is the user's
-	life             *driverutil.Lifetime
+	js        jetstream.JetStream
+	stream    jetstream.Stream
+	kv        jetstream.KeyValue
+	bucket    string
+	place     string // Info.Store
+	opts      Options
+	keyPrefix string // without the dot after it
+	clock     record.ServerClock
+	isRemote  bool         // the server is on another machine, and the connection is not encrypted
+	closeConn func() error // nil: the connection is the user's
+	life      *driverutil.Lifetime
 
-	mu      sync.Mutex
-	watches map[string]*watch // by name; guarded by mu
+	mu       sync.Mutex
+	settings settings          // guarded by mu
+	watches  map[string]*watch // by name; guarded by mu
 	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh and mayReplace.
 	seen  map[string]lastSeen
 	epoch epoch // guarded by mu
@@ -177,7 +175,10 @@ func (t *table) readState(ctx context.Context) (jetstream.Stream, error) {
 			return nil, fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
 				driver.ErrUnsupported, t.conn().ConnectedServerVersion())
 		}
-		t.noteState(state, before)
+		// If the settings are refused the clock stays as old as it is, so that the next call looks at them again.
+		if err := t.noteState(state, before); err != nil {
+			return nil, err
+		}
 		t.clock.AddReply(state.TimeStamp.UnixMicro(), sent, t.opts.Clock.Now())
 		return stream, nil
 	})
@@ -195,16 +196,22 @@ func (t *table) currentEpoch() epoch {
 	return t.epoch
 }
 
-// noteState looks whether the bucket is still the one that this client knows; before is the epoch in which it asked.
-func (t *table) noteState(state *jetstream.StreamInfo, before epoch) {
+// noteState takes over the settings of the bucket, and looks whether it is still the one that this client knows; before
+// is the epoch in which it asked. The error is that of readSettings.
+func (t *table) noteState(state *jetstream.StreamInfo, before epoch) error {
+	s, err := t.readSettings(state)
+	if err != nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.settings = s
 	now, last := &t.epoch, state.State.LastSeq
 	inTime := now.number == before.number
 	switch {
 	case now.created.IsZero(): // the store is being opened
 		*now = epoch{reconnects: now.reconnects, created: state.Created, largest: last}
-		return
+		return nil
 	case !state.Created.Equal(now.created):
 		now.number++
 		now.created, now.largest = state.Created, last
@@ -218,6 +225,7 @@ func (t *table) noteState(state *jetstream.StreamInfo, before epoch) {
 	if inTime {
 		now.stateRead = now.number
 	}
+	return nil
 }
 
 // mayReplace reports whether a version of a key may be replaced or removed, and the epoch in which that is so. If not,
@@ -377,7 +385,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 
 // Swap is one request. To create a key that was removed takes three.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	if len(row.Data) > t.maxRecord {
+	if len(row.Data) > t.MaxRecordSize() {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(row.Data))
 	}
 	expected, err := parseVersion(row.Version)
@@ -434,7 +442,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 			if _, ok := t.mayReplace(row.Name, expected); !ok {
 				return struct{}{}, errOldVersion
 			}
-			if t.canExpireMarkers {
+			if t.knownSettings().canExpireMarkers {
 				return struct{}{}, t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected.revision),
 					jetstream.PurgeTTL(markerTTL))
 			}

@@ -202,7 +202,7 @@ func (s *storeURL) tryOpen(ctx context.Context) (driver.Store, error) {
 	t.closeConn = func() error { conn.Close(); return nil }
 	_, tlsErr := conn.TLSConnectionState()
 	t.isRemote = tlsErr != nil && isOtherMachine(connectedHost(conn))
-	t.info.Store = "nats://" + s.hosts + "/" + s.bucket
+	t.place = "nats://" + s.hosts + "/" + s.bucket
 	return record.New(t), nil
 }
 
