@@ -33,6 +33,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -233,6 +234,8 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 	}
 	limited := c.MaxBytes > 0 || c.MaxMsgs > 0
 	switch {
+	case !isNewEnough(c):
+		return refuse("is kept by a server older than NATS 2.11", "bring the servers up to date")
 	case c.Mirror != nil || len(c.Sources) > 0:
 		return refuse("copies another one", "open the original, or another bucket")
 	case c.MaxAge > 0:
@@ -251,6 +254,14 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 		return refuse("changes what is written", "use another bucket")
 	}
 	return nil
+}
+
+// isNewEnough reports whether the server that has sent a stream's settings is of NATS 2.11 or later. Those tell their API
+// level, 1 or more. Older ones may accept two writes that expect the same revision, when another server becomes the
+// leader. The server that a client is connected to may be of another version.
+func isNewEnough(c *jetstream.StreamConfig) bool {
+	level, err := strconv.Atoi(c.Metadata["_nats.level"])
+	return err == nil && level >= 1
 }
 
 // settings are what follows from the settings of the bucket and its servers. They are read again every half a minute.

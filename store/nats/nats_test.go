@@ -374,6 +374,21 @@ func TestChangedSettings(t *testing.T) {
 	acquire(t, store, mutexClaim("m", time.Minute))
 }
 
+// TestOldServers: a bucket that is kept by a server older than NATS 2.11 is refused, whenever its state is read. Those
+// before 2.11 tell no API level, but may keep what a newer one has stored.
+func TestOldServers(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+	for _, metadata := range []map[string]string{nil, {}, {"_nats.req.level": "1"}, {"_nats.level": "0"}} {
+		state := *table.stream.CachedInfo()
+		state.Config.Metadata = metadata
+		if err := table.noteState(&state, table.currentEpoch()); !errors.Is(err, driver.ErrUnsupported) ||
+			!strings.Contains(err.Error(), "2.11") {
+			t.Errorf("a server that says %v: %v", metadata, err)
+		}
+	}
+}
+
 // TestBucketGone: when the bucket was removed, claims end with an error that says so.
 func TestBucketGone(t *testing.T) {
 	t.Parallel()

@@ -171,10 +171,6 @@ func (t *table) readState(ctx context.Context) (jetstream.Stream, error) {
 			return nil, err
 		}
 		state := stream.CachedInfo()
-		if state.TimeStamp.IsZero() {
-			return nil, fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
-				driver.ErrUnsupported, t.conn().ConnectedServerVersion())
-		}
 		// If the settings are refused the clock stays as old as it is, so that the next call looks at them again.
 		if err := t.noteState(state, before); err != nil {
 			return nil, err
