@@ -268,6 +268,39 @@ func TestOldReads(t *testing.T) {
 	}
 }
 
+// TestMarkerGone: a key whose marker was seen is absent when the marker has expired, which is no old read. A key that was
+// there cannot be absent before its marker has expired.
+func TestMarkerGone(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+	expire := func() { // as the server does later
+		if err := table.stream.Purge(t.Context(), jetstream.WithPurgeSubject(table.subject(table.key("m")))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Delete(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Load(t.Context(), "m"); err != nil {
+		t.Fatal(err)
+	}
+	expire()
+	if row, err := table.Load(t.Context(), "m"); err != nil || row.Version != "" {
+		t.Errorf("a key whose marker has expired: %+v %v", row, err)
+	}
+	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("2")}); err != nil {
+		t.Fatal(err)
+	}
+	expire()
+	if row, err := table.Load(t.Context(), "m"); err == nil {
+		t.Errorf("a key that was there a moment ago is absent: %+v", row)
+	}
+}
+
 // TestReadsDuringWrites: a read that was sent before a write of the same client, and answered after it, is no old one.
 func TestReadsDuringWrites(t *testing.T) {
 	t.Parallel()

@@ -94,6 +94,7 @@ func parseVersion(text string) (v version, err error) {
 // lastSeen is the largest revision of a key that this client has seen.
 type lastSeen struct {
 	version
+	removed  bool // it is a marker
 	epoch    uint64
 	at       driver.Instant
 	oldReads driver.Instant // when the first of the reads came that showed an older revision; zero: none
@@ -324,7 +325,8 @@ func (t *table) checkFresh(name string, e entry, before lastSeen) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.opts.Clock.Now()
-	mayBeGone := e.revision == 0 && now.Since(before.at) > markerTTL/2 // and its marker, too
+	// Markers expire, so a key may be gone if its marker was seen, or if there was time for a marker that was not.
+	mayBeGone := e.revision == 0 && (before.removed || now.Since(before.at) > markerTTL/2)
 	if e.revision >= before.revision || mayBeGone {
 		if e.revision >= t.seen[name].revision || mayBeGone && t.seen[name] == before {
 			t.noteLocked(name, e)
@@ -363,7 +365,7 @@ func (t *table) noteLocked(name string, e entry) {
 			break
 		}
 	}
-	t.seen[name] = lastSeen{version: e.version, epoch: e.epoch, at: t.opts.Clock.Now()}
+	t.seen[name] = lastSeen{version: e.version, removed: e.removed, epoch: e.epoch, at: t.opts.Clock.Now()}
 	t.epoch.largest = max(t.epoch.largest, e.revision)
 }
 
