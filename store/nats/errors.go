@@ -19,9 +19,10 @@ import (
 
 // The codes of refusals that the store handles and that nats.go does not name.
 const (
-	codeNoStorage         jetstream.ErrorCode = 10023
-	codeNoResources       jetstream.ErrorCode = 10028
-	codeNoMemory          jetstream.ErrorCode = 10047
+	codeAccountLimits     jetstream.ErrorCode = 10002
+	codeNoResources       jetstream.ErrorCode = 10023
+	codeNoMemory          jetstream.ErrorCode = 10028
+	codeNoStorage         jetstream.ErrorCode = 10047
 	codeReplicasNeedPeers jetstream.ErrorCode = 10074
 	codeStoreFailed       jetstream.ErrorCode = 10077
 	codeSealed            jetstream.ErrorCode = 10109
@@ -148,7 +149,12 @@ func (t *table) explainRefusal(e *jetstream.APIError) error {
 		return driverutil.RefuseStore(fmt.Errorf("the bucket %s is sealed: use another one", t.bucket))
 	case codeReplicasNeedPeers:
 		return fmt.Errorf("%w: replicas above 1 need a cluster: %s", driver.ErrInvalid, e.Description)
-	case codeNoStorage, codeNoMemory, codeNoResources:
+	case codeAccountLimits:
+		return driverutil.RefuseStore(fmt.Errorf("the account has reached a limit of JetStream; raise it: %s", e.Description))
+	case codeNoResources, codeNoMemory, codeNoStorage:
+		if e.ErrorCode == codeNoResources && t.knownSettings().inCluster {
+			break // the leader steps down, and the next one may have room
+		}
 		return driverutil.RefuseStore(fmt.Errorf("JetStream has no room left; make some and try again: %s", e.Description))
 	}
 	if e.ErrorCode == codeStoreFailed && strings.Contains(e.Description, "maximum") {

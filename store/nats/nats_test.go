@@ -657,6 +657,30 @@ func TestFullBucket(t *testing.T) {
 	}
 }
 
+// TestAccountLimit: claims above a limit of the account are refused with what to do. So are those on a server without
+// room, but in a cluster another server may have some.
+func TestAccountLimit(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{User: "a", Password: "pw", Config: `
+		accounts { A: { jetstream: { max_file: 20000, max_mem: 20000 }, users: [ { user: a, password: pw } ] } }`})
+	table := openTable(t, connect(t, s), "b", Options{Create: true})
+	var refused error
+	for i := 0; i < 64 && refused == nil; i++ {
+		_, refused = table.Swap(t.Context(), record.Row{Name: strings.Repeat("n", i+1), Data: make([]byte, 3000)})
+	}
+	if !errors.Is(refused, driver.ErrDenied) || !strings.Contains(refused.Error(), "account") {
+		t.Errorf("a write above the account's limit: %v", refused)
+	}
+	noRoom := &jetstream.APIError{ErrorCode: codeNoResources, Description: "insufficient resources"}
+	if err := table.explainRefusal(noRoom); !errors.Is(err, driver.ErrDenied) {
+		t.Errorf("a server without room: %v", err)
+	}
+	table.settings.inCluster = true
+	if err := table.explainRefusal(noRoom); driverutil.IsFinal(err) {
+		t.Errorf("a server of a cluster without room: %v", err)
+	}
+}
+
 // TestSmallValues: where the bucket accepts small values only, records stay below that, and a claim that does not fit is
 // refused before it is sent.
 func TestSmallValues(t *testing.T) {
