@@ -242,6 +242,8 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 		return refuse(fmt.Sprintf("removes keys after %v", c.MaxAge), "set its TTL to 0, or use another bucket")
 	case c.Discard == jetstream.DiscardOld && limited:
 		return refuse("removes the oldest keys when it is full", "set its discard policy to new, or remove its limits")
+	case c.DiscardNewPerSubject:
+		return refuse("refuses to replace keys", "set its discard_new_per_subject to false, or use another bucket")
 	case c.Retention != jetstream.LimitsPolicy:
 		return refuse("removes what was read", "use another bucket")
 	case c.MaxMsgsPerSubject < 1:

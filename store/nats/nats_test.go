@@ -335,8 +335,9 @@ func TestRefusedBuckets(t *testing.T) {
 		"it drops old keys": {func(c *jetstream.StreamConfig) {
 			c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20
 		}, "discard"},
-		"no acknowledgments": {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
-		"no bucket":          {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
+		"keys that stay as they are": {func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }, "replace"},
+		"no acknowledgments":         {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
+		"no bucket":                  {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
 		"a copy": {func(c *jetstream.StreamConfig) {
 			c.Sources = []*jetstream.StreamSource{{Name: "other"}}
 		}, "original"},
