@@ -252,6 +252,9 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 		return refuse("is sealed", "use another bucket")
 	case c.NoAck:
 		return refuse("acknowledges no writes", "use another bucket")
+	case c.MaxMsgSize > 0 && c.MaxMsgSize < minMessage:
+		return refuse(fmt.Sprintf("takes values of at most %d bytes", c.MaxMsgSize),
+			fmt.Sprintf("set its max_value_size to %d or more", minMessage))
 	case c.SubjectTransform != nil || c.AllowMsgCounter:
 		return refuse("changes what is written", "use another bucket")
 	}
@@ -286,6 +289,10 @@ func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
 	if err := checkConfig(t.bucket, c); err != nil {
 		return settings{}, err
 	}
+	if most := t.conn().MaxPayload(); most < minMessage {
+		return settings{}, fmt.Errorf("%w: the servers take messages of at most %d bytes: set max_payload to %d or more",
+			driver.ErrUnsupported, most, minMessage)
+	}
 	inFiles := c.Storage == jetstream.FileStorage && c.PersistMode == jetstream.DefaultPersistMode
 	isSynced := inFiles && t.opts.SyncAlways
 	inCluster := state.Cluster != nil && state.Cluster.Name != "" // a server alone has no name there
@@ -314,6 +321,9 @@ func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
 	s.maxRecord = min(s.maxRecord, int(t.conn().MaxPayload())/4*3-headerReserve)
 	return s, nil
 }
+
+// minMessage is how large messages must be allowed to be, in bytes. A lock with several claims takes a few thousand.
+const minMessage = 16 << 10
 
 // headerReserve is what a message needs beside the data of a record, in bytes.
 const headerReserve = 4 << 10

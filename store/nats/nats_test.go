@@ -335,6 +335,7 @@ func TestRefusedBuckets(t *testing.T) {
 		"it drops old keys": {func(c *jetstream.StreamConfig) {
 			c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20
 		}, "discard"},
+		"tiny values":                {func(c *jetstream.StreamConfig) { c.MaxMsgSize = minMessage - 1 }, "16384"},
 		"keys that stay as they are": {func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }, "replace"},
 		"no acknowledgments":         {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
 		"no bucket":                  {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
@@ -359,6 +360,11 @@ func TestRefusedBuckets(t *testing.T) {
 			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	tiny := startServers(t, natstest.Options{Config: "max_payload: 16383"})
+	if _, err := New(t.Context(), connect(t, tiny), "b", &Options{Create: true}); !errors.Is(err, driver.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "max_payload") {
+		t.Errorf("tiny messages: %v", err)
 	}
 	if _, err := New(t.Context(), js, "absent", nil); !errors.Is(err, driver.ErrDenied) ||
 		!strings.Contains(err.Error(), "create=true") {
@@ -682,12 +688,12 @@ func TestAccountLimit(t *testing.T) {
 	}
 }
 
-// TestSmallValues: where the bucket accepts small values only, records stay below that, and a claim that does not fit is
-// refused before it is sent.
+// TestSmallValues: where the bucket accepts small values only, a lock can be held, records stay below that size, and a
+// claim that does not fit is refused before it is sent.
 func TestSmallValues(t *testing.T) {
 	t.Parallel()
 	js, bucket := connect(t, sharedServer(t)), freshBucket()
-	config := jetstream.KeyValueConfig{Bucket: bucket, MaxValueSize: 64 << 10}
+	config := jetstream.KeyValueConfig{Bucket: bucket, MaxValueSize: minMessage}
 	if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
@@ -703,8 +709,8 @@ func TestSmallValues(t *testing.T) {
 		c.ID, c.Meta = strings.Repeat("c", n+1), strings.Repeat("m", store.Info().MaxMeta)
 		_, refused = store.Acquire(t.Context(), c)
 	}
-	if !errors.Is(refused, driver.ErrQueueFull) {
-		t.Errorf("a record that is full: %v", refused)
+	if !errors.Is(refused, driver.ErrQueueFull) || len(c.ID) < 5 {
+		t.Errorf("claim %d on a record that is full: %v", len(c.ID), refused)
 	}
 }
 
