@@ -799,7 +799,7 @@ var table = []mutant{
 		test: "TestClockOfClusters", edits: []edit{{"return early - t.skew().Microseconds(), late", "return early, late"}}},
 	{name: "the clock of a NATS bucket with one replica trusted in a cluster", file: "store/nats/nats.go",
 		pkg: "./store/nats", test: "TestClockOfClusters",
-		edits: []edit{{"inCluster := state.Cluster != nil &&", "inCluster := c.Replicas > 1 && state.Cluster != nil &&"}}},
+		edits: []edit{{"inCluster: clusterName(state) != \"\"", "inCluster: c.Replicas > 1"}}},
 	{name: "the settings of a NATS bucket read once", file: "store/nats/table.go", pkg: "./store/nats",
 		test:  "TestChangedSettings",
 		edits: []edit{{"if err := t.noteState(state, before); err", "if err := t.noteState(state, before); t.kv == nil && err"}}},

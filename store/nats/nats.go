@@ -197,7 +197,12 @@ func (t *table) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.stream, t.place = stream, "nats://"+connectedHost(t.conn())+"/"+t.bucket
+	// All members of a cluster are one place, whichever this client is connected to: LockAll orders locks by it.
+	at := connectedHost(t.conn())
+	if name := clusterName(stream.CachedInfo()); name != "" {
+		at = name
+	}
+	t.stream, t.place = stream, "nats://"+at+"/"+t.bucket
 	kv, err := callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.KeyValue, error) {
 		return t.js.KeyValue(ctx, t.bucket)
 	})
@@ -295,8 +300,7 @@ func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
 	}
 	inFiles := c.Storage == jetstream.FileStorage && c.PersistMode == jetstream.DefaultPersistMode
 	isSynced := inFiles && t.opts.SyncAlways
-	inCluster := state.Cluster != nil && state.Cluster.Name != "" // a server alone has no name there
-	s := settings{inCluster: inCluster, canExpireMarkers: c.AllowMsgTTL && c.AllowRollup}
+	s := settings{inCluster: clusterName(state) != "", canExpireMarkers: c.AllowMsgTTL && c.AllowRollup}
 	s.info = driver.Info{
 		Clock: t.opts.Clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore,
 		Survives: driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: c.Replicas > 1},
@@ -320,6 +324,14 @@ func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
 	// A reply to a read has the data in base64.
 	s.maxRecord = min(s.maxRecord, int(t.conn().MaxPayload())/4*3-headerReserve)
 	return s, nil
+}
+
+// clusterName is the name of the cluster that keeps a bucket; empty: a server alone does.
+func clusterName(state *jetstream.StreamInfo) string {
+	if state.Cluster == nil {
+		return ""
+	}
+	return state.Cluster.Name
 }
 
 // minMessage is how large messages must be allowed to be, in bytes. A lock with several claims takes a few thousand.

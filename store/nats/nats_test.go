@@ -60,6 +60,9 @@ func TestURL(t *testing.T) {
 	if c := parseURL(t, "nats://h/b?token-file="+file).config; c.Token != "s3cret" {
 		t.Errorf("%+v", c)
 	}
+	if one, two := parseURL(t, "nats://h:4222,i:7/b"), parseURL(t, "nats://i:7,h:4222/b"); one.hosts != two.hosts {
+		t.Errorf("%s and %s are two places", one.hosts, two.hosts)
+	}
 	for _, raw := range []string{
 		"nats://u:s3cret@h/b?nope=1", "nats://u:s3cret@h/b?create=perhaps", "nats://u:s3cret@h/b?timeout=1",
 		"nats://u:s3cret@h/b?timeout=1ms", "nats://u:s3cret@h", "nats://u:s3cret@h/", "nats://u:s3cret@/b",
@@ -1175,10 +1178,13 @@ func TestLeaderStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	fresh := openTable(t, connect(t, s, others...), "locks", Options{})
+	if o, f := old.Info().Store, fresh.Info().Store; o != f {
+		t.Errorf("the bucket is %s by one server, and %s by another one", o, f)
+	}
 	if old.skew() == 0 {
 		t.Error("the clock of one leader is trusted for all")
 	}
-	fresh := openTable(t, connect(t, s, others...), "locks", Options{})
 	for _, table := range []*table{old, fresh} {
 		table.opts.Timeout = 500 * time.Millisecond // only from here on: a leader that runs may take longer
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,7 +66,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 // storeURL is a URL that was read.
 type storeURL struct {
 	config nats.Options
-	hosts  string // as in the URL
+	hosts  string // as in the URL, but sorted
 	bucket string
 	domain string
 	opts   Options
@@ -93,7 +94,9 @@ func newConfig() nats.Options {
 
 // readURL turns a URL into the connection's settings and ours. It sends nothing to a server.
 func readURL(u *url.URL) (*storeURL, error) {
-	s := &storeURL{config: newConfig(), hosts: u.Host, bucket: strings.TrimPrefix(u.Path, "/")}
+	hosts := strings.Split(u.Host, ",")
+	slices.Sort(hosts)
+	s := &storeURL{config: newConfig(), hosts: strings.Join(hosts, ","), bucket: strings.TrimPrefix(u.Path, "/")}
 	c := &s.config
 	c.User = u.User.Username()
 	c.Password, _ = u.User.Password()
