@@ -29,6 +29,9 @@ var (
 		What: "one server keeps the bucket",
 		Why:  "while that server is down nobody can take, renew or release a lock",
 		Fix:  "run a cluster of three servers, and set the bucket's replicas to 3"}
+	findingEven = driver.Finding{Code: "nats-even", Severity: driver.SeverityWarning,
+		Why: "no more of them may fail than if there were one less, and each can",
+		Fix: "set the bucket's replicas to 3 or 5"}
 	findingBehind = driver.Finding{Code: "nats-behind", Severity: driver.SeverityWarning,
 		Why: "if one more server fails, nobody can take, renew or release a lock",
 		Fix: "start the server, and see that it can reach the others"}
@@ -68,6 +71,10 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	return t.examineState(s), nil
+}
+
+func (t *table) examineState(s *jetstream.StreamInfo) []driver.Finding {
 	c, o := &s.Config, &t.conn().Opts
 	var all []driver.Finding
 	add := func(when bool, f driver.Finding, format string, args ...any) {
@@ -80,6 +87,7 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	add(c.PersistMode != jetstream.DefaultPersistMode, findingAsync, "%s", findingAsync.What)
 	add(!inMemory && !t.opts.SyncAlways, findingSync, "%s", findingSync.What)
 	add(c.Replicas == 1, findingReplicas, "%s", findingReplicas.What)
+	add(c.Replicas%2 == 0, findingEven, "%d servers keep the bucket", c.Replicas)
 	if behind := replicasBehind(s); len(behind) > 0 {
 		add(true, findingBehind, "%d of %d replicas are behind or offline: %s", len(behind), c.Replicas,
 			strings.Join(behind, ", "))
@@ -92,7 +100,7 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	add(o.FlusherTimeout <= 0 || o.FlusherTimeout > maxWriteTimeout, findingBlocked, "a write may block the connection "+
 		"for %v (0s: for ever)", o.FlusherTimeout)
 	add(o.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect", o.MaxReconnect)
-	return all, nil
+	return all
 }
 
 // readSettledState reads the bucket's settings and the state of its replicas. Each write leaves them behind for a moment,

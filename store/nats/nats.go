@@ -52,10 +52,11 @@ type Options struct {
 	Prefix string
 	// Create makes the bucket if it does not exist: see [CreateBucket].
 	Create bool
-	// Replicas is how many servers keep the bucket that Create makes: 1 to 5. Use 3 in a cluster. Default: 1.
+	// Replicas is how many servers keep the bucket that Create makes: 1 to 5. Use 3 in a cluster: of 2, neither may fail.
+	// A bucket that exists is left as it is. Default: 1.
 	Replicas int
-	// SyncAlways says that all servers have sync_interval: always in their configuration, which cannot be asked for.
-	// Then the store promises that claims survive a power cut.
+	// SyncAlways tells the store that all servers have sync_interval: always in their configuration, which it cannot ask
+	// for, and does not set. Then it promises that claims survive a power cut.
 	SyncAlways bool
 	// ClockSkew is how far the clocks of the servers may be apart. In a cluster, a claim that is not renewed is removed so
 	// much later. Default: 1 s.
@@ -303,7 +304,7 @@ func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
 	s := settings{inCluster: clusterName(state) != "", canExpireMarkers: c.AllowMsgTTL && c.AllowRollup}
 	s.info = driver.Info{
 		Clock: t.opts.Clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore,
-		Survives: driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: c.Replicas > 1},
+		Survives: driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: c.Replicas >= 3}, // of two, neither may fail
 		TokenGap: time.Minute + 2*t.opts.ClockSkew,
 	}
 	switch {

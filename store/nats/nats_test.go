@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -884,6 +885,26 @@ func TestExamine(t *testing.T) {
 	}
 	defer own.Close()
 	expectFindings(t, "a connection with the settings of nats.go", own, "nats-replicas", "nats-blocked", "nats-reconnects")
+}
+
+// TestReplicas: a bucket survives the failure of a server from three replicas on. An even number is found.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, SyncAlways: true})
+	for replicas := 1; replicas <= maxReplicas; replicas++ {
+		state := *table.stream.CachedInfo()
+		state.Config.Replicas = replicas
+		if err := table.noteState(&state, table.currentEpoch()); err != nil {
+			t.Fatal(err)
+		}
+		if got := table.Info().Survives.Failover; got != (replicas >= 3) {
+			t.Errorf("%d replicas survive a failure: %v", replicas, got)
+		}
+		even := slices.ContainsFunc(table.examineState(&state), func(f driver.Finding) bool { return f.Code == "nats-even" })
+		if even != (replicas%2 == 0) {
+			t.Errorf("%d replicas: an even number is found: %v", replicas, even)
+		}
+	}
 }
 
 // TestClosedConnection: after the user's connection was closed, claims end at once with an error that says so. Closing
