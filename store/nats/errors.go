@@ -53,8 +53,8 @@ func isMissingBucket(err error) bool {
 	return errors.As(err, &missing)
 }
 
-// checkConnected returns an error if a request cannot be sent now. nats.go would keep it, and send it when the
-// connection is made again.
+// checkConnected returns an error if a request cannot be sent now. Unless nats.ReconnectBufSize is negative, nats.go would
+// keep it, and send it when the connection is made again. It still may if the connection is lost after this look.
 func (t *table) checkConnected() error {
 	switch status := t.conn().Status(); status {
 	case nats.CONNECTED:

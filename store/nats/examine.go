@@ -49,6 +49,11 @@ var (
 		What: "the bucket does not allow TTLs of single messages, or no rollups",
 		Why:  "of each name that was ever locked a marker stays for ever",
 		Fix:  "set allow_msg_ttl and allow_rollup_hdrs for the bucket (NATS 2.11 or later)"}
+	findingRevisions = driver.Finding{Code: "nats-revisions", Severity: driver.SeverityWarning,
+		What: "the revisions of the bucket do not begin with the time",
+		Why: "if it is removed and made again, revisions come twice, and for half a minute a former holder can end another's " +
+			"claim",
+		Fix: "make a bucket with create=true, or with first_seq set to the time in microseconds"}
 	findingPlain = driver.Finding{Code: "nats-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",
 		Why:  "an attacker between this client and the server can read the locks and answer for the server",
@@ -56,6 +61,9 @@ var (
 	findingBlocked = driver.Finding{Code: "nats-blocked", Severity: driver.SeverityWarning,
 		Why: "while a server reads nothing, no lock can be renewed or released over this connection for so long",
 		Fix: "connect with nats.FlusherTimeout(2*time.Second)"}
+	findingBuffer = driver.Finding{Code: "nats-buffer", Severity: driver.SeverityWarning,
+		Why: "a write may be sent when a server is back that has lost its last writes, and be taken for another one's",
+		Fix: "connect with nats.ReconnectBufSize(-1)"}
 	findingReconnects = driver.Finding{Code: "nats-reconnects", Severity: driver.SeverityWarning,
 		Why: "after an outage that lasts longer, the connection stays closed, and no lock can be taken any more",
 		Fix: "connect with nats.MaxReconnects(-1)"}
@@ -63,6 +71,9 @@ var (
 
 // maxWriteTimeout is for how long a write may block the user's connection without a finding.
 const maxWriteTimeout = 5 * time.Second
+
+// leastFirstRevision is a time in microseconds, of the year 2005. No bucket has had so many writes.
+const leastFirstRevision = 1 << 50
 
 // Examine checks the settings of the bucket, and how the server is reached. It needs no permission beyond those that
 // locks need.
@@ -96,9 +107,12 @@ func (t *table) examineState(s *jetstream.StreamInfo) []driver.Finding {
 	add(c.MaxBytes > 0 || c.MaxMsgs > 0, findingLimits, "the bucket is limited to %s", limitsOf(c))
 	add(c.AllowDirect, findingDirect, "%s", findingDirect.What)
 	add(!c.AllowMsgTTL || !c.AllowRollup, findingMarkers, "%s", findingMarkers.What)
+	add(c.FirstSeq < leastFirstRevision, findingRevisions, "%s", findingRevisions.What)
 	add(t.isRemote, findingPlain, "%s", findingPlain.What)
 	add(o.FlusherTimeout <= 0 || o.FlusherTimeout > maxWriteTimeout, findingBlocked, "a write may block the connection "+
 		"for %v (0s: for ever)", o.FlusherTimeout)
+	add(o.ReconnectBufSize >= 0, findingBuffer, "the connection keeps up to %d bytes while there is no server",
+		o.ReconnectBufSize)
 	add(o.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect", o.MaxReconnect)
 	return all
 }

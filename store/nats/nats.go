@@ -84,8 +84,9 @@ var (
 )
 
 // New makes a store in a bucket, on the user's own connection: jetstream.New(conn) makes js of it. It does not close
-// the connection. The connection should reconnect for ever: see nats.MaxReconnects. A write to a server that does not
-// read blocks it for a minute, unless nats.FlusherTimeout says less.
+// the connection. The connection should reconnect for ever (nats.MaxReconnects(-1)), keep nothing to be sent later
+// (nats.ReconnectBufSize(-1)), and not be blocked for a minute by a server that does not read
+// (nats.FlusherTimeout(2*time.Second)).
 //
 // ctx bounds the first requests to the servers. The error Is ErrInvalid if js is nil or an option cannot work,
 // ErrUnsupported if the settings of the bucket make locks impossible or the server is too old, and ErrDenied if the

@@ -658,7 +658,7 @@ func TestFullBucket(t *testing.T) {
 	}
 	defer store.Close()
 	expectFindings(t, "a bucket with limits", store, "nats-sync", "nats-replicas", "nats-limits", "nats-direct",
-		"nats-markers")
+		"nats-markers", "nats-revisions")
 	var refused error
 	for i := 0; i < 64 && refused == nil; i++ {
 		_, refused = store.Acquire(t.Context(), mutexClaim(strings.Repeat("n", i+1), time.Minute))
@@ -798,6 +798,24 @@ func TestViolations(t *testing.T) {
 	}
 }
 
+// TestDomain: the option domain leads to the bucket of that JetStream domain.
+func TestDomain(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{Domain: "hub"})
+	store := mustOpen(t, s.URL("locks")+"?create=true&domain=hub")
+	g := acquire(t, store, mutexClaim("m", time.Minute))
+	if err := renew(t, store, g).Err; err != nil {
+		t.Error(err)
+	}
+	release(t, store, g.Claim)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if other, err := driver.Open(ctx, s.URL("locks")+"?domain=other"); err == nil {
+		t.Error("another domain has the bucket, too")
+		_ = other.Close()
+	}
+}
+
 // TestTLS: the connection is encrypted, and the server's certificate is checked.
 func TestTLS(t *testing.T) {
 	t.Parallel()
@@ -839,6 +857,7 @@ func TestExamine(t *testing.T) {
 		found  string
 		change func(*jetstream.StreamConfig)
 	}{
+		{"nats-revisions", func(c *jetstream.StreamConfig) { c.FirstSeq = 0 }},
 		{"nats-history", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 5 }},
 		{"nats-limits", func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 }},
 		{"nats-direct", func(c *jetstream.StreamConfig) { c.AllowDirect = true }},
@@ -848,7 +867,7 @@ func TestExamine(t *testing.T) {
 	} {
 		bucket := freshBucket()
 		config := jetstream.StreamConfig{Name: "KV_" + bucket, Subjects: []string{"$KV." + bucket + ".>"},
-			MaxMsgsPerSubject: 1, AllowRollup: true, AllowMsgTTL: true, Discard: jetstream.DiscardNew}
+			MaxMsgsPerSubject: 1, AllowRollup: true, AllowMsgTTL: true, Discard: jetstream.DiscardNew, FirstSeq: 1 << 51}
 		c.change(&config)
 		if _, err := js.CreateStream(t.Context(), config); err != nil {
 			t.Fatal(c.found, err)
@@ -884,7 +903,8 @@ func TestExamine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	expectFindings(t, "a connection with the settings of nats.go", own, "nats-replicas", "nats-blocked", "nats-reconnects")
+	expectFindings(t, "a connection with the settings of nats.go", own, "nats-replicas", "nats-blocked", "nats-buffer",
+		"nats-reconnects")
 }
 
 // TestReplicas: a bucket survives the failure of a server from three replicas on. An even number is found.
@@ -989,11 +1009,12 @@ func TestStoppedServer(t *testing.T) {
 	})
 }
 
-// TestNothingIsSentLate: a write that was refused because there was no connection is not sent when there is one again.
+// TestNothingIsSentLate: a write that was refused because there was no connection is not sent when there is one again,
+// although the user's connection keeps what is written meanwhile.
 func TestNothingIsSentLate(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, natstest.Options{})
-	js := connect(t, s)
+	js, _ := connectGated(t, s, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	table := openTable(t, js, "b", Options{Create: true})
 	table.opts.Timeout = 300 * time.Millisecond // only from here on: a server that runs may take longer
 	s.Members[0].Kill()

@@ -283,7 +283,8 @@ func explainConnect(err, dialErr error) error {
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
 		errors.Is(err, nats.ErrAccountAuthExpired):
-		return fmt.Errorf("%w: %v: check the user, and its password, token or credentials", driver.ErrDenied, err)
+		return fmt.Errorf("%w: %v: check the user, and its password or credentials; a token is given by token-file, not as "+
+			"a user", driver.ErrDenied, err)
 	case errors.Is(err, nats.ErrSecureConnRequired):
 		return fmt.Errorf("%w: the server wants TLS: set tls=true", driver.ErrInvalid)
 	case errors.Is(err, nats.ErrSecureConnWanted):
