@@ -8,6 +8,7 @@ import (
 	"net"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -133,12 +134,25 @@ func (t *table) newViolation(now, before error, subject string) string {
 	return now.Error()
 }
 
+// maxMissing is for how long servers may not find a bucket that was there before, until that is believed. A server that
+// has just become the leader of all may not know all buckets yet.
+const maxMissing = 5 * time.Second
+
+func (t *table) isMissingForLong() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.missing.RequestFailed(t.opts.Clock, maxMissing)
+}
+
 // explainRefusal translates a refusal of JetStream. An administrator can end the final ones, so their messages say how.
 func (t *table) explainRefusal(e *jetstream.APIError) error {
 	switch e.ErrorCode {
 	case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Description)
 	case jetstream.JSErrCodeStreamNotFound:
+		if t.kv != nil && !t.isMissingForLong() {
+			return fmt.Errorf("NATS does not find the bucket %s, which was there before", t.bucket)
+		}
 		return missingBucketError{driverutil.RefuseStore(fmt.Errorf("there is no bucket %s: make it with create=true, or "+
 			"correct its name", t.bucket))}
 	case jetstream.JSErrCodeJetStreamNotEnabledForAccount:

@@ -48,6 +48,8 @@ type table struct {
 	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh and mayReplace.
 	seen  map[string]lastSeen
 	epoch epoch // guarded by mu
+	// For how long the servers have not found the bucket; guarded by mu. See maxMissing.
+	missing driverutil.Outage
 }
 
 // epoch is a time in which each revision of the bucket surely stands for one write only. Another one begins when the
@@ -203,6 +205,7 @@ func (t *table) noteState(state *jetstream.StreamInfo, before epoch) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settings = s
+	t.missing.RequestAnswered()
 	now, last := &t.epoch, state.State.LastSeq
 	inTime := now.number == before.number
 	switch {
@@ -355,6 +358,7 @@ func (t *table) noteWritten(name string, e entry) {
 }
 
 func (t *table) noteLocked(name string, e entry) {
+	t.missing.RequestAnswered()
 	if e.revision == 0 {
 		delete(t.seen, name)
 		return
