@@ -54,8 +54,8 @@ func isMissingBucket(err error) bool {
 	return errors.As(err, &missing)
 }
 
-// checkConnected returns an error if a request cannot be sent now. Unless nats.ReconnectBufSize is negative, nats.go would
-// keep it, and send it when the connection is made again. It still may if the connection is lost after this look.
+// checkConnected returns an error if a request cannot be sent now. Unless nats.ReconnectBufSize is negative, nats.go
+// would keep it, and send it when the connection is made again. It still may if the connection is lost after this look.
 func (t *table) checkConnected() error {
 	switch status := t.conn().Status(); status {
 	case nats.CONNECTED:
@@ -98,8 +98,8 @@ func (t *table) explainError(ctx context.Context, err error, subject string, bef
 		return fmt.Errorf("%w: %v: raise max_payload", driver.ErrInvalid, err)
 	}
 	if text := t.newViolation(t.lastViolation(), before, subject); text != "" {
-		return fmt.Errorf("%w: %s: the user needs to publish to %s and %s>, and to subscribe to its inbox",
-			driver.ErrDenied, text, t.writeSubject(">"), apiPrefix(t.js))
+		return fmt.Errorf("%w: %s: the user needs to publish to %s and some subjects below %s, and to subscribe to its "+
+			"inbox: see docs/urls.md", driver.ErrDenied, text, t.writeSubject(">"), apiPrefix(t.js))
 	}
 	return fmt.Errorf("NATS: %w", err)
 }

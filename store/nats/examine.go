@@ -51,9 +51,8 @@ var (
 		Fix:  "set allow_msg_ttl and allow_rollup_hdrs for the bucket (NATS 2.11 or later)"}
 	findingRevisions = driver.Finding{Code: "nats-revisions", Severity: driver.SeverityWarning,
 		What: "the revisions of the bucket do not begin with the time",
-		Why: "if it is removed and made again, revisions come twice, and for half a minute a former holder can end another's " +
-			"claim",
-		Fix: "make a bucket with create=true, or with first_seq set to the time in microseconds"}
+		Why:  "if it is removed and made again, revisions come twice; a former holder can then end another's claim",
+		Fix:  "make a bucket with create=true, or with first_seq set to the time in microseconds"}
 	findingPlain = driver.Finding{Code: "nats-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",
 		Why:  "an attacker between this client and the server can read the locks and answer for the server",
@@ -113,7 +112,8 @@ func (t *table) examineState(s *jetstream.StreamInfo) []driver.Finding {
 		"for %v (0s: for ever)", o.FlusherTimeout)
 	add(o.ReconnectBufSize >= 0, findingBuffer, "the connection keeps up to %d bytes while there is no server",
 		o.ReconnectBufSize)
-	add(o.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect", o.MaxReconnect)
+	add(o.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect",
+		o.MaxReconnect)
 	return all
 }
 

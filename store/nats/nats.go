@@ -4,8 +4,8 @@
 // # Time
 //
 // The clock of the bucket's leader decides when a claim has expired, so the clocks of the clients do not matter. Another
-// server may become the leader. So in a cluster, claims are removed later by as much as the clocks of the servers may be
-// apart: Options.ClockSkew.
+// server may become the leader. So in a cluster, claims are removed later by as much as the clocks of the servers may
+// be apart: Options.ClockSkew.
 //
 // # Waiting
 //
@@ -20,12 +20,18 @@
 // By default a NATS server syncs its files to disk every two minutes only. After a power cut of a server, or of so many
 // that no majority was spared, grants of these minutes are forgotten: set sync_interval: always in the block jetstream
 // of the configuration of all servers, and say so by Options.SyncAlways. A client cannot ask for that setting.
+//
+// A client that has lost its connection, or sees that the bucket is another one than before, reads a key again before
+// it replaces it. So a holder whose grant was forgotten does not end the claim that another client has made since, but
+// learns of its loss. GUARANTEES.md says what remains when a backup is restored.
+//
 // [driver.Info] says what the bucket promises, and the store's Examine what should be improved.
 //
 // # Buckets
 //
 // [CreateBucket] makes the bucket, and so does opening the store with create=true. [New] works on the user's own
-// connection. A bucket must not remove keys by itself, so one with a TTL is refused.
+// connection. A bucket must not remove keys by itself, so one with a TTL is refused. The settings are read again every
+// half a minute: then calls fail with ErrUnsupported if the bucket has become one that is refused.
 package nats
 
 import (
@@ -140,8 +146,10 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 // CreateBucket makes the bucket, if it does not exist: in files, with one revision per key, without a limit of its size
-// or its age, and with TTLs of single messages, by which the markers of removed keys go away. A bucket that exists is
-// left as it is. Of the options it uses Replicas and Timeout.
+// or its age, and with TTLs of single messages, by which the markers of removed keys go away. Its revisions begin with
+// the time in microseconds, by this machine's clock. So if it is removed and made again, none comes twice, unless the
+// clock is then behind. A bucket that exists is left as it is, also if [New] refuses it. Of the options it uses
+// Replicas and Timeout.
 func CreateBucket(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) error {
 	o, err := opts.withDefaults()
 	if err == nil {
@@ -268,8 +276,8 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 	return nil
 }
 
-// isNewEnough reports whether the server that has sent a stream's settings is of NATS 2.11 or later. Those tell their API
-// level, 1 or more. Older ones may accept two writes that expect the same revision, when another server becomes the
+// isNewEnough reports whether the server that has sent a stream's settings is of NATS 2.11 or later. Those tell their
+// API level, 1 or more. Older ones may accept two writes that expect the same revision, when another server becomes the
 // leader. The server that a client is connected to may be of another version.
 func isNewEnough(c *jetstream.StreamConfig) bool {
 	level, err := strconv.Atoi(c.Metadata["_nats.level"])
@@ -279,7 +287,7 @@ func isNewEnough(c *jetstream.StreamConfig) bool {
 // settings are what follows from the settings of the bucket and its servers. They are read again every half a minute.
 type settings struct {
 	info             driver.Info // without Store
-	inCluster        bool        // another server with another clock may become the bucket's leader, or may be the only one
+	inCluster        bool        // another server with another clock may become the bucket's leader
 	canExpireMarkers bool
 	maxRecord        int // bytes
 }
@@ -305,7 +313,8 @@ func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
 	s := settings{inCluster: clusterName(state) != "", canExpireMarkers: c.AllowMsgTTL && c.AllowRollup}
 	s.info = driver.Info{
 		Clock: t.opts.Clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore,
-		Survives: driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: c.Replicas >= 3}, // of two, neither may fail
+		// Of two replicas, neither may fail.
+		Survives: driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: c.Replicas >= 3},
 		TokenGap: time.Minute + 2*t.opts.ClockSkew,
 	}
 	switch {

@@ -270,8 +270,8 @@ func TestOldReads(t *testing.T) {
 	}
 }
 
-// TestMarkerGone: a key whose marker was seen is absent when the marker has expired, which is no old read. A key that was
-// there cannot be absent before its marker has expired.
+// TestMarkerGone: a key whose marker was seen is absent when the marker has expired, which is no old read. A key that
+// was there cannot be absent before its marker has expired.
 func TestMarkerGone(t *testing.T) {
 	t.Parallel()
 	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
@@ -428,8 +428,8 @@ func TestOldServers(t *testing.T) {
 	}
 }
 
-// TestBucketGone: when the bucket was removed, claims end with an error that says so, but not at once: after a restart of
-// a cluster, its leader may not know all buckets yet.
+// TestBucketGone: when the bucket was removed, claims end with an error that says so, but not at once: after a restart
+// of a cluster, its leader may not know all buckets yet.
 func TestBucketGone(t *testing.T) {
 	t.Parallel()
 	js, bucket := connect(t, sharedServer(t)), freshBucket()
@@ -738,13 +738,17 @@ func TestSmallValues(t *testing.T) {
 	}
 }
 
-// TestUsers: a wrong password and a missing permission are final errors that say what is missing.
+// TestUsers: a wrong password and a missing permission are final errors that say what is missing. The permissions that
+// the documentation asks for are enough.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, natstest.Options{User: "root", Password: "pw", Config: `
 		authorization { users: [
 			{ user: root, password: pw }
 			{ user: reader, password: pw, permissions: { publish: ["$JS.API.>"], subscribe: ["_INBOX.>"] } }
+			{ user: least, password: pw, permissions: { subscribe: ["_INBOX.>"], publish: ["$KV.locks.>",
+				"$JS.API.STREAM.INFO.KV_locks", "$JS.API.STREAM.MSG.GET.KV_locks", "$JS.API.CONSUMER.CREATE.KV_locks.>",
+				"$JS.API.CONSUMER.DELETE.KV_locks.>", "$JS.FC.KV_locks.>" ] } }
 		] }`})
 	as := func(user string) string { return strings.Replace(s.URL("locks"), "nats://", "nats://"+user+"@", 1) }
 	root := mustOpen(t, as("root:pw")+"?create=true")
@@ -758,6 +762,38 @@ func TestUsers(t *testing.T) {
 		!strings.Contains(err.Error(), "$KV.locks.>") {
 		t.Errorf("no permission to write: %v", err)
 	}
+	js, _ := connectGated(t, s, nats.UserInfo("least", "pw"))
+	least := openTable(t, js, "locks", Options{})
+	row, err := least.Swap(t.Context(), record.Row{Name: "n", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan error, 1)
+	go func() { told <- least.Wait(t.Context(), "n", row.Version) }()
+	storetest.Eventually(t, "the watch exists", func() bool {
+		info, err := least.stream.Info(t.Context())
+		return err == nil && info.State.Consumers == 1
+	})
+	if row, err = least.Swap(t.Context(), row); err != nil {
+		t.Error(err)
+	}
+	if err := <-told; err != nil {
+		t.Errorf("to wait with the fewest permissions: %v", err)
+	}
+	for _, err := range least.List(t.Context(), "") {
+		if err != nil {
+			t.Errorf("to list with the fewest permissions: %v", err)
+		}
+	}
+	if err := errors.Join(least.Delete(t.Context(), row), least.Close(), least.lastViolation()); err != nil {
+		t.Errorf("the fewest permissions: %v", err)
+	}
+}
+
+// isUnknown reports whether an error says that it is not known whether a write was made.
+func isUnknown(err error) bool {
+	return err != nil && !driverutil.IsFinal(err) && !errors.Is(err, record.ErrConflict) &&
+		!errors.Is(err, record.ErrUnsent)
 }
 
 // TestLateReplyAfterViolation: a write without a reply has an unknown outcome, although the connection remembers that
@@ -781,8 +817,7 @@ func TestLateReplyAfterViolation(t *testing.T) {
 	table.opts.Timeout = 200 * time.Millisecond // only from here on: a server that runs may take longer
 	gates.read.Lock()
 	defer gates.read.Unlock()
-	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); err == nil || driverutil.IsFinal(err) ||
-		errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) {
+	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); !isUnknown(err) {
 		t.Errorf("a write without a reply: %v", err)
 	}
 }
@@ -1020,7 +1055,7 @@ func TestStoppedServer(t *testing.T) {
 		}
 	}
 	s.Members[0].Continue()
-	if driverutil.IsFinal(err) || errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) {
+	if !isUnknown(err) {
 		t.Errorf("a write without a reply: %v", err)
 	}
 	storetest.Eventually(t, "the late write is seen", func() bool {
@@ -1055,8 +1090,8 @@ func TestNothingIsSentLate(t *testing.T) {
 	})
 }
 
-// gatedConn is a connection that can be held up in either direction: while a test has locked a gate, nothing is written,
-// or nothing of what has arrived is read.
+// gatedConn is a connection that can be held up in either direction: while a test has locked a gate, nothing is
+// written, or nothing of what has arrived is read.
 type gatedConn struct {
 	net.Conn
 	*gates
@@ -1114,7 +1149,7 @@ func TestBlockedConnection(t *testing.T) {
 		go func() { ended <- request(ctx) }()
 		select {
 		case err := <-ended:
-			if err == nil || driverutil.IsFinal(err) || errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) {
+			if !isUnknown(err) {
 				t.Errorf("%s: %v", what, err)
 			}
 		case <-time.After(20 * time.Second):
@@ -1134,8 +1169,8 @@ func TestBlockedConnection(t *testing.T) {
 	})
 }
 
-// TestClosedDuringWrite: when the connection is closed before the reply to a write has come, it is not known whether the
-// write was made.
+// TestClosedDuringWrite: when the connection is closed before the reply to a write has come, it is not known whether
+// the write was made.
 func TestClosedDuringWrite(t *testing.T) {
 	t.Parallel()
 	s, bucket := sharedServer(t), freshBucket()
@@ -1153,8 +1188,7 @@ func TestClosedDuringWrite(t *testing.T) {
 		return err == nil && row.Version != ""
 	})
 	js.Conn().Close()
-	if err := <-ended; err == nil || driverutil.IsFinal(err) || errors.Is(err, record.ErrConflict) ||
-		errors.Is(err, record.ErrUnsent) {
+	if err := <-ended; !isUnknown(err) {
 		t.Errorf("a write that was made when the connection was closed: %v", err)
 	}
 }
@@ -1280,8 +1314,8 @@ func TestLeaderStopped(t *testing.T) {
 	})
 }
 
-// TestClockOfClusters: in a cluster a claim is removed later, by as much as another leader's clock may be ahead, also if
-// the bucket has one replica, which can move.
+// TestClockOfClusters: in a cluster a claim is removed later, by as much as another leader's clock may be ahead, also
+// if the bucket has one replica, which can move.
 func TestClockOfClusters(t *testing.T) {
 	t.Parallel()
 	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, ClockSkew: time.Minute})
