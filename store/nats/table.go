@@ -103,7 +103,8 @@ type lastSeen struct {
 }
 
 const (
-	// maxSeen is how many names a client remembers revisions of.
+	// maxSeen is how many names a client remembers revisions of. After a reconnect, those of which it does not are read
+	// before each write.
 	maxSeen = 8192
 	// maxStale is for how long reads may show an older revision than this client has seen, before they are believed: a
 	// leader that was cut off from the others steps down sooner. After that the bucket was restored from a backup.
