@@ -3,6 +3,7 @@ package nats_test
 import (
 	"context"
 	"log"
+	"time"
 
 	natsclient "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,7 +15,8 @@ import (
 // A program passes JetStream over its own connection.
 func ExampleNew() {
 	ctx := context.Background()
-	conn, err := natsclient.Connect("nats://nats.internal:4222", natsclient.MaxReconnects(-1))
+	conn, err := natsclient.Connect("nats://nats.internal:4222", natsclient.MaxReconnects(-1),
+		natsclient.ReconnectBufSize(-1), natsclient.FlusherTimeout(2*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}

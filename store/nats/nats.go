@@ -4,8 +4,8 @@
 // # Time
 //
 // The clock of the bucket's leader decides when a claim has expired, so the clocks of the clients do not matter. Another
-// server may become the leader. So on a bucket with replicas, claims are removed later by as much as the clocks of the
-// servers may be apart: Options.ClockSkew.
+// server may become the leader. So in a cluster, claims are removed later by as much as the clocks of the servers may
+// be apart: Options.ClockSkew.
 //
 // # Waiting
 //
@@ -20,12 +20,18 @@
 // By default a NATS server syncs its files to disk every two minutes only. After a power cut of a server, or of so many
 // that no majority was spared, grants of these minutes are forgotten: set sync_interval: always in the block jetstream
 // of the configuration of all servers, and say so by Options.SyncAlways. A client cannot ask for that setting.
+//
+// A client that has lost its connection, or sees that the bucket is another one than before, reads a key again before
+// it replaces it. So a holder whose grant was forgotten does not end the claim that another client has made since, but
+// learns of its loss. GUARANTEES.md says what remains when a backup is restored.
+//
 // [driver.Info] says what the bucket promises, and the store's Examine what should be improved.
 //
 // # Buckets
 //
 // [CreateBucket] makes the bucket, and so does opening the store with create=true. [New] works on the user's own
-// connection. A bucket must not remove keys by itself, so one with a TTL is refused.
+// connection. A bucket must not remove keys by itself, so one with a TTL is refused. The settings are read again every
+// half a minute: then calls fail with ErrUnsupported if the bucket has become one that is refused.
 package nats
 
 import (
@@ -33,6 +39,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,13 +58,14 @@ type Options struct {
 	Prefix string
 	// Create makes the bucket if it does not exist: see [CreateBucket].
 	Create bool
-	// Replicas is how many servers keep the bucket that Create makes: 1 to 5. Use 3 in a cluster. Default: 1.
+	// Replicas is how many servers keep the bucket that Create makes: 1 to 5. Use 3 in a cluster: of 2, neither may fail.
+	// A bucket that exists is left as it is. Default: 1.
 	Replicas int
-	// SyncAlways says that all servers have sync_interval: always in their configuration, which cannot be asked for.
-	// Then the store promises that claims survive a power cut.
+	// SyncAlways tells the store that all servers have sync_interval: always in their configuration, which it cannot ask
+	// for, and does not set. Then it promises that claims survive a power cut.
 	SyncAlways bool
-	// ClockSkew is how far the clocks of the servers may be apart. A claim that is not renewed is removed so much later
-	// on a bucket with replicas. Default: 1 s.
+	// ClockSkew is how far the clocks of the servers may be apart. In a cluster, a claim that is not renewed is removed so
+	// much later. Default: 1 s.
 	ClockSkew time.Duration
 	// Timeout is how long the servers may take to answer one request. Default: 3 s.
 	Timeout time.Duration
@@ -82,7 +90,9 @@ var (
 )
 
 // New makes a store in a bucket, on the user's own connection: jetstream.New(conn) makes js of it. It does not close
-// the connection. The connection should reconnect for ever: see nats.MaxReconnects.
+// the connection. The connection should reconnect for ever (nats.MaxReconnects(-1)), keep nothing to be sent later
+// (nats.ReconnectBufSize(-1)), and not be blocked for a minute by a server that does not read
+// (nats.FlusherTimeout(2*time.Second)).
 //
 // ctx bounds the first requests to the servers. The error Is ErrInvalid if js is nil or an option cannot work,
 // ErrUnsupported if the settings of the bucket make locks impossible or the server is too old, and ErrDenied if the
@@ -136,8 +146,10 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 // CreateBucket makes the bucket, if it does not exist: in files, with one revision per key, without a limit of its size
-// or its age, and with TTLs of single messages, by which the markers of removed keys go away. A bucket that exists is
-// left as it is. Of the options it uses Replicas and Timeout.
+// or its age, and with TTLs of single messages, by which the markers of removed keys go away. Its revisions begin with
+// the time in microseconds, by this machine's clock. So if it is removed and made again, none comes twice, unless the
+// clock is then behind. A bucket that exists is left as it is, also if [New] refuses it. Of the options it uses
+// Replicas and Timeout.
 func CreateBucket(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) error {
 	o, err := opts.withDefaults()
 	if err == nil {
@@ -186,43 +198,48 @@ func newTableAt(ctx context.Context, js jetstream.JetStream, bucket string, o Op
 }
 
 func (t *table) open(ctx context.Context) error {
-	config, err := t.readState(ctx)
+	stream, err := t.readState(ctx)
 	if isMissingBucket(err) && t.opts.Create {
 		if err = t.createBucket(ctx); err == nil {
-			config, err = t.readState(ctx)
+			stream, err = t.readState(ctx)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := checkConfig(t.bucket, &config.Config); err != nil {
-		return err
+	// All members of a cluster are one place, whichever this client is connected to: LockAll orders locks by it.
+	at := connectedHost(t.conn())
+	if name := clusterName(stream.CachedInfo()); name != "" {
+		at = name
 	}
-	err = t.callServer(ctx, func(ctx context.Context) (err error) {
-		t.kv, err = t.js.KeyValue(ctx, t.bucket)
-		return err
+	t.stream, t.place = stream, "nats://"+at+"/"+t.bucket
+	kv, err := callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.KeyValue, error) {
+		return t.js.KeyValue(ctx, t.bucket)
 	})
 	if err == nil {
-		t.setInfo(&config.Config)
+		t.kv = kv
 	}
 	return err
 }
 
 // createBucket makes the bucket, unless it exists.
 func (t *table) createBucket(ctx context.Context) error {
-	return t.callServer(ctx, func(ctx context.Context) error {
+	_, err := callServer(ctx, t, t.apiSubject("STREAM.CREATE"), func(ctx context.Context) (struct{}, error) {
 		_, err := t.js.CreateStream(ctx, jetstream.StreamConfig{
 			Name: t.streamName(), Subjects: []string{t.subject(">")}, Description: "locks of Holdfast",
 			MaxMsgsPerSubject: 1, MaxMsgs: -1, MaxBytes: -1, MaxMsgSize: -1, MaxConsumers: -1,
 			Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage, Replicas: t.opts.Replicas,
 			AllowRollup: true, DenyDelete: true, AllowMsgTTL: true,
+			// Revisions begin with the time, so that those of a bucket that was removed do not come again.
+			FirstSeq: uint64(time.Now().UnixMicro()),
 			// AllowDirect stays off, so that reads of other programs go to the leader, too.
 		})
 		if isCode(err, jetstream.JSErrCodeStreamNameInUse) {
-			return nil // another client was faster
+			err = nil // another client was faster
 		}
-		return err
+		return struct{}{}, err
 	})
+	return err
 }
 
 // checkConfig refuses a bucket in which locks would be lost, or whose writes do not compare revisions.
@@ -232,12 +249,16 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 	}
 	limited := c.MaxBytes > 0 || c.MaxMsgs > 0
 	switch {
+	case !isNewEnough(c):
+		return refuse("is kept by a server older than NATS 2.11", "bring the servers up to date")
 	case c.Mirror != nil || len(c.Sources) > 0:
 		return refuse("copies another one", "open the original, or another bucket")
 	case c.MaxAge > 0:
 		return refuse(fmt.Sprintf("removes keys after %v", c.MaxAge), "set its TTL to 0, or use another bucket")
 	case c.Discard == jetstream.DiscardOld && limited:
 		return refuse("removes the oldest keys when it is full", "set its discard policy to new, or remove its limits")
+	case c.DiscardNewPerSubject:
+		return refuse("refuses to replace keys", "set its discard_new_per_subject to false, or use another bucket")
 	case c.Retention != jetstream.LimitsPolicy:
 		return refuse("removes what was read", "use another bucket")
 	case c.MaxMsgsPerSubject < 1:
@@ -246,42 +267,86 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 		return refuse("is sealed", "use another bucket")
 	case c.NoAck:
 		return refuse("acknowledges no writes", "use another bucket")
+	case c.MaxMsgSize > 0 && c.MaxMsgSize < minMessage:
+		return refuse(fmt.Sprintf("takes values of at most %d bytes", c.MaxMsgSize),
+			fmt.Sprintf("set its max_value_size to %d or more", minMessage))
 	case c.SubjectTransform != nil || c.AllowMsgCounter:
 		return refuse("changes what is written", "use another bucket")
 	}
 	return nil
 }
 
-// setInfo says what the settings of the bucket promise.
-func (t *table) setInfo(c *jetstream.StreamConfig) {
+// isNewEnough reports whether the server that has sent a stream's settings is of NATS 2.11 or later. Those tell their
+// API level, 1 or more. Older ones may accept two writes that expect the same revision, when another server becomes the
+// leader. The server that a client is connected to may be of another version.
+func isNewEnough(c *jetstream.StreamConfig) bool {
+	level, err := strconv.Atoi(c.Metadata["_nats.level"])
+	return err == nil && level >= 1
+}
+
+// settings are what follows from the settings of the bucket and its servers. They are read again every half a minute.
+type settings struct {
+	info             driver.Info // without Store
+	inCluster        bool        // another server with another clock may become the bucket's leader
+	canExpireMarkers bool
+	maxRecord        int // bytes
+}
+
+func (t *table) knownSettings() settings {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.settings
+}
+
+// readSettings says what the settings of the bucket mean. The error Is ErrUnsupported if they make locks impossible.
+func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
+	c := &state.Config
+	if err := checkConfig(t.bucket, c); err != nil {
+		return settings{}, err
+	}
+	if most := t.conn().MaxPayload(); most < minMessage {
+		return settings{}, fmt.Errorf("%w: the servers take messages of at most %d bytes: set max_payload to %d or more",
+			driver.ErrUnsupported, most, minMessage)
+	}
 	inFiles := c.Storage == jetstream.FileStorage && c.PersistMode == jetstream.DefaultPersistMode
 	isSynced := inFiles && t.opts.SyncAlways
-	t.isReplicated = c.Replicas > 1
-	t.canExpireMarkers = c.AllowMsgTTL && c.AllowRollup
-	t.info = driver.Info{
-		Store: "nats://" + connectedHost(t.conn()) + "/" + t.bucket, Clock: t.opts.Clock, Tier: driver.TierFenceSafe,
-		ExpiryClock: driver.ExpiryClockStore,
-		Survives:    driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: t.isReplicated},
-		TokenGap:    time.Minute + 2*t.opts.ClockSkew,
+	s := settings{inCluster: clusterName(state) != "", canExpireMarkers: c.AllowMsgTTL && c.AllowRollup}
+	s.info = driver.Info{
+		Clock: t.opts.Clock, Tier: driver.TierFenceSafe, ExpiryClock: driver.ExpiryClockStore,
+		// Of two replicas, neither may fail.
+		Survives: driver.Survives{Restart: inFiles, PowerCut: isSynced, Failover: c.Replicas >= 3},
+		TokenGap: time.Minute + 2*t.opts.ClockSkew,
 	}
 	switch {
 	case isSynced:
 	case inFiles:
-		t.info.Tier = driver.TierSettings
-		t.info.TokenRegression = "after a power cut within two minutes and a TokenGap of the last grant: " +
+		s.info.Tier = driver.TierSettings
+		s.info.TokenRegression = "after a power cut within two minutes and a TokenGap of the last grant: " +
 			"sync_interval is not known to be always"
 	default:
-		t.info.Tier = driver.TierAdvisory
-		t.info.TokenRegression = "after a restart of the server within a TokenGap of the last grant: the bucket is not " +
+		s.info.Tier = driver.TierAdvisory
+		s.info.TokenRegression = "after a restart of the server within a TokenGap of the last grant: the bucket is not " +
 			"written to files at once"
 	}
-	t.maxRecord = record.MaxData
+	s.maxRecord = record.MaxData
 	if c.MaxMsgSize > 0 {
-		t.maxRecord = min(t.maxRecord, int(c.MaxMsgSize)-headerReserve)
+		s.maxRecord = min(s.maxRecord, int(c.MaxMsgSize)-headerReserve)
 	}
 	// A reply to a read has the data in base64.
-	t.maxRecord = min(t.maxRecord, int(t.conn().MaxPayload())/4*3-headerReserve)
+	s.maxRecord = min(s.maxRecord, int(t.conn().MaxPayload())/4*3-headerReserve)
+	return s, nil
 }
+
+// clusterName is the name of the cluster that keeps a bucket; empty: a server alone does.
+func clusterName(state *jetstream.StreamInfo) string {
+	if state.Cluster == nil {
+		return ""
+	}
+	return state.Cluster.Name
+}
+
+// minMessage is how large messages must be allowed to be, in bytes. A lock with several claims takes a few thousand.
+const minMessage = 16 << 10
 
 // headerReserve is what a message needs beside the data of a record, in bytes.
 const headerReserve = 4 << 10
@@ -305,8 +370,14 @@ func (t *table) subject(key string) string { return "$KV." + t.bucket + "." + ke
 func (t *table) key(name string) string    { return t.keyPrefix + "." + encodeName(name) }
 func (t *table) conn() *nats.Conn          { return t.js.Conn() }
 func (t *table) Keys(name string) []string { return []string{t.bucket + ": " + t.key(name)} }
-func (t *table) MaxRecordSize() int        { return t.maxRecord }
-func (t *table) Info() driver.Info         { return t.info }
+func (t *table) MaxRecordSize() int        { return t.knownSettings().maxRecord }
+
+// Info implements record.Table.
+func (t *table) Info() driver.Info {
+	i := t.knownSettings().info
+	i.Store = t.place
+	return i
+}
 
 // Now is the clock of the bucket's leader, and its error, with what another leader's clock may add.
 func (t *table) Now() (int64, time.Duration) {
@@ -324,15 +395,33 @@ func (t *table) ClockBounds() (early, late int64) {
 	return early - t.skew().Microseconds(), late
 }
 
-// ClockIsStale implements record.ClockRefresher.
-func (t *table) ClockIsStale() bool { return t.clock.ClockIsStale() }
+// ClockIsStale implements record.ClockRefresher. The clock is read together with the state of the bucket, which is also
+// read again in each epoch.
+func (t *table) ClockIsStale() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.clock.ClockIsStale() || t.epoch.stateRead != t.epoch.number
+}
 
-// skew is how far another server's clock may be apart. A bucket without replicas has only one server.
+// skew is how far another server's clock may be apart. In a cluster even a bucket without replicas can move.
 func (t *table) skew() time.Duration {
-	if !t.isReplicated {
+	if !t.knownSettings().inCluster {
 		return 0
 	}
 	return t.opts.ClockSkew
+}
+
+// apiSubject is what requests of the bucket's stream to JetStream are published to.
+func (t *table) apiSubject(request string) string {
+	return apiPrefix(t.js) + request + "." + t.streamName()
+}
+
+// writeSubject is what writes to a key are published to. In another domain the servers take the prefix away.
+func (t *table) writeSubject(key string) string {
+	if prefix := apiPrefix(t.js); prefix != jetstream.DefaultAPIPrefix {
+		return prefix + t.subject(key)
+	}
+	return t.subject(key)
 }
 
 // apiPrefix begins the subjects of requests to JetStream.

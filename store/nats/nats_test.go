@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,6 +60,9 @@ func TestURL(t *testing.T) {
 	}
 	if c := parseURL(t, "nats://h/b?token-file="+file).config; c.Token != "s3cret" {
 		t.Errorf("%+v", c)
+	}
+	if one, two := parseURL(t, "nats://h:4222,i:7/b"), parseURL(t, "nats://i:7,h:4222/b"); one.hosts != two.hosts {
+		t.Errorf("%s and %s are two places", one.hosts, two.hosts)
 	}
 	for _, raw := range []string{
 		"nats://u:s3cret@h/b?nope=1", "nats://u:s3cret@h/b?create=perhaps", "nats://u:s3cret@h/b?timeout=1",
@@ -235,21 +241,20 @@ func TestRemovedKeys(t *testing.T) {
 // lasts, the bucket was restored from a backup, and is believed.
 func TestOldReads(t *testing.T) {
 	t.Parallel()
-	var passed atomic.Int64
-	clock := driver.SystemClock
-	clock.Monotonic = func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+	clock, passed := movableClock()
 	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, Clock: clock})
 	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); err != nil {
 		t.Fatal(err)
 	}
-	table.noteRevision("m", 1000)
+	later := entry{version: version{revision: 1 << 60}}
+	table.noteWritten("m", later)
 	for range 2 {
 		if _, err := table.Load(t.Context(), "m"); err == nil || driverutil.IsFinal(err) ||
 			errors.Is(err, record.ErrConflict) {
 			t.Errorf("an old read: %v", err)
 		}
 	}
-	table.noteRevision("gone", 1000)
+	table.noteWritten("gone", later)
 	if _, err := table.Load(t.Context(), "gone"); err == nil {
 		t.Error("a key that exists is absent, and nobody knows why")
 	}
@@ -258,10 +263,43 @@ func TestOldReads(t *testing.T) {
 		t.Errorf("a bucket that stays old: %v", err)
 	}
 	for i := range 2 * maxSeen {
-		table.noteRevision(strings.Repeat("n", 1+i%500)+string(rune('a'+i%26))+strings.Repeat("m", i/500), 1)
+		table.noteWritten(strings.Repeat("n", 1+i%500)+string(rune('a'+i%26))+strings.Repeat("m", i/500), later)
 	}
 	if n := len(table.seen); n > maxSeen {
 		t.Errorf("%d names are remembered", n)
+	}
+}
+
+// TestMarkerGone: a key whose marker was seen is absent when the marker has expired, which is no old read. A key that
+// was there cannot be absent before its marker has expired.
+func TestMarkerGone(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+	expire := func() { // as the server does later
+		if err := table.stream.Purge(t.Context(), jetstream.WithPurgeSubject(table.subject(table.key("m")))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	row, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Delete(t.Context(), row); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Load(t.Context(), "m"); err != nil {
+		t.Fatal(err)
+	}
+	expire()
+	if row, err := table.Load(t.Context(), "m"); err != nil || row.Version != "" {
+		t.Errorf("a key whose marker has expired: %+v %v", row, err)
+	}
+	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("2")}); err != nil {
+		t.Fatal(err)
+	}
+	expire()
+	if row, err := table.Load(t.Context(), "m"); err == nil {
+		t.Errorf("a key that was there a moment ago is absent: %+v", row)
 	}
 }
 
@@ -274,13 +312,14 @@ func TestReadsDuringWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := table.seen["m"]
+	read := entry{version: before.version}
 	if _, err := table.Swap(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
-	if err := table.checkFresh("m", before.revision, before); err != nil {
+	if err := table.checkFresh("m", read, before); err != nil {
 		t.Errorf("a read during a write: %v", err)
 	}
-	if err := table.checkFresh("m", before.revision, table.seen["m"]); err == nil {
+	if err := table.checkFresh("m", read, table.seen["m"]); err == nil {
 		t.Error("a read after a write shows what was before it")
 	}
 }
@@ -298,8 +337,10 @@ func TestRefusedBuckets(t *testing.T) {
 		"it drops old keys": {func(c *jetstream.StreamConfig) {
 			c.Discard, c.MaxBytes = jetstream.DiscardOld, 1<<20
 		}, "discard"},
-		"no acknowledgments": {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
-		"no bucket":          {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
+		"tiny values":                {func(c *jetstream.StreamConfig) { c.MaxMsgSize = minMessage - 1 }, "16384"},
+		"keys that stay as they are": {func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }, "replace"},
+		"no acknowledgments":         {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
+		"no bucket":                  {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
 		"a copy": {func(c *jetstream.StreamConfig) {
 			c.Sources = []*jetstream.StreamSource{{Name: "other"}}
 		}, "original"},
@@ -322,6 +363,11 @@ func TestRefusedBuckets(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	tiny := startServers(t, natstest.Options{Config: "max_payload: 16383"})
+	if _, err := New(t.Context(), connect(t, tiny), "b", &Options{Create: true}); !errors.Is(err, driver.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "max_payload") {
+		t.Errorf("tiny messages: %v", err)
+	}
 	if _, err := New(t.Context(), js, "absent", nil); !errors.Is(err, driver.ErrDenied) ||
 		!strings.Contains(err.Error(), "create=true") {
 		t.Errorf("no such bucket: %v", err)
@@ -338,22 +384,284 @@ func TestRefusedBuckets(t *testing.T) {
 	}
 }
 
-// TestBucketGone: when the bucket was removed, claims end with an error that says so.
-func TestBucketGone(t *testing.T) {
+// TestChangedSettings: when somebody gives an open bucket settings that make locks impossible, the store refuses claims
+// within half a minute, until the settings are right again.
+func TestChangedSettings(t *testing.T) {
 	t.Parallel()
 	js, bucket := connect(t, sharedServer(t)), freshBucket()
-	store, err := New(t.Context(), js, bucket, &Options{Create: true})
+	clock, passed := movableClock()
+	store := openStore(t, js, bucket, &Options{Create: true, Clock: clock})
+	stream, err := js.Stream(t.Context(), "KV_"+bucket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
+	sound := stream.CachedInfo().Config
+	bad := sound
+	bad.MaxAge = time.Hour
+	if _, err := js.UpdateStream(t.Context(), bad); err != nil {
+		t.Fatal(err)
+	}
+	passed.Store(int64(31 * time.Second))
+	for range 2 {
+		if _, err := store.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("a claim in a bucket that removes keys: %v", err)
+		}
+	}
+	if _, err := js.UpdateStream(t.Context(), sound); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, store, mutexClaim("m", time.Minute))
+}
+
+// TestOldServers: a bucket that is kept by a server older than NATS 2.11 is refused, whenever its state is read. Those
+// before 2.11 tell no API level, but may keep what a newer one has stored.
+func TestOldServers(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+	for _, metadata := range []map[string]string{nil, {}, {"_nats.req.level": "1"}, {"_nats.level": "0"}} {
+		state := *table.stream.CachedInfo()
+		state.Config.Metadata = metadata
+		if err := table.noteState(&state, table.currentEpoch()); !errors.Is(err, driver.ErrUnsupported) ||
+			!strings.Contains(err.Error(), "2.11") {
+			t.Errorf("a server that says %v: %v", metadata, err)
+		}
+	}
+}
+
+// TestBucketGone: when the bucket was removed, claims end with an error that says so, but not at once: after a restart
+// of a cluster, its leader may not know all buckets yet.
+func TestBucketGone(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	clock, passed := movableClock()
+	table := openTable(t, js, bucket, Options{Create: true, Clock: clock})
+	load := func() error {
+		_, err := table.Load(t.Context(), "m")
+		return err
+	}
 	if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
+	if err := load(); err == nil || driverutil.IsFinal(err) {
+		t.Errorf("a bucket that is not found once: %v", err)
+	}
+	if err := CreateBucket(t.Context(), js, bucket, nil); err != nil {
+		t.Fatal(err)
+	}
+	passed.Add(int64(maxMissing + time.Second))
+	if err := load(); err != nil {
+		t.Errorf("a bucket that is there again: %v", err)
+	}
+	if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(); err == nil || driverutil.IsFinal(err) {
+		t.Errorf("a bucket that is not found once more: %v", err)
+	}
+	passed.Add(int64(maxMissing + time.Second))
+	if _, err := record.New(table).Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
 		!strings.Contains(err.Error(), bucket) {
 		t.Errorf("a claim in a bucket that is gone: %v", err)
 	}
+}
+
+// movableClock returns a clock that is ahead by what has passed.
+func movableClock() (driver.Clock, *atomic.Int64) {
+	var passed atomic.Int64
+	clock := driver.SystemClock
+	clock.Monotonic = func() time.Duration { return driver.SystemClock.Monotonic() + time.Duration(passed.Load()) }
+	clock.Boottime = func() time.Duration { return driver.SystemClock.Boottime() + time.Duration(passed.Load()) }
+	return clock, &passed
+}
+
+// checkForgottenHolder has A hold two locks, which forget lets the bucket forget. B, on the store that forget returns,
+// acquires them. A's renewal and release must not change anything for B, and C must not get a lock.
+func checkForgottenHolder(t *testing.T, a driver.Store, forget func() driver.Store) {
+	t.Helper()
+	claim := func(name, id string) driver.Claim {
+		c := mutexClaim(name, time.Hour) // long enough for a release without a read
+		c.ID = id
+		return c
+	}
+	renewed, released := acquire(t, a, claim("m", "A")), acquire(t, a, claim("n", "A2"))
+	b := forget()
+	held := acquire(t, b, claim("m", "B"))
+	acquire(t, b, claim("n", "B2"))
+	// Old reads are refused for a while, so the error may also be that the outcome is not known.
+	if err := renew(t, a, renewed).Err; err == nil {
+		t.Error("A has renewed a claim that is gone")
+	}
+	if err := a.Release(t.Context(), released.Claim, ""); err == nil {
+		t.Error("A has released a claim that is gone")
+	}
+	for _, name := range []string{"m", "n"} {
+		if _, err := b.Acquire(t.Context(), claim(name, "C")); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("C asks for a lock that B holds: %v", err)
+		}
+	}
+	if err := renew(t, b, held).Err; err != nil {
+		t.Errorf("B cannot renew: %v", err)
+	}
+}
+
+// openStore opens a store on a connection of a test.
+func openStore(t *testing.T, js jetstream.JetStream, bucket string, o *Options) driver.Store {
+	t.Helper()
+	store, err := New(t.Context(), js, bucket, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return store
+}
+
+// TestBucketMadeAgain: if a bucket that this store has made is removed and made again while a lock is held, its holder
+// neither renews nor releases the claim that another client has made since.
+func TestBucketMadeAgain(t *testing.T) {
+	t.Parallel()
+	js, bucket := connect(t, sharedServer(t)), freshBucket()
+	checkForgottenHolder(t, openStore(t, js, bucket, &Options{Create: true}), func() driver.Store {
+		if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
+			t.Fatal(err)
+		}
+		return openStore(t, js, bucket, &Options{Create: true})
+	})
+}
+
+// TestOtherBucketMadeAgain: the same is true of a bucket of another maker, whose revisions begin with 1 each time, for
+// a holder that has lost its connection since, or has read the state of the bucket.
+func TestOtherBucketMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	for what, notice := range map[string]func(js jetstream.JetStream, passed *atomic.Int64){
+		"the connection": func(js jetstream.JetStream, _ *atomic.Int64) {
+			if err := js.Conn().ForceReconnect(); err != nil {
+				t.Fatal(err)
+			}
+			storetest.Eventually(t, "the connection is made again", func() bool {
+				return js.Conn().Stats().Reconnects > 0 && js.Conn().IsConnected()
+			})
+		},
+		"the state": func(_ jetstream.JetStream, passed *atomic.Int64) {
+			passed.Store(int64(31 * time.Second)) // the clock, and with it the state, is read again
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			js, own, bucket := connect(t, s), connect(t, s), freshBucket()
+			config := jetstream.KeyValueConfig{Bucket: bucket}
+			if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
+				t.Fatal(err)
+			}
+			clock, passed := movableClock()
+			checkForgottenHolder(t, openStore(t, own, bucket, &Options{Clock: clock}), func() driver.Store {
+				if err := js.DeleteKeyValue(t.Context(), bucket); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
+					t.Fatal(err)
+				}
+				notice(own, passed)
+				return openStore(t, js, bucket, nil)
+			})
+		})
+	}
+}
+
+// TestPowerCut: if a server comes back without its last writes, a holder whose claim was among them neither renews nor
+// releases the claim that another client has made since.
+func TestPowerCut(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{})
+	m := s.Members[0]
+	restart := func() {
+		if err := s.Restart(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := mustOpen(t, s.URL("locks")+"?create=true")
+	isConnected := func() bool {
+		_, err := a.Inspect(t.Context(), "other")
+		return err == nil
+	}
+	m.Kill()
+	before := t.TempDir()
+	if err := os.CopyFS(before, os.DirFS(m.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	restart()
+	storetest.Eventually(t, "A is connected", isConnected)
+	checkForgottenHolder(t, a, func() driver.Store {
+		m.Kill()
+		if err := errors.Join(os.RemoveAll(m.Dir), os.CopyFS(m.Dir, os.DirFS(before))); err != nil {
+			t.Fatal(err)
+		}
+		restart()
+		storetest.Eventually(t, "A is connected again", isConnected)
+		return mustOpen(t, s.URL("locks"))
+	})
+}
+
+// TestFewerRevisions: when a bucket has fewer revisions than before, or another one is there, what was read before is
+// replaced only after it was read again. A write with an old version is not sent.
+func TestFewerRevisions(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(*jetstream.StreamInfo){
+		"fewer revisions": func(s *jetstream.StreamInfo) { s.State.LastSeq-- },
+		"another bucket":  func(s *jetstream.StreamInfo) { s.Created = s.Created.Add(time.Second) },
+	} {
+		table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true})
+		row, err := table.Load(t.Context(), "m")
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		row.Data = []byte(what)
+		if row, err = table.Swap(t.Context(), row); err != nil {
+			t.Fatal(what, err)
+		}
+		stream, err := table.readState(t.Context())
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		state := *stream.CachedInfo()
+		note := func() {
+			if err := table.noteState(&state, table.currentEpoch()); err != nil {
+				t.Fatal(what, err)
+			}
+		}
+		note()
+		if _, ok := table.mayReplace("m", mustParse(t, row.Version)); !ok {
+			t.Errorf("%s: a version is refused because the state was read", what)
+		}
+		change(&state)
+		note()
+		before := table.conn().Stats().OutMsgs
+		if _, err := table.Swap(t.Context(), row); !errors.Is(err, record.ErrConflict) {
+			t.Errorf("%s: an old version is accepted: %v", what, err)
+		}
+		if sent := table.conn().Stats().OutMsgs - before; sent > 0 {
+			t.Errorf("%s: %d requests were sent", what, sent)
+		}
+		if _, err := table.Load(t.Context(), "m"); err != nil {
+			t.Fatal(what, err)
+		}
+		if row, err = table.Swap(t.Context(), row); err != nil {
+			t.Errorf("%s: a version that was read again is refused: %v", what, err)
+		}
+		other := mustParse(t, row.Version)
+		other.sum++
+		if _, ok := table.mayReplace("m", other); ok {
+			t.Errorf("%s: the same revision of other data counts", what)
+		}
+	}
+}
+
+func mustParse(t *testing.T, text string) version {
+	t.Helper()
+	v, err := parseVersion(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 // TestFullBucket: claims in a bucket that is full are refused with what to do.
@@ -370,7 +678,7 @@ func TestFullBucket(t *testing.T) {
 	}
 	defer store.Close()
 	expectFindings(t, "a bucket with limits", store, "nats-sync", "nats-replicas", "nats-limits", "nats-direct",
-		"nats-markers")
+		"nats-markers", "nats-revisions")
 	var refused error
 	for i := 0; i < 64 && refused == nil; i++ {
 		_, refused = store.Acquire(t.Context(), mutexClaim(strings.Repeat("n", i+1), time.Minute))
@@ -380,12 +688,36 @@ func TestFullBucket(t *testing.T) {
 	}
 }
 
-// TestSmallValues: where the bucket accepts small values only, records stay below that, and a claim that does not fit is
-// refused before it is sent.
+// TestAccountLimit: claims above a limit of the account are refused with what to do. So are those on a server without
+// room, but in a cluster another server may have some.
+func TestAccountLimit(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{User: "a", Password: "pw", Config: `
+		accounts { A: { jetstream: { max_file: 20000, max_mem: 20000 }, users: [ { user: a, password: pw } ] } }`})
+	table := openTable(t, connect(t, s), "b", Options{Create: true})
+	var refused error
+	for i := 0; i < 64 && refused == nil; i++ {
+		_, refused = table.Swap(t.Context(), record.Row{Name: strings.Repeat("n", i+1), Data: make([]byte, 3000)})
+	}
+	if !errors.Is(refused, driver.ErrDenied) || !strings.Contains(refused.Error(), "account") {
+		t.Errorf("a write above the account's limit: %v", refused)
+	}
+	noRoom := &jetstream.APIError{ErrorCode: codeNoResources, Description: "insufficient resources"}
+	if err := table.explainRefusal(noRoom); !errors.Is(err, driver.ErrDenied) {
+		t.Errorf("a server without room: %v", err)
+	}
+	table.settings.inCluster = true
+	if err := table.explainRefusal(noRoom); driverutil.IsFinal(err) {
+		t.Errorf("a server of a cluster without room: %v", err)
+	}
+}
+
+// TestSmallValues: where the bucket accepts small values only, a lock can be held, records stay below that size, and a
+// claim that does not fit is refused before it is sent.
 func TestSmallValues(t *testing.T) {
 	t.Parallel()
 	js, bucket := connect(t, sharedServer(t)), freshBucket()
-	config := jetstream.KeyValueConfig{Bucket: bucket, MaxValueSize: 64 << 10}
+	config := jetstream.KeyValueConfig{Bucket: bucket, MaxValueSize: minMessage}
 	if _, err := js.CreateKeyValue(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
@@ -401,18 +733,22 @@ func TestSmallValues(t *testing.T) {
 		c.ID, c.Meta = strings.Repeat("c", n+1), strings.Repeat("m", store.Info().MaxMeta)
 		_, refused = store.Acquire(t.Context(), c)
 	}
-	if !errors.Is(refused, driver.ErrQueueFull) {
-		t.Errorf("a record that is full: %v", refused)
+	if !errors.Is(refused, driver.ErrQueueFull) || len(c.ID) < 5 {
+		t.Errorf("claim %d on a record that is full: %v", len(c.ID), refused)
 	}
 }
 
-// TestUsers: a wrong password and a missing permission are final errors that say what is missing.
+// TestUsers: a wrong password and a missing permission are final errors that say what is missing. The permissions that
+// the documentation asks for are enough.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, natstest.Options{User: "root", Password: "pw", Config: `
 		authorization { users: [
 			{ user: root, password: pw }
 			{ user: reader, password: pw, permissions: { publish: ["$JS.API.>"], subscribe: ["_INBOX.>"] } }
+			{ user: least, password: pw, permissions: { subscribe: ["_INBOX.>"], publish: ["$KV.locks.>",
+				"$JS.API.STREAM.INFO.KV_locks", "$JS.API.STREAM.MSG.GET.KV_locks", "$JS.API.CONSUMER.CREATE.KV_locks.>",
+				"$JS.API.CONSUMER.DELETE.KV_locks.>", "$JS.FC.KV_locks.>" ] } }
 		] }`})
 	as := func(user string) string { return strings.Replace(s.URL("locks"), "nats://", "nats://"+user+"@", 1) }
 	root := mustOpen(t, as("root:pw")+"?create=true")
@@ -425,6 +761,113 @@ func TestUsers(t *testing.T) {
 	if _, err := reader.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrDenied) ||
 		!strings.Contains(err.Error(), "$KV.locks.>") {
 		t.Errorf("no permission to write: %v", err)
+	}
+	js, _ := connectGated(t, s, nats.UserInfo("least", "pw"))
+	least := openTable(t, js, "locks", Options{})
+	row, err := least.Swap(t.Context(), record.Row{Name: "n", Data: []byte("1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan error, 1)
+	go func() { told <- least.Wait(t.Context(), "n", row.Version) }()
+	storetest.Eventually(t, "the watch exists", func() bool {
+		info, err := least.stream.Info(t.Context())
+		return err == nil && info.State.Consumers == 1
+	})
+	if row, err = least.Swap(t.Context(), row); err != nil {
+		t.Error(err)
+	}
+	if err := <-told; err != nil {
+		t.Errorf("to wait with the fewest permissions: %v", err)
+	}
+	for _, err := range least.List(t.Context(), "") {
+		if err != nil {
+			t.Errorf("to list with the fewest permissions: %v", err)
+		}
+	}
+	if err := errors.Join(least.Delete(t.Context(), row), least.Close(), least.lastViolation()); err != nil {
+		t.Errorf("the fewest permissions: %v", err)
+	}
+}
+
+// isUnknown reports whether an error says that it is not known whether a write was made.
+func isUnknown(err error) bool {
+	return err != nil && !driverutil.IsFinal(err) && !errors.Is(err, record.ErrConflict) &&
+		!errors.Is(err, record.ErrUnsent)
+}
+
+// TestLateReplyAfterViolation: a write without a reply has an unknown outcome, although the connection remembers that
+// something else was not permitted.
+func TestLateReplyAfterViolation(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{User: "root", Password: "pw", Config: `
+		authorization { users: [
+			{ user: root, password: pw }
+			{ user: other, password: pw, permissions: { publish: ["$KV.>", "$JS.API.STREAM.>"], subscribe: ["_INBOX.>"] } }
+		] }`})
+	if err := CreateBucket(t.Context(), connect(t, s), "b", nil); err != nil {
+		t.Fatal(err)
+	}
+	js, gates := connectGated(t, s, nats.UserInfo("other", "pw"))
+	table := openTable(t, js, "b", Options{})
+	if err := js.Conn().Publish("secret", nil); err != nil {
+		t.Fatal(err)
+	}
+	storetest.Eventually(t, "a violation is reported", func() bool { return table.lastViolation() != nil })
+	table.opts.Timeout = 200 * time.Millisecond // only from here on: a server that runs may take longer
+	gates.read.Lock()
+	defer gates.read.Unlock()
+	if _, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")}); !isUnknown(err) {
+		t.Errorf("a write without a reply: %v", err)
+	}
+}
+
+// TestViolations: a request was denied if a violation of its own subject was reported since it was sent. Replies were
+// denied if the store is only being opened.
+func TestViolations(t *testing.T) {
+	t.Parallel()
+	violation := func(text string) error {
+		return fmt.Errorf("%w: Permissions Violation for %s", nats.ErrPermissionViolation, text)
+	}
+	js := connect(t, sharedServer(t))
+	opening, open := &table{js: js, bucket: "b"}, openTable(t, js, freshBucket(), Options{Create: true})
+	before := violation(`Publish to "$KV.b.locks.m"`)
+	for _, c := range []struct {
+		what  string
+		table *table
+		now   error
+		found bool
+	}{
+		{"none", open, nil, false},
+		{"of this subject", open, violation(`Publish to "$KV.b.locks.m"`), true},
+		{"the one from before", open, before, false},
+		{"of another key", open, violation(`Publish to "$KV.b.locks.m2"`), false},
+		{"of another bucket", open, violation(`Publish to "$KV.bb.locks.m"`), false},
+		{"of replies", opening, violation(`Subscription to "_INBOX.x.*"`), true},
+		{"of another inbox", open, violation(`Subscription to "_INBOX.x.*"`), false},
+		{"without a subject", open, violation("something"), false},
+	} {
+		if got := c.table.newViolation(c.now, before, "$KV.b.locks.m"); (got != "") != c.found {
+			t.Errorf("a violation %s: %q", c.what, got)
+		}
+	}
+}
+
+// TestDomain: the option domain leads to the bucket of that JetStream domain.
+func TestDomain(t *testing.T) {
+	t.Parallel()
+	s := startServers(t, natstest.Options{Domain: "hub"})
+	store := mustOpen(t, s.URL("locks")+"?create=true&domain=hub")
+	g := acquire(t, store, mutexClaim("m", time.Minute))
+	if err := renew(t, store, g).Err; err != nil {
+		t.Error(err)
+	}
+	release(t, store, g.Claim)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if other, err := driver.Open(ctx, s.URL("locks")+"?domain=other"); err == nil {
+		t.Error("another domain has the bucket, too")
+		_ = other.Close()
 	}
 }
 
@@ -469,6 +912,7 @@ func TestExamine(t *testing.T) {
 		found  string
 		change func(*jetstream.StreamConfig)
 	}{
+		{"nats-revisions", func(c *jetstream.StreamConfig) { c.FirstSeq = 0 }},
 		{"nats-history", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 5 }},
 		{"nats-limits", func(c *jetstream.StreamConfig) { c.MaxMsgs = 1000 }},
 		{"nats-direct", func(c *jetstream.StreamConfig) { c.AllowDirect = true }},
@@ -478,7 +922,7 @@ func TestExamine(t *testing.T) {
 	} {
 		bucket := freshBucket()
 		config := jetstream.StreamConfig{Name: "KV_" + bucket, Subjects: []string{"$KV." + bucket + ".>"},
-			MaxMsgsPerSubject: 1, AllowRollup: true, AllowMsgTTL: true, Discard: jetstream.DiscardNew}
+			MaxMsgsPerSubject: 1, AllowRollup: true, AllowMsgTTL: true, Discard: jetstream.DiscardNew, FirstSeq: 1 << 51}
 		c.change(&config)
 		if _, err := js.CreateStream(t.Context(), config); err != nil {
 			t.Fatal(c.found, err)
@@ -514,7 +958,28 @@ func TestExamine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	expectFindings(t, "a connection that gives up", own, "nats-replicas", "nats-reconnects")
+	expectFindings(t, "a connection with the settings of nats.go", own, "nats-replicas", "nats-blocked", "nats-buffer",
+		"nats-reconnects")
+}
+
+// TestReplicas: a bucket survives the failure of a server from three replicas on. An even number is found.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, SyncAlways: true})
+	for replicas := 1; replicas <= maxReplicas; replicas++ {
+		state := *table.stream.CachedInfo()
+		state.Config.Replicas = replicas
+		if err := table.noteState(&state, table.currentEpoch()); err != nil {
+			t.Fatal(err)
+		}
+		if got := table.Info().Survives.Failover; got != (replicas >= 3) {
+			t.Errorf("%d replicas survive a failure: %v", replicas, got)
+		}
+		even := slices.ContainsFunc(table.examineState(&state), func(f driver.Finding) bool { return f.Code == "nats-even" })
+		if even != (replicas%2 == 0) {
+			t.Errorf("%d replicas: an even number is found: %v", replicas, even)
+		}
+	}
 }
 
 // TestClosedConnection: after the user's connection was closed, claims end at once with an error that says so. Closing
@@ -590,7 +1055,7 @@ func TestStoppedServer(t *testing.T) {
 		}
 	}
 	s.Members[0].Continue()
-	if driverutil.IsFinal(err) || errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) {
+	if !isUnknown(err) {
 		t.Errorf("a write without a reply: %v", err)
 	}
 	storetest.Eventually(t, "the late write is seen", func() bool {
@@ -599,11 +1064,12 @@ func TestStoppedServer(t *testing.T) {
 	})
 }
 
-// TestNothingIsSentLate: a write that was refused because there was no connection is not sent when there is one again.
+// TestNothingIsSentLate: a write that was refused because there was no connection is not sent when there is one again,
+// although the user's connection keeps what is written meanwhile.
 func TestNothingIsSentLate(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, natstest.Options{})
-	js := connect(t, s)
+	js, _ := connectGated(t, s, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	table := openTable(t, js, "b", Options{Create: true})
 	table.opts.Timeout = 300 * time.Millisecond // only from here on: a server that runs may take longer
 	s.Members[0].Kill()
@@ -622,6 +1088,109 @@ func TestNothingIsSentLate(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// gatedConn is a connection that can be held up in either direction: while a test has locked a gate, nothing is
+// written, or nothing of what has arrived is read.
+type gatedConn struct {
+	net.Conn
+	*gates
+}
+
+type gates struct{ write, read sync.RWMutex }
+
+func (c gatedConn) Write(b []byte) (int, error) {
+	c.write.RLock()
+	defer c.write.RUnlock()
+	return c.Conn.Write(b)
+}
+
+func (c gatedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read.RLock()
+	defer c.read.RUnlock()
+	return n, err
+}
+
+// Dial implements nats.CustomDialer.
+func (g *gates) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address)
+	return gatedConn{conn, g}, err
+}
+
+// connectGated connects to a server through gates.
+func connectGated(t *testing.T, s *natstest.Cluster, options ...nats.Option) (jetstream.JetStream, *gates) {
+	t.Helper()
+	g := &gates{}
+	conn, err := nats.Connect("nats://"+s.Members[0].Endpoint, append(options, nats.SetCustomDialer(g))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js, g
+}
+
+// TestBlockedConnection: while a write to the socket blocks the connection, calls end with their contexts and in their
+// time, and the outcome of a write is not taken for a refusal.
+func TestBlockedConnection(t *testing.T) {
+	t.Parallel()
+	js, gates := connectGated(t, sharedServer(t))
+	table := openTable(t, js, freshBucket(), Options{Create: true})
+	table.opts.Timeout = 200 * time.Millisecond // only from here on: a server that runs may take longer
+	gates.write.Lock()
+	defer gates.write.Unlock()
+	call := func(ctx context.Context, what string, request func(context.Context) error) {
+		t.Helper()
+		ended := make(chan error, 1)
+		go func() { ended <- request(ctx) }()
+		select {
+		case err := <-ended:
+			if !isUnknown(err) {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s waits for the connection", what)
+		}
+	}
+	call(t.Context(), "a write", func(ctx context.Context) error {
+		_, err := table.Swap(ctx, record.Row{Name: "m", Data: []byte("1")})
+		return err
+	})
+	table.opts.Timeout = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	call(ctx, "a read whose context has ended", func(ctx context.Context) error {
+		_, err := table.Load(ctx, "m")
+		return err
+	})
+}
+
+// TestClosedDuringWrite: when the connection is closed before the reply to a write has come, it is not known whether
+// the write was made.
+func TestClosedDuringWrite(t *testing.T) {
+	t.Parallel()
+	s, bucket := sharedServer(t), freshBucket()
+	js, gates := connectGated(t, s)
+	table, other := openTable(t, js, bucket, Options{Create: true}), openTable(t, connect(t, s), bucket, Options{})
+	gates.read.Lock()
+	defer gates.read.Unlock()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := table.Swap(t.Context(), record.Row{Name: "m", Data: []byte("1")})
+		ended <- err
+	}()
+	storetest.Eventually(t, "the write is made", func() bool {
+		row, err := other.Load(t.Context(), "m")
+		return err == nil && row.Version != ""
+	})
+	js.Conn().Close()
+	if err := <-ended; !isUnknown(err) {
+		t.Errorf("a write that was made when the connection was closed: %v", err)
+	}
 }
 
 // newCluster starts three servers, with a store of a bucket that all of them keep.
@@ -706,6 +1275,12 @@ func TestLeaderStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	fresh := openTable(t, connect(t, s, others...), "locks", Options{})
+	if o, f := old.Info().Store, fresh.Info().Store; o != f {
+		t.Errorf("the bucket is %s by one server, and %s by another one", o, f)
+	}
+	if old.skew() == 0 {
+		t.Error("the clock of one leader is trusted for all")
+	}
 	for _, table := range []*table{old, fresh} {
 		table.opts.Timeout = 500 * time.Millisecond // only from here on: a leader that runs may take longer
 	}
@@ -739,8 +1314,8 @@ func TestLeaderStopped(t *testing.T) {
 	})
 }
 
-// TestClockOfClusters: on a bucket with replicas a claim is removed later, by as much as another leader's clock may be
-// ahead.
+// TestClockOfClusters: in a cluster a claim is removed later, by as much as another leader's clock may be ahead, also
+// if the bucket has one replica, which can move.
 func TestClockOfClusters(t *testing.T) {
 	t.Parallel()
 	table := openTable(t, connect(t, sharedServer(t)), freshBucket(), Options{Create: true, ClockSkew: time.Minute})
@@ -748,7 +1323,11 @@ func TestClockOfClusters(t *testing.T) {
 	if late-early > time.Minute.Microseconds() {
 		t.Errorf("a single server: %d to %d", early, late)
 	}
-	table.isReplicated = true
+	state := *table.stream.CachedInfo()
+	state.Cluster = &jetstream.ClusterInfo{Name: "c"}
+	if err := table.noteState(&state, table.currentEpoch()); err != nil || state.Config.Replicas != 1 {
+		t.Fatal(err, state.Config.Replicas)
+	}
 	early, late = table.ClockBounds()
 	now, maxError := table.Now()
 	if late-early < time.Minute.Microseconds() || late < now || maxError < time.Minute {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc64"
 	"iter"
 	"slices"
 	"strconv"
@@ -22,40 +23,88 @@ import (
 
 // table is a bucket as a record.Table: one key per record.
 //
-// The version of a record is the revision of its key: the sequence number of the message in the bucket's stream. A
-// number is never used twice while the stream exists. A key that was removed leaves a marker, which has a revision of
-// its own, and which the server removes later.
+// The version of a record is the revision of its key, which is the sequence number of the message in the bucket's
+// stream, and a checksum of the data. The servers compare the revision alone. They use a number twice if the bucket is
+// restored from a backup, if they lose their last writes in a power cut, or if a bucket whose numbers begin with 1 is
+// made again. So a client replaces only what it has read or written in the present epoch: see epoch.
+//
+// A key that was removed leaves a marker, which has a revision of its own, and which the server removes later.
 type table struct {
-	js               jetstream.JetStream
-	stream           jetstream.Stream
-	kv               jetstream.KeyValue
-	bucket           string
-	opts             Options
-	keyPrefix        string // without the dot after it
-	info             driver.Info
-	clock            record.ServerClock
-	isReplicated     bool
-	canExpireMarkers bool
-	maxRecord        int          // bytes
-	isRemote         bool         // the server is on another machine, and the connection is not encrypted
-	closeConn        func() error // nil: the connection is the user's
-	life             *driverutil.Lifetime
+	js        jetstream.JetStream
+	stream    jetstream.Stream
+	kv        jetstream.KeyValue
+	bucket    string
+	place     string // Info.Store
+	opts      Options
+	keyPrefix string // without the dot after it
+	clock     record.ServerClock
+	isRemote  bool         // the server is on another machine, and the connection is not encrypted
+	closeConn func() error // nil: the connection is the user's
+	life      *driverutil.Lifetime
 
-	mu      sync.Mutex
-	watches map[string]*watch // by name; guarded by mu
-	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh.
-	seen map[string]lastSeen
+	mu       sync.Mutex
+	settings settings          // guarded by mu
+	watches  map[string]*watch // by name; guarded by mu
+	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh and mayReplace.
+	seen  map[string]lastSeen
+	epoch epoch // guarded by mu
+	// For how long the servers have not found the bucket; guarded by mu. See maxMissing.
+	missing driverutil.Outage
+}
+
+// epoch is a time in which each revision of the bucket stands for one write only, as far as this client can see. Another
+// one begins when the connection was lost, since the server may have lost its last writes, and when the bucket is seen
+// to be another one than before, or to have fewer revisions. The first one has the number 0.
+type epoch struct {
+	number     uint64
+	reconnects uint64    // of the connection
+	created    time.Time // when the bucket was made
+	largest    uint64    // the largest revision that was seen
+	stateRead  uint64    // the number of the epoch in which the state of the bucket was last read
+}
+
+// version is what Row.Version says.
+type version struct {
+	revision uint64 // 0: there is no record
+	sum      uint64 // the checksum of the data
+}
+
+var crcTable = crc64.MakeTable(crc64.ECMA)
+
+func versionOf(revision uint64, data []byte) version {
+	return version{revision, crc64.Checksum(data, crcTable)}
+}
+
+func (v version) String() string {
+	return strconv.FormatUint(v.revision, 10) + "-" + strconv.FormatUint(v.sum, 16)
+}
+
+func parseVersion(text string) (v version, err error) {
+	if text == "" {
+		return version{}, nil
+	}
+	revision, sum, _ := strings.Cut(text, "-")
+	if v.revision, err = strconv.ParseUint(revision, 10, 64); err == nil {
+		v.sum, err = strconv.ParseUint(sum, 16, 64)
+	}
+	if err != nil || v.revision == 0 {
+		return version{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, text)
+	}
+	return v, nil
 }
 
 // lastSeen is the largest revision of a key that this client has seen.
 type lastSeen struct {
-	revision uint64
+	version
+	removed  bool // it is a marker
+	epoch    uint64
 	at       driver.Instant
 	oldReads driver.Instant // when the first of the reads came that showed an older revision; zero: none
 }
 
 const (
-	// maxSeen is how many names a client remembers revisions of.
+	// maxSeen is how many names a client remembers revisions of. After a reconnect, those of which it does not are read
+	// before each write.
 	maxSeen = 8192
 	// maxStale is for how long reads may show an older revision than this client has seen, before they are believed: a
 	// leader that was cut off from the others steps down sooner. After that the bucket was restored from a backup.
@@ -64,62 +113,168 @@ const (
 	markerTTL = time.Hour
 )
 
-// callServer bounds one call by the table's timeout and its life.
-func (t *table) callServer(ctx context.Context, call func(context.Context) error) error {
-	if t.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	if err := t.checkConnected(); err != nil {
-		return err
+// explainTime is how long a request that has ended without an answer may take to say why.
+const explainTime = 200 * time.Millisecond
+
+// callServer makes a request, bounded by ctx, the table's timeout and its life. The request is published to subject.
+//
+// nats.go holds the lock of the connection while it writes to the socket, and takes it for whatever it is asked. So
+// while a server reads nothing, calls of nats.go block for up to the FlusherTimeout of the connection, whatever their
+// context. callServer does not wait for that: the outcome of such a request is unknown. Close waits.
+func callServer[T any](
+	ctx context.Context, t *table, subject string, request func(context.Context) (T, error),
+) (T, error) {
+	type answer struct {
+		value T
+		err   error
 	}
 	living, done := t.life.Bind(ctx)
 	defer done()
-	err := driverutil.CallWithTimeout(living, t.opts.Timeout, "NATS", call)
-	switch {
-	case err == nil:
-		return nil
-	case t.life.Err() != nil:
-		return driver.ErrClosed
+	timeout := t.opts.Timeout
+	answers := make(chan answer, 1)
+	if !t.life.Go(func() {
+		var a answer
+		before := t.lastViolation()
+		if a.err = t.checkConnected(); a.err == nil {
+			a.err = driverutil.CallWithTimeout(living, timeout, "NATS", func(ctx context.Context) (err error) {
+				a.value, err = request(ctx)
+				return err
+			})
+		}
+		if a.err != nil {
+			a.err = t.explainError(ctx, a.err, subject, before)
+		}
+		answers <- a
+	}) {
+		var none T
+		return none, driver.ErrClosed
 	}
-	return t.explainError(ctx, err)
+	blocked := time.NewTimer(timeout + explainTime)
+	defer blocked.Stop()
+	var a answer
+	select {
+	case a = <-answers:
+	case <-living.Done():
+		a.err = living.Err()
+	case <-blocked.C:
+		a.err = errors.New("no answer from NATS: the connection is blocked, because the server does not read")
+	}
+	if a.err != nil && t.life.Err() != nil {
+		a.err = driver.ErrClosed
+	}
+	return a.value, a.err
 }
 
 // readState reads the settings of the bucket and the clock of its leader.
-func (t *table) readState(ctx context.Context) (info *jetstream.StreamInfo, err error) {
-	err = t.callServer(ctx, func(ctx context.Context) error {
+func (t *table) readState(ctx context.Context) (jetstream.Stream, error) {
+	return callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (jetstream.Stream, error) {
+		before := t.currentEpoch()
 		sent := t.opts.Clock.Now()
 		stream, err := t.js.Stream(ctx, t.streamName())
 		if err != nil {
-			return err
+			return nil, err
 		}
-		info = stream.CachedInfo()
-		if t.stream == nil {
-			t.stream = stream
+		state := stream.CachedInfo()
+		// If the settings are refused the clock stays as old as it is, so that the next call looks at them again.
+		if err := t.noteState(state, before); err != nil {
+			return nil, err
 		}
-		if info.TimeStamp.IsZero() {
-			return fmt.Errorf("%w: the NATS server %s is too old: it does not tell the time; use 2.11 or later",
-				driver.ErrUnsupported, t.conn().ConnectedServerVersion())
-		}
-		t.clock.AddReply(info.TimeStamp.UnixMicro(), sent, t.opts.Clock.Now())
-		return nil
+		t.clock.AddReply(state.TimeStamp.UnixMicro(), sent, t.opts.Clock.Now())
+		return stream, nil
 	})
-	return info, err
 }
+
+// currentEpoch returns the epoch. It begins another one if the connection was made again.
+func (t *table) currentEpoch() epoch {
+	reconnects := t.conn().Stats().Reconnects
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if reconnects > t.epoch.reconnects {
+		t.epoch.reconnects = reconnects
+		t.epoch.number++
+	}
+	return t.epoch
+}
+
+// noteState takes over the settings of the bucket, and looks whether it is still the one that this client knows; before
+// is the epoch in which it asked. The error is that of readSettings.
+func (t *table) noteState(state *jetstream.StreamInfo, before epoch) error {
+	s, err := t.readSettings(state)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settings = s
+	t.missing.RequestAnswered()
+	now, last := &t.epoch, state.State.LastSeq
+	inTime := now.number == before.number
+	switch {
+	case now.created.IsZero(): // the store is being opened
+		*now = epoch{reconnects: now.reconnects, created: state.Created, largest: last}
+		return nil
+	case !state.Created.Equal(now.created):
+		now.number++
+		now.created, now.largest = state.Created, last
+		clear(t.seen)
+	case last < before.largest:
+		now.number++
+		now.largest = last
+	default:
+		now.largest = max(now.largest, last)
+	}
+	if inTime {
+		now.stateRead = now.number
+	}
+	return nil
+}
+
+// mayReplace reports whether a version of a key may be replaced or removed, and the epoch in which that is so. If not,
+// the key must be read again, because its revision may be that of another write.
+func (t *table) mayReplace(name string, v version) (number uint64, ok bool) {
+	number = t.currentEpoch().number
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := t.seen[name] // the zero value is of epoch 0: what others have read before then counts, too
+	return number, last.epoch == number && (last.revision != v.revision || last.sum == v.sum)
+}
+
+// errOldVersion says that mayReplace does not allow a write, which was not sent.
+var errOldVersion = fmt.Errorf("%w: the key must be read again", record.ErrConflict)
 
 // entry is what a key contains.
 type entry struct {
-	revision uint64 // 0: the key has never existed, or its marker was removed
-	removed  bool   // it is a marker
-	data     []byte
+	version        // revision 0: the key has never existed, or its marker was removed
+	removed bool   // it is a marker
+	epoch   uint64 // in which it was asked for
+	data    []byte
 }
 
 // readKey asks the bucket's leader for a key. The Get of jetstream.KeyValue would ask any replica, if the bucket allows
 // it (allow_direct).
-func (t *table) readKey(ctx context.Context, key string) (e entry, err error) {
+func (t *table) readKey(ctx context.Context, key string) (entry, error) {
 	request, err := json.Marshal(map[string]string{"last_by_subj": t.subject(key)})
 	if err != nil {
 		return entry{}, err
 	}
+	subject := t.apiSubject("STREAM.MSG.GET")
+	return callServer(ctx, t, subject, func(ctx context.Context) (entry, error) {
+		epoch := t.currentEpoch()
+		m, err := t.conn().RequestWithContext(ctx, subject, request)
+		if err != nil {
+			return entry{}, err
+		}
+		e, err := decodeEntry(m.Data)
+		if err != nil {
+			return entry{}, fmt.Errorf("the key %s: %w", key, err)
+		}
+		e.epoch = epoch.number
+		return e, nil
+	})
+}
+
+// decodeEntry decodes the reply to a read of a key. The error is an APIError if it is one.
+func decodeEntry(text []byte) (entry, error) {
 	var reply struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message *struct {
@@ -128,27 +283,20 @@ func (t *table) readKey(ctx context.Context, key string) (e entry, err error) {
 			Data     []byte `json:"data"`
 		} `json:"message"`
 	}
-	err = t.callServer(ctx, func(ctx context.Context) error {
-		m, err := t.conn().RequestWithContext(ctx, apiPrefix(t.js)+"STREAM.MSG.GET."+t.streamName(), request)
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(m.Data, &reply); err != nil {
-			return fmt.Errorf("the reply of the server cannot be read: %v", err)
-		}
-		if reply.Error != nil && reply.Error.ErrorCode != jetstream.JSErrCodeMessageNotFound {
-			return reply.Error
-		}
-		return nil
-	})
-	if err != nil || reply.Message == nil {
-		return entry{}, err
+	if err := json.Unmarshal(text, &reply); err != nil {
+		return entry{}, fmt.Errorf("the reply of the server cannot be read: %v", err)
 	}
-	e = entry{revision: reply.Message.Sequence, data: reply.Message.Data}
+	switch {
+	case reply.Error != nil && reply.Error.ErrorCode != jetstream.JSErrCodeMessageNotFound:
+		return entry{}, reply.Error
+	case reply.Message == nil:
+		return entry{}, nil
+	}
+	e := entry{version: versionOf(reply.Message.Sequence, reply.Message.Data), data: reply.Message.Data}
 	if len(reply.Message.Header) > 0 {
 		header, err := nats.DecodeHeadersMsg(reply.Message.Header)
 		if err != nil {
-			return entry{}, fmt.Errorf("the headers of the key %s cannot be read: %v", key, err)
+			return entry{}, fmt.Errorf("its headers cannot be read: %v", err)
 		}
 		e.removed = header.Get("KV-Operation") != "" || header.Get(jetstream.MarkerReasonHeader) != ""
 	}
@@ -162,14 +310,14 @@ func (t *table) loadEntry(ctx context.Context, name string) (record.Row, entry, 
 	t.mu.Unlock()
 	e, err := t.readKey(ctx, t.key(name))
 	if err == nil {
-		err = t.checkFresh(name, e.revision, before)
+		err = t.checkFresh(name, e, before)
 	}
 	if err != nil {
 		return record.Row{}, entry{}, err
 	}
 	row := record.Row{Name: name}
 	if e.revision > 0 && !e.removed {
-		row.Version, row.Data = strconv.FormatUint(e.revision, 10), e.data
+		row.Version, row.Data = e.version.String(), e.data
 	}
 	return row, e, nil
 }
@@ -177,14 +325,15 @@ func (t *table) loadEntry(ctx context.Context, name string) (record.Row, entry, 
 // checkFresh refuses a read that shows less than this client had seen before it asked. It comes from a server that does
 // not know yet that it is no longer the leader. Nothing is decided by such a read alone, but a holder would take its
 // lock for lost.
-func (t *table) checkFresh(name string, revision uint64, before lastSeen) error {
+func (t *table) checkFresh(name string, e entry, before lastSeen) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.opts.Clock.Now()
-	mayBeGone := revision == 0 && now.Since(before.at) > markerTTL/2 // and its marker, too
-	if revision >= before.revision || mayBeGone {
-		if revision >= t.seen[name].revision || mayBeGone && t.seen[name] == before {
-			t.noteLocked(name, revision)
+	// Markers expire, so a key may be gone if its marker was seen, or if there was time for a marker that was not.
+	mayBeGone := e.revision == 0 && (before.removed || now.Since(before.at) > markerTTL/2)
+	if e.revision >= before.revision || mayBeGone {
+		if e.revision >= t.seen[name].revision || mayBeGone && t.seen[name] == before {
+			t.noteLocked(name, e)
 		}
 		return nil
 	}
@@ -194,23 +343,24 @@ func (t *table) checkFresh(name string, revision uint64, before lastSeen) error 
 		t.seen[name] = last
 	}
 	if now.Since(last.oldReads) > maxStale {
-		t.noteLocked(name, revision)
+		t.noteLocked(name, e)
 		return nil
 	}
 	return errors.New("the NATS server that answered does not know the last change; another one may be the leader")
 }
 
-// noteRevision remembers what this client has written.
-func (t *table) noteRevision(name string, revision uint64) {
+// noteWritten remembers what this client has written.
+func (t *table) noteWritten(name string, e entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if revision >= t.seen[name].revision {
-		t.noteLocked(name, revision)
+	if e.revision >= t.seen[name].revision {
+		t.noteLocked(name, e)
 	}
 }
 
-func (t *table) noteLocked(name string, revision uint64) {
-	if revision == 0 {
+func (t *table) noteLocked(name string, e entry) {
+	t.missing.RequestAnswered()
+	if e.revision == 0 {
 		delete(t.seen, name)
 		return
 	}
@@ -220,77 +370,67 @@ func (t *table) noteLocked(name string, revision uint64) {
 			break
 		}
 	}
-	t.seen[name] = lastSeen{revision: revision, at: t.opts.Clock.Now()}
+	t.seen[name] = lastSeen{version: e.version, removed: e.removed, epoch: e.epoch, at: t.opts.Clock.Now()}
+	t.epoch.largest = max(t.epoch.largest, e.revision)
 }
 
-// Load is one request, and one more if the clock was not read for half a minute.
+// Load is one request, and one more if the state of the bucket was not read for half a minute, or since the connection
+// was made again.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := t.refreshClock(ctx); err != nil {
-		return record.Row{}, err
+	if t.ClockIsStale() {
+		if _, err := t.readState(ctx); err != nil {
+			return record.Row{}, err
+		}
 	}
 	row, _, err := t.loadEntry(ctx, name)
 	return row, err
 }
 
-func (t *table) refreshClock(ctx context.Context) error {
-	if !t.clock.ClockIsStale() {
-		return nil
-	}
-	_, err := t.readState(ctx)
-	return err
-}
-
 // Swap is one request. To create a key that was removed takes three.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	if len(row.Data) > t.maxRecord {
+	if len(row.Data) > t.MaxRecordSize() {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(row.Data))
 	}
 	expected, err := parseVersion(row.Version)
 	if err != nil {
 		return record.Row{}, err
 	}
-	revision, err := t.writeKey(ctx, row, expected)
-	if errors.Is(err, record.ErrConflict) && expected == 0 {
-		now, e, lerr := t.loadEntry(ctx, row.Name)
+	now, err := t.writeKey(ctx, row, expected)
+	if errors.Is(err, record.ErrConflict) && expected.revision == 0 {
+		found, e, lerr := t.loadEntry(ctx, row.Name)
 		switch {
 		case lerr != nil:
 			return record.Row{}, err
 		case !e.removed:
-			if now.Version == "" { // the write that was in the way is not done yet
-				now = record.Row{}
+			if found.Version == "" { // the write that was in the way is not done yet
+				found = record.Row{}
 			}
-			return now, err
+			return found, err
 		}
-		revision, err = t.writeKey(ctx, row, e.revision)
+		now, err = t.writeKey(ctx, row, e.version)
 	}
 	if err != nil {
 		return record.Row{}, err
 	}
-	row.Version = strconv.FormatUint(revision, 10)
+	row.Version = now.String()
 	return row, nil
 }
 
-// writeKey writes a key if its revision is the expected one; 0: if it does not exist.
-func (t *table) writeKey(ctx context.Context, row record.Row, expected uint64) (revision uint64, err error) {
-	err = t.callServer(ctx, func(ctx context.Context) (err error) {
-		revision, err = t.kv.Update(ctx, t.key(row.Name), row.Data, expected)
-		return err
+// writeKey writes a key if its version is the expected one; revision 0: if it does not exist.
+func (t *table) writeKey(ctx context.Context, row record.Row, expected version) (version, error) {
+	return callServer(ctx, t, t.writeSubject(t.key(row.Name)), func(ctx context.Context) (version, error) {
+		number, ok := t.mayReplace(row.Name, expected)
+		if !ok && expected.revision > 0 {
+			return version{}, errOldVersion
+		}
+		revision, err := t.kv.Update(ctx, t.key(row.Name), row.Data, expected.revision)
+		if err != nil {
+			return version{}, err
+		}
+		now := versionOf(revision, row.Data)
+		t.noteWritten(row.Name, entry{version: now, epoch: number})
+		return now, nil
 	})
-	if err == nil {
-		t.noteRevision(row.Name, revision)
-	}
-	return revision, err
-}
-
-func parseVersion(version string) (uint64, error) {
-	if version == "" {
-		return 0, nil
-	}
-	revision, err := strconv.ParseUint(version, 10, 64)
-	if err != nil || revision == 0 {
-		return 0, fmt.Errorf("%w: the version %q", driver.ErrInvalid, version)
-	}
-	return revision, nil
 }
 
 // Delete is one request. It leaves a marker, which the server removes after an hour if the bucket allows that. A
@@ -300,12 +440,16 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if err != nil {
 		return err
 	}
-	if expected > 0 {
-		err = t.callServer(ctx, func(ctx context.Context) error {
-			if t.canExpireMarkers {
-				return t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected), jetstream.PurgeTTL(markerTTL))
+	if expected.revision > 0 {
+		_, err = callServer(ctx, t, t.writeSubject(t.key(row.Name)), func(ctx context.Context) (struct{}, error) {
+			if _, ok := t.mayReplace(row.Name, expected); !ok {
+				return struct{}{}, errOldVersion
 			}
-			return t.kv.Delete(ctx, t.key(row.Name), jetstream.LastRevision(expected))
+			if t.knownSettings().canExpireMarkers {
+				return struct{}{}, t.kv.Purge(ctx, t.key(row.Name), jetstream.LastRevision(expected.revision),
+					jetstream.PurgeTTL(markerTTL))
+			}
+			return struct{}{}, t.kv.Delete(ctx, t.key(row.Name), jetstream.LastRevision(expected.revision))
 		})
 		if !errors.Is(err, record.ErrConflict) {
 			return err
@@ -313,7 +457,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	}
 	now, _, lerr := t.loadEntry(ctx, row.Name)
 	switch {
-	case lerr != nil && expected > 0:
+	case lerr != nil && expected.revision > 0:
 		return err
 	case lerr != nil:
 		return lerr
@@ -353,10 +497,8 @@ func (t *table) listRows(ctx context.Context, prefix, after string) iter.Seq2[re
 
 // listNames returns the names with a prefix that come after another one, in order. Some may be of removed keys.
 func (t *table) listNames(ctx context.Context, prefix, after string) (names []string, err error) {
-	var info *jetstream.StreamInfo
-	err = t.callServer(ctx, func(ctx context.Context) (err error) {
-		info, err = t.stream.Info(ctx, jetstream.WithSubjectFilter(t.subject(t.keyPrefix+".*")))
-		return err
+	info, err := callServer(ctx, t, t.apiSubject("STREAM.INFO"), func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return t.stream.Info(ctx, jetstream.WithSubjectFilter(t.subject(t.keyPrefix+".*")))
 	})
 	if err != nil {
 		return nil, err

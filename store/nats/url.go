@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,7 +66,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 // storeURL is a URL that was read.
 type storeURL struct {
 	config nats.Options
-	hosts  string // as in the URL
+	hosts  string // as in the URL, but sorted
 	bucket string
 	domain string
 	opts   Options
@@ -74,11 +75,15 @@ type storeURL struct {
 // dialTimeout is how long one attempt to connect may take.
 const dialTimeout = 2 * time.Second
 
+// writeTimeout is how long a write to the socket of a connection of our own may block it.
+const writeTimeout = 2 * time.Second
+
 // newConfig returns the settings of a connection of our own. It reconnects for ever, and sends nothing late.
 func newConfig() nats.Options {
 	c := nats.GetDefaultOptions()
 	c.Name = "holdfast"
 	c.Timeout, c.MaxReconnect, c.ReconnectBufSize = dialTimeout, -1, -1
+	c.FlusherTimeout = writeTimeout
 	c.ReconnectWait, c.ReconnectJitter, c.ReconnectJitterTLS = 100*time.Millisecond, 100*time.Millisecond,
 		100*time.Millisecond
 	c.PingInterval, c.MaxPingsOut = 3*time.Second, 2 // a connection without answers is given up
@@ -89,7 +94,9 @@ func newConfig() nats.Options {
 
 // readURL turns a URL into the connection's settings and ours. It sends nothing to a server.
 func readURL(u *url.URL) (*storeURL, error) {
-	s := &storeURL{config: newConfig(), hosts: u.Host, bucket: strings.TrimPrefix(u.Path, "/")}
+	hosts := strings.Split(u.Host, ",")
+	slices.Sort(hosts)
+	s := &storeURL{config: newConfig(), hosts: strings.Join(hosts, ","), bucket: strings.TrimPrefix(u.Path, "/")}
 	c := &s.config
 	c.User = u.User.Username()
 	c.Password, _ = u.User.Password()
@@ -198,7 +205,7 @@ func (s *storeURL) tryOpen(ctx context.Context) (driver.Store, error) {
 	t.closeConn = func() error { conn.Close(); return nil }
 	_, tlsErr := conn.TLSConnectionState()
 	t.isRemote = tlsErr != nil && isOtherMachine(connectedHost(conn))
-	t.info.Store = "nats://" + s.hosts + "/" + s.bucket
+	t.place = "nats://" + s.hosts + "/" + s.bucket
 	return record.New(t), nil
 }
 
@@ -276,7 +283,8 @@ func explainConnect(err, dialErr error) error {
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked),
 		errors.Is(err, nats.ErrAccountAuthExpired):
-		return fmt.Errorf("%w: %v: check the user, and its password, token or credentials", driver.ErrDenied, err)
+		return fmt.Errorf("%w: %v: check the user, and its password or credentials; a token is given by token-file, not as "+
+			"a user", driver.ErrDenied, err)
 	case errors.Is(err, nats.ErrSecureConnRequired):
 		return fmt.Errorf("%w: the server wants TLS: set tls=true", driver.ErrInvalid)
 	case errors.Is(err, nats.ErrSecureConnWanted):

@@ -41,7 +41,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	defer t.leaveWatch(w)
 	for {
 		t.mu.Lock()
-		news, err, changed := w.revision > known && (known > 0 || !w.removed), w.err, w.changed
+		news, err, changed := w.revision > known.revision && (known.revision > 0 || !w.removed), w.err, w.changed
 		t.mu.Unlock()
 		switch {
 		case news:

@@ -23,6 +23,8 @@ type Options struct {
 	Members int // 1 or 3; default 1
 	// SyncAlways has the servers sync each write to disk, as locks need it. It makes tests slower.
 	SyncAlways bool
+	// Domain is the JetStream domain of the servers. Default: none.
+	Domain string
 	// Config is further text of the configuration of each server, such as a block of users.
 	Config string
 	// User and Password are those of a user that Config defines, by whom the kit connects.
@@ -93,11 +95,14 @@ func (c *Cluster) startMembers(ctx context.Context, binary string) error {
 func (c *Cluster) config(m *servertest.Server, routes []string, i int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "server_name: %s\nlisten: %q\n", m.Name, m.Endpoint)
-	sync := ""
+	more := ""
 	if c.opts.SyncAlways {
-		sync = ", sync_interval: always"
+		more += ", sync_interval: always"
 	}
-	fmt.Fprintf(&b, "jetstream { store_dir: %q%s }\n", m.Dir, sync)
+	if c.opts.Domain != "" {
+		more += fmt.Sprintf(", domain: %q", c.opts.Domain)
+	}
+	fmt.Fprintf(&b, "jetstream { store_dir: %q%s }\n", m.Dir, more)
 	if c.opts.Members > 1 {
 		var others []string
 		for j, at := range routes {
@@ -173,7 +178,7 @@ func (c *Cluster) Connect(to ...*servertest.Server) (*nats.Conn, error) {
 		at = append(at, "nats://"+m.Endpoint)
 	}
 	return nats.Connect(strings.Join(at, ","), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
-		nats.UserInfo(c.opts.User, c.opts.Password))
+		nats.ReconnectBufSize(-1), nats.FlusherTimeout(2*time.Second), nats.UserInfo(c.opts.User, c.opts.Password))
 }
 
 // URL is the URL of a bucket, without options.
