@@ -20,7 +20,7 @@ var (
 		Why:  "a power cut can tear a page, and the locks in it",
 		Fix:  "set innodb_doublewrite = ON in the server's configuration"}
 	findingSyncBinlog = driver.Finding{Code: "mysql-sync-binlog", Severity: driver.SeverityWarning,
-		Why: "after a power cut a replica may know of fewer locks than the server, or of other ones",
+		Why: "after a power cut the server itself forgets the last locks, and a replica may know of other ones",
 		Fix: "SET GLOBAL sync_binlog = 1, and the same in the server's configuration"}
 	findingStatementTime = driver.Finding{Code: "mysql-statement-time", Severity: driver.SeverityWarning,
 		Why: "on a busy server renewals are cancelled, and locks are lost",
@@ -62,10 +62,9 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 			all = append(all, f.With(f.Subject, fmt.Sprintf(format, args...)))
 		}
 	}
-	add(!s.isFlushed(), findingFlush, "innodb_flush_log_at_trx_commit is %s", s.flushAtCommit)
+	add(!s.flushesRedoLog(), findingFlush, "innodb_flush_log_at_trx_commit is %s", s.flushAtCommit)
 	add(s.settings["innodb_doublewrite"] == "OFF", findingDoublewrite, "%s", findingDoublewrite.What)
-	logged := s.settings["log_bin"] == "ON"
-	add(logged && s.settings["sync_binlog"] != "1", findingSyncBinlog, "sync_binlog is %s", s.settings["sync_binlog"])
+	add(!s.syncsBinlog(), findingSyncBinlog, "sync_binlog is %s", s.settings["sync_binlog"])
 	add(isShort(s.settings["max_statement_time"], 1), findingStatementTime, "max_statement_time is %s s",
 		s.settings["max_statement_time"])
 	add(t.closePool == nil && !isShort(s.settings["innodb_lock_wait_timeout"], t.opts.Timeout.Seconds()),

@@ -10,10 +10,11 @@
 //
 // # Safety
 //
-// The table uses InnoDB. With innodb_flush_log_at_trx_commit = 1, the default, no grant is forgotten. Replication that
-// is not synchronous loses the last grants in a failover. [driver.Info] says what the server's settings promise, and
-// the store's Examine says which settings should be improved. In a Galera cluster, reads must wait for the writes of
-// the other members: wsrep_sync_wait = 1 is required.
+// The table uses InnoDB. With innodb_flush_log_at_trx_commit = 1, the default, no grant is forgotten. If the server has
+// a binary log, it must also have sync_binlog = 1, which is MySQL's default and not MariaDB's. Replication that is not
+// synchronous loses the last grants in a failover. [driver.Info] says what the server's settings promise, and the
+// store's Examine says which settings should be improved. In a Galera cluster, reads must wait for the writes of the
+// other members: wsrep_sync_wait = 1 is required.
 //
 // # Tables
 //
@@ -203,8 +204,12 @@ func (t *table) setInfo(s *serverState) {
 	}
 	if !s.isFlushed() {
 		t.info.Tier = driver.TierSettings
+		setting := "innodb_flush_log_at_trx_commit"
+		if s.flushesRedoLog() {
+			setting = "sync_binlog"
+		}
 		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: " +
-			"innodb_flush_log_at_trx_commit is not 1"
+			setting + " is not 1"
 	}
 	t.nameSize, t.ownerSize, t.zoneMatters = s.sizes["name"], s.sizes["locked_by"], s.zoneMatters
 	t.maxRecord = min(record.MaxData, s.maxPacket-packetReserve)

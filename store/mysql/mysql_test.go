@@ -342,6 +342,10 @@ func TestExamine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := s.Exec("set global innodb_flush_log_at_trx_commit = 3"); err != nil {
+		t.Fatal(err)
+	}
+	expectFindings(t, "a server that flushes twice", mustOpen(t, s.URL()))
 	if err := s.Exec("set global innodb_flush_log_at_trx_commit = 0"); err != nil {
 		t.Fatal(err)
 	}
@@ -369,6 +373,44 @@ func TestExamine(t *testing.T) {
 	}
 	defer own.Close()
 	expectFindings(t, "a pool that waits for long", own, "mysql-lock-wait")
+}
+
+// TestPowerCutBinlog: a server that does not sync its binary log can forget a grant in a power cut, although InnoDB has
+// flushed its own log, and does not promise to survive one. With sync_binlog = 1 it does.
+func TestPowerCutBinlog(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "innodb-flush-log-at-trx-commit=1", "log-bin=binlog", "sync-binlog=0", "server-id=1")
+	store := mustOpen(t, s.URL()+"?create=true")
+	info := store.Info()
+	if info.Survives.PowerCut || info.Tier != driver.TierSettings || !strings.Contains(info.TokenRegression, "sync_binlog") {
+		t.Errorf("a server that does not sync its binary log promises %+v", info)
+	}
+	logs, err := filepath.Glob(filepath.Join(s.DataDir(), "binlog.0*"))
+	if err != nil || len(logs) == 0 {
+		t.Fatal(logs, err)
+	}
+	last := logs[len(logs)-1]
+	before, err := os.Stat(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, store, mutexClaim("m", time.Hour))
+	s.Kill()
+	if err := os.Truncate(last, before.Size()); err != nil { // as if the disk had never received the rest
+		t.Fatal(err)
+	}
+	if err := s.StartAgain(); err != nil {
+		t.Fatal(err)
+	}
+	other := mutexClaim("m", time.Hour)
+	other.ID = "other"
+	acquire(t, mustOpen(t, s.URL()), other)
+	if err := s.Exec("set global sync_binlog = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if info := mustOpen(t, s.URL()).Info(); !info.Survives.PowerCut || info.Tier != driver.TierFenceSafe {
+		t.Errorf("a server that syncs its binary log promises %+v", info)
+	}
 }
 
 // TestExamineReplicas: a replica is found while it follows the server.

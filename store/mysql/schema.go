@@ -152,8 +152,18 @@ func (t *table) readServerState(ctx context.Context) (*serverState, error) {
 	return s, nil
 }
 
-// isFlushed reports whether a write is on the server's disk when its commit is confirmed.
-func (s *serverState) isFlushed() bool { return s.flushAtCommit == "1" }
+// isFlushed reports whether a write is on the server's disk when its commit is confirmed. With a binary log, only the
+// preparation of a commit is flushed to InnoDB's own log. After a crash the server asks its binary log which prepared
+// transactions were committed, and rolls the others back.
+func (s *serverState) isFlushed() bool { return s.flushesRedoLog() && s.syncsBinlog() }
+
+// flushesRedoLog reports whether InnoDB flushes its own log at each commit. 3 is MariaDB's: it flushes twice.
+func (s *serverState) flushesRedoLog() bool { return s.flushAtCommit == "1" || s.flushAtCommit == "3" }
+
+// syncsBinlog reports whether the server syncs its binary log, if it has one, at each commit.
+func (s *serverState) syncsBinlog() bool {
+	return s.settings["log_bin"] != "ON" || s.settings["sync_binlog"] == "1"
+}
 
 // isWritten reports whether a write has left the server's process when its commit is confirmed.
 func (s *serverState) isWritten() bool { return s.flushAtCommit != "0" }
