@@ -2,7 +2,9 @@
 //
 // # Time
 //
-// The server's clock decides when a claim has expired, so the clocks of the clients do not matter.
+// The server's clock decides when a claim has expired, so the clocks of the clients do not matter. Where several servers
+// take the writes (a Galera cluster, a group with several primaries, a proxy in front of them), the clocks of these
+// servers may be as far apart as Options.ClockSkew says.
 //
 // # Waiting
 //
@@ -48,6 +50,10 @@ type Options struct {
 	// Timeout is how long the server may take to answer one statement. After that the connection is given up.
 	// Default: 3 s.
 	Timeout time.Duration
+	// ClockSkew is how far the clocks of the servers that this store is connected to may be apart. A claim that is not
+	// renewed expires up to twice that time later. ShedLock's layout cannot allow for it. Default: 1 s on a member of a
+	// Galera cluster and of a group with several primaries, and 0 elsewhere.
+	ClockSkew time.Duration
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
 }
@@ -71,6 +77,8 @@ const (
 const (
 	defaultTable   = "holdfast"
 	defaultTimeout = 3 * time.Second
+	// defaultClockSkew is for servers that take writes beside other ones.
+	defaultClockSkew = time.Second
 	// maxTableName leaves room for the suffix of the ledger's table within MySQL's limit of 64 characters.
 	maxTableName = 58
 )
@@ -125,8 +133,11 @@ func (o *Options) withDefaults() (Options, error) {
 	switch {
 	case c.Layout != LayoutHoldfast && c.Layout != LayoutShedLock:
 		return c, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid, c.Layout)
-	case c.Timeout < 0:
-		return c, fmt.Errorf("%w: a timeout cannot be negative", driver.ErrInvalid)
+	case c.Timeout < 0 || c.ClockSkew < 0:
+		return c, fmt.Errorf("%w: neither a timeout nor a clock skew can be negative", driver.ErrInvalid)
+	case c.ClockSkew > 0 && c.Layout == LayoutShedLock:
+		return c, fmt.Errorf("%w: ShedLock's layout needs one server, whose clock all clients use: it allows for no clock "+
+			"skew", driver.ErrInvalid)
 	case !utf8.ValidString(c.Table) || strings.ContainsRune(c.Table, 0) ||
 		utf8.RuneCountInString(c.Table) > maxTableName:
 		return c, fmt.Errorf("%w: the name of a table must be UTF-8 of at most %d characters, %q is not",
@@ -196,11 +207,15 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 
 // setInfo says what the server's settings promise.
 func (t *table) setInfo(s *serverState) {
+	t.clock.HostsApart = t.opts.ClockSkew
+	if s.isOneOfSeveral() {
+		t.clock.HostsApart = cmp.Or(t.opts.ClockSkew, defaultClockSkew)
+	}
 	t.info = driver.Info{
 		Store: "mysql://" + s.host + "/" + s.database, Clock: t.opts.Clock, Tier: driver.TierFenceSafe,
 		ExpiryClock: driver.ExpiryClockStore, Survives: driver.Survives{Restart: s.isWritten(),
 			PowerCut: s.isFlushed()},
-		TokenGap: time.Minute,
+		TokenGap: time.Minute + 2*t.clock.HostsApart,
 	}
 	if !s.isFlushed() {
 		t.info.Tier = driver.TierSettings

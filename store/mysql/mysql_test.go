@@ -36,9 +36,10 @@ func TestURL(t *testing.T) {
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := parseURL(t, "mysql://u@h:7/db?table=t&create=true&timeout=2s&max-conns=9&tls=true&password-file="+file)
+	s := parseURL(t, "mysql://u@h:7/db?table=t&create=true&timeout=2s&max-conns=9&clock-skew=2s&tls=true&password-file="+file)
 	c := s.config
-	if s.opts.Table != "t" || !s.opts.Create || s.opts.Timeout != 2*time.Second || s.maxConns != 9 {
+	if s.opts.Table != "t" || !s.opts.Create || s.opts.Timeout != 2*time.Second || s.maxConns != 9 ||
+		s.opts.ClockSkew != 2*time.Second {
 		t.Errorf("%+v", s)
 	}
 	if c.Addr != "h:7" || c.DBName != "db" || c.User != "u" || c.Passwd != "s3cret" || c.TLS.ServerName != "h" {
@@ -54,7 +55,8 @@ func TestURL(t *testing.T) {
 		"mysql://u:s3cret@h/db?nope=1", "mysql://u:s3cret@h/db?create=perhaps", "mysql://u:s3cret@h/db?timeout=1",
 		"mysql://u:s3cret@h/db?timeout=1ms", "mysql://u:s3cret@h", "mysql://u:s3cret@h/", "mysql://u:s3cret@/db",
 		"mysql://u:s3cret@h/a/b", "mysql://u:s3cret@h/db?table=" + strings.Repeat("t", maxTableName+1),
-		"mysql://u:s3cret@h/db?max-conns=0", "mysql://u:s3cret@h/db?socket=/run/s", "mysql://u@h/db?password-file=/does/not/exist",
+		"mysql://u:s3cret@h/db?max-conns=0", "mysql://u:s3cret@h/db?clock-skew=0s",
+		"mysql://u:s3cret@h/db?clock-skew=1s&layout=shedlock", "mysql://u:s3cret@h/db?socket=/run/s", "mysql://u@h/db?password-file=/does/not/exist",
 		"mysql://u:s3cret@h/db?tls-ca=/does/not/exist", "mysql://u:s3cret@h/db?tls-cert=/a",
 	} {
 		if _, err := driver.Open(t.Context(), raw); !errors.Is(err, driver.ErrInvalid) ||
@@ -71,7 +73,51 @@ func TestOpeningASilentServer(t *testing.T) {
 	storetest.OpenSilentServer(t, "mysql://u:s3cret@HOST/db?timeout=100ms")
 }
 
-// TestGalera: a member of a Galera cluster is refused until its reads wait for the writes of the others.
+// TestClockSkew: a claim that was made on one server is not taken for expired by the clock of another one, which is
+// ahead by no more than the clock skew.
+func TestClockSkew(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	options := Options{Table: fmt.Sprintf("t%d", tableNumber.Add(1)), Create: true, ClockSkew: 2 * time.Minute}
+	open := func(pool *sql.DB) driver.Store {
+		store, err := New(t.Context(), pool, &options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		return store
+	}
+	acquire(t, open(openPool(t, s)), mutexClaim("m", time.Minute))
+	ahead, err := sql.Open("mysql", fmt.Sprintf("%s?timestamp=%d", s.DSN(), time.Now().Add(90*time.Second).Unix()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ahead.Close()
+	other := mutexClaim("m", time.Minute)
+	other.ID = "other"
+	if g, err := open(ahead).Acquire(t.Context(), other); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("another server grants the lock: %+v %v", g, err)
+	}
+}
+
+// TestServersThatShareWrites: a member of a group with several primaries counts as one of several servers, and any
+// other server does not.
+func TestServersThatShareWrites(t *testing.T) {
+	for singlePrimary, want := range map[string]bool{"OFF": true, "ON": false} {
+		s := &serverState{settings: map[string]string{"group_replication_group_name": "g",
+			"group_replication_single_primary_mode": singlePrimary}}
+		if s.isOneOfSeveral() != want {
+			t.Errorf("group_replication_single_primary_mode is %s", singlePrimary)
+		}
+	}
+	if s := (&serverState{settings: map[string]string{"group_replication_group_name": "",
+		"group_replication_single_primary_mode": "OFF"}}); s.isOneOfSeveral() {
+		t.Error("a server that is in no group")
+	}
+}
+
+// TestGalera: a member of a Galera cluster is refused until its reads wait for the writes of the others. It allows for
+// the clocks of the other members, and ShedLock's layout, which cannot, is refused.
 func TestGalera(t *testing.T) {
 	t.Parallel()
 	port, err := servertest.FreePort()
@@ -92,7 +138,14 @@ func TestGalera(t *testing.T) {
 	if err := s.Exec("set global wsrep_sync_wait = 1"); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, mustOpen(t, s.URL()+"?create=true"), mutexClaim("m", time.Minute))
+	member := mustOpen(t, s.URL()+"?create=true")
+	acquire(t, member, mutexClaim("m", time.Minute))
+	if gap := member.Info().TokenGap; gap != time.Minute+2*defaultClockSkew {
+		t.Errorf("tokens allow for clocks that are %v apart", gap)
+	}
+	if store, err := driver.Open(t.Context(), s.URL()+"?layout=shedlock&create=true"); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("ShedLock's layout on a member: %v %v", store, err)
+	}
 }
 
 // TestAutocommitOff: a pool of the user's own that commits nothing is refused.

@@ -107,7 +107,8 @@ const minPacket = 64 << 10
 // examinedVariables are the server's settings that matter to locks. A server that does not know one does not return it.
 var examinedVariables = []string{"innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "innodb_doublewrite",
 	"sql_mode", "wait_timeout", "innodb_lock_wait_timeout", "wsrep_on", "wsrep_sync_wait", "read_only", "autocommit",
-	"max_allowed_packet", "max_statement_time", "max_execution_time"}
+	"max_allowed_packet", "max_statement_time", "max_execution_time", "group_replication_group_name",
+	"group_replication_single_primary_mode"}
 
 // readServerState reads the state in two statements.
 func (t *table) readServerState(ctx context.Context) (*serverState, error) {
@@ -168,6 +169,12 @@ func (s *serverState) syncsBinlog() bool {
 // isWritten reports whether a write has left the server's process when its commit is confirmed.
 func (s *serverState) isWritten() bool { return s.flushAtCommit != "0" }
 
+// isOneOfSeveral reports whether other servers, with clocks of their own, take writes to the same tables.
+func (s *serverState) isOneOfSeveral() bool {
+	return s.isGalera ||
+		s.settings["group_replication_group_name"] != "" && s.settings["group_replication_single_primary_mode"] == "OFF"
+}
+
 // checkServerState reports why locks cannot be kept there.
 func (t *table) checkServerState(s *serverState) error {
 	switch {
@@ -190,6 +197,9 @@ func (t *table) checkServerState(s *serverState) error {
 	case s.isGalera && s.syncWait&1 == 0:
 		return fmt.Errorf("%w: this is a member of a Galera cluster, and its reads do not wait for the writes of the "+
 			"others: SET GLOBAL wsrep_sync_wait = 1", driver.ErrUnsupported)
+	case t.opts.Layout == LayoutShedLock && s.isOneOfSeveral():
+		return fmt.Errorf("%w: this server is one of several that take writes, and ShedLock's layout judges by the clock of "+
+			"one server: use Holdfast's own layout, which allows for other clocks", driver.ErrUnsupported)
 	case t.opts.Layout == LayoutShedLock:
 		return t.checkShedlockColumns(s)
 	}

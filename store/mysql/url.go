@@ -29,6 +29,7 @@ import (
 //	layout=shedlock     uses ShedLock's table
 //	create=true         makes the table if it does not exist
 //	timeout=3s          a connection that does not answer for so long is given up
+//	clock-skew=1s       how far the clocks of the servers may be apart
 //	max-conns=8         how many connections are open at most
 //	socket=PATH         the server's unix socket, instead of the host
 //	password-file=FILE  reads the password from a file, which keeps it out of the URL
@@ -70,16 +71,20 @@ func readURL(u *url.URL) (*storeURL, error) {
 	var secure bool
 	var ca, cert, key, name, socket string
 	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"table":  text(&s.opts.Table),
-		"layout": func(v string) error { s.opts.Layout = Layout(v); return nil },
-		"create": func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
-		"timeout": func(v string) (err error) {
-			if s.opts.Timeout, err = time.ParseDuration(v); err == nil && s.opts.Timeout < 50*time.Millisecond {
-				err = errors.New("must be 50ms or more")
+	duration := func(to *time.Duration, least time.Duration) func(string) error {
+		return func(v string) (err error) {
+			if *to, err = time.ParseDuration(v); err == nil && *to < least {
+				err = fmt.Errorf("must be %v or more", least)
 			}
 			return err
-		},
+		}
+	}
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
+		"table":      text(&s.opts.Table),
+		"layout":     func(v string) error { s.opts.Layout = Layout(v); return nil },
+		"create":     func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
+		"timeout":    duration(&s.opts.Timeout, 50*time.Millisecond),
+		"clock-skew": duration(&s.opts.ClockSkew, time.Millisecond),
 		"max-conns": func(v string) (err error) {
 			if s.maxConns, err = strconv.Atoi(v); err == nil && s.maxConns < 1 {
 				err = errors.New("must be 1 or more")
