@@ -18,6 +18,7 @@ import (
 // The error numbers of the server that the store handles. "Server Error Message Reference" in MySQL's manual lists all.
 const (
 	tableExists      = 1050
+	syntaxError      = 1064
 	noTable          = 1146
 	noColumn         = 1054
 	noDatabase       = 1049

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -47,10 +46,17 @@ var (
 	findingReplicas = driver.Finding{Code: "mysql-replicas", Severity: driver.SeverityWarning,
 		Why: "a replica that takes over may not know the last locks",
 		Fix: "before a replica is promoted, let all holders' TTLs pass, or raise the tokens: holdfast token floor"}
+	findingReplica = driver.Finding{Code: "mysql-replica", Severity: driver.SeverityWarning,
+		Why: "its sources can grant the same locks, and overwrite those that are granted here",
+		Fix: "let all clients use one server alone, and set read_only on the others"}
+	findingUnseen = driver.Finding{Code: "mysql-unseen", Severity: driver.SeverityUnknown,
+		Why: "a replica that takes writes grants locks that its source has granted, and one that is promoted may not know " +
+			"the last locks",
+		Fix: "examine the store as a user with REPLICATION CLIENT and PROCESS"}
 )
 
-// Examine checks the server's settings, and how the server is reached. It needs no permission beyond those that locks
-// need.
+// Examine checks the server's settings, and how the server is reached. It says what the user may not see of the
+// server's replication. A trigger is found only by a user with TRIGGER.
 func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	s, err := t.readServerState(ctx)
 	if err != nil {
@@ -71,13 +77,16 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 		findingLockWait,
 		"innodb_lock_wait_timeout is %s s", s.settings["innodb_lock_wait_timeout"])
 	add(t.isPlain, findingPlain, "%s", findingPlain.What)
-	triggers, replicas, err := t.countTriggersAndReplicas(ctx)
+	triggers, err := t.countTriggers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	add(triggers > 0, findingTriggers, "the table %s has %d triggers", t.quotedName, triggers)
-	add(replicas > 0, findingReplicas, "%d replicas follow this server", replicas)
-	return all, nil
+	part, err := t.readReplication(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, part.findings()...), nil
 }
 
 // isShort reports whether a time in seconds is set, and is less than a limit.
@@ -86,14 +95,11 @@ func isShort(seconds string, limit float64) bool {
 	return err == nil && n > 0 && n < limit
 }
 
-// countTriggersAndReplicas counts what this user may see.
-func (t *table) countTriggersAndReplicas(ctx context.Context) (triggers, replicas int, err error) {
+// countTriggers counts the triggers of the table that this user may see.
+func (t *table) countTriggers(ctx context.Context) (triggers int, err error) {
 	err = t.callServer(ctx, func(ctx context.Context) error {
-		return t.db.QueryRowContext(ctx, strings.TrimSpace(`
-			select (select count(*) from information_schema.triggers
-				where event_object_schema = database() and event_object_table = ?),
-			(select count(*) from information_schema.processlist where command like 'Binlog Dump%')`), t.opts.Table).
-			Scan(&triggers, &replicas)
+		return t.db.QueryRowContext(ctx, `select count(*) from information_schema.triggers
+			where event_object_schema = database() and event_object_table = ?`, t.opts.Table).Scan(&triggers)
 	})
-	return triggers, replicas, err
+	return triggers, err
 }

@@ -54,6 +54,10 @@ type Options struct {
 	// renewed expires up to twice that time later. ShedLock's layout cannot allow for it. Default: 1 s on a member of a
 	// Galera cluster and of a group with several primaries, and 0 elsewhere.
 	ClockSkew time.Duration
+	// Replica accepts a server that takes writes although it replicates from another one. In a circle of such servers,
+	// locks are safe only while all clients use the same one. Without it, a server that is seen to be a replica is
+	// refused.
+	Replica bool
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
 }
@@ -89,7 +93,7 @@ const (
 //
 // ctx bounds the first requests to the server. The error Is ErrInvalid if the pool is nil, an option cannot work, or
 // the table is missing or not Holdfast's, ErrUnsupported if the server's settings make locks impossible, and ErrDenied
-// if a permission is missing.
+// if a permission is missing, or the server is a replica.
 func New(ctx context.Context, db *sql.DB, opts *Options) (driver.Store, error) {
 	t, err := newTable(ctx, db, opts, nil)
 	if err != nil {
@@ -176,6 +180,9 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 	t := &table{db: db, opts: o, quotedName: quoteName(o.Table), closePool: closePool, life: driverutil.NewLifetime()}
 	t.clock.Clock = o.Clock
 	state, err := t.readServerState(ctx)
+	if err == nil {
+		err = t.refuseReplica(ctx)
+	}
 	if err == nil && !state.tableExists && o.Create {
 		if err = t.createTable(ctx); err == nil {
 			state, err = t.readServerState(ctx)

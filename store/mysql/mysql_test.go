@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
 )
 
 var (
@@ -36,10 +37,10 @@ func TestURL(t *testing.T) {
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := parseURL(t, "mysql://u@h:7/db?table=t&create=true&timeout=2s&max-conns=9&clock-skew=2s&tls=true&password-file="+file)
+	s := parseURL(t, "mysql://u@h:7/db?table=t&create=true&timeout=2s&max-conns=9&clock-skew=2s&replica=true&tls=true&password-file="+file)
 	c := s.config
 	if s.opts.Table != "t" || !s.opts.Create || s.opts.Timeout != 2*time.Second || s.maxConns != 9 ||
-		s.opts.ClockSkew != 2*time.Second {
+		s.opts.ClockSkew != 2*time.Second || !s.opts.Replica {
 		t.Errorf("%+v", s)
 	}
 	if c.Addr != "h:7" || c.DBName != "db" || c.User != "u" || c.Passwd != "s3cret" || c.TLS.ServerName != "h" {
@@ -466,7 +467,8 @@ func TestPowerCutBinlog(t *testing.T) {
 	}
 }
 
-// TestExamineReplicas: a replica is found while it follows the server.
+// TestExamineReplicas: a replica is found while it follows the server, also by a user with no more permissions than
+// locks need. A replica that takes writes is refused to every user, unless the URL says otherwise, and is found then.
 func TestExamineReplicas(t *testing.T) {
 	t.Parallel()
 	settings := []string{"innodb-flush-log-at-trx-commit=1", "log-bin=binlog", "sync-binlog=1"}
@@ -478,7 +480,16 @@ func TestExamineReplicas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const user = "create user worker"
+	const rights = "grant select, insert, update, delete on shop.* to worker"
+	for _, text := range []string{user, rights} {
+		if err := primary.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asWorker := func(s *mysqltest.Server) string { return strings.Replace(s.URL(), "root@", "worker@", 1) }
 	for _, text := range []string{
+		"drop database shop", // which the primary's log makes again
 		fmt.Sprintf("change master to master_host='%s', master_port=%s, master_user='root', master_ssl=0", host, port),
 		"start slave",
 	} {
@@ -489,6 +500,51 @@ func TestExamineReplicas(t *testing.T) {
 	storetest.Eventually(t, "the replica is found", func() bool {
 		return slices.Contains(storetest.Examine(t, store), "mysql-replicas")
 	})
+	expectFindings(t, "a primary", mustOpen(t, asWorker(primary)), "mysql-replicas")
+	accepted := "?replica=true"
+	storetest.Eventually(t, "the replica has everything", func() bool {
+		s, err := driver.Open(t.Context(), asWorker(replica)+accepted)
+		if err == nil {
+			_ = s.Close()
+		}
+		return err == nil
+	})
+	for _, url := range []string{replica.URL(), asWorker(replica)} {
+		if s, err := driver.Open(t.Context(), url); !errors.Is(err, driver.ErrDenied) ||
+			!strings.Contains(err.Error(), "open the primary") {
+			t.Errorf("a replica is opened: %s: %v %v", url, s, err)
+		}
+	}
+	expectFindings(t, "a replica", mustOpen(t, asWorker(replica)+accepted), "mysql-replica")
+	if err := replica.Exec("stop slave"); err != nil {
+		t.Fatal(err)
+	}
+	mustOpen(t, asWorker(replica))
+}
+
+// TestReplicationStatus: a server is a replica while a thread of its replication runs, and what a user may not see of
+// replication is found. These are the replies of MySQL 8, which was not tried.
+func TestReplicationStatus(t *testing.T) {
+	for _, c := range []struct {
+		io, sql, channel string
+		want             int
+	}{{"Yes", "Yes", "", 1}, {"Connecting", "No", "", 1}, {"No", "Yes", "", 1}, {"No", "No", "", 0},
+		{"Yes", "Yes", "group_replication_applier", 0}} {
+		rows := []map[string]string{{"Replica_IO_Running": c.io, "Replica_SQL_Running": c.sql, "Channel_Name": c.channel}}
+		if n := countRunning(rows); n != c.want {
+			t.Errorf("%+v: %d sources", c, n)
+		}
+	}
+	for part, want := range map[replication][]string{{0, 0}: nil, {unseen, 0}: {"mysql-unseen"},
+		{0, unseen}: {"mysql-unseen"}, {2, 3}: {"mysql-replica", "mysql-replicas"}} {
+		var codes []string
+		for _, f := range part.findings() {
+			codes = append(codes, f.Code)
+		}
+		if !slices.Equal(codes, want) {
+			t.Errorf("%+v: %q, want %q", part, codes, want)
+		}
+	}
 }
 
 // TestStatementsPerOperation: a take of a free lock, a renewal and a release are one statement each, by the server's

@@ -29,6 +29,7 @@ import (
 //	layout=shedlock     uses ShedLock's table
 //	create=true         makes the table if it does not exist
 //	timeout=3s          a connection that does not answer for so long is given up
+//	replica=true        accepts a replica that takes writes, as in a circle
 //	clock-skew=1s       how far the clocks of the servers may be apart
 //	max-conns=8         how many connections are open at most
 //	socket=PATH         the server's unix socket, instead of the host
@@ -83,6 +84,7 @@ func readURL(u *url.URL) (*storeURL, error) {
 		"table":      text(&s.opts.Table),
 		"layout":     func(v string) error { s.opts.Layout = Layout(v); return nil },
 		"create":     func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
+		"replica":    func(v string) (err error) { s.opts.Replica, err = strconv.ParseBool(v); return err },
 		"timeout":    duration(&s.opts.Timeout, 50*time.Millisecond),
 		"clock-skew": duration(&s.opts.ClockSkew, time.Millisecond),
 		"max-conns": func(v string) (err error) {
