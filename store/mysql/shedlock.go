@@ -327,8 +327,8 @@ func (s *shedlockStore) extendClaim(ctx context.Context, g driver.Grant, d time.
 	}
 	id := cmp.Or(g.ID, g.Ref)
 	for {
-		result, err := s.writeRow(ctx, s.renewStmt, flag, d.Milliseconds(), g.Name, shedlock.SignaturePrefix(id),
-			shedlock.FormatTimestamp(g.Token))
+		result, err := s.writeRow(ctx, s.renewStmt, d.Milliseconds(), flag, flag, g.Name, shedlock.SignaturePrefix(id),
+			shedlock.FormatTimestamp(g.Token), flag)
 		switch {
 		case errors.Is(err, record.ErrConflict):
 			continue
@@ -341,7 +341,7 @@ func (s *shedlockStore) extendClaim(ctx context.Context, g driver.Grant, d time.
 		switch {
 		case err != nil:
 			return false, driverutil.Uncertain(err)
-		case v.ClaimID != id || v.LockedAt != g.Token || v.Remaining <= 0 || v.Claim.Broken:
+		case v.ClaimID != id || v.LockedAt != g.Token || v.Remaining <= 0 || v.Claim.Broken || v.Claim.Detached && !detached:
 			return false, v.LossError(id)
 		}
 		// The lock was taken between the two statements: try again.

@@ -10,12 +10,16 @@ import (
 )
 
 // The statements. MINE is the condition that the claim of the parameter, the first 35 characters of a signature, holds
-// the lock. Times are rounded down to milliseconds, as ShedLock's clients do, so a lock_until is a millisecond later than
+// the lock. DONE writes the result, which is positive. Times are rounded down to milliseconds, as ShedLock's clients do, so a lock_until is a millisecond later than
 // it would have to be.
 //
 // A write returns its result in the place of the id that the server has given to a new row, by last_insert_id(...). The
-// server evaluates it for a row that the WHERE clause has chosen, and returns 0 if there is none. The number of changed
-// rows would not do: a renewal in the same millisecond changes nothing.
+// server evaluates it for a row that the WHERE clause has chosen, if it depends on a column, and returns 0 if there is
+// none. The number of changed rows would not do: a renewal in the same millisecond changes nothing.
+//
+// A time is that at which the statement began, maybe long before it got the row. So a take and a renewal never lower the
+// lock_until of their own claim: a newer one may have raised it, and the holder trusts that. A detach may, because its
+// claim ends when it says.
 //
 // Each update sets both times. In tables made without explicit_defaults_for_timestamp, the server sets the first TIMESTAMP
 // of a row to its own time if an update does not.
@@ -33,23 +37,26 @@ const (
 		locked_by = concat(?, case when left(locked_by, 9) <> 'holdfast/' then ''
 			when left(locked_by, 35) <> ? then concat('/', substr(locked_by, 37, 1), substr(locked_by, 10, 26))
 			when char_length(NOTE) = 27 then concat('/', NOTE) else '' end, ?),
-		lock_until = ` + shedEnd + `
+		lock_until = greatest(lock_until, ` + shedEnd + `)
 		where name = ? and (lock_until <= NOW or left(locked_by, 35) = ? and substr(locked_by, 37, 1) <> 'b')`
 	// Parameters: name, milliseconds, signature.
 	shedInsert = `insert into LOCKS (name, lock_until, locked_at, locked_by) values (?, ` + shedEnd + `,
 		timestampadd(microsecond, last_insert_id(` + shedMicrosOfNow + `), '1970-01-01'), ?)`
-	// Parameters: d or nothing, milliseconds, name, prefix, locked_at. The result is 1, or 2 if the release was requested.
-	shedRenew = `update LOCKS set locked_by = if(last_insert_id(1 + (substr(locked_by, 39, 1) = 'a')) = 0, '',
-			if(? = 'd', insert(locked_by, 38, 1, 'd'), locked_by)), lock_until = ` + shedEnd + `, locked_at = locked_at
-		where MINE and locked_at = ? and substr(locked_by, 37, 1) <> 'b'`
+	// Parameters: milliseconds, d or nothing, the same, name, prefix, locked_at, d or nothing. The result is 1, or 2 if
+	// the release was requested. A renewal that arrives after its claim was detached does nothing.
+	shedRenew = `update LOCKS set lock_until = greatest(` + shedEnd + `,
+			if(? = 'd' and substr(locked_by, 38, 1) <> 'd', NOW, lock_until)),
+		locked_by = if(last_insert_id(1 + (substr(locked_by, 39, 1) = 'a')) = 0, '',
+			if(? = 'd', insert(locked_by, 38, 1, 'd'), locked_by)), locked_at = locked_at
+		where MINE and locked_at = ? and substr(locked_by, 37, 1) <> 'b' and (substr(locked_by, 38, 1) <> 'd' or ? = 'd')`
 	// Parameters: name, prefix. lock_until is NOW, and not before locked_at if the clock was set back.
-	shedRelease = `update LOCKS set locked_by = if(last_insert_id(1) = 0, '', insert(locked_by, 37, 1, 'r')),
+	shedRelease = `update LOCKS set locked_by = if(DONE = 0, '', insert(locked_by, 37, 1, 'r')),
 		lock_until = NOW, locked_at = locked_at where MINE`
 	// Parameters: position, flag, name, prefix.
-	shedFlag = `update LOCKS set locked_by = if(last_insert_id(1) = 0, '', insert(locked_by, ?, 1, ?)),
+	shedFlag = `update LOCKS set locked_by = if(DONE = 0, '', insert(locked_by, ?, 1, ?)),
 		lock_until = lock_until, locked_at = locked_at where MINE`
 	// Parameters: name, prefix, locked_at of a foreign holder.
-	shedForce = `update LOCKS set locked_by = if(last_insert_id(1) = 0, '',
+	shedForce = `update LOCKS set locked_by = if(DONE = 0, '',
 			if(left(locked_by, 9) = 'holdfast/', insert(locked_by, 37, 1, 'f'), locked_by)),
 		lock_until = NOW, locked_at = locked_at where name = ? and lock_until > NOW
 		and (left(locked_by, 35) = ? or left(locked_by, 9) <> 'holdfast/' and locked_at = nullif(?, ''))`
@@ -70,6 +77,7 @@ const (
 func expandShedlock(text string) string {
 	return strings.NewReplacer(
 		"MINE", "name = ? and left(locked_by, 35) = ? and lock_until > utc_timestamp(3)",
+		"DONE", "last_insert_id(1 + (locked_by = ''))",
 		"NOTE", "substring_index(substring_index(locked_by, ' ', 1), '/', -1)",
 		"BYTES", "cast(convert(name using utf8mb4) as binary)",
 		"NOW", "utc_timestamp(3)").Replace(text)

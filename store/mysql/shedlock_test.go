@@ -200,6 +200,45 @@ func TestShedLockFlags(t *testing.T) {
 	}
 }
 
+// TestShedLockLateRenewal: a renewal that arrives after its claim was detached changes nothing.
+func TestShedLockLateRenewal(t *testing.T) {
+	t.Parallel()
+	_, s, _ := openShedLock(t)
+	storetest.RenewDetachedShedLock(t, s)
+}
+
+// TestShedLockOlderStatement: a take or a renewal that began before a newer renewal, and got the row after it, does not
+// lower the end that the holder trusts. A connection whose time is an hour behind stands for the wait.
+func TestShedLockOlderStatement(t *testing.T) {
+	t.Parallel()
+	p, s, _ := openShedLock(t)
+	pool, err := sql.Open("mysql", fmt.Sprintf("root@tcp(%s)/%s?sql_mode=%%27STRICT_ALL_TABLES%%27&timestamp=%d",
+		p.server.Endpoint, p.name, time.Now().Add(-time.Hour).Unix()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	older, err := New(t.Context(), pool, &Options{Layout: LayoutShedLock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer older.Close()
+	g := acquire(t, s, mutexClaim("m", 2*time.Hour))
+	end := func() (text string) {
+		if err := p.pool.QueryRow("select lock_until from shedlock where name = 'm'").Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := end()
+	if again := acquire(t, older, g.Claim); again.Token != g.Token || end() != before {
+		t.Errorf("an older take of token %d changes the end from %s to %s", again.Token, before, end())
+	}
+	if err := renew(t, older, g).Err; err != nil || end() != before {
+		t.Errorf("an older renewal changes the end from %s to %s: %v", before, end(), err)
+	}
+}
+
 // TestShedLockReleaseAfterLostReply: a release whose first reply was lost tells what became of the claim if the row says
 // so, and that it does not know if several others have held the lock since.
 func TestShedLockReleaseAfterLostReply(t *testing.T) {
