@@ -746,6 +746,8 @@ var table = []mutant{
 			"isPool := tx.(*sql.DB); isPool {"}}},
 	{name: "a fence table that cuts tokens", file: "fence/sql.go", pkg: "./test/fence", test: "TestMySQLUnfitTables",
 		edits: []edit{{"slices.Contains(wide, token):", "strings.Contains(token, \"INT\") || slices.Contains(wide, token):"}}},
+	{name: "a fence table without transactions", file: "fence/sql.go", pkg: "./test/fence", test: "TestMySQLUnfitTables",
+		want: "no_rollback", edits: []edit{{"!strings.EqualFold(engine, \"InnoDB\"):", "false:"}}},
 	{name: "a fence table without a primary key", file: "fence/sql.go", pkg: "./test/fence", test: "TestMySQLUnfitTables",
 		edits: []edit{{" force index (primary) where 1 = 0`", " where 1 = 0`"}}},
 	{name: "a stale token accepted by a file", file: "fence/file.go", pkg: "./fence", test: "TestFileStaleHolder",
