@@ -96,6 +96,7 @@ type serverState struct {
 	sizes       map[string]int // of the columns of text, in characters
 	zoneMatters bool           // a column is of the type TIMESTAMP
 	nameIsKey   bool           // the names are unique
+	generatesID bool           // a column is AUTO_INCREMENT
 }
 
 // packetReserve is how much larger than its record a statement can be.

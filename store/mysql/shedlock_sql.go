@@ -10,8 +10,8 @@ import (
 )
 
 // The statements. MINE is the condition that the claim of the parameter, the first 35 characters of a signature, holds
-// the lock. DONE writes the result, which is positive. Times are rounded down to milliseconds, as ShedLock's clients do, so a lock_until is a millisecond later than
-// it would have to be.
+// the lock. DONE writes a positive result. Times are rounded down to milliseconds, as ShedLock's clients do, so a
+// lock_until is a millisecond later than it would have to be.
 //
 // A write returns its result in the place of the id that the server has given to a new row, by last_insert_id(...). The
 // server evaluates it for a row that the WHERE clause has chosen, if it depends on a column, and returns 0 if there is
@@ -110,19 +110,21 @@ func (t *table) readShedlockColumns(ctx context.Context, s *serverState) error {
 			coalesce(c.datetime_precision, 0), (select count(*) from information_schema.statistics k
 				where k.table_schema = c.table_schema and k.table_name = c.table_name and k.column_name = c.column_name
 				and k.non_unique = 0 and k.sub_part is null and (select count(*) from information_schema.statistics o
-					where o.table_schema = k.table_schema and o.table_name = k.table_name and o.index_name = k.index_name) = 1)
+					where o.table_schema = k.table_schema and o.table_name = k.table_name and o.index_name = k.index_name) = 1),
+			c.extra
 			from information_schema.columns c where c.table_schema = database() and c.table_name = ?`, t.opts.Table)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var name, kind string
+			var name, kind, extra string
 			var size int64
 			var digits, keys int
-			if err := rows.Scan(&name, &kind, &size, &digits, &keys); err != nil {
+			if err := rows.Scan(&name, &kind, &size, &digits, &keys, &extra); err != nil {
 				return err
 			}
+			s.generatesID = s.generatesID || strings.Contains(strings.ToLower(extra), "auto_increment")
 			kind = strings.ToLower(kind)
 			isText := kind == "varchar" || kind == "char" || strings.HasSuffix(kind, "text")
 			isTime := (kind == "datetime" || kind == "timestamp") && digits >= 3
@@ -149,6 +151,9 @@ func (t *table) checkShedlockColumns(s *serverState) error {
 	case !s.nameIsKey:
 		return fmt.Errorf("%w: the table %s can have two rows of one name: ALTER TABLE %s ADD PRIMARY KEY (name)",
 			driver.ErrInvalid, t.quotedName, t.quotedName)
+	case s.generatesID:
+		return fmt.Errorf("%w: the table %s has an AUTO_INCREMENT column, and the server would return its values in the place "+
+			"of tokens: remove it, and ALTER TABLE %s ADD PRIMARY KEY (name)", driver.ErrUnsupported, t.quotedName, t.quotedName)
 	case shedlock.SignatureRoom(s.sizes["locked_by"]) < 0:
 		return fmt.Errorf("%w: locked_by of the table %s is too short for the signature of a holder: ALTER TABLE %s MODIFY "+
 			"locked_by VARCHAR(255) NOT NULL", driver.ErrUnsupported, t.quotedName, t.quotedName)

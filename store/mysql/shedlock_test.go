@@ -407,10 +407,12 @@ func TestShedLockTables(t *testing.T) {
 	const columns = `(name varchar(64) primary key, lock_until datetime(3), locked_at DATETIME, locked_by varchar(LENGTH))`
 	p.exec(t, `create table seconds `+strings.NewReplacer("DATETIME", "datetime", "LENGTH", "255").Replace(columns))
 	p.exec(t, `create table short `+strings.NewReplacer("DATETIME", "datetime(3)", "LENGTH", "64").Replace(columns))
+	p.exec(t, `create table numbered (id bigint auto_increment primary key, name varchar(64) not null unique,
+		lock_until datetime(3) not null, locked_at datetime(3) not null, locked_by varchar(255) not null)`)
 	p.exec(t, `create table latin `+strings.NewReplacer("DATETIME", "datetime(3)", "LENGTH", "255").Replace(columns)+
 		` character set latin1`)
 	for table, says := range map[string]string{"absent": "create=true", "no_key": "ADD PRIMARY KEY",
-		"seconds": "DATETIME(3)", "short": "VARCHAR(255)"} {
+		"seconds": "DATETIME(3)", "short": "VARCHAR(255)", "numbered": "AUTO_INCREMENT"} {
 		if store, err := driver.Open(t.Context(), p.url+"&table="+table); err == nil || !driverutil.IsFinal(err) ||
 			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v %v", table, store, err)
