@@ -275,6 +275,8 @@ var table = []mutant{
 	{name: "a table of ShedLock whose server returns numbers of its own accepted", file: "store/mysql/shedlock_sql.go",
 		pkg: "./store/mysql", test: "TestShedLockTables", want: "numbered",
 		edits: []edit{{"	case s.generatesID:\n", "	case false:\n"}}},
+	{name: "connections to a demoted MySQL server kept", file: "store/mysql/table.go", pkg: "./store/mysql",
+		test: "TestSwitchover", want: "after the switchover", edits: []edit{{"	if errors.Is(err, errReadOnly) {\n", "	if false {\n"}}},
 	{name: "a time of ShedLock's row left to the server", file: "store/mysql/shedlock_sql.go", pkg: "./store/mysql",
 		test: "TestShedLockFlags", edits: []edit{{"\t\tlock_until = lock_until, locked_at = locked_at where MINE`",
 			"\t\tlocked_at = locked_at where MINE`"}}},

@@ -50,7 +50,7 @@ type unsentError struct{ error }
 
 func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
 
-// brokenConnError says that a connection broke, or could not be made.
+// brokenConnError says that a connection broke, or could not be made, or leads to a server that takes no writes.
 type brokenConnError struct{ error }
 
 func (b brokenConnError) Unwrap() error { return b.error }
@@ -70,6 +70,8 @@ func (t *table) explainError(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, errReadOnly):
+		return errReadOnly
 	case errors.As(err, &refused):
 		return t.explainRefusal(refused)
 	case errors.As(err, &op) && op.Op == "dial":
@@ -116,7 +118,7 @@ func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	case e.Number == packetTooLarge:
 		return fmt.Errorf("%w: %s: raise max_allowed_packet", driver.ErrInvalid, e.Message)
 	case e.Number == readOnlyOption, e.Number == readOnlyTx, e.Number == superReadOnly:
-		return t.readOnlyError()
+		return errReadOnly
 	case e.Number == tooManyConns, e.Number == tooManyUserConns:
 		return brokenConnError{unsentError{fmt.Errorf("MySQL says: %s (%d)", e.Message, e.Number)}}
 	case e.Number == lockWaitTimeout:
@@ -126,12 +128,6 @@ func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	return fmt.Errorf("MySQL says: %s (%d)", e.Message, e.Number)
 }
 
-// readOnlyError is for a server that takes no writes. If it took some before, it was probably demoted, and another one
-// may be about to take over its name: then the error may pass.
-func (t *table) readOnlyError() error {
-	if t.hasWritten.Load() {
-		return errors.New("this MySQL server is read-only now; it took writes before")
-	}
-	return driverutil.RefuseStore(errors.New("this MySQL server is read-only: it is a replica, or read_only is on; " +
-		"open the primary"))
-}
+// errReadOnly is for a server that takes no writes, and took them when the store was opened. It was probably demoted,
+// and a new connection may reach the server that has taken over. Nothing was written.
+var errReadOnly = brokenConnError{errors.New("this MySQL server is read-only now; it took writes when the store was opened")}

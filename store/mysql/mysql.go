@@ -181,7 +181,7 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 	t.clock.Clock = o.Clock
 	state, err := t.readServerState(ctx)
 	if err == nil {
-		err = t.refuseReplica(ctx)
+		err = t.refuseReplica(ctx, state)
 	}
 	if err == nil && !state.tableExists && o.Create {
 		if err = t.createTable(ctx); err == nil {

@@ -10,8 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
@@ -248,6 +252,68 @@ func TestReadOnlyServer(t *testing.T) {
 		t.Errorf("a renewal after that: %v", err)
 	}
 	release(t, used, g.Claim)
+}
+
+// TestSwitchover: when another server has taken over the name of this one, which is read-only since, reads and claims
+// reach the new one at once, though there are connections to the old one. This holds for a pool of the store's own and
+// for one of the user's.
+func TestSwitchover(t *testing.T) {
+	t.Parallel()
+	former, next := startServer(t), startServer(t)
+	var endpoint atomic.Value
+	endpoint.Store(former.Endpoint)
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", endpoint.Load().(string))
+	}
+	for _, s := range []*mysqltest.Server{former, next} {
+		for _, text := range []string{"create user worker", "grant all on shop.* to worker"} {
+			if err := s.Exec(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		mustOpen(t, s.URL()+"?create=true")
+		mustOpen(t, s.URL()+"?create=true&layout=shedlock")
+	}
+	stores := map[string]driver.Store{}
+	for name, options := range map[string]string{"own": "", "shedlock": "?layout=shedlock"} {
+		u := parseURL(t, strings.Replace(former.URL(), "root@", "worker@", 1)+options)
+		u.config.DialFunc = dial
+		s, err := u.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stores[name] = s
+	}
+	config := mysql.NewConfig()
+	config.User, config.Net, config.Addr, config.DBName, config.DialFunc = "worker", "tcp", "db", "shop", dial
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := sql.OpenDB(connector)
+	defer pool.Close()
+	pool.SetMaxIdleConns(8)
+	if stores["user's"], err = New(t.Context(), pool, nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range stores {
+		defer s.Close()
+		var all sync.WaitGroup
+		for i := range 8 { // for several connections
+			all.Go(func() { acquire(t, s, mutexClaim(fmt.Sprint(name, i), time.Minute)) })
+		}
+		all.Wait()
+	}
+	if err := former.Exec("set global read_only = 1"); err != nil {
+		t.Fatal(err)
+	}
+	endpoint.Store(next.Endpoint)
+	for name, s := range stores {
+		if _, err := s.Inspect(t.Context(), name); err != nil {
+			t.Errorf("%s: a read after the switchover: %v", name, err)
+		}
+		acquire(t, s, mutexClaim(name, time.Minute))
+	}
 }
 
 // TestEditedRow: a row that an operator has edited by hand is not overwritten.

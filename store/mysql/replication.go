@@ -120,10 +120,14 @@ func isForbidden(err error) bool {
 	return errors.As(err, &refused) && permissionErrors[refused.Number]
 }
 
-// refuseReplica refuses a replica that takes writes. Its source grants the same locks, and overwrites what is written
-// here.
-func (t *table) refuseReplica(ctx context.Context) error {
-	if t.opts.Replica {
+// refuseReplica refuses a server that takes no writes, and a replica that does: its source grants the same locks, and
+// overwrites what is written here.
+func (t *table) refuseReplica(ctx context.Context, s *serverState) error {
+	switch {
+	case s.readOnly:
+		return driverutil.RefuseStore(errors.New("this MySQL server is read-only: it is a replica, or read_only is on; " +
+			"open the primary"))
+	case t.opts.Replica:
 		return nil
 	}
 	part, err := t.readReplication(ctx)

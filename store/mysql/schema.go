@@ -147,7 +147,7 @@ func (t *table) readServerState(ctx context.Context) (*serverState, error) {
 		}
 	}
 	isOn := func(name string) bool { return s.settings[name] == "ON" || s.settings[name] == "1" }
-	s.autocommit, s.readOnly, s.isGalera = isOn("autocommit"), isOn("read_only"), isOn("wsrep_on")
+	s.autocommit, s.readOnly, s.isGalera = isOn("autocommit"), isReadOnly(s.settings["read_only"]), isOn("wsrep_on")
 	s.flushAtCommit = s.settings["innodb_flush_log_at_trx_commit"]
 	_, _ = fmt.Sscan(s.settings["max_allowed_packet"], &s.maxPacket)
 	_, _ = fmt.Sscan(s.settings["wsrep_sync_wait"], &s.syncWait)

@@ -75,9 +75,6 @@ func (s *shedlockStore) writeRow(ctx context.Context, statement *sql.Stmt, args 
 		result, err = done.LastInsertId()
 		return err
 	})
-	if err == nil && result != 0 {
-		s.table.hasWritten.Store(true)
-	}
 	return result, err
 }
 
@@ -112,8 +109,8 @@ func (s *shedlockStore) readRows(ctx context.Context, statement *sql.Stmt, args 
 				if err := result.Scan(&seen.now, &readOnly, &name, &lockedBy, &at, &until); err != nil {
 					return err
 				}
-				if readOnly != "0" && readOnly != "OFF" {
-					return s.table.readOnlyError()
+				if isReadOnly(readOnly) {
+					return errReadOnly
 				}
 				if name.Valid {
 					seen.rows = append(seen.rows,
