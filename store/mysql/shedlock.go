@@ -126,10 +126,16 @@ func (s *shedlockStore) readRows(ctx context.Context, statement *sql.Stmt, args 
 	return seen, err
 }
 
-// readRow reads the row of a lock.
+// readRow reads the row of a lock. It fails if the row is that of another name: to most collations, names that differ in
+// case, accents or a space at the end are equal. A caller that holds both locks would wait for itself.
 func (s *shedlockStore) readRow(ctx context.Context, name string) (shedlock.Row, error) {
 	seen, err := s.readRows(ctx, s.readStmt, name)
-	return seen.first(), err
+	row := seen.first()
+	if err == nil && row.Name != "" && row.Name != name {
+		return shedlock.Row{}, fmt.Errorf("%w: the table %s takes %q and %q for one name: use the other one",
+			driver.ErrInvalid, s.table.quotedName, name, row.Name)
+	}
+	return row, err
 }
 
 // ReadTokenFloor is one read, which shows the server's clock: a token is the time in locked_at.
@@ -183,13 +189,13 @@ func (s *shedlockStore) takeRow(caller context.Context, c driver.Claim) (token i
 	ctx := context.WithoutCancel(caller)
 	prefix, ms := shedlock.SignaturePrefix(c.ID), c.TTL.Milliseconds()
 	head, rest := shedlock.MakeSignature(c, s.signatureRoom)
-	token, err = s.writeRow(ctx, s.takeStmt, prefix, head, prefix, rest, ms, c.Name, prefix)
+	token, err = s.writeRow(ctx, s.takeStmt, prefix, head, prefix, rest, ms, c.Name, []byte(c.Name), prefix)
 	if err != nil || token != 0 || caller.Err() != nil {
 		return token, seen, err
 	}
-	rows, err := s.readRows(ctx, s.readStmt, c.Name)
-	if err != nil || len(rows.rows) > 0 || caller.Err() != nil {
-		return 0, rows.first(), err
+	seen, err = s.readRow(ctx, c.Name)
+	if err != nil || seen.Name != "" || caller.Err() != nil {
+		return 0, seen, err
 	}
 	token, err = s.writeRow(ctx, s.insertStmt, c.Name, ms, head+rest)
 	return token, seen, err

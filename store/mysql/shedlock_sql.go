@@ -30,7 +30,9 @@ import (
 const (
 	shedMicrosOfNow = `timestampdiff(microsecond, '1970-01-01', NOW)`
 	shedEnd         = `timestampadd(microsecond, ? * 1000 + 1000, NOW)` // after so many milliseconds
-	// Parameters: prefix, head, prefix, rest, milliseconds, name, prefix.
+	// It takes the row of its own name only: to the column, other names may be equal to it.
+	//
+	// Parameters: prefix, head, prefix, rest, milliseconds, name, name, prefix.
 	shedTake = `update LOCKS set locked_at = timestampadd(microsecond, last_insert_id(
 			if(left(locked_by, 35) = ? and lock_until > NOW, timestampdiff(microsecond, '1970-01-01', locked_at),
 			greatest(` + shedMicrosOfNow + `, timestampdiff(microsecond, '1970-01-01', locked_at) + 1000))), '1970-01-01'),
@@ -38,7 +40,7 @@ const (
 			when left(locked_by, 35) <> ? then concat('/', substr(locked_by, 37, 1), substr(locked_by, 10, 26))
 			when char_length(NOTE) = 27 then concat('/', NOTE) else '' end, ?),
 		lock_until = greatest(lock_until, ` + shedEnd + `)
-		where name = ? and (lock_until <= NOW or left(locked_by, 35) = ? and substr(locked_by, 37, 1) <> 'b')`
+		where name = ? and BYTES = ? and (lock_until <= NOW or left(locked_by, 35) = ? and substr(locked_by, 37, 1) <> 'b')`
 	// Parameters: name, milliseconds, signature.
 	shedInsert = `insert into LOCKS (name, lock_until, locked_at, locked_by) values (?, ` + shedEnd + `,
 		timestampadd(microsecond, last_insert_id(` + shedMicrosOfNow + `), '1970-01-01'), ?)`

@@ -200,6 +200,29 @@ func TestShedLockFlags(t *testing.T) {
 	}
 }
 
+// TestShedLockNames: a name that the table takes for another one is refused, and the row of that one is left as it is. A
+// table that Create has made takes no name for another one.
+func TestShedLockNames(t *testing.T) {
+	t.Parallel()
+	p := newShedlockPlace(t, manualTable+" character set utf8mb4 collate utf8mb4_general_ci")
+	manual, made := mustOpen(t, p.url), mustOpen(t, p.url+"&table=made&create=true")
+	for name, other := range map[string]string{"a": "a ", "b": "B", "e": "é", "😀": "🍎"} {
+		for _, s := range []driver.Store{manual, made} {
+			release(t, s, acquire(t, s, mutexClaim(name, time.Minute)).Claim)
+		}
+		if g, err := manual.Acquire(t.Context(), mutexClaim(other, time.Minute)); !errors.Is(err, driver.ErrInvalid) ||
+			!strings.Contains(err.Error(), "for one name") {
+			t.Errorf("%q, beside %q: %+v %v", other, name, g, err)
+		}
+		if _, err := manual.Inspect(t.Context(), other); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("the state of %q, beside %q: %v", other, name, err)
+		}
+		held := acquire(t, made, mutexClaim(name, time.Minute))
+		release(t, made, acquire(t, made, mutexClaim(other, time.Minute)).Claim)
+		release(t, made, held.Claim)
+	}
+}
+
 // TestShedLockLateRenewal: a renewal that arrives after its claim was detached changes nothing.
 func TestShedLockLateRenewal(t *testing.T) {
 	t.Parallel()
