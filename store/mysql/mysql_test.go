@@ -316,6 +316,31 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
+// TestSafeUpdates: a server that refuses statements without a key in their conditions (sql_safe_updates) is as good as
+// any other one.
+func TestSafeUpdates(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	for _, layout := range []Layout{LayoutHoldfast, LayoutShedLock} {
+		pool, err := sql.Open("mysql", s.DSN()+"?sql_safe_updates=1&sql_mode=%27STRICT_ALL_TABLES%27")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		name := fmt.Sprintf("t%d", tableNumber.Add(1))
+		store, err := New(t.Context(), pool, &Options{Table: name, Create: true, Layout: layout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		g := acquire(t, store, mutexClaim("m", time.Minute))
+		if err := renew(t, store, g).Err; err != nil {
+			t.Error(err)
+		}
+		release(t, store, g.Claim)
+	}
+}
+
 // TestEditedRow: a row that an operator has edited by hand is not overwritten.
 func TestEditedRow(t *testing.T) {
 	t.Parallel()

@@ -214,12 +214,12 @@ func (t *table) missingTableError() error {
 }
 
 // checkPrivileges tries each kind of statement on no row, so that a missing permission is reported now and not when a
-// lock has to be released.
+// lock has to be released. No lock has an empty name. With sql_safe_updates, the server refuses conditions on no key.
 func (t *table) checkPrivileges(ctx context.Context) error {
 	texts := []string{
 		`insert into LOCKS (name, version, data) select name, version, data from LOCKS where 1 = 0`,
-		`update LOCKS set data = data where 1 = 0`,
-		`delete from LOCKS where 1 = 0`,
+		`update LOCKS set data = data where name = ''`,
+		`delete from LOCKS where name = ''`,
 	}
 	if t.opts.Layout == LayoutShedLock {
 		texts = shedlockTrials

@@ -89,7 +89,7 @@ func expandShedlock(text string) string {
 var shedlockTrials = []string{
 	`insert into LOCKS (name, lock_until, locked_at, locked_by) select name, lock_until, locked_at, locked_by from LOCKS
 		where 1 = 0`,
-	`update LOCKS set locked_by = locked_by, lock_until = lock_until, locked_at = locked_at where 1 = 0`,
+	`update LOCKS set locked_by = locked_by, lock_until = lock_until, locked_at = locked_at where name = ''`,
 }
 
 // requiredPrivileges are the permissions on the locks' table that its user needs.
