@@ -34,6 +34,7 @@ const (
 	tooManyUserConns = 1203
 	packetTooLarge   = 1153
 	changedRecord    = 1020
+	groupConflict    = 3101
 )
 
 // permissionErrors are the refusals for lack of a permission.
@@ -92,11 +93,11 @@ func (t *table) explainError(ctx context.Context, err error) error {
 	return fmt.Errorf("MySQL: %w", err)
 }
 
-// explainRefusal translates an error that the server returned. Deadlocks count as conflicts: the engine reads and tries
-// again. An administrator can end the final ones, so their messages say how.
+// explainRefusal translates an error that the server returned. Deadlocks, and refusals by the other members
+// of a group, count as conflicts: the engine reads and tries again. An administrator can end the final ones, so their messages say how.
 func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	switch {
-	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord:
+	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord, e.Number == groupConflict:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
 	case permissionErrors[e.Number]:
 		return fmt.Errorf("%w: %s: GRANT %s ON %s TO the user", driver.ErrDenied, e.Message,

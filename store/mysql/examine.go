@@ -15,9 +15,8 @@ var (
 		Why: "after a crash of the server or a power cut the last locks are forgotten",
 		Fix: "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the server's configuration"}
 	findingDoublewrite = driver.Finding{Code: "mysql-doublewrite", Severity: driver.SeverityWarning,
-		What: "innodb_doublewrite is off",
-		Why:  "a power cut can tear a page, and the locks in it",
-		Fix:  "set innodb_doublewrite = ON in the server's configuration"}
+		Why: "a power cut can tear a page, and the locks in it",
+		Fix: "set innodb_doublewrite = ON in the server's configuration"}
 	findingSyncBinlog = driver.Finding{Code: "mysql-sync-binlog", Severity: driver.SeverityWarning,
 		Why: "after a power cut the server itself forgets the last locks, and a replica may know of other ones",
 		Fix: "SET GLOBAL sync_binlog = 1, and the same in the server's configuration"}
@@ -69,7 +68,7 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 		}
 	}
 	add(!s.flushesRedoLog(), findingFlush, "innodb_flush_log_at_trx_commit is %s", s.flushAtCommit)
-	add(s.settings["innodb_doublewrite"] == "OFF", findingDoublewrite, "%s", findingDoublewrite.What)
+	add(s.mayTearPages(), findingDoublewrite, "innodb_doublewrite is %s", s.settings["innodb_doublewrite"])
 	add(!s.syncsBinlog(), findingSyncBinlog, "sync_binlog is %s", s.settings["sync_binlog"])
 	add(isShort(s.settings["max_statement_time"], 1), findingStatementTime, "max_statement_time is %s s",
 		s.settings["max_statement_time"])

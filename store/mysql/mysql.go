@@ -221,7 +221,7 @@ func (t *table) setInfo(s *serverState) {
 	t.info = driver.Info{
 		Store: "mysql://" + s.host + "/" + s.database, Clock: t.opts.Clock, Tier: driver.TierFenceSafe,
 		ExpiryClock: driver.ExpiryClockStore, Survives: driver.Survives{Restart: s.isWritten(),
-			PowerCut: s.isFlushed()},
+			PowerCut: s.isFlushed() && !s.mayTearPages()},
 		TokenGap: time.Minute + 2*t.clock.HostsApart,
 	}
 	if !s.isFlushed() {

@@ -106,7 +106,8 @@ func TestClockSkew(t *testing.T) {
 }
 
 // TestServersThatShareWrites: a member of a group with several primaries counts as one of several servers, and any
-// other server does not.
+// other server does not. It is refused until its reads wait for the writes of the others. The settings are those of
+// MySQL 8, which was not tried.
 func TestServersThatShareWrites(t *testing.T) {
 	for singlePrimary, want := range map[string]bool{"OFF": true, "ON": false} {
 		s := &serverState{settings: map[string]string{"group_replication_group_name": "g",
@@ -118,6 +119,15 @@ func TestServersThatShareWrites(t *testing.T) {
 	if s := (&serverState{settings: map[string]string{"group_replication_group_name": "",
 		"group_replication_single_primary_mode": "OFF"}}); s.isOneOfSeveral() {
 		t.Error("a server that is in no group")
+	}
+	for consistency, want := range map[string]error{"EVENTUAL": driver.ErrUnsupported, "BEFORE": nil,
+		"BEFORE_ON_PRIMARY_FAILOVER": driver.ErrUnsupported, "BEFORE_AND_AFTER": nil, "AFTER": nil} {
+		s := &serverState{database: "d", tableExists: true, tableComment: tableComment, tableEngine: "InnoDB",
+			autocommit: true, maxPacket: minPacket, settings: map[string]string{"group_replication_group_name": "g",
+				"group_replication_single_primary_mode": "OFF", "group_replication_consistency": consistency}}
+		if err := (&table{}).checkServerState(s); !errors.Is(err, want) {
+			t.Errorf("group_replication_consistency is %s: %v", consistency, err)
+		}
 	}
 }
 
@@ -367,7 +377,7 @@ func TestEditedRow(t *testing.T) {
 	}
 }
 
-// TestForeignLock: while another session has locked the table, no statement is left on the server for longer than the
+// TestForeignLock: while another session has locked the table, or rows of it, no statement is left on the server for longer than the
 // time that the store waits for its answer, and claims are made again afterwards.
 func TestForeignLock(t *testing.T) {
 	t.Parallel()
@@ -375,29 +385,39 @@ func TestForeignLock(t *testing.T) {
 	store := mustOpen(t, s.URL()+"?create=true&timeout=2s")
 	g := acquire(t, store, mutexClaim("m", time.Minute))
 	db := openPool(t, s)
-	tx, err := db.BeginTx(t.Context(), nil)
+	session, err := db.Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec("select * from holdfast for update"); err != nil {
-		t.Fatal(err)
-	}
-	if err := renew(t, store, g).Err; err == nil || driverutil.IsFinal(err) {
-		t.Errorf("a renewal while the row is locked: %v", err)
-	}
-	storetest.Eventually(t, "no statement waits on the server", func() bool {
-		var n int
-		if err := db.QueryRow("select count(*) from information_schema.processlist where info like 'update%holdfast%'").
-			Scan(&n); err != nil {
-			t.Fatal(err)
+	defer session.Close()
+	exec := func(texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if _, err := session.ExecContext(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return n == 0
-	})
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
 	}
-	if err := renew(t, store, g).Err; err != nil {
-		t.Errorf("a renewal after that: %v", err)
+	for what, c := range map[string]struct{ lock, unlock []string }{
+		"rows":  {[]string{"begin", "select * from holdfast for update"}, []string{"rollback"}},
+		"table": {[]string{"lock tables holdfast write"}, []string{"unlock tables"}},
+	} {
+		exec(c.lock...)
+		if err := renew(t, store, g).Err; err == nil || driverutil.IsFinal(err) {
+			t.Errorf("%s: a renewal meanwhile: %v", what, err)
+		}
+		storetest.Eventually(t, "no statement waits on the server", func() bool {
+			var n int
+			if err := db.QueryRow("select count(*) from information_schema.processlist where info like 'update%holdfast%'").
+				Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n == 0
+		})
+		exec(c.unlock...)
+		if err := renew(t, store, g).Err; err != nil {
+			t.Errorf("%s: a renewal after that: %v", what, err)
+		}
 	}
 }
 
@@ -510,8 +530,11 @@ func TestExamine(t *testing.T) {
 	}
 	defer remote.Close()
 	expectFindings(t, "a server on another machine", remote, "mysql-plain")
-	expectFindings(t, "torn pages", mustOpen(t, freshURL(startServer(t, "innodb-flush-log-at-trx-commit=1",
-		"innodb-doublewrite=OFF"))), "mysql-doublewrite")
+	torn := mustOpen(t, freshURL(startServer(t, "innodb-flush-log-at-trx-commit=1", "innodb-doublewrite=OFF")))
+	expectFindings(t, "torn pages", torn, "mysql-doublewrite")
+	if torn.Info().Survives.PowerCut {
+		t.Error("a server whose pages can be torn promises to survive a power cut")
+	}
 	own, err := New(t.Context(), openPool(t, s), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -109,7 +110,8 @@ const minPacket = 64 << 10
 var examinedVariables = []string{"innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "innodb_doublewrite",
 	"sql_mode", "wait_timeout", "innodb_lock_wait_timeout", "wsrep_on", "wsrep_sync_wait", "read_only", "autocommit",
 	"max_allowed_packet", "max_statement_time", "max_execution_time", "group_replication_group_name",
-	"group_replication_single_primary_mode"}
+	"group_replication_single_primary_mode", "group_replication_consistency", "character_set_client",
+	"character_set_results"}
 
 // readServerState reads the state in two statements.
 func (t *table) readServerState(ctx context.Context) (*serverState, error) {
@@ -170,11 +172,21 @@ func (s *serverState) syncsBinlog() bool {
 // isWritten reports whether a write has left the server's process when its commit is confirmed.
 func (s *serverState) isWritten() bool { return s.flushAtCommit != "0" }
 
+// mayTearPages reports whether a power cut can leave a page of the table half written, for good.
+func (s *serverState) mayTearPages() bool {
+	how := s.settings["innodb_doublewrite"]
+	return how == "OFF" || how == "DETECT_ONLY"
+}
+
 // isOneOfSeveral reports whether other servers, with clocks of their own, take writes to the same tables.
 func (s *serverState) isOneOfSeveral() bool {
 	return s.isGalera ||
 		s.settings["group_replication_group_name"] != "" && s.settings["group_replication_single_primary_mode"] == "OFF"
 }
+
+// syncedReads are the values of group_replication_consistency with which a read sees what was committed before, on any
+// member.
+var syncedReads = []string{"BEFORE", "AFTER", "BEFORE_AND_AFTER"}
 
 // checkServerState reports why locks cannot be kept there.
 func (t *table) checkServerState(s *serverState) error {
@@ -198,6 +210,9 @@ func (t *table) checkServerState(s *serverState) error {
 	case s.isGalera && s.syncWait&1 == 0:
 		return fmt.Errorf("%w: this is a member of a Galera cluster, and its reads do not wait for the writes of the "+
 			"others: SET GLOBAL wsrep_sync_wait = 1", driver.ErrUnsupported)
+	case !s.isGalera && s.isOneOfSeveral() && !slices.Contains(syncedReads, s.settings["group_replication_consistency"]):
+		return fmt.Errorf("%w: this is a member of a group with several primaries, and its reads do not wait for the writes "+
+			"of the others: SET GLOBAL group_replication_consistency = 'BEFORE'", driver.ErrUnsupported)
 	case t.opts.Layout == LayoutShedLock && s.isOneOfSeveral():
 		return fmt.Errorf("%w: this server is one of several that take writes, and ShedLock's layout judges by the clock of "+
 			"one server: use Holdfast's own layout, which allows for other clocks", driver.ErrUnsupported)

@@ -159,6 +159,9 @@ func (t *table) checkShedlockColumns(s *serverState) error {
 	case shedlock.SignatureRoom(s.sizes["locked_by"]) < 0:
 		return fmt.Errorf("%w: locked_by of the table %s is too short for the signature of a holder: ALTER TABLE %s MODIFY "+
 			"locked_by VARCHAR(255) NOT NULL", driver.ErrUnsupported, t.quotedName, t.quotedName)
+	case s.settings["character_set_client"] != "utf8mb4" || s.settings["character_set_results"] != "utf8mb4":
+		return fmt.Errorf("%w: the connection uses another character set than UTF-8, so names would be other ones to "+
+			"ShedLock's clients: add charset=utf8mb4 to the connection's settings", driver.ErrUnsupported)
 	case !strings.Contains(s.settings["sql_mode"], "STRICT_"):
 		return fmt.Errorf("%w: the server cuts texts that do not fit: add sql_mode='%s' to the connection's settings",
 			driver.ErrUnsupported, strictMode)

@@ -455,6 +455,15 @@ func TestShedLockTables(t *testing.T) {
 	if _, err := New(t.Context(), lax, &Options{Layout: LayoutShedLock}); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("a pool whose server cuts texts: %v", err)
 	}
+	latinPool, err := sql.Open("mysql", "root@tcp("+p.server.Endpoint+")/"+p.name+"?charset=latin1&sql_mode=%27STRICT_ALL_TABLES%27")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer latinPool.Close()
+	if _, err := New(t.Context(), latinPool, &Options{Layout: LayoutShedLock}); !errors.Is(err, driver.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "charset=utf8mb4") {
+		t.Errorf("a pool whose names are other ones to ShedLock: %v", err)
+	}
 	if _, err := NewTable(t.Context(), p.pool, &Options{Layout: LayoutShedLock}); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("records in ShedLock's layout: %v", err)
 	}
