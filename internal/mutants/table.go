@@ -258,7 +258,7 @@ var table = []mutant{
 		edits: []edit{{"	t.clock.HostsApart = t.opts.ClockSkew\n", ""}}},
 	{name: "a MySQL replica that takes writes accepted", file: "store/mysql/replication.go", pkg: "./store/mysql",
 		test: "TestExamineReplicas", want: "a replica is opened",
-		edits: []edit{{"if err == nil && part.sources > 0 {", "if false {"}}},
+		edits: []edit{{"if err == nil && part.sources > 0 {", "if err == nil && part.sources > 1<<20 {"}}},
 	{name: "a late renewal that ends a detached lock of ShedLock's table on MySQL early", file: "store/mysql/shedlock_sql.go",
 		pkg: "./store/mysql", test: "TestShedLockLateRenewal", want: "a late renewal",
 		edits: []edit{{"(substr(locked_by, 38, 1) <> 'd' or ? = 'd')`", "(true or ? = 'd')`"},
