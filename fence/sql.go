@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -141,8 +142,8 @@ func (f *SQL) Migrate(ctx context.Context, db *sql.DB) error {
 // serialization failure, and MySQL with a deadlock; SQLite may be busy, and should begin its transactions with BEGIN
 // IMMEDIATE. Then repeat the whole transaction. A replica cannot check anything, since a check writes: use the primary.
 //
-// It costs one round trip. The first call, and the one after an error, makes one more to look at the table's columns. On
-// MySQL it changes what LAST_INSERT_ID() returns in the session.
+// It costs one round trip. The first call, and the one after an error, makes one more to look at the table's columns, and
+// on MySQL another one for its engine. On MySQL it changes what LAST_INSERT_ID() returns in the session.
 func (f *SQL) Check(ctx context.Context, tx Tx, resource string, t Token) error {
 	// Only a pool has Stats: a *sql.DB, and the types of other libraries that have one inside.
 	if _, isPool := tx.(interface{ Stats() sql.DBStats }); isPool {
@@ -206,12 +207,15 @@ func (f *SQL) store(ctx context.Context, tx Tx, resource string, t Token) (Token
 	return Token(largest), nil
 }
 
+// querier is a transaction or a pool.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // checkTable reports what is wrong with the fence table. Tokens in a column for text would be compared as text, where 9
 // is larger than 10. In a column for smaller integers, MySQL may cut them all to the same one. Without a primary key,
-// MySQL adds a row for each token and compares none.
-func (f *SQL) checkTable(ctx context.Context, tx interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}) error {
+// MySQL adds a row for each token and compares none. In a table without transactions, MySQL lets a stale holder pass.
+func (f *SQL) checkTable(ctx context.Context, tx querier) error {
 	if f.checked.Load() {
 		return nil
 	}
@@ -236,7 +240,43 @@ func (f *SQL) checkTable(ctx context.Context, tx interface {
 	if err := rows.Close(); err != nil {
 		return err
 	}
+	if f.dialect == MySQL {
+		if err := f.checkEngine(ctx, tx); err != nil {
+			return err
+		}
+	}
 	f.checked.Store(true)
+	return nil
+}
+
+// checkEngine reports a table that is not transactional: its writes are not rolled back, and nobody waits for the end of
+// the transaction that has checked a token. It asks for the table's definition and not for rows of information_schema,
+// which InnoDB keeps in newer servers, and which would fix what the transaction sees.
+func (f *SQL) checkEngine(ctx context.Context, tx querier) error {
+	rows, err := tx.QueryContext(ctx, `show create table `+f.table)
+	if err != nil {
+		return fmt.Errorf("read the definition of the fence table %s: %w", f.table, err)
+	}
+	defer rows.Close()
+	var name, text string
+	for rows.Next() {
+		if err := rows.Scan(&name, &text); err != nil {
+			return fmt.Errorf("read the definition of the fence table %s: %w", f.table, err)
+		}
+	}
+	if err := cmp.Or(rows.Err(), rows.Close()); err != nil {
+		return fmt.Errorf("read the definition of the fence table %s: %w", f.table, err)
+	}
+	_, options, _ := strings.Cut(text, "\n)") // after the last column
+	_, engine, shown := strings.Cut(options, "ENGINE=")
+	engine, _, _ = strings.Cut(engine, " ")
+	switch {
+	case !shown:
+		return invalid("the server does not show the engine of the fence table %s: remove NO_TABLE_OPTIONS from sql_mode", f.table)
+	case !strings.EqualFold(engine, "InnoDB"):
+		return invalid("the fence table %s uses the engine %s, which has no transactions: ALTER TABLE %s ENGINE=InnoDB, or "+
+			"drop the table and call SQL.Migrate", f.table, engine, f.table)
+	}
 	return nil
 }
 

@@ -19,7 +19,8 @@ import (
 // within a day: their ends may have been written by that one, and would come early.
 type ServerClock struct {
 	Clock driver.Clock // the clock of the instants that are passed to AddReply and the others
-	// HostsApart is how far the clocks of the hosts behind one address, which set the Date of replies, may be apart.
+	// HostsApart is how far the clocks of the hosts behind one address may be apart: each reply may come from another
+	// one.
 	HostsApart time.Duration
 
 	mu            sync.Mutex
@@ -77,22 +78,24 @@ func laterOf(i, j driver.Instant) driver.Instant {
 
 // AddReply adds a reply that arrived at to, and whose request was sent at from. The server read its clock in between.
 func (c *ServerClock) AddReply(micro int64, from, to driver.Instant) {
-	c.addReading(micro, 0, maxReadingError, from, to)
+	c.addReading(micro, 0, from, to)
 }
 
 // AddDate adds the Date of an HTTP reply, which is cut to the second.
 func (c *ServerClock) AddDate(date time.Time, from, to driver.Instant) {
-	c.addReading(date.UnixMicro(), time.Second, c.HostsApart+maxReadingError, from, to)
+	c.addReading(date.UnixMicro(), time.Second, from, to)
 }
 
 // AddTimestamp adds the time that the server gave to a write, cut to a resolution.
 func (c *ServerClock) AddTimestamp(stamp time.Time, resolution time.Duration, from, to driver.Instant) {
-	c.addReading(stamp.UnixMicro(), resolution, maxReadingError, from, to)
+	c.addReading(stamp.UnixMicro(), resolution, from, to)
 }
 
-// addReading adds a reading. The server may have cut it by up to cut, and may be wrong by up to wrong in either
-// direction.
-func (c *ServerClock) addReading(micro int64, cut, wrong time.Duration, from, to driver.Instant) {
+// addReading adds a reading, which the server may have cut by up to cut. If each of several hosts allows for HostsApart,
+// the bounds of every reading include the clocks of all of them: no clock of theirs is behind the early bound, and none
+// ahead of the late one.
+func (c *ServerClock) addReading(micro int64, cut time.Duration, from, to driver.Instant) {
+	wrong := c.HostsApart + maxReadingError
 	reply := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
 	c.mu.Lock()
 	defer c.mu.Unlock()

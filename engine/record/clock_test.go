@@ -21,7 +21,6 @@ type clockHarness struct {
 func newClockHarness(t *testing.T) *clockHarness {
 	w := &clockHarness{t: t, clockRate: 1, serverTime: time.Unix(2_000_000_000, 345_678_000)}
 	ownClock := func() time.Duration { return w.ownTime }
-	w.c.HostsApart = 100 * time.Millisecond
 	w.c.Clock = driver.Clock{Monotonic: ownClock, Boottime: ownClock}
 	return w
 }
@@ -128,15 +127,16 @@ func TestServerClockAnyReplies(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		w := newClockHarness(t)
-		w.clockRate = 1 + (r.Float64()-0.5)*0.0198
+		w.clockRate, w.c.HostsApart = 1+(r.Float64()-0.5)*0.0198, 100*time.Millisecond
 		for i := range 60 {
 			there, back := upTo(r, 100*time.Millisecond), upTo(r, 100*time.Millisecond)
+			wrong := upTo(r, w.c.HostsApart) - w.c.HostsApart/2
 			if kind := r.IntN(8); seed%2 == 0 || kind > 1 {
-				w.addDate(there, back, upTo(r, w.c.HostsApart)-w.c.HostsApart/2)
+				w.addDate(there, back, wrong)
 			} else if kind == 0 {
-				w.addExactReply(there, back, 0)
+				w.addExactReply(there, back, wrong)
 			} else {
-				w.addTimestamp(there, back, 0)
+				w.addTimestamp(there, back, wrong)
 			}
 			maxError := 900 * time.Millisecond
 			if i > 30 {

@@ -122,6 +122,35 @@ func MeetShedLock(t *testing.T, s driver.Store, peers []ShedLockClient) {
 	checkShedLockError(t, err, driver.ErrInvalid, "64")
 }
 
+// RenewDetachedShedLock tries renewals that arrive after their claims were detached, for longer and for less than their
+// TTL. They change nothing. A renewal by another process, which knows the detached claim, extends it.
+func RenewDetachedShedLock(t *testing.T, s driver.Store) {
+	t.Helper()
+	remaining := func(name string) time.Duration {
+		l, err := s.Inspect(t.Context(), name)
+		if err != nil || len(l.Holders) != 1 || !l.Holders[0].Detached {
+			t.Fatalf("%s: %+v %v", name, l, err)
+		}
+		return l.Holders[0].Remaining
+	}
+	for name, c := range map[string]struct{ ttl, keep time.Duration }{
+		"longer": {time.Minute, time.Hour}, "less": {time.Hour, time.Minute}} {
+		g := Acquire(t, s, Mutex(name, c.ttl))
+		if err := s.(driver.Detacher).Detach(t.Context(), g, c.keep); err != nil {
+			t.Fatal(err)
+		}
+		err := Renew(t, s, g).Err
+		if left := remaining(name); !errors.Is(err, driver.ErrLost) || left > c.keep+time.Second || left < c.keep*3/4 {
+			t.Errorf("after a late renewal the claim that was detached for %v lasts for %v: %v", c.keep, left, err)
+		}
+		g.Detached, g.GrantedTTL = true, 2*time.Hour
+		if err := Renew(t, s, g).Err; err != nil || remaining(name) < time.Hour+time.Minute {
+			t.Errorf("a renewal of a detached claim: %v left, %v", remaining(name), err)
+		}
+		Release(t, s, g.Claim)
+	}
+}
+
 // ContendWithShedLock has two of a store's clients and all peers contend for one lock until each kind has had it that
 // often. There are never two holders, and our tokens rise.
 func ContendWithShedLock(t *testing.T, s driver.Store, peers []ShedLockClient, rounds int64) {

@@ -18,6 +18,7 @@ import (
 // The error numbers of the server that the store handles. "Server Error Message Reference" in MySQL's manual lists all.
 const (
 	tableExists      = 1050
+	syntaxError      = 1064
 	noTable          = 1146
 	noColumn         = 1054
 	noDatabase       = 1049
@@ -33,6 +34,7 @@ const (
 	tooManyUserConns = 1203
 	packetTooLarge   = 1153
 	changedRecord    = 1020
+	groupConflict    = 3101
 )
 
 // permissionErrors are the refusals for lack of a permission.
@@ -49,7 +51,7 @@ type unsentError struct{ error }
 
 func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
 
-// brokenConnError says that a connection broke, or could not be made.
+// brokenConnError says that a connection broke, or could not be made, or leads to a server that takes no writes.
 type brokenConnError struct{ error }
 
 func (b brokenConnError) Unwrap() error { return b.error }
@@ -69,6 +71,8 @@ func (t *table) explainError(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, errReadOnly):
+		return errReadOnly
 	case errors.As(err, &refused):
 		return t.explainRefusal(refused)
 	case errors.As(err, &op) && op.Op == "dial":
@@ -89,11 +93,11 @@ func (t *table) explainError(ctx context.Context, err error) error {
 	return fmt.Errorf("MySQL: %w", err)
 }
 
-// explainRefusal translates an error that the server returned. Deadlocks count as conflicts: the engine reads and tries
-// again. An administrator can end the final ones, so their messages say how.
+// explainRefusal translates an error that the server returned. Deadlocks, and refusals by the other members
+// of a group, count as conflicts: the engine reads and tries again. An administrator can end the final ones, so their messages say how.
 func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	switch {
-	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord:
+	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord, e.Number == groupConflict:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
 	case permissionErrors[e.Number]:
 		return fmt.Errorf("%w: %s: GRANT %s ON %s TO the user", driver.ErrDenied, e.Message,
@@ -115,7 +119,7 @@ func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	case e.Number == packetTooLarge:
 		return fmt.Errorf("%w: %s: raise max_allowed_packet", driver.ErrInvalid, e.Message)
 	case e.Number == readOnlyOption, e.Number == readOnlyTx, e.Number == superReadOnly:
-		return t.readOnlyError()
+		return errReadOnly
 	case e.Number == tooManyConns, e.Number == tooManyUserConns:
 		return brokenConnError{unsentError{fmt.Errorf("MySQL says: %s (%d)", e.Message, e.Number)}}
 	case e.Number == lockWaitTimeout:
@@ -125,12 +129,6 @@ func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	return fmt.Errorf("MySQL says: %s (%d)", e.Message, e.Number)
 }
 
-// readOnlyError is for a server that takes no writes. If it took some before, it was probably demoted, and another one
-// may be about to take over its name: then the error may pass.
-func (t *table) readOnlyError() error {
-	if t.hasWritten.Load() {
-		return errors.New("this MySQL server is read-only now; it took writes before")
-	}
-	return driverutil.RefuseStore(errors.New("this MySQL server is read-only: it is a replica, or read_only is on; " +
-		"open the primary"))
-}
+// errReadOnly is for a server that takes no writes, and took them when the store was opened. It was probably demoted,
+// and a new connection may reach the server that has taken over. Nothing was written.
+var errReadOnly = brokenConnError{errors.New("this MySQL server is read-only now; it took writes when the store was opened")}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -16,11 +15,10 @@ var (
 		Why: "after a crash of the server or a power cut the last locks are forgotten",
 		Fix: "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the server's configuration"}
 	findingDoublewrite = driver.Finding{Code: "mysql-doublewrite", Severity: driver.SeverityWarning,
-		What: "innodb_doublewrite is off",
-		Why:  "a power cut can tear a page, and the locks in it",
-		Fix:  "set innodb_doublewrite = ON in the server's configuration"}
+		Why: "a power cut can tear a page, and the locks in it",
+		Fix: "set innodb_doublewrite = ON in the server's configuration"}
 	findingSyncBinlog = driver.Finding{Code: "mysql-sync-binlog", Severity: driver.SeverityWarning,
-		Why: "after a power cut a replica may know of fewer locks than the server, or of other ones",
+		Why: "after a power cut the server itself forgets the last locks, and a replica may know of other ones",
 		Fix: "SET GLOBAL sync_binlog = 1, and the same in the server's configuration"}
 	findingStatementTime = driver.Finding{Code: "mysql-statement-time", Severity: driver.SeverityWarning,
 		Why: "on a busy server renewals are cancelled, and locks are lost",
@@ -47,10 +45,17 @@ var (
 	findingReplicas = driver.Finding{Code: "mysql-replicas", Severity: driver.SeverityWarning,
 		Why: "a replica that takes over may not know the last locks",
 		Fix: "before a replica is promoted, let all holders' TTLs pass, or raise the tokens: holdfast token floor"}
+	findingReplica = driver.Finding{Code: "mysql-replica", Severity: driver.SeverityWarning,
+		Why: "its sources can grant the same locks, and overwrite those that are granted here",
+		Fix: "let all clients use one server alone, and set read_only on the others"}
+	findingUnseen = driver.Finding{Code: "mysql-unseen", Severity: driver.SeverityUnknown,
+		Why: "a replica that takes writes grants locks that its source has granted, and one that is promoted may not know " +
+			"the last locks",
+		Fix: "examine the store as a user with REPLICATION CLIENT and PROCESS"}
 )
 
-// Examine checks the server's settings, and how the server is reached. It needs no permission beyond those that locks
-// need.
+// Examine checks the server's settings, and how the server is reached. It says what the user may not see of the
+// server's replication. A trigger is found only by a user with TRIGGER.
 func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	s, err := t.readServerState(ctx)
 	if err != nil {
@@ -62,23 +67,25 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 			all = append(all, f.With(f.Subject, fmt.Sprintf(format, args...)))
 		}
 	}
-	add(!s.isFlushed(), findingFlush, "innodb_flush_log_at_trx_commit is %s", s.flushAtCommit)
-	add(s.settings["innodb_doublewrite"] == "OFF", findingDoublewrite, "%s", findingDoublewrite.What)
-	logged := s.settings["log_bin"] == "ON"
-	add(logged && s.settings["sync_binlog"] != "1", findingSyncBinlog, "sync_binlog is %s", s.settings["sync_binlog"])
+	add(!s.flushesRedoLog(), findingFlush, "innodb_flush_log_at_trx_commit is %s", s.flushAtCommit)
+	add(s.mayTearPages(), findingDoublewrite, "innodb_doublewrite is %s", s.settings["innodb_doublewrite"])
+	add(!s.syncsBinlog(), findingSyncBinlog, "sync_binlog is %s", s.settings["sync_binlog"])
 	add(isShort(s.settings["max_statement_time"], 1), findingStatementTime, "max_statement_time is %s s",
 		s.settings["max_statement_time"])
 	add(t.closePool == nil && !isShort(s.settings["innodb_lock_wait_timeout"], t.opts.Timeout.Seconds()),
 		findingLockWait,
 		"innodb_lock_wait_timeout is %s s", s.settings["innodb_lock_wait_timeout"])
 	add(t.isPlain, findingPlain, "%s", findingPlain.What)
-	triggers, replicas, err := t.countTriggersAndReplicas(ctx)
+	triggers, err := t.countTriggers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	add(triggers > 0, findingTriggers, "the table %s has %d triggers", t.quotedName, triggers)
-	add(replicas > 0, findingReplicas, "%d replicas follow this server", replicas)
-	return all, nil
+	part, err := t.readReplication(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(all, part.findings()...), nil
 }
 
 // isShort reports whether a time in seconds is set, and is less than a limit.
@@ -87,14 +94,11 @@ func isShort(seconds string, limit float64) bool {
 	return err == nil && n > 0 && n < limit
 }
 
-// countTriggersAndReplicas counts what this user may see.
-func (t *table) countTriggersAndReplicas(ctx context.Context) (triggers, replicas int, err error) {
+// countTriggers counts the triggers of the table that this user may see.
+func (t *table) countTriggers(ctx context.Context) (triggers int, err error) {
 	err = t.callServer(ctx, func(ctx context.Context) error {
-		return t.db.QueryRowContext(ctx, strings.TrimSpace(`
-			select (select count(*) from information_schema.triggers
-				where event_object_schema = database() and event_object_table = ?),
-			(select count(*) from information_schema.processlist where command like 'Binlog Dump%')`), t.opts.Table).
-			Scan(&triggers, &replicas)
+		return t.db.QueryRowContext(ctx, `select count(*) from information_schema.triggers
+			where event_object_schema = database() and event_object_table = ?`, t.opts.Table).Scan(&triggers)
 	})
-	return triggers, replicas, err
+	return triggers, err
 }

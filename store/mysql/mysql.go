@@ -2,7 +2,9 @@
 //
 // # Time
 //
-// The server's clock decides when a claim has expired, so the clocks of the clients do not matter.
+// The server's clock decides when a claim has expired, so the clocks of the clients do not matter. Where several servers
+// take the writes (a Galera cluster, a group with several primaries, a proxy in front of them), the clocks of these
+// servers may be as far apart as Options.ClockSkew says.
 //
 // # Waiting
 //
@@ -10,10 +12,11 @@
 //
 // # Safety
 //
-// The table uses InnoDB. With innodb_flush_log_at_trx_commit = 1, the default, no grant is forgotten. Replication that
-// is not synchronous loses the last grants in a failover. [driver.Info] says what the server's settings promise, and
-// the store's Examine says which settings should be improved. In a Galera cluster, reads must wait for the writes of
-// the other members: wsrep_sync_wait = 1 is required.
+// The table uses InnoDB. With innodb_flush_log_at_trx_commit = 1, the default, no grant is forgotten. If the server has
+// a binary log, it must also have sync_binlog = 1, which is MySQL's default and not MariaDB's. Replication that is not
+// synchronous loses the last grants in a failover. [driver.Info] says what the server's settings promise, and the
+// store's Examine says which settings should be improved. In a Galera cluster, reads must wait for the writes of the
+// other members: wsrep_sync_wait = 1 is required.
 //
 // # Tables
 //
@@ -47,6 +50,14 @@ type Options struct {
 	// Timeout is how long the server may take to answer one statement. After that the connection is given up.
 	// Default: 3 s.
 	Timeout time.Duration
+	// ClockSkew is how far the clocks of the servers that this store is connected to may be apart. A claim that is not
+	// renewed expires up to twice that time later. ShedLock's layout cannot allow for it. Default: 1 s on a member of a
+	// Galera cluster and of a group with several primaries, and 0 elsewhere.
+	ClockSkew time.Duration
+	// Replica accepts a server that takes writes although it replicates from another one. In a circle of such servers,
+	// locks are safe only while all clients use the same one. Without it, a server that is seen to be a replica is
+	// refused.
+	Replica bool
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
 }
@@ -70,6 +81,8 @@ const (
 const (
 	defaultTable   = "holdfast"
 	defaultTimeout = 3 * time.Second
+	// defaultClockSkew is for servers that take writes beside other ones.
+	defaultClockSkew = time.Second
 	// maxTableName leaves room for the suffix of the ledger's table within MySQL's limit of 64 characters.
 	maxTableName = 58
 )
@@ -80,7 +93,7 @@ const (
 //
 // ctx bounds the first requests to the server. The error Is ErrInvalid if the pool is nil, an option cannot work, or
 // the table is missing or not Holdfast's, ErrUnsupported if the server's settings make locks impossible, and ErrDenied
-// if a permission is missing.
+// if a permission is missing, or the server is a replica.
 func New(ctx context.Context, db *sql.DB, opts *Options) (driver.Store, error) {
 	t, err := newTable(ctx, db, opts, nil)
 	if err != nil {
@@ -124,8 +137,11 @@ func (o *Options) withDefaults() (Options, error) {
 	switch {
 	case c.Layout != LayoutHoldfast && c.Layout != LayoutShedLock:
 		return c, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid, c.Layout)
-	case c.Timeout < 0:
-		return c, fmt.Errorf("%w: a timeout cannot be negative", driver.ErrInvalid)
+	case c.Timeout < 0 || c.ClockSkew < 0:
+		return c, fmt.Errorf("%w: neither a timeout nor a clock skew can be negative", driver.ErrInvalid)
+	case c.ClockSkew > 0 && c.Layout == LayoutShedLock:
+		return c, fmt.Errorf("%w: ShedLock's layout needs one server, whose clock all clients use: it allows for no clock "+
+			"skew", driver.ErrInvalid)
 	case !utf8.ValidString(c.Table) || strings.ContainsRune(c.Table, 0) ||
 		utf8.RuneCountInString(c.Table) > maxTableName:
 		return c, fmt.Errorf("%w: the name of a table must be UTF-8 of at most %d characters, %q is not",
@@ -164,6 +180,9 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 	t := &table{db: db, opts: o, quotedName: quoteName(o.Table), closePool: closePool, life: driverutil.NewLifetime()}
 	t.clock.Clock = o.Clock
 	state, err := t.readServerState(ctx)
+	if err == nil {
+		err = t.refuseReplica(ctx, state)
+	}
 	if err == nil && !state.tableExists && o.Create {
 		if err = t.createTable(ctx); err == nil {
 			state, err = t.readServerState(ctx)
@@ -195,16 +214,24 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 
 // setInfo says what the server's settings promise.
 func (t *table) setInfo(s *serverState) {
+	t.clock.HostsApart = t.opts.ClockSkew
+	if s.isOneOfSeveral() {
+		t.clock.HostsApart = cmp.Or(t.opts.ClockSkew, defaultClockSkew)
+	}
 	t.info = driver.Info{
 		Store: "mysql://" + s.host + "/" + s.database, Clock: t.opts.Clock, Tier: driver.TierFenceSafe,
 		ExpiryClock: driver.ExpiryClockStore, Survives: driver.Survives{Restart: s.isWritten(),
-			PowerCut: s.isFlushed()},
-		TokenGap: time.Minute,
+			PowerCut: s.isFlushed() && !s.mayTearPages()},
+		TokenGap: time.Minute + 2*t.clock.HostsApart,
 	}
 	if !s.isFlushed() {
 		t.info.Tier = driver.TierSettings
+		setting := "innodb_flush_log_at_trx_commit"
+		if s.flushesRedoLog() {
+			setting = "sync_binlog"
+		}
 		t.info.TokenRegression = "after a power cut, or a crash of the server, within a minute of the last grant: " +
-			"innodb_flush_log_at_trx_commit is not 1"
+			setting + " is not 1"
 	}
 	t.nameSize, t.ownerSize, t.zoneMatters = s.sizes["name"], s.sizes["locked_by"], s.zoneMatters
 	t.maxRecord = min(record.MaxData, s.maxPacket-packetReserve)

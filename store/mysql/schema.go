@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
@@ -96,6 +97,7 @@ type serverState struct {
 	sizes       map[string]int // of the columns of text, in characters
 	zoneMatters bool           // a column is of the type TIMESTAMP
 	nameIsKey   bool           // the names are unique
+	generatesID bool           // a column is AUTO_INCREMENT
 }
 
 // packetReserve is how much larger than its record a statement can be.
@@ -107,7 +109,9 @@ const minPacket = 64 << 10
 // examinedVariables are the server's settings that matter to locks. A server that does not know one does not return it.
 var examinedVariables = []string{"innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "innodb_doublewrite",
 	"sql_mode", "wait_timeout", "innodb_lock_wait_timeout", "wsrep_on", "wsrep_sync_wait", "read_only", "autocommit",
-	"max_allowed_packet", "max_statement_time", "max_execution_time"}
+	"max_allowed_packet", "max_statement_time", "max_execution_time", "group_replication_group_name",
+	"group_replication_single_primary_mode", "group_replication_consistency", "character_set_client",
+	"character_set_results"}
 
 // readServerState reads the state in two statements.
 func (t *table) readServerState(ctx context.Context) (*serverState, error) {
@@ -145,18 +149,44 @@ func (t *table) readServerState(ctx context.Context) (*serverState, error) {
 		}
 	}
 	isOn := func(name string) bool { return s.settings[name] == "ON" || s.settings[name] == "1" }
-	s.autocommit, s.readOnly, s.isGalera = isOn("autocommit"), isOn("read_only"), isOn("wsrep_on")
+	s.autocommit, s.readOnly, s.isGalera = isOn("autocommit"), isReadOnly(s.settings["read_only"]), isOn("wsrep_on")
 	s.flushAtCommit = s.settings["innodb_flush_log_at_trx_commit"]
 	_, _ = fmt.Sscan(s.settings["max_allowed_packet"], &s.maxPacket)
 	_, _ = fmt.Sscan(s.settings["wsrep_sync_wait"], &s.syncWait)
 	return s, nil
 }
 
-// isFlushed reports whether a write is on the server's disk when its commit is confirmed.
-func (s *serverState) isFlushed() bool { return s.flushAtCommit == "1" }
+// isFlushed reports whether a write is on the server's disk when its commit is confirmed. With a binary log, only the
+// preparation of a commit is flushed to InnoDB's own log. After a crash the server asks its binary log which prepared
+// transactions were committed, and rolls the others back.
+func (s *serverState) isFlushed() bool { return s.flushesRedoLog() && s.syncsBinlog() }
+
+// flushesRedoLog reports whether InnoDB flushes its own log at each commit. 3 is MariaDB's: it flushes twice.
+func (s *serverState) flushesRedoLog() bool { return s.flushAtCommit == "1" || s.flushAtCommit == "3" }
+
+// syncsBinlog reports whether the server syncs its binary log, if it has one, at each commit.
+func (s *serverState) syncsBinlog() bool {
+	return s.settings["log_bin"] != "ON" || s.settings["sync_binlog"] == "1"
+}
 
 // isWritten reports whether a write has left the server's process when its commit is confirmed.
 func (s *serverState) isWritten() bool { return s.flushAtCommit != "0" }
+
+// mayTearPages reports whether a power cut can leave a page of the table half written, for good.
+func (s *serverState) mayTearPages() bool {
+	how := s.settings["innodb_doublewrite"]
+	return how == "OFF" || how == "DETECT_ONLY"
+}
+
+// isOneOfSeveral reports whether other servers, with clocks of their own, take writes to the same tables.
+func (s *serverState) isOneOfSeveral() bool {
+	return s.isGalera ||
+		s.settings["group_replication_group_name"] != "" && s.settings["group_replication_single_primary_mode"] == "OFF"
+}
+
+// syncedReads are the values of group_replication_consistency with which a read sees what was committed before, on any
+// member.
+var syncedReads = []string{"BEFORE", "AFTER", "BEFORE_AND_AFTER"}
 
 // checkServerState reports why locks cannot be kept there.
 func (t *table) checkServerState(s *serverState) error {
@@ -180,6 +210,12 @@ func (t *table) checkServerState(s *serverState) error {
 	case s.isGalera && s.syncWait&1 == 0:
 		return fmt.Errorf("%w: this is a member of a Galera cluster, and its reads do not wait for the writes of the "+
 			"others: SET GLOBAL wsrep_sync_wait = 1", driver.ErrUnsupported)
+	case !s.isGalera && s.isOneOfSeveral() && !slices.Contains(syncedReads, s.settings["group_replication_consistency"]):
+		return fmt.Errorf("%w: this is a member of a group with several primaries, and its reads do not wait for the writes "+
+			"of the others: SET GLOBAL group_replication_consistency = 'BEFORE'", driver.ErrUnsupported)
+	case t.opts.Layout == LayoutShedLock && s.isOneOfSeveral():
+		return fmt.Errorf("%w: this server is one of several that take writes, and ShedLock's layout judges by the clock of "+
+			"one server: use Holdfast's own layout, which allows for other clocks", driver.ErrUnsupported)
 	case t.opts.Layout == LayoutShedLock:
 		return t.checkShedlockColumns(s)
 	}
@@ -193,12 +229,12 @@ func (t *table) missingTableError() error {
 }
 
 // checkPrivileges tries each kind of statement on no row, so that a missing permission is reported now and not when a
-// lock has to be released.
+// lock has to be released. No lock has an empty name. With sql_safe_updates, the server refuses conditions on no key.
 func (t *table) checkPrivileges(ctx context.Context) error {
 	texts := []string{
 		`insert into LOCKS (name, version, data) select name, version, data from LOCKS where 1 = 0`,
-		`update LOCKS set data = data where 1 = 0`,
-		`delete from LOCKS where 1 = 0`,
+		`update LOCKS set data = data where name = ''`,
+		`delete from LOCKS where name = ''`,
 	}
 	if t.opts.Layout == LayoutShedLock {
 		texts = shedlockTrials

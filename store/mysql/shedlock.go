@@ -75,9 +75,6 @@ func (s *shedlockStore) writeRow(ctx context.Context, statement *sql.Stmt, args 
 		result, err = done.LastInsertId()
 		return err
 	})
-	if err == nil && result != 0 {
-		s.table.hasWritten.Store(true)
-	}
 	return result, err
 }
 
@@ -112,8 +109,8 @@ func (s *shedlockStore) readRows(ctx context.Context, statement *sql.Stmt, args 
 				if err := result.Scan(&seen.now, &readOnly, &name, &lockedBy, &at, &until); err != nil {
 					return err
 				}
-				if readOnly != "0" && readOnly != "OFF" {
-					return s.table.readOnlyError()
+				if isReadOnly(readOnly) {
+					return errReadOnly
 				}
 				if name.Valid {
 					seen.rows = append(seen.rows,
@@ -129,10 +126,16 @@ func (s *shedlockStore) readRows(ctx context.Context, statement *sql.Stmt, args 
 	return seen, err
 }
 
-// readRow reads the row of a lock.
+// readRow reads the row of a lock. It fails if the row is that of another name: to most collations, names that differ in
+// case, accents or a space at the end are equal. A caller that holds both locks would wait for itself.
 func (s *shedlockStore) readRow(ctx context.Context, name string) (shedlock.Row, error) {
 	seen, err := s.readRows(ctx, s.readStmt, name)
-	return seen.first(), err
+	row := seen.first()
+	if err == nil && row.Name != "" && row.Name != name {
+		return shedlock.Row{}, fmt.Errorf("%w: the table %s takes %q and %q for one name: use the other one",
+			driver.ErrInvalid, s.table.quotedName, name, row.Name)
+	}
+	return row, err
 }
 
 // ReadTokenFloor is one read, which shows the server's clock: a token is the time in locked_at.
@@ -186,13 +189,13 @@ func (s *shedlockStore) takeRow(caller context.Context, c driver.Claim) (token i
 	ctx := context.WithoutCancel(caller)
 	prefix, ms := shedlock.SignaturePrefix(c.ID), c.TTL.Milliseconds()
 	head, rest := shedlock.MakeSignature(c, s.signatureRoom)
-	token, err = s.writeRow(ctx, s.takeStmt, prefix, head, prefix, rest, ms, c.Name, prefix)
+	token, err = s.writeRow(ctx, s.takeStmt, prefix, head, prefix, rest, ms, c.Name, []byte(c.Name), prefix)
 	if err != nil || token != 0 || caller.Err() != nil {
 		return token, seen, err
 	}
-	rows, err := s.readRows(ctx, s.readStmt, c.Name)
-	if err != nil || len(rows.rows) > 0 || caller.Err() != nil {
-		return 0, rows.first(), err
+	seen, err = s.readRow(ctx, c.Name)
+	if err != nil || seen.Name != "" || caller.Err() != nil {
+		return 0, seen, err
 	}
 	token, err = s.writeRow(ctx, s.insertStmt, c.Name, ms, head+rest)
 	return token, seen, err
@@ -327,8 +330,8 @@ func (s *shedlockStore) extendClaim(ctx context.Context, g driver.Grant, d time.
 	}
 	id := cmp.Or(g.ID, g.Ref)
 	for {
-		result, err := s.writeRow(ctx, s.renewStmt, flag, d.Milliseconds(), g.Name, shedlock.SignaturePrefix(id),
-			shedlock.FormatTimestamp(g.Token))
+		result, err := s.writeRow(ctx, s.renewStmt, d.Milliseconds(), flag, flag, g.Name, shedlock.SignaturePrefix(id),
+			shedlock.FormatTimestamp(g.Token), flag)
 		switch {
 		case errors.Is(err, record.ErrConflict):
 			continue
@@ -341,7 +344,7 @@ func (s *shedlockStore) extendClaim(ctx context.Context, g driver.Grant, d time.
 		switch {
 		case err != nil:
 			return false, driverutil.Uncertain(err)
-		case v.ClaimID != id || v.LockedAt != g.Token || v.Remaining <= 0 || v.Claim.Broken:
+		case v.ClaimID != id || v.LockedAt != g.Token || v.Remaining <= 0 || v.Claim.Broken || v.Claim.Detached && !detached:
 			return false, v.LossError(id)
 		}
 		// The lock was taken between the two statements: try again.

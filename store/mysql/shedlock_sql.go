@@ -10,12 +10,16 @@ import (
 )
 
 // The statements. MINE is the condition that the claim of the parameter, the first 35 characters of a signature, holds
-// the lock. Times are rounded down to milliseconds, as ShedLock's clients do, so a lock_until is a millisecond later than
-// it would have to be.
+// the lock. DONE writes a positive result. Times are rounded down to milliseconds, as ShedLock's clients do, so a
+// lock_until is a millisecond later than it would have to be.
 //
 // A write returns its result in the place of the id that the server has given to a new row, by last_insert_id(...). The
-// server evaluates it for a row that the WHERE clause has chosen, and returns 0 if there is none. The number of changed
-// rows would not do: a renewal in the same millisecond changes nothing.
+// server evaluates it for a row that the WHERE clause has chosen, if it depends on a column, and returns 0 if there is
+// none. The number of changed rows would not do: a renewal in the same millisecond changes nothing.
+//
+// A time is that at which the statement began, maybe long before it got the row. So a take and a renewal never lower the
+// lock_until of their own claim: a newer one may have raised it, and the holder trusts that. A detach may, because its
+// claim ends when it says.
 //
 // Each update sets both times. In tables made without explicit_defaults_for_timestamp, the server sets the first TIMESTAMP
 // of a row to its own time if an update does not.
@@ -26,30 +30,35 @@ import (
 const (
 	shedMicrosOfNow = `timestampdiff(microsecond, '1970-01-01', NOW)`
 	shedEnd         = `timestampadd(microsecond, ? * 1000 + 1000, NOW)` // after so many milliseconds
-	// Parameters: prefix, head, prefix, rest, milliseconds, name, prefix.
+	// It takes the row of its own name only: to the column, other names may be equal to it.
+	//
+	// Parameters: prefix, head, prefix, rest, milliseconds, name, name, prefix.
 	shedTake = `update LOCKS set locked_at = timestampadd(microsecond, last_insert_id(
 			if(left(locked_by, 35) = ? and lock_until > NOW, timestampdiff(microsecond, '1970-01-01', locked_at),
 			greatest(` + shedMicrosOfNow + `, timestampdiff(microsecond, '1970-01-01', locked_at) + 1000))), '1970-01-01'),
 		locked_by = concat(?, case when left(locked_by, 9) <> 'holdfast/' then ''
 			when left(locked_by, 35) <> ? then concat('/', substr(locked_by, 37, 1), substr(locked_by, 10, 26))
 			when char_length(NOTE) = 27 then concat('/', NOTE) else '' end, ?),
-		lock_until = ` + shedEnd + `
-		where name = ? and (lock_until <= NOW or left(locked_by, 35) = ? and substr(locked_by, 37, 1) <> 'b')`
+		lock_until = greatest(lock_until, ` + shedEnd + `)
+		where name = ? and BYTES = ? and (lock_until <= NOW or left(locked_by, 35) = ? and substr(locked_by, 37, 1) <> 'b')`
 	// Parameters: name, milliseconds, signature.
 	shedInsert = `insert into LOCKS (name, lock_until, locked_at, locked_by) values (?, ` + shedEnd + `,
 		timestampadd(microsecond, last_insert_id(` + shedMicrosOfNow + `), '1970-01-01'), ?)`
-	// Parameters: d or nothing, milliseconds, name, prefix, locked_at. The result is 1, or 2 if the release was requested.
-	shedRenew = `update LOCKS set locked_by = if(last_insert_id(1 + (substr(locked_by, 39, 1) = 'a')) = 0, '',
-			if(? = 'd', insert(locked_by, 38, 1, 'd'), locked_by)), lock_until = ` + shedEnd + `, locked_at = locked_at
-		where MINE and locked_at = ? and substr(locked_by, 37, 1) <> 'b'`
+	// Parameters: milliseconds, d or nothing, the same, name, prefix, locked_at, d or nothing. The result is 1, or 2 if
+	// the release was requested. A renewal that arrives after its claim was detached does nothing.
+	shedRenew = `update LOCKS set lock_until = greatest(` + shedEnd + `,
+			if(? = 'd' and substr(locked_by, 38, 1) <> 'd', NOW, lock_until)),
+		locked_by = if(last_insert_id(1 + (substr(locked_by, 39, 1) = 'a')) = 0, '',
+			if(? = 'd', insert(locked_by, 38, 1, 'd'), locked_by)), locked_at = locked_at
+		where MINE and locked_at = ? and substr(locked_by, 37, 1) <> 'b' and (substr(locked_by, 38, 1) <> 'd' or ? = 'd')`
 	// Parameters: name, prefix. lock_until is NOW, and not before locked_at if the clock was set back.
-	shedRelease = `update LOCKS set locked_by = if(last_insert_id(1) = 0, '', insert(locked_by, 37, 1, 'r')),
+	shedRelease = `update LOCKS set locked_by = if(DONE = 0, '', insert(locked_by, 37, 1, 'r')),
 		lock_until = NOW, locked_at = locked_at where MINE`
 	// Parameters: position, flag, name, prefix.
-	shedFlag = `update LOCKS set locked_by = if(last_insert_id(1) = 0, '', insert(locked_by, ?, 1, ?)),
+	shedFlag = `update LOCKS set locked_by = if(DONE = 0, '', insert(locked_by, ?, 1, ?)),
 		lock_until = lock_until, locked_at = locked_at where MINE`
 	// Parameters: name, prefix, locked_at of a foreign holder.
-	shedForce = `update LOCKS set locked_by = if(last_insert_id(1) = 0, '',
+	shedForce = `update LOCKS set locked_by = if(DONE = 0, '',
 			if(left(locked_by, 9) = 'holdfast/', insert(locked_by, 37, 1, 'f'), locked_by)),
 		lock_until = NOW, locked_at = locked_at where name = ? and lock_until > NOW
 		and (left(locked_by, 35) = ? or left(locked_by, 9) <> 'holdfast/' and locked_at = nullif(?, ''))`
@@ -70,6 +79,7 @@ const (
 func expandShedlock(text string) string {
 	return strings.NewReplacer(
 		"MINE", "name = ? and left(locked_by, 35) = ? and lock_until > utc_timestamp(3)",
+		"DONE", "last_insert_id(1 + (locked_by = ''))",
 		"NOTE", "substring_index(substring_index(locked_by, ' ', 1), '/', -1)",
 		"BYTES", "cast(convert(name using utf8mb4) as binary)",
 		"NOW", "utc_timestamp(3)").Replace(text)
@@ -79,7 +89,7 @@ func expandShedlock(text string) string {
 var shedlockTrials = []string{
 	`insert into LOCKS (name, lock_until, locked_at, locked_by) select name, lock_until, locked_at, locked_by from LOCKS
 		where 1 = 0`,
-	`update LOCKS set locked_by = locked_by, lock_until = lock_until, locked_at = locked_at where 1 = 0`,
+	`update LOCKS set locked_by = locked_by, lock_until = lock_until, locked_at = locked_at where name = ''`,
 }
 
 // requiredPrivileges are the permissions on the locks' table that its user needs.
@@ -102,19 +112,21 @@ func (t *table) readShedlockColumns(ctx context.Context, s *serverState) error {
 			coalesce(c.datetime_precision, 0), (select count(*) from information_schema.statistics k
 				where k.table_schema = c.table_schema and k.table_name = c.table_name and k.column_name = c.column_name
 				and k.non_unique = 0 and k.sub_part is null and (select count(*) from information_schema.statistics o
-					where o.table_schema = k.table_schema and o.table_name = k.table_name and o.index_name = k.index_name) = 1)
+					where o.table_schema = k.table_schema and o.table_name = k.table_name and o.index_name = k.index_name) = 1),
+			c.extra
 			from information_schema.columns c where c.table_schema = database() and c.table_name = ?`, t.opts.Table)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var name, kind string
+			var name, kind, extra string
 			var size int64
 			var digits, keys int
-			if err := rows.Scan(&name, &kind, &size, &digits, &keys); err != nil {
+			if err := rows.Scan(&name, &kind, &size, &digits, &keys, &extra); err != nil {
 				return err
 			}
+			s.generatesID = s.generatesID || strings.Contains(strings.ToLower(extra), "auto_increment")
 			kind = strings.ToLower(kind)
 			isText := kind == "varchar" || kind == "char" || strings.HasSuffix(kind, "text")
 			isTime := (kind == "datetime" || kind == "timestamp") && digits >= 3
@@ -141,9 +153,15 @@ func (t *table) checkShedlockColumns(s *serverState) error {
 	case !s.nameIsKey:
 		return fmt.Errorf("%w: the table %s can have two rows of one name: ALTER TABLE %s ADD PRIMARY KEY (name)",
 			driver.ErrInvalid, t.quotedName, t.quotedName)
+	case s.generatesID:
+		return fmt.Errorf("%w: the table %s has an AUTO_INCREMENT column, and the server would return its values in the place "+
+			"of tokens: remove it, and ALTER TABLE %s ADD PRIMARY KEY (name)", driver.ErrUnsupported, t.quotedName, t.quotedName)
 	case shedlock.SignatureRoom(s.sizes["locked_by"]) < 0:
 		return fmt.Errorf("%w: locked_by of the table %s is too short for the signature of a holder: ALTER TABLE %s MODIFY "+
 			"locked_by VARCHAR(255) NOT NULL", driver.ErrUnsupported, t.quotedName, t.quotedName)
+	case s.settings["character_set_client"] != "utf8mb4" || s.settings["character_set_results"] != "utf8mb4":
+		return fmt.Errorf("%w: the connection uses another character set than UTF-8, so names would be other ones to "+
+			"ShedLock's clients: add charset=utf8mb4 to the connection's settings", driver.ErrUnsupported)
 	case !strings.Contains(s.settings["sql_mode"], "STRICT_"):
 		return fmt.Errorf("%w: the server cuts texts that do not fit: add sql_mode='%s' to the connection's settings",
 			driver.ErrUnsupported, strictMode)

@@ -200,6 +200,68 @@ func TestShedLockFlags(t *testing.T) {
 	}
 }
 
+// TestShedLockNames: a name that the table takes for another one is refused, and the row of that one is left as it is. A
+// table that Create has made takes no name for another one.
+func TestShedLockNames(t *testing.T) {
+	t.Parallel()
+	p := newShedlockPlace(t, manualTable+" character set utf8mb4 collate utf8mb4_general_ci")
+	manual, made := mustOpen(t, p.url), mustOpen(t, p.url+"&table=made&create=true")
+	for name, other := range map[string]string{"a": "a ", "b": "B", "e": "é", "😀": "🍎"} {
+		for _, s := range []driver.Store{manual, made} {
+			release(t, s, acquire(t, s, mutexClaim(name, time.Minute)).Claim)
+		}
+		if g, err := manual.Acquire(t.Context(), mutexClaim(other, time.Minute)); !errors.Is(err, driver.ErrInvalid) ||
+			!strings.Contains(err.Error(), "for one name") {
+			t.Errorf("%q, beside %q: %+v %v", other, name, g, err)
+		}
+		if _, err := manual.Inspect(t.Context(), other); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("the state of %q, beside %q: %v", other, name, err)
+		}
+		held := acquire(t, made, mutexClaim(name, time.Minute))
+		release(t, made, acquire(t, made, mutexClaim(other, time.Minute)).Claim)
+		release(t, made, held.Claim)
+	}
+}
+
+// TestShedLockLateRenewal: a renewal that arrives after its claim was detached changes nothing.
+func TestShedLockLateRenewal(t *testing.T) {
+	t.Parallel()
+	_, s, _ := openShedLock(t)
+	storetest.RenewDetachedShedLock(t, s)
+}
+
+// TestShedLockOlderStatement: a take or a renewal that began before a newer renewal, and got the row after it, does not
+// lower the end that the holder trusts. A connection whose time is an hour behind stands for the wait.
+func TestShedLockOlderStatement(t *testing.T) {
+	t.Parallel()
+	p, s, _ := openShedLock(t)
+	pool, err := sql.Open("mysql", fmt.Sprintf("root@tcp(%s)/%s?sql_mode=%%27STRICT_ALL_TABLES%%27&timestamp=%d",
+		p.server.Endpoint, p.name, time.Now().Add(-time.Hour).Unix()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	older, err := New(t.Context(), pool, &Options{Layout: LayoutShedLock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer older.Close()
+	g := acquire(t, s, mutexClaim("m", 2*time.Hour))
+	end := func() (text string) {
+		if err := p.pool.QueryRow("select lock_until from shedlock where name = 'm'").Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	before := end()
+	if again := acquire(t, older, g.Claim); again.Token != g.Token || end() != before {
+		t.Errorf("an older take of token %d changes the end from %s to %s", again.Token, before, end())
+	}
+	if err := renew(t, older, g).Err; err != nil || end() != before {
+		t.Errorf("an older renewal changes the end from %s to %s: %v", before, end(), err)
+	}
+}
+
 // TestShedLockReleaseAfterLostReply: a release whose first reply was lost tells what became of the claim if the row says
 // so, and that it does not know if several others have held the lock since.
 func TestShedLockReleaseAfterLostReply(t *testing.T) {
@@ -368,10 +430,12 @@ func TestShedLockTables(t *testing.T) {
 	const columns = `(name varchar(64) primary key, lock_until datetime(3), locked_at DATETIME, locked_by varchar(LENGTH))`
 	p.exec(t, `create table seconds `+strings.NewReplacer("DATETIME", "datetime", "LENGTH", "255").Replace(columns))
 	p.exec(t, `create table short `+strings.NewReplacer("DATETIME", "datetime(3)", "LENGTH", "64").Replace(columns))
+	p.exec(t, `create table numbered (id bigint auto_increment primary key, name varchar(64) not null unique,
+		lock_until datetime(3) not null, locked_at datetime(3) not null, locked_by varchar(255) not null)`)
 	p.exec(t, `create table latin `+strings.NewReplacer("DATETIME", "datetime(3)", "LENGTH", "255").Replace(columns)+
 		` character set latin1`)
 	for table, says := range map[string]string{"absent": "create=true", "no_key": "ADD PRIMARY KEY",
-		"seconds": "DATETIME(3)", "short": "VARCHAR(255)"} {
+		"seconds": "DATETIME(3)", "short": "VARCHAR(255)", "numbered": "AUTO_INCREMENT"} {
 		if store, err := driver.Open(t.Context(), p.url+"&table="+table); err == nil || !driverutil.IsFinal(err) ||
 			!strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v %v", table, store, err)
@@ -390,6 +454,15 @@ func TestShedLockTables(t *testing.T) {
 	defer lax.Close()
 	if _, err := New(t.Context(), lax, &Options{Layout: LayoutShedLock}); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("a pool whose server cuts texts: %v", err)
+	}
+	latinPool, err := sql.Open("mysql", "root@tcp("+p.server.Endpoint+")/"+p.name+"?charset=latin1&sql_mode=%27STRICT_ALL_TABLES%27")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer latinPool.Close()
+	if _, err := New(t.Context(), latinPool, &Options{Layout: LayoutShedLock}); !errors.Is(err, driver.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "charset=utf8mb4") {
+		t.Errorf("a pool whose names are other ones to ShedLock: %v", err)
 	}
 	if _, err := NewTable(t.Context(), p.pool, &Options{Layout: LayoutShedLock}); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("records in ShedLock's layout: %v", err)

@@ -5,12 +5,13 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"iter"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -36,8 +37,8 @@ type table struct {
 	maxRecord  int    // bytes
 	closePool  func() // nil: the pool is the user's
 	life       *driverutil.Lifetime
-	isPlain    bool        // the server is on another machine, and the connection is not encrypted
-	hasWritten atomic.Bool // the server has accepted a write of this store
+	isPlain    bool       // the server is on another machine, and the connection is not encrypted
+	isClosing  sync.Mutex // held by closeReadOnlyConns
 
 	loadStmt, insertStmt, updateStmt, deleteStmt, pageStmt *sql.Stmt
 	prepared                                               []*sql.Stmt // all of them
@@ -110,8 +111,43 @@ func (t *table) callServer(ctx context.Context, call func(context.Context) error
 	case t.life.Err() != nil:
 		return driver.ErrClosed
 	}
-	return t.explainError(ctx, err)
+	err = t.explainError(ctx, err)
+	if errors.Is(err, errReadOnly) {
+		t.closeReadOnlyConns(living)
+	}
+	return err
 }
+
+// closeReadOnlyConns closes the idle connections to a server that takes no writes, so that the next statements are sent
+// on new ones. One caller does it for all: the others return at once.
+func (t *table) closeReadOnlyConns(ctx context.Context) {
+	if !t.isClosing.TryLock() {
+		return
+	}
+	defer t.isClosing.Unlock()
+	_ = driverutil.CallWithTimeout(ctx, t.opts.Timeout, "the server", func(ctx context.Context) error {
+		for range t.db.Stats().OpenConnections {
+			conn, err := t.db.Conn(ctx)
+			if err != nil {
+				return err
+			}
+			var readOnly string
+			err = conn.QueryRowContext(ctx, `select @@global.read_only`).Scan(&readOnly)
+			isUseless := err == nil && isReadOnly(readOnly)
+			if isUseless { // the pool closes a connection that is said to be bad
+				_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+			}
+			_ = conn.Close()
+			if !isUseless {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// isReadOnly reports whether a value of read_only means that the server takes no writes of ordinary users.
+func isReadOnly(value string) bool { return value != "0" && value != "OFF" && value != "" }
 
 // readRows runs a SELECT, and once more if the connection broke.
 func (t *table) readRows(ctx context.Context, statement *sql.Stmt, from []byte) (rows []record.Row, err error) {
@@ -147,8 +183,8 @@ func (t *table) readRowsOnce(ctx context.Context, statement *sql.Stmt, from []by
 		if err := result.Err(); err != nil {
 			return err
 		}
-		if readOnly != "0" && readOnly != "OFF" {
-			return t.readOnlyError()
+		if isReadOnly(readOnly) {
+			return errReadOnly
 		}
 		t.clock.AddReply(micros, sent, t.clock.Clock.Now())
 		return nil
@@ -197,9 +233,6 @@ func (t *table) writeRow(ctx context.Context, statement *sql.Stmt, args ...any) 
 		changed = n > 0
 		return err
 	})
-	if err == nil {
-		t.hasWritten.Store(true)
-	}
 	return changed, err
 }
 

@@ -29,6 +29,8 @@ import (
 //	layout=shedlock     uses ShedLock's table
 //	create=true         makes the table if it does not exist
 //	timeout=3s          a connection that does not answer for so long is given up
+//	replica=true        accepts a replica that takes writes, as in a circle
+//	clock-skew=1s       how far the clocks of the servers may be apart
 //	max-conns=8         how many connections are open at most
 //	socket=PATH         the server's unix socket, instead of the host
 //	password-file=FILE  reads the password from a file, which keeps it out of the URL
@@ -70,16 +72,21 @@ func readURL(u *url.URL) (*storeURL, error) {
 	var secure bool
 	var ca, cert, key, name, socket string
 	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"table":  text(&s.opts.Table),
-		"layout": func(v string) error { s.opts.Layout = Layout(v); return nil },
-		"create": func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
-		"timeout": func(v string) (err error) {
-			if s.opts.Timeout, err = time.ParseDuration(v); err == nil && s.opts.Timeout < 50*time.Millisecond {
-				err = errors.New("must be 50ms or more")
+	duration := func(to *time.Duration, least time.Duration) func(string) error {
+		return func(v string) (err error) {
+			if *to, err = time.ParseDuration(v); err == nil && *to < least {
+				err = fmt.Errorf("must be %v or more", least)
 			}
 			return err
-		},
+		}
+	}
+	err := driverutil.ParseOptions(u, map[string]func(string) error{
+		"table":      text(&s.opts.Table),
+		"layout":     func(v string) error { s.opts.Layout = Layout(v); return nil },
+		"create":     func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
+		"replica":    func(v string) (err error) { s.opts.Replica, err = strconv.ParseBool(v); return err },
+		"timeout":    duration(&s.opts.Timeout, 50*time.Millisecond),
+		"clock-skew": duration(&s.opts.ClockSkew, time.Millisecond),
 		"max-conns": func(v string) (err error) {
 			if s.maxConns, err = strconv.Atoi(v); err == nil && s.maxConns < 1 {
 				err = errors.New("must be 1 or more")
@@ -144,9 +151,10 @@ func (s *storeURL) openPool() (*sql.DB, error) {
 	c.Logger = &mysql.NopLogger{} // our errors say what matters
 	c.Timeout = s.opts.Timeout
 	// A statement that waits for the lock of another session ends on the server shortly before this client gives it up.
-	// Else such statements would accumulate there, one connection each.
-	wait := max(1, int(s.opts.Timeout*3/4/time.Second))
-	c.Params = map[string]string{"autocommit": "1", "innodb_lock_wait_timeout": strconv.Itoa(wait)}
+	// Else such statements would accumulate there, one connection each. The first setting is for locked rows, the second
+	// for a locked table.
+	wait := strconv.Itoa(max(1, int(s.opts.Timeout*3/4/time.Second)))
+	c.Params = map[string]string{"autocommit": "1", "innodb_lock_wait_timeout": wait, "lock_wait_timeout": wait}
 	if s.opts.Layout == LayoutShedLock {
 		c.Params["sql_mode"] = "'" + strictMode + "'"
 	}

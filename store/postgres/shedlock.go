@@ -301,6 +301,8 @@ func (s *shedlockStore) extendClaim(
 			return v, driverutil.Uncertain(err)
 		case at != 0:
 			return v, nil
+		case v.Claim.Detached && !detached:
+			return v, v.LossError(id)
 		case v.ClaimID == id && v.LockedAt == g.Token && v.Remaining > 0 && !v.Claim.Broken:
 			// The statement read the row before another write, for which it then had to wait: try again.
 		default:

@@ -6,6 +6,9 @@ package postgres
 // A take writes a note of how the previous holder ended into its own signature. The release of that holder
 // may have lost its reply, and ask what became of it.
 //
+// A renewal that arrives after its claim was detached does nothing. No statement that waited for the row lowers the
+// lock_until that another one has set: the server then computes its times again.
+//
 // A take raises locked_at even if the server's clock was set back, because it is the token. (A take of ShedLock's own
 // clients sets it to the present time, whatever it was.)
 const (
@@ -21,7 +24,8 @@ const (
 	shedOwnRow = ` where name = $1 and left(locked_by, 35) = $3 and lock_until > NOW`
 	shedRenew  = `update LOCKS as l set lock_until = NOW + $5::int8 * interval '1 millisecond',
 		locked_by = case when $6 = 'd' then overlay(locked_by placing 'd' from 38 for 1) else locked_by end` +
-		shedOwnRow + ` and locked_at = $4::timestamp and substr(locked_by, 37, 1) <> 'b'`
+		shedOwnRow + ` and locked_at = $4::timestamp and substr(locked_by, 37, 1) <> 'b'
+		and (substr(locked_by, 38, 1) <> 'd' or $6 = 'd')`
 	shedRelease = `update LOCKS as l set lock_until = NOW, locked_by = overlay(locked_by placing 'r' from 37 for 1)` +
 		shedOwnRow
 	shedFlag = `update LOCKS as l set locked_by = overlay(locked_by placing $4 from $5 for 1)` + shedOwnRow

@@ -73,6 +73,13 @@ func TestShedLock(t *testing.T) {
 	storetest.MeetShedLock(t, s, peers)
 }
 
+// TestShedLockLateRenewal: a renewal that arrives after its claim was detached changes nothing.
+func TestShedLockLateRenewal(t *testing.T) {
+	t.Parallel()
+	_, s, _ := startShedLock(t, 0)
+	storetest.RenewDetachedShedLock(t, s)
+}
+
 // TestShedLockRounds: our clients and ShedLock's contend for one lock. There are never two holders, and both kinds
 // get the lock.
 func TestShedLockRounds(t *testing.T) {

@@ -37,8 +37,13 @@ func TestMySQLUnfitTables(t *testing.T) {
 		"short_tokens": `resource varbinary(512) primary key, token int not null`,
 		"folded_names": `resource varchar(512) primary key, token bigint not null`,
 		"without_key":  `resource varbinary(512), token bigint not null`,
+		"no_rollback":  `resource varbinary(512) primary key, token bigint not null`,
 	} {
-		db.mustExec(t, `create table `+table+` (`+columns+`)`)
+		engine := "InnoDB"
+		if table == "no_rollback" {
+			engine = "MyISAM"
+		}
+		db.mustExec(t, `create table `+table+` (`+columns+`) engine=`+engine)
 		f, err := fence.NewSQL(db.dialect, table)
 		if err != nil {
 			t.Fatal(err)

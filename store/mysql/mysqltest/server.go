@@ -59,7 +59,7 @@ func Start(settings ...string) (*Server, error) {
 
 // install makes the server's files.
 func (s *Server) install(settings []string) error {
-	data := filepath.Join(s.dir, "data")
+	data := s.DataDir()
 	if err := os.Mkdir(data, 0o700); err != nil {
 		return err
 	}
@@ -139,6 +139,9 @@ func (s *Server) StartAgain() error {
 
 // Socket is the path of the server's unix socket.
 func (s *Server) Socket() string { return filepath.Join(s.dir, "socket") }
+
+// DataDir is the directory of the server's files.
+func (s *Server) DataDir() string { return filepath.Join(s.dir, "data") }
 
 // DSN is the name of the database for database/sql, for the user root.
 func (s *Server) DSN() string { return "root@tcp(" + s.Endpoint + ")/" + Database }
