@@ -34,6 +34,7 @@ type bucketClient struct {
 	life    *driverutil.Lifetime
 	onClose func()
 	google  atomic.Bool // a reply came from Google's service
+	minio   atomic.Bool // a reply came from MinIO
 }
 
 // requestTimeout is how long one request may take. After that another request finds out what became of it.
@@ -90,6 +91,9 @@ func (c *bucketClient) addReplyMiddleware(stack *middleware.Stack) error {
 			}
 			if r.Header.Get("X-Guploader-Uploadid") != "" || r.Header.Get("X-Goog-Generation") != "" {
 				c.google.Store(true)
+			}
+			if strings.HasPrefix(r.Header.Get("Server"), "MinIO") {
+				c.minio.Store(true)
 			}
 		}
 		return out, meta, err
@@ -215,10 +219,14 @@ func (c *bucketClient) put(ctx context.Context, key, etag string, data []byte) (
 	return *out.ETag, nil
 }
 
-// remove removes an object if its ETag is that one. If there is none, the error is errNotFound, or nil.
+// remove removes an object if its ETag is that one, or whatever it is, for an empty ETag. If there is none, the error is
+// errNotFound, or nil.
 func (c *bucketClient) remove(ctx context.Context, key, etag string) error {
-	_, err := sendRequest(ctx, c, "s3:DeleteObject", c.client.DeleteObject,
-		&sdk.DeleteObjectInput{Bucket: &c.bucket, Key: &key, IfMatch: &etag})
+	in := &sdk.DeleteObjectInput{Bucket: &c.bucket, Key: &key}
+	if etag != "" {
+		in.IfMatch = &etag
+	}
+	_, err := sendRequest(ctx, c, "s3:DeleteObject", c.client.DeleteObject, in)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -15,6 +16,9 @@ import (
 // What a service must do for locks is found out by trying. The result is kept in an object of the bucket, below the
 // prefix, so that only the first client in a week tries: the others read one object, which they would do anyway to
 // learn the service's clock and to see whether they may use the bucket.
+//
+// MinIO is tried by each client. With more than one server pool, it looks for the object of a conditional write in one
+// of them, which it picks at random by their free space. A pool may be added at any time, and no reply tells of it.
 
 // The keys of the result and, with a random text, of what is tried. No lock has such a key: see decodeName.
 const (
@@ -45,15 +49,15 @@ func (t *table) probe(ctx context.Context) error {
 	}
 	now, _ := t.bucket.clock.Now()
 	var r probeResult
-	age := time.Duration(0)
-	if err == nil && json.Unmarshal(o.data, &r) == nil {
-		age = time.UnixMicro(now).Sub(time.Unix(r.Time, 0))
+	isMinIO := t.bucket.minio.Load()
+	if err == nil && !isMinIO && json.Unmarshal(o.data, &r) == nil {
+		age := time.UnixMicro(now).Sub(time.Unix(r.Time, 0))
 		if r.Service == t.service && age > -time.Hour && age < probeAge {
 			t.deletes = r.Deletes
 			return nil
 		}
 	}
-	if t.deletes, err = t.tryConditions(ctx); err != nil {
+	if t.deletes, err = t.tryConditions(ctx); err != nil || isMinIO {
 		return err
 	}
 	text, err := json.Marshal(probeResult{Service: t.service, Deletes: t.deletes, Time: now / 1e6})
@@ -80,8 +84,8 @@ func (t *table) tryConditions(ctx context.Context) (deletes bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if _, err = put(""); !errors.Is(err, record.ErrConflict) {
-		return false, notObeyed("If-None-Match", err)
+	if err = t.tryCreates(ctx, key); err != nil {
+		return false, err
 	}
 	second, err := put(first)
 	switch {
@@ -102,6 +106,46 @@ func (t *table) tryConditions(ctx context.Context) (deletes bool, err error) {
 		return false, nil
 	}
 	return false, err
+}
+
+// conditionTries is how often a write is tried that must be refused. A service that compares only in one of two parts,
+// which it picks at random, refuses all of them once in four billion times. If one part is picked only once in ten
+// times, it is once in thirty.
+const conditionTries = 32
+
+// tryCreates checks that an object which exists is never created once more. Some answers may be that there were too
+// many requests.
+func (t *table) tryCreates(ctx context.Context, key string) error {
+	const atOnce = 8
+	errs := make([]error, conditionTries)
+	var all sync.WaitGroup
+	for begin := range atOnce {
+		all.Go(func() {
+			for i := begin; i < conditionTries; i += atOnce {
+				_, errs[i] = t.bucket.put(ctx, key, "", makeContent(nil))
+			}
+		})
+	}
+	all.Wait()
+	created, refused := 0, 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			created++
+		case errors.Is(err, record.ErrConflict):
+			refused++
+		}
+	}
+	switch {
+	case created > 0 && refused > 0:
+		return fmt.Errorf("%w: the service sometimes ignores If-None-Match in PUT, so that two clients could take one "+
+			"lock; MinIO does so if it has more than one server pool", driver.ErrUnsupported)
+	case created > 0:
+		return notObeyed("If-None-Match", nil)
+	case refused == 0:
+		return notObeyed("If-None-Match", errs[0])
+	}
+	return nil
 }
 
 // notObeyed is the error about a condition that did not hold, and for which the service did not refuse a write.

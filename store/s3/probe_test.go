@@ -59,8 +59,9 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestUnfitServices: a service that ignores a condition of writes is refused when it is tried, and so is Cloud Storage,
-// with a pointer to its own store. What else prevents its use is reported at once, with what to do.
+// TestUnfitServices: a service that ignores a condition of writes is refused when it is tried, also if it ignores one in
+// ten, and so is Cloud Storage, with a pointer to its own store. What else prevents its use is reported at once, with
+// what to do.
 func TestUnfitServices(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -74,6 +75,8 @@ func TestUnfitServices(t *testing.T) {
 			says: "ignores If-None-Match"},
 		"ignores If-Match": {flaws: s3test.Flaws{IgnoreIfMatch: true}, want: driver.ErrUnsupported,
 			says: "ignores If-Match"},
+		"compares in another pool at times": {flaws: s3test.Flaws{OtherPoolEvery: 10}, want: driver.ErrUnsupported,
+			says: "server pool"},
 		"Cloud Storage": {flaws: s3test.Flaws{Google: true}, want: driver.ErrUnsupported, says: "gcs://"},
 		"no Date":       {flaws: s3test.Flaws{NoDate: true}, want: driver.ErrUnsupported, says: "no Date"},
 		"another region": {flaws: s3test.Flaws{Region: "eu-central-1"}, want: driver.ErrInvalid,
@@ -101,10 +104,10 @@ func TestUnfitServices(t *testing.T) {
 }
 
 // TestProbeIsKept: only the first client in a week tries out a service. The result is not used for another service, nor
-// if it is older, or not one.
+// if it is older, or not one. MinIO is tried by each client, since a pool may have been added.
 func TestProbeIsKept(t *testing.T) {
 	t.Parallel()
-	const tried, known = "read 1, write 5, delete 2", "read 1"
+	const tried, known = "read 1, write 36, delete 2", "read 1"
 	s := startServer(t)
 	expect := func(what, want string) {
 		t.Helper()
@@ -132,11 +135,16 @@ func TestProbeIsKept(t *testing.T) {
 	expect("the first service", tried)
 	s.Shift(8 * 24 * time.Hour)
 	open(s.URL) // the first request is refused because this machine's clock is wrong, and sent again
-	expect("a week later", "read 2, write 5, delete 2")
+	expect("a week later", "read 2, write 36, delete 2")
 	s.Shift(0)
 	s.Put(bucket, "=holdfast-probe", []byte("what is this?"))
 	open(s.URL)
 	expect("a client that finds something else", tried)
+	s.SetFlaws(s3test.Flaws{MinIO: true})
+	for range 2 {
+		open(s.URL)
+		expect("a client of MinIO", "read 1, write 35, delete 2")
+	}
 }
 
 // TestMayNotDelete: without the permission to delete, and on services that do not know a condition of DELETE, locks

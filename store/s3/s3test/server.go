@@ -42,6 +42,7 @@ type Server struct {
 	denied   map[Kind]bool
 	counts   map[Kind]int
 	writes   map[string][]time.Time
+	compared int // conditions of writes
 }
 
 type object struct {
@@ -56,6 +57,8 @@ type Flaws struct {
 	IgnoreIfMatch     bool   // in PUT
 	DeleteBlindly     bool   // If-Match is ignored in DELETE, as MinIO does
 	RefuseConditions  bool   // If-Match in DELETE is not implemented
+	OtherPoolEvery    int    // every so many writes, the condition is compared where no object is; 0: never
+	MinIO             bool   // replies name MinIO as their server
 	NoDate            bool   // no reply has a Date
 	Google            bool   // replies look like Cloud Storage's
 	Region            string // requests that are signed for another region are refused; empty: none is
@@ -252,6 +255,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if flaws.Google {
 		w.Header().Set("X-Guploader-Uploadid", "x")
 	}
+	if flaws.MinIO {
+		w.Header().Set("Server", "MinIO")
+	}
 	switch {
 	case fate.RefuseStatus != 0:
 		refuse(w, fate.RefuseStatus, cmp.Or(fate.Code, "SlowDown"))
@@ -335,6 +341,9 @@ func (s *Server) handle(w http.ResponseWriter, h http.Header, req Request, body 
 // write makes or replaces an object. The mutex is held.
 func (s *Server) write(w http.ResponseWriter, h http.Header, req Request, o *object, body []byte) {
 	none, match := h.Get("If-None-Match") != "" && !s.flaws.IgnoreIfNoneMatch, h.Get("If-Match")
+	if s.compared++; s.flaws.OtherPoolEvery > 0 && s.compared%s.flaws.OtherPoolEvery == 0 {
+		o = nil
+	}
 	switch {
 	case none && o != nil:
 		refuse(w, http.StatusPreconditionFailed, "PreconditionFailed")
