@@ -82,8 +82,22 @@ func (t *foreignTable) Info() driver.Info {
 func (t *foreignTable) ReleasesWithoutTrace() {}
 func (t *foreignTable) ExpiresIdleRecords()   {}
 
+// checkName refuses a name for which our object would be another one than a foreign client's. Names with line ends are
+// escaped: the service refuses them, so no foreign client has such an object.
+func (t *foreignTable) checkName(name string) error {
+	escaped := escaper.Replace(name)
+	if strings.ContainsRune(name, escapeChar) || t.prefix != "" && encodeName(name) != escaped {
+		return fmt.Errorf("%w: in the layout %s a lock's name has no control character 0x10, and with a prefix it is not "+
+			". or .. and does not begin with .well-known/acme-challenge/", driver.ErrInvalid, t.layout)
+	}
+	return nil
+}
+
 // Load is one read of the object's metadata.
 func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error) {
+	if err := t.checkName(name); err != nil {
+		return record.Row{}, err
+	}
 	if err := errors.Join(t.awaitWrites(ctx, name), t.refreshClock(ctx)); err != nil {
 		return record.Row{}, err
 	}
@@ -144,6 +158,9 @@ func truncateOwner(text string) string {
 
 // Swap is one write, or one removal if the record has no claim.
 func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if err := t.checkName(row.Name); err != nil {
+		return record.Row{}, err
+	}
 	rec, err := record.Decode(row.Name, row.Data)
 	switch {
 	case err != nil:

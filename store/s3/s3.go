@@ -155,7 +155,7 @@ func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Opti
 		place:  "s3://" + bucket + "/" + o.Prefix, service: "Amazon S3, " + settings.Region,
 		writeInterval: max(o.WriteInterval, 0)}
 	if o.Layout == LayoutTerraform {
-		t.suffix = terraformSuffix
+		t.suffix, t.plainNames = terraformSuffix, true
 	}
 	if endpoint := aws.ToString(settings.BaseEndpoint); endpoint != "" {
 		e, err := url.Parse(endpoint)

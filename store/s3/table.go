@@ -24,6 +24,7 @@ type table struct {
 	prefix        string
 	column        int    // of the prefix: see encodeName
 	suffix        string // of the keys of all locks, by layout
+	plainNames    bool   // a name is in its key as it is, by layout
 	place         string // of the bucket, for people
 	service       string // identifies the service, for the result of a probe
 	writeInterval time.Duration
@@ -66,7 +67,32 @@ func (t *table) ClockBounds() (early, late int64) { return t.bucket.clock.ClockB
 func (t *table) ClockIsStale() bool               { return t.bucket.clock.ClockIsStale() }
 
 // key is the key of the object of a lock.
-func (t *table) key(name string) string { return t.prefix + encodeName(name, t.column) + t.suffix }
+func (t *table) key(name string) string {
+	if t.plainNames {
+		return t.prefix + name + t.suffix
+	}
+	return t.prefix + encodeName(name, t.column) + t.suffix
+}
+
+// nameOf reverses key. It reports false for the key of an object that is not a lock's.
+func (t *table) nameOf(key string) (string, bool) {
+	own, isLock := strings.CutSuffix(strings.TrimPrefix(key, t.prefix), t.suffix)
+	switch {
+	case !isLock:
+		return "", false
+	case t.plainNames:
+		return own, own != ""
+	}
+	return decodeName(own, t.column)
+}
+
+// keyPrefix begins the keys of all names with that prefix, and perhaps others.
+func (t *table) keyPrefix(prefix string) string {
+	if t.plainNames {
+		return t.prefix + prefix
+	}
+	return t.prefix + listPrefix(prefix, t.column)
+}
 
 // Keys names the object of a lock as a URL, for people.
 func (t *table) Keys(name string) []string {
@@ -191,7 +217,7 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load loadFun
 		for more := true; more; {
 			var page []string
 			var err error
-			page, more, err = t.bucket.list(ctx, t.prefix+listPrefix(prefix, t.column), last)
+			page, more, err = t.bucket.list(ctx, t.keyPrefix(prefix), last)
 			if err != nil {
 				yield(record.Row{}, err)
 				return
@@ -199,9 +225,7 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load loadFun
 			var names []string
 			for _, key := range page {
 				last = max(last, key)
-				own, isLock := strings.CutSuffix(strings.TrimPrefix(key, t.prefix), t.suffix)
-				name, ok := decodeName(own, t.column)
-				if ok && isLock && strings.HasPrefix(name, prefix) {
+				if name, ok := t.nameOf(key); ok && strings.HasPrefix(name, prefix) {
 					names = append(names, name)
 				}
 			}

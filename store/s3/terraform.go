@@ -25,7 +25,7 @@ const (
 	LayoutRecord Layout = "record"
 	// LayoutTerraform is the layout of the lock files of Terraform's backend for S3, and of OpenTofu's (use_lockfile).
 	// The lock NAME excludes a run of Terraform whose state has the key PREFIX and NAME, by the object with .tflock
-	// after that key: a lock is held while it exists. Terraform shows our holder as it shows its own. It supports the
+	// after that key. Nothing in a name is escaped. A lock is held while it exists. Terraform shows our holder as it shows its own. It supports the
 	// plain mutex and the election only.
 	//
 	// Terraform knows no TTL. What a crashed process of its leaves blocks until Options.ForeignAge. What one of ours

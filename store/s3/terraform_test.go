@@ -228,6 +228,40 @@ func TestTerraformHolder(t *testing.T) {
 	}
 }
 
+// TestTerraformNames: whatever a name contains, it is the key of the state whose runs it excludes, and whose lock is
+// listed.
+func TestTerraformNames(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+	long := strings.Repeat("a", 300) + "/x.tfstate"
+	for _, name := range []string{"env=prod/x.tfstate", "a//b.tfstate", "a.json/b.tfstate", "./a/../b", "/a/", "a\nb", long} {
+		theirs := newTerraform(t, s)
+		theirs.state = "terraform/" + name
+		g := acquire(t, store, mutexClaim(name, time.Minute))
+		if ok, by, err := theirs.lock(t.Context()); ok || by.ID != g.ID {
+			t.Errorf("we hold %.30q, and Terraform is told %v, %+v, %v", name, ok, by, err)
+		}
+		release(t, store, g.Claim)
+		if ok, _, err := theirs.lock(t.Context()); !ok {
+			t.Fatal(err)
+		}
+		if _, err := store.Acquire(t.Context(), mutexClaim(name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("Terraform holds %.30q, and we are told %v", name, err)
+		}
+		var listed []string
+		for l, err := range store.List(t.Context(), name) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed = append(listed, l.Name)
+		}
+		if len(listed) != 1 || listed[0] != name {
+			t.Errorf("Terraform holds %.30q, and listed is %.100q", name, listed)
+		}
+	}
+}
+
 // TestTerraformForeignAge: the file of a dead Terraform is taken over when it is old enough by the service's clock, and
 // not before.
 func TestTerraformForeignAge(t *testing.T) {
