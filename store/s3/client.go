@@ -209,7 +209,7 @@ func (c *bucketClient) put(ctx context.Context, key, etag string, data []byte) (
 	}
 	out, err := sendRequest(ctx, c, "s3:PutObject", c.client.PutObject, in)
 	switch {
-	case errors.Is(err, errNotFound): // the answer to If-Match where there is no object
+	case errors.Is(err, errNotFound) && etag != "": // the answer to If-Match where there is no object
 		return "", record.ErrConflict
 	case err != nil:
 		return "", err

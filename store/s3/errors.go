@@ -15,8 +15,13 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// errNotFound is wrapped by the error about an object that does not exist.
+// errNotFound is wrapped by the error about an object, or a setting of a bucket, that does not exist.
 var errNotFound = errors.New("the object does not exist")
+
+// absentCodes say that an object, or a setting of a bucket, does not exist. Any other reply with status 404 says nothing
+// about it: it may come from a proxy that does not find the service.
+var absentCodes = map[string]bool{"NoSuchKey": true, "NoSuchLifecycleConfiguration": true,
+	"ObjectLockConfigurationNotFoundError": true, "ReplicationConfigurationNotFoundError": true}
 
 var errNoETag = fmt.Errorf("%w: the service's replies have no ETag", driver.ErrUnsupported)
 
@@ -52,7 +57,7 @@ func (c *bucketClient) explainError(err error, needs string) error {
 	case code == "NoSuchBucket":
 		return driverutil.RefuseStore(fmt.Errorf("there is no bucket %s; create it, or correct its name (%s)",
 			c.bucket, says))
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound && absentCodes[code]:
 		return fmt.Errorf("%w (%s)", errNotFound, says)
 	case tryAgainCodes[code] || status == http.StatusConflict || status == http.StatusTooManyRequests:
 		return err

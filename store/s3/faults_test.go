@@ -1,6 +1,7 @@
 package s3_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/canceltest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/storetest"
@@ -78,6 +80,57 @@ func TestLostReplies(t *testing.T) {
 				t.Logf("%s, layout %s: %d acquires, renewals and releases settled", name, layout, rounds)
 			}
 		})
+	}
+}
+
+// TestForeign404: only NoSuchKey says that there is no object. A proxy that answers 404 because it does not find the
+// service ends no lease, and makes no client send requests without a pause.
+func TestForeign404(t *testing.T) {
+	t.Parallel()
+	for what, fate := range map[string]s3test.Fate{
+		"a page":       {RefuseStatus: http.StatusNotFound, Text: "404 page not found"},
+		"another code": {RefuseStatus: http.StatusNotFound, Code: "NotFound"},
+	} {
+		for _, layout := range layouts {
+			s := startServer(t)
+			var away atomic.Bool
+			s.Decide = func(s3test.Request) s3test.Fate {
+				if away.Load() {
+					return fate
+				}
+				return s3test.Fate{}
+			}
+			store, other := mustOpen(t, s, layoutOptions(layout)), mustOpen(t, s, layoutOptions(layout))
+			g := acquire(t, store, mutexClaim("m", time.Minute))
+			away.Store(true)
+			if err := renew(t, store, g).Err; err == nil || driverutil.IsFinal(err) || errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s, %s: a renewal says %v", layout, what, err)
+			}
+			l, err := other.Inspect(t.Context(), "m")
+			if err == nil {
+				t.Errorf("%s, %s: shown is %+v", layout, what, l)
+			}
+			s.Counts()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := other.Acquire(ctx, mutexClaim("other", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s, %s: a try says %v", layout, what, err)
+			}
+			cancel()
+			var reads, writes int
+			if n, _ := fmt.Sscanf(s.Counts(), "read %d, write %d", &reads, &writes); n == 2 && reads+writes > 100 {
+				t.Errorf("%s, %s: a try sent %d reads and %d writes in a second", layout, what, reads, writes)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+			if err := store.Release(ctx, g.Claim, ""); !errors.Is(err, driver.ErrUncertain) {
+				t.Errorf("%s, %s: a release says %v", layout, what, err)
+			}
+			cancel()
+			away.Store(false)
+			if err := renew(t, store, g).Err; err != nil {
+				t.Errorf("%s, %s: a renewal after that: %v", layout, what, err)
+			}
+			release(t, store, g.Claim)
+		}
 	}
 }
 

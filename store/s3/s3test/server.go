@@ -88,6 +88,7 @@ type Request struct {
 type Fate struct {
 	RefuseStatus  int           // it is not handled, and the reply has this status; 0: it is handled
 	Code          string        // the code in that reply, or in that of ReplaceStatus
+	Text          string        // the body of that reply, in place of an error as S3 writes it
 	Delay         time.Duration // before it is handled
 	ReplyDelay    time.Duration // after it was handled
 	DropReply     bool          // it is handled, and the connection is closed without a reply
@@ -260,6 +261,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case fate.RefuseStatus != 0:
+		if fate.Text != "" {
+			http.Error(w, fate.Text, fate.RefuseStatus)
+			return
+		}
 		refuse(w, fate.RefuseStatus, cmp.Or(fate.Code, "SlowDown"))
 		return
 	case s.refuseSignature(w, r, now, flaws):
