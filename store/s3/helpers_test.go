@@ -36,8 +36,12 @@ func countFor(few, all int) int {
 // startShared is the MinIO of all tests that do it no harm.
 var startShared = sync.OnceValues(func() (*s3test.MinIO, error) { return s3test.StartMinIO(bucket) })
 
+// maxLateness is how long a write may take effect after its start on the services of these tests.
+const maxLateness = 500 * time.Millisecond
+
 func TestMain(m *testing.M) {
 	flag.Parse()
+	s3.SetMaxLateness(maxLateness)
 	code := m.Run()
 	if s, err := startShared(); err == nil {
 		s.Close()

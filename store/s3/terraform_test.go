@@ -262,6 +262,70 @@ func TestTerraformNames(t *testing.T) {
 	}
 }
 
+// TestTerraformLateWrites: a lock is not released while a write may still come that would take it again, and whose reply
+// did not say so. If that write takes effect while the release waits, its lock file is removed.
+func TestTerraformLateWrites(t *testing.T) {
+	t.Parallel()
+	const key = "terraform/m.tflock"
+	t.Run("granted by the next write", func(t *testing.T) {
+		t.Parallel()
+		s := startServer(t)
+		late, handled := make(chan struct{}), make(chan struct{})
+		var writes atomic.Int64
+		var removed atomic.Pointer[time.Time]
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			switch now := time.Now(); {
+			case r.Key != key:
+			case r.Kind == s3test.Delete:
+				removed.Store(&now)
+			case r.Kind == s3test.Write && writes.Add(1) == 1:
+				f = s3test.Fate{RefuseStatus: 500, Late: late, Handled: func() { close(handled) }}
+			}
+			return f
+		}
+		store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+		began := time.Now()
+		g := acquire(t, store, mutexClaim("m", time.Minute))
+		close(late)
+		<-handled // and was refused
+		release(t, store, g.Claim)
+		if d := removed.Load().Sub(began); d < maxLateness {
+			t.Errorf("the lock was released %v after a write that can come for %v", d, maxLateness)
+		}
+	})
+	t.Run("the caller gives up", func(t *testing.T) {
+		t.Parallel()
+		s := startServer(t)
+		late, handled := make(chan struct{}), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var writes, reads atomic.Int64
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			switch {
+			case r.Key != key:
+			case r.Kind == s3test.Write && writes.Add(1) == 1:
+				cancel()
+				f = s3test.Fate{RefuseStatus: 500, Late: late, Handled: func() { close(handled) }}
+			case r.Kind == s3test.Read && reads.Add(1) == 1: // that of the release, which finds nothing
+				f.Handled = func() {
+					close(late)
+					<-handled
+				}
+			}
+			return f
+		}
+		store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+		c := mutexClaim("m", time.Minute)
+		if _, err := store.Acquire(ctx, c); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("a claim that was cancelled: %v", err)
+		}
+		err := store.Release(t.Context(), c, "")
+		if s.Get(bucket, key) != nil {
+			t.Errorf("the lock was released (%v), and its file is there", err)
+		}
+		<-handled
+	})
+}
+
 // TestTerraformForeignAge: the file of a dead Terraform is taken over when it is old enough by the service's clock, and
 // not before.
 func TestTerraformForeignAge(t *testing.T) {

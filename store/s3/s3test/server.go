@@ -93,6 +93,10 @@ type Fate struct {
 	ReplyDelay    time.Duration // after it was handled
 	DropReply     bool          // it is handled, and the connection is closed without a reply
 	ReplaceStatus int           // it is handled, and the reply has this status
+	// Late, with RefuseStatus, is when the request is handled nevertheless: when the channel is closed.
+	Late <-chan struct{}
+	// Handled is called after the request was handled, and before the reply. nil: nothing is called.
+	Handled func()
 }
 
 // AccessKey and SecretKey are the credentials of all services of this package.
@@ -261,6 +265,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case fate.RefuseStatus != 0:
+		if fate.Late != nil {
+			go s.handleLate(fate, r.Header, req, body)
+		}
 		if fate.Text != "" {
 			http.Error(w, fate.Text, fate.RefuseStatus)
 			return
@@ -273,6 +280,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	time.Sleep(fate.Delay)
 	reply := httptest.NewRecorder()
 	s.handle(reply, r.Header, req, body)
+	if fate.Handled != nil {
+		fate.Handled()
+	}
 	time.Sleep(fate.ReplyDelay)
 	switch {
 	case fate.DropReply:
@@ -289,6 +299,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(reply.Code)
 	_, _ = w.Write(reply.Body.Bytes())
+}
+
+// handleLate handles a request whose reply was sent before.
+func (s *Server) handleLate(fate Fate, h http.Header, req Request, body []byte) {
+	<-fate.Late
+	s.handle(httptest.NewRecorder(), h, req, body)
+	if fate.Handled != nil {
+		fate.Handled()
+	}
 }
 
 // maxSkew is how far the date of a signature may be from the service's clock.
