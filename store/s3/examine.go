@@ -95,7 +95,7 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 
 // examineAccess returns what is wrong with how the service is used.
 func (t *table) examineAccess() (all []driver.Finding) {
-	if !t.deletes {
+	if !t.removal.compares() {
 		all = append(all, findingKept)
 	}
 	if t.bucket.minio.Load() {

@@ -107,7 +107,7 @@ func TestUnfitServices(t *testing.T) {
 // if it is older, or not one. MinIO is tried by each client, since a pool may have been added.
 func TestProbeIsKept(t *testing.T) {
 	t.Parallel()
-	const tried, known = "read 1, write 36, delete 2", "read 1"
+	const tried, known = "read 1, write 36, delete 3", "read 1"
 	s := startServer(t)
 	expect := func(what, want string) {
 		t.Helper()
@@ -135,7 +135,7 @@ func TestProbeIsKept(t *testing.T) {
 	expect("the first service", tried)
 	s.Shift(8 * 24 * time.Hour)
 	open(s.URL) // the first request is refused because this machine's clock is wrong, and sent again
-	expect("a week later", "read 2, write 36, delete 2")
+	expect("a week later", "read 2, write 36, delete 3")
 	s.Shift(0)
 	s.Put(bucket, "=holdfast-probe", []byte("what is this?"))
 	open(s.URL)
@@ -143,7 +143,7 @@ func TestProbeIsKept(t *testing.T) {
 	s.SetFlaws(s3test.Flaws{MinIO: true})
 	for range 2 {
 		open(s.URL)
-		expect("a client of MinIO", "read 1, write 35, delete 2")
+		expect("a client of MinIO", "read 1, write 35, delete 3")
 	}
 }
 
@@ -172,11 +172,52 @@ func TestMayNotDelete(t *testing.T) {
 		if n := s.Counts(); strings.Contains(n, "delete") || s.Get(bucket, "m.json") == nil {
 			t.Errorf("%s: something was deleted: %s", what, n)
 		}
+		want := driver.ErrUnsupported
+		if what == "denied" {
+			want = driver.ErrDenied
+		}
 		if _, err := s3.New(t.Context(), newClient(t, s.URL), bucket,
-			layoutOptions(s3.LayoutTerraform)); !errors.Is(err,
-			driver.ErrUnsupported) {
+			layoutOptions(s3.LayoutTerraform)); !errors.Is(err, want) {
 			t.Errorf("%s: Terraform's layout: %v", what, err)
 		}
+	}
+}
+
+// TestPermissionIsOwn: that one client may not delete says nothing about the others, and the reverse. In Terraform's
+// layout a client that may not is refused at once. In ours it keeps what it cannot delete.
+func TestPermissionIsOwn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	terraform := &s3.Options{Layout: s3.LayoutTerraform}
+	open := func(opts *s3.Options) (driver.Store, error) {
+		store, err := s3.New(t.Context(), newClient(t, s.URL), bucket, opts)
+		if err == nil {
+			t.Cleanup(func() { store.Close() })
+		}
+		return store, err
+	}
+	s.Deny(s3test.Delete)
+	if _, err := open(nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Deny()
+	if _, err := open(terraform); err != nil {
+		t.Errorf("a client that may delete, after one that may not: %v", err)
+	}
+	s.Deny(s3test.Delete)
+	if _, err := open(terraform); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "s3:DeleteObject") {
+		t.Errorf("a client that may not delete, after one that may: %v", err)
+	}
+	store, err := open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, store, acquire(t, store, mutexClaim("m", time.Minute)).Claim)
+	if err := store.(driver.Forgetter).Forget(t.Context(), "m"); err != nil {
+		t.Errorf("forgetting without the permission to delete: %v", err)
+	}
+	for l, err := range store.List(t.Context(), "") {
+		t.Errorf("listed is %v, %v", l, err)
 	}
 }
 

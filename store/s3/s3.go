@@ -99,7 +99,7 @@ func (t *table) newStore(opts *Options) (driver.Store, error) {
 	switch {
 	case opts != nil && opts.Layout == LayoutTerraform:
 		return newTerraformStore(t, opts.ForeignAge)
-	case !t.deletes:
+	case !t.removal.compares():
 		return record.New(keepingTable{t}), nil
 	}
 	return record.New(t), nil
@@ -112,7 +112,7 @@ func NewTable(ctx context.Context, client *sdk.Client, bucket string, opts *Opti
 	switch {
 	case err != nil:
 		return nil, err
-	case !t.deletes:
+	case !t.removal.compares():
 		return keepingTable{t}, nil
 	}
 	return t, nil
@@ -126,7 +126,7 @@ const runsPrefix = string(escapeChar) + "holdfast-runs/"
 func (t *table) OpenLedgerTable(context.Context) (record.Table, error) {
 	l := *t
 	l.bucket, l.prefix, l.column = t.bucket.share(), t.prefix+runsPrefix, 0
-	if !t.deletes {
+	if !t.removal.compares() {
 		return keepingTable{&l}, nil
 	}
 	return &l, nil
@@ -172,7 +172,7 @@ func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Opti
 	} else if settings.Region != "" {
 		t.place += "?region=" + settings.Region
 	}
-	if err := t.probe(ctx); err != nil {
+	if err := t.probe(ctx, o.Layout == LayoutTerraform); err != nil {
 		t.bucket.close()
 		return nil, err
 	}

@@ -28,11 +28,11 @@ type table struct {
 	place         string // of the bucket, for people
 	service       string // identifies the service, for the result of a probe
 	writeInterval time.Duration
-	deletes       bool // the service compares before it deletes
+	removal       removal
 }
 
-// keepingTable is a table on a service that deletes without comparing, or on which we may not delete. It never deletes
-// an object, so the engine does not look for idle records.
+// keepingTable is a table on a service that deletes without comparing, or of which nobody knows. It never deletes an
+// object, so the engine does not look for idle records.
 type keepingTable struct{ *table }
 
 // ExpiresIdleRecords implements an optional interface of engine/record: a lifecycle rule may remove idle records.
@@ -170,15 +170,16 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 }
 
 // Delete is one request. On a service that deletes without comparing, it writes an object that stands for the absent
-// record: it is compared, and a later record replaces it.
+// record: it is compared, and a later record replaces it. It does so too, as a second request, if we may not delete.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if row.Version == "" {
 		return nil
 	}
-	var err error
-	if t.deletes {
+	err := driver.ErrDenied
+	if t.removal.compares() {
 		err = t.bucket.remove(ctx, t.key(row.Name), row.Version)
-	} else {
+	}
+	if errors.Is(err, driver.ErrDenied) {
 		_, err = t.bucket.put(ctx, t.key(row.Name), row.Version, makeContent(nil))
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
@@ -35,7 +36,8 @@ const (
 	// surely passed the token: up to two seconds after the lock was taken. If it is not known whether a write that takes
 	// the lock has taken effect, a release waits until 15 s after that write: it could come later, and take the lock
 	// again. The service must compare before it deletes,
-	// or a late release could remove the lock of somebody else; others, such as MinIO, are refused.
+	// or a late release could remove the lock of somebody else; others, such as MinIO, are refused, and so is a client
+	// without s3:DeleteObject.
 	LayoutTerraform Layout = "terraform"
 )
 
@@ -76,11 +78,10 @@ var maxLateness = foreign.MaxLateness
 
 // newTerraformStore makes the store, or refuses a service that deletes without comparing.
 func newTerraformStore(t *table, foreignAge time.Duration) (driver.Store, error) {
-	if !t.deletes {
+	if !t.removal.compares() {
 		t.bucket.close()
-		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object, or we may "+
-			"not delete: "+
-			"the layout %s needs that", driver.ErrUnsupported, LayoutTerraform)
+		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object: the layout %s needs "+
+			"that", driver.ErrUnsupported, LayoutTerraform)
 	}
 	f := &terraformTable{table: t, foreignAge: foreignAge}
 	f.writes = foreign.NewWrites(t.bucket.life, t.bucket.clock.Clock, maxLateness, f.removeLate)
@@ -171,7 +172,7 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 	case err != nil:
 		return record.Row{}, err
 	case len(rec.Claims) == 0:
-		return record.Row{Name: row.Name}, t.free(ctx, row.Name, etag, rec.Token)
+		return record.Row{Name: row.Name}, t.free(ctx, row, etag, rec.Token)
 	case strings.HasPrefix(rec.Claims[0].ID, foreign.IDPrefix):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
@@ -208,8 +209,8 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 
 // free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come that
 // nobody knows of: it would find the lock free.
-func (t *terraformTable) free(ctx context.Context, name, etag string, token int64) error {
-	waited, err := t.writes.Settle(ctx, name)
+func (t *terraformTable) free(ctx context.Context, row record.Row, etag string, token int64) error {
+	waited, err := t.writes.Settle(ctx, row.Name)
 	switch {
 	case err != nil:
 		return err
@@ -221,7 +222,34 @@ func (t *terraformTable) free(ctx context.Context, name, etag string, token int6
 	if err := t.awaitToken(ctx, token); err != nil {
 		return err
 	}
-	return t.removeObject(ctx, name, etag)
+	if t.removal == removalLenient {
+		return t.replaceAndRemove(ctx, row, etag)
+	}
+	return t.removeObject(ctx, row.Name, etag)
+}
+
+// replaceAndRemove removes the object of a lock on a service that says that it has removed what was not there. That the
+// lock was held until now is proven by a write, which leaves a record without a claim for as long as it takes to remove
+// it. Then it does not matter who removes it.
+func (t *terraformTable) replaceAndRemove(ctx context.Context, row record.Row, etag string) error {
+	content, err := t.makeLockFile(row, &record.Claim{ID: newRandom(), Owner: "nobody: it was released"}, newRandom())
+	if err != nil {
+		return err
+	}
+	if etag, err = t.bucket.put(ctx, t.key(row.Name), etag, content); err != nil {
+		return err
+	}
+	const maxTries = 3
+	for range maxTries {
+		err = t.bucket.remove(ctx, t.key(row.Name), etag)
+		if errors.Is(err, errNotFound) || errors.Is(err, record.ErrConflict) {
+			return nil
+		}
+		if err == nil || driverutil.IsFinal(err) {
+			break
+		}
+	}
+	return err
 }
 
 // awaitToken waits until the service's clock has surely passed a token.

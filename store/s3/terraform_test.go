@@ -228,6 +228,38 @@ func TestTerraformHolder(t *testing.T) {
 	}
 }
 
+// TestLenientDelete: on a service that says of an object which is not there that it was removed, a release of a lock that
+// was lost does not succeed, and one of a lock that is held leaves nothing behind, also if a reply is lost.
+func TestLenientDelete(t *testing.T) {
+	t.Parallel()
+	const name = "env/prod.tfstate"
+	s := startServer(t)
+	s.SetFlaws(s3test.Flaws{DeleteAbsent: true})
+	var lose atomic.Int64
+	s.Decide = func(r s3test.Request) (f s3test.Fate) {
+		if r.Key == "terraform/"+name+".tflock" && r.Kind == s3test.Delete && lose.Add(-1) >= 0 {
+			f.DropReply = true
+		}
+		return f
+	}
+	store, theirs := mustOpen(t, s, layoutOptions(s3.LayoutTerraform)), newTerraform(t, s)
+	g := acquire(t, store, mutexClaim(name, time.Minute))
+	if err := theirs.unlock(t.Context(), g.ID); err != nil { // terraform force-unlock, by another one that has gone
+		t.Fatal(err)
+	}
+	if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Terraform has unlocked our lock, and its release says %v", err)
+	}
+	for n := range int64(2) {
+		g := acquire(t, store, mutexClaim(name, time.Minute))
+		lose.Store(n)
+		release(t, store, g.Claim)
+		if s.Get(bucket, "terraform/"+name+".tflock") != nil {
+			t.Error("a released lock has a file")
+		}
+	}
+}
+
 // TestTerraformNames: whatever a name contains, it is the key of the state whose runs it excludes, and whose lock is
 // listed.
 func TestTerraformNames(t *testing.T) {

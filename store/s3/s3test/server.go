@@ -57,6 +57,7 @@ type Flaws struct {
 	IgnoreIfMatch     bool   // in PUT
 	DeleteBlindly     bool   // If-Match is ignored in DELETE, as MinIO does
 	RefuseConditions  bool   // If-Match in DELETE is not implemented
+	DeleteAbsent      bool   // a DELETE with If-Match of an object that does not exist succeeds
 	OtherPoolEvery    int    // every so many writes, the condition is compared where no object is; 0: never
 	MinIO             bool   // replies name MinIO as their server
 	NoDate            bool   // no reply has a Date
@@ -394,6 +395,7 @@ func (s *Server) remove(w http.ResponseWriter, h http.Header, req Request, o *ob
 	case s.flaws.RefuseConditions:
 		refuse(w, http.StatusNotImplemented, "NotImplemented")
 		return
+	case o == nil && s.flaws.DeleteAbsent:
 	case o == nil:
 		refuse(w, http.StatusNotFound, "NoSuchKey")
 		return
