@@ -83,6 +83,43 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
+// TestSentAgain: a proxy that lost a reply sends the request again, and the second reply is a refusal. The claim is
+// granted and renewed nevertheless, and its release does not say that it was lost. Where nothing remains of a free lock,
+// the release may say that it does not know who ended the claim.
+func TestSentAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		layout s3.Layout
+		flaws  s3test.Flaws
+		maybe  bool // the release may not know
+	}{{layout: s3.LayoutRecord}, {layout: s3.LayoutTerraform, maybe: true},
+		{layout: s3.LayoutTerraform, flaws: s3test.Flaws{DeleteAbsent: true}}} {
+		s := startServer(t)
+		s.SetFlaws(c.flaws)
+		var again atomic.Bool
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			changes := r.Kind == s3test.Write || r.Kind == s3test.Delete
+			f.Twice = changes && again.CompareAndSwap(true, false)
+			return f
+		}
+		store := mustOpen(t, s, layoutOptions(c.layout))
+		again.Store(true)
+		g := acquire(t, store, mutexClaim("m", time.Minute))
+		again.Store(true)
+		if err := renew(t, store, g).Err; err != nil {
+			t.Errorf("%s: renewing: %v", c.layout, err)
+		}
+		again.Store(true)
+		err := store.Release(t.Context(), g.Claim, "")
+		if again.Load() || err != nil && !(c.maybe && errors.Is(err, driver.ErrUncertain)) {
+			t.Errorf("%s: releasing: %v", c.layout, err)
+		}
+		if l, err := store.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 0 {
+			t.Errorf("%s: after the release: %+v, %v", c.layout, l, err)
+		}
+	}
+}
+
 // TestForeign404: only NoSuchKey says that there is no object. A proxy that answers 404 because it does not find the
 // service ends no lease, and makes no client send requests without a pause.
 func TestForeign404(t *testing.T) {

@@ -119,17 +119,12 @@ func readContent(content []byte) (data []byte, ok bool) {
 	return content[:at], true
 }
 
-// readRow reads the object of a lock. The row of an object that stands for a removed record has a version, and no data.
-func (t *table) readRow(ctx context.Context, name string) (record.Row, error) {
+// maxObject is more than an object of ours has, in bytes. Those of other programs may be large.
+var maxObject = record.MaxData + int64(lenRandomLine) + 1
+
+// makeRow makes the row of an object. If that stands for a removed record, the row has a version, and no data.
+func (t *table) makeRow(name string, o object) (record.Row, error) {
 	row := record.Row{Name: name}
-	// The object may be of another program, and large.
-	o, err := t.bucket.get(ctx, t.key(name), record.MaxData+int64(lenRandomLine)+1)
-	switch {
-	case errors.Is(err, errNotFound):
-		return row, nil
-	case err != nil:
-		return row, err
-	}
 	data, ok := readContent(o.data)
 	if !ok {
 		return row, fmt.Errorf("%w: the object %s is not Holdfast's", driver.ErrCorrupt, t.key(name))
@@ -140,33 +135,57 @@ func (t *table) readRow(ctx context.Context, name string) (record.Row, error) {
 
 // Load is one read.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	row, err := t.readRow(ctx, name)
-	if err == nil && len(row.Data) == 0 {
+	row := record.Row{Name: name}
+	o, err := t.bucket.get(ctx, t.key(name), maxObject)
+	switch {
+	case errors.Is(err, errNotFound):
+		return row, nil
+	case err != nil:
+		return row, err
+	}
+	if row, err = t.makeRow(name, o); err == nil && len(row.Data) == 0 {
 		row = record.Row{Name: name}
 	}
 	return row, err
 }
 
-// Swap is one write. If a record is to be made, and there is an object, it is one read more, and another write if the
-// object stands for a removed record.
+// Swap is one write. If it is refused, it is one read more, and if a record is to be made where an object stands for a
+// removed one, another write.
+//
+// A refusal may be the answer to a second request, if a proxy has sent the first one again whose reply it had lost. Then
+// the object is what we have written. If it cannot be read, the outcome is unknown.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	content := makeContent(row.Data)
-	etag, err := t.bucket.put(ctx, t.key(row.Name), row.Version, content)
-	if errors.Is(err, record.ErrConflict) && row.Version == "" {
-		now, readErr := t.readRow(ctx, row.Name)
+	for {
+		etag, err := t.bucket.put(ctx, t.key(row.Name), row.Version, content)
+		if err == nil {
+			row.Version = etag
+			return row, nil
+		}
+		if !errors.Is(err, record.ErrConflict) {
+			return record.Row{}, err
+		}
+		o, err := t.bucket.get(ctx, t.key(row.Name), maxObject)
 		switch {
-		case readErr != nil || now.Version == "":
+		case errors.Is(err, errNotFound):
+			return record.Row{}, record.ErrConflict
+		case err != nil:
+			return record.Row{}, fmt.Errorf("a write was refused, and then: %w", err)
+		case bytes.Equal(o.data, content):
+			row.Version = o.etag
+			return row, nil
+		}
+		now, err := t.makeRow(row.Name, o)
+		switch {
+		case err != nil:
 			return record.Row{}, err
 		case len(now.Data) > 0:
-			return now, err
+			return now, record.ErrConflict
+		case row.Version != "":
+			return record.Row{}, record.ErrConflict
 		}
-		etag, err = t.bucket.put(ctx, t.key(row.Name), now.Version, content)
+		row.Version = now.Version
 	}
-	if err != nil {
-		return record.Row{}, err
-	}
-	row.Version = etag
-	return row, nil
 }
 
 // Delete is one request. On a service that deletes without comparing, it writes an object that stands for the absent

@@ -109,7 +109,7 @@ func (t *terraformTable) Load(ctx context.Context, name string) (record.Row, err
 	if err := t.writes.Await(ctx, name); err != nil {
 		return row, err
 	}
-	o, f, err := t.readLockFile(ctx, name)
+	o, f, err := t.readLockFile(ctx, t.key(name))
 	switch {
 	case errors.Is(err, errNotFound):
 		return row, nil
@@ -126,9 +126,9 @@ func (t *terraformTable) Load(ctx context.Context, name string) (record.Row, err
 	return row, err
 }
 
-// readLockFile reads the object of a lock. If another program has written it, the lock file may be empty.
-func (t *terraformTable) readLockFile(ctx context.Context, name string) (o object, f lockFile, err error) {
-	if o, err = t.bucket.get(ctx, t.key(name), maxLockFile); err == nil && json.Unmarshal(o.data, &f) != nil {
+// readLockFile reads an object. If another program has written it, the lock file may be empty.
+func (t *terraformTable) readLockFile(ctx context.Context, key string) (o object, f lockFile, err error) {
+	if o, err = t.bucket.get(ctx, key, maxLockFile); err == nil && json.Unmarshal(o.data, &f) != nil {
 		f = lockFile{}
 	}
 	return o, f, err
@@ -136,7 +136,7 @@ func (t *terraformTable) readLockFile(ctx context.Context, name string) (o objec
 
 // removeLate removes a lock file that has this random text. If that fails, the file stays until its claim expires.
 func (t *terraformTable) removeLate(ctx context.Context, name, random string) {
-	if o, f, err := t.readLockFile(ctx, name); err == nil && f.Random == random {
+	if o, f, err := t.readLockFile(ctx, t.key(name)); err == nil && f.Random == random {
 		_ = t.bucket.remove(ctx, t.key(name), o.etag)
 	}
 }
@@ -199,12 +199,31 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 	}
 	key := t.key(row.Name)
 	row.Version, err = foreign.Do(ctx, t.writes, row.Name, mark, func(ctx context.Context) (string, error) {
-		return t.bucket.put(ctx, key, etag, content)
+		return t.putOnce(ctx, key, etag, content, random)
 	})
 	if err != nil {
 		return record.Row{}, err
 	}
 	return row, nil
+}
+
+// putOnce is put for a lock file with a random text. If it is refused although the file is there, a proxy has sent the
+// request again, and the first one took effect.
+func (t *terraformTable) putOnce(ctx context.Context, key, etag string, content []byte, random string) (string, error) {
+	now, err := t.bucket.put(ctx, key, etag, content)
+	if !errors.Is(err, record.ErrConflict) {
+		return now, err
+	}
+	o, f, err := t.readLockFile(ctx, key)
+	switch {
+	case errors.Is(err, errNotFound):
+		return "", record.ErrConflict
+	case err != nil:
+		return "", fmt.Errorf("a write was refused, and then: %w", err)
+	case f.Random != random:
+		return "", record.ErrConflict
+	}
+	return o.etag, nil
 }
 
 // free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come that
@@ -232,11 +251,12 @@ func (t *terraformTable) free(ctx context.Context, row record.Row, etag string, 
 // lock was held until now is proven by a write, which leaves a record without a claim for as long as it takes to remove
 // it. Then it does not matter who removes it.
 func (t *terraformTable) replaceAndRemove(ctx context.Context, row record.Row, etag string) error {
-	content, err := t.makeLockFile(row, &record.Claim{ID: newRandom(), Owner: "nobody: it was released"}, newRandom())
+	random := newRandom()
+	content, err := t.makeLockFile(row, &record.Claim{ID: random, Owner: "nobody: it was released"}, random)
 	if err != nil {
 		return err
 	}
-	if etag, err = t.bucket.put(ctx, t.key(row.Name), etag, content); err != nil {
+	if etag, err = t.putOnce(ctx, t.key(row.Name), etag, content, random); err != nil {
 		return err
 	}
 	const maxTries = 3
@@ -267,11 +287,14 @@ func (t *terraformTable) awaitToken(ctx context.Context, token int64) error {
 	return nil // the clock of the service was set back, as Info says, or is not known well
 }
 
-// removeObject removes an object. It is a conflict if there is none.
+// removeObject removes an object. If it is refused, and there is none, the outcome is unknown: a proxy may have sent the
+// request again, or somebody else has removed the object.
 func (t *terraformTable) removeObject(ctx context.Context, name, etag string) error {
 	err := t.bucket.remove(ctx, t.key(name), etag)
-	if errors.Is(err, errNotFound) {
-		return record.ErrConflict
+	if errors.Is(err, record.ErrConflict) {
+		if _, _, readErr := t.readLockFile(ctx, t.key(name)); readErr != nil {
+			err = readErr
+		}
 	}
 	return err
 }

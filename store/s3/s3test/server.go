@@ -94,6 +94,7 @@ type Fate struct {
 	ReplyDelay    time.Duration // after it was handled
 	DropReply     bool          // it is handled, and the connection is closed without a reply
 	ReplaceStatus int           // it is handled, and the reply has this status
+	Twice         bool          // it is handled twice, and the reply is the second one
 	// Late, with RefuseStatus, is when the request is handled nevertheless: when the channel is closed.
 	Late <-chan struct{}
 	// Handled is called after the request was handled, and before the reply. nil: nothing is called.
@@ -280,6 +281,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	time.Sleep(fate.Delay)
 	reply := httptest.NewRecorder()
+	if fate.Twice {
+		s.handle(httptest.NewRecorder(), r.Header, req, body)
+	}
 	s.handle(reply, r.Header, req, body)
 	if fate.Handled != nil {
 		fate.Handled()
