@@ -214,7 +214,7 @@ func (c *bucketClient) put(ctx context.Context, key, etag string, data []byte) (
 	case err != nil:
 		return "", err
 	case aws.ToString(out.ETag) == "":
-		return "", errNoETag
+		return "", errNoETag // it has taken effect: the outcome is unknown
 	}
 	return *out.ETag, nil
 }

@@ -23,7 +23,7 @@ var errNotFound = errors.New("the object does not exist")
 var absentCodes = map[string]bool{"NoSuchKey": true, "NoSuchLifecycleConfiguration": true,
 	"ObjectLockConfigurationNotFoundError": true, "ReplicationConfigurationNotFoundError": true}
 
-var errNoETag = fmt.Errorf("%w: the service's replies have no ETag", driver.ErrUnsupported)
+var errNoETag = errors.New("the service's reply has no ETag")
 
 // explainError translates an error into the driver's terms. What it does not know stays as it is: a write may then have
 // taken effect, so the engine reads, and tries again. Among these are 409 ConditionalRequestConflict, which says that

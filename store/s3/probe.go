@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -102,11 +103,21 @@ func (t *table) checkMayDelete(ctx context.Context) error {
 
 // tryConditions checks on an object of its own that conditions of writes are obeyed, and finds out what those of a
 // removal do.
-func (t *table) tryConditions(ctx context.Context, mustDelete bool) (removal, error) {
+func (t *table) tryConditions(ctx context.Context, mustDelete bool) (does removal, err error) {
 	key := t.prefix + trialKey + rand.Text()
+	gone := false
+	defer func() {
+		if !gone { // as far as we may
+			_ = t.bucket.remove(context.WithoutCancel(ctx), key, "")
+		}
+	}()
 	put := func(etag string) (string, error) { return t.bucket.put(ctx, key, etag, makeContent(nil)) }
 	first, err := put("")
-	if err != nil {
+	switch {
+	case errors.Is(err, errNoETag):
+		return "", fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
+	case err != nil:
+		gone = driverutil.IsFinal(err)
 		return "", err
 	}
 	if err = t.tryCreates(ctx, key); err != nil {
@@ -114,6 +125,9 @@ func (t *table) tryConditions(ctx context.Context, mustDelete bool) (removal, er
 	}
 	second, err := put(first)
 	switch {
+	case errors.Is(err, record.ErrConflict):
+		return "", fmt.Errorf("%w: the service refuses an If-Match in PUT that holds; does a proxy change ETags, or is it "+
+			"MinIO with more than one server pool?", driver.ErrUnsupported)
 	case err != nil:
 		return "", err
 	case second == first:
@@ -122,7 +136,17 @@ func (t *table) tryConditions(ctx context.Context, mustDelete bool) (removal, er
 	if _, err = put(first); !errors.Is(err, record.ErrConflict) {
 		return "", notObeyed("If-Match", err)
 	}
-	return t.tryRemoval(ctx, key, first, second, mustDelete)
+	o, err := t.bucket.get(ctx, key, maxObject)
+	switch {
+	case err != nil:
+		return "", err
+	case o.etag != second:
+		return "", fmt.Errorf("%w: a read returns the ETag %s, and the write before it %s; does a proxy change it?",
+			driver.ErrUnsupported, o.etag, second)
+	}
+	does, err = t.tryRemoval(ctx, key, first, second, mustDelete)
+	gone = err == nil && does.compares()
+	return does, err
 }
 
 // tryRemoval finds out what If-Match in DELETE does. The object has the second of two ETags.

@@ -3,6 +3,7 @@ package s3_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ func TestNewRefuses(t *testing.T) {
 
 // TestUnfitServices: a service that ignores a condition of writes is refused when it is tried, also if it ignores one in
 // ten, and so is Cloud Storage, with a pointer to its own store. What else prevents its use is reported at once, with
-// what to do.
+// what to do. Nothing of the trial remains.
 func TestUnfitServices(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -77,6 +78,9 @@ func TestUnfitServices(t *testing.T) {
 			says: "ignores If-Match"},
 		"compares in another pool at times": {flaws: s3test.Flaws{OtherPoolEvery: 10}, want: driver.ErrUnsupported,
 			says: "server pool"},
+		"changes the ETag of what it returns": {flaws: s3test.Flaws{WeakETags: true}, want: driver.ErrUnsupported,
+			says: "change"},
+		"has no ETags":  {flaws: s3test.Flaws{NoETags: true}, want: driver.ErrUnsupported, says: "no ETag"},
 		"Cloud Storage": {flaws: s3test.Flaws{Google: true}, want: driver.ErrUnsupported, says: "gcs://"},
 		"no Date":       {flaws: s3test.Flaws{NoDate: true}, want: driver.ErrUnsupported, says: "no Date"},
 		"another region": {flaws: s3test.Flaws{Region: "eu-central-1"}, want: driver.ErrInvalid,
@@ -100,6 +104,34 @@ func TestUnfitServices(t *testing.T) {
 		if store != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", what, err)
 		}
+		if names := s.Names(bucket); len(names) != 0 {
+			t.Errorf("%s: what remains is %q", what, names)
+		}
+	}
+}
+
+// TestProbeFails: whatever request of a trial fails, nothing of the trial remains, and the error is the service's.
+func TestProbeFails(t *testing.T) {
+	t.Parallel()
+	for n := range int64(40) {
+		s := startServer(t)
+		var count atomic.Int64
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			if r.Kind != s3test.Read && count.Add(1) == n+1 {
+				f = s3test.Fate{RefuseStatus: 503, Code: "SlowDown"}
+			}
+			return f
+		}
+		store, err := s3.New(t.Context(), newClient(t, s.URL), bucket, nil)
+		switch {
+		case err == nil:
+			store.Close()
+		case !strings.Contains(err.Error(), "SlowDown"):
+			t.Errorf("request %d failed: %v", n, err)
+		}
+		if names := s.Names(bucket); len(names) > 1 || len(names) == 1 && names[0] != "=holdfast-probe" {
+			t.Errorf("request %d failed, and %q remain", n, names)
+		}
 	}
 }
 
@@ -107,7 +139,7 @@ func TestUnfitServices(t *testing.T) {
 // if it is older, or not one. MinIO is tried by each client, since a pool may have been added.
 func TestProbeIsKept(t *testing.T) {
 	t.Parallel()
-	const tried, known = "read 1, write 36, delete 3", "read 1"
+	const tried, known = "read 2, write 36, delete 3", "read 1"
 	s := startServer(t)
 	expect := func(what, want string) {
 		t.Helper()
@@ -135,7 +167,7 @@ func TestProbeIsKept(t *testing.T) {
 	expect("the first service", tried)
 	s.Shift(8 * 24 * time.Hour)
 	open(s.URL) // the first request is refused because this machine's clock is wrong, and sent again
-	expect("a week later", "read 2, write 36, delete 3")
+	expect("a week later", "read 3, write 36, delete 3")
 	s.Shift(0)
 	s.Put(bucket, "=holdfast-probe", []byte("what is this?"))
 	open(s.URL)
@@ -143,7 +175,7 @@ func TestProbeIsKept(t *testing.T) {
 	s.SetFlaws(s3test.Flaws{MinIO: true})
 	for range 2 {
 		open(s.URL)
-		expect("a client of MinIO", "read 1, write 35, delete 3")
+		expect("a client of MinIO", "read 2, write 35, delete 3")
 	}
 }
 

@@ -60,6 +60,8 @@ type Flaws struct {
 	DeleteAbsent      bool   // a DELETE with If-Match of an object that does not exist succeeds
 	OtherPoolEvery    int    // every so many writes, the condition is compared where no object is; 0: never
 	MinIO             bool   // replies name MinIO as their server
+	WeakETags         bool   // replies to reads have weak ETags, as after a proxy that compresses
+	NoETags           bool   // replies to writes have none
 	NoDate            bool   // no reply has a Date
 	Google            bool   // replies look like Cloud Storage's
 	Region            string // requests that are signed for another region are refused; empty: none is
@@ -358,6 +360,9 @@ func (s *Server) handle(w http.ResponseWriter, h http.Header, req Request, body 
 		refuse(w, http.StatusNotFound, "NoSuchKey")
 	case req.Kind == Read:
 		w.Header().Set("ETag", o.etag)
+		if s.flaws.WeakETags {
+			w.Header().Set("ETag", "W/"+o.etag)
+		}
 		w.Header().Set("Last-Modified", o.written.UTC().Format(http.TimeFormat))
 		_, _ = w.Write(o.data)
 	case req.Kind == Write:
@@ -388,7 +393,9 @@ func (s *Server) write(w http.ResponseWriter, h http.Header, req Request, o *obj
 	o = newObject(body, time.Now().Add(s.shift))
 	s.buckets[req.Bucket][req.Key] = o
 	s.writes[req.Key] = append(s.writes[req.Key], time.Now())
-	w.Header().Set("ETag", o.etag)
+	if !s.flaws.NoETags {
+		w.Header().Set("ETag", o.etag)
+	}
 }
 
 // remove removes an object. The mutex is held.
