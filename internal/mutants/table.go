@@ -794,6 +794,8 @@ var table = []mutant{
 		test: "TestSentAgain", edits: []edit{{"case f.Random != random:", "case true:"}}},
 	{name: "S3: a lock that we removed taken for a lost one", file: "store/s3/terraform.go", pkg: "./store/s3",
 		test: "TestSentAgain", edits: []edit{{"\t\t\terr = readErr\n", "\t\t\t_ = readErr\n"}}},
+	{name: "S3: a redirected write followed", file: "store/s3/client.go", pkg: "./store/s3", test: "TestRedirects",
+		edits: []edit{{"o.HTTPClient = withoutRedirects(o.HTTPClient)", "_ = withoutRedirects"}}},
 	{name: "S3: Terraform's lock file replaced", file: "store/s3/terraform.go", pkg: "./store/s3",
 		test: "TestTerraformHolder", edits: []edit{{"row.Data, err = record.Encode(t.foreignRecord(o, f))", "row = record.Row{Name: name}"}}},
 	{name: "S3: a token that the service's clock may not have passed", file: "store/s3/terraform.go", pkg: "./store/s3",

@@ -109,6 +109,13 @@ func regionOf(reply *smithyhttp.ResponseError) string {
 	return "another region"
 }
 
+// isThrottled reports whether the service asks for fewer requests.
+func isThrottled(err error) bool {
+	var reply *smithyhttp.ResponseError
+	return errors.As(err, &reply) && (reply.HTTPStatusCode() == http.StatusTooManyRequests ||
+		reply.HTTPStatusCode() == http.StatusServiceUnavailable)
+}
+
 // isUnsent reports whether a request was certainly not sent, because no connection could be made.
 func isUnsent(err error) bool {
 	var op *net.OpError

@@ -24,7 +24,8 @@ const recordSuffix = ".json"
 const maxSegment = 240
 
 // encodeName turns a lock's name into a key that is put after a prefix of which the last segment has column bytes. A
-// key is twice as long as its name at most.
+// key is at most twice as long as its name, and two bytes longer for each maxSegment of it. The service refuses keys of
+// more than 1,024 bytes with their prefix, which only names of more than 300 bytes with very many escapes can have.
 func encodeName(name string, column int) string {
 	var b strings.Builder
 	for i, r := range name {

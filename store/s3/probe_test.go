@@ -43,6 +43,7 @@ func TestNewRefuses(t *testing.T) {
 			driver.ErrInvalid},
 		"an age in the default layout": {client, bucket, &s3.Options{ForeignAge: time.Hour}, driver.ErrInvalid},
 		"a directory bucket":           {client, "b--use1-az4--x-s3", nil, driver.ErrUnsupported},
+		"its access point":             {client, "a--use1-az4--xa-s3", nil, driver.ErrUnsupported},
 		"buckets of several regions": {client, "arn:aws:s3::123456789012:accesspoint/m.mrap", nil,
 			driver.ErrUnsupported},
 		"Cloud Storage": {newClient(t, "https://storage.googleapis.com"), bucket, nil,
@@ -258,12 +259,19 @@ func TestWrongClock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	s.Shift(3 * time.Hour)
-	store := mustOpen(t, s, nil)
-	g := acquire(t, store, mutexClaim("m", time.Minute))
-	if err := renew(t, store, g).Err; err != nil {
-		t.Error(err)
+	for _, attempts := range []int{0, 1, 5} { // what the user's client is set to
+		client := sdk.New(newClient(t, s.URL).Options(), func(o *sdk.Options) { o.RetryMaxAttempts = attempts })
+		store, err := s3.New(t.Context(), client, bucket, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		g := acquire(t, store, mutexClaim("m", time.Minute))
+		if err := renew(t, store, g).Err; err != nil {
+			t.Error(err)
+		}
+		release(t, store, g.Claim)
 	}
-	release(t, store, g.Claim)
 }
 
 // TestRefusalsWhileHeld: what a service says of a write decides what becomes of it. Too many requests, trouble of the

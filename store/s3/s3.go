@@ -184,7 +184,7 @@ func (o *Options) check(bucket string) error {
 	switch {
 	case bucket == "":
 		return fmt.Errorf("%w: a store on S3 needs the name of its bucket", driver.ErrInvalid)
-	case strings.HasSuffix(bucket, "--x-s3"):
+	case strings.HasSuffix(bucket, "--x-s3") || strings.HasSuffix(bucket, "--xa-s3"): // the second: an access point of one
 		return fmt.Errorf("%w: a directory bucket does not list its objects in order: use a general purpose bucket",
 			driver.ErrUnsupported)
 	case strings.HasSuffix(bucket, ".mrap"):

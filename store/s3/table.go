@@ -230,28 +230,25 @@ type loadFunc func(context.Context, string) (record.Row, error)
 // are not a lock's.
 func (t *table) listRows(ctx context.Context, prefix, after string, load loadFunc) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		last := ""
 		if after != "" {
-			last = t.key(after)
+			after = t.key(after)
 		}
-		for more := true; more; {
-			var page []string
-			var err error
-			page, more, err = t.bucket.list(ctx, t.keyPrefix(prefix), last)
+		for token := ""; ; {
+			page, next, err := t.bucket.list(ctx, t.keyPrefix(prefix), after, token)
 			if err != nil {
 				yield(record.Row{}, err)
 				return
 			}
 			var names []string
 			for _, key := range page {
-				last = max(last, key)
 				if name, ok := t.nameOf(key); ok && strings.HasPrefix(name, prefix) {
 					names = append(names, name)
 				}
 			}
-			if !record.LoadRows(ctx, names, load, yield) {
+			if !record.LoadRows(ctx, names, load, yield) || next == "" {
 				return
 			}
+			token = next
 		}
 	}
 }

@@ -62,6 +62,8 @@ type Flaws struct {
 	MinIO             bool   // replies name MinIO as their server
 	WeakETags         bool   // replies to reads have weak ETags, as after a proxy that compresses
 	NoETags           bool   // replies to writes have none
+	EmptyPages        bool   // the first page of each listing is empty
+	NoTokens          bool   // replies do not say how to continue a listing
 	NoDate            bool   // no reply has a Date
 	Google            bool   // replies look like Cloud Storage's
 	Region            string // requests that are signed for another region are refused; empty: none is
@@ -352,8 +354,10 @@ func (s *Server) handle(w http.ResponseWriter, h http.Header, req Request, body 
 		refuse(w, http.StatusNotFound, "NoSuchBucket")
 	case s.denied[req.Kind], req.Kind == Read && o == nil && s.denied[List]:
 		refuse(w, http.StatusForbidden, "AccessDenied")
+	case len(req.Key) > maxKey:
+		refuse(w, http.StatusBadRequest, "KeyTooLongError")
 	case req.Kind == List:
-		listObjects(w, objects, req.Query)
+		s.listObjects(w, objects, req.Query)
 	case req.Kind == Settings:
 		s.replySetting(w, req.Query)
 	case req.Kind == Read && o == nil:
@@ -371,6 +375,9 @@ func (s *Server) handle(w http.ResponseWriter, h http.Header, req Request, body 
 		s.remove(w, h, req, o)
 	}
 }
+
+// maxKey is the length of the longest key, in bytes.
+const maxKey = 1024
 
 // write makes or replaces an object. The mutex is held.
 func (s *Server) write(w http.ResponseWriter, h http.Header, req Request, o *object, body []byte) {
@@ -439,31 +446,47 @@ func (s *Server) replySetting(w http.ResponseWriter, q url.Values) {
 	refuse(w, http.StatusNotImplemented, "NotImplemented")
 }
 
+// tokenPrefix begins the tokens by which a listing is continued.
+const tokenPrefix = "after "
+
 // listing is a page of a listing.
 type listing struct {
 	XMLName     xml.Name `xml:"ListBucketResult"`
 	IsTruncated bool
+	Next        string `xml:"NextContinuationToken,omitempty"`
 	Encoding    string `xml:"EncodingType,omitempty"`
 	Contents    []struct {
 		Key string
 	}
 }
 
-// listObjects returns a page of a listing.
-func listObjects(w http.ResponseWriter, objects map[string]*object, q url.Values) {
+// listObjects returns a page of a listing. The mutex is held.
+func (s *Server) listObjects(w http.ResponseWriter, objects map[string]*object, q url.Values) {
 	size, err := strconv.Atoi(q.Get("max-keys"))
 	if err != nil {
 		size = 1000
 	}
+	token := q.Get("continuation-token")
+	after := strings.TrimPrefix(cmp.Or(token, q.Get("start-after")), tokenPrefix)
 	var keys []string
 	for key := range objects {
-		if strings.HasPrefix(key, q.Get("prefix")) && key > q.Get("start-after") {
+		if strings.HasPrefix(key, q.Get("prefix")) && key > after {
 			keys = append(keys, key)
 		}
 	}
 	slices.Sort(keys)
 	page := listing{IsTruncated: len(keys) > size, Encoding: q.Get("encoding-type")}
-	for _, key := range keys[:min(size, len(keys))] {
+	if s.flaws.EmptyPages && token == "" {
+		page.IsTruncated, size = true, 0
+	}
+	keys = keys[:min(size, len(keys))]
+	if page.IsTruncated && !s.flaws.NoTokens {
+		page.Next = tokenPrefix + after
+		if len(keys) > 0 {
+			page.Next = tokenPrefix + keys[len(keys)-1]
+		}
+	}
+	for _, key := range keys {
 		if page.Encoding == "url" {
 			key = strings.ReplaceAll(url.QueryEscape(key), "%2F", "/")
 		}
