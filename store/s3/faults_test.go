@@ -94,6 +94,7 @@ func TestSentAgain(t *testing.T) {
 		flaws  s3test.Flaws
 		maybe  bool // the release may not know
 	}{{layout: s3.LayoutRecord}, {layout: s3.LayoutTerraform, maybe: true},
+		{layout: s3.LayoutTerraform, flaws: s3test.Flaws{AbsentIsOther: true}, maybe: true},
 		{layout: s3.LayoutTerraform, flaws: s3test.Flaws{DeleteAbsent: true}}} {
 		s := startServer(t)
 		s.SetFlaws(c.flaws)

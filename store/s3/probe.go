@@ -208,7 +208,7 @@ func (t *table) tryCreates(ctx context.Context, key string) error {
 	case created > 0:
 		return notObeyed("If-None-Match", nil)
 	case refused == 0:
-		return notObeyed("If-None-Match", errs[0])
+		return errs[0]
 	}
 	return nil
 }

@@ -45,14 +45,15 @@ const tokenGap = 3 * time.Second
 // Info promises what the service promises: it is strongly consistent, and keeps what it has confirmed.
 func (t *table) Info() driver.Info {
 	i := driver.Info{
-		Store:           t.place,
-		Clock:           t.bucket.clock.Clock,
-		Tier:            driver.TierSettings,
-		ExpiryClock:     driver.ExpiryClockStore,
-		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap:        tokenGap,
-		TokenRegression: "when an object is removed within 3 s of its last grant",
-		WriteInterval:   t.writeInterval,
+		Store:       t.place,
+		Clock:       t.bucket.clock.Clock,
+		Tier:        driver.TierSettings,
+		ExpiryClock: driver.ExpiryClockStore,
+		Survives:    driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap:    tokenGap,
+		TokenRegression: "when an object is removed within 3 s of its last grant, or before the service's clock has " +
+			"passed a token that was raised",
+		WriteInterval: t.writeInterval,
 	}
 	if t.writeInterval > 0 {
 		i.MinTTL, i.MaxHolders, i.MaxWaiters = max(driver.MinTTL, 5*t.writeInterval/2), 8, 8

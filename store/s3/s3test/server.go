@@ -58,6 +58,7 @@ type Flaws struct {
 	DeleteBlindly     bool   // If-Match is ignored in DELETE, as MinIO does
 	RefuseConditions  bool   // If-Match in DELETE is not implemented
 	DeleteAbsent      bool   // a DELETE with If-Match of an object that does not exist succeeds
+	AbsentIsOther     bool   // it is refused as if the object were another one
 	OtherPoolEvery    int    // every so many writes, the condition is compared where no object is; 0: never
 	MinIO             bool   // replies name MinIO as their server
 	WeakETags         bool   // replies to reads have weak ETags, as after a proxy that compresses
@@ -414,10 +415,10 @@ func (s *Server) remove(w http.ResponseWriter, h http.Header, req Request, o *ob
 		refuse(w, http.StatusNotImplemented, "NotImplemented")
 		return
 	case o == nil && s.flaws.DeleteAbsent:
-	case o == nil:
+	case o == nil && !s.flaws.AbsentIsOther:
 		refuse(w, http.StatusNotFound, "NoSuchKey")
 		return
-	case match != o.etag:
+	case o == nil || match != o.etag:
 		refuse(w, http.StatusPreconditionFailed, "PreconditionFailed")
 		return
 	}
