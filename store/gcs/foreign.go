@@ -9,7 +9,6 @@ import (
 	"iter"
 	"maps"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -25,7 +24,8 @@ type Layout string
 //
 // In them a lock is held while its object exists. We remove the object on a precondition on its generation,
 // and keep our own record in its custom metadata, under "holdfast". A foreign holder cannot be notified, so it
-// can be broken by force only. Nothing remains of a free lock. Therefore the token of a grant is the time at
+// can be broken by force only. Nothing remains of a free lock, so a write that comes late could take it again. If it is
+// not known whether a write that takes the lock has taken effect, a release waits until 15 s after that write. Therefore the token of a grant is the time at
 // which the service created the object, to a millisecond.
 const (
 	// LayoutRecord is Holdfast's own layout, and the default.
@@ -45,8 +45,7 @@ const (
 	tokenKey      = "holdfast-token" // exists while the token is the object's creation time, and not in our record
 	vaultKey      = "lock"
 	vaultTTL      = 15 * time.Second
-	maxMeta       = 256 // bytes: custom metadata are limited to 8 KiB
-	maxWriteTime  = 10 * time.Second
+	maxMeta       = 256                   // bytes: custom metadata are limited to 8 KiB
 	minCreateTime = 10 * time.Millisecond // a faster service could create an object twice in one millisecond
 )
 
@@ -64,10 +63,11 @@ type foreignTable struct {
 	*table
 	layout     Layout
 	foreignAge time.Duration
-
-	mu              sync.Mutex
-	abandonedWrites map[string][]chan struct{} // by name: writes whose callers have gone; each is closed at its end
+	writes     *foreign.Writes
 }
+
+// maxLateness is changed by tests.
+var maxLateness = foreign.MaxLateness
 
 // Info limits the metadata of claims, which must fit into the object's custom metadata.
 func (t *foreignTable) Info() driver.Info {
@@ -82,22 +82,33 @@ func (t *foreignTable) Info() driver.Info {
 func (t *foreignTable) ReleasesWithoutTrace() {}
 func (t *foreignTable) ExpiresIdleRecords()   {}
 
+// checkName refuses a name for which our object would be another one than a foreign client's. Names with line ends are
+// escaped: the service refuses them, so no foreign client has such an object.
+func (t *foreignTable) checkName(name string) error {
+	escaped := escaper.Replace(name)
+	if strings.ContainsRune(name, escapeChar) || t.prefix != "" && encodeName(name) != escaped {
+		return fmt.Errorf("%w: in the layout %s a lock's name has no control character 0x10, and with a prefix it is not "+
+			". or .. and does not begin with .well-known/acme-challenge/", driver.ErrInvalid, t.layout)
+	}
+	return nil
+}
+
 // Load is one read of the object's metadata.
 func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error) {
-	if err := errors.Join(t.awaitWrites(ctx, name), t.refreshClock(ctx)); err != nil {
+	if err := t.checkName(name); err != nil {
 		return record.Row{}, err
 	}
-	var attrs *objectAttrs
-	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
-		attrs, err = t.bucket.readAttrs(ctx, t.objectName(name), conditions{})
-		return err
-	})
+	if err := errors.Join(t.writes.Await(ctx, name), t.refreshClock(ctx)); err != nil {
+		return record.Row{}, err
+	}
+	attrs, err := t.readAttrs(ctx, name)
 	switch {
 	case errors.Is(err, errNotFound):
 		return record.Row{Name: name}, nil
 	case err != nil:
 		return record.Row{}, err
 	}
+	t.writes.Saw(name, attrs.Metadata[recordKey])
 	v := version{Generation: attrs.Generation, Metageneration: attrs.Metageneration,
 		Metadata: maps.Clone(attrs.Metadata)}
 	for _, key := range []string{recordKey, tokenKey, vaultKey} {
@@ -114,6 +125,24 @@ func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error
 	row := record.Row{Name: name, Version: v.String()}
 	row.Data, err = record.Encode(rec)
 	return row, err
+}
+
+// readAttrs reads the metadata of the object of a lock.
+func (t *foreignTable) readAttrs(ctx context.Context, name string) (attrs *objectAttrs, err error) {
+	err = t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
+		attrs, err = t.bucket.readAttrs(ctx, t.objectName(name), conditions{})
+		return err
+	})
+	return attrs, err
+}
+
+// removeLate removes an object that has this record. If that fails, the object stays until its claim expires.
+func (t *foreignTable) removeLate(ctx context.Context, name, data string) {
+	attrs, err := t.readAttrs(ctx, name)
+	if err == nil && attrs.Metadata[recordKey] == data {
+		v := version{Generation: attrs.Generation, Metageneration: attrs.Metageneration}
+		_ = t.removeObject(ctx, record.Row{Name: name, Version: v.String()})
+	}
 }
 
 // creationToken is the token of a grant that created an object.
@@ -144,14 +173,15 @@ func truncateOwner(text string) string {
 
 // Swap is one write, or one removal if the record has no claim.
 func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if err := t.checkName(row.Name); err != nil {
+		return record.Row{}, err
+	}
 	rec, err := record.Decode(row.Name, row.Data)
 	switch {
 	case err != nil:
 		return record.Row{}, err
-	case len(rec.Claims) == 0 && row.Version == "":
-		return row, nil
 	case len(rec.Claims) == 0:
-		return record.Row{Name: row.Name}, t.removeObject(ctx, row)
+		return record.Row{Name: row.Name}, t.free(ctx, row)
 	case strings.HasPrefix(rec.Claims[0].ID, foreign.IDPrefix):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
@@ -166,16 +196,45 @@ func (t *foreignTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 		return record.Row{}, err
 	}
 	from := t.clock.Clock.Now()
-	row, written, err := t.writeDetached(ctx, row, content)
+	mark := ""
+	if row.Version == "" {
+		mark = string(row.Data)
+	}
+	written, err := foreign.Do(ctx, t.writes, row.Name, mark, func(ctx context.Context) (w writtenRow, err error) {
+		w.row, w.at, err = t.writeObject(ctx, row, content)
+		return w, err
+	})
+	now := written.row
 	// A grant makes a new object, or replaces a foreign one, and its token is the time at which the service did that. A
 	// renewal writes the object again, which changes the time, and so keeps the token in the record.
 	if err == nil && fresh {
-		row.Token = creationToken(written)
+		now.Token = creationToken(written.at)
 		if t.clock.Clock.Since(from) < minCreateTime {
 			time.Sleep(time.Millisecond) // the object must not be created again in the same millisecond
 		}
 	}
-	return row, err
+	return now, err
+}
+
+// writtenRow is a row and when the service wrote it.
+type writtenRow struct {
+	row record.Row
+	at  time.Time
+}
+
+// free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come that
+// nobody knows of: it would find the lock free.
+func (t *foreignTable) free(ctx context.Context, row record.Row) error {
+	waited, err := t.writes.Settle(ctx, row.Name)
+	switch {
+	case err != nil:
+		return err
+	case row.Version == "" && waited:
+		return record.ErrConflict // it may have come meanwhile
+	case row.Version == "":
+		return nil
+	}
+	return t.removeObject(ctx, row)
 }
 
 // makeContent makes the object that represents a claim.
@@ -197,67 +256,6 @@ func (t *foreignTable) makeContent(
 		Timestamp: time.UnixMicro(c.ExpiresAt).Add(-vaultTTL).UTC().Truncate(time.Second)})
 	meta[vaultKey] = string(text)
 	return objectContent{contentType: "application/octet-stream", metadata: meta, foreignMetadata: kept}, err
-}
-
-// writeDetached writes an object. The write continues when its caller gives up. Nothing remains of a free lock by
-// which a late write could be refused: its precondition is that there is no object, which is true again after the
-// release. So the next call that reads the lock waits for this write: see awaitWrites.
-func (t *foreignTable) writeDetached(
-	ctx context.Context, row record.Row, c objectContent,
-) (record.Row, time.Time, error) {
-	type answer struct {
-		row     record.Row
-		written time.Time
-		err     error
-	}
-	if err := ctx.Err(); err != nil {
-		return record.Row{}, time.Time{}, errors.Join(record.ErrUnsent, err)
-	}
-	answered, over := make(chan answer, 1), make(chan struct{})
-	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWriteTime)
-	if !t.life.Go(func() {
-		defer cancel()
-		defer close(over)
-		row, written, err := t.writeObject(going, row, c)
-		answered <- answer{row, written, err}
-	}) {
-		cancel()
-		return record.Row{}, time.Time{}, driver.ErrClosed
-	}
-	select {
-	case a := <-answered:
-		return a.row, a.written, a.err
-	case <-ctx.Done():
-		t.mu.Lock()
-		t.abandonedWrites[row.Name] = append(t.abandonedWrites[row.Name], over)
-		t.mu.Unlock()
-		return record.Row{}, time.Time{}, ctx.Err()
-	}
-}
-
-// awaitWrites waits for the writes to a lock whose callers have gone.
-func (t *foreignTable) awaitWrites(ctx context.Context, name string) error {
-	for {
-		t.mu.Lock()
-		waits := t.abandonedWrites[name]
-		if len(waits) == 0 {
-			delete(t.abandonedWrites, name)
-			t.mu.Unlock()
-			return nil
-		}
-		over := waits[0]
-		t.mu.Unlock()
-		select {
-		case <-over:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		t.mu.Lock()
-		if waits := t.abandonedWrites[name]; len(waits) > 0 && waits[0] == over {
-			t.abandonedWrites[name] = waits[1:]
-		}
-		t.mu.Unlock()
-	}
 }
 
 // List returns for each object what Load returns.

@@ -101,8 +101,8 @@ func newStore(
 	if opts == nil || opts.Layout == "" || opts.Layout == LayoutRecord {
 		return record.New(t), nil
 	}
-	e := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge,
-		abandonedWrites: map[string][]chan struct{}{}}
+	e := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge}
+	e.writes = foreign.NewWrites(t.life, t.clock.Clock, maxLateness, e.removeLate)
 	return foreign.New(e, string(opts.Layout)), nil
 }
 

@@ -26,9 +26,13 @@ const bucket = "bucket"
 // prove runs the long counts, which take minutes.
 var prove = flag.Bool("prove", false, "run the long counts")
 
+// maxLateness is how long a write may take effect after its start on the services of these tests.
+const maxLateness = 500 * time.Millisecond
+
 // TestMain does not run the tests on a service that accepts what it must refuse.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	gcs.SetMaxLateness(maxLateness)
 	s := gcstest.Start(bucket)
 	if err := probe(s); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -34,6 +35,7 @@ type bucketClient struct {
 	life    *driverutil.Lifetime
 	onClose func()
 	google  atomic.Bool // a reply came from Google's service
+	minio   atomic.Bool // a reply came from MinIO
 }
 
 // requestTimeout is how long one request may take. After that another request finds out what became of it.
@@ -50,6 +52,8 @@ func newBucketClient(client *sdk.Client, bucket string, clock driver.Clock) *buc
 		life: driverutil.NewLifetime(), onClose: func() {}}
 	c.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = singleTry{}
+		o.RetryMaxAttempts = 0 // of singleTry, whatever the environment says
+		o.HTTPClient = withoutRedirects(o.HTTPClient)
 		o.Logger = quietLogger(o.Logger)
 		// The signature covers the content. Further checksums are not known to all services.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
@@ -58,6 +62,18 @@ func newBucketClient(client *sdk.Client, bucket string, clock driver.Clock) *buc
 		o.APIOptions = append(o.APIOptions[:len(o.APIOptions):len(o.APIOptions)], c.addReplyMiddleware)
 	})
 	return c
+}
+
+// withoutRedirects returns a client that follows no redirect: a write that is redirected can become a read, whose reply
+// would look like a success. Clients of the SDK's own follow only redirects that keep the method.
+func withoutRedirects(c sdk.HTTPClient) sdk.HTTPClient {
+	plain, ok := c.(*http.Client)
+	if !ok {
+		return c
+	}
+	own := *plain
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &own
 }
 
 // quietLogger turns off the logger that the SDK's configuration sets by default, which writes to standard error. Our
@@ -90,6 +106,9 @@ func (c *bucketClient) addReplyMiddleware(stack *middleware.Stack) error {
 			}
 			if r.Header.Get("X-Guploader-Uploadid") != "" || r.Header.Get("X-Goog-Generation") != "" {
 				c.google.Store(true)
+			}
+			if strings.HasPrefix(r.Header.Get("Server"), "MinIO") {
+				c.minio.Store(true)
 			}
 		}
 		return out, meta, err
@@ -155,13 +174,13 @@ func (c *bucketClient) bound(ctx context.Context, needs string, request func(con
 }
 
 // read runs a request that changes nothing, and sends it again at once if the service is in trouble or the connection
-// breaks. A request that got no answer for a second is not sent again.
+// breaks. A request that got no answer for a second is not sent again, nor one to a service that asks for fewer requests.
 func (c *bucketClient) read(ctx context.Context, needs string, request func(context.Context) error) error {
 	const maxTries = 3
 	for tries, from := 1, c.clock.Clock.Now(); ; tries++ {
 		err := c.bound(ctx, needs, request)
 		if err == nil || tries == maxTries || ctx.Err() != nil || c.clock.Clock.Since(from) > time.Second ||
-			errors.Is(err, errNotFound) || errors.Is(err, record.ErrUnsent) || driverutil.IsFinal(err) {
+			errors.Is(err, errNotFound) || errors.Is(err, record.ErrUnsent) || driverutil.IsFinal(err) || isThrottled(err) {
 			return err
 		}
 	}
@@ -205,27 +224,34 @@ func (c *bucketClient) put(ctx context.Context, key, etag string, data []byte) (
 	}
 	out, err := sendRequest(ctx, c, "s3:PutObject", c.client.PutObject, in)
 	switch {
-	case errors.Is(err, errNotFound): // the answer to If-Match where there is no object
+	case errors.Is(err, errNotFound) && etag != "": // the answer to If-Match where there is no object
 		return "", record.ErrConflict
 	case err != nil:
 		return "", err
 	case aws.ToString(out.ETag) == "":
-		return "", errNoETag
+		return "", errNoETag // it has taken effect: the outcome is unknown
 	}
 	return *out.ETag, nil
 }
 
-// remove removes an object if its ETag is that one. If there is none, the error is errNotFound, or nil.
+// remove removes an object if its ETag is that one, or whatever it is, for an empty ETag. If there is none, the error is
+// errNotFound, or nil.
 func (c *bucketClient) remove(ctx context.Context, key, etag string) error {
-	_, err := sendRequest(ctx, c, "s3:DeleteObject", c.client.DeleteObject,
-		&sdk.DeleteObjectInput{Bucket: &c.bucket, Key: &key, IfMatch: &etag})
+	in := &sdk.DeleteObjectInput{Bucket: &c.bucket, Key: &key}
+	if etag != "" {
+		in.IfMatch = &etag
+	}
+	_, err := sendRequest(ctx, c, "s3:DeleteObject", c.client.DeleteObject, in)
 	return err
 }
 
-// list returns one page of the keys that begin with prefix and come after a key, and whether there are more.
-func (c *bucketClient) list(ctx context.Context, prefix, after string) (keys []string, more bool, err error) {
+// list returns one page of the keys that begin with prefix and come after a key, and the token of the next page, or "".
+func (c *bucketClient) list(ctx context.Context, prefix, after, token string) (keys []string, next string, err error) {
 	in := &sdk.ListObjectsV2Input{Bucket: &c.bucket, Prefix: &prefix, EncodingType: types.EncodingTypeUrl}
-	if after != "" {
+	switch {
+	case token != "":
+		in.ContinuationToken = &token
+	case after != "":
 		in.StartAfter = &after
 	}
 	var out *sdk.ListObjectsV2Output
@@ -234,13 +260,16 @@ func (c *bucketClient) list(ctx context.Context, prefix, after string) (keys []s
 		return err
 	})
 	if err != nil {
-		return nil, false, err
+		return nil, "", err
+	}
+	if next = aws.ToString(out.NextContinuationToken); next == "" && aws.ToBool(out.IsTruncated) {
+		return nil, "", fmt.Errorf("%w: the service does not say how to continue a listing", driver.ErrUnsupported)
 	}
 	for _, o := range out.Contents {
 		key := aws.ToString(o.Key)
 		if out.EncodingType == types.EncodingTypeUrl {
 			if key, err = url.QueryUnescape(key); err != nil {
-				return nil, false, err
+				return nil, "", err
 			}
 		}
 		if !strings.HasPrefix(key, prefix) {
@@ -248,7 +277,7 @@ func (c *bucketClient) list(ctx context.Context, prefix, after string) (keys []s
 		}
 		keys = append(keys, key)
 	}
-	return keys, aws.ToBool(out.IsTruncated) && len(keys) > 0, nil
+	return keys, next, nil
 }
 
 // share returns a client of the same bucket that can be closed on its own.

@@ -15,10 +15,15 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// errNotFound is wrapped by the error about an object that does not exist.
+// errNotFound is wrapped by the error about an object, or a setting of a bucket, that does not exist.
 var errNotFound = errors.New("the object does not exist")
 
-var errNoETag = fmt.Errorf("%w: the service's replies have no ETag", driver.ErrUnsupported)
+// absentCodes say that an object, or a setting of a bucket, does not exist. Any other reply with status 404 says nothing
+// about it: it may come from a proxy that does not find the service.
+var absentCodes = map[string]bool{"NoSuchKey": true, "NoSuchLifecycleConfiguration": true,
+	"ObjectLockConfigurationNotFoundError": true, "ReplicationConfigurationNotFoundError": true}
+
+var errNoETag = errors.New("the service's reply has no ETag")
 
 // explainError translates an error into the driver's terms. What it does not know stays as it is: a write may then have
 // taken effect, so the engine reads, and tries again. Among these are 409 ConditionalRequestConflict, which says that
@@ -52,7 +57,7 @@ func (c *bucketClient) explainError(err error, needs string) error {
 	case code == "NoSuchBucket":
 		return driverutil.RefuseStore(fmt.Errorf("there is no bucket %s; create it, or correct its name (%s)",
 			c.bucket, says))
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound && absentCodes[code]:
 		return fmt.Errorf("%w (%s)", errNotFound, says)
 	case tryAgainCodes[code] || status == http.StatusConflict || status == http.StatusTooManyRequests:
 		return err
@@ -102,6 +107,13 @@ func regionOf(reply *smithyhttp.ResponseError) string {
 		return "the region " + region
 	}
 	return "another region"
+}
+
+// isThrottled reports whether the service asks for fewer requests.
+func isThrottled(err error) bool {
+	var reply *smithyhttp.ResponseError
+	return errors.As(err, &reply) && (reply.HTTPStatusCode() == http.StatusTooManyRequests ||
+		reply.HTTPStatusCode() == http.StatusServiceUnavailable)
 }
 
 // isUnsent reports whether a request was certainly not sent, because no connection could be made.

@@ -49,6 +49,10 @@ var (
 		What: "the connection to another machine is not encrypted",
 		Why:  "an attacker between this client and the service can read the locks and answer for the service",
 		Fix:  "use an endpoint with https"}
+	findingPools = driver.Finding{Code: "s3-pools", Severity: driver.SeverityUnknown,
+		What: "the service is MinIO, and how many server pools it has cannot be seen",
+		Why:  "with more than one, two clients can take one lock",
+		Fix:  "use a MinIO with one server pool, and never add another"}
 	findingUnseen = driver.Finding{Code: "s3-unseen", Severity: driver.SeverityUnknown,
 		Fix: "allow s3:GetBucketVersioning, s3:GetLifecycleConfiguration, s3:GetBucketObjectLockConfiguration and " +
 			"s3:GetReplicationConfiguration"}
@@ -91,8 +95,11 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 
 // examineAccess returns what is wrong with how the service is used.
 func (t *table) examineAccess() (all []driver.Finding) {
-	if !t.deletes {
+	if !t.removal.compares() {
 		all = append(all, findingKept)
+	}
+	if t.bucket.minio.Load() {
+		all = append(all, findingPools)
 	}
 	e, err := url.Parse(aws.ToString(t.bucket.client.Options().BaseEndpoint))
 	if err == nil && e.Scheme == "http" && !driverutil.IsLoopback(e.Hostname()) {

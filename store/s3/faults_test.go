@@ -1,10 +1,12 @@
 package s3_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/canceltest"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/storetest"
@@ -78,6 +81,156 @@ func TestLostReplies(t *testing.T) {
 				t.Logf("%s, layout %s: %d acquires, renewals and releases settled", name, layout, rounds)
 			}
 		})
+	}
+}
+
+// TestSentAgain: a proxy that lost a reply sends the request again, and the second reply is a refusal. The claim is
+// granted and renewed nevertheless, and its release does not say that it was lost. Where nothing remains of a free lock,
+// the release may say that it does not know who ended the claim.
+func TestSentAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		layout s3.Layout
+		flaws  s3test.Flaws
+		maybe  bool // the release may not know
+	}{{layout: s3.LayoutRecord}, {layout: s3.LayoutTerraform, maybe: true},
+		{layout: s3.LayoutTerraform, flaws: s3test.Flaws{AbsentIsOther: true}, maybe: true},
+		{layout: s3.LayoutTerraform, flaws: s3test.Flaws{DeleteAbsent: true}}} {
+		s := startServer(t)
+		s.SetFlaws(c.flaws)
+		var again atomic.Bool
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			changes := r.Kind == s3test.Write || r.Kind == s3test.Delete
+			f.Twice = changes && again.CompareAndSwap(true, false)
+			return f
+		}
+		store := mustOpen(t, s, layoutOptions(c.layout))
+		again.Store(true)
+		g := acquire(t, store, mutexClaim("m", time.Minute))
+		again.Store(true)
+		if err := renew(t, store, g).Err; err != nil {
+			t.Errorf("%s: renewing: %v", c.layout, err)
+		}
+		again.Store(true)
+		err := store.Release(t.Context(), g.Claim, "")
+		if again.Load() || err != nil && !(c.maybe && errors.Is(err, driver.ErrUncertain)) {
+			t.Errorf("%s: releasing: %v", c.layout, err)
+		}
+		if l, err := store.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 0 {
+			t.Errorf("%s: after the release: %+v, %v", c.layout, l, err)
+		}
+	}
+}
+
+// TestRedirects: no redirect is followed, whoever has made the HTTP client: a write that became a read would look like a
+// success, and a session token would go to another host.
+func TestRedirects(t *testing.T) {
+	s := startServer(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
+	var status atomic.Int64
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if code := int(status.Load()); code != 0 {
+			http.Redirect(w, r, s.URL+r.URL.RequestURI(), code)
+			return
+		}
+		s.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	opened, err := driver.Open(t.Context(), fmt.Sprintf("s3://%s/?endpoint=%s", bucket, front.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { opened.Close() })
+	made, err := s3.New(t.Context(), newClient(t, front.URL), bucket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { made.Close() })
+	for what, store := range map[string]driver.Store{"opened": opened, "made": made} {
+		g := acquire(t, store, mutexClaim(what, time.Minute))
+		s.Counts()
+		for _, code := range []int{301, 302, 303, 307, 308} {
+			status.Store(int64(code))
+			if err := renew(t, store, g).Err; err == nil || errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s: a renewal that gets a %d: %v", what, code, err)
+			}
+		}
+		status.Store(0)
+		if n := s.Counts(); n != "" {
+			t.Errorf("%s: redirects were followed: %s", what, n)
+		}
+		release(t, store, g.Claim)
+	}
+}
+
+// TestForeign404: only NoSuchKey says that there is no object. A proxy that answers 404 because it does not find the
+// service ends no lease, and makes no client send requests without a pause.
+func TestForeign404(t *testing.T) {
+	t.Parallel()
+	for what, fate := range map[string]s3test.Fate{
+		"a page":       {RefuseStatus: http.StatusNotFound, Text: "404 page not found"},
+		"another code": {RefuseStatus: http.StatusNotFound, Code: "NotFound"},
+	} {
+		for _, layout := range layouts {
+			s := startServer(t)
+			var away atomic.Bool
+			s.Decide = func(s3test.Request) s3test.Fate {
+				if away.Load() {
+					return fate
+				}
+				return s3test.Fate{}
+			}
+			store, other := mustOpen(t, s, layoutOptions(layout)), mustOpen(t, s, layoutOptions(layout))
+			g := acquire(t, store, mutexClaim("m", time.Minute))
+			away.Store(true)
+			if err := renew(t, store, g).Err; err == nil || driverutil.IsFinal(err) || errors.Is(err, driver.ErrLost) {
+				t.Errorf("%s, %s: a renewal says %v", layout, what, err)
+			}
+			l, err := other.Inspect(t.Context(), "m")
+			if err == nil {
+				t.Errorf("%s, %s: shown is %+v", layout, what, l)
+			}
+			s.Counts()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := other.Acquire(ctx, mutexClaim("other", time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s, %s: a try says %v", layout, what, err)
+			}
+			cancel()
+			var reads, writes int
+			if n, _ := fmt.Sscanf(s.Counts(), "read %d, write %d", &reads, &writes); n == 2 && reads+writes > 100 {
+				t.Errorf("%s, %s: a try sent %d reads and %d writes in a second", layout, what, reads, writes)
+			}
+			ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+			if err := store.Release(ctx, g.Claim, ""); !errors.Is(err, driver.ErrUncertain) {
+				t.Errorf("%s, %s: a release says %v", layout, what, err)
+			}
+			cancel()
+			away.Store(false)
+			if err := renew(t, store, g).Err; err != nil {
+				t.Errorf("%s, %s: a renewal after that: %v", layout, what, err)
+			}
+			release(t, store, g.Claim)
+		}
+	}
+}
+
+// TestReadsAgain: a read that failed is sent again at once, but not to a service that asks for fewer requests.
+func TestReadsAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		status int
+		code   string
+		want   string
+	}{{503, "SlowDown", "read 1"}, {429, "TooManyRequests", "read 1"}, {500, "InternalError", "read 3"}} {
+		s := startServer(t)
+		s.Decide = func(s3test.Request) s3test.Fate { return s3test.Fate{RefuseStatus: c.status, Code: c.code} }
+		if _, err := s3.New(t.Context(), newClient(t, s.URL), bucket, nil); err == nil {
+			t.Errorf("opened on a service that says %d", c.status)
+		}
+		if n := s.Counts(); n != c.want {
+			t.Errorf("a service that says %d got %s, not %s", c.status, n, c.want)
+		}
 	}
 }
 
@@ -245,6 +398,41 @@ func TestLargeObjects(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("%d are listed", n)
+	}
+}
+
+// TestPages: a listing goes on after an empty page, and is an error if the service does not say how to go on.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	store := mustOpen(t, s, nil)
+	acquire(t, store, mutexClaim("m", time.Minute))
+	list := func() (names []string, err error) {
+		for l, listErr := range store.List(t.Context(), "") {
+			if err = listErr; err == nil {
+				names = append(names, l.Name)
+			}
+		}
+		return names, err
+	}
+	s.SetFlaws(s3test.Flaws{EmptyPages: true})
+	if names, err := list(); err != nil || len(names) != 1 {
+		t.Errorf("after an empty page: %q, %v", names, err)
+	}
+	s.SetFlaws(s3test.Flaws{EmptyPages: true, NoTokens: true})
+	if names, err := list(); !errors.Is(err, driver.ErrUnsupported) {
+		t.Errorf("without a token: %q, %v", names, err)
+	}
+}
+
+// TestLongKeys: a name whose key is longer than the service accepts is refused.
+func TestLongKeys(t *testing.T) {
+	t.Parallel()
+	store := mustOpen(t, startServer(t), &s3.Options{Prefix: strings.Repeat("p", 90) + "/"})
+	acquire(t, store, mutexClaim(strings.Repeat("a", 512), time.Minute))
+	if _, err := store.Acquire(t.Context(), mutexClaim(strings.Repeat("=", 512), time.Minute)); !errors.Is(err,
+		driver.ErrInvalid) {
+		t.Error(err)
 	}
 }
 

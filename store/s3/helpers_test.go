@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,11 +37,20 @@ func countFor(few, all int) int {
 // startShared is the MinIO of all tests that do it no harm.
 var startShared = sync.OnceValues(func() (*s3test.MinIO, error) { return s3test.StartMinIO(bucket) })
 
+// sharedStarted is whether a test has used it.
+var sharedStarted atomic.Bool
+
+// maxLateness is how long a write may take effect after its start on the services of these tests.
+const maxLateness = 500 * time.Millisecond
+
 func TestMain(m *testing.M) {
 	flag.Parse()
+	s3.SetMaxLateness(maxLateness)
 	code := m.Run()
-	if s, err := startShared(); err == nil {
-		s.Close()
+	if sharedStarted.Load() {
+		if s, err := startShared(); err == nil {
+			s.Close()
+		}
 	}
 	os.Exit(code)
 }
@@ -48,6 +58,7 @@ func TestMain(m *testing.M) {
 // sharedMinIO returns the endpoint of a MinIO that other tests use as well.
 func sharedMinIO(t testing.TB) string {
 	t.Helper()
+	sharedStarted.Store(true)
 	s, err := startShared()
 	if err != nil {
 		t.Fatal(err)

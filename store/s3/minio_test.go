@@ -66,14 +66,14 @@ func TestMinIOSettings(t *testing.T) {
 		return s
 	}
 	make("plain", false)
-	storetest.ExpectFindings(t, "a plain bucket", open("plain"), "s3-kept")
+	storetest.ExpectFindings(t, "a plain bucket", open("plain"), "s3-kept", "s3-pools")
 	make("versioned", false)
 	if _, err := client.PutBucketVersioning(t.Context(), &sdk.PutBucketVersioningInput{Bucket: aws.String("versioned"),
 		VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusEnabled}}); err != nil {
 		t.Fatal(err)
 	}
 	s := open("versioned")
-	storetest.ExpectFindings(t, "a bucket with versions", s, "s3-kept", "s3-versioning")
+	storetest.ExpectFindings(t, "a bucket with versions", s, "s3-kept", "s3-pools", "s3-versioning")
 	var last int64
 	for range 3 {
 		g := acquire(t, s, mutexClaim("m", time.Minute))
@@ -102,7 +102,7 @@ func TestMinIOSettings(t *testing.T) {
 	switch {
 	case err == nil:
 		t.Log("locks work in a bucket with a default retention")
-		storetest.ExpectFindings(t, "a bucket with a retention", s, "s3-kept", "s3-retention")
+		storetest.ExpectFindings(t, "a bucket with a retention", s, "s3-kept", "s3-pools", "s3-retention")
 		s.Close()
 	case !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "retention"):
 		t.Errorf("a bucket with a default retention: %v", err)
@@ -115,7 +115,22 @@ func TestMinIOSettings(t *testing.T) {
 				Expiration: &types.LifecycleExpiration{Days: aws.Int32(1)}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	storetest.ExpectFindings(t, "a bucket with a rule that removes objects", open("plain"), "s3-lifecycle")
+	storetest.ExpectFindings(t, "a bucket with a rule that removes objects", open("plain"), "s3-lifecycle",
+		"s3-pools")
+}
+
+// TestMinIOPools: a MinIO with two server pools, which creates an object a second time in the other pool, is refused.
+func TestMinIOPools(t *testing.T) {
+	t.Parallel()
+	m, err := s3test.StartMinIOPools(2, bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	s, err := s3.New(t.Context(), newClient(t, m.URL()), bucket, nil)
+	if s != nil || !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "server pool") {
+		t.Errorf("a MinIO with two server pools: %v", err)
+	}
 }
 
 // TestMinIORefusals: what MinIO says of a missing bucket, and of credentials that are not valid.

@@ -2,7 +2,8 @@ package s3
 
 import "strings"
 
-// How a lock's name becomes the key of an object, without its suffix. Most names stay as they are. What some service
+// How a lock's name becomes the key of an object, without its suffix, except in Terraform's layout, where the key is that
+// of the state: there the name stays as it is. Most names stay as they are. What some service
 // refuses, or takes for something else, is escaped: control characters, slashes that would make an empty segment, the
 // segments . and .., and segments of more than 255 bytes, which are file names for some services. Where an object a is,
 // MinIO does not list a/b: so no segment but the last ends in the suffix of all keys.
@@ -23,7 +24,8 @@ const recordSuffix = ".json"
 const maxSegment = 240
 
 // encodeName turns a lock's name into a key that is put after a prefix of which the last segment has column bytes. A
-// key is twice as long as its name at most.
+// key is at most twice as long as its name, and two bytes longer for each maxSegment of it. The service refuses keys of
+// more than 1,024 bytes with their prefix, which only names of more than 300 bytes with very many escapes can have.
 func encodeName(name string, column int) string {
 	var b strings.Builder
 	for i, r := range name {

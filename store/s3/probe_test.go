@@ -3,6 +3,7 @@ package s3_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ func TestNewRefuses(t *testing.T) {
 			driver.ErrInvalid},
 		"an age in the default layout": {client, bucket, &s3.Options{ForeignAge: time.Hour}, driver.ErrInvalid},
 		"a directory bucket":           {client, "b--use1-az4--x-s3", nil, driver.ErrUnsupported},
+		"its access point":             {client, "a--use1-az4--xa-s3", nil, driver.ErrUnsupported},
 		"buckets of several regions": {client, "arn:aws:s3::123456789012:accesspoint/m.mrap", nil,
 			driver.ErrUnsupported},
 		"Cloud Storage": {newClient(t, "https://storage.googleapis.com"), bucket, nil,
@@ -59,8 +61,9 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestUnfitServices: a service that ignores a condition of writes is refused when it is tried, and so is Cloud Storage,
-// with a pointer to its own store. What else prevents its use is reported at once, with what to do.
+// TestUnfitServices: a service that ignores a condition of writes is refused when it is tried, also if it ignores one in
+// ten, and so is Cloud Storage, with a pointer to its own store. What else prevents its use is reported at once, with
+// what to do. Nothing of the trial remains.
 func TestUnfitServices(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -74,6 +77,11 @@ func TestUnfitServices(t *testing.T) {
 			says: "ignores If-None-Match"},
 		"ignores If-Match": {flaws: s3test.Flaws{IgnoreIfMatch: true}, want: driver.ErrUnsupported,
 			says: "ignores If-Match"},
+		"compares in another pool at times": {flaws: s3test.Flaws{OtherPoolEvery: 10}, want: driver.ErrUnsupported,
+			says: "server pool"},
+		"changes the ETag of what it returns": {flaws: s3test.Flaws{WeakETags: true}, want: driver.ErrUnsupported,
+			says: "change"},
+		"has no ETags":  {flaws: s3test.Flaws{NoETags: true}, want: driver.ErrUnsupported, says: "no ETag"},
 		"Cloud Storage": {flaws: s3test.Flaws{Google: true}, want: driver.ErrUnsupported, says: "gcs://"},
 		"no Date":       {flaws: s3test.Flaws{NoDate: true}, want: driver.ErrUnsupported, says: "no Date"},
 		"another region": {flaws: s3test.Flaws{Region: "eu-central-1"}, want: driver.ErrInvalid,
@@ -97,14 +105,42 @@ func TestUnfitServices(t *testing.T) {
 		if store != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", what, err)
 		}
+		if names := s.Names(bucket); len(names) != 0 {
+			t.Errorf("%s: what remains is %q", what, names)
+		}
+	}
+}
+
+// TestProbeFails: whatever request of a trial fails, nothing of the trial remains, and the error is the service's.
+func TestProbeFails(t *testing.T) {
+	t.Parallel()
+	for n := range int64(40) {
+		s := startServer(t)
+		var count atomic.Int64
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			if r.Kind != s3test.Read && count.Add(1) == n+1 {
+				f = s3test.Fate{RefuseStatus: 503, Code: "SlowDown"}
+			}
+			return f
+		}
+		store, err := s3.New(t.Context(), newClient(t, s.URL), bucket, nil)
+		switch {
+		case err == nil:
+			store.Close()
+		case !strings.Contains(err.Error(), "SlowDown"):
+			t.Errorf("request %d failed: %v", n, err)
+		}
+		if names := s.Names(bucket); len(names) > 1 || len(names) == 1 && names[0] != "=holdfast-probe" {
+			t.Errorf("request %d failed, and %q remain", n, names)
+		}
 	}
 }
 
 // TestProbeIsKept: only the first client in a week tries out a service. The result is not used for another service, nor
-// if it is older, or not one.
+// if it is older, or not one. MinIO is tried by each client, since a pool may have been added.
 func TestProbeIsKept(t *testing.T) {
 	t.Parallel()
-	const tried, known = "read 1, write 5, delete 2", "read 1"
+	const tried, known = "read 2, write 36, delete 3", "read 1"
 	s := startServer(t)
 	expect := func(what, want string) {
 		t.Helper()
@@ -132,11 +168,16 @@ func TestProbeIsKept(t *testing.T) {
 	expect("the first service", tried)
 	s.Shift(8 * 24 * time.Hour)
 	open(s.URL) // the first request is refused because this machine's clock is wrong, and sent again
-	expect("a week later", "read 2, write 5, delete 2")
+	expect("a week later", "read 3, write 36, delete 3")
 	s.Shift(0)
 	s.Put(bucket, "=holdfast-probe", []byte("what is this?"))
 	open(s.URL)
 	expect("a client that finds something else", tried)
+	s.SetFlaws(s3test.Flaws{MinIO: true})
+	for range 2 {
+		open(s.URL)
+		expect("a client of MinIO", "read 2, write 35, delete 3")
+	}
 }
 
 // TestMayNotDelete: without the permission to delete, and on services that do not know a condition of DELETE, locks
@@ -164,11 +205,52 @@ func TestMayNotDelete(t *testing.T) {
 		if n := s.Counts(); strings.Contains(n, "delete") || s.Get(bucket, "m.json") == nil {
 			t.Errorf("%s: something was deleted: %s", what, n)
 		}
+		want := driver.ErrUnsupported
+		if what == "denied" {
+			want = driver.ErrDenied
+		}
 		if _, err := s3.New(t.Context(), newClient(t, s.URL), bucket,
-			layoutOptions(s3.LayoutTerraform)); !errors.Is(err,
-			driver.ErrUnsupported) {
+			layoutOptions(s3.LayoutTerraform)); !errors.Is(err, want) {
 			t.Errorf("%s: Terraform's layout: %v", what, err)
 		}
+	}
+}
+
+// TestPermissionIsOwn: that one client may not delete says nothing about the others, and the reverse. In Terraform's
+// layout a client that may not is refused at once. In ours it keeps what it cannot delete.
+func TestPermissionIsOwn(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	terraform := &s3.Options{Layout: s3.LayoutTerraform}
+	open := func(opts *s3.Options) (driver.Store, error) {
+		store, err := s3.New(t.Context(), newClient(t, s.URL), bucket, opts)
+		if err == nil {
+			t.Cleanup(func() { store.Close() })
+		}
+		return store, err
+	}
+	s.Deny(s3test.Delete)
+	if _, err := open(nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Deny()
+	if _, err := open(terraform); err != nil {
+		t.Errorf("a client that may delete, after one that may not: %v", err)
+	}
+	s.Deny(s3test.Delete)
+	if _, err := open(terraform); !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "s3:DeleteObject") {
+		t.Errorf("a client that may not delete, after one that may: %v", err)
+	}
+	store, err := open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, store, acquire(t, store, mutexClaim("m", time.Minute)).Claim)
+	if err := store.(driver.Forgetter).Forget(t.Context(), "m"); err != nil {
+		t.Errorf("forgetting without the permission to delete: %v", err)
+	}
+	for l, err := range store.List(t.Context(), "") {
+		t.Errorf("listed is %v, %v", l, err)
 	}
 }
 
@@ -177,12 +259,19 @@ func TestWrongClock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	s.Shift(3 * time.Hour)
-	store := mustOpen(t, s, nil)
-	g := acquire(t, store, mutexClaim("m", time.Minute))
-	if err := renew(t, store, g).Err; err != nil {
-		t.Error(err)
+	for _, attempts := range []int{0, 1, 5} { // what the user's client is set to
+		client := sdk.New(newClient(t, s.URL).Options(), func(o *sdk.Options) { o.RetryMaxAttempts = attempts })
+		store, err := s3.New(t.Context(), client, bucket, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		g := acquire(t, store, mutexClaim("m", time.Minute))
+		if err := renew(t, store, g).Err; err != nil {
+			t.Error(err)
+		}
+		release(t, store, g.Claim)
 	}
-	release(t, store, g.Claim)
 }
 
 // TestRefusalsWhileHeld: what a service says of a write decides what becomes of it. Too many requests, trouble of the

@@ -12,7 +12,8 @@ import (
 )
 
 // TestRequests promises what each step costs: a take of a lock that does not exist, or is as this client has seen it
-// last, is one request, and so are a renewal and a release. Seeing what another client has done is one more read.
+// last, is one request, and so are a renewal and a release. Seeing what another client has done is one more read, and one
+// more write that is refused if this client has never seen the lock.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), startServer(t)
@@ -56,6 +57,12 @@ func TestRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("releasing from another process", "read 1, write 1")
+	fresh := mustOpen(t, s, nil)
+	expect("opening", "read 1")
+	a = acquire(t, fresh, mutexClaim("m", time.Minute))
+	expect("taking a lock that others have left, in a new process", "read 1, write 2")
+	release(t, fresh, a.Claim)
+	s.Counts()
 
 	tf := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
 	s.Counts()

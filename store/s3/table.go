@@ -24,14 +24,15 @@ type table struct {
 	prefix        string
 	column        int    // of the prefix: see encodeName
 	suffix        string // of the keys of all locks, by layout
+	plainNames    bool   // a name is in its key as it is, by layout
 	place         string // of the bucket, for people
 	service       string // identifies the service, for the result of a probe
 	writeInterval time.Duration
-	deletes       bool // the service compares before it deletes
+	removal       removal
 }
 
-// keepingTable is a table on a service that deletes without comparing, or on which we may not delete. It never deletes
-// an object, so the engine does not look for idle records.
+// keepingTable is a table on a service that deletes without comparing, or of which nobody knows. It never deletes an
+// object, so the engine does not look for idle records.
 type keepingTable struct{ *table }
 
 // ExpiresIdleRecords implements an optional interface of engine/record: a lifecycle rule may remove idle records.
@@ -44,14 +45,15 @@ const tokenGap = 3 * time.Second
 // Info promises what the service promises: it is strongly consistent, and keeps what it has confirmed.
 func (t *table) Info() driver.Info {
 	i := driver.Info{
-		Store:           t.place,
-		Clock:           t.bucket.clock.Clock,
-		Tier:            driver.TierSettings,
-		ExpiryClock:     driver.ExpiryClockStore,
-		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap:        tokenGap,
-		TokenRegression: "when an object is removed within 3 s of its last grant",
-		WriteInterval:   t.writeInterval,
+		Store:       t.place,
+		Clock:       t.bucket.clock.Clock,
+		Tier:        driver.TierSettings,
+		ExpiryClock: driver.ExpiryClockStore,
+		Survives:    driver.Survives{Restart: true, PowerCut: true, Failover: true},
+		TokenGap:    tokenGap,
+		TokenRegression: "when an object is removed within 3 s of its last grant, or before the service's clock has " +
+			"passed a token that was raised",
+		WriteInterval: t.writeInterval,
 	}
 	if t.writeInterval > 0 {
 		i.MinTTL, i.MaxHolders, i.MaxWaiters = max(driver.MinTTL, 5*t.writeInterval/2), 8, 8
@@ -66,7 +68,32 @@ func (t *table) ClockBounds() (early, late int64) { return t.bucket.clock.ClockB
 func (t *table) ClockIsStale() bool               { return t.bucket.clock.ClockIsStale() }
 
 // key is the key of the object of a lock.
-func (t *table) key(name string) string { return t.prefix + encodeName(name, t.column) + t.suffix }
+func (t *table) key(name string) string {
+	if t.plainNames {
+		return t.prefix + name + t.suffix
+	}
+	return t.prefix + encodeName(name, t.column) + t.suffix
+}
+
+// nameOf reverses key. It reports false for the key of an object that is not a lock's.
+func (t *table) nameOf(key string) (string, bool) {
+	own, isLock := strings.CutSuffix(strings.TrimPrefix(key, t.prefix), t.suffix)
+	switch {
+	case !isLock:
+		return "", false
+	case t.plainNames:
+		return own, own != ""
+	}
+	return decodeName(own, t.column)
+}
+
+// keyPrefix begins the keys of all names with that prefix, and perhaps others.
+func (t *table) keyPrefix(prefix string) string {
+	if t.plainNames {
+		return t.prefix + prefix
+	}
+	return t.prefix + listPrefix(prefix, t.column)
+}
 
 // Keys names the object of a lock as a URL, for people.
 func (t *table) Keys(name string) []string {
@@ -93,17 +120,12 @@ func readContent(content []byte) (data []byte, ok bool) {
 	return content[:at], true
 }
 
-// readRow reads the object of a lock. The row of an object that stands for a removed record has a version, and no data.
-func (t *table) readRow(ctx context.Context, name string) (record.Row, error) {
+// maxObject is more than an object of ours has, in bytes. Those of other programs may be large.
+var maxObject = record.MaxData + int64(lenRandomLine) + 1
+
+// makeRow makes the row of an object. If that stands for a removed record, the row has a version, and no data.
+func (t *table) makeRow(name string, o object) (record.Row, error) {
 	row := record.Row{Name: name}
-	// The object may be of another program, and large.
-	o, err := t.bucket.get(ctx, t.key(name), record.MaxData+int64(lenRandomLine)+1)
-	switch {
-	case errors.Is(err, errNotFound):
-		return row, nil
-	case err != nil:
-		return row, err
-	}
 	data, ok := readContent(o.data)
 	if !ok {
 		return row, fmt.Errorf("%w: the object %s is not Holdfast's", driver.ErrCorrupt, t.key(name))
@@ -114,45 +136,70 @@ func (t *table) readRow(ctx context.Context, name string) (record.Row, error) {
 
 // Load is one read.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	row, err := t.readRow(ctx, name)
-	if err == nil && len(row.Data) == 0 {
+	row := record.Row{Name: name}
+	o, err := t.bucket.get(ctx, t.key(name), maxObject)
+	switch {
+	case errors.Is(err, errNotFound):
+		return row, nil
+	case err != nil:
+		return row, err
+	}
+	if row, err = t.makeRow(name, o); err == nil && len(row.Data) == 0 {
 		row = record.Row{Name: name}
 	}
 	return row, err
 }
 
-// Swap is one write. If a record is to be made, and there is an object, it is one read more, and another write if the
-// object stands for a removed record.
+// Swap is one write. If it is refused, it is one read more, and if a record is to be made where an object stands for a
+// removed one, another write.
+//
+// A refusal may be the answer to a second request, if a proxy has sent the first one again whose reply it had lost. Then
+// the object is what we have written. If it cannot be read, the outcome is unknown.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	content := makeContent(row.Data)
-	etag, err := t.bucket.put(ctx, t.key(row.Name), row.Version, content)
-	if errors.Is(err, record.ErrConflict) && row.Version == "" {
-		now, readErr := t.readRow(ctx, row.Name)
+	for {
+		etag, err := t.bucket.put(ctx, t.key(row.Name), row.Version, content)
+		if err == nil {
+			row.Version = etag
+			return row, nil
+		}
+		if !errors.Is(err, record.ErrConflict) {
+			return record.Row{}, err
+		}
+		o, err := t.bucket.get(ctx, t.key(row.Name), maxObject)
 		switch {
-		case readErr != nil || now.Version == "":
+		case errors.Is(err, errNotFound):
+			return record.Row{}, record.ErrConflict
+		case err != nil:
+			return record.Row{}, fmt.Errorf("a write was refused, and then: %w", err)
+		case bytes.Equal(o.data, content):
+			row.Version = o.etag
+			return row, nil
+		}
+		now, err := t.makeRow(row.Name, o)
+		switch {
+		case err != nil:
 			return record.Row{}, err
 		case len(now.Data) > 0:
-			return now, err
+			return now, record.ErrConflict
+		case row.Version != "":
+			return record.Row{}, record.ErrConflict
 		}
-		etag, err = t.bucket.put(ctx, t.key(row.Name), now.Version, content)
+		row.Version = now.Version
 	}
-	if err != nil {
-		return record.Row{}, err
-	}
-	row.Version = etag
-	return row, nil
 }
 
 // Delete is one request. On a service that deletes without comparing, it writes an object that stands for the absent
-// record: it is compared, and a later record replaces it.
+// record: it is compared, and a later record replaces it. It does so too, as a second request, if we may not delete.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if row.Version == "" {
 		return nil
 	}
-	var err error
-	if t.deletes {
+	err := driver.ErrDenied
+	if t.removal.compares() {
 		err = t.bucket.remove(ctx, t.key(row.Name), row.Version)
-	} else {
+	}
+	if errors.Is(err, driver.ErrDenied) {
 		_, err = t.bucket.put(ctx, t.key(row.Name), row.Version, makeContent(nil))
 	}
 	switch {
@@ -184,30 +231,25 @@ type loadFunc func(context.Context, string) (record.Row, error)
 // are not a lock's.
 func (t *table) listRows(ctx context.Context, prefix, after string, load loadFunc) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		last := ""
 		if after != "" {
-			last = t.key(after)
+			after = t.key(after)
 		}
-		for more := true; more; {
-			var page []string
-			var err error
-			page, more, err = t.bucket.list(ctx, t.prefix+listPrefix(prefix, t.column), last)
+		for token := ""; ; {
+			page, next, err := t.bucket.list(ctx, t.keyPrefix(prefix), after, token)
 			if err != nil {
 				yield(record.Row{}, err)
 				return
 			}
 			var names []string
 			for _, key := range page {
-				last = max(last, key)
-				own, isLock := strings.CutSuffix(strings.TrimPrefix(key, t.prefix), t.suffix)
-				name, ok := decodeName(own, t.column)
-				if ok && isLock && strings.HasPrefix(name, prefix) {
+				if name, ok := t.nameOf(key); ok && strings.HasPrefix(name, prefix) {
 					names = append(names, name)
 				}
 			}
-			if !record.LoadRows(ctx, names, load, yield) {
+			if !record.LoadRows(ctx, names, load, yield) || next == "" {
 				return
 			}
+			token = next
 		}
 	}
 }

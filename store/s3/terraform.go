@@ -9,10 +9,10 @@ import (
 	"hash/fnv"
 	"iter"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
@@ -25,7 +25,7 @@ const (
 	LayoutRecord Layout = "record"
 	// LayoutTerraform is the layout of the lock files of Terraform's backend for S3, and of OpenTofu's (use_lockfile).
 	// The lock NAME excludes a run of Terraform whose state has the key PREFIX and NAME, by the object with .tflock
-	// after that key: a lock is held while it exists. Terraform shows our holder as it shows its own. It supports the
+	// after that key. Nothing in a name is escaped. A lock is held while it exists. Terraform shows our holder as it shows its own. It supports the
 	// plain mutex and the election only.
 	//
 	// Terraform knows no TTL. What a crashed process of its leaves blocks until Options.ForeignAge. What one of ours
@@ -33,8 +33,11 @@ const (
 	// foreign holder cannot be notified, so it can be broken by force only.
 	//
 	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has
-	// surely passed the token: up to two seconds after the lock was taken. The service must compare before it deletes,
-	// or a late release could remove the lock of somebody else; others, such as MinIO, are refused.
+	// surely passed the token: up to two seconds after the lock was taken. If it is not known whether a write that takes
+	// the lock has taken effect, a release waits until 15 s after that write: it could come later, and take the lock
+	// again. The service must compare before it deletes,
+	// or a late release could remove the lock of somebody else; others, such as MinIO, are refused, and so is a client
+	// without s3:DeleteObject.
 	LayoutTerraform Layout = "terraform"
 )
 
@@ -42,7 +45,6 @@ const (
 	terraformSuffix = ".tflock"
 	// foreignVersion begins the version of a row that another client has written.
 	foreignVersion = "foreign "
-	maxWriteTime   = 10 * time.Second
 	// maxSettleTime is how long a release waits for its token to be in the past.
 	maxSettleTime   = 3 * time.Second
 	terraformMinTTL = 3 * time.Second
@@ -68,21 +70,22 @@ type lockFile struct {
 type terraformTable struct {
 	*table
 	foreignAge time.Duration
-
-	mu              sync.Mutex
-	abandonedWrites map[string][]chan struct{} // by name: writes whose callers have gone; each is closed at its end
+	writes     *foreign.Writes
 }
+
+// maxLateness is changed by tests.
+var maxLateness = foreign.MaxLateness
 
 // newTerraformStore makes the store, or refuses a service that deletes without comparing.
 func newTerraformStore(t *table, foreignAge time.Duration) (driver.Store, error) {
-	if !t.deletes {
+	if !t.removal.compares() {
 		t.bucket.close()
-		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object, or we may "+
-			"not delete: "+
-			"the layout %s needs that", driver.ErrUnsupported, LayoutTerraform)
+		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object: the layout %s needs "+
+			"that", driver.ErrUnsupported, LayoutTerraform)
 	}
-	return foreign.New(&terraformTable{table: t, foreignAge: foreignAge,
-		abandonedWrites: map[string][]chan struct{}{}}, string(LayoutTerraform)), nil
+	f := &terraformTable{table: t, foreignAge: foreignAge}
+	f.writes = foreign.NewWrites(t.bucket.life, t.bucket.clock.Clock, maxLateness, f.removeLate)
+	return foreign.New(f, string(LayoutTerraform)), nil
 }
 
 // Info says when tokens can fall.
@@ -103,24 +106,39 @@ func (t *terraformTable) ExpiresIdleRecords()   {}
 // Load is one read.
 func (t *terraformTable) Load(ctx context.Context, name string) (record.Row, error) {
 	row := record.Row{Name: name}
-	if err := t.awaitWrites(ctx, name); err != nil {
+	if err := t.writes.Await(ctx, name); err != nil {
 		return row, err
 	}
-	o, err := t.bucket.get(ctx, t.key(name), maxLockFile)
+	o, f, err := t.readLockFile(ctx, t.key(name))
 	switch {
 	case errors.Is(err, errNotFound):
 		return row, nil
 	case err != nil:
 		return row, err
 	}
-	var f lockFile
-	if json.Unmarshal(o.data, &f) == nil && len(f.Holdfast) > 0 {
+	if len(f.Holdfast) > 0 {
+		t.writes.Saw(name, f.Random)
 		row.Version, row.Data = o.etag, f.Holdfast
 		return row, nil
 	}
 	row.Version = foreignVersion + o.etag
 	row.Data, err = record.Encode(t.foreignRecord(o, f))
 	return row, err
+}
+
+// readLockFile reads an object. If another program has written it, the lock file may be empty.
+func (t *terraformTable) readLockFile(ctx context.Context, key string) (o object, f lockFile, err error) {
+	if o, err = t.bucket.get(ctx, key, maxLockFile); err == nil && json.Unmarshal(o.data, &f) != nil {
+		f = lockFile{}
+	}
+	return o, f, err
+}
+
+// removeLate removes a lock file that has this random text. If that fails, the file stays until its claim expires.
+func (t *terraformTable) removeLate(ctx context.Context, name, random string) {
+	if o, f, err := t.readLockFile(ctx, t.key(name)); err == nil && f.Random == random {
+		_ = t.bucket.remove(ctx, t.key(name), o.etag)
+	}
 }
 
 // foreignRecord makes a record for an object that another client has created. Its time is the service's.
@@ -153,13 +171,8 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 	switch {
 	case err != nil:
 		return record.Row{}, err
-	case len(rec.Claims) == 0 && row.Version == "":
-		return row, nil
 	case len(rec.Claims) == 0:
-		if err := t.awaitToken(ctx, rec.Token); err != nil {
-			return record.Row{}, err
-		}
-		return record.Row{Name: row.Name}, t.removeObject(ctx, row.Name, etag)
+		return record.Row{Name: row.Name}, t.free(ctx, row, etag, rec.Token)
 	case strings.HasPrefix(rec.Claims[0].ID, foreign.IDPrefix):
 		return record.Row{}, fmt.Errorf("%w: a foreign holder cannot be notified; break it by force",
 			driver.ErrUnsupported)
@@ -176,15 +189,87 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 	if row.Data, err = record.Encode(rec); err != nil {
 		return record.Row{}, err
 	}
-	content, err := t.makeLockFile(row, &rec.Claims[0])
+	random, mark := newRandom(), ""
+	if etag == "" {
+		mark = random
+	}
+	content, err := t.makeLockFile(row, &rec.Claims[0], random)
 	if err != nil {
 		return record.Row{}, err
 	}
-	row.Version, err = t.writeDetached(ctx, row.Name, etag, content)
+	key := t.key(row.Name)
+	row.Version, err = foreign.Do(ctx, t.writes, row.Name, mark, func(ctx context.Context) (string, error) {
+		return t.putOnce(ctx, key, etag, content, random)
+	})
 	if err != nil {
 		return record.Row{}, err
 	}
 	return row, nil
+}
+
+// putOnce is put for a lock file with a random text. If it is refused although the file is there, a proxy has sent the
+// request again, and the first one took effect.
+func (t *terraformTable) putOnce(ctx context.Context, key, etag string, content []byte, random string) (string, error) {
+	now, err := t.bucket.put(ctx, key, etag, content)
+	if !errors.Is(err, record.ErrConflict) {
+		return now, err
+	}
+	o, f, err := t.readLockFile(ctx, key)
+	switch {
+	case errors.Is(err, errNotFound):
+		return "", record.ErrConflict
+	case err != nil:
+		return "", fmt.Errorf("a write was refused, and then: %w", err)
+	case f.Random != random:
+		return "", record.ErrConflict
+	}
+	return o.etag, nil
+}
+
+// free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come that
+// nobody knows of: it would find the lock free.
+func (t *terraformTable) free(ctx context.Context, row record.Row, etag string, token int64) error {
+	waited, err := t.writes.Settle(ctx, row.Name)
+	switch {
+	case err != nil:
+		return err
+	case etag == "" && waited:
+		return record.ErrConflict // it may have come meanwhile
+	case etag == "":
+		return nil
+	}
+	if err := t.awaitToken(ctx, token); err != nil {
+		return err
+	}
+	if t.removal == removalLenient {
+		return t.replaceAndRemove(ctx, row, etag)
+	}
+	return t.removeObject(ctx, row.Name, etag)
+}
+
+// replaceAndRemove removes the object of a lock on a service that says that it has removed what was not there. That the
+// lock was held until now is proven by a write, which leaves a record without a claim for as long as it takes to remove
+// it. Then it does not matter who removes it.
+func (t *terraformTable) replaceAndRemove(ctx context.Context, row record.Row, etag string) error {
+	random := newRandom()
+	content, err := t.makeLockFile(row, &record.Claim{ID: random, Owner: "nobody: it was released"}, random)
+	if err != nil {
+		return err
+	}
+	if etag, err = t.putOnce(ctx, t.key(row.Name), etag, content, random); err != nil {
+		return err
+	}
+	const maxTries = 3
+	for range maxTries {
+		err = t.bucket.remove(ctx, t.key(row.Name), etag)
+		if errors.Is(err, errNotFound) || errors.Is(err, record.ErrConflict) {
+			return nil
+		}
+		if err == nil || driverutil.IsFinal(err) {
+			break
+		}
+	}
+	return err
 }
 
 // awaitToken waits until the service's clock has surely passed a token.
@@ -199,14 +284,17 @@ func (t *terraformTable) awaitToken(ctx context.Context, token int64) error {
 			return errors.Join(record.ErrUnsent, err)
 		}
 	}
-	return nil // the clock of the service was set back, or is not known well: Info says so
+	return nil // the clock of the service was set back, as Info says, or is not known well
 }
 
-// removeObject removes an object. It is a conflict if there is none.
+// removeObject removes an object. If it is refused, and there is none, the outcome is unknown: a proxy may have sent the
+// request again, or somebody else has removed the object.
 func (t *terraformTable) removeObject(ctx context.Context, name, etag string) error {
 	err := t.bucket.remove(ctx, t.key(name), etag)
-	if errors.Is(err, errNotFound) {
-		return record.ErrConflict
+	if errors.Is(err, record.ErrConflict) {
+		if _, _, readErr := t.readLockFile(ctx, t.key(name)); readErr != nil {
+			err = readErr
+		}
 	}
 	return err
 }
@@ -218,7 +306,7 @@ func (t *terraformTable) Delete(ctx context.Context, row record.Row) error {
 }
 
 // makeLockFile makes the object that represents a claim.
-func (t *terraformTable) makeLockFile(row record.Row, c *record.Claim) ([]byte, error) {
+func (t *terraformTable) makeLockFile(row record.Row, c *record.Claim, random string) ([]byte, error) {
 	created := c.Since
 	if created == 0 {
 		created, _ = t.Now()
@@ -226,65 +314,7 @@ func (t *terraformTable) makeLockFile(row record.Row, c *record.Claim) ([]byte, 
 	return json.Marshal(lockFile{ID: c.ID, Operation: "holdfast", Info: c.Meta, Who: c.Owner, Version: "holdfast",
 		Created: time.UnixMicro(created).UTC(), Path: t.bucket.bucket + "/" + strings.TrimSuffix(t.key(row.Name),
 			t.suffix),
-		Holdfast: row.Data, Random: newRandom()})
-}
-
-// writeDetached writes an object. The write continues when its caller gives up. Nothing remains of a free lock by which
-// a late write could be refused: its condition is that there is no object, which is true again after the release. So
-// the next call that reads the lock waits for this write: see awaitWrites.
-func (t *terraformTable) writeDetached(ctx context.Context, name, etag string, content []byte) (string, error) {
-	type answer struct {
-		etag string
-		err  error
-	}
-	if err := ctx.Err(); err != nil {
-		return "", errors.Join(record.ErrUnsent, err)
-	}
-	answered, over := make(chan answer, 1), make(chan struct{})
-	going, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxWriteTime)
-	if !t.bucket.life.Go(func() {
-		defer cancel()
-		defer close(over)
-		etag, err := t.bucket.put(going, t.key(name), etag, content)
-		answered <- answer{etag, err}
-	}) {
-		cancel()
-		return "", driver.ErrClosed
-	}
-	select {
-	case a := <-answered:
-		return a.etag, a.err
-	case <-ctx.Done():
-		t.mu.Lock()
-		t.abandonedWrites[name] = append(t.abandonedWrites[name], over)
-		t.mu.Unlock()
-		return "", ctx.Err()
-	}
-}
-
-// awaitWrites waits for the writes to a lock whose callers have gone.
-func (t *terraformTable) awaitWrites(ctx context.Context, name string) error {
-	for {
-		t.mu.Lock()
-		waits := t.abandonedWrites[name]
-		if len(waits) == 0 {
-			delete(t.abandonedWrites, name)
-			t.mu.Unlock()
-			return nil
-		}
-		over := waits[0]
-		t.mu.Unlock()
-		select {
-		case <-over:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		t.mu.Lock()
-		if waits := t.abandonedWrites[name]; len(waits) > 0 && waits[0] == over {
-			t.abandonedWrites[name] = waits[1:]
-		}
-		t.mu.Unlock()
-	}
+		Holdfast: row.Data, Random: random})
 }
 
 // List returns for each object what Load returns.

@@ -228,6 +228,136 @@ func TestTerraformHolder(t *testing.T) {
 	}
 }
 
+// TestLenientDelete: on a service that says of an object which is not there that it was removed, a release of a lock that
+// was lost does not succeed, and one of a lock that is held leaves nothing behind, also if a reply is lost.
+func TestLenientDelete(t *testing.T) {
+	t.Parallel()
+	const name = "env/prod.tfstate"
+	s := startServer(t)
+	s.SetFlaws(s3test.Flaws{DeleteAbsent: true})
+	var lose atomic.Int64
+	s.Decide = func(r s3test.Request) (f s3test.Fate) {
+		if r.Key == "terraform/"+name+".tflock" && r.Kind == s3test.Delete && lose.Add(-1) >= 0 {
+			f.DropReply = true
+		}
+		return f
+	}
+	store, theirs := mustOpen(t, s, layoutOptions(s3.LayoutTerraform)), newTerraform(t, s)
+	g := acquire(t, store, mutexClaim(name, time.Minute))
+	if err := theirs.unlock(t.Context(), g.ID); err != nil { // terraform force-unlock, by another one that has gone
+		t.Fatal(err)
+	}
+	if err := store.Release(t.Context(), g.Claim, ""); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Terraform has unlocked our lock, and its release says %v", err)
+	}
+	for n := range int64(2) {
+		g := acquire(t, store, mutexClaim(name, time.Minute))
+		lose.Store(n)
+		release(t, store, g.Claim)
+		if s.Get(bucket, "terraform/"+name+".tflock") != nil {
+			t.Error("a released lock has a file")
+		}
+	}
+}
+
+// TestTerraformNames: whatever a name contains, it is the key of the state whose runs it excludes, and whose lock is
+// listed.
+func TestTerraformNames(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+	long := strings.Repeat("a", 300) + "/x.tfstate"
+	for _, name := range []string{"env=prod/x.tfstate", "a//b.tfstate", "a.json/b.tfstate", "./a/../b", "/a/", "a\nb", long} {
+		theirs := newTerraform(t, s)
+		theirs.state = "terraform/" + name
+		g := acquire(t, store, mutexClaim(name, time.Minute))
+		if ok, by, err := theirs.lock(t.Context()); ok || by.ID != g.ID {
+			t.Errorf("we hold %.30q, and Terraform is told %v, %+v, %v", name, ok, by, err)
+		}
+		release(t, store, g.Claim)
+		if ok, _, err := theirs.lock(t.Context()); !ok {
+			t.Fatal(err)
+		}
+		if _, err := store.Acquire(t.Context(), mutexClaim(name, time.Minute)); !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("Terraform holds %.30q, and we are told %v", name, err)
+		}
+		var listed []string
+		for l, err := range store.List(t.Context(), name) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed = append(listed, l.Name)
+		}
+		if len(listed) != 1 || listed[0] != name {
+			t.Errorf("Terraform holds %.30q, and listed is %.100q", name, listed)
+		}
+	}
+}
+
+// TestTerraformLateWrites: a lock is not released while a write may still come that would take it again, and whose reply
+// did not say so. If that write takes effect while the release waits, its lock file is removed.
+func TestTerraformLateWrites(t *testing.T) {
+	t.Parallel()
+	const key = "terraform/m.tflock"
+	t.Run("granted by the next write", func(t *testing.T) {
+		t.Parallel()
+		s := startServer(t)
+		late, handled := make(chan struct{}), make(chan struct{})
+		var writes atomic.Int64
+		var removed atomic.Pointer[time.Time]
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			switch now := time.Now(); {
+			case r.Key != key:
+			case r.Kind == s3test.Delete:
+				removed.Store(&now)
+			case r.Kind == s3test.Write && writes.Add(1) == 1:
+				f = s3test.Fate{RefuseStatus: 500, Late: late, Handled: func() { close(handled) }}
+			}
+			return f
+		}
+		store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+		began := time.Now()
+		g := acquire(t, store, mutexClaim("m", time.Minute))
+		close(late)
+		<-handled // and was refused
+		release(t, store, g.Claim)
+		if d := removed.Load().Sub(began); d < maxLateness {
+			t.Errorf("the lock was released %v after a write that can come for %v", d, maxLateness)
+		}
+	})
+	t.Run("the caller gives up", func(t *testing.T) {
+		t.Parallel()
+		s := startServer(t)
+		late, handled := make(chan struct{}), make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var writes, reads atomic.Int64
+		s.Decide = func(r s3test.Request) (f s3test.Fate) {
+			switch {
+			case r.Key != key:
+			case r.Kind == s3test.Write && writes.Add(1) == 1:
+				cancel()
+				f = s3test.Fate{RefuseStatus: 500, Late: late, Handled: func() { close(handled) }}
+			case r.Kind == s3test.Read && reads.Add(1) == 1: // that of the release, which finds nothing
+				f.Handled = func() {
+					close(late)
+					<-handled
+				}
+			}
+			return f
+		}
+		store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+		c := mutexClaim("m", time.Minute)
+		if _, err := store.Acquire(ctx, c); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("a claim that was cancelled: %v", err)
+		}
+		err := store.Release(t.Context(), c, "")
+		if s.Get(bucket, key) != nil {
+			t.Errorf("the lock was released (%v), and its file is there", err)
+		}
+		<-handled
+	})
+}
+
 // TestTerraformForeignAge: the file of a dead Terraform is taken over when it is old enough by the service's clock, and
 // not before.
 func TestTerraformForeignAge(t *testing.T) {

@@ -4,6 +4,7 @@ package gcstest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -75,6 +76,10 @@ type Fate struct {
 	ReplyDelay    time.Duration // after it was handled
 	DropReply     bool          // it is handled, and the connection is closed without a reply
 	ReplaceStatus int           // it is handled, and the reply has this status
+	// Late, with RefuseStatus, is when the request is handled nevertheless: when the channel is closed.
+	Late <-chan struct{}
+	// Handled is called after the request was handled, and before the reply. nil: nothing is called.
+	Handled func()
 }
 
 // Start runs a service with these buckets.
@@ -176,6 +181,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, settings)
 		return
 	case fate.RefuseStatus != 0:
+		if fate.Late != nil {
+			s.handleLate(fate, r, req)
+		}
 		writeRefusal(w, fate.RefuseStatus, fate.Reason, "the service is in trouble")
 		return
 	case !bucket:
@@ -195,6 +203,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.URL.RawQuery = q.Encode()
 	}
 	reply := s.forwardRequest(r, req)
+	if fate.Handled != nil {
+		fate.Handled()
+	}
 	time.Sleep(fate.ReplyDelay)
 	if fate.DropReply {
 		if c, _, err := w.(http.Hijacker).Hijack(); err == nil {
@@ -211,6 +222,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(reply.Code)
 	_, _ = w.Write(reply.Body.Bytes())
+}
+
+// handleLate handles a request later, in its own goroutine. It has read the request when it returns.
+func (s *Server) handleLate(fate Fate, r *http.Request, req Request) {
+	body, _ := io.ReadAll(r.Body)
+	r = r.Clone(context.WithoutCancel(r.Context()))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	go func() {
+		<-fate.Late
+		s.forwardRequest(r, req)
+		if fate.Handled != nil {
+			fate.Handled()
+		}
+	}()
 }
 
 var permissions = map[Kind]string{Read: "get", List: "list", Insert: "create", Update: "update", Delete: "delete"}

@@ -38,7 +38,19 @@ func BuildMinIO() error {
 }
 
 // StartMinIO starts a server with these buckets. On its first call on a machine it builds the server.
-func StartMinIO(buckets ...string) (*MinIO, error) {
+func StartMinIO(buckets ...string) (*MinIO, error) { return startMinIO([]string{"data"}, buckets) }
+
+// StartMinIOPools starts a server with some server pools, of four directories each.
+func StartMinIOPools(pools int, buckets ...string) (*MinIO, error) {
+	var folders []string
+	for i := range pools {
+		folders = append(folders, fmt.Sprintf("data/pool%d/{1...4}", i))
+	}
+	return startMinIO(folders, buckets)
+}
+
+// startMinIO starts a server that keeps its data in these folders.
+func startMinIO(folders, buckets []string) (*MinIO, error) {
 	program, err := buildMinIO()
 	if err != nil {
 		return nil, err
@@ -51,11 +63,13 @@ func StartMinIO(buckets ...string) (*MinIO, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := filepath.Join(dir, "data")
-	m := &MinIO{dir: dir, Server: &servertest.Server{Name: "minio", Endpoint: "127.0.0.1:" + port, Dir: data,
-		Args: []string{"env", "MINIO_ROOT_USER=" + AccessKey, "MINIO_ROOT_PASSWORD=" + SecretKey, "MINIO_UPDATE=off",
-			"MINIO_BROWSER=off", "MINIO_CI_CD=on", program, "server", data, "--address", "127.0.0.1:" + port,
-			"--quiet"}}}
+	args := []string{"env", "MINIO_ROOT_USER=" + AccessKey, "MINIO_ROOT_PASSWORD=" + SecretKey, "MINIO_UPDATE=off",
+		"MINIO_BROWSER=off", "MINIO_CI_CD=on", program, "server", "--address", "127.0.0.1:" + port, "--quiet"}
+	for _, f := range folders {
+		args = append(args, filepath.Join(dir, f))
+	}
+	m := &MinIO{dir: dir, Server: &servertest.Server{Name: "minio", Endpoint: "127.0.0.1:" + port,
+		Dir: filepath.Join(dir, "data"), Args: args}}
 	err = m.StartAgain()
 	for _, b := range buckets {
 		if err == nil {

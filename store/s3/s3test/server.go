@@ -42,6 +42,7 @@ type Server struct {
 	denied   map[Kind]bool
 	counts   map[Kind]int
 	writes   map[string][]time.Time
+	compared int // conditions of writes
 }
 
 type object struct {
@@ -56,6 +57,14 @@ type Flaws struct {
 	IgnoreIfMatch     bool   // in PUT
 	DeleteBlindly     bool   // If-Match is ignored in DELETE, as MinIO does
 	RefuseConditions  bool   // If-Match in DELETE is not implemented
+	DeleteAbsent      bool   // a DELETE with If-Match of an object that does not exist succeeds
+	AbsentIsOther     bool   // it is refused as if the object were another one
+	OtherPoolEvery    int    // every so many writes, the condition is compared where no object is; 0: never
+	MinIO             bool   // replies name MinIO as their server
+	WeakETags         bool   // replies to reads have weak ETags, as after a proxy that compresses
+	NoETags           bool   // replies to writes have none
+	EmptyPages        bool   // the first page of each listing is empty
+	NoTokens          bool   // replies do not say how to continue a listing
 	NoDate            bool   // no reply has a Date
 	Google            bool   // replies look like Cloud Storage's
 	Region            string // requests that are signed for another region are refused; empty: none is
@@ -85,10 +94,16 @@ type Request struct {
 type Fate struct {
 	RefuseStatus  int           // it is not handled, and the reply has this status; 0: it is handled
 	Code          string        // the code in that reply, or in that of ReplaceStatus
+	Text          string        // the body of that reply, in place of an error as S3 writes it
 	Delay         time.Duration // before it is handled
 	ReplyDelay    time.Duration // after it was handled
 	DropReply     bool          // it is handled, and the connection is closed without a reply
 	ReplaceStatus int           // it is handled, and the reply has this status
+	Twice         bool          // it is handled twice, and the reply is the second one
+	// Late, with RefuseStatus, is when the request is handled nevertheless: when the channel is closed.
+	Late <-chan struct{}
+	// Handled is called after the request was handled, and before the reply. nil: nothing is called.
+	Handled func()
 }
 
 // AccessKey and SecretKey are the credentials of all services of this package.
@@ -252,8 +267,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if flaws.Google {
 		w.Header().Set("X-Guploader-Uploadid", "x")
 	}
+	if flaws.MinIO {
+		w.Header().Set("Server", "MinIO")
+	}
 	switch {
 	case fate.RefuseStatus != 0:
+		if fate.Late != nil {
+			go s.handleLate(fate, r.Header, req, body)
+		}
+		if fate.Text != "" {
+			http.Error(w, fate.Text, fate.RefuseStatus)
+			return
+		}
 		refuse(w, fate.RefuseStatus, cmp.Or(fate.Code, "SlowDown"))
 		return
 	case s.refuseSignature(w, r, now, flaws):
@@ -261,7 +286,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	time.Sleep(fate.Delay)
 	reply := httptest.NewRecorder()
+	if fate.Twice {
+		s.handle(httptest.NewRecorder(), r.Header, req, body)
+	}
 	s.handle(reply, r.Header, req, body)
+	if fate.Handled != nil {
+		fate.Handled()
+	}
 	time.Sleep(fate.ReplyDelay)
 	switch {
 	case fate.DropReply:
@@ -278,6 +309,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(reply.Code)
 	_, _ = w.Write(reply.Body.Bytes())
+}
+
+// handleLate handles a request whose reply was sent before.
+func (s *Server) handleLate(fate Fate, h http.Header, req Request, body []byte) {
+	<-fate.Late
+	s.handle(httptest.NewRecorder(), h, req, body)
+	if fate.Handled != nil {
+		fate.Handled()
+	}
 }
 
 // maxSkew is how far the date of a signature may be from the service's clock.
@@ -315,14 +355,19 @@ func (s *Server) handle(w http.ResponseWriter, h http.Header, req Request, body 
 		refuse(w, http.StatusNotFound, "NoSuchBucket")
 	case s.denied[req.Kind], req.Kind == Read && o == nil && s.denied[List]:
 		refuse(w, http.StatusForbidden, "AccessDenied")
+	case len(req.Key) > maxKey:
+		refuse(w, http.StatusBadRequest, "KeyTooLongError")
 	case req.Kind == List:
-		listObjects(w, objects, req.Query)
+		s.listObjects(w, objects, req.Query)
 	case req.Kind == Settings:
 		s.replySetting(w, req.Query)
 	case req.Kind == Read && o == nil:
 		refuse(w, http.StatusNotFound, "NoSuchKey")
 	case req.Kind == Read:
 		w.Header().Set("ETag", o.etag)
+		if s.flaws.WeakETags {
+			w.Header().Set("ETag", "W/"+o.etag)
+		}
 		w.Header().Set("Last-Modified", o.written.UTC().Format(http.TimeFormat))
 		_, _ = w.Write(o.data)
 	case req.Kind == Write:
@@ -332,9 +377,15 @@ func (s *Server) handle(w http.ResponseWriter, h http.Header, req Request, body 
 	}
 }
 
+// maxKey is the length of the longest key, in bytes.
+const maxKey = 1024
+
 // write makes or replaces an object. The mutex is held.
 func (s *Server) write(w http.ResponseWriter, h http.Header, req Request, o *object, body []byte) {
 	none, match := h.Get("If-None-Match") != "" && !s.flaws.IgnoreIfNoneMatch, h.Get("If-Match")
+	if s.compared++; s.flaws.OtherPoolEvery > 0 && s.compared%s.flaws.OtherPoolEvery == 0 {
+		o = nil
+	}
 	switch {
 	case none && o != nil:
 		refuse(w, http.StatusPreconditionFailed, "PreconditionFailed")
@@ -350,7 +401,9 @@ func (s *Server) write(w http.ResponseWriter, h http.Header, req Request, o *obj
 	o = newObject(body, time.Now().Add(s.shift))
 	s.buckets[req.Bucket][req.Key] = o
 	s.writes[req.Key] = append(s.writes[req.Key], time.Now())
-	w.Header().Set("ETag", o.etag)
+	if !s.flaws.NoETags {
+		w.Header().Set("ETag", o.etag)
+	}
 }
 
 // remove removes an object. The mutex is held.
@@ -361,10 +414,11 @@ func (s *Server) remove(w http.ResponseWriter, h http.Header, req Request, o *ob
 	case s.flaws.RefuseConditions:
 		refuse(w, http.StatusNotImplemented, "NotImplemented")
 		return
-	case o == nil:
+	case o == nil && s.flaws.DeleteAbsent:
+	case o == nil && !s.flaws.AbsentIsOther:
 		refuse(w, http.StatusNotFound, "NoSuchKey")
 		return
-	case match != o.etag:
+	case o == nil || match != o.etag:
 		refuse(w, http.StatusPreconditionFailed, "PreconditionFailed")
 		return
 	}
@@ -393,31 +447,47 @@ func (s *Server) replySetting(w http.ResponseWriter, q url.Values) {
 	refuse(w, http.StatusNotImplemented, "NotImplemented")
 }
 
+// tokenPrefix begins the tokens by which a listing is continued.
+const tokenPrefix = "after "
+
 // listing is a page of a listing.
 type listing struct {
 	XMLName     xml.Name `xml:"ListBucketResult"`
 	IsTruncated bool
+	Next        string `xml:"NextContinuationToken,omitempty"`
 	Encoding    string `xml:"EncodingType,omitempty"`
 	Contents    []struct {
 		Key string
 	}
 }
 
-// listObjects returns a page of a listing.
-func listObjects(w http.ResponseWriter, objects map[string]*object, q url.Values) {
+// listObjects returns a page of a listing. The mutex is held.
+func (s *Server) listObjects(w http.ResponseWriter, objects map[string]*object, q url.Values) {
 	size, err := strconv.Atoi(q.Get("max-keys"))
 	if err != nil {
 		size = 1000
 	}
+	token := q.Get("continuation-token")
+	after := strings.TrimPrefix(cmp.Or(token, q.Get("start-after")), tokenPrefix)
 	var keys []string
 	for key := range objects {
-		if strings.HasPrefix(key, q.Get("prefix")) && key > q.Get("start-after") {
+		if strings.HasPrefix(key, q.Get("prefix")) && key > after {
 			keys = append(keys, key)
 		}
 	}
 	slices.Sort(keys)
 	page := listing{IsTruncated: len(keys) > size, Encoding: q.Get("encoding-type")}
-	for _, key := range keys[:min(size, len(keys))] {
+	if s.flaws.EmptyPages && token == "" {
+		page.IsTruncated, size = true, 0
+	}
+	keys = keys[:min(size, len(keys))]
+	if page.IsTruncated && !s.flaws.NoTokens {
+		page.Next = tokenPrefix + after
+		if len(keys) > 0 {
+			page.Next = tokenPrefix + keys[len(keys)-1]
+		}
+	}
+	for _, key := range keys {
 		if page.Encoding == "url" {
 			key = strings.ReplaceAll(url.QueryEscape(key), "%2F", "/")
 		}
