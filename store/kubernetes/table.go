@@ -190,53 +190,6 @@ func (t *table) listRows(ctx context.Context, prefix, last, labels string, read 
 	}
 }
 
-// Wait watches the object of a lock. The server keeps the changes of the last minutes, so the watch can begin at the
-// version that the caller knows. If that is too old, or there was no object, it begins with what the server has in its
-// cache, and a read after that finds what the cache did not have yet.
-func (t *table) Wait(ctx context.Context, name, version string) error {
-	if t.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	ctx, done := t.life.Bind(ctx)
-	defer done()
-	object := objectName(t.prefix, name)
-	_, from, known := strings.Cut(version, " ")
-	isOther := func(l *lease) bool {
-		if l.Meta.ResourceVersion == "" {
-			return version != ""
-		}
-		return l.version() != version
-	}
-	err := errExpired
-	if known {
-		err = t.watch(ctx, object, from, func() error { return nil }, func(*lease) bool { return false })
-	}
-	if errors.Is(err, errExpired) {
-		err = t.watch(ctx, object, "0", func() error {
-			l, err := t.get(ctx, object)
-			if errors.Is(err, errNotFound) {
-				l, err = &lease{}, nil
-			}
-			if err == nil && isOther(l) {
-				return errSeen
-			}
-			return err
-		}, func(l *lease) bool { return !isOther(l) })
-	}
-	switch {
-	case err == nil, errors.Is(err, errSeen):
-		return nil
-	case t.life.Err() != nil:
-		return driver.ErrClosed
-	case ctx.Err() != nil:
-		return ctx.Err()
-	}
-	return fmt.Errorf("the watch has ended: %w", err)
-}
-
-// errSeen ends a watch whose object has changed already.
-var errSeen = errors.New("the object has changed")
-
 // Close ends the calls that are running.
 func (t *table) Close() error {
 	t.close()
