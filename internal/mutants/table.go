@@ -189,7 +189,7 @@ var table = []mutant{
 	{name: "a watch of Kubernetes for each waiter", file: "store/kubernetes/watch.go", pkg: "./store/kubernetes",
 		test: "TestSharedWatch", edits: []edit{{"\tif w == nil {\n", "\tif true {\n"}}},
 	{name: "a watch of Kubernetes that shows nothing any more", file: "store/kubernetes/watch.go",
-		pkg: "./store/kubernetes", test: "TestWatchStaysBehind", edits: []edit{{"\t\tw.late.Reset(maxLate)\n", ""}}},
+		pkg: "./store/kubernetes", test: "TestWatchStaysBehind", edits: []edit{{"\t\tw.isLate = true\n", ""}}},
 	{name: "a request to release that was made while the claim waited on Redis forgotten",
 		file: "store/redis/scripts/acquire_queued.lua", pkg: "./store/redis", test: "TestTurnOnQuietLock",
 		edits: []edit{{"if waited then myflags", "if false then myflags"}}},

@@ -131,6 +131,13 @@ func (w *watched) remove() {
 	w.row.Version = ""
 }
 
+// begin lets all watches begin with what there is now, if they are to be behind.
+func (w *watched) begin(behind bool) {
+	if behind {
+		w.DelayWatches()
+	}
+}
+
 // wait waits for a change after a version. When it returns the watch is running.
 func (w *watched) wait(version string) (ended <-chan error) {
 	w.Helper()
@@ -200,6 +207,41 @@ func TestWatchMissesNothing(t *testing.T) {
 	w.mustEnd("a new object", waits)
 	w.mustEnd("an object that was absent when it was read", w.wait(""))
 	w.expectRequests("all this", 1, 2) // the last two cannot compare revisions, and read
+}
+
+// TestWatchAfterCompaction: a watch that would begin at a moment which the server has forgotten misses no change that came
+// before it: neither another version, nor that the object is gone, nor that there is one now. That is so although what the
+// server begins with instead is old.
+func TestWatchAfterCompaction(t *testing.T) {
+	t.Parallel()
+	for _, behind := range []bool{false, true} {
+		for what, change := range map[string]func(w *watched) (seen string){
+			"an object is new": func(w *watched) string {
+				w.change()
+				return ""
+			},
+			"an object has changed": func(w *watched) string {
+				first := w.change()
+				w.begin(behind)
+				w.change()
+				return first
+			},
+			"an object is gone": func(w *watched) string {
+				first := w.change()
+				w.begin(behind)
+				w.remove()
+				return first
+			},
+		} {
+			w := newWatched(t)
+			w.begin(behind)
+			seen := change(w)
+			w.Compact()
+			if err := w.table.(record.Notifier).Wait(t.Context(), "a", seen); err != nil {
+				t.Errorf("%s, behind: %v: %v", what, behind, err)
+			}
+		}
+	}
 }
 
 // TestWatchOfAbsentObject: the waiters for an object that does not exist share a watch. One that has seen the object, and

@@ -27,12 +27,12 @@ type Model struct {
 	mu        sync.Mutex
 	revision  int64
 	objects   map[string]object // by name
-	changes   []change          // of the objects, in their order; those up to compacted are forgotten
-	compacted int64
-	behind    *cache        // what the watches show; nil if they show all
-	watching  int           // how many watches there are
-	changed   chan struct{} // closed at the next change
-	ended     chan struct{} // closed when the running watches are to end
+	changes   []change          // of the objects, in their order
+	compacted int64             // the oldest revision at which a watch can begin
+	behind    *cache            // what the watches show; nil if they show all
+	watching  int               // how many watches there are
+	changed   chan struct{}     // closed at the next change
+	ended     chan struct{}     // closed when the running watches are to end
 	requests  map[string]int
 }
 
@@ -74,11 +74,11 @@ func (m *Model) Client(token string, via *servertest.Net, wrap func(http.RoundTr
 	return newClient(nil, token, via, wrap)
 }
 
-// Compact forgets all changes, so that no watch can begin in the past and no listing can go on.
+// Compact makes all that was too old for a watch to begin there, or for a listing to go on. Running watches miss nothing.
 func (m *Model) Compact() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.changes, m.compacted = nil, m.revision
+	m.compacted = m.revision
 }
 
 // CountRequests returns how many requests there were, by verb, since the last call.
@@ -373,16 +373,16 @@ func (m *Model) watch(w http.ResponseWriter, r *http.Request) {
 	}()
 	ended, has := m.ended, m.cacheLocked()
 	now, exists := has.objects[name]
-	if seen == 0 {
+	switch {
+	case seen == 0:
 		seen = has.revision
-	} else {
-		exists = false
-	}
-	if seen < m.compacted {
+	case seen < m.compacted:
 		m.mu.Unlock()
 		s := (&refusal{http.StatusGone, "Expired", "", "too old resource version"}).status()
 		_ = lines.Encode(object{"type": "ERROR", "object": s})
 		return
+	default:
+		exists = false
 	}
 	m.mu.Unlock()
 	if exists {
