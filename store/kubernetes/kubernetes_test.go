@@ -128,6 +128,35 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestShownHolder: what kubectl shows as the holder of a lease is the owner who holds the lock, written with the grant.
+func TestShownHolder(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	store := mustOpen(t, c, kubernetestest.AllowAll, &kubernetes.Options{Prefix: "shown-"})
+	expect := func(want string) {
+		t.Helper()
+		spec := mustSend(t, c, http.MethodGet, "shown-a", nil)["spec"].(object)
+		if got := spec["holderIdentity"]; got != want {
+			t.Errorf("the holder is shown as %q, not %q", got, want)
+		}
+	}
+	claim := func(owner string) driver.Claim {
+		c := storetest.Mutex("a", time.Minute)
+		c.Owner, c.Kind, c.Limit = owner, driver.KindSemaphore, 3
+		return c
+	}
+	first := storetest.Acquire(t, store, claim("web-1 app[12]"))
+	expect("web-1 app[12] (holdfast)")
+	second := storetest.Acquire(t, store, claim("web-2"))
+	expect("web-1 app[12] and 1 more (holdfast)")
+	storetest.Release(t, store, first.Claim)
+	expect("web-2 (holdfast)")
+	storetest.Release(t, store, second.Claim)
+	expect("(free)")
+	storetest.Acquire(t, store, claim("a\nb\x1b[31m"+strings.Repeat("日", 60)))
+	expect("a?b?[31m" + strings.Repeat("日", 55) + "… (holdfast)")
+}
+
 // TestOtherLease: a lease that somebody else has made under the name of a lock's object is neither used nor changed.
 func TestOtherLease(t *testing.T) {
 	t.Parallel()

@@ -24,9 +24,10 @@ func newWatches() *watches { return &watches{byObject: map[string]*watch{}} }
 // watch is the watch of one object, which all calls of Wait for it share. It stays for a moment when nobody waits: a
 // waiter that was woken reads the object, and waits again.
 //
-// It begins at the version that its first waiter has read, and the server sends each change after that. So a waiter that
-// knows an older version than the last one here has missed something, and one that knows a newer version waits until the
-// watch has got as far: resource versions grow with each change ("Kubernetes API Concepts", "Resource versions").
+// It begins at the version that its first waiter has read, and the server sends each change after that. So a waiter
+// that knows an older version than the last one here has missed something, and one that knows a newer version waits
+// until the watch has got as far: resource versions grow with each change ("Kubernetes API Concepts", "Resource
+// versions").
 type watch struct {
 	object string
 	stop   context.CancelCauseFunc
@@ -199,8 +200,8 @@ func (c *client) endLocked(w *watch, err error) {
 	close(w.changed)
 }
 
-// runWatch watches an object until the watch breaks, the server ends it, or nobody waits. It does not go on by itself: the
-// waiters read the object, and the first that waits again begins a watch at the version that it has read.
+// runWatch watches an object until the watch breaks, the server ends it, or nobody waits. It does not go on by itself:
+// the waiters read the object, and the first that waits again begins a watch at the version that it has read.
 func (c *client) runWatch(ctx context.Context, w *watch, known version) {
 	err := c.watchFrom(ctx, w, known)
 	if ctx.Err() != nil {
@@ -214,8 +215,8 @@ func (c *client) runWatch(ctx context.Context, w *watch, known version) {
 }
 
 // watchFrom watches an object from a version on. The server knows the changes of the last minutes. If the version is
-// older, or there was no object, the watch begins with what the server has in its cache, and a read after that finds what
-// the cache does not have yet.
+// older, or there was no object, the watch begins with what the server has in its cache, and a read after that finds
+// what the cache does not have yet.
 func (c *client) watchFrom(ctx context.Context, w *watch, known version) error {
 	show := func(revision uint64, exists bool) { c.showChange(w, version{revision, exists}) }
 	if known.exists {
