@@ -43,6 +43,7 @@ type client struct {
 	namespace string
 	clock     *record.ServerClock
 	life      *driverutil.Lifetime
+	watches   *watches
 	opened    *atomic.Bool // it has read something: what is wrong with the credentials after that may pass
 	onClose   func()
 }
@@ -241,71 +242,77 @@ func (c *client) list(ctx context.Context, labels, token string) (leasePage, err
 	return page, c.read(ctx, "list", c.leasesURL("", q), &page)
 }
 
-// watchEvent is a line of a watch.
-type watchEvent struct {
-	Type   string `json:"type"`
-	Object lease  `json:"object"`
-}
-
-// watch calls changed with each change of an object after a resource version, until changed returns false. With the
-// version "0" the first change is the object as the server has it, which may be old, if there is one. If the version is
-// too old, the error is errExpired. subscribed is called when no change will be missed any more.
+// watch calls changed with each change of an object after a resource version: with its revision, and whether there is an
+// object since then. With the version "0" the first change is the object as the server has it, which may be old, if there
+// is one. subscribed is called when no change will be missed any more. The error says why the watch has ended; if the
+// version is too old, it is errExpired. A watch that has begun ends when the server ends it, which is after half an hour
+// or more, or with ctx.
 func (c *client) watch(ctx context.Context, name, version string, subscribed func() error,
-	changed func(*lease) bool) error {
+	changed func(revision uint64, exists bool)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tooLong := time.AfterFunc(requestTimeout, func() { cancel(errSilent) })
+	defer tooLong.Stop()
 	q := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + name}, "resourceVersion": {version}}
 	reply, err := c.open(ctx, "watch", http.MethodGet, c.leasesURL("", q), nil)
 	if err != nil {
 		return err
 	}
 	defer reply.Body.Close()
+	tooLong.Stop()
 	if err := subscribed(); err != nil {
 		return err
 	}
 	lines := json.NewDecoder(bufio.NewReader(reply.Body))
 	for {
-		var raw struct {
+		var e struct {
 			Type   string          `json:"type"`
 			Object json.RawMessage `json:"object"`
 		}
-		if err := lines.Decode(&raw); err != nil {
+		if err := lines.Decode(&e); err != nil {
 			return err
 		}
-		switch raw.Type {
-		case "BOOKMARK":
-			continue
+		switch e.Type {
+		case "ADDED", "MODIFIED", "DELETED":
 		case "ERROR":
 			var s status
-			if err := json.Unmarshal(raw.Object, &s); err != nil {
+			if err := json.Unmarshal(e.Object, &s); err != nil {
 				return err
 			}
 			if s.Code == http.StatusGone || s.Reason == "Expired" {
 				return errExpired
 			}
-			return fmt.Errorf("the watch has ended: %s", s.Message)
+			return fmt.Errorf("the server ends the watch: %s", s.Message)
+		default:
+			continue
 		}
-		e := watchEvent{Type: raw.Type}
-		if err := json.Unmarshal(raw.Object, &e.Object); err != nil {
+		var o struct {
+			Meta struct {
+				Version string `json:"resourceVersion"`
+			} `json:"metadata"`
+		}
+		if err := json.Unmarshal(e.Object, &o); err != nil {
 			return err
 		}
-		if raw.Type == "DELETED" {
-			e.Object.Meta.ResourceVersion = "" // there is no object any more
+		revision, err := parseRevision(o.Meta.Version)
+		if err != nil {
+			return err
 		}
-		if !changed(&e.Object) {
-			return nil
-		}
+		changed(revision, e.Type != "DELETED") // an object that was removed has the revision of its removal
 	}
 }
 
 // share returns a client that can be closed on its own.
 func (c *client) share() *client {
 	s := *c
-	s.life, s.onClose = driverutil.NewLifetime(), func() {}
+	s.life, s.watches, s.onClose = driverutil.NewLifetime(), newWatches(), func() {}
 	return &s
 }
 
 // close ends the calls that are running. It does not close an HTTP client of the caller's.
 func (c *client) close() {
 	if c.life.End() {
+		c.life.Wait()
 		c.onClose()
 	}
 }

@@ -21,6 +21,8 @@ var (
 	errBusy = errors.New("the server is busy")
 	// errExpired says that a resource version, or the token of a page, is too old for the server.
 	errExpired = errors.New("the resource version is too old")
+	// errSilent ends a watch for which the server has no answer.
+	errSilent = errors.New("the API server does not answer")
 	// errCredentials is wrapped by the error about a token or a certificate that the server does not know.
 	errCredentials = errors.New("the credentials are not valid here, or have expired")
 )

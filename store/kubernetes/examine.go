@@ -29,11 +29,11 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	absent := objectName(defaultPrefix, "holdfast-probe")
-	watched := t.watch(ctx, absent, "0", func() error { return errSeen }, nil)
+	watched := t.watch(ctx, absent, "0", func() error { return errChanged }, nil)
 	_, listed := t.list(ctx, t.labels(), "")
 	removed := t.remove(ctx, absent, "none", "1") // there is no such object
 	for _, err := range []error{watched, listed, removed} {
-		if err != nil && !errors.Is(err, errSeen) && !errors.Is(err, driver.ErrDenied) && !errors.Is(err, errNotFound) {
+		if err != nil && !errors.Is(err, errChanged) && !errors.Is(err, driver.ErrDenied) && !errors.Is(err, errNotFound) {
 			return nil, err
 		}
 	}

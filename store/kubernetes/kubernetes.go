@@ -16,9 +16,9 @@
 //
 // The lock NAME is the object whose name is a prefix and NAME, with a dot and two hexadecimal digits for each character
 // that such a name cannot have; a long name is a hash. The annotations holdfast/name and holdfast/record have the whole
-// name and the record, as JSON that people can read. The object stays when the lock is free, for its token. Any client
-// that lists or waits removes it after ten idle minutes. [LayoutLeaderElection] is that of the leader election of
-// client-go.
+// name and the record, as JSON that people can read. The holderIdentity shows who holds the lock, and is read by no client.
+// The object stays when the lock is free, for its token. Any client that lists or waits removes it after ten idle minutes.
+// [LayoutLeaderElection] is that of the leader election of client-go.
 //
 // # Time
 //
@@ -170,7 +170,7 @@ func newTable(web *http.Client, server, namespace string, opts *Options) (*table
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c := &client{http: &own, opened: new(atomic.Bool), server: strings.TrimRight(server, "/"), namespace: namespace,
 		clock: &record.ServerClock{Clock: o.Clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime(),
-		onClose: func() {}}
+		watches: newWatches(), onClose: func() {}}
 	t := &table{client: c, prefix: o.Prefix, label: lockLabel, layout: o.Layout,
 		place: "kubernetes://" + namespace + "?server=" + at.Scheme + "://" + at.Host + strings.TrimRight(at.Path, "/")}
 	if o.Layout == LayoutLeaderElection {

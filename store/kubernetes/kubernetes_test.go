@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/kubernetes"
 	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
@@ -127,6 +126,35 @@ func TestNames(t *testing.T) {
 	if len(missing) > 0 {
 		t.Errorf("the listing lacks %v", missing)
 	}
+}
+
+// TestShownHolder: what kubectl shows as the holder of a lease is the owner who holds the lock, written with the grant.
+func TestShownHolder(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	store := mustOpen(t, c, kubernetestest.AllowAll, &kubernetes.Options{Prefix: "shown-"})
+	expect := func(want string) {
+		t.Helper()
+		spec := mustSend(t, c, http.MethodGet, "shown-a", nil)["spec"].(object)
+		if got := spec["holderIdentity"]; got != want {
+			t.Errorf("the holder is shown as %q, not %q", got, want)
+		}
+	}
+	claim := func(owner string) driver.Claim {
+		c := storetest.Mutex("a", time.Minute)
+		c.Owner, c.Kind, c.Limit = owner, driver.KindSemaphore, 3
+		return c
+	}
+	first := storetest.Acquire(t, store, claim("web-1 app[12]"))
+	expect("web-1 app[12] (holdfast)")
+	second := storetest.Acquire(t, store, claim("web-2"))
+	expect("web-1 app[12] and 1 more (holdfast)")
+	storetest.Release(t, store, first.Claim)
+	expect("web-2 (holdfast)")
+	storetest.Release(t, store, second.Claim)
+	expect("(free)")
+	storetest.Acquire(t, store, claim("a\nb\x1b[31m"+strings.Repeat("日", 60)))
+	expect("a?b?[31m" + strings.Repeat("日", 55) + "… (holdfast)")
 }
 
 // TestOtherLease: a lease that somebody else has made under the name of a lock's object is neither used nor changed.
@@ -270,46 +298,6 @@ func TestPages(t *testing.T) {
 			t.Errorf("%d locks are listed", len(seen))
 		}
 	}
-}
-
-// TestWatchAfterCompaction: a watch that would begin at a moment which the server has forgotten misses no change that came
-// before it: neither another version, nor that the object is gone, nor that there is one now.
-func TestWatchAfterCompaction(t *testing.T) {
-	t.Parallel()
-	m := startModel(t)
-	web, stop := m.Client(kubernetestest.AllowAll, nil, nil)
-	t.Cleanup(stop)
-	table, err := kubernetes.NewTable(web, m.Address(), kubernetestest.Namespace, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { table.Close() })
-	swap := func(row record.Row) record.Row {
-		t.Helper()
-		row.Data = []byte("{}")
-		now, err := table.Swap(t.Context(), row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return now
-	}
-	await := func(what, name, version string) {
-		t.Helper()
-		m.Compact()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		if err := table.(record.Notifier).Wait(ctx, name, version); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	first := swap(record.Row{Name: "a"})
-	await("an object is new", "a", "")
-	second := swap(record.Row{Name: "a", Version: first.Version})
-	await("an object has changed", "a", first.Version)
-	if err := table.Delete(t.Context(), second); err != nil {
-		t.Fatal(err)
-	}
-	await("an object is gone", "a", second.Version)
 }
 
 // TestRequests promises what each step costs: a take of a lock that does not exist, or is as this client has seen it

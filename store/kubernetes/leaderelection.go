@@ -99,6 +99,9 @@ func (e *leaderElectionTable) load(ctx context.Context, name string) (*lease, er
 	if err == nil && l.Meta.DeletionTimestamp != "" {
 		err = fmt.Errorf("the lease %s is being deleted: no claim on it could last", object)
 	}
+	if err == nil && l.Meta.Labels[managedByLabel] == managedBy {
+		err = fmt.Errorf("%w: the lease %s is a lock in the layout %s", driver.ErrCorrupt, object, LayoutRecord)
+	}
 	if err == nil {
 		e.remember(name, l)
 	}

@@ -2,14 +2,19 @@ package kubernetes_test
 
 import (
 	"bufio"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,11 +33,17 @@ type elector struct {
 // startElector starts a process that leads so many times, or for rounds 0 until it is killed.
 func startElector(t *testing.T, c *kubernetestest.Cluster, lease, identity string, seconds, rounds int, dir string) *elector {
 	t.Helper()
+	return startElectorAt(t, c.Address(), c.CAFile(), lease, identity, seconds, rounds, dir)
+}
+
+// startElectorAt is startElector with the address of a server and its certificate.
+func startElectorAt(t *testing.T, server, ca, lease, identity string, seconds, rounds int, dir string) *elector {
+	t.Helper()
 	program, err := kubernetestest.Elector()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &elector{Cmd: exec.Command(program, c.Address(), c.CAFile(), kubernetestest.AllowAll, kubernetestest.Namespace,
+	e := &elector{Cmd: exec.Command(program, server, ca, kubernetestest.AllowAll, kubernetestest.Namespace,
 		lease, identity, fmt.Sprint(seconds), fmt.Sprint(rounds), dir)}
 	out, err := e.StdoutPipe()
 	if err != nil {
@@ -180,6 +191,53 @@ func TestForcedBreakOfElector(t *testing.T) {
 		l, err := store.Inspect(t.Context(), "broken")
 		return err == nil && len(l.Holders) == 1 && l.Holders[0].Foreign
 	})
+}
+
+// TestElectorOnOwnLayout: a program of client-go that elects its leader by the lease of a lock in Holdfast's own layout
+// never leads, whether somebody holds the lock or not; and the layout of leader election refuses that lease.
+func TestElectorOnOwnLayout(t *testing.T) {
+	t.Parallel()
+	c := sharedCluster(t)
+	store := mustOpen(t, c, kubernetestest.AllowAll, &kubernetes.Options{Prefix: "own-"})
+	g := storetest.Acquire(t, store, storetest.Mutex("a", time.Hour))
+	target, err := url.Parse(c.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, stop := c.Client(kubernetestest.AllowAll, nil, nil)
+	t.Cleanup(stop)
+	var looks, writes atomic.Int64
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport = web.Transport
+	front := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if proxy.ServeHTTP(w, r); r.Method == http.MethodGet {
+			looks.Add(1)
+		} else {
+			writes.Add(1)
+		}
+	}))
+	t.Cleanup(front.Close)
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	startElectorAt(t, front.URL, ca, "own-a", "test", 3, 0, filepath.Join(t.TempDir(), "leading"))
+	look := func() {
+		from := looks.Load()
+		storetest.Eventually(t, "it looks several times", func() bool { return looks.Load() > from+4 })
+	}
+	look()
+	if err := storetest.Renew(t, store, g).Err; err != nil {
+		t.Error(err)
+	}
+	if _, err := openElection(t, c).Acquire(t.Context(), storetest.Mutex("own-a", time.Minute)); !errors.Is(err, driver.ErrCorrupt) {
+		t.Errorf("acquiring in the layout of leader election: %v", err)
+	}
+	storetest.Release(t, store, g.Claim)
+	look()
+	if writes.Load() > 0 {
+		t.Error("the elector has taken the lease")
+	}
 }
 
 // TestRenewTimes: each write of a holder has a renewTime in another second, because client-go compares whole seconds, and

@@ -1,12 +1,15 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -108,6 +111,9 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	l := &lease{Meta: metadata{Name: objectName(t.prefix, row.Name),
 		Labels:      map[string]string{managedByLabel: managedBy, componentLabel: t.label},
 		Annotations: map[string]string{nameAnnotation: row.Name, recordAnnotation: string(row.Data)}}}
+	if rec, err := record.Decode(row.Name, row.Data); err == nil && t.label == lockLabel {
+		l.Spec = describeHolder(rec)
+	}
 	l.Meta.UID, l.Meta.ResourceVersion, _ = strings.Cut(row.Version, " ")
 	now, err := t.write(ctx, l)
 	if err != nil {
@@ -115,6 +121,44 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	}
 	row.Version = now.version()
 	return row, nil
+}
+
+// describeHolder says who holds a lock, for people: kubectl shows the holder. No client of ours reads it.
+//
+// A program of client-go that elects its leader by this lease by mistake must never lead, since that would exclude
+// nobody. It takes a lease that has no holder, or its own name as the holder, or that it has seen unchanged for the
+// duration, which is 0 if there is none. So there is always a holder, with a text that no such program is called, and the
+// longest duration.
+func describeHolder(rec *record.Record) leaseSpec {
+	holders, owner := 0, ""
+	for _, c := range rec.Claims {
+		if c.State == record.Granted {
+			holders, owner = holders+1, cmp.Or(owner, c.Owner)
+		}
+	}
+	text, seconds := "(free)", int32(math.MaxInt32)
+	switch {
+	case holders == 1:
+		text = shorten(owner) + " (holdfast)"
+	case holders > 1:
+		text = fmt.Sprintf("%s and %d more (holdfast)", shorten(owner), holders-1)
+	}
+	return leaseSpec{Holder: &text, Seconds: &seconds}
+}
+
+// shorten makes of an owner's text what fits in a column.
+func shorten(owner string) string {
+	const most = 64
+	runes := []rune(cmp.Or(owner, "unknown"))
+	for i, r := range runes {
+		if !unicode.IsPrint(r) {
+			runes[i] = '?'
+		}
+	}
+	if len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return string(runes)
 }
 
 // Delete is one request.
@@ -189,53 +233,6 @@ func (t *table) listRows(ctx context.Context, prefix, last, labels string, read 
 		}
 	}
 }
-
-// Wait watches the object of a lock. The server keeps the changes of the last minutes, so the watch can begin at the
-// version that the caller knows. If that is too old, or there was no object, it begins with what the server has in its
-// cache, and a read after that finds what the cache did not have yet.
-func (t *table) Wait(ctx context.Context, name, version string) error {
-	if t.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	ctx, done := t.life.Bind(ctx)
-	defer done()
-	object := objectName(t.prefix, name)
-	_, from, known := strings.Cut(version, " ")
-	isOther := func(l *lease) bool {
-		if l.Meta.ResourceVersion == "" {
-			return version != ""
-		}
-		return l.version() != version
-	}
-	err := errExpired
-	if known {
-		err = t.watch(ctx, object, from, func() error { return nil }, func(*lease) bool { return false })
-	}
-	if errors.Is(err, errExpired) {
-		err = t.watch(ctx, object, "0", func() error {
-			l, err := t.get(ctx, object)
-			if errors.Is(err, errNotFound) {
-				l, err = &lease{}, nil
-			}
-			if err == nil && isOther(l) {
-				return errSeen
-			}
-			return err
-		}, func(l *lease) bool { return !isOther(l) })
-	}
-	switch {
-	case err == nil, errors.Is(err, errSeen):
-		return nil
-	case t.life.Err() != nil:
-		return driver.ErrClosed
-	case ctx.Err() != nil:
-		return ctx.Err()
-	}
-	return fmt.Errorf("the watch has ended: %w", err)
-}
-
-// errSeen ends a watch whose object has changed already.
-var errSeen = errors.New("the object has changed")
 
 // Close ends the calls that are running.
 func (t *table) Close() error {

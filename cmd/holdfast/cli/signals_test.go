@@ -38,6 +38,34 @@ func (w *workspace) hasTakenSignals(pid int) bool {
 	return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/status", pid)), "ShdPnd:\t0000000000000000\n")
 }
 
+// signalGuard sends a signal to the guard, and waits until the wrapper knows that from the guard's report. The wrapper is
+// stopped meanwhile, so that the report can be seen to be in their pipe. Behind it comes a report that the wrapper
+// records. It handles one report after the other, so when the second is in the record it knows the first. The command
+// receives the SIGCONT that lets the wrapper go on.
+func (w *workspace) signalGuard(wrapper, guard int, record string, sig unix.Signal) {
+	w.Helper()
+	reports := strings.Split(w.readFile(fmt.Sprintf("/proc/%d/cmdline", guard)), "\x00")[2] // its number in the guard
+	pipe, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/%s", guard, reports), os.O_RDWR, 0)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer pipe.Close()
+	_ = unix.Kill(wrapper, unix.SIGSTOP)
+	w.awaitStopped(wrapper)
+	_ = unix.Kill(guard, sig)
+	w.awaitTrue("the guard's report", func() bool {
+		n, err := unix.IoctlGetInt(int(pipe.Fd()), unix.TIOCINQ)
+		return err == nil && n > 0
+	})
+	if _, err := pipe.WriteString(`{"event":"beside","pid":1}` + "\n"); err != nil {
+		w.Fatal(err)
+	}
+	_ = unix.Kill(wrapper, unix.SIGCONT)
+	w.awaitTrue("the wrapper to know of the signal", func() bool {
+		return strings.Contains(w.readFile(w.filePath(record)), `"script_started"`)
+	})
+}
+
 // withSignals starts a run whose command prints its signals, below a process that is called as systemd is or not.
 func (w *workspace) withSignals(systemd bool) *startedProgram {
 	w.Helper()
@@ -163,23 +191,22 @@ func TestSignalToAllProcesses(t *testing.T) {
 		if ours[guard.ListenerName] == 0 || ours[guard.Name] == 0 {
 			t.Fatalf("children: %v", ours)
 		}
-		to := []int{ours[guard.Name], ours[guard.ListenerName]}
+		// The wrapper must know that the others have the signal when it comes to it. Of the guard it knows by a report. The
+		// listener is asked, and looks then for what was sent to it before.
+		w.signalGuard(wrapper, ours[guard.Name], "record", unix.SIGUSR1)
+		r.awaitOutput("ready\nSIGCONT\n")
+		to := []int{ours[guard.ListenerName]}
 		if systemd {
 			to = append(to, guard.ReadChildren(ours[guard.Name])...)
 		}
-		for _, pid := range to {
+		for _, pid := range append(to, wrapper) {
 			_ = unix.Kill(pid, unix.SIGUSR1)
 		}
-		w.awaitTrue("the helpers to have taken it", func() bool {
-			return w.hasTakenSignals(to[0]) && w.hasTakenSignals(to[1])
-		})
-		time.Sleep(time.Second) // on a busy machine too, the wrapper knows that the others have it when it comes to it
-		_ = unix.Kill(wrapper, unix.SIGUSR1)
 		r.awaitOutput("SIGUSR1\n")
 		_ = unix.Kill(wrapper, unix.SIGUSR2)
 		r.awaitOutput("SIGUSR2\n")
 		_ = unix.Kill(wrapper, unix.SIGTERM)
-		if got := r.wait(); got.code != 3 || got.out != "ready\nSIGUSR1\nSIGUSR2\nSIGTERM\n" {
+		if got := r.wait(); got.code != 3 || got.out != "ready\nSIGCONT\nSIGUSR1\nSIGUSR2\nSIGTERM\n" {
 			t.Errorf("systemd %v: %s", systemd, got.description)
 		}
 	}

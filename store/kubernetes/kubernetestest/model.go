@@ -27,10 +27,19 @@ type Model struct {
 	mu        sync.Mutex
 	revision  int64
 	objects   map[string]object // by name
-	changes   []change          // of the objects, in their order; those up to compacted are forgotten
-	compacted int64
-	changed   chan struct{} // closed at the next change
+	changes   []change          // of the objects, in their order
+	compacted int64             // the oldest revision at which a watch can begin
+	behind    *cache            // what the watches show; nil if they show all
+	watching  int               // how many watches there are
+	changed   chan struct{}     // closed at the next change
+	ended     chan struct{}     // closed when the running watches are to end
 	requests  map[string]int
+}
+
+// cache is what there was at a revision.
+type cache struct {
+	revision int64
+	objects  map[string]object
 }
 
 // object is a lease as JSON has it.
@@ -44,7 +53,8 @@ type change struct {
 
 // StartModel starts a model. Stop ends it.
 func StartModel() *Model {
-	m := &Model{revision: 1, objects: map[string]object{}, changed: make(chan struct{}), requests: map[string]int{}}
+	m := &Model{revision: 1, objects: map[string]object{}, changed: make(chan struct{}),
+		ended: make(chan struct{}), requests: map[string]int{}}
 	m.Server = httptest.NewServer(http.HandlerFunc(m.serve))
 	return m
 }
@@ -64,11 +74,11 @@ func (m *Model) Client(token string, via *servertest.Net, wrap func(http.RoundTr
 	return newClient(nil, token, via, wrap)
 }
 
-// Compact forgets all changes, so that no watch can begin in the past and no listing can go on.
+// Compact makes all that was too old for a watch to begin there, or for a listing to go on. Running watches miss nothing.
 func (m *Model) Compact() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.changes, m.compacted = nil, m.revision
+	m.compacted = m.revision
 }
 
 // CountRequests returns how many requests there were, by verb, since the last call.
@@ -78,6 +88,36 @@ func (m *Model) CountRequests() map[string]int {
 	counts := m.requests
 	m.requests = map[string]int{}
 	return counts
+}
+
+// CountWatches returns how many watches are running.
+func (m *Model) CountWatches() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.watching
+}
+
+// EndWatches ends all watches that are running, as a server does after a while.
+func (m *Model) EndWatches() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.ended)
+	m.ended = make(chan struct{})
+}
+
+// DelayWatches makes all watches show nothing of what comes now, as when a server's cache is behind, until CatchUp.
+func (m *Model) DelayWatches() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.behind = &cache{m.revision, maps.Clone(m.objects)}
+}
+
+// CatchUp makes all watches show everything.
+func (m *Model) CatchUp() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.behind = nil
+	m.signalLocked()
 }
 
 const leasesPath = "/apis/coordination.k8s.io/v1/namespaces/"
@@ -218,6 +258,8 @@ func (m *Model) do(verb, namespace, name string, body object, limit, token, labe
 		m.revision++
 		delete(m.objects, name)
 		gone := maps.Clone(now)
+		gone["metadata"] = maps.Clone(now["metadata"].(object))
+		gone["metadata"].(object)["resourceVersion"] = strconv.FormatInt(m.revision, 10)
 		m.noteLocked("DELETED", gone)
 		return object{"kind": "Status", "status": "Success"}, nil
 	}
@@ -270,6 +312,10 @@ func (m *Model) store(name string, o object, kind string) (object, *refusal) {
 
 func (m *Model) noteLocked(kind string, o object) {
 	m.changes = append(m.changes, change{m.revision, kind, o})
+	m.signalLocked()
+}
+
+func (m *Model) signalLocked() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
@@ -319,17 +365,24 @@ func (m *Model) watch(w http.ResponseWriter, r *http.Request) {
 	lines := json.NewEncoder(w)
 	w.Header().Set("Content-Type", "application/json")
 	m.mu.Lock()
-	now, exists := m.objects[name]
-	if seen == 0 {
-		seen = m.revision
-	} else {
-		exists = false
-	}
-	if seen < m.compacted {
+	m.watching++
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.watching--
+	}()
+	ended, has := m.ended, m.cacheLocked()
+	now, exists := has.objects[name]
+	switch {
+	case seen == 0:
+		seen = has.revision
+	case seen < m.compacted:
 		m.mu.Unlock()
 		s := (&refusal{http.StatusGone, "Expired", "", "too old resource version"}).status()
 		_ = lines.Encode(object{"type": "ERROR", "object": s})
 		return
+	default:
+		exists = false
 	}
 	m.mu.Unlock()
 	if exists {
@@ -339,12 +392,13 @@ func (m *Model) watch(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		m.mu.Lock()
 		var news []change
+		has := m.cacheLocked()
 		for _, c := range m.changes {
-			if c.revision > seen && text(c.object, "metadata", "name") == name {
+			if c.revision > seen && c.revision <= has.revision && text(c.object, "metadata", "name") == name {
 				news = append(news, c)
 			}
 		}
-		seen = m.revision
+		seen = max(seen, has.revision)
 		next := m.changed
 		m.mu.Unlock()
 		for _, c := range news {
@@ -355,8 +409,18 @@ func (m *Model) watch(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-next:
+		case <-ended:
+			return
 		case <-r.Context().Done():
 			return
 		}
 	}
+}
+
+// cacheLocked is what watches show.
+func (m *Model) cacheLocked() cache {
+	if m.behind != nil {
+		return *m.behind
+	}
+	return cache{m.revision, m.objects}
 }
