@@ -153,8 +153,9 @@ func TestShownHolder(t *testing.T) {
 	expect("web-2 (holdfast)")
 	storetest.Release(t, store, second.Claim)
 	expect("(free)")
-	storetest.Acquire(t, store, claim("a\nb\x1b[31m"+strings.Repeat("日", 60)))
+	third := storetest.Acquire(t, store, claim("a\nb\x1b[31m"+strings.Repeat("日", 60)))
 	expect("a?b?[31m" + strings.Repeat("日", 55) + "… (holdfast)")
+	storetest.Release(t, store, third.Claim)
 }
 
 // TestOtherLease: a lease that somebody else has made under the name of a lock's object is neither used nor changed.

@@ -43,6 +43,7 @@ func TestSharedWatch(t *testing.T) {
 			opts := &kubernetes.Options{Prefix: "shared-watch-"}
 			holder := mustOpen(t, c, kubernetestest.AllowAll, opts)
 			g := storetest.Acquire(t, holder, storetest.Mutex("m", time.Hour))
+			defer storetest.Release(t, holder, g.Claim)
 			var counted requestCounter
 			web, _ := newLink(t, c, func(base http.RoundTripper) http.RoundTripper {
 				counted.base = base
