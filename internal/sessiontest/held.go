@@ -23,7 +23,7 @@ const heldTTL = 24 * time.Second
 func Held(t *testing.T, s driver.Store, sent func() (n int, all string)) {
 	client := NewClient(t, s, heldTTL)
 	before, goroutines := heapSize(), runtime.NumGoroutine()
-	leases := holdLocks(t, lockIn(t, client))
+	leases := holdLocks(t, client)
 	awaitQuiet(sent)
 	each := (heapSize() - before) / int64(*heldLocks)
 	more := runtime.NumGoroutine() - goroutines
@@ -44,15 +44,15 @@ func Held(t *testing.T, s driver.Store, sent func() (n int, all string)) {
 	}
 }
 
-// holdLocks takes locks, 32 at a time, and returns what lock returns for each.
-func holdLocks[L any](t testing.TB, lock func(name string) (L, error)) []L {
-	held := make([]L, *heldLocks)
+// holdLocks takes locks, 32 at a time.
+func holdLocks(t *testing.T, client *holdfast.Client) []*holdfast.Lease {
+	held := make([]*holdfast.Lease, *heldLocks)
 	var all sync.WaitGroup
 	for w := range 32 {
 		all.Go(func() {
 			for i := w; i < *heldLocks; i += 32 {
 				var err error
-				if held[i], err = lock(fmt.Sprint(t.Name(), "/", i)); err != nil {
+				if held[i], err = client.Mutex(fmt.Sprint(t.Name(), "/", i), nil).Lock(t.Context()); err != nil {
 					t.Error(err)
 					return
 				}
@@ -63,11 +63,6 @@ func holdLocks[L any](t testing.TB, lock func(name string) (L, error)) []L {
 		t.FailNow()
 	}
 	return held
-}
-
-// lockIn is the lock for holdLocks.
-func lockIn(t testing.TB, c *holdfast.Client) func(name string) (*holdfast.Lease, error) {
-	return func(name string) (*holdfast.Lease, error) { return c.Mutex(name, nil).Lock(t.Context()) }
 }
 
 // awaitQuiet waits until the locks that were taken are watched: until hardly anything is sent for a second. If that
