@@ -120,10 +120,13 @@ func ratios(of, to []float64) (all []float64) {
 	return all
 }
 
-// spread returns the median, and in brackets the smallest and the largest.
+// spread returns the median, and in brackets the smallest and the largest if there are several.
 func spread(values []float64) string {
-	if len(values) == 0 {
+	switch len(values) {
+	case 0:
 		return "-"
+	case 1:
+		return format(values[0])
 	}
 	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare)
 	middle := len(sorted) / 2
