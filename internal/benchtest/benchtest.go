@@ -179,13 +179,13 @@ func (s *Store) Run(b *testing.B) {
 	}
 	address := s.Start(b)
 	s.run(b, Alone, func(b *testing.B, l Locker) {
-		s.runCycles(b, l, address, 1, func(int) string { return l.Name + "/alone" })
+		s.runCycles(b, l, address, 1, func(int) string { return l.Name + "-alone" })
 	})
 	s.run(b, OwnKeys, func(b *testing.B, l Locker) {
-		s.runCycles(b, l, address, goroutines, func(i int) string { return fmt.Sprint(l.Name, "/own", i) })
+		s.runCycles(b, l, address, goroutines, func(i int) string { return fmt.Sprint(l.Name, "-own", i) })
 	})
 	s.run(b, OneKey, func(b *testing.B, l Locker) {
-		s.runCycles(b, l, address, goroutines, func(int) string { return l.Name + "/one" })
+		s.runCycles(b, l, address, goroutines, func(int) string { return l.Name + "-one" })
 	})
 	s.run(b, Processes, func(b *testing.B, l Locker) { runProcesses(b, l, address) })
 	s.run(b, Held, func(b *testing.B, l Locker) { s.runHeld(b, l, address) })
@@ -207,12 +207,15 @@ func (s *Store) run(b *testing.B, setup Setup, measure func(b *testing.B, l Lock
 
 // runCycles measures the cycles of goroutines of this process.
 func (s *Store) runCycles(b *testing.B, l Locker, address string, callers int, name func(caller int) string) {
-	client := b
-	open := sync.OnceValue(func() Lock { return l.Open(client, address) }) // the benchmark is run several times
+	contended := callers > 1 && name(0) == name(1)
+	var lock Lock
+	parent := b
 	b.Run(l.Name, func(b *testing.B) {
-		lock := open()
-		if l.queued && callers > 1 && name(0) == name(1) {
-			lock = queueFor(lock)
+		if lock == nil { // this function is called several times
+			lock = l.Open(lasting{b, parent}, address)
+			if l.queued && contended {
+				lock = queueFor(lock)
+			}
 		}
 		var todo atomic.Int64
 		todo.Store(int64(b.N))
@@ -227,11 +230,22 @@ func (s *Store) runCycles(b *testing.B, l Locker, address string, callers int, n
 		used := stop()
 		reportCycles(b, used)
 		b.ReportMetric(float64(used.switches)/float64(b.N), "switches/op")
-		if callers > 1 && name(0) == name(1) {
+		if contended {
 			reportFairness(b, turns)
 		}
 	})
 }
+
+// lasting is a benchmark whose clients live as long as its parent.
+type lasting struct {
+	testing.TB
+	parent *testing.B
+}
+
+func (l lasting) Cleanup(f func())             { l.parent.Cleanup(f) }
+func (l lasting) Context() context.Context     { return l.parent.Context() }
+func (l lasting) Error(args ...any)            { l.parent.Error(args...) } // also when the benchmark has ended
+func (l lasting) Errorf(f string, args ...any) { l.parent.Errorf(f, args...) }
 
 // queueFor makes a lock that one caller at a time takes.
 func queueFor(lock Lock) Lock {

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -39,20 +38,20 @@ type worker struct {
 
 // runProcesses measures the cycles of several processes that want one lock.
 func runProcesses(b *testing.B, l Locker, address string) {
-	parent := b
 	counter := b.TempDir() + "/counter"
-	start := sync.OnceValue(func() []*worker {
-		return startWorkers(parent, workerTask{Locker: l.Name, Address: address, Counter: counter})
-	})
-	todo := sync.OnceValue(func() *atomic.Int64 { return mapCounter(parent, counter) })
+	todo := mapCounter(b, counter)
+	var workers []*worker
+	parent := b
 	b.Run(l.Name, func(b *testing.B) {
-		todo().Store(0)
-		workers := start()
+		if workers == nil { // this function is called several times
+			task := workerTask{Locker: l.Name, Address: address, Counter: counter}
+			workers = startWorkers(lasting{b, parent}, parent.Name(), task)
+		}
 		var pids []int
 		for _, w := range workers {
 			pids = append(pids, w.cmd.Process.Pid)
 		}
-		todo().Store(int64(b.N))
+		todo.Store(int64(b.N))
 		stop := startMeter(pids...)
 		b.ResetTimer()
 		for _, w := range workers {
@@ -74,15 +73,14 @@ func runProcesses(b *testing.B, l Locker, address string) {
 	})
 }
 
-// startWorkers starts processes that are ready to take turns.
-func startWorkers(b *testing.B, task workerTask) []*worker {
+// startWorkers starts processes that are ready to take turns. They run the benchmark that has a setup of that name.
+func startWorkers(b testing.TB, setup string, task workerTask) []*worker {
 	text, err := json.Marshal(task)
 	if err != nil {
 		b.Fatal(err)
 	}
-	// The name is that of this setup; its parent is the benchmark that calls Run.
-	parts := strings.Split(b.Name(), "/")
-	pattern := "^" + strings.Join(parts[:len(parts)-1], "$/^") + "$"
+	names := strings.Split(setup, "/")
+	pattern := "^" + strings.Join(names[:len(names)-1], "$/^") + "$"
 	var workers []*worker
 	for range processes {
 		w := &worker{cmd: exec.Command(os.Args[0], "-test.run=^$", "-test.bench="+pattern, "-test.benchtime=1x")}
@@ -135,7 +133,7 @@ func runWorker(b *testing.B, lockers []Locker, text string) {
 	i := slices.IndexFunc(lockers, func(l Locker) bool { return l.Name == task.Locker })
 	lock, todo, answers := lockers[i].Open(b, task.Address), mapCounter(b, task.Counter), os.NewFile(3, "answers")
 	take := func(name string, todo *atomic.Int64) {
-		turns, err := takeTurns(b.Context(), lock, 1, func(int) string { return task.Locker + "/" + name }, todo)
+		turns, err := takeTurns(b.Context(), lock, 1, func(int) string { return task.Locker + "-" + name }, todo)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -58,10 +58,9 @@ func openBenchFloor(b testing.TB, c *kubernetestest.Cluster) benchtest.Cycle {
 		return nil
 	}
 	return func(ctx context.Context, lock string) error {
-		name := strings.ReplaceAll(lock, "/", "-")
-		if err := send(ctx, http.MethodPost, leases, `{"metadata": {"name": "`+name+`"}}`); err != nil {
+		if err := send(ctx, http.MethodPost, leases, `{"metadata": {"name": "`+lock+`"}}`); err != nil {
 			return err
 		}
-		return send(ctx, http.MethodDelete, leases+"/"+name, "")
+		return send(ctx, http.MethodDelete, leases+"/"+lock, "")
 	}
 }

@@ -87,7 +87,7 @@ func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
 	c, acl := benchClient(b, address), gozk.WorldACL(gozk.PermAll)
 	var folders sync.Map
 	return func(_ context.Context, lock string) error {
-		folder := "/" + strings.ReplaceAll(lock, "/", "-")
+		folder := "/" + lock
 		if _, made := folders.LoadOrStore(folder, true); !made {
 			if _, err := c.Create(folder, nil, 0, acl); err != nil && !errors.Is(err, gozk.ErrNodeExists) {
 				return err
@@ -107,7 +107,7 @@ func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
 func openGoZookeeper(b testing.TB, address string) benchtest.Lock {
 	c := benchClient(b, address)
 	return func(_ context.Context, name string, _ int) (benchtest.Lease, error) {
-		l := gozk.NewLock(c, "/"+strings.ReplaceAll(name, "/", "-"), gozk.WorldACL(gozk.PermAll))
+		l := gozk.NewLock(c, "/"+name, gozk.WorldACL(gozk.PermAll))
 		return benchtest.Lease{Release: l.Unlock}, l.Lock()
 	}
 }

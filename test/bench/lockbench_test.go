@@ -59,7 +59,7 @@ func openFlock(b testing.TB, address string) benchtest.Lock {
 		b.Fatal(err)
 	}
 	return func(_ context.Context, name string, _ int) (benchtest.Lease, error) {
-		f, err := os.OpenFile(dir+"/"+strings.ReplaceAll(name, "/", "-"), os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := os.OpenFile(dir+"/"+name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return benchtest.Lease{}, err
 		}
