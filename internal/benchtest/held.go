@@ -64,7 +64,7 @@ func holdLocks(b *testing.B, lock Lock, name string) []Lease {
 	var next atomic.Int64
 	for range 32 {
 		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(leases)); i = next.Add(1) - 1 {
+			for i := next.Add(1) - 1; i < int64(len(leases)) && !b.Failed(); i = next.Add(1) - 1 {
 				var err error
 				if leases[i], err = lock(b.Context(), fmt.Sprint(name, "-held", i), 0); err != nil {
 					b.Error(err)

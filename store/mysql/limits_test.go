@@ -14,8 +14,8 @@ import (
 // averageLine is what mysqlslap says about its time.
 var averageLine = regexp.MustCompile(`Average number of seconds to run all queries: ([\d.]+)`)
 
-// BenchmarkLimits runs mysqlslap, which comes with the server: how many updates of one row of 64 the server commits per
-// second, from one client and from 64. The server flushes each commit.
+// BenchmarkLimits runs mysqlslap, which comes with the server: how many updates of a row of the client's own the server
+// commits per second, from one client and from 64. The server flushes each commit.
 func BenchmarkLimits(b *testing.B) {
 	server, err := mysqltest.Start("innodb-flush-log-at-trx-commit=1")
 	if err != nil {

@@ -111,8 +111,8 @@ var (
 // ttlMillis is the TTL of the scripts.
 var ttlMillis = fmt.Sprint(benchtest.TTL.Milliseconds())
 
-func openScripts(take, release *rueidis.Lua) func(testing.TB, string) func(context.Context, string) error {
-	return func(b testing.TB, address string) func(context.Context, string) error {
+func openScripts(take, release *rueidis.Lua) func(testing.TB, string) benchtest.Cycle {
+	return func(b testing.TB, address string) benchtest.Cycle {
 		c := benchClient(b, address)
 		return func(ctx context.Context, lock string) error {
 			id, keys := rand.Text(), []string{lock, "token:{" + lock + "}"}
