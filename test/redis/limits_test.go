@@ -19,13 +19,16 @@ func BenchmarkLimits(b *testing.B) {
 	}
 	defer server.Stop()
 	for _, clients := range []int{1, 64} {
-		for name, command := range map[string][]string{
-			"set":    {"set", "key:__rand_int__", "value"},
-			"script": {"eval", "return redis.call('set', KEYS[1], ARGV[1])", "1", "key:__rand_int__", "value"},
+		for _, request := range []struct {
+			name  string
+			words []string
+		}{
+			{"set", []string{"set", "key:__rand_int__", "value"}},
+			{"script", []string{"eval", "return redis.call('set', KEYS[1], ARGV[1])", "1", "key:__rand_int__", "value"}},
 		} {
-			b.Run(fmt.Sprintf("redis-benchmark/%s/%d", name, clients), func(b *testing.B) {
+			b.Run(fmt.Sprintf("redis-benchmark/%s/%d", request.name, clients), func(b *testing.B) {
 				args := append([]string{"-h", "127.0.0.1", "-p", server.Port, "-c", strconv.Itoa(clients),
-					"-n", strconv.Itoa(30_000 + 3_000*clients), "-r", "64", "--csv"}, command...)
+					"-n", strconv.Itoa(30_000 + 3_000*clients), "-r", "64", "--csv"}, request.words...)
 				for b.Loop() {
 					out, err := exec.CommandContext(b.Context(), "redis-benchmark", args...).CombinedOutput()
 					if err != nil {
