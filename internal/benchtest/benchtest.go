@@ -295,7 +295,9 @@ func reportCycles(b *testing.B, used usage) {
 	b.ReportMetric(0, "ns/op") // which says the same as the next one
 	b.ReportMetric(n/b.Elapsed().Seconds(), "cycles/s")
 	b.ReportMetric(float64(used.clients.Nanoseconds())/1e3/n, "client-us/op")
-	b.ReportMetric(float64(used.servers.Nanoseconds())/1e3/n, "server-us/op")
+	if used.servers > 0 {
+		b.ReportMetric(float64(used.servers.Nanoseconds())/1e3/n, "server-us/op")
+	}
 }
 
 // reportFairness reports how much more often than the others the luckiest one had the lock.

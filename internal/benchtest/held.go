@@ -35,7 +35,9 @@ func (s *Store) runHeld(b *testing.B, l Locker, address string) {
 			time.Sleep(TTL)
 			used, took, each := stopMeter(), time.Since(from), float64(len(leases))
 			b.ReportMetric(float64(used.clients.Microseconds())/took.Seconds()/each, "client-us/s/lock")
-			b.ReportMetric(float64(used.servers.Microseconds())/took.Seconds()/each, "server-us/s/lock")
+			if used.servers > 0 {
+				b.ReportMetric(float64(used.servers.Microseconds())/took.Seconds()/each, "server-us/s/lock")
+			}
 			if s.Requests != nil {
 				b.ReportMetric(float64(s.countRequests(b)-requests)/took.Minutes(), "requests/min")
 			}
