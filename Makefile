@@ -62,7 +62,7 @@ worlds:
 check: setup
 	scripts/check
 
-# Benchmarks print their figures, and keep them in figures/.
+# Benchmarks print their figures, and keep them in figures/. BEFORE=REV compares them with those of a commit.
 bench: install-servers
 	scripts/bench
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -16,24 +15,14 @@ type chart struct {
 	unit   string
 	better string // which bars are good: "longer is better"
 	file   string // in figures/bench
-	// line finds the lines. Its first group is what is measured, and its second the figure.
-	line *regexp.Regexp
-	// section is how the heading of the table begins, if the file has several; the table ends with an empty line.
-	section string
+	setup  string // of the benchmark Locks
+	figure string // the unit of the figure that is shown
 }
 
 // bar is one line of a table.
 type bar struct {
 	label string
 	value float64
-}
-
-// tableLine is a line of a table that a benchmark of ours prints: a name, two spaces or more, and figures.
-var tableLine = regexp.MustCompile(`^(\S+(?: \S+)*) {2,}([\d.]+)`)
-
-// benchmarkLine returns an expression for the lines of go test -bench whose names begin so, and for a unit.
-func benchmarkLine(prefix, unit string) *regexp.Regexp {
-	return regexp.MustCompile(`^Benchmark` + prefix + `/(\S+)-\d+\s.*?([\d.]+) ` + regexp.QuoteMeta(unit) + `\b`)
 }
 
 const (
@@ -44,17 +33,17 @@ const (
 // charts are all pictures.
 var charts = []chart{
 	{name: "bench-redis-own", title: "Redis: 64 goroutines, each with a lock of its own", unit: "cycles per second",
-		better: longer, file: "redis.txt", line: tableLine, section: "own keys, 64 goroutines"},
-	{name: "bench-redis-processes", title: "Redis: 8 processes of 8 goroutines that want one lock", unit: "turns per second",
-		better: longer, file: "redis.txt", line: tableLine, section: "one key, 8 processes of 8 goroutines"},
+		better: longer, file: "redis.txt", setup: "own-keys", figure: "cycles/s"},
+	{name: "bench-redis-processes", title: "Redis: 8 processes that want one lock", unit: "cycles per second",
+		better: longer, file: "redis.txt", setup: "processes", figure: "cycles/s"},
 	{name: "bench-redis-held", title: "Redis: 10,000 locks held by one process", unit: "bytes of memory per lock",
-		better: shorter, file: "redis.txt", line: tableLine, section: "10000 held leases"},
+		better: shorter, file: "redis.txt", setup: "held", figure: "heap-B/lock"},
 	{name: "bench-etcd-own", title: "etcd: 64 goroutines, each with a lock of its own", unit: "cycles per second",
-		better: longer, file: "etcd.txt", line: benchmarkLine("Cycle/own/64", "cycles/s")},
+		better: longer, file: "etcd.txt", setup: "own-keys", figure: "cycles/s"},
 	{name: "bench-etcd-one", title: "etcd: 64 goroutines that want one lock", unit: "cycles per second",
-		better: longer, file: "etcd.txt", line: benchmarkLine("Cycle/one/64", "cycles/s")},
+		better: longer, file: "etcd.txt", setup: "one-key", figure: "cycles/s"},
 	{name: "bench-postgres-own", title: "PostgreSQL: 64 goroutines, each with a lock of its own", unit: "cycles per second",
-		better: longer, file: "postgres.txt", line: benchmarkLine("Parallel", "cycles/s")},
+		better: longer, file: "postgres.txt", setup: "own-keys", figure: "cycles/s"},
 }
 
 // drawFrom reads a chart's figures, and draws it.
@@ -70,30 +59,25 @@ func (c chart) drawFrom(root string) ([]byte, error) {
 	return c.draw(bars), nil
 }
 
-// readBars finds the lines of the chart's table.
+// readBars finds the figures among those of internal/spread: each line begins with a name, a unit, and the median.
 func (c chart) readBars(text string) (bars []bar, err error) {
-	inside := c.section == ""
 	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\n")
-		if c.section != "" && strings.HasPrefix(line, c.section+" ") {
-			inside = true
+		words := strings.Fields(line)
+		if len(words) < 3 || words[1] != c.figure {
 			continue
 		}
-		if c.section != "" && line == "" {
-			inside = false
-		}
-		m := c.line.FindStringSubmatch(line)
-		if !inside || m == nil {
+		label, ok := strings.CutPrefix(words[0], "Locks/"+c.setup+"/")
+		if !ok || words[2] == "-" { // only the version before has it
 			continue
 		}
-		value, err := strconv.ParseFloat(m[2], 64)
+		value, err := strconv.ParseFloat(words[2], 64)
 		if err != nil {
 			return nil, fmt.Errorf("the line %q: %w", line, err)
 		}
-		bars = append(bars, bar{m[1], value})
+		bars = append(bars, bar{label, value})
 	}
 	if len(bars) == 0 {
-		return nil, fmt.Errorf("no line of the table %q", c.title)
+		return nil, fmt.Errorf("no figure of the setup %q", c.setup)
 	}
 	return bars, nil
 }

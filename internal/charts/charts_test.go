@@ -33,21 +33,18 @@ func TestPicturesAreCurrent(t *testing.T) {
 	}
 }
 
-// TestReadBars: only the lines of the chart's own table count, and a table without lines is an error.
+// TestReadBars: only the figures of the chart's own setup and unit count, and a file without them is an error.
 func TestReadBars(t *testing.T) {
-	c := chart{title: "t", line: tableLine, section: "two"}
-	text := "one    a\nx y    1\n\ntwo    cycles/s\nfloor, timed       10.5   3\nholdfast           7\n\nthree    a\nz    9\n"
+	c := chart{setup: "own-keys", figure: "cycles/s"}
+	text := "# redis\nbenchmark  unit  now  of the floor\nLocks/own-keys/floor  cycles/s  10.5 (9-11)  -\n" +
+		"Locks/own-keys/floor  ns/op  3 (3-3)  -\nLocks/own-keys/holdfast  cycles/s  7 (6-8)  0.67 (0.6-0.7)\n" +
+		"Locks/own-keys/gone  cycles/s  -  -  5 (5-5)  -\nLocks/one-key/floor  cycles/s  9 (9-9)  -\n"
 	bars, err := c.readBars(text)
-	if err != nil || len(bars) != 2 || bars[0] != (bar{"floor, timed", 10.5}) || bars[1] != (bar{"holdfast", 7}) {
+	if err != nil || len(bars) != 2 || bars[0] != (bar{"floor", 10.5}) || bars[1] != (bar{"holdfast", 7}) {
 		t.Errorf("%v %v", bars, err)
 	}
-	if _, err := c.readBars("one    a\nx    1\n"); err == nil {
-		t.Error("a file without the table is no error")
-	}
-	c = chart{title: "t", line: benchmarkLine("Cycle/own/64", "cycles/s")}
-	bars, err = c.readBars("BenchmarkCycle/own/64/floor-2    \t 6698\t 361775 ns/op\t 2764.5 cycles/s\nBenchmarkCycle/own/1/floor-2 1 2 cycles/s\n")
-	if err != nil || len(bars) != 1 || bars[0] != (bar{"floor", 2764.5}) {
-		t.Errorf("%v %v", bars, err)
+	if _, err := c.readBars("Locks/alone/floor  cycles/s  1 (1-1)  -\n"); err == nil {
+		t.Error("a file without the figures is no error")
 	}
 }
 

@@ -3,9 +3,7 @@ package sessiontest
 import (
 	"flag"
 	"fmt"
-	"os"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"testing"
 	"time"
@@ -25,7 +23,7 @@ const heldTTL = 24 * time.Second
 func Held(t *testing.T, s driver.Store, sent func() (n int, all string)) {
 	client := NewClient(t, s, heldTTL)
 	before, goroutines := heapSize(), runtime.NumGoroutine()
-	leases := holdLocks(t, lockIn(t, client))
+	leases := holdLocks(t, client)
 	awaitQuiet(sent)
 	each := (heapSize() - before) / int64(*heldLocks)
 	more := runtime.NumGoroutine() - goroutines
@@ -46,15 +44,15 @@ func Held(t *testing.T, s driver.Store, sent func() (n int, all string)) {
 	}
 }
 
-// holdLocks takes locks, 32 at a time, and returns what lock returns for each.
-func holdLocks[L any](t testing.TB, lock func(name string) (L, error)) []L {
-	held := make([]L, *heldLocks)
+// holdLocks takes locks, 32 at a time.
+func holdLocks(t *testing.T, client *holdfast.Client) []*holdfast.Lease {
+	held := make([]*holdfast.Lease, *heldLocks)
 	var all sync.WaitGroup
 	for w := range 32 {
 		all.Go(func() {
 			for i := w; i < *heldLocks; i += 32 {
 				var err error
-				if held[i], err = lock(fmt.Sprint(t.Name(), "/", i)); err != nil {
+				if held[i], err = client.Mutex(fmt.Sprint(t.Name(), "/", i), nil).Lock(t.Context()); err != nil {
 					t.Error(err)
 					return
 				}
@@ -65,11 +63,6 @@ func holdLocks[L any](t testing.TB, lock func(name string) (L, error)) []L {
 		t.FailNow()
 	}
 	return held
-}
-
-// lockIn is the lock for holdLocks.
-func lockIn(t testing.TB, c *holdfast.Client) func(name string) (*holdfast.Lease, error) {
-	return func(name string) (*holdfast.Lease, error) { return c.Mutex(name, nil).Lock(t.Context()) }
 }
 
 // awaitQuiet waits until the locks that were taken are watched: until hardly anything is sent for a second. If that
@@ -100,50 +93,9 @@ func AwaitWatched(t testing.TB, s driver.Store, g driver.Grant, reads func() int
 	t.Fatal("the claim is not watched")
 }
 
-// BenchHeld holds many locks for two minutes, and reports how long it took to take them, what memory of the machine the
-// process has for each, afterwards and at the end, and the requests. lock takes one, and returns what must be kept.
-func BenchHeld[L any](b *testing.B, sent func() (n int, all string), lock func(name string) (L, error)) {
-	for b.Loop() {
-		debug.FreeOSMemory()
-		heap, resident, start := heapSize(), residentSize(b), time.Now()
-		held := holdLocks(b, lock)
-		b.ReportMetric(time.Since(start).Seconds(), "s-to-take")
-		taken := residentSize(b)
-		awaitQuiet(sent)
-		began := time.Now()
-		time.Sleep(2 * time.Minute)
-		n, words := sent()
-		each := func(size int64) float64 { return float64(size) / float64(len(held)) }
-		b.ReportMetric(float64(n)/time.Since(began).Minutes(), "requests/min")
-		b.ReportMetric(each(taken-resident), "resident-B/lock-at-first")
-		b.ReportMetric(each(residentSize(b)-resident), "resident-B/lock-at-last")
-		b.ReportMetric(each(heapSize()-heap), "heap-B/lock")
-		b.Log(words)
-		runtime.KeepAlive(held)
-	}
-}
-
-// BenchHeldHere is BenchHeld for Holdfast.
-func BenchHeldHere(b *testing.B, sent func() (n int, all string), s driver.Store) {
-	BenchHeld(b, sent, lockIn(b, NewClient(b, s, 30*time.Second)))
-}
-
 func heapSize() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
-}
-
-// residentSize is the memory that the process has of the machine, without a garbage collection.
-func residentSize(b *testing.B) int64 {
-	var total, resident int64
-	data, err := os.ReadFile("/proc/self/statm")
-	if err == nil {
-		_, err = fmt.Sscan(string(data), &total, &resident)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	return resident * int64(os.Getpagesize())
 }

@@ -3,7 +3,6 @@ package sessiontest
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -116,24 +115,4 @@ func CheckError(t testing.TB, err error) {
 // Claim returns a claim on a mutex.
 func Claim(name string) driver.Claim {
 	return storetest.Mutex(name, 30*time.Second)
-}
-
-// Cycles runs b.N cycles on the given number of goroutines.
-func Cycles(b *testing.B, goroutines int, cycle func(worker int)) {
-	b.ResetTimer()
-	var all sync.WaitGroup
-	todo := make(chan struct{}, b.N)
-	for range b.N {
-		todo <- struct{}{}
-	}
-	close(todo)
-	for w := range goroutines {
-		all.Go(func() {
-			for range todo {
-				cycle(w)
-			}
-		})
-	}
-	all.Wait()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 }

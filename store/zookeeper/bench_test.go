@@ -2,44 +2,18 @@ package zookeeper
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
-
-// BenchmarkHeld compares many held locks with as many of go-zookeeper, under a session with a TTL of 30 s, too.
-func BenchmarkHeld(b *testing.B) {
-	b.Run("holdfast", func(b *testing.B) {
-		s, c := newCountedStore(b)
-		sessiontest.BenchHeldHere(b, c.takeAll, s)
-	})
-	b.Run("go-zookeeper", func(b *testing.B) {
-		c := &requestCounter{sent: map[int32]int{}}
-		dial := func(network, address string, _ time.Duration) (net.Conn, error) {
-			return c.dial(b.Context(), network, address)
-		}
-		cli, _, err := gozk.Connect(rig.Shared(b).Endpoints(), 30*time.Second, gozk.WithLogger(noLogger{}),
-			gozk.WithDialer(dial))
-		mustSucceed(b, err)
-		defer cli.Close()
-		sessiontest.BenchHeld(b, c.takeAll, func(name string) (*gozk.Lock, error) {
-			l := gozk.NewLock(cli, "/peer/"+strings.ReplaceAll(name, "/", "-"), gozk.WorldACL(gozk.PermAll))
-			return l, l.Lock()
-		})
-	})
-}
 
 // A contender acquires and releases locks by some workers, for a while, and returns how often it did. The workers
 // share one lock, or have one each.
@@ -88,63 +62,26 @@ func runInCurator(b *testing.B, server string) contender {
 	}
 }
 
-// BenchmarkCycle compares an acquire and a release with the floor, which is a create, a listing and a delete, one
-// after the other, by another client; with that client's own lock, and with Curator's: alone, on locks of their
-// own, and on one lock, where the floor has a queue inside its process. All are clients of one server, and take
-// turns, a quarter of a second each; what is reported is the median of their turns.
-func BenchmarkCycle(b *testing.B) {
+// BenchmarkCurator compares an acquire and a release with Curator's mutex, which runs in a process of its own: alone,
+// on locks of their own, and on one lock. Both are clients of one server, and take turns, a quarter of a second each;
+// what is reported is the median of their turns.
+func BenchmarkCurator(b *testing.B) {
 	leader, err := rig.Shared(b).Leader(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := []string{leader.Endpoint}
-	cli, _, err := gozk.Connect(server, 20*time.Second, gozk.WithLogger(noLogger{}))
+	s, err := openAs[*store]([]string{leader.Endpoint}, Options{})
 	mustSucceed(b, err)
-	defer cli.Close()
-	acl := gozk.WorldACL(gozk.PermAll)
-	folders := []string{"/floor", "/floor/one"}
-	for w := range 64 {
-		folders = append(folders, fmt.Sprint("/floor/", w))
-	}
-	for _, f := range folders {
-		_, err := cli.Create(f, nil, 0, acl)
-		mustSucceed(b, err)
-	}
-	var queue sync.Mutex
-	floor := func(lock string) {
-		if lock == "one" {
-			queue.Lock()
-			defer queue.Unlock()
-		}
-		path, err := cli.Create("/floor/"+lock+"/lock-", nil, gozk.FlagEphemeral|gozk.FlagSequence, acl)
-		mustSucceed(b, err)
-		_, _, err = cli.Children("/floor/" + lock)
-		mustSucceed(b, err)
-		mustSucceed(b, cli.Delete(path, -1))
-	}
-	ours := func(s driver.Store) func(lock string) {
-		return func(lock string) {
+	defer s.Close()
+	contenders := map[string]contender{
+		"holdfast": runInGo(func(lock string) {
 			c := mutexClaim("bench/" + lock)
 			c.Wait = true
 			_, err := s.Acquire(b.Context(), c)
 			mustSucceed(b, err)
 			mustSucceed(b, s.Release(b.Context(), c, ""))
-		}
-	}
-	s, err := openAs[*store](server, Options{})
-	mustSucceed(b, err)
-	defer s.Close()
-	one, err := openAs[*plainStore](server, Options{Layout: LayoutPlain})
-	mustSucceed(b, err)
-	defer one.Close()
-	contenders := map[string]contender{
-		"floor": runInGo(floor), "holdfast": runInGo(ours(s)), "plain": runInGo(ours(one)), "curator": runInCurator(b,
-			leader.Endpoint),
-		"go-zookeeper": runInGo(func(lock string) {
-			l := gozk.NewLock(cli, "/peer/"+lock, acl)
-			mustSucceed(b, l.Lock())
-			mustSucceed(b, l.Unlock())
 		}),
+		"curator": runInCurator(b, leader.Endpoint),
 	}
 	for _, k := range []struct {
 		name    string
@@ -156,9 +93,6 @@ func BenchmarkCycle(b *testing.B) {
 			rates := map[string][]float64{}
 			for range b.N * turns {
 				for name, c := range contenders {
-					if name == "plain" && k.one { // without the client's queue its waiters are a herd
-						continue
-					}
 					rates[name] = append(rates[name], float64(c(k.workers, turn, k.one))/turn.Seconds())
 				}
 			}

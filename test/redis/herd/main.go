@@ -1,5 +1,7 @@
 // Command herd measures what it costs when many processes start at once and want one lock: "holdfast run" on files and
-// on Redis, with and without --fair, beside flock(1). Each has a job of a millisecond.
+// on Redis, with and without --fair, beside flock(1). Each has a job of a millisecond. It prints figures as benchmarks
+// do: the seconds for all and for the slowest, and per turn the CPU of all processes and of the server, and the
+// scripts.
 package main
 
 import (
@@ -102,9 +104,6 @@ func measureHerds() error {
 		{"Redis --fair", run(redis, "--fair"), usage},
 	}
 	herds = slices.DeleteFunc(herds, func(h herd) bool { return !strings.Contains(h.name, *only) })
-	fmt.Println("So many processes at once, each with a job of 1 ms under one lock. CPU is that of all processes\n" +
-		"and the server, for each turn; longest is the longest that one process took, from its start to its end.")
-	fmt.Printf("%-9s %-14s %9s %12s %9s %17s\n", "processes", "", "time", "CPU per turn", "longest", "scripts per turn")
 	for size := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(size)
 		if err != nil {
@@ -127,20 +126,20 @@ func measureHerds() error {
 	return nil
 }
 
-// print prints the medians.
+// print prints the medians of some runs.
 func (h herd) print(n int, costs []cost) {
 	median := func(of func(cost) float64) float64 {
 		sorted := slices.SortedFunc(slices.Values(costs), func(a, b cost) int { return cmp.Compare(of(a), of(b)) })
 		return of(sorted[len(sorted)/2])
 	}
-	scripts := ""
+	fmt.Printf("BenchmarkHerd/%d/%s\t%d\t%.3g s-for-all\t%.3g s-longest\t%.3g cpu-ms/turn", n,
+		strings.ReplaceAll(h.name, " ", ""), len(costs), median(func(c cost) float64 { return c.Took.Seconds() }),
+		median(func(c cost) float64 { return c.Longest.Seconds() }),
+		median(func(c cost) float64 { return c.CPU.Seconds() })*1000/float64(n))
 	if h.server != nil {
-		scripts = fmt.Sprintf("%.1f", median(func(c cost) float64 { return float64(c.scripts) })/float64(n))
+		fmt.Printf("\t%.3g scripts/turn", median(func(c cost) float64 { return float64(c.scripts) })/float64(n))
 	}
-	fmt.Printf("%-9d %-14s %8.2fs %10.1fms %8.2fs %17s\n", n, h.name,
-		median(func(c cost) float64 { return c.Took.Seconds() }),
-		median(func(c cost) float64 { return c.CPU.Seconds() })*1000/float64(n),
-		median(func(c cost) float64 { return c.Longest.Seconds() }), scripts)
+	fmt.Println()
 }
 
 // measure runs the herd once. It is started by a process of its own, which inherits all that the herd leaves behind.

@@ -1,6 +1,8 @@
-// Command start measures what it costs to start and stop the command: CPU, time, memory and the size of its file, beside
-// flock(1) and a Go program that does nothing. It builds the command as the Makefile does, and as "go install" does with
-// and without its flags.
+// Command start measures what it costs to start and stop the command: CPU, time, memory and the size of its file,
+// beside flock(1) and a Go program that does nothing. It builds the command as the Makefile does, and as "go install"
+// does with and without its flags. It prints figures as benchmarks do. CPU is that of all processes of a run. Memory is
+// that of a run while its command runs (PSS, without that of the command): its own pages, and its share of those that
+// all runs share, most of which are the file of the program; anonymous pages are in no file.
 package main
 
 import (
@@ -68,17 +70,14 @@ func run() error {
 	if err := measureRuns(cases); err != nil {
 		return err
 	}
-	fmt.Printf("\nOne run, %d times in turn with the others; CPU is that of all its processes\n", *rounds)
-	fmt.Printf("%-31s %9s %9s %9s %9s\n", "", "CPU", "least", "time", "least")
 	for _, c := range cases {
-		fmt.Printf("%-31s %9s %9s %9s %9s\n", c.name, median(c.cpu), slices.Min(c.cpu).Round(100*time.Microsecond),
-			median(c.took), slices.Min(c.took).Round(100*time.Microsecond))
+		printFigures("Run/"+c.name, *rounds, milliseconds(median(c.cpu)), "cpu-ms",
+			milliseconds(slices.Min(c.cpu)), "least-cpu-ms", milliseconds(median(c.took)), "ms",
+			milliseconds(slices.Min(c.took)), "least-ms")
 	}
 	if err := measureInit(command); err != nil {
 		return err
 	}
-	fmt.Println("\nMemory of a run while its command runs (PSS, without that of the command): its own pages, and its share\n" +
-		"of those that all runs share, most of which are the file of the program. Anonymous pages are in no file.")
 	for _, runs := range []int{1, 10} {
 		for _, url := range []string{file, redis} {
 			if err := measureMemory(command, url, runs); err != nil {
@@ -101,7 +100,6 @@ var builds = []struct {
 
 // buildCommand builds the command in each way, prints its sizes, and returns the path of the first.
 func buildCommand(dir string) (path string, err error) {
-	fmt.Println("Size of the command")
 	for i, b := range builds {
 		file := filepath.Join(dir, "holdfast"+strconv.Itoa(i))
 		build := exec.Command("go", append(append([]string{"build", "-o", file}, b.args...), "../../cmd/holdfast")...)
@@ -113,12 +111,13 @@ func buildCommand(dir string) (path string, err error) {
 		if err != nil {
 			return "", err
 		}
-		fmt.Printf("%-31s %6.1f MB\n", b.name, float64(info.Size())/1e6)
+		printFigures("Size/"+b.name, 1, float64(info.Size())/1e6, "MB")
 	}
 	return filepath.Join(dir, "holdfast0"), nil
 }
 
-// buildEmptyProgram builds a Go program that does nothing, and returns its path: the least that a process of ours costs.
+// buildEmptyProgram builds a Go program that does nothing, and returns its path: the least that a process of ours
+// costs.
 func buildEmptyProgram(dir string) (path string, err error) {
 	source, path := filepath.Join(dir, "empty.go"), filepath.Join(dir, "empty")
 	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
@@ -164,7 +163,7 @@ func measureInit(command string) error {
 		}
 		least = min(least, total)
 	}
-	fmt.Printf("\nInitialization of %d packages: %.1f ms at least, %.1f MB of memory\n", packages, least, float64(bytes)/1e6)
+	printFigures("Initialization", times, float64(packages), "packages", least, "least-ms", float64(bytes)/1e6, "MB")
 	return nil
 }
 
@@ -236,7 +235,18 @@ func runOnce(argv []string) (cpu, took time.Duration, err error) {
 
 func median(all []time.Duration) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
-	return sorted[len(sorted)/2].Round(100 * time.Microsecond)
+	return sorted[len(sorted)/2]
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
+
+// printFigures prints figures as benchmarks do: a name, how often it was run, and pairs of a figure and its unit.
+func printFigures(name string, times int, pairs ...any) {
+	fmt.Printf("Benchmark%s\t%d", strings.NewReplacer(", ", "/", " ", "-").Replace(name), times)
+	for pair := range slices.Chunk(pairs, 2) {
+		fmt.Printf("\t%.3g %s", pair...)
+	}
+	fmt.Println()
 }
 
 // measureMemory prints the memory of the processes of one run, while as many are active.
@@ -263,7 +273,7 @@ func measureMemory(command, url string, runs int) error {
 		return err
 	}
 	var total, anonymous float64
-	var parts []string
+	var parts []any
 	for _, pid := range pids {
 		name, err1 := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		mb, own, err2 := proportionalSize(pid)
@@ -272,11 +282,11 @@ func measureMemory(command, url string, runs int) error {
 		}
 		total += mb
 		anonymous += own
-		parts = append(parts, fmt.Sprintf("%s %.1f", strings.TrimSpace(string(name)), mb))
+		parts = append(parts, mb, "MB-of-"+strings.TrimSpace(string(name)))
 	}
 	scheme, _, _ := strings.Cut(url, ":")
-	fmt.Printf("%-31s %6.1f MB (%s), of which %.1f MB anonymous\n", fmt.Sprintf("one of %d, %s", runs, scheme), total,
-		strings.Join(parts, ", "), anonymous)
+	printFigures(fmt.Sprintf("Memory/one of %d, %s", runs, scheme), 1,
+		append([]any{total, "MB", anonymous, "anonymous-MB"}, parts...)...)
 	for _, end := range ends {
 		err = errors.Join(err, end())
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/client/v3/concurrency"
 	"google.golang.org/grpc"
 )
 
@@ -47,24 +46,6 @@ func (c *requestCounter) takeAll() (n int, all string) {
 		n += k
 	}
 	return n, fmt.Sprint(counts)
-}
-
-// BenchmarkHeld compares many held locks with as many of etcd's own mutex, whose session has a TTL of a minute.
-func BenchmarkHeld(b *testing.B) {
-	b.Run("holdfast", func(b *testing.B) {
-		s, _, c := benchStore(b)
-		sessiontest.BenchHeldHere(b, c.takeAll, s)
-	})
-	b.Run("concurrency", func(b *testing.B) {
-		_, cli, c := benchStore(b)
-		session, err := concurrency.NewSession(cli)
-		fails(b, err)
-		defer session.Close()
-		sessiontest.BenchHeld(b, c.takeAll, func(name string) (*concurrency.Mutex, error) {
-			m := concurrency.NewMutex(session, name)
-			return m, m.Lock(b.Context())
-		})
-	})
 }
 
 type countedStream struct {
@@ -106,77 +87,6 @@ func benchStore(b testing.TB) (*store, *clientv3.Client, *requestCounter) {
 	}
 	b.Cleanup(func() { s.Close(); cli.Close() })
 	return s.(*store), cli, c
-}
-
-// BenchmarkCycle compares an acquire and a release with the floor, which is one transaction and one delete, and with
-// etcd's own mutex: one worker, many workers on locks of their own, and many on one lock.
-func BenchmarkCycle(b *testing.B) {
-	s, cli, _ := benchStore(b)
-	session, err := concurrency.NewSession(cli)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer session.Close()
-	ctx := b.Context()
-	kinds := []struct {
-		name  string
-		cycle func(lock string, worker int)
-	}{
-		{"floor", func(lock string, w int) {
-			key := fmt.Sprintf("%s/%x.%d", lock, session.Lease(), w)
-			_, err := cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-				Then(clientv3.OpPut(key, "", clientv3.WithLease(session.Lease())),
-					clientv3.OpGet(lock+"/", clientv3.WithFirstCreate()...)).Commit()
-			fails(b, err)
-			_, err = cli.Delete(ctx, key)
-			fails(b, err)
-		}},
-		{"holdfast", func(lock string, _ int) {
-			c := mutexClaim(lock)
-			c.Wait = true
-			_, err := s.Acquire(ctx, c)
-			fails(b, err)
-			fails(b, s.Release(ctx, c, ""))
-		}},
-	}
-	for _, workers := range []int{1, 64} {
-		for _, k := range kinds {
-			b.Run(fmt.Sprintf("own/%d/%s", workers, k.name), func(b *testing.B) {
-				sessiontest.Cycles(b, workers, func(w int) { k.cycle(fmt.Sprint("bench/own/", w), w) })
-			})
-		}
-		b.Run(fmt.Sprintf("own/%d/concurrency", workers), func(b *testing.B) {
-			sessiontest.Cycles(b, workers, func(w int) {
-				m := concurrency.NewMutex(session, fmt.Sprint("bench/peer/", w))
-				fails(b, m.Lock(ctx))
-				fails(b, m.Unlock(ctx))
-			})
-		})
-	}
-	b.Run("one/64/in-process-queue-floor", func(b *testing.B) {
-		var mu sync.Mutex
-		sessiontest.Cycles(b, 64, func(w int) { mu.Lock(); defer mu.Unlock(); kinds[0].cycle("bench/queue", w) })
-	})
-	b.Run("one/64/holdfast", func(b *testing.B) {
-		sessiontest.Cycles(b, 64,
-			func(w int) { kinds[1].cycle("bench/one", w) })
-	})
-	b.Run("one/64/concurrency-own-sessions", func(b *testing.B) {
-		var ss []*concurrency.Session
-		for range 64 {
-			s, err := concurrency.NewSession(cli)
-			if err != nil {
-				b.Fatal(err)
-			}
-			ss = append(ss, s)
-			defer s.Close()
-		}
-		sessiontest.Cycles(b, 64, func(w int) {
-			m := concurrency.NewMutex(ss[w], "bench/one-peer")
-			fails(b, m.Lock(ctx))
-			fails(b, m.Unlock(ctx))
-		})
-	})
 }
 
 // startWatches waits until a store watches that many keys.
