@@ -122,7 +122,7 @@ func TestSentAgain(t *testing.T) {
 	}
 }
 
-// TestRedirects: no redirect is followed, whoever has made the HTTP client: a write that became a read would look like a
+// TestRedirects: no redirect is followed, also by a client of the caller: a write that became a read would look like a
 // success, and a session token would go to another host.
 func TestRedirects(t *testing.T) {
 	s := startServer(t)
