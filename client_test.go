@@ -304,14 +304,15 @@ func TestQueueAfterBreak(t *testing.T) {
 		f := newFakeStore()
 		c := newClient(t, &breakingStore{fakeStore: f, nth: 2}, nil)
 		first := mustLock(t, c, "a", nil)
-		errs := make(chan error, 2)
-		for range 2 {
+		var ends [2]chan error // each waiter has its own: the second may be done before the first has said what it got
+		for i := range ends {
+			ends[i] = make(chan error, 1)
 			go func() {
 				l, err := c.Mutex("a", nil).Lock(t.Context())
 				if err == nil {
 					err = l.Release()
 				}
-				errs <- err
+				ends[i] <- err
 			}()
 			synctest.Wait()
 		}
@@ -319,8 +320,8 @@ func TestQueueAfterBreak(t *testing.T) {
 		if err := first.Release(); err != nil {
 			t.Error(err)
 		}
-		wantLoss(t, <-errs, LossBroken)
-		wantIs(t, <-errs, nil)
+		wantLoss(t, <-ends[0], LossBroken)
+		wantIs(t, <-ends[1], nil)
 	})
 }
 
