@@ -206,11 +206,13 @@ func TestShedLockNames(t *testing.T) {
 	t.Parallel()
 	p := newShedlockPlace(t, manualTable+" character set utf8mb4 collate utf8mb4_general_ci")
 	manual, made := mustOpen(t, p.url), mustOpen(t, p.url+"&table=made&create=true")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	for name, other := range map[string]string{"a": "a ", "b": "B", "e": "é", "😀": "🍎"} {
 		for _, s := range []driver.Store{manual, made} {
 			release(t, s, acquire(t, s, mutexClaim(name, time.Minute)).Claim)
 		}
-		if g, err := manual.Acquire(t.Context(), mutexClaim(other, time.Minute)); !errors.Is(err, driver.ErrInvalid) ||
+		if g, err := manual.Acquire(ctx, mutexClaim(other, time.Minute)); !errors.Is(err, driver.ErrInvalid) ||
 			!strings.Contains(err.Error(), "for one name") {
 			t.Errorf("%q, beside %q: %+v %v", other, name, g, err)
 		}
