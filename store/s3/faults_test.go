@@ -85,8 +85,8 @@ func TestLostReplies(t *testing.T) {
 }
 
 // TestSentAgain: a proxy that lost a reply sends the request again, and the second reply is a refusal. The claim is
-// granted and renewed nevertheless, and its release does not say that it was lost. Where nothing remains of a free lock,
-// the release may say that it does not know who ended the claim.
+// granted and renewed nevertheless, and its release does not say that it was lost. Where nothing remains of a free
+// lock, the release may say that it does not know who ended the claim.
 func TestSentAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -122,8 +122,8 @@ func TestSentAgain(t *testing.T) {
 	}
 }
 
-// TestRedirects: no redirect is followed, whoever has made the HTTP client: a write that became a read would look like a
-// success, and a session token would go to another host.
+// TestRedirects: no redirect is followed, also by HTTP clients of the caller: a write that became a read would look
+// like a success, and a session token would go to another host.
 func TestRedirects(t *testing.T) {
 	s := startServer(t)
 	t.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)

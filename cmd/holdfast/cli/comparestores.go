@@ -93,7 +93,8 @@ var storePromises = []storePromise{
 		SmallestTTL:   "5 s", HoldersWaiters: "8, 8",
 		WaitersAreTold: "by polling", SharesLocksWith: "gcslock, Vault"},
 	{Store: "S3, MinIO, R2", URL: "s3://bucket/prefix?region=eu-central-1",
-		Tier:        "safe with settings: no rule may remove or archive its objects within 3 days",
+		Tier: "safe with settings: no rule may remove or archive its objects within 3 days; MinIO has one server " +
+			"pool",
 		Survives:    "as the service promises",
 		DeadHolder:  "the next client, within TTL + 3 s",
 		KilledAfter: "TTL + 3 s",
