@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// MaxLateness is how long after its start a write may take effect whose reply did not come. It is an assumption: a service
-// that works on a request for longer makes a released lock come back, until its claim expires.
+// MaxLateness is how long after its start a write may take effect whose reply did not come. It is an assumption: a
+// service that works on a request for longer makes a released lock come back, until its claim expires.
 const MaxLateness = 15 * time.Second
 
-// Writes are the writes of a table in which nothing remains of a free lock. There a write that creates an object cannot be
-// refused when it arrives late: its condition is that there is no object, which is true again after a release. So a write
-// continues when its caller gives up, and a read of the lock waits for its reply. If no reply tells the outcome of a
-// creation, the lock is not released before MaxLateness has passed since it began. If the object turns up until then, and
-// nobody has written it again, it is removed.
+// Writes are the writes of a table in which nothing remains of a free lock. There a write that creates an object cannot
+// be refused when it arrives late: its condition is that there is no object, which is true again after a release. So a
+// write continues when its caller gives up, and a read of the lock waits for its reply. If no reply tells the outcome
+// of a creation, the lock is not released before MaxLateness has passed since it began. If the object turns up until
+// then, and nobody has written it again, it is removed.
 type Writes struct {
 	life        *driverutil.Lifetime
 	clock       driver.Clock
@@ -40,15 +40,15 @@ type write struct {
 	settled   chan struct{} // closed when it cannot take effect any more, or its object was seen
 }
 
-// NewWrites makes the writes of a table that ends with life. maxLateness is MaxLateness, except in tests. remove removes
-// the object of a lock if it has that mark.
+// NewWrites makes the writes of a table that ends with life. maxLateness is MaxLateness, except in tests. remove
+// removes the object of a lock if it has that mark.
 func NewWrites(life *driverutil.Lifetime, clock driver.Clock, maxLateness time.Duration,
 	remove func(ctx context.Context, name, mark string)) *Writes {
 	return &Writes{life: life, clock: clock, maxLateness: maxLateness, remove: remove, byLock: map[string][]*write{}}
 }
 
-// Do makes a write to a lock. When ctx ends it returns at once, and the write goes on; do must end by itself. mark is in
-// the object that the write creates, and in no other; it is empty if the write replaces an object.
+// Do makes a write to a lock. When ctx ends it returns at once, and the write goes on; do must end by itself. mark is
+// in the object that the write creates, and in no other; it is empty if the write replaces an object.
 func Do[T any](ctx context.Context, w *Writes, name, mark string, do func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -161,8 +161,8 @@ func (w *Writes) Saw(name, mark string) {
 	}
 }
 
-// Settle waits until no creation of a lock's object can still take effect that nobody knows of, and reports whether there
-// was any. A table calls it before a lock becomes free. An error wraps record.ErrUnsent.
+// Settle waits until no creation of a lock's object can still take effect that nobody knows of, and reports whether
+// there was any. A table calls it before a lock becomes free. An error wraps record.ErrUnsent.
 func (w *Writes) Settle(ctx context.Context, name string) (waited bool, err error) {
 	late := func(one *write) bool { return one.mark != "" }
 	for one := w.find(name, late); one != nil; one = w.find(name, late) {

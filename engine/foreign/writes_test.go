@@ -62,8 +62,8 @@ func (w *world) settle() (waited bool) {
 	return waited
 }
 
-// TestUnknownCreation: a creation of unknown outcome can come for MaxLateness after its start, and no lock is free before.
-// Then its object is removed, unless it was seen before.
+// TestUnknownCreation: a creation of unknown outcome can come for MaxLateness after its start, and no lock is free
+// before. Then its object is removed, unless it was seen before.
 func TestUnknownCreation(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("no reply")

@@ -22,11 +22,11 @@ type Layout string
 // All layouts but LayoutRecord are those of other lock clients. Their clients and ours exclude each other, by the same
 // object. These layouts support the plain mutex and the election only.
 //
-// In them a lock is held while its object exists. We remove the object on a precondition on its generation,
-// and keep our own record in its custom metadata, under "holdfast". A foreign holder cannot be notified, so it
-// can be broken by force only. Nothing remains of a free lock, so a write that comes late could take it again. If it is
-// not known whether a write that takes the lock has taken effect, a release waits until 15 s after that write. Therefore the token of a grant is the time at
-// which the service created the object, to a millisecond.
+// In them a lock is held while its object exists. We remove the object on a precondition on its generation, and keep
+// our own record in its custom metadata, under "holdfast". A foreign holder cannot be notified, so it can be broken by
+// force only. Nothing remains of a free lock, so a write that comes late could take it again. If it is not known
+// whether a write that takes the lock has taken effect, a release waits until 15 s after that write. Therefore the
+// token of a grant is the time at which the service created the object, to a millisecond.
 const (
 	// LayoutRecord is Holdfast's own layout, and the default.
 	LayoutRecord Layout = "record"
@@ -222,8 +222,8 @@ type writtenRow struct {
 	at  time.Time
 }
 
-// free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come that
-// nobody knows of: it would find the lock free.
+// free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come
+// that nobody knows of: it would find the lock free.
 func (t *foreignTable) free(ctx context.Context, row record.Row) error {
 	waited, err := t.writes.Settle(ctx, row.Name)
 	switch {

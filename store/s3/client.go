@@ -174,7 +174,8 @@ func (c *bucketClient) bound(ctx context.Context, needs string, request func(con
 }
 
 // read runs a request that changes nothing, and sends it again at once if the service is in trouble or the connection
-// breaks. A request that got no answer for a second is not sent again, nor one to a service that asks for fewer requests.
+// breaks. A request that got no answer for a second is not sent again, nor one to a service that asks for fewer
+// requests.
 func (c *bucketClient) read(ctx context.Context, needs string, request func(context.Context) error) error {
 	const maxTries = 3
 	for tries, from := 1, c.clock.Clock.Now(); ; tries++ {
@@ -234,8 +235,8 @@ func (c *bucketClient) put(ctx context.Context, key, etag string, data []byte) (
 	return *out.ETag, nil
 }
 
-// remove removes an object if its ETag is that one, or whatever it is, for an empty ETag. If there is none, the error is
-// errNotFound, or nil.
+// remove removes an object if its ETag is that one, or whatever it is, for an empty ETag. If there is none, the error
+// is errNotFound, or nil.
 func (c *bucketClient) remove(ctx context.Context, key, etag string) error {
 	in := &sdk.DeleteObjectInput{Bucket: &c.bucket, Key: &key}
 	if etag != "" {

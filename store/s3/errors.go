@@ -18,8 +18,8 @@ import (
 // errNotFound is wrapped by the error about an object, or a setting of a bucket, that does not exist.
 var errNotFound = errors.New("the object does not exist")
 
-// absentCodes say that an object, or a setting of a bucket, does not exist. Any other reply with status 404 says nothing
-// about it: it may come from a proxy that does not find the service.
+// absentCodes say that an object, or a setting of a bucket, does not exist. Any other reply with status 404 says
+// nothing about it: it may come from a proxy that does not find the service.
 var absentCodes = map[string]bool{"NoSuchKey": true, "NoSuchLifecycleConfiguration": true,
 	"ObjectLockConfigurationNotFoundError": true, "ReplicationConfigurationNotFoundError": true}
 

@@ -2,11 +2,11 @@ package s3
 
 import "strings"
 
-// How a lock's name becomes the key of an object, without its suffix, except in Terraform's layout, where the key is that
-// of the state: there the name stays as it is. Most names stay as they are. What some service
-// refuses, or takes for something else, is escaped: control characters, slashes that would make an empty segment, the
-// segments . and .., and segments of more than 255 bytes, which are file names for some services. Where an object a is,
-// MinIO does not list a/b: so no segment but the last ends in the suffix of all keys.
+// How a lock's name becomes the key of an object, without its suffix, except in Terraform's layout, where the key is
+// that of the state: there the name stays as it is. Most names stay as they are. What some service refuses, or takes
+// for something else, is escaped: control characters, slashes that would make an empty segment, the segments . and ..,
+// and segments of more than 255 bytes, which are file names for some services. Where an object a is, MinIO does not
+// list a/b: so no segment but the last ends in the suffix of all keys.
 //
 //	=A to =_   the control characters 1 to 31, as on a keyboard
 //	=?         DEL

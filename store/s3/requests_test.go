@@ -12,8 +12,8 @@ import (
 )
 
 // TestRequests promises what each step costs: a take of a lock that does not exist, or is as this client has seen it
-// last, is one request, and so are a renewal and a release. Seeing what another client has done is one more read, and one
-// more write that is refused if this client has never seen the lock.
+// last, is one request, and so are a renewal and a release. Seeing what another client has done is one more read, and
+// one more write that is refused if this client has never seen the lock.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), startServer(t)

@@ -22,8 +22,8 @@
 // # Services
 //
 // The first client in a week tries whether the service obeys If-None-Match and If-Match in PUT, and If-Match in DELETE.
-// A service that is seen to ignore them in PUT is refused, and so is Google Cloud Storage, which has a store of its own.
-// The bucket must not be replicated in both directions, and all clients must use the same one.
+// A service that is seen to ignore them in PUT is refused, and so is Google Cloud Storage, which has a store of its
+// own. The bucket must not be replicated in both directions, and all clients must use the same one.
 //
 // MinIO must have one server pool: with more, it does not always obey, and two clients could take one lock. Each client
 // tries that MinIO refuses 32 writes in a row, which shows nearly every other pool, but not one that is hardly used.

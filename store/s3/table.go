@@ -153,8 +153,8 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 // Swap is one write. If it is refused, it is one read more, and if a record is to be made where an object stands for a
 // removed one, another write.
 //
-// A refusal may be the answer to a second request, if a proxy has sent the first one again whose reply it had lost. Then
-// the object is what we have written. If it cannot be read, the outcome is unknown.
+// A refusal may be the answer to a second request, if a proxy has sent the first one again whose reply it had lost.
+// Then the object is what we have written. If it cannot be read, the outcome is unknown.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	content := makeContent(row.Data)
 	for {

@@ -25,19 +25,18 @@ const (
 	LayoutRecord Layout = "record"
 	// LayoutTerraform is the layout of the lock files of Terraform's backend for S3, and of OpenTofu's (use_lockfile).
 	// The lock NAME excludes a run of Terraform whose state has the key PREFIX and NAME, by the object with .tflock
-	// after that key. Nothing in a name is escaped. A lock is held while it exists. Terraform shows our holder as it shows its own. It supports the
-	// plain mutex and the election only.
+	// after that key. Nothing in a name is escaped. A lock is held while it exists. Terraform shows our holder as it
+	// shows its own. It supports the plain mutex and the election only.
 	//
 	// Terraform knows no TTL. What a crashed process of its leaves blocks until Options.ForeignAge. What one of ours
 	// leaves blocks Terraform until the next client of ours comes, or until somebody runs terraform force-unlock. A
 	// foreign holder cannot be notified, so it can be broken by force only.
 	//
 	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has
-	// surely passed the token: up to two seconds after the lock was taken. If it is not known whether a write that takes
-	// the lock has taken effect, a release waits until 15 s after that write: it could come later, and take the lock
-	// again. The service must compare before it deletes,
-	// or a late release could remove the lock of somebody else; others, such as MinIO, are refused, and so is a client
-	// without s3:DeleteObject.
+	// surely passed the token: up to two seconds after the lock was taken. If it is not known whether a write that
+	// takes the lock has taken effect, a release waits until 15 s after that write: it could come later, and take the
+	// lock again. The service must compare before it deletes, or a late release could remove the lock of somebody else;
+	// others, such as MinIO, are refused, and so is a client without s3:DeleteObject.
 	LayoutTerraform Layout = "terraform"
 )
 
@@ -226,8 +225,8 @@ func (t *terraformTable) putOnce(ctx context.Context, key, etag string, content 
 	return o.etag, nil
 }
 
-// free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come that
-// nobody knows of: it would find the lock free.
+// free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come
+// that nobody knows of: it would find the lock free.
 func (t *terraformTable) free(ctx context.Context, row record.Row, etag string, token int64) error {
 	waited, err := t.writes.Settle(ctx, row.Name)
 	switch {
@@ -287,8 +286,8 @@ func (t *terraformTable) awaitToken(ctx context.Context, token int64) error {
 	return nil // the clock of the service was set back, as Info says, or is not known well
 }
 
-// removeObject removes an object. If it is refused, and there is none, the outcome is unknown: a proxy may have sent the
-// request again, or somebody else has removed the object.
+// removeObject removes an object. If it is refused, and there is none, the outcome is unknown: a proxy may have sent
+// the request again, or somebody else has removed the object.
 func (t *terraformTable) removeObject(ctx context.Context, name, etag string) error {
 	err := t.bucket.remove(ctx, t.key(name), etag)
 	if errors.Is(err, record.ErrConflict) {

@@ -161,7 +161,9 @@ func TestTerraform(t *testing.T) {
 func TestTerraformHolder(t *testing.T) {
 	t.Parallel()
 	const name = "env/prod.tfstate"
-	ctx, s := t.Context(), startServer(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := startServer(t)
 	store, theirs := mustOpen(t, s, layoutOptions(s3.LayoutTerraform)), newTerraform(t, s)
 	if ok, _, err := theirs.lock(ctx); !ok {
 		t.Fatalf("Terraform does not get a free lock: %v", err)
@@ -228,8 +230,8 @@ func TestTerraformHolder(t *testing.T) {
 	}
 }
 
-// TestLenientDelete: on a service that says of an object which is not there that it was removed, a release of a lock that
-// was lost does not succeed, and one of a lock that is held leaves nothing behind, also if a reply is lost.
+// TestLenientDelete: on a service that says of an object which is not there that it was removed, a release of a lock
+// that was lost does not succeed, and one of a lock that is held leaves nothing behind, also if a reply is lost.
 func TestLenientDelete(t *testing.T) {
 	t.Parallel()
 	const name = "env/prod.tfstate"
@@ -267,7 +269,8 @@ func TestTerraformNames(t *testing.T) {
 	s := startServer(t)
 	store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
 	long := strings.Repeat("a", 300) + "/x.tfstate"
-	for _, name := range []string{"env=prod/x.tfstate", "a//b.tfstate", "a.json/b.tfstate", "./a/../b", "/a/", "a\nb", long} {
+	for _, name := range []string{"env=prod/x.tfstate", "a//b.tfstate", "a.json/b.tfstate", "./a/../b", "/a/", "a\nb",
+		long} {
 		theirs := newTerraform(t, s)
 		theirs.state = "terraform/" + name
 		g := acquire(t, store, mutexClaim(name, time.Minute))
@@ -294,8 +297,8 @@ func TestTerraformNames(t *testing.T) {
 	}
 }
 
-// TestTerraformLateWrites: a lock is not released while a write may still come that would take it again, and whose reply
-// did not say so. If that write takes effect while the release waits, its lock file is removed.
+// TestTerraformLateWrites: a lock is not released while a write may still come that would take it again, and whose
+// reply did not say so. If that write takes effect while the release waits, its lock file is removed.
 func TestTerraformLateWrites(t *testing.T) {
 	t.Parallel()
 	const key = "terraform/m.tflock"
