@@ -61,7 +61,7 @@ var storePromises = []storePromise{
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
 		WaitersAreTold: "by NOTIFY", SharesLocksWith: "ShedLock"},
 	{Store: "MySQL, MariaDB", URL: "mysql://user@host/database",
-		Tier:          "fence-safe with innodb_flush_log_at_trx_commit = 1, sync_binlog = 1",
+		Tier:          "fence-safe with innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 if it logs",
 		Survives:      "restart, power cut",
 		DeadHolder:    "the next client, within TTL + 1 s; on several servers that take writes TTL + 3 s",
 		KilledAfter:   "TTL + 1 s",
