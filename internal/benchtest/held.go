@@ -20,6 +20,7 @@ func (s *Store) runHeld(b *testing.B, l Locker, address string) {
 		for b.Loop() {
 			lock := l.Open(b, address)
 			debug.FreeOSMemory()
+			awaitQuiet()
 			heap, resident, goroutines, began := heapSize(), residentSize(), runtime.NumGoroutine(), time.Now()
 			leases := holdLocks(b, lock, l.Name)
 			b.ReportMetric(time.Since(began).Seconds(), "s-to-take")
@@ -50,6 +51,15 @@ func (s *Store) runHeld(b *testing.B, l Locker, address string) {
 		}
 		b.ReportMetric(0, "ns/op")
 	})
+}
+
+// awaitQuiet waits until what was measured before has ended: until the number of goroutines is the same for a second, for
+// ten seconds at most.
+func awaitQuiet() {
+	for until, before := time.Now().Add(10*time.Second), 0; runtime.NumGoroutine() != before && time.Now().Before(until); {
+		before = runtime.NumGoroutine()
+		time.Sleep(time.Second)
+	}
 }
 
 func (s *Store) countRequests(b *testing.B) int64 {
