@@ -36,7 +36,13 @@ func BenchmarkLocks(b *testing.B) {
 			b.Cleanup(server.Stop)
 			return "redis://" + server.Addr
 		},
-		Requests: func(b testing.TB) int64 { return countScripts(b, server) },
+		Requests: func(b testing.TB) int64 {
+			n, err := server.CountScripts()
+			if err != nil {
+				b.Fatal(err)
+			}
+			return n
+		},
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(openScripts(floorTimedTake, floorNotifyingRelease)),
 			scriptsWithoutClock(),
@@ -48,23 +54,6 @@ func BenchmarkLocks(b *testing.B) {
 		}, benchtest.Holdfast("")...),
 	}
 	s.Run(b)
-}
-
-// countScripts returns how many scripts the server was sent. All clients here renew by scripts.
-func countScripts(b testing.TB, server *redistest.Server) (n int64) {
-	info, err := server.Do("INFO", "commandstats")
-	if err != nil {
-		b.Fatal(err)
-	}
-	for line := range strings.Lines(info) {
-		var calls int64
-		if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &calls); err == nil {
-			n += calls
-		} else if _, err := fmt.Sscanf(line, "cmdstat_eval:calls=%d", &calls); err == nil {
-			n += calls
-		}
-	}
-	return n
 }
 
 // benchClient makes a client with the settings of Holdfast's own. A caller that is alone writes its request and reads

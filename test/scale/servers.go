@@ -137,18 +137,7 @@ func startRedis(context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	count := func(context.Context, workers) (sum int64, err error) {
-		info, err := s.Do("INFO", "commandstats")
-		for line := range strings.Lines(info) {
-			var calls int64
-			if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &calls); err == nil {
-				sum += calls
-			} else if _, err := fmt.Sscanf(line, "cmdstat_eval:calls=%d", &calls); err == nil {
-				sum += calls
-			}
-		}
-		return sum, err
-	}
+	count := func(context.Context, workers) (int64, error) { return s.CountScripts() }
 	return &server{"redis://" + s.Addr, count, s.Stop}, nil
 }
 

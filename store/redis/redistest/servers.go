@@ -94,6 +94,20 @@ func (s *Server) startProcess() error {
 	return fmt.Errorf("redis-server on %s does not answer", s.Addr)
 }
 
+// CountScripts returns how many scripts the server has run since its statistics began.
+func (s *Server) CountScripts() (n int64, err error) {
+	info, err := s.Do("INFO", "commandstats")
+	for line := range strings.Lines(info) {
+		var calls int64
+		if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d", &calls); err == nil {
+			n += calls
+		} else if _, err := fmt.Sscanf(line, "cmdstat_eval:calls=%d", &calls); err == nil {
+			n += calls
+		}
+	}
+	return n, err
+}
+
 // Do sends one command over a connection of its own, and returns the reply without its last line break. It is for tests
 // that need no client, and reads no arrays.
 func (s *Server) Do(words ...string) (string, error) {
