@@ -314,8 +314,8 @@ func (s *session) sendKeepAlive(inFlight chan struct{}) {
 		s.markExpired()
 	}
 	close(inFlight)
-	// A session with a lower TTL is ended when the promised time is over, so that its holders learn of it first. One whose
-	// reply was late is ended at once: its leases have ended already.
+	// A session with a lower TTL is ended when the promised time is over, so that its holders learn of it first. If
+	// the reply was late, the session is ended at once: its leases have ended already.
 	if late || lowered && e.life.Sleep(e.life, promise) == nil {
 		e.endSession(s.ID)
 	}

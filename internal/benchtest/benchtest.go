@@ -59,8 +59,8 @@ type Locker struct {
 	queued bool // those who want one lock queue in the process, because the locker does not wait
 }
 
-// Lock takes a lock, for a caller who waits until it is free. No two callers that wait in one process have the same
-// number, which is less than 64.
+// Lock waits until a lock is free, and takes it. caller is less than 64. Callers that wait at the same time in one process
+// have different numbers.
 type Lock func(ctx context.Context, name string, caller int) (Lease, error)
 
 // Cycle takes a lock of that name and releases it.

@@ -33,8 +33,7 @@ func (c *requestCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.base.RoundTrip(r)
 }
 
-// TestSharedWatch: everybody in one client who waits for a lock, or watches it, shares one watch, which outlives their
-// polls and the changes.
+// TestSharedWatch: the waiters and the watchers of a lock in one client share one watch. Polls and changes do not end it.
 func TestSharedWatch(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]server{"model": startModel(t), "cluster": sharedCluster(t)} {

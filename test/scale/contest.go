@@ -13,7 +13,7 @@ import (
 // lockName is the lock that is waited for.
 const lockName = "scale-contest"
 
-// crowd is who waits for the lock.
+// crowd has all that wait for the lock.
 type crowd struct {
 	processes, clients, waiters int // the clients of all processes, and the waiters of all clients
 	fair                        bool
