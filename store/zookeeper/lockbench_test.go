@@ -3,9 +3,6 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -36,7 +33,11 @@ func BenchmarkLocks(b *testing.B) {
 		},
 		Requests: func(b testing.TB) (n int64) {
 			for _, endpoint := range ensemble.Endpoints() {
-				n += countPackets(b, endpoint)
+				packets, err := zktest.CountPackets(b.Context(), endpoint)
+				if err != nil {
+					b.Fatal(err)
+				}
+				n += packets
 			}
 			return n
 		},
@@ -47,26 +48,6 @@ func BenchmarkLocks(b *testing.B) {
 		}, benchtest.Holdfast("")...),
 	}
 	s.Run(b)
-}
-
-// countPackets returns how many packets a server has had.
-func countPackets(b testing.TB, endpoint string) (n int64) {
-	c, err := net.Dial("tcp", endpoint)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := io.WriteString(c, "mntr"); err != nil {
-		b.Fatal(err)
-	}
-	text, err := io.ReadAll(c)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		_, _ = fmt.Sscanf(line, "zk_packets_received\t%d", &n)
-	}
-	return n
 }
 
 type noLogging struct{}

@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // metricCounter reads a metric of a server, summed over its labels.
@@ -58,22 +56,4 @@ func get(ctx context.Context, client *http.Client, url string, read func(io.Read
 		return fmt.Errorf("%s: %s", url, reply.Status)
 	}
 	return read(reply.Body)
-}
-
-// readPacketsReceived asks a ZooKeeper how many packets it has received.
-func readPacketsReceived(ctx context.Context, addr string) (n int64, err error) {
-	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, "mntr"); err != nil {
-		return 0, err
-	}
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), "zk_packets_received\t"); ok {
-			return strconv.ParseInt(value, 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("mntr of %s has no zk_packets_received", addr)
 }

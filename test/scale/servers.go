@@ -166,7 +166,7 @@ func startZooKeeper(ctx context.Context) (*server, error) {
 	}
 	count := func(ctx context.Context, _ workers) (sum int64, err error) {
 		for _, at := range e.Endpoints() {
-			n, err := readPacketsReceived(ctx, at)
+			n, err := zktest.CountPackets(ctx, at)
 			if err != nil {
 				return 0, err
 			}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -228,4 +229,22 @@ func (e *Ensemble) Isolate(m *servertest.Server) {
 	for i, k := range e.Links {
 		k.CutOnly(func(to string) bool { return i == isolated || slices.Contains(e.peerAddresses[isolated], to) })
 	}
+}
+
+// CountPackets asks a server how many packets it has received.
+func CountPackets(ctx context.Context, addr string) (n int64, err error) {
+	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "mntr"); err != nil {
+		return 0, err
+	}
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "zk_packets_received\t"); ok {
+			return strconv.ParseInt(value, 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("mntr of %s has no zk_packets_received", addr)
 }
