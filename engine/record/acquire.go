@@ -502,6 +502,7 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 	select {
 	case <-a.own.done:
 		unsubscribe()
+		a.backoff.outage = sub.outage // the swap may be one more request without an answer
 		return a.useOutcome(ctx, a.takeOutcome(&a.own))
 	case u := <-sub.updates:
 		if u.err != nil {

@@ -219,3 +219,32 @@ func TestOutageEndsWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedSwapDoesNotProlongOutage: a store is unreachable for a waiter since the first request that failed, also if
+// the swap of another call, made later, had a part for the waiter and failed too.
+func TestSharedSwapDoesNotProlongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &unreachableTable{Table: distantTable{fakeMemory().Table(), 0}}
+		client := record.New(table)
+		defer client.Close()
+		held := paceClaim(1, false)
+		held.TTL = time.Hour
+		if _, err := client.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		claim := paceClaim(2, true)
+		claim.Fair, claim.TTL = true, time.Hour
+		returned := make(chan error, 1)
+		go func() { _, err := client.Acquire(t.Context(), claim); returned <- err }()
+		time.Sleep(10 * time.Second)
+		from, timeout := time.Now(), driver.UnreachableTimeout(claim.TTL)
+		table.reads.Store(from.Add(time.Hour).UnixNano())
+		table.writes.Store(from.Add(time.Hour).UnixNano())
+		time.Sleep(timeout * 8 / 10)
+		go client.Release(t.Context(), held, "") // makes room for the waiter, and so grants it in the same swap
+		err := <-returned
+		if took := time.Since(from); !errors.Is(err, errUnreachable) || took < timeout || took > timeout*3/2 {
+			t.Errorf("the wait ended after %v: %v", took, err)
+		}
+	})
+}

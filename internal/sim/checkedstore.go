@@ -71,7 +71,7 @@ type actor struct {
 	host    *host  // whose table it is
 	call    string // what the call is that writes; empty for a swap that steps of several calls share
 	release string // the id of the claim that is released
-	breaks  bool   // an operator breaks a claim
+	breaks  string // the id of the claim that an operator breaks
 	retries bool   // an operator allows one more run
 	forgets bool   // an operator removes a history
 }

@@ -389,9 +389,9 @@ const (
 func (chk *checker) noteClaimEnd(name, id string, held bool, rec *record.Record, by actor) {
 	chk.endedAt[id] = chk.sim.elapsed()
 	noted := slices.ContainsFunc(rec.Ended, func(n record.EndedClaim) bool { return n.ID == id })
-	shared := by.call == "" && !by.breaks
+	shared := by.call == "" && by.breaks == ""
 	switch {
-	case by.breaks && chk.broken[id]:
+	case by.breaks == id:
 		chk.endedBy[id] = operator
 	case !held:
 	case by.release == id, shared && !noted && chk.releasers[id] == by.host:

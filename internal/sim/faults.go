@@ -187,8 +187,9 @@ func (sim *simulation) breakClaims() {
 		if sim.kind == broken && sim.chance(0.2) {
 			mode = driver.BreakGraceful
 		}
-		sim.checker.noteBreak(sim.claimIDOf(name, s))
-		err := sim.operator.Break(context.WithValue(ctx, actorKey{}, actor{breaks: true}), name, s.Ref, mode)
+		id := sim.claimIDOf(name, s)
+		sim.checker.noteBreak(id)
+		err := sim.operator.Break(withActor(ctx, actor{breaks: id}), name, s.Ref, mode)
 		if err != nil && !errors.Is(err, driver.ErrLost) && !errors.Is(err, driver.ErrUnsupported) {
 			sim.reportViolation("the operator cannot break a claim on %s: %v", name, err)
 		}
