@@ -484,7 +484,7 @@ var table = []mutant{
 		edits: []edit{{"case driverutil.IsFinal(err), sub.outage.RequestFailed(h.e.clock, sub.unreachableTimeout):",
 			"case false:"}}},
 	{name: "an outage that a shared swap begins again", file: "engine/record/acquire.go", pkg: "./engine/record",
-		test: "TestSharedSwapDoesNotProlongOutage",
+		test:  "TestSharedSwapDoesNotProlongOutage",
 		edits: []edit{{"\t\ta.backoff.outage = sub.outage // the swap may be one more request without an answer\n", ""}}},
 	{name: "no space reserved in a full record", file: "engine/record/codec.go", pkg: "./engine/record",
 		test:  "TestFullRecord",
