@@ -346,8 +346,12 @@ const maxDefaultWindow = 4 * time.Second
 func (a *acquire) ownClaim() Claim {
 	c := a.claim
 	session := ""
-	if a.liveness != nil && !c.Detached {
+	switch {
+	case c.Detached:
+	case a.liveness != nil:
 		session = a.liveness.Session()
+	case a.clientNotifier != nil && a.queue.joins:
+		session = a.clientNotifier.Session()
 	}
 	var window time.Duration
 	if w := a.confirmWindow(); w > maxDefaultWindow {

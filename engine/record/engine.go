@@ -132,7 +132,7 @@ type engine struct {
 
 	notifier         Notifier        // nil if the table has none
 	turnTaker        TurnTaker       // nil if the table has no turns
-	clientNotifier   ClientNotifier  // nil if the table cannot notify one client
+	clientNotifier   ClientNotifier  // nil if the table cannot notify single clients
 	liveness         LivenessChecker // nil if the table has none
 	clockRefresher   ClockRefresher  // nil if the table has none
 	clockBounder     ClockBounder    // nil if the table has none
@@ -332,10 +332,10 @@ func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, addsClaim
 		if now.Token > 0 {
 			rec.replaceToken(now.Token)
 		}
-		now.Name, now.Data = row.Name, nil
+		now.Name, now.Data, now.Notify = row.Name, nil, nil
 		written := snapshot{now, rec, true, row.Version}
 		e.rememberRow(written, answered)
-		e.notifyHead(now.Name, rec, e.tellHub(written))
+		e.tellHub(written)
 		return now, rec, nil
 	case errors.Is(err, ErrConflict) && now.Version != "":
 		answered := e.noteRoundTrip(from)
@@ -360,7 +360,10 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
-	row = Row{Name: row.Name, Version: row.Version, Data: data, Token: rec.Token, Marked: row.Marked}
+	row = Row{
+		Name: row.Name, Version: row.Version, Data: data, Token: rec.Token, Marked: row.Marked,
+		Notify: e.clientsToNotify(rec),
+	}
 	if at, ok := rec.neededUntil(); ok {
 		row.KeepUntil = e.keepUntil(at)
 	}

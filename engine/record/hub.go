@@ -165,18 +165,18 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 
 // tellHub tells the hub of a lock, if there is one, what this client has written. The hub takes it if it knows the row that
 // this has replaced, and wakes the subscribers that are promoted or removed. Those that are granted learn it from the
-// writer, and the others are not woken to go on waiting. It reports whether the hub has taken the row. It does not if a
-// claim outside of the queue waits: that has its turn to look.
-func (e *engine) tellHub(s snapshot) bool {
+// writer, and the others are not woken to go on waiting. If a claim outside of the queue waits, the hub is not told: that
+// claim has its turn to look.
+func (e *engine) tellHub(s snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.hubs[s.row.Name]
 	switch {
 	case h == nil || !h.isQueue():
-		return false
+		return
 	case h.seen.row.Version != s.replaced:
 		h.requestLoad()
-		return false
+		return
 	}
 	h.seen, h.news = s, true
 	if len(h.replaced) == maxReplaced {
@@ -196,7 +196,6 @@ func (e *engine) tellHub(s snapshot) bool {
 	case h.wrote <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // maxReplaced is how many of the versions that a client has replaced its hub knows.
@@ -307,7 +306,7 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
 	ahead := h.claimsAhead(rec)
-	if h.awaitNotice(ahead != nil) {
+	if h.awaitNotice(ctx, ahead != nil) {
 		return mayHaveChanged
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -52,11 +52,7 @@ func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakM
 // BreakWithReason is Break. The claims of a full record must still be renewed, and broken: if there is no room for the
 // reason, all reasons are dropped.
 func (e *engine) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode, reason string) error {
-	waiter := "" // the session of the claim, if it waits
-	err := e.applyStep(ctx, name, false, func(rec *Record, in StepInput, again bool) error {
-		if c := rec.findClaim(ref); c != nil && c.State != Granted {
-			waiter = c.Session
-		}
+	return e.applyStep(ctx, name, false, func(rec *Record, in StepInput, again bool) error {
 		in.BreakReason = reason
 		err := rec.Break(ref, mode, in)
 		if again && errors.Is(err, driver.ErrLost) && rec.notedCause(ref) == driver.LossBroken {
@@ -69,10 +65,6 @@ func (e *engine) BreakWithReason(ctx context.Context, name, ref string, mode dri
 		}
 		return err
 	})
-	if err == nil && waiter != "" && e.clientNotifier != nil {
-		e.clientNotifier.NotifyClient(name, waiter) // far from the head of the queue, it looks at no changes
-	}
-	return err
 }
 
 // Detach costs one load and one swap.

@@ -1,5 +1,10 @@
 package record
 
+import (
+	"context"
+	"slices"
+)
+
 // A queue can be long, and most changes concern only its head: the claims that are promoted, and the first one that
 // waits. The others are far from it. Their hubs do not look at changes; they listen for a notice, which each swap
 // sends to the head, where the table is a [ClientNotifier].
@@ -10,20 +15,29 @@ type notice struct {
 	stop    func() // nil if the hub does not listen
 }
 
-// notifyHead notifies the clients of the claims at the head of the queue, except this one if its hub knows already.
-func (e *engine) notifyHead(name string, rec *Record, hubKnows bool) {
+// clientsToNotify returns the sessions of other clients that must look at a record once it is written: those of the claims
+// at the head of the queue, and of a waiter that was broken. This client's own hub is told without the store.
+func (e *engine) clientsToNotify(rec *Record) (sessions []string) {
 	if e.clientNotifier == nil {
-		return
+		return nil
 	}
+	own := e.clientNotifier.Session()
+	add := func(session string) {
+		if session != "" && session != own && !slices.Contains(sessions, session) {
+			sessions = append(sessions, session)
+		}
+	}
+	add(rec.brokenSession)
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if c.State != Granted && c.Session != "" && !(hubKnows && c.Session == e.liveness.Session()) {
-			e.clientNotifier.NotifyClient(name, c.Session)
+		if c.State != Granted {
+			add(c.Session)
 		}
 		if c.State == Waiting {
-			return
+			break
 		}
 	}
+	return sessions
 }
 
 // claimsAhead returns the claims ahead of the hub's first one, if all of the hub's claims are far from the head of the
@@ -53,7 +67,7 @@ func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 
 // awaitNotice begins to listen for a notice if the hub is far, and otherwise ends that. It reports whether the row must
 // be loaded once more: nobody has notified this client of what changed before it listened.
-func (h *waiterHub) awaitNotice(isFar bool) (loadNow bool) {
+func (h *waiterHub) awaitNotice(ctx context.Context, isFar bool) (loadNow bool) {
 	if h.notice.stop != nil {
 		select {
 		case <-h.notice.noticed:
@@ -65,7 +79,7 @@ func (h *waiterHub) awaitNotice(isFar bool) (loadNow bool) {
 	case !isFar:
 		h.endNotice()
 	case h.notice.stop == nil:
-		noticed, stop, err := h.e.clientNotifier.ListenForNotice(h.name)
+		noticed, stop, err := h.e.clientNotifier.ListenForNotice(ctx, h.name)
 		if err == nil { // otherwise it looks at all changes
 			h.notice = notice{noticed, stop}
 			return true

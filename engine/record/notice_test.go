@@ -38,7 +38,11 @@ func (t noticeTable) Load(ctx context.Context, name string) (record.Row, error) 
 
 func (t noticeTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	t.notices.requests.Add(1)
-	return t.Table.Swap(ctx, row)
+	now, err := t.Table.Swap(ctx, row)
+	if err == nil {
+		t.notices.ring(row.Notify)
+	}
+	return now, err
 }
 
 func (t noticeTable) Wait(ctx context.Context, name, version string) error {
@@ -53,7 +57,7 @@ func (t noticeTable) IsDead(session string) bool {
 	return t.notices.dead[session]
 }
 
-func (t noticeTable) ListenForNotice(string) (noticed <-chan struct{}, stop func(), err error) {
+func (t noticeTable) ListenForNotice(context.Context, string) (noticed <-chan struct{}, stop func(), err error) {
 	if t.notices.onListen != nil {
 		t.notices.onListen()
 	}
@@ -64,12 +68,15 @@ func (t noticeTable) ListenForNotice(string) (noticed <-chan struct{}, stop func
 	return bell, func() {}, nil
 }
 
-func (t noticeTable) NotifyClient(_, session string) {
-	t.notices.mu.Lock()
-	defer t.notices.mu.Unlock()
-	if bell := t.notices.bells[session]; bell != nil && !t.notices.lose {
-		close(bell)
-		delete(t.notices.bells, session)
+// ring notifies the clients of sessions.
+func (n *notices) ring(sessions []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, session := range sessions {
+		if bell := n.bells[session]; bell != nil && !n.lose {
+			close(bell)
+			delete(n.bells, session)
+		}
 	}
 }
 

@@ -34,6 +34,10 @@ type Record struct {
 	// Foreign is never stored. If it is not 0, a foreign client holds the lock up to this time of the store's clock, in
 	// microseconds, and the record has no claims.
 	Foreign int64
+
+	// brokenSession is the session of the waiter that the last step has broken; not stored. Far from the head of the queue,
+	// its client looks at no changes.
+	brokenSession string
 }
 
 // NoEnd is the value of [Record.Foreign] for a foreign client's hold that has no end.
@@ -44,7 +48,7 @@ const NoEnd = math.MaxInt64
 // that the claim was renewed without comparing clocks.
 type Claim struct {
 	ID           string
-	Session      string // the client that made it, if the table can tell whether that client is still alive
+	Session      string // the client that made it, if the table can notify that client, or can tell whether it is alive
 	Owner        string // only shown
 	Meta         string // only shown
 	Weight       int64
@@ -523,6 +527,8 @@ func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 	default:
 		if c.State == Granted {
 			r.Token = max(r.Token+1, in.Now)
+		} else {
+			r.brokenSession = c.Session
 		}
 		c.BreakReason = in.BreakReason
 		r.addNote(c, driver.LossBroken, in)
@@ -598,7 +604,7 @@ func (r *Record) markOwn(before *Record) {
 // clone returns a copy whose claims can be changed. The notes are shared: see [Record.dropNotesIf].
 func (r *Record) clone() *Record {
 	c := *r
-	c.Claims = nil
+	c.Claims, c.brokenSession = nil, ""
 	if len(r.Claims) > 0 {
 		c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)
 	}

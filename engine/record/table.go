@@ -84,6 +84,10 @@ type Row struct {
 	// also read by foreign clients shows it to them.
 	ExpiresAt int64
 
+	// Notify is set by the engine for the Swap of a table that is a [ClientNotifier]: the sessions of other clients that the
+	// change concerns. If the swap takes effect, each of them gets a notice for the record's name, if it listens.
+	Notify []string
+
 	// KeepUntil is set by the engine for the Swap of a table that is [SelfExpiring]: the time of the store's clock, in
 	// microseconds, until which the row must be kept if it is not replaced before; 0: for ever. The table has its store
 	// remove the row after that time, or later. In that step, the row must still be the one for which the time was set.
@@ -120,15 +124,17 @@ type TurnTaker interface {
 	TakeTurn(ctx context.Context, name string) (pass func(), err error)
 }
 
-// ClientNotifier is implemented by tables with a [Notifier] and a [LivenessChecker] that can also notify one client of
-// one lock. Otherwise all clients in a queue load the record at each change, although it concerns only those at its
-// head. A notice is a hint: the engine polls as well.
+// ClientNotifier is implemented by tables with a [Notifier] that can also notify single clients. Otherwise all clients in
+// a queue load the record at each change, although it concerns only those at its head. A swap notifies the clients of
+// [Row.Notify]. A notice is a hint: the engine polls as well.
 type ClientNotifier interface {
-	// ListenForNotice returns a channel that is closed when NotifyClient has been called with this name and this table's
-	// session, by any client, after ListenForNotice was called. stop ends it.
-	ListenForNotice(name string) (noticed <-chan struct{}, stop func(), err error)
-	// NotifyClient notifies the client of a session, if it listens.
-	NotifyClient(name, session string)
+	// Session names this table's own client. It is stored with the client's claims that wait in the queue. It is unique for
+	// ever, and at most 64 bytes. If the table is a [LivenessChecker], this is the same session.
+	Session() string
+	// ListenForNotice returns a channel that is closed when a swap of that name has this table's session in Row.Notify. It
+	// misses no swap that takes effect after it has returned. The channel may also be closed without a reason, and is if
+	// a notice may have been missed. stop ends the listening. ctx bounds the call only.
+	ListenForNotice(ctx context.Context, name string) (noticed <-chan struct{}, stop func(), err error)
 }
 
 // LivenessChecker is implemented by tables that can tell sooner than by the TTL that the client of a claim is dead.

@@ -93,8 +93,10 @@ func (d noticeDir) isSameFile(name string, fd int) bool {
 }
 
 // ListenForNotice makes a pipe that is named after the lock and this client's session.
-func (t *table) ListenForNotice(name string) (noticed <-chan struct{}, stop func(), err error) {
-	f, err := t.openTurns(context.Background(), name)
+func (t *table) ListenForNotice(
+	ctx context.Context, name string,
+) (noticed <-chan struct{}, stop func(), err error) {
+	f, err := t.openTurns(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,14 +115,10 @@ func (t *table) ListenForNotice(name string) (noticed <-chan struct{}, stop func
 	}, nil
 }
 
-// NotifyClient does nothing if nobody has ever waited for a notice in this directory.
-func (t *table) NotifyClient(name, session string) {
-	if err := t.beginCall(context.Background()); err != nil {
-		return
-	}
-	defer t.endCall()
+// notifyClients sends notices for a lock. It does nothing if nobody has ever waited for a notice in this directory.
+func (t *table) notifyClients(name string, sessions []string) {
 	d, ok := t.fsys.(disk)
-	if !ok || !isValidSession(session) {
+	if !ok || len(sessions) == 0 {
 		return
 	}
 	dir, err := t.openDir(t.root, "turns")
@@ -128,5 +126,9 @@ func (t *table) NotifyClient(name, session string) {
 		return
 	}
 	defer t.closeHandle(dir)
-	noticeDir{d, dir, ""}.call(noticePrefix(name) + session)
+	for _, session := range sessions {
+		if isValidSession(session) {
+			noticeDir{d, dir, ""}.call(noticePrefix(name) + session)
+		}
+	}
 }

@@ -390,12 +390,16 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 		if err != nil && !f.isLive() {
 			return record.Row{}, cmp.Or(t.replacedError(), err)
 		}
+		if err == nil {
+			t.notifyClients(row.Name, row.Notify)
+		}
 		return rowOf(row.Name, f), err
 	}
 	next, err := c.swapVersion(ctx, base, to, row.Durable)
 	if err != nil {
 		return record.Row{}, cmp.Or(t.replacedError(), err)
 	}
+	t.notifyClients(row.Name, row.Notify)
 	row.Version = next
 	return row, nil
 }

@@ -182,17 +182,17 @@ func TestTurnPassesToOne(t *testing.T) {
 func TestNotice(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	noticed, stop, err := two.ListenForNotice("a/b")
+	noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, stopOther, err := two.ListenForNotice("a")
+	other, stopOther, err := two.ListenForNotice(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	one.NotifyClient("a/b", one.liveness.session)
-	one.NotifyClient("a/b", "../../clock")
-	one.NotifyClient("a/b", two.liveness.session)
+	one.notifyClients("a/b", []string{one.liveness.session})
+	one.notifyClients("a/b", []string{"../../clock"})
+	one.notifyClients("a/b", []string{two.liveness.session})
 	<-noticed
 	select {
 	case <-other:
@@ -211,17 +211,17 @@ func TestNotice(t *testing.T) {
 func TestNoticeOverlaps(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	_, stopFirst, err := two.ListenForNotice("a/b")
+	_, stopFirst, err := two.ListenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	noticed, stop, err := two.ListenForNotice("a/b")
+	noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	stopFirst()
 	for range 3 {
-		one.NotifyClient("a/b", two.liveness.session)
+		one.notifyClients("a/b", []string{two.liveness.session})
 	}
 	<-noticed
 	stop()
@@ -239,12 +239,12 @@ func TestNoticeOfDead(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), unix.Mkfifo(pipe, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	one.NotifyClient("a/b", two.liveness.session)
+	one.notifyClients("a/b", []string{two.liveness.session})
 	victim := t.TempDir() + "/victim"
 	if err := errors.Join(os.Remove(pipe), os.WriteFile(victim, []byte("x"), 0o600), os.Link(victim, pipe)); err != nil {
 		t.Fatal(err)
 	}
-	one.NotifyClient("a/b", two.liveness.session)
+	one.notifyClients("a/b", []string{two.liveness.session})
 	if text, err := os.ReadFile(victim); err != nil || string(text) != "x" {
 		t.Errorf("a file has %q now, %v", text, err)
 	}
@@ -258,7 +258,7 @@ func TestTurnsOfIdleLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, stop, err := two.ListenForNotice("another")
+	_, stop, err := two.ListenForNotice(t.Context(), "another")
 	if err != nil {
 		t.Fatal(err)
 	}

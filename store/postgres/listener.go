@@ -2,7 +2,11 @@ package postgres
 
 import (
 	"context"
-	"math/rand/v2"
+	"crypto/rand"
+	"maps"
+	mathrand "math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,30 +29,58 @@ import (
 // The server forgets a session's LISTEN and its advisory locks when the connection ends, and what was
 // notified meanwhile is lost. So when the connection breaks, all waiters read again. A connection can also
 // die in silence; it is tested now and then, and the engine polls besides.
+//
+// A notification is the name, after a slash and the sessions of the clients that the change concerns. A client
+// that is far from the head of a queue waits for those that have its own session.
 type listener struct {
 	batcher  *batcher
 	location *location
+	session  string
 	life     *driverutil.Lifetime
 
-	mu            sync.Mutex
-	subscriptions map[string]map[*subscription]bool // by name
-	interests     map[int32]*bucketInterest         // by bucket
-	interrupt     context.CancelFunc                // ends the wait for notifications; nil while nothing waits for them
-	isRunning     bool                              // the goroutine runs
-	connIdleTime  time.Duration                     // how long the connection is kept after the last bucket is given up
+	mu           sync.Mutex
+	interests    map[int32]*bucketInterest // by bucket
+	interrupt    context.CancelFunc        // ends the wait for notifications; nil while nothing waits for them
+	isRunning    bool                      // the goroutine runs
+	connIdleTime time.Duration             // how long the connection is kept after the last bucket is given up
 }
 
-// bucketInterest counts the waiters of a bucket.
+// bucketInterest is what this client wants to know of a bucket.
 type bucketInterest struct {
 	waiters   int
-	idleSince time.Time     // when the last waiter left
-	locked    chan struct{} // closed when the advisory lock of the bucket is held
+	idleSince time.Time                // when the last waiter left
+	locked    chan struct{}            // closed when the advisory lock of the bucket is held
+	names     map[string]*nameInterest // those that have waiters, or had some not long ago
+}
+
+func (b *bucketInterest) isLocked() bool {
+	select {
+	case <-b.locked:
+		return true
+	default:
+		return false
+	}
+}
+
+// nameInterest is what this client wants to know of a name, and what it has learned.
+type nameInterest struct {
+	subscriptions map[*subscription]bool
+	changes       int      // how many notifications have come, and how often some may have been missed
+	read          lastRead // a waiter that knows this version needs no read if nothing has changed since
+}
+
+// lastRead is a read that was sent while changes were notified.
+type lastRead struct {
+	valid   bool
+	version string // what it has found
+	changes int    // when it was sent
 }
 
 // subscription is one waiter.
 type subscription struct {
-	notified chan struct{} // closed when the lock has changed, or may have
-	once     sync.Once
+	noticesOnly bool          // it waits for changes that concern this client
+	notified    chan struct{} // closed when the lock has changed, or may have
+	once        sync.Once
 }
 
 // notify wakes the waiter. It may be called more than once.
@@ -56,70 +88,117 @@ func (s *subscription) notify() { s.once.Do(func() { close(s.notified) }) }
 
 const (
 	bucketIdleTime      = 5 * time.Second  // how long a bucket's lock is kept after its last waiter has left
+	maxIdleNames        = 64               // of how many names of a bucket it is kept what is known
 	defaultConnIdleTime = time.Minute      // how long the connection is kept after the last bucket is given up
 	probeInterval       = 10 * time.Second // how often a connection without notifications is tested
 )
 
 func newListener(l *batcher, p *location) *listener {
-	n := &listener{batcher: l, location: p, subscriptions: map[string]map[*subscription]bool{},
-		interests: map[int32]*bucketInterest{}, connIdleTime: defaultConnIdleTime,
-		life: driverutil.NewLifetime()}
+	n := &listener{batcher: l, location: p, session: rand.Text(), interests: map[int32]*bucketInterest{},
+		connIdleTime: defaultConnIdleTime, life: driverutil.NewLifetime()}
 	return n
 }
 
 // Wait subscribes first and reads second, so that a change between the two is not missed: the manual's
-// advice for LISTEN. It returns nil when the record may have changed from this version.
+// advice for LISTEN. It returns nil when the record may have changed from this version. It need not read if
+// the caller has, while changes were notified already.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	n := t.listener
-	s, live := n.subscribe(name)
+	s, live := n.subscribe(name, false)
 	if s == nil {
 		return driver.ErrClosed
 	}
 	defer n.unsubscribe(name, s)
-	select {
-	case <-live:
-	case <-s.notified:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-n.life.Done():
-		return driver.ErrClosed
-	}
-	if r, err := t.Load(ctx, name); err != nil || r.Version != version {
+	if err := n.await(ctx, live, s.notified); err != nil {
 		return err
 	}
+	if !n.isCurrent(name, version) {
+		if r, err := t.Load(ctx, name); err != nil || r.Version != version {
+			return err
+		}
+	}
+	return n.await(ctx, s.notified, nil)
+}
+
+// Session and ListenForNotice implement record.ClientNotifier.
+func (t *table) Session() string { return t.listener.session }
+
+func (t *table) ListenForNotice(
+	ctx context.Context, name string,
+) (noticed <-chan struct{}, stop func(), err error) {
+	n := t.listener
+	s, live := n.subscribe(name, true)
+	if s == nil {
+		return nil, nil, driver.ErrClosed
+	}
+	if err := n.await(ctx, live, s.notified); err != nil {
+		n.unsubscribe(name, s)
+		return nil, nil, err
+	}
+	return s.notified, func() { n.unsubscribe(name, s) }, nil
+}
+
+// await returns nil when one of two channels is closed.
+func (n *listener) await(ctx context.Context, one, other <-chan struct{}) error {
 	select {
-	case <-s.notified:
-		return nil
+	case <-one:
+	case <-other:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-n.life.Done():
 		return driver.ErrClosed
 	}
+	return nil
+}
+
+// noteRead is called before a read, and returns a function that is called with the version that it has found.
+func (n *listener) noteRead(name string) (found func(version string)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b := n.interests[bucketOf(name)]
+	if b == nil || b.names[name] == nil || !b.isLocked() {
+		return func(string) {}
+	}
+	of := b.names[name]
+	changes := of.changes
+	return func(version string) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		of.read = lastRead{true, version, changes}
+	}
+}
+
+// isCurrent reports whether a version was read while changes were notified, and none has been since.
+func (n *listener) isCurrent(name, version string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	of := n.interests[bucketOf(name)].names[name]
+	return of.read == lastRead{true, version, of.changes}
 }
 
 // subscribe registers a waiter. The channel is closed when the advisory lock of the name's bucket is held:
 // a read after that sees every change of which the waiter is not notified. It returns nil if the listener
 // is closed.
-func (n *listener) subscribe(name string) (*subscription, <-chan struct{}) {
+func (n *listener) subscribe(name string, noticesOnly bool) (*subscription, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.life.Err() != nil {
 		return nil, nil
 	}
-	s := &subscription{notified: make(chan struct{})}
-	if n.subscriptions[name] == nil {
-		n.subscriptions[name] = map[*subscription]bool{}
-	}
-	n.subscriptions[name][s] = true
+	s := &subscription{noticesOnly: noticesOnly, notified: make(chan struct{})}
 	b := bucketOf(name)
 	w := n.interests[b]
 	if w == nil {
-		w = &bucketInterest{locked: make(chan struct{})}
+		w = &bucketInterest{locked: make(chan struct{}), names: map[string]*nameInterest{}}
 		n.interests[b] = w
 		if n.interrupt != nil {
 			n.interrupt()
 		}
 	}
+	if w.names[name] == nil {
+		w.names[name] = &nameInterest{subscriptions: map[*subscription]bool{}}
+	}
+	w.names[name].subscriptions[s] = true
 	w.waiters++
 	if !n.isRunning {
 		n.isRunning = true
@@ -134,13 +213,12 @@ func (n *listener) subscribe(name string) (*subscription, <-chan struct{}) {
 func (n *listener) unsubscribe(name string, s *subscription) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.subscriptions[name], s)
-	if len(n.subscriptions[name]) == 0 {
-		delete(n.subscriptions, name)
-	}
-	if w := n.interests[bucketOf(name)]; w != nil {
-		w.waiters--
-		w.idleSince = time.Now()
+	w := n.interests[bucketOf(name)]
+	delete(w.names[name].subscriptions, s)
+	w.waiters--
+	w.idleSince = time.Now()
+	if len(w.names) > maxIdleNames {
+		maps.DeleteFunc(w.names, func(_ string, of *nameInterest) bool { return len(of.subscriptions) == 0 })
 	}
 }
 
@@ -156,12 +234,10 @@ func (n *listener) run() {
 	for tries := 0; ; tries++ {
 		heard := n.serveConnection()
 		n.mu.Lock()
-		for _, seats := range n.subscriptions {
-			for s := range seats {
-				s.notify() // a notification may have been missed meanwhile
-			}
-		}
 		for b, w := range n.interests {
+			for _, of := range w.names {
+				of.changed(func(*subscription) bool { return true }) // a notification may have been missed meanwhile
+			}
 			if w.waiters == 0 {
 				delete(n.interests, b)
 			} else { // the advisory lock ended with the connection, and the next one must take it again
@@ -178,7 +254,7 @@ func (n *listener) run() {
 			tries = 0
 		}
 		select {
-		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 6))):
+		case <-time.After(mathrand.N(50 * time.Millisecond << min(tries, 6))):
 		case <-n.life.Done():
 		}
 	}
@@ -264,14 +340,12 @@ func (n *listener) updateBucketLocks(c *pgx.Conn) error {
 	var live []chan struct{}
 	n.mu.Lock()
 	for b, w := range n.interests {
-		select {
-		case <-w.locked:
-			if w.waiters == 0 && time.Since(w.idleSince) > bucketIdleTime {
-				leave = append(leave, b)
-				delete(n.interests, b)
-			}
-		default:
+		switch {
+		case !w.isLocked():
 			take, live = append(take, b), append(live, w.locked)
+		case w.waiters == 0 && time.Since(w.idleSince) > bucketIdleTime:
+			leave = append(leave, b)
+			delete(n.interests, b)
 		}
 	}
 	n.mu.Unlock()
@@ -301,9 +375,7 @@ func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 	n.mu.Lock()
 	n.interrupt = cancel
 	for _, w := range n.interests {
-		select {
-		case <-w.locked:
-		default:
+		if !w.isLocked() {
 			cancel()
 		}
 	}
@@ -313,9 +385,7 @@ func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 	defer n.mu.Unlock()
 	n.interrupt = nil
 	if m != nil {
-		for s := range n.subscriptions[m.Payload] {
-			s.notify()
-		}
+		n.passOn(m.Payload)
 		return true, nil
 	}
 	// A wait that its context has ended leaves the connection as it was.
@@ -323,4 +393,52 @@ func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 		return false, err
 	}
 	return false, nil
+}
+
+// passOn passes a notification on. It is called with mu held.
+func (n *listener) passOn(payload string) {
+	sessions, name, _ := strings.Cut(payload, "/")
+	w := n.interests[bucketOf(name)]
+	if w == nil || w.names[name] == nil {
+		return
+	}
+	concerned := sessions == everySession || slices.Contains(strings.Split(sessions, ","), n.session)
+	w.names[name].changed(func(s *subscription) bool { return concerned || !s.noticesOnly })
+}
+
+// changed counts a change, and notifies the waiters that it concerns. It is called with mu held.
+func (of *nameInterest) changed(concerns func(*subscription) bool) {
+	of.changes++
+	for s := range of.subscriptions {
+		if concerns(s) {
+			s.notify()
+		}
+	}
+}
+
+const (
+	// everySession is written in place of sessions if all clients are concerned, or too many.
+	everySession = "*"
+	// maxSessionList is the size of the longest list of sessions, in bytes. A notification has less than 8000 bytes
+	// (PostgreSQL manual, "NOTIFY"), and the name is in it as well.
+	maxSessionList = 6000
+)
+
+// listSessions makes the list of sessions of a notification. What other clients have written in place of a session is left
+// out: the server would refuse some characters.
+func listSessions(sessions []string) []byte {
+	sessions = slices.DeleteFunc(slices.Clone(sessions), func(s string) bool { return !isSession(s) })
+	list := strings.Join(sessions, ",")
+	if len(list) > maxSessionList {
+		return []byte(everySession)
+	}
+	return []byte(list)
+}
+
+// isSession reports whether a text is of the form that crypto/rand.Text has.
+func isSession(s string) bool {
+	if len(s) != len(rand.Text()) {
+		return false
+	}
+	return strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }

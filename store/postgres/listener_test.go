@@ -89,7 +89,10 @@ func TestShedLockOneSubscription(t *testing.T) {
 		n := st.table.listener
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return len(n.subscriptions["m"])
+		if w := n.interests[bucketOf("m")]; w != nil && w.names["m"] != nil {
+			return len(w.names["m"].subscriptions)
+		}
+		return 0
 	}
 	sits := func() bool { return seats() > 0 }
 	eventually(t, "the waiter's seat", sits)

@@ -225,7 +225,7 @@ func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *sh
 	defer func() { unsubscribe() }()
 	for polls := 0; seen.Remaining > 0; polls++ {
 		if !s.table.behindPooler && notified == nil {
-			sub, locked := s.table.listener.subscribe(name)
+			sub, locked := s.table.listener.subscribe(name, false)
 			if sub == nil {
 				return driver.ErrClosed
 			}

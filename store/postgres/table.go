@@ -47,7 +47,7 @@ type table struct {
 const contendedWrites = 8
 
 // A write is one statement. It also returns the server's clock and, if it was refused, the row that was
-// there instead. $1 is the row's name and $2 its bucket.
+// there instead. $1 is the row's name, $2 its bucket, and SESSIONS the sessions of the clients that it concerns.
 //
 // Waiters hold a shared advisory lock on the bucket of the name. A writer that cannot take the bucket's lock
 // exclusively notifies them: see listener. It takes the lock in the transaction, which releases it at the
@@ -66,12 +66,12 @@ const contendedWrites = 8
 const (
 	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
 		select clock_timestamp(), (select alone from done),
-		l.data, l.version, (select pg_notify('CHANNEL', $1) from done where not alone)
+		l.data, l.version, (select pg_notify('CHANNEL', SESSIONS || '/' || $1) from done where not alone)
 		from (values (0)) v left join LOCKS l on l.name = $1 and not exists (select from done)`
 	insertText  = `insert into LOCKS as l (name, data, version) values ($1, $3, $4) on conflict (name) do nothing`
-	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
+	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $6 and sha256(data) = $7`
 	replaceText = updateText + ` returning clock_timestamp(),
-		case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify('CHANNEL', $1)::text end`
+		case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify('CHANNEL', SESSIONS || '/' || $1)::text end`
 	deleteText = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
 	loadText   = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery()
 		from (values (0)) v left join LOCKS l on l.name = $1`
@@ -84,13 +84,13 @@ const (
 func (t *table) buildStatements() {
 	names := strings.NewReplacer("LOCKS", t.location.locksTable, "CHANNEL", t.location.channel,
 		"CLASS", fmt.Sprint(t.location.lockClass))
-	write := func(text string, formats ...int16) *statement {
-		return newStatement(names.Replace(fmt.Sprintf(writeText, text)), formats...)
+	write := func(text, sessions string, formats ...int16) *statement {
+		return newStatement(names.Replace(strings.ReplaceAll(text, "SESSIONS", sessions)), formats...)
 	}
-	t.insertStmt = write(insertText, 0, 1, 1, 1)
-	t.updateStmt = write(updateText, 0, 1, 1, 1, 1, 1)
-	t.replaceStmt = newStatement(names.Replace(replaceText), 0, 1, 1, 1, 1, 1)
-	t.deleteStmt = write(deleteText, 0, 1, 1, 1)
+	t.insertStmt = write(fmt.Sprintf(writeText, insertText), "$5::text", 0, 1, 1, 1, 0)
+	t.updateStmt = write(fmt.Sprintf(writeText, updateText), "$5::text", 0, 1, 1, 1, 0, 1, 1)
+	t.replaceStmt = write(replaceText, "$5::text", 0, 1, 1, 1, 0, 1, 1)
+	t.deleteStmt = write(fmt.Sprintf(writeText, deleteText), "'"+everySession+"'", 0, 1, 1, 1)
 	t.loadStmt = newStatement(names.Replace(loadText), 0)
 	t.pageStmt = newStatement(names.Replace(pageText), 0)
 	t.loadStmt.standbyColumn, t.pageStmt.standbyColumn = 4, 4
@@ -175,11 +175,14 @@ func encodeInt4(n int32) []byte { return stdbinary.BigEndian.AppendUint32(nil, u
 
 // Load is one read.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
+	found := t.listener.noteRead(name)
 	rows, err := t.queryRows(ctx, t.loadStmt, []byte(name))
 	if err != nil {
 		return record.Row{}, err
 	}
-	return readRow(name, rows[0]), nil
+	row := readRow(name, rows[0])
+	found(row.Version)
+	return row, nil
 }
 
 // writeRow does one write. If it is refused, the error is ErrConflict, and the row is the one that was there
@@ -225,7 +228,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	// done.
 	id := make([]byte, idSize)
 	_, _ = rand.Read(id) // it never fails
-	if now, err := t.writeRow(ctx, st, r, r.Data, id); err != nil {
+	if now, err := t.writeRow(ctx, st, r, r.Data, id, listSessions(r.Notify)); err != nil {
 		return now, err
 	}
 	r.Version = rowVersion(id, r.Data)
