@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // TestListenRefused: a server that accepts the listening connection, and then refuses to let it listen, is not
@@ -164,4 +165,111 @@ func TestListenerClosesIdleConnection(t *testing.T) {
 			t.Errorf("%s connections are left, beside a pool of %d: %v", left, open, err)
 		}
 	}
+}
+
+// openTables opens two clients of the same rows.
+func openTables(t *testing.T, application string) (one, two *table) {
+	t.Helper()
+	config, opts := parseURL(t, freshURL(t, sharedServer(t), "application_name="+application))
+	for _, to := range []**table{&one, &two} {
+		table, err := newTable(t.Context(), newPool(t, config), opts, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { table.Close() })
+		*to = table
+	}
+	return one, two
+}
+
+// TestNotices: a client that listens for notices of a lock gets those of the swaps that name its session, or too many
+// sessions to be listed, and no others. What is no session is left out, whatever characters it has.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	one, two := openTables(t, "notices")
+	listen := func(name string) <-chan struct{} {
+		t.Helper()
+		noticed, stop, err := two.ListenForNotice(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stop)
+		return noticed
+	}
+	versions := map[string]string{}
+	swap := func(name string, sessions ...string) {
+		t.Helper()
+		row, err := one.Swap(t.Context(), record.Row{Name: name, Version: versions[name], Data: []byte("{}"), Notify: sessions})
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions[name] = row.Version
+	}
+	noticed, last := listen("a/b"), listen("last")
+	swap("a/b")
+	swap("a/b", one.Session())
+	swap("b", two.Session())
+	swap("a/b", one.Session(), two.Session()+"\x00", "*")
+	swap("last", one.Session(), two.Session())
+	// Notifications come in the order of the swaps.
+	eventually(t, "the notice of the last swap", func() bool { return isClosed(last) })
+	if isClosed(noticed) {
+		t.Error("it was notified of a change that does not concern it")
+	}
+	swap("a/b", two.Session())
+	eventually(t, "the notice", func() bool { return isClosed(noticed) })
+	many := make([]string, maxSessionList/len(two.Session()))
+	for i := range many {
+		many[i] = one.Session()
+	}
+	noticed = listen("a/b")
+	swap("a/b", many...)
+	eventually(t, "the notice for all", func() bool { return isClosed(noticed) })
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestKnownVersionNeedsNoRead: a waiter that has read a version while changes were notified already need not read it
+// again, unless there was a change since, or one may have been missed.
+func TestKnownVersionNeedsNoRead(t *testing.T) {
+	t.Parallel()
+	one, two := openTables(t, "known_version")
+	read := func() string {
+		t.Helper()
+		row, err := two.Load(t.Context(), "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return row.Version
+	}
+	n := two.listener
+	if _, stop, err := two.ListenForNotice(t.Context(), "m"); err != nil {
+		t.Fatal(err)
+	} else {
+		defer stop()
+	}
+	if n.isCurrent("m", "") {
+		t.Error("it is current without a read")
+	}
+	version := read()
+	if !n.isCurrent("m", version) || n.isCurrent("m", "another") {
+		t.Error("a version that was read is not current, or another one is")
+	}
+	if _, err := one.Swap(t.Context(), record.Row{Name: "m", Data: []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the notification", func() bool { return !n.isCurrent("m", version) })
+	version = read()
+	if !n.isCurrent("m", version) {
+		t.Error("the new version is not current")
+	}
+	execSQL(t, sharedServer(t), `select pg_terminate_backend(pid) from pg_stat_activity where `+listeningSQL("known_version"))
+	eventually(t, "the end of the connection", func() bool { return !n.isCurrent("m", version) })
 }
