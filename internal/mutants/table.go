@@ -735,7 +735,7 @@ var table = []mutant{
 		pkg: "./store/postgres", test: "TestNotices", edits: []edit{{"listSessions(r.Notify)", "listSessions(nil)"}}},
 	{name: "a client far from the head woken by each change on PostgreSQL", file: "store/postgres/listener.go",
 		pkg: "./store/postgres", test: "TestNotices",
-		edits: []edit{{"return concerned || !s.noticesOnly", "return true"}}},
+		edits: []edit{{"return concerned || !s.noticesOnly", "return concerned || true"}}},
 	{name: "an old read on PostgreSQL taken for current", file: "store/postgres/listener.go", pkg: "./store/postgres",
 		test: "TestKnownVersionNeedsNoRead", edits: []edit{{"\tof.changes++\n", ""}}},
 	{name: "a session of any form sent to PostgreSQL", file: "store/postgres/listener.go", pkg: "./store/postgres",
