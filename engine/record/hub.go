@@ -306,7 +306,7 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
 	ahead := h.claimsAhead(rec)
-	if h.awaitNotice(ctx, ahead != nil) {
+	if h.awaitNotice(ctx, ahead != nil, version) {
 		return mayHaveChanged
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // A queue can be long, and most changes concern only its head: the claims that are promoted, and the first one that
@@ -13,6 +14,7 @@ import (
 type notice struct {
 	noticed <-chan struct{}
 	stop    func() // nil if the hub does not listen
+	version string // of the row, when the hub last began to listen; empty if that does not matter any more
 }
 
 // clientsToNotify returns the sessions of other clients that must look at a record once it is written: those of the claims
@@ -65,23 +67,34 @@ func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 	return rec.Claims[:first]
 }
 
-// awaitNotice begins to listen for a notice if the hub is far, and otherwise ends that. It reports whether the row must
-// be loaded once more: nobody has notified this client of what changed before it listened.
-func (h *waiterHub) awaitNotice(ctx context.Context, isFar bool) (loadNow bool) {
+// listenTimeout is how long a hub waits for the table to listen, beside some round trips. Meanwhile it looks at nothing.
+const listenTimeout = 250 * time.Millisecond
+
+// awaitNotice begins to listen for a notice if the hub is far, and otherwise ends that. version is that of the row as the
+// hub knows it. It reports whether the row must be loaded once more: nobody has notified this client of what changed
+// before it listened.
+//
+// If the table cannot listen, the hub looks at all changes until the next load. If a notice told of nothing, it does so
+// until the row changes: a table that cannot notify any more may say that by a notice, again and again.
+func (h *waiterHub) awaitNotice(ctx context.Context, isFar bool, version string) (loadNow bool) {
 	if h.notice.stop != nil {
 		select {
 		case <-h.notice.noticed:
+			listenedAt := h.notice.version
 			h.endNotice()
+			h.notice.version = listenedAt
 		default:
 		}
 	}
 	switch {
 	case !isFar:
 		h.endNotice()
-	case h.notice.stop == nil:
+	case h.notice.stop == nil && h.notice.version != version:
+		ctx, cancel := context.WithTimeout(ctx, listenTimeout+4*h.e.roundTrip())
+		defer cancel()
 		noticed, stop, err := h.e.clientNotifier.ListenForNotice(ctx, h.name)
-		if err == nil { // otherwise it looks at all changes
-			h.notice = notice{noticed, stop}
+		if err == nil {
+			h.notice = notice{noticed, stop, version}
 			return true
 		}
 	}
@@ -91,8 +104,8 @@ func (h *waiterHub) awaitNotice(ctx context.Context, isFar bool) (loadNow bool) 
 func (h *waiterHub) endNotice() {
 	if h.notice.stop != nil {
 		h.notice.stop()
-		h.notice = notice{}
 	}
+	h.notice = notice{}
 }
 
 // claimsToCheck returns the claims whose clients a hub checks for being alive, at its check with that number. A far hub

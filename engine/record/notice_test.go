@@ -28,6 +28,8 @@ type notices struct {
 	dead     map[string]bool          // by session
 	lose     bool                     // nobody is notified
 	onListen func()                   // called before a client listens, if it is set
+	blocked  bool                     // nobody can listen
+	vain     bool                     // each client gets a notice at once
 	requests atomic.Int64             // loads and swaps of all clients
 }
 
@@ -57,14 +59,27 @@ func (t noticeTable) IsDead(session string) bool {
 	return t.notices.dead[session]
 }
 
-func (t noticeTable) ListenForNotice(context.Context, string) (noticed <-chan struct{}, stop func(), err error) {
+func (t noticeTable) ListenForNotice(
+	ctx context.Context, _ string,
+) (noticed <-chan struct{}, stop func(), err error) {
 	if t.notices.onListen != nil {
 		t.notices.onListen()
+	}
+	if t.notices.vain {
+		time.Sleep(time.Millisecond) // so that time passes even if it is called again and again
+	}
+	if t.notices.blocked {
+		<-ctx.Done()
+		return nil, nil, ctx.Err()
 	}
 	t.notices.mu.Lock()
 	defer t.notices.mu.Unlock()
 	bell := make(chan struct{})
-	t.notices.bells[t.session] = bell
+	if t.notices.vain {
+		close(bell)
+	} else {
+		t.notices.bells[t.session] = bell
+	}
 	return bell, func() {}, nil
 }
 
@@ -193,6 +208,38 @@ func TestLostNotices(t *testing.T) {
 			t.Errorf("ten turns took %v", took)
 		}
 	})
+}
+
+// TestNoNotices: while no client can listen for notices, or each gets one at once that tells of nothing, waiters wait as
+// they do in a store without notices: they look at each change, and poll no more often.
+func TestNoNotices(t *testing.T) {
+	for what, n := range map[string]*notices{"blocked": {blocked: true}, "vain": {vain: true}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n.bells = map[string]chan struct{}{}
+				m := fakeMemory()
+				holder := m.Open()
+				defer holder.Close()
+				held := storetest.Acquire(t, holder, paceClaim(0, false))
+				const clients = 10
+				granted := fairWaiters(t, m, n, clients)
+				time.Sleep(5 * time.Second)
+				n.requests.Store(0)
+				time.Sleep(14 * time.Second) // no claim is renewed yet
+				if polls := n.requests.Load(); polls > 14*clients/2 {
+					t.Errorf("%d clients wait for 14 s with %d requests", clients, polls)
+				}
+				from := time.Now()
+				storetest.Release(t, holder, held.Claim)
+				for range clients {
+					<-granted
+				}
+				if took := time.Since(from); took > clients*time.Second {
+					t.Errorf("%d turns took %v", clients, took)
+				}
+			})
+		})
+	}
 }
 
 // TestNoticeDuringListen: a claim that is promoted just before its client listens for notices is granted at once.

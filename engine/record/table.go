@@ -133,7 +133,8 @@ type ClientNotifier interface {
 	Session() string
 	// ListenForNotice returns a channel that is closed when a swap of that name has this table's session in Row.Notify. It
 	// misses no swap that takes effect after it has returned. The channel may also be closed without a reason, and is if
-	// a notice may have been missed. stop ends the listening. ctx bounds the call only.
+	// a notice may have been missed. stop ends the listening. ctx bounds the call only. If the store cannot notify at
+	// present, the call returns an error, or waits until it can.
 	ListenForNotice(ctx context.Context, name string) (noticed <-chan struct{}, stop func(), err error)
 }
 

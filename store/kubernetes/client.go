@@ -44,6 +44,7 @@ type client struct {
 	clock     *record.ServerClock
 	life      *driverutil.Lifetime
 	watches   *watches
+	session   string       // names the client in records: see record.ClientNotifier
 	opened    *atomic.Bool // it has read something: what is wrong with the credentials after that may pass
 	onClose   func()
 }
@@ -242,13 +243,18 @@ func (c *client) list(ctx context.Context, labels, token string) (leasePage, err
 	return page, c.read(ctx, "list", c.leasesURL("", q), &page)
 }
 
-// watch calls changed with each change of an object after a resource version: with its revision, and whether there is an
-// object since then. With the version "0" the first change is the object as the server has it, which may be old, if there
+// shownChange is a change of an object, as a watch shows it.
+type shownChange struct {
+	version
+	annotations map[string]string
+}
+
+// watch calls changed with each change of an object after a resource version. With the version "0" the first change is the object as the server has it, which may be old, if there
 // is one. subscribed is called when no change will be missed any more. The error says why the watch has ended; if the
 // version is too old, it is errExpired. A watch that has begun ends when the server ends it, which is after half an hour
 // or more, or with ctx.
 func (c *client) watch(ctx context.Context, name, version string, subscribed func() error,
-	changed func(revision uint64, exists bool)) error {
+	changed func(shownChange)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tooLong := time.AfterFunc(requestTimeout, func() { cancel(errSilent) })
@@ -288,7 +294,8 @@ func (c *client) watch(ctx context.Context, name, version string, subscribed fun
 		}
 		var o struct {
 			Meta struct {
-				Version string `json:"resourceVersion"`
+				Version     string            `json:"resourceVersion"`
+				Annotations map[string]string `json:"annotations"`
 			} `json:"metadata"`
 		}
 		if err := json.Unmarshal(e.Object, &o); err != nil {
@@ -298,14 +305,15 @@ func (c *client) watch(ctx context.Context, name, version string, subscribed fun
 		if err != nil {
 			return err
 		}
-		changed(revision, e.Type != "DELETED") // an object that was removed has the revision of its removal
+		// An object that was removed has the revision of its removal.
+		changed(shownChange{version{revision, e.Type != "DELETED"}, o.Meta.Annotations})
 	}
 }
 
 // share returns a client that can be closed on its own.
 func (c *client) share() *client {
 	s := *c
-	s.life, s.watches, s.onClose = driverutil.NewLifetime(), newWatches(), func() {}
+	s.life, s.watches, s.session, s.onClose = driverutil.NewLifetime(), newWatches(), record.NewSession(), func() {}
 	return &s
 }
 

@@ -170,7 +170,7 @@ func newTable(web *http.Client, server, namespace string, opts *Options) (*table
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	c := &client{http: &own, opened: new(atomic.Bool), server: strings.TrimRight(server, "/"), namespace: namespace,
 		clock: &record.ServerClock{Clock: o.Clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime(),
-		watches: newWatches(), onClose: func() {}}
+		watches: newWatches(), session: record.NewSession(), onClose: func() {}}
 	t := &table{client: c, prefix: o.Prefix, label: lockLabel, layout: o.Layout,
 		place: "kubernetes://" + namespace + "?server=" + at.Scheme + "://" + at.Host + strings.TrimRight(at.Path, "/")}
 	if o.Layout == LayoutLeaderElection {

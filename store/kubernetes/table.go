@@ -32,13 +32,19 @@ type table struct {
 const (
 	nameAnnotation   = "holdfast/name"
 	recordAnnotation = "holdfast/record"
+	// notifyAnnotation has the sessions of the clients that the last change concerns. If it is missing they are all.
+	notifyAnnotation = "holdfast/notify"
 	managedByLabel   = "app.kubernetes.io/managed-by"
 	componentLabel   = "app.kubernetes.io/component"
 	managedBy        = "holdfast"
 )
 
-// maxRecord is the size of the largest record: the annotations of an object have 256 KiB together.
-const maxRecord = 250 << 10
+// maxRecord is the size of the largest record, and maxSessions that of the longest list of sessions, in bytes: the
+// annotations of an object have 256 KiB together.
+const (
+	maxRecord   = 250 << 10
+	maxSessions = 2 << 10
+)
 
 // tokenGap is more than the estimates of the servers' clock of two clients can differ, if each has seen one reply on a
 // slow network from another server.
@@ -109,8 +115,9 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 		return record.Row{}, fmt.Errorf("%w: a record is UTF-8", driver.ErrInvalid)
 	}
 	l := &lease{Meta: metadata{Name: objectName(t.prefix, row.Name),
-		Labels:      map[string]string{managedByLabel: managedBy, componentLabel: t.label},
-		Annotations: map[string]string{nameAnnotation: row.Name, recordAnnotation: string(row.Data)}}}
+		Labels: map[string]string{managedByLabel: managedBy, componentLabel: t.label},
+		Annotations: map[string]string{nameAnnotation: row.Name, recordAnnotation: string(row.Data),
+			notifyAnnotation: record.JoinSessions(row.Notify, maxSessions)}}}
 	if rec, err := record.Decode(row.Name, row.Data); err == nil && t.label == lockLabel {
 		l.Spec = describeHolder(rec)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // watches are the watches of one store.
@@ -40,6 +41,8 @@ type watch struct {
 	late    *time.Timer   // runs while isLate, and ends the watch
 	err     error         // why the watch has ended
 	changed chan struct{} // closed when one of the above changes that a waiter looks at
+	noticed chan struct{} // closed by the next change that concerns this client, and when the watch ends
+	live    chan struct{} // closed when the server has answered
 }
 
 const (
@@ -129,6 +132,36 @@ func (t *table) Wait(ctx context.Context, name, seen string) error {
 	}
 }
 
+// Session and ListenForNotice implement record.ClientNotifier.
+func (t *table) Session() string { return t.session }
+
+func (t *table) ListenForNotice(
+	ctx context.Context, name string,
+) (noticed <-chan struct{}, stop func(), err error) {
+	object := objectName(t.prefix, name)
+	known, err := t.readVersion(ctx, object)
+	if err != nil {
+		return nil, nil, err
+	}
+	w, err := t.joinWatch(object, known)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.watches.mu.Lock()
+	noticed = w.noticed
+	t.watches.mu.Unlock()
+	select {
+	case <-w.live:
+		return noticed, func() { t.leaveWatch(w) }, nil
+	case <-noticed:
+		err = errors.New("the watch has ended, or has shown a change")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	t.leaveWatch(w)
+	return nil, nil, err
+}
+
 // readVersion reads what the version of an object is now.
 func (c *client) readVersion(ctx context.Context, object string) (version, error) {
 	l, err := c.get(ctx, object)
@@ -147,7 +180,8 @@ func (c *client) joinWatch(object string, known version) (*watch, error) {
 	defer c.watches.mu.Unlock()
 	w := c.watches.byObject[object]
 	if w == nil {
-		w = &watch{object: object, last: known, changed: make(chan struct{})}
+		w = &watch{object: object, last: known,
+			changed: make(chan struct{}), noticed: make(chan struct{}), live: make(chan struct{})}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancelCause(c.life)
 		w.idle = time.AfterFunc(idleWatch, func() { c.endIf(w, errIdle, func() bool { return w.waiting == 0 }) })
@@ -198,6 +232,7 @@ func (c *client) endLocked(w *watch, err error) {
 	delete(c.watches.byObject, w.object)
 	w.err = err
 	close(w.changed)
+	close(w.noticed)
 }
 
 // runWatch watches an object until the watch breaks, the server ends it, or nobody waits. It does not go on by itself:
@@ -218,32 +253,42 @@ func (c *client) runWatch(ctx context.Context, w *watch, known version) {
 // older, or there was no object, the watch begins with what the server has in its cache, and a read after that finds
 // what the cache does not have yet.
 func (c *client) watchFrom(ctx context.Context, w *watch, known version) error {
-	show := func(revision uint64, exists bool) { c.showChange(w, version{revision, exists}) }
+	show := func(now shownChange) { c.showChange(w, now) }
+	live := sync.OnceFunc(func() { close(w.live) })
 	if known.exists {
-		err := c.watch(ctx, w.object, strconv.FormatUint(known.revision, 10), func() error { return nil }, show)
+		err := c.watch(ctx, w.object, strconv.FormatUint(known.revision, 10), func() error { live(); return nil }, show)
 		if !errors.Is(err, errExpired) {
 			return err
 		}
 	}
 	return c.watch(ctx, w.object, "0", func() error {
 		now, err := c.readVersion(ctx, w.object)
-		if err == nil && now != known {
+		switch {
+		case err != nil:
+			return err
+		case now != known:
 			return errChanged
 		}
-		return err
+		live()
+		return nil
 	}, show)
 }
 
 // showChange shows a change to the waiters. A watch that begins with the server's cache may show what is older than the
 // version that it has begun with.
-func (c *client) showChange(w *watch, now version) {
+func (c *client) showChange(w *watch, now shownChange) {
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
 	if w.err != nil || now.revision <= w.last.revision {
 		return
 	}
-	w.last, w.isLate = now, false
+	w.last, w.isLate = now.version, false
 	w.late.Stop()
 	close(w.changed)
 	w.changed = make(chan struct{})
+	sessions, ok := now.annotations[notifyAnnotation]
+	if !now.exists || !ok || record.NamesSession(sessions, c.session) {
+		close(w.noticed)
+		w.noticed = make(chan struct{})
+	}
 }

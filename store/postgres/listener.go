@@ -2,10 +2,8 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
 	"maps"
-	mathrand "math/rand/v2"
-	"slices"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // listener receives notifications of changes on a connection of its own, which is open while a caller
@@ -94,7 +93,7 @@ const (
 )
 
 func newListener(l *batcher, p *location) *listener {
-	n := &listener{batcher: l, location: p, session: rand.Text(), interests: map[int32]*bucketInterest{},
+	n := &listener{batcher: l, location: p, session: record.NewSession(), interests: map[int32]*bucketInterest{},
 		connIdleTime: defaultConnIdleTime, life: driverutil.NewLifetime()}
 	return n
 }
@@ -254,7 +253,7 @@ func (n *listener) run() {
 			tries = 0
 		}
 		select {
-		case <-time.After(mathrand.N(50 * time.Millisecond << min(tries, 6))):
+		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 6))):
 		case <-n.life.Done():
 		}
 	}
@@ -402,7 +401,7 @@ func (n *listener) passOn(payload string) {
 	if w == nil || w.names[name] == nil {
 		return
 	}
-	concerned := sessions == everySession || slices.Contains(strings.Split(sessions, ","), n.session)
+	concerned := record.NamesSession(sessions, n.session)
 	w.names[name].changed(func(s *subscription) bool { return concerned || !s.noticesOnly })
 }
 
@@ -416,29 +415,6 @@ func (of *nameInterest) changed(concerns func(*subscription) bool) {
 	}
 }
 
-const (
-	// everySession is written in place of sessions if all clients are concerned, or too many.
-	everySession = "*"
-	// maxSessionList is the size of the longest list of sessions, in bytes. A notification has less than 8000 bytes
-	// (PostgreSQL manual, "NOTIFY"), and the name is in it as well.
-	maxSessionList = 6000
-)
-
-// listSessions makes the list of sessions of a notification. What other clients have written in place of a session is left
-// out: the server would refuse some characters.
-func listSessions(sessions []string) []byte {
-	sessions = slices.DeleteFunc(slices.Clone(sessions), func(s string) bool { return !isSession(s) })
-	list := strings.Join(sessions, ",")
-	if len(list) > maxSessionList {
-		return []byte(everySession)
-	}
-	return []byte(list)
-}
-
-// isSession reports whether a text is of the form that crypto/rand.Text has.
-func isSession(s string) bool {
-	if len(s) != len(rand.Text()) {
-		return false
-	}
-	return strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
-}
+// maxSessionList is the size of the longest list of sessions, in bytes. A notification has less than 8000 bytes
+// (PostgreSQL manual, "NOTIFY"), and the name is in it as well.
+const maxSessionList = 6000

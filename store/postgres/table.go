@@ -90,7 +90,7 @@ func (t *table) buildStatements() {
 	t.insertStmt = write(fmt.Sprintf(writeText, insertText), "$5::text", 0, 1, 1, 1, 0)
 	t.updateStmt = write(fmt.Sprintf(writeText, updateText), "$5::text", 0, 1, 1, 1, 0, 1, 1)
 	t.replaceStmt = write(replaceText, "$5::text", 0, 1, 1, 1, 0, 1, 1)
-	t.deleteStmt = write(fmt.Sprintf(writeText, deleteText), "'"+everySession+"'", 0, 1, 1, 1)
+	t.deleteStmt = write(fmt.Sprintf(writeText, deleteText), "'"+record.AllSessions+"'", 0, 1, 1, 1)
 	t.loadStmt = newStatement(names.Replace(loadText), 0)
 	t.pageStmt = newStatement(names.Replace(pageText), 0)
 	t.loadStmt.standbyColumn, t.pageStmt.standbyColumn = 4, 4
@@ -228,7 +228,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	// done.
 	id := make([]byte, idSize)
 	_, _ = rand.Read(id) // it never fails
-	if now, err := t.writeRow(ctx, st, r, r.Data, id, listSessions(r.Notify)); err != nil {
+	if now, err := t.writeRow(ctx, st, r, r.Data, id, []byte(record.JoinSessions(r.Notify, maxSessionList))); err != nil {
 		return now, err
 	}
 	r.Version = rowVersion(id, r.Data)
