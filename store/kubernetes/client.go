@@ -249,17 +249,18 @@ type shownChange struct {
 	annotations map[string]string
 }
 
-// watch calls changed with each change of an object after a resource version. With the version "0" the first change is the object as the server has it, which may be old, if there
-// is one. subscribed is called when no change will be missed any more. The error says why the watch has ended; if the
-// version is too old, it is errExpired. A watch that has begun ends when the server ends it, which is after half an hour
-// or more, or with ctx.
-func (c *client) watch(ctx context.Context, name, version string, subscribed func() error,
-	changed func(shownChange)) error {
+// watch calls changed with each change of an object after the resource version from. With "0" the first change is the
+// object as the server has it, which may be old, if there is one. subscribed is called when no change will be missed any
+// more. The error says why the watch has ended; if from is too old, it is errExpired. A watch that has begun ends when the
+// server ends it, which is after half an hour or more, or with ctx.
+func (c *client) watch(
+	ctx context.Context, name, from string, subscribed func() error, changed func(shownChange),
+) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	tooLong := time.AfterFunc(requestTimeout, func() { cancel(errSilent) })
 	defer tooLong.Stop()
-	q := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + name}, "resourceVersion": {version}}
+	q := url.Values{"watch": {"true"}, "fieldSelector": {"metadata.name=" + name}, "resourceVersion": {from}}
 	reply, err := c.open(ctx, "watch", http.MethodGet, c.leasesURL("", q), nil)
 	if err != nil {
 		return err

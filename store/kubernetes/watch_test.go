@@ -393,3 +393,24 @@ func TestWatchesUnderChanges(t *testing.T) {
 		storetest.Eventually(t, "the last change", func() bool { return known[i].Load() == end })
 	}
 }
+
+// TestNotices: a client is notified of the changes that concern it, and of no others.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]server{"model": startModel(t), "cluster": sharedCluster(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			open := func() record.Table {
+				web, stop := c.Client(kubernetestest.AllowAll, nil, nil)
+				t.Cleanup(stop)
+				table, err := kubernetes.NewTable(web, c.Address(), kubernetestest.Namespace, &kubernetes.Options{Prefix: "notices-"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { table.Close() })
+				return table
+			}
+			storetest.CheckNotices(t, open(), open())
+		})
+	}
+}

@@ -1334,3 +1334,11 @@ func TestClockOfClusters(t *testing.T) {
 		t.Errorf("%d to %d, now %d ± %v", early, late, now, maxError)
 	}
 }
+
+// TestNotices: a client is notified of the changes that concern it, and of no others.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	bucket := freshBucket()
+	one := openTable(t, connect(t, sharedServer(t)), bucket, Options{Create: true})
+	storetest.CheckNotices(t, one, openTable(t, connect(t, sharedServer(t)), bucket, Options{}))
+}

@@ -35,6 +35,7 @@ type table struct {
 	kv        jetstream.KeyValue
 	bucket    string
 	place     string // Info.Store
+	session   string // names the client in records: see record.ClientNotifier
 	opts      Options
 	keyPrefix string // without the dot after it
 	clock     record.ServerClock
@@ -111,6 +112,13 @@ const (
 	maxStale = 30 * time.Second
 	// markerTTL is how long the marker of a removed key is kept.
 	markerTTL = time.Hour
+)
+
+// notifyHeader has the sessions of the clients that a write concerns; without it they are all. maxSessions is the size of
+// the longest list of them, in bytes.
+const (
+	notifyHeader = "Holdfast-Notify"
+	maxSessions  = 1 << 10
 )
 
 // explainTime is how long a request that has ended without an answer may take to say why.
@@ -298,7 +306,7 @@ func decodeEntry(text []byte) (entry, error) {
 		if err != nil {
 			return entry{}, fmt.Errorf("its headers cannot be read: %v", err)
 		}
-		e.removed = header.Get("KV-Operation") != "" || header.Get(jetstream.MarkerReasonHeader) != ""
+		e.removed = isMarker(header)
 	}
 	return e, nil
 }
@@ -423,11 +431,14 @@ func (t *table) writeKey(ctx context.Context, row record.Row, expected version) 
 		if !ok && expected.revision > 0 {
 			return version{}, errOldVersion
 		}
-		revision, err := t.kv.Update(ctx, t.key(row.Name), row.Data, expected.revision)
+		m := nats.NewMsg(t.writeSubject(t.key(row.Name)))
+		m.Header.Set(notifyHeader, record.JoinSessions(row.Notify, maxSessions))
+		m.Data = row.Data
+		ack, err := t.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(expected.revision))
 		if err != nil {
 			return version{}, err
 		}
-		now := versionOf(revision, row.Data)
+		now := versionOf(ack.Sequence, row.Data)
 		t.noteWritten(row.Name, entry{version: now, epoch: number})
 		return now, nil
 	})

@@ -3,9 +3,13 @@ package nats
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // watch is the watch of one key, which all calls of Wait for it share. It stays for a moment when nobody waits: a hub
@@ -23,6 +27,10 @@ type watch struct {
 	removed  bool        // it is a marker
 	err      error       // the watch has ended
 	changed  chan struct{}
+	noticed  chan struct{} // closed by the next message that concerns this client, and when the watch ends
+
+	live   chan struct{} // closed when the consumer exists
+	failed chan struct{} // closed when the watch has ended
 }
 
 // idleWatch is when a watch ends that no call waits for, counted from the end of the last call.
@@ -63,7 +71,8 @@ func (t *table) joinWatch(name string) (*watch, error) {
 	defer t.mu.Unlock()
 	w := t.watches[name]
 	if w == nil {
-		w = &watch{changed: make(chan struct{})}
+		w = &watch{changed: make(chan struct{}), noticed: make(chan struct{}), live: make(chan struct{}),
+			failed: make(chan struct{})}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancel(t.life)
 		w.idle = time.AfterFunc(idleWatch, w.stop)
@@ -98,36 +107,89 @@ func (t *table) runWatch(ctx context.Context, name string, w *watch) {
 	}
 	w.err = err
 	close(w.changed)
+	close(w.noticed)
+	close(w.failed)
 }
 
+// watchKey subscribes to a consumer of the key's messages without their data. The watches of jetstream.KeyValue are the
+// same, but show no headers.
 func (t *table) watchKey(ctx context.Context, name string, w *watch) error {
 	if err := t.checkConnected(); err != nil {
 		return err
 	}
+	js, err := t.conn().JetStream(nats.APIPrefix(apiPrefix(t.js)))
+	if err != nil {
+		return err
+	}
 	tooLong := time.AfterFunc(t.opts.Timeout, w.stop)
-	watcher, err := t.kv.Watch(ctx, t.key(name), jetstream.MetaOnly())
+	ended := make(chan struct{})
+	sub, err := js.Subscribe(t.subject(t.key(name)), func(m *nats.Msg) { t.showMessage(w, m) }, nats.Context(ctx),
+		nats.BindStream(t.streamName()), nats.OrderedConsumer(), nats.DeliverLastPerSubject(), nats.HeadersOnly())
 	if err != nil {
 		tooLong.Stop()
 		return err
 	}
 	tooLong.Stop()
-	defer func() { _ = watcher.Stop() }() // this needs no reply
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case e, ok := <-watcher.Updates():
-			switch {
-			case !ok:
-				return errors.New("the watch has ended")
-			case e == nil: // what existed before has been reported
-				continue
-			}
-			t.mu.Lock()
-			w.revision, w.removed = e.Revision(), e.Operation() != jetstream.KeyValuePut
-			close(w.changed)
-			w.changed = make(chan struct{})
-			t.mu.Unlock()
-		}
+	sub.SetClosedHandler(func(string) { close(ended) })
+	defer func() { _ = sub.Unsubscribe() }() // this needs no reply
+	close(w.live)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-ended:
+		return errors.New("the watch has ended")
 	}
+}
+
+// showMessage shows the waiters a message of a key.
+func (t *table) showMessage(w *watch, m *nats.Msg) {
+	about, err := m.Metadata()
+	if err != nil {
+		return
+	}
+	removed := isMarker(m.Header)
+	sessions, ok := m.Header[notifyHeader]
+	concerned := removed || !ok || record.NamesSession(strings.Join(sessions, ","), t.session)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.err != nil {
+		return
+	}
+	w.revision, w.removed = about.Sequence.Stream, removed
+	close(w.changed)
+	w.changed = make(chan struct{})
+	if concerned {
+		close(w.noticed)
+		w.noticed = make(chan struct{})
+	}
+}
+
+// isMarker reports whether a message with these headers says that its key was removed.
+func isMarker(h nats.Header) bool {
+	return h.Get("KV-Operation") != "" || h.Get(jetstream.MarkerReasonHeader) != ""
+}
+
+// Session and ListenForNotice implement record.ClientNotifier.
+func (t *table) Session() string { return t.session }
+
+func (t *table) ListenForNotice(
+	ctx context.Context, name string,
+) (noticed <-chan struct{}, stop func(), err error) {
+	w, err := t.joinWatch(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.mu.Lock()
+	noticed = w.noticed
+	t.mu.Unlock()
+	select {
+	case <-w.live:
+		return noticed, func() { t.leaveWatch(w) }, nil
+	case <-w.failed:
+		err = errors.New("the watch has ended")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	t.leaveWatch(w)
+	return nil, nil, err
 }
