@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -191,6 +192,7 @@ func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 		default:
 			t.host.sim.checker.checkSwap(now, by)
 			t.host.sim.rememberRow(now)
+			t.host.sim.sendNotices(row)
 		}
 		return reply{row: now, err: err}
 	})
@@ -245,12 +247,48 @@ func (t *faultyTable) Wait(ctx context.Context, name, version string) error {
 	return t.host.waitUntilRunning(ctx)
 }
 
-// Session is not empty if the store can tell that a client is dead.
-func (t *faultyTable) Session() string {
-	if t.host.sim.knowsDead {
-		return t.host.name
+// Session is for notices, and for a store that can tell that a client is dead.
+func (t *faultyTable) Session() string { return t.host.name }
+
+// listening is a client that listens for notices of a lock.
+type listening struct{ lock, session string }
+
+// ListenForNotice works in some simulations in which the table notifies.
+func (t *faultyTable) ListenForNotice(
+	_ context.Context, name string,
+) (noticed <-chan struct{}, stop func(), err error) {
+	sim, who := t.host.sim, listening{name, t.Session()}
+	if !sim.notifiesOne {
+		return nil, nil, driver.ErrUnsupported
 	}
-	return ""
+	bell := make(chan struct{})
+	sim.storeMu.Lock()
+	defer sim.storeMu.Unlock()
+	sim.bells[who] = append(sim.bells[who], bell)
+	return bell, func() {
+		sim.storeMu.Lock()
+		defer sim.storeMu.Unlock()
+		sim.bells[who] = slices.DeleteFunc(sim.bells[who], func(b chan struct{}) bool { return b == bell })
+	}, nil
+}
+
+// sendNotices notifies the clients that a swap concerns. Notices are late as messages are, and some are lost. It is called
+// with storeMu held.
+func (sim *simulation) sendNotices(row record.Row) {
+	for _, session := range row.Notify {
+		who := listening{row.Name, session}
+		if sim.faultsActive() && sim.chance(0.1) {
+			continue
+		}
+		delay := sim.messageDelay()
+		for _, bell := range sim.bells[who] {
+			sim.requests.Go(func() {
+				time.Sleep(delay)
+				close(bell)
+			})
+		}
+		delete(sim.bells, who)
+	}
 }
 
 func (t *faultyTable) IsDead(session string) bool {
