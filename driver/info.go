@@ -67,14 +67,14 @@ type Tier string
 const (
 	TierFenceSafe Tier = "fence-safe"         // tokens never get smaller, and grants are never forgotten
 	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it; see Examiner
-	// good for saving work; the store may grant a lock twice when it fails over
+	// good for saving work; the store may grant a lock twice when it forgets grants: see Info.Survives
 	TierAdvisory Tier = "advisory"
 )
 
 var tierDescriptions = map[Tier]string{
 	TierFenceSafe: "fence-safe: tokens never get smaller, and no grant is forgotten",
 	TierSettings:  "safe with settings: fence-safe if the store is set up for it",
-	TierAdvisory:  "advisory: a failover of the store may grant a lock twice",
+	TierAdvisory:  "advisory: the store may forget grants, and then grant a lock twice",
 }
 
 // Description says what the code means, in a few words for people. The words may change.

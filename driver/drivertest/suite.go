@@ -54,7 +54,8 @@ type Harness struct {
 
 	// Lossy, if set, opens a client as Open does. The client calls fate once per request, where the request leaves the
 	// store's own code, and does what fate returns. So the suite checks that the store distinguishes a lost
-	// reply from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost.
+	// reply from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost. Kill, Cut and Heal are
+	// called with these clients, too.
 	Lossy func(ctx context.Context, fate func() Fate) (driver.Store, error)
 
 	// Prefix is at the beginning of nearly all lock names, and is unique to the run. The default is random.

@@ -77,8 +77,11 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 	// The library's own error for this is meant for programmers.
 	scheme, _, ok := strings.Cut(where, "://")
 	if u, err := url.Parse(where); err == nil && ok && u.Scheme == scheme && !slices.Contains(driver.Schemes(), scheme) {
-		return nil, usageError("%w", &openError{
-			fmt.Errorf("unknown store %s://; known are %s", scheme, strings.Join(driver.Schemes(), ", "))})
+		known := strings.Join(driver.Schemes(), ", ")
+		if choice := usedStore.Load(); choice != nil && choice.source == "" {
+			return nil, usageError("this command has no default store: give one by --store or HOLDFAST_STORE; known are %s", known)
+		}
+		return nil, usageError("%w", &openError{fmt.Errorf("unknown store %s://; known are %s", scheme, known)})
 	}
 	store, err := driver.Open(ctx, where)
 	if err != nil {

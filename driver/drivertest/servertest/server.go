@@ -72,8 +72,17 @@ func (s *Server) PID() int {
 	return s.proc.Process.Pid
 }
 
-// Stop stops the process by SIGSTOP, like a machine that hangs: its connections remain. Continue continues it.
-func (s *Server) Stop() { s.sendSignal(syscall.SIGSTOP) }
+// maxStopping is how long Stop waits for the process.
+const maxStopping = time.Second
+
+// Stop stops the process by SIGSTOP, like a machine that hangs: its connections remain. Continue continues it. On Linux,
+// Stop returns when no thread of the process runs any more.
+func (s *Server) Stop() {
+	s.sendSignal(syscall.SIGSTOP)
+	for start := time.Now(); isRunning(s.PID()) && time.Since(start) < maxStopping; {
+		time.Sleep(time.Millisecond)
+	}
+}
 
 // Continue continues a process that Stop has stopped.
 func (s *Server) Continue() { s.sendSignal(syscall.SIGCONT) }

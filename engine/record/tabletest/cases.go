@@ -66,6 +66,8 @@ func checkSwapCompares(e *caseEnv) error {
 		case got.Version != "" && got.Version != now.Version:
 			return fmt.Errorf("a Swap of %s was refused with version %q, but %q is the current one", what, got.Version,
 				now.Version)
+		case got.Version != "" && string(got.Data) != string(now.Data):
+			return fmt.Errorf("a Swap of %s was refused with the current version %q, but with other data", what, got.Version)
 		}
 		if err := expectRow(e, t, now); err != nil {
 			return fmt.Errorf("after a Swap of %s that was refused: %w", what, err)
@@ -149,6 +151,45 @@ func checkVersionNew(e *caseEnv) error {
 				return fmt.Errorf("deleting the current version %q: %w", now.Version, markUnanswered(err))
 			}
 			now = record.Row{Name: name}
+		}
+	}
+	return nil
+}
+
+func checkVersionRestart(e *caseEnv) error {
+	if e.h.Restart == nil {
+		return skipped("needs Harness.Restart")
+	}
+	name := e.recordName("m")
+	seen := map[string]bool{}
+	for _, when := range []string{"before", "after"} {
+		if when == "after" {
+			if err := e.h.Restart(e.ctx); err != nil {
+				return fmt.Errorf("restarting the server: %w", err)
+			}
+		}
+		t, err := e.openClient()
+		if err != nil {
+			return err
+		}
+		now, err := t.Load(e.ctx, name)
+		if err != nil {
+			return fmt.Errorf("loading %q: %w", name, markUnanswered(err))
+		}
+		for i := range 12 {
+			if now, err = writeRow(e, t, newRow(name, now.Version, baseToken+int64(i))); err != nil {
+				return err
+			}
+			if seen[now.Version] {
+				return fmt.Errorf("version %q was used before the restart and after it", now.Version)
+			}
+			seen[now.Version] = true
+			if i%4 == 3 {
+				if err := t.Delete(e.ctx, now); err != nil {
+					return fmt.Errorf("deleting the current version %q: %w", now.Version, markUnanswered(err))
+				}
+				now = record.Row{Name: name}
+			}
 		}
 	}
 	return nil
@@ -249,15 +290,18 @@ func checkData(e *caseEnv) error {
 	if err != nil {
 		return err
 	}
-	for _, meta := range []string{strings.Repeat("x", 40_000), "\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --",
-		""} {
+	largest := record.MaxData
+	if l, ok := t.(record.SizeLimiter); ok {
+		largest = min(largest, l.MaxRecordSize())
+	}
+	unpadded, err := heldData("x")
+	if err != nil {
+		return err
+	}
+	for _, meta := range []string{strings.Repeat("x", largest-len(unpadded)+1), strings.Repeat("x", 40_000),
+		"\"\\ <&> \u2028\u00e9\U0001F512\t\n\x01 %00 '; --", ""} {
 		name := e.recordName(fmt.Sprint(len(meta)))
-		c := record.Claim{
-			ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second,
-			State: record.Granted, Token: baseToken,
-		}
-		data, err := record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: baseToken,
-			Claims: []record.Claim{c}})
+		data, err := heldData(meta)
 		if err != nil {
 			return err
 		}
@@ -271,6 +315,15 @@ func checkData(e *caseEnv) error {
 		}
 	}
 	return nil
+}
+
+// heldData returns the data of a lock with a holder.
+func heldData(meta string) ([]byte, error) {
+	c := record.Claim{
+		ID: "id", Owner: "owner", Meta: meta, Weight: 1, TTL: time.Second, SilenceLimit: time.Second,
+		State: record.Granted, Token: baseToken,
+	}
+	return record.Encode(&record.Record{Kind: driver.KindMutex, Limit: 1, Token: baseToken, Claims: []record.Claim{c}})
 }
 
 func checkNames(e *caseEnv) error {
@@ -360,6 +413,58 @@ func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]rec
 	return nil
 }
 
+// keptFor is for how long the case "kept" wants a row to be kept.
+const keptFor = 3 * time.Second
+
+func checkKept(e *caseEnv) error {
+	t, err := e.openClient()
+	if err != nil {
+		return err
+	}
+	if _, ok := t.(record.SelfExpiring); !ok {
+		return skipped("the table is not SelfExpiring")
+	}
+	forEver, err := writeRow(e, t, newRow(e.recordName("for ever"), "", baseToken))
+	if err != nil {
+		return err
+	}
+	forEver.Data, _ = idleData(baseToken)
+	_, late := clockBounds(t)
+	brief := newRow(e.recordName("brief"), "", baseToken)
+	brief.KeepUntil = late + keptFor.Microseconds()
+	if _, err := writeRow(e, t, brief); err != nil {
+		return err
+	}
+	for start := time.Now(); time.Since(start) < keptFor+time.Second; {
+		got, err := t.Load(e.ctx, brief.Name)
+		if err != nil {
+			return fmt.Errorf("loading %q: %w", brief.Name, markUnanswered(err))
+		}
+		if _, late := clockBounds(t); got.Version == "" && late < brief.KeepUntil {
+			return fmt.Errorf("a row that was to be kept until %d is gone at %d", brief.KeepUntil, late)
+		}
+		if err := sleepFor(e.ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	if err := expectRow(e, t, forEver); err != nil {
+		return fmt.Errorf("a row that was to be kept for ever: %w", err)
+	}
+	return nil
+}
+
+// clockBounds returns the bounds of the store's clock. They are the same if it is not known.
+func clockBounds(t record.Table) (early, late int64) {
+	now, off := t.Now()
+	if off < 0 {
+		return now, now
+	}
+	if b, ok := t.(record.ClockBounder); ok {
+		return b.ClockBounds()
+	}
+	return now - off.Microseconds(), now + off.Microseconds()
+}
+
 // checkClock opens clients at different fractions of a second, to detect a clock with whole seconds, and compares their
 // estimates.
 func checkClock(e *caseEnv) error {
@@ -390,10 +495,7 @@ func checkClock(e *caseEnv) error {
 			if off < 0 {
 				return nil // the clock is used for tokens only
 			}
-			early[i], late[i] = now-off.Microseconds(), now+off.Microseconds()
-			if b, ok := t.(record.ClockBounder); ok {
-				early[i], late[i] = b.ClockBounds()
-			}
+			early[i], late[i] = clockBounds(t)
 		}
 		took := time.Since(start).Microseconds() + 100
 		for i := range ts {

@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -11,18 +12,23 @@ import (
 // openLossy opens a client, and returns the fate of its requests, which the caller can set. It applies to every attempt
 // of a request.
 func (e *caseEnv) openLossy() (record.Table, *atomic.Int64, error) {
-	if e.h.Lossy == nil {
-		return nil, nil, skipped("needs Harness.Lossy")
-	}
 	var fate atomic.Int64
-	t, err := e.h.Lossy(e.ctx, func() drivertest.Fate { return drivertest.Fate(fate.Load()) })
+	t, err := e.openWithFates(func() drivertest.Fate { return drivertest.Fate(fate.Load()) })
+	return t, &fate, err
+}
+
+func (e *caseEnv) openWithFates(fate func() drivertest.Fate) (record.Table, error) {
+	if e.h.Lossy == nil {
+		return nil, skipped("needs Harness.Lossy")
+	}
+	t, err := e.h.Lossy(e.ctx, fate)
 	if err != nil {
-		return nil, nil, fmt.Errorf("opening a client: %w", markUnanswered(err))
+		return nil, fmt.Errorf("opening a client: %w", markUnanswered(err))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tables = append(e.tables, t)
-	return t, &fate, nil
+	return t, nil
 }
 
 func checkLostReply(e *caseEnv) error {
@@ -47,7 +53,7 @@ func checkLostReply(e *caseEnv) error {
 			_, err = t.Swap(e.ctx, newRow(name, now.Version, baseToken+1))
 		}
 		fate.Store(int64(drivertest.Pass))
-		if !isUnknownOutcome(err) {
+		if !isUnknownOutcome(err) || errors.Is(err, record.ErrUnsent) {
 			return fmt.Errorf("a %s took effect and its reply was lost, but it returned: %v", what, err)
 		}
 	}
@@ -85,4 +91,36 @@ func (e *caseEnv) checkFailingRequests(f drivertest.Fate, what string) error {
 		return err
 	}
 	return expectRow(e, t, now)
+}
+
+// checkLostList lists some records again and again. Each time another one of its requests is refused.
+func checkLostList(e *caseEnv) error {
+	const records, lists = 5, 8
+	var requests, refused atomic.Int64 // refused is the number of the request that is refused; 0: none
+	t, err := e.openWithFates(func() drivertest.Fate {
+		if requests.Add(1) == refused.Load() {
+			return drivertest.Refuse
+		}
+		return drivertest.Pass
+	})
+	if err != nil {
+		return err
+	}
+	for i := range records {
+		if _, err := writeRow(e, t, newRow(e.recordName(fmt.Sprint(i)), "", baseToken)); err != nil {
+			return err
+		}
+	}
+	for n := range int64(lists) {
+		refused.Store(requests.Load() + 1 + n)
+		found, failed := map[string]bool{}, false
+		for row, err := range t.List(e.ctx, e.prefix) {
+			found[row.Name], failed = true, failed || err != nil
+		}
+		if refused.Store(0); !failed && len(found) != records {
+			return fmt.Errorf("a List whose request %d was refused yields no error, and %d of %d records", n+1, len(found),
+				records)
+		}
+	}
+	return nil
 }

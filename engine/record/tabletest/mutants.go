@@ -22,7 +22,7 @@ import (
 //	for _, m := range tabletest.Mutants() {
 //		o := &tabletest.Options{Match: m.IsCase}
 //		for _, r := range tabletest.Run(t.Context(), m.Break(h), o) {
-//			if r.Err == nil {
+//			if r.Err == nil && r.Skipped == "" {
 //				t.Errorf("a table that %s passes %s", m.Defect, r.Case.Name)
 //			}
 //		}
@@ -40,6 +40,9 @@ func (m Mutant) IsCase(c Case) bool { return c.Name == m.Case }
 // Break returns a harness whose tables have the defect.
 func (m Mutant) Break(h Harness) Harness {
 	sound := h
+	if m.Defect == countsInMemory {
+		return countVersions(h)
+	}
 	h.Open = func(ctx context.Context) (record.Table, error) { return m.wrapOpened(sound.Open(ctx)) }
 	if sound.Lossy != nil {
 		h.Lossy = func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
@@ -56,10 +59,19 @@ func (m Mutant) wrapOpened(t record.Table, err error) (record.Table, error) {
 	return m.wrap(t), nil
 }
 
-// Mutants returns tables with one defect each. Those that misread lost replies need Harness.Lossy; the one that lists one
-// page needs the default of Harness.Rows.
+// countsInMemory is the defect that shows after a restart only.
+const countsInMemory = "counts versions in memory"
+
+// Mutants returns tables with one defect each. Those that misread lost replies need Harness.Lossy; the one that counts
+// versions in memory needs Harness.Restart; the one that lists one page needs the default of Harness.Rows.
 func Mutants() []Mutant {
 	return []Mutant{
+		{countsInMemory, "version-restart", nil},
+		{"returns other data with a conflict", "swap-compares", func(t record.Table) record.Table { return muddled{t} }},
+		{"cuts large records", "data", func(t record.Table) record.Table { return cut{t} }},
+		{"removes idle records too soon", "kept", func(t record.Table) record.Table { return &forgetful{Table: t} }},
+		{"says that what had no reply was not sent", "lost-reply", func(t record.Table) record.Table { return unsent{t} }},
+		{"leaves out what it cannot list", "lost-list", func(t record.Table) record.Table { return partial{t} }},
 		{"swaps without comparing", "swap-compares", func(t record.Table) record.Table { return blindSwap{t} }},
 		{"compares and writes in two steps", "swap-atomic", func(t record.Table) record.Table { return slowSwap{t} }},
 		{"uses a hash of the data as the version", "version-new", func(t record.Table) record.Table { return hashed{t} }},
@@ -268,4 +280,144 @@ func (t denied) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 		return record.Row{}, fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
 	return got, err
+}
+
+// counter is the memory of a server whose versions are numbers.
+type counter struct {
+	mu   sync.Mutex
+	last int
+	of   map[string]string // by name and true version
+	true map[string]string // by name and number
+}
+
+func (c *counter) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last, c.of, c.true = 0, map[string]string{}, map[string]string{}
+}
+
+// number replaces the version of a row by its number.
+func (c *counter) number(row record.Row) record.Row {
+	if row.Version == "" {
+		return row
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	number, ok := c.of[row.Name+" "+row.Version]
+	if !ok {
+		c.last++
+		number = fmt.Sprint(c.last)
+		c.of[row.Name+" "+row.Version], c.true[row.Name+" "+number] = number, row.Version
+	}
+	row.Version = number
+	return row
+}
+
+// version replaces the number of a row by its true version.
+func (c *counter) version(row record.Row) record.Row {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	row.Version = c.true[row.Name+" "+row.Version]
+	return row
+}
+
+// countVersions returns a harness whose versions are numbers, which begin again when the server is restarted.
+func countVersions(h Harness) Harness {
+	c, sound := &counter{}, h
+	c.forget()
+	h.Open = func(ctx context.Context) (record.Table, error) {
+		t, err := sound.Open(ctx)
+		return counted{t, c}, err
+	}
+	if sound.Restart != nil {
+		h.Restart = func(ctx context.Context) error {
+			c.forget()
+			return sound.Restart(ctx)
+		}
+	}
+	return h
+}
+
+type counted struct {
+	record.Table
+	counter *counter
+}
+
+func (t counted) Load(ctx context.Context, name string) (record.Row, error) {
+	row, err := t.Table.Load(ctx, name)
+	row.Name = name
+	return t.counter.number(row), err
+}
+
+func (t counted) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	got, err := t.Table.Swap(ctx, t.counter.version(row))
+	got.Name = row.Name
+	return t.counter.number(got), err
+}
+
+func (t counted) Delete(ctx context.Context, row record.Row) error {
+	return t.Table.Delete(ctx, t.counter.version(row))
+}
+
+type muddled struct{ record.Table }
+
+func (t muddled) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	got, err := t.Table.Swap(ctx, row)
+	if errors.Is(err, record.ErrConflict) {
+		if got, _ = t.Load(ctx, row.Name); got.Version != "" {
+			got.Data = row.Data
+		}
+	}
+	return got, err
+}
+
+// cut reads 64 KiB of a record.
+type cut struct{ record.Table }
+
+func (t cut) Load(ctx context.Context, name string) (record.Row, error) {
+	row, err := t.Table.Load(ctx, name)
+	row.Data = row.Data[:min(len(row.Data), 64<<10)]
+	return row, err
+}
+
+// forgetful keeps a row for a second.
+type forgetful struct {
+	record.Table
+	written sync.Map // when, by name
+}
+
+func (*forgetful) ExpiresIdleRecords() {}
+
+func (t *forgetful) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	t.written.Store(row.Name, time.Now())
+	return t.Table.Swap(ctx, row)
+}
+
+func (t *forgetful) Load(ctx context.Context, name string) (record.Row, error) {
+	if at, ok := t.written.Load(name); ok && time.Since(at.(time.Time)) > time.Second {
+		return record.Row{Name: name}, nil
+	}
+	return t.Table.Load(ctx, name)
+}
+
+type unsent struct{ record.Table }
+
+func (t unsent) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	got, err := t.Table.Swap(ctx, row)
+	if isUnanswered(ctx, err) {
+		return record.Row{}, fmt.Errorf("%w: %w", record.ErrUnsent, err)
+	}
+	return got, err
+}
+
+type partial struct{ record.Table }
+
+func (t partial) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+	return func(yield func(record.Row, error) bool) {
+		for row, err := range t.Table.List(ctx, prefix) {
+			if err == nil && !yield(row, nil) {
+				return
+			}
+		}
+	}
 }

@@ -41,6 +41,10 @@ type Harness struct {
 	// returns. See [drivertest.Transport]. Without Lossy, the cases about lost replies are skipped.
 	Lossy func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error)
 
+	// Restart, if set, ends the server and starts it again. It returns when the server answers. Without Restart, the case
+	// about versions after a restart is skipped.
+	Restart func(ctx context.Context) error
+
 	// Prefix is the beginning of all names. The default is random.
 	Prefix string
 
@@ -96,6 +100,10 @@ func Cases() []Case {
 			"A version is never used twice for one name, not even for the same data or after a deletion.",
 			checkVersionNew,
 		},
+		{
+			"version-restart", "A version that was used before the server was restarted is not used again.",
+			checkVersionRestart,
+		},
 		{"delete", "A deleted record is absent for Load and List, and can be created again.", checkDelete},
 		{
 			"delete-compares",
@@ -108,12 +116,19 @@ func Cases() []Case {
 			"If one client deletes a version and another replaces it, exactly one of them succeeds.",
 			checkDeleteAtomic,
 		},
-		{"data", "Load returns the data that was written, byte for byte.", checkData},
+		{
+			"data", "Load returns the data that was written, byte for byte, also that of the largest record.", checkData,
+		},
 		{"names", "Every name has its own record, and is listed as it was written.", checkNames},
 		{
 			"list",
 			"List yields every record under a prefix once, as Load returns it, however many there are.",
 			checkList,
+		},
+		{
+			"kept",
+			"A table that removes idle records itself keeps a row until the time of KeepUntil, and for ever if that is 0.",
+			checkKept,
 		},
 		{
 			"clock",
@@ -124,7 +139,8 @@ func Cases() []Case {
 		{"closed", "After Close, every call returns ErrClosed. Close may be called again.", checkClosed},
 		{
 			"lost-reply",
-			"A write whose reply was lost returns an error for an unknown outcome: no success, no ErrConflict, no refusal.",
+			"A write whose reply was lost returns an error for an unknown outcome: no success, no ErrConflict, no refusal, " +
+				"no ErrUnsent.",
 			checkLostReply,
 		},
 		{
@@ -136,6 +152,10 @@ func Cases() []Case {
 			"refused-request",
 			"A request that the server refused because of too many requests returns an error after which the engine retries.",
 			checkRefusedRequest,
+		},
+		{
+			"lost-list", "A List that cannot read something yields an error. It leaves out no record in silence.",
+			checkLostList,
 		},
 	}
 }

@@ -13,12 +13,15 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// remote is a correct table behind a link that loses requests and replies. Each Load calls onLoad first, if it is set.
+// remote is a correct table behind a link that loses requests and replies. Each Load calls onLoad first, if it is set. It
+// may remove idle records, and never does.
 type remote struct {
 	record.Table
 	fate   func() drivertest.Fate
 	onLoad func(t record.Table)
 }
+
+func (*remote) ExpiresIdleRecords() {}
 
 // ask is one request.
 func ask[T any](t *remote, request func() (T, error)) (T, error) {
@@ -61,6 +64,8 @@ func harness(onLoad func(t record.Table)) tabletest.Harness {
 	return tabletest.Harness{
 		Open:  func(context.Context) (record.Table, error) { return open(nil) },
 		Lossy: func(_ context.Context, fate func() drivertest.Fate) (record.Table, error) { return open(fate) },
+		// The records of the store survive, and nothing else is in it.
+		Restart: func(context.Context) error { return nil },
 	}
 }
 
@@ -107,19 +112,25 @@ func TestBesideLocks(t *testing.T) {
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	reasons := map[string]string{
-		"deletes without comparing":              "a Delete of an old version",
-		"never deletes":                          "should be absent",
-		"uses a hash of the data as the version": "was used twice",
-		"takes a lost reply for a conflict":      "its reply was lost, but it returned",
-		"calls a rough clock exact":              "errors stated is too small",
-		"takes an error for an absent record":    "a Load whose request never arrived",
-		"takes too many requests for a refusal":  "refused for now",
-		"lists the first page only":              "is missing",
-		"folds case":                             "share a record",
-		"continues after Close":                  "after Close should return ErrClosed",
-		"swaps without comparing":                "a Swap of",
-		"compares and writes in two steps":       "at the same time",
-		"reads from a cache":                     "should have version",
+		"deletes without comparing":                "a Delete of an old version",
+		"never deletes":                            "should be absent",
+		"uses a hash of the data as the version":   "was used twice",
+		"takes a lost reply for a conflict":        "its reply was lost, but it returned",
+		"calls a rough clock exact":                "errors stated is too small",
+		"takes an error for an absent record":      "a Load whose request never arrived",
+		"takes too many requests for a refusal":    "refused for now",
+		"lists the first page only":                "is missing",
+		"folds case":                               "share a record",
+		"continues after Close":                    "after Close should return ErrClosed",
+		"swaps without comparing":                  "a Swap of",
+		"compares and writes in two steps":         "at the same time",
+		"reads from a cache":                       "should have version",
+		"counts versions in memory":                "before the restart and after it",
+		"returns other data with a conflict":       "with other data",
+		"cuts large records":                       "does not have the data",
+		"removes idle records too soon":            "that was to be kept",
+		"says that what had no reply was not sent": "its reply was lost, but it returned",
+		"leaves out what it cannot list":           "yields no error",
 	}
 	for _, m := range tabletest.Mutants() {
 		t.Run(m.Defect, func(t *testing.T) {
