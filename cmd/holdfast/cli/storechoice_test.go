@@ -1,3 +1,9 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
 
 // TestNoDefaultStore: a command that was built without the store of files says that it has no default store.
 func TestNoDefaultStore(t *testing.T) {
