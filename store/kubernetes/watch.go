@@ -139,11 +139,11 @@ func (t *table) ListenForNotice(
 	ctx context.Context, name string,
 ) (noticed <-chan struct{}, stop func(), err error) {
 	object := objectName(t.prefix, name)
-	known, err := t.readVersion(ctx, object)
+	now, err := t.readVersion(ctx, object)
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := t.joinWatch(object, known)
+	w, err := t.joinWatch(object, now)
 	if err != nil {
 		return nil, nil, err
 	}
