@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -237,9 +238,9 @@ func TestWatchAfterCompaction(t *testing.T) {
 			w.begin(behind)
 			seen := change(w)
 			w.Compact()
-			if err := w.table.(record.Notifier).Wait(t.Context(), "a", seen); err != nil {
-				t.Errorf("%s, behind: %v: %v", what, behind, err)
-			}
+			ended := make(chan error, 1)
+			go func() { ended <- w.table.(record.Notifier).Wait(t.Context(), "a", seen) }()
+			w.mustEnd(fmt.Sprintf("%s, behind: %v", what, behind), ended)
 		}
 	}
 }
