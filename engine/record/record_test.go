@@ -435,9 +435,9 @@ func (noticeSession) ListenForNotice(context.Context, string) (noticed <-chan st
 	return nil, func() {}, nil
 }
 
-// TestClientsToNotify: a swap notifies the clients of all claims that are promoted, and of the first one that waits, and
-// not its own. When a promoted claim did not confirm, all others are promoted. Then the client that removes it may have
-// a claim in their middle, which goes on waiting.
+// TestClientsToNotify: a swap notifies the clients of all claims that are promoted, and of the first one that waits,
+// and not its own. When a promoted claim did not confirm, all others are promoted. Then the client that removes it may
+// have a claim in their middle, which goes on waiting.
 func TestClientsToNotify(t *testing.T) {
 	w, r := &stepWorld{now: 1}, &Record{}
 	claimOf := func(id string) Claim {
