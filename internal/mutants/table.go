@@ -178,14 +178,11 @@ var table = []mutant{
 			{"valueOf(l.Spec.Holder) == holderOf(rec) &&", ""}}},
 	{name: "a watch of Kubernetes that misses what came before it", file: "store/kubernetes/watch.go",
 		pkg: "./store/kubernetes", test: "TestWatchAfterCompaction",
-		edits: []edit{{"if err == nil && now != known {", "if err == nil && now != known && false {"}}},
+		edits: []edit{{"case now != known:", "case now != known && false:"}}},
 	{name: "a waiter that takes what a watch of Kubernetes has shown for what it has read",
 		file: "store/kubernetes/watch.go", pkg: "./store/kubernetes", test: "TestWatchMissesNothing",
-		edits: []edit{{"\tw.waiting++\n\tw.idle.Stop()\n\treturn w, nil", "\tw.waiting++\n\tw.idle.Stop()\n" +
-			"\tk.revision = max(k.revision, w.last.revision)\n\treturn w, nil"},
-			{"joinWatch(object string, known version) (*watch, error) {",
-				"joinWatch(object string, k *version) (*watch, error) {\n\tknown := *k"},
-			{"t.joinWatch(object, known)", "t.joinWatch(object, &known)"}}},
+		edits: []edit{{"\tasked := version{", "\tt.watches.mu.Lock()\n" +
+			"\tknown.revision = max(known.revision, w.last.revision)\n\tt.watches.mu.Unlock()\n\tasked := version{"}}},
 	{name: "a waiter for an object that a watch of Kubernetes knows of", file: "store/kubernetes/watch.go",
 		pkg: "./store/kubernetes", test: "TestWatchMissesNothing",
 		edits: []edit{{"case !isComparable && last.exists", "case false && last.exists"}}},
