@@ -1343,8 +1343,8 @@ func TestNotices(t *testing.T) {
 	storetest.CheckNotices(t, one, openTable(t, connect(t, sharedServer(t)), bucket, Options{}))
 }
 
-// TestMissedNotice: a client whose watch has not shown a message that another one has replaced is notified: that message
-// may have concerned it.
+// TestMissedNotice: a client whose watch has not shown a message that another one has replaced is notified: that
+// message may have concerned it.
 func TestMissedNotice(t *testing.T) {
 	table := &table{session: record.NewSession()}
 	w := &watch{changed: make(chan struct{}), noticed: make(chan struct{})}

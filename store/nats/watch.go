@@ -143,8 +143,8 @@ func (t *table) watchKey(ctx context.Context, name string, w *watch) error {
 }
 
 // showMessage shows the waiters a message of a key. The server keeps a key's last message only, so a watch that is
-// behind, or that the client of NATS has begun again, does not show all of them. Each says which one it has replaced. If
-// that one was not shown, this client may have missed a notice.
+// behind, or that the client of NATS has begun again, does not show all of them. Each says which one it has replaced.
+// If that one was not shown, this client may have missed a notice.
 func (t *table) showMessage(w *watch, m *nats.Msg) {
 	about, err := m.Metadata()
 	if err != nil {
