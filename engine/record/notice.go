@@ -17,8 +17,9 @@ type notice struct {
 	version string // of the row, when the hub last began to listen; empty if that does not matter any more
 }
 
-// clientsToNotify returns the sessions of other clients that must look at a record once it is written: those of the claims
-// at the head of the queue, and of a waiter that was broken. This client's own hub is told without the store.
+// clientsToNotify returns the sessions of other clients that must look at a record once it is written: those of the
+// claims that are promoted, of the first one that waits, and of a waiter that was broken. This client's own hub is told
+// without the store.
 func (e *engine) clientsToNotify(rec *Record) (sessions []string) {
 	if e.clientNotifier == nil {
 		return nil
@@ -30,14 +31,13 @@ func (e *engine) clientsToNotify(rec *Record) (sessions []string) {
 		}
 	}
 	add(rec.brokenSession)
+	oneWaits := false
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
-		if c.State != Granted {
+		if c.State == Promoted || c.State == Waiting && !oneWaits { // a promoted one may be behind one that waits
 			add(c.Session)
 		}
-		if c.State == Waiting {
-			break
-		}
+		oneWaits = oneWaits || c.State == Waiting
 	}
 	return sessions
 }

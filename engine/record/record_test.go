@@ -1,6 +1,7 @@
 package record
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -422,5 +423,46 @@ func TestReasonOfBreak(t *testing.T) {
 	if _, err := r.Renew("a", token, w.stepInput()); !errors.Is(err, driver.ErrLost) ||
 		strings.Contains(err.Error(), "why") {
 		t.Errorf("a dropped reason: %v", err)
+	}
+}
+
+// noticeSession is a ClientNotifier of a client with that session.
+type noticeSession string
+
+func (s noticeSession) Session() string { return string(s) }
+
+func (noticeSession) ListenForNotice(context.Context, string) (noticed <-chan struct{}, stop func(), err error) {
+	return nil, func() {}, nil
+}
+
+// TestClientsToNotify: a swap notifies the clients of all claims that are promoted, and of the first one that waits,
+// and not its own. When a promoted claim did not confirm, all others are promoted. Then the client that removes it may
+// have a claim in their middle, which goes on waiting.
+func TestClientsToNotify(t *testing.T) {
+	w, r := &stepWorld{now: 1}, &Record{}
+	claimOf := func(id string) Claim {
+		c := newTestClaim(id, 1)
+		c.Session = id
+		return c
+	}
+	acquire := func(id string) []string {
+		t.Helper()
+		if _, err := r.Acquire(claimOf(id), driver.KindMutex, 1, true, info, w.stepInput()); err != nil {
+			t.Fatal(err)
+		}
+		return (&engine{clientNotifier: noticeSession(id)}).clientsToNotify(r)
+	}
+	for _, id := range []string{"holder", "dead", "a", "b", "c", "d"} {
+		acquire(id)
+	}
+	r.Release("holder", w.stepInput())
+	for own, want := range map[noticeSession][]string{"holder": {"dead", "a"}, "a": {"dead"}, "d": {"dead", "a"}} {
+		if got := (&engine{clientNotifier: own}).clientsToNotify(r); !slices.Equal(got, want) {
+			t.Errorf("%s: after a release %q are notified, want %q", own, got, want)
+		}
+	}
+	w.now += time.Minute.Microseconds() / 10
+	if got, want := acquire("b"), []string{"a", "c", "d"}; !slices.Equal(got, want) {
+		t.Errorf("%s: %q are notified, want %q", claimStates(r), got, want)
 	}
 }

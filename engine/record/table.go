@@ -127,6 +127,9 @@ type TurnTaker interface {
 // ClientNotifier is implemented by tables with a [Notifier] that can also notify single clients. Otherwise all clients in
 // a queue load the record at each change, although it concerns only those at its head. A swap notifies the clients of
 // [Row.Notify]. A notice is a hint: the engine polls as well.
+//
+// The engine of a client that cannot listen gets a table without this interface, and does not set Row.Notify. If other
+// clients of the store can listen, the swaps of such a table notify all of them.
 type ClientNotifier interface {
 	// Session names this table's own client. It is stored with the client's claims that wait in the queue. It is unique for
 	// ever, and at most 64 bytes. If the table is a [LivenessChecker], this is the same session.

@@ -17,3 +17,5 @@ func newEnvironment(string, Options, bool) (environment, error) {
 func examineAncestors(string) []driver.Finding { return nil }
 
 func statFileSystem(string) (fileSystemState, error) { return fileSystemState{}, driver.ErrUnsupported }
+
+func (*table) notifyClients(string, []string) {}

@@ -101,6 +101,9 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	case err != nil:
 		return record.Row{Name: name}, err
 	}
+	if read, err := parseVersion(l.version()); err == nil {
+		t.expectShown(l.Meta.Name, read)
+	}
 	row, err := t.readRow(l)
 	if err == nil && row.Name != name {
 		err = fmt.Errorf("%w: the lease %s is that of the lock %q", driver.ErrCorrupt, l.Meta.Name, row.Name)

@@ -209,7 +209,24 @@ func (c *client) leaveWatch(w *watch) {
 func (c *client) expectChange(w *watch, last version) {
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
-	if w.last == last && !w.isLate && w.err == nil {
+	if w.last == last && w.err == nil {
+		w.expectMore()
+	}
+}
+
+// expectShown notes that a version of an object was read. If there is a watch, it shows that version soon. Otherwise it
+// is broken. Nothing else tells that to a client that listens for notices only.
+func (c *client) expectShown(object string, read version) {
+	c.watches.mu.Lock()
+	defer c.watches.mu.Unlock()
+	if w := c.watches.byObject[object]; w != nil && w.last.revision < read.revision {
+		w.expectMore()
+	}
+}
+
+// expectMore is called with the mutex held.
+func (w *watch) expectMore() {
+	if !w.isLate {
 		w.isLate = true
 		w.late.Reset(maxLate)
 	}

@@ -311,6 +311,29 @@ func TestWatchStaysBehind(t *testing.T) {
 	w.mustEnd("a change", late)
 }
 
+// TestNoticesStayBehind: a client that listens for notices, and reads what its watch does not show, is notified: the
+// watch may have been cut, and then would show no notice.
+func TestNoticesStayBehind(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	w.change()
+	noticed, stop, err := w.table.(record.ClientNotifier).ListenForNotice(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	w.DelayWatches()
+	w.change()
+	if _, err := w.table.Load(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-noticed:
+	case <-time.After(time.Minute):
+		t.Error("nothing tells that the watch is behind")
+	}
+}
+
 // TestWatchEnds: when the server ends a watch, the waiters read again, and the next watch misses nothing in between. A
 // watch ends soon after nobody waits any more.
 func TestWatchEnds(t *testing.T) {

@@ -1342,3 +1342,42 @@ func TestNotices(t *testing.T) {
 	one := openTable(t, connect(t, sharedServer(t)), bucket, Options{Create: true})
 	storetest.CheckNotices(t, one, openTable(t, connect(t, sharedServer(t)), bucket, Options{}))
 }
+
+// TestMissedNotice: a client whose watch has not shown a message that another one has replaced is notified: that
+// message may have concerned it.
+func TestMissedNotice(t *testing.T) {
+	table := &table{session: record.NewSession()}
+	w := &watch{changed: make(chan struct{}), noticed: make(chan struct{})}
+	for _, c := range []struct {
+		revision, replaces uint64
+		sessions           string
+		noticed            bool
+	}{
+		{revision: 7, replaces: 3}, // the first one that is shown
+		{revision: 9, replaces: 7},
+		{revision: 12, replaces: 9, sessions: table.session, noticed: true},
+		{revision: 20, replaces: 12},
+		{revision: 31, replaces: 25, noticed: true},
+		{revision: 32, replaces: 31},
+	} {
+		m := nats.NewMsg("key")
+		m.Sub, m.Reply = &nats.Subscription{}, fmt.Sprintf("$JS.ACK.bucket.consumer.1.%d.1.1.0", c.revision)
+		m.Header.Set(notifyHeader, c.sessions)
+		m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, fmt.Sprint(c.replaces))
+		noticed := w.noticed
+		table.showMessage(w, m)
+		if w.revision != c.revision {
+			t.Fatalf("%+v: it shows %d", c, w.revision)
+		}
+		select {
+		case <-noticed:
+			if !c.noticed {
+				t.Errorf("%+v: it was notified", c)
+			}
+		default:
+			if c.noticed {
+				t.Errorf("%+v: it was not notified", c)
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -141,7 +142,9 @@ func (t *table) watchKey(ctx context.Context, name string, w *watch) error {
 	}
 }
 
-// showMessage shows the waiters a message of a key.
+// showMessage shows the waiters a message of a key. The server keeps a key's last message only, so a watch that is
+// behind, or that the client of NATS has begun again, does not show all of them. Each says which one it has replaced.
+// If that one was not shown, this client may have missed a notice.
 func (t *table) showMessage(w *watch, m *nats.Msg) {
 	about, err := m.Metadata()
 	if err != nil {
@@ -150,15 +153,17 @@ func (t *table) showMessage(w *watch, m *nats.Msg) {
 	removed := isMarker(m.Header)
 	sessions, ok := m.Header[notifyHeader]
 	concerned := removed || !ok || record.NamesSession(strings.Join(sessions, ","), t.session)
+	replaced := m.Header.Get(jetstream.ExpectedLastSubjSeqHeader)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w.err != nil {
 		return
 	}
+	missed := w.revision > 0 && replaced != strconv.FormatUint(w.revision, 10)
 	w.revision, w.removed = about.Sequence.Stream, removed
 	close(w.changed)
 	w.changed = make(chan struct{})
-	if concerned {
+	if concerned || missed {
 		close(w.noticed)
 		w.noticed = make(chan struct{})
 	}

@@ -29,8 +29,9 @@ import (
 // notified meanwhile is lost. So when the connection breaks, all waiters read again. A connection can also
 // die in silence; it is tested now and then, and the engine polls besides.
 //
-// A notification is the name, after a slash and the sessions of the clients that the change concerns. A client
-// that is far from the head of a queue waits for those that have its own session.
+// A notification is the sessions of the clients that the change concerns, a slash, and the name. A client that is
+// far from the head of a queue waits for those that have its own session. A client behind a pooler does not know
+// whom its changes concern, so it notifies all.
 type listener struct {
 	batcher  *batcher
 	location *location

@@ -183,7 +183,8 @@ func openTables(t *testing.T, application string) (one, two *table) {
 }
 
 // TestNotices: a client that listens for notices of a lock gets those of the swaps that name its session, or too many
-// sessions to be listed, and no others. What is no session is left out, whatever characters it has.
+// sessions to be listed, and no others. What is no session is left out, whatever characters it has. A client behind a
+// pooler notifies all.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	one, two := openTables(t, "notices")
@@ -225,6 +226,10 @@ func TestNotices(t *testing.T) {
 	noticed = listen("a/b")
 	swap("a/b", many...)
 	eventually(t, "the notice for all", func() bool { return isClosed(noticed) })
+	noticed = listen("a/b")
+	one.behindPooler = true
+	swap("a/b")
+	eventually(t, "the notice of a client behind a pooler", func() bool { return isClosed(noticed) })
 }
 
 func isClosed(c <-chan struct{}) bool {

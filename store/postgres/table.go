@@ -228,7 +228,11 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	// done.
 	id := make([]byte, idSize)
 	_, _ = rand.Read(id) // it never fails
-	if now, err := t.writeRow(ctx, st, r, r.Data, id, []byte(record.JoinSessions(r.Notify, maxSessionList))); err != nil {
+	sessions := record.JoinSessions(r.Notify, maxSessionList)
+	if t.behindPooler { // the engine gets a table that cannot listen, and so it sets no sessions
+		sessions = record.AllSessions
+	}
+	if now, err := t.writeRow(ctx, st, r, r.Data, id, []byte(sessions)); err != nil {
 		return now, err
 	}
 	r.Version = rowVersion(id, r.Data)
