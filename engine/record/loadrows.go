@@ -14,9 +14,10 @@ import (
 const maxConcurrentLoads = 16
 
 // LoadRows is for the List of a table whose server lists names and not what is under them. It loads the rows of these
-// names by load, up to 16 at the same time, and yields those that exist in the order of the names. A row has the name that
-// load gives it, or if that is empty, the one of names. A row that cannot be loaded is yielded with its error. It returns false if the listing is to end: yield has returned false, or the last
-// thing yielded was the end of ctx or of the table.
+// names by load, up to 16 at the same time, and yields those that exist in the order of the names. A row has the name
+// that load gives it, or if that is empty, the one of names. A row that cannot be loaded is yielded with its error. It
+// returns false if the listing is to end: yield has returned false, or the last thing yielded was the end of ctx or of
+// the table.
 func LoadRows(
 	ctx context.Context, names []string, load func(context.Context, string) (Row, error), yield func(Row, error) bool,
 ) bool {
