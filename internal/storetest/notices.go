@@ -43,30 +43,31 @@ func CheckNotices(t *testing.T, one, two record.Table) {
 		if err := watcher.Wait(t.Context(), "m", before); err != nil {
 			t.Fatal(err)
 		}
-		if isClosed(noticed) {
+		if IsClosed(noticed) {
 			t.Errorf("it was notified of a change that concerns %q", sessions)
 		}
 	}
 	swap("m", record.NewSession(), listener.Session())
-	Eventually(t, "the notice", func() bool { return isClosed(noticed) })
+	Eventually(t, "the notice", func() bool { return IsClosed(noticed) })
 	noticed = listen()
 	many := make([]string, 1000)
 	for i := range many {
 		many[i] = record.NewSession()
 	}
 	swap("m", many...)
-	Eventually(t, "the notice for too many to be named", func() bool { return isClosed(noticed) })
+	Eventually(t, "the notice for too many to be named", func() bool { return IsClosed(noticed) })
 	noticed = listen()
 	if err := one.Delete(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the notice of the removal", func() bool { return isClosed(noticed) })
-	if isClosed(other) {
+	Eventually(t, "the notice of the removal", func() bool { return IsClosed(noticed) })
+	if IsClosed(other) {
 		t.Error("it was notified about another record")
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
+// IsClosed reports whether a channel is closed from which nothing else can be received.
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestListenRefused: a server that accepts the listening connection, and then refuses to let it listen, is not
@@ -213,32 +214,23 @@ func TestNotices(t *testing.T) {
 	swap("a/b", one.Session(), two.Session()+"\x00", "*")
 	swap("last", one.Session(), two.Session())
 	// Notifications come in the order of the swaps.
-	eventually(t, "the notice of the last swap", func() bool { return isClosed(last) })
-	if isClosed(noticed) {
+	eventually(t, "the notice of the last swap", func() bool { return storetest.IsClosed(last) })
+	if storetest.IsClosed(noticed) {
 		t.Error("it was notified of a change that does not concern it")
 	}
 	swap("a/b", two.Session())
-	eventually(t, "the notice", func() bool { return isClosed(noticed) })
+	eventually(t, "the notice", func() bool { return storetest.IsClosed(noticed) })
 	many := make([]string, maxSessionList/len(two.Session()))
 	for i := range many {
 		many[i] = one.Session()
 	}
 	noticed = listen("a/b")
 	swap("a/b", many...)
-	eventually(t, "the notice for all", func() bool { return isClosed(noticed) })
+	eventually(t, "the notice for all", func() bool { return storetest.IsClosed(noticed) })
 	noticed = listen("a/b")
 	one.behindPooler = true
 	swap("a/b")
-	eventually(t, "the notice of a client behind a pooler", func() bool { return isClosed(noticed) })
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
+	eventually(t, "the notice of a client behind a pooler", func() bool { return storetest.IsClosed(noticed) })
 }
 
 // TestKnownVersionNeedsNoRead: a waiter that has read a version while changes were notified already need not read it

@@ -125,7 +125,7 @@ func TestMutants(t *testing.T) {
 		"swaps without comparing":                  "a Swap of",
 		"compares and writes in two steps":         "at the same time",
 		"reads from a cache":                       "should have version",
-		"counts versions in memory":                "before the restart and after it",
+		"counts versions in memory":                "after a restart: version",
 		"returns other data with a conflict":       "with other data",
 		"cuts large records":                       "does not have the data",
 		"removes idle records too soon":            "that was to be kept",
