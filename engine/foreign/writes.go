@@ -18,7 +18,8 @@ const MaxLateness = 15 * time.Second
 
 // Writes are the writes of a table in which nothing remains of a free lock. There a write that creates an object cannot
 // be refused when it arrives late: its condition is that there is no object, which is true again after a release. So a
-// write continues when its caller gives up, and a read of the lock waits for its reply. If no reply tells the outcome
+// write continues when its caller gives up, and a read of the lock waits for its reply. It waits for that of a creation in
+// any case: calls that share one give it up one by one, and the last may still be there. If no reply tells the outcome
 // of a creation, the lock is not released before MaxLateness has passed since it began. If the object turns up until
 // then, and nobody has written it again, it is removed.
 type Writes struct {
@@ -136,14 +137,15 @@ func (w *Writes) find(name string, ok func(*write) bool) *write {
 	return nil
 }
 
-// Await waits for the replies to the writes to a lock whose callers have gone. A table calls it before it reads.
+// Await waits for the replies to the writes to a lock that create its object, or whose callers have gone. A table calls it
+// before it reads.
 func (w *Writes) Await(ctx context.Context, name string) error {
 	runs := func(one *write) bool {
 		select {
 		case <-one.over:
 			return false
 		default:
-			return one.abandoned
+			return one.abandoned || one.mark != ""
 		}
 	}
 	for one := w.find(name, runs); one != nil; one = w.find(name, runs) {

@@ -116,14 +116,15 @@ func TestKnownWrites(t *testing.T) {
 }
 
 // TestAbandonedWrites: a write goes on when its caller gives up, and a read of its lock waits for it; a read of another
-// lock does not, nor one beside a write whose caller is there. A write whose context has ended is not begun.
+// lock does not, nor one beside a write that replaces an object and whose caller is there. A write whose context has ended
+// is not begun.
 func TestAbandonedWrites(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
 		soon, cancel := context.WithTimeout(w.Context(), time.Second)
 		defer cancel()
-		go func() { _ = w.write(w.Context(), "b", 3*time.Second, nil) }()
-		if err := w.write(soon, "a", 2*time.Second, nil); !errors.Is(err, context.DeadlineExceeded) {
+		go func() { _ = w.write(w.Context(), "", 3*time.Second, nil) }()
+		if err := w.write(soon, "", 2*time.Second, nil); !errors.Is(err, context.DeadlineExceeded) {
 			w.Error(err)
 		}
 		w.expectAt("the caller was told", time.Second)
@@ -135,12 +136,27 @@ func TestAbandonedWrites(t *testing.T) {
 			w.Error(err)
 		}
 		w.expectAt("the lock is read", 2*time.Second)
-		if !w.settle() {
-			w.Error("the other creation is settled")
-		}
-		w.expectAt("settled", 3*time.Second)
 		if err := w.write(soon, "c", time.Hour, nil); !errors.Is(err, record.ErrUnsent) || w.settle() {
 			w.Errorf("a write whose context has ended: %v", err)
+		}
+	})
+}
+
+// TestCreationUnderWay: a read of a lock waits for a creation whose caller is there, and no lock is free before that.
+func TestCreationUnderWay(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(w *world) {
+		for i := range 2 {
+			go func() { _ = w.write(w.Context(), "a", 3*time.Second, nil) }()
+			time.Sleep(time.Second)
+			if i == 0 {
+				if err := w.writes.Await(w.Context(), "m"); err != nil {
+					w.Error(err)
+				}
+			} else if !w.settle() {
+				w.Error("the creation is settled")
+			}
+			w.expectAt("it is over", time.Duration(i+1)*3*time.Second)
 		}
 	})
 }
