@@ -31,60 +31,70 @@ type Mutant struct {
 	Defect string // what the table does, such as "never deletes"
 	Case   string // the name of the case that finds it
 
-	wrap func(t record.Table) record.Table
+	breakHarness func(h Harness) Harness
 }
 
 // IsCase reports whether a case is the one that finds the defect.
 func (m Mutant) IsCase(c Case) bool { return c.Name == m.Case }
 
 // Break returns a harness whose tables have the defect.
-func (m Mutant) Break(h Harness) Harness {
-	sound := h
-	if m.Defect == countsInMemory {
-		return countVersions(h)
-	}
-	h.Open = func(ctx context.Context) (record.Table, error) { return m.wrapOpened(sound.Open(ctx)) }
-	if sound.Lossy != nil {
-		h.Lossy = func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
-			return m.wrapOpened(sound.Lossy(ctx, fate))
+func (m Mutant) Break(h Harness) Harness { return m.breakHarness(h) }
+
+// wrapping returns what breaks a harness by wrapping each of its tables.
+func wrapping(wrap func(t record.Table) record.Table) func(h Harness) Harness {
+	wrapOpened := func(t record.Table, err error) (record.Table, error) {
+		if err != nil {
+			return nil, err
 		}
+		return wrap(t), nil
 	}
-	return h
-}
-
-func (m Mutant) wrapOpened(t record.Table, err error) (record.Table, error) {
-	if err != nil {
-		return nil, err
+	return func(h Harness) Harness {
+		sound := h
+		h.Open = func(ctx context.Context) (record.Table, error) { return wrapOpened(sound.Open(ctx)) }
+		if sound.Lossy != nil {
+			h.Lossy = func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error) {
+				return wrapOpened(sound.Lossy(ctx, fate))
+			}
+		}
+		return h
 	}
-	return m.wrap(t), nil
 }
-
-// countsInMemory is the defect that shows after a restart only.
-const countsInMemory = "counts versions in memory"
 
 // Mutants returns tables with one defect each. Those that misread lost replies need Harness.Lossy; the one that counts
 // versions in memory needs Harness.Restart; the one that lists one page needs the default of Harness.Rows.
 func Mutants() []Mutant {
 	return []Mutant{
-		{countsInMemory, "version-restart", nil},
-		{"returns other data with a conflict", "swap-compares", func(t record.Table) record.Table { return muddled{t} }},
-		{"cuts large records", "data", func(t record.Table) record.Table { return cut{t} }},
-		{"removes idle records too soon", "kept", func(t record.Table) record.Table { return &forgetful{Table: t} }},
-		{"says that what had no reply was not sent", "lost-reply", func(t record.Table) record.Table { return unsent{t} }},
-		{"leaves out what it cannot list", "lost-list", func(t record.Table) record.Table { return partial{t} }},
-		{"swaps without comparing", "swap-compares", func(t record.Table) record.Table { return blindSwap{t} }},
-		{"compares and writes in two steps", "swap-atomic", func(t record.Table) record.Table { return slowSwap{t} }},
-		{"uses a hash of the data as the version", "version-new", func(t record.Table) record.Table { return hashed{t} }},
-		{"deletes without comparing", "delete-compares", func(t record.Table) record.Table { return blindDelete{t} }},
-		{"never deletes", "delete", func(t record.Table) record.Table { return noDelete{t} }},
-		{"reads from a cache", "swap", func(t record.Table) record.Table { return &cached{Table: t} }},
-		{"folds case", "names", func(t record.Table) record.Table { return folded{t} }},
-		{"lists the first page only", "list", func(t record.Table) record.Table { return firstPage{t} }},
-		{"calls a rough clock exact", "clock", func(t record.Table) record.Table { return &roughClock{Table: t} }},
-		{"continues after Close", "closed", func(t record.Table) record.Table { return noClose{t} }},
-		{"takes a lost reply for a conflict", "lost-reply", func(t record.Table) record.Table { return hasty{t} }},
-		{"takes an error for an absent record", "lost-request", func(t record.Table) record.Table { return blank{t} }},
-		{"takes too many requests for a refusal", "refused-request", func(t record.Table) record.Table { return denied{t} }},
+		{"counts versions in memory", "version-restart", countVersions},
+		{"returns other data with a conflict", "swap-compares",
+			wrapping(func(t record.Table) record.Table { return muddled{t} })},
+		{"cuts large records", "data", wrapping(func(t record.Table) record.Table { return cut{t} })},
+		{"removes idle records too soon", "kept",
+			wrapping(func(t record.Table) record.Table { return &forgetful{Table: t} })},
+		{"says that what had no reply was not sent", "lost-reply",
+			wrapping(func(t record.Table) record.Table { return unsent{t} })},
+		{"leaves out what it cannot list", "lost-list",
+			wrapping(func(t record.Table) record.Table { return partial{t} })},
+		{"swaps without comparing", "swap-compares",
+			wrapping(func(t record.Table) record.Table { return blindSwap{t} })},
+		{"compares and writes in two steps", "swap-atomic",
+			wrapping(func(t record.Table) record.Table { return slowSwap{t} })},
+		{"uses a hash of the data as the version", "version-new",
+			wrapping(func(t record.Table) record.Table { return hashed{t} })},
+		{"deletes without comparing", "delete-compares",
+			wrapping(func(t record.Table) record.Table { return blindDelete{t} })},
+		{"never deletes", "delete", wrapping(func(t record.Table) record.Table { return noDelete{t} })},
+		{"reads from a cache", "swap", wrapping(func(t record.Table) record.Table { return &cached{Table: t} })},
+		{"folds case", "names", wrapping(func(t record.Table) record.Table { return folded{t} })},
+		{"lists the first page only", "list", wrapping(func(t record.Table) record.Table { return firstPage{t} })},
+		{"calls a rough clock exact", "clock",
+			wrapping(func(t record.Table) record.Table { return &roughClock{Table: t} })},
+		{"continues after Close", "closed", wrapping(func(t record.Table) record.Table { return noClose{t} })},
+		{"takes a lost reply for a conflict", "lost-reply",
+			wrapping(func(t record.Table) record.Table { return hasty{t} })},
+		{"takes an error for an absent record", "lost-request",
+			wrapping(func(t record.Table) record.Table { return blank{t} })},
+		{"takes too many requests for a refusal", "refused-request",
+			wrapping(func(t record.Table) record.Table { return denied{t} })},
 	}
 }
 
