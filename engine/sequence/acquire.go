@@ -28,12 +28,11 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	if ctx.Err() != nil {
 		return driver.Grant{}, e.contextError(ctx)
 	}
-	cl, err := e.beginAcquire(ctx, c)
+	a, err := e.beginAcquire(ctx, c)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	defer e.endAcquire(cl)
-	a := &acquisition{retryLoop: e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL)), cl: cl}
+	defer e.endAcquire(a)
 	for {
 		g, err := a.joinAndWait()
 		if !a.rejoinAfterSessionEnd(err) {
@@ -45,8 +44,14 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 // acquisition is one Acquire under way.
 type acquisition struct {
 	*retryLoop
-	cl        *claim
-	lastNodes []Node // of the last snapshot
+	driver.Claim               // what is asked for
+	cl           *claim        // what is known of it
+	done         chan struct{} // closed when the Acquire ends
+	lastNodes    []Node        // of the last snapshot
+
+	// Guarded by the engine's mutex.
+	turn turn
+	node Node // the claim's own, as last read during this call
 
 	watchedKey string
 	blocker    Subscription // to the node with watchedKey
@@ -86,7 +91,8 @@ func (a *acquisition) dropEndedSession() bool {
 	cl.watch.end()
 	e.wakeBlockedLocked(cl)
 	cl.setPhase(phaseJoining, cl.leaving, nil)
-	cl.session, cl.node, cl.add.unresolved, cl.turn.blockedBy, cl.watch = nil, Node{}, false, "", nodeWatch{}
+	cl.setNode(Node{})
+	cl.session, cl.addUnresolved, cl.watch, a.turn.blockedBy = nil, false, nodeWatch{}, ""
 	return true
 }
 
@@ -114,7 +120,7 @@ func (a *acquisition) finalError(err error) error {
 func (a *acquisition) mayHaveNode() bool {
 	a.e.mu.Lock()
 	defer a.e.mu.Unlock()
-	return a.cl.add.unresolved || a.cl.node.Token != 0
+	return a.cl.addUnresolved || a.cl.node.token != 0
 }
 
 func (a *acquisition) wasGranted() bool {
@@ -125,18 +131,17 @@ func (a *acquisition) wasGranted() bool {
 
 // joinAndWait brings the claim into the line under one session, waits for its turn, and confirms it.
 func (a *acquisition) joinAndWait() (driver.Grant, error) {
-	e, cl := a.e, a.cl
-	s, err := e.bindSession(a.ctx, cl)
+	s, err := a.bindSession()
 	for err != nil {
 		if err = a.waitToSend(err); err != nil { // a claim without a session has no node, and none is being added
 			return driver.Grant{}, err
 		}
-		s, err = e.bindSession(a.ctx, cl)
+		s, err = a.bindSession()
 	}
 	// The grant needs a fresh keep-alive. Sent now, its reply is there when the add has its own, so a free lock
 	// costs one round trip.
 	if s.isStale() {
-		e.life.Go(func() { _, _ = s.freshKeepAlive(e.life) }) // while the add is under way
+		a.e.life.Go(func() { _, _ = s.freshKeepAlive(a.e.life) }) // while the add is under way
 	}
 	seen, err := a.joinLine(s)
 	if err == nil {
@@ -177,8 +182,9 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	cl.advanceTo(phaseGranted)
 	cl.lastWanted = e.clock.Now()
 	e.scheduleWatchLocked(cl)
-	return driver.Grant{Claim: cl.Claim, Token: cl.node.Token, Since: since, GrantedTTL: s.TTL,
-		Ref: formatRef(cl.node)}, nil
+	ref := formatRef(cl.node.key, cl.node.token)
+	cl.node.key = ref[:len(cl.node.key)] // the holder keeps the ref, so the key costs no memory of its own
+	return driver.Grant{Claim: a.Claim, Token: cl.node.token, Since: since, GrantedTTL: s.TTL, Ref: ref}, nil
 }
 
 // joinLine makes sure that the claim has a node, and returns a snapshot with it. The node exists already if an earlier
@@ -186,7 +192,7 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	e.mu.Lock()
-	existed := cl.node.Token != 0
+	existed := cl.node.token != 0
 	e.mu.Unlock()
 	if existed {
 		return a.readLine(s)
@@ -196,9 +202,9 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 	// condition that this line has not grown.
 	condition := AddAlways
 	switch {
-	case !cl.Wait:
+	case !a.Wait:
 		condition = AddIfAlone
-	case e.hasWaiters(cl.Name):
+	case e.hasWaiters(a.Name):
 		condition = AddBatched
 	}
 	for passed := 1; ; passed++ {
@@ -217,7 +223,7 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 		a.noteAnswer()
 		a.lastNodes = seen.Nodes
 		// The node is there, from this add or from an earlier one without a reply.
-		if i := findOwn(seen.Nodes, cl.ID, s.ID); i >= 0 {
+		if i := findOwn(seen.Nodes, a.ID, s.ID); i >= 0 {
 			return seen, a.acceptJoin(s, seen, i)
 		}
 		if a.ctx.Err() != nil {
@@ -264,11 +270,11 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 		return nil
 	}
 	// Only the nodes ahead count: a later claim of another kind is the one that must go.
-	err := checkMismatch(seen.Nodes[:i], &cl.Claim)
+	err := checkMismatch(seen.Nodes[:i], &a.Claim)
 	if err == nil && exceedsBounds(seen.Nodes, i, e.info) {
 		err = driver.ErrQueueFull
 	}
-	if err == nil && !cl.Wait && !isGranted(seen.Nodes, i) { // the store cannot add under a condition
+	if err == nil && !a.Wait && !isGranted(seen.Nodes, i) { // the store cannot add under a condition
 		err = a.readHeldError(seen)
 	}
 	if err != nil {
@@ -283,11 +289,11 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 // whyRefused is why a claim that does not wait is not added to the line in this snapshot. It returns nil if the claim
 // would be granted.
 func (a *acquisition) whyRefused(seen timedSnapshot) error {
-	if err := checkMismatch(seen.Nodes, &a.cl.Claim); err != nil {
+	if err := checkMismatch(seen.Nodes, &a.Claim); err != nil {
 		return err
 	}
 	switch {
-	case !hasRoom(seen.Nodes, &a.cl.Claim):
+	case !hasRoom(seen.Nodes, &a.Claim):
 		return a.readHeldError(seen)
 	case len(seen.Nodes) >= a.e.info.MaxHolders:
 		return driver.ErrQueueFull
@@ -299,7 +305,7 @@ func (a *acquisition) whyRefused(seen timedSnapshot) error {
 // reason instead: the caller must not take a claim that may exist for a refused one.
 func (a *acquisition) removeThenRefuse(s *session, refusal error) error {
 	a.e.mu.Lock()
-	exists := a.cl.node.Token != 0 || a.cl.add.unresolved
+	exists := a.cl.node.token != 0 || a.cl.addUnresolved
 	a.e.mu.Unlock()
 	if exists {
 		if err := a.removeOwnNode(s); err != nil {
@@ -326,20 +332,21 @@ func (a *acquisition) removeOwnNode(s *session) error {
 	for {
 		ctx, cancel := requestContext(a.ctx)
 		e.mu.Lock()
-		n, unresolved := cl.node, cl.add.unresolved
+		n, unresolved := cl.node, cl.addUnresolved
 		e.mu.Unlock()
 		var err error
 		// Remove ends only the node that is known. A delayed add could bring another one.
 		if unresolved {
-			_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
+			_, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
 		} else {
-			_, _, err = e.store.Remove(ctx, cl.Name, Node{Key: n.Key, Token: n.Token}, false)
+			_, _, err = e.store.Remove(ctx, cl.name, Node{Key: n.key, Token: n.token}, false)
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionExpired) { // then the node went with the session
 			e.mu.Lock()
 			e.wakeBlockedLocked(cl)
-			cl.node, cl.add.unresolved = Node{}, false
+			cl.setNode(Node{})
+			cl.addUnresolved = false
 			e.mu.Unlock()
 			return nil
 		}
@@ -357,21 +364,21 @@ func (a *acquisition) addNode(s *session, condition AddCondition) (timedSnapshot
 	var seen timedSnapshot
 	inFlight := make(chan struct{})
 	e.mu.Lock()
-	cl.add.done = inFlight
-	number := cl.add.number
+	cl.addDone = inFlight
+	number := cl.addNumber
 	// The request runs under the life of the engine, not of the caller, so that its outcome becomes known.
 	ok := e.life.Go(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
 		start := e.clock.Now()
-		snapshot, err := e.store.Add(ctx, cl.Name, s.Session, number, cl.newPayload(s.TTL), condition)
+		snapshot, err := e.store.Add(ctx, a.Name, s.Session, number, newPayload(&a.Claim, s.TTL), condition)
 		seen = timedSnapshot{snapshot, start}
 		e.finishAdd(cl, s, snapshot, err)
 		answer <- err
 		close(inFlight)
 	})
 	if !ok {
-		cl.add.done = nil
+		cl.addDone = nil
 	}
 	e.mu.Unlock()
 	if !ok {
@@ -389,19 +396,19 @@ func (a *acquisition) addNode(s *session, condition AddCondition) (timedSnapshot
 func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	cl.add.done = nil
+	cl.addDone = nil
 	// An expired session adds nothing, and after a final error the store has not carried out the request. After any
 	// other error the add may still take effect.
-	cl.add.unresolved = cl.add.unresolved || err != nil && !errors.Is(err, ErrSessionExpired) &&
+	cl.addUnresolved = cl.addUnresolved || err != nil && !errors.Is(err, ErrSessionExpired) &&
 		!driverutil.IsFinal(err)
 	if err == nil {
-		if i := findOwn(snapshot.Nodes, cl.ID, s.ID); i >= 0 {
-			cl.node = snapshot.Nodes[i]
+		if i := findOwn(snapshot.Nodes, cl.id, s.ID); i >= 0 {
+			cl.setNode(snapshot.Nodes[i])
 		}
 	}
-	if cl.acquireDone == nil { // the caller has given up: a release or the janitor removes the claim
+	if cl.acquire == nil { // the caller has given up: a release or the janitor removes the claim
 		cl.lastWanted = e.clock.Now()
-		if !cl.add.unresolved && cl.node.Token == 0 {
+		if !cl.addUnresolved && cl.node.token == 0 {
 			e.forgetClaimLocked(cl)
 		}
 		s.wakeJanitor()
@@ -413,7 +420,7 @@ func (a *acquisition) listNodes(full bool) (timedSnapshot, error) {
 	ctx, cancel := requestContext(a.ctx)
 	defer cancel()
 	start := a.e.clock.Now()
-	snapshot, err := a.e.store.List(ctx, a.cl.Name, full)
+	snapshot, err := a.e.store.List(ctx, a.Name, full)
 	return timedSnapshot{snapshot, start}, err
 }
 
@@ -421,7 +428,7 @@ func (a *acquisition) listNodes(full bool) (timedSnapshot, error) {
 // concerns, and updates the claim's own node.
 func (a *acquisition) readLine(s *session) (timedSnapshot, error) {
 	for {
-		done := a.e.beginListing(a.cl.Name)
+		done := a.e.beginListing(a.Name)
 		seen, err := a.listNodes(false)
 		if err == nil {
 			a.noteAnswer()
@@ -459,13 +466,13 @@ func (e *Engine) beginListing(name string) (done func()) {
 // would know whose it is, so it is removed.
 func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 	a.lastNodes = seen.Nodes
-	i := findOwn(seen.Nodes, a.cl.ID, s.ID)
+	i := findOwn(seen.Nodes, a.ID, s.ID)
 	var n Node
 	if i >= 0 {
 		n = seen.Nodes[i]
 		if !seen.Full { // the snapshot may not have them
 			a.e.mu.Lock()
-			n.Token, n.Version = a.cl.node.Token, a.cl.node.Version
+			n.Token, n.Version = a.cl.node.token, a.cl.node.version
 			a.e.mu.Unlock()
 		}
 	}
@@ -481,7 +488,7 @@ func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 		a.e.mu.Lock()
 		known := a.cl.node
 		a.e.mu.Unlock()
-		if slices.ContainsFunc(seen.Nodes, func(n Node) bool { return n.Foreign && n.Key == known.Key }) {
+		if slices.ContainsFunc(seen.Nodes, func(n Node) bool { return n.Foreign && n.Key == known.key }) {
 			if err := a.removeOwnNode(s); err != nil {
 				return err
 			}

@@ -8,39 +8,51 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// claim is what this client knows of one of its own claims. Everything but the embedded Claim is guarded by the
-// engine's mutex.
+// claim is what this client knows of one of its own claims. Everything but the name, the ID and the TTL is guarded by
+// the engine's mutex. A process may hold very many claims, so what only an Acquire needs is in its acquisition, and of
+// the node there is no more than a held claim needs.
 type claim struct {
-	driver.Claim
-	session *session
-	node    Node // as last read; Token 0: not known to exist
+	name, id string
+	ttl      time.Duration // as claimed; the session's may be longer
+	session  *session
+	node     ownNode
+	loss     *driver.LossError // not nil once the claim has ended from outside
+	acquire  *acquisition      // not nil while an Acquire is under way
 
-	progress         phase             // phaseJoining, phaseWaiting or phaseGranted: how far it has come
-	leaving          bool              // a release is under way, or the janitor removes the claim
-	releaseNotified  bool              // the holder was notified that its release is requested
-	weightUnresolved bool              // a change of its weight is under way, or got no reply
-	loss             *driver.LossError // not nil once the claim has ended from outside
+	addNumber int64         // of this claim within its session; never used for another claim
+	addDone   chan struct{} // not nil while an Add is under way; closed when it has a reply, or will get none
+	// addUnresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may
+	// still take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
+	addUnresolved bool
 
-	acquireDone chan struct{} // not nil while an Acquire is under way; closed when it ends
-	add         pendingAdd
-	turn        turn
-	watch       nodeWatch
+	progress         phase // phaseJoining, phaseWaiting or phaseGranted: how far it has come
+	leaving          bool  // a release is under way, or the janitor removes the claim
+	releaseRequested bool  // its node says so
+	releaseNotified  bool  // the holder was notified that its release is requested
+	weightUnresolved bool  // a change of its weight is under way, or got no reply
+	isExclusive      bool  // a mutex or a writer: see successorLocked
+
+	watch nodeWatch
 
 	// lastWanted is when the client last showed that it wants the claim: it was granted, its renewal was requested or
 	// confirmed, or the client gave up waiting for it. The janitor removes a claim that nobody has wanted for its TTL.
 	lastWanted driver.Instant
 }
 
-// pendingAdd is the request that creates a claim's node.
-type pendingAdd struct {
-	number int64         // of this claim within its session; never used for another claim
-	done   chan struct{} // not nil while the request is under way; closed when it has a reply, or will get none
-	// unresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may
-	// still take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
-	unresolved bool
+// ownNode is what the engine keeps of a claim's own node, as it was last read. An acquisition has all of it.
+type ownNode struct {
+	key     string
+	token   int64 // 0: the node is not known to exist
+	version int64
+	renewed int64
 }
 
-// turn is how a waiting claim learns that its turn may have come. It exists while an Acquire is under way.
+// asNode is the node by its place: what Remove and ReadBreakNote ask for, with the claim's ID.
+func (n ownNode) asNode(id string) Node {
+	return Node{Key: n.key, Token: n.token, Payload: Payload{ID: id}}
+}
+
+// turn is how a waiting claim learns that its turn may have come.
 type turn struct {
 	snapshots chan timedSnapshot // buffered; snapshots, read by others of this client, in which the claim is granted
 	wakeup    chan struct{}      // buffered; the line may have changed, so it must be read again
@@ -50,10 +62,10 @@ type turn struct {
 // nodeWatch is the watch of a claim's own node.
 type nodeWatch struct {
 	subscription Subscription // nil if there is none
-	started      bool         // there is one, or is about to be
-	scheduled    bool         // in the session's list of claims that get a watch if they last
 	// How many changes the store has reported, and how many of them the last read of the node took into account.
 	reported, read uint32
+	started        bool // there is one, or is about to be
+	scheduled      bool // in the session's list of claims that get a watch if they last
 }
 
 // end ends the watch. Called with mu held.
@@ -117,7 +129,7 @@ func (cl *claim) setLoss(loss *driver.LossError) { cl.setPhase(cl.progress, cl.l
 func (cl *claim) wasGranted() bool { return cl.progress == phaseGranted }
 
 // isBusy reports whether an Acquire or an Add of the claim is under way. Only that call decides about the claim then.
-func (cl *claim) isBusy() bool { return cl.acquireDone != nil || cl.add.done != nil }
+func (cl *claim) isBusy() bool { return cl.acquire != nil || cl.addDone != nil }
 
 // timedSnapshot is a snapshot with the time at which its request was started.
 type timedSnapshot struct {
@@ -127,7 +139,7 @@ type timedSnapshot struct {
 
 // beginAcquire finds the claim that an Acquire is for, or makes it. Only one Acquire per claim ID runs at a time;
 // another one waits here.
-func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, error) {
+func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*acquisition, error) {
 	for {
 		e.mu.Lock()
 		if e.life.Err() != nil {
@@ -136,21 +148,23 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 		}
 		cl := e.claims[c.ID]
 		if cl == nil {
-			cl = &claim{Claim: c}
+			cl = &claim{name: c.Name, id: c.ID, ttl: c.TTL, isExclusive: c.Exclusive() && c.Kind != driver.KindSemaphore}
 			e.claims[c.ID] = cl
 		}
 		// Acquires for one ID must not overlap: each would believe that the claim's node is its own.
-		under := cl.acquireDone
-		if under == nil {
-			under = cl.add.done // an earlier call was given up, but its Add is still under way
+		under := cl.addDone // not nil: an earlier call was given up, but its Add is still under way
+		if cl.acquire != nil {
+			under = cl.acquire.done
 		}
 		if under == nil {
-			cl.Wait = c.Wait
-			cl.turn = turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)}
-			cl.acquireDone = make(chan struct{})
+			a := &acquisition{
+				retryLoop: e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL)), Claim: c, cl: cl, done: make(chan struct{}),
+				turn: turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)},
+			}
+			cl.acquire = a
 			cl.setLeaving(false)
 			e.mu.Unlock()
-			return cl, nil
+			return a, nil
 		}
 		e.mu.Unlock()
 		select {
@@ -162,21 +176,20 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*claim, erro
 }
 
 // endAcquire ends an Acquire. A claim without a node, and without an Add that might create one, is forgotten.
-func (e *Engine) endAcquire(cl *claim) {
+func (e *Engine) endAcquire(a *acquisition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	cl := a.cl
 	cl.lastWanted = e.clock.Now()
-	close(cl.acquireDone)
-	cl.acquireDone = nil
+	close(a.done)
+	cl.acquire = nil
 	// Otherwise the claim stays known, so that a release or the janitor can remove what is left of it.
-	if cl.add.done == nil && !cl.add.unresolved && cl.node.Token == 0 {
+	if cl.addDone == nil && !cl.addUnresolved && cl.node.token == 0 {
 		e.forgetClaimLocked(cl)
 	}
-	wakeup := cl.turn.wakeup
-	cl.turn = turn{}
 	if s := cl.session; s != nil {
 		select {
-		case <-wakeup: // the node may have changed since it was read
+		case <-a.turn.wakeup: // the node may have changed since it was read
 			if _, ok := s.claims[cl]; ok && !s.forDetached {
 				s.toCheck[cl] = struct{}{}
 			}
@@ -197,8 +210,8 @@ func (e *Engine) forgetClaim(cl *claim) {
 
 func (e *Engine) forgetClaimLocked(cl *claim) {
 	e.wakeBlockedLocked(cl)
-	if e.claims[cl.ID] == cl {
-		delete(e.claims, cl.ID)
+	if e.claims[cl.id] == cl {
+		delete(e.claims, cl.id)
 	}
 	if s := cl.session; s != nil {
 		delete(s.claims, cl)
@@ -222,9 +235,11 @@ func (e *Engine) markLostLocked(cl *claim, loss *driver.LossError) *driver.LossE
 	if cl.loss == nil {
 		cl.setLoss(loss)
 		if cl.wasGranted() && !cl.leaving {
-			e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, Err: cl.loss})
+			e.queueEndingLocked(driver.Ending{Name: cl.name, ID: cl.id, Err: cl.loss})
 		}
-		wakeOne(cl.turn.wakeup)
+		if cl.acquire != nil {
+			wakeOne(cl.acquire.turn.wakeup)
+		}
 		e.wakeBlockedLocked(cl)
 	}
 	return cl.loss
@@ -233,12 +248,12 @@ func (e *Engine) markLostLocked(cl *claim, loss *driver.LossError) *driver.LossE
 // wakeBlockedLocked wakes the waiters of this client that wait for this claim. They do not watch its node. Called with
 // mu held.
 func (e *Engine) wakeBlockedLocked(cl *claim) {
-	if cl.node.Token == 0 {
+	if cl.node.token == 0 {
 		return
 	}
-	for w := range e.waiting[cl.Name] {
-		if w.turn.blockedBy == cl.node.Key {
-			wakeOne(w.turn.wakeup)
+	for a := range e.waiting[cl.name] {
+		if a.turn.blockedBy == cl.node.key {
+			wakeOne(a.turn.wakeup)
 		}
 	}
 }
@@ -259,7 +274,7 @@ func (e *Engine) requestCheck(cl *claim) {
 func (e *Engine) watchOwnNode(cl *claim) {
 	e.mu.Lock()
 	node := cl.node
-	if cl.watch.started || node.Token == 0 || e.claims[cl.ID] != cl {
+	if cl.watch.started || node.token == 0 || e.claims[cl.id] != cl {
 		e.mu.Unlock()
 		return
 	}
@@ -267,10 +282,10 @@ func (e *Engine) watchOwnNode(cl *claim) {
 	e.mu.Unlock()
 	// Not under the mutex: the store has locks of its own. The token is the revision in which the node was made, so each
 	// change since then is reported.
-	subscription := e.store.Watch(cl.Name, node.Key, node.Token, func() { e.requestCheck(cl) })
+	subscription := e.store.Watch(cl.name, node.key, node.token, func() { e.requestCheck(cl) })
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.claims[cl.ID] != cl || cl.node.Key != node.Key {
+	if e.claims[cl.id] != cl || cl.node.key != node.key {
 		subscription.Stop()
 		return
 	}
@@ -291,7 +306,7 @@ func (e *Engine) updateNode(cl *claim, n Node, found bool) *driver.LossError {
 func (e *Engine) updateNodeUnder(key string, reported uint32, cl *claim, n Node) *driver.LossError {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if cl.node.Key != key {
+	if cl.node.key != key {
 		return nil
 	}
 	cl.watch.read = reported
@@ -304,39 +319,40 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		return cl.loss
 	// A node goes by its owner's release, with its session, or by a break. The owner has not released it, and the
 	// callers have made sure that the session lives, so it was broken.
-	case !found || cl.node.Token != 0 && n.Token != cl.node.Token:
+	case !found || cl.node.token != 0 && n.Token != cl.node.token:
 		loss := e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
-		if e.leftoverChecker != nil && e.leftoverChecker.MayHaveLeftovers(cl.node.Key) {
+		if e.leftoverChecker != nil && e.leftoverChecker.MayHaveLeftovers(cl.node.key) {
 			// Only Withdraw removes the leftover.
-			cl.add.unresolved = true
+			cl.addUnresolved = true
 		}
-		cl.node = Node{}
+		cl.setNode(Node{})
 		return loss
 	case n.Broken:
-		cl.node = n
+		cl.setNode(n)
 		return e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
 	}
-	n.shareStrings(&cl.node)
 	// Another process has renewed the claim, so it is wanted.
-	if n.Renewed > cl.node.Renewed {
+	if n.Renewed > cl.node.renewed {
 		cl.lastWanted = e.clock.Now()
 	}
-	cl.node = n
+	cl.setNode(n)
 	if n.ReleaseRequested && cl.wasGranted() && !cl.releaseNotified {
 		cl.releaseNotified = true
-		e.queueEndingLocked(driver.Ending{Name: cl.Name, ID: cl.ID, ReleaseRequested: true})
+		e.queueEndingLocked(driver.Ending{Name: cl.name, ID: cl.id, ReleaseRequested: true})
 	}
 	return nil
 }
 
-// shareStrings has a node use the strings of another one that are equal, so that a node which is read again and again
-// keeps no more memory than before.
-func (n *Node) shareStrings(o *Node) {
-	for _, s := range [...][2]*string{{&n.Key, &o.Key}, {&n.Session, &o.Session}, {&n.ID, &o.ID}, {&n.Owner, &o.Owner},
-		{&n.Meta, &o.Meta}, {(*string)(&n.Kind), (*string)(&o.Kind)}} {
-		if *s[0] == *s[1] {
-			*s[0] = *s[1]
-		}
+// setNode records the claim's own node as it was read or written; a zero Node: it does not exist. Called with mu held.
+func (cl *claim) setNode(n Node) {
+	key := cl.node.key // kept if it is equal: it may be part of the claim's ref
+	if n.Key != key {
+		key = n.Key
+	}
+	cl.node = ownNode{key: key, token: n.Token, version: n.Version, renewed: n.Renewed}
+	cl.releaseRequested = n.ReleaseRequested
+	if cl.acquire != nil {
+		cl.acquire.node = n
 	}
 }
 
@@ -348,10 +364,10 @@ func wakeOne(c chan struct{}) {
 	}
 }
 
-// newPayload is the payload of the claim's new node.
-func (cl *claim) newPayload(ttl time.Duration) Payload {
+// newPayload is the payload of a claim's new node.
+func newPayload(c *driver.Claim, ttl time.Duration) Payload {
 	return Payload{
-		ID: cl.ID, Kind: cl.Kind, Limit: cl.Limit, Weight: cl.Weight, TTL: ttl, Owner: cl.Owner, Meta: cl.Meta,
-		CreatedAt: time.Now().UnixMicro(), Detached: cl.Detached,
+		ID: c.ID, Kind: c.Kind, Limit: c.Limit, Weight: c.Weight, TTL: ttl, Owner: c.Owner, Meta: c.Meta,
+		CreatedAt: time.Now().UnixMicro(), Detached: c.Detached,
 	}
 }

@@ -97,8 +97,8 @@ type Engine struct {
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
 	openings map[time.Duration]*sessionOpening
-	claims   map[string]*claim              // by ID: claims of this client whose node exists, or may
-	waiting  map[string]map[*claim]struct{} // by lock: those of them that wait for their turn
+	claims   map[string]*claim                    // by ID: claims of this client whose node exists, or may
+	waiting  map[string]map[*acquisition]struct{} // by lock: the Acquires that wait for their turn
 	// listings has a channel per lock that a waiter of this client is reading; it is closed after the read.
 	listings     map[string]chan struct{}
 	endings      []driver.Ending // for NextEnding
@@ -119,7 +119,7 @@ const (
 func New(store NodeStore) *Engine {
 	e := &Engine{
 		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
-		claims: map[string]*claim{}, waiting: map[string]map[*claim]struct{}{},
+		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{},
 		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}
 	e.mover, _ = store.(Mover)

@@ -137,8 +137,8 @@ func (s *session) checkChangedNodes() (answered bool) {
 	var reported []uint32
 	for cl := range s.toCheck {
 		// A claim that is being released is expected to lose its node.
-		if cl.node.Token != 0 && !cl.leaving {
-			claims, refs = append(claims, cl), append(refs, NodeRef{cl.Name, cl.node.Key})
+		if cl.node.token != 0 && !cl.leaving {
+			claims, refs = append(claims, cl), append(refs, NodeRef{cl.name, cl.node.key})
 			reported = append(reported, cl.watch.reported)
 		}
 	}
@@ -214,7 +214,7 @@ func (s *session) removeAbandoned() {
 	var refs []NodeRef
 	for cl := range s.claims {
 		if !cl.isBusy() && e.clock.SinceAtLeast(cl.lastWanted) > s.TTL && len(old) < MaxRead {
-			old, refs = append(old, cl), append(refs, NodeRef{cl.Name, cl.node.Key})
+			old, refs = append(old, cl), append(refs, NodeRef{cl.name, cl.node.key})
 		}
 	}
 	e.mu.Unlock()
@@ -244,8 +244,9 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 		return true // wanted again meanwhile
 	}
 	// Another process has renewed the claim; it gets another TTL.
-	if n.Token != 0 && n.Renewed > cl.node.Renewed && !n.Broken {
-		cl.lastWanted, cl.node = e.clock.Now(), n
+	if n.Token != 0 && n.Renewed > cl.node.renewed && !n.Broken {
+		cl.lastWanted = e.clock.Now()
+		cl.setNode(n)
 		e.mu.Unlock()
 		return true
 	}
@@ -253,17 +254,17 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	// at any moment.
 	e.markLostLocked(cl, &driver.LossError{Cause: driver.LossExpired})
 	cl.setLeaving(true)
-	unresolved := cl.add.unresolved
+	unresolved := cl.addUnresolved
 	e.mu.Unlock()
 	ctx, cancel := requestContext(e.life)
 	defer cancel()
 	var err error
 	switch {
 	case unresolved:
-		_, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
+		_, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
 	case n.Token != 0:
 		var existed bool
-		existed, _, err = e.store.Remove(ctx, cl.Name, n, false)
+		existed, _, err = e.store.Remove(ctx, cl.name, n, false)
 		if err == nil && !existed {
 			return true // it was changed at the same time: read it again
 		}

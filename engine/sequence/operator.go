@@ -158,8 +158,7 @@ func (e *Engine) readBreakReason(ctx context.Context, cl *claim) string {
 	if isLost {
 		return ""
 	}
-	known.ID = cl.ID
-	_, reason, _ := e.readBreakNote(ctx, cl.Name, known)
+	_, reason, _ := e.readBreakNote(ctx, cl.name, known.asNode(cl.id))
 	return reason
 }
 

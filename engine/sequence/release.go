@@ -18,14 +18,14 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL))
 	e.mu.Lock()
 	cl := e.claims[c.ID]
-	if cl != nil && (cl.Name != c.Name || r != "" && r != formatRef(cl.node)) {
+	if cl != nil && (cl.name != c.Name || r != "" && r != formatRef(cl.node.key, cl.node.token)) {
 		cl = nil
 	}
 	var adding chan struct{}
 	if cl != nil {
 		// From here on the claim is not checked or renewed, and the removal of its node is no loss.
 		cl.setLeaving(true)
-		adding = cl.add.done
+		adding = cl.addDone
 	}
 	e.mu.Unlock()
 	switch {
@@ -48,7 +48,7 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 func (e *Engine) releaseClaim(retry *retryLoop, cl *claim) error {
 	e.mu.Lock()
 	ended := cl.loss
-	if cl.node.Token != 0 {
+	if cl.node.token != 0 {
 		ended = nil
 	}
 	e.mu.Unlock()
@@ -61,44 +61,44 @@ func (e *Engine) releaseClaim(retry *retryLoop, cl *claim) error {
 
 // removeClaim removes a claim's node, and tries again until the store has answered or the call ends.
 func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
-	var known Node // the node as last read: what the requests without a reply were to remove
+	var known ownNode // the node as last read: what the requests without a reply were to remove
 	for {
 		e.mu.Lock()
-		s, n, unresolved, loss := cl.session, cl.node, cl.add.unresolved, cl.loss
-		list, next := len(e.waiting[cl.Name]) > 0, e.successorLocked(cl)
+		s, n, unresolved, loss := cl.session, cl.node, cl.addUnresolved, cl.loss
+		list, next := len(e.waiting[cl.name]) > 0, e.successorLocked(cl)
 		e.mu.Unlock()
-		if n.Token != 0 { // a read during the release may find it gone, and forget it
+		if n.token != 0 { // a read during the release may find it gone, and forget it
 			known = n
 		}
 		// There is no node to remove any more. If a request of this release got no reply, it may have removed the
 		// node, and the release has succeeded; otherwise the claim was lost.
-		if s == nil || n.Token == 0 && !unresolved || s.isExpired() {
+		if s == nil || n.token == 0 && !unresolved || s.isExpired() {
 			e.forgetClaim(cl)
 			switch {
 			case retry.writeUnresolved:
-				return e.resolveRelease(retry, cl, known)
+				return e.resolveRelease(retry, cl, known.asNode(cl.id))
 			case loss != nil:
 				return loss
 			}
-			return e.whyGone(retry.ctx, cl.Name, known)
+			return e.whyGone(retry.ctx, cl.name, known.asNode(cl.id))
 		}
 		ctx, cancel := requestContext(retry.ctx)
 		start := e.clock.Now()
 		var existed bool
 		var left Snapshot
 		var err error
-		node := Node{Key: n.Key, Token: n.Token}
+		node := Node{Key: n.key, Token: n.token}
 		switch {
 		case unresolved:
-			existed, err = e.store.Withdraw(ctx, cl.Name, s.Session, cl.add.number, cl.ID)
+			existed, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
 		case next != "":
-			existed, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.Name, node, next)
+			existed, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.name, node, next)
 		default:
-			existed, left, err = e.store.Remove(ctx, cl.Name, node, list)
+			existed, left, err = e.store.Remove(ctx, cl.name, node, list)
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionExpired) {
-			return e.finishRelease(retry, cl, known, existed && err == nil, timedSnapshot{left, start})
+			return e.finishRelease(retry, cl, known.asNode(cl.id), existed && err == nil, timedSnapshot{left, start})
 		}
 		retry.writeUnresolved = true
 		if err := retry.waitAndRetry(err); err != nil {
@@ -112,16 +112,16 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 // is no such waiter, or if the whole line must be read: of readers several may be granted, and a semaphore's claim must
 // know which claim is behind it. Called with mu held.
 func (e *Engine) successorLocked(cl *claim) string {
-	if e.successorReader == nil || !cl.wasGranted() || cl.Weight < cl.Limit || cl.Kind == driver.KindSemaphore {
+	if e.successorReader == nil || !cl.wasGranted() || !cl.isExclusive {
 		return ""
 	}
 	var next string
-	for w := range e.waiting[cl.Name] {
-		if w.turn.blockedBy == cl.node.Key {
+	for a := range e.waiting[cl.name] {
+		if a.turn.blockedBy == cl.node.key {
 			if next != "" { // several readers
 				return ""
 			}
-			next = w.node.Key
+			next = a.cl.node.key
 		}
 	}
 	return next
@@ -137,7 +137,7 @@ func (s *session) isExpired() bool {
 // resolveRelease is the result of a release whose claim is found gone after a request without a reply. That request has
 // removed it, unless someone left a note of having broken it, or the session ended before its time.
 func (e *Engine) resolveRelease(retry *retryLoop, cl *claim, n Node) error {
-	if err := e.checkNotBroken(retry, cl.Name, n, cl.TTL); err != nil {
+	if err := e.checkNotBroken(retry, cl.name, n, cl.ttl); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -175,7 +175,7 @@ func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.
 func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool, left timedSnapshot) error {
 	// The next holder in this process learns of its turn from this snapshot, without a request of its own.
 	if left.Revision != 0 {
-		left.Name = cl.Name
+		left.Name = cl.name
 		e.shareSnapshot(left, cl)
 	}
 	e.forgetClaim(cl)
@@ -186,11 +186,11 @@ func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool
 		cancel()
 	}
 	e.mu.Lock()
-	loss, withdrawn := cl.loss, cl.add.unresolved && cl.wasGranted()
+	loss, withdrawn := cl.loss, cl.addUnresolved && cl.wasGranted()
 	e.mu.Unlock()
 	switch {
 	case existed && withdrawn: // it may be the node of a delayed add, made after the granted one was broken
-		return e.checkNotBroken(retry, cl.Name, n, cl.TTL)
+		return e.checkNotBroken(retry, cl.name, n, cl.ttl)
 	case existed:
 		return nil
 	case retry.writeUnresolved:
@@ -199,7 +199,7 @@ func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool
 	if loss != nil {
 		return loss
 	}
-	return e.whyGone(retry.ctx, cl.Name, n)
+	return e.whyGone(retry.ctx, cl.name, n)
 }
 
 // releaseElsewhere removes a claim that another client made, or that this one has forgotten.

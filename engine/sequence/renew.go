@@ -66,7 +66,7 @@ func (s *session) renewWatched(ctx context.Context, which []dueGrant, done func(
 	for _, d := range watched {
 		r := driver.Renewal{Since: since, GrantedTTL: s.TTL, Err: e.extendClaim(d.cl, since)}
 		e.mu.Lock()
-		r.ReleaseRequested = d.cl.node.ReleaseRequested
+		r.ReleaseRequested = d.cl.releaseRequested
 		e.mu.Unlock()
 		done(d.index, r)
 	}
@@ -102,8 +102,8 @@ func (e *Engine) groupBySession(
 		switch {
 		case e.life.Err() != nil:
 			answers[i] = driver.ErrClosed
-		case cl == nil || !cl.wasGranted() || cl.Name != gs[i].Name || cl.session.forDetached ||
-			cl.node.Token != gs[i].Token && cl.loss == nil:
+		case cl == nil || !cl.wasGranted() || cl.name != gs[i].Name || cl.session.forDetached ||
+			cl.node.token != gs[i].Token && cl.loss == nil:
 			others = append(others, i)
 		case cl.loss != nil:
 			answers[i] = cl.loss
@@ -131,7 +131,7 @@ func (s *session) renewClaims(ctx context.Context, some []dueGrant, done func(in
 	refs, reported := make([]NodeRef, len(some)), make([]uint32, len(some))
 	e.mu.Lock()
 	for k, d := range some {
-		refs[k], reported[k] = NodeRef{d.cl.Name, d.cl.node.Key}, d.cl.watch.reported
+		refs[k], reported[k] = NodeRef{d.cl.name, d.cl.node.key}, d.cl.watch.reported
 	}
 	e.mu.Unlock()
 	var since driver.Instant

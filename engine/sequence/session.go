@@ -65,10 +65,11 @@ type sessionOpening struct {
 // Claims with the same TTL share a session, so ten thousand leases cost the keep-alives of one. Claims with another TTL
 // need another one, because the store counts one time per session. A detached claim has a session of its own,
 // which expires when the time of the claim has passed.
-func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
+func (a *acquisition) bindSession() (*session, error) {
+	e, cl := a.e, a.cl
 	for {
 		e.mu.Lock()
-		s, o := e.sessions[cl.TTL], e.openings[cl.TTL]
+		s, o := e.sessions[cl.ttl], e.openings[cl.ttl]
 		switch {
 		case cl.session != nil:
 			defer e.mu.Unlock()
@@ -76,17 +77,17 @@ func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 		case e.life.Err() != nil:
 			e.mu.Unlock()
 			return nil, driver.ErrClosed
-		case cl.Detached:
+		case a.Detached:
 			e.mu.Unlock()
-			return e.bindOwnSession(ctx, cl)
+			return e.bindOwnSession(a.ctx, cl)
 		case s != nil:
 			defer e.mu.Unlock()
 			s.bindClaim(cl)
 			return s, nil
 		case o == nil:
 			o = &sessionOpening{done: make(chan struct{})}
-			e.openings[cl.TTL] = o
-			e.life.Go(func() { e.openSharedSession(cl.TTL, o) })
+			e.openings[cl.ttl] = o
+			e.life.Go(func() { e.openSharedSession(cl.ttl, o) })
 		}
 		e.mu.Unlock()
 		select {
@@ -94,8 +95,8 @@ func (e *Engine) bindSession(ctx context.Context, cl *claim) (*session, error) {
 			if o.err != nil {
 				return nil, o.err
 			}
-		case <-ctx.Done():
-			return nil, e.contextError(ctx)
+		case <-a.ctx.Done():
+			return nil, e.contextError(a.ctx)
 		}
 	}
 }
@@ -115,7 +116,7 @@ func (e *Engine) openSharedSession(ttl time.Duration, o *sessionOpening) {
 
 // bindOwnSession opens a session for one detached claim.
 func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error) {
-	s, err := e.openSession(ctx, cl.TTL, true)
+	s, err := e.openSession(ctx, cl.ttl, true)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +131,7 @@ func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error
 
 // bindClaim gives the claim a number that no other claim of the session ever has. Called with mu held.
 func (s *session) bindClaim(cl *claim) {
-	cl.session, cl.add.number = s, s.nextNumber
+	cl.session, cl.addNumber = s, s.nextNumber
 	s.nextNumber++
 	s.claims[cl] = struct{}{}
 }

@@ -22,10 +22,10 @@ func (e *Engine) shareSnapshot(seen timedSnapshot, but *claim) {
 		}
 		// A granted claim stays granted, so even an older snapshot is good for that. One in which the claim must
 		// wait says nothing new.
-		if _, waits := e.waiting[seen.Name][cl]; waits && isGranted(seen.Nodes, i) {
+		if _, waits := e.waiting[seen.Name][cl.acquire]; waits && isGranted(seen.Nodes, i) {
 			select {
-			case cl.turn.snapshots <- seen:
-				cl.turn.blockedBy = "" // it is not blocked any more
+			case cl.acquire.turn.snapshots <- seen:
+				cl.acquire.turn.blockedBy = "" // it is not blocked any more
 			default:
 			}
 		}
@@ -42,28 +42,28 @@ const (
 // waitForTurn returns the snapshot by which the claim is granted.
 func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
-	i := findOwn(seen.Nodes, cl.ID, s.ID)
+	i := findOwn(seen.Nodes, a.ID, s.ID)
 	if isGranted(seen.Nodes, i) {
 		if mustMarkAdmitted(seen.Nodes, i) { // an earlier call brought it into line
-			e.markAdmitted(cl)
+			a.markAdmitted()
 		}
 		return seen, nil
 	}
-	if !cl.Wait { // an earlier call, which did wait, brought it into line
+	if !a.Wait { // an earlier call, which did wait, brought it into line
 		if err := a.removeOwnNode(s); err != nil {
 			return seen, err
 		}
 		return seen, a.readHeldError(seen)
 	}
 	// Registered before the first read that follows, so that no snapshot shared from now on is missed.
-	defer e.addWaiter(cl)()
+	defer e.addWaiter(a)()
 	e.scheduleWatch(cl)
 	poll := time.NewTimer(maxPoll)
 	defer poll.Stop()
 	for {
 		if isGranted(seen.Nodes, i) {
 			if mustMarkAdmitted(seen.Nodes, i) {
-				e.markAdmitted(cl)
+				a.markAdmitted()
 			}
 			return seen, nil
 		}
@@ -78,30 +78,30 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 		if seen, err = a.awaitSnapshot(s, poll.C); err != nil {
 			return seen, err
 		}
-		i = findOwn(seen.Nodes, cl.ID, s.ID)
+		i = findOwn(seen.Nodes, a.ID, s.ID)
 	}
 }
 
-// addWaiter registers the claim as one that can be given snapshots, until remove is called.
-func (e *Engine) addWaiter(cl *claim) (remove func()) {
+// addWaiter registers an Acquire as one that can be given snapshots, until remove is called.
+func (e *Engine) addWaiter(a *acquisition) (remove func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := e.waiting[cl.Name]
+	all := e.waiting[a.Name]
 	if all == nil {
-		all = map[*claim]struct{}{}
-		e.waiting[cl.Name] = all
+		all = map[*acquisition]struct{}{}
+		e.waiting[a.Name] = all
 	}
-	all[cl] = struct{}{}
+	all[a] = struct{}{}
 	select {
-	case <-cl.turn.snapshots: // left from an earlier wait
+	case <-a.turn.snapshots: // left from an earlier wait
 	default:
 	}
 	return func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(all, cl)
+		delete(all, a)
 		if len(all) == 0 {
-			delete(e.waiting, cl.Name)
+			delete(e.waiting, a.Name)
 		}
 	}
 }
@@ -114,14 +114,14 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	k := slices.IndexFunc(seen.Nodes,
 		func(n Node) bool { return n.Key == key && !n.Foreign && n.Session == cl.session.ID })
 	e.mu.Lock()
-	cl.turn.blockedBy = ""
+	a.turn.blockedBy = ""
 	if k >= 0 {
-		if o := e.claims[seen.Nodes[k].ID]; o != nil && o.loss == nil && o.node.Key == key {
-			cl.turn.blockedBy = key
+		if o := e.claims[seen.Nodes[k].ID]; o != nil && o.loss == nil && o.node.key == key {
+			a.turn.blockedBy = key
 		}
 	}
 	// While it is blocked by a claim of this client, the end of that claim wakes it: see wakeBlockedLocked.
-	own, wait := cl.turn.blockedBy != "", cl.Kind != driver.KindSemaphore || cl.Weight == cl.Limit
+	own, wait := a.turn.blockedBy != "", a.Kind != driver.KindSemaphore || a.Exclusive()
 	e.mu.Unlock()
 	if own && wait {
 		a.stopWatching()
@@ -132,8 +132,8 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	}
 	a.stopWatching()
 	a.watchedKey = key
-	wakeup := cl.turn.wakeup
-	a.blocker = e.store.Watch(cl.Name, key, seen.Revision, func() { wakeOne(wakeup) })
+	wakeup := a.turn.wakeup
+	a.blocker = e.store.Watch(a.Name, key, seen.Revision, func() { wakeOne(wakeup) })
 }
 
 func (a *acquisition) stopWatching() {
@@ -149,9 +149,9 @@ func (a *acquisition) stopWatching() {
 func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	select {
-	case seen := <-cl.turn.snapshots:
+	case seen := <-a.turn.snapshots:
 		return seen, a.checkOwnNode(s, seen)
-	case <-cl.turn.wakeup:
+	case <-a.turn.wakeup:
 	case <-poll:
 	case <-a.ctx.Done():
 		return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
@@ -159,7 +159,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 	e.mu.Lock()
 	// Another waiter of this client may be reading the line right now. Its read may have begun before the change
 	// that woke this one, so its snapshot counts only if it grants the claim.
-	loss, looking := cl.loss, e.listings[cl.Name]
+	loss, looking := cl.loss, e.listings[a.Name]
 	e.mu.Unlock()
 	if loss != nil {
 		return timedSnapshot{}, loss
@@ -174,7 +174,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 			return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
 		}
 		select {
-		case seen := <-cl.turn.snapshots:
+		case seen := <-a.turn.snapshots:
 			return seen, a.checkOwnNode(s, seen)
 		default:
 		}
@@ -184,33 +184,38 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 
 // markAdmitted marks the claim's node as admitted, in the background. The semaphore's next waiter watches for this
 // mark, and reads the line when it comes. If the mark cannot be written, the next waiter finds out by polling.
-func (e *Engine) markAdmitted(cl *claim) {
+func (a *acquisition) markAdmitted() {
+	e, cl := a.e, a.cl
+	e.mu.Lock()
+	n := a.node
+	e.mu.Unlock()
 	e.life.Go(func() {
 		ctx, cancel := requestContext(e.life)
 		defer cancel()
 		// A few tries are enough: the mark only saves the next waiter a poll.
 		for range 3 {
 			e.mu.Lock()
-			n, left, reported := cl.node, e.claims[cl.ID] != cl || cl.leaving, cl.watch.reported
+			left, reported := e.claims[cl.id] != cl || cl.leaving, cl.watch.reported
 			e.mu.Unlock()
 			if left || n.Admitted {
 				return
 			}
 			payload := n.Payload
 			payload.Admitted = true
-			now, ok, err := e.store.Change(ctx, cl.Name, n, payload)
+			now, ok, err := e.store.Change(ctx, cl.name, n, payload)
 			if err == nil && ok {
 				_ = e.updateNodeUnder(n.Key, reported, cl, now)
 				return
 			}
 			if err == nil {
-				nodes, err := e.store.Read(ctx, []NodeRef{{cl.Name, n.Key}})
+				nodes, err := e.store.Read(ctx, []NodeRef{{cl.name, n.Key}})
 				if err == nil && nodes[0].Token == 0 {
 					e.requestCheck(cl) // or its session has expired; the check asks
 				}
 				if err != nil || nodes[0].Token == 0 || e.updateNodeUnder(n.Key, reported, cl, nodes[0]) != nil {
 					return // the next waiter polls
 				}
+				n = nodes[0]
 			}
 		}
 	})

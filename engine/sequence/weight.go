@@ -123,8 +123,8 @@ func (e *Engine) setWeightResolved(id string, settled bool) {
 func (e *Engine) updateWeight(id string, now Node) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if cl := e.claims[id]; cl != nil && cl.node.Token == now.Token {
-		cl.node = now
+	if cl := e.claims[id]; cl != nil && cl.node.token == now.Token {
+		cl.setNode(now)
 		e.wakeBlockedLocked(cl)
 	}
 }
