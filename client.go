@@ -35,10 +35,9 @@ var lastingErrors = []error{ErrDenied, ErrCorrupt, ErrInvalid, ErrUnsupported, E
 // An idle client has no goroutines. A busy one has a few, however many leases it holds; they exit about a second after
 // the last lease has ended.
 type Client struct {
-	store  driver.Store
-	clock  driver.Clock
-	opts   Options
-	madeAt time.Time // holds keep times for events as durations since then
+	store driver.Store
+	clock driver.Clock
+	opts  Options
 
 	inflight inflight
 	waiting  context.Context // ends when the client closes: for calls that wait
@@ -48,6 +47,7 @@ type Client struct {
 	queue    queue
 	timeouts timeoutCache
 	renewer  renewer
+	terms    termsCache
 	events   *eventQueue // nil if nobody receives events; the client of a ledger has that of its parent
 	ledger   ledgerClient
 	cleaning chan struct{} // has an element for each cleanup that is calling the store
@@ -93,7 +93,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	if err != nil {
 		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
 	}
-	c := &Client{store: store, clock: info.Clock, opts: resolved, madeAt: time.Now(), cleaning: make(chan struct{}, maxCleanUps),
+	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps),
 		closed: make(chan struct{})}
 	c.inflight.idle = make(chan struct{})
 	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
@@ -243,7 +243,6 @@ func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o LockOp
 			return nil, err
 		}
 		h, lease := c.newHold(ctx, grant, queued, o)
-		h.isRun = claim.Run != nil
 		if queued {
 			c.queue.setHold(claim.Name, h)
 		}

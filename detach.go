@@ -35,11 +35,11 @@ func (l *Lease) Detach() (Handle, error) {
 	if c.findDetacher() == nil {
 		return Handle{}, c.wrapError("detach", l.Name(), errNotDetached)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(h.grant.Claim.TTL))
+	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(h.asked.TTL))
 	defer cancel()
-	detachFor := h.grant.Claim.TTL
-	if h.times.maxHold > 0 {
-		detachFor = max(min(detachFor, (h.times.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)),
+	detachFor := h.asked.TTL
+	if h.maxHold > 0 {
+		detachFor = max(min(detachFor, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)),
 			time.Millisecond)
 	}
 	err := l.giveUp(ctx, "detach", detachFor)

@@ -154,14 +154,17 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 	if c.events == nil {
 		return
 	}
-	g := &h.grant
-	e := newEvent(kind, time.Now(), h.firstLease.values, &g.Claim, h.isRun)
-	e.Run, e.Ref, e.Token, e.Expected, e.Err = g.Attempt, g.Ref, g.Token, h.times.expected, d.err
+	claim := h.claim()
+	e := newEvent(kind, time.Now(), h.firstLease.values, &claim, h.run != nil)
+	if h.run != nil {
+		e.Run = h.run.attempt
+	}
+	e.Ref, e.Token, e.Expected, e.Err = h.ref, h.token, h.expected, d.err
 	e.RoundTrip, e.Remaining, e.Late = d.roundTrip, d.remaining, d.late
 	if kind == EventAcquired {
-		h.grantedAt, e.Waited = e.Time.Sub(c.madeAt), e.Time.Sub(d.start)
+		e.Waited = e.Time.Sub(d.start)
 	} else {
-		e.Held = e.Time.Sub(c.madeAt) - h.grantedAt
+		e.Held = c.clock.Since(h.startedAt)
 	}
 	if kind == EventLost {
 		e.Reason = string(lossOf(d.err).Cause)

@@ -303,7 +303,7 @@ func TestEventsOfLateGrant(t *testing.T) {
 func TestEventsCostNothing(t *testing.T) {
 	c := newClient(t, newFakeStore(), nil)
 	l := mustLock(t, c, "a", nil)
-	claim, o, start := l.hold.grant.Claim, LockOptions{}, time.Now()
+	claim, o, start := l.hold.claim(), LockOptions{}, time.Now()
 	if n := testing.AllocsPerRun(100, func() {
 		c.emitAttempt(t.Context(), &claim, &o, start)
 		c.emitEvent(EventAcquired, l.hold, eventDetails{})

@@ -37,7 +37,7 @@ func BenchmarkNoEvents(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m, claim, o := c.Mutex("a", nil), held.hold.grant.Claim, LockOptions{}
+	m, claim, o := c.Mutex("a", nil), held.hold.claim(), LockOptions{}
 	const n = 1000
 	var locks, events []time.Duration
 	for b.Loop() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,43 +13,74 @@ import (
 // hold is a granted claim as its client keeps it, from the grant to the end, however it ends. Callers have Leases on
 // it, one for each time they locked: a single one unless the lock is re-entrant. Its state moves once, from held to
 // released, lost or closed, and never back.
+//
+// A process may have very many holds. So a hold keeps of its grant only what is its own, and has 288 bytes, which is one
+// of the sizes in which Go allocates.
 type hold struct {
-	client    *Client
-	startedAt driver.Instant // when the caller got it; MinHold and MaxHold count from here
-	times     *holdTimes     // never nil; holds whose locks have no such options share one
-	grantedAt time.Duration  // for events: since the client was made; 0 if there are none
+	*terms
+	name, id, ref  string
+	token          int64
+	startedAt      driver.Instant // when the caller got it; MinHold and MaxHold count from here
+	run            *runPart       // nil if it is no run of a ledger
+	changingWeight chan struct{}  // of a read-write lock: has an element while a call changes its weight
 
-	changingWeight chan struct{} // of a read-write lock: has an element while a call changes its weight
-	hasTurn        bool          // it has the turn for its name in the client's queue
-	isRun          bool          // it is a run of a ledger
+	renewal     renewal // guarded by the mutex of the renewer, as is marginClass
+	marginClass int8
 
-	mu               sync.Mutex // guards what follows; no other mutex is locked while it is held
-	state            holdState
-	releaseRequested bool // the holder was asked to release the lock
-	cleanedUp        bool // the claim of a lost hold has been cleaned up, or is about to be
-	// Since and GrantedTTL change with renewals; the rest does not, and may be read without mu
-	grant             driver.Grant
-	weight            int64         // the present weight; grant.Weight is the one that was claimed
-	leases            []*Lease      // the leases that have not been released
+	hasTurn bool // it has the turn for its name in the client's queue
+
+	mu                sync.Mutex // guards what follows; no other mutex is locked while it is held
+	state             holdState
+	releaseRequested  bool           // the holder was asked to release the lock
+	cleanedUp         bool           // the claim of a lost hold has been cleaned up, or is about to be
+	since             driver.Instant // of the grant or the last renewal, as is grantedTTL
+	grantedTTL        time.Duration
+	weight            int64         // the present weight; asked.Weight is the one that was claimed
+	leases            *Lease        // the leases that have not been released, linked by next
 	firstLease        Lease         // the first of them, part of the hold to save an allocation
-	oneLease          [1]*Lease     // the array of leases while there is only one
 	releaseRequestedC chan struct{} // is closed when it is; nil until a caller asks for it
 	detachFor         time.Duration // how long the claim must exist after the release
 	inBatch           uint64        // number of the batch that renews it at present, 0 if none does
 	renewalErr        error         // why the last renewal failed; nil if it succeeded
 	err               error         // why the hold ended
-	outcome           *runOutcome   // of a run; nil until there is an outcome
-
-	renewal renewal // guarded by the mutex of the renewer, not by mu
 }
 
-// holdTimes are the options of a lock that say how long it is held. They do not change.
-type holdTimes struct {
+// terms is what a hold has in common with others. It does not change.
+type terms struct {
+	client           *Client
+	asked            driver.Claim  // without name and ID
 	minHold, maxHold time.Duration // maxHold 0: no bound
 	expected         time.Duration // for events
 }
 
-var noTimes = &holdTimes{}
+// termsCache has the terms of the newest holds. Most locks of a program are used alike, so their holds share terms.
+type termsCache struct {
+	mu     sync.Mutex
+	recent [4]*terms
+	next   int // in recent: the oldest
+}
+
+// share returns terms that are equal to t.
+func (c *termsCache) share(t *terms) *terms {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, known := range c.recent {
+		if known != nil && *known == *t {
+			return known
+		}
+	}
+	known := new(terms)
+	*known = *t
+	c.recent[c.next] = known
+	c.next = (c.next + 1) % len(c.recent)
+	return known
+}
+
+// runPart is what only a hold that is a run has.
+type runPart struct {
+	attempt int64
+	outcome *runOutcome // nil until there is an outcome; guarded by the mutex of the hold
+}
 
 // runOutcome is how a run has ended.
 type runOutcome struct {
@@ -70,10 +100,13 @@ const (
 
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
-	h := &hold{client: c, grant: g, weight: g.Weight, hasTurn: queued, times: noTimes,
+	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected}
+	t.asked.Name, t.asked.ID = "", ""
+	h := &hold{terms: c.terms.share(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token, weight: g.Weight,
+		since: g.Since, grantedTTL: g.GrantedTTL, hasTurn: queued,
 		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
-	if o.MinHold != 0 || o.MaxHold != 0 || o.Expected != 0 {
-		h.times = &holdTimes{minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected}
+	if g.Run != nil {
+		h.run = &runPart{attempt: g.Attempt}
 	}
 	if g.Kind == KindRW {
 		h.changingWeight = make(chan struct{}, 1)
@@ -82,36 +115,45 @@ func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o Loc
 		ctx = withHold(ctx, h)
 	}
 	h.firstLease = Lease{hold: h, values: ctx}
-	h.oneLease[0] = &h.firstLease
-	h.leases = h.oneLease[:]
+	h.leases = &h.firstLease
 	return h, &h.firstLease
 }
 
-// currentGrant is the grant with its present weight. It is called with mu held.
+// claim is the claim as it was made.
+func (h *hold) claim() driver.Claim {
+	c := h.asked
+	c.Name, c.ID = h.name, h.id
+	return c
+}
+
+// currentGrant is the grant as it is after renewals and changes of its weight. It is called with mu held.
 func (h *hold) currentGrant() driver.Grant {
-	g := h.grant
+	g := driver.Grant{Claim: h.claim(), Token: h.token, Since: h.since, GrantedTTL: h.grantedTTL, Ref: h.ref}
 	g.Weight = h.weight
+	if h.run != nil {
+		g.Attempt = h.run.attempt
+	}
 	return g
 }
 
 // claimInfo is the claim of a mutex, as its own process knows it.
 func (h *hold) claimInfo() ClaimInfo {
-	g := &h.grant
-	return ClaimInfo{Ref: g.Ref, Owner: g.Owner, Meta: g.Meta, Weight: g.Weight, Token: g.Token, TTL: g.Claim.TTL}
+	return ClaimInfo{Ref: h.ref, Owner: h.asked.Owner, Meta: h.asked.Meta, Weight: h.asked.Weight, Token: h.token,
+		TTL: h.asked.TTL}
 }
 
 // remainingAt is how long the lease stays valid after now if no renewal succeeds. It is called with mu held.
 func (h *hold) remainingAt(now driver.Instant) time.Duration {
-	left := trustedFor(now, h.grant.Since, h.grant.GrantedTTL)
-	if h.times.maxHold > 0 {
-		left = min(left, h.times.maxHold-now.Since(h.startedAt))
+	left := trustedFor(now, h.since, h.grantedTTL)
+	if h.maxHold > 0 {
+		left = min(left, h.maxHold-now.Since(h.startedAt))
 	}
 	return left
 }
 
 // endsByMaxHold reports whether the lease will end by its MaxHold even if it is renewed. It is called with mu held.
 func (h *hold) endsByMaxHold(now driver.Instant) bool {
-	return h.times.maxHold > 0 && h.remainingAt(now) < trustedFor(now, h.grant.Since, h.grant.GrantedTTL)
+	return h.maxHold > 0 && h.remainingAt(now) < trustedFor(now, h.since, h.grantedTTL)
 }
 
 // trustedFor is how long a grant is still valid that was confirmed for ttl by a request started at since. The margin
@@ -147,7 +189,7 @@ func (h *hold) expireIfDueLocked() (left time.Duration, expired bool) {
 	}
 	loss := &LossError{Cause: LossExpired}
 	switch {
-	case h.times.maxHold > 0 && now.Since(h.startedAt) >= h.times.maxHold:
+	case h.maxHold > 0 && now.Since(h.startedAt) >= h.maxHold:
 		loss = &LossError{Cause: LossMaxHold}
 	case h.renewalErr != nil || h.inBatch != 0:
 		loss = &LossError{Cause: LossUnreachable, Err: h.renewalErr}
@@ -172,7 +214,7 @@ func (h *hold) endAs(state holdState, err error) bool {
 func (h *hold) cancelContexts(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, l := range h.leases {
+	for l := h.leases; l != nil; l = l.next {
 		l.endContext(err)
 	}
 }
@@ -197,25 +239,43 @@ func (h *hold) noteReleaseRequest() {
 func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, cleanUpDue bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if l.err != nil {
-		return false, false, l.err
+	if l.state != leaseOpen {
+		return false, false, l.releaseErr()
 	}
-	if lapse > 0 && h.state == stateHeld && len(h.leases) > 1 {
-		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", len(h.leases))
+	if n := h.countLeases(); lapse > 0 && h.state == stateHeld && n > 1 {
+		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", n)
 	}
-	h.leases = slices.DeleteFunc(h.leases, func(o *Lease) bool { return o == l })
+	h.removeLease(l)
 	if h.state != stateHeld {
-		l.err = h.err
-		l.endContext(l.err)
-		return false, len(h.leases) == 0 && h.mustCleanUp(), h.err
+		l.state = leaseEnded
+		l.endContext(h.err)
+		return false, h.leases == nil && h.mustCleanUp(), h.err
 	}
-	l.err = ErrReleased
-	l.endContext(l.err)
-	if len(h.leases) > 0 {
+	l.endContext(ErrReleased)
+	if h.leases != nil {
+		l.state = leaseReleased
 		return false, false, nil
 	}
+	l.state = leaseEnded
 	h.state, h.err, h.detachFor = stateReleased, ErrReleased, lapse
 	return true, false, nil
+}
+
+// countLeases is how many leases have not been released. It is called with mu held.
+func (h *hold) countLeases() (n int) {
+	for l := h.leases; l != nil; l = l.next {
+		n++
+	}
+	return n
+}
+
+// removeLease takes a lease out of the list. It is called with mu held.
+func (h *hold) removeLease(l *Lease) {
+	at := &h.leases
+	for *at != l {
+		at = &(*at).next
+	}
+	*at, l.next = l.next, nil
 }
 
 // mustCleanUp reports, once, that a lost claim has to be cleaned up. It is called with mu held.
@@ -232,7 +292,7 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 	err := h.tryRelease(ctx)
 	if h.hasTurn {
 		// after the event is queued, so that the events of the next holder follow it
-		defer c.queue.passTurn(h.grant.Name)
+		defer c.queue.passTurn(h.name)
 	}
 	switch {
 	case err == nil:
@@ -243,7 +303,7 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 		c.emitEvent(EventLost, h, eventDetails{err: loss})
 		return loss
 	case errors.Is(err, ErrUncertain) || !isOneOf(err, lastingErrors...):
-		c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
+		c.cleanUp(h.asked.TTL, h.tryRelease)
 		err = h.uncertainEnd(err)
 	}
 	c.emitEvent(h.endEvent(), h, eventDetails{err: err})
@@ -255,7 +315,7 @@ func (h *hold) uncertainEnd(err error) error {
 	if !errors.Is(err, ErrUncertain) {
 		err = fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
-	if h.isRun {
+	if h.run != nil {
 		return fmt.Errorf("%w; the client goes on reporting for as long as the TTL, and if no report arrives, the run is abandoned",
 			err)
 	}
@@ -267,7 +327,7 @@ func (h *hold) uncertainEnd(err error) error {
 func (h *hold) tryRelease(ctx context.Context) error {
 	c := h.client
 	h.mu.Lock()
-	grant, keep, outcome := h.currentGrant(), h.keepFor(), h.outcome
+	grant, keep, outcome := h.currentGrant(), h.keepFor(), h.outcome()
 	h.mu.Unlock()
 	if outcome != nil {
 		return outcome.report(ctx)
@@ -289,10 +349,19 @@ func (h *hold) tryRelease(ctx context.Context) error {
 func (h *hold) endEvent() EventKind {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.outcome == nil {
+	outcome := h.outcome()
+	if outcome == nil {
 		return EventReleased
 	}
-	return outcomeEvent(h.outcome.state)
+	return outcomeEvent(outcome.state)
+}
+
+// outcome is that of a run, or nil. It is called with mu held.
+func (h *hold) outcome() *runOutcome {
+	if h.run == nil {
+		return nil
+	}
+	return h.run.outcome
 }
 
 // outcomeEvent is the event of a run with this outcome, or of a hold without one.
@@ -313,8 +382,8 @@ func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) 
 	if h.state == stateLost {
 		return false
 	}
-	if h.outcome == nil {
-		h.outcome = &runOutcome{outcome, report}
+	if h.run.outcome == nil {
+		h.run.outcome = &runOutcome{outcome, report}
 	}
 	return true
 }
@@ -322,11 +391,11 @@ func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) 
 // keepFor is how long the claim must still exist after the release, in whole milliseconds; 0: not at all. It is called
 // with mu held.
 func (h *hold) keepFor() time.Duration {
-	if h.detachFor == 0 && h.times.minHold == 0 {
+	if h.detachFor == 0 && h.minHold == 0 {
 		return 0
 	}
 	// the clock may be a wall clock that was set back
-	keep := max(h.detachFor, h.times.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
+	keep := max(h.detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
 	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
@@ -339,17 +408,17 @@ func (c *Client) handleLoss(h *hold) {
 	h.cancelContexts(h.err)
 	c.emitEvent(EventLost, h, eventDetails{err: h.err})
 	if h.hasTurn {
-		c.queue.passTurn(h.grant.Name)
+		c.queue.passTurn(h.name)
 	}
 	var loss *LossError
 	if errors.As(h.err, &loss) && loss.Cause == LossMaxHold {
 		c.inflight.start(func() {
-			sleepContext(c.waiting, maxHoldGraceOf(h.grant.Claim.TTL))
+			sleepContext(c.waiting, maxHoldGraceOf(h.asked.TTL))
 			h.mu.Lock()
 			due := h.mustCleanUp()
 			h.mu.Unlock()
 			if due {
-				c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
+				c.cleanUp(h.asked.TTL, h.tryRelease)
 			}
 		})
 	}

@@ -21,9 +21,35 @@ type Lease struct {
 	values context.Context // of the caller that locked
 
 	// Guarded by the mutex of the hold.
-	ctx    context.Context // made when it is first asked for
+	context *leaseContext // made when it is first asked for
+	next    *Lease        // in the list of the hold's leases
+	state   leaseState
+}
+
+type leaseContext struct {
+	context.Context
 	cancel context.CancelCauseFunc
-	err    error // set when this lease was released or detached
+}
+
+// leaseState says whether a lease was released or detached, and so what its error is.
+type leaseState uint8
+
+const (
+	leaseOpen     leaseState = iota // it was not: it ends when its hold does
+	leaseReleased                   // while its hold went on: its error is ErrReleased
+	leaseEnded                      // with its hold, or after it: its error is that of the hold
+)
+
+// releaseErr is nil until the lease was released or detached, then its error. It is called with the mutex of the hold
+// held.
+func (l *Lease) releaseErr() error {
+	switch l.state {
+	case leaseReleased:
+		return ErrReleased
+	case leaseEnded:
+		return l.hold.err
+	}
+	return nil
 }
 
 // Context returns a context that ends when the lease does. Its cause is then a [*LossError], [ErrReleased] or
@@ -35,19 +61,20 @@ type Lease struct {
 func (l *Lease) Context() context.Context {
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
-	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(context.WithoutCancel(l.values))
-		if err := cmp.Or(l.err, l.hold.err); err != nil {
-			l.cancel(err)
+	if l.context == nil {
+		ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.values))
+		l.context = &leaseContext{ctx, cancel}
+		if err := cmp.Or(l.releaseErr(), l.hold.err); err != nil {
+			cancel(err)
 		}
 	}
-	return l.ctx
+	return l.context.Context
 }
 
 // endContext ends the context if there is one. It is called with the mutex of the hold held.
 func (l *Lease) endContext(err error) {
-	if l.cancel != nil {
-		l.cancel(err)
+	if l.context != nil {
+		l.context.cancel(err)
 	}
 }
 
@@ -62,16 +89,16 @@ func (l *Lease) String() string {
 
 // Token returns the fencing token: positive, below 2^53, and larger than every token granted before on this lock. It
 // fences only while the lease is [Lease.Exclusive].
-func (l *Lease) Token() int64 { return l.hold.grant.Token }
+func (l *Lease) Token() int64 { return l.hold.token }
 
 // Name returns the lock's name.
-func (l *Lease) Name() string { return l.hold.grant.Name }
+func (l *Lease) Name() string { return l.hold.name }
 
 // Ref names the claim to other processes, for Client.Break and Client.RequestRelease. It is printable.
-func (l *Lease) Ref() string { return l.hold.grant.Ref }
+func (l *Lease) Ref() string { return l.hold.ref }
 
 // ID returns the claim's own id, which no other claim ever has.
-func (l *Lease) ID() string { return l.hold.grant.ID }
+func (l *Lease) ID() string { return l.hold.id }
 
 // Exclusive reports whether no other claim can be granted beside this lease: a mutex, a writer, or all permits of a
 // semaphore.
@@ -91,7 +118,7 @@ func (l *Lease) Remaining() time.Duration {
 	left := l.hold.checkExpiry()
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
-	if l.err != nil {
+	if l.state != leaseOpen {
 		return 0
 	}
 	return left
@@ -102,10 +129,7 @@ func (l *Lease) Err() error {
 	l.hold.checkExpiry()
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
-	if l.err != nil {
-		return l.err
-	}
-	return l.hold.err
+	return cmp.Or(l.releaseErr(), l.hold.err)
 }
 
 // ReleaseRequested returns a channel that is closed when somebody has asked the holder to release the lock: see
@@ -135,7 +159,7 @@ func (l *Lease) ReleaseRequested() <-chan struct{} {
 // A lock whose LockOptions.MinHold has not passed stays held for the rest of it, without a holder; Release does not
 // wait.
 func (l *Lease) Release() error {
-	return l.ReleaseContext(l.hold.client.timeouts.contextFor(driver.UnreachableTimeout(l.hold.grant.Claim.TTL)))
+	return l.ReleaseContext(l.hold.client.timeouts.contextFor(driver.UnreachableTimeout(l.hold.asked.TTL)))
 }
 
 // ReleaseContext is Release with ctx as its bound. Even if ctx has ended, the lease's own context ends at once, and a
@@ -160,12 +184,12 @@ func (l *Lease) giveUp(ctx context.Context, op string, detachFor time.Duration) 
 	h.checkExpiry() // a lease that has expired is lost, not released
 	last, cleanUpDue, err := h.releaseLease(l, detachFor)
 	if cleanUpDue {
-		c.cleanUp(h.grant.Claim.TTL, h.tryRelease)
+		c.cleanUp(h.asked.TTL, h.tryRelease)
 	}
 	if last {
 		if err = h.releaseClaim(ctx); errors.Is(err, ErrLost) { // not known before
 			h.mu.Lock()
-			l.err, h.err = err, err
+			h.err = err
 			h.mu.Unlock()
 		}
 	}
@@ -179,13 +203,7 @@ func (l *Lease) giveUp(ctx context.Context, op string, detachFor time.Duration) 
 func (l *Lease) errAfterClose() error {
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
-	switch {
-	case l.err != nil:
-		return l.err
-	case l.hold.err != nil:
-		return l.hold.err
-	}
-	return ErrClosed
+	return cmp.Or(l.releaseErr(), l.hold.err, ErrClosed)
 }
 
 // runUnder runs f under a lease, and releases it.

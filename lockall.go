@@ -174,7 +174,7 @@ func (s *LeaseGroup) Err() error {
 func (s *LeaseGroup) Release() error {
 	var timeout time.Duration
 	for _, l := range s.leases {
-		timeout = max(timeout, driver.UnreachableTimeout(l.hold.grant.Claim.TTL))
+		timeout = max(timeout, driver.UnreachableTimeout(l.hold.asked.TTL))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

@@ -40,7 +40,7 @@ func withHoldsOf(ctx, from context.Context) context.Context {
 func (c *Client) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) {
 	for held := carriedIn(ctx); held != nil; held = held.outer {
 		h := held.hold
-		if h.client != c || h.grant.Name != claim.Name {
+		if h.client != c || h.name != claim.Name {
 			continue
 		}
 		h.checkExpiry()
@@ -68,7 +68,7 @@ func (h *hold) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) 
 		return nil, newInvalidError("this context already holds %d of the lock; acquiring %d would deadlock", g.Weight,
 			claim.Weight)
 	}
-	l := &Lease{hold: h, values: ctx}
-	h.leases = append(h.leases, l)
+	l := &Lease{hold: h, values: ctx, next: h.leases}
+	h.leases = l
 	return l, nil
 }

@@ -97,16 +97,16 @@ func (r *renewer) addHold(h *hold, start time.Time) error {
 	h.startedAt = r.lastRead
 	if h.remainingAt(r.lastRead) <= 0 {
 		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is released again",
-			ErrUncertain, h.grant.GrantedTTL)
+			ErrUncertain, h.grantedTTL)
 	}
 	r.client.emitEvent(EventAcquired, h, eventDetails{start: start})
 	if r.endWatcher != nil {
-		r.byID[h.grant.ID] = h
+		r.byID[h.id] = h
 	}
 	heap.Push(&r.ends, h)
 	heap.Push(&r.dues, h)
-	h.renewal.marginClass = marginClassOf(h.grant.GrantedTTL)
-	r.marginCounts[h.renewal.marginClass]++
+	h.marginClass = marginClassOf(h.grantedTTL)
+	r.marginCounts[h.marginClass]++
 	r.setTimes(h, h.planRenewal(now, r.lastRead))
 	if !r.running {
 		r.running = r.client.inflight.start(r.runLoop)
@@ -132,8 +132,8 @@ func (r *renewer) removeLocked(h *hold) {
 	if h.renewal.dueIndex >= 0 {
 		heap.Remove(&r.dues, int(h.renewal.dueIndex))
 	}
-	delete(r.byID, h.grant.ID)
-	r.marginCounts[h.renewal.marginClass]--
+	delete(r.byID, h.id)
+	r.marginCounts[h.marginClass]--
 	if r.ends.Len() > 0 {
 		return
 	}
@@ -172,7 +172,6 @@ type renewalTimes struct{ endsAt, dueAt, dueFrom time.Duration }
 type renewal struct {
 	renewalTimes
 	endIndex, dueIndex int32 // in the heaps of the renewer, or notInHeap
-	marginClass        int8
 }
 
 const notInHeap = -1
@@ -180,11 +179,11 @@ const notInHeap = -1
 // planRenewal is for a hold that was granted or renewed: its next renewal is due a third of the way through the TTL, or
 // a little earlier together with others.
 func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes {
-	ttl, end := h.grant.GrantedTTL, now+h.remainingAt(read)
+	ttl, end := h.grantedTTL, now+h.remainingAt(read)
 	if h.endsByMaxHold(read) { // no renewal would make it last longer
 		return renewalTimes{endsAt: end, dueAt: end, dueFrom: end}
 	}
-	due := now + max(ttl/3-read.Since(h.grant.Since), minRetry)
+	due := now + max(ttl/3-read.Since(h.since), minRetry)
 	return renewalTimes{endsAt: end, dueAt: due, dueFrom: due - ttl/32}
 }
 
@@ -365,7 +364,7 @@ func (h *hold) startRenewal(flight uint64, now driver.Instant) (g driver.Grant, 
 		return g, 0, false
 	}
 	h.inBatch = flight
-	return h.currentGrant(), min(h.grant.GrantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
+	return h.currentGrant(), min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
 }
 
 func (r *renewer) sendBatch(b *batch) {
@@ -408,11 +407,11 @@ func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
 	if b.number <= r.suspectUpTo {
 		p.dueAt, p.dueFrom = now, now
 	}
-	ttl := h.grant.GrantedTTL
+	ttl := h.grantedTTL
 	h.mu.Unlock()
-	r.marginCounts[h.renewal.marginClass]--
-	h.renewal.marginClass = marginClassOf(ttl)
-	r.marginCounts[h.renewal.marginClass]++
+	r.marginCounts[h.marginClass]--
+	h.marginClass = marginClassOf(ttl)
+	r.marginCounts[h.marginClass]++
 	r.setTimes(h, p)
 }
 
@@ -432,9 +431,9 @@ func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lo
 	switch {
 	case a.Err == nil:
 		h.renewalErr = nil
-		if now := h.client.clock.Now(); trustedFor(now, a.Since, a.GrantedTTL) > trustedFor(now, h.grant.Since,
-			h.grant.GrantedTTL) {
-			h.grant.Since, h.grant.GrantedTTL = a.Since, a.GrantedTTL
+		if now := h.client.clock.Now(); trustedFor(now, a.Since, a.GrantedTTL) > trustedFor(now, h.since,
+			h.grantedTTL) {
+			h.since, h.grantedTTL = a.Since, a.GrantedTTL
 			left = h.remainingAt(now)
 		}
 		h.client.emitEvent(EventRenewed, h, eventDetails{roundTrip: time.Since(b.sentAt), remaining: left})

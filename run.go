@@ -23,7 +23,7 @@ type Run struct {
 func (r *Run) Key() string { return r.key }
 
 // Attempt returns the number of the run: 1 for the first run of its key.
-func (r *Run) Attempt() int64 { return r.lease.hold.grant.Attempt }
+func (r *Run) Attempt() int64 { return r.lease.hold.run.attempt }
 
 // ID returns the run's own id, which no other run or claim ever has.
 func (r *Run) ID() string { return r.lease.ID() }
@@ -88,7 +88,7 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 	}
 	h.checkExpiry()
 	h.mu.Lock()
-	grant := h.grant
+	grant := h.currentGrant()
 	h.mu.Unlock()
 	report := func(ctx context.Context) error {
 		return h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
@@ -117,7 +117,7 @@ func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report fu
 		return err
 	}
 	if err = report(ctx); err != nil && !errors.Is(err, ErrLost) && !isOneOf(err, lastingErrors...) {
-		h.client.cleanUp(h.grant.Claim.TTL, report)
+		h.client.cleanUp(h.asked.TTL, report)
 		err = h.uncertainEnd(err)
 	}
 	if err == nil {
@@ -128,7 +128,7 @@ func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report fu
 
 // endRun ends the run of a Do, whose context may have ended. Nothing is wrong if its function has ended it.
 func endRun[T any](r *Run, finish func(context.Context, T) error, outcome T) error {
-	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(r.lease.hold.grant.Claim.TTL))
+	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(r.lease.hold.asked.TTL))
 	defer cancel()
 	if err := finish(ctx, outcome); !errors.Is(err, ErrReleased) {
 		return err

@@ -113,7 +113,7 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	if !ok {
 		return fmt.Errorf("%w: changing what a lease holds", ErrUnsupported)
 	}
-	if h.grant.Kind != KindRW {
+	if h.asked.Kind != KindRW {
 		return newInvalidError("only a lease of an RWMutex can be downgraded or upgraded")
 	}
 	h.checkExpiry()
@@ -137,7 +137,7 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	held := findHeldError(err)
 	switch {
 	case held != nil && !errors.Is(err, ErrUncertain): // this client is one of the holders, which it knows
-		own := func(s ClaimInfo) bool { return s.Ref == h.grant.Ref }
+		own := func(s ClaimInfo) bool { return s.Ref == h.ref }
 		return &HeldError{Holders: slices.DeleteFunc(slices.Clone(held.Holders), own), Waiting: held.Waiting}
 	case errors.Is(err, ErrUnsupported): // nothing was tried
 		h.weight = grant.Weight
@@ -157,12 +157,12 @@ func (h *hold) lowerWeight(l *Lease, weight int64) (grant driver.Grant, err erro
 	defer h.mu.Unlock()
 	grant = h.currentGrant()
 	switch {
-	case l.err != nil:
-		return grant, l.err
+	case l.state != leaseOpen:
+		return grant, l.releaseErr()
 	case h.state != stateHeld:
 		return grant, h.err
-	case len(h.leases) > 1:
-		return grant, newInvalidError("cannot change a lease that was entered %d times", len(h.leases))
+	case h.countLeases() > 1:
+		return grant, newInvalidError("cannot change a lease that was entered %d times", h.countLeases())
 	}
 	h.weight = min(h.weight, weight)
 	return grant, nil
