@@ -40,7 +40,7 @@ func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
 		gateRevisions: map[string]int64{}, nodeCache: map[string]sequence.Node{}, ownSessions: map[string]bool{},
 		life: driverutil.NewLifetime(),
 	}
-	t.hub = newWatchHub(t.life, pb.NewWatchClient(cli.ActiveConnection()), t.renewLogin)
+	t.hub = newWatchHub(t, pb.NewWatchClient(cli.ActiveConnection()))
 	t.batcher = t.newBatcher()
 	t.info = driver.Info{
 		Store: describeCluster(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,
@@ -88,13 +88,7 @@ func (t *nodeStore) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence
 // Watch subscribes from now on, never from a past revision: the server would delay such a subscription by up to a tenth
 // of a second. Events before the subscription are not lost, because the hub compares revisions when it begins.
 func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
-	w := &watch{key: t.lockDir(name) + key, seenRevision: revision, changed: changed}
-	// Both watch the whole lock; the first leaves out the events of keys that are put.
-	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
-		w.key, w.end = t.lockRange(name)
-		w.removalsOnly = key == sequence.WatchRemovals
-	}
-	return t.hub.add(w)
+	return t.hub.add(&watch{lock: name, key: key, seenRevision: revision, changed: changed})
 }
 
 // ConfirmWatches asks the stream of the watches how far it has come, and compares that with the revision of a

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,6 +24,7 @@ import (
 // meanwhile, and then the watch is cancelled ("KV API guarantees" in etcd's documentation: events are kept as long as
 // the history is). The owners read the lock again in any case, so a replay would add nothing.
 type watchHub struct {
+	nodes      *nodeStore           // knows the keys of locks
 	life       *driverutil.Lifetime // that of the store, which waits for the hub's goroutine
 	client     pb.WatchClient
 	renewLogin func(context.Context) // renews a login that has expired
@@ -38,13 +40,14 @@ type watchHub struct {
 	progress      chan struct{}      // closed when confirmedUpTo or streaming changes
 }
 
-// watch is one subscription. Its fields do not change, except id and those that are guarded by the hub's mutex.
+// watch is one subscription. Its fields do not change, except id and those that are guarded by the hub's mutex. There is
+// one for each claim that is held, so it shares its strings with that.
 type watch struct {
 	hub          *watchHub
 	id           int64
-	key, end     string
-	removalsOnly bool
-	seenRevision int64 // the revision of the owner's last snapshot; 0: none
+	lock         string // empty: key is a whole key
+	key          string // of a node of the lock, or one of sequence.WatchRemovals and WatchChanges
+	seenRevision int64  // the revision of the owner's last snapshot; 0: none
 	changed      func()
 
 	// Guarded by the hub's mutex.
@@ -52,9 +55,9 @@ type watch struct {
 	interrupted bool // an earlier stream broke, or the server has cancelled the watch
 }
 
-func newWatchHub(life *driverutil.Lifetime, client pb.WatchClient, login func(context.Context)) *watchHub {
+func newWatchHub(t *nodeStore, client pb.WatchClient) *watchHub {
 	return &watchHub{
-		life: life, client: client, renewLogin: login,
+		nodes: t, life: t.life, client: client, renewLogin: t.renewLogin,
 		watches: map[int64]*watch{}, requestQueued: make(chan struct{}, 1), progress: make(chan struct{}),
 	}
 }
@@ -143,12 +146,18 @@ func (h *watchHub) noteProgressLocked(streaming bool, upTo int64) {
 
 // createRequest is the request that begins the watch on a stream.
 func (w *watch) createRequest() *pb.WatchRequest {
-	r := &pb.WatchCreateRequest{Key: []byte(w.key), WatchId: w.id}
-	if w.end != "" {
-		r.RangeEnd = []byte(w.end)
-	}
-	if w.removalsOnly {
-		r.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}
+	r := &pb.WatchCreateRequest{WatchId: w.id}
+	switch {
+	case w.lock == "":
+		r.Key = []byte(w.key)
+	case w.key == sequence.WatchRemovals || w.key == sequence.WatchChanges: // the first without the keys that are put
+		from, to := w.hub.nodes.lockRange(w.lock)
+		r.Key, r.RangeEnd = []byte(from), []byte(to)
+		if w.key == sequence.WatchRemovals {
+			r.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}
+		}
+	default:
+		r.Key = []byte(w.hub.nodes.lockDir(w.lock) + w.key)
 	}
 	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}}
 }
