@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/file"
@@ -54,6 +55,34 @@ func heapSize() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// TestHoldSize: a hold has no more bytes than its comment says. Go would allocate the next larger size for it.
+func TestHoldSize(t *testing.T) {
+	if size := unsafe.Sizeof(hold{}); size > 288 {
+		t.Errorf("a hold has %d bytes", size)
+	}
+}
+
+// TestSharedTerms: holds on locks with equal options share their terms, and the others have terms of their own.
+func TestSharedTerms(t *testing.T) {
+	c := newClient(t, newFakeStore(), nil)
+	plain := mustLock(t, c, "a", nil).hold
+	for i := range 10 {
+		o := &LockOptions{Meta: fmt.Sprint(i), MaxHold: time.Duration(i) * time.Hour}
+		first, second := mustLock(t, c, fmt.Sprint("b", i), o).hold, mustLock(t, c, fmt.Sprint("c", i), o).hold
+		if first.terms != second.terms || first.terms == plain.terms {
+			t.Errorf("%d: terms of holds with equal options: %p, %p; with others: %p", i, first.terms, second.terms, plain.terms)
+		}
+		for _, h := range []*hold{first, second} {
+			if g := h.currentGrant(); g.Meta != o.Meta || h.maxHold != o.MaxHold || g.Name != h.name || g.ID != h.id {
+				t.Errorf("%d: the grant %+v, held for at most %v", i, g, h.maxHold)
+			}
+		}
+	}
+	if again := mustLock(t, c, "d", nil).hold; *again.terms != *plain.terms {
+		t.Errorf("terms %+v, want %+v", *again.terms, *plain.terms)
+	}
 }
 
 // BenchmarkFileCycle: what Lock and Release of one caller cost on files.

@@ -14,8 +14,8 @@ import (
 // it, one for each time they locked: a single one unless the lock is re-entrant. Its state moves once, from held to
 // released, lost or closed, and never back.
 //
-// A process may have very many holds. So a hold keeps of its grant only what is its own, and has 288 bytes, which is one
-// of the sizes in which Go allocates.
+// A process may have very many holds. So a hold keeps of its grant only what is its own, and has 288 bytes, which is
+// one of the sizes in which Go allocates.
 type hold struct {
 	*terms
 	name, id, ref  string
