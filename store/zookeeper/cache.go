@@ -9,13 +9,19 @@ import (
 // unless a foreign client chooses it, so what was read once stays true as long as the node exists; its owner's data
 // may be older than the node's, which Read and a full List repair.
 
+// cachedNode is a node as it was read last.
+type cachedNode struct {
+	sequence.Node
+	path string // the same string as the key in the cache
+}
+
 // fillFromCache fills in what is cached of nodes.
 func (t *tree) fillFromCache(path string, all []claimNode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range all {
 		if n := t.cache[path+"/"+all[i].Key]; n != nil {
-			all[i].Node = *n
+			all[i].Node = n.Node
 		}
 	}
 }
@@ -52,7 +58,22 @@ func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
 		}
 		t.cacheLimit = 2 * len(t.cache)
 	}
-	t.cache[path] = &n
+	if known := t.cache[path]; known != nil {
+		known.Node = n
+	} else {
+		t.cache[path] = &cachedNode{n, path}
+	}
+}
+
+// nodePath is the path of a node. For each claim that is held there is a watch, which shares the string with the cache.
+func (t *tree) nodePath(name, key string) string {
+	path := t.pathOf(name) + "/" + key
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.cache[path]; n != nil {
+		return n.path
+	}
+	return path
 }
 
 func (t *tree) uncacheNode(path string) {

@@ -325,7 +325,7 @@ func (t plainTree) writeSteps(
 // herd that ZooKeeper's recipe avoids by a line of nodes, which this layout cannot have.
 func (t plainTree) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	recurs := key == sequence.WatchRemovals || key == sequence.WatchChanges
-	return t.subscribe(&zk.Watcher{Path: t.pathOf(name), Recurs: recurs, Since: revision, Changed: changed},
+	return t.subscribe(zk.Watcher{Path: t.pathOf(name), Recurs: recurs, Since: revision, Changed: changed},
 		key, key[strings.LastIndexByte(key, '-')+1:])
 }
 

@@ -323,7 +323,7 @@ func (tb *table) listNames(ctx context.Context, folder, prefix string) (names []
 // followed by another look.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	watch := tb.t.subscribe(&zk.Watcher{Path: tb.recordPath(name), Recurs: true, Changed: func() {
+	watch := tb.t.subscribe(zk.Watcher{Path: tb.recordPath(name), Recurs: true, Changed: func() {
 		select {
 		case changed <- struct{}{}:
 		default:

@@ -20,7 +20,7 @@ import (
 // and for callers that observe the lock.
 type subscription struct {
 	t       *tree
-	watcher *zk.Watcher
+	watcher zk.Watcher
 	key     string   // of the claim whose node is watched; empty if that is not one node
 	home    *zk.Conn // that of the claim's session if it is this client's
 
@@ -36,27 +36,24 @@ func (t *tree) Watch(name, key string, revision int64, changed func()) sequence.
 	path := t.pathOf(name)
 	switch key {
 	case sequence.WatchRemovals:
-		return t.subscribe(&zk.Watcher{Path: path, Children: true, Recurs: true, Since: revision, Changed: changed}, "", "")
+		return t.subscribe(zk.Watcher{Path: path, Children: true, Recurs: true, Since: revision, Changed: changed}, "", "")
 	case sequence.WatchChanges:
-		return t.subscribe(&zk.Watcher{
+		return t.subscribe(zk.Watcher{
 			Path: path, Children: true, WatchesChild: isClaimKey, Recurs: true, Since: revision, Changed: changed,
 		}, "", "")
 	}
 	claim, _ := parseKey(key)
-	return t.subscribe(&zk.Watcher{Path: path + "/" + key, Since: revision, Changed: changed}, key, claim.Session)
+	return t.subscribe(zk.Watcher{Path: t.nodePath(name, key), Since: revision, Changed: changed}, key, claim.Session)
 }
 
 // subscribe notifies a watcher until it is stopped: on the session of the claim whose node is watched if that is ours,
 // so that the answers of that session confirm the watch, and otherwise on any.
-func (t *tree) subscribe(w *zk.Watcher, key, session string) *subscription {
+func (t *tree) subscribe(w zk.Watcher, key, session string) *subscription {
 	s := &subscription{t: t, watcher: w, key: key}
 	s.home, _ = t.sessionConn(session)
 	// A watch is kept by the server for one session, and goes with it. The waiter's claim may be under another session,
 	// which lives: so its wait goes on, and only the watch moves.
-	w.Lost = func() {
-		w.Changed()
-		t.life.Go(s.attachToAny)
-	}
+	s.watcher.Lost = s.leaveSession
 	if c := cmp.Or(s.home, t.openConn()); c != nil {
 		s.attach(c)
 	} else {
@@ -65,13 +62,19 @@ func (t *tree) subscribe(w *zk.Watcher, key, session string) *subscription {
 	return s
 }
 
+// leaveSession is called when the session of the watch has ended.
+func (s *subscription) leaveSession() {
+	s.watcher.Changed()
+	s.t.life.Go(s.attachToAny)
+}
+
 // IsLive reports whether the watch is set on the session of the claim. A claim that may have two nodes would need two
 // watches, so its nodes are read.
 func (s *subscription) IsLive() bool {
 	s.mu.Lock()
 	c := s.conn
 	s.mu.Unlock()
-	return c != nil && c == s.home && c.IsArmed(s.watcher) && !s.t.mayHaveTwoNodes(s.key)
+	return c != nil && c == s.home && c.IsArmed(&s.watcher) && !s.t.mayHaveTwoNodes(s.key)
 }
 
 // ConfirmWatches sends a keep-alive over the session. Any write would do. Its answer comes from a server that has a
@@ -93,7 +96,7 @@ func (s *subscription) Stop() {
 		cancel()
 	}
 	if c != nil {
-		c.Unwatch(s.watcher)
+		c.Unwatch(&s.watcher)
 	}
 }
 
@@ -106,7 +109,7 @@ func (s *subscription) attach(c *zk.Conn) {
 	}
 	s.conn = c
 	s.mu.Unlock()
-	if !c.Watch(s.watcher) {
+	if !c.Watch(&s.watcher) {
 		s.t.life.Go(s.attachToAny)
 		return
 	}
@@ -116,7 +119,7 @@ func (s *subscription) attach(c *zk.Conn) {
 	stopped := s.stopped
 	s.mu.Unlock()
 	if stopped {
-		c.Unwatch(s.watcher)
+		c.Unwatch(&s.watcher)
 	}
 }
 

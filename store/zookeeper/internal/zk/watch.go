@@ -16,10 +16,10 @@ type Watcher struct {
 	// Path is the node. Its data and its removal are watched; with Children, what children it has, and its removal.
 	Path     string
 	Children bool
-	// WatchesChild, if set together with Children, chooses children whose data are watched too.
-	WatchesChild func(name string) bool
 	// Recurs makes the watcher wait for a node that does not exist, and go on when it comes or comes again.
 	Recurs bool
+	// WatchesChild, if set together with Children, chooses children whose data are watched too.
+	WatchesChild func(name string) bool
 	// Since is the transaction up to which the owner knows the node: a later change that happened before the watch
 	// was set is reported.
 	Since int64
