@@ -79,27 +79,37 @@ type queueState struct {
 	joins     bool           // the claim joins the store's queue while it waits; otherwise it only watches the lock
 	renewedAt driver.Instant // when its last acknowledged write was started
 	beat      int64          // the beat of that write
-	seenToken int64          // of a claim that only watches: the lock's last token when it last looked
-	overtaken int            // how often it has seen another one since it began to watch
+	watching  watching       // what it has seen while it only watched
 }
 
-// maxOvertaken is how often a plain claim sees the lock go to others before it joins the queue. Until then newcomers may
-// take a free lock before it, because that costs the fewest writes. A claim that watches looks at the lock every 5 s or
-// more often, so it joins after 40 s at most if it is overtaken all the time.
-const maxOvertaken = 8
+// watching is what a claim has seen of a lock that it watches from outside of the queue.
+type watching struct {
+	since driver.Instant // when it first saw the lock held
+	token int64          // the lock's last token then; 0: it has not seen it held
+}
 
-// noteOvertaken notes the last token of a lock that another claim holds. The claim joins the queue if it has seen too
-// many of them, unless the table cannot notify: there each place in the queue costs writes.
-func (a *acquire) noteOvertaken() {
-	q := &a.queue
-	if q.joins {
-		return
+const (
+	// maxWatchTime is how long a plain claim watches while the lock goes to others. Until then newcomers may take a free
+	// lock before it, because that costs the fewest writes: on a busy lock each of them waits for some milliseconds.
+	maxWatchTime = time.Second
+	// maxTurnTime is the same where clients take turns at looking. There each of them comes to look, and a place in the
+	// queue costs more than a turn.
+	maxTurnTime = 20 * time.Second
+)
+
+// mustJoin notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
+// queue: the lock has gone to others for too long. If the table cannot notify, no claim joins, since each place in the
+// queue costs writes. It is called by the claim's hub, with the engine's mutex held, while the claim waits.
+func (a *acquire) mustJoin(rec *Record) bool {
+	w := &a.queue.watching
+	if w.token == 0 {
+		w.token, w.since = rec.Token, a.clock.Now()
 	}
-	if q.seenToken != 0 && a.rec.Token != q.seenToken {
-		q.overtaken++
+	limit := maxWatchTime
+	if a.turnTaker != nil {
+		limit = maxTurnTime
 	}
-	q.seenToken = a.rec.Token
-	q.joins = q.overtaken >= maxOvertaken && a.notifier != nil
+	return rec.Token != w.token && a.clock.Since(w.since) >= limit && a.notifier != nil && a.info.MaxWaiters > 0
 }
 
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.
@@ -109,8 +119,26 @@ type backoff struct {
 	outage        driverutil.Outage // since when the store has not answered
 	idleLoads     int               // loads without news before the next wait
 	yields        int               // times in a row that it let a renewal go first
+	fullQueues    int               // times in a row that the queue was full
 	pacedWaits    int               // times in a row that it waited for the store's write interval
 	awaitedExpiry bool              // a call that does not wait for the lock has waited once for a claim to expire
+}
+
+// A plain claim that finds the queue full pauses for some round trips, but at least and at most so long.
+const (
+	minFullQueuePause = 5 * time.Millisecond
+	maxFullQueuePause = time.Second
+)
+
+// pauseAtFullQueue pauses before a plain claim looks again at a queue that is full: for longer each time. Many may be
+// outside of the queue, so none of them looks at each change.
+func (a *acquire) pauseAtFullQueue(ctx context.Context) error {
+	d := min(max(16*a.roundTrip(), minFullQueuePause)<<min(a.backoff.fullQueues, 10), maxFullQueuePause)
+	a.backoff.fullQueues++
+	if err := a.life.Sleep(ctx, d/2+randomPart(d)); err != nil {
+		return err
+	}
+	return a.loadRow(ctx)
 }
 
 // noteAnswer records that the store has answered.
@@ -138,14 +166,13 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:
 		return grant, false, a.writeAbandoned(ctx, next, err)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
-		before := a.queue.joins
-		if a.noteOvertaken(); a.queue.joins != before {
+		if !a.queue.joins && a.mustJoin(a.rec) {
+			a.queue.joins = true
 			return grant, false, nil
 		}
 		return a.waitForChange(ctx, false)
-	case errors.Is(err, driver.ErrQueueFull) && a.queue.overtaken > 0: // it watches on
-		a.queue.overtaken, a.queue.joins = 0, false
-		return grant, false, nil
+	case errors.Is(err, driver.ErrQueueFull) && a.claim.Wait && !a.claim.Fair && a.claim.Kind == driver.KindMutex:
+		return grant, false, a.pauseAtFullQueue(ctx)
 	case errors.Is(err, driver.ErrHeld) && a.mayExpireSoon():
 		return grant, false, a.loadAfterExpiry(ctx)
 	case err != nil:
@@ -531,7 +558,8 @@ func (a *acquire) isAffected(rec *Record) bool {
 	mine := rec.findClaim(a.claim.ID)
 	switch {
 	case !a.queue.joins:
-		return len(rec.Claims) == 0 || rec.totalWeight()+a.claim.Weight <= rec.Limit || rec.Kind != a.claim.Kind
+		fits := len(rec.Claims) == 0 || rec.totalWeight()+a.claim.Weight <= rec.Limit
+		return fits || rec.Kind != a.claim.Kind || a.mustJoin(rec)
 	case mine == nil || mine.State != Waiting:
 		return true
 	}
