@@ -84,8 +84,8 @@ type queueState struct {
 
 // watching is what a claim has seen of a lock that it watches from outside of the queue.
 type watching struct {
-	since driver.Instant // when it first saw the lock held
-	token int64          // the lock's last token then; 0: it has not seen it held
+	token int64          // the lock's last token when the claim first saw it held; 0: it has not
+	since driver.Instant // when it first saw a later token
 }
 
 const (
@@ -101,15 +101,20 @@ const (
 // queue: the lock has gone to others for too long. If the table cannot notify, no claim joins, since each place in the
 // queue costs writes. It is called by the claim's hub, with the engine's mutex held, while the claim waits.
 func (a *acquire) mustJoin(rec *Record) bool {
-	w := &a.queue.watching
-	if w.token == 0 {
-		w.token, w.since = rec.Token, a.clock.Now()
-	}
-	limit := maxWatchTime
+	w, limit := &a.queue.watching, maxWatchTime
 	if a.turnTaker != nil {
 		limit = maxTurnTime
 	}
-	return rec.Token != w.token && a.clock.Since(w.since) >= limit && a.notifier != nil && a.info.MaxWaiters > 0
+	switch {
+	case w.token == 0:
+		w.token = rec.Token
+	case w.token == rec.Token:
+	case w.since == driver.Instant{}:
+		w.since = a.clock.Now()
+	default:
+		return a.clock.Since(w.since) >= limit && a.notifier != nil && a.info.MaxWaiters > 0
+	}
+	return false
 }
 
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.

@@ -442,7 +442,7 @@ var table = []mutant{
 	{name: "a store that is not believed what it shows", file: "engine/record/engine.go", pkg: "./engine/record",
 		test: "TestStoreForgetsWrite", edits: []edit{{" && now.row.Version != before.row.Version {", " && before.rec != nil {"}}},
 	{name: "a plain claim that is overtaken for ever", file: "engine/record/acquire.go", pkg: "./engine/record",
-		test: "TestPlainClaimIsNotStarved", edits: []edit{{"return rec.Token != w.token &&", "return false &&"}}},
+		test: "TestPlainClaimIsNotStarved", edits: []edit{{"return a.clock.Since(w.since) >= limit &&", "return limit < 0 &&"}}},
 	{name: "a plain claim that watches only for a free lock", file: "engine/record/acquire.go", pkg: "./engine/record",
 		test: "TestPlainClaimAmongFairOnes", edits: []edit{{"|| a.mustJoin(rec)", ""}}},
 	{name: "a plain claim that waits for its turn for ever", file: "engine/record/acquire.go", pkg: "./engine/record",
