@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 const (
@@ -40,9 +41,8 @@ type Client struct {
 	opts  Options
 
 	inflight inflight
-	waiting  context.Context // ends when the client closes: for calls that wait
-	endWaits context.CancelCauseFunc
-	base     context.Context // ends when Close has waited long enough: for work in the background
+	waiting  *driverutil.Lifetime // ends when the client closes: for calls that wait
+	base     context.Context      // ends when Close has waited long enough: for work in the background
 	endBase  context.CancelFunc
 	queue    queue
 	timeouts timeoutCache
@@ -96,7 +96,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps),
 		closed: make(chan struct{})}
 	c.inflight.idle = make(chan struct{})
-	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
+	c.waiting = driverutil.NewLifetime()
 	c.base, c.endBase = context.WithCancel(context.Background())
 	c.timeouts.base = c.base
 	c.renewer.init(c)
@@ -270,9 +270,7 @@ func (c *Client) untilClosed(ctx context.Context) (context.Context, func()) {
 	if ctx.Done() == nil {
 		return valued{c.waiting, ctx}, func() {}
 	}
-	bounded, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.waiting, func() { cancel(ErrClosed) })
-	return bounded, func() { stop(); cancel(nil) }
+	return c.waiting.Bind(ctx)
 }
 
 // valued ends as its own context does, and has the values of another one.
@@ -381,7 +379,7 @@ func (c *Client) CloseContext(ctx context.Context) error {
 func (c *Client) releaseAndClose(ctx context.Context) error {
 	c.inflight.enter()
 	c.inflight.refuseCalls()
-	c.endWaits(ErrClosed)
+	c.waiting.End()
 	ledgerErr := c.closeLedger(ctx)
 	left := c.releaseAll(ctx, c.renewer.takeAll())
 	if c.events != nil {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // TestTimeoutCache: a shared context ends at its time or up to an eighth earlier, however many calls share it.
@@ -73,8 +75,7 @@ func TestLateContext(t *testing.T) {
 
 // TestCloseEndsEndlessWait: closing a client ends a wait whose own context never ends.
 func TestCloseEndsEndlessWait(t *testing.T) {
-	c := &Client{}
-	c.waiting, c.endWaits = context.WithCancelCause(context.Background())
+	c := &Client{waiting: driverutil.NewLifetime()}
 	type key struct{}
 	ctx, end := c.untilClosed(context.WithValue(context.Background(), key{}, "value"))
 	defer end()
@@ -83,7 +84,7 @@ func TestCloseEndsEndlessWait(t *testing.T) {
 	if ctx.Err() != nil || ctx.Value(key{}) != "value" {
 		t.Errorf("before: %v, %v", ctx.Err(), ctx.Value(key{}))
 	}
-	c.endWaits(ErrClosed)
+	c.waiting.End()
 	if ctx.Err() == nil || child.Err() == nil || !errors.Is(context.Cause(child), ErrClosed) {
 		t.Errorf("after: %v, %v, %v", ctx.Err(), child.Err(), context.Cause(child))
 	}

@@ -29,6 +29,7 @@ type Lifetime struct {
 	cancel     context.CancelCauseFunc
 	mu         sync.Mutex // makes Go and End exclude each other
 	goroutines sync.WaitGroup
+	bound      map[*boundContext]struct{} // those whose end somebody waits for
 }
 
 // NewLifetime begins a lifetime. End must be called for it.
@@ -52,13 +53,22 @@ func (l *Lifetime) Go(f func()) bool {
 
 // End ends the lifetime, and returns at once. It returns true for the first call only.
 func (l *Lifetime) End() (first bool) {
+	bound, first := l.end()
+	for b := range bound { // without mu: to end a context takes mutexes of those that it is made of
+		b.endWith(driver.ErrClosed)
+	}
+	return first
+}
+
+func (l *Lifetime) end() (bound map[*boundContext]struct{}, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.Err() != nil {
-		return false
+		return nil, false
 	}
 	l.cancel(driver.ErrClosed)
-	return true
+	bound, l.bound = l.bound, nil
+	return bound, true
 }
 
 // Wait waits until all goroutines that Go has started have returned. Call it after End.
@@ -71,17 +81,19 @@ func (l *Lifetime) Bind(ctx context.Context) (bound context.Context, done func()
 	return b, b.release
 }
 
-// boundContext is a context of Bind. To join two contexts takes six allocations, and a call that waits for nothing only
-// asks now and then whether either has ended. So they are joined when somebody wants to wait for their end, or when
-// there is an end to be told.
+// boundContext is a context of Bind. To join two contexts takes several allocations, and a call that waits for nothing
+// only asks now and then whether either has ended. So they are joined when somebody wants to wait for their end in
+// another way than by AfterFunc, or when there is an end to be told.
 type boundContext struct {
 	context.Context // the caller's
 	life            *Lifetime
 
-	mu       sync.Mutex
-	joined   context.Context // ends with both; nil until it is needed
-	leave    func()          // ends joined
-	released bool
+	mu        sync.Mutex
+	joined    context.Context         // ends with both; nil until it is needed
+	leave     context.CancelCauseFunc // ends joined
+	afterEnd  func()                  // the function of AfterFunc; nil if there is none
+	stopAfter func()                  // if afterEnd: the end of Context does not call it any more
+	released  bool
 }
 
 func (b *boundContext) Done() <-chan struct{} { return b.join(true).Done() }
@@ -105,20 +117,53 @@ func (b *boundContext) Value(key any) any {
 func (b *boundContext) join(waits bool) context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	closed := b.life.Err() != nil
-	if b.joined != nil || !waits && !closed && !b.released && b.Context.Err() == nil {
+	if b.joined != nil || !waits && !b.released && b.life.Err() == nil && b.Context.Err() == nil {
 		return b.joined
 	}
-	joined, cancel := context.WithCancelCause(b.Context)
-	stop := context.AfterFunc(b.life, func() { cancel(driver.ErrClosed) })
-	b.joined, b.leave = joined, func() { stop(); cancel(nil) }
+	b.joined, b.leave = context.WithCancelCause(b.Context)
 	switch {
-	case closed:
-		cancel(driver.ErrClosed)
+	case !b.life.watch(b):
+		b.leave(driver.ErrClosed)
 	case b.released:
-		b.leave()
+		b.leave(nil)
+		b.life.unwatch(b)
 	}
-	return joined
+	return b.joined
+}
+
+// watch makes the end of the lifetime end b. It reports false if the lifetime has ended.
+func (l *Lifetime) watch(b *boundContext) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.Err() != nil {
+		return false
+	}
+	if l.bound == nil {
+		l.bound = map[*boundContext]struct{}{}
+	}
+	l.bound[b] = struct{}{}
+	return true
+}
+
+func (l *Lifetime) unwatch(b *boundContext) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.bound, b)
+}
+
+func (b *boundContext) endWith(cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.endLocked(cause)
+}
+
+func (b *boundContext) endLocked(cause error) {
+	if b.joined != nil {
+		b.leave(cause)
+	}
+	if b.afterEnd != nil {
+		go b.afterEnd()
+	}
 }
 
 // release ends the context.
@@ -126,8 +171,44 @@ func (b *boundContext) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.released = true
-	if b.joined != nil {
-		b.leave()
+	b.endLocked(nil)
+	if b.joined != nil || b.afterEnd != nil {
+		b.life.unwatch(b)
+	}
+}
+
+// AfterFunc calls f in its own goroutine when ctx has ended, or not at all if stop is called before. It is
+// context.AfterFunc at a lower price for a context of Bind, which need not be joined for it. But f may be called twice,
+// and may still run when stop has returned.
+func AfterFunc(ctx context.Context, f func()) (stop func()) {
+	if b, ok := ctx.(*boundContext); ok && b.setAfterEnd(f) {
+		return b.dropAfterEnd
+	}
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	stopAfter := context.AfterFunc(ctx, f)
+	return func() { stopAfter() }
+}
+
+// setAfterEnd makes the end of b call f. It returns false if b has ended or is joined, or calls a function already.
+func (b *boundContext) setAfterEnd(f func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.released || b.joined != nil || b.afterEnd != nil || !b.life.watch(b) {
+		return false
+	}
+	b.afterEnd, b.stopAfter = f, AfterFunc(b.Context, f)
+	return true
+}
+
+func (b *boundContext) dropAfterEnd() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopAfter()
+	b.afterEnd = nil
+	if b.joined == nil {
+		b.life.unwatch(b)
 	}
 }
 

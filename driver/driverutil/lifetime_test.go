@@ -3,6 +3,7 @@ package driverutil
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -161,6 +162,69 @@ func TestLifetimeBindUnasked(t *testing.T) {
 		done()
 	}); n > 2 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestAfterFunc: a function is called when a bound context ends, by whatever end, also if that came before, and not
+// after stop.
+func TestAfterFunc(t *testing.T) {
+	testAfterFunc(t, 1)
+	testAfterFunc(t, 2) // only the first is cheaper
+	l := NewLifetime()
+	defer l.End()
+	if n := testing.AllocsPerRun(100, func() {
+		bound, done := l.Bind(t.Context())
+		AfterFunc(bound, func() {})()
+		done()
+	}); n > 8 {
+		t.Errorf("%v allocations", n)
+	}
+	if len(l.bound) > 0 {
+		t.Errorf("%d contexts are kept", len(l.bound))
+	}
+}
+
+func testAfterFunc(t *testing.T, functions int32) {
+	for name, end := range map[string]func(outer, inner *Lifetime, cancel, done func()){
+		"parent":   func(_, _ *Lifetime, cancel, _ func()) { cancel() },
+		"lifetime": func(_, inner *Lifetime, _, _ func()) { inner.End() },
+		"outer":    func(outer, _ *Lifetime, _, _ func()) { outer.End() },
+		"done":     func(_, _ *Lifetime, _, done func()) { done() },
+	} {
+		t.Run(fmt.Sprint(name, functions), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				outer, inner := NewLifetime(), NewLifetime()
+				defer outer.End()
+				defer inner.End()
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				middle, outerDone := outer.Bind(ctx)
+				defer outerDone()
+				bound, done := inner.Bind(middle)
+				defer done()
+				var stopped, late atomic.Bool
+				var called atomic.Int32
+				AfterFunc(bound, func() { stopped.Store(true) })()
+				for range functions {
+					defer AfterFunc(bound, sync.OnceFunc(func() {
+						if bound.Err() != nil {
+							called.Add(1)
+						}
+					}))()
+				}
+				synctest.Wait()
+				if called.Load() > 0 {
+					t.Error("called before the end")
+				}
+				end(outer, inner, cancel, done)
+				synctest.Wait()
+				defer AfterFunc(bound, func() { late.Store(true) })()
+				synctest.Wait()
+				if stopped.Load() || called.Load() != functions || !late.Load() {
+					t.Errorf("stopped %v, called %d of %d, late %v", stopped.Load(), called.Load(), functions, late.Load())
+				}
+			})
+		})
 	}
 }
 

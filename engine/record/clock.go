@@ -96,29 +96,30 @@ func (c *ServerClock) AddTimestamp(stamp time.Time, resolution time.Duration, fr
 // ahead of the late one.
 func (c *ServerClock) addReading(micro int64, cut time.Duration, from, to driver.Instant) {
 	wrong := c.HostsApart + maxReadingError
-	reply := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
+	reading := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.known {
-		c.known, c.agreed = true, reply
+		c.known, c.agreed = true, reading
 		return
 	}
-	now := laterOf(c.agreed.at, reply.at) // replies may overtake each other
-	reply, agreed := reply.shiftTo(now), c.agreed.shiftTo(now)
-	if both, ok := agreed.intersect(reply); ok {
+	now := laterOf(c.agreed.at, reading.at) // replies may overtake each other
+	reading, agreed := reading.shiftTo(now), c.agreed.shiftTo(now)
+	if both, ok := agreed.intersect(reading); ok {
 		c.agreed = both
 		c.followAgreed(agreed, nil)
 		return
 	}
 	if c.contradicting != nil {
 		odd := c.contradicting.shiftTo(now)
-		if both, ok := odd.intersect(reply); ok {
+		if both, ok := odd.intersect(reading); ok {
 			c.noteAbandonedClock(agreed, odd)
 			c.agreed = both
 			c.contradicting = nil
 			return
 		}
 	}
+	reply := reading // a copy, so that only the rare reading that is kept is allocated
 	c.followAgreed(agreed, &reply)
 }
 

@@ -266,7 +266,7 @@ func (e *engine) forgetRow(name string) {
 // the one that is there since.
 func (e *engine) loadRecord(ctx context.Context, name string) (Row, *Record, error) {
 	before, _ := e.knownRow(name)
-	from := e.clock.Now()
+	from := e.clock.Monotonic()
 	row, err := e.table.Load(ctx, name)
 	if err != nil {
 		return Row{}, nil, e.errorOrClosed(err)
@@ -319,7 +319,7 @@ func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, addsClaim
 	if err != nil {
 		return Row{}, nil, err
 	}
-	from := e.clock.Now()
+	from := e.clock.Monotonic()
 	now, err := e.table.Swap(ctx, row)
 	if err == nil || errors.Is(err, ErrConflict) {
 		e.mu.Lock()
@@ -384,10 +384,10 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 }
 
 // noteRoundTrip measures a round trip that ends now, and returns the time.
-func (e *engine) noteRoundTrip(from driver.Instant) (answered driver.Instant) {
+func (e *engine) noteRoundTrip(from time.Duration) (answered driver.Instant) {
 	answered = e.clock.Now()
 	e.mu.Lock()
-	e.rtt += (answered.Since(from) - e.rtt) / 8
+	e.rtt += (answered.Monotonic - from - e.rtt) / 8
 	e.mu.Unlock()
 	return answered
 }

@@ -38,7 +38,8 @@ type batcher struct {
 	userCallbacks callbacks
 	onBrokenConn  func() // called when a connection breaks: idle ones may have broken with it
 
-	life *driverutil.Lifetime
+	life     *driverutil.Lifetime
+	contexts *batchContexts
 
 	mu        sync.Mutex
 	freeConns int32      // how many more connections the batcher may use
@@ -76,13 +77,22 @@ func newStatement(text string, formats ...int16) *statement {
 	return &statement{name: "holdfast_" + strconv.FormatUint(h.Sum64(), 36), text: text, formats: formats}
 }
 
-// request is a statement with its parameters, and the channel for its one result.
+// request is a statement with its parameters, and the place for its one result.
 type request struct {
 	ctx         context.Context
 	statement   *statement
 	params      [][]byte
-	result      chan result
-	callerSends bool // a connection is reserved, and the caller sends the statement itself
+	callerSends bool        // a connection is reserved, and the caller sends the statement itself
+	result      chan result // buffered; nil if the caller itself gets the result
+	own         result      // if result is nil
+}
+
+func (r *request) answer(a result) {
+	if r.result == nil {
+		r.own = a
+		return
+	}
+	r.result <- a
 }
 
 // paramsSize is what a batch must not exceed: see maxBatchBytes.
@@ -108,6 +118,7 @@ func newBatcher(pool *pgxpool.Pool, p *location, behind bool, timeout time.Durat
 	l := &batcher{pool: pool, location: p, behindPooler: behind, timeout: timeout, clock: clock,
 		onBrokenConn: func() {}, freeConns: config.MaxConns, life: driverutil.NewLifetime(),
 		userCallbacks: callbacks{config.ConnConfig.OnNotice, config.ConnConfig.OnNotification}}
+	l.contexts = newBatchContexts(l.life)
 	return l
 }
 
@@ -119,15 +130,15 @@ func (l *batcher) runStatement(ctx context.Context, st *statement, params ...[]b
 // submitRequest reserves a connection for a statement, or queues it. awaitResult must follow: where a
 // connection is reserved, that is what sends the statement.
 func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]byte) *request {
-	r := &request{ctx: ctx, statement: st, params: params, result: make(chan result, 1)}
+	r := &request{ctx: ctx, statement: st, params: params}
 	if err := ctx.Err(); err != nil {
-		r.result <- result{err: err, notSent: true}
+		r.own = result{err: err, notSent: true}
 		return r
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.life.Err() != nil {
-		r.result <- result{err: driver.ErrClosed, notSent: true}
+		r.own = result{err: driver.ErrClosed, notSent: true}
 		return r
 	}
 	if l.freeConns > 0 {
@@ -138,6 +149,7 @@ func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]
 		}
 		go l.sendQueued()
 	}
+	r.result = make(chan result, 1)
 	l.queue = append(l.queue, r)
 	return r
 }
@@ -152,6 +164,9 @@ func (l *batcher) awaitResult(ctx context.Context, r *request) result {
 		if l.releaseConn() {
 			go l.sendQueued()
 		}
+	}
+	if r.result == nil {
+		return r.own
 	}
 	// First without the other cases: a result that is there counts, even if ctx has ended as well.
 	select {
@@ -199,7 +214,7 @@ func (l *batcher) sendQueued() {
 		batch = slices.DeleteFunc(batch, func(r *request) bool {
 			err := r.ctx.Err()
 			if err != nil {
-				r.result <- result{err: err, notSent: true} // its caller has gone, and it was not sent
+				r.answer(result{err: err, notSent: true}) // its caller has gone, and it was not sent
 			}
 			return err != nil
 		})
@@ -214,18 +229,17 @@ func (l *batcher) close() {
 	l.mu.Lock()
 	l.life.End()
 	l.mu.Unlock()
+	l.contexts.endAll()
 	l.running.Wait()
+	l.contexts.close()
 }
 
 // sendBatch sends statements and hands out their results. If ctx ends before all results are there, it
-// returns false at once, and a goroutine reads the rest on the same connection.
+// returns false at once, and a goroutine reads the rest on the same connection: see request.result.
 func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	until := time.Now().Add(l.timeout)
-	timed, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	if ctx != l.life {
-		defer context.AfterFunc(l.life, cancel)()
-	}
+	timed := l.contexts.add(ctx, until)
+	defer timed.leave()
 	c, err := l.acquireConn(timed)
 	if err != nil {
 		s := l.pool.Stat()
@@ -252,13 +266,19 @@ func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	}
 	// The caller has gone. What it has sent may take effect, so its results are read until the same deadline, and the
 	// connection is used again.
-	go func() {
-		timed, cancel := context.WithDeadline(l.life, until)
-		defer cancel()
-		t.finishBatch(t.readResults(timed))
-		l.sendQueued()
-	}()
+	for _, r := range t.unanswered {
+		r.result = make(chan result, 1)
+	}
+	go l.readRest(t, until)
 	return false
+}
+
+// readRest reads the results for which nobody waits, and then goes on with what is queued.
+func (l *batcher) readRest(t *sentBatch, until time.Time) {
+	timed := l.contexts.add(l.life, until)
+	t.finishBatch(t.readResults(timed))
+	timed.leave()
+	l.sendQueued()
 }
 
 // acquireConn takes a connection from the pool. The pool makes a new one while the others are busy. If the server
@@ -285,7 +305,7 @@ func (l *batcher) failRequests(batch []*request, a result) {
 		a.err = driver.ErrClosed
 	}
 	for _, r := range batch {
-		r.result <- a
+		r.answer(a)
 	}
 }
 
@@ -339,26 +359,9 @@ func (t *sentBatch) writeStatements() error {
 
 // readResults hands out results as they arrive. It returns an error that is a timeout when ctx ends; then
 // it can be called again.
-func (t *sentBatch) readResults(ctx context.Context) error {
-	// A deadline in the past wakes the read that waits. The mutex is for a ctx that ends just when the last result
-	// arrives: the deadline must not be set after it was cleared, or it would hit the connection's next user.
-	var mu sync.Mutex
-	over := false
-	stop := context.AfterFunc(ctx, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if !over {
-			_ = t.pg.Conn().SetReadDeadline(time.Unix(1, 0))
-		}
-	})
-	defer func() {
-		if !stop() {
-			mu.Lock()
-			defer mu.Unlock()
-			over = true
-			_ = t.pg.Conn().SetReadDeadline(time.Time{})
-		}
-	}()
+func (t *sentBatch) readResults(ctx *batchContext) error {
+	ctx.beginReads(t.pg.Conn())
+	defer ctx.endReads()
 	for len(t.unanswered) > 0 {
 		// PgConn.ReceiveMessage must not be used. When a connection breaks, it makes the server cancel the
 		// running statement, and a commit that waits for the standbys would then finish without them.
@@ -400,7 +403,7 @@ func (t *sentBatch) readResults(ctx context.Context) error {
 				a.isTimed, a.sentAt, a.receivedAt = true, t.sentAt, t.batcher.clock.Now()
 			}
 			t.unusable = t.unusable || a.err != nil && isConnUnusable(a.err)
-			t.unanswered[0].result <- a
+			t.unanswered[0].answer(a)
 			t.unanswered, t.rows, t.completed, t.refusal, t.awaitsFirst = t.unanswered[1:], nil, false, nil, false
 		}
 	}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
@@ -89,4 +91,30 @@ func TestStuckStatements(t *testing.T) {
 		})
 	})
 	acquire(t, st, mutexClaim("m", time.Minute))
+}
+
+// TestCloseEndsRequests: Close ends a request that waits on the server, also one whose context does not end, long
+// before the request's own deadline.
+func TestCloseEndsRequests(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	url := freshURL(t, s, "application_name=closed_requests", "timeout=1m", "layout=shedlock")
+	st := mustOpen(t, url).(*shedlockStore)
+	_, opts := parseURL(t, url)
+	lockTableDuring(t, s, opts, func() {
+		result := make(chan result, 1)
+		go func() { result <- st.table.batcher.runStatement(context.Background(), st.readStmt, []byte("m")) }()
+		eventually(t, "a read that waits", func() bool {
+			n, err := s.QueryValue(`select count(*) from pg_stat_activity where application_name = 'closed_requests' and wait_event_type = 'Lock'`)
+			return err == nil && n != "0"
+		})
+		began := time.Now()
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+		checkError(t, (<-result).err, driver.ErrClosed)
+		if passed := time.Since(began); passed > 30*time.Second {
+			t.Errorf("Close took %v", passed)
+		}
+	})
 }

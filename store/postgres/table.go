@@ -156,8 +156,12 @@ const idSize = 16
 
 // rowVersion joins the random part of a version and the hash of the data.
 func rowVersion(id, data []byte) string {
+	var v [idSize + sha256.Size]byte
+	var text [2 * len(v)]byte
 	h := sha256.Sum256(data)
-	return hex.EncodeToString(append(id[:idSize:idSize], h[:]...))
+	copy(v[copy(v[:], id):], h[:])
+	hex.Encode(text[:], v[:])
+	return string(text[:])
 }
 
 // bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: they are kept
@@ -188,18 +192,21 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 // writeRow does one write. If it is refused, the error is ErrConflict, and the row is the one that was there
 // instead, where the statement tells.
 func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, params ...[]byte) (record.Row, error) {
+	bucket := bucketOf(r.Name)
+	all := append(make([][]byte, 0, 4+len(params)), []byte(r.Name), encodeInt4(bucket))
+	all = append(all, params...)
 	if r.Version != "" {
 		v, err := hex.DecodeString(r.Version)
 		if err != nil || len(v) != idSize+sha256.Size {
 			return record.Row{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, r.Version)
 		}
-		params = append(params, v[:idSize], v[idSize:])
+		all = append(all, v[:idSize], v[idSize:])
 	}
-	rows, err := t.queryRows(ctx, st, append([][]byte{[]byte(r.Name), encodeInt4(bucketOf(r.Name))}, params...)...)
+	rows, err := t.queryRows(ctx, st, all...)
 	if err != nil || len(rows) > 0 && rows[0][1] != nil {
 		return record.Row{}, err
 	}
-	t.contended[bucketOf(r.Name)].Store(contendedWrites)
+	t.contended[bucket].Store(contendedWrites)
 	if len(rows) == 0 {
 		return record.Row{}, record.ErrConflict
 	}
