@@ -66,7 +66,7 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			fresh = true
 		}
 		since := e.clock.Now()
-		next := rec.clone()
+		next := rec.cloneWithRoom(0)
 		living := renewGrants(next, grants, which, r.answers, e.stepInput(row))
 		if !fresh && living < len(which) { // a remembered row is no proof of a loss
 			clear(r.answers)

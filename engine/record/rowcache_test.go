@@ -138,3 +138,22 @@ func TestRowCacheIsBounded(t *testing.T) {
 		t.Errorf("%d claims with unknown outcome are kept, and the maximum is %d", len(f.byClaim), maxPendingSwaps)
 	}
 }
+
+// TestRenewedRowHasNoSpareRoom: the row that a client keeps of a lock has no room for claims that nobody has made, which
+// each of many leases would pay for.
+func TestRenewedRowHasNoSpareRoom(t *testing.T) {
+	s := New(&mapTable{}).(*engine)
+	defer s.Close()
+	c := driver.Claim{Name: "m", ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second}
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, rec := s.recallRow("m"); len(rec.Claims) != 1 || cap(rec.Claims) != 1 {
+		t.Errorf("the row has %d claims, and room for %d", len(rec.Claims), cap(rec.Claims))
+	}
+}
