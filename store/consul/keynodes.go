@@ -318,9 +318,9 @@ func (t keyNodes) BreakNode(ctx context.Context, name string, n sequence.Node, r
 
 // Watch follows the key of the lock.
 func (t keyNodes) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
-	places := t.holderWatches // waiters follow the key by themselves: see awaitFree
+	places := &t.holderWatches // waiters follow the key by themselves: see awaitFree
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
-		places = t.waiterWatches
+		places = &t.waiterWatches
 	}
 	last := revision
 	return subscription{t.follow(places, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {

@@ -170,7 +170,8 @@ func TestOwnWatchPlaces(t *testing.T) {
 		t.Fatal(l, err)
 	}
 	await := func(holders, waiters int) { // however slow the machine is
-		for len(s.nodes.holderWatches) != holders || len(s.nodes.waiterWatches) != waiters {
+		for s.nodes.holderWatches.count(maxHolderWatches) != holders ||
+			s.nodes.waiterWatches.count(maxWaiterWatches) != waiters {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}

@@ -31,7 +31,7 @@ type nodeStore struct {
 	isPlain    bool   // the agent is on another machine, and the connection is not encrypted
 
 	// Watches wait for a place each: see Watch.
-	waiterWatches, holderWatches chan struct{}
+	waiterWatches, holderWatches watchPlaces
 
 	mu          sync.Mutex
 	gates       map[string]int64 // by session: the last known index of its gate
@@ -55,9 +55,10 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	}
 	t := &nodeStore{
 		client: client, transport: transport, opts: o, life: driverutil.NewLifetime(),
-		waiterWatches: make(chan struct{}, maxWaiterWatches), holderWatches: make(chan struct{}, maxHolderWatches),
 		gates: map[string]int64{}, ownSessions: map[string]bool{}, datacenter: config.Datacenter,
 	}
+	t.waiterWatches = watchPlaces{life: t.life, free: maxWaiterWatches}
+	t.holderWatches = watchPlaces{life: t.life, free: maxHolderWatches}
 	where, isPlain := describeAgent(config)
 	t.isPlain = isPlain
 	t.info = driver.Info{
