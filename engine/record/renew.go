@@ -58,6 +58,11 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 	var err error
 	fresh := false
 	for {
+		// A swap that cannot be sent any more would only make the row's outcome unknown, and cost a load later.
+		if ctx.Err() != nil {
+			finish(e.errorOrClosed(ctx.Err()))
+			return
+		}
 		if rec == nil {
 			if row, rec, err = e.loadRecord(ctx, name); err != nil {
 				finish(err)
@@ -86,10 +91,6 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 		}
 		if o.made && !errors.Is(o.err, ErrConflict) {
 			finish(driverutil.Uncertain(o.err))
-			return
-		}
-		if ctx.Err() != nil {
-			finish(e.errorOrClosed(ctx.Err()))
 			return
 		}
 		row, rec, fresh = o.row, o.rec, o.rec != nil

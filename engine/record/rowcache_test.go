@@ -35,11 +35,14 @@ func (p *mapTable) Load(_ context.Context, name string) (Row, error) {
 	return Row{Name: name}, nil
 }
 
-func (p *mapTable) Swap(_ context.Context, r Row) (Row, error) {
+func (p *mapTable) Swap(ctx context.Context, r Row) (Row, error) {
 	if p.refuses {
 		return Row{}, errors.New("connection refused")
 	}
 	p.n++
+	if ctx.Err() != nil {
+		return Row{}, ctx.Err()
+	}
 	r.Version = fmt.Sprint("version", p.n)
 	return r, nil
 }
@@ -155,5 +158,28 @@ func TestRenewedRowHasNoSpareRoom(t *testing.T) {
 	}
 	if _, rec := s.recallRow("m"); len(rec.Claims) != 1 || cap(rec.Claims) != 1 {
 		t.Errorf("the row has %d claims, and room for %d", len(rec.Claims), cap(rec.Claims))
+	}
+}
+
+// TestLateRenewalSendsNothing: a renewal for which no time is left sends nothing, and the row stays known. So the next
+// one is one swap again. A busy store has many renewals that come too late, and must not get more requests for that.
+func TestLateRenewalSendsNothing(t *testing.T) {
+	p := &mapTable{}
+	s := New(p).(*engine)
+	defer s.Close()
+	c := driver.Claim{Name: "m", ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second}
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	swaps := p.n
+	s.Renew(late, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+	if !errors.Is(err, context.Canceled) || p.n != swaps {
+		t.Errorf("a late renewal: %v, with %d swaps", err, p.n-swaps)
+	}
+	if row, _ := s.recallRow("m"); row.Version == "" {
+		t.Error("the row is not known any more")
 	}
 }
