@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// maxRenewWorkers is how many locks of one batch are renewed at a time. A request that hangs blocks only its own
-// worker.
+// maxRenewWorkers is how many locks a client renews at a time. A request that hangs blocks only its own worker. Of more
+// requests at a time, a busy store would answer none before their timeouts, and each would be made again.
 const maxRenewWorkers = 256
 
 // Renew costs one swap per lock if the row is as this client last saw it. Grants on the same lock share a swap. A
@@ -50,6 +50,11 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			}
 			done(w, r.answers[i])
 		}
+	}
+	select {
+	case e.renewing <- struct{}{}:
+		defer func() { <-e.renewing }()
+	case <-ctx.Done(): // the loop ends at once
 	}
 	row, rec := e.recallRow(name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {

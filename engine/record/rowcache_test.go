@@ -7,6 +7,8 @@ import (
 	"iter"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,4 +184,63 @@ func TestLateRenewalSendsNothing(t *testing.T) {
 	if row, _ := s.recallRow("m"); row.Version == "" {
 		t.Error("the row is not known any more")
 	}
+}
+
+// hangingTable is a mapTable whose swaps hang while hang is not nil, until it is closed.
+type hangingTable struct {
+	mapTable
+	hang  chan struct{}
+	hangs atomic.Int64
+}
+
+func (p *hangingTable) Swap(ctx context.Context, r Row) (Row, error) {
+	if p.hang != nil {
+		p.hangs.Add(1)
+		<-p.hang
+	}
+	r.Version += "+"
+	return r, nil
+}
+
+// TestRenewalsAreBounded: however many batches are renewed at a time, few of their requests are under way at a time.
+func TestRenewalsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &hangingTable{}
+		s := New(p)
+		defer s.Close()
+		batches := make([][]driver.Grant, 3)
+		for i := range batches {
+			for n := range maxRenewWorkers {
+				c := driver.Claim{Name: fmt.Sprint(i, "-", n), ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1,
+					TTL: time.Minute}
+				g, err := s.Acquire(t.Context(), c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				batches[i] = append(batches[i], g)
+			}
+		}
+		p.hang = make(chan struct{})
+		var renewed atomic.Int64
+		var all sync.WaitGroup
+		for _, b := range batches {
+			all.Go(func() {
+				s.Renew(t.Context(), b, func(_ int, r driver.Renewal) {
+					if r.Err != nil {
+						t.Error(r.Err)
+					}
+					renewed.Add(1)
+				})
+			})
+		}
+		synctest.Wait()
+		if n := p.hangs.Load(); n != maxRenewWorkers {
+			t.Errorf("%d requests are under way", n)
+		}
+		close(p.hang)
+		all.Wait()
+		if n := renewed.Load(); n != int64(len(batches)*maxRenewWorkers) {
+			t.Errorf("%d leases were renewed", n)
+		}
+	})
 }
