@@ -100,6 +100,7 @@ func New(table Table) driver.Store { return newEngine(table) }
 func newEngine(table Table) *engine {
 	e := &engine{
 		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), maxRecord: MaxData,
+		renewing:     make(chan struct{}, maxRenewWorkers),
 		rows:         knownRows{byName: map[string]*list.Element{}},
 		watchedSince: map[string]map[observation]driver.Instant{},
 		writtenAt:    map[string]driver.Instant{},
@@ -147,6 +148,7 @@ type engine struct {
 	closed  chan struct{} // closed when Close is done
 
 	mu           sync.Mutex
+	renewing     chan struct{}                             // has an element for each lock that is being renewed
 	rows         knownRows                                 // as last seen, so that the first swap needs no load
 	watchedSince map[string]map[observation]driver.Instant // by lock: since when each claim was seen unchanged
 	writtenAt    map[string]driver.Instant                 // by lock: its last write, if the store has a WriteInterval

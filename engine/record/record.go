@@ -601,12 +601,17 @@ func (r *Record) markOwn(before *Record) {
 	}
 }
 
-// clone returns a copy whose claims can be changed. The notes are shared: see [Record.dropNotesIf].
-func (r *Record) clone() *Record {
+// clone returns a copy whose claims can be changed, with room for one more. The notes are shared: see
+// [Record.dropNotesIf].
+func (r *Record) clone() *Record { return r.cloneWithRoom(1) }
+
+// cloneWithRoom returns a clone that has room for so many more claims. A client keeps the record that it has written,
+// for each lease that it holds, so a step that adds no claim should ask for no room.
+func (r *Record) cloneWithRoom(more int) *Record {
 	c := *r
 	c.Claims, c.brokenSession = nil, ""
 	if len(r.Claims) > 0 {
-		c.Claims = append(make([]Claim, 0, len(r.Claims)+1), r.Claims...)
+		c.Claims = append(make([]Claim, 0, len(r.Claims)+more), r.Claims...)
 	}
 	for i := range c.Claims {
 		c.Claims[i].renewed = false

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// maxRenewWorkers is how many locks of one batch are renewed at a time. A request that hangs blocks only its own
-// worker.
+// maxRenewWorkers is how many locks a client renews at a time. A request that hangs blocks only its own worker. Of more
+// requests at a time, a busy store would answer none before their timeouts, and each would be made again.
 const maxRenewWorkers = 256
 
 // Renew costs one swap per lock if the row is as this client last saw it. Grants on the same lock share a swap. A
@@ -51,6 +51,11 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			done(w, r.answers[i])
 		}
 	}
+	select {
+	case e.renewing <- struct{}{}:
+		defer func() { <-e.renewing }()
+	case <-ctx.Done(): // the loop ends at once
+	}
 	row, rec := e.recallRow(name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
 		rec = nil // load first: the reply improves the estimate, and the new ends will not be later than necessary
@@ -58,6 +63,11 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 	var err error
 	fresh := false
 	for {
+		// A swap that cannot be sent any more would only make the row's outcome unknown, and cost a load later.
+		if ctx.Err() != nil {
+			finish(e.errorOrClosed(ctx.Err()))
+			return
+		}
 		if rec == nil {
 			if row, rec, err = e.loadRecord(ctx, name); err != nil {
 				finish(err)
@@ -66,7 +76,7 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			fresh = true
 		}
 		since := e.clock.Now()
-		next := rec.clone()
+		next := rec.cloneWithRoom(0)
 		living := renewGrants(next, grants, which, r.answers, e.stepInput(row))
 		if !fresh && living < len(which) { // a remembered row is no proof of a loss
 			clear(r.answers)
@@ -86,10 +96,6 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 		}
 		if o.made && !errors.Is(o.err, ErrConflict) {
 			finish(driverutil.Uncertain(o.err))
-			return
-		}
-		if ctx.Err() != nil {
-			finish(e.errorOrClosed(ctx.Err()))
 			return
 		}
 		row, rec, fresh = o.row, o.rec, o.rec != nil

@@ -7,6 +7,8 @@ import (
 	"iter"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,11 +37,14 @@ func (p *mapTable) Load(_ context.Context, name string) (Row, error) {
 	return Row{Name: name}, nil
 }
 
-func (p *mapTable) Swap(_ context.Context, r Row) (Row, error) {
+func (p *mapTable) Swap(ctx context.Context, r Row) (Row, error) {
 	if p.refuses {
 		return Row{}, errors.New("connection refused")
 	}
 	p.n++
+	if ctx.Err() != nil {
+		return Row{}, ctx.Err()
+	}
 	r.Version = fmt.Sprint("version", p.n)
 	return r, nil
 }
@@ -137,4 +142,105 @@ func TestRowCacheIsBounded(t *testing.T) {
 	if len(f.byClaim) != maxPendingSwaps {
 		t.Errorf("%d claims with unknown outcome are kept, and the maximum is %d", len(f.byClaim), maxPendingSwaps)
 	}
+}
+
+// TestRenewedRowHasNoSpareRoom: the row that a client keeps of a lock has no room for claims that nobody has made, which
+// each of many leases would pay for.
+func TestRenewedRowHasNoSpareRoom(t *testing.T) {
+	s := New(&mapTable{}).(*engine)
+	defer s.Close()
+	c := driver.Claim{Name: "m", ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second}
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Renew(t.Context(), []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, rec := s.recallRow("m"); len(rec.Claims) != 1 || cap(rec.Claims) != 1 {
+		t.Errorf("the row has %d claims, and room for %d", len(rec.Claims), cap(rec.Claims))
+	}
+}
+
+// TestLateRenewalSendsNothing: a renewal for which no time is left sends nothing, and the row stays known. So the next
+// one is one swap again. A busy store has many renewals that come too late, and must not get more requests for that.
+func TestLateRenewalSendsNothing(t *testing.T) {
+	p := &mapTable{}
+	s := New(p).(*engine)
+	defer s.Close()
+	c := driver.Claim{Name: "m", ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: 30 * time.Second}
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	swaps := p.n
+	s.Renew(late, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
+	if !errors.Is(err, context.Canceled) || p.n != swaps {
+		t.Errorf("a late renewal: %v, with %d swaps", err, p.n-swaps)
+	}
+	if row, _ := s.recallRow("m"); row.Version == "" {
+		t.Error("the row is not known any more")
+	}
+}
+
+// hangingTable is a mapTable whose swaps hang while hang is not nil, until it is closed.
+type hangingTable struct {
+	mapTable
+	hang  chan struct{}
+	hangs atomic.Int64
+}
+
+func (p *hangingTable) Swap(ctx context.Context, r Row) (Row, error) {
+	if p.hang != nil {
+		p.hangs.Add(1)
+		<-p.hang
+	}
+	r.Version += "+"
+	return r, nil
+}
+
+// TestRenewalsAreBounded: however many batches are renewed at a time, few of their requests are under way at a time.
+func TestRenewalsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &hangingTable{}
+		s := New(p)
+		defer s.Close()
+		batches := make([][]driver.Grant, 3)
+		for i := range batches {
+			for n := range maxRenewWorkers {
+				c := driver.Claim{Name: fmt.Sprint(i, "-", n), ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1,
+					TTL: time.Minute}
+				g, err := s.Acquire(t.Context(), c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				batches[i] = append(batches[i], g)
+			}
+		}
+		p.hang = make(chan struct{})
+		var renewed atomic.Int64
+		var all sync.WaitGroup
+		for _, b := range batches {
+			all.Go(func() {
+				s.Renew(t.Context(), b, func(_ int, r driver.Renewal) {
+					if r.Err != nil {
+						t.Error(r.Err)
+					}
+					renewed.Add(1)
+				})
+			})
+		}
+		synctest.Wait()
+		if n := p.hangs.Load(); n != maxRenewWorkers {
+			t.Errorf("%d requests are under way", n)
+		}
+		close(p.hang)
+		all.Wait()
+		if n := renewed.Load(); n != int64(len(batches)*maxRenewWorkers) {
+			t.Errorf("%d leases were renewed", n)
+		}
+	})
 }

@@ -213,6 +213,11 @@ func (t keyNodes) List(ctx context.Context, name string, _ bool) (sequence.Snaps
 
 // Read is one read for each 32 locks.
 func (t keyNodes) Read(ctx context.Context, refs []sequence.NodeRef) (nodes []sequence.Node, err error) {
+	end, err := t.beginRead(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	for some := range slices.Chunk(refs, maxOps/2) {
 		var names []string
 		for _, r := range some {
@@ -318,9 +323,9 @@ func (t keyNodes) BreakNode(ctx context.Context, name string, n sequence.Node, r
 
 // Watch follows the key of the lock.
 func (t keyNodes) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
-	places := t.holderWatches // waiters follow the key by themselves: see awaitFree
+	places := &t.holderWatches // waiters follow the key by themselves: see awaitFree
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
-		places = t.waiterWatches
+		places = &t.waiterWatches
 	}
 	last := revision
 	return subscription{t.follow(places, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {

@@ -95,7 +95,7 @@ const (
 func (s *keyStore) awaitFree(ctx context.Context, name string) error {
 	t := s.nodes
 	free := make(chan struct{}, 1)
-	defer t.follow(t.waiterWatches, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+	defer t.follow(&t.waiterWatches, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.keyOf(name), o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err

@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -101,6 +103,47 @@ func TestFailedRenewal(t *testing.T) {
 	}
 }
 
+// TestReadsAreBounded: however many leases are renewed at a time, few reads are under way at a time. The others wait.
+func TestReadsAreBounded(t *testing.T) {
+	t.Parallel()
+	underWay, answer := make(chan struct{}, maxReads+1), make(chan struct{})
+	s := fakeAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		underWay <- struct{}{}
+		<-answer
+		var ops api.TxnOps
+		if err := json.NewDecoder(r.Body).Decode(&ops); err != nil || len(ops) != 1 {
+			t.Error(ops, err)
+			return
+		}
+		fmt.Fprintf(w, `{"Results":[{"KV":{"Key":%q}}]}`, ops[0].KV.Key)
+	})
+	read := func(ctx context.Context) error {
+		_, err := s.nodes.Read(ctx, []sequence.NodeRef{{Name: "m", Key: "k"}})
+		return err
+	}
+	var all sync.WaitGroup
+	for range maxReads {
+		all.Go(func() {
+			if err := read(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range maxReads {
+		<-underWay
+	}
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := read(short); !errors.Is(err, context.DeadlineExceeded) || len(underWay) > 0 {
+		t.Errorf("one more read: %v, with %d requests", err, len(underWay))
+	}
+	close(answer)
+	all.Wait()
+	if err := read(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWrongDatacenter: a datacenter that does not exist, or that the agent cannot serve, is refused at once. If a path
 // that was there is broken, a claim waits for it.
 func TestWrongDatacenter(t *testing.T) {
@@ -170,7 +213,8 @@ func TestOwnWatchPlaces(t *testing.T) {
 		t.Fatal(l, err)
 	}
 	await := func(holders, waiters int) { // however slow the machine is
-		for len(s.nodes.holderWatches) != holders || len(s.nodes.waiterWatches) != waiters {
+		for s.nodes.holderWatches.count(maxHolderWatches) != holders ||
+			s.nodes.waiterWatches.count(maxWaiterWatches) != waiters {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}

@@ -31,7 +31,8 @@ type nodeStore struct {
 	isPlain    bool   // the agent is on another machine, and the connection is not encrypted
 
 	// Watches wait for a place each: see Watch.
-	waiterWatches, holderWatches chan struct{}
+	waiterWatches, holderWatches watchPlaces
+	reads                        chan struct{} // the places of Read that are taken
 
 	mu          sync.Mutex
 	gates       map[string]int64 // by session: the last known index of its gate
@@ -55,9 +56,11 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	}
 	t := &nodeStore{
 		client: client, transport: transport, opts: o, life: driverutil.NewLifetime(),
-		waiterWatches: make(chan struct{}, maxWaiterWatches), holderWatches: make(chan struct{}, maxHolderWatches),
 		gates: map[string]int64{}, ownSessions: map[string]bool{}, datacenter: config.Datacenter,
 	}
+	t.reads = make(chan struct{}, maxReads)
+	t.waiterWatches = watchPlaces{life: t.life, free: maxWaiterWatches}
+	t.holderWatches = watchPlaces{life: t.life, free: maxHolderWatches}
 	where, isPlain := describeAgent(config)
 	t.isPlain = isPlain
 	t.info = driver.Info{
@@ -81,8 +84,28 @@ func (t *nodeStore) List(ctx context.Context, name string, _ bool) (sequence.Sna
 	return newSnapshot(name, pairs, len(dir)), nil
 }
 
+// maxReads is how many calls of Read have requests under way. Many leases are renewed by many calls at the same time. If
+// all of them were answered at the same time, a busy agent would answer none before the timeouts; and each would need a
+// connection of those that the agent takes.
+const maxReads = 16
+
+// beginRead waits until a Read may send its requests. The caller calls end after them.
+func (t *nodeStore) beginRead(ctx context.Context) (end func(), err error) {
+	select {
+	case t.reads <- struct{}{}:
+		return func() { <-t.reads }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // Read is one read for each 64 nodes.
 func (t *nodeStore) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
+	end, err := t.beginRead(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	nodes := make([]sequence.Node, 0, len(refs))
 	for some := range slices.Chunk(refs, maxOps) {
 		ops := make([]*api.TxnOp, len(some))

@@ -302,7 +302,7 @@ func (tb *table) list(ctx context.Context, start string, isWanted func(name stri
 // Wait implements record.Notifier by a blocking query.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	stop := tb.store.follow(tb.store.waiterWatches, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+	stop := tb.store.follow(&tb.store.waiterWatches, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := tb.store.client.KV().Get(tb.recordKey(name), o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err

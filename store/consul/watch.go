@@ -1,14 +1,17 @@
 package consul
 
 import (
+	"container/list"
 	"context"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -33,9 +36,9 @@ const blockFor = time.Minute
 // Watch follows one key, or all keys of a lock. The keys of this client's own claims have the places of
 // holders, so that those of waiters are left for the claims of others.
 func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
-	places := t.waiterWatches
+	places := &t.waiterWatches
 	if session, _, _ := strings.Cut(key, "."); t.isOwnSession(session) {
-		places = t.holderWatches
+		places = &t.holderWatches
 	}
 	gone := false
 	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
@@ -89,20 +92,14 @@ func (t *nodeStore) lookAtLock(
 }
 
 // follow calls look again and again, each time for what came after the index that it has returned, and changed when it
-// says that something is new. After errors something may be. It ends when stop is called. An agent never answers
-// without an index; without one the next query would return at once, so that counts as an error.
+// says that something is new. After errors something may be. It begins when there is a place, and ends when stop is
+// called. An agent never answers without an index; without one the next query would return at once, so that counts as
+// an error.
 func (t *nodeStore) follow(
-	places chan struct{}, look func(context.Context, *api.QueryOptions) (isNew bool, index uint64, err error),
+	places *watchPlaces, look func(context.Context, *api.QueryOptions) (isNew bool, index uint64, err error),
 	changed func(),
 ) (stop func()) {
-	ctx, stop := context.WithCancel(t.life)
-	t.life.Go(func() {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		defer func() { <-places }()
+	w := places.start(func(ctx context.Context) {
 		var index uint64
 		for fails := 0; ctx.Err() == nil; {
 			query, cancel := context.WithTimeout(ctx, blockFor*17/16+requestTimeout)
@@ -124,5 +121,79 @@ func (t *nodeStore) follow(
 			}
 		}
 	})
-	return stop
+	return func() { places.stop(w) }
+}
+
+// watchPlaces are the places for a client's watches of one kind. A watch runs in a goroutine. One that waits for a place
+// needs none: each lease that a client holds has a watch, and most of them never get a place.
+type watchPlaces struct {
+	life *driverutil.Lifetime
+
+	mu      sync.Mutex
+	free    int
+	waiting list.List // of *watch, in the order in which they get places
+}
+
+// watch is in the queue, or runs, or has ended.
+type watch struct {
+	run    func(context.Context)
+	queued *list.Element      // nil when it has left the queue
+	cancel context.CancelFunc // ends run; nil before it runs
+}
+
+// start has run called when there is a place. Its context ends when the watch is stopped or the store is closed.
+func (p *watchPlaces) start(run func(context.Context)) *watch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &watch{run: run}
+	w.queued = p.waiting.PushBack(w)
+	p.fill()
+	return w
+}
+
+// stop ends a watch. It may be called twice, and from run.
+func (p *watchPlaces) stop(w *watch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case w.queued != nil:
+		p.waiting.Remove(w.queued)
+		w.queued = nil
+	case w.cancel != nil:
+		w.cancel()
+	}
+}
+
+// fill gives the free places to the watches that have waited the longest. The caller has locked mu.
+func (p *watchPlaces) fill() {
+	for p.free > 0 && p.waiting.Len() > 0 {
+		w := p.waiting.Remove(p.waiting.Front()).(*watch)
+		ctx, cancel := context.WithCancel(p.life)
+		w.queued, w.cancel = nil, cancel
+		p.free--
+		started := p.life.Go(func() {
+			w.run(ctx)
+			cancel()
+			p.leave()
+		})
+		if !started { // the store is closed
+			cancel()
+			return
+		}
+	}
+}
+
+// leave gives back the place of a watch that has ended.
+func (p *watchPlaces) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free++
+	p.fill()
+}
+
+// count is how many watches run, of so many places.
+func (p *watchPlaces) count(places int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return places - p.free
 }
