@@ -147,8 +147,9 @@ type engine struct {
 	closing atomic.Bool
 	closed  chan struct{} // closed when Close is done
 
+	renewing chan struct{} // has an element for each lock that is being renewed
+
 	mu           sync.Mutex
-	renewing     chan struct{}                             // has an element for each lock that is being renewed
 	rows         knownRows                                 // as last seen, so that the first swap needs no load
 	watchedSince map[string]map[observation]driver.Instant // by lock: since when each claim was seen unchanged
 	writtenAt    map[string]driver.Instant                 // by lock: its last write, if the store has a WriteInterval
