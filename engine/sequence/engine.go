@@ -94,6 +94,8 @@ type Engine struct {
 	leftoverChecker LeftoverChecker
 	tokenReporter   TokenReporter
 
+	reads chan struct{} // has an element for each read of a renewal that is under way
+
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
 	openings map[time.Duration]*sessionOpening
@@ -118,7 +120,7 @@ const (
 // New makes an engine. Closing it closes the store. New does no I/O.
 func New(store NodeStore) *Engine {
 	e := &Engine{
-		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
+		store: store, reads: make(chan struct{}, maxReads), sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{},
 		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}

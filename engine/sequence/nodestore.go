@@ -251,8 +251,8 @@ const (
 	WatchChanges  = "*"
 )
 
-// MaxRead is how many nodes the engine reads in one call of Read.
-const MaxRead = 100
+// MaxRead is how many nodes the engine reads in one call of Read. Consul takes so many in one request.
+const MaxRead = 64
 
 // ErrSessionExpired says that the store has ended a session. What was requested has not happened, and the session's
 // nodes are gone.

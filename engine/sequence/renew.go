@@ -204,14 +204,25 @@ func (s *session) retryFreshKeepAlive(ctx context.Context) (driver.Instant, erro
 	}
 }
 
+// maxReads is how many reads of renewals a client has under way. Many leases are renewed by many reads at the same time.
+// If all of them were sent together, a busy store would answer none before the timeouts.
+const maxReads = 16
+
 // retryReadNodes reads nodes, and tries again until there is a final answer or ctx ends. It returns the start of the
-// read that was answered.
+// read that was answered. The reads have their turns in the order in which they came, and the timeout of a request
+// begins with its turn.
 func (s *session) retryReadNodes(ctx context.Context, refs []NodeRef) ([]Node, driver.Instant, error) {
 	for {
+		select {
+		case s.e.reads <- struct{}{}:
+		case <-ctx.Done():
+			return nil, driver.Instant{}, ctx.Err()
+		}
 		bctx, cancel := requestContext(ctx)
 		start := s.e.clock.Now()
 		nodes, err := s.e.store.Read(bctx, refs)
 		cancel()
+		<-s.e.reads
 		if err == nil || driverutil.IsFinal(err) || s.e.life.Sleep(ctx, s.TTL/50) != nil {
 			return nodes, start, err
 		}

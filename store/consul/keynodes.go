@@ -213,11 +213,6 @@ func (t keyNodes) List(ctx context.Context, name string, _ bool) (sequence.Snaps
 
 // Read is one read for each 32 locks.
 func (t keyNodes) Read(ctx context.Context, refs []sequence.NodeRef) (nodes []sequence.Node, err error) {
-	end, err := t.beginRead(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer end()
 	for some := range slices.Chunk(refs, maxOps/2) {
 		var names []string
 		for _, r := range some {

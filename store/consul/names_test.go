@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,47 +98,6 @@ func TestFailedRenewal(t *testing.T) {
 	s := fakeAgent(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no cluster leader", 500) })
 	if _, err := s.nodes.KeepAlive(t.Context(), "s"); err == nil || !strings.HasSuffix(err.Error(), ": no cluster leader") {
 		t.Errorf("the error of the renewal is %v", err)
-	}
-}
-
-// TestReadsAreBounded: however many leases are renewed at a time, few reads are under way at a time. The others wait.
-func TestReadsAreBounded(t *testing.T) {
-	t.Parallel()
-	underWay, answer := make(chan struct{}, maxReads+1), make(chan struct{})
-	s := fakeAgent(t, func(w http.ResponseWriter, r *http.Request) {
-		underWay <- struct{}{}
-		<-answer
-		var ops api.TxnOps
-		if err := json.NewDecoder(r.Body).Decode(&ops); err != nil || len(ops) != 1 {
-			t.Error(ops, err)
-			return
-		}
-		fmt.Fprintf(w, `{"Results":[{"KV":{"Key":%q}}]}`, ops[0].KV.Key)
-	})
-	read := func(ctx context.Context) error {
-		_, err := s.nodes.Read(ctx, []sequence.NodeRef{{Name: "m", Key: "k"}})
-		return err
-	}
-	var all sync.WaitGroup
-	for range maxReads {
-		all.Go(func() {
-			if err := read(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for range maxReads {
-		<-underWay
-	}
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := read(short); !errors.Is(err, context.DeadlineExceeded) || len(underWay) > 0 {
-		t.Errorf("one more read: %v, with %d requests", err, len(underWay))
-	}
-	close(answer)
-	all.Wait()
-	if err := read(t.Context()); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -32,7 +32,6 @@ type nodeStore struct {
 
 	// Watches wait for a place each: see Watch.
 	waiterWatches, holderWatches watchPlaces
-	reads                        chan struct{} // the places of Read that are taken
 
 	mu          sync.Mutex
 	gates       map[string]int64 // by session: the last known index of its gate
@@ -58,7 +57,6 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 		client: client, transport: transport, opts: o, life: driverutil.NewLifetime(),
 		gates: map[string]int64{}, ownSessions: map[string]bool{}, datacenter: config.Datacenter,
 	}
-	t.reads = make(chan struct{}, maxReads)
 	t.waiterWatches = watchPlaces{life: t.life, free: maxWaiterWatches}
 	t.holderWatches = watchPlaces{life: t.life, free: maxHolderWatches}
 	where, isPlain := describeAgent(config)
@@ -84,28 +82,8 @@ func (t *nodeStore) List(ctx context.Context, name string, _ bool) (sequence.Sna
 	return newSnapshot(name, pairs, len(dir)), nil
 }
 
-// maxReads is how many calls of Read have requests under way. Many leases are renewed by many calls at the same time. If
-// all of them were answered at the same time, a busy agent would answer none before the timeouts; and each would need a
-// connection of those that the agent takes.
-const maxReads = 16
-
-// beginRead waits until a Read may send its requests. The caller calls end after them.
-func (t *nodeStore) beginRead(ctx context.Context) (end func(), err error) {
-	select {
-	case t.reads <- struct{}{}:
-		return func() { <-t.reads }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // Read is one read for each 64 nodes.
 func (t *nodeStore) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
-	end, err := t.beginRead(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer end()
 	nodes := make([]sequence.Node, 0, len(refs))
 	for some := range slices.Chunk(refs, maxOps) {
 		ops := make([]*api.TxnOp, len(some))
