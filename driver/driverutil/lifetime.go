@@ -99,10 +99,14 @@ type boundContext struct {
 func (b *boundContext) Done() <-chan struct{} { return b.join(true).Done() }
 
 func (b *boundContext) Err() error {
-	if joined := b.join(false); joined != nil {
-		return joined.Err()
+	joined := b.join(false)
+	if joined == nil {
+		return nil
 	}
-	return nil
+	if err := joined.Err(); err != nil {
+		return err
+	}
+	return b.Context.Err() // whose end may not have come to joined yet
 }
 
 // Value has what package context keeps in a context to find its cause and its parents: this must be that of joined.

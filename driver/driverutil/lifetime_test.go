@@ -252,3 +252,41 @@ func TestLifetimeSleep(t *testing.T) {
 		}
 	})
 }
+
+// endingContext is a context whose end reaches those that are made of it one by one, when the test says so.
+type endingContext struct {
+	context.Context
+	done  chan struct{}
+	err   error
+	after []func()
+}
+
+func (c *endingContext) Done() <-chan struct{} { return c.done }
+func (c *endingContext) Err() error            { return c.err }
+func (c *endingContext) AfterFunc(f func()) (stop func() bool) {
+	c.after = append(c.after, f)
+	return func() bool { return false }
+}
+
+// TestAfterFuncKnowsTheEnd: when the function is called, the context has an error, although a context that somebody else
+// waits for has not been told of the end yet.
+func TestAfterFuncKnowsTheEnd(t *testing.T) {
+	l := NewLifetime()
+	defer l.End()
+	parent := &endingContext{Context: context.Background(), done: make(chan struct{})}
+	bound, release := l.Bind(parent)
+	defer release()
+	seen := make(chan error, 2)
+	AfterFunc(bound, func() { seen <- bound.Err() })
+	_ = bound.Done()
+	parent.err = context.Canceled
+	close(parent.done)
+	if len(parent.after) != 2 {
+		t.Fatalf("%d functions wait for the end", len(parent.after))
+	}
+	parent.after[0]()
+	if err := <-seen; err != context.Canceled {
+		t.Errorf("the function saw the error %v", err)
+	}
+	parent.after[1]()
+}

@@ -20,7 +20,7 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	defer done()
 	a := &acquire{engine: e, claim: c}
 	a.own = groupStep{claim: c.ID, call: a}
-	a.queue.joins = c.Wait && (c.Fair || c.Kind != driver.KindMutex)
+	a.queue.joins = c.Wait && !a.isPlain()
 	a.row, a.rec = e.recallRow(c.Name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
 		if err := a.loadRow(ctx); err != nil {
@@ -82,10 +82,16 @@ type queueState struct {
 	watching  watching       // what it has seen while it only watched
 }
 
+// isPlain reports whether the claim waits, and may be overtaken.
+func (a *acquire) isPlain() bool {
+	return a.claim.Wait && !a.claim.Fair && a.claim.Kind == driver.KindMutex
+}
+
 // watching is what a claim has seen of a lock that it watches from outside of the queue.
 type watching struct {
-	token int64          // the lock's last token when the claim first saw it held; 0: it has not
-	since driver.Instant // when it first saw a later token
+	token int64          // the lock's last token when the claim last looked; 0: it has not seen it held
+	since driver.Instant // when it first saw that the lock had gone to another one
+	ended bool           // it has seen that again, too late to go on watching
 }
 
 const (
@@ -106,15 +112,14 @@ func (a *acquire) mustJoin(rec *Record) bool {
 		limit = maxTurnTime
 	}
 	switch {
-	case w.token == 0:
-		w.token = rec.Token
-	case w.token == rec.Token:
+	case w.token == 0 || rec.Token == w.token:
 	case w.since == driver.Instant{}:
 		w.since = a.clock.Now()
-	default:
-		return a.clock.Since(w.since) >= limit && a.notifier != nil && a.info.MaxWaiters > 0
+	case a.clock.Since(w.since) >= limit:
+		w.ended = true
 	}
-	return false
+	w.token = rec.Token
+	return w.ended && a.notifier != nil && a.info.MaxWaiters > 0
 }
 
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.
@@ -124,7 +129,7 @@ type backoff struct {
 	outage        driverutil.Outage // since when the store has not answered
 	idleLoads     int               // loads without news before the next wait
 	yields        int               // times in a row that it let a renewal go first
-	fullQueues    int               // times in a row that the queue was full
+	fullQueues    int               // times that the queue was full
 	pacedWaits    int               // times in a row that it waited for the store's write interval
 	awaitedExpiry bool              // a call that does not wait for the lock has waited once for a claim to expire
 }
@@ -176,7 +181,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 			return grant, false, nil
 		}
 		return a.waitForChange(ctx, false)
-	case errors.Is(err, driver.ErrQueueFull) && a.claim.Wait && !a.claim.Fair && a.claim.Kind == driver.KindMutex:
+	case errors.Is(err, driver.ErrQueueFull) && a.isPlain():
 		return grant, false, a.pauseAtFullQueue(ctx)
 	case errors.Is(err, driver.ErrHeld) && a.mayExpireSoon():
 		return grant, false, a.loadAfterExpiry(ctx)
@@ -251,6 +256,8 @@ func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.G
 	case errors.Is(err, ErrConflict):
 		a.unresolved.unsent = false
 		return grant, false, a.handleConflict(ctx, o.row, o.rec)
+	case errors.Is(err, driver.ErrQueueFull) && a.isPlain(): // the record has no room for the claim
+		return grant, false, a.pauseAtFullQueue(ctx)
 	case driverutil.IsFinal(err):
 		return grant, false, err
 	case errors.Is(err, ErrUnsent):

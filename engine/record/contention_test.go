@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -223,24 +224,25 @@ func TestPlainClaimAtFullQueue(t *testing.T) {
 			return s
 		}
 		counted := &countingTable{Table: m.Table()}
-		others, outside := open(m.Table()), open(counted)
-		first := storetest.Acquire(t, others, paceClaim(0, false))
+		others, outside := open(m.Table()), open(distantTable{Table: counted}) // others join before it
+		holder := storetest.Acquire(t, others, paceClaim(0, false))
 		took := acquireLater(t, outside, paceClaim(1, true))
 		var fair []chan driver.Grant
-		for n := range 3 {
+		for n := range 4 {
 			granted := make(chan driver.Grant, 1)
 			fair = append(fair, granted)
 			c := paceClaim(n+2, true)
 			c.Fair = true
-			if n == 2 { // there is room for it when the first one has the lock
-				storetest.Release(t, others, first.Claim)
+			if n >= 2 { // there is room for it when another one has the lock
+				time.Sleep(2 * time.Second)
+				storetest.Release(t, others, holder.Claim)
+				holder = <-fair[n-2]
 			}
 			go func() { granted <- storetest.Acquire(t, others, c) }()
 			synctest.Wait()
 		}
 		time.Sleep(5 * time.Second)
 		counted.takeLog()
-		holder := <-fair[0]
 		for range 200 {
 			time.Sleep(100 * time.Millisecond)
 			others.Renew(t.Context(), []driver.Grant{holder}, func(_ int, r driver.Renewal) {
@@ -253,9 +255,88 @@ func TestPlainClaimAtFullQueue(t *testing.T) {
 			t.Errorf("%d requests in 20 s from outside of the queue", n)
 		}
 		storetest.Release(t, others, holder.Claim)
-		for _, granted := range fair[1:] {
+		for _, granted := range fair[2:] {
 			storetest.Release(t, others, (<-granted).Claim)
 		}
+		<-took
+	})
+}
+
+// smallNotifyingTable is a table that notifies, and whose records must be small.
+type smallNotifyingTable struct{ notifyingTable }
+
+func (smallNotifyingTable) MaxRecordSize() int { return 1000 }
+
+// TestPlainClaimAtFullRecord: a plain claim for which the record has no room goes on to wait.
+func TestPlainClaimAtFullRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		others, table := m.Open(), m.Table()
+		defer others.Close()
+		outside := record.New(smallNotifyingTable{notifyingTable{Table: table, notifier: table.(record.Notifier)}})
+		defer outside.Close()
+		held := storetest.Acquire(t, others, paceClaim(0, false))
+		took := acquireLater(t, outside, paceClaim(1, true))
+		var granted []chan driver.Grant
+		for n := range 3 {
+			c, got := paceClaim(n+2, true), make(chan driver.Grant, 1)
+			c.Fair, c.Meta, granted = true, strings.Repeat("m", 500), append(granted, got)
+			go func() { got <- storetest.Acquire(t, others, c) }()
+			synctest.Wait()
+		}
+		for _, next := range granted {
+			storetest.Release(t, others, held.Claim)
+			held = <-next
+			time.Sleep(2 * time.Second)
+		}
+		if len(took) > 0 {
+			t.Error("the claim outside of the queue has overtaken those in it")
+		}
+		storetest.Release(t, others, held.Claim)
+		<-took
+	})
+}
+
+// TestOneHandOver: a plain claim that has seen the lock go to another one once does not join the queue for that, since
+// candidates that wait for years would write the record all the time. When the lock goes to another one again, it joins.
+func TestOneHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		others, waiter := m.Open(), openFar(m, 0)
+		defer others.Close()
+		defer waiter.Close()
+		countWaiters := func() int {
+			l, err := others.Inspect(t.Context(), "m")
+			if err != nil {
+				t.Error(err)
+			}
+			return len(l.Waiters)
+		}
+		handOver := func(from driver.Grant, n int) driver.Grant {
+			storetest.Release(t, others, from.Claim)
+			return storetest.Acquire(t, others, paceClaim(n, false))
+		}
+		held := storetest.Acquire(t, others, paceClaim(0, false))
+		took := acquireLater(t, waiter, paceClaim(1, true))
+		time.Sleep(2 * time.Second)
+		held = handOver(held, 2)
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			others.Renew(t.Context(), []driver.Grant{held}, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Error(r.Err)
+				}
+			})
+			if n := countWaiters(); n > 0 {
+				t.Fatalf("%d claims are in the queue", n)
+			}
+		}
+		held = handOver(held, 3)
+		time.Sleep(2 * time.Second)
+		if n := countWaiters(); n != 1 {
+			t.Errorf("%d claims are in the queue", n)
+		}
+		storetest.Release(t, others, held.Claim)
 		<-took
 	})
 }

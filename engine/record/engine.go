@@ -92,6 +92,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/internal/places"
 )
 
 // New makes a driver.Store of a table. Closing the store closes the table.
@@ -100,7 +101,7 @@ func New(table Table) driver.Store { return newEngine(table) }
 func newEngine(table Table) *engine {
 	e := &engine{
 		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), maxRecord: MaxData,
-		renewing:     make(chan struct{}, maxRenewWorkers),
+		renewing:     places.New(maxRenewWorkers),
 		rows:         knownRows{byName: map[string]*list.Element{}},
 		watchedSince: map[string]map[observation]driver.Instant{},
 		writtenAt:    map[string]driver.Instant{},
@@ -147,7 +148,7 @@ type engine struct {
 	closing atomic.Bool
 	closed  chan struct{} // closed when Close is done
 
-	renewing chan struct{} // has an element for each lock that is being renewed
+	renewing places.Places // for locks that are being renewed
 
 	mu           sync.Mutex
 	rows         knownRows                                 // as last seen, so that the first swap needs no load

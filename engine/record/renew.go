@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// maxRenewWorkers is how many locks a client renews at a time. A request that hangs blocks only its own worker. Of more
-// requests at a time, a busy store would answer none before their timeouts, and each would be made again.
+// maxRenewWorkers is how many locks a client renews at a time. Of more requests at a time, a busy store would answer none
+// before their timeouts, and each would be made again. Requests that hang keep others waiting for half of their time.
 const maxRenewWorkers = 256
 
 // Renew costs one swap per lock if the row is as this client last saw it. Grants on the same lock share a swap. A
@@ -51,11 +51,7 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 			done(w, r.answers[i])
 		}
 	}
-	select {
-	case e.renewing <- struct{}{}:
-		defer func() { <-e.renewing }()
-	case <-ctx.Done(): // the loop ends at once
-	}
+	defer e.renewing.Take(ctx)()
 	row, rec := e.recallRow(name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
 		rec = nil // load first: the reply improves the estimate, and the new ends will not be later than necessary

@@ -202,6 +202,54 @@ func (p *hangingTable) Swap(ctx context.Context, r Row) (Row, error) {
 	return r, nil
 }
 
+// partlyHangingTable is a mapTable whose swaps of some rows hang until their contexts end.
+type partlyHangingTable struct{ mapTable }
+
+func (p *partlyHangingTable) Swap(ctx context.Context, r Row) (Row, error) {
+	if r.Name != "healthy" && r.Version != "" {
+		<-ctx.Done()
+		return Row{}, ctx.Err()
+	}
+	r.Version += "+"
+	return r, nil
+}
+
+// TestHangingRenewalsDelayNoOthers: a lease is renewed in time, although as many others as are renewed at a time hang.
+func TestHangingRenewalsDelayNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(&partlyHangingTable{})
+		defer s.Close()
+		acquire := func(name string) driver.Grant {
+			c := driver.Claim{Name: name, ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute}
+			g, err := s.Acquire(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return g
+		}
+		var hanging []driver.Grant
+		for n := range maxRenewWorkers {
+			hanging = append(hanging, acquire(fmt.Sprint(n)))
+		}
+		healthy := acquire("healthy")
+		var all sync.WaitGroup
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			s.Renew(ctx, hanging, func(int, driver.Renewal) {})
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s.Renew(ctx, []driver.Grant{healthy}, func(_ int, r driver.Renewal) {
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+		})
+		all.Wait()
+	})
+}
+
 // TestRenewalsAreBounded: however many batches are renewed at a time, few of their requests are under way at a time.
 func TestRenewalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -76,6 +76,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/internal/places"
 )
 
 // Engine is a driver.Store on a NodeStore. It implements all optional interfaces of package driver. Make one with
@@ -94,7 +95,7 @@ type Engine struct {
 	leftoverChecker LeftoverChecker
 	tokenReporter   TokenReporter
 
-	reads chan struct{} // has an element for each read of a renewal that is under way
+	reads places.Places // for reads of renewals
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
@@ -120,7 +121,7 @@ const (
 // New makes an engine. Closing it closes the store. New does no I/O.
 func New(store NodeStore) *Engine {
 	e := &Engine{
-		store: store, reads: make(chan struct{}, maxReads), sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
+		store: store, reads: places.New(maxReads), sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{},
 		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}

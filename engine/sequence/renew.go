@@ -213,16 +213,12 @@ const maxReads = 16
 // begins with its turn.
 func (s *session) retryReadNodes(ctx context.Context, refs []NodeRef) ([]Node, driver.Instant, error) {
 	for {
-		select {
-		case s.e.reads <- struct{}{}:
-		case <-ctx.Done():
-			return nil, driver.Instant{}, ctx.Err()
-		}
+		leave := s.e.reads.Take(ctx)
 		bctx, cancel := requestContext(ctx)
 		start := s.e.clock.Now()
 		nodes, err := s.e.store.Read(bctx, refs)
 		cancel()
-		<-s.e.reads
+		leave()
 		if err == nil || driverutil.IsFinal(err) || s.e.life.Sleep(ctx, s.TTL/50) != nil {
 			return nodes, start, err
 		}
