@@ -19,7 +19,8 @@ var (
 	ErrLost = driver.ErrLost
 	// ErrReleased is returned when the holder has released or detached the lease before.
 	ErrReleased = driver.ErrReleased
-	// ErrQueueFull is returned when the lock has as many claims as its store allows. Try again later.
+	// ErrQueueFull is returned when the lock has as many claims as its store allows. Try again later. On most
+	// stores a plain mutex that waits is not refused, but goes on waiting.
 	ErrQueueFull = driver.ErrQueueFull
 	// ErrMismatch is returned when the lock is in use with another kind or limit. All users of a name must agree on
 	// both.

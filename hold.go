@@ -105,7 +105,7 @@ func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o Loc
 	h := &hold{terms: c.terms.share(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token, weight: g.Weight,
 		since: g.Since, grantedTTL: g.GrantedTTL, hasTurn: queued,
 		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
-	if g.Attempt != 0 {
+	if g.Run != nil || g.Attempt != 0 { // a driver may return the grant without what was asked for
 		h.run = &runPart{attempt: g.Attempt}
 	}
 	if g.Kind == KindRW {

@@ -106,7 +106,13 @@ func (b *boundContext) Err() error {
 	if err := joined.Err(); err != nil {
 		return err
 	}
-	return b.Context.Err() // whose end may not have come to joined yet
+	if b.Context.Err() == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leave(context.Cause(b.Context)) // joined was not told of the end yet
+	return joined.Err()
 }
 
 // Value has what package context keeps in a context to find its cause and its parents: this must be that of joined.

@@ -20,7 +20,7 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	defer done()
 	a := &acquire{engine: e, claim: c}
 	a.own = groupStep{claim: c.ID, call: a}
-	a.queue.joins = c.Wait && !a.isPlain()
+	a.queue.joins = c.Wait && (c.Fair || c.Kind != driver.KindMutex)
 	a.row, a.rec = e.recallRow(c.Name)
 	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
 		if err := a.loadRow(ctx); err != nil {
@@ -82,16 +82,16 @@ type queueState struct {
 	watching  watching       // what it has seen while it only watched
 }
 
-// isPlain reports whether the claim waits, and may be overtaken.
-func (a *acquire) isPlain() bool {
-	return a.claim.Wait && !a.claim.Fair && a.claim.Kind == driver.KindMutex
+// isPlainWaiter reports whether the claim waits, and may be overtaken. A run never joins the queue of its ledger.
+func (a *acquire) isPlainWaiter() bool {
+	return a.claim.Wait && !a.claim.Fair && a.claim.Kind == driver.KindMutex && a.claim.Run == nil
 }
 
 // watching is what a claim has seen of a lock that it watches from outside of the queue.
 type watching struct {
 	token int64          // the lock's last token when the claim last looked; 0: it has not seen it held
-	since driver.Instant // when it first saw that the lock had gone to another one
-	ended bool           // it has seen that again, too late to go on watching
+	since driver.Instant // when it first saw that the lock had gone to another holder
+	over  bool           // it has seen that again, after so long that it must join the queue
 }
 
 const (
@@ -104,8 +104,9 @@ const (
 )
 
 // mustJoin notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
-// queue: the lock has gone to others for too long. If the table cannot notify, no claim joins, since each place in the
-// queue costs writes. It is called by the claim's hub, with the engine's mutex held, while the claim waits.
+// queue: the lock goes from one holder to the next, and has done so for too long. If the table cannot notify, no claim
+// joins, since each place in the queue costs writes. While the claim waits, its hub calls this, with the engine's mutex
+// held.
 func (a *acquire) mustJoin(rec *Record) bool {
 	w, limit := &a.queue.watching, maxWatchTime
 	if a.turnTaker != nil {
@@ -116,10 +117,10 @@ func (a *acquire) mustJoin(rec *Record) bool {
 	case w.since == driver.Instant{}:
 		w.since = a.clock.Now()
 	case a.clock.Since(w.since) >= limit:
-		w.ended = true
+		w.over = true
 	}
 	w.token = rec.Token
-	return w.ended && a.notifier != nil && a.info.MaxWaiters > 0
+	return w.over && a.notifier != nil
 }
 
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.
@@ -129,12 +130,12 @@ type backoff struct {
 	outage        driverutil.Outage // since when the store has not answered
 	idleLoads     int               // loads without news before the next wait
 	yields        int               // times in a row that it let a renewal go first
-	fullQueues    int               // times that the queue was full
+	fullQueues    int               // times that the queue or the record was full
 	pacedWaits    int               // times in a row that it waited for the store's write interval
 	awaitedExpiry bool              // a call that does not wait for the lock has waited once for a claim to expire
 }
 
-// A plain claim that finds the queue full pauses for some round trips, but at least and at most so long.
+// A plain claim that finds the queue full pauses for some round trips: on average at least and at most for so long.
 const (
 	minFullQueuePause = 5 * time.Millisecond
 	maxFullQueuePause = time.Second
@@ -145,6 +146,8 @@ const (
 func (a *acquire) pauseAtFullQueue(ctx context.Context) error {
 	d := min(max(16*a.roundTrip(), minFullQueuePause)<<min(a.backoff.fullQueues, 10), maxFullQueuePause)
 	a.backoff.fullQueues++
+	a.unresolved.unsent = false // the store answers, and there is nothing to write
+	a.backoff.noteAnswer()
 	if err := a.life.Sleep(ctx, d/2+randomPart(d)); err != nil {
 		return err
 	}
@@ -176,12 +179,12 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:
 		return grant, false, a.writeAbandoned(ctx, next, err)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
-		if !a.queue.joins && a.mustJoin(a.rec) {
+		if !a.queue.joins && a.isPlainWaiter() && a.mustJoin(a.rec) {
 			a.queue.joins = true
 			return grant, false, nil
 		}
 		return a.waitForChange(ctx, false)
-	case errors.Is(err, driver.ErrQueueFull) && a.isPlain():
+	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter():
 		return grant, false, a.pauseAtFullQueue(ctx)
 	case errors.Is(err, driver.ErrHeld) && a.mayExpireSoon():
 		return grant, false, a.loadAfterExpiry(ctx)
@@ -256,7 +259,9 @@ func (a *acquire) useOutcome(ctx context.Context, o stepOutcome) (grant driver.G
 	case errors.Is(err, ErrConflict):
 		a.unresolved.unsent = false
 		return grant, false, a.handleConflict(ctx, o.row, o.rec)
-	case errors.Is(err, driver.ErrQueueFull) && a.isPlain(): // the record has no room for the claim
+	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter() && !a.fresh:
+		return grant, false, a.loadRow(ctx)
+	case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter() && len(a.rec.Claims) > 0: // they leave it no room
 		return grant, false, a.pauseAtFullQueue(ctx)
 	case driverutil.IsFinal(err):
 		return grant, false, err
@@ -571,7 +576,7 @@ func (a *acquire) isAffected(rec *Record) bool {
 	switch {
 	case !a.queue.joins:
 		fits := len(rec.Claims) == 0 || rec.totalWeight()+a.claim.Weight <= rec.Limit
-		return fits || rec.Kind != a.claim.Kind || a.mustJoin(rec)
+		return fits || rec.Kind != a.claim.Kind || a.isPlainWaiter() && a.mustJoin(rec)
 	case mine == nil || mine.State != Waiting:
 		return true
 	}

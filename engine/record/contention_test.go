@@ -297,6 +297,22 @@ func TestPlainClaimAtFullRecord(t *testing.T) {
 	})
 }
 
+// TestClaimTooLargeForRecord: a plain claim for which even an empty record has no room is refused at once.
+func TestClaimTooLargeForRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := fakeMemory().Table()
+		s := record.New(smallNotifyingTable{notifyingTable{Table: table, notifier: table.(record.Notifier)}})
+		defer s.Close()
+		c := paceClaim(0, true)
+		c.Meta = strings.Repeat("m", 1000)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := s.Acquire(ctx, c); !errors.Is(err, driver.ErrQueueFull) {
+			t.Error(err)
+		}
+	})
+}
+
 // TestOneHandOver: a plain claim that has seen the lock go to another one once does not join the queue for that, since
 // candidates that wait for years would write the record all the time. When the lock goes to another one again, it joins.
 func TestOneHandOver(t *testing.T) {

@@ -92,7 +92,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/places"
 )
 
 // New makes a driver.Store of a table. Closing the store closes the table.
@@ -101,7 +100,6 @@ func New(table Table) driver.Store { return newEngine(table) }
 func newEngine(table Table) *engine {
 	e := &engine{
 		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), maxRecord: MaxData,
-		renewing:     places.New(maxRenewWorkers),
 		rows:         knownRows{byName: map[string]*list.Element{}},
 		watchedSince: map[string]map[observation]driver.Instant{},
 		writtenAt:    map[string]driver.Instant{},
@@ -147,8 +145,6 @@ type engine struct {
 	life    *driverutil.Lifetime // ends when the store is closed
 	closing atomic.Bool
 	closed  chan struct{} // closed when Close is done
-
-	renewing places.Places // for locks that are being renewed
 
 	mu           sync.Mutex
 	rows         knownRows                                 // as last seen, so that the first swap needs no load

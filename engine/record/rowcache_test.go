@@ -214,8 +214,8 @@ func (p *partlyHangingTable) Swap(ctx context.Context, r Row) (Row, error) {
 	return r, nil
 }
 
-// TestHangingRenewalsDelayNoOthers: a lease is renewed in time, although as many others as are renewed at a time hang.
-func TestHangingRenewalsDelayNoOthers(t *testing.T) {
+// TestHangingBatchDelaysNoOther: a lease is renewed in time, although the renewals of another batch hang.
+func TestHangingBatchDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(&partlyHangingTable{})
 		defer s.Close()
@@ -250,44 +250,39 @@ func TestHangingRenewalsDelayNoOthers(t *testing.T) {
 	})
 }
 
-// TestRenewalsAreBounded: however many batches are renewed at a time, few of their requests are under way at a time.
+// TestRenewalsAreBounded: however many leases are renewed at a time, few of their requests are under way at a time.
 func TestRenewalsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &hangingTable{}
 		s := New(p)
 		defer s.Close()
-		batches := make([][]driver.Grant, 3)
-		for i := range batches {
-			for n := range maxRenewWorkers {
-				c := driver.Claim{Name: fmt.Sprint(i, "-", n), ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1,
-					TTL: time.Minute}
-				g, err := s.Acquire(t.Context(), c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				batches[i] = append(batches[i], g)
+		var grants []driver.Grant
+		for n := range 3 * maxRenewWorkers {
+			c := driver.Claim{Name: fmt.Sprint(n), ID: "a", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Minute}
+			g, err := s.Acquire(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
 			}
+			grants = append(grants, g)
 		}
 		p.hang = make(chan struct{})
 		var renewed atomic.Int64
 		var all sync.WaitGroup
-		for _, b := range batches {
-			all.Go(func() {
-				s.Renew(t.Context(), b, func(_ int, r driver.Renewal) {
-					if r.Err != nil {
-						t.Error(r.Err)
-					}
-					renewed.Add(1)
-				})
+		all.Go(func() {
+			s.Renew(t.Context(), grants, func(_ int, r driver.Renewal) {
+				if r.Err != nil {
+					t.Error(r.Err)
+				}
+				renewed.Add(1)
 			})
-		}
+		})
 		synctest.Wait()
 		if n := p.hangs.Load(); n != maxRenewWorkers {
 			t.Errorf("%d requests are under way", n)
 		}
 		close(p.hang)
 		all.Wait()
-		if n := renewed.Load(); n != int64(len(batches)*maxRenewWorkers) {
+		if n := renewed.Load(); n != int64(len(grants)) {
 			t.Errorf("%d leases were renewed", n)
 		}
 	})

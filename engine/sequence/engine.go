@@ -76,7 +76,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
-	"github.com/holdfast-go/holdfast/internal/places"
 )
 
 // Engine is a driver.Store on a NodeStore. It implements all optional interfaces of package driver. Make one with
@@ -94,8 +93,6 @@ type Engine struct {
 	breaker         Breaker
 	leftoverChecker LeftoverChecker
 	tokenReporter   TokenReporter
-
-	reads places.Places // for reads of renewals
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
@@ -121,7 +118,7 @@ const (
 // New makes an engine. Closing it closes the store. New does no I/O.
 func New(store NodeStore) *Engine {
 	e := &Engine{
-		store: store, reads: places.New(maxReads), sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
+		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{},
 		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}

@@ -30,45 +30,41 @@ func (r *slowReader) Read(ctx context.Context, refs []NodeRef) ([]Node, error) {
 	r.mu.Unlock()
 	select {
 	case <-time.After(requestTimeout * 3 / 4):
-		return make([]Node, len(refs)), nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	nodes := make([]Node, len(refs))
+	for i := range nodes {
+		nodes[i] = Node{Key: refs[i].Key, Token: 1}
+	}
+	return nodes, nil
 }
 
-// TestReadsAreBounded: however many leases are renewed at a time, few reads are under way at a time. The others have
-// their turns one after the other, and all of them are answered, although the store is slow.
+// TestReadsAreBounded: however many leases are renewed at a time, few reads are under way at a time. The others are sent
+// one after the other, and all of them are answered, although the store is slow.
 func TestReadsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowReader{}
 		e := New(store)
 		defer e.Close()
-		s := &session{e: e, Session: Session{TTL: time.Minute}}
-		var all sync.WaitGroup
-		for range 4 * maxReads {
-			all.Go(func() {
-				from := time.Now()
-				if _, _, err := s.retryReadNodes(t.Context(), []NodeRef{{"m", "k"}}); err != nil {
-					t.Error(err)
-				}
-				if took := time.Since(from); took > 4*requestTimeout {
-					t.Errorf("a read took %v", took)
-				}
-			})
+		s := &session{e: e, Session: Session{TTL: time.Hour}, keepAlives: []driver.Instant{e.clock.Now()}}
+		due := make([]dueGrant, 4*maxReads*MaxRead)
+		for i := range due {
+			due[i] = dueGrant{i, &claim{session: s, node: ownNode{key: "k", token: 1}}}
 		}
-		all.Wait()
+		from := time.Now()
+		var renewed atomic.Int64
+		s.renewByReading(t.Context(), due, func(_ int, r driver.Renewal) {
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+			renewed.Add(1)
+		})
+		if took := time.Since(from); took > 4*requestTimeout || renewed.Load() != int64(len(due)) {
+			t.Errorf("%d of %d leases were renewed within %v", renewed.Load(), len(due), took)
+		}
 		if store.most != maxReads {
 			t.Errorf("%d reads were under way at a time", store.most)
 		}
-		for range maxReads {
-			all.Go(func() { _, _, _ = s.retryReadNodes(t.Context(), nil) })
-		}
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		if _, _, err := s.retryReadNodes(ctx, nil); err == nil {
-			t.Error("a read without a turn has an answer")
-		}
-		all.Wait()
 	})
 }

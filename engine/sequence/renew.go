@@ -73,11 +73,20 @@ func (s *session) renewWatched(ctx context.Context, which []dueGrant, done func(
 	return others
 }
 
-// renewByReading renews claims whose nodes are read, many at a time.
+// maxReads is how many reads of one batch of renewals are under way at a time. If those of thousands of leases were sent
+// together, a busy store would answer none before their timeouts. The timeout of a read begins when it is sent.
+const maxReads = 16
+
+// renewByReading renews claims whose nodes are read, many with each read.
 func (s *session) renewByReading(ctx context.Context, which []dueGrant, done func(int, driver.Renewal)) {
 	var all sync.WaitGroup
+	underWay := make(chan struct{}, maxReads)
 	for some := range slices.Chunk(which, MaxRead) {
-		all.Go(func() { s.renewClaims(ctx, some, done) })
+		underWay <- struct{}{}
+		all.Go(func() {
+			s.renewClaims(ctx, some, done)
+			<-underWay
+		})
 	}
 	all.Wait()
 }
@@ -204,21 +213,14 @@ func (s *session) retryFreshKeepAlive(ctx context.Context) (driver.Instant, erro
 	}
 }
 
-// maxReads is how many reads of renewals a client has under way. Many leases are renewed by many reads at the same time.
-// If all of them were sent together, a busy store would answer none before the timeouts.
-const maxReads = 16
-
 // retryReadNodes reads nodes, and tries again until there is a final answer or ctx ends. It returns the start of the
-// read that was answered. The reads have their turns in the order in which they came, and the timeout of a request
-// begins with its turn.
+// read that was answered.
 func (s *session) retryReadNodes(ctx context.Context, refs []NodeRef) ([]Node, driver.Instant, error) {
 	for {
-		leave := s.e.reads.Take(ctx)
 		bctx, cancel := requestContext(ctx)
 		start := s.e.clock.Now()
 		nodes, err := s.e.store.Read(bctx, refs)
 		cancel()
-		leave()
 		if err == nil || driverutil.IsFinal(err) || s.e.life.Sleep(ctx, s.TTL/50) != nil {
 			return nodes, start, err
 		}
