@@ -483,7 +483,7 @@ var table = []mutant{
 		edits: []edit{{"case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter():\n", "case false:\n"}}},
 	{name: "looking at each change from outside of a full queue", file: "engine/record/acquire.go", pkg: "./engine/record",
 		test: "TestPlainClaimAtFullQueue", edits: []edit{{"&& a.isPlainWaiter():\n\t\treturn grant, false, a.pauseAtFullQueue(ctx)",
-			"&& a.isPlain():\n\t\ta.queue.joins = false\n\t\treturn a.waitForChange(ctx, false)"}}},
+			"&& a.isPlainWaiter():\n\t\ta.queue.joins = false\n\t\treturn a.waitForChange(ctx, false)"}}},
 	{name: "a page confirmed by a read alone", file: "engine/record/ledger.go", pkg: "./engine/record",
 		test: "TestPageSurvivesFailover",
 		edits: []edit{{"\trow.Version = existing.Version // the same",
