@@ -1,5 +1,6 @@
-// Command charts draws figures of benchmarks as bars, in pictures for the documents. It reads the files in figures/bench,
-// and writes docs/images. Run it in the project's root, as scripts/bench does when a figure has changed.
+// Command charts draws figures of benchmarks as bars, in pictures for the documents, and writes them into the tables of
+// docs/performance.md. It reads the files in figures/bench, and writes docs/images. Run it in the project's root, as
+// scripts/bench does when a figure has changed.
 package main
 
 import (
@@ -14,7 +15,7 @@ func main() {
 	}
 }
 
-// writeAll draws all charts of the project in a directory.
+// writeAll draws all charts of the project in a directory, and fills the tables.
 func writeAll(root string) error {
 	for _, c := range charts {
 		text, err := c.drawFrom(root)
@@ -25,7 +26,14 @@ func writeAll(root string) error {
 			return err
 		}
 	}
-	return nil
+	text, err := os.ReadFile(filepath.Join(root, document))
+	if err != nil {
+		return err
+	}
+	if text, err = fillTables(root, text); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, document), text, 0o644)
 }
 
 // path is where the picture is kept.
