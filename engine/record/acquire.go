@@ -91,16 +91,17 @@ func (a *acquire) isPlainWaiter() bool {
 type watching struct {
 	token int64          // the lock's last token when the claim last looked; 0: it has not seen it held
 	since driver.Instant // when it first saw that the lock had gone to another holder
-	over  bool           // it has seen that again, after so long that it must join the queue
+	count int            // how often it has seen that
+	over  bool           // it has seen that for so long, or so often, that it must join the queue
 }
 
 const (
 	// maxWatchTime is how long a plain claim watches while the lock goes to others. Until then newcomers may take a free
 	// lock before it, because that costs the fewest writes: on a busy lock each of them waits for some milliseconds.
 	maxWatchTime = time.Second
-	// maxTurnTime is the same where clients take turns at looking. There each of them comes to look, and a place in the
-	// queue costs more than a turn.
-	maxTurnTime = 20 * time.Second
+	// maxOvertaken is how often a plain claim sees the lock go to others where clients take turns at looking. A claim sees
+	// little before it has the turn, and then the others wait for it.
+	maxOvertaken = 8
 )
 
 // mustJoin notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
@@ -108,16 +109,17 @@ const (
 // joins, since each place in the queue costs writes. While the claim waits, its hub calls this, with the engine's mutex
 // held.
 func (a *acquire) mustJoin(rec *Record) bool {
-	w, limit := &a.queue.watching, maxWatchTime
-	if a.turnTaker != nil {
-		limit = maxTurnTime
-	}
-	switch {
-	case w.token == 0 || rec.Token == w.token:
-	case w.since == driver.Instant{}:
-		w.since = a.clock.Now()
-	case a.clock.Since(w.since) >= limit:
-		w.over = true
+	w := &a.queue.watching
+	if w.token != 0 && rec.Token != w.token {
+		w.count++
+		switch {
+		case a.turnTaker != nil:
+			w.over = w.count >= maxOvertaken
+		case w.count == 1:
+			w.since = a.clock.Now()
+		default:
+			w.over = a.clock.Since(w.since) >= maxWatchTime
+		}
 	}
 	w.token = rec.Token
 	return w.over && a.notifier != nil
