@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 )
 
 // chart is one picture: a bar per line of a table.
@@ -59,22 +58,19 @@ func (c chart) drawFrom(root string) ([]byte, error) {
 	return c.draw(bars), nil
 }
 
-// readBars finds the figures among those of internal/spread: each line begins with a name, a unit, and the median.
+// readBars returns the medians of the chart's setup and figure.
 func (c chart) readBars(text string) (bars []bar, err error) {
-	for line := range strings.Lines(text) {
-		words := strings.Fields(line)
-		if len(words) < 3 || words[1] != c.figure {
+	f := readFigures(text, "Locks/")
+	for _, locker := range f.lockers[c.setup] {
+		median := f.median(c.setup, locker, c.figure, "now")
+		if median == "" { // it has no such figure, or only the version before has it
 			continue
 		}
-		label, ok := strings.CutPrefix(words[0], "Locks/"+c.setup+"/")
-		if !ok || words[2] == "-" { // only the version before has it
-			continue
-		}
-		value, err := strconv.ParseFloat(words[2], 64)
+		value, err := strconv.ParseFloat(median, 64)
 		if err != nil {
-			return nil, fmt.Errorf("the line %q: %w", line, err)
+			return nil, fmt.Errorf("the figure of %s: %w", locker, err)
 		}
-		bars = append(bars, bar{label, value})
+		bars = append(bars, bar{locker, value})
 	}
 	if len(bars) == 0 {
 		return nil, fmt.Errorf("no figure of the setup %q", c.setup)

@@ -470,7 +470,7 @@ var table = []mutant{
 		test: "TestReadsAreBounded", edits: []edit{{"make(chan struct{}, maxReads)", "make(chan struct{}, 1000)"}}},
 	{name: "all renewals of many locks at the same time", file: "engine/record/renew.go", pkg: "./engine/record",
 		test: "TestRenewalsAreBounded", edits: []edit{{"min(maxRenewWorkers, len(byName))", "len(byName)"}}},
-	{name: "a renewal sent when its time is over", file: "engine/record/renew.go", pkg: "./engine/record",
+	{name: "a renewal sent after its deadline", file: "engine/record/renew.go", pkg: "./engine/record",
 		test: "TestLateRenewalSendsNothing", edits: []edit{{"\t\tif ctx.Err() != nil {\n\t\t\tfinish(e.errorOrClosed(ctx.Err()))", "\t\tif false {\n\t\t\tfinish(e.errorOrClosed(ctx.Err()))"}}},
 	{name: "a watch of Consul that keeps its place", file: "store/consul/watch.go", pkg: "./store/consul",
 		test: "TestWatchPlaces", edits: []edit{{"\t\t\tcancel()\n\t\t\tp.leave()\n", "\t\t\tcancel()\n"}}},
