@@ -156,7 +156,7 @@ func TestCreationUnderWay(t *testing.T) {
 			} else if !w.settle() {
 				w.Error("the creation is settled")
 			}
-			w.expectAt("it is over", time.Duration(i+1)*3*time.Second)
+			w.expectAt("the creation has ended", time.Duration(i+1)*3*time.Second)
 		}
 	})
 }

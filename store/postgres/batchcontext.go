@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"sync"
@@ -52,7 +51,7 @@ func (s *batchContexts) add(ctx context.Context, until time.Time) *batchContext 
 	if s.life.Err() != nil { // endAll may have come before
 		c.end(context.Canceled)
 	}
-	c.stop = driverutil.AfterFunc(ctx, func() { c.end(cmp.Or(ctx.Err(), context.Canceled)) })
+	c.stop = driverutil.AfterFunc(ctx, func() { c.end(ctx.Err()) })
 	return c
 }
 
