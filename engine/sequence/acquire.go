@@ -229,6 +229,9 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 		if a.ctx.Err() != nil {
 			return seen, driverutil.Uncertain(e.contextError(a.ctx))
 		}
+		if condition < 0 && s.renumber(cl) {
+			continue
+		}
 		err = a.whyRefused(seen)
 		var heldErr *driver.HeldError
 		if errors.As(err, &heldErr) && len(heldErr.Holders) == 0 {
@@ -401,6 +404,7 @@ func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) 
 	// other error the add may still take effect.
 	cl.addUnresolved = cl.addUnresolved || err != nil && !errors.Is(err, ErrSessionExpired) &&
 		!driverutil.IsFinal(err)
+	cl.numberSpent = cl.numberSpent || cl.addUnresolved
 	if err == nil {
 		if i := findOwn(snapshot.Nodes, cl.id, s.ID); i >= 0 {
 			cl.setNode(snapshot.Nodes[i])

@@ -19,11 +19,14 @@ type claim struct {
 	loss     *driver.LossError // not nil once the claim has ended from outside
 	acquire  *acquisition      // not nil while an Acquire is under way
 
-	addNumber int64         // of this claim within its session; never used for another claim
+	addNumber int64         // of this claim within its session: see NumberReuser
 	addDone   chan struct{} // not nil while an Add is under way; closed when it has a reply, or will get none
 	// addUnresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may
 	// still take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
 	addUnresolved bool
+	// numberSpent says that no other claim may get the number: an add got no reply once, or the node lives on under
+	// another session.
+	numberSpent bool
 
 	progress         phase // phaseJoining, phaseWaiting or phaseGranted: how far it has come
 	leaving          bool  // a release is under way, or the janitor removes the claim
@@ -214,6 +217,7 @@ func (e *Engine) forgetClaimLocked(cl *claim) {
 		delete(e.claims, cl.id)
 	}
 	if s := cl.session; s != nil {
+		s.freeNumber(cl)
 		delete(s.claims, cl)
 		delete(s.toCheck, cl)
 		if len(s.claims) == 0 {
@@ -323,7 +327,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		loss := e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
 		if e.leftoverChecker != nil && e.leftoverChecker.MayHaveLeftovers(cl.node.key) {
 			// Only Withdraw removes the leftover.
-			cl.addUnresolved = true
+			cl.addUnresolved, cl.numberSpent = true, true
 		}
 		cl.setNode(Node{})
 		return loss

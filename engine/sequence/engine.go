@@ -93,6 +93,7 @@ type Engine struct {
 	breaker         Breaker
 	leftoverChecker LeftoverChecker
 	tokenReporter   TokenReporter
+	reusesNumbers   bool // it is a NumberReuser
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
@@ -128,6 +129,7 @@ func New(store NodeStore) *Engine {
 	e.breaker, _ = store.(Breaker)
 	e.leftoverChecker, _ = store.(LeftoverChecker)
 	e.tokenReporter, _ = store.(TokenReporter)
+	_, e.reusesNumbers = store.(NumberReuser)
 	e.info = completeInfo(store.Info())
 	e.info.Detached = e.mover != nil
 	e.clock = e.info.Clock

@@ -239,9 +239,9 @@ func (s *session) removeAbandoned() {
 func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	e := s.e
 	e.mu.Lock()
-	if cl.isBusy() || e.clock.SinceAtLeast(cl.lastWanted) <= s.TTL {
+	if _, known := s.claims[cl]; !known || cl.isBusy() || e.clock.SinceAtLeast(cl.lastWanted) <= s.TTL {
 		e.mu.Unlock()
-		return true // wanted again meanwhile
+		return true // wanted again meanwhile, or forgotten: then the node may be another claim's
 	}
 	// Another process has renewed the claim; it gets another TTL.
 	if n.Token != 0 && n.Renewed > cl.node.renewed && !n.Broken {

@@ -44,8 +44,9 @@ type NodeStore interface {
 
 	// Add adds a node behind all nodes of the lock, bound to the session, and returns the lock as it is then. It is
 	// idempotent: if the claim's node exists from an earlier call with the same session and number, no other is
-	// added. The engine gives each claim a number, counted from 0, that it uses for no other claim of that session. A
-	// call takes effect at most once, however late: neither the network link nor the SDK repeats it.
+	// added. The engine gives each claim a number, counted from 0, that it uses for no other claim of that session,
+	// except as NumberReuser says. A call takes effect at most once, however late: neither the network link nor the SDK
+	// repeats it.
 	//
 	// With a condition the node is added only if that is true, in one atomic step; the returned snapshot shows
 	// whether it was added. A store that cannot do this in one step reads the lock, adds if the condition is true
@@ -119,6 +120,15 @@ type SuccessorReader interface {
 	// RemoveAndReadNext removes the node with n.Key and n.Token if it exists, and returns the node under the key
 	// next, as it is then, as a snapshot of only that node. If n did not exist, the snapshot has no Revision.
 	RemoveAndReadNext(ctx context.Context, name string, n Node, next string) (existed bool, left Snapshot, err error)
+}
+
+// NumberReuser is implemented by stores that keep something of each key that was ever used, and read a lock more slowly
+// the more keys it has had. On them the engine gives the number of a claim to another one when nothing can come of the
+// first any more: all its adds have had replies, and its node is known to be gone.
+type NumberReuser interface {
+	// ReusesNumbers promises that a Remove that comes late compares the token, as all stores must, also where a node of
+	// another claim has the same key.
+	ReusesNumbers()
 }
 
 // LeftoverChecker is implemented by stores on which a claim may have more than one node.

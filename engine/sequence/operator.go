@@ -235,6 +235,7 @@ func (e *Engine) forgetDetached(g driver.Grant) {
 	defer e.mu.Unlock()
 	if cl := e.claims[g.ID]; cl != nil {
 		cl.setLeaving(true)
+		cl.numberSpent = true
 		e.forgetClaimLocked(cl)
 	}
 }

@@ -91,8 +91,12 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 		switch {
 		case unresolved:
 			existed, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
-		case next != "":
-			existed, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.name, node, next)
+		case next.token != 0:
+			existed, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.name, node, next.key)
+			// Meanwhile the waiter may have gone, and a claim at the end of the line may have its key.
+			if len(left.Nodes) > 0 && left.Nodes[0].Token != next.token {
+				left.Nodes = nil
+			}
 		default:
 			existed, left, err = e.store.Remove(ctx, cl.name, node, list)
 		}
@@ -107,21 +111,20 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 	}
 }
 
-// successorLocked is the key of the one waiter of this client that is granted when cl goes, however many wait behind
-// it. Since cl holds the whole lock, no claim is ahead of it, and none can come between the two. It is empty if there
-// is no such waiter, or if the whole line must be read: of readers several may be granted, and a semaphore's claim must
+// successorLocked is the node of the one waiter of this client that is granted when cl goes, however many wait behind
+// it. Since cl holds the whole lock, no claim is ahead of it, and none can come between the two. It is zero if there is
+// no such waiter, or if the whole line must be read: of readers several may be granted, and a semaphore's claim must
 // know which claim is behind it. Called with mu held.
-func (e *Engine) successorLocked(cl *claim) string {
+func (e *Engine) successorLocked(cl *claim) (next ownNode) {
 	if e.successorReader == nil || !cl.wasGranted() || !cl.isExclusive {
-		return ""
+		return next
 	}
-	var next string
 	for a := range e.waiting[cl.name] {
 		if a.turn.blockedBy == cl.node.key {
-			if next != "" { // several readers
-				return ""
+			if next.token != 0 { // several readers
+				return ownNode{}
 			}
-			next = a.cl.node.key
+			next = a.cl.node
 		}
 	}
 	return next

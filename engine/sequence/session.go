@@ -23,7 +23,8 @@ type session struct {
 	inFlight         chan struct{}    // not nil while a keep-alive is under way
 	lastErr          error            // of the last keep-alive
 	expired          bool             // the store has ended it
-	nextNumber       int64            // number of the next claim
+	nextNumber       int64            // the smallest number that no claim has had
+	freeNumbers      []int64          // smaller ones that claims can have again
 	confirming       bool             // sendConfirmations runs
 	nextConfirmation *confirmation    // nil if nobody waits for one that has not begun
 	claims           map[*claim]struct{}
@@ -129,11 +130,39 @@ func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error
 	return s, nil
 }
 
-// bindClaim gives the claim a number that no other claim of the session ever has. Called with mu held.
+// bindClaim gives the claim a number that no other claim of the session has. Called with mu held.
 func (s *session) bindClaim(cl *claim) {
-	cl.session, cl.addNumber = s, s.nextNumber
-	s.nextNumber++
+	cl.session = s
+	if last := len(s.freeNumbers) - 1; last >= 0 {
+		cl.addNumber, s.freeNumbers = s.freeNumbers[last], s.freeNumbers[:last]
+	} else {
+		cl.addNumber = s.nextNumber
+		s.nextNumber++
+	}
 	s.claims[cl] = struct{}{}
+}
+
+// freeNumber lets another claim have the number of one that is being forgotten, if the store wants that and nothing can
+// come of the first any more. Called with mu held.
+func (s *session) freeNumber(cl *claim) {
+	_, bound := s.claims[cl] // a claim can be forgotten twice
+	if bound && s.e.reusesNumbers && !cl.numberSpent && !cl.isBusy() {
+		s.freeNumbers = append(s.freeNumbers, cl.addNumber)
+	}
+}
+
+// renumber gives a claim a number that no claim has had, if an unconditional add under its own was answered, and has
+// not added it: a node has the key that this client did not know of, such as one that was restored from a backup. It
+// returns false if that node may be the claim's own, of an add without a reply.
+func (s *session) renumber(cl *claim) bool {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	if cl.numberSpent || !s.e.reusesNumbers {
+		return false
+	}
+	cl.addNumber = s.nextNumber
+	s.nextNumber++
+	return true
 }
 
 // forgetExpiredDetachedLocked forgets detached claims that have expired. The process that made them may never release

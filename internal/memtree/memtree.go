@@ -317,6 +317,9 @@ func (l *Link) Add(
 	return got.snapshot, cmp.Or(err, got.err)
 }
 
+// ReusesNumbers makes the link a sequence.NumberReuser.
+func (l *Link) ReusesNumbers() {}
+
 // Withdraw removes a node, and refuses a delayed add of it.
 func (l *Link) Withdraw(
 	ctx context.Context, name string, session sequence.Session, number int64, _ string,

@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -18,7 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// BenchmarkLocks: the floor is one transaction and one delete. The peer is etcd's own mutex.
+// BenchmarkLocks: the floor is one transaction and one delete. Beside it are the requests that a mutex of ours makes,
+// sent by nothing but etcd's client: what they cost more than the floor is their content, and what our mutex costs more
+// than they do is our code. The peer is etcd's own mutex.
 func BenchmarkLocks(b *testing.B) {
 	var cluster *etcdtest.Cluster
 	s := benchtest.Store{
@@ -38,6 +41,7 @@ func BenchmarkLocks(b *testing.B) {
 		},
 		Lockers: append([]benchtest.Locker{
 			benchtest.Floor(openBenchFloor),
+			{Name: "floor-same-requests", In: []benchtest.Setup{benchtest.Alone, benchtest.OwnKeys}, Open: openSameRequests},
 			{Name: "concurrency", Open: openConcurrency},
 		}, benchtest.Holdfast("")...),
 	}
@@ -92,6 +96,29 @@ func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
 			_, err = c.Delete(ctx, key)
 		}
 		return err
+	}
+}
+
+// openSameRequests sends the transactions that an acquire and a release of ours send. Instead of the gate of a session, the
+// first compares a key that does not exist.
+func openSameRequests(b testing.TB, address string) benchtest.Lock {
+	c := benchClient(b, address)
+	lease := benchSession(b, c).Lease()
+	value := strings.Repeat("v", 200)
+	return func(ctx context.Context, lock string, caller int) (benchtest.Lease, error) {
+		dir := "same-requests/" + lock + "/"
+		key := fmt.Sprintf("%s%x.%d", dir, lease, caller)
+		readLock := clientv3.OpGet(dir+"0", clientv3.WithRange(dir+"g"))
+		r, err := c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0),
+			clientv3.Compare(clientv3.ModRevision("same-requests/gate"), "=", 0)).
+			Then(readLock, clientv3.OpPut(key, value, clientv3.WithLease(lease))).Commit()
+		if err == nil && !r.Succeeded {
+			err = errors.New("the lock is held")
+		}
+		return benchtest.Lease{Release: func() error {
+			_, err := c.Txn(ctx).Then(clientv3.OpDelete(key)).Commit()
+			return err
+		}}, err
 	}
 }
 

@@ -8,16 +8,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Remove compares only where it must: our own keys are never made again after their removal, those of a foreign client
-// may be. So a Remove that is repeated, or arrives late, deletes nothing that it should not.
+// Remove compares the token: a key is made again after its removal, by us and by foreign clients. So a Remove that is
+// repeated, or arrives late, deletes nothing that it should not.
 func (t *nodeStore) Remove(
 	ctx context.Context, name string, n sequence.Node, list bool,
 ) (bool, sequence.Snapshot, error) {
 	key := t.lockDir(name) + n.Key
-	remove := write{lock: name, then: []clientv3.Op{clientv3.OpDelete(key)}}
-	if n.Foreign || n.Version != 0 {
-		remove.conditions = append(remove.conditions, clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token))
-	}
+	remove := write{lock: name, then: []clientv3.Op{clientv3.OpDelete(key)},
+		conditions: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)}}
 	if n.Version != 0 {
 		remove.conditions = append(remove.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", n.Version))
 	}
@@ -73,8 +71,9 @@ func (t *nodeStore) RemoveAndReadNext(
 	ctx context.Context, name string, n sequence.Node, next string,
 ) (bool, sequence.Snapshot, error) {
 	dir := t.lockDir(name)
-	then := []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}
-	return t.removeNode(ctx, &write{lock: name, then: then})
+	return t.removeNode(ctx, &write{lock: name,
+		conditions: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(dir+n.Key), "=", n.Token)},
+		then:       []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}})
 }
 
 // removeNode commits a removal. If the transaction also reads, it returns the snapshot.
