@@ -48,41 +48,6 @@ func BenchmarkLocks(b *testing.B) {
 	s.Run(b)
 }
 
-// BenchmarkAge shows whether a lock becomes slower the more often it was taken: the time of a cycle in the first and in
-// the last thousand of ten thousand cycles.
-func BenchmarkAge(b *testing.B) {
-	cluster, err := etcdtest.Start(b.Context(), etcdtest.Options{Direct: true})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer cluster.Close()
-	address := "etcd://" + strings.Join(cluster.Endpoints(), ",")
-	for _, l := range append([]benchtest.Locker{{Name: "concurrency", Open: openConcurrency}},
-		benchtest.Holdfast("")[0]) {
-		b.Run(l.Name, func(b *testing.B) {
-			const part, parts = 1000, 10
-			lock := l.Open(b, address)
-			var took [parts]time.Duration
-			for p := range b.N * parts {
-				start := time.Now()
-				for range part {
-					lease, err := lock(b.Context(), "age", 0)
-					if err == nil {
-						err = lease.Release()
-					}
-					if err != nil {
-						b.Fatal(err)
-					}
-				}
-				took[p%parts] = time.Since(start)
-			}
-			b.ReportMetric(float64(took[0].Microseconds())/part, "first-us/op")
-			b.ReportMetric(float64(took[parts-1].Microseconds())/part, "last-us/op")
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
 // countMessages returns how many messages a member has had from clients.
 func countMessages(b testing.TB, endpoint string) (n int64) {
 	r, err := http.Get("http://" + endpoint + "/metrics")

@@ -6,8 +6,10 @@
 //     process, and the requests while nothing but time passes.
 //   - waiters: 20 processes, each with one client, wait for one lock.
 //   - clients: so many clients wait for one lock, each with connections of its own, in 10 processes.
+//   - cycles: one client takes one lock and releases it, again and again. Measured is whether that takes longer the
+//     more often it was done.
 //
-// While all of them wait, the memory of each and the requests are measured. Then each gets the lock in turn, releases
+// While all waiters wait, the memory of each and the requests are measured. Then each gets the lock in turn, releases
 // it at once, and leaves; that is repeated. The gap is the time from one holder to the next.
 //
 // The last line of a table has the figures of all sizes in each cell, for the tables in docs/performance.md.
@@ -37,10 +39,11 @@ import (
 var (
 	names     = flag.String("store", "", "the stores to measure, on servers of this program, separated by commas")
 	address   = flag.String("url", "", "measure a store of yours instead; requests are not counted")
-	parts     = flag.String("parts", "held,waiters,clients", "what to measure")
+	parts     = flag.String("parts", "held,waiters,clients,cycles", "what to measure")
 	leases    = flag.String("leases", "1000,10000,100000", "how many leases are held, each number in turn")
 	waiters   = flag.String("waiters", "100,1000,10000", "how many waiters there are, each number in turn")
 	clients   = flag.String("clients", "10,100,1000", "how many clients there are, each number in turn")
+	cycles    = flag.String("cycles", "1000,10000,100000", "how often a lock is taken, each number in turn")
 	locks     = flag.String("locks", "plain,fair", "which mutexes are waited for")
 	limit     = flag.Duration("limit", 10*time.Minute, "how long leases are taken; then those that there are count")
 	intervals = flag.Int("intervals", 2, "how many renewals of each held lease are measured")
@@ -86,9 +89,9 @@ func measureAll(ctx context.Context) error {
 		}
 		for part := range strings.SplitSeq(*parts, ",") {
 			measure, ok := map[string]func(context.Context, store) error{
-				"held": measureHeld, "waiters": measureWaiters, "clients": measureClients}[part]
+				"held": measureHeld, "waiters": measureWaiters, "clients": measureClients, "cycles": measureCycles}[part]
 			if !ok {
-				return fmt.Errorf("there is no part %q: the parts are held, waiters and clients", part)
+				return fmt.Errorf("there is no part %q: the parts are held, waiters, clients and cycles", part)
 			}
 			if err := measure(ctx, s); err != nil {
 				return fmt.Errorf("%s: %s: %w", s.name, part, err)

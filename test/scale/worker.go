@@ -157,6 +157,22 @@ func (w *Worker) CountValid(_ struct{}, n *int) error {
 	return nil
 }
 
+// Cycle takes one lock with the first client and releases it, so many times, and returns how long that took.
+func (w *Worker) Cycle(times int, took *time.Duration) error {
+	start, mu := time.Now(), w.clients[0].Mutex("scale-cycles", nil)
+	defer func() { *took = time.Since(start) }()
+	for range times {
+		lease, err := mu.Lock(context.Background())
+		if err == nil {
+			err = lease.Release()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // WaitArgs are the arguments of Wait.
 type WaitArgs struct {
 	Lock    string
