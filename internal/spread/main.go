@@ -63,7 +63,8 @@ func read(r io.Reader) (*figures, error) {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
-		if len(words) < 4 || len(words)%2 != 0 || !strings.HasPrefix(words[0], "Benchmark") {
+		if len(words) < 4 || len(words)%2 != 0 || !strings.HasPrefix(words[0], "Benchmark") ||
+			slices.Contains(words, "FAIL:") { // a benchmark that failed has no figures
 			continue
 		}
 		name := cores.ReplaceAllString(strings.TrimPrefix(words[0], "Benchmark"), "")

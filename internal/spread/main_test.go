@@ -11,6 +11,7 @@ func TestSpread(t *testing.T) {
 BenchmarkLocks/alone/floor-2   10  100 ns/op  10 cycles/s
 BenchmarkLocks/alone/ours-2    10  200 ns/op   4 cycles/s
 BenchmarkNew                    1    7 s
+BenchmarkLocks/alone/bad-2      --- FAIL: BenchmarkLocks/alone/bad-2
 PASS
 BenchmarkLocks/alone/floor-2   10  200 ns/op  20 cycles/s
 BenchmarkLocks/alone/ours-2    10  500 ns/op   6 cycles/s
