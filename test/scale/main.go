@@ -39,11 +39,11 @@ import (
 var (
 	names     = flag.String("store", "", "the stores to measure, on servers of this program, separated by commas")
 	address   = flag.String("url", "", "measure a store of yours instead; requests are not counted")
-	parts     = flag.String("parts", "held,waiters,clients,cycles", "what to measure")
+	parts     = flag.String("parts", "held,waiters,clients", "what to measure, of held, waiters, clients and cycles")
 	leases    = flag.String("leases", "1000,10000,100000", "how many leases are held, each number in turn")
 	waiters   = flag.String("waiters", "100,1000,10000", "how many waiters there are, each number in turn")
 	clients   = flag.String("clients", "10,100,1000", "how many clients there are, each number in turn")
-	cycles    = flag.String("cycles", "1000,10000,100000", "how often a lock is taken, each number in turn")
+	cycles    = flag.String("cycles", "1000,10000,30000", "how often a lock is taken, each number in turn")
 	locks     = flag.String("locks", "plain,fair", "which mutexes are waited for")
 	limit     = flag.Duration("limit", 10*time.Minute, "how long leases are taken; then those that there are count")
 	intervals = flag.Int("intervals", 2, "how many renewals of each held lease are measured")
