@@ -15,6 +15,7 @@
 // The last line of a table has the figures of all sizes in each cell, for the tables in docs/performance.md.
 //
 //	go run . -store redis
+//	go run . -store etcd,consul -parts cycles
 //	go run . -store etcd,zookeeper -parts held -leases 1000,10000
 //	go run . -url postgres://user@host/database
 package main
