@@ -323,3 +323,39 @@ func TestNumberAfterLostReply(t *testing.T) {
 		}
 	})
 }
+
+// TestNumberAfterLostMove: a claim is released after its Detach has got no reply. The move may have barred adds under its
+// number, so the next claim gets another one.
+func TestNumberAfterLostMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+				r := do()
+				if what == "move" {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return r, nil
+			}})
+		defer e.Close()
+		g, err := e.Acquire(t.Context(), mutex("m", 10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, giveUp := context.WithTimeout(t.Context(), time.Second)
+		defer giveUp()
+		if err := e.Detach(ctx, g, time.Hour); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("Detach returned %v", err)
+		}
+		if err := e.Release(t.Context(), g.Claim, g.Ref); err != nil {
+			t.Fatal(err)
+		}
+		next := mutex("m", 10*time.Second)
+		ctx, giveUp = context.WithTimeout(t.Context(), time.Second)
+		defer giveUp()
+		if _, err := e.Acquire(ctx, next); err != nil {
+			t.Errorf("Acquire returned %v", err)
+		}
+	})
+}

@@ -352,7 +352,7 @@ var table = []mutant{
 		pkg: "./engine/sequence", test: "TestNumberOfReleasedClaims",
 		edits: []edit{{"if bound && s.e.reusesNumbers", "if (bound || true) && s.e.reusesNumbers"}}},
 	{name: "the number of a detached claim given to another one", file: "engine/sequence/operator.go",
-		pkg: "./engine/sequence", test: "TestNumberOfMovedNode", edits: []edit{{"\t\tcl.numberSpent = true\n", ""}}},
+		pkg: "./engine/sequence", test: "TestNumberOfMovedNode", edits: []edit{{"\te.spendNumber(g.ID)\n", ""}}},
 	{name: "the number of a claim that another process has detached given to another one",
 		file: "engine/sequence/acquire.go", pkg: "./engine/sequence", test: "TestNumberOfMovedNode",
 		edits: []edit{{"a.cl.numberSpent || k >= 0", "a.cl.numberSpent"}}},
