@@ -230,8 +230,8 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	return true, nil
 }
 
-// spendNumber is called before the node of a claim is moved. Whatever comes of that, no other claim gets the number: the
-// node may live on, and the store refuses adds of it.
+// spendNumber is called before the node of a claim is moved. Whatever comes of that, no other claim gets the number:
+// the node may live on, and the store refuses adds of it.
 func (e *Engine) spendNumber(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

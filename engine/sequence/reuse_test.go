@@ -14,8 +14,8 @@ import (
 )
 
 // TestNumberOfMovedNode: a claim was detached, by its own client or by another process. Then its own client finds it
-// gone, but its node lives on under the key that this client gave it. So no other claim gets that key: the withdrawal of
-// one would remove the detached claim.
+// gone, but its node lives on under the key that this client gave it. So no other claim gets that key: the withdrawal
+// of one would remove the detached claim.
 func TestNumberOfMovedNode(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestSuccessorLeavesKey(t *testing.T) {
 	})
 }
 
-// TestNumberAfterLostReply: after an add without a reply, which comes late, no other claim has the number of that add.
+// TestNumberAfterLostReply: no other claim gets the number of an add without a reply, which may still take effect.
 func TestNumberAfterLostReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
@@ -324,8 +324,8 @@ func TestNumberAfterLostReply(t *testing.T) {
 	})
 }
 
-// TestNumberAfterLostMove: a claim is released after its Detach has got no reply. The move may have barred adds under its
-// number, so the next claim gets another one.
+// TestNumberAfterLostMove: a claim is released after its Detach has got no reply. The move may have barred adds under
+// its number, so the next claim gets another one.
 func TestNumberAfterLostMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()
