@@ -229,7 +229,14 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 		if a.ctx.Err() != nil {
 			return seen, driverutil.Uncertain(e.contextError(a.ctx))
 		}
-		if condition < 0 && s.renumber(cl) {
+		// A node has the key that this client did not know of, such as one that was restored from a backup.
+		if condition < 0 && e.reusesNumbers {
+			if a.mayHaveNode() { // an add without a reply, which could still take effect under the old number
+				if err := a.removeOwnNode(s); err != nil {
+					return seen, err
+				}
+			}
+			s.renumber(cl)
 			continue
 		}
 		err = a.whyRefused(seen)
@@ -490,9 +497,12 @@ func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 		n.BreakReason = a.e.readBreakReason(ctx, a.cl)
 		cancel()
 		a.e.mu.Lock()
-		known := a.cl.node
+		key := a.cl.node.key
+		k := slices.IndexFunc(seen.Nodes, func(n Node) bool { return n.Key == key })
+		// The node lives on: another process has detached it, or somebody has overwritten it.
+		a.cl.numberSpent = a.cl.numberSpent || k >= 0
 		a.e.mu.Unlock()
-		if slices.ContainsFunc(seen.Nodes, func(n Node) bool { return n.Foreign && n.Key == known.key }) {
+		if k >= 0 && seen.Nodes[k].Foreign {
 			if err := a.removeOwnNode(s); err != nil {
 				return err
 			}

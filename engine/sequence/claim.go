@@ -24,7 +24,7 @@ type claim struct {
 	// addUnresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may
 	// still take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
 	addUnresolved bool
-	// numberSpent says that no other claim may get the number: an add got no reply once, or the node lives on under
+	// numberSpent says that no other claim may get the number: an add got no reply once, or the node may live on under
 	// another session.
 	numberSpent bool
 

@@ -215,6 +215,7 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	}
 	payload := n.Payload
 	payload.Detached, payload.TTL = true, to.TTL
+	e.spendNumber(g.ID)
 	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, payload)
 	if errors.Is(err, ErrSessionExpired) {
 		*to = Session{} // the next try opens another, unless the claim's own session has ended and its node is gone
@@ -229,13 +230,22 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	return true, nil
 }
 
+// spendNumber is called before the node of a claim is moved. Whatever comes of that, no other claim gets the number:
+// the node may live on, and the store refuses adds of it.
+func (e *Engine) spendNumber(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cl := e.claims[id]; cl != nil {
+		cl.numberSpent = true
+	}
+}
+
 // forgetDetached forgets a claim that this client no longer keeps alive.
 func (e *Engine) forgetDetached(g driver.Grant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if cl := e.claims[g.ID]; cl != nil {
 		cl.setLeaving(true)
-		cl.numberSpent = true
 		e.forgetClaimLocked(cl)
 	}
 }

@@ -132,7 +132,7 @@ func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error
 
 // bindClaim gives the claim a number that no other claim of the session has. Called with mu held.
 func (s *session) bindClaim(cl *claim) {
-	cl.session = s
+	cl.session, cl.numberSpent = s, false
 	if last := len(s.freeNumbers) - 1; last >= 0 {
 		cl.addNumber, s.freeNumbers = s.freeNumbers[last], s.freeNumbers[:last]
 	} else {
@@ -151,18 +151,12 @@ func (s *session) freeNumber(cl *claim) {
 	}
 }
 
-// renumber gives a claim a number that no claim has had, if an unconditional add under its own was answered, and has
-// not added it: a node has the key that this client did not know of, such as one that was restored from a backup. It
-// returns false if that node may be the claim's own, of an add without a reply.
-func (s *session) renumber(cl *claim) bool {
+// renumber gives a claim a number that no claim has had. Nothing can come of an add under its old one any more.
+func (s *session) renumber(cl *claim) {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	if cl.numberSpent || !s.e.reusesNumbers {
-		return false
-	}
-	cl.addNumber = s.nextNumber
+	cl.addNumber, cl.numberSpent = s.nextNumber, false
 	s.nextNumber++
-	return true
 }
 
 // forgetExpiredDetachedLocked forgets detached claims that have expired. The process that made them may never release

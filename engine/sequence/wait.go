@@ -116,7 +116,11 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	e.mu.Lock()
 	a.turn.blockedBy = ""
 	if k >= 0 {
-		if o := e.claims[seen.Nodes[k].ID]; o != nil && o.loss == nil && o.node.key == key {
+		// With the same token, unless the listing left that out: the claim may have gone, and have come again behind this
+		// one, with the same key.
+		n := &seen.Nodes[k]
+		o := e.claims[n.ID]
+		if o != nil && o.loss == nil && o.node.key == key && (n.Token == 0 || n.Token == o.node.token) {
 			a.turn.blockedBy = key
 		}
 	}

@@ -408,7 +408,7 @@ func (chk *checker) noteClaimEnd(name, id string, held bool, rec *record.Record,
 func (chk *checker) noteNodeRemoval(n sequence.Node, by *host, what string) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
-	ref := n.Key + "@" + strconv.FormatInt(n.Token, 16)
+	ref := refOf(n)
 	chk.appendHistory(n.ID, "%s removed %s (%s)", by.name, ref, what)
 	who := itself
 	if by.reliable && chk.broken[n.ID] {
@@ -416,6 +416,9 @@ func (chk *checker) noteNodeRemoval(n sequence.Node, by *host, what string) {
 	}
 	chk.endedBy[ref], chk.endedBy[n.ID], chk.endedAt[ref] = who, who, chk.sim.elapsed()
 }
+
+// refOf is the ref of a claim's node.
+func refOf(n sequence.Node) string { return n.Key + "@" + strconv.FormatInt(n.Token, 16) }
 
 // enderOf returns who has ended a claim that was granted.
 func (chk *checker) enderOf(id string) ender { return chk.endedBy[chk.endKey(id)] }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -202,7 +201,7 @@ func (sim *simulation) claimIDOf(name string, s driver.ClaimInfo) string {
 		return s.Ref
 	}
 	for _, n := range sim.tree.Nodes(name) {
-		if key, _, _ := strings.Cut(s.Ref, "@"); key == n.Key {
+		if s.Ref == refOf(n) { // another node may have the key by now
 			return n.ID
 		}
 	}

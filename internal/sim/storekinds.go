@@ -70,11 +70,11 @@ func (sim *simulation) runAtTree(h *host, what string, do func() any) any {
 	after := map[string]bool{}
 	for _, name := range lockNames {
 		for _, n := range sim.tree.Nodes(name) {
-			after[n.Key] = true
+			after[refOf(n)] = true
 		}
 	}
 	for _, n := range before {
-		if !after[n.Key] {
+		if !after[refOf(n)] {
 			sim.checker.noteNodeRemoval(n, h, what)
 		}
 	}

@@ -14,9 +14,9 @@
 //
 // A claim on the lock NAME is the key NAME/LEASE, where LEASE is the ID of an etcd lease in lower-case hex, as with
 // etcdctl lock, Go's concurrency.Mutex, jetcd and the lock service of the server. Further claims of the same client
-// are NAME/LEASE.1, NAME/LEASE.2 and so on, and no number is used twice. The value says the kind, limit and weight of
-// the claim, and who made it. Foreign clients leave it empty, and such a key counts as an exclusive claim. The
-// fencing token is the key's create revision.
+// are NAME/LEASE.1, NAME/LEASE.2 and so on. Once a claim has gone, another one may get its key. The value says the
+// kind, limit and weight of the claim, and who made it. Foreign clients leave it empty, and such a key counts as an
+// exclusive claim. The fencing token is the key's create revision.
 //
 // Keys under NAME/ that have another form, or no lease, are not claims and are ignored here. Foreign clients do not
 // ignore them: to concurrency.Mutex every key that starts with NAME/ is a waiter, so one on the lock a waits for

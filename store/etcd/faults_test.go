@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,6 +68,50 @@ func TestDelayedAdd(t *testing.T) {
 	if r, err := cli.Get(ctx, gate); err != nil || r.Count != 0 {
 		t.Errorf("the gate of an ended session is left: %d, %v", r.Count, err)
 	}
+}
+
+// TestLateRemoval: a removal that comes when another claim has the key removes nothing, also within a batch.
+func TestLateRemoval(t *testing.T) {
+	t.Parallel()
+	s, _, _ := benchStore(t)
+	ctx, name := t.Context(), t.Name()
+	ses, err := s.nodes.OpenSession(ctx, 30*time.Second)
+	fails(t, err)
+	add := func(id string) sequence.Node {
+		note := sequence.Payload{ID: id, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
+		snapshot, err := s.nodes.Add(ctx, name, ses, 1, note, sequence.AddAlways)
+		if err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != id {
+			t.Fatalf("%+v, %v", snapshot, err)
+		}
+		return snapshot.Nodes[0]
+	}
+	was := add("was")
+	was.Version = 0
+	remove := func(want bool) {
+		t.Helper()
+		if existed, _, err := s.nodes.Remove(ctx, name, was, false); err != nil || existed != want {
+			t.Errorf("%v, %v", existed, err)
+		}
+	}
+	remove(true)
+	now := add("now")
+	if now.Key != was.Key {
+		t.Fatalf("the keys are %s and %s", was.Key, now.Key)
+	}
+	remove(false)
+	if existed, _, err := s.nodes.RemoveAndReadNext(ctx, name, was, now.Key); err != nil || existed {
+		t.Errorf("%v, %v", existed, err)
+	}
+	var all sync.WaitGroup
+	for range 4 * maxInFlight {
+		all.Go(func() { remove(false) })
+	}
+	all.Wait()
+	if snapshot, err := s.nodes.List(ctx, name, true); err != nil || len(snapshot.Nodes) != 1 ||
+		snapshot.Nodes[0].Token != now.Token {
+		t.Errorf("%+v, %v", snapshot, err)
+	}
+	fails(t, s.nodes.EndSession(ctx, ses.ID))
 }
 
 // TestNestedNames: a claim on a/b is not a claim on a, even for a client that has seen both.

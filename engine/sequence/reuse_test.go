@@ -1,0 +1,361 @@
+package sequence_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/internal/memtree"
+)
+
+// TestNumberOfMovedNode: a claim was detached, by its own client or by another process. Then its own client finds it
+// gone, but its node lives on under the key that this client gave it. So no other claim gets that key: the withdrawal
+// of one would remove the detached claim.
+func TestNumberOfMovedNode(t *testing.T) {
+	for _, elsewhere := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			server := memtree.New()
+			e, other := sequence.New(&memtree.Link{Server: server}), sequence.New(&memtree.Link{Server: server})
+			defer e.Close()
+			defer other.Close()
+			by, detached := e, waiting(mutex("m", 10*time.Second))
+			if elsewhere {
+				by = other
+			}
+			g, err := e.Acquire(t.Context(), detached)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := by.Detach(t.Context(), g, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if elsewhere {
+				if _, err := e.Acquire(t.Context(), detached); !errors.Is(err, driver.ErrLost) {
+					t.Errorf("Acquire of the detached claim returned %v", err)
+				}
+			}
+			ctx, giveUp := context.WithTimeout(t.Context(), time.Second)
+			defer giveUp()
+			next := waiting(mutex("m", 10*time.Second))
+			if _, err := e.Acquire(ctx, next); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Acquire of the next claim returned %v", err)
+			}
+			if err := e.Release(t.Context(), next, ""); err != nil {
+				t.Errorf("Release of the next claim returned %v", err)
+			}
+			if nodes := server.Nodes("m"); len(nodes) != 1 || nodes[0].Token != g.Token {
+				t.Errorf("elsewhere %v: the nodes are %+v", elsewhere, nodes)
+			}
+		})
+	}
+}
+
+// TestUnknownNodeUnderKey: a node has the key that a claim is to get, such as one that was restored from a backup. The
+// claim waits behind it under another key, even if its first add got no reply.
+func TestUnknownNodeUnderKey(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			server := memtree.New()
+			link := &memtree.Link{Server: server}
+			var loses atomic.Bool
+			e := sequence.New(&memtree.Link{Server: server,
+				Transport: func(_ context.Context, what string, do func() any) (any, error) {
+					if what == "add" && loses.Swap(false) {
+						return nil, errors.New("no answer")
+					}
+					return do(), nil
+				}})
+			defer e.Close()
+			was := mutex("m", 10*time.Second)
+			if _, err := e.Acquire(t.Context(), was); err != nil {
+				t.Fatal(err)
+			}
+			n := server.Nodes("m")[0]
+			if err := e.Release(t.Context(), was, ""); err != nil {
+				t.Fatal(err)
+			}
+			session := sequence.Session{ID: n.Session}
+			if _, err := link.Add(t.Context(), "m", session, 0, n.Payload, sequence.AddAlways); err != nil {
+				t.Fatal(err)
+			}
+			loses.Store(lost)
+			returned := make(chan error, 1)
+			c := waiting(mutex("m", 10*time.Second))
+			go func() { _, err := e.Acquire(t.Context(), c); returned <- err }()
+			time.Sleep(time.Second)
+			for _, left := range server.Nodes("m") {
+				if left.ID == was.ID {
+					if _, _, err := link.Remove(t.Context(), "m", left, false); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if err := <-returned; err != nil {
+				t.Errorf("lost %v: Acquire returned %v", lost, err)
+			}
+			if nodes := server.Nodes("m"); len(nodes) != 1 || nodes[0].ID != c.ID {
+				t.Errorf("lost %v: the nodes are %+v", lost, nodes)
+			}
+		})
+	}
+}
+
+// TestBlockerComesAgain: a waiter's snapshot shows a claim ahead of it that has been released, and is asked for again
+// under the same ID. It has the same key, but is behind the waiter, which does not wait for it.
+func TestBlockerComesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var delayed atomic.Bool
+		late := make(chan struct{})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				r := do()
+				if what == "add" && delayed.Swap(false) {
+					<-late
+				}
+				return r, nil
+			}})
+		defer e.Close()
+		first := waiting(mutex("m", 10*time.Second))
+		if _, err := e.Acquire(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		delayed.Store(true)
+		granted := make(chan error, 1)
+		c := waiting(mutex("m", 10*time.Second))
+		go func() { _, err := e.Acquire(t.Context(), c); granted <- err }()
+		synctest.Wait()
+		if err := e.Release(t.Context(), first, ""); err != nil {
+			t.Fatal(err)
+		}
+		again := make(chan error, 1)
+		go func() { _, err := e.Acquire(t.Context(), first); again <- err }()
+		synctest.Wait()
+		start := time.Now()
+		close(late)
+		if err := <-granted; err != nil || time.Since(start) > 0 {
+			t.Errorf("the waiter is granted after %v: %v", time.Since(start), err)
+		}
+		if err := e.Release(t.Context(), c, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-again; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestNumberOfReleasedClaims: a claim that is released twice at the same time gives its number to one other claim, not
+// to two.
+func TestNumberOfReleasedClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var removes atomic.Int64
+		both := make(chan struct{})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "remove" && removes.Add(1) <= 2 {
+					<-both
+				}
+				return do(), nil
+			}})
+		defer e.Close()
+		c := mutex("m", 10*time.Second)
+		if _, err := e.Acquire(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		returned := make(chan error, 2)
+		for range 2 {
+			go func() { returned <- e.Release(t.Context(), c, "") }()
+		}
+		synctest.Wait()
+		close(both)
+		if one, two := <-returned, <-returned; one != nil && two != nil {
+			t.Errorf("the releases returned %v and %v", one, two)
+		}
+		for _, name := range []string{"m", "n"} {
+			if _, err := e.Acquire(t.Context(), mutex(name, 10*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m, n := server.Nodes("m")[0], server.Nodes("n")[0]; m.Key == n.Key {
+			t.Errorf("two claims have the key %s", m.Key)
+		}
+	})
+}
+
+// TestAbandonedClaimLeavesKey: a claim that looked abandoned is released while its node is being read. The node that is
+// found is another claim's, under the same key, and stays.
+func TestAbandonedClaimLeavesKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var reads atomic.Int64
+		reading, late := make(chan struct{}), make(chan struct{})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "read" && reads.Add(1) == 1 {
+					close(reading)
+					<-late
+				}
+				return do(), nil
+			}})
+		defer e.Close()
+		old, next := mutex("m", 10*time.Second), mutex("m", 10*time.Second)
+		if _, err := e.Acquire(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+		<-reading // the janitor's, since nobody renews
+		was := server.Nodes("m")[0]
+		if err := e.Release(t.Context(), old, ""); err != nil {
+			t.Fatal(err)
+		}
+		g, err := e.Acquire(t.Context(), next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		close(late)
+		synctest.Wait()
+		if nodes := server.Nodes("m"); len(nodes) != 1 || nodes[0].Token != g.Token || nodes[0].Key != was.Key {
+			t.Errorf("the nodes are %+v", nodes)
+		}
+	})
+}
+
+// TestSuccessorLeavesKey: a release reads the node of the next claim with the removal of its own. The next claim was
+// given up before, and its key is that of a claim behind one of another client. That claim is not granted.
+func TestSuccessorLeavesKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		other := sequence.New(&memtree.Link{Server: server})
+		defer other.Close()
+		var removes atomic.Int64
+		late := make(chan struct{})
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "remove" && removes.Add(1) == 1 {
+					<-late
+				}
+				return do(), nil
+			}})
+		defer e.Close()
+		start := func(ctx context.Context, e *sequence.Engine, c driver.Claim) chan error {
+			returned := make(chan error, 1)
+			go func() { _, err := e.Acquire(ctx, c); returned <- err }()
+			synctest.Wait()
+			return returned
+		}
+		var c [4]driver.Claim
+		for i := range c {
+			c[i] = waiting(mutex("m", 10*time.Second))
+		}
+		holder, givenUp, others, last := c[0], c[1], c[2], c[3]
+		if err := <-start(t.Context(), e, holder); err != nil {
+			t.Fatal(err)
+		}
+		ctx, giveUp := context.WithCancel(t.Context())
+		defer giveUp()
+		next := start(ctx, e, givenUp)
+		turn := start(t.Context(), other, others)
+		key := server.Nodes("m")[1].Key
+		released := make(chan error, 1)
+		go func() { released <- e.Release(t.Context(), holder, "") }()
+		synctest.Wait()
+		giveUp()
+		<-next
+		if err := e.Release(t.Context(), givenUp, ""); err != nil {
+			t.Fatal(err)
+		}
+		granted := start(t.Context(), e, last)
+		if line := server.Nodes("m"); len(line) != 3 || line[2].Key != key {
+			t.Fatalf("the nodes are %+v", line)
+		}
+		close(late)
+		if err := <-released; err != nil {
+			t.Fatal(err)
+		}
+		if err := <-turn; err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(granted) > 0 {
+			t.Error("the last claim is granted while the other client has the lock")
+		}
+		if err := other.Release(t.Context(), others, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-granted; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNumberAfterLostReply: no other claim gets the number of an add without a reply, which may still take effect.
+func TestNumberAfterLostReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		var adds atomic.Int64
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				if what == "add" && adds.Add(1) == 1 {
+					return nil, errors.New("no answer")
+				}
+				return do(), nil
+			}})
+		defer e.Close()
+		var keys []string
+		for range 2 {
+			c := mutex("m", 10*time.Second)
+			if _, err := e.Acquire(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			keys = append(keys, server.Nodes("m")[0].Key)
+			if err := e.Release(t.Context(), c, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if keys[0] == keys[1] {
+			t.Errorf("both claims had the key %s", keys[0])
+		}
+	})
+}
+
+// TestNumberAfterLostMove: a claim is released after its Detach has got no reply. The move may have barred adds under
+// its number, so the next claim gets another one.
+func TestNumberAfterLostMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		e := sequence.New(&memtree.Link{Server: server,
+			Transport: func(ctx context.Context, what string, do func() any) (any, error) {
+				r := do()
+				if what == "move" {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return r, nil
+			}})
+		defer e.Close()
+		g, err := e.Acquire(t.Context(), mutex("m", 10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, giveUp := context.WithTimeout(t.Context(), time.Second)
+		defer giveUp()
+		if err := e.Detach(ctx, g, time.Hour); !errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("Detach returned %v", err)
+		}
+		if err := e.Release(t.Context(), g.Claim, g.Ref); err != nil {
+			t.Fatal(err)
+		}
+		next := mutex("m", 10*time.Second)
+		ctx, giveUp = context.WithTimeout(t.Context(), time.Second)
+		defer giveUp()
+		if _, err := e.Acquire(ctx, next); err != nil {
+			t.Errorf("Acquire returned %v", err)
+		}
+	})
+}
