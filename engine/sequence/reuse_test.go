@@ -13,6 +13,45 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
+// TestNumbersUsedAgain: the claims of one client that follow one another have one key, also when others of its claims
+// were refused, or gave up waiting.
+func TestNumbersUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		e := sequence.New(&memtree.Link{Server: server})
+		defer e.Close()
+		release := func(c driver.Claim) {
+			if err := e.Release(t.Context(), c, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		keys := map[string]bool{}
+		for range 50 {
+			holder, other := mutex("m", 10*time.Second), mutex("m", 10*time.Second)
+			if _, err := e.Acquire(t.Context(), holder); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := e.Acquire(t.Context(), other); !errors.Is(err, driver.ErrHeld) {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { _, err := e.Acquire(ctx, waiting(other)); done <- err }()
+			synctest.Wait()
+			for _, n := range server.Nodes("m") {
+				keys[n.Key] = true
+			}
+			cancel()
+			<-done
+			release(other)
+			release(holder)
+		}
+		if len(keys) != 2 {
+			t.Errorf("two claims at a time have had %d keys", len(keys))
+		}
+	})
+}
+
 // TestNumberOfMovedNode: a claim was detached, by its own client or by another process. Then its own client finds it
 // gone, but its node lives on under the key that this client gave it. So no other claim gets that key: the withdrawal
 // of one would remove the detached claim.
