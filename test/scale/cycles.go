@@ -18,15 +18,12 @@ func measureCycles(ctx context.Context, s store) error {
 }
 
 func cycle(ctx context.Context, s store, at *server, n int, t *table) error {
-	ws, err := startWorkers(ctx, 1)
+	ws, err := startClient(ctx, at)
 	if err != nil {
 		return err
 	}
 	defer ws.kill()
 	w := ws[0]
-	if err := w.call("Open", OpenArgs{URL: at.url, Clients: 1}, nil); err != nil {
-		return err
-	}
 	var took time.Duration
 	if err := w.call("Cycle", max(0, n-measuredCycles), &took); err != nil {
 		return err

@@ -336,6 +336,19 @@ func startWorkers(ctx context.Context, n int) (ws workers, err error) {
 	return ws, nil
 }
 
+// startClient starts one worker, with one client of a server.
+func startClient(ctx context.Context, at *server) (workers, error) {
+	ws, err := startWorkers(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := ws[0].call("Open", OpenArgs{URL: at.url, Clients: 1}, nil); err != nil {
+		ws.kill()
+		return nil, err
+	}
+	return ws, nil
+}
+
 // callAll calls a method of all workers at the same time, and returns their replies.
 func callAll[R any](ws workers, method string, args any) ([]R, error) {
 	replies, errs := make([]R, len(ws)), make([]error, len(ws))
