@@ -143,6 +143,7 @@ type engine struct {
 	keepsMarks       bool            // the table keeps marks of the claims: see Marker
 
 	life    *driverutil.Lifetime // ends when the store is closed
+	alive   aliveClients
 	closing atomic.Bool
 	closed  chan struct{} // closed when Close is done
 
