@@ -58,7 +58,8 @@ type table struct {
 	callsMu sync.RWMutex
 	closed  chan struct{}
 
-	noticeMu sync.Mutex // held while this client begins or ends to listen for notices, which can overlap
+	noticeMu sync.Mutex             // held while this client begins or ends to listen for notices, which can overlap
+	pipes    map[string]*noticePipe // by lock; guarded by noticeMu
 
 	listMu sync.Mutex // held while locks is listed: an open directory has one position at which it is read
 }
@@ -593,6 +594,7 @@ func (t *table) Close() error {
 	if !t.opened.Load() {
 		return nil
 	}
+	t.closePipes()
 	t.closeHandles()
 	if t.events != nil {
 		return t.events.close()
