@@ -21,7 +21,7 @@ type notice struct {
 // claims that are promoted, of the first one that waits, and of a waiter that was broken. This client's own hub is told
 // without the store.
 func (e *engine) clientsToNotify(rec *Record) (sessions []string) {
-	if e.clientNotifier == nil || e.sureNotices && !rec.moved && rec.brokenSession == "" {
+	if e.clientNotifier == nil {
 		return nil
 	}
 	own := e.clientNotifier.Session()

@@ -38,8 +38,6 @@ type Record struct {
 	// brokenSession is the session of the waiter that the last step has broken; not stored. Far from the head of the queue,
 	// its client looks at no changes.
 	brokenSession string
-	// moved reports whether the last step has removed or promoted a claim; not stored. Otherwise it concerns nobody else.
-	moved bool
 }
 
 // NoEnd is the value of [Record.Foreign] for a foreign client's hold that has no end.
@@ -249,7 +247,6 @@ func (r *Record) expireAndPromote(in StepInput, keep string) {
 		c := &r.Claims[i]
 		sum += c.Weight
 		if c.State == Waiting && sum <= r.Limit {
-			r.moved = true
 			c.promote(in, in.ConfirmWindow)
 		}
 	}
@@ -280,7 +277,6 @@ func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
 		}
 		unconfirmed = unconfirmed || c.State == Promoted && v == StoppedRenewing
 	}
-	r.moved = r.moved || len(kept) < len(r.Claims)
 	clear(r.Claims[len(kept):])
 	if r.Claims = kept; len(kept) == 0 {
 		r.Claims = nil
@@ -461,7 +457,7 @@ func (r *Record) Release(id string, in StepInput) (existed, expired bool) {
 		if c := &r.Claims[i]; c.ID == id {
 			expired = in.isExpiredHolder(c)
 			r.endRun(c, driver.RunFailed, "it was released without an outcome", in)
-			r.Claims, r.moved = append(r.Claims[:i:i], r.Claims[i+1:]...), true
+			r.Claims = append(r.Claims[:i:i], r.Claims[i+1:]...)
 			r.expireAndPromote(in, "")
 			return true, expired
 		}
@@ -613,7 +609,7 @@ func (r *Record) clone() *Record { return r.cloneWithRoom(1) }
 // for each lease that it holds, so a step that adds no claim should ask for no room.
 func (r *Record) cloneWithRoom(more int) *Record {
 	c := *r
-	c.Claims, c.brokenSession, c.moved = nil, "", false
+	c.Claims, c.brokenSession = nil, ""
 	if len(r.Claims) > 0 {
 		c.Claims = append(make([]Claim, 0, len(r.Claims)+more), r.Claims...)
 	}

@@ -128,6 +128,7 @@ func (t *table) ListenForNotice(
 		p.removal.Stop()
 		p.removal = nil
 	}
+	p.notify() // the listener of an earlier call, which is just ending
 	listening := make(chan struct{})
 	p.noticed = listening
 	return listening, func() {
@@ -171,11 +172,16 @@ func (p *noticePipe) run(t *table) {
 			return
 		}
 		t.noticeMu.Lock()
-		if p.noticed != nil {
-			close(p.noticed)
-			p.noticed = nil
-		}
+		p.notify()
 		t.noticeMu.Unlock()
+	}
+}
+
+// notify notifies who listens. It is called with noticeMu held.
+func (p *noticePipe) notify() {
+	if p.noticed != nil {
+		close(p.noticed)
+		p.noticed = nil
 	}
 }
 
@@ -190,6 +196,7 @@ func (t *table) removeUnusedPipe(name string, p *noticePipe) {
 // removePipe is called with noticeMu held.
 func (t *table) removePipe(name string, p *noticePipe) {
 	delete(t.pipes, name)
+	p.notify()
 	if p.isSameFile(p.pipeName(t), p.fd) {
 		_ = p.removeFile(p.dir, p.pipeName(t))
 	}
