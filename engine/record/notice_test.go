@@ -31,6 +31,7 @@ type notices struct {
 	blocked  bool                     // nobody can listen
 	vain     bool                     // each client gets a notice at once
 	requests atomic.Int64             // loads and swaps of all clients
+	checks   atomic.Int64             // how often clients have asked whether another one is dead
 }
 
 func (t noticeTable) Load(ctx context.Context, name string) (record.Row, error) {
@@ -54,6 +55,7 @@ func (t noticeTable) Wait(ctx context.Context, name, version string) error {
 func (t noticeTable) Session() string { return t.session }
 
 func (t noticeTable) IsDead(session string) bool {
+	t.notices.checks.Add(1)
 	t.notices.mu.Lock()
 	defer t.notices.mu.Unlock()
 	return t.notices.dead[session]
@@ -140,7 +142,7 @@ func (t machineTable) TakeTurn(ctx context.Context, _ string) (pass func(), err 
 }
 
 // TestNoticesToHead: where no notice gets lost, the head of the queue listens for notices as well. Nobody watches the lock,
-// and a hand-over costs a few requests.
+// a hand-over costs a few requests, and no client asks at each step whether the others are alive.
 func TestNoticesToHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, turns = 8, 20
@@ -171,6 +173,10 @@ func TestNoticesToHead(t *testing.T) {
 		}
 		if waits.Load() > 0 {
 			t.Errorf("clients have watched the lock %d times", waits.Load())
+		}
+		// Each may ask for each other one every 20 ms.
+		if most := clients * clients * (time.Since(from).Milliseconds()/20 + 1); n.checks.Load() > most {
+			t.Errorf("clients have asked %d times whether others are dead, at most %d are needed", n.checks.Load(), most)
 		}
 		if took := time.Since(from); took > clients*turns*6*time.Millisecond+turnsTake {
 			t.Errorf("%d turns took %v", clients*turns, took)
