@@ -138,7 +138,7 @@ func (t *table) ListenForNotice(
 			return // a later call listens
 		}
 		p.noticed = nil
-		p.removal = time.AfterFunc(noticePipeKeep, func() { t.removeUnusedPipe(name, p) })
+		p.removal = time.AfterFunc(t.pipeKeep, func() { t.removeUnusedPipe(name, p) })
 	}, nil
 }
 

@@ -60,6 +60,7 @@ type table struct {
 
 	noticeMu sync.Mutex             // held while this client begins or ends to listen for notices, which can overlap
 	pipes    map[string]*noticePipe // by lock; guarded by noticeMu
+	pipeKeep time.Duration          // how long a pipe stays when nobody listens
 
 	listMu sync.Mutex // held while locks is listed: an open directory has one position at which it is read
 }
@@ -92,6 +93,7 @@ var errAbsent = fmt.Errorf("%w: there is no store yet", driver.ErrUnsupported)
 // newTable returns the table of a directory, not open yet.
 func newTable(dir string, o Options) *table {
 	t := &table{storeDir: storeDir{path: dir}, processClock: o.Clock, closed: make(chan struct{}),
+		pipeKeep:       noticePipeKeep,
 		statFileSystem: statFileSystem, temporaryDirs: usualTemporaryDirs()}
 	t.newEnvironment = func(create bool) (environment, error) { return newEnvironment(dir, o, create) }
 	return t

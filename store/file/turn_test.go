@@ -238,8 +238,12 @@ func TestNoticePipeStays(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
 	pipe := filepath.Join(filepath.Dir(path), noticePrefix("a/b")+two.liveness.session)
+	two.pipeKeep = time.Hour
 	var first os.FileInfo
-	for range 3 {
+	for i := range 3 {
+		if i == 2 {
+			two.pipeKeep = time.Millisecond
+		}
 		noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
 		if err != nil {
 			t.Fatal(err)
@@ -275,6 +279,35 @@ func TestNoticePipeStays(t *testing.T) {
 	<-noticed // the first call may have missed a notice
 	one.notifyClients("a/b", []string{two.liveness.session})
 	<-again
+}
+
+// TestClientsReuseFiles: clients that write one record in turns make no file for each swap.
+func TestClientsReuseFiles(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	row, err := one.Swap(t.Context(), record.Row{Name: "a", Data: []byte("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(filepath.Dir(filepath.Dir(path)), "locks", "a")
+	files := map[uint64]bool{}
+	for i := range 60 {
+		by := []*table{one, two, two, one, two}[i%5]
+		row.Data = []byte("{}")
+		if row, err = by.Swap(t.Context(), row); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range listDir(t, dir) {
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(dir, name), &st); err != nil {
+				t.Fatal(err)
+			}
+			files[st.Ino] = true
+		}
+	}
+	if len(files) > 10 {
+		t.Errorf("60 swaps have used %d files", len(files))
+	}
 }
 
 // TestNoticeOfDead: to notify a dead client does not block, and nothing is written into a file that has the place of
