@@ -281,35 +281,6 @@ func TestNoticePipeStays(t *testing.T) {
 	<-again
 }
 
-// TestClientsReuseFiles: clients that write one record in turns make no file for each swap.
-func TestClientsReuseFiles(t *testing.T) {
-	t.Parallel()
-	one, two, path := openTurnTables(t)
-	row, err := one.Swap(t.Context(), record.Row{Name: "a", Data: []byte("{}")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(filepath.Dir(filepath.Dir(path)), "locks", "a")
-	files := map[uint64]bool{}
-	for i := range 60 {
-		by := []*table{one, two, two, one, two}[i%5]
-		row.Data = []byte("{}")
-		if row, err = by.Swap(t.Context(), row); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range listDir(t, dir) {
-			var st unix.Stat_t
-			if err := unix.Stat(filepath.Join(dir, name), &st); err != nil {
-				t.Fatal(err)
-			}
-			files[st.Ino] = true
-		}
-	}
-	if len(files) > 10 {
-		t.Errorf("60 swaps have used %d files", len(files))
-	}
-}
-
 // TestNoticeOfDead: to notify a dead client does not block, and nothing is written into a file that has the place of
 // its pipe.
 func TestNoticeOfDead(t *testing.T) {
