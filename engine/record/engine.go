@@ -113,6 +113,7 @@ func newEngine(table Table) *engine {
 	e.notifier, _ = table.(Notifier)
 	e.turnTaker, _ = table.(TurnTaker)
 	e.clientNotifier, _ = table.(ClientNotifier)
+	e.sureNotices = e.turnTaker != nil && e.clientNotifier != nil
 	e.liveness, _ = table.(LivenessChecker)
 	e.clockRefresher, _ = table.(ClockRefresher)
 	e.clockBounder, _ = table.(ClockBounder)
@@ -136,6 +137,7 @@ type engine struct {
 	liveness         LivenessChecker // nil if the table has none
 	clockRefresher   ClockRefresher  // nil if the table has none
 	clockBounder     ClockBounder    // nil if the table has none
+	sureNotices      bool            // the clients are processes of one machine, where no notice is lost
 	storeExpiresIdle bool            // the store removes idle records itself
 	tracelessRelease bool            // nothing remains of a lock that is free
 	maxRecord        int             // bytes
@@ -143,6 +145,7 @@ type engine struct {
 	keepsMarks       bool            // the table keeps marks of the claims: see Marker
 
 	life    *driverutil.Lifetime // ends when the store is closed
+	alive   aliveClients
 	closing atomic.Bool
 	closed  chan struct{} // closed when Close is done
 

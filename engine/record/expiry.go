@@ -3,6 +3,7 @@ package record
 import (
 	"math"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -63,7 +64,45 @@ func (e *engine) observeTime(c *Claim) time.Duration {
 
 // isDead reports whether the table knows that a claim's client does not exist any more. A detached claim has no client.
 func (e *engine) isDead(c *Claim) bool {
-	return e.liveness != nil && !c.Detached && c.Session != "" && e.liveness.IsDead(c.Session)
+	if e.liveness == nil || c.Detached || c.Session == "" || e.alive.isKnown(c.Session, e.clock.Now()) {
+		return false
+	}
+	asked := e.clock.Now()
+	if e.liveness.IsDead(c.Session) {
+		return true
+	}
+	e.alive.note(c.Session, asked)
+	return false
+}
+
+// aliveKeep is for how long a client that was found alive is not asked for again. Each step judges all claims of a lock,
+// so on a busy lock with a queue that would be most of what a turn costs. A dead client is taken for alive for so much
+// longer at most, which only delays what others do.
+const aliveKeep = 20 * time.Millisecond
+
+// aliveClients are the clients that were found alive a moment ago.
+type aliveClients struct {
+	mu        sync.Mutex
+	bySession map[string]driver.Instant // when it was asked
+}
+
+func (a *aliveClients) isKnown(session string, now driver.Instant) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	asked, ok := a.bySession[session]
+	return ok && now.Since(asked) < aliveKeep
+}
+
+// maxAliveClients is how many clients are remembered. Beyond it all are forgotten, and asked for again.
+const maxAliveClients = 1 << 12
+
+func (a *aliveClients) note(session string, asked driver.Instant) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.bySession == nil || len(a.bySession) >= maxAliveClients {
+		a.bySession = map[string]driver.Instant{}
+	}
+	a.bySession[session] = asked
 }
 
 // observationsOf returns since when each claim of a lock has been watched unchanged. The map is never changed.

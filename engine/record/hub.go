@@ -392,8 +392,9 @@ func (h *waiterHub) notifyAffected(u update, load int64) (woke bool) {
 				h.requestLoad()
 			}
 		default:
+			isKnown := sub.version == u.row.Version // the claim has looked at this row, and waits
 			sub.version = u.row.Version
-			if u.expired || sub.isAffected(u.rec) {
+			if u.expired || !isKnown && sub.isAffected(u.rec) {
 				sub.deliver(u)
 				woke = true
 			}

@@ -53,7 +53,7 @@ func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 	}
 	first := len(rec.Claims)
 	for sub := range h.subscribers {
-		if !sub.inQueue || sub.isAffected(rec) {
+		if !sub.inQueue || sub.isAffected(rec) && !h.e.sureNotices {
 			return nil
 		}
 		for i := range rec.Claims[:first] {
@@ -89,7 +89,7 @@ func (h *waiterHub) awaitNotice(ctx context.Context, isFar bool, version string)
 	switch {
 	case !isFar:
 		h.endNotice()
-	case h.notice.stop == nil && h.notice.version != version:
+	case h.notice.stop == nil && (h.notice.version != version || h.e.sureNotices):
 		ctx, cancel := context.WithTimeout(ctx, listenTimeout+4*h.e.roundTrip())
 		defer cancel()
 		noticed, stop, err := h.e.clientNotifier.ListenForNotice(ctx, h.name)

@@ -31,6 +31,7 @@ type notices struct {
 	blocked  bool                     // nobody can listen
 	vain     bool                     // each client gets a notice at once
 	requests atomic.Int64             // loads and swaps of all clients
+	checks   atomic.Int64             // how often clients have asked whether another one is dead
 }
 
 func (t noticeTable) Load(ctx context.Context, name string) (record.Row, error) {
@@ -54,6 +55,7 @@ func (t noticeTable) Wait(ctx context.Context, name, version string) error {
 func (t noticeTable) Session() string { return t.session }
 
 func (t noticeTable) IsDead(session string) bool {
+	t.notices.checks.Add(1)
 	t.notices.mu.Lock()
 	defer t.notices.mu.Unlock()
 	return t.notices.dead[session]
@@ -75,6 +77,9 @@ func (t noticeTable) ListenForNotice(
 	t.notices.mu.Lock()
 	defer t.notices.mu.Unlock()
 	bell := make(chan struct{})
+	if other := t.notices.bells[t.session]; other != nil { // of a call that is just ending, or is not: it may miss a notice
+		close(other)
+	}
 	if t.notices.vain {
 		close(bell)
 	} else {
@@ -119,6 +124,66 @@ func fairWaiters(t *testing.T, m *memory.Memory, n *notices, clients int) (grant
 		synctest.Wait()
 	}
 	return granted
+}
+
+// machineTable is the table of a store whose clients are processes of one machine.
+type machineTable struct {
+	noticeTable
+	waits *atomic.Int64 // how often clients have begun to watch
+}
+
+func (t machineTable) Wait(ctx context.Context, name, version string) error {
+	if ctx.Err() == nil { // else nobody waits any more
+		t.waits.Add(1)
+	}
+	return t.noticeTable.Wait(ctx, name, version)
+}
+
+func (t machineTable) TakeTurn(ctx context.Context, _ string) (pass func(), err error) {
+	return func() {}, nil
+}
+
+// TestNoticesToHead: where no notice gets lost, the head of the queue listens for notices as well. Nobody watches the lock,
+// a hand-over costs a few requests, and no client asks at each step whether the others are alive.
+func TestNoticesToHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, turns = 8, 20
+		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}}
+		var waits atomic.Int64
+		var crowd sync.WaitGroup
+		from := time.Now()
+		for i := range clients {
+			s := record.New(machineTable{noticeTable{m.Table(), string(rune('a' + i)), n}, &waits})
+			defer s.Close()
+			crowd.Go(func() {
+				for turn := range turns {
+					c := paceClaim(1+i*turns+turn, true)
+					c.Fair = true
+					if _, err := s.Acquire(t.Context(), c); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(5 * time.Millisecond)
+					storetest.Release(t, s, c)
+				}
+			})
+		}
+		crowd.Wait()
+		perTurn := float64(n.requests.Load()) / clients / turns
+		t.Logf("%.1f requests per turn, %d watches, %v", perTurn, waits.Load(), time.Since(from))
+		if perTurn > 24 {
+			t.Errorf("%.1f requests per turn", perTurn)
+		}
+		if waits.Load() > 0 {
+			t.Errorf("clients have watched the lock %d times", waits.Load())
+		}
+		// Each may ask for each other one every 20 ms.
+		if most := clients * clients * (time.Since(from).Milliseconds()/20 + 1); n.checks.Load() > most {
+			t.Errorf("clients have asked %d times whether others are dead, at most %d are needed", n.checks.Load(), most)
+		}
+		if took := time.Since(from); took > clients*turns*6*time.Millisecond+turnsTake {
+			t.Errorf("%d turns took %v", clients*turns, took)
+		}
+	})
 }
 
 // TestNotices: a hand-over costs the same number of requests, however many claims are in the queue.

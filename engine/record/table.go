@@ -147,7 +147,8 @@ type LivenessChecker interface {
 	// 64 bytes.
 	Session() string
 	// IsDead reports whether the client of that session is surely dead; false if in doubt. The engine removes the
-	// claims of a dead client at once. It may be called ten times per second.
+	// claims of a dead client at once. It may be called fifty times per second for each session. A client that is dead
+	// remains dead.
 	IsDead(session string) bool
 }
 

@@ -58,7 +58,9 @@ type table struct {
 	callsMu sync.RWMutex
 	closed  chan struct{}
 
-	noticeMu sync.Mutex // held while this client begins or ends to listen for notices, which can overlap
+	noticeMu sync.Mutex             // held while this client begins or ends to listen for notices, which can overlap
+	pipes    map[string]*noticePipe // by lock; guarded by noticeMu
+	pipeKeep time.Duration          // how long a pipe stays when nobody listens
 
 	listMu sync.Mutex // held while locks is listed: an open directory has one position at which it is read
 }
@@ -91,6 +93,7 @@ var errAbsent = fmt.Errorf("%w: there is no store yet", driver.ErrUnsupported)
 // newTable returns the table of a directory, not open yet.
 func newTable(dir string, o Options) *table {
 	t := &table{storeDir: storeDir{path: dir}, processClock: o.Clock, closed: make(chan struct{}),
+		pipeKeep:       noticePipeKeep,
 		statFileSystem: statFileSystem, temporaryDirs: usualTemporaryDirs()}
 	t.newEnvironment = func(create bool) (environment, error) { return newEnvironment(dir, o, create) }
 	return t
@@ -593,6 +596,7 @@ func (t *table) Close() error {
 	if !t.opened.Load() {
 		return nil
 	}
+	t.closePipes()
 	t.closeHandles()
 	if t.events != nil {
 		return t.events.close()

@@ -201,6 +201,7 @@ func TestNotice(t *testing.T) {
 	}
 	stop()
 	stopOther()
+	two.Close()
 	if left := listDir(t, filepath.Dir(path)); len(left) != 0 {
 		t.Errorf("left in turns: %v", left)
 	}
@@ -225,9 +226,59 @@ func TestNoticeOverlaps(t *testing.T) {
 	}
 	<-noticed
 	stop()
+	two.Close()
 	if left := listDir(t, filepath.Dir(path)); len(left) != 0 {
 		t.Errorf("left in turns: %v", left)
 	}
+}
+
+// TestNoticePipeStays: a client that listens again and again for one lock makes no file each time, is notified each time,
+// and removes the pipe when it has not listened for a while.
+func TestNoticePipeStays(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	pipe := filepath.Join(filepath.Dir(path), noticePrefix("a/b")+two.liveness.session)
+	two.pipeKeep = time.Hour
+	var first os.FileInfo
+	for i := range 3 {
+		if i == 2 {
+			two.pipeKeep = time.Millisecond
+		}
+		noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		there, err := os.Stat(pipe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = there
+		}
+		if !os.SameFile(first, there) {
+			t.Error("another pipe was made")
+		}
+		one.notifyClients("a/b", []string{two.liveness.session})
+		<-noticed
+		stop()
+	}
+	waitUntil(t, func() bool { return len(listDir(t, filepath.Dir(path))) == 0 })
+	noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if err := os.Remove(pipe); err != nil { // as that of a client that was taken for dead
+		t.Fatal(err)
+	}
+	again, stopAgain, err := two.ListenForNotice(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopAgain()
+	<-noticed // the first call may have missed a notice
+	one.notifyClients("a/b", []string{two.liveness.session})
+	<-again
 }
 
 // TestNoticeOfDead: to notify a dead client does not block, and nothing is written into a file that has the place of

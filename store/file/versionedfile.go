@@ -289,6 +289,10 @@ func (vf versionedFile) swapVersion(
 	defer vf.closeHandle(d)
 	next, staged := base.nextVersion(), base.stagedName(vf.newNonce())
 	newName = next.String()
+	// A swap that comes too late writes nothing. This check comes before those of rule 2, in place of none of them.
+	if taken, err := vf.entryExists(d, newName); err == nil && taken {
+		return "", record.ErrConflict
+	}
 	data := to.encodeFile(next)
 	if err = vf.reserveRoom(d, len(data)); err == nil {
 		err = vf.stageVersion(d, base, staged, data, durable)
@@ -370,6 +374,14 @@ func (vf versionedFile) stageVersion(d int, base version, staged string, data []
 	reused, err := vf.stageInRecycledFile(d, staged, data, durable)
 	if reused {
 		return err
+	}
+	// Where several clients write the record, this one may know of no old version although there are some. To look for them
+	// costs less than a new file.
+	if there, _ := vf.entryExists(d, base.String()); there {
+		vf.removeOldVersions(d, base)
+		if reused, err := vf.stageInRecycledFile(d, staged, data, durable); reused {
+			return err
+		}
 	}
 	err = vf.writeNewFile(d, staged, data, durable)
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
