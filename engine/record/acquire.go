@@ -89,19 +89,19 @@ func (a *acquire) isPlainWaiter() bool {
 
 // watching is what a claim has seen of a lock that it watches from outside of the queue.
 type watching struct {
-	token int64          // the lock's last token when the claim last looked; 0: it has not seen it held
-	since driver.Instant // when it first saw that the lock had gone to another holder
-	count int            // how often it has seen that
-	over  bool           // it has seen that for so long, or so often, that it must join the queue
+	token     int64          // the lock's last token when the claim last looked; 0: it has not seen it held
+	since     driver.Instant // when it first saw that the lock had gone to another holder
+	overtaken bool           // it has seen that
+	over      bool           // it has seen that for so long that it must join the queue
 }
 
 const (
 	// maxWatchTime is how long a plain claim watches while the lock goes to others. Until then newcomers may take a free
 	// lock before it, because that costs the fewest writes: on a busy lock each of them waits for some milliseconds.
 	maxWatchTime = time.Second
-	// maxOvertaken is how often a plain claim sees the lock go to others where clients take turns at looking. A claim sees
-	// little before it has the turn, and then the others wait for it.
-	maxOvertaken = 8
+	// maxTurnTime is this time where clients take turns at looking. A claim sees little before it has the turn, and
+	// meanwhile the others wait for it.
+	maxTurnTime = 2 * time.Millisecond
 )
 
 // mustJoin notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
@@ -110,16 +110,18 @@ const (
 // held.
 func (a *acquire) mustJoin(rec *Record) bool {
 	w := &a.queue.watching
-	if w.token != 0 && rec.Token != w.token {
-		w.count++
-		switch {
-		case a.turnTaker != nil:
-			w.over = w.count >= maxOvertaken
-		case w.count == 1:
-			w.since = a.clock.Now()
-		default:
-			w.over = a.clock.Since(w.since) >= maxWatchTime
-		}
+	limit := maxWatchTime
+	if a.turnTaker != nil {
+		limit = maxTurnTime
+	}
+	switch now := a.clock.Now(); {
+	case w.token == 0:
+		w.since = now
+	case rec.Token == w.token:
+	case w.overtaken || a.turnTaker != nil:
+		w.over = now.Since(w.since) >= limit
+	default:
+		w.overtaken, w.since = true, now
 	}
 	w.token = rec.Token
 	return w.over && a.notifier != nil
