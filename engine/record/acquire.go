@@ -99,9 +99,9 @@ const (
 	// maxWatchTime is how long a plain claim watches while the lock goes to others. Until then newcomers may take a free
 	// lock before it, because that costs the fewest writes: on a busy lock each of them waits for some milliseconds.
 	maxWatchTime = time.Second
-	// maxTurnTime is this time where clients take turns at looking. A claim sees little before it has the turn, and
+	// maxTurnWatchTime is that where clients take turns at looking. A claim sees little before it has the turn, and
 	// meanwhile the others wait for it.
-	maxTurnTime = 2 * time.Millisecond
+	maxTurnWatchTime = 2 * time.Millisecond
 )
 
 // mustJoin notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
@@ -112,13 +112,11 @@ func (a *acquire) mustJoin(rec *Record) bool {
 	w := &a.queue.watching
 	limit := maxWatchTime
 	if a.turnTaker != nil {
-		limit = maxTurnTime
+		limit = maxTurnWatchTime
 	}
 	switch now := a.clock.Now(); {
-	case w.token == 0:
-		w.since = now
-	case rec.Token == w.token:
-	case w.overtaken || a.turnTaker != nil:
+	case w.token == 0 || rec.Token == w.token:
+	case w.overtaken:
 		w.over = now.Since(w.since) >= limit
 	default:
 		w.overtaken, w.since = true, now

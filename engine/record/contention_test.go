@@ -188,10 +188,9 @@ func TestPlainClaimAmongFairOnes(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		open func(m *memory.Memory) record.Table
-		most time.Duration
 	}{
-		{"watching", func(m *memory.Memory) record.Table { return m.Table() }, 2 * time.Second},
-		{"turns", func(m *memory.Memory) record.Table { return newTurnTable(m) }, 25 * time.Second},
+		{"watching", func(m *memory.Memory) record.Table { return m.Table() }},
+		{"turns", func(m *memory.Memory) record.Table { return newTurnTable(m) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -203,7 +202,7 @@ func TestPlainClaimAmongFairOnes(t *testing.T) {
 				defer plain.Close()
 				from := time.Now()
 				_, err := plain.Acquire(ctx, paceClaim(0, true))
-				if took := time.Since(from); err != nil || took > test.most {
+				if took := time.Since(from); err != nil || took > 2*time.Second {
 					t.Errorf("it took %v: %v", took, err)
 				}
 				cancel()

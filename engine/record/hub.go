@@ -15,20 +15,20 @@ import (
 // A hub exists while it has subscribers. It runs one goroutine, which waits for a sign of a change, loads the row, and
 // notifies the subscribers. What this client writes itself, the hub is told, and loads nothing.
 type waiterHub struct {
-	e           *engine
-	name        string
-	subscribers map[*subscription]struct{} // guarded by the engine's mutex, like seen, replaced and news
-	seen        snapshot                   // as last loaded, or written by this client
-	replaced    []string                   // versions that this client has replaced, one after the other, up to seen
-	news        bool                       // this client has written seen since the last load was started
-	loads       int64                      // how many loads were started; guarded by the engine's mutex
-	loadNow     chan struct{}              // buffered: load at once
-	wrote       chan struct{}              // buffered: this client has written the row
-	turn        turn
-	notice      notice
-	awaitsTurn  bool // it does not look at changes until it has the turn; guarded by the engine's mutex
-	isFar       bool // it does not look at changes until it is notified; guarded by the engine's mutex
-	stop        context.CancelFunc
+	e            *engine
+	name         string
+	subscribers  map[*subscription]struct{} // guarded by the engine's mutex, like seen, replaced and news
+	seen         snapshot                   // as last loaded, or written by this client
+	replaced     []string                   // versions that this client has replaced, one after the other, up to seen
+	news         bool                       // this client has written seen since the last load was started
+	loads        int64                      // how many loads were started; guarded by the engine's mutex
+	loadNow      chan struct{}              // buffered: load at once
+	wrote        chan struct{}              // buffered: this client has written the row
+	turn         turn
+	notice       notice
+	awaitsTurn   bool // it does not look at changes until it has the turn; guarded by the engine's mutex
+	awaitsNotice bool // it does not look at changes until it is notified; guarded by the engine's mutex
+	stop         context.CancelFunc
 }
 
 // subscription is one claim that waits.
@@ -71,7 +71,7 @@ func (e *engine) subscribe(sub *subscription, row Row, rec *Record, idleLoads in
 	sub.loadsBefore = h.loads
 	h.subscribers[sub] = struct{}{}
 	switch {
-	case sub.inQueue && h.awaitsTurn, h.isFar:
+	case sub.inQueue && h.awaitsTurn, h.awaitsNotice:
 		h.requestLoad() // the hub must look at changes for this claim
 	case h.seen.row.Version == row.Version:
 	case sub.inQueue && slices.Contains(h.replaced, row.Version):
@@ -249,7 +249,7 @@ func (h *waiterHub) ownsHead(rec *Record) bool {
 	if !h.isQueue() {
 		return false
 	}
-	h.isFar = false
+	h.awaitsNotice = false
 	for i := range rec.Claims {
 		switch c := &rec.Claims[i]; {
 		case h.serves(c.ID):
@@ -306,6 +306,9 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
 	ahead := h.claimsAhead(rec)
+	if isNext(ahead) {
+		limit = min(limit, stoppedPoll/2+randomPart(stoppedPoll/2))
+	}
 	if h.awaitNotice(ctx, ahead != nil, version) {
 		return mayHaveChanged
 	}

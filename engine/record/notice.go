@@ -8,9 +8,10 @@ import (
 
 // A queue can be long, and most changes concern only its head: the claims that are promoted, and the first one that
 // waits. The others are far from it. Their hubs do not look at changes; they listen for a notice, which each swap
-// sends to the head, where the table is a [ClientNotifier].
+// sends to the head, where the table is a [ClientNotifier]. Where no notice is lost, because all clients are processes
+// of one machine, the hub of the head listens for a notice as well.
 
-// notice is what a far hub listens to. It is used by the hub's goroutine only.
+// notice is what such a hub listens to. It is used by the hub's goroutine only.
 type notice struct {
 	noticed <-chan struct{}
 	stop    func() // nil if the hub does not listen
@@ -42,12 +43,12 @@ func (e *engine) clientsToNotify(rec *Record) (sessions []string) {
 	return sessions
 }
 
-// claimsAhead returns the claims ahead of the hub's first one, if all of the hub's claims are far from the head of the
-// queue, and otherwise nil.
+// claimsAhead returns the claims ahead of the hub's first one if the hub need not look at changes until it is notified,
+// and otherwise nil: all of its claims are in the queue, and far from its head unless notices are sure.
 func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
-	h.isFar = false
+	h.awaitsNotice = false
 	if h.e.clientNotifier == nil || len(h.subscribers) == 0 {
 		return nil
 	}
@@ -63,20 +64,20 @@ func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 			}
 		}
 	}
-	h.isFar = true
+	h.awaitsNotice = true
 	return rec.Claims[:first]
 }
 
 // listenTimeout is how long a hub waits for the table to listen, beside some round trips. Meanwhile it looks at nothing.
 const listenTimeout = 250 * time.Millisecond
 
-// awaitNotice begins to listen for a notice if the hub is far, and otherwise ends that. version is that of the row as the
+// awaitNotice begins to listen for a notice if the hub may do so, and otherwise ends that. version is that of the row as the
 // hub knows it. It reports whether the row must be loaded once more: nobody has notified this client of what changed
 // before it listened.
 //
 // If the table cannot listen, the hub looks at all changes until the next load. If a notice told of nothing, it does so
 // until the row changes: a table that cannot notify any more may say that by a notice, again and again.
-func (h *waiterHub) awaitNotice(ctx context.Context, isFar bool, version string) (loadNow bool) {
+func (h *waiterHub) awaitNotice(ctx context.Context, mayListen bool, version string) (loadNow bool) {
 	if h.notice.stop != nil {
 		select {
 		case <-h.notice.noticed:
@@ -87,7 +88,7 @@ func (h *waiterHub) awaitNotice(ctx context.Context, isFar bool, version string)
 		}
 	}
 	switch {
-	case !isFar:
+	case !mayListen:
 		h.endNotice()
 	case h.notice.stop == nil && (h.notice.version != version || h.e.sureNotices):
 		ctx, cancel := context.WithTimeout(ctx, listenTimeout+4*h.e.roundTrip())
@@ -108,9 +109,19 @@ func (h *waiterHub) endNotice() {
 	h.notice = notice{}
 }
 
-// claimsToCheck returns the claims whose clients a hub checks for being alive, at its check with that number. A far hub
-// checks the claim just ahead of it each time, and the others the more rarely the more of them there are: so the
-// checks of all clients cost the same however long the queue is, and a client that dies has one behind it that notices.
+// stoppedPoll is the longest time between two loads of the hub of the head of the queue, if it listens for a notice. The
+// client that has released the lock may have been stopped before it sent that.
+const stoppedPoll = time.Second
+
+// isNext reports whether the hub of the head of the queue is the one with these claims ahead of its first.
+func isNext(ahead []Claim) bool {
+	return len(ahead) > 0 && !slices.ContainsFunc(ahead, func(c Claim) bool { return c.State == Waiting })
+}
+
+// claimsToCheck returns the claims whose clients a hub checks for being alive, at its check with that number. A hub that
+// awaits a notice checks the claim just ahead of it each time, and the others the more rarely the more of them there
+// are: so the checks of all clients cost the same however long the queue is, and a client that dies has one behind it
+// that notices.
 func claimsToCheck(rec *Record, ahead []Claim, check int) []Claim {
 	switch n := len(ahead); {
 	case n == 0:

@@ -186,6 +186,33 @@ func TestNoticesToHead(t *testing.T) {
 	})
 }
 
+// TestStoppedBeforeNotice: if the client that has released the lock is stopped before it sends the notice, the next one
+// finds out within a second.
+func TestStoppedBeforeNotice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, lose: true}
+		open := func(session string) driver.Store {
+			s := record.New(machineTable{noticeTable{m.Table(), session, n}, &atomic.Int64{}})
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+		holder, waiter := open("a"), open("b")
+		for range 20 {
+			held := storetest.Acquire(t, holder, paceClaim(0, false))
+			fair := paceClaim(1, true)
+			fair.Fair = true
+			granted := acquireLater(t, waiter, fair)
+			time.Sleep(time.Minute / 7)
+			from := time.Now()
+			storetest.Release(t, holder, held.Claim)
+			if took := (<-granted).Sub(from); took > time.Second+50*time.Millisecond {
+				t.Errorf("granted %v after the release", took)
+			}
+			storetest.Release(t, waiter, fair)
+		}
+	})
+}
+
 // TestNotices: a hand-over costs the same number of requests, however many claims are in the queue.
 func TestNotices(t *testing.T) {
 	perTurn := map[int]float64{}

@@ -69,19 +69,32 @@ func (d noticeDir) openPipe(name string) (fd int, err error) {
 	return fd, nil
 }
 
-// call calls the client that reads a pipe, and reports whether there is one. It writes into nothing but a pipe: in a
-// shared store a member could put a link to another file in its place.
-func (d noticeDir) call(name string) bool {
-	fd, err := openAt(d.dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
-	if err != nil { // it is gone, or nobody reads it
-		return false
+// call calls the client that reads a pipe, if there is one.
+func (d noticeDir) call(name string) {
+	if fd, err := d.openForCall(name); err == nil {
+		writeCall(fd)
+		unix.Close(fd)
 	}
-	defer unix.Close(fd)
+}
+
+// openForCall opens a pipe. The error is ENXIO if nobody reads it. It opens nothing but a pipe: in a shared store a member
+// could put a link to another file in its place.
+func (d noticeDir) openForCall(name string) (fd int, err error) {
+	fd, err = openAt(d.dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return -1, err
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || uint32(st.Mode)&unix.S_IFMT != unix.S_IFIFO {
-		return false
+		unix.Close(fd)
+		return -1, unix.EINVAL
 	}
-	_, err = unix.Write(fd, []byte("\n"))
+	return fd, nil
+}
+
+// writeCall calls the client that reads an open pipe, and reports whether there is one.
+func writeCall(fd int) bool {
+	_, err := unix.Write(fd, []byte("\n"))
 	return err == nil || errors.Is(err, unix.EAGAIN) // it was called often and has not read yet
 }
 

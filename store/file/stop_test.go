@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -272,7 +273,7 @@ func TestStoppedWhileRemoving(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d old", remover, age), func(t *testing.T) {
 				t.Parallel()
 				for kr := 1; kr <= 30; kr++ {
-					for ka := 1; ka <= 10; ka++ {
+					for ka := 1; ka <= 20; ka++ {
 						stopCleaner(t, remover, age, kr, ka)
 					}
 				}
@@ -368,4 +369,47 @@ func interleave(t *testing.T, seed uint64) *history {
 	}
 	l.checkFinal(t, m.client(t, l, "last").load())
 	return l
+}
+
+// TestLateSwap: a swap of a version that was replaced long ago is refused before it writes anything.
+func TestLateSwap(t *testing.T) {
+	t.Parallel()
+	m, l := newMachine(), newHistory()
+	late, other := m.client(t, l, "late"), m.client(t, l, "other")
+	other.swap(record.Row{})
+	row := late.load()
+	other.swap(other.load())
+	late.proc.beforeStep = func(step string) {
+		if !slices.Contains([]string{"open", "look", "close"}, step) {
+			t.Errorf("a late swap has come to %q", step)
+		}
+	}
+	if late.swap(row) {
+		t.Error("it was not refused")
+	}
+}
+
+// TestClientsReuseFiles: clients that write one record in turns make no new file each time.
+func TestClientsReuseFiles(t *testing.T) {
+	t.Parallel()
+	m, l := newMachine(), newHistory()
+	clients := []*testClient{m.client(t, l, "a"), m.client(t, l, "b"), m.client(t, l, "c")}
+	clients[0].swap(record.Row{})
+	made := 0
+	for _, c := range clients {
+		c.proc.beforeStep = func(step string) {
+			if step == "create" {
+				made++
+			}
+		}
+	}
+	const turns = 100
+	for i := range turns {
+		c := clients[i%len(clients)]
+		c.swap(c.load())
+	}
+	if made > turns/5 {
+		t.Errorf("%d swaps have made %d files", turns, made)
+	}
+	l.checkFinal(t, clients[0].load())
 }

@@ -34,7 +34,7 @@ func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err err
 		// Without its name the file is nobody's turn, even if a child of this process still has it open for a moment.
 		_ = f.removeFile(f.dir, f.name)
 		_ = unix.Close(fd)
-		f.callNext() // the one that came before that has a ticket by now
+		t.callNext(f) // the one that came before that has a ticket by now
 		t.closeHandle(f.dir)
 	}, nil
 }
@@ -66,8 +66,8 @@ func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error)
 	if fd, err := t.tryTurn(ctx, f, true); fd >= 0 || err != nil {
 		return fd, err
 	}
-	ticket := fmt.Sprintf("%s%016x%s", f.prefix, t.clock.readMicros(), t.liveness.session)
-	for {
+	for place := t.clock.readMicros(); ; place++ { // each ticket has a name of its own: see callTicket
+		ticket := fmt.Sprintf("%s%016x%s", f.prefix, place, t.liveness.session)
 		if fd, err := t.awaitTurn(ctx, f, ticket); fd >= 0 || err != nil {
 			return fd, err
 		}
@@ -98,20 +98,29 @@ func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd in
 		case <-called:
 			return t.tryTurn(ctx, f, true)
 		case <-retry.C:
+			if there, err := f.entryExists(f.dir, ticket); err == nil && !there {
+				return t.tryTurn(ctx, f, true) // the one that called was killed before it had
+			}
 			fd, err := t.tryTurn(ctx, f, missing)
 			missing = !missing && errors.Is(err, unix.ENOENT)
 			if fd >= 0 || err != nil && !missing {
 				return fd, err
 			}
 		case <-t.closed:
-			return -1, driver.ErrClosed
+			return -1, t.withdrawTicket(f, ticket, driver.ErrClosed)
 		case <-ctx.Done():
-			if f.removeFile(f.dir, ticket) != nil { // it was called just now, and leaves the turn to the next one
-				f.callNext()
-			}
-			return -1, ctx.Err()
+			return -1, t.withdrawTicket(f, ticket, ctx.Err())
 		}
 	}
+}
+
+// withdrawTicket removes the ticket of a client that does not wait any more, and returns err. If the client was called
+// just now, it leaves the turn to the next one.
+func (t *table) withdrawTicket(f turnFile, ticket string, err error) error {
+	if f.removeFile(f.dir, ticket) != nil {
+		t.callNext(f)
+	}
+	return err
 }
 
 // listTickets returns the tickets, the oldest first: after the prefix, their names have the time and the session.
@@ -127,16 +136,30 @@ func (f turnFile) listTickets() []string {
 	return names
 }
 
-// callNext calls the living client with the oldest ticket. It removes that, so that nobody calls it again, and those
-// of dead clients.
-func (f turnFile) callNext() {
+// callNext calls the living client with the oldest ticket.
+func (t *table) callNext(f turnFile) {
 	for _, ticket := range f.listTickets() {
-		called := f.call(ticket)
-		_ = f.removeFile(f.dir, ticket)
-		if called {
+		if t.callTicket(f, ticket) {
 			return
 		}
 	}
+}
+
+// callTicket calls the client with that ticket, unless it is dead or another client calls it. It removes the ticket
+// first: who removes it may call. A client that finds the turn taken when it was called makes a ticket with another name,
+// so that no late removal can meet that.
+func (t *table) callTicket(f turnFile, ticket string) (called bool) {
+	fd, err := f.openForCall(ticket)
+	switch {
+	case err == nil:
+		defer unix.Close(fd)
+		return f.removeFile(f.dir, ticket) == nil && writeCall(fd)
+	case errors.Is(err, unix.ENOENT):
+	case !errors.Is(err, unix.ENXIO) || t.IsDead(ticket[len(ticket)-sessionLength:]):
+		_ = f.removeFile(f.dir, ticket)
+	default: // its client has not opened it yet, and tries to take the turn when it has
+	}
+	return false
 }
 
 // tryTurn takes the turn if nobody has it. Otherwise it returns -1. If it may not make the file and there is none, the

@@ -421,3 +421,101 @@ func TestTurnWithoutStore(t *testing.T) {
 		t.Error("a turn in a file")
 	}
 }
+
+// findTicket waits until a client has a ticket that is not the one given, and returns its path.
+func findTicket(t *testing.T, table *table, not string) (path string) {
+	t.Helper()
+	dir := filepath.Join(table.path, "turns")
+	waitUntil(t, func() bool {
+		for _, file := range listDir(t, dir) {
+			if path = filepath.Join(dir, file); strings.HasSuffix(file, table.liveness.session) && path != not {
+				return true
+			}
+		}
+		return false
+	})
+	return path
+}
+
+// TestTicketNotOpenYet: a client that has made its ticket, but not opened it, keeps it when another is called.
+func TestTicketNotOpenYet(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	pass, err := one.TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	early := filepath.Join(filepath.Dir(path), noticePrefix("a/b")+"0000000000000001"+one.liveness.session)
+	if err := unix.Mkfifo(early, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := takeTurnLater(t.Context(), two)
+	findTicket(t, two, "")
+	pass()
+	r := <-next
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	r.pass()
+	if got := listDir(t, filepath.Dir(path)); len(got) != 1 {
+		t.Errorf("left in turns: %v", got)
+	}
+}
+
+// TestCalledInVain: a client that is called while another one has the turn waits on, with another ticket: whoever
+// called it may remove the first one late. The same goes for a client whose ticket was removed by one that was killed
+// before it called.
+func TestCalledInVain(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	pass, err := one.TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := takeTurnLater(t.Context(), two)
+	first := findTicket(t, two, "")
+	f, err := one.openTurns(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.closeHandle(f.dir)
+	one.callNext(f)
+	second := findTicket(t, two, first)
+	if err := os.Remove(second); err != nil {
+		t.Fatal(err)
+	}
+	findTicket(t, two, second)
+	pass()
+	r := <-next
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	r.pass()
+	if got := listDir(t, filepath.Dir(path)); len(got) != 0 {
+		t.Errorf("left in turns: %v", got)
+	}
+}
+
+// TestCalledByOne: of two clients that call the same ticket, one does; the other calls the next one.
+func TestCalledByOne(t *testing.T) {
+	t.Parallel()
+	one, two, _ := openTurnTables(t)
+	f, err := one.openTurns(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.closeHandle(f.dir)
+	ticket := f.prefix + "0000000000000001" + two.liveness.session
+	called, stop, err := f.listen(ticket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if !one.callTicket(f, ticket) {
+		t.Error("nobody was called")
+	}
+	<-called
+	if one.callTicket(f, ticket) {
+		t.Error("it was called twice")
+	}
+}

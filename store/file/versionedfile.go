@@ -367,38 +367,22 @@ func (vf versionedFile) reserveRoom(d, size int) error {
 	return nil
 }
 
-// stageVersion writes a staged file of base: into the file of an old version if one is known, otherwise into a new
-// file. If the disk is full, it looks for an old version to recycle: a holder must not lose its lock because no block
-// is free.
+// stageVersion writes a staged file of base: into the file of an old version, or into a new file if there is none. To
+// look for an old version costs less than a new file, and a new file may have no room on a full disk, where a holder must
+// not lose its lock.
 func (vf versionedFile) stageVersion(d int, base version, staged string, data []byte, durable bool) error {
-	reused, err := vf.stageInRecycledFile(d, staged, data, durable)
-	if reused {
+	if reused, err := vf.stageInRecycledFile(d, staged, data, durable); reused {
 		return err
 	}
-	// Where several clients write the record, this one may know of no old version although there are some. To look for them
-	// costs less than a new file.
+	// Where several clients write the record, this one may know of no old version although there are some. If base is
+	// gone, the directory may be that of a later record, with versions of its own.
 	if there, _ := vf.entryExists(d, base.String()); there {
 		vf.removeOldVersions(d, base)
 		if reused, err := vf.stageInRecycledFile(d, staged, data, durable); reused {
 			return err
 		}
 	}
-	err = vf.writeNewFile(d, staged, data, durable)
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		return err
-	}
-	// The new file took no block, or not all that it needs. Its name goes first, so that it cannot be taken for one that
-	// is complete.
-	_ = vf.removeFile(d, staged)
-	// If base is gone, the directory may be that of a later record, with versions of its own.
-	if there, _ := vf.entryExists(d, base.String()); !there {
-		return err
-	}
-	vf.removeOldVersions(d, base)
-	if reused, again := vf.stageInRecycledFile(d, staged, data, durable); reused {
-		return again
-	}
-	return err
+	return vf.writeNewFile(d, staged, data, durable)
 }
 
 // stageInRecycledFile writes a staged file into the file of an old version, and reports whether there was one.
