@@ -66,7 +66,7 @@ var table = []mutant{
 	{name: "a pipe for each notice", file: "store/file/notice.go", pkg: "./store/file", test: "TestNoticePipeStays",
 		edits: []edit{{"p.removal = time.AfterFunc(t.pipeKeep, func() { t.removeUnusedPipe(name, p) })",
 			"t.removePipe(name, p)"}}},
-	{name: "a notice in vain after which the lock is watched", file: "engine/record/notice.go", pkg: "./engine/record",
+	{name: "a notice of nothing after which the lock is watched", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestNoticesToHead", edits: []edit{{" || h.e.sureNotices):", "):"}}},
 	{name: "a head of the queue that relies on notices", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestStoppedBeforeNotice", edits: []edit{{"stoppedPoll = time.Second", "stoppedPoll = time.Minute"}}},

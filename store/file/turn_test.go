@@ -462,9 +462,8 @@ func TestTicketNotOpenYet(t *testing.T) {
 	}
 }
 
-// TestCalledInVain: a client that is called while another one has the turn waits on, with another ticket: whoever
-// called it may remove the first one late. The same goes for a client whose ticket was removed by one that was killed
-// before it called.
+// TestCalledInVain: a client that is called while another one has the turn waits on, with another ticket. The same goes
+// for a client whose ticket was removed by one that was killed before it called.
 func TestCalledInVain(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
