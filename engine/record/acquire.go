@@ -101,7 +101,7 @@ const (
 	maxWatchTime = time.Second
 	// maxTurnWatchTime is that where clients take turns at looking. A claim sees little before it has the turn, and
 	// meanwhile the others wait for it.
-	maxTurnWatchTime = 2 * time.Millisecond
+	maxTurnWatchTime = 10 * time.Millisecond
 )
 
 // mustJoin notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the

@@ -531,7 +531,7 @@ var table = []mutant{
 	{name: "a plain claim that watches only for a free lock", file: "engine/record/acquire.go", pkg: "./engine/record",
 		test: "TestPlainClaimAmongFairOnes", edits: []edit{{"|| a.isPlainWaiter() && a.mustJoin(rec)", ""}}},
 	{name: "a plain claim that waits for its turn for ever", file: "engine/record/acquire.go", pkg: "./engine/record",
-		test: "TestPlainClaimAmongFairOnes", edits: []edit{{"maxTurnWatchTime = 2 * time.Millisecond", "maxTurnWatchTime = time.Hour"}}},
+		test: "TestPlainClaimAmongFairOnes", edits: []edit{{"maxTurnWatchTime = 10 * time.Millisecond", "maxTurnWatchTime = time.Hour"}}},
 	{name: "a plain claim refused because the queue is full", file: "engine/record/acquire.go", pkg: "./engine/record",
 		test:  "TestPlainClaimAtFullQueue",
 		edits: []edit{{"case errors.Is(err, driver.ErrQueueFull) && a.isPlainWaiter():\n", "case false:\n"}}},
