@@ -254,20 +254,28 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	// at any moment.
 	e.markLostLocked(cl, &driver.LossError{Cause: driver.LossExpired})
 	cl.setLeaving(true)
+	// It was detached, and lives on without this client. No add of it can take effect, but its node keeps its key.
+	if n.Token != 0 && n.Session != s.ID {
+		cl.numberSpent = true
+		e.forgetClaimLocked(cl)
+		e.mu.Unlock()
+		return true
+	}
 	unresolved := cl.addUnresolved
 	e.mu.Unlock()
 	ctx, cancel := requestContext(e.life)
 	defer cancel()
 	var err error
-	switch {
-	case unresolved:
-		_, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
-	case n.Token != 0:
+	if n.Token != 0 {
 		var existed bool
 		existed, _, err = e.store.Remove(ctx, cl.name, n, false)
 		if err == nil && !existed {
 			return true // it was changed at the same time: read it again
 		}
+	}
+	// Only when the node that is known is gone, because Withdraw would remove it also if it was detached meanwhile.
+	if err == nil && unresolved {
+		_, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
 	}
 	if err != nil && !errors.Is(err, ErrSessionExpired) {
 		return false

@@ -127,7 +127,7 @@ type SuccessorReader interface {
 // first any more: all its adds have had replies, and its node is known to be gone.
 type NumberReuser interface {
 	// ReusesNumbers promises that a Remove that comes late compares the token, as all stores must, also where a node of
-	// another claim has the same key.
+	// another claim has the same key, and that each listing has the tokens.
 	ReusesNumbers()
 }
 

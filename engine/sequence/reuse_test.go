@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -189,6 +190,78 @@ func TestBlockerComesAgain(t *testing.T) {
 	})
 }
 
+// partialLists is a tree without the optional interfaces, whose listings leave out the tokens, as ZooKeeper's do.
+type partialLists struct{ sequence.NodeStore }
+
+func (t partialLists) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
+	l, err := t.NodeStore.List(ctx, name, full)
+	l.Full = full
+	for i := range l.Nodes {
+		if !full {
+			l.Nodes[i].Token, l.Nodes[i].Version = 0, 0
+		}
+	}
+	return l, err
+}
+
+// TestSnapshotOfEarlierNode: a claim is released, and is asked for again under the same ID. A snapshot from before, read
+// by a waiter of the same client, shows its earlier node. By that the claim is neither broken nor granted.
+func TestSnapshotOfEarlierNode(t *testing.T) {
+	for _, full := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var delayed atomic.Bool
+			late := make(chan struct{})
+			var store sequence.NodeStore = &memtree.Link{Server: memtree.New(),
+				Transport: func(_ context.Context, what string, do func() any) (any, error) {
+					r := do()
+					if what == "list" && delayed.Swap(false) {
+						<-late
+					}
+					return r, nil
+				}}
+			if !full {
+				store = partialLists{store}
+			}
+			e := sequence.New(store)
+			defer e.Close()
+			start := func(c driver.Claim) chan error {
+				returned := make(chan error, 1)
+				go func() { _, err := e.Acquire(t.Context(), c); returned <- err }()
+				synctest.Wait()
+				return returned
+			}
+			first, second := waiting(mutex("m", 10*time.Second)), waiting(mutex("m", 10*time.Second))
+			if err := <-start(first); err != nil {
+				t.Fatal(err)
+			}
+			granted := start(second)
+			delayed.Store(true)
+			for delayed.Load() { // until it polls
+				time.Sleep(time.Second)
+			}
+			if err := e.Release(t.Context(), first, ""); err != nil {
+				t.Fatal(err)
+			}
+			again := start(first)
+			close(late)
+			if err := <-granted; err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if len(again) > 0 {
+				t.Errorf("full %v: while the other claim has the lock, Acquire returns %v", full, <-again)
+				return
+			}
+			if err := e.Release(t.Context(), second, ""); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-again; err != nil {
+				t.Errorf("full %v: Acquire returned %v", full, err)
+			}
+		})
+	}
+}
+
 // TestNumberOfReleasedClaims: a claim that is released twice at the same time gives its number to one other claim, not
 // to two.
 func TestNumberOfReleasedClaims(t *testing.T) {
@@ -263,6 +336,59 @@ func TestAbandonedClaimLeavesKey(t *testing.T) {
 			t.Errorf("the nodes are %+v", nodes)
 		}
 	})
+}
+
+// TestAbandonedClaimLivesOn: another process detaches a claim that its own client still knows, and nobody renews there.
+// The claim stays, also if it is detached when its client has just found it abandoned, and if that would withdraw it
+// because its add got no reply at first.
+func TestAbandonedClaimLivesOn(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		for _, lost := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				server := memtree.New()
+				other := sequence.New(&memtree.Link{Server: server})
+				defer other.Close()
+				var held atomic.Pointer[driver.Grant]
+				detach := sync.OnceFunc(func() {
+					if err := other.Detach(t.Context(), *held.Load(), time.Hour); err != nil {
+						t.Error(err)
+					}
+				})
+				var adds atomic.Int64
+				e := sequence.New(&memtree.Link{Server: server,
+					Transport: func(_ context.Context, what string, do func() any) (any, error) {
+						r := do()
+						switch {
+						case what == "add" && adds.Add(1) == 1 && lost:
+							return nil, errors.New("no answer")
+						case what == "read" && late: // the janitor's, since nobody renews
+							detach()
+						}
+						return r, nil
+					}})
+				defer e.Close()
+				g, err := e.Acquire(t.Context(), mutex("m", 10*time.Second))
+				if err != nil {
+					t.Fatal(err)
+				}
+				held.Store(&g)
+				if !late {
+					detach()
+				}
+				time.Sleep(15 * time.Second) // so long that it is abandoned, but its session still has a claim's TTL to live
+				if nodes := server.Nodes("m"); len(nodes) != 1 || nodes[0].Token != g.Token || !nodes[0].Detached {
+					t.Fatalf("late %v, lost %v: the nodes are %+v", late, lost, nodes)
+				}
+				// Its key is not given to another claim.
+				if _, err := e.Acquire(t.Context(), mutex("n", 10*time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				if nodes := server.Nodes("n"); nodes[0].Key == server.Nodes("m")[0].Key {
+					t.Errorf("late %v, lost %v: another claim has the key %s", late, lost, nodes[0].Key)
+				}
+			})
+		}
+	}
 }
 
 // TestSuccessorLeavesKey: a release reads the node of the next claim with the removal of its own. The next claim was

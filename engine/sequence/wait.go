@@ -20,6 +20,11 @@ func (e *Engine) shareSnapshot(seen timedSnapshot, but *claim) {
 		if cl == nil || cl == but || cl.session == nil || n.Session != cl.session.ID || n.Foreign {
 			continue
 		}
+		// An older snapshot may show an earlier node of the claim, which had another place. Listings may leave out the
+		// token; where they do, no other node gets the key.
+		if n.Key != cl.node.key || n.Token != 0 && n.Token != cl.node.token {
+			continue
+		}
 		// A granted claim stays granted, so even an older snapshot is good for that. One in which the claim must
 		// wait says nothing new.
 		if _, waits := e.waiting[seen.Name][cl.acquire]; waits && isGranted(seen.Nodes, i) {

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 
@@ -51,28 +52,66 @@ func (t *nodeStore) changeNode(
 		return n, false, err
 	}
 	n.Version, n.Payload = int64(findPair(pairs, key).ModifyIndex), payload
+	t.noteVersion(key, n.Version)
 	return n, true, nil
 }
 
-// Remove deletes the key if it exists. It compares only where it must: keys of claims are never made again after their
-// removal. So a Remove that is repeated, or arrives late, deletes nothing that it should not.
+// Remove is one transaction, unless another client has changed the claim: see deleteClaim.
 func (t *nodeStore) Remove(
 	ctx context.Context, name string, n sequence.Node, list bool,
 ) (bool, sequence.Snapshot, error) {
 	dir := t.lockDir(name)
-	key := dir + n.Key
-	ops := []*api.TxnOp{op(api.KVGet, key), op(api.KVDelete, key)}
-	if n.Version != 0 {
-		ops[0] = checkIndex(key, n.Version)
-	}
+	var more []*api.TxnOp
 	if list {
-		ops = append(ops, op(api.KVGetTree, dir))
+		more = append(more, op(api.KVGetTree, dir))
 	}
-	pairs, ok, err := t.commit(ctx, ops...)
-	if err != nil || !ok || !list {
-		return ok, sequence.Snapshot{}, err
+	pairs, existed, err := t.deleteClaim(ctx, dir+n.Key, n, more...)
+	if err != nil || !existed || !list {
+		return existed, sequence.Snapshot{}, err
 	}
 	return true, newSnapshot(name, pairs[1:], len(dir)), nil // the first is what the key was
+}
+
+// deleteClaim deletes a claim's key, and does more in the same step. Another claim may have the key by now. It has
+// another create index, which is the token, but a transaction can compare only modify indexes. So the key is deleted at
+// the version that this client knows; if nobody has changed the claim, that is its token. Where another client has
+// changed it, the key is read, and is deleted at the version that was read with the token.
+func (t *nodeStore) deleteClaim(
+	ctx context.Context, key string, n sequence.Node, more ...*api.TxnOp,
+) (pairs api.KVPairs, existed bool, err error) {
+	for version := cmp.Or(n.Version, t.takeVersion(key), n.Token); ; {
+		ops := append([]*api.TxnOp{checkIndex(key, version), op(api.KVDelete, key)}, more...)
+		if pairs, existed, err = t.commit(ctx, ops...); err != nil || existed || n.Version != 0 {
+			return pairs, existed, err
+		}
+		if pairs, _, err = t.commit(ctx, op(api.KVGetOrEmpty, key)); err != nil {
+			return nil, false, err
+		}
+		now := findPair(pairs, key)
+		if int64(now.CreateIndex) != n.Token {
+			return nil, false, nil
+		}
+		version = int64(now.ModifyIndex)
+	}
+}
+
+// noteVersion remembers the version of a claim that this client has changed, so that its removal needs no read.
+func (t *nodeStore) noteVersion(key string, version int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.versions) >= 1024 { // many are of claims that have gone
+		clear(t.versions)
+	}
+	t.versions[key] = version
+}
+
+// takeVersion returns the version that was remembered, or 0, and forgets it.
+func (t *nodeStore) takeVersion(key string) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	version := t.versions[key]
+	delete(t.versions, key)
+	return version
 }
 
 // breakNote is the value of a note that a claim was broken. It names the lock for people who look.
@@ -86,8 +125,9 @@ type breakNote struct {
 func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
 	key := t.lockDir(name) + n.Key
 	return t.withBreakNote(ctx, name, n, reason, func(note *api.TxnOp) (bool, error) {
-		_, ok, err := t.commit(ctx, op(api.KVGet, key), op(api.KVDelete, key), note)
-		return ok, err
+		n.Version = 0 // at whatever version
+		_, existed, err := t.deleteClaim(ctx, key, n, note)
+		return existed, err
 	})
 }
 

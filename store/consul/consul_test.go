@@ -464,7 +464,7 @@ func TestExamine(t *testing.T) {
 
 // TestRequestsPerOperation: a claim that waits for its turn, or is sure that it may wait, takes a free lock with one
 // request; a claim that does not wait needs a read before it. A renewal is a read and a keep-alive, and a release one
-// request.
+// request, also if this client has changed the claim.
 func TestRequestsPerOperation(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -489,6 +489,17 @@ func TestRequestsPerOperation(t *testing.T) {
 		}
 	})
 	expect("a release", 1, func() { release(t, s, g.Claim) })
+	g = acquire(t, s, mutexClaim("m", time.Hour))
+	l, err := s.nodes.List(t.Context(), "m", true)
+	if err != nil || len(l.Nodes) != 1 {
+		t.Fatal(l, err)
+	}
+	changed := l.Nodes[0].Payload
+	changed.Admitted = true
+	if _, ok, err := s.nodes.Change(t.Context(), "m", l.Nodes[0], changed); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	expect("a release of a claim that was changed", 1, func() { release(t, s, g.Claim) })
 	expect("a claim that does not wait", 2, func() { g = acquire(t, s, mutexClaim("m", time.Hour)) })
 	release(t, s, g.Claim)
 }

@@ -35,11 +35,19 @@ type nodeStore struct {
 
 	mu          sync.Mutex
 	gates       map[string]int64 // by session: the last known index of its gate
+	versions    map[string]int64 // by key: the last known versions of claims that this client has changed
 	ownSessions map[string]bool  // those of this client's claims, until they end; without those of detached claims
 	hasOpened   bool             // a session, at least once
 	minTTL      time.Duration    // the smallest that the servers grant, as far as they have said
 	micros      int64            // the largest that Now has returned
 }
+
+// claimNodes is the nodeStore of LayoutClaims. In the other layouts a claim has no key of its own.
+type claimNodes struct{ *nodeStore }
+
+// ReusesNumbers makes the store a sequence.NumberReuser. The servers keep an entry in memory of each key that was
+// deleted, for 15 minutes, and every read of a lock goes through all entries of its keys.
+func (claimNodes) ReusesNumbers() {}
 
 // maxClaims is how many holders a lock may have, and how many waiters: each claim that comes reads all others, as text.
 const maxClaims = 64
@@ -55,7 +63,8 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	}
 	t := &nodeStore{
 		client: client, transport: transport, opts: o, life: driverutil.NewLifetime(),
-		gates: map[string]int64{}, ownSessions: map[string]bool{}, datacenter: config.Datacenter,
+		gates: map[string]int64{}, versions: map[string]int64{}, ownSessions: map[string]bool{},
+		datacenter: config.Datacenter,
 	}
 	t.waiterWatches = watchPlaces{life: t.life, free: maxWaiterWatches}
 	t.holderWatches = watchPlaces{life: t.life, free: maxHolderWatches}

@@ -46,7 +46,7 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequ
 		if err != nil {
 			return false, 0, err
 		}
-		// A claim's key never comes back. But a leader that has just been elected may not know the key yet.
+		// The key comes back with another claim, and a leader that has just been elected may not know it yet.
 		if kv == nil {
 			isNew := !gone
 			gone = true
@@ -72,21 +72,24 @@ func (s subscription) Stop()      { s.stop() }
 // ConfirmWatches has nothing to confirm.
 func (t *nodeStore) ConfirmWatches(context.Context, string) error { return nil }
 
-// lookAtLock returns a function that reads the keys of a lock, and reports whether they have changed since its last
-// call, or whether some have gone. At the first call they may have.
+// lookAtLock returns a function that reads the claims of a lock, and reports whether they have changed since its last
+// call, or whether some have gone. At the first call they may have. A claim that has gone may have left its key to
+// another one, with another create index, so the keys alone are not enough.
 func (t *nodeStore) lookAtLock(
 	dir string, removalsOnly bool,
 ) func(context.Context, *api.QueryOptions) (bool, uint64, error) {
-	var seen []string
+	var seen api.KVPairs
 	first := true
 	return func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
-		keys, meta, err := t.client.KV().Keys(dir, "", o.WithContext(ctx))
+		now, meta, err := t.client.KV().List(dir, o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
 		}
-		gone := slices.ContainsFunc(seen, func(k string) bool { return !slices.Contains(keys, k) })
+		gone := slices.ContainsFunc(seen, func(kv *api.KVPair) bool {
+			return findPair(now, kv.Key).CreateIndex != kv.CreateIndex
+		})
 		isNew := first || gone || !removalsOnly && meta.LastIndex != o.WaitIndex
-		seen, first = keys, false
+		seen, first = now, false
 		return isNew, meta.LastIndex, nil
 	}
 }
