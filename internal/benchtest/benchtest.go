@@ -219,10 +219,11 @@ func (s *Store) runCycles(b *testing.B, l Locker, address string, callers int, n
 		}
 		var todo atomic.Int64
 		todo.Store(int64(b.N))
+		took := make([]time.Duration, b.N)
 		b.ReportAllocs()
 		stop := startMeter()
 		b.ResetTimer()
-		turns, err := takeTurns(b.Context(), lock, callers, name, &todo)
+		turns, err := takeTurns(b.Context(), lock, callers, name, &todo, took)
 		b.StopTimer()
 		if err != nil {
 			b.Fatal(err)
@@ -230,6 +231,9 @@ func (s *Store) runCycles(b *testing.B, l Locker, address string, callers int, n
 		used := stop()
 		reportCycles(b, used)
 		b.ReportMetric(float64(used.switches)/float64(b.N), "switches/op")
+		if callers > 1 {
+			reportSlowest(b, took, callers, contended)
+		}
 		if contended {
 			reportFairness(b, turns)
 		}
@@ -261,16 +265,18 @@ func queueFor(lock Lock) Lock {
 	}
 }
 
-// takeTurns has goroutines take and release locks until nothing is left to do, and returns how often each has done so.
+// takeTurns has goroutines take and release locks until nothing is left to do, and returns how often each has done so. If
+// took is not nil, it has room for how long each cycle took.
 func takeTurns(ctx context.Context, lock Lock, callers int, name func(caller int) string,
-	todo *atomic.Int64) ([]int, error) {
+	todo *atomic.Int64, took []time.Duration) ([]int, error) {
 	turns := make([]int, callers)
 	var all sync.WaitGroup
 	var failure atomic.Pointer[error]
 	for i := range callers {
 		name := name(i)
 		all.Go(func() {
-			for todo.Add(-1) >= 0 && failure.Load() == nil {
+			for left := todo.Add(-1); left >= 0 && failure.Load() == nil; left = todo.Add(-1) {
+				from := time.Now()
 				lease, err := lock(ctx, name, i)
 				if err == nil {
 					err = lease.Release()
@@ -279,6 +285,9 @@ func takeTurns(ctx context.Context, lock Lock, callers int, name func(caller int
 					failure.Store(&err)
 				}
 				turns[i]++
+				if took != nil {
+					took[left] = time.Since(from)
+				}
 			}
 		})
 	}
@@ -297,6 +306,18 @@ func reportCycles(b *testing.B, used usage) {
 	b.ReportMetric(float64(used.clients.Nanoseconds())/1e3/n, "client-us/op")
 	if used.servers > 0 {
 		b.ReportMetric(float64(used.servers.Nanoseconds())/1e3/n, "server-us/op")
+	}
+}
+
+// reportSlowest reports how long the slowest hundredth of the cycles took at least. Where all callers want one lock, it
+// also reports that as a multiple of the time in which each of them has had its turn.
+func reportSlowest(b *testing.B, took []time.Duration, callers int, contended bool) {
+	slices.Sort(took)
+	p99 := took[len(took)*99/100]
+	b.ReportMetric(p99.Seconds()*1e3, "p99-ms")
+	if contended {
+		round := b.Elapsed() * time.Duration(callers) / time.Duration(b.N)
+		b.ReportMetric(p99.Seconds()/round.Seconds(), "p99/round")
 	}
 }
 

@@ -133,7 +133,7 @@ func runWorker(b *testing.B, lockers []Locker, text string) {
 	i := slices.IndexFunc(lockers, func(l Locker) bool { return l.Name == task.Locker })
 	lock, todo, answers := lockers[i].Open(b, task.Address), mapCounter(b, task.Counter), os.NewFile(3, "answers")
 	take := func(name string, todo *atomic.Int64) {
-		turns, err := takeTurns(b.Context(), lock, 1, func(int) string { return task.Locker + "-" + name }, todo)
+		turns, err := takeTurns(b.Context(), lock, 1, func(int) string { return task.Locker + "-" + name }, todo, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -380,7 +380,7 @@ func TestLateSwap(t *testing.T) {
 	row := late.load()
 	other.swap(other.load())
 	late.proc.beforeStep = func(step string) {
-		if !slices.Contains([]string{"open", "look", "close"}, step) {
+		if !slices.Contains([]string{"open", "look", "remove", "close"}, step) {
 			t.Errorf("a late swap has come to %q", step)
 		}
 	}

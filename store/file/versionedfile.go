@@ -289,10 +289,6 @@ func (vf versionedFile) swapVersion(
 	defer vf.closeHandle(d)
 	next, staged := base.nextVersion(), base.stagedName(vf.newNonce())
 	newName = next.String()
-	// A swap that comes too late writes nothing. This check comes before those of rule 2, in place of none of them.
-	if taken, err := vf.entryExists(d, newName); err == nil && taken {
-		return "", record.ErrConflict
-	}
 	data := to.encodeFile(next)
 	if err = vf.reserveRoom(d, len(data)); err == nil {
 		err = vf.stageVersion(d, base, staged, data, durable)
@@ -367,22 +363,36 @@ func (vf versionedFile) reserveRoom(d, size int) error {
 	return nil
 }
 
-// stageVersion writes a staged file of base: into the file of an old version, or into a new file if there is none. To
-// look for an old version costs less than a new file, and a new file may have no room on a full disk, where a holder must
-// not lose its lock.
+// stageVersion writes a staged file of base: into the file of an old version if this client knows of one, or if there
+// are many, and otherwise into a new file. If the disk is full, any old version will do: a holder must not lose its
+// lock because no block is free.
 func (vf versionedFile) stageVersion(d int, base version, staged string, data []byte, durable bool) error {
 	if reused, err := vf.stageInRecycledFile(d, staged, data, durable); reused {
 		return err
 	}
-	// Where several clients write the record, this one may know of no old version although there are some. If base is
-	// gone, the directory may be that of a later record, with versions of its own.
-	if there, _ := vf.entryExists(d, base.String()); there {
-		vf.removeOldVersions(d, base)
+	// Here other clients write the record as well, or it is new. A swap that comes too late writes nothing: this check
+	// comes before those of rule 2, in place of none of them.
+	if taken, err := vf.entryExists(d, base.nextVersion().String()); err == nil && taken {
+		return record.ErrConflict
+	}
+	// To look for old versions costs less than a new file. If base is gone, the directory may be that of a later record,
+	// with versions of its own.
+	if there, _ := vf.entryExists(d, base.String()); there && vf.removeOldVersions(d, base) >= removeEvery {
 		if reused, err := vf.stageInRecycledFile(d, staged, data, durable); reused {
 			return err
 		}
 	}
-	return vf.writeNewFile(d, staged, data, durable)
+	err := vf.writeNewFile(d, staged, data, durable)
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	// The new file took no block, or not all that it needs. Its name goes first, so that it cannot be taken for one that
+	// is complete.
+	_ = vf.removeFile(d, staged)
+	if reused, again := vf.stageInRecycledFile(d, staged, data, durable); reused {
+		return again
+	}
+	return err
 }
 
 // stageInRecycledFile writes a staged file into the file of an old version, and reports whether there was one.
@@ -413,12 +423,12 @@ func (vf versionedFile) moveIfCurrent(ctx context.Context, d int, staged, next s
 }
 
 // removeOldVersions removes, by rule 1, what current has made superfluous, except its predecessor and the last few
-// versions before that, which are to be recycled. What it cannot remove now is left to the next call, so it returns
-// no error.
-func (vf versionedFile) removeOldVersions(d int, current version) {
+// versions before that, which are to be recycled. It returns how many those are. What it cannot remove now is left to
+// the next call, so it returns no error.
+func (vf versionedFile) removeOldVersions(d int, current version) (kept int) {
 	names, err := vf.listNames(d)
 	if err != nil {
-		return
+		return 0
 	}
 	var stagedFiles []string
 	versions := make([]version, 0, len(names))
@@ -434,9 +444,11 @@ func (vf versionedFile) removeOldVersions(d int, current version) {
 	}
 	sortVersions(versions)
 	use := versions[max(0, len(versions)-removeEvery):]
-	if vf.removeFiles(d, stagedFiles, versions[:len(versions)-len(use)]) == nil {
-		vf.recycled.remember(vf.dirName, use)
+	if vf.removeFiles(d, stagedFiles, versions[:len(versions)-len(use)]) != nil {
+		return 0
 	}
+	vf.recycled.remember(vf.dirName, use)
+	return len(use)
 }
 
 func sortVersions(versions []version) {
