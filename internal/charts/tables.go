@@ -41,18 +41,21 @@ var measuredStores = []measuredStore{
 // table is one table of the document. It stands between "<!-- table: name -->" and "<!-- end of table -->".
 type table struct {
 	name    string // of the setup
+	files   string // how the names of its files begin, before that of the store
 	columns []string
 	lines   func(*figures) [][]string // of one store; without its title
 }
 
 var tables = []table{
-	{"alone", singleColumns, func(f *figures) [][]string { return f.single("alone") }},
-	{"own-keys", singleColumns, func(f *figures) [][]string { return f.single("own-keys") }},
-	{"one-key", []string{"floor", "plain", "fair", "fair, of plain", "plain, now / before", "fair, now / before",
+	{"alone", "", singleColumns, func(f *figures) [][]string { return f.single("alone") }},
+	{"own-keys", "", singleColumns, func(f *figures) [][]string { return f.single("own-keys") }},
+	{"one-key", "", []string{"floor", "plain", "fair", "fair, of plain", "plain, now / before", "fair, now / before",
 		"max/min: plain, fair", "fastest other client, its max/min"}, (*figures).oneKey},
-	{"processes", []string{"plain", "fair", "plain, now / before", "fair, now / before", "max/min: plain, fair",
+	{"processes", "", []string{"plain", "fair", "plain, now / before", "fair, now / before", "max/min: plain, fair",
 		"CPU in us, of client and server: plain", "fair", "fastest other client, its max/min"}, (*figures).processes},
-	{"held", []string{"client", "s to take", "requests/min", "goroutines", "heap B per lock", "resident B per lock",
+	{"slowest", "slowest-", []string{"own locks: mean, ms", "p99, ms", "one lock, plain: p99, ms", "p99, in rounds",
+		"fair: p99, ms", "p99, in rounds"}, (*figures).slowest},
+	{"held", "", []string{"client", "s to take", "requests/min", "goroutines", "heap B per lock", "resident B per lock",
 		"us/s per lock, of client and server", "heap, now / before", "requests, now / before"}, (*figures).held},
 }
 
@@ -169,6 +172,19 @@ func (f *figures) processes() [][]string {
 		f.pair(setup, "max/min"), cpu("holdfast"), cpu("holdfast-fair"), f.describeFastest(setup)}}
 }
 
+func (f *figures) slowest() [][]string {
+	mean := ""
+	if perSecond, _ := strconv.ParseFloat(f.median("own-keys", "holdfast", "cycles/s", "now"), 64); perSecond > 0 {
+		mean = fmt.Sprintf("%.3g", callers*1e3/perSecond)
+	}
+	return [][]string{{mean, f.now("own-keys", "holdfast", "p99-ms"),
+		f.now("one-key", "holdfast", "p99-ms"), f.now("one-key", "holdfast", "p99/round"),
+		f.now("one-key", "holdfast-fair", "p99-ms"), f.now("one-key", "holdfast-fair", "p99/round")}}
+}
+
+// callers is how many goroutines take locks in the setups "own-keys" and "one-key".
+const callers = 64
+
 func (f *figures) held() (lines [][]string) {
 	const setup = "held"
 	for _, l := range f.lockers[setup] {
@@ -221,7 +237,7 @@ func (t table) write(root string) ([]byte, error) {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "| store | %s |\n|%s\n", strings.Join(t.columns, " | "), strings.Repeat("---|", len(t.columns)+1))
 	for _, s := range measuredStores {
-		text, err := os.ReadFile(filepath.Join(root, "figures", "bench", s.file))
+		text, err := os.ReadFile(filepath.Join(root, "figures", "bench", t.files+s.file))
 		if err != nil {
 			return nil, err
 		}
