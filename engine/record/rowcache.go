@@ -11,14 +11,16 @@ import (
 // one refused swap, or one load.
 const (
 	maxUsedRows  = 1 << 17   // rows of locks that have claims
+	maxWholeRows = 256       // of them, from which on the rows that can be are packed
 	maxIdleBytes = 8 << 20   // all rows of idle locks together, about
-	usedRowKeep  = time.Hour // how long the row of a lock with claims is kept unused
+	usedRowKeep  = time.Hour // how long the row of a lock with claims is kept unused, and a packed one up to a quarter more
 )
 
 // knownRows are the rows as last seen. They are limited by their number or size, and by their age.
 type knownRows struct {
 	byName     map[string]*list.Element
 	idle, used ageList
+	packed     packedRows // further rows of locks with claims, by other names
 }
 
 // ageList has rows in the order in which they were seen, the most recent in front.
@@ -34,17 +36,38 @@ type knownRow struct {
 	list   *ageList
 }
 
+func newKnownRows() knownRows {
+	return knownRows{byName: map[string]*list.Element{}, packed: packedRows{byName: map[string]*packedRow{}}}
+}
+
 // getRow returns the row of a name, if it is known.
 func (k *knownRows) getRow(name string) (knownRow, bool) {
-	at, ok := k.byName[name]
-	if !ok {
-		return knownRow{}, false
+	if at, ok := k.byName[name]; ok {
+		return *at.Value.(*knownRow), true
 	}
-	return *at.Value.(*knownRow), true
+	if p, ok := k.packed.byName[name]; ok {
+		return p.unpack(name), true
+	}
+	return knownRow{}, false
+}
+
+// getVersion returns the version of a row, if it is known.
+func (k *knownRows) getVersion(name string) (string, bool) {
+	if at, ok := k.byName[name]; ok {
+		return at.Value.(*knownRow).row.Version, true
+	}
+	if p, ok := k.packed.byName[name]; ok {
+		return p.version, true
+	}
+	return "", false
 }
 
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 	r := k.dropRow(s.row.Name)
+	if k.used.order.Len() >= maxWholeRows && s.isPackable() {
+		k.packed.addRow(s, now)
+		return
+	}
 	if r == nil {
 		r = &knownRow{}
 	}
@@ -56,8 +79,9 @@ func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 	k.byName[s.row.Name] = r.list.order.PushFront(r)
 }
 
-// dropRow forgets a row and returns it, or nil if there is none.
+// dropRow forgets a row. It returns the row if it was known and not packed, and otherwise nil.
 func (k *knownRows) dropRow(name string) *knownRow {
+	delete(k.packed.byName, name)
 	at, ok := k.byName[name]
 	if !ok {
 		return nil
@@ -76,6 +100,7 @@ func (k *knownRows) trimRows(now driver.Instant, idleKeep time.Duration) {
 	k.trimList(&k.used, func(r *knownRow) bool {
 		return k.used.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep
 	})
+	k.packed.trimRows(now)
 }
 
 func (k *knownRows) trimList(s *ageList, tooOld func(*knownRow) bool) {
