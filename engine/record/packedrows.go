@@ -41,10 +41,10 @@ func (s *snapshot) isPackable() bool {
 }
 
 // addRow packs a row.
-func (k *packedRows) addRow(s snapshot, now driver.Instant) {
+func (k *packedRows) addRow(s snapshot, seenAt driver.Instant) {
 	c := s.rec.Claims[0]
 	p := &packedRow{version: s.row.Version, replaced: s.replaced, lastToken: s.rec.Token, id: c.ID, token: c.Token,
-		beat: c.Beat, expiresAt: c.ExpiresAt, since: c.Since, seenAt: now}
+		beat: c.Beat, expiresAt: c.ExpiresAt, since: c.Since, seenAt: seenAt}
 	c.ID, c.Token, c.Beat, c.ExpiresAt, c.Since = "", 0, 0, 0, 0
 	p.packedTerms = k.shareTerms(packedTerms{written: s.written, marked: s.row.Marked, kind: s.rec.Kind,
 		limit: s.rec.Limit, claim: c})
@@ -76,7 +76,7 @@ func (p *packedRow) unpack(name string) knownRow {
 	return knownRow{snapshot: snapshot{row: row, rec: &mem.rec, written: p.written, replaced: p.replaced}, seenAt: p.seenAt}
 }
 
-// trimRows is called when a row was added. It forgets rows that were not seen for long, and any one if there are too many:
+// trimRows is called when a row may have been added. It forgets rows that were not seen for long, and any one if there are too many:
 // the one that was not seen for longest would be the next that is renewed. To look at all of them takes some
 // milliseconds, so it does so now and then.
 func (k *packedRows) trimRows(now driver.Instant) {

@@ -1,9 +1,6 @@
 package file
 
-import (
-	"strings"
-	"sync"
-)
+import "sync"
 
 // recycledFiles remembers which old versions this client may write its next staged files over. To create and to
 // remove a file is most of what a swap costs. So the file of an old version is renamed to be the next staged file and
@@ -30,12 +27,12 @@ type versionRun struct {
 	from, below uint64
 }
 
-// runOf returns the run with which a sorted list of versions begins. It keeps nothing of the list.
+// runOf returns the run with which a sorted list of versions begins.
 func runOf(versions []version) (r versionRun) {
 	for _, v := range versions {
 		switch {
 		case r.isEmpty():
-			r = versionRun{incarnation: strings.Clone(v.incarnation), from: v.seq, below: v.seq + 1}
+			r = versionRun{incarnation: v.incarnation, from: v.seq, below: v.seq + 1}
 		case v.incarnation != r.incarnation || v.seq != r.below:
 			return r
 		default:
