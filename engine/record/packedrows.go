@@ -58,9 +58,11 @@ func (k *packedRows) shareTerms(t packedTerms) *packedTerms {
 			return known
 		}
 	}
-	k.recent[k.next] = &t
+	known := new(packedTerms)
+	*known = t
+	k.recent[k.next] = known
 	k.next = (k.next + 1) % len(k.recent)
-	return &t
+	return known
 }
 
 // unpack returns the row as it was before it was packed.
