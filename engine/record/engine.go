@@ -80,7 +80,6 @@
 package record
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +99,7 @@ func New(table Table) driver.Store { return newEngine(table) }
 func newEngine(table Table) *engine {
 	e := &engine{
 		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), maxRecord: MaxData,
-		rows:         knownRows{byName: map[string]*list.Element{}},
+		rows:         newKnownRows(),
 		watchedSince: map[string]map[observation]driver.Instant{},
 		writtenAt:    map[string]driver.Instant{},
 		pending:      pendingSwaps{byClaim: map[string]pendingSwap{}},
@@ -226,7 +225,7 @@ func (e *engine) knownRow(name string) (knownRow, bool) {
 func (e *engine) rememberRow(s snapshot, answered driver.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if was, ok := e.rows.getRow(s.row.Name); ok && was.row.Version != s.row.Version {
+	if version, ok := e.rows.getVersion(s.row.Name); ok && version != s.row.Version {
 		e.noteWrite(s.row.Name)
 	}
 	e.rows.putRow(s, answered)

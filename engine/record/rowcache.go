@@ -11,14 +11,18 @@ import (
 // one refused swap, or one load.
 const (
 	maxUsedRows  = 1 << 17   // rows of locks that have claims
+	maxWholeRows = 256       // of those that can be packed: the others are
 	maxIdleBytes = 8 << 20   // all rows of idle locks together, about
-	usedRowKeep  = time.Hour // how long the row of a lock with claims is kept unused
+	usedRowKeep  = time.Hour // how long the row of a lock with claims is kept unused, and a packed one up to a quarter more
 )
 
 // knownRows are the rows as last seen. They are limited by their number or size, and by their age.
 type knownRows struct {
-	byName     map[string]*list.Element
-	idle, used ageList
+	byName map[string]*list.Element
+	idle   ageList
+	used   ageList    // rows of locks with claims
+	single ageList    // of them, the newest that can be packed
+	packed packedRows // the older ones
 }
 
 // ageList has rows in the order in which they were seen, the most recent in front.
@@ -34,30 +38,63 @@ type knownRow struct {
 	list   *ageList
 }
 
+func newKnownRows() knownRows {
+	return knownRows{byName: map[string]*list.Element{}, packed: packedRows{byName: map[string]*packedRow{}}}
+}
+
 // getRow returns the row of a name, if it is known.
 func (k *knownRows) getRow(name string) (knownRow, bool) {
-	at, ok := k.byName[name]
-	if !ok {
-		return knownRow{}, false
+	if at, ok := k.byName[name]; ok {
+		return *at.Value.(*knownRow), true
 	}
-	return *at.Value.(*knownRow), true
+	if p, ok := k.packed.byName[name]; ok {
+		return p.unpack(name), true
+	}
+	return knownRow{}, false
+}
+
+// getVersion returns the version of a row, if it is known.
+func (k *knownRows) getVersion(name string) (string, bool) {
+	if at, ok := k.byName[name]; ok {
+		return at.Value.(*knownRow).row.Version, true
+	}
+	if p, ok := k.packed.byName[name]; ok {
+		return p.version, true
+	}
+	return "", false
 }
 
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 	r := k.dropRow(s.row.Name)
+	in := &k.used
+	switch {
+	case len(s.rec.Claims) == 0:
+		in = &k.idle
+	case s.isPackable():
+		in = &k.single
+		if k.single.order.Len() >= maxWholeRows {
+			r = k.packOldest()
+		}
+	}
 	if r == nil {
 		r = &knownRow{}
 	}
-	*r = knownRow{snapshot: s, seenAt: now, bytes: s.size(), list: &k.idle}
-	if len(s.rec.Claims) > 0 {
-		r.list = &k.used
-	}
+	*r = knownRow{snapshot: s, seenAt: now, bytes: s.size(), list: in}
 	r.list.bytes += r.bytes
 	k.byName[s.row.Name] = r.list.order.PushFront(r)
 }
 
-// dropRow forgets a row and returns it, or nil if there is none.
+// packOldest packs the row that was not used for longest, and returns its memory.
+func (k *knownRows) packOldest() *knownRow {
+	r := k.single.order.Back().Value.(*knownRow)
+	k.dropRow(r.row.Name)
+	k.packed.addRow(r.snapshot, r.seenAt)
+	return r
+}
+
+// dropRow forgets a row. It returns the row if it was known and not packed, and otherwise nil.
 func (k *knownRows) dropRow(name string) *knownRow {
+	delete(k.packed.byName, name)
 	at, ok := k.byName[name]
 	if !ok {
 		return nil
@@ -73,9 +110,10 @@ func (k *knownRows) dropRow(name string) *knownRow {
 // that has been idle for idleKeep may have been deleted.
 func (k *knownRows) trimRows(now driver.Instant, idleKeep time.Duration) {
 	k.trimList(&k.idle, func(r *knownRow) bool { return k.idle.bytes > maxIdleBytes || now.Since(r.seenAt) > idleKeep })
-	k.trimList(&k.used, func(r *knownRow) bool {
-		return k.used.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep
-	})
+	for _, s := range []*ageList{&k.used, &k.single} {
+		k.trimList(s, func(r *knownRow) bool { return s.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep })
+	}
+	k.packed.trimRows(now)
 }
 
 func (k *knownRows) trimList(s *ageList, tooOld func(*knownRow) bool) {

@@ -58,7 +58,8 @@ func (*mapTable) Close() error { return nil }
 func (e *engine) countKept() (idle, used, pending int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.rows.idle.order.Len(), e.rows.used.order.Len(), len(e.pending.byClaim)
+	used = e.rows.used.order.Len() + e.rows.single.order.Len() + len(e.rows.packed.byName)
+	return e.rows.idle.order.Len(), used, len(e.pending.byClaim)
 }
 
 // TestRowCacheIsBounded: the rows of free locks that a client caches are bounded in size and age. Rows of locks that it

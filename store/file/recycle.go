@@ -17,8 +17,36 @@ import "sync"
 // versionedFile).
 type recycledFiles struct {
 	mu       sync.Mutex
-	byRecord map[string][]version // by the name of the record's directory; the lowest version first
+	byRecord map[string]versionRun // by the name of the record's directory
 }
+
+// versionRun is versions of one incarnation, each the next of the one before: from one number, and below another. Most
+// locks of a process with very many have one, so it is small.
+type versionRun struct {
+	incarnation string
+	from, below uint64
+}
+
+// runOf returns the run with which a sorted list of versions begins.
+func runOf(versions []version) (r versionRun) {
+	for _, v := range versions {
+		switch {
+		case r.isEmpty():
+			r = versionRun{incarnation: v.incarnation, from: v.seq, below: v.seq + 1}
+		case v.incarnation != r.incarnation || v.seq != r.below:
+			return r
+		default:
+			r.below++
+		}
+	}
+	return r
+}
+
+func (r versionRun) isEmpty() bool   { return r.from == r.below }
+func (r versionRun) lowest() version { return version{r.incarnation, r.from} }
+
+// afterLowest returns the run without its lowest version.
+func (r versionRun) afterLowest() versionRun { return versionRun{r.incarnation, r.from + 1, r.below} }
 
 // maxRecycledRecords is the largest number of records with entries. Beyond it, all entries are forgotten, which only
 // means that new files are made.
@@ -26,7 +54,7 @@ const maxRecycledRecords = 1 << 14
 
 // takeAll removes and returns all entries of a record, so that two goroutines never use two versions in the wrong
 // order.
-func (s *recycledFiles) takeAll(entry string) []version {
+func (s *recycledFiles) takeAll(entry string) versionRun {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.byRecord[entry]
@@ -35,16 +63,16 @@ func (s *recycledFiles) takeAll(entry string) []version {
 }
 
 // remember replaces the entries of a record, which must keep rule 1: see recycledFiles.
-func (s *recycledFiles) remember(entry string, versions []version) {
+func (s *recycledFiles) remember(entry string, versions versionRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.byRecord) >= maxRecycledRecords {
 		clear(s.byRecord)
 	}
 	if s.byRecord == nil {
-		s.byRecord = map[string][]version{}
+		s.byRecord = map[string]versionRun{}
 	}
-	if len(versions) > 0 {
+	if !versions.isEmpty() {
 		s.byRecord[entry] = versions
 	}
 }

@@ -398,10 +398,10 @@ func (vf versionedFile) stageVersion(d int, base version, staged string, data []
 // stageInRecycledFile writes a staged file into the file of an old version, and reports whether there was one.
 func (vf versionedFile) stageInRecycledFile(d int, staged string, data []byte, durable bool) (bool, error) {
 	old := vf.recycled.takeAll(vf.dirName)
-	if len(old) == 0 || vf.renameEntry(d, old[0].String(), d, staged) != nil {
+	if old.isEmpty() || vf.renameEntry(d, old.lowest().String(), d, staged) != nil {
 		return false, nil
 	}
-	vf.recycled.remember(vf.dirName, old[1:])
+	vf.recycled.remember(vf.dirName, old.afterLowest())
 	return true, vf.overwriteFile(d, staged, data, durable)
 }
 
@@ -447,7 +447,7 @@ func (vf versionedFile) removeOldVersions(d int, current version) (kept int) {
 	if vf.removeFiles(d, stagedFiles, versions[:len(versions)-len(use)]) != nil {
 		return 0
 	}
-	vf.recycled.remember(vf.dirName, use)
+	vf.recycled.remember(vf.dirName, runOf(use))
 	return len(use)
 }
 
@@ -492,7 +492,7 @@ func (vf versionedFile) createRecord(ctx context.Context, to recordContent, dura
 		return other, err
 	}
 	// The lowest file may be recycled at once: no client has ever made a staged file of that version.
-	vf.recycled.remember(vf.dirName, []version{{incarnation: f.version.incarnation}})
+	vf.recycled.remember(vf.dirName, versionRun{incarnation: f.version.incarnation, below: 1})
 	if durable {
 		if err := vf.syncHandle(vf.parent); err != nil {
 			return storedRecord{}, vf.unsyncedError(err)
