@@ -61,6 +61,8 @@ var table = []mutant{
 		edits: []edit{{"h.awaitsTurn = h.e.turnTaker != nil &&", "h.awaitsTurn = false &&"}}},
 	{name: "a head of the queue that watches the lock in vain", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestNoticesToHead", edits: []edit{{"sub.isAffected(rec) && !h.e.sureNotices {", "sub.isAffected(rec) {"}}},
+	{name: "a head of the queue that checks one holder of many", file: "engine/record/notice.go", pkg: "./engine/record",
+		test: "TestDeadAmongHolders", edits: []edit{{"case isNext(ahead), check%n == 0:", "case check%n == 0:"}}},
 	{name: "clients that are asked for at each step", file: "engine/record/expiry.go", pkg: "./engine/record",
 		test: "TestNoticesToHead", edits: []edit{{"aliveKeep = 20 * time.Millisecond", "aliveKeep = 0"}}},
 	{name: "a pipe for each notice", file: "store/file/notice.go", pkg: "./store/file", test: "TestNoticePipeStays",
