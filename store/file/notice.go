@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -248,6 +250,28 @@ func (t *table) notifyClients(name string, sessions []string) {
 	for _, session := range sessions {
 		if isValidSession(session) {
 			noticeDir{d, dir, ""}.call(noticePrefix(name) + session)
+		}
+	}
+}
+
+// removeDeadPipes removes pipes that killed clients have left in turns. On a lock that is never idle nobody else removes
+// them. It looks at some of the files, as removeDeadFiles does.
+func (t *table) removeDeadPipes() {
+	dir, err := t.openDir(t.root, "turns")
+	if err != nil {
+		return
+	}
+	defer t.closeHandle(dir)
+	names, err := t.listNames(dir)
+	if err != nil || len(names) == 0 {
+		return
+	}
+	first := mathrand.IntN(len(names))
+	for i := range min(len(names), maxDeadChecks) {
+		name := names[(first+i)%len(names)]
+		_, client, isPipe := strings.Cut(name, "+")
+		if isPipe && len(client) >= sessionLength && t.liveness.isDead(client[len(client)-sessionLength:]) {
+			_ = t.removeFile(dir, name)
 		}
 	}
 }

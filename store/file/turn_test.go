@@ -119,8 +119,11 @@ func TestTurnPassesToOne(t *testing.T) {
 	const waiters = 6
 	var next [waiters]<-chan turnResult
 	turns := filepath.Join(dir, "turns")
-	for i := range next {
-		table := open()
+	var tables [waiters]*table
+	for i := range tables { // all of them first: a client that begins removes the tickets of dead ones
+		tables[i] = open()
+	}
+	for i, table := range tables {
 		waits := &waitContext{Context: t.Context(), waits: make(chan struct{})}
 		next[i] = takeTurnLater(waits, table)
 		<-waits.waits // it has a ticket, and has tried once more to take the turn
@@ -279,6 +282,40 @@ func TestNoticePipeStays(t *testing.T) {
 	<-noticed // the first call may have missed a notice
 	one.notifyClients("a/b", []string{two.liveness.session})
 	<-again
+}
+
+// TestPipesOfKilled: a client that begins removes the pipes that killed clients have left, and no others.
+func TestPipesOfKilled(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	pass, err := one.TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := takeTurnLater(t.Context(), two)
+	ticket := filepath.Base(findTicket(t, two, ""))
+	if _, _, err := one.ListenForNotice(t.Context(), "a/b"); err != nil {
+		t.Fatal(err)
+	}
+	alive := listDir(t, filepath.Dir(path))
+	for _, place := range []string{"", "0000000000000001"} {
+		left := filepath.Join(filepath.Dir(path), noticePrefix("a/b")+place+strings.Repeat("d", sessionLength))
+		if err := unix.Mkfifo(left, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	three, err := openTable(t.Context(), one.path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer three.Close()
+	if got := listDir(t, filepath.Dir(path)); !slices.Equal(got, alive) || !slices.Contains(got, ticket) {
+		t.Errorf("left in turns: %v, not %v", got, alive)
+	}
+	pass()
+	if r := <-next; r.err == nil {
+		r.pass()
+	}
 }
 
 // TestNoticeOfDead: to notify a dead client does not block, and nothing is written into a file that has the place of
