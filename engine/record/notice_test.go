@@ -410,6 +410,43 @@ func TestDeadAheadInQueue(t *testing.T) {
 	})
 }
 
+// TestNoticesForgotten: if the store forgets who listens, as when somebody removes its directory of pipes, the clients
+// that wait listen anew within some seconds, although nobody tells them.
+func TestNoticesForgotten(t *testing.T) {
+	for range 10 { // the clients look at random times
+		synctest.Test(t, testNoticesForgotten)
+	}
+}
+
+func testNoticesForgotten(t *testing.T) {
+	m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}}
+	var granted [3]<-chan time.Time
+	var clients [len(granted)]driver.Store
+	claim := func(i int) driver.Claim {
+		c := paceClaim(i, true)
+		c.Fair = true
+		return c
+	}
+	for i := range clients {
+		clients[i] = record.New(machineTable{noticeTable{m.Table(), string(rune('a' + i)), n}, &atomic.Int64{}})
+		defer clients[i].Close()
+		granted[i] = acquireLater(t, clients[i], claim(i))
+		synctest.Wait()
+	}
+	<-granted[0]
+	for i := range len(clients) - 1 {
+		n.mu.Lock()
+		clear(n.bells)
+		n.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		from := time.Now()
+		storetest.Release(t, clients[i], claim(i))
+		if took := (<-granted[i+1]).Sub(from); took > 50*time.Millisecond {
+			t.Errorf("granted %v after the release", took)
+		}
+	}
+}
+
 // TestDeadAmongHolders: the head of the queue, which listens for notices, notices the death of one of many holders as
 // soon as that of a single one.
 func TestDeadAmongHolders(t *testing.T) {

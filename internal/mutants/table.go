@@ -63,6 +63,8 @@ var table = []mutant{
 		test: "TestNoticesToHead", edits: []edit{{"sub.isAffected(rec) && !h.e.sureNotices {", "sub.isAffected(rec) {"}}},
 	{name: "a head of the queue that checks one holder of many", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestDeadAmongHolders", edits: []edit{{"case isNext(ahead), check%n == 0:", "case check%n == 0:"}}},
+	{name: "a client that listens where nobody calls it any more", file: "engine/record/hub.go", pkg: "./engine/record",
+		test: "TestNoticesForgotten", edits: []edit{{"			if h.e.sureNotices {", "			if false {"}}},
 	{name: "clients that are asked for at each step", file: "engine/record/expiry.go", pkg: "./engine/record",
 		test: "TestNoticesToHead", edits: []edit{{"aliveKeep = 20 * time.Millisecond", "aliveKeep = 0"}}},
 	{name: "a pipe for each notice", file: "store/file/notice.go", pkg: "./store/file", test: "TestNoticePipeStays",
