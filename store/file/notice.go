@@ -127,6 +127,10 @@ const noticePipeKeep = time.Second
 func (t *table) ListenForNotice(
 	ctx context.Context, name string,
 ) (noticed <-chan struct{}, stop func(), err error) {
+	if err := t.beginCall(ctx); err != nil { // before noticeMu, which Close locks when it has locked callsMu
+		return nil, nil, err
+	}
+	defer t.endCall()
 	t.noticeMu.Lock()
 	defer t.noticeMu.Unlock()
 	p := t.pipes[name]
@@ -135,7 +139,7 @@ func (t *table) ListenForNotice(
 		p = nil
 	}
 	if p == nil {
-		if p, err = t.makePipe(ctx, name); err != nil {
+		if p, err = t.makePipe(name); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -159,9 +163,9 @@ func (t *table) ListenForNotice(
 
 func (p *noticePipe) pipeName(t *table) string { return p.prefix + t.liveness.session }
 
-// makePipe is called with noticeMu held.
-func (t *table) makePipe(ctx context.Context, name string) (*noticePipe, error) {
-	f, err := t.openTurns(ctx, name)
+// makePipe is called within a call, with noticeMu held.
+func (t *table) makePipe(name string) (*noticePipe, error) {
+	f, err := t.openTurnFile(name)
 	if err != nil {
 		return nil, err
 	}

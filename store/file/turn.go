@@ -53,6 +53,11 @@ func (t *table) openTurns(ctx context.Context, name string) (turnFile, error) {
 		return turnFile{}, err
 	}
 	defer t.endCall()
+	return t.openTurnFile(name)
+}
+
+// openTurnFile is openTurns within a call.
+func (t *table) openTurnFile(name string) (turnFile, error) {
 	d, ok := t.fsys.(disk)
 	if !ok {
 		return turnFile{}, fmt.Errorf("turns: %w", driver.ErrUnsupported)

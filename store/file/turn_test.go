@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -282,6 +283,36 @@ func TestNoticePipeStays(t *testing.T) {
 	<-noticed // the first call may have missed a notice
 	one.notifyClients("a/b", []string{two.liveness.session})
 	<-again
+}
+
+// TestListenWhileClosed: a client that begins to listen while it is closed blocks nothing.
+func TestListenWhileClosed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	for range 100 {
+		table, err := openTable(t.Context(), dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.callsMu.RLock() // as a call in progress, so that Close waits
+		var calls sync.WaitGroup
+		calls.Go(func() { _ = table.Close() })
+		waitUntil(t, func() bool {
+			waits := !table.callsMu.TryRLock()
+			if !waits {
+				table.callsMu.RUnlock()
+			}
+			return waits
+		})
+		calls.Go(func() {
+			if _, _, err := table.ListenForNotice(t.Context(), "a/b"); !errors.Is(err, driver.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		runtime.Gosched()
+		table.callsMu.RUnlock()
+		calls.Wait()
+	}
 }
 
 // TestPipesOfKilled: a client that begins removes the pipes that killed clients have left, and no others.
