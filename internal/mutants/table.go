@@ -75,6 +75,8 @@ var table = []mutant{
 	{name: "pipes of living clients removed with those of dead ones", file: "store/file/notice.go", pkg: "./store/file",
 		test: "TestPipesOfKilled", edits: []edit{{"len(client) >= sessionLength && t.liveness.isDead(",
 			"len(client) >= sessionLength && isValidSession("}}},
+	{name: "a pipe for each lock that a client has waited for", file: "store/file/notice.go", pkg: "./store/file",
+		test: "TestNoticePipesOfManyLocks", edits: []edit{{"if len(t.pipes) > maxNoticePipes {", "if false {"}}},
 	{name: "a notice of nothing after which the lock is watched", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestNoticesToHead", edits: []edit{{" || h.e.sureNotices):", "):"}}},
 	{name: "a head of the queue that relies on notices", file: "engine/record/notice.go", pkg: "./engine/record",

@@ -120,8 +120,13 @@ type noticePipe struct {
 	ended   chan struct{} // closed when run has returned
 }
 
-// noticePipeKeep is how long a pipe stays when nobody listens.
-const noticePipeKeep = time.Second
+const (
+	// noticePipeKeep is how long a pipe stays when nobody listens.
+	noticePipeKeep = time.Second
+	// maxNoticePipes is how many pipes a client may have for one of them to stay. Each takes two file descriptors, and a
+	// client may wait for thousands of locks, one after the other.
+	maxNoticePipes = 64
+)
 
 // ListenForNotice makes a pipe that is named after the lock and this client's session, unless there is one.
 func (t *table) ListenForNotice(
@@ -155,6 +160,10 @@ func (t *table) ListenForNotice(
 		defer t.noticeMu.Unlock()
 		if t.pipes[name] != p || p.removal != nil || p.noticed != nil && p.noticed != listening {
 			return // a later call listens
+		}
+		if len(t.pipes) > maxNoticePipes {
+			t.removePipe(name, p)
+			return
 		}
 		p.noticed = nil
 		p.removal = time.AfterFunc(t.pipeKeep, func() { t.removeUnusedPipe(name, p) })

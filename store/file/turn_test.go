@@ -5,6 +5,7 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -258,6 +259,11 @@ func TestNoticePipeStays(t *testing.T) {
 		}
 		if first == nil {
 			first = there
+			open, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0) // else another file may get its inode number
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer open.Close()
 		}
 		if !os.SameFile(first, there) {
 			t.Error("another pipe was made")
@@ -283,6 +289,23 @@ func TestNoticePipeStays(t *testing.T) {
 	<-noticed // the first call may have missed a notice
 	one.notifyClients("a/b", []string{two.liveness.session})
 	<-again
+}
+
+// TestNoticePipesOfManyLocks: a client that waits for very many locks, one after the other, keeps a few pipes only.
+func TestNoticePipesOfManyLocks(t *testing.T) {
+	t.Parallel()
+	one, _, path := openTurnTables(t)
+	one.pipeKeep = time.Hour
+	for i := range 2 * maxNoticePipes {
+		_, stop, err := one.ListenForNotice(t.Context(), fmt.Sprint("lock", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
+	if got := listDir(t, filepath.Dir(path)); len(got) != maxNoticePipes {
+		t.Errorf("%d pipes, want %d", len(got), maxNoticePipes)
+	}
 }
 
 // TestListenWhileClosed: a client that begins to listen while it is closed blocks nothing.
