@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -584,6 +585,51 @@ func TestCalledInVain(t *testing.T) {
 	if got := listDir(t, filepath.Dir(path)); len(got) != 0 {
 		t.Errorf("left in turns: %v", got)
 	}
+}
+
+// endedContext is a context that has ended, but has told nobody yet.
+type endedContext struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *endedContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestCalledTooLate: a client that is called when its wait has just ended leaves the turn to the next one.
+func TestCalledTooLate(t *testing.T) {
+	t.Parallel()
+	one, two, _ := openTurnTables(t)
+	pass, err := one.TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := &endedContext{Context: context.Background()}
+	tooLate := takeTurnLater(ctx, two)
+	findTicket(t, two, "")
+	f, err := one.openTurns(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.closeHandle(f.dir)
+	called, stop, err := f.listen(f.prefix + "ffffffffffffffff" + one.liveness.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	ctx.ended.Store(true)
+	pass()
+	if r := <-tooLate; !errors.Is(r.err, context.Canceled) {
+		t.Fatal(r.err)
+	}
+	if got := f.listTickets(); len(got) > 0 {
+		t.Fatalf("left in turns: %v", got)
+	}
+	<-called
 }
 
 // TestCalledByOne: of two clients that call the same ticket, one does; the other calls the next one.
