@@ -530,7 +530,7 @@ var table = []mutant{
 	{name: "waiting for room that nobody will make", file: "engine/record/acquire.go", pkg: "./engine/record",
 		test: "TestClaimTooLargeForRecord", edits: []edit{{"a.isPlainWaiter() && len(a.rec.Claims) > 0: //", "a.isPlainWaiter(): //"}}},
 	{name: "a plain claim that joins for one hand-over", file: "engine/record/acquire.go", pkg: "./engine/record",
-		test: "TestOneHandOver", edits: []edit{{"rec.Token != w.token {", "(rec.Token != w.token || w.count > 0) {"}}},
+		test: "TestOneHandOver", edits: []edit{{"rec.Token == w.token:", "rec.Token == w.token && !w.overtaken:"}}},
 	{name: "a number of etcd's that is never used again", file: "engine/sequence/session.go", pkg: "./store/etcd",
 		test: "TestKeysUsedAgain", edits: []edit{{"if bound && s.e.reusesNumbers", "if false && bound"}}},
 	{name: "all reads of renewals at the same time", file: "engine/sequence/renew.go", pkg: "./engine/sequence",
