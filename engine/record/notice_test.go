@@ -411,7 +411,7 @@ func TestDeadAheadInQueue(t *testing.T) {
 }
 
 // TestNoticesForgotten: if the store forgets who listens, as when somebody removes its directory of pipes, the clients
-// that wait listen anew within some seconds, although nobody tells them.
+// that wait listen again within some seconds, although nobody tells them.
 func TestNoticesForgotten(t *testing.T) {
 	for range 10 { // the clients look at random times
 		synctest.Test(t, testNoticesForgotten)

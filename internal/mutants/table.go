@@ -59,7 +59,7 @@ var table = []mutant{
 		test: "TestStoppedClientHasTurn", edits: []edit{{"turnPoll = time.Second", "turnPoll = time.Minute"}}},
 	{name: "clients that all look at each change", file: "engine/record/turn.go", pkg: "./engine/record", test: "TestTurns",
 		edits: []edit{{"h.awaitsTurn = h.e.turnTaker != nil &&", "h.awaitsTurn = false &&"}}},
-	{name: "a head of the queue that watches the lock in vain", file: "engine/record/notice.go", pkg: "./engine/record",
+	{name: "a head of the queue that watches the lock without effect", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestNoticesToHead", edits: []edit{{"sub.isAffected(rec) && !h.e.sureNotices {", "sub.isAffected(rec) {"}}},
 	{name: "a head of the queue that checks one holder of many", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestDeadAmongHolders", edits: []edit{{"case isNext(ahead), check%n == 0:", "case check%n == 0:"}}},
