@@ -335,6 +335,9 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 			}
 			ticks++
 		case <-ctx.Done():
+			if h.e.sureNotices {
+				h.endNotice() // listen again: somebody may have removed what this hub listens to
+			}
 			return noSign
 		}
 	}

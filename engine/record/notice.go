@@ -118,15 +118,16 @@ func isNext(ahead []Claim) bool {
 	return len(ahead) > 0 && !slices.ContainsFunc(ahead, func(c Claim) bool { return c.State == Waiting })
 }
 
-// claimsToCheck returns the claims whose clients a hub checks for being alive, at its check with that number. A hub that
-// awaits a notice checks the claim just ahead of it each time, and the others the more rarely the more of them there
-// are: so the checks of all clients cost the same however long the queue is, and a client that dies has one behind it
-// that notices.
+// claimsToCheck returns the claims whose clients a hub checks for being alive, at its check with that number. Of the
+// hubs that await a notice, that of the head of the queue checks all claims ahead of it, each of which keeps it waiting.
+// The others check the claim just ahead of them each time, and the rest the more rarely the more of them there are: so
+// the checks of all clients cost the same however long the queue is, and a client that dies has one behind it that
+// notices.
 func claimsToCheck(rec *Record, ahead []Claim, check int) []Claim {
 	switch n := len(ahead); {
 	case n == 0:
 		return rec.Claims
-	case check%n == 0:
+	case isNext(ahead), check%n == 0:
 		return ahead
 	default:
 		return ahead[n-1:]

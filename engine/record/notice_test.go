@@ -409,3 +409,75 @@ func TestDeadAheadInQueue(t *testing.T) {
 		}
 	})
 }
+
+// TestNoticesForgotten: if the store forgets who listens, as when somebody removes its directory of pipes, the clients
+// that wait listen again within some seconds, although nobody tells them.
+func TestNoticesForgotten(t *testing.T) {
+	for range 10 { // the clients look at random times
+		synctest.Test(t, testNoticesForgotten)
+	}
+}
+
+func testNoticesForgotten(t *testing.T) {
+	m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}}
+	var granted [3]<-chan time.Time
+	var clients [len(granted)]driver.Store
+	claim := func(i int) driver.Claim {
+		c := paceClaim(i, true)
+		c.Fair = true
+		return c
+	}
+	for i := range clients {
+		clients[i] = record.New(machineTable{noticeTable{m.Table(), string(rune('a' + i)), n}, &atomic.Int64{}})
+		defer clients[i].Close()
+		granted[i] = acquireLater(t, clients[i], claim(i))
+		synctest.Wait()
+	}
+	<-granted[0]
+	for i := range len(clients) - 1 {
+		n.mu.Lock()
+		clear(n.bells)
+		n.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		from := time.Now()
+		storetest.Release(t, clients[i], claim(i))
+		if took := (<-granted[i+1]).Sub(from); took > 50*time.Millisecond {
+			t.Errorf("granted %v after the release", took)
+		}
+	}
+}
+
+// TestDeadAmongHolders: the head of the queue, which listens for notices, notices the death of one of many holders as
+// soon as that of a single one.
+func TestDeadAmongHolders(t *testing.T) {
+	const holders, rounds = 16, 10
+	shared := func(id int) driver.Claim {
+		c := paceClaim(id, true)
+		c.Kind, c.Limit = driver.KindSemaphore, holders
+		return c
+	}
+	for round := range rounds { // it dies at another time each time
+		synctest.Test(t, func(t *testing.T) {
+			m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, dead: map[string]bool{}}
+			open := func(session string) driver.Store {
+				s := record.New(machineTable{noticeTable{m.Table(), session, n}, &atomic.Int64{}})
+				t.Cleanup(func() { s.Close() })
+				return s
+			}
+			dead, others := open("dead"), open("others")
+			storetest.Acquire(t, dead, shared(0))
+			for i := range holders - 1 {
+				storetest.Acquire(t, others, shared(1+i))
+			}
+			granted := acquireLater(t, open("waiter"), shared(holders))
+			time.Sleep(time.Minute/7 + time.Duration(round)*time.Second/rounds)
+			n.mu.Lock()
+			n.dead["dead"] = true
+			n.mu.Unlock()
+			from := time.Now()
+			if took := (<-granted).Sub(from); took > 200*time.Millisecond {
+				t.Errorf("granted %v after the death of a holder", took)
+			}
+		})
+	}
+}

@@ -126,7 +126,9 @@ type TurnTaker interface {
 
 // ClientNotifier is implemented by tables with a [Notifier] that can also notify single clients. Otherwise all clients in
 // a queue load the record at each change, although it concerns only those at its head. A swap notifies the clients of
-// [Row.Notify]. A notice is a hint: the engine polls as well.
+// [Row.Notify]. A notice is a hint: the engine polls as well. If the table is a [TurnTaker] too, its clients are
+// processes of one machine, among which notices are sure: then the head of the queue also waits for them, and polls
+// once per second.
 //
 // The engine of a client that cannot listen gets a table without this interface, and does not set Row.Notify. If other
 // clients of the store can listen, the swaps of such a table notify all of them.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,7 +70,8 @@ func (s *clientRun) runAll(p *proc) (err error) {
 		func() error { return s.delete("plain") },
 		func() error { s.m.up += 2 * time.Minute; return s.write("plain", "again", false) }, // past the floor
 		func() error { return s.write("plain", "detached by now", true) },
-		func() error { return s.write("detached", "released by now", false) },
+		// So long that a torn file has lost a part of it, although files have at least one block.
+		func() error { return s.write("detached", strings.Repeat("released by now ", 200), false) },
 		func() error { return s.tab.Close() },
 	)
 	for _, step := range steps {

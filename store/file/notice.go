@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -118,13 +120,22 @@ type noticePipe struct {
 	ended   chan struct{} // closed when run has returned
 }
 
-// noticePipeKeep is how long a pipe stays when nobody listens.
-const noticePipeKeep = time.Second
+const (
+	// noticePipeKeep is how long a pipe stays when nobody listens.
+	noticePipeKeep = time.Second
+	// maxNoticePipes is how many pipes a client may have for one of them to stay. Each takes two file descriptors, and a
+	// client may wait for thousands of locks, one after the other.
+	maxNoticePipes = 64
+)
 
 // ListenForNotice makes a pipe that is named after the lock and this client's session, unless there is one.
 func (t *table) ListenForNotice(
 	ctx context.Context, name string,
 ) (noticed <-chan struct{}, stop func(), err error) {
+	if err := t.beginCall(ctx); err != nil { // before noticeMu, which Close locks when it has locked callsMu
+		return nil, nil, err
+	}
+	defer t.endCall()
 	t.noticeMu.Lock()
 	defer t.noticeMu.Unlock()
 	p := t.pipes[name]
@@ -133,7 +144,7 @@ func (t *table) ListenForNotice(
 		p = nil
 	}
 	if p == nil {
-		if p, err = t.makePipe(ctx, name); err != nil {
+		if p, err = t.makePipe(name); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -150,6 +161,10 @@ func (t *table) ListenForNotice(
 		if t.pipes[name] != p || p.removal != nil || p.noticed != nil && p.noticed != listening {
 			return // a later call listens
 		}
+		if len(t.pipes) > maxNoticePipes {
+			t.removePipe(name, p)
+			return
+		}
 		p.noticed = nil
 		p.removal = time.AfterFunc(t.pipeKeep, func() { t.removeUnusedPipe(name, p) })
 	}, nil
@@ -157,9 +172,9 @@ func (t *table) ListenForNotice(
 
 func (p *noticePipe) pipeName(t *table) string { return p.prefix + t.liveness.session }
 
-// makePipe is called with noticeMu held.
-func (t *table) makePipe(ctx context.Context, name string) (*noticePipe, error) {
-	f, err := t.openTurns(ctx, name)
+// makePipe is called within a call, with noticeMu held.
+func (t *table) makePipe(name string) (*noticePipe, error) {
+	f, err := t.openTurnFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -248,6 +263,28 @@ func (t *table) notifyClients(name string, sessions []string) {
 	for _, session := range sessions {
 		if isValidSession(session) {
 			noticeDir{d, dir, ""}.call(noticePrefix(name) + session)
+		}
+	}
+}
+
+// removeDeadPipes removes pipes that killed clients have left in turns. On a lock that is never idle nobody else removes
+// them. It looks at some of the files, as removeDeadFiles does.
+func (t *table) removeDeadPipes() {
+	dir, err := t.openDir(t.root, "turns")
+	if err != nil {
+		return
+	}
+	defer t.closeHandle(dir)
+	names, err := t.listNames(dir)
+	if err != nil || len(names) == 0 {
+		return
+	}
+	first := mathrand.IntN(len(names))
+	for i := range min(len(names), maxDeadChecks) {
+		name := names[(first+i)%len(names)]
+		_, client, isPipe := strings.Cut(name, "+")
+		if isPipe && len(client) >= sessionLength && t.liveness.isDead(client[len(client)-sessionLength:]) {
+			_ = t.removeFile(dir, name)
 		}
 	}
 }

@@ -169,6 +169,7 @@ func (t *table) openDirs(ctx context.Context, env environment) (err error) {
 	if err != nil {
 		return err
 	}
+	t.removeDeadPipes()
 	return errors.Join(t.liveness.removeDeadFiles(), t.removeOldTmp())
 }
 

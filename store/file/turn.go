@@ -53,6 +53,11 @@ func (t *table) openTurns(ctx context.Context, name string) (turnFile, error) {
 		return turnFile{}, err
 	}
 	defer t.endCall()
+	return t.openTurnFile(name)
+}
+
+// openTurnFile is openTurns within a call.
+func (t *table) openTurnFile(name string) (turnFile, error) {
 	d, ok := t.fsys.(disk)
 	if !ok {
 		return turnFile{}, fmt.Errorf("turns: %w", driver.ErrUnsupported)
@@ -86,7 +91,12 @@ func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd in
 	if err != nil {
 		return -1, fmt.Errorf("make turns/%s: %w", ticket, err)
 	}
-	defer stop()
+	defer func() {
+		if err != nil && f.removeFile(f.dir, ticket) != nil {
+			t.callNext(f) // it was called just now, and does not wait any more
+		}
+		stop()
+	}()
 	if fd, err := t.tryTurn(ctx, f, true); fd >= 0 || err != nil {
 		return fd, err
 	}
@@ -107,20 +117,11 @@ func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd in
 				return fd, err
 			}
 		case <-t.closed:
-			return -1, t.withdrawTicket(f, ticket, driver.ErrClosed)
+			return -1, driver.ErrClosed
 		case <-ctx.Done():
-			return -1, t.withdrawTicket(f, ticket, ctx.Err())
+			return -1, ctx.Err()
 		}
 	}
-}
-
-// withdrawTicket removes the ticket of a client that does not wait any more, and returns err. If the client was called
-// just now, it leaves the turn to the next one.
-func (t *table) withdrawTicket(f turnFile, ticket string, err error) error {
-	if f.removeFile(f.dir, ticket) != nil {
-		t.callNext(f)
-	}
-	return err
 }
 
 // listTickets returns the tickets, the oldest first: after the prefix, their names have the time and the session.

@@ -5,11 +5,14 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,8 +122,11 @@ func TestTurnPassesToOne(t *testing.T) {
 	const waiters = 6
 	var next [waiters]<-chan turnResult
 	turns := filepath.Join(dir, "turns")
-	for i := range next {
-		table := open()
+	var tables [waiters]*table
+	for i := range tables { // all of them first: a client that begins removes the tickets of dead ones
+		tables[i] = open()
+	}
+	for i, table := range tables {
 		waits := &waitContext{Context: t.Context(), waits: make(chan struct{})}
 		next[i] = takeTurnLater(waits, table)
 		<-waits.waits // it has a ticket, and has tried once more to take the turn
@@ -254,6 +260,11 @@ func TestNoticePipeStays(t *testing.T) {
 		}
 		if first == nil {
 			first = there
+			open, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0) // else another file may get its inode number
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer open.Close()
 		}
 		if !os.SameFile(first, there) {
 			t.Error("another pipe was made")
@@ -279,6 +290,87 @@ func TestNoticePipeStays(t *testing.T) {
 	<-noticed // the first call may have missed a notice
 	one.notifyClients("a/b", []string{two.liveness.session})
 	<-again
+}
+
+// TestNoticePipesOfManyLocks: a client that waits for very many locks, one after the other, keeps a few pipes only.
+func TestNoticePipesOfManyLocks(t *testing.T) {
+	t.Parallel()
+	one, _, path := openTurnTables(t)
+	one.pipeKeep = time.Hour
+	for i := range 2 * maxNoticePipes {
+		_, stop, err := one.ListenForNotice(t.Context(), fmt.Sprint("lock", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
+	if got := listDir(t, filepath.Dir(path)); len(got) != maxNoticePipes {
+		t.Errorf("%d pipes, want %d", len(got), maxNoticePipes)
+	}
+}
+
+// TestListenWhileClosed: a client that begins to listen while it is closed blocks nothing.
+func TestListenWhileClosed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	for range 100 {
+		table, err := openTable(t.Context(), dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.callsMu.RLock() // as a call in progress, so that Close waits
+		var calls sync.WaitGroup
+		calls.Go(func() { _ = table.Close() })
+		waitUntil(t, func() bool {
+			waits := !table.callsMu.TryRLock()
+			if !waits {
+				table.callsMu.RUnlock()
+			}
+			return waits
+		})
+		calls.Go(func() {
+			if _, _, err := table.ListenForNotice(t.Context(), "a/b"); !errors.Is(err, driver.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		runtime.Gosched()
+		table.callsMu.RUnlock()
+		calls.Wait()
+	}
+}
+
+// TestPipesOfKilled: a client that begins removes the pipes that killed clients have left, and no others.
+func TestPipesOfKilled(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	pass, err := one.TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := takeTurnLater(t.Context(), two)
+	ticket := filepath.Base(findTicket(t, two, ""))
+	if _, _, err := one.ListenForNotice(t.Context(), "a/b"); err != nil {
+		t.Fatal(err)
+	}
+	alive := listDir(t, filepath.Dir(path))
+	for _, place := range []string{"", "0000000000000001"} {
+		left := filepath.Join(filepath.Dir(path), noticePrefix("a/b")+place+strings.Repeat("d", sessionLength))
+		if err := unix.Mkfifo(left, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	three, err := openTable(t.Context(), one.path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer three.Close()
+	if got := listDir(t, filepath.Dir(path)); !slices.Equal(got, alive) || !slices.Contains(got, ticket) {
+		t.Errorf("left in turns: %v, not %v", got, alive)
+	}
+	pass()
+	if r := <-next; r.err == nil {
+		r.pass()
+	}
 }
 
 // TestNoticeOfDead: to notify a dead client does not block, and nothing is written into a file that has the place of
@@ -493,6 +585,51 @@ func TestCalledInVain(t *testing.T) {
 	if got := listDir(t, filepath.Dir(path)); len(got) != 0 {
 		t.Errorf("left in turns: %v", got)
 	}
+}
+
+// endedContext is a context that has ended, but has told nobody yet.
+type endedContext struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *endedContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestCalledTooLate: a client that is called when its wait has just ended leaves the turn to the next one.
+func TestCalledTooLate(t *testing.T) {
+	t.Parallel()
+	one, two, _ := openTurnTables(t)
+	pass, err := one.TakeTurn(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := &endedContext{Context: context.Background()}
+	tooLate := takeTurnLater(ctx, two)
+	findTicket(t, two, "")
+	f, err := one.openTurns(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.closeHandle(f.dir)
+	called, stop, err := f.listen(f.prefix + "ffffffffffffffff" + one.liveness.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	ctx.ended.Store(true)
+	pass()
+	if r := <-tooLate; !errors.Is(r.err, context.Canceled) {
+		t.Fatal(r.err)
+	}
+	if got := f.listTickets(); len(got) > 0 {
+		t.Fatalf("left in turns: %v", got)
+	}
+	<-called
 }
 
 // TestCalledByOne: of two clients that call the same ticket, one does; the other calls the next one.
