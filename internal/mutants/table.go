@@ -82,7 +82,7 @@ var table = []mutant{
 	{name: "a head of the queue that relies on notices", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestStoppedBeforeNotice", edits: []edit{{"stoppedPoll = time.Second", "stoppedPoll = time.Minute"}}},
 	{name: "a ticket removed that its client has not opened yet", file: "store/file/turn.go", pkg: "./store/file",
-		test: "TestTicketNotOpenYet", edits: []edit{{"case !errors.Is(err, unix.ENXIO) || t.IsDead(", "case true || t.IsDead("}}},
+		test: "TestTicketNotOpenYet", edits: []edit{{"case errors.Is(err, errNoPipe), t.IsDead(", "case true || t.IsDead("}}},
 	{name: "a ticket with the name of one that was called", file: "store/file/turn.go", pkg: "./store/file",
 		test: "TestCalledInVain", edits: []edit{{"place := t.clock.readMicros(); ; place++ {", "place := t.clock.readMicros(); ; {"}}},
 	{name: "a client that waits without a ticket", file: "store/file/turn.go", pkg: "./store/file",

@@ -83,16 +83,22 @@ func (d noticeDir) call(name string) {
 // could put a link to another file in its place.
 func (d noticeDir) openForCall(name string) (fd int, err error) {
 	fd, err = openAt(d.dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return -1, errNoPipe
+	case err != nil:
 		return -1, err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || uint32(st.Mode)&unix.S_IFMT != unix.S_IFIFO {
 		unix.Close(fd)
-		return -1, unix.EINVAL
+		return -1, errNoPipe
 	}
 	return fd, nil
 }
+
+// errNoPipe is the error if a file has the place of a pipe.
+var errNoPipe = errors.New("no pipe")
 
 // writeCall calls the client that reads an open pipe, and reports whether there is one.
 func writeCall(fd int) bool {

@@ -156,9 +156,9 @@ func (t *table) callTicket(f turnFile, ticket string) (called bool) {
 		defer unix.Close(fd)
 		return f.removeFile(f.dir, ticket) == nil && writeCall(fd)
 	case errors.Is(err, unix.ENOENT):
-	case !errors.Is(err, unix.ENXIO) || t.IsDead(ticket[len(ticket)-sessionLength:]):
+	case errors.Is(err, errNoPipe), t.IsDead(ticket[len(ticket)-sessionLength:]):
 		_ = f.removeFile(f.dir, ticket)
-	default: // its client has not opened it yet, and tries to take the turn when it has
+	default: // perhaps its client has not opened it yet: then it tries to take the turn when it has
 	}
 	return false
 }
