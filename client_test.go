@@ -847,6 +847,38 @@ func (f *forgetfulStore) Renew(ctx context.Context, grants []driver.Grant, done 
 
 func (f *forgetfulStore) Release(context.Context, driver.Claim, string) error { return nil }
 
+// TestRetriesAreBatched: leases whose renewals have failed one after the other are tried again together.
+func TestRetriesAreBatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1000
+		f := &slowlyFailingStore{fakeStore: newFakeStore()}
+		c := newClient(t, f, nil)
+		for i := range n {
+			mustLock(t, c, fmt.Sprint(i), nil)
+		}
+		time.Sleep(testTTL/3 + n*failsEach) // all have failed once
+		before := f.readCount(&f.renews)
+		time.Sleep(testTTL / 6)
+		if calls := f.readCount(&f.renews) - before; calls > n/50 {
+			t.Errorf("%d Renew calls for %d leases", calls, n)
+		}
+	})
+}
+
+// failsEach is how much later than the last one a slowlyFailingStore fails to renew a grant.
+const failsEach = time.Millisecond / 2
+
+// slowlyFailingStore fails to renew grants, one after the other.
+type slowlyFailingStore struct{ *fakeStore }
+
+func (f *slowlyFailingStore) Renew(_ context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
+	f.update(func() { f.renews++ })
+	for i := range grants {
+		time.Sleep(failsEach)
+		done(i, driver.Renewal{Err: errors.New("too many requests")})
+	}
+}
+
 // TestRenewalsAreBatched: leases that were acquired one after the other are renewed together.
 func TestRenewalsAreBatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -188,10 +188,12 @@ func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes 
 }
 
 // planRetry is for a hold whose renewal has failed: it is tried again after a quarter of the remaining time, so ever
-// more often. A store that is cut off for less than a third of the TTL is asked several times after that.
+// more often, or a little earlier together with others. A store that is cut off for less than a third of the TTL is asked
+// several times after that. Without company each lease of a batch that has failed would be sent in a batch of its own,
+// and a store limits how many requests it makes at a time in each batch, not in all of them.
 func (h *hold) planRetry(now, left time.Duration) renewalTimes {
 	due := now + min(max(left/4, minRetry), maxRetry)
-	return renewalTimes{endsAt: now + left, dueAt: due, dueFrom: due}
+	return renewalTimes{endsAt: now + left, dueAt: due, dueFrom: due - left/32}
 }
 
 // setTimes moves a hold that is in the heaps to new times, and wakes runLoop if that would sleep too long. It is called

@@ -39,6 +39,8 @@ var table = []mutant{
 		test: "TestSharedLinks", edits: []edit{{"if d.shared && (", "if false && ("}}},
 	{name: "a pause of the machine goes unnoticed", file: "renewer.go", pkg: ".", test: "TestPause",
 		edits: []edit{{"return r.wallAhead-before >= pauseStep", "return false && before == 0"}}},
+	{name: "a batch for each renewal that is tried again", file: "renewer.go", pkg: ".", test: "TestRetriesAreBatched",
+		edits: []edit{{"dueFrom: due - left/32}", "dueFrom: due}"}}},
 	{name: "a renewal from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
 		edits: []edit{{"if b.number <= r.suspectUpTo {", "if false {"}}},
 
