@@ -29,8 +29,12 @@ func (e *engine) stepInput(row Row) StepInput {
 	in.Now, in.Earliest, in.Latest, in.ClockTrusted = e.readStoreClock()
 	in.KeepsMarks, in.MarkIsGone = e.keepsMarks, e.keepsMarks && !row.Marked
 	seen := e.observationsOf(row.Name)
+	var now driver.Instant
+	if e.liveness != nil {
+		now = e.clock.Now()
+	}
 	in.LivenessOf = func(c *Claim) Liveness {
-		if e.isDead(c) {
+		if e.isDead(c, now) {
 			return Dead
 		}
 		from, watched := seen[observation{c.ID, c.Token, c.Beat}]
@@ -63,15 +67,17 @@ func (e *engine) observeTime(c *Claim) time.Duration {
 }
 
 // isDead reports whether the table knows that a claim's client does not exist any more. A detached claim has no client.
-func (e *engine) isDead(c *Claim) bool {
-	if e.liveness == nil || c.Detached || c.Session == "" || e.alive.isKnown(c.Session, e.clock.Now()) {
+// now is a moment ago at most.
+func (e *engine) isDead(c *Claim, now driver.Instant) bool {
+	switch {
+	case e.liveness == nil || c.Detached || c.Session == "" || c.Session == e.liveness.Session():
 		return false
-	}
-	asked := e.clock.Now()
-	if e.liveness.IsDead(c.Session) {
+	case e.alive.isKnown(c.Session, now):
+		return false
+	case e.liveness.IsDead(c.Session):
 		return true
 	}
-	e.alive.note(c.Session, asked)
+	e.alive.note(c.Session, now)
 	return false
 }
 

@@ -330,7 +330,8 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 			unavailable = nil
 			defer time.AfterFunc(shortPoll, cancel).Stop()
 		case <-liveness.C:
-			if slices.ContainsFunc(claimsToCheck(rec, ahead, ticks), func(c Claim) bool { return h.e.isDead(&c) }) {
+			now := h.e.clock.Now()
+			if slices.ContainsFunc(claimsToCheck(rec, ahead, ticks), func(c Claim) bool { return h.e.isDead(&c, now) }) {
 				return mayHaveChanged
 			}
 			ticks++
