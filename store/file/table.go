@@ -457,7 +457,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 }
 
 // removeTurns removes what dead clients have left in turns of a lock that nobody uses any more. A client that comes to
-// the lock just now misses its notices until it looks at the lock by itself, and then listens anew.
+// the lock just now misses its notices until it looks at the lock by itself, and then listens again.
 func (t *table) removeTurns(name string) {
 	dir, err := t.openDir(t.root, "turns")
 	if err != nil {
