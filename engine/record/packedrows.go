@@ -78,9 +78,9 @@ func (p *packedRow) unpack(name string) knownRow {
 	return knownRow{snapshot: snapshot{row: row, rec: &mem.rec, written: p.written, replaced: p.replaced}, seenAt: p.seenAt}
 }
 
-// trimRows is called when a row may have been added. It forgets rows that were not seen for long, and any one if there are too many:
-// the one that was not seen for longest would be the next that is renewed. To look at all of them takes some
-// milliseconds, so it does so now and then.
+// trimRows is called when a row may have been added. It forgets rows that were not seen for long, and any one if there
+// are too many: the one that was not seen for longest would be the next that is renewed. To look at all of them takes
+// some milliseconds, so it does so now and then.
 func (k *packedRows) trimRows(now driver.Instant) {
 	if len(k.byName) > maxUsedRows {
 		for name := range k.byName {

@@ -31,13 +31,9 @@ type listener struct {
 	isNotified bool
 }
 
-const (
-	// noticePipeKeep is how long a pipe stays when nobody listens.
-	noticePipeKeep = time.Second
-	// maxNoticePipes is how many pipes a client may have for one of them to stay. Each takes two file descriptors, and a
-	// client may wait for thousands of locks, one after the other.
-	maxNoticePipes = 64
-)
+// maxNoticePipes is how many pipes a client may have for one of them to stay. Each takes two file descriptors, and a
+// client may wait for thousands of locks, one after the other.
+const maxNoticePipes = 64
 
 // ListenForNotice makes a pipe that is named after the lock and this client's session, unless there is one.
 func (t *table) ListenForNotice(

@@ -19,3 +19,9 @@ func examineAncestors(string) []driver.Finding { return nil }
 func statFileSystem(string) (fileSystemState, error) { return fileSystemState{}, driver.ErrUnsupported }
 
 func (*table) notifyClients(string, []string) {}
+
+type noticePipe struct{}
+
+func (*table) removeDeadPipes() {}
+
+func (*table) closePipes() {}

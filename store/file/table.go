@@ -95,7 +95,7 @@ var errAbsent = fmt.Errorf("%w: there is no store yet", driver.ErrUnsupported)
 // newTable returns the table of a directory, not open yet.
 func newTable(dir string, o Options) *table {
 	t := &table{storeDir: storeDir{path: dir}, processClock: o.Clock, closed: make(chan struct{}),
-		pipeKeep:       noticePipeKeep,
+		pipeKeep:       time.Second,
 		statFileSystem: statFileSystem, temporaryDirs: usualTemporaryDirs()}
 	t.newEnvironment = func(create bool) (environment, error) { return newEnvironment(dir, o, create) }
 	return t
