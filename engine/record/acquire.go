@@ -114,12 +114,12 @@ func (a *acquire) mustJoin(rec *Record) bool {
 	if a.turnTaker != nil {
 		limit = maxTurnWatchTime
 	}
-	switch now := a.clock.Now(); {
+	switch {
 	case w.token == 0 || rec.Token == w.token:
 	case w.overtaken:
-		w.over = now.Since(w.since) >= limit
+		w.over = a.clock.Since(w.since) >= limit
 	default:
-		w.overtaken, w.since = true, now
+		w.overtaken, w.since = true, a.clock.Now()
 	}
 	w.token = rec.Token
 	return w.over && a.notifier != nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -95,12 +94,6 @@ func (p *sharedTable) Swap(ctx context.Context, r Row) (Row, error) {
 // are one swap each nevertheless. A row that is not used for long is forgotten.
 func TestHeldRowsAreSmall(t *testing.T) {
 	const names = 10_000
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	synctest.Test(t, func(t *testing.T) {
 		p := &sharedTable{}
 		e := New(p).(*engine)
@@ -117,13 +110,13 @@ func TestHeldRowsAreSmall(t *testing.T) {
 				}
 			}
 		}
-		before := heap()
+		before := heapInUse()
 		acquireAll()
 		for n := range grants {
 			grants[n].Meta = ""
 		}
 		// The texts of name, id, and of two versions have 32 bytes each or less.
-		each := (heap() - before) / names
+		each := (heapInUse() - before) / names
 		t.Logf("%d bytes for each row", each)
 		if each > 400 {
 			t.Error("that is too much")

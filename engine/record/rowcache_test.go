@@ -62,6 +62,14 @@ func (e *engine) countKept() (idle, used, pending int) {
 	return e.rows.idle.order.Len(), used, len(e.pending.byClaim)
 }
 
+// heapInUse returns the bytes of the heap that are in use.
+func heapInUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // TestRowCacheIsBounded: the rows of free locks that a client caches are bounded in size and age. Rows of locks that it
 // holds are kept. What it keeps of claims with unknown outcome is removed with these claims.
 func TestRowCacheIsBounded(t *testing.T) {
@@ -70,12 +78,6 @@ func TestRowCacheIsBounded(t *testing.T) {
 		return driver.Claim{Name: fmt.Sprintf("orders/%032d", n), ID: fmt.Sprintf("%026d", n), Kind: driver.KindMutex,
 			Limit: 1, Weight: 1,
 			TTL: 30 * time.Second, Owner: "a program on some host", Meta: strings.Repeat("m", 1000)}
-	}
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		p := &mapTable{}
@@ -86,7 +88,7 @@ func TestRowCacheIsBounded(t *testing.T) {
 		if _, err := e.Acquire(t.Context(), held); err != nil {
 			t.Fatal(err)
 		}
-		before := heap()
+		before := heapInUse()
 		for n := range names {
 			_, err := e.Acquire(t.Context(), claim(n))
 			if err == nil {
@@ -96,7 +98,7 @@ func TestRowCacheIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		grown := heap() - before
+		grown := heapInUse() - before
 		idle, used, _ := e.countKept()
 		t.Logf("%d idle rows of %d are cached, in %d KiB", idle, names, grown>>10)
 		if idle < names/10 || idle > names*3/4 || used != 1 || grown > 2*maxIdleBytes {

@@ -392,7 +392,7 @@ func TestSharedTurn(t *testing.T) {
 			t.Fatalf("the file of the turn: %v, %v", info, err)
 		}
 		next := takeTurnLater(t.Context(), two)
-		waitUntil(t, func() bool { return awaitsTurn(two) })
+		findTicket(t, two, "")
 		pass()
 		r := <-next
 		if r.err != nil {

@@ -62,7 +62,7 @@ func TestTurn(t *testing.T) {
 	}
 	for range 50 {
 		next := takeTurnLater(t.Context(), two)
-		waitUntil(t, func() bool { return awaitsTurn(two) })
+		findTicket(t, two, "")
 		select {
 		case r := <-next:
 			t.Fatalf("two clients have the turn: %v", r.err)
@@ -81,12 +81,30 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// awaitsTurn reports whether a client waits for its turn.
-func awaitsTurn(table *table) bool {
-	left, _ := os.ReadDir(filepath.Join(table.path, "turns"))
-	return slices.ContainsFunc(left, func(e os.DirEntry) bool {
-		return strings.HasSuffix(e.Name(), table.liveness.session)
+// findTicket waits until a client has a ticket that is not the one given, and returns its path.
+func findTicket(t *testing.T, table *table, not string) (path string) {
+	t.Helper()
+	dir := filepath.Join(table.path, "turns")
+	waitUntil(t, func() bool {
+		for _, file := range listDir(t, dir) {
+			if path = filepath.Join(dir, file); strings.HasSuffix(file, table.liveness.session) && path != not {
+				return true
+			}
+		}
+		return false
 	})
+	return path
+}
+
+// openTestTurns opens the directory of turns for the lock "a/b".
+func openTestTurns(t *testing.T, table *table) turnFile {
+	t.Helper()
+	f, err := table.openTurns(t.Context(), "a/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { table.closeHandle(f.dir) })
+	return f
 }
 
 // waitContext closes a channel when somebody waits for the end of the context, which TakeTurn does when it has nothing
@@ -131,19 +149,14 @@ func TestTurnPassesToOne(t *testing.T) {
 		next[i] = takeTurnLater(waits, table)
 		<-waits.waits // it has a ticket, and has tried once more to take the turn
 		if i == 2 {   // as a process that is killed leaves it
-			var ticket string
-			for _, file := range listDir(t, turns) {
-				if strings.HasSuffix(file, table.liveness.session) {
-					ticket = file
-				}
-			}
+			ticket := findTicket(t, table, "")
 			if err := table.Close(); err != nil {
 				t.Fatal(err)
 			}
 			if r := <-next[i]; !errors.Is(r.err, driver.ErrClosed) {
 				t.Fatal(r.err)
 			}
-			if err := unix.Mkfifo(filepath.Join(turns, ticket), 0o600); err != nil {
+			if err := unix.Mkfifo(ticket, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -431,13 +444,13 @@ func TestTurnEnds(t *testing.T) {
 	defer pass()
 	ctx, cancel := context.WithCancel(t.Context())
 	next := takeTurnLater(ctx, two)
-	waitUntil(t, func() bool { return awaitsTurn(two) })
+	findTicket(t, two, "")
 	cancel()
 	if r := <-next; !errors.Is(r.err, context.Canceled) {
 		t.Errorf("after the end of the context: %v", r.err)
 	}
 	next = takeTurnLater(t.Context(), two)
-	waitUntil(t, func() bool { return awaitsTurn(two) })
+	findTicket(t, two, "")
 	if err := two.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -473,11 +486,7 @@ func TestRemovedTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := one.openTurns(t.Context(), "a/b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.closeHandle(f.dir)
+	f := openTestTurns(t, one)
 	late, err := f.open(true)
 	if err != nil {
 		t.Fatal(err)
@@ -512,21 +521,6 @@ func TestTurnWithoutStore(t *testing.T) {
 	if _, err := one.TakeTurn(t.Context(), "a"); err == nil {
 		t.Error("a turn in a file")
 	}
-}
-
-// findTicket waits until a client has a ticket that is not the one given, and returns its path.
-func findTicket(t *testing.T, table *table, not string) (path string) {
-	t.Helper()
-	dir := filepath.Join(table.path, "turns")
-	waitUntil(t, func() bool {
-		for _, file := range listDir(t, dir) {
-			if path = filepath.Join(dir, file); strings.HasSuffix(file, table.liveness.session) && path != not {
-				return true
-			}
-		}
-		return false
-	})
-	return path
 }
 
 // TestTicketNotOpenYet: a client that has made its ticket, but not opened it, keeps it when another is called.
@@ -565,11 +559,7 @@ func TestCalledInVain(t *testing.T) {
 	}
 	next := takeTurnLater(t.Context(), two)
 	first := findTicket(t, two, "")
-	f, err := one.openTurns(t.Context(), "a/b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.closeHandle(f.dir)
+	f := openTestTurns(t, one)
 	one.callNext(f)
 	second := findTicket(t, two, first)
 	if err := os.Remove(second); err != nil {
@@ -611,11 +601,7 @@ func TestCalledTooLate(t *testing.T) {
 	ctx := &endedContext{Context: context.Background()}
 	tooLate := takeTurnLater(ctx, two)
 	findTicket(t, two, "")
-	f, err := one.openTurns(t.Context(), "a/b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.closeHandle(f.dir)
+	f := openTestTurns(t, one)
 	called, stop, err := f.listen(f.prefix + "ffffffffffffffff" + one.liveness.session)
 	if err != nil {
 		t.Fatal(err)
@@ -636,11 +622,7 @@ func TestCalledTooLate(t *testing.T) {
 func TestCalledByOne(t *testing.T) {
 	t.Parallel()
 	one, two, _ := openTurnTables(t)
-	f, err := one.openTurns(t.Context(), "a/b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.closeHandle(f.dir)
+	f := openTestTurns(t, one)
 	ticket := f.prefix + "0000000000000001" + two.liveness.session
 	called, stop, err := f.listen(ticket)
 	if err != nil {
