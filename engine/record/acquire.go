@@ -93,14 +93,16 @@ type watching struct {
 	since     driver.Instant // when it first saw that the lock had gone to another holder
 	overtaken bool           // it has seen that
 	over      bool           // it has seen that for so long that it must join the queue
+	holders   []string       // where clients take turns at looking: those that it has seen hold the lock
+	returned  bool           // one of them has had the lock again
 }
 
 const (
 	// maxWatchTime is how long a plain claim watches while the lock goes to others. Until then newcomers may take a free
 	// lock before it, because that costs the fewest writes: on a busy lock each of them waits for some milliseconds.
 	maxWatchTime = time.Second
-	// maxTurnWatchTime is that where clients take turns at looking. A claim sees little before it has the turn, and
-	// meanwhile the others wait for it.
+	// maxTurnWatchTime is that where clients take turns at looking, once a client that had the lock has it again. Such a
+	// client can keep the lock from all waiters. Where each client comes once, the queue would help none of them.
 	maxTurnWatchTime = 10 * time.Millisecond
 )
 
@@ -110,8 +112,11 @@ const (
 // held.
 func (a *acquire) mustJoin(rec *Record) bool {
 	w := &a.queue.watching
+	if rec.Token != w.token && a.turnTaker != nil {
+		w.noteHolder(rec)
+	}
 	limit := maxWatchTime
-	if a.turnTaker != nil {
+	if w.returned {
 		limit = maxTurnWatchTime
 	}
 	switch {
@@ -123,6 +128,19 @@ func (a *acquire) mustJoin(rec *Record) bool {
 	}
 	w.token = rec.Token
 	return w.over && a.notifier != nil
+}
+
+// noteHolder notes which client holds the lock, and whether it held it before. It looks at one holder: where claims
+// watch, the lock is a mutex.
+func (w *watching) noteHolder(rec *Record) {
+	i := slices.IndexFunc(rec.Claims, func(c Claim) bool { return c.State == Granted && c.Session != "" })
+	switch {
+	case i < 0:
+	case slices.Contains(w.holders, rec.Claims[i].Session):
+		w.returned = true
+	default:
+		w.holders = append(w.holders, rec.Claims[i].Session)
+	}
 }
 
 // backoff counts what this call has run into, to decide how long it pauses and when it gives up.

@@ -3,6 +3,8 @@ package record_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -219,4 +221,71 @@ func TestTurnIsPassed(t *testing.T) {
 			<-ended
 		}
 	})
+}
+
+// knownTurnTable is a table with turns that tells clients apart.
+type knownTurnTable struct {
+	turnTable
+	session string
+}
+
+func (t knownTurnTable) Session() string { return t.session }
+
+func (knownTurnTable) IsDead(string) bool { return false }
+
+// TestPlainClaimJoinsWithTurns: where clients take turns at looking, a plain claim joins the queue soon after it has seen
+// that a client which had the lock has it again. While each client comes once, it does not.
+func TestPlainClaimJoinsWithTurns(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		clients int // that have the lock in turn
+		joins   bool
+	}{
+		{"each client once", 30, false},
+		{"two clients", 2, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := fakeMemory()
+				table := newTurnTable(m)
+				open := func(session string) driver.Store {
+					s := record.New(knownTurnTable{turnTable{m.Table(), table.turns, nil, table.requests}, session})
+					t.Cleanup(func() { s.Close() })
+					return s
+				}
+				clients := make([]driver.Store, test.clients)
+				for i := range clients {
+					clients[i] = open(fmt.Sprint("client", i))
+				}
+				plain := paceClaim(1000, true)
+				plain.Owner = "plain"
+				joined := func() bool {
+					l, err := clients[0].Inspect(t.Context(), "m")
+					if err != nil {
+						t.Fatal(err)
+					}
+					return slices.ContainsFunc(l.Waiters, func(c driver.ClaimInfo) bool { return c.Owner == "plain" })
+				}
+				holder, held := clients[0], paceClaim(0, false)
+				storetest.Acquire(t, holder, held)
+				took := acquireLater(t, open("plain"), plain)
+				synctest.Wait()
+				for i := 1; i < 30 && !joined(); i++ { // the lock is never free, so nobody takes it on the way
+					client, next := clients[i%test.clients], paceClaim(i, true)
+					next.Fair = true
+					granted := acquireLater(t, client, next)
+					synctest.Wait()
+					storetest.Release(t, holder, held)
+					<-granted
+					holder, held = client, next
+					time.Sleep(20 * time.Millisecond)
+				}
+				if joined() != test.joins {
+					t.Errorf("the claim has joined the queue: %v, want %v", joined(), test.joins)
+				}
+				storetest.Release(t, holder, held)
+				<-took
+			})
+		})
+	}
 }
