@@ -29,12 +29,13 @@ type Lifetime struct {
 	cancel     context.CancelCauseFunc
 	mu         sync.Mutex // makes Go and End exclude each other
 	goroutines sync.WaitGroup
+	functions  chan func()                // given to goroutines that have nothing to do
 	bound      map[*boundContext]struct{} // those whose end somebody waits for
 }
 
 // NewLifetime begins a lifetime. End must be called for it.
 func NewLifetime() *Lifetime {
-	l := &Lifetime{}
+	l := &Lifetime{functions: make(chan func())}
 	l.Context, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }
@@ -47,8 +48,34 @@ func (l *Lifetime) Go(f func()) bool {
 	if l.Err() != nil {
 		return false
 	}
-	l.goroutines.Go(f)
+	select {
+	case l.functions <- f:
+	default:
+		l.goroutines.Go(func() { l.runFunctions(f) })
+	}
 	return true
+}
+
+// idleTime is how long a goroutine stays when it has nothing to do.
+const idleTime = time.Second
+
+// runFunctions runs f, and then other functions for which there would have to be a goroutine. Requests go through many
+// functions of a client library, so each new goroutine would have to grow its stack several times.
+func (l *Lifetime) runFunctions(f func()) {
+	f()
+	idle := time.NewTimer(idleTime)
+	defer idle.Stop()
+	for {
+		select {
+		case f := <-l.functions:
+			f()
+			idle.Reset(idleTime)
+		case <-idle.C:
+			return
+		case <-l.Done():
+			return
+		}
+	}
 }
 
 // End ends the lifetime, and returns at once. It returns true for the first call only.

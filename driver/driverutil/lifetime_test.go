@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,6 +44,39 @@ func TestLifetimeEnd(t *testing.T) {
 		l.Wait()
 		if !cleanedUp.Load() {
 			t.Error("Wait does not wait for a goroutine")
+		}
+	})
+}
+
+// TestGoroutinesStay: functions that are run one after the other share a goroutine, which has ended when nothing was to
+// be done for idleTime, or when the lifetime ends.
+func TestGoroutinesStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLifetime()
+		run := func() (goroutine string) {
+			l.Go(func() {
+				first, _, _ := strings.Cut(string(debug.Stack()), "[")
+				goroutine = first
+			})
+			synctest.Wait()
+			return goroutine
+		}
+		first := run()
+		for range 3 {
+			time.Sleep(idleTime - time.Millisecond)
+			if again := run(); again != first {
+				t.Errorf("%s and %s", first, again)
+			}
+		}
+		time.Sleep(idleTime + time.Millisecond)
+		if next := run(); next == first {
+			t.Error("it stays for longer than idleTime")
+		}
+		from := time.Now()
+		l.End()
+		l.Wait()
+		if took := time.Since(from); took > 0 {
+			t.Errorf("Wait took %v", took)
 		}
 	})
 }
