@@ -37,12 +37,11 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 // case and the cheapest. All other claims need acquire_queued.lua, and acquire.lua replies replyUseQueue if it finds
 // that.
 func (s *store) acquireClaim(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	if s.opts.Layout == LayoutPlain && (c.Fair || c.Kind != driver.KindMutex) {
-		a := s.newAcquireLoop(c)
-		return a.waitInQueue(ctx)
-	}
 	lock := s.keys.lockKey(c.Name)
 	a := s.newAcquireLoop(c)
+	if s.opts.Layout == LayoutPlain && (!a.isPlain() || c.Wait && s.isContended(lock)) {
+		return a.waitInQueue(ctx)
+	}
 	g, held, err := a.tryAcquire(ctx, lock)
 	switch {
 	case err != nil:
@@ -283,8 +282,8 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 
 // delayInQueue returns when a waiting claim runs its script again if no notice comes:
 //   - within a third of its TTL, to show that it is alive: a waiting claim that sends nothing for its TTL is removed;
-//   - if it is the next, or during a roll call, just after the holder may have expired, since then nobody may be left to
-//     notify it;
+//   - if it is the next or the one after that, or during a roll call, just after the holder may have expired, since then
+//     nobody may be left to notify it; the next may be dead, too;
 //   - else after half a second per place, to find out whether those ahead of it are dead. The further behind, the less
 //     often, so that a long queue costs little more than a short one.
 //
@@ -298,7 +297,7 @@ func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
 	}
 	d = min(d, a.claim.TTL/3)
 	d = d*3/4 + rand.N(d/4)
-	if (r.place <= 1 || r.rollCall) && r.remaining >= 0 {
+	if (r.place <= 2 || r.rollCall) && r.remaining >= 0 {
 		d = min(d, r.remaining+time.Millisecond+rand.N(2*time.Millisecond))
 	}
 	return d

@@ -264,9 +264,137 @@ func TestPlainTurn(t *testing.T) {
 		t.Errorf("a claim has overtaken the one whose turn it is: %v", err)
 	}
 	acquire(t, s, next)
-	// Two confirm windows of 2 s: one for the promotion, and one for the roll call.
-	expectInTimeOf(t, pace, "the claim behind a dead one", start, 6*time.Second)
+	expectInTimeOf(t, pace, "the claim behind a dead one", start, 2250*time.Millisecond) // a confirm window is 2 s
 	release(t, s, next)
+}
+
+// TestDeadPlainWaiter: a plain claim that has died in the queue delays the one behind it by a confirm window, as a fair
+// one does, whether that one is notified or polls.
+func TestDeadPlainWaiter(t *testing.T) {
+	t.Parallel()
+	for _, waited := range []time.Duration{0, 700 * time.Millisecond, 1500 * time.Millisecond} {
+		t.Run(waited.String(), func(t *testing.T) {
+			t.Parallel()
+			server := startServer(t)
+			s := openForTest(t, "redis://"+server.Addr).(*store)
+			keys := s.keys.allKeys("m")
+			holder := acquire(t, s, mutex("m", 10*time.Minute))
+			dead := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
+			if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
+				t.Fatalf("%+v %v", r, err)
+			}
+			next := waiting(mutex("m", 10*time.Minute))
+			granted := make(chan error, 1)
+			go func() {
+				_, err := s.Acquire(t.Context(), next)
+				granted <- err
+			}()
+			if err := redistest.Until(t.Context(),
+				func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
+				t.Fatal("it is not in the queue: ", err)
+			}
+			time.Sleep(waited)
+			pace, start := watchServer(t, server), time.Now()
+			release(t, s, holder.Claim)
+			if err := <-granted; err != nil {
+				t.Fatal(err)
+			}
+			// A confirm window is 2 s and ten round trips.
+			expectInTimeOf(t, pace, "the claim behind a dead one", start, 2250*time.Millisecond)
+			release(t, s, next)
+		})
+	}
+}
+
+// TestDeadHolderAndWaiter: when a holder has expired and the first claim in the queue is dead, the second one has the
+// lock a confirm window later.
+func TestDeadHolderAndWaiter(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	keys := s.keys.allKeys("m")
+	acquire(t, s, mutex("m", 3500*time.Millisecond)) // it is not renewed
+	pace, start := watchServer(t, server), time.Now()
+	dead := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
+	if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
+		t.Fatalf("%+v %v", r, err)
+	}
+	next := waiting(mutex("m", 10*time.Minute))
+	acquire(t, s, next)
+	expectInTimeOf(t, pace, "the claim behind a dead holder and a dead claim", start, 5750*time.Millisecond)
+	release(t, s, next)
+}
+
+// TestJoinWhileFree: a claim that comes while the lock is left free for the first one in the queue joins behind it, and
+// changes nothing else.
+func TestJoinWhileFree(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	keys := s.keys.allKeys("m")
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	join := func(c driver.Claim) (driver.Grant, *refusal) {
+		t.Helper()
+		a := s.newAcquireLoop(c)
+		g, r, err := a.enterQueue(t.Context(), &keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g, r
+	}
+	first, second := waiting(mutex("m", 10*time.Minute)), waiting(mutex("m", 10*time.Minute))
+	join(first)
+	release(t, s, holder.Claim)
+	if _, r := join(second); r == nil || r.code != replyWaiting || r.place != 2 || len(r.holders) > 0 {
+		t.Errorf("the second claim: %+v", r)
+	}
+	if value := sendCommand(t, server, "EXISTS", "m"); value != ":0" {
+		t.Error("it has reserved the lock for the first claim")
+	}
+	g, r := join(first)
+	if r != nil || g.Token <= holder.Token {
+		t.Fatalf("the first claim: %+v, token %d after %d", r, g.Token, holder.Token)
+	}
+	release(t, s, first)
+	if g, r = join(second); r != nil {
+		t.Errorf("the second claim afterwards: %+v", r)
+	}
+	release(t, s, g.Claim)
+}
+
+// TestCalledBeforeForeignHolder: a claim for which the lock was left free, but which a foreign client took, keeps time to
+// confirm when the lock is free again and another claim of ours finds that first.
+func TestCalledBeforeForeignHolder(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	keys := s.keys.allKeys("m")
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	first, second := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute))), s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
+	for _, a := range []*acquireLoop{&first, &second} {
+		if _, r, err := a.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
+			t.Fatalf("%+v %v", r, err)
+		}
+	}
+	release(t, s, holder.Claim)
+	sendCommand(t, server, "SET", "m", "another client's", "NX")
+	time.Sleep(2500 * time.Millisecond)
+	sendCommand(t, server, "DEL", "m")
+	_, r, err := second.enterQueue(t.Context(), &keys)
+	if err != nil || r == nil || r.remaining < 400*time.Millisecond || r.remaining > time.Second {
+		t.Errorf("the first claim has %+v to confirm: %v", r, err)
+	}
+}
+
+// TestLookAfterExpiry: the first two claims in the queue look when the holder may have expired. The others need not.
+func TestLookAfterExpiry(t *testing.T) {
+	for place, soon := range map[int64]bool{1: true, 2: true, 3: false} {
+		a := acquireLoop{claim: mutex("m", 10*time.Minute)}
+		d := a.delayInQueue(&refusal{code: replyWaiting, place: place, remaining: 50 * time.Millisecond}, false)
+		if soon != (d < 100*time.Millisecond) {
+			t.Errorf("at place %d it looks after %v", place, d)
+		}
+	}
 }
 
 // TestTurnOnQuietLock: the claim whose turn it is takes the free lock, and the last one leaves no queue. Its holder learns

@@ -56,8 +56,9 @@ func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 		args := []string{id, s.publishCommand(), s.scripts.channel(lock), mark}
 		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, args)
 		return readNumber(m), err
-	// The cheap script first. It cannot write a tombstone, and fair or shared claims have a queue, or parts of it.
-	case c.Kind == driver.KindMutex && !c.Fair && !tombstone:
+	// The cheap script first, unless claims probably wait. It cannot write a tombstone, and fair or shared claims have a
+	// queue, or parts of it.
+	case c.Kind == driver.KindMutex && !c.Fair && !tombstone && !s.isContended(lock):
 		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)},
 			[]string{id, s.publishCommand()})
 		if err != nil || readNumber(m) != replyUseQueue {

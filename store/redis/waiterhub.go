@@ -96,6 +96,19 @@ func (s *store) subscribeIfListening(lock, id string) *subscription {
 	return nil
 }
 
+// contendedTime is for how long a lock counts as contended after the last claim of this client has waited for it: long
+// enough for claims that come and go all the time.
+const contendedTime = 50 * time.Millisecond
+
+// isContended reports whether a claim of this client waits for the lock, or did just now. Others probably wait for it,
+// too. Then the scripts for a lock with a queue are the right ones, which the others could only reply.
+func (s *store) isContended(lock string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.hubs[lock]
+	return l != nil && (len(l.subscriptions) > 0 || time.Since(l.idleSince) < contendedTime)
+}
+
 // addSubscription is called with the store's mutex held. The buffer keeps a few notices for a claim whose request is
 // under way.
 func (l *waiterHub) addSubscription(id string, inQueue bool) *subscription {

@@ -44,13 +44,16 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
     return mytoken
   end
   local waiters = has_queue and call('ZCARD', QUEUE) or 0
-  if value and value == id and value ~= me and queue and waiters < MAX_WAITERS and call('ZADD', QUEUE, 'NX', next_score(), me) == 1 then
+  local is_held = value and value == id and value ~= me
+  local is_left_free = not value and has_queue and not left_free and not has_flag(flags, 'c') -- for a plain claim that was called
+  if (is_held or is_left_free) and queue and waiters < MAX_WAITERS and call('ZADD', QUEUE, 'NX', next_score(), me) == 1 then
     call('HSET', CLAIMS, me, cjson.encode({w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags,
       state = 'waiting', session = session, plain = plain}))
     if waiters == 0 then
       call('HSET', RECORD, 'line', '1')
       for _, key in ipairs({CLAIMS, QUEUE}) do call('PEXPIREAT', key, text(kept_until / 1000 - DAY)) end
     end
+    if is_left_free then return {WAITING, -1, waiters + 1, 0} end
     local left, o = call('PTTL', LOCK), call('HMGET', RECORD, 'owner', 'meta', 'ttl')
     return {WAITING, left, waiters + 1, 0,
       {id, has_flag(flags, 'c') and '' or stored[2], o[1], o[2], o[3], stored[2], flags, '1', left}}

@@ -44,8 +44,9 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
   if c and (sign or c.since) + c.ttl * 1000 >= now then
     if c.plain then
       -- It keeps its place, in which no claim overtakes it. But the lock is free until it comes, so that clients
-      -- which know no queue have their turns, too.
+      -- which know no queue have their turns, too. If it does not come, the next script promotes it: see promote.
       call('DEL', LOCK)
+      call('HSET', RECORD, 'called', text(now) .. ' ' .. who)
     else
       call('ZREM', QUEUE, who)
       if sign then call('HDEL', CLAIMS, '?' .. who) end
@@ -58,7 +59,8 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
     note_last_free(who)
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)
     local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
-    if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. WINDOW) end
+    local wait = c.plain and math.floor(WINDOW * 3 / 4) or WINDOW
+    if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. wait) end
     return DONE
   end
 end

@@ -18,13 +18,14 @@
 --   keys_added           keys were made that have no expiry yet
 --   roll_call, roll_call_end   when a roll call began, and when it ends; nil if there is none
 --   queue_state          the fields of the record as they were read
-local queue_state = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'noted')
+local queue_state = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'noted', 'called')
 local kind, limit, mark, held_weight = queue_state[1], tonumber(queue_state[2]), queue_state[3], tonumber(queue_state[4]) or 0
 local roll_call, roll_call_end, notes_until = tonumber(queue_state[5]), tonumber(queue_state[6]), tonumber(queue_state[7])
 local waiters = has_queue and call('ZCARD', QUEUE) or 0
 local MAX_SCAN = 128 -- how many waiting claims one script looks at, at most
 local held = 'foreign'
-local freed, promoted, unanswered, keys_added = false, false, false, false
+local freed, unanswered, keys_added = false, false, false
+local promoted = nil -- the confirm window of the claim that was promoted last, in ms
 local vacant = false -- a mutex's holder is gone; its fields are left for the next holder to overwrite
 
 local function read_claim(who)
@@ -116,10 +117,14 @@ local function remove_mutex_holder()
   held, id, flags, freed, vacant = 'none', nil, '', true, true
 end
 
--- promote takes a claim from the queue, reserves the lock for it until the confirm window ends, and notifies its client.
+-- promote takes a claim from the queue, reserves the lock for it until the confirm window ends, and notifies its client. The window of a
+-- plain claim began when the lock was left free for it. But a foreign client may have had the lock since then, and the claim polls. So
+-- it has a quarter of the window at least.
 local function promote(who, c)
   remove_from_queue(who)
   local window = math.min(WINDOW, c.ttl)
+  local called_at, called = string.match(queue_state[8] or '', '^(%d+) (.*)$')
+  if called == who then window = math.floor(math.max(window - math.max(0, now - called_at) / 1000, window / 4)) end
   if kind == 'mutex' then
     id, flags, held = who, 'c' .. c.flags, 'mutex'
     call('SET', LOCK, who, 'PX', window)
@@ -131,7 +136,7 @@ local function promote(who, c)
     call('ZADD', HOLDERS, text(now + window * 1000), who)
     held_weight = held_weight + c.w
   end
-  promoted = true
+  promoted = window
   notify(c.session, 'call ' .. who)
 end
 
@@ -169,7 +174,7 @@ local function promote_next()
       notify_of_turn()
       return
     elseif kind == 'mutex' and held ~= 'none' or kind ~= 'mutex' and (held_weight + c.w > limit or call('ZCARD', HOLDERS) >= MAX_HOLDERS) then
-      if promoted and now - c.since > SOON then notify(c.session, 'next ' .. who .. ' ' .. WINDOW) end
+      if promoted and now - c.since > SOON then notify(c.session, 'next ' .. who .. ' ' .. promoted) end
       return
     else
       promote(who, c)

@@ -12,6 +12,7 @@
 --           bar                           the tombstones: ids of released claims, which must not be granted any more
 --           kept                          until when all keys are kept
 --           quiet                         exists if the lock may be quiet, see below
+--           called                        "TIME ID": when the lock was left free for a plain claim in the queue, and for which one
 --           turn                          when foreign clients last had a turn, see release_queued.lua
 --           roll, rollend, rollat         of a roll call, see queue.lua: when it began, when it ends, how far its result was applied
 --           swept, sweptto                when a full queue was last trimmed, and how far
