@@ -490,7 +490,7 @@ var table = []mutant{
 	{name: "a claim on Consul that is what anybody writes into its key", file: "store/consul/keynodes.go",
 		pkg: "./store/consul", test: "TestOverwrittenKey",
 		edits: []edit{{"parsePayload(k.ticket.Value)", "parsePayload(k.key.Value)"}}},
-	{name: "a waiting claim stays in line when somebody overwrites it", file: "engine/sequence/acquire.go",
+	{name: "a waiting claim keeps its place when somebody overwrites it", file: "engine/sequence/acquire.go",
 		pkg: "./store/consul", test: "TestOverwrittenWaiter",
 		edits: []edit{{"if k >= 0 && seen.Nodes[k].Foreign {", "if false {"}}},
 	{name: "a lock whose name is taken for an error of Consul", file: "store/consul/txn.go", pkg: "./store/consul",
