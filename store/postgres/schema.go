@@ -45,7 +45,7 @@ func Schema(opts *Options) (string, error) {
 }
 
 // Migrate makes the tables, and their schema, if they do not exist. It does not change what exists: tables of
-// this version are accepted, and for any others the error Is ErrInvalid. Several programs may call it at once.
+// this version are accepted, and any others give ErrInvalid. Several programs may call it at once.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	text, err := Schema(opts)
 	if err != nil {
