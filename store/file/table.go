@@ -52,7 +52,7 @@ type table struct {
 	statFileSystem func(path string) (fileSystemState, error)
 	temporaryDirs  []string
 	openMu         sync.Mutex  // held while the table is opened or closed
-	opened         atomic.Bool // whether what openDirs sets is set; false again never
+	opened         atomic.Bool // set when openDirs has set all that it sets, and never cleared
 
 	// callsMu is held for reading by the calls in progress, so that Close does not close the directories while they are
 	// in use. No call holds it while it blocks.
