@@ -16,7 +16,7 @@ import (
 // a run is started exactly as long as its claim exists, and no run is changed after it has ended. The only later note
 // is the late report of a worker whose run was ended by somebody else.
 type RunLog struct {
-	// Runs are the latest runs, the last one at the end. Older ones are in pages: see [archivePage].
+	// Runs are the latest runs, the last one at the end. Older ones are in pages: see makeRoomForRuns.
 	Runs []driver.Run
 	// Pages is how many pages were written, from the first on. The first Dropped of them have been removed again.
 	Pages, Dropped int64
