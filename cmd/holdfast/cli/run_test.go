@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -132,7 +133,7 @@ func TestRunHelp(t *testing.T) {
 		}
 		help := w.runProgram(c.Name(), "--help").out
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if !strings.Contains(help, "--"+f.Name) {
+			if line := regexp.MustCompile(`(?m)^ +(-., )?--` + f.Name + `\b`); !line.MatchString(help) {
 				t.Errorf("the help of %s does not have --%s", c.Name(), f.Name)
 			}
 		})
