@@ -22,7 +22,7 @@ type RunLog struct {
 	Pages, Dropped int64
 	// RetryAfter is the attempt after which an operator lets one more run begin; 0 if there is none.
 	RetryAfter int64
-	// KeepFor is how long the history is kept after the end of its last run, as that run was begun; 0: for ever.
+	// KeepFor is how long the history is kept after the end of its last run, as that run was begun; 0: forever.
 	KeepFor time.Duration
 	// ForgetAt is the store's clock, in microseconds, after which the whole history may be removed; 0: never.
 	ForgetAt int64
