@@ -190,7 +190,7 @@ func (p *location) missingTableError() error {
 }
 
 // waitsForStandbys reports whether a write is on the standbys when its commit is confirmed. PostgreSQL also
-// confirms a commit whose wait for the standbys was cancelled, and then sends a warning. Where warnings are
+// confirms a commit whose wait for the standbys was canceled, and then sends a warning. Where warnings are
 // turned off that cannot be detected, so nothing is promised.
 //
 // The values are explained in the manual under synchronous_commit. With local and off the commit waits for no
