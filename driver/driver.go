@@ -255,7 +255,7 @@ const RWLimit = 1 << 20
 // Claim is one request for a place on a lock.
 type Claim struct {
 	Name     string        // the lock: 1 to Info.MaxName bytes of UTF-8 without NUL
-	ID       string        // unique for ever; 16 random bytes as 26 lower-case base32 characters
+	ID       string        // unique forever; 16 random bytes as 26 lower-case base32 characters
 	Kind     Kind          // what the lock is used as
 	Limit    int64         // how much weight the lock grants at once, 1 to MaxLimit
 	Weight   int64         // 1 to Limit

@@ -62,7 +62,7 @@ func isClaimKey(s string) bool {
 func consistsOf(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
 // parseNode reads a key-value pair whose lock's directory is dir bytes long. It returns false for keys that are not
-// claims. A claim always has a lease: a key without one would be held for ever when its client dies, so it belongs to
+// claims. A claim always has a lease: a key without one would be held forever when its client dies, so it belongs to
 // something else.
 func parseNode(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 	if kv.Lease == 0 || len(kv.Key) <= dir || !isClaimKey(string(kv.Key[dir:])) {

@@ -90,7 +90,7 @@ var (
 )
 
 // New makes a store in a bucket, on the user's own connection: jetstream.New(conn) makes js of it. It does not close
-// the connection. The connection should reconnect for ever (nats.MaxReconnects(-1)), keep nothing to be sent later
+// the connection. The connection should reconnect forever (nats.MaxReconnects(-1)), keep nothing to be sent later
 // (nats.ReconnectBufSize(-1)), and not be blocked for a minute by a server that does not read
 // (nats.FlusherTimeout(2*time.Second)).
 //

@@ -351,7 +351,7 @@ func TestTerraformLateWrites(t *testing.T) {
 		store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
 		c := mutexClaim("m", time.Minute)
 		if _, err := store.Acquire(ctx, c); !errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("a claim that was cancelled: %v", err)
+			t.Errorf("a claim that was canceled: %v", err)
 		}
 		err := store.Release(t.Context(), c, "")
 		if s.Get(bucket, key) != nil {

@@ -264,7 +264,7 @@ Time slots
   CRON is five fields as in crontab(5), or a name such as @daily. On days on which the clocks change, a time that does not
   exist counts as the moment of the change, and a time that is repeated counts once. If the field of the hour is * or */N,
   the job runs at each moment at which the clock shows such a time.
-  --keep-for must be longer than a slot; without it, each slot is remembered for ever.
+  --keep-for must be longer than a slot; without it, each slot is remembered forever.
 
 --keep-output stores the end of the output of a run that succeeds as its result; of a run that fails, the error has the
 end of it. COMMAND then writes to pipes, and not to a terminal.

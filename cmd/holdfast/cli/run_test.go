@@ -152,7 +152,7 @@ func TestCommandCannotRun(t *testing.T) {
 	}
 	_, release := w.startHolder("held")
 	defer release()
-	// These errors come before the lock is requested: otherwise the runs would wait for ever.
+	// These errors come before the lock is requested: otherwise the runs would wait forever.
 	w.runProgram("run", "held", "no-such-command").check(t, 127, "no-such-command")
 	w.runProgram("run", "held", "-n", "true").check(t, 127, "no command -n", "before NAME")
 	w.runProgram("run", "held", "./no-such-file").check(t, 127, "./no-such-file")
