@@ -23,7 +23,7 @@
 // The common lock pattern works on the same items. A foreign client that puts an item on the condition
 // "attribute_not_exists(primary_id) OR expired_at < :now" is refused while a claim of ours holds the lock,
 // and it excludes our claims until its expired_at has passed by the service's clock. A foreign client may
-// also recognise its own locks by an attribute such as an owner, and renew, retake or delete them. It is
+// also recognize its own locks by an attribute such as an owner, and renew, retake or delete them. It is
 // refused once a claim of ours has taken the item over, as it is among its own kind.
 //
 // A foreign put removes our record. Then our waiters queue again, in a new order. If the last grant is less
