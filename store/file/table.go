@@ -128,7 +128,7 @@ func (t *table) openStore(ctx context.Context, create bool) error {
 	return nil
 }
 
-// openDirs opens all that is in the store's directory. It takes over the handle of the directory, also if it fails.
+// openDirs opens all that is in the store's directory. It takes over the handle of the directory, even if it fails.
 func (t *table) openDirs(ctx context.Context, env environment) (err error) {
 	t.fsys, t.root, t.tmp, t.newNonce = env.fsys, env.rootHandle, -1, nonceSource()
 	t.locksDir, t.clientsDir, t.events = -1, -1, env.events
