@@ -73,7 +73,7 @@ const manualTable = `CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until
 type shedlockPlace struct {
 	server *mysqltest.Server
 	name   string
-	pool   *sql.DB // counts rows as JDBC does: those found, also if they do not change
+	pool   *sql.DB // counts rows as JDBC does: those found, even if they do not change
 	url    string
 }
 

@@ -148,7 +148,7 @@ func (o *Options) withDefaults() (Options, error) {
 // CreateBucket makes the bucket, if it does not exist: in files, with one revision per key, without a limit of its size
 // or its age, and with TTLs of single messages, by which the markers of removed keys go away. Its revisions begin with
 // the time in microseconds, by this machine's clock. So if it is removed and made again, none comes twice, unless the
-// clock is then behind. A bucket that exists is left as it is, also if [New] refuses it. Of the options it uses
+// clock is then behind. A bucket that exists is left as it is, even if [New] refuses it. Of the options it uses
 // Replicas and Timeout.
 func CreateBucket(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) error {
 	o, err := opts.withDefaults()

@@ -231,7 +231,7 @@ func TestTerraformHolder(t *testing.T) {
 }
 
 // TestLenientDelete: on a service that says of an object which is not there that it was removed, a release of a lock
-// that was lost does not succeed, and one of a lock that is held leaves nothing behind, also if a reply is lost.
+// that was lost does not succeed, and one of a lock that is held leaves nothing behind, even if a reply is lost.
 func TestLenientDelete(t *testing.T) {
 	t.Parallel()
 	const name = "env/prod.tfstate"
