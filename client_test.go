@@ -132,26 +132,26 @@ type sameStore struct{ *fakeStore }
 func (s *sameStore) Close() error { return nil }
 
 // TestQueueOfThousands: thousands of callers of one lock are served in the order of their arrival, one at a time, with
-// two calls to the store per handover. Callers that are cancelled return at once, and delay no other.
+// two calls to the store per handover. Callers that are canceled return at once, and delay no other.
 func TestQueueOfThousands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5000
 		f := newFakeStore()
 		c := newClient(t, f, nil)
 		first := mustLock(t, c, "a", nil)
-		var holding, granted, cancelled, last atomic.Int64
+		var holding, granted, canceled, last atomic.Int64
 		var wg sync.WaitGroup
 		for i := range n {
 			wg.Go(func() {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				if i%5 == 0 { // a fifth is cancelled, at all places of the queue
+				if i%5 == 0 { // a fifth is canceled, at all places of the queue
 					time.AfterFunc(rand.N(n*time.Millisecond), cancel)
 				}
 				l, err := c.Mutex("a", nil).Lock(ctx)
 				if err != nil {
 					wantIs(t, err, context.Canceled)
-					cancelled.Add(1)
+					canceled.Add(1)
 					return
 				}
 				if holding.Add(1) != 1 {
@@ -174,9 +174,9 @@ func TestQueueOfThousands(t *testing.T) {
 		}
 		first.Release()
 		wg.Wait()
-		t.Logf("%d granted, %d cancelled, %d acquires, %d releases", granted.Load(), cancelled.Load(), f.acquires,
+		t.Logf("%d granted, %d canceled, %d acquires, %d releases", granted.Load(), canceled.Load(), f.acquires,
 			f.releases)
-		if granted.Load()+cancelled.Load() != n || cancelled.Load() < n/20 {
+		if granted.Load()+canceled.Load() != n || canceled.Load() < n/20 {
 			t.Error("some callers have not returned")
 		}
 		if most := int(granted.Load()) + 10; f.acquires > most || f.releases > most {
@@ -411,7 +411,7 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForCleanUp: Close waits until the claim of a cancelled Lock is released.
+// TestCloseWaitsForCleanUp: Close waits until the claim of a canceled Lock is released.
 func TestCloseWaitsForCleanUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStore()

@@ -17,10 +17,10 @@
 //
 // # Losing a lease
 //
-// A lease that ends early is lost: its context ends, with a [*LossError] as the cause, which
-// [Lease.Err] and [Lease.Release] return as well. Pass the lease's context to everything that is done under the lock,
-// so that it stops in time. Do, on the client and on each primitive, does that, and returns [ErrLost] if the lock was
-// lost while the function ran.
+// A lease that ends early is lost: its context ends, with a [*LossError] as the cause, which [Lease.Err] and
+// [Lease.Release] return as well. Pass the lease's context to everything that is done under the lock, so that it stops
+// in time. Do, on the client and on each primitive, does that, and returns [ErrLost] if the lock was lost while the
+// function ran.
 //
 //	err := client.Do(ctx, "report", func(ctx context.Context, lease *holdfast.Lease) error {
 //		return writeReport(ctx, lease.Token())
@@ -58,9 +58,11 @@
 // A store is a package under store/, which registers its URL scheme for [Open] when it is imported.
 //
 //   - One machine and no server: file.
-//   - etcd or ZooKeeper is there, and work must never be done twice: use it.
-//   - PostgreSQL is there: postgres. Its Fence checks the token in the same transaction as the write.
-//   - AWS only: dynamodb. Google Cloud only, and few waiters: gcs.
+//   - etcd, ZooKeeper or Consul is there, and work must never be done twice: use it.
+//   - PostgreSQL is there: postgres, whose Fence checks the token in the same transaction as the write. MySQL or
+//     MariaDB: mysql, with fence.SQL.
+//   - NATS with JetStream is there: nats, with sync_interval: always on the servers.
+//   - AWS only: dynamodb, or s3. Google Cloud only, and few waiters: gcs. A Kubernetes cluster only: kubernetes.
 //   - Redis is there, and a lock only saves work that may be done twice: redis.
 //   - Tests: holdfasttest, or memory.
 //

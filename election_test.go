@@ -48,7 +48,7 @@ func TestElection(t *testing.T) {
 	})
 }
 
-// TestCampaignsOfOneCandidate: concurrent campaigns of one candidate share its one leadership. One that is cancelled
+// TestCampaignsOfOneCandidate: concurrent campaigns of one candidate share its one leadership. One that is canceled
 // does not affect the others.
 func TestCampaignsOfOneCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 	// Of the runs of a Ledger, which also have EventRenewalFailing and EventReleaseRequested. Each EventRunAttempt is
 	// followed by one EventRunStarted or one EventRunRefused, and each EventRunStarted by one of the last four. A run
 	// that was lost, and whose worker still reports in time, has an EventRunSucceeded or EventRunFailed as well.
-	EventRunAttempt   EventKind = "run_attempt"   // a caller begins to begin a run
+	EventRunAttempt   EventKind = "run_attempt"   // a caller asks for a run
 	EventRunStarted   EventKind = "run_started"   // the run was begun
 	EventRunRefused   EventKind = "run_refused"   // the run was not begun: a run has succeeded, or is in progress, ...
 	EventRunRenewed   EventKind = "run_renewed"   // the run was renewed

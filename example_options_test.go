@@ -50,7 +50,7 @@ func ExampleLockOptions_reentrant() {
 		})
 	}
 	err = account.Do(ctx, func(ctx context.Context, _ *holdfast.Lease) error {
-		return book(ctx) // the context carries the lease: without it, book would wait for ever
+		return book(ctx) // the context carries the lease: without it, book would wait forever
 	})
 	fmt.Println(err)
 	// Output:

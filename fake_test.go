@@ -80,7 +80,7 @@ func (f *fakeStore) Info() driver.Info {
 	return driver.Info{Store: "fake:", Clock: f.clock(), NativeQueue: f.plain}.Bounded()
 }
 
-// waitUntilReachable is the way to the store: it may take for ever.
+// waitUntilReachable is the way to the store: it may take forever.
 func (f *fakeStore) waitUntilReachable(ctx context.Context) error {
 	f.mu.Lock()
 	down, closed := f.down, f.closed

@@ -236,13 +236,13 @@ func (h *hold) noteReleaseRequest() {
 // releaseLease ends one lease. last is true if that ends the hold: the caller must then release the claim. Otherwise
 // err says why there is nothing to release, and cleanUpDue whether the claim must be cleaned up: a lost claim may still
 // exist, and was not removed until now because the work under it may have gone on until now.
-func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, cleanUpDue bool, err error) {
+func (h *hold) releaseLease(l *Lease, detachFor time.Duration) (last, cleanUpDue bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l.state != leaseOpen {
 		return false, false, l.releaseErr()
 	}
-	if n := h.countLeases(); lapse > 0 && h.state == stateHeld && n > 1 {
+	if n := h.countLeases(); detachFor > 0 && h.state == stateHeld && n > 1 {
 		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", n)
 	}
 	h.removeLease(l)
@@ -257,7 +257,7 @@ func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, cleanUpDue boo
 		return false, false, nil
 	}
 	l.state = leaseEnded
-	h.state, h.err, h.detachFor = stateReleased, ErrReleased, lapse
+	h.state, h.err, h.detachFor = stateReleased, ErrReleased, detachFor
 	return true, false, nil
 }
 

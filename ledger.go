@@ -66,7 +66,7 @@ type LedgerOptions struct {
 	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this key
 	// is run again, so it must be longer than messages can be late. Stores and clients remove old histories now and
 	// then: it may take longer. Of a key with more than 32 runs, the older ones may go when they ended that long ago.
-	// Default: for ever.
+	// Default: forever.
 	KeepFor time.Duration
 }
 
@@ -83,7 +83,7 @@ type RunOptions struct {
 // RunState says how far a run has come.
 type RunState string
 
-// A run is started, and later has one of the three other states for ever.
+// A run is started, and later has one of the three other states forever.
 const (
 	RunStarted   RunState = "started"
 	RunSucceeded RunState = "succeeded"
@@ -96,7 +96,7 @@ type RunInfo struct {
 	Key         string
 	Attempt     int64 // 1 for the first run of the key
 	State       RunState
-	ID          string // unique for ever
+	ID          string // unique forever
 	Token       int64
 	Owner, Meta string
 	Fingerprint string

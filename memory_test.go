@@ -24,7 +24,7 @@ func bubbleMemory() *memory.Memory {
 }
 
 // TestClientsExcludeEachOther: clients of one store exclude each other, with every primitive, and however many of their
-// callers are cancelled. Each exclusive grant has a larger token than the previous one.
+// callers are canceled. Each exclusive grant has a larger token than the previous one.
 func TestClientsExcludeEachOther(t *testing.T) {
 	type primitive struct {
 		name  string
@@ -94,7 +94,7 @@ func TestClientsExcludeEachOther(t *testing.T) {
 				for lock, err := range c.List(t.Context(), "") {
 					t.Errorf("claims are left: %+v, %v", lock, err)
 				}
-				t.Logf("%d granted, %d cancelled", grants.Load(), given.Load())
+				t.Logf("%d granted, %d canceled", grants.Load(), given.Load())
 				if grants.Load() < 20 || given.Load() < 10 {
 					t.Error("there were too few grants or cancellations")
 				}

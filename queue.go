@@ -15,7 +15,7 @@ import (
 // waiting claim is a list element.
 type queue struct {
 	mu     sync.Mutex
-	byName map[string]*nameQueue // a line exists while somebody has its turn
+	byName map[string]*nameQueue // by lock; an entry exists while somebody has its turn
 }
 
 type nameQueue struct {

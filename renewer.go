@@ -356,16 +356,16 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 	return batches
 }
 
-// startRenewal marks a hold as being renewed, unless it has ended. timeout bounds the attempt: a third of the TTL, and
+// startRenewal marks a hold as being renewed, unless it has ended. bound limits the attempt: a third of the TTL, and
 // half of the remaining time so that there is time for another attempt.
-func (h *hold) startRenewal(flight uint64, now driver.Instant) (g driver.Grant, bound time.Duration, ok bool) {
+func (h *hold) startRenewal(batchNumber uint64, now driver.Instant) (g driver.Grant, bound time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	left := h.remainingAt(now)
 	if h.state != stateHeld || left <= 0 {
 		return g, 0, false
 	}
-	h.inBatch = flight
+	h.inBatch = batchNumber
 	return h.currentGrant(), min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
 }
 

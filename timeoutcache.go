@@ -24,7 +24,7 @@ type cachedTimeout struct {
 // use.
 const maxCachedTimeouts = 64
 
-// within gives a context that ends after d, or up to an eighth earlier, or with the base.
+// contextFor returns a context that ends after d, or up to an eighth earlier, or with the base.
 func (s *timeoutCache) contextFor(d time.Duration) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()

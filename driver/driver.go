@@ -14,9 +14,9 @@
 //
 // # Who does what
 //
-// The client (package holdfast) owns the life of a lease: it makes claim ids, queues plain claims inside the process,
-// counts how long a grant is valid, calls Renew in time, and cleans up after a context that ended. The store owns the
-// truth: it grants and expires claims, orders them, and makes tokens, each in one atomic step. A store never decides
+// The client (package holdfast) decides about leases: it makes claim ids, queues plain claims inside the process,
+// counts how long a grant is valid, calls Renew in time, and cleans up after a context that ended. The store decides
+// about claims: it orders, grants and expires them, and makes tokens, each in one atomic step. A store never decides
 // for a caller whether a lease is valid; it reports instants, and the client does the arithmetic.
 //
 // # Time
@@ -54,7 +54,9 @@
 //   - To keep the claims of a killed process until the work under them has ended, implement [LivenessFiler].
 //   - To show where a claim is kept, implement [Explainer].
 //   - To find weak settings, implement [Examiner].
-//   - To keep something of a lock that has no claims, implement [Forgetter].
+//   - To remove what the store keeps of a lock that has no claims, implement [Forgetter].
+//   - To tell the holder of a broken lock why it was broken, implement [ReasonBreaker].
+//   - To show and raise tokens after a restore, implement [TokenRaiser].
 //   - To keep a run ledger, implement [LedgerOpener].
 package driver
 
@@ -135,8 +137,9 @@ type Store interface {
 	// ErrClosed, the context's.
 	//
 	// Once Release has returned nil or ErrLost, no request of an earlier Acquire of that claim may still take effect,
-	// in whatever order they travel. Session stores bar it outright. On other stores a request may still take effect if
-	// the link delayed it beyond what the store can see; then the claim ends by its TTL. The id is not used again.
+	// in whatever order they travel. Stores with sessions rule that out. On other stores a request may still take
+	// effect if the link delayed it beyond what the store can see; then the claim ends by its TTL. The id is not used
+	// again.
 	Release(ctx context.Context, c Claim, ref string) error
 
 	// Inspect reads the state of a lock and changes nothing. A lock without claims is a Lock with no holders and no
@@ -252,7 +255,7 @@ const RWLimit = 1 << 20
 // Claim is one request for a place on a lock.
 type Claim struct {
 	Name     string        // the lock: 1 to Info.MaxName bytes of UTF-8 without NUL
-	ID       string        // unique for ever; 16 random bytes as 26 lower-case base32 characters
+	ID       string        // unique forever; 16 random bytes as 26 lower-case base32 characters
 	Kind     Kind          // what the lock is used as
 	Limit    int64         // how much weight the lock grants at once, 1 to MaxLimit
 	Weight   int64         // 1 to Limit
@@ -347,9 +350,9 @@ const MaxToken = 1<<53 - 1
 type TokenRaiser interface {
 	// ReadTokenFloor returns the floor of the tokens to come.
 	ReadTokenFloor(ctx context.Context) (TokenFloor, error)
-	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on; if the name is empty, on
-	// any lock of the store. A holder keeps its token. It succeeds without a change if that is so already. atLeast is 1 to
-	// MaxToken.
+	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on; if the name is empty,
+	// on any lock of the store. A holder keeps its token. It succeeds without a change if that is so already. atLeast
+	// is 1 to MaxToken.
 	//
 	// It returns an error that wraps ErrUnsupported if no client can do that; the text says what the operator can do
 	// instead. ErrUncertain means that the tokens may or may not have been raised; it may be called again.

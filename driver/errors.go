@@ -95,7 +95,7 @@ func describe[Code ~string](descriptions map[Code]string, c Code) string {
 	return string(c)
 }
 
-// LossError says why a lease was lost. It Is ErrLost.
+// LossError says why a lease was lost. errors.Is(err, ErrLost) is true for it.
 type LossError struct {
 	Cause LossCause
 	Err   error // what the store said last, if that is why; may be nil

@@ -66,7 +66,7 @@ type Ledger interface {
 // RunState says how far a run has come. The values are stored, so they never change.
 type RunState string
 
-// A run is started, and then has one of the three other states for ever.
+// A run is started, and then has one of the three other states forever.
 const (
 	RunStarted   RunState = "started"
 	RunSucceeded RunState = "succeeded" // it reported success: the key is never run again
@@ -116,7 +116,7 @@ type RunTerms struct {
 	// KeepRuns is how many runs of the key are kept at least; older ones may be removed. 0: all.
 	KeepRuns int64
 	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. Runs beyond
-	// the latest 32 may be removed when they ended that long ago. 0: for ever.
+	// the latest 32 may be removed when they ended that long ago. 0: forever.
 	KeepFor time.Duration
 }
 

@@ -39,9 +39,9 @@ func Schemes() []string {
 	return slices.Sorted(maps.Keys(registry.openers))
 }
 
-// Open opens the store that raw names. The error Is ErrInvalid if raw is not a URL, or if no imported package has
-// registered its scheme; else it is the opener's. No error shows a password of raw, nor the value of an option that
-// is named like a secret, nor any part of a URL that cannot be parsed.
+// Open opens the store that raw names. It returns ErrInvalid if raw is not a URL, or if no imported package has
+// registered its scheme, and otherwise the error of the opener. No error shows a password of raw, nor the value of an
+// option that is named like a secret, nor any part of a URL that cannot be parsed.
 func Open(ctx context.Context, raw string) (Store, error) {
 	if trouble := misplacedCharacter(raw); trouble != "" {
 		return nil, invalid("the store's URL cannot be used: %s", trouble)
@@ -68,8 +68,8 @@ func Open(ctx context.Context, raw string) (Store, error) {
 	return store, nil
 }
 
-// misplacedCharacter says which character of a URL has to be written as %XX, or returns an empty text. Such a URL can be
-// parsed, but what stands before the character in a password would be taken for the host, and shown in errors.
+// misplacedCharacter says which character of a URL has to be written as %XX, or returns an empty text. Such a URL can
+// be parsed, but what stands before the character in a password would be taken for the host, and shown in errors.
 func misplacedCharacter(raw string) string {
 	_, rest, _ := strings.Cut(raw, "://")
 	if strings.Contains(rest, "#") {

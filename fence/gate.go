@@ -103,7 +103,7 @@ type sqlGate struct {
 // NewSQLGate returns a [Gate] that keeps the largest tokens in the table of a fence, for a service with several
 // processes. While a writer is in, a transaction holds the row of its resource: each request takes a connection, and
 // requests for one resource come one after the other, also those with the same token. So db should be a pool of its
-// own: if requests that wait have taken all its connections, a handler that needs one of them waits for ever.
+// own: if requests that wait have taken all its connections, a handler that needs one of them waits forever.
 //
 // If the connection to the database breaks while a writer is in, the next holder may enter before the writer has left.
 // A handler that writes to the same database should check its token in its own transaction instead: see [SQL.Check].

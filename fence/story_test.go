@@ -34,7 +34,7 @@ func TestFileStaleHolder(t *testing.T) {
 	})
 }
 
-// TestHTTPStaleHolder: a service lets no stale holder write, also if the holder was stopped while its request was being
+// TestHTTPStaleHolder: a service lets no stale holder write, even if the holder was stopped while its request was being
 // handled.
 func TestHTTPStaleHolder(t *testing.T) {
 	var mu sync.Mutex

@@ -8,7 +8,7 @@ import (
 )
 
 // AssertRuns fails the test unless the runs of a key in a ledger have these states, from the first run to the last. No
-// states mean that the key was never run. A run whose worker stopped renewing is abandoned from then on, also if nobody
+// states mean that the key was never run. A run whose worker stopped renewing is abandoned from then on, even if nobody
 // has tried to begin another one.
 func (s *Store) AssertRuns(t testing.TB, ledger, key string, want ...holdfast.RunState) {
 	t.Helper()

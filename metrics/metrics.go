@@ -15,7 +15,7 @@ const (
 
 // Metric describes one metric. Names and labels never change.
 type Metric struct {
-	// Name is the name in the form of Prometheus. OpenTelemetry's has dots in place of the first underline, and neither
+	// Name is the name in the form of Prometheus. OpenTelemetry's has dots in place of the first underscore, and neither
 	// "_total" nor "_seconds" at its end.
 	Name   string
 	Type   Type

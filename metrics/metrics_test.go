@@ -292,7 +292,7 @@ func TestManyOpenClaims(t *testing.T) {
 	r.claims.each(func(c *openClaim) { t.Errorf("the claim %s is remembered", c.id) })
 }
 
-// TestDroppedEvents: after events were dropped, nothing counts as waiting or held for ever whose end may be among them.
+// TestDroppedEvents: after events were dropped, nothing counts as waiting or held forever whose end may be among them.
 // What is still held counts again with its next renewal.
 func TestDroppedEvents(t *testing.T) {
 	r := NewRecorder(nil, nil)

@@ -101,7 +101,7 @@ func (r *Recorder) Record(e *holdfast.Event) {
 }
 
 // forgetClaims is called after events were dropped: their ends may be among these, and such a claim would count as
-// waiting, or as held, for ever. What is held is counted again with its next renewal.
+// waiting, or as held, forever. What is held is counted again with its next renewal.
 func (r *Recorder) forgetClaims() {
 	r.claims.clear()
 	for _, s := range r.byLock {

@@ -26,7 +26,7 @@ var cancelCases = []Case{
 			}
 			e.requireWithin(start, e.slack, "giving up and cleaning up")
 			if l := e.a().mustInspect(name); len(l.Waiters) != 0 {
-				e.failf("the cancelled claim still exists: %s", describeLock(l))
+				e.failf("the canceled claim still exists: %s", describeLock(l))
 			}
 		}
 		e.a().mustRelease(g)
@@ -65,7 +65,7 @@ var cancelCases = []Case{
 			e.requireEmpty(name, 0)
 		}
 	}),
-	newCase("cancel-at-random", "Claims that are cancelled at any moment and cleaned up are gone within a second: "+
+	newCase("cancel-at-random", "Claims that are canceled at any moment and cleaned up are gone within a second: "+
 		"none of them remains and blocks other claims.", func(e *Env) {
 		usual := time.Second
 		for range 3 { // the least of them, since a single one may have met a slow moment
@@ -104,11 +104,11 @@ var cancelCases = []Case{
 		}
 		e.requireHolder(g)
 		if l := e.a().mustInspect(held); len(l.Waiters) != 0 {
-			e.failf("cancelled claims still exist: %s", describeLock(l))
+			e.failf("canceled claims still exist: %s", describeLock(l))
 		}
 		e.d().mustRelease(g)
 		e.requireEmpty(held, time.Second)
-		e.logRemark("%d of %d claims existed when they were cancelled", after.Load(), made.Load())
+		e.logRemark("%d of %d claims existed when they were canceled", after.Load(), made.Load())
 	}),
 	newCase("acquire-again", "A second Acquire of a granted claim returns the same grant: the same token, renewed.",
 		func(e *Env) {
@@ -124,7 +124,7 @@ var cancelCases = []Case{
 			e.a().mustRelease(g)
 			e.requireEmpty(cl.Name, 0)
 		}),
-	newCase("acquire-again-after-cancel", "A claim whose wait was cancelled can be acquired again under its id, "+
+	newCase("acquire-again-after-cancel", "A claim whose wait was canceled can be acquired again under its id, "+
 		"and exists only once.", func(e *Env) {
 		name := e.lockName("m")
 		g := e.a().mustTry(e.mutexClaim(name))

@@ -72,7 +72,7 @@ var inspectCases = []Case{
 			e.failf("there are three holders, but %s", describeLock(l))
 		}
 	}),
-	newCase("inspect-expired", "An expired claim is not shown for ever: it disappears once it blocks no other claim.",
+	newCase("inspect-expired", "An expired claim is not shown forever: it disappears once it blocks no other claim.",
 		func(e *Env) {
 			dead := e.openClient()
 			g := dead.mustTry(e.withMinTTL(e.mutexClaim(e.lockName("m"))))

@@ -68,6 +68,6 @@ var loadCases = []Case{
 		if grants.Load() == 0 {
 			e.overrunf("no claim was granted within %v, so this shows nothing", e.slack/50)
 		}
-		e.logRemark("%d grants, %d refusals, %d cancelled waits", grants.Load(), refusals.Load(), cancels.Load())
+		e.logRemark("%d grants, %d refusals, %d canceled waits", grants.Load(), refusals.Load(), cancels.Load())
 	}),
 }

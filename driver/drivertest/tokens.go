@@ -30,7 +30,7 @@ var tokenCases = []Case{
 			w := e.a().startWaiting(e.queuedClaim(name))
 			e.requireRising(g.Token, w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL)).Token)
 		}),
-	newCase("token-rises-after-idle", "Tokens continue to rise after a lock was idle, also if it is then used as "+
+	newCase("token-rises-after-idle", "Tokens continue to rise after a lock was idle, even if it is then used as "+
 		"another kind.", func(e *Env) {
 		name := e.lockName("m")
 		var tokens []int64
@@ -68,7 +68,7 @@ var tokenCases = []Case{
 		}
 	}),
 	newTokenFloorCase("token-raised", "An operator can raise the tokens of a lock, or is told what to do instead. The holder keeps "+
-		"its token. The next token is at least as large as was asked for, also if the lock was idle.", func(e *Env) {
+		"its token. The next token is at least as large as was asked for, even if the lock was idle.", func(e *Env) {
 		name := e.lockName("m")
 		g := e.a().mustTry(e.mutexClaim(name))
 		raised := g.Token + time.Minute.Microseconds()

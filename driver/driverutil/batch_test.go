@@ -61,7 +61,7 @@ func (f *slowStore) wants(t *testing.T, want ...[]int) {
 	}
 }
 
-// TestMaxBatch: as many as may be under way go alone at once; the rest gathers meanwhile, and goes together in its
+// TestTogether: as many as may be under way go alone at once; the rest gathers meanwhile, and goes together in its
 // order.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -200,7 +200,7 @@ func TestLifetimeBindUnasked(t *testing.T) {
 	}
 }
 
-// TestAfterFunc: a function is called when a bound context ends, by whatever end, also if that came before, and not
+// TestAfterFunc: a function is called when a bound context ends, by whatever end, even if that came before, and not
 // after stop.
 func TestAfterFunc(t *testing.T) {
 	testAfterFunc(t, 1)

@@ -215,7 +215,7 @@ func TestTooManyEndings(t *testing.T) {
 	})
 }
 
-// TestHolderLearnsOfForcedBreak: the holder of a claim that was broken by force learns of the break, also if others
+// TestHolderLearnsOfForcedBreak: the holder of a claim that was broken by force learns of the break, even if others
 // have held the lock since, and also if the claim was granted by a swap whose reply was lost.
 func TestHolderLearnsOfForcedBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

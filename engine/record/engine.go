@@ -1,8 +1,8 @@
 // Package record keeps each lock in one small record that is changed by compare-and-swap.
 //
-// It is the engine for stores that can keep a record and replace it if it is unchanged, but know nothing of locks:
-// memory, a directory of files, DynamoDB, Google Cloud Storage, PostgreSQL. Everything particular to such a store is
-// in a [Table]. Every decision about locks is made here.
+// It is the engine for stores that can keep a record and replace it if it is unchanged, but know nothing of locks, such
+// as a directory of files, a database, a bucket of objects or Kubernetes. Everything particular to such a store is in
+// a [Table]. Every decision about locks is made here.
 //
 // # The record and its steps
 //

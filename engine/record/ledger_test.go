@@ -95,7 +95,7 @@ func TestLedgerPages(t *testing.T) {
 }
 
 // TestLedgerRetention: a history is removed when the time has passed for which it is kept, with its pages. One that is
-// kept for ever is not.
+// kept forever is not.
 func TestLedgerRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New(nil)

@@ -16,7 +16,7 @@ import (
 // keepingTable notes until when each row is to be kept, as a store that removes rows by itself does.
 type keepingTable struct {
 	record.Table
-	until map[string]time.Time // zero: for ever
+	until map[string]time.Time // zero: forever
 }
 
 func (k *keepingTable) ExpiresIdleRecords() {}
@@ -33,7 +33,7 @@ func (k *keepingTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 }
 
 // TestKeepUntil: a store that removes rows by itself may do so when the history has been kept for its time, and its token
-// is not needed any more. A row with a run in progress is never removed, nor one whose history is kept for ever.
+// is not needed any more. A row with a run in progress is never removed, nor one whose history is kept forever.
 func TestKeepUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &keepingTable{Table: memory.New(nil).Table(), until: map[string]time.Time{}}

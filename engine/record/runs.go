@@ -16,13 +16,13 @@ import (
 // a run is started exactly as long as its claim exists, and no run is changed after it has ended. The only later note
 // is the late report of a worker whose run was ended by somebody else.
 type RunLog struct {
-	// Runs are the latest runs, the last one at the end. Older ones are in pages: see [archivePage].
+	// Runs are the latest runs, the last one at the end. Older ones are in pages: see makeRoomForRuns.
 	Runs []driver.Run
 	// Pages is how many pages were written, from the first on. The first Dropped of them have been removed again.
 	Pages, Dropped int64
 	// RetryAfter is the attempt after which an operator lets one more run begin; 0 if there is none.
 	RetryAfter int64
-	// KeepFor is how long the history is kept after the end of its last run, as that run was begun; 0: for ever.
+	// KeepFor is how long the history is kept after the end of its last run, as that run was begun; 0: forever.
 	KeepFor time.Duration
 	// ForgetAt is the store's clock, in microseconds, after which the whole history may be removed; 0: never.
 	ForgetAt int64

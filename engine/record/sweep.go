@@ -156,7 +156,7 @@ func (r *Record) isForgettable(before int64) bool {
 
 // neededUntil returns the time of the store's clock, in microseconds, from which nobody needs a record any more: there
 // are no claims, no note and no history is kept for longer, and tokens that are made from the clock are larger than the
-// last one. It returns false if the record is needed for ever, or as long as it has a claim.
+// last one. It returns false if the record is needed forever, or as long as it has a claim.
 func (r *Record) neededUntil() (at int64, ok bool) {
 	if len(r.Claims) > 0 || r.Foreign != 0 {
 		return 0, false
@@ -172,7 +172,7 @@ func (r *Record) neededUntil() (at int64, ok bool) {
 	return at, true
 }
 
-// keepUntil returns until when the store keeps a row that nobody needs from a time on; 0, which is for ever, if the
+// keepUntil returns until when the store keeps a row that nobody needs from a time on; 0, which is forever, if the
 // store removes no rows, or if its clock is not known.
 func (e *engine) keepUntil(neededUntil int64) int64 {
 	if !e.storeExpiresIdle {

@@ -72,7 +72,7 @@ type Row struct {
 	Data    []byte // never changed by anybody once it is in a Row
 
 	// Token is set by the engine for Swap: the largest token in Data. A store on which a record can be lost, such as
-	// a file after a power cut, makes sure before the swap takes effect that Now stays above it for ever. A store in
+	// a file after a power cut, makes sure before the swap takes effect that Now stays above it forever. A store in
 	// which nothing remains of an idle lock may replace the token of a grant in Data as it writes. It then returns
 	// the new token, and Load shows it.
 	Token int64
@@ -89,7 +89,7 @@ type Row struct {
 	Notify []string
 
 	// KeepUntil is set by the engine for the Swap of a table that is [SelfExpiring]: the time of the store's clock, in
-	// microseconds, until which the row must be kept if it is not replaced before; 0: for ever. The table has its store
+	// microseconds, until which the row must be kept if it is not replaced before; 0: forever. The table has its store
 	// remove the row after that time, or later. In that step, the row must still be the one for which the time was set.
 	KeepUntil int64
 
@@ -145,7 +145,7 @@ type ClientNotifier interface {
 
 // LivenessChecker is implemented by tables that can tell sooner than by the TTL that the client of a claim is dead.
 type LivenessChecker interface {
-	// Session names this table's own client. It is stored with the client's claims. It is unique for ever, and at most
+	// Session names this table's own client. It is stored with the client's claims. It is unique forever, and at most
 	// 64 bytes.
 	Session() string
 	// IsDead reports whether the client of that session is surely dead; false if in doubt. The engine removes the

@@ -151,7 +151,7 @@ func isPlainTimeout(err error) bool {
 }
 
 // TestWaiterLeavesWhileGranted: a claim whose caller gives up while another call's swap grants it has an outcome that is
-// not known. Its Release makes sure that nothing is left, also if the swap arrives later.
+// not known. Its Release makes sure that nothing is left, even if the swap arrives later.
 func TestWaiterLeavesWhileGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &hangingTable{Table: fakeMemory().Table(), hung: make(chan struct{})}

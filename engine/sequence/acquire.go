@@ -14,7 +14,7 @@ import (
 )
 
 // Acquire takes a free lock with one request to the store. If the session's last keep-alive is old, another one is sent
-// at the same time. A claim that is not granted waits at its place in line, until a snapshot shows that it is granted.
+// at the same time. A claim that is not granted waits at its place, until a snapshot shows that it is granted.
 func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if err := c.Check(e.info); err != nil {
 		return driver.Grant{}, err
@@ -59,7 +59,7 @@ type acquisition struct {
 	endedSessions int // how often its session has ended during this call
 }
 
-// rejoinAfterSessionEnd reports whether the claim is to join the line again, behind all others, because its session
+// rejoinAfterSessionEnd reports whether the claim is to join the lock again, behind all others, because its session
 // ended before it was granted: this process was stopped for longer than the TTL, or the store was unreachable or had
 // lost its leader. The caller still wants the lock, so the wait goes on.
 func (a *acquisition) rejoinAfterSessionEnd(err error) bool {
@@ -129,7 +129,7 @@ func (a *acquisition) wasGranted() bool {
 	return a.cl.wasGranted()
 }
 
-// joinAndWait brings the claim into the line under one session, waits for its turn, and confirms it.
+// joinAndWait adds the claim's node under one session, waits for its turn, and confirms it.
 func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	s, err := a.bindSession()
 	for err != nil {
@@ -143,7 +143,7 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	if s.isStale() {
 		a.e.life.Go(func() { _, _ = s.freshKeepAlive(a.e.life) }) // while the add is under way
 	}
-	seen, err := a.joinLine(s)
+	seen, err := a.ensureNode(s)
 	if err == nil {
 		seen, err = a.waitForTurn(s, seen)
 	}
@@ -187,19 +187,19 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	return driver.Grant{Claim: a.Claim, Token: cl.node.token, Since: since, GrantedTTL: s.TTL, Ref: ref}, nil
 }
 
-// joinLine makes sure that the claim has a node, and returns a snapshot with it. The node exists already if an earlier
-// Acquire for the same claim was given up.
-func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
+// ensureNode makes sure that the claim has a node, and returns a snapshot with it. The node exists already if an
+// earlier Acquire for the same claim was given up.
+func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	e.mu.Lock()
 	existed := cl.node.token != 0
 	e.mu.Unlock()
 	if existed {
-		return a.readLine(s)
+		return a.readSnapshot(s)
 	}
-	// A claim that does not wait must leave no node behind if the lock is held, so it is added only to an empty line
-	// at first. If the reply shows a line in which it would be granted nevertheless, the next add is made on the
-	// condition that this line has not grown.
+	// A claim that does not wait must leave no node behind if the lock is held, so at first it is added only to a lock
+	// without nodes. If the reply shows nodes behind which it would be granted nevertheless, the next add is made on
+	// the condition that no other has come.
 	condition := AddAlways
 	switch {
 	case !a.Wait:
@@ -254,7 +254,7 @@ func (a *acquisition) joinLine(s *session) (timedSnapshot, error) {
 	}
 }
 
-// maxOvertaken is how often a claim that does not wait reads the line again because others have joined between its
+// maxOvertaken is how often a claim that does not wait lists the lock again because others have joined between its
 // read, which showed room, and its add. On a busy lock that is far away this could go on forever.
 const maxOvertaken = 8
 
@@ -296,8 +296,8 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 	return nil
 }
 
-// whyRefused is why a claim that does not wait is not added to the line in this snapshot. It returns nil if the claim
-// would be granted.
+// whyRefused is why a claim that does not wait is not added to the lock as it is in this snapshot. It returns nil if
+// the claim would be granted.
 func (a *acquisition) whyRefused(seen timedSnapshot) error {
 	if err := checkMismatch(seen.Nodes, &a.Claim); err != nil {
 		return err
@@ -325,8 +325,8 @@ func (a *acquisition) removeThenRefuse(s *session, refusal error) error {
 	return refusal
 }
 
-// readHeldError is the refusal of a claim that does not wait. It names the holders, for which the line is read in full
-// if necessary.
+// readHeldError is the refusal of a claim that does not wait. It names the holders, for which the lock is listed in
+// full if necessary.
 func (a *acquisition) readHeldError(seen timedSnapshot) error {
 	if !seen.Full {
 		if l, err := a.listNodes(true); err == nil {
@@ -426,7 +426,7 @@ func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) 
 	}
 }
 
-// listNodes reads the line once.
+// listNodes lists the lock once.
 func (a *acquisition) listNodes(full bool) (timedSnapshot, error) {
 	ctx, cancel := requestContext(a.ctx)
 	defer cancel()
@@ -435,9 +435,9 @@ func (a *acquisition) listNodes(full bool) (timedSnapshot, error) {
 	return timedSnapshot{snapshot, start}, err
 }
 
-// readLine reads the line until the store has answered, gives the snapshot to the other claims of this client that it
-// concerns, and updates the claim's own node.
-func (a *acquisition) readLine(s *session) (timedSnapshot, error) {
+// readSnapshot lists the lock until the store has answered, gives the snapshot to the other claims of this client that
+// it concerns, and updates the claim's own node.
+func (a *acquisition) readSnapshot(s *session) (timedSnapshot, error) {
 	for {
 		done := a.e.beginListing(a.Name)
 		seen, err := a.listNodes(false)
@@ -455,7 +455,8 @@ func (a *acquisition) readLine(s *session) (timedSnapshot, error) {
 	}
 }
 
-// beginListing records that a read of the line is under way, until done is called. It does nothing if another read is.
+// beginListing records that the lock is being listed, until done is called. It does nothing if another listing is under
+// way.
 func (e *Engine) beginListing(name string) (done func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -473,7 +474,7 @@ func (e *Engine) beginListing(name string) (done func()) {
 }
 
 // checkOwnNode updates the claim from a snapshot, and returns a loss if its node is gone or marked. It also does so if
-// somebody has overwritten what the node says. Such a node would stay in line for as long as the session, and nobody
+// somebody has overwritten what the node says. Such a node would stay for as long as the session, and nobody
 // would know whose it is, so it is removed.
 func (a *acquisition) checkOwnNode(s *session, seen timedSnapshot) error {
 	a.lastNodes = seen.Nodes

@@ -21,8 +21,8 @@ type claim struct {
 
 	addNumber int64         // of this claim within its session: see NumberReuser
 	addDone   chan struct{} // not nil while an Add is under way; closed when it has a reply, or will get none
-	// addUnresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and may
-	// still take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
+	// addUnresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and
+	// may still take effect, or the node is gone but the store may have a leftover of it (see [LeftoverChecker]).
 	addUnresolved bool
 	// numberSpent says that no other claim may get the number: an add got no reply once, or the node may live on under
 	// another session.
@@ -58,7 +58,7 @@ func (n ownNode) asNode(id string) Node {
 // turn is how a waiting claim learns that its turn may have come.
 type turn struct {
 	snapshots chan timedSnapshot // buffered; snapshots, read by others of this client, in which the claim is granted
-	wakeup    chan struct{}      // buffered; the line may have changed, so it must be read again
+	wakeup    chan struct{}      // buffered; the lock may have changed, so it must be listed again
 	blockedBy string             // key of the node that this claim waits for, if that is a claim of the same session
 }
 
@@ -95,8 +95,8 @@ func (w *nodeWatch) isUnchanged() bool {
 type phase int8
 
 const (
-	phaseJoining phase = iota // its node is not known to be in line
-	phaseWaiting              // its node is in line, within the bounds of the lock
+	phaseJoining phase = iota // its node is not known to exist
+	phaseWaiting              // its node exists, within the bounds of the lock
 	phaseGranted              // a snapshot and a keep-alive have confirmed it
 	phaseLeaving              // it is being removed
 	phaseLost                 // it has ended from outside
@@ -284,8 +284,8 @@ func (e *Engine) watchOwnNode(cl *claim) {
 	}
 	cl.watch.started = true
 	e.mu.Unlock()
-	// Not under the mutex: the store has locks of its own. The token is the revision in which the node was made, so each
-	// change since then is reported.
+	// Not under the mutex: the store has locks of its own. The token is the revision in which the node was made, so
+	// each change since then is reported.
 	subscription := e.store.Watch(cl.name, node.key, node.token, func() { e.requestCheck(cl) })
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -11,16 +11,16 @@
 // 1. The file rule.go is this whole rule, without any I/O. A granted claim stays granted, because the nodes ahead of
 // it only become fewer (for weights that grow see [Engine.SetWeight]).
 //
-// A free lock costs one request: Add, whose reply shows the line with the new node. A claim that does not wait is
-// added only if it would be granted at once.
+// A free lock costs one request: Add, whose reply shows all nodes of the lock with the new one. A claim that does not
+// wait is added only if it would be granted at once.
 //
 // # Waiting
 //
 // A waiter is woken by the store and writes nothing. If all waiters watched the same node, each release would wake
 // all of them. So each watches one node ahead, usually its predecessor; findBlocker says which. When that node
-// changes or goes, the waiter reads the line and decides again. Many readers can wait for one writer: one of them
-// reads the line, and the others use its snapshot. A waiter for a claim of the same session needs no watch, since
-// this process knows when that claim goes. A watch is only a hint: every few seconds each waiter reads the line
+// changes or goes, the waiter lists the lock and decides again. Many readers can wait for one writer: one of them
+// lists the lock, and the others use its snapshot. A waiter for a claim of the same session needs no watch, since
+// this process knows when that claim goes. A watch is only a hint: every few seconds each waiter lists the lock
 // without one.
 //
 // # Sessions
@@ -51,7 +51,7 @@
 //
 // A store that has begun to end a session may answer keep-alives until it has. Where that is so (see
 // [Session.KeepAliveWithin]), a session whose keep-alives had no reply for too long is not used again: the client ends
-// it, and its claims join their lines again under another one.
+// it, and its claims join their locks again under another one, behind all others.
 //
 // # After a lost reply
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Inspect reads the line once, and tries again if that fails.
+// Inspect lists the lock once, and tries again if that fails.
 func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
@@ -36,7 +36,7 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 	}
 }
 
-// listLock reads the line in full.
+// listLock lists the lock in full.
 func (e *Engine) listLock(ctx context.Context, name string) (Snapshot, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

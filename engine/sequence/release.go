@@ -93,7 +93,7 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 			existed, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
 		case next.token != 0:
 			existed, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.name, node, next.key)
-			// Meanwhile the waiter may have gone, and a claim at the end of the line may have its key.
+			// Meanwhile the waiter may have gone, and a claim behind all others may have its key.
 			if len(left.Nodes) > 0 && left.Nodes[0].Token != next.token {
 				left.Nodes = nil
 			}
@@ -113,7 +113,7 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 
 // successorLocked is the node of the one waiter of this client that is granted when cl goes, however many wait behind
 // it. Since cl holds the whole lock, no claim is ahead of it, and none can come between the two. It is zero if there is
-// no such waiter, or if the whole line must be read: of readers several may be granted, and a semaphore's claim must
+// no such waiter, or if the whole lock must be listed: of readers several may be granted, and a semaphore's claim must
 // know which claim is behind it. Called with mu held.
 func (e *Engine) successorLocked(cl *claim) (next ownNode) {
 	if e.successorReader == nil || !cl.wasGranted() || !cl.isExclusive {
@@ -174,7 +174,7 @@ func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.
 }
 
 // finishRelease forgets a claim whose node, last read as n, is gone, and returns the result of its release. existed
-// says whether this request removed the node. Its snapshot of the line goes to the waiters of this client.
+// says whether this request removed the node. Its snapshot of the lock goes to the waiters of this client.
 func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool, left timedSnapshot) error {
 	// The next holder in this process learns of its turn from this snapshot, without a request of its own.
 	if left.Revision != 0 {

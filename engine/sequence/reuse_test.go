@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// TestNumbersUsedAgain: the claims of one client that follow one another have one key, also when others of its claims
+// TestNumbersUsedAgain: the claims of one client that follow one another have one key, even when others of its claims
 // were refused, or gave up waiting.
 func TestNumbersUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -339,7 +339,7 @@ func TestAbandonedClaimLeavesKey(t *testing.T) {
 }
 
 // TestAbandonedClaimLivesOn: another process detaches a claim that its own client still knows, and nobody renews there.
-// The claim stays, also if it is detached when its client has just found it abandoned, and if that would withdraw it
+// The claim stays, even if it is detached when its client has just found it abandoned, and if that would withdraw it
 // because its add got no reply at first.
 func TestAbandonedClaimLivesOn(t *testing.T) {
 	for _, late := range []bool{false, true} {

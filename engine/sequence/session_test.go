@@ -382,7 +382,7 @@ func TestDelayedAddOfDetachedClaim(t *testing.T) {
 	})
 }
 
-// TestAddReplyDuringCheck: a claim is cancelled while its add is in flight, just after its first session expired. When
+// TestAddReplyDuringCheck: a claim is canceled while its add is in flight, just after its first session expired. When
 // the reply to the add comes, the claim does not count as removed. So it is removed, even if the first try of that is
 // lost.
 func TestAddReplyDuringCheck(t *testing.T) {

@@ -49,12 +49,12 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 	e, cl := a.e, a.cl
 	i := findOwn(seen.Nodes, a.ID, s.ID)
 	if isGranted(seen.Nodes, i) {
-		if mustMarkAdmitted(seen.Nodes, i) { // an earlier call brought it into line
+		if mustMarkAdmitted(seen.Nodes, i) { // an earlier call added its node
 			a.markAdmitted()
 		}
 		return seen, nil
 	}
-	if !a.Wait { // an earlier call, which did wait, brought it into line
+	if !a.Wait { // an earlier call, which did wait, added its node
 		if err := a.removeOwnNode(s); err != nil {
 			return seen, err
 		}
@@ -121,8 +121,8 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	e.mu.Lock()
 	a.turn.blockedBy = ""
 	if k >= 0 {
-		// With the same token, unless the listing left that out: the claim may have gone, and have come again behind this
-		// one, with the same key.
+		// With the same token, unless the listing left that out: the claim may have gone, and have come again behind
+		// this one, with the same key.
 		n := &seen.Nodes[k]
 		o := e.claims[n.ID]
 		if o != nil && o.loss == nil && o.node.key == key && (n.Token == 0 || n.Token == o.node.token) {
@@ -152,8 +152,8 @@ func (a *acquisition) stopWatching() {
 	a.blocker = nil
 }
 
-// awaitSnapshot waits until the line may have changed, and returns a new snapshot of it. Many readers wait for one
-// writer, and wake up together. If one of them is reading the line, the others wait for its snapshot, and read for
+// awaitSnapshot waits until the lock may have changed, and returns a new snapshot of it. Many readers wait for one
+// writer, and wake up together. If one of them is listing the lock, the others wait for its snapshot, and read for
 // themselves only if they are not granted in it.
 func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
@@ -166,7 +166,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 		return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
 	}
 	e.mu.Lock()
-	// Another waiter of this client may be reading the line right now. Its read may have begun before the change
+	// Another waiter of this client may be listing the lock right now. That may have begun before the change
 	// that woke this one, so its snapshot counts only if it grants the claim.
 	loss, looking := cl.loss, e.listings[a.Name]
 	e.mu.Unlock()
@@ -188,11 +188,11 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 		default:
 		}
 	}
-	return a.readLine(s)
+	return a.readSnapshot(s)
 }
 
 // markAdmitted marks the claim's node as admitted, in the background. The semaphore's next waiter watches for this
-// mark, and reads the line when it comes. If the mark cannot be written, the next waiter finds out by polling.
+// mark, and lists the lock when it comes. If the mark cannot be written, the next waiter finds out by polling.
 func (a *acquisition) markAdmitted() {
 	e, cl := a.e, a.cl
 	e.mu.Lock()

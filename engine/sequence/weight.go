@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// SetWeight is one read of the line and one write. Only claims on a read-write lock can change their weight: a
+// SetWeight is one listing of the lock and one write. Only claims on a read-write lock can change their weight: a
 // semaphore's waiters wait for claims to go, and would not notice a change.
 //
 // A granted claim must stay granted, since every snapshot relies on it, even when a claim ahead grows heavier. So more
-// weight is written only if the line is unchanged up to the first claim that is not granted. Then nobody was granted
+// weight is written only if the lock is unchanged up to the first claim that is not granted. Then nobody was granted
 // meanwhile, and every claim that comes later sees the new weight.
 func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
@@ -32,7 +32,7 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 		if done {
 			return err
 		}
-		if err == nil { // the line has changed meanwhile
+		if err == nil { // the lock has changed meanwhile
 			retry.noteAnswer()
 			if err := e.life.Sleep(ctx, rand.N(time.Millisecond<<tries)); err != nil {
 				return driverutil.Uncertain(err)
@@ -45,7 +45,7 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 	}
 }
 
-// trySetWeight is one try. If it is not done and returns no error, the line has changed, and SetWeight tries again. The
+// trySetWeight is one try. If it is not done and returns no error, the lock has changed, and SetWeight tries again. The
 // last try gives up instead: where other claims join faster than a read and a write can follow each other, no client
 // can know that there is room.
 func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, last bool) (done bool, err error) {
@@ -69,7 +69,7 @@ func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, la
 	payload.Weight = weight
 	var now Node
 	var ok bool
-	// Less weight can take nothing from others, so the rest of the line does not matter.
+	// Less weight can take nothing from others, so the other nodes do not matter.
 	if weight <= n.Weight {
 		e.setWeightResolved(g.ID, false)
 		now, ok, err = e.store.Change(ctx, g.Name, n, payload)

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
-// slowLink forwards requests to DynamoDB. A PutItem stays on the way until the story delivers it, also if the process
+// slowLink forwards requests to DynamoDB. A PutItem stays on the way until the story delivers it, even if the process
 // that has sent it is gone, as it can happen in a network.
 type slowLink struct {
 	url    string

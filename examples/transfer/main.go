@@ -1,6 +1,6 @@
 // Transfer moves money between two accounts in PostgreSQL, under a lock in etcd. One of two servers is stopped while it
 // holds the lock, for longer than its lease. The other one transfers meanwhile. When the first one continues, PostgreSQL
-// rejects it: its fencing token is stale. No transfer happens twice, also if a server repeats it after a lost reply.
+// rejects it: its fencing token is stale. No transfer happens twice, even if a server repeats it after a lost reply.
 //
 // Run it with: go run ./examples/transfer
 package main

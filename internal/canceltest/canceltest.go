@@ -17,8 +17,8 @@ import (
 )
 
 // Run has one worker per store make claims, cancel each after at maxWait maxWait, and clean up, until n claims were
-// cancelled. A second later, no claim may exist, apart from the time by which the store or the machine is slow. Some
-// claims must be cancelled after they existed, or the test proves nothing; with fifth, a fifth of them must. So every
+// canceled. A second later, no claim may exist, apart from the time by which the store or the machine is slow. Some
+// claims must be canceled after they existed, or the test proves nothing; with fifth, a fifth of them must. So every
 // other claim gets about the time that a claim takes on this machine.
 func Run(t *testing.T, stores []driver.Store, n int64, maxWait time.Duration, claim func(worker int) driver.Claim,
 	fifth bool) {
@@ -76,7 +76,7 @@ func Run(t *testing.T, stores []driver.Store, n int64, maxWait time.Duration, cl
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	t.Logf("%d claims, %d were cancelled, %d of them after the effect; no claim existed a second later", claims.Load(),
+	t.Logf("%d claims, %d were canceled, %d of them after the effect; no claim existed a second later", claims.Load(),
 		cancels.Load(), after.Load())
 	if after.Load() == 0 || fifth && after.Load() < cancels.Load()/5 {
 		t.Errorf("only %d of %d cancels fell after the effect: the test proves little", after.Load(), cancels.Load())

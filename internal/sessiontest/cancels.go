@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-var cancelCount = flag.Int("cancels", 400, "how many acquires are cancelled")
+var cancelCount = flag.Int("cancels", 400, "how many acquires are canceled")
 
 // Cancels cancels acquires at random moments, and checks which claims exist a second after the last one.
 func (h *Harness[C, P]) Cancels(t *testing.T) {
@@ -37,14 +37,14 @@ func (h *Harness[C, P]) Cancels(t *testing.T) {
 	run.cancelAll(t)
 	ended := time.Now()
 	left := run.awaitNoClaims(t, blocker, servers, ended)
-	t.Logf("%d acquires in %v: %d granted before the cancel, %d cancelled while queued, %d cancelled earlier; "+
+	t.Logf("%d acquires in %v: %d granted before the cancel, %d canceled while queued, %d canceled earlier; "+
 		"%d claims left after %v, beside the holder", *cancelCount, ended.Sub(start).Round(time.Millisecond),
 		run.granted, run.queued, run.early, left, time.Since(ended).Round(100*time.Millisecond))
 	if left != 0 {
 		t.Errorf("%d claims are left", left)
 	}
 	if run.granted+run.queued < *cancelCount/5 {
-		t.Errorf("too few acquires were cancelled after their claim existed")
+		t.Errorf("too few acquires were canceled after their claim existed")
 	}
 	CheckError(t, blocker.Release(t.Context(), hold, ""))
 }
@@ -58,12 +58,12 @@ type cancelRun struct {
 
 	mu      sync.Mutex
 	granted int // acquires that were granted before the cancel
-	queued  int // acquires that were cancelled while their claim was in the queue
-	early   int // acquires that were cancelled before that
+	queued  int // acquires that were canceled while their claim was in the queue
+	early   int // acquires that were canceled before that
 }
 
 // cancelAll makes all acquires. The time that each one gets follows the speed of the machine, so that about as many are
-// cancelled after their claim exists as before.
+// canceled after their claim exists as before.
 func (run *cancelRun) cancelAll(t *testing.T) {
 	t.Helper()
 	var usual atomic.Int64
@@ -113,7 +113,7 @@ func (run *cancelRun) cancelOne(t *testing.T, client *holdfast.Client, name stri
 	if err == nil {
 		CheckError(t, l.Release())
 	} else if late := time.Since(deadline); late > 3*time.Second+10*run.machine.Worst(deadline) {
-		t.Errorf("a cancelled acquire returned %v after its context had ended", late)
+		t.Errorf("a canceled acquire returned %v after its context had ended", late)
 	}
 }
 

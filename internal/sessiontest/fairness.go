@@ -13,7 +13,7 @@ import (
 var fairDuration = flag.Duration("fair", 8*time.Second, "how long the fairness test runs, at least")
 
 // Fairness has 64 clients in eight processes contend for one lock, while leaders are killed. A quarter of the waits are
-// cancelled. A token is the claim's place in the order of arrival, so the tokens of the holders must rise.
+// canceled. A token is the claim's place in the order of arrival, so the tokens of the holders must rise.
 func (h *Harness[C, P]) Fairness(t *testing.T) {
 	c := h.Own(t)
 	file := filepath.Join(t.TempDir(), "history")
@@ -23,12 +23,12 @@ func (h *Harness[C, P]) Fairness(t *testing.T) {
 	began := time.Now()
 	kills := h.runFairly(t, c, file)
 	counts := countFairness(readFairHistory(t, file))
-	t.Logf("%d holds, %d waits cancelled, %d leaders killed, in %v: %d overtakes, %d overlaps",
-		counts.holds, counts.cancelled, kills, time.Since(began).Round(time.Second), counts.overtakes, counts.overlaps)
+	t.Logf("%d holds, %d waits canceled, %d leaders killed, in %v: %d overtakes, %d overlaps",
+		counts.holds, counts.canceled, kills, time.Since(began).Round(time.Second), counts.overtakes, counts.overlaps)
 	if counts.overtakes+counts.overlaps > 0 {
 		t.Error("claims were granted out of order, or two at a time")
 	}
-	if counts.holds == 0 || counts.cancelled == 0 {
+	if counts.holds == 0 || counts.canceled == 0 {
 		t.Error("too little has happened for the test to prove anything")
 	}
 }
@@ -89,7 +89,7 @@ func awaitMoreHolds(t *testing.T, file, when string) {
 	}
 }
 
-// fairNote is one line of the history: "hold", "free", "late" or "cancelled".
+// fairNote is one line of the history: "hold", "free", "late" or "canceled".
 type fairNote struct {
 	what  string
 	token int64
@@ -111,9 +111,9 @@ func readFairHistory(t *testing.T, file string) (notes []fairNote) {
 }
 
 type fairCounts struct {
-	holds, cancelled int
-	overtakes        int // holds with a token that is not larger than the one before
-	overlaps         int // holds that began before the one before had ended
+	holds, canceled int
+	overtakes       int // holds with a token that is not larger than the one before
+	overlaps        int // holds that began before the one before had ended
 }
 
 // countFairness counts what happened. It leaves out the holds of clients that were stopped for a TTL before they noted
@@ -126,8 +126,8 @@ func countFairness(notes []fairNote) (counts fairCounts) {
 	var last, inside int64
 	for _, n := range notes {
 		switch {
-		case n.what == "cancelled":
-			counts.cancelled++
+		case n.what == "canceled":
+			counts.canceled++
 		case late[n.token]:
 		case n.what == "hold":
 			counts.holds++

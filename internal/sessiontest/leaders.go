@@ -126,7 +126,7 @@ func (run *leaderRun) checkKept(t *testing.T, kept *holdfast.Lease) {
 	}
 }
 
-// checkNoClaims checks that nothing is left on the other locks. A request that was cancelled may still be on its way,
+// checkNoClaims checks that nothing is left on the other locks. A request that was canceled may still be on its way,
 // so it waits; but not for as long as a claim exists that was left by mistake.
 func (run *leaderRun) checkNoClaims(t *testing.T) {
 	t.Helper()

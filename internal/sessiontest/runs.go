@@ -106,7 +106,7 @@ func (h *Harness[C, P]) RunKill(t *testing.T) {
 	y.checkCounts(t, h.runTakeOver(faultTTL))
 }
 
-// beginRuns begins runs that nobody ends, by a client each, prints "held", and waits for ever.
+// beginRuns begins runs that nobody ends, by a client each, prints "held", and waits forever.
 func (o WorkerTask) beginRuns() error {
 	for _, key := range o.Locks {
 		c, err := o.openClient()

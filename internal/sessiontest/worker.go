@@ -170,7 +170,7 @@ func (o WorkerTask) waitForLock() error {
 	return l.Release()
 }
 
-// contendFairly has clients take one lock again and again, with a quarter of the waits cancelled, and notes each hold
+// contendFairly has clients take one lock again and again, with a quarter of the waits canceled, and notes each hold
 // in a file. If a client was stopped for so long that its lease was not valid any more when it had noted its hold, it
 // notes that, too.
 func (o WorkerTask) contendFairly() error {
@@ -211,7 +211,7 @@ func (o WorkerTask) contendFairly() error {
 					}
 					_ = l.Release()
 				case wait.Err() != nil:
-					fmt.Fprintf(file, "cancelled\n")
+					fmt.Fprintf(file, "canceled\n")
 				case !isPassing(err):
 					failures <- err
 					return

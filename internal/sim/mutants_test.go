@@ -79,7 +79,7 @@ var mutants = []mutant{
 	{name: "tokens from the clock alone", file: recordFile,
 		edits: []edit{noCheck, {"\tr.Token = max(r.Token+1, in.Now)\n\tc.State", "\tr.Token = in.Now\n\tc.State"}},
 		want:  "came after|was granted twice"},
-	{name: "cleanup under a context that was cancelled", file: "client.go",
+	{name: "cleanup under a context that was canceled", file: "client.go",
 		edits: []edit{{"\tif !mayExist(err) {\n\t\treturn grant, err\n\t}\n\tc.cleanUp(claim.TTL, c.releaseOf(claim))\n", "\tif !mayExist(err) {\n\t\treturn grant, err\n\t}\n\tc.store.Release(bounded, claim, \"\")\n"}},
 		want:  "after all waiters had left"},
 	{name: "renewals continue during a release", file: holdFile,

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// OpenSilentServer checks that opening a URL does not wait for ever for a server that accepts connections and never
+// OpenSilentServer checks that opening a URL does not wait forever for a server that accepts connections and never
 // answers. The URL has HOST in place of the server, and s3cret as a secret, which no error shows.
 func OpenSilentServer(t *testing.T, url string) {
 	t.Helper()

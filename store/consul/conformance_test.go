@@ -134,7 +134,7 @@ func lossyConfig(c *consultest.Cluster, fate func() drivertest.Fate) *api.Config
 // caseLimit is the time limit of one case of the suite: many run at the same time, beside the server.
 const caseLimit = 90 * time.Second
 
-// TestConformance: the store keeps every promise of the contract, also when the server is restarted. The suites run
+// TestConformance: the store keeps every promise of the contract, even when the server is restarted. The suites run
 // before the other tests, because they keep the machine busy.
 func TestConformance(t *testing.T) {
 	c := start(t, consultest.Options{})

@@ -90,8 +90,8 @@ type store struct {
 
 // New makes a store. The settings are those of Consul's client, such as api.DefaultConfig() returns, which knows its
 // environment variables; New changes nothing in them. It does no I/O, so the agent need not be reachable, and ctx is
-// not used: the first claim connects. The error Is ErrInvalid if the settings are nil, or something in them or in the
-// options cannot work.
+// not used: the first claim connects. It returns ErrInvalid if the settings are nil, or if something in them or in
+// the options cannot work.
 func New(ctx context.Context, config *api.Config, opts *Options) (driver.Store, error) {
 	nodes, err := newNodeStore(config, opts)
 	if err != nil {

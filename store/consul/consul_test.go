@@ -464,7 +464,7 @@ func TestExamine(t *testing.T) {
 
 // TestRequestsPerOperation: a claim that waits for its turn, or is sure that it may wait, takes a free lock with one
 // request; a claim that does not wait needs a read before it. A renewal is a read and a keep-alive, and a release one
-// request, also if this client has changed the claim.
+// request, even if this client has changed the claim.
 func TestRequestsPerOperation(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

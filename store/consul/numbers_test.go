@@ -128,7 +128,7 @@ func TestLateRemoval(t *testing.T) {
 	remove(last, true)
 }
 
-// TestRemovalBesideNewClaim: a watch for removals reports that a claim has gone, also if another one has its key when
+// TestRemovalBesideNewClaim: a watch for removals reports that a claim has gone, even if another one has its key when
 // the watch looks again. It does not report a claim that has come.
 func TestRemovalBesideNewClaim(t *testing.T) {
 	t.Parallel()

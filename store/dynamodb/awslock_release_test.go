@@ -255,7 +255,7 @@ func TestAWSLockForgetsOldTakes(t *testing.T) {
 // TestForeignWatch promises that with foreign-watch a caller that only tries watches a foreign holder for its
 // lease, and takes over from a dead one even if no client had waited before. It is refused as soon as the holder
 // shows that it is alive. Without foreign-watch, or if the lease is longer, the caller is refused at once, and
-// Warnings says so.
+// Examine says so.
 func TestForeignWatch(t *testing.T) {
 	t.Parallel()
 	table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)

@@ -23,7 +23,7 @@
 // The common lock pattern works on the same items. A foreign client that puts an item on the condition
 // "attribute_not_exists(primary_id) OR expired_at < :now" is refused while a claim of ours holds the lock,
 // and it excludes our claims until its expired_at has passed by the service's clock. A foreign client may
-// also recognise its own locks by an attribute such as an owner, and renew, retake or delete them. It is
+// also recognize its own locks by an attribute such as an owner, and renew, retake or delete them. It is
 // refused once a claim of ours has taken the item over, as it is among its own kind.
 //
 // A foreign put removes our record. Then our waiters queue again, in a new order. If the last grant is less
@@ -48,15 +48,15 @@
 //	created_at      S: a time in ISO 8601
 //
 // A plain worker reads the newest row. It stops if that is started or succeeded, and else sends UpdateItem for the next
-// sequence with ADD atomic_counter 1, SET exec_status and created_at; it goes on if the counter that comes back is 1. At
-// the end it writes succeeded or failed to the next sequence. Workers of ours follow the same rules, so each event has
-// one run at a time, of a plain worker or ours. When a worker of ours dies, its run is abandoned after its TTL: the next
-// client of ours writes failed after it. Plain workers wait until then. How the two meet, and what each late request
-// does, is in the comment of type ledger.
+// sequence with ADD atomic_counter 1, SET exec_status and created_at; it goes on if the counter that comes back is 1.
+// At the end it writes succeeded or failed to the next sequence. Workers of ours follow the same rules, so each event
+// has one run at a time, of a plain worker or ours. When a worker of ours dies, its run is abandoned after its TTL: the
+// next client of ours writes failed after it. Plain workers wait until then. How the two meet, and what each late
+// request does, is in the comment of type ledger.
 //
-// The table is one ledger. Rows are kept: there is no retention by age (KeepFor), and Forget and KeepRuns remove only the
-// rows that end runs, because a plain worker that has read the table some time ago could take the place of a removed
-// start. A plain worker's run has no token, no heartbeat and no result.
+// The table is one ledger. Rows are kept: there is no retention by age (KeepFor), and Forget and KeepRuns remove only
+// the rows that end runs, because a plain worker that has read the table some time ago could take the place of a
+// removed start. A plain worker's run has no token, no heartbeat and no result.
 //
 // # Cost
 //
@@ -72,8 +72,8 @@
 // # Permissions
 //
 // dynamodb:GetItem and PutItem, with LayoutAWSLock UpdateItem instead of PutItem, with LayoutLedger also Query,
-// UpdateItem and, for Forget and KeepRuns, DeleteItem; Scan to list locks or keys;
-// CreateTable, DescribeTable and UpdateTimeToLive to make a table.
+// UpdateItem and, for Forget and KeepRuns, DeleteItem; Scan to list locks or keys; CreateTable, DescribeTable and
+// UpdateTimeToLive to make a table.
 //
 // Do not use a global table: its regions see each other's writes too late. Do not use DAX.
 package dynamodb
@@ -140,8 +140,8 @@ const (
 	// LayoutAWSLock is the layout of the AWS lock client and of its ports, such as dynamolock. It supports the
 	// plain mutex only.
 	LayoutAWSLock Layout = "awslock"
-	// LayoutLedger is a run ledger in the layout of plain workers, with which it can share the table. Such a store has a
-	// ledger, and no locks. See the package's documentation.
+	// LayoutLedger is a run ledger in the layout of plain workers, with which it can share the table. Such a store has
+	// a ledger, and no locks. See the package's documentation.
 	LayoutLedger Layout = "ledger"
 )
 
@@ -154,9 +154,9 @@ const runsPrefix = reservedChar + "runs" + reservedChar
 // New makes a store that keeps locks in the table of that name. The client stays the caller's: Close does not
 // close it. Its retry settings are not used.
 //
-// New sends one read, bounded by ctx. It shows that the table exists and has the right key, and tells the service's
-// clock. The error Is ErrInvalid if the client is nil, an option cannot work, the table is missing or its key does not
-// fit, and ErrDenied if a permission is missing.
+// New sends one read, bounded by ctx. The reply shows that the table exists and has the right key, and tells the
+// service's clock. New returns ErrInvalid if the client is nil, an option cannot work, the table is missing or its key
+// does not fit, and ErrDenied if a permission is missing.
 //
 // The SDK's log output is off, unless the client has another logger than the one that the SDK's configuration
 // sets by default, which writes to standard error.
@@ -260,8 +260,8 @@ func NewTable(ctx context.Context, client *sdk.Client, tableName string, opts *O
 	return &table{tableClient: l, prefix: opts.Prefix + reservedChar}, nil
 }
 
-// OpenLedgerTable opens the records of the run ledger, in the same table. They have the TTL attribute only if they are to
-// be removed.
+// OpenLedgerTable opens the records of the run ledger, in the same table. They have the TTL attribute only if they are
+// to be removed.
 func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
 	return &table{
 		tableClient: t.tableClient.share(), prefix: t.prefix + runsPrefix, keepAttribute: t.ttlAttribute,

@@ -33,7 +33,7 @@ var (
 	findingForeignWatch = driver.Finding{Code: "dynamodb-foreign-watch", Severity: driver.SeverityWarning,
 		What: "foreign-watch is not set",
 		Why: "a foreign holder counts as dead when a client has seen it unchanged for its lease: after one has died, " +
-			"callers that only try (run -n) are refused for ever, until a client waits for as long",
+			"callers that only try (run -n) are refused forever, until a client waits for as long",
 		Fix: "set foreign-watch to the longest lease for which they may watch it, too"}
 )
 
@@ -42,7 +42,7 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return t.examineTable(ctx, t.ttlAttribute)
 }
 
-// Examine also says which callers may be refused for ever.
+// Examine also says which callers may be refused forever.
 func (a *awslockStore) Examine(ctx context.Context) ([]driver.Finding, error) {
 	all, err := a.examineTable(ctx, "")
 	if a.maxForeignWatch == 0 {

@@ -133,7 +133,7 @@ func TestRetryAfterLateFailure(t *testing.T) {
 	}
 }
 
-// TestCancel: claims that are cancelled at random moments, and released, leave nothing behind a second later.
+// TestCancel: claims that are canceled at random moments, and released, leave nothing behind a second later.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := int64(200)
@@ -149,7 +149,7 @@ func TestCancel(t *testing.T) {
 	}, *prove)
 }
 
-// TestLateTake: requests of a claim that was cancelled, perhaps twice, and then released, are refused if they
+// TestLateTake: requests of a claim that was canceled, perhaps twice, and then released, are refused if they
 // arrive after that.
 func TestLateTake(t *testing.T) {
 	t.Parallel()

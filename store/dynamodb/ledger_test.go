@@ -177,7 +177,7 @@ func TestLedgerPlainWorkers(t *testing.T) {
 		byOurs.Load())
 }
 
-// TestLedgerCollision: of two starts that aim at the same row the first one has the run, also if a plain worker and
+// TestLedgerCollision: of two starts that aim at the same row the first one has the run, even if a plain worker and
 // ours collide. The other one changes nothing by which the winner knows its run.
 func TestLedgerCollision(t *testing.T) {
 	t.Parallel()

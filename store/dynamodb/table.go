@@ -33,7 +33,7 @@ type table struct {
 	prefix       string // before the names in keys
 	ttlAttribute string // empty: no foreign client looks at the records
 	// keepAttribute is the table's TTL attribute again, where ttlAttribute is empty. It says until when the item is kept,
-	// and does not exist if that is for ever.
+	// and does not exist if that is forever.
 	keepAttribute string
 }
 

@@ -66,6 +66,6 @@ func TestRunsExpire(t *testing.T) {
 	}
 	fail(begin(0))
 	if at, exists := expiresAt(); exists {
-		t.Errorf("the item of a history that is kept for ever may be removed at %d", at)
+		t.Errorf("the item of a history that is kept forever may be removed at %d", at)
 	}
 }

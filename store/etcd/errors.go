@@ -21,7 +21,7 @@ var deniedErrors = []struct {
 	remedy string
 }{
 	{rpctypes.ErrPermissionDenied,
-		"; the user's role must allow to read and write the whole range of keys that starts with the prefix"},
+		"; the user's role must allow reading and writing the whole range of keys that starts with the prefix"},
 	{rpctypes.ErrUserEmpty, "; the cluster asks for a user and a password, and the URL has none: write etcd://USER:PASSWORD@host"},
 	{rpctypes.ErrAuthFailed, ""}, {rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
 }

@@ -72,7 +72,7 @@ type store struct {
 // connection directly, so wrappers around its KV, Lease or Watcher, such as those of package namespace, have no effect;
 // use Options.Prefix.
 //
-// New does no I/O, so the cluster need not be reachable, and ctx is not used: the first claim connects. The error Is
+// New does no I/O, so the cluster need not be reachable, and ctx is not used: the first claim connects. It returns
 // ErrInvalid if the client is nil or an option cannot work.
 func New(ctx context.Context, client *clientv3.Client, opts *Options) (driver.Store, error) {
 	nodes, err := openNodeStore(client, opts)
@@ -83,7 +83,7 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (driver.St
 }
 
 // NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New
-// it does no I/O, and its Close leaves the client open.
+// it does no I/O, its Close leaves the client open, and its errors are the same.
 func NewTable(ctx context.Context, client *clientv3.Client, opts *Options) (record.Table, error) {
 	nodes, err := openNodeStore(client, opts)
 	if err != nil {

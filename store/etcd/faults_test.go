@@ -241,21 +241,21 @@ func TestWatchCancelled(t *testing.T) {
 		in <- err
 	}()
 	h := p.nodes.hub
-	cancelled := 0
-	for end := time.Now().Add(time.Minute); cancelled < 3 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		cancelled = 0
+	canceled := 0
+	for end := time.Now().Add(time.Minute); canceled < 3 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		canceled = 0
 		h.mu.Lock()
 		for id, w := range h.watches {
-			if w.interrupted { // the server has cancelled it
-				cancelled++
+			if w.interrupted { // the server has canceled it
+				canceled++
 			} else { // the reply is the same as when the server cancels it for its own reasons
 				h.queueRequest(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
 			}
 		}
 		h.mu.Unlock()
 	}
-	if cancelled < 3 { // of the key that it waits for, its own key, and the key of the other lock
-		t.Fatalf("the server has cancelled %d watches", cancelled)
+	if canceled < 3 { // of the key that it waits for, its own key, and the key of the other lock
+		t.Fatalf("the server has canceled %d watches", canceled)
 	}
 	began := time.Now()
 	fails(t, first.Release())

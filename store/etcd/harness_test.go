@@ -198,7 +198,7 @@ func TestFairness(t *testing.T) {
 	rig.Fairness(t)
 }
 
-// TestCancels: acquires that are cancelled at any time leave no key after a second.
+// TestCancels: acquires that are canceled at any time leave no key after a second.
 func TestCancels(t *testing.T) {
 	rig.Cancels(t)
 }

@@ -48,9 +48,9 @@ func claimKey(session string, number int64) string {
 }
 
 // ReusesNumbers makes the store a sequence.NumberReuser. Until the history is compacted, which is never unless the
-// servers are set up for it, each member keeps an entry in memory of each key that was deleted, and every read of a range
-// and every comparison with one goes through all entries in it. So a lock whose claims all had keys of their own would get
-// slower with each claim, and all that the cluster does with it.
+// servers are set up for it, each member keeps an entry in memory of each key that was deleted, and every read of a
+// range and every comparison with one goes through all entries in it. So a lock whose claims all had keys of their own
+// would get slower with each claim, and all that the cluster does with it.
 func (t *nodeStore) ReusesNumbers() {}
 
 // isClaimKey reports whether s has the form of a claim's key: a lease in lower-case hex, with or without a number.
@@ -62,7 +62,7 @@ func isClaimKey(s string) bool {
 func consistsOf(s, chars string) bool { return s != "" && strings.Trim(s, chars) == "" }
 
 // parseNode reads a key-value pair whose lock's directory is dir bytes long. It returns false for keys that are not
-// claims. A claim always has a lease: a key without one would be held for ever when its client dies, so it belongs to
+// claims. A claim always has a lease: a key without one would be held forever when its client dies, so it belongs to
 // something else.
 func parseNode(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 	if kv.Lease == 0 || len(kv.Key) <= dir || !isClaimKey(string(kv.Key[dir:])) {
@@ -79,8 +79,8 @@ func parseNode(kv *mvccpb.KeyValue, dir int) (sequence.Node, bool) {
 	return n, true
 }
 
-// maxCachedNodes limits how many nodes are remembered as they were parsed, so that a long line is not parsed again with
-// every read of it.
+// maxCachedNodes limits how many nodes are remembered as they were parsed, so that a long queue is not parsed again
+// with every read of it.
 const maxCachedNodes = 4096
 
 func (t *nodeStore) rememberNode(key string, n sequence.Node) {
@@ -115,7 +115,7 @@ func (t *nodeStore) newSnapshot(name string, kvs []*mvccpb.KeyValue, revision in
 		}
 		l.Nodes = append(l.Nodes, n)
 	}
-	// etcd returns keys in the order of their names; the line is in the order of creation.
+	// etcd returns keys in the order of their names; claims are in the order of their creation.
 	slices.SortFunc(l.Nodes, func(a, b sequence.Node) int { return cmp.Compare(a.Token, b.Token) })
 	return l
 }

@@ -30,7 +30,7 @@ type Lease struct {
 }
 
 // NewLease grants a lease of ttl, rounded up to whole seconds. The cluster may grant more; see TTL. Of the options only
-// Clock counts. The error Is ErrInvalid if the client is nil, or if ttl is outside of driver.MinTTL to driver.MaxTTL.
+// Clock counts. It returns ErrInvalid if the client is nil, or if ttl is outside of driver.MinTTL to driver.MaxTTL.
 func NewLease(ctx context.Context, client *clientv3.Client, ttl time.Duration, opts *Options) (*Lease, error) {
 	nodes, err := openNodeStore(client, opts)
 	if err != nil {
@@ -63,7 +63,7 @@ func (l *Lease) TTL() time.Duration {
 }
 
 // Put puts a key, exactly as it is named, under the lease, and replaces what was there. It returns the key's create
-// revision, which is larger for each new key in the cluster. The error Is ErrLost if the lease has expired, and then
+// revision, which is larger for each new key in the cluster. The error is ErrLost if the lease has expired, and then
 // nothing was put; ErrUncertain if the outcome is not known: to put it again does no harm.
 func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err error) {
 	put, get := clientv3.OpPut(key, value, clientv3.WithLease(l.ID())), clientv3.OpGet(key, clientv3.WithKeysOnly())
@@ -74,7 +74,7 @@ func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err 
 	return r.Responses[1].GetResponseRange().Kvs[0].CreateRevision, nil
 }
 
-// KeepAlive renews the lease once. The error Is ErrLost if the lease has expired. After any other error it is not known
+// KeepAlive renews the lease once. It returns ErrLost if the lease has expired. After any other error it is not known
 // whether it was renewed.
 func (l *Lease) KeepAlive(ctx context.Context) error {
 	start := l.clock.Now()
@@ -137,7 +137,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 	}
 }
 
-// Revoke ends the lease, and deletes its keys, at once. The error Is ErrLost if the lease had expired before.
+// Revoke ends the lease, and deletes its keys, at once. It returns ErrLost if the lease had expired before.
 func (l *Lease) Revoke(ctx context.Context) error {
 	if err := l.nodes.EndSession(ctx, l.id); err != nil {
 		return l.convertError(err)

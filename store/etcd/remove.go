@@ -65,7 +65,7 @@ func (t *nodeStore) ReadBreakNote(ctx context.Context, _ string, n sequence.Node
 	return true, note.Reason, nil
 }
 
-// RemoveAndReadNext reads one key in the same transaction. To read the whole line would cost every member of the
+// RemoveAndReadNext reads one key in the same transaction. To read the whole lock would cost every member of the
 // cluster more.
 func (t *nodeStore) RemoveAndReadNext(
 	ctx context.Context, name string, n sequence.Node, next string,

@@ -54,8 +54,8 @@ func (t *nodeStore) grantLease(ctx context.Context, ttl time.Duration) (sequence
 // which is at most two election timeouts after the cut. No other leader is elected before one election timeout, less a
 // heartbeat interval, has passed, and a new leader keeps every lease for its TTL and another election timeout. So a
 // lease lasts for its TTL from each keep-alive that was answered, less a heartbeat interval. The margin of the TTL has
-// to cover that; Warnings says from which TTL on it certainly does. A leader whose disk hangs, and which does nothing
-// else, checks that it still has a quorum before it answers, in the versions that Warnings asks for.
+// to cover that; Examine says from which TTL on it certainly does. A leader whose disk hangs, and which does nothing
+// else, checks that it still has a quorum before it answers, in the versions that Examine asks for.
 func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	promise, err = t.sendKeepAlive(ctx, session)
 	// A stream cannot renew a login, so an ordinary request does it, once.

@@ -21,7 +21,7 @@ import (
 // watches again on the next one, and notifies all their owners.
 //
 // To resume a watch at the revision where it broke would be the usual way, but that revision may have been compacted
-// meanwhile, and then the watch is cancelled ("KV API guarantees" in etcd's documentation: events are kept as long as
+// meanwhile, and then the watch is canceled ("KV API guarantees" in etcd's documentation: events are kept as long as
 // the history is). The owners read the lock again in any case, so a replay would add nothing.
 type watchHub struct {
 	nodes      *nodeStore           // knows the keys of locks
@@ -52,7 +52,7 @@ type watch struct {
 
 	// Guarded by the hub's mutex.
 	live        bool // the present stream reports what happens
-	interrupted bool // an earlier stream broke, or the server has cancelled the watch
+	interrupted bool // an earlier stream broke, or the server has canceled the watch
 }
 
 func newWatchHub(t *nodeStore, client pb.WatchClient) *watchHub {

@@ -7,8 +7,8 @@
 //
 // The first claim makes the directory if it does not exist. The directory must contain nothing else: one that is not
 // empty must have been made by Holdfast, which marks it. It belongs to one user, or to a group of users, and everyone
-// who can write in it can take any lock away. It must not be where files are removed by age, such as /tmp. Its content must not be edited,
-// copied into, or restored from a backup while clients run.
+// who can write in it can take any lock away. It must not be where files are removed by age, such as /tmp. While
+// clients run, nothing in it may be edited, added or restored from a backup.
 //
 // # Promises
 //
@@ -40,13 +40,14 @@ type Options struct {
 	Force bool
 	// Group is the name or the number of a group of users who share the store; empty: nobody. All of them must set it.
 	// The directory must be the group's, with mode 2770, and is made so; its parent must exist. Members see, break and
-	// wait for one another's locks, and anyone of them can take any lock away. Nobody else has access, and the umask of
+	// wait for one another's locks, and any of them can take any lock away. Nobody else has access, and the umask of
 	// the members does not matter.
 	Group string
 	// Clock is where time is read; the default is driver.SystemClock. Its Boottime must be the same clock in all
 	// processes of this machine.
 	Clock driver.Clock
-	// Logger gets a warning for each record that a power cut has torn; nil: none. Examine says so as well, for as long as the copies of torn records are kept.
+	// Logger gets a warning for each record that a power cut has torn; nil: none. Examine says so as well, for as long
+	// as the copies of torn records are kept.
 	Logger *slog.Logger
 
 	isMember func(uid, group int) bool // for tests: asks which users are in a group

@@ -36,8 +36,8 @@ const (
 	maxFileSize   = record.MaxData + 4096 // the largest record with its header
 )
 
-// castagnoli is what hash/crc32 needs for its fast way. To make it takes as long as plainChecksums records take in the
-// plain way, and a program that runs one command reads and writes fewer.
+// castagnoli is the table by which hash/crc32 computes checksums the fast way. Making it takes as long as computing
+// plainChecksums of them the slow way, and a program that runs one command computes fewer.
 var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // plainTable is the same table, but not the one that hash/crc32 knows, which uses it one byte at a time.

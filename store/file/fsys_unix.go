@@ -184,7 +184,7 @@ func (d disk) writeAll(fd int, data []byte, sync bool) error {
 	return nil
 }
 
-// makeDir makes directories for this user, or this group, alone: who can write in one can take locks away.
+// makeDir makes directories for this user, or this group, alone: anyone who can write in one can take locks away.
 func (d disk) makeDir(dir int, name string) error {
 	if d.shared {
 		return d.makeSharedDir(dir, name)

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A store is recognised by a file whose name contains the version of the layout. The content of the file is for people.
+// A store is recognized by a file whose name contains the version of the layout. The content of the file is for people.
 const (
 	markerPrefix = "holdfast.v"
 	markerName   = markerPrefix + "1"

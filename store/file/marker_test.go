@@ -75,7 +75,7 @@ func TestForeignDirectoryRefused(t *testing.T) {
 	}
 }
 
-// TestMarker: a store is recognised by its marker, whatever else is in the directory. A store without one, as they
+// TestMarker: a store is recognized by its marker, whatever else is in the directory. A store without one, as they
 // were made before, gets one. A newer layout is refused.
 func TestMarker(t *testing.T) {
 	t.Parallel()

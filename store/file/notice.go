@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noticeDir is the open directory turns, in which clients that wait are called. Each makes a pipe (FIFO) there that it
-// alone reads, and others write a byte into it. File events would not do: a user may have 128 watchers on most
-// machines, and each process needs one. A pipe needs none, and nobody can open one for writing whose reader is dead.
+// noticeDir is the open directory turns, through which clients that wait are notified, or "called". Each makes a pipe
+// (FIFO) there that it alone reads, and to call it others write a byte into it. File events would not do: a user may
+// have 128 watchers on most machines, and each process needs one. A pipe needs none, and nobody can open one for
+// writing whose reader is dead.
 type noticeDir struct {
 	disk
 	dir  int
 	path string
 }
 
-// listen makes a pipe, and returns a channel that is closed when it is called.
+// listen makes a pipe, and returns a channel that is closed when somebody writes into it.
 func (d noticeDir) listen(name string) (called <-chan struct{}, stop func(), err error) {
 	fd, err := d.openPipe(name)
 	if err != nil {
@@ -66,7 +67,7 @@ func (d noticeDir) openPipe(name string) (fd int, err error) {
 	return fd, nil
 }
 
-// call calls the client that reads a pipe, if there is one.
+// call notifies the client that reads a pipe, if there is one.
 func (d noticeDir) call(name string) {
 	if fd, err := d.openForCall(name); err == nil {
 		writeCall(fd)
@@ -74,8 +75,8 @@ func (d noticeDir) call(name string) {
 	}
 }
 
-// openForCall opens a pipe. The error is ENXIO if nobody reads it. It opens nothing but a pipe: in a shared store a member
-// could put a link to another file in its place.
+// openForCall opens a pipe. The error is ENXIO if nobody reads it. It opens nothing but a pipe: in a shared store a
+// member could put a link to another file in its place.
 func (d noticeDir) openForCall(name string) (fd int, err error) {
 	fd, err = openAt(d.dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
 	switch {
@@ -95,7 +96,7 @@ func (d noticeDir) openForCall(name string) (fd int, err error) {
 // errNoPipe is the error if a file has the place of a pipe.
 var errNoPipe = errors.New("no pipe")
 
-// writeCall calls the client that reads an open pipe, and reports whether there is one.
+// writeCall notifies the client that reads an open pipe, and reports whether there is one.
 func writeCall(fd int) bool {
 	_, err := unix.Write(fd, []byte("\n"))
 	return err == nil || errors.Is(err, unix.EAGAIN) // it was called often and has not read yet

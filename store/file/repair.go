@@ -20,7 +20,7 @@ const brokenDir = "broken"
 
 // repairTornRecords is called by the first client after a boot of the machine, before it fixes the clock for this
 // boot, and so before it can write anything. A record that cannot be read at that time was torn when the power
-// failed: it had not been synced, so nobody relied on it, and it must not block its lock for ever. After that, for
+// failed: it had not been synced, so nobody relied on it, and it must not block its lock forever. After that, for
 // the rest of the boot, an unreadable record is damage: it is reported and not touched.
 //
 // Several clients may do this at the same time, and one of them may continue long after another has finished and

@@ -100,7 +100,8 @@ func openRoot(dir string, who sharing, force bool, kind func(fd int) (string, bo
 	return fd, nil
 }
 
-// checkTrusted refuses a directory that others than who can use, or that may not be on a local file system.
+// checkTrusted refuses a directory that users other than those in who can use, or that may not be on a local file
+// system.
 func checkTrusted(
 	fd int, dir string, who sharing, force bool, kind func(fd int) (string, bool, error),
 ) error {

@@ -52,7 +52,7 @@ type table struct {
 	statFileSystem func(path string) (fileSystemState, error)
 	temporaryDirs  []string
 	openMu         sync.Mutex  // held while the table is opened or closed
-	opened         atomic.Bool // whether what openDirs sets is set; false again never
+	opened         atomic.Bool // set when openDirs has set all that it sets, and never cleared
 
 	// callsMu is held for reading by the calls in progress, so that Close does not close the directories while they are
 	// in use. No call holds it while it blocks.
@@ -128,7 +128,7 @@ func (t *table) openStore(ctx context.Context, create bool) error {
 	return nil
 }
 
-// openDirs opens all that is in the store's directory. It takes over the handle of the directory, also if it fails.
+// openDirs opens all that is in the store's directory. It takes over the handle of the directory, even if it fails.
 func (t *table) openDirs(ctx context.Context, env environment) (err error) {
 	t.fsys, t.root, t.tmp, t.newNonce = env.fsys, env.rootHandle, -1, nonceSource()
 	t.locksDir, t.clientsDir, t.events = -1, -1, env.events

@@ -81,7 +81,8 @@ func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error)
 
 // turnRetry is after how long a client tries again to take the turn although nobody has called it: the one that had
 // it, or was called, may have been killed. It may have held the lock as well, which must pass on within half a second.
-// A turn that has no file is taken when it has none a second time: until then it is left to the one that is called.
+// If a try finds no file, somebody may be passing the turn on just now, and the turn is left to the client that is
+// called. If the next try finds none either, this client takes it.
 const turnRetry = 250 * time.Millisecond
 
 // awaitTurn returns when this client is called. It tries once more when it listens, and returns the turn if that was in
@@ -147,8 +148,8 @@ func (t *table) callNext(f turnFile) {
 }
 
 // callTicket calls the client with that ticket, unless it is dead or another client calls it. It removes the ticket
-// first: who removes it may call. A client that finds the turn taken when it was called makes a ticket with another name,
-// so that no late removal can meet that.
+// first: only the client that has removed it may call. A client that finds the turn taken when it was called makes a
+// ticket with another name, so that no late removal can meet that.
 func (t *table) callTicket(f turnFile, ticket string) (called bool) {
 	fd, err := f.openForCall(ticket)
 	switch {
@@ -205,8 +206,8 @@ func (f turnFile) open(mayMake bool) (fd int, err error) {
 	return openAt(f.dir, f.name, unix.O_RDONLY|unix.O_CREAT)
 }
 
-// makeLocked makes the file for all members, in tmp, and then gives it its name: the others must not meet a file that they
-// may not open. It is locked before that.
+// makeLocked makes the file for all members, in tmp, and then gives it its name: the others must not meet a file that
+// they may not open. It is locked before that.
 func (f turnFile) makeLocked(tmp int, nonce string) (fd int, err error) {
 	fd, err = f.createLocked(tmp, nonce)
 	if err != nil {

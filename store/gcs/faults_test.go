@@ -89,7 +89,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// TestCancels: claims that are cancelled at any moment are gone a second after their release.
+// TestCancels: claims that are canceled at any moment are gone a second after their release.
 func TestCancels(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {

@@ -83,7 +83,7 @@ type Options struct {
 // google.DefaultClient does, and must not send a request again by itself. It stays the caller's: Close does not close
 // it.
 //
-// New sends one request, bounded by ctx, from which it learns the store's clock. The error Is ErrInvalid if the client
+// New sends one request, bounded by ctx, from which it learns the store's clock. It returns ErrInvalid if the client
 // is nil or an option cannot work, and ErrDenied if the bucket does not exist or may not be read.
 func New(ctx context.Context, client *http.Client, bucket string, opts *Options) (driver.Store, error) {
 	return newStore(ctx, client, bucket, opts, func() error { return nil })
@@ -131,7 +131,8 @@ func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
 	return l, nil
 }
 
-// runsPrefix begins, after the user's prefix, the names of the objects of the run ledger. encodeName makes no such name.
+// runsPrefix begins, after the user's prefix, the names of the objects of the run ledger. encodeName makes no such
+// name.
 const runsPrefix = string(escapeChar) + "holdfast-runs/"
 
 const (

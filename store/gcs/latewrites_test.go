@@ -65,7 +65,7 @@ func TestLateWrites(t *testing.T) {
 			store, _ := mustOpen(t, s, quickLayoutOptions(layout))
 			c := mutexClaim("m", time.Minute)
 			if _, err := store.Acquire(ctx, c); !errors.Is(err, driver.ErrUncertain) {
-				t.Errorf("a claim that was cancelled: %v", err)
+				t.Errorf("a claim that was canceled: %v", err)
 			}
 			err := store.Release(t.Context(), c, "")
 			if n := len(s.Writes(object)); n != 2 { // it was made, and removed

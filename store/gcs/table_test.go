@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/gcs"
 )
 
-// TestTableContract: the bare records keep their contract, also when replies are lost.
+// TestTableContract: the bare records keep their contract, even when replies are lost.
 func TestTableContract(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -16,7 +16,7 @@ var (
 		Fix:  "add the verb watch to the role"}
 	findingKept = driver.Finding{Code: "kubernetes-kept", Severity: driver.SeverityWarning,
 		What: "we may not list or delete leases",
-		Why:  "the objects of idle locks remain for ever",
+		Why:  "the objects of idle locks remain forever",
 		Fix:  "add the verbs list and delete to the role"}
 	findingPlain = driver.Finding{Code: "kubernetes-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted, or the server's certificate is not checked",

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 )
 
-// TestCancels: claims that are cancelled at any moment are gone a second after their release.
+// TestCancels: claims that are canceled at any moment are gone a second after their release.
 func TestCancels(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)

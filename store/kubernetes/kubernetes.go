@@ -16,20 +16,20 @@
 //
 // The lock NAME is the object whose name is a prefix and NAME, with a dot and two hexadecimal digits for each character
 // that such a name cannot have; a long name is a hash. The annotations holdfast/name and holdfast/record have the whole
-// name and the record, as JSON that people can read. The holderIdentity shows who holds the lock, and is read by no client.
-// The object stays when the lock is free, for its token. Any client that lists or waits removes it after ten idle minutes.
-// [LayoutLeaderElection] is that of the leader election of client-go.
+// name and the record, as JSON that people can read. The holderIdentity shows who holds the lock, and is read by no
+// client. The object stays when the lock is free, for its token. Any client that lists or waits removes it after ten
+// idle minutes. [LayoutLeaderElection] is that of the leader election of client-go.
 //
 // # Time
 //
-// The API servers' clocks decide when a claim has expired. Each reply tells one of them, to a second. No client's time of
-// day is used. The clocks of the servers of one cluster must agree within a second, as its etcd demands as well.
+// The API servers' clocks decide when a claim has expired. Each reply tells one of them, to a second. No client's time
+// of day is used. The clocks of the servers of one cluster must agree within a second, as its etcd demands as well.
 //
 // # Permissions
 //
 // A role with the verbs get, create, update, watch, list and delete for the resource leases of the API group
-// coordination.k8s.io in the namespace. Without watch, waiters poll. Without list and delete, idle locks are not removed,
-// and holdfast list is refused.
+// coordination.k8s.io in the namespace. Without watch, waiters poll. Without list and delete, idle locks are not
+// removed, and holdfast list is refused.
 package kubernetes
 
 import (
@@ -64,8 +64,8 @@ type Layout string
 const (
 	// LayoutRecord is Holdfast's own layout, and the default.
 	LayoutRecord Layout = "record"
-	// LayoutLeaderElection is the layout of client-go's leader election: the lock NAME is the lease NAME, and excludes a
-	// program that elects its leader by this lease. A name that no object can have is refused. It supports the plain
+	// LayoutLeaderElection is the layout of client-go's leader election: the lock NAME is the lease NAME, and excludes
+	// a program that elects its leader by this lease. A name that no object can have is refused. It supports the plain
 	// mutex and the election only, and waiters poll.
 	//
 	// client-go takes our holder for dead when it has seen the lease unchanged for its duration, which is our TTL in
@@ -75,8 +75,8 @@ const (
 	// be notified, so it can be broken by force only.
 	//
 	// Tokens are Holdfast's own, in an annotation of the lease, which client-go keeps. A foreign holder has none:
-	// leaseTransitions says how often the holder has changed, but does not change when a holder loses the lease and takes
-	// it again, and begins again when the object is removed. The object is never removed.
+	// leaseTransitions says how often the holder has changed, but does not change when a holder loses the lease and
+	// takes it again, and begins again when the object is removed. The object is never removed.
 	LayoutLeaderElection Layout = "leaderelection"
 )
 
@@ -94,8 +94,9 @@ const (
 // https://10.0.0.1:6443, and web has the certificates and the credentials for it. It is the caller's: Close does not
 // close its connections. A client that limits the time of requests ends watches, too.
 //
-// New sends one request, which ctx bounds. The error Is ErrInvalid if web is nil or an option cannot work, ErrDenied if
-// the server refuses the credentials or the namespace, and ErrUnsupported if it is no Kubernetes. Others may pass.
+// New sends one request, which ctx bounds. It returns ErrInvalid if web is nil or an option cannot work, ErrDenied if
+// the server refuses the credentials or the namespace, and ErrUnsupported if it is no Kubernetes. After any other error
+// it may be tried again.
 func New(ctx context.Context, web *http.Client, server, namespace string, opts *Options) (driver.Store, error) {
 	t, err := newTable(web, server, namespace, opts)
 	if err != nil {

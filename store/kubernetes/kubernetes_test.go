@@ -271,7 +271,7 @@ func TestTokenFloor(t *testing.T) {
 	}
 }
 
-// TestPages: a listing of more objects than fit on one page shows each of them once, also when the server has forgotten
+// TestPages: a listing of more objects than fit on one page shows each of them once, even when the server has forgotten
 // the moment of the first page.
 func TestPages(t *testing.T) {
 	t.Parallel()

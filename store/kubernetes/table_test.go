@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 )
 
-// TestTableContract: the bare records keep their contract, also when replies are lost.
+// TestTableContract: the bare records keep their contract, even when replies are lost.
 func TestTableContract(t *testing.T) {
 	for name, c := range map[string]server{"model": startModel(t), "cluster": sharedCluster(t)} {
 		t.Run(name, func(t *testing.T) {

@@ -21,7 +21,7 @@ var (
 		Why: "after a power cut the server itself forgets the last locks, and a replica may know of other ones",
 		Fix: "SET GLOBAL sync_binlog = 1, and the same in the server's configuration"}
 	findingStatementTime = driver.Finding{Code: "mysql-statement-time", Severity: driver.SeverityWarning,
-		Why: "on a busy server renewals are cancelled, and locks are lost",
+		Why: "on a busy server renewals are canceled, and locks are lost",
 		Fix: "SET max_statement_time = 0 for the user of the locks"}
 	findingLockWait = driver.Finding{Code: "mysql-lock-wait", Severity: driver.SeverityWarning,
 		Why: "while another session has locked the table, statements that were given up keep their connections",

@@ -2,9 +2,9 @@
 //
 // # Time
 //
-// The server's clock decides when a claim has expired, so the clocks of the clients do not matter. Where several servers
-// take the writes (a Galera cluster, a group with several primaries, a proxy in front of them), the clocks of these
-// servers may be as far apart as Options.ClockSkew says.
+// The server's clock decides when a claim has expired, so the clocks of the clients do not matter. Where several
+// servers take the writes (a Galera cluster, a group with several primaries, a proxy in front of them), the clocks of
+// these servers may be as far apart as Options.ClockSkew says.
 //
 // # Waiting
 //
@@ -70,8 +70,8 @@ const (
 	// LayoutHoldfast is Holdfast's own layout.
 	LayoutHoldfast Layout = ""
 	// LayoutShedLock is the layout of ShedLock's JDBC providers with usingDbTime(). Its clients and Holdfast's exclude
-	// each other. (Without usingDbTime() ShedLock's clients write the time of their own clocks, in their own time zone.)
-	// It supports plain mutexes and elections. The table is ShedLock's own, called shedlock by default.
+	// each other. (Without usingDbTime() ShedLock's clients write the time of their own clocks, in their own time
+	// zone.) It supports plain mutexes and elections. The table is ShedLock's own, called shedlock by default.
 	//
 	// If its columns are of the type TIMESTAMP, all clients must have the same time_zone. If they use the server's, and
 	// it has a summer time, no client can take a lock during the hour that is left out each year.
@@ -91,7 +91,7 @@ const (
 // close the pool. A renewal needs a connection within its time: give the locks a pool of their own if the program may
 // use up its own.
 //
-// ctx bounds the first requests to the server. The error Is ErrInvalid if the pool is nil, an option cannot work, or
+// ctx bounds the first requests to the server. New returns ErrInvalid if the pool is nil, an option cannot work, or
 // the table is missing or not Holdfast's, ErrUnsupported if the server's settings make locks impossible, and ErrDenied
 // if a permission is missing, or the server is a replica.
 func New(ctx context.Context, db *sql.DB, opts *Options) (driver.Store, error) {

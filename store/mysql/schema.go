@@ -49,7 +49,7 @@ func (o *Options) schema() string {
 func quoteName(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 
 // Migrate makes the table if it does not exist. It does not change what exists: a table of this version is accepted,
-// and for any other the error Is ErrInvalid. Several programs may call it at once. It also makes the table of the run
+// and any other gives ErrInvalid. Several programs may call it at once. It also makes the table of the run
 // ledger, when it is called with Options.Table set to that name: the locks' table and _runs.
 func Migrate(ctx context.Context, db *sql.DB, opts *Options) error {
 	var o Options

@@ -73,7 +73,7 @@ const manualTable = `CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_until
 type shedlockPlace struct {
 	server *mysqltest.Server
 	name   string
-	pool   *sql.DB // counts rows as JDBC does: those found, also if they do not change
+	pool   *sql.DB // counts rows as JDBC does: those found, even if they do not change
 	url    string
 }
 
@@ -152,7 +152,7 @@ func TestShedLockItself(t *testing.T) {
 	}
 }
 
-// TestShedLockForOperators: a row that an operator has locked for ever is held, and one that an operator has freed is
+// TestShedLockForOperators: a row that an operator has locked forever is held, and one that an operator has freed is
 // free.
 func TestShedLockForOperators(t *testing.T) {
 	t.Parallel()
@@ -366,7 +366,7 @@ func TestShedLockLateTake(t *testing.T) {
 	}
 }
 
-// TestShedLockLocalTime: a ShedLock client that writes local time is recognised by the rows that it leaves, and so is a
+// TestShedLockLocalTime: a ShedLock client that writes local time is recognized by the rows that it leaves, and so is a
 // session of another time zone than the server's, and a summer time. Other rows are not mistaken for such.
 func TestShedLockLocalTime(t *testing.T) {
 	t.Parallel()

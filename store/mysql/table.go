@@ -266,7 +266,7 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	return row, nil
 }
 
-// Delete is one write. It succeeds if the row does not exist any more, also when an earlier attempt without a reply, or
+// Delete is one write. It succeeds if the row does not exist any more, even when an earlier attempt without a reply, or
 // another client, has deleted it.
 func (t *table) Delete(ctx context.Context, row record.Row) error {
 	if row.Version != "" {

@@ -126,7 +126,7 @@ func newHarness(t *testing.T, raw string) drivertest.Harness {
 	})
 }
 
-// TestConformance: the store keeps every promise of the contract, also when the server is killed and comes back. The
+// TestConformance: the store keeps every promise of the contract, even when the server is killed and comes back. The
 // suite runs before the other tests, because it keeps the machine busy.
 func TestConformance(t *testing.T) {
 	s := startServers(t, natstest.Options{})

@@ -105,7 +105,7 @@ func (t *table) explainError(ctx context.Context, err error, subject string, bef
 }
 
 // lastViolation is the last violation of a permission on this connection; nil: there was none, or another error came
-// after it. nats.go keeps it until it reconnects, also if it is of another part of the program.
+// after it. nats.go keeps it until it reconnects, even if it is of another part of the program.
 func (t *table) lastViolation() error {
 	if err := t.conn().LastError(); errors.Is(err, nats.ErrPermissionViolation) {
 		return err

@@ -47,7 +47,7 @@ var (
 		Fix:  "set allow_direct: false for the bucket"}
 	findingMarkers = driver.Finding{Code: "nats-markers", Severity: driver.SeverityWarning,
 		What: "the bucket does not allow TTLs of single messages, or no rollups",
-		Why:  "of each name that was ever locked a marker stays for ever",
+		Why:  "of each name that was ever locked a marker stays forever",
 		Fix:  "set allow_msg_ttl and allow_rollup_hdrs for the bucket (NATS 2.11 or later)"}
 	findingRevisions = driver.Finding{Code: "nats-revisions", Severity: driver.SeverityWarning,
 		What: "the revisions of the bucket do not begin with the time",
@@ -109,7 +109,7 @@ func (t *table) examineState(s *jetstream.StreamInfo) []driver.Finding {
 	add(c.FirstSeq < leastFirstRevision, findingRevisions, "%s", findingRevisions.What)
 	add(t.isRemote, findingPlain, "%s", findingPlain.What)
 	add(o.FlusherTimeout <= 0 || o.FlusherTimeout > maxWriteTimeout, findingBlocked, "a write may block the connection "+
-		"for %v (0s: for ever)", o.FlusherTimeout)
+		"for %v (0s: forever)", o.FlusherTimeout)
 	add(o.ReconnectBufSize >= 0, findingBuffer, "the connection keeps up to %d bytes while there is no server",
 		o.ReconnectBufSize)
 	add(o.MaxReconnect >= 0, findingReconnects, "the connection is given up after %d attempts to reconnect",

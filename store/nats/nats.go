@@ -3,9 +3,9 @@
 //
 // # Time
 //
-// The clock of the bucket's leader decides when a claim has expired, so the clocks of the clients do not matter. Another
-// server may become the leader. So in a cluster, claims are removed later by as much as the clocks of the servers may
-// be apart: Options.ClockSkew.
+// The clock of the bucket's leader decides when a claim has expired, so the clocks of the clients do not matter.
+// Another server may become the leader. So in a cluster, claims are removed later by as much as the clocks of the
+// servers may be apart: Options.ClockSkew.
 //
 // # Waiting
 //
@@ -58,14 +58,14 @@ type Options struct {
 	Prefix string
 	// Create makes the bucket if it does not exist: see [CreateBucket].
 	Create bool
-	// Replicas is how many servers keep the bucket that Create makes: 1 to 5. Use 3 in a cluster: of 2, neither may fail.
-	// A bucket that exists is left as it is. Default: 1.
+	// Replicas is how many servers keep the bucket that Create makes: 1 to 5. Use 3 in a cluster: of 2, neither may
+	// fail. A bucket that exists is left as it is. Default: 1.
 	Replicas int
-	// SyncAlways tells the store that all servers have sync_interval: always in their configuration, which it cannot ask
-	// for, and does not set. Then it promises that claims survive a power cut.
+	// SyncAlways tells the store that all servers have sync_interval: always in their configuration, which it cannot
+	// ask for, and does not set. Then it promises that claims survive a power cut.
 	SyncAlways bool
-	// ClockSkew is how far the clocks of the servers may be apart. In a cluster, a claim that is not renewed is removed so
-	// much later. Default: 1 s.
+	// ClockSkew is how far the clocks of the servers may be apart. In a cluster, a claim that is not renewed is removed
+	// so much later. Default: 1 s.
 	ClockSkew time.Duration
 	// Timeout is how long the servers may take to answer one request. Default: 3 s.
 	Timeout time.Duration
@@ -90,11 +90,11 @@ var (
 )
 
 // New makes a store in a bucket, on the user's own connection: jetstream.New(conn) makes js of it. It does not close
-// the connection. The connection should reconnect for ever (nats.MaxReconnects(-1)), keep nothing to be sent later
+// the connection. The connection should reconnect forever (nats.MaxReconnects(-1)), keep nothing to be sent later
 // (nats.ReconnectBufSize(-1)), and not be blocked for a minute by a server that does not read
 // (nats.FlusherTimeout(2*time.Second)).
 //
-// ctx bounds the first requests to the servers. The error Is ErrInvalid if js is nil or an option cannot work,
+// ctx bounds the first requests to the servers. New returns ErrInvalid if js is nil or an option cannot work,
 // ErrUnsupported if the settings of the bucket make locks impossible or the server is too old, and ErrDenied if the
 // bucket does not exist or a permission is missing.
 func New(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) (driver.Store, error) {
@@ -148,7 +148,7 @@ func (o *Options) withDefaults() (Options, error) {
 // CreateBucket makes the bucket, if it does not exist: in files, with one revision per key, without a limit of its size
 // or its age, and with TTLs of single messages, by which the markers of removed keys go away. Its revisions begin with
 // the time in microseconds, by this machine's clock. So if it is removed and made again, none comes twice, unless the
-// clock is then behind. A bucket that exists is left as it is, also if [New] refuses it. Of the options it uses
+// clock is then behind. A bucket that exists is left as it is, even if [New] refuses it. Of the options it uses
 // Replicas and Timeout.
 func CreateBucket(ctx context.Context, js jetstream.JetStream, bucket string, opts *Options) error {
 	o, err := opts.withDefaults()
@@ -298,7 +298,7 @@ func (t *table) knownSettings() settings {
 	return t.settings
 }
 
-// readSettings says what the settings of the bucket mean. The error Is ErrUnsupported if they make locks impossible.
+// readSettings says what the settings of the bucket mean. It returns ErrUnsupported if they make locks impossible.
 func (t *table) readSettings(state *jetstream.StreamInfo) (settings, error) {
 	c := &state.Config
 	if err := checkConfig(t.bucket, c); err != nil {

@@ -81,7 +81,7 @@ func TestURL(t *testing.T) {
 	storetest.OpenWithoutServer(t, "nats://u:s3cret@127.0.0.1:1/b")
 }
 
-// TestOpeningASilentServer: opening does not wait for ever for a server that accepts connections and never answers.
+// TestOpeningASilentServer: opening does not wait forever for a server that accepts connections and never answers.
 func TestOpeningASilentServer(t *testing.T) {
 	t.Parallel()
 	storetest.OpenSilentServer(t, "nats://u:s3cret@HOST/b?timeout=100ms")

@@ -78,7 +78,7 @@ const dialTimeout = 2 * time.Second
 // writeTimeout is how long a write to the socket of a connection of our own may block it.
 const writeTimeout = 2 * time.Second
 
-// newConfig returns the settings of a connection of our own. It reconnects for ever, and sends nothing late.
+// newConfig returns the settings of a connection of our own. It reconnects forever, and sends nothing late.
 func newConfig() nats.Options {
 	c := nats.GetDefaultOptions()
 	c.Name = "holdfast"

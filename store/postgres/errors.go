@@ -126,7 +126,7 @@ func (u *unreachableError) Error() string {
 }
 
 // unreplicatedCommitError means that a commit stopped waiting for the synchronous standbys, because its wait
-// was cancelled. The write is on this server, and it is not known whether it is on the standbys. A later
+// was canceled. The write is on this server, and it is not known whether it is on the standbys. A later
 // write that is confirmed by a standby proves that the earlier ones are there too.
 type unreplicatedCommitError struct{ message string }
 

@@ -176,7 +176,7 @@ func openSessionPool(t testing.TB, url string) *pgxpool.Pool {
 	return newPool(t, config)
 }
 
-// TestShedLockLocalTime: a ShedLock client that writes local time is recognised by the rows that it leaves, east
+// TestShedLockLocalTime: a ShedLock client that writes local time is recognized by the rows that it leaves, east
 // and west of UTC. The error of a refused caller, the loss of a holder and the warnings mention it. Other rows are
 // not mistaken for such.
 func TestShedLockLocalTime(t *testing.T) {

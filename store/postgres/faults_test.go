@@ -169,7 +169,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// TestCancel: claims that are cancelled at random moments, and released, leave nothing behind a second later.
+// TestCancel: claims that are canceled at random moments, and released, leave nothing behind a second later.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	n := int64(500)

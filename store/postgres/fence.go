@@ -19,7 +19,7 @@ import (
 // of their tokens.
 //
 // With synchronous standbys the token is on them when the work is, because both are in one commit. But a commit that
-// returns the warning that it may not have been replicated, because its wait was cancelled, may be lost in a failover,
+// returns the warning that it may not have been replicated, because its wait was canceled, may be lost in a failover,
 // and its token with it. Treat its outcome as unknown.
 //
 // The lock itself may be in any store. [Migrate] makes the fence table; the options say where it is. Under REPEATABLE

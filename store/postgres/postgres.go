@@ -92,7 +92,7 @@ const defaultTimeout = 3 * time.Second
 // that waits while another session has locked the table keeps its connection on the server, even after
 // this client has given it up.
 //
-// ctx bounds the first request to the server. The error Is ErrInvalid if the pool is nil, an option
+// ctx bounds the first request to the server. New returns ErrInvalid if the pool is nil, an option
 // cannot work, or the table is missing or not Holdfast's, and ErrDenied if a permission is missing.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (driver.Store, error) {
 	return openStore(ctx, pool, opts, nil)

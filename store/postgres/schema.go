@@ -45,7 +45,7 @@ func Schema(opts *Options) (string, error) {
 }
 
 // Migrate makes the tables, and their schema, if they do not exist. It does not change what exists: tables of
-// this version are accepted, and for any others the error Is ErrInvalid. Several programs may call it at once.
+// this version are accepted, and any others give ErrInvalid. Several programs may call it at once.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts *Options) error {
 	text, err := Schema(opts)
 	if err != nil {
@@ -190,7 +190,7 @@ func (p *location) missingTableError() error {
 }
 
 // waitsForStandbys reports whether a write is on the standbys when its commit is confirmed. PostgreSQL also
-// confirms a commit whose wait for the standbys was cancelled, and then sends a warning. Where warnings are
+// confirms a commit whose wait for the standbys was canceled, and then sends a warning. Where warnings are
 // turned off that cannot be detected, so nothing is promised.
 //
 // The values are explained in the manual under synchronous_commit. With local and off the commit waits for no

@@ -92,7 +92,7 @@ func TestShedLockRounds(t *testing.T) {
 	storetest.ContendWithShedLock(t, s, peers, rounds)
 }
 
-// TestShedLockLockedForever: a row that an operator has locked for ever, in either of the usual ways, is held: it
+// TestShedLockLockedForever: a row that an operator has locked forever, in either of the usual ways, is held: it
 // is shown so, refuses callers that try, and is polled slowly by waiters. A row whose lock_until is before all
 // time is free.
 func TestShedLockLockedForever(t *testing.T) {

@@ -246,7 +246,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	return r, nil
 }
 
-// Delete is one write. It succeeds if the row does not exist any more, also when an earlier attempt without a reply,
+// Delete is one write. It succeeds if the row does not exist any more, even when an earlier attempt without a reply,
 // or another client, has deleted it.
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	if r.Version == "" { // the caller has seen no row, so there is nothing to remove

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// TestOpeningASilentServer: opening does not wait for ever for a server that accepts connections and never answers.
+// TestOpeningASilentServer: opening does not wait forever for a server that accepts connections and never answers.
 func TestOpeningASilentServer(t *testing.T) {
 	t.Parallel()
 	storetest.OpenSilentServer(t, "postgres://u:s3cret@HOST/db?sslmode=disable&timeout=100ms")

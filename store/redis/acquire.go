@@ -160,8 +160,8 @@ func (s *store) tryKeys(lock string) []string {
 }
 
 // readGrant makes a grant from a reply that is a token. Since is the start of the request, which is before the server
-// started the TTL: so the client stops trusting the grant before the server expires it.
-// A token must fit in 53 bits, since Lua's numbers are floating-point numbers, which are exact up to that.
+// started the TTL: so the client stops trusting the grant before the server expires it. A token must fit in 53 bits,
+// since Lua's numbers are floating-point numbers, which are exact up to that.
 func (a *acquireLoop) readGrant(answer rueidis.RedisMessage,
 	at driver.Instant) (g driver.Grant, r *refusal, err error) {
 	token := readNumber(answer)
@@ -177,8 +177,8 @@ func (a *acquireLoop) readGrant(answer rueidis.RedisMessage,
 // isPlain reports whether the claim is one on a plain mutex, which promises no order.
 func (a *acquireLoop) isPlain() bool { return a.claim.Kind == driver.KindMutex && !a.claim.Fair }
 
-// enterQueue runs acquire_queued.lua, which grants the claim, confirms its promotion, lets it enter the queue, or refuses
-// it. For a claim in the queue this also shows that it is alive. Only a claim that may wait enters.
+// enterQueue runs acquire_queued.lua, which grants the claim, confirms its promotion, lets it enter the queue, or
+// refuses it. For a claim in the queue this also shows that it is alive. Only a claim that may wait enters.
 func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.Grant, *refusal, error) {
 	c, queue := &a.claim, "0"
 	switch {
@@ -195,7 +195,7 @@ func (a *acquireLoop) enterQueue(ctx context.Context, keys *[5]string) (driver.G
 
 // queueArgs has room for the arguments of a script on a lock with a queue. It is an array on the caller's stack, as are
 // the lists of keys and the arguments of acquire.lua: that saves an allocation for each list (BenchmarkUncontended/fair
-// has 9 and would have 15, BenchmarkOwnKeys/plain has 6 and would have 9).
+// has 9 and would have 15).
 type queueArgs [15]string
 
 // fill returns the arguments that all these scripts begin with (see shared/state.lua), and mine after them.
@@ -217,8 +217,8 @@ var (
 // that a release wakes one of them and not all; but when its turn comes, the lock is not reserved for it (see
 // release_queued.lua).
 //
-// A claim can be promoted as soon as it is in the queue, even before its client has the reply. If the notice came before
-// the subscription, it would be lost, and the claim would learn of its turn only by its next request. So if this
+// A claim can be promoted as soon as it is in the queue, even before its client has the reply. If the notice came
+// before the subscription, it would be lost, and the claim would learn of its turn only by its next request. So if this
 // client listens to the lock already, the claim subscribes before it enters. If not, it enters first, then listens, and
 // repeats the script once it listens: that finds whatever happened in between. Only the first waiting claim of a client
 // on a lock pays for the additional request.

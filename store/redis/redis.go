@@ -3,7 +3,7 @@
 //
 // Every step is one server-side script. A script runs alone on its server, decides by the server's clock, and may be
 // repeated without harm. A mutex has the layout that most clients use: the key is the lock's name (under Options.Key),
-// the value is unique to the claim, and the server expires it. So those clients exclude us and we exclude them.
+// the value is unique to the claim, and the server expires it. So those clients and Holdfast exclude each other.
 // Whatever else is found under the key, of any type, counts as held. That layout has no place for the fencing token,
 // for the description of the holder, or for the queue of waiting claims. These are kept in keys of their own, which
 // begin with "holdfast".
@@ -12,8 +12,8 @@
 // needed to release the lock. A foreign client that deletes a lock without checking its value looks like our own
 // release whose reply was lost.
 //
-// Redis keeps what it acknowledged only as far as it is configured to, and a failover may lose it: see the Info and
-// the Warnings of the store. Tokens still rise then, as far as the servers' clocks agree.
+// Redis keeps what it acknowledged only as far as it is configured to, and a failover may lose it: see
+// holdfast.Client.Info and Examine. Tokens still rise then, as far as the servers' clocks agree.
 package redis
 
 import (
@@ -44,7 +44,7 @@ const (
 	LayoutRedisson Layout = "redisson"
 )
 
-// Options for New; nil means the defaults.
+// Options are the settings of a store. The zero value and nil mean the defaults.
 type Options struct {
 	// Key makes the key of a lock: the lock's name replaces the star. Default "*".
 	Key string

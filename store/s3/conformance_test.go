@@ -36,7 +36,7 @@ func TestConformanceLossy(t *testing.T) {
 		Parallel: 16})
 }
 
-// TestConformanceMinIO: the store keeps its promises on MinIO, also when that is killed and comes back.
+// TestConformanceMinIO: the store keeps its promises on MinIO, even when that is killed and comes back.
 func TestConformanceMinIO(t *testing.T) {
 	t.Parallel()
 	m, err := s3test.StartMinIO(bucket)

@@ -42,7 +42,7 @@ var (
 		Fix: "let all clients use this bucket, or leave the prefix of the locks out of the rule"}
 	findingKept = driver.Finding{Code: "s3-kept", Severity: driver.SeverityWarning,
 		What: "the service does not compare the ETag before it deletes an object, or we may not delete",
-		Why:  "the objects of idle locks remain for ever, and each listing reads all of them",
+		Why:  "the objects of idle locks remain forever, and each listing reads all of them",
 		Fix: "allow s3:DeleteObject; or, if the service is the cause, let a lifecycle rule remove objects after " +
 			"three days or more"}
 	findingPlain = driver.Finding{Code: "s3-plain", Severity: driver.SeverityWarning,

@@ -61,7 +61,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestUnfitServices: a service that ignores a condition of writes is refused when it is tried, also if it ignores one
+// TestUnfitServices: a service that ignores a condition of writes is refused when it is tried, even if it ignores one
 // in ten, and so is Cloud Storage, with a pointer to its own store. What else prevents its use is reported at once,
 // with what to do. Nothing of the trial remains.
 func TestUnfitServices(t *testing.T) {

@@ -83,7 +83,7 @@ const (
 // New makes a store that keeps locks in a bucket. It uses the client's settings and credentials, but sends no write
 // again by itself. The client stays the caller's: Close does not close it.
 //
-// New reads one object, or tries out the service: see the package's comment. ctx bounds that. The error Is ErrInvalid
+// New reads one object, or tries out the service: see the package's comment. ctx bounds that. New returns ErrInvalid
 // if the client is nil, an option cannot work, or the bucket is in another region; ErrDenied if the bucket does not
 // exist, may not be used, or the credentials are not valid; and ErrUnsupported if the service does not obey conditions.
 func New(ctx context.Context, client *sdk.Client, bucket string, opts *Options) (driver.Store, error) {

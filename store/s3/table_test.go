@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
 )
 
-// TestTableContract: the bare records keep their contract, also when replies are lost, on services that compare before
+// TestTableContract: the bare records keep their contract, even when replies are lost, on services that compare before
 // they delete, on those that do not, and on MinIO, which is one of these.
 func TestTableContract(t *testing.T) {
 	t.Parallel()

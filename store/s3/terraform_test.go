@@ -231,7 +231,7 @@ func TestTerraformHolder(t *testing.T) {
 }
 
 // TestLenientDelete: on a service that says of an object which is not there that it was removed, a release of a lock
-// that was lost does not succeed, and one of a lock that is held leaves nothing behind, also if a reply is lost.
+// that was lost does not succeed, and one of a lock that is held leaves nothing behind, even if a reply is lost.
 func TestLenientDelete(t *testing.T) {
 	t.Parallel()
 	const name = "env/prod.tfstate"
@@ -351,7 +351,7 @@ func TestTerraformLateWrites(t *testing.T) {
 		store := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
 		c := mutexClaim("m", time.Minute)
 		if _, err := store.Acquire(ctx, c); !errors.Is(err, driver.ErrUncertain) {
-			t.Errorf("a claim that was cancelled: %v", err)
+			t.Errorf("a claim that was canceled: %v", err)
 		}
 		err := store.Release(t.Context(), c, "")
 		if s.Get(bucket, key) != nil {

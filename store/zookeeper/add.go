@@ -400,8 +400,8 @@ func (t *tree) mayHaveTwoNodes(key string) bool {
 	return t.reAdded[claimKey{c.Session, c.ID}]
 }
 
-// Withdraw removes what an add may have created. The sync and the list go the way that the add went, after it:
-// what they do not see will not come. So nothing has to be left behind that would refuse a late add.
+// Withdraw removes what an add may have created. A [zk.Barrier] and the list are sent by the session of the add, after
+// it: what they do not see will not come. So nothing has to be left behind that would refuse a late add.
 func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
 	c, err := t.sessionConn(s.ID)
 	if err != nil {

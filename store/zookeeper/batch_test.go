@@ -181,7 +181,7 @@ func TestLateReadIsNotCached(t *testing.T) {
 	}
 }
 
-// TestWithdrawBatchedAdd: an add that is cancelled anywhere between the batch and its answer, and withdrawn, never
+// TestWithdrawBatchedAdd: an add that is canceled anywhere between the batch and its answer, and withdrawn, never
 // comes to exist.
 func TestWithdrawBatchedAdd(t *testing.T) {
 	s, _, ses := openCountedSession(t)

@@ -127,7 +127,7 @@ func TestRequestsPerOperation(t *testing.T) {
 	}
 	got := c.takeCounts()
 	t.Logf("%d cycles on a free lock: %v", n, got)
-	// Beats are deletes, too; and a cycle that a slow machine draws out beyond watchAfter is watched.
+	// Keep-alives are deletes, too; and a cycle that takes longer than the engine's watchDelay is watched.
 	if got[zk.OpCreate2] != n || got[zk.OpGetChildren] != n || got[zk.OpDelete] < n || got[zk.OpDelete] > n+20 ||
 		got[zk.OpGetData] > n {
 		t.Errorf("%d cycles sent %v", n, got)

@@ -227,7 +227,7 @@ func TestFairness(t *testing.T) {
 	rig.Fairness(t)
 }
 
-// TestCancels: acquires that are cancelled at any moment leave no node after a second.
+// TestCancels: acquires that are canceled at any moment leave no node after a second.
 func TestCancels(t *testing.T) {
 	t.Parallel()
 	rig.Cancels(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestFreshAtLeader: a read that must be fresh shows what another client was told before the read began, also if the
+// TestFreshAtLeader: a read that must be fresh shows what another client was told before the read began, even if the
 // other one uses a follower and the reader uses the leader. A follower may answer first: the leader sends the commit to
 // the followers before it applies it. The leader's threads that do so run more slowly here than its others.
 func TestFreshAtLeader(t *testing.T) {

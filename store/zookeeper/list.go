@@ -93,7 +93,7 @@ func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []cl
 }
 
 // List lists the children by a server that may be behind: the list was true no longer ago than this client's own
-// last request. In full, a sync precedes it, and the nodes are read too.
+// last request. In full, a [zk.Barrier] precedes it, and the nodes are read too.
 //
 // ZooKeeper promises no more for a plain read (Programmer's Guide, "Consistency Guarantees"): two clients need not see
 // the same state at the same time. The engine asks for a list that is not in full only for a claim that waits and has

@@ -19,7 +19,7 @@ import (
 )
 
 // TestLostAnswers: a claim whose request was carried out and not answered, since the connection broke, exists
-// once; and one that is cancelled then does not exist.
+// once; and one that is canceled then does not exist.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	var lose atomic.Bool

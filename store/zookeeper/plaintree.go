@@ -322,7 +322,7 @@ func (t plainTree) writeSteps(
 }
 
 // Watch watches the one node that there can be. All waiters of a lock watch it, so each release wakes all of them: the
-// herd that ZooKeeper's recipe avoids by a line of nodes, which this layout cannot have.
+// herd that ZooKeeper's recipe avoids by a queue of nodes, which this layout cannot have.
 func (t plainTree) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	recurs := key == sequence.WatchRemovals || key == sequence.WatchChanges
 	return t.subscribe(zk.Watcher{Path: t.pathOf(name), Recurs: recurs, Since: revision, Changed: changed},

@@ -78,7 +78,7 @@ func (s *semaphoreStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gr
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	// Curator's clients keep the mutex while they wait for a permit, so the line of the mutex is the order in which
+	// Curator's clients keep the mutex while they wait for a permit, so the queue of the mutex is the order in which
 	// permits are given out. A claim that released it sooner would let others overtake it.
 	//
 	// The root package renews what a caller holds, which is the permit. The mutex is held only in here.
@@ -116,7 +116,7 @@ func (s *semaphoreStore) tryMutex(ctx context.Context, c, mutex driver.Claim) (d
 	if err == nil || bounded.Err() == nil || ctx.Err() != nil {
 		return m, err
 	}
-	// The claim has left the line of the mutex, so why it did not get it must be found out again: the permits may have
+	// The claim has left the queue of the mutex, so why it did not get it must be found out again: the permits may have
 	// been used up meanwhile, or the mutex is held by a client that waits for one.
 	if releaseErr := s.locks.Release(ctx, mutex, ""); releaseErr != nil && !errors.Is(releaseErr, driver.ErrLost) {
 		return m, releaseErr
@@ -176,7 +176,7 @@ func (s *semaphoreStore) Release(ctx context.Context, c driver.Claim, ref string
 	if c.ID == "" {
 		return err
 	}
-	// An Acquire that was given up may hold the mutex, or have a node in its line, or have a permit already.
+	// An Acquire that was given up may hold the mutex, or have a node in its queue, or have a permit already.
 	mutexErr := s.locks.Release(ctx, claimBelow(c, locksFolder), "")
 	switch {
 	case mutexErr == nil && errors.Is(err, driver.ErrLost):

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestSemaphore: permits are granted up to the limit and in order, a wait that is cancelled leaves nothing, holders
+// TestSemaphore: permits are granted up to the limit and in order, a wait that is canceled leaves nothing, holders
 // and waiters are seen and can be broken, and what Curator's semaphore is not is refused.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()

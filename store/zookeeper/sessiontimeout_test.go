@@ -45,7 +45,7 @@ func TestLoweredMaxSessionTimeout(t *testing.T) {
 	again.Store(true)
 	mustSucceed(t, m.Start())
 	mustSucceed(t, c.Ready(t.Context()))
-	<-held.Context().Done() // it would be renewed for ever
+	<-held.Context().Done() // it would be renewed forever
 	var loss *holdfast.LossError
 	if err := held.Err(); !errors.As(err, &loss) || loss.Cause != holdfast.LossSessionExpired {
 		t.Errorf("the holder learns: %v", err)

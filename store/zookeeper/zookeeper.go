@@ -1,5 +1,5 @@
 // Package zookeeper keeps locks in a ZooKeeper ensemble: as ephemeral sequential nodes in the layout of Curator's
-// recipes, or of kazoo's, so that they exclude us and are excluded by us.
+// recipes, or of kazoo's, so that locks taken with them and with this package exclude each other.
 //
 //	import _ "github.com/holdfast-go/holdfast/store/zookeeper"
 //
@@ -44,16 +44,18 @@
 //
 // # Sessions
 //
-// Each TTL that is used has a session of its own, with a connection of its own. It is renewed fifteen times per
-// TTL, by a write that the servers always refuse, because they put that to their quorum. A sync, which other
-// clients use, is answered by a leader that was deposed and has not learned of it. A TTL beyond what the servers
-// grant is refused; see minSessionTimeout and maxSessionTimeout in their configuration.
+// Each TTL that is used has a session of its own, with a connection of its own. It is kept alive fifteen times per
+// TTL, by a write that the servers always refuse. A reply to it proves that the quorum has agreed, as for any
+// write. (A sync, which other clients use, proves less: a leader that was deposed and has not learned of it answers
+// one.) A TTL beyond what the servers grant is refused; see minSessionTimeout and maxSessionTimeout in their
+// configuration.
 //
-// Servers grant a session its time again whenever it comes over a new connection. So before that they are asked
-// for another session, which costs the quorum two writes, and a server that grants less is passed by like one that
-// is down. If all of them do, the session ends and its claims are lost. A TTL should be at least three ticks of
-// the servers: a follower tells the leader every half tick which sessions it has heard from, and with less a
-// holder may rely on its lock for up to a sixth of a tick too long.
+// A session that comes over a new connection is granted a timeout again, by the server that it comes to. So that
+// server is first asked for another session, which costs the quorum two writes. If it grants less, it is treated
+// like one that is down; if all of them grant less, the session ends and its claims are lost.
+//
+// A TTL should be at least three ticks of the servers. A follower tells the leader every half tick which sessions
+// it has heard from: with less, a holder may rely on its lock for up to a sixth of a tick too long.
 package zookeeper
 
 import (
@@ -104,10 +106,10 @@ type ACL struct {
 	ID     string
 }
 
-// ACLs that are often wanted.
+// The usual values of Options.ACL.
 var (
-	Anyone      = []ACL{{allPerms, "world", "anyone"}}
-	OnlyCreator = []ACL{{allPerms, "auth", ""}}
+	Anyone      = []ACL{{allPerms, "world", "anyone"}} // every client may do everything
+	OnlyCreator = []ACL{{allPerms, "auth", ""}}        // those with the credentials of the client that made the node
 )
 
 // store is a driver.Store on ZooKeeper. It implements all optional interfaces of package driver that it can keep.
@@ -119,8 +121,8 @@ type store struct {
 // New makes a store of connections of its own, which Close closes. The servers are host:port of the ensemble's
 // servers, at least one. Port 2181 is the default. A name with several addresses means one server at each of them.
 //
-// New does no I/O, so the servers need not be reachable yet, and ctx is not used: the first claim connects. An error
-// Is ErrInvalid: no server is named, or an option cannot work.
+// New does no I/O, so the servers need not be reachable yet, and ctx is not used: the first claim connects. It
+// returns ErrInvalid if no server is named or an option cannot work.
 func New(ctx context.Context, servers []string, opts *Options) (driver.Store, error) {
 	o, err := newSettings(servers, opts)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestMovingFromFlock(t *testing.T) {
 	}
 }
 
-// TestCancelledPipeline: the lock that a cancelled pipeline has left is free once an operator breaks it by force.
+// TestCancelledPipeline: the lock that a canceled pipeline has left is free once an operator breaks it by force.
 func TestCancelledPipeline(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

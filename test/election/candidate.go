@@ -16,7 +16,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/store/file"
 )
 
-// runCandidate is the main function of a candidate process, which campaigns for ever. It prints a line "token time"
+// runCandidate is the main function of a candidate process, which campaigns forever. It prints a line "token time"
 // each time that it finds that it leads. SIGUSR1 cuts it off from the store, and SIGUSR2 reconnects it.
 func runCandidate(url string, ttl time.Duration) error {
 	store, err := driver.Open(context.Background(), url)

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestLockAll: sixteen processes take five of eight locks at a time, again and again, each time others in another
-// order. None waits for ever, each of them makes progress, and under each lock a number in a plain file is raised
+// order. None waits forever, each of them makes progress, and under each lock a number in a plain file is raised
 // without losing an update.
 func TestLockAll(t *testing.T) {
 	dir := t.TempDir()

@@ -50,13 +50,13 @@ func (r *lockRequest) acquireUntilSignal(
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
 	r.began = time.Now()
 	client, lease, err := r.openAndAcquire(ctx, store, rec)
-	signalled := stop()
+	signaled := stop()
 	switch {
-	case signalled != nil:
+	case signaled != nil:
 		if lease != nil { // the signal arrived after the grant, and would be lost
 			_ = lease.Release()
 		}
-		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signalled, quoteName(r.name)))
+		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signaled, quoteName(r.name)))
 	case err != nil:
 		exit := storeError(err)
 		if refused := (*refusedError)(nil); errors.As(err, &refused) {

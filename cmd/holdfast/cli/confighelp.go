@@ -25,8 +25,8 @@ The files, which need not exist:
     ttl = 2m
     wait = 10m
 
-What counts: a flag before a variable of the environment, that before the user's file, that before the machine's file,
-and that before the default. In a file, a line counts before all lines above it.
+Which value is used: the first of these that gives one: a flag, a variable of the environment, the user's file, the
+machine's file, the default. Within a file, the last line that fits is used.
 
 Keys above the first section
   store          the URL of the store, as for --store

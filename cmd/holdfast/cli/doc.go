@@ -29,17 +29,17 @@
 //	        └── ...          everything the command starts
 //
 // The wrapper (wrapper.go) starts the guard, and the guard starts the command. A moment later the wrapper starts the
-// signal listener; a command that has ended by then needs none. Both helpers, and the tree of processes below the guard,
-// are in internal/guard. That package imports neither a store nor the library, so that a helper starts before Go has
-// initialized those (internal/guard/start.go).
+// signal listener; a command that has ended by then needs none. Both helpers, and the tree of processes below the
+// guard, are in internal/guard. That package imports neither a store nor the library, so that a helper starts before Go
+// has initialized those (internal/guard/start.go).
 //
 // "holdfast once" runs its command by the same processes: what it holds is a run of a ledger's key in place of a lock
 // (oncejob.go).
 //
 // # The pipes
 //
-//	wrapper --control--> guard      controlMessage: start, the lease's new expiry, its loss, signals to forward
-//	guard   --reports--> wrapper    guardReport: the command started, exited, was terminated, was killed
+//	wrapper --control--> guard      ControlMessage: start, the lease's new expiry, its loss, signals to forward
+//	guard   --reports--> wrapper    Report: the command started, exited, was terminated, was killed
 //	wrapper --questions--> listener one byte: did the whole group receive this signal?
 //	listener --answers--> wrapper   one byte: 1 if it did
 //

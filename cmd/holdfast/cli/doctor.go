@@ -49,7 +49,7 @@ func newDoctor(storeURL *string) *cobra.Command {
 const doctorHelp = `doctor examines the store: it looks for settings that make locks less safe, tries each step of a lock under a name of its
 own (holdfast-doctor-...), and measures how long the steps take and how far the store's clock is from this machine's.
 For each finding it says what it is, why it matters for locks, and which setting to change. docs/doctor.md lists them
-all, and the permissions that doctor needs; what it may not see it says, too.
+all, and the permissions that doctor needs. It also says what it may not see.
 
 It changes no setting and no lock, and it leaves nothing behind. It may be run on a store in use. create=true in the
 store's URL is ignored.

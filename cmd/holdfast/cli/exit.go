@@ -83,10 +83,10 @@ func storeError(err error) *exitError {
 		return exit
 	}
 	code := exitUnavailable
-	var signalled *signalError
+	var signaled *signalError
 	switch {
-	case errors.As(err, &signalled):
-		code = exitSignal + int(signalled.signal)
+	case errors.As(err, &signaled):
+		code = exitSignal + int(signaled.signal)
 	case errors.Is(err, holdfast.ErrHeld), errors.Is(err, holdfast.ErrQueueFull):
 		code = exitNotAcquired
 	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported),

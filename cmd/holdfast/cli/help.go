@@ -26,7 +26,7 @@ var lockFlagGroups = []flagGroup{
 	{"Holding", []string{"ttl", "min-hold", "max-hold", "on-request"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
-	{"Other", []string{"json", "metrics-file", "help"}},
+	{"Other", []string{"record", "json", "metrics-file", "help"}},
 }
 
 // onceFlagGroups are the groups of once.
@@ -38,7 +38,7 @@ var onceFlagGroups = []flagGroup{
 	{"Running", []string{"ttl", "keep-output", "keep-for"}},
 	{"Ending the command when the run is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
-	{"Other", []string{"json", "metrics-file", "help"}},
+	{"Other", []string{"record", "json", "metrics-file", "help"}},
 }
 
 // groupFlags makes the help of a subcommand show its flags in groups, and text after them.
@@ -184,7 +184,7 @@ Signals
 
 When somebody asks for the lock
   "holdfast request-release NAME" asks the holder to release the lock. run learns of it at its next renewal, after at
-  most a third of the TTL, and says so on stderr. What it does then is said by --on-request, once per run:
+  most a third of the TTL, and says so on stderr. --on-request says what it does then, once per run:
   ignore   nothing; this is the default.
   release  it ends the command and all its descendants, as after a loss: with --signal, and SIGKILL for what is left
            after --grace. Then it releases the lock and exits 79. The lock stays held, and is renewed, until all have
@@ -256,17 +256,18 @@ the slot, the number of the attempt, the run's fencing token and its id in HOLDF
 HOLDFAST_TOKEN and HOLDFAST_ID. "holdfast runs" shows what has become of the keys.
 
 Time slots
-  once waits for the next slot if that starts within a minute and a tenth of a slot: the machine's clock may be ahead.
+  once waits for the next slot if that starts within a minute, and in short slots within a tenth of a slot: the clock of
+  the machine may be ahead.
   With --every, KEY is run when once is first started in a slot, and again in the slot only if that has failed.
   With --schedule, a slot whose first run did not begin within --start-within of its start is missed: once says so, and
   exits 0. With --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
   CRON is five fields as in crontab(5), or a name such as @daily. On days on which the clocks change, a time that does not
   exist counts as the moment of the change, and a time that is repeated counts once. If the field of the hour is * or */N,
   the job runs at each moment at which the clock shows such a time.
-  --keep-for must be longer than a slot; without it, each slot is remembered for ever.
+  --keep-for must be longer than a slot; without it, each slot is remembered forever.
 
 --keep-output stores the end of the output of a run that succeeds as its result; of a run that fails, the error has the
-last of it. COMMAND then writes to pipes, and not to a terminal.
+end of it. COMMAND then writes to pipes, and not to a terminal.
 
 Exit codes: that of COMMAND, or
   0        KEY has succeeded before (--done-code sets another code), or its slot was missed; a message says so

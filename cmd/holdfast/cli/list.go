@@ -22,9 +22,10 @@ func newList(storeURL *string) *cobra.Command {
 		Use:   "list [PREFIX]",
 		Short: "List the locks that are held or waited for",
 		Long: `list shows the locks of the store that somebody holds or waits for, and whose names start with PREFIX. Locks that only
-other kinds of clients hold are shown where they can be told from other data: on PostgreSQL, DynamoDB, Cloud Storage and
-Redlock; on etcd if they have the names that etcd's own clients give them; on ZooKeeper if the URL has a namespace; on
-Redis if it has a prefix or a template. "holdfast show NAME" shows any lock. Names with special characters are in quotes.
+other kinds of clients hold are shown where they can be told from other data: on PostgreSQL, MySQL, DynamoDB, S3, Cloud
+Storage, Kubernetes, Consul and Redlock; on etcd if they have the names that etcd's own clients give them; on ZooKeeper
+if the URL has a namespace; on Redis if it has a prefix or a template. "holdfast show NAME" shows any lock. Names with
+special characters are in quotes.
 
 WAITING is the number of claims that wait; - means that it is not known, and 3+ that there may be more than 3: a run that
 waits without --fair for a plain lock waits in its own process, on most stores, and is not seen. STATE is held, or waited

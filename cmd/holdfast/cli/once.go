@@ -91,7 +91,7 @@ func (f *onceFlags) addFlags(c *cobra.Command) {
 	flags.Var(nonEmptyString{&f.fingerprint}, "fingerprint",
 		"`TEXT` that describes the payload, such as a hash: the same KEY with another one is refused")
 	flags.DurationVar(&f.keepFor, "keep-for", 0,
-		"how long KEY is remembered after its last run; then it can be run again (default: for ever)")
+		"how long KEY is remembered after its last run; then it can be run again (default: forever)")
 	flags.Var(&f.keepOutput, "keep-output",
 		"store the end of the command's output with the run, at most `SIZE` bytes, such as 4k; 64k at most")
 }
@@ -139,7 +139,7 @@ func (f *onceFlags) check(c *cobra.Command, key string) error {
 	case f.pause < 0:
 		return usageError("--pause cannot be negative")
 	case changed("keep-for") && f.keepFor <= 0:
-		return usageError("--keep-for must be more than 0; without it, KEY is remembered for ever")
+		return usageError("--keep-for must be more than 0; without it, KEY is remembered forever")
 	case f.ttl < time.Second || f.ttl > 24*time.Hour:
 		return usageError("--ttl must be 1s to 24h, not %v", f.ttl)
 	}

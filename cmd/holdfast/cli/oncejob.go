@@ -125,11 +125,11 @@ func (j *onceJob) beginUntilSignal(
 	defer cancel(nil)
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
 	client, run, err := j.openAndBegin(ctx, store, rec)
-	if signalled := stop(); signalled != nil {
+	if signaled := stop(); signaled != nil {
 		if run != nil { // the signal arrived after the run had begun, and would be lost
-			_ = j.reportFailure(run, signalled.Error()+" before the command was started", false, rec)
+			_ = j.reportFailure(run, signaled.Error()+" before the command was started", false, rec)
 		}
-		return client, nil, storeError(fmt.Errorf("%w before a run of %s began", signalled, quoteName(j.key)))
+		return client, nil, storeError(fmt.Errorf("%w before a run of %s began", signaled, quoteName(j.key)))
 	}
 	return client, run, err
 }

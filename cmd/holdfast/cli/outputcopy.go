@@ -97,7 +97,7 @@ func (p outputPipe) copyAll(keep func([]byte)) func() {
 const maxPipeSize = 1 << 20
 
 // readRest reads what is in the pipe now, without waiting for more: a process that is no descendant of the command may
-// have the pipe open, and may write for ever.
+// have the pipe open, and may write forever.
 func (p outputPipe) readRest() []byte {
 	raw, err := p.read.SyscallConn()
 	if err != nil {
@@ -111,7 +111,7 @@ func (p outputPipe) readRest() []byte {
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
-			if err != nil || n <= 0 { // empty for now, or for ever
+			if err != nil || n <= 0 { // empty for now, or forever
 				return
 			}
 			filled += n

@@ -222,11 +222,11 @@ func (r *runRecord) addOutcome(err error) {
 
 // outcomeOrDefault is the outcome for the record. Most errors come from the library and have none set.
 func (e *exitError) outcomeOrDefault() outcome {
-	var signalled *signalError
+	var signaled *signalError
 	switch {
 	case e.outcome != "":
 		return e.outcome
-	case errors.As(e.err, &signalled):
+	case errors.As(e.err, &signaled):
 		return outcomeInterrupted
 	case e.err != nil && (errors.Is(e.err, holdfast.ErrHeld) || errors.Is(e.err, holdfast.ErrQueueFull)):
 		return outcomeNotAcquired

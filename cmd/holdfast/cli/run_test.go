@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -132,7 +133,7 @@ func TestRunHelp(t *testing.T) {
 		}
 		help := w.runProgram(c.Name(), "--help").out
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if !strings.Contains(help, "--"+f.Name) {
+			if line := regexp.MustCompile(`(?m)^ +(-., )?--` + f.Name + `\b`); !line.MatchString(help) {
 				t.Errorf("the help of %s does not have --%s", c.Name(), f.Name)
 			}
 		})
@@ -151,7 +152,7 @@ func TestCommandCannotRun(t *testing.T) {
 	}
 	_, release := w.startHolder("held")
 	defer release()
-	// These errors come before the lock is requested: otherwise the runs would wait for ever.
+	// These errors come before the lock is requested: otherwise the runs would wait forever.
 	w.runProgram("run", "held", "no-such-command").check(t, 127, "no-such-command")
 	w.runProgram("run", "held", "-n", "true").check(t, 127, "no command -n", "before NAME")
 	w.runProgram("run", "held", "./no-such-file").check(t, 127, "./no-such-file")

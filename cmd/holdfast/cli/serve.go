@@ -68,16 +68,17 @@ func newServe(storeURL *string) *cobra.Command {
 	return c
 }
 
-const serveHelp = `serve lets programs in every language use the locks, elections and runs of the store over HTTP. A
-client holds a lock for as long as its connection is open: if it closes it, or dies, the lock is released. If the lock
-is lost, the client is told before anyone else can hold it. docs/serve.md explains the API, docs/openapi.yaml
-describes it, and examples/ has clients in Python, TypeScript and Java.
+const serveHelp = `serve lets programs in every language use the locks, elections and runs of the store over HTTP. A client holds a lock
+for as long as its connection is open: if it closes it, or dies, the lock is released. If the lock is lost, the client
+is told before anyone else can hold it. docs/serve.md explains the API, docs/openapi.yaml describes it, and examples/
+has clients in Python, TypeScript and Java.
 
     holdfast serve --listen unix:/run/holdfast/holdfast.sock &
     curl -sN --unix-socket /run/holdfast/holdfast.sock -X POST http://localhost/v1/locks/deploy/hold
 
 It listens on 127.0.0.1:7420, where all users of this machine can use it. A unix socket is for its owner and group.
-With --tokens, each caller needs a token there, too. Other addresses require --tls-cert, --tls-key, and --tokens or --client-ca.
+With --tokens, each caller needs a token there, too. Other addresses require --tls-cert, --tls-key, and --tokens or
+--client-ca.
 
 A line of the file of --tokens has four fields: the credential, a name, the rights, and what the names of the locks
 begin with (* for all). printf %s TOKEN | sha256sum prints a hash. The rights are see, hold and break.

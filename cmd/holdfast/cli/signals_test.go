@@ -93,7 +93,7 @@ func (w *workspace) awaitListener(wrapper int, record string) {
 }
 
 // TestMessageToGuardIsNotDropped: a message to the guard is written even if its deadline has passed before the write
-// begins, as on a machine that does not schedule this program. A full pipe does not block the caller for ever.
+// begins, as on a machine that does not schedule this program. A full pipe does not block the caller forever.
 func TestMessageToGuardIsNotDropped(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()

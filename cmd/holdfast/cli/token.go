@@ -90,9 +90,9 @@ func newTokenFloor(storeURL *string) *cobra.Command {
 		Long: `floor makes sure that no token smaller than N is granted on the lock NAME from now on. A holder keeps its token until it has
 released the lock. Tokens never fall again, so N should be one more than the largest token that a resource has seen.
 
-With --all it checks that for every lock of the store, also for those that were never used. Most stores make their tokens
-from their clock, and then this is so as soon as the clock has passed N. etcd and ZooKeeper count their tokens, for
-clients of every make: there, floor prints what to do on the servers.
+With --all it checks that for every lock of the store, even for those that were never used. Most stores make their tokens
+from their clock, and then this is so as soon as the clock has passed N. etcd, ZooKeeper and Consul count their tokens,
+for clients of every make: there, floor prints what to do on the servers.
 
 floor exits 64, and changes nothing, if the store's tokens cannot be raised in this way.`,
 		Args: cobra.ArbitraryArgs,

@@ -86,7 +86,7 @@ It then judges what the workers believed, wrote and were told:
 A run with fewer than 100 hand-overs, 30 faults, or 3 faults of each kind proves nothing, and says so.
 
 Use a store that nobody needs: torture makes about 100 claims per second. If there are other locks in the store, it
-refuses, unless --beside-others is given. It removes what it has put into the store, also after Ctrl-C. What most stores
+refuses, unless --beside-others is given. It removes what it has put into the store, even after Ctrl-C. What most stores
 keep of an unused lock for some minutes, so that tokens cannot fall, goes by itself. If torture is killed, its claims
 expire after their TTL.
 

@@ -233,7 +233,7 @@ func (w *wrapper) writeControl(m guard.ControlMessage, timeout time.Duration) er
 	return err
 }
 
-// leaseExpiry is when the lease expires, as boottimeNow counts. It reads the clock before it asks the lease, so that
+// leaseExpiry is when the lease expires, as guard.BoottimeNow counts. It reads the clock before it asks the lease, so that
 // the result can only be too early.
 func (w *wrapper) leaseExpiry() time.Duration {
 	now := guard.BoottimeNow()

@@ -36,11 +36,11 @@ type Link struct {
 // NewLink returns a link to an address (host:port). Close it.
 func NewLink(to string) (*Link, error) { return NewLabelled(to, nil) }
 
-// NewSocks returns a link to the address that each client requests by SOCKS 5. Each connection is labelled with that
+// NewSocks returns a link to the address that each client requests by SOCKS 5. Each connection is labeled with that
 // address.
 func NewSocks() (*Link, error) { return NewLabelled("", nil) }
 
-// NewLabelled returns a link to an address. Each connection is labelled with the first text, not empty, that sender
+// NewLabelled returns a link to an address. Each connection is labeled with the first text, not empty, that sender
 // returns for a request of it, so that [Link.CutOnly] can choose connections. sender may be nil.
 func NewLabelled(to string, sender func(request []byte) string) (*Link, error) {
 	l, err := Listen()

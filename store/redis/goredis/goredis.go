@@ -22,7 +22,7 @@
 // Hooks, as of tracing, cannot be seen from here and do not run for the requests of the store. The client of the store
 // is rueidis, and only the fields of its settings that are named above are set.
 //
-// Settings that the store would have to obey, but cannot, are an error that names them and Is ErrUnsupported: OnConnect,
+// Settings that the store would have to obey, but cannot, give an ErrUnsupported that names them: OnConnect,
 // Limiter, ClusterSlots and NewClient of a cluster client, ReplicaOnly, and everything about a Ring. A client made by
 // redis.NewFailoverClient hides its settings, and so does one of redis.NewFailoverClusterClient: use [NewFailover].
 //
@@ -57,7 +57,7 @@ const failoverAddress = "FailoverClient"
 // open. opts may be nil; its Place is the addresses by default.
 //
 // New returns when the servers have answered. While a server is being started it tries again, for up to 10 seconds, or
-// until ctx ends. The error Is ErrInvalid if the client is nil or an option cannot work, ErrUnsupported if a setting
+// until ctx ends. It returns ErrInvalid if the client is nil or an option cannot work, ErrUnsupported if a setting
 // cannot be taken over, and ErrDenied if the servers refuse the credentials.
 func New(ctx context.Context, client redis.UniversalClient, opts *redisstore.Options) (driver.Store, error) {
 	var s settings

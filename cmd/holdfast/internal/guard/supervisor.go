@@ -25,7 +25,7 @@ const (
 // ExpiredText is why a lease was lost that nobody renewed in time.
 const ExpiredText = "its TTL passed without a renewal"
 
-// They say of a tree that it must end although its lease may be valid.
+// Reasons to end a tree although its lease may still be valid.
 var (
 	// ErrWrapperGone ends a tree whose wrapper has ended.
 	ErrWrapperGone = &Loss{CodeWrapperGone, "the program that held it has ended", true}
@@ -221,7 +221,7 @@ func (s *supervisor) killTree() time.Duration {
 	return s.killGap
 }
 
-// ReportUnkillable reports once which processes are left after many rounds of SIGKILL.
+// reportUnkillable reports once which processes are left after many rounds of SIGKILL.
 func (s *supervisor) reportUnkillable() {
 	left := s.tree.ListRunning()
 	if len(left) == 0 { // there are some, or the tree would be gone

@@ -188,7 +188,7 @@ func (s slowStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 	return s.Store.Acquire(ctx, c)
 }
 
-// TestSlowTry: one attempt that fails is answered with a status, also when the store is slow.
+// TestSlowTry: one attempt that fails is answered with a status, even when the store is slow.
 func TestSlowTry(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(slowStore{memory.New(nil).Open()}, nil)
