@@ -13,7 +13,7 @@ import (
 )
 
 // Release releases a claim, whether it holds the lock, waits or is unknown. That takes one round trip, or two for a plain
-// mutex if claims wait in the queue. The script that releases also promotes the next claim, so that a hand-over needs no
+// mutex for which claims wait, unless claims of this client do. The script that releases also promotes the next claim, so that a hand-over needs no
 // further request.
 //
 // A release whose reply is lost is repeated, and the repetition finds no claim. That alone does not say whether the
