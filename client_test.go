@@ -87,7 +87,9 @@ func TestCleanUpAfterAnyError(t *testing.T) {
 
 // TestNoCleanUpAfterRefusal: nothing is released after a refusal.
 func TestNoCleanUpAfterRefusal(t *testing.T) {
-	for _, refusal := range []error{ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &driver.HeldError{}} {
+	for _, refusal := range []error{
+		ErrQueueFull, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &driver.HeldError{},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeStore()
 			f.refuse = refusal

@@ -202,7 +202,7 @@ func mayExist(err error) bool {
 	if isOneOf(err, ErrUncertain, context.Canceled, context.DeadlineExceeded) {
 		return true // whatever else it says, such as who holds the lock
 	}
-	return !isOneOf(err, ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied,
+	return !isOneOf(err, ErrHeld, ErrQueueFull, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied,
 		ErrSucceeded, ErrTooSoon, ErrAttemptsUsed)
 }
 
