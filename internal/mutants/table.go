@@ -598,7 +598,7 @@ var table = []mutant{
 		edits: []edit{{"\t\t\tc.queue.noteRoom(claim.Name)\n", ""}}},
 	{name: "a caller that overtakes those who found a native queue full", file: "client.go", pkg: ".",
 		test: "TestLaterCallerAtFullQueue", edits: []edit{{" && !c.queue.isUsed(claim.Name)", ""}}},
-	{name: "a clean-up after each refusal", file: "errors.go", pkg: ".", test: "TestNoCleanUpAfterRefusal",
+	{name: "a cleanup after each refusal", file: "errors.go", pkg: ".", test: "TestNoCleanUpAfterRefusal",
 		edits: []edit{{"ErrHeld, ErrQueueFull, ErrMismatch, ErrInvalid", "ErrHeld, ErrMismatch, ErrInvalid"}}},
 	{name: "all nodes read for an add without an answer", file: "store/zookeeper/add.go", pkg: "./store/zookeeper",
 		test:  "TestLostAnswerAmongMany",
