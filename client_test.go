@@ -70,7 +70,7 @@ func TestCleanUpIsBounded(t *testing.T) {
 
 // TestCleanUpAfterAnyError: after any error that is no refusal, the claim may exist, and is released.
 func TestCleanUpAfterAnyError(t *testing.T) {
-	for _, err := range []error{ErrQueueFull, ErrCorrupt, errors.New("connection refused"),
+	for _, err := range []error{ErrCorrupt, errors.New("connection refused"), errors.Join(ErrUncertain, ErrQueueFull),
 		errors.Join(ErrUncertain, &driver.HeldError{})} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeStore()
@@ -87,7 +87,9 @@ func TestCleanUpAfterAnyError(t *testing.T) {
 
 // TestNoCleanUpAfterRefusal: nothing is released after a refusal.
 func TestNoCleanUpAfterRefusal(t *testing.T) {
-	for _, refusal := range []error{ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &driver.HeldError{}} {
+	for _, refusal := range []error{
+		ErrQueueFull, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied, &driver.HeldError{},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeStore()
 			f.refuse = refusal

@@ -19,8 +19,9 @@ var (
 	ErrLost = driver.ErrLost
 	// ErrReleased is returned when the holder has released or detached the lease before.
 	ErrReleased = driver.ErrReleased
-	// ErrQueueFull is returned when the lock has as many claims as its store allows. Try again later. On most
-	// stores a plain mutex that waits is not refused, but goes on waiting.
+	// ErrQueueFull is returned when the lock has as many claims as its store allows; nothing is left of the one that was
+	// refused. Try again later. A claim of a plain mutex that waits is not refused, but goes on waiting outside of the
+	// queue: only if an empty lock has no room for it either does it get this error.
 	ErrQueueFull = driver.ErrQueueFull
 	// ErrMismatch is returned when the lock is in use with another kind or limit. All users of a name must agree on
 	// both.
@@ -202,7 +203,7 @@ func mayExist(err error) bool {
 	if isOneOf(err, ErrUncertain, context.Canceled, context.DeadlineExceeded) {
 		return true // whatever else it says, such as who holds the lock
 	}
-	return !isOneOf(err, ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied,
+	return !isOneOf(err, ErrHeld, ErrQueueFull, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied,
 		ErrSucceeded, ErrTooSoon, ErrAttemptsUsed)
 }
 

@@ -21,7 +21,8 @@ type Info struct {
 	Detached    bool        // whether a claim can outlive its client: see Lease.Detach and LockOptions.MinHold
 	Survives    Survives    // what the claims and tokens of the store survive
 
-	// NativeQueue: plain mutex claims wait in the store, in order of arrival, since waiting costs nothing there.
+	// NativeQueue: plain mutex claims wait in the store, in order of arrival, since waiting costs nothing there. Those
+	// that find MaxWaiters claims wait in their process, and one of them at a time asks the store every second or two.
 	// Otherwise the client lets at most one plain claim per process and lock wait in the store at a time.
 	NativeQueue bool
 	// DeadHolderTimeout is the longest time, beyond one round trip, for which the claim of a killed process keeps a

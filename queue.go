@@ -10,7 +10,7 @@ import (
 )
 
 // queue lets the plain mutex claims of one client take turns, first come, first served, on stores where waiting in the
-// store costs something. Only the claim that has the turn for a name is made in the store; its lease keeps the turn
+// store costs something, or has no room for them. Only the claim that has the turn for a name is made in the store; its lease keeps the turn
 // until it ends. So a handover inside the process costs one Release and one Acquire, however many claims wait, and a
 // waiting claim is a list element.
 type queue struct {
@@ -19,8 +19,9 @@ type queue struct {
 }
 
 type nameQueue struct {
-	hold    *hold      // who has the turn, once it is granted
-	waiters *list.List // of *waiter; nil until there is one
+	hold    *hold         // who has the turn, once it is granted
+	waiters *list.List    // of *waiter; nil until there is one
+	room    chan struct{} // buffered; for awaitRoom, nil until it is called
 }
 
 // firstWaiter returns nil if nobody waits.
@@ -53,6 +54,45 @@ func (q *queue) takeTurn(name string) bool {
 	}
 	q.byName[name] = &nameQueue{}
 	return true
+}
+
+// isUsed reports whether a claim has the turn for a name.
+func (q *queue) isUsed(name string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.byName[name] != nil
+}
+
+// awaitRoom is called by the claim that has the turn, when it has found the queue in the store full. It returns when
+// there may be room: when a claim of this client has left that queue, or after a time. It also returns when ctx or
+// closing ends.
+func (q *queue) awaitRoom(ctx, closing context.Context, name string, limit time.Duration) {
+	q.mu.Lock()
+	l := q.byName[name]
+	if l.room == nil {
+		l.room = make(chan struct{}, 1)
+	}
+	q.mu.Unlock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-l.room:
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-closing.Done():
+	}
+}
+
+// noteRoom is called when a claim that did not take turns has left the queue in the store.
+func (q *queue) noteRoom(name string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.byName[name]; l != nil && l.room != nil {
+		select {
+		case l.room <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // waitForTurn waits for the turn, until ctx or closing ends.

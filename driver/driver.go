@@ -101,8 +101,10 @@ type Store interface {
 	// retried with backoff for the [UnreachableTimeout], and then its error is returned. ErrDenied and ErrCorrupt are
 	// never retried.
 	//
-	// After any error but ErrHeld, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may exist, and the
-	// client calls Release. It also does so after any error that matches ErrUncertain or a context's error.
+	// After any error but ErrHeld, ErrQueueFull, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may
+	// exist, and the client calls Release. It also does so after any error that matches ErrUncertain or a context's
+	// error. After the others nothing is left of the claim, also if it has waited: hundreds may be refused at once, and
+	// to have the store look for each of them would cost more than the refusals.
 	//
 	// When ctx ends a wait, the error should also be a *HeldError (found by errors.As) with the holders that were seen
 	// last, so that the client can tell its caller who held the lock.

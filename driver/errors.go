@@ -15,7 +15,8 @@ var (
 	ErrLost = errors.New("the lock is lost")
 	// ErrReleased is returned if the holder has released the lease before.
 	ErrReleased = errors.New("the lock was released before")
-	// ErrQueueFull is returned if the lock has as many claims as it may have. Try again later.
+	// ErrQueueFull is returned if the lock has as many claims as it may have, and nothing is left of this one. Try again
+	// later.
 	ErrQueueFull = errors.New("too many claims stand on the lock")
 	// ErrMismatch is returned if the lock is in use with another kind or limit. All users of a name must agree on both.
 	ErrMismatch = errors.New("the lock is in use with another kind or limit")

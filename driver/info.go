@@ -19,7 +19,8 @@ type Info struct {
 	Detached    bool        // whether a claim can outlive its client
 	Survives    Survives    // what claims and tokens survive
 
-	// NativeQueue says that plain mutex claims wait in the store too, because waiting costs nothing there. Otherwise
+	// NativeQueue says that plain mutex claims wait in the store too, because waiting costs nothing there. If the store
+	// refuses one with ErrQueueFull, the client tries again, with one claim per process and lock at a time. Otherwise
 	// the client lets at most one plain claim per process and lock wait in the store at a time.
 	NativeQueue bool
 	// DeadHolderTimeout is the longest time, beyond one round trip, that the claim of a killed process blocks a waiter

@@ -754,6 +754,18 @@ var mutants = []mutant{
 	{"allows more waiters than Info says", "queue-full", "", &brokenStore{
 		info: func(i driver.Info) driver.Info { i.MaxWaiters = 8; return i },
 	}},
+	{"keeps a claim in the queue that it refuses", "queue-full", "releasing a claim on", &brokenStore{
+		info: func(i driver.Info) driver.Info { i.MaxWaiters = 8; return i },
+		acquire: func(b *brokenStore, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			if l, err := b.Store.Inspect(ctx, c.Name); err != nil || !c.Wait || len(l.Waiters) < 8 {
+				return b.Store.Acquire(ctx, c)
+			}
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+			defer cancel()
+			_, _ = b.Store.Acquire(ctx, c)
+			return driver.Grant{}, driver.ErrQueueFull
+		},
+	}},
 	{"allows more holders than Info says", "holders-full", "", &brokenStore{
 		info: func(i driver.Info) driver.Info { i.MaxHolders = 8; return i },
 	}},

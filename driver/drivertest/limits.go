@@ -50,8 +50,8 @@ var limitCases = []Case{
 			}
 		}),
 	fairFeature.newCase("queue-full", "When a queue is as long as the store allows, further claims are refused "+
-		"with ErrQueueFull until a claim has left it. A claim that does not wait is refused "+
-		"because the lock is held.", func(e *Env) {
+		"with ErrQueueFull until a claim has left it, and nothing is left of them. A claim that does not wait is "+
+		"refused because the lock is held.", func(e *Env) {
 		n := e.info.MaxWaiters
 		if n > 300 {
 			e.skip("%d claims may wait, too many to try", n)
@@ -66,7 +66,7 @@ var limitCases = []Case{
 			"%d claims should wait", n)
 		w := e.b().startWaiting(e.fairClaim(name))
 		w.mustFail(driver.ErrQueueFull)
-		e.b().releaseIfHeld(w.claim)
+		e.b().mustBeGone(w.claim)
 		e.d().mustBeHeld(e.mutexClaim(name)) // a claim that does not wait needs no place in queue
 		queue[n/2].giveUp()
 		again := e.c().startWaiting(e.fairClaim(name)).requireQueued()
@@ -89,7 +89,7 @@ var limitCases = []Case{
 		}
 		w := e.b().startWaiting(e.semaphoreClaim(name, int64(n)+1, 1))
 		w.mustFail(driver.ErrQueueFull)
-		e.b().releaseIfHeld(w.claim)
+		e.b().mustBeGone(w.claim)
 		e.c().mustBreak(name, l.Holders[0].Ref, driver.BreakForce)
 		e.b().mustTry(e.semaphoreClaim(name, int64(n)+1, 1))
 	}),

@@ -529,13 +529,25 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 	if o := a.leaveStep(context.Canceled, &a.own); o.made && !errors.Is(o.err, ErrUnsent) {
 		a.unresolved.noteUnknown(o.replaces) // it may have been granted meanwhile
 	}
-	if !a.unresolved.unknown {
-		return err
+	if a.unresolved.unknown {
+		a.mu.Lock()
+		a.pending.addSwap(a.claim.ID, a.unresolved.replaces, a.claim.TTL, a.clock.Now())
+		a.mu.Unlock()
+		return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 	}
-	a.mu.Lock()
-	a.pending.addSwap(a.claim.ID, a.unresolved.replaces, a.claim.TTL, a.clock.Now())
-	a.mu.Unlock()
-	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+	if errors.Is(err, driver.ErrQueueFull) && a.rec.findClaim(a.claim.ID) != nil {
+		return a.leaveQueue(ctx, err)
+	}
+	return err
+}
+
+// leaveQueue removes a claim that has waited in the queue, and is refused now that its turn has come: too many hold the
+// lock, or the record has no room. The caller takes a refused claim for one that is not in the store.
+func (a *acquire) leaveQueue(ctx context.Context, refusal error) error {
+	if err := a.Release(ctx, a.claim, ""); err != nil && !errors.Is(err, driver.ErrLost) {
+		return fmt.Errorf("%w: %w", driver.ErrUncertain, refusal)
+	}
+	return refusal
 }
 
 // waitError adds to an error the holders that the call has waited for, if it has seen any.

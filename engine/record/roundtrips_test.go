@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -154,4 +155,40 @@ func TestRefusalCostIsConstant(t *testing.T) {
 		s.Close()
 		others.Close()
 	}
+}
+
+// TestRefusedWaiterLeaves: of two waiters whose turn comes, the second is refused, because a lock may have two holders
+// here. Nothing is left of it: its client takes it for refused, and does not release it.
+func TestRefusedWaiterLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMemory()
+		s := record.New(queueInfoTable{m.Table(), 2})
+		defer s.Close()
+		claim := func(n int, weight int64) driver.Claim {
+			return driver.Claim{Name: "m", ID: fmt.Sprint("claim", n), Kind: driver.KindSemaphore, Limit: 4,
+				Weight: weight, TTL: time.Hour, Wait: true}
+		}
+		big := claim(0, 3)
+		storetest.Acquire(t, s, big)
+		storetest.Acquire(t, s, claim(1, 1))
+		outcomes := make(chan error, 2)
+		for n := range 2 {
+			go func() {
+				_, err := s.Acquire(t.Context(), claim(2+n, 1))
+				outcomes <- err
+			}()
+		}
+		synctest.Wait()
+		storetest.Release(t, s, big)
+		granted, refused := <-outcomes, <-outcomes
+		if granted != nil {
+			granted, refused = refused, granted
+		}
+		if granted != nil || !errors.Is(refused, driver.ErrQueueFull) {
+			t.Errorf("one waiter ended with %v, the other with %v", granted, refused)
+		}
+		if l, err := s.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 2 || len(l.Waiters) != 0 {
+			t.Errorf("the lock is left with %+v, %v", l, err)
+		}
+	})
 }

@@ -98,36 +98,50 @@ func (a *add) isOwn(n sequence.Node) bool { return n.ID == a.claim.id && n.Sessi
 //
 // Another session would not do. The servers keep the order of the requests of one session only, so a list by another
 // session may be made before the add takes effect.
+//
+// Of the nodes it reads only the claim's own, for its token. The servers have left adds without an answer because they
+// had too much to do, and many clients may be here at once: to read all nodes, each would send as many requests as
+// there are claims.
 func (a *add) settleEarlierAdd(ctx context.Context) (found sequence.Snapshot, exists bool, err error) {
 	listed, err := a.t.listBySession(ctx, a.conn, a.name, a.path)
 	if err != nil {
 		return sequence.Snapshot{}, false, err
 	}
-	if !slices.ContainsFunc(listed.Nodes, a.isOwn) {
+	i := slices.IndexFunc(listed.Nodes, a.isOwn)
+	if i < 0 {
 		return sequence.Snapshot{}, false, a.clearForReAdd(ctx, listed)
 	}
-	found, err = a.t.readNodes(ctx, a.conn, listed)
-	if err != nil { // the add remains pending: the next call looks again and does not create a node
-		return found, true, err
+	// If that fails, the add remains pending: the next call looks again and does not create a node.
+	if err := a.readOwnNode(ctx, listed, i); err != nil {
+		return sequence.Snapshot{}, true, err
 	}
 	a.t.settleAdd(a.claim)
-	a.cacheFound(listed, found)
-	return found, true, nil
+	return a.readFirstNode(ctx, listed), true, nil
 }
 
-// cacheFound caches the claim's node, and remembers its second node.
-func (a *add) cacheFound(listed childrenSnapshot, found sequence.Snapshot) {
-	i := slices.IndexFunc(found.Nodes, a.isOwn)
-	if i < 0 {
-		return
+// readOwnNode reads the claim's node, which a list has shown, and caches it.
+func (a *add) readOwnNode(ctx context.Context, listed childrenSnapshot, i int) error {
+	c := &listed.children[i]
+	path := a.path + "/" + c.Key
+	read := zk.GetData(path)
+	if err := a.conn.Do(ctx, read); err != nil {
+		return a.t.translateError(err, path)
 	}
-	n := found.Nodes[i]
-	a.t.cacheOwnNode(a.path+"/"+n.Key, n)
-	for _, c := range listed.children {
-		if c.Key == n.Key && c.second != "" {
-			a.t.noteSecondNode(a.path+"/"+c.Key, a.path+"/"+c.second)
+	n, err := c.decodeNode(read)
+	switch {
+	case err == zk.CodeNoNode:
+		return errRemovedTooSoon
+	case err != nil:
+		return a.t.translateError(err, path)
+	}
+	listed.Nodes[i] = n
+	if a.isOwn(n) {
+		a.t.cacheOwnNode(path, n)
+		if c.second != "" {
+			a.t.noteSecondNode(path, a.path+"/"+c.second)
 		}
 	}
+	return nil
 }
 
 // clearForReAdd removes what there may be of a claim that does not exist: of the two nodes that a claim must have,

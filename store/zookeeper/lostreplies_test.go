@@ -113,6 +113,41 @@ func TestLostAnswerTwice(t *testing.T) {
 	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
 }
 
+// TestLostAnswerAmongMany: an add whose answer was lost is settled by reading two nodes, its own and the holder's,
+// however many claims wait. Servers that have too much to do leave many adds without an answer at the same time.
+func TestLostAnswerAmongMany(t *testing.T) {
+	t.Parallel()
+	var lose atomic.Bool
+	c := &requestCounter{sent: map[int32]int{}}
+	s, err := openAs[*store](rig.Shared(t).Endpoints(), Options{Dial: newReplyLosingDialer(zk.OpCreate2, &lose, c.dial)})
+	mustSucceed(t, err)
+	defer s.Close()
+	ctx := t.Context()
+	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
+	mustSucceed(t, err)
+	others, _, theirs := openCountedSession(t)
+	const n = 20
+	for i := range n {
+		_, err := others.tree.Add(ctx, t.Name(), theirs, int64(i), newPayload(theirs.TTL), sequence.AddAlways)
+		mustSucceed(t, err)
+	}
+	payload := newPayload(ses.TTL)
+	lose.Store(true)
+	if _, err := s.tree.Add(ctx, t.Name(), ses, 0, payload, sequence.AddAlways); err == nil {
+		t.Fatal("the answer was not lost")
+	}
+	c.takeCounts()
+	added, err := s.tree.Add(ctx, t.Name(), ses, 0, payload, sequence.AddAlways)
+	mustSucceed(t, err)
+	if reads := c.takeCounts()[zk.OpGetData]; reads != 2 {
+		t.Errorf("%d nodes were read", reads)
+	}
+	if l := added.Nodes; len(l) != n+1 || l[n].ID != payload.ID || l[n].Token == 0 || l[0].Token == 0 {
+		t.Errorf("the claim and its holder are not both known: %+v", added.Nodes)
+	}
+	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
+}
+
 // TestPlainLostAnswers: the same in the plain layout, and no ticket is left.
 func TestPlainLostAnswers(t *testing.T) {
 	t.Parallel()
