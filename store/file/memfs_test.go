@@ -116,6 +116,7 @@ type proc struct {
 	beforeStep func(step string) // called before each step, if set
 	fail       string            // the step that fails with EROFS
 	full       func() bool       // whether there is no room for a new file's content, if set
+	noLinks    bool              // whether files can have one name only
 }
 
 var errDead = errors.New("this process is dead")
@@ -360,6 +361,25 @@ func (p *proc) renameExclusive(dir int, name, to string) error {
 		return syscall.EEXIST
 	}
 	delete(d.entries, name)
+	d.entries[to] = n
+	return nil
+}
+
+func (p *proc) linkFile(dir int, name, to string) error {
+	done, err := p.beginStep("link")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, n := p.findEntry(dir, name)
+	switch {
+	case p.noLinks:
+		return errors.ErrUnsupported
+	case n == nil:
+		return syscall.ENOENT
+	case d.entries[to] != nil:
+		return syscall.EEXIST
+	}
 	d.entries[to] = n
 	return nil
 }
