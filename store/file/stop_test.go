@@ -320,7 +320,7 @@ func TestInterleavings(t *testing.T) {
 	for _, course := range []struct {
 		name                   string
 		swaps, switches, seeds int // swaps per process, and a switch in one of so many operations
-	}{{"in turns", 6, 8, 3000}, {"each alone for long", 30, 80, 600}} {
+	}{{"in turns", 6, 8, 3000}, {"each alone for long", 30, 80, 300}} {
 		t.Run(course.name, func(t *testing.T) {
 			t.Parallel()
 			runInterleavings(t, course.swaps, course.switches, course.seeds)

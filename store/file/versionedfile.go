@@ -517,7 +517,7 @@ func (vf versionedFile) removeOldVersions(d int, current version, files *knownFi
 		return 0
 	}
 	var stagedFiles []string
-	versions := make([]version, 0, len(names))
+	versions := make([]version, 0, 3*removeEvery) // of a fixed number, which takes no allocation
 	for _, name := range names {
 		v, staged, ok := parseFile(name)
 		switch {
