@@ -36,6 +36,10 @@ type fsys interface {
 	// overwriteFile is writeNewFile for an existing file. A few bytes of its old content may remain after the new
 	// content.
 	overwriteFile(dir int, name string, data []byte, sync bool) error
+	// openFile opens a file, to be written by overwriteHandle. With an error the handle is -1.
+	openFile(dir int, name string) (int, error)
+	// overwriteHandle is overwriteFile for an open file, without sync.
+	overwriteHandle(handle int, data []byte) error
 	// syncHandle puts the names in a directory on the disk.
 	syncHandle(dir int) error
 	makeDir(dir int, name string) error

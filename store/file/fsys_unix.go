@@ -203,6 +203,21 @@ func (d disk) writeAll(fd int, data []byte, sync bool) error {
 	return nil
 }
 
+func (disk) openFile(dir int, name string) (int, error) {
+	return openAt(dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
+}
+
+func (disk) overwriteHandle(handle int, data []byte) error {
+	for at := 0; at < len(data); {
+		n, err := unix.Pwrite(handle, data[at:], int64(at))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		at += max(n, 0)
+	}
+	return nil
+}
+
 // makeDir makes directories for this user, or this group, alone: who can write in one can take locks away.
 func (d disk) makeDir(dir int, name string) error {
 	if d.shared {
@@ -211,7 +226,8 @@ func (d disk) makeDir(dir int, name string) error {
 	return unix.Mkdirat(dir, name, 0o700)
 }
 
-// linkFile gives no file a second name in a shared store: its members write to no file that has two (see checkWritable).
+// linkFile gives no file a second name in a shared store: its members write to no file that has two (see
+// checkWritable).
 func (d disk) linkFile(dir int, name, to string) error {
 	if d.shared {
 		return errors.ErrUnsupported

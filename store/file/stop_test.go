@@ -444,8 +444,8 @@ func (m *machine) keptClient(t testing.TB, l *history, name string, extra int) *
 	return c
 }
 
-// TestStoppedWithKeptFiles: a process that has swapped alone and is stopped at any file operation, and continues after any
-// scenario, delays no other and gets the true outcome. Then it swaps on.
+// TestStoppedWithKeptFiles: a process that has swapped alone and is stopped at any file operation, and continues after
+// any scenario, delays no other and gets the true outcome. Then it swaps on.
 func TestStoppedWithKeptFiles(t *testing.T) {
 	t.Parallel()
 	for actName, act := range operations {
@@ -481,7 +481,8 @@ func stopKept(t *testing.T, extra, k int, act func(*testClient, record.Row), cou
 	return reached
 }
 
-// TestKeptFilesOfTwo: two processes that write in turns, for so long each that they keep files, are both stopped anywhere.
+// TestKeptFilesOfTwo: two processes that write in turns, for so long each that they keep files, are both stopped
+// anywhere.
 func TestKeptFilesOfTwo(t *testing.T) {
 	t.Parallel()
 	for first := range 2*removeEvery + 1 {
@@ -514,8 +515,8 @@ func TestKeptFilesOfTwo(t *testing.T) {
 	}
 }
 
-// TestKeptFilesLateSwap: a client that keeps files, and that asks for a swap of a version which it has replaced itself, is
-// refused.
+// TestKeptFilesLateSwap: a client that keeps files, and that asks for a swap of a version which it has replaced
+// itself, is refused.
 func TestKeptFilesLateSwap(t *testing.T) {
 	t.Parallel()
 	m, l := newMachine(), newHistory()
@@ -538,8 +539,8 @@ func TestKeptFilesLateSwap(t *testing.T) {
 	l.checkFinal(t, c.load())
 }
 
-// TestKeptFilesRemoved: a client whose kept files another one has removed swaps by another file, also if the other one is
-// stopped before its own swap. It is refused only if the other one was faster.
+// TestKeptFilesRemoved: a client whose kept files another one has removed swaps by another file, also if the other one
+// is stopped before its own swap. It is refused only if the other one was faster.
 func TestKeptFilesRemoved(t *testing.T) {
 	t.Parallel()
 	for ka := 1; ; ka++ {
@@ -567,8 +568,8 @@ func TestKeptFilesRemoved(t *testing.T) {
 	}
 }
 
-// TestKeptFilesOfOldVersion: a client that keeps files up to a version that others have replaced since, and has removed old
-// versions itself since, does not swap that version.
+// TestKeptFilesOfOldVersion: a client that keeps files up to a version that others have replaced since, and has
+// removed old versions itself since, does not swap that version.
 func TestKeptFilesOfOldVersion(t *testing.T) {
 	t.Parallel()
 	for k := 1; ; k++ {
@@ -617,7 +618,7 @@ func TestSwapsAlone(t *testing.T) {
 			steps = slices.Delete(steps, i, i+1)
 		}
 		steps = slices.DeleteFunc(steps, func(step string) bool { return step == "write half" }) // two of the test's make one
-		if want := []string{"open", "remove", "open", "write", "link", "close"}; !slices.Equal(steps, want) {
+		if want := []string{"open", "remove", "write", "link", "close"}; !slices.Equal(steps, want) {
 			t.Errorf("a swap makes %q, and not %q", steps, want)
 		}
 	}
@@ -626,8 +627,8 @@ func TestSwapsAlone(t *testing.T) {
 	}
 }
 
-// TestNamesInDirectory: the names in the directory of a record do not pile up, also if durable swaps, which keep no file,
-// come between the others.
+// TestNamesInDirectory: the names in the directory of a record do not pile up, also if durable swaps, which keep no
+// file, come between the others.
 func TestNamesInDirectory(t *testing.T) {
 	t.Parallel()
 	for _, durableEvery := range []int{2, 3, 7, 20, math.MaxInt} {
@@ -667,6 +668,39 @@ func TestOneClientSwapsTwice(t *testing.T) {
 		if !reached || t.Failed() {
 			return
 		}
+	}
+}
+
+// TestOpenFiles: a client keeps the files of some records open, and not of many. It closes those of a record that it
+// deletes, and all when it is closed.
+func TestOpenFiles(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := m.process()
+	tab, err := m.open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, most := len(p.handles), 0
+	var row record.Row
+	for i := range 2 * maxOpenRecords {
+		row = record.Row{Name: fmt.Sprint("lock ", i)}
+		for range 4*removeEvery + 1 {
+			if row, err = tab.Swap(t.Context(), row); err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, len(p.handles)-before)
+		}
+	}
+	if perRecord := removeEvery + 2; most > (maxOpenRecords+1)*perRecord || most < maxOpenRecords {
+		t.Errorf("%d files were open at one time", most)
+	}
+	open := len(p.handles)
+	if err := tab.Delete(t.Context(), row); err != nil || len(p.handles) >= open {
+		t.Errorf("%d files were open before a record was deleted, and then %d: %v", open, len(p.handles), err)
+	}
+	if err := tab.Close(); err != nil || len(p.handles) > 0 {
+		t.Errorf("after Close, %d files are open: %v", len(p.handles), err)
 	}
 }
 

@@ -62,22 +62,24 @@ import (
 //
 // # Kept files
 //
-// A client that is alone at a record keeps the files of the versions that it makes: instead of the rename, it gives the
-// staged file the name v+1 as a second one (link, which fails as the rename does). The file keeps its first name, <w>.<nonce>
-// of some w before v+1, and by this name the client writes a later version into it. Before that it removes the file's name
-// as a version, by rule 1: by that name another client could take the file for itself. If it is there no more, the client
-// does not use the file. To others, the first name is a staged file of w, and they remove it by rule 1. So a swap takes a
-// link and a removal in place of two renames, which is about half of the work.
+// A client that is alone at a record keeps the files of the versions that it makes: instead of the rename, it gives
+// the staged file the name v+1 as a second one (link, which fails as the rename does). The file keeps its first name,
+// <w>.<nonce> of some w before v+1, and may stay open; the client writes a later version into it. Before that it
+// removes the file's name as a version, by rule 1: by that name another client could take the file for itself. If it
+// is there no more, the client does not use the file. To others, the first name is a staged file of w, and they remove
+// it by rule 1. So a swap takes a link and a removal in place of two renames, which is about half of the work. What a
+// client has left that has ended is removed likewise.
 //
-// Such a swap needs no checks. The claim holds for the link, too, if the client has made v itself, by a swap of its own after
-// the staged name was there. Suppose that another v+1 did exist, and was removed. Its remover had listed the directory at a
-// time L at which that v+1 had been replaced, so the staged name had been there before L. If it was in the list, it was
-// removed before that v+1, and if not, earlier still. No client makes a name twice, so the link fails because its source does
-// not exist. That says only that somebody has removed old versions; then the client swaps by another file, with the checks.
+// Such a swap needs no checks. The claim holds for the link, too, if the client has made v itself, by a swap of its own
+// after the staged name was there. Suppose that another v+1 did exist, and was removed. Its remover had listed the
+// directory at a time L at which that v+1 had been replaced, so the staged name had been there before L. If it was in
+// the list, it was removed before that v+1, and if not, earlier still. No client makes a name twice, so the link fails
+// because its source does not exist. That says only that somebody has removed old versions; then the client swaps by
+// another file, with the checks.
 //
-// The client itself spares the names of its kept files when it removes old versions. It does so only if the last version
-// that it has made is the current one, and it uses kept files only in a swap of that version. So it has removed no version
-// that could be that v+1.
+// The client itself spares the names of its kept files when it removes old versions. It does so only if the last
+// version that it has made is the current one, and it uses kept files only in a swap of that version. So it has removed
+// no version that could be that v+1.
 //
 // # Room on a full disk
 //
@@ -316,12 +318,12 @@ func (vf versionedFile) swapVersion(
 	data := to.appendFile((*buffer)[:0], next)
 	*buffer = data
 	keep := files.keepsFiles() && !durable && countBlocks(len(data)) == 1
-	kept := ""
+	var file keptFile // of the new version, if it has another name
 	if keep {
-		kept, err = vf.moveKeptFile(ctx, d, &files, newName, data)
+		file, err = vf.moveKeptFile(ctx, d, &files, newName, data)
 	}
-	if kept == "" && err == nil {
-		kept, err = vf.moveStagedFile(ctx, d, &files, base, newName, data, durable, keep)
+	if file.staged == "" && err == nil {
+		file, err = vf.moveStagedFile(ctx, d, &files, base, newName, data, durable, keep)
 	}
 	if errors.Is(err, record.ErrConflict) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 		return "", record.ErrConflict
@@ -329,7 +331,7 @@ func (vf versionedFile) swapVersion(
 	if err != nil {
 		return "", describeError("write "+vf.dirName, err)
 	}
-	files.noteMade(next, newName, kept)
+	vf.noteMade(&files, next, newName, file)
 	// Without durable nothing is synced. After a power cut the record may then be old, torn or missing, but so are the
 	// processes that relied on it; what outlives a power cut is the clock's floor, which is synced, and detached claims,
 	// which are written as durable.
@@ -345,49 +347,82 @@ func (vf versionedFile) swapVersion(
 	return newName, nil
 }
 
-// moveKeptFile swaps by the file of the lowest old version, if that is kept, and returns the name by which it is kept
-// further. Without a name and an error, it has changed no version, and the swap has to go by another file.
+// noteMade notes that this client has made a version, the one after the last if there are kept files. The new file is
+// kept if it has a staged name.
+func (vf versionedFile) noteMade(files *knownFiles, v version, name string, file keptFile) {
+	if files.kept == nil {
+		files.kept = &keptFiles{fsys: vf.fsys}
+	}
+	k := files.kept
+	k.last = v
+	k.made++
+	if file.staged != "" {
+		file.seq, file.version = v.seq, name
+		k.files = append(k.files, file)
+	}
+}
+
+// moveKeptFile swaps by the file of the lowest old version, if that is kept, and returns the file. Without a file and
+// an error, it has changed no version, and the swap has to go by another file.
 func (vf versionedFile) moveKeptFile(
 	ctx context.Context, d int, files *knownFiles, next string, data []byte,
-) (kept string, err error) {
+) (file keptFile, err error) {
 	file, ok := files.takeKept()
 	if !ok {
-		return "", nil
+		return keptFile{}, nil
 	}
 	switch {
 	case vf.removeFile(d, file.version) != nil: // else another client could take the file for itself, by that name
 		files.old = versionRun{} // rule 1 does not allow to skip a version
-	case vf.overwriteFile(d, file.staged, data, false) != nil:
+	case vf.writeKeptFile(d, &file, data) != nil:
 	default:
 		if err = ctx.Err(); err == nil {
 			err = vf.linkFile(d, file.staged, next)
 		}
 		if err == nil {
-			return file.staged, nil
+			return file, nil
 		}
+	}
+	if file.handle >= 0 {
+		vf.closeHandle(file.handle)
 	}
 	_ = vf.removeFile(d, file.staged)
 	if errors.Is(err, fs.ErrNotExist) { // another client has removed it, which does not say that the swap comes too late
 		err = nil
 	}
-	return "", err
+	return keptFile{}, err
 }
 
-// moveStagedFile swaps by a new staged file.
+// writeKeptFile writes over a kept file, and opens it if necessary.
+func (vf versionedFile) writeKeptFile(d int, file *keptFile, data []byte) (err error) {
+	if file.handle < 0 {
+		if file.handle, err = vf.openFile(d, file.staged); err != nil {
+			return err
+		}
+	}
+	return vf.overwriteHandle(file.handle, data)
+}
+
+// moveStagedFile swaps by a new staged file. If keep is set, it returns the file with that name, where this is
+// possible.
 func (vf versionedFile) moveStagedFile(
 	ctx context.Context, d int, files *knownFiles, base version, next string, data []byte, durable, keep bool,
-) (kept string, err error) {
+) (file keptFile, err error) {
 	staged := base.stagedName(vf.newNonce())
 	if err = vf.reserveRoom(d, len(data)); err == nil {
 		err = vf.stageVersion(d, files, base, staged, data, durable)
 	}
+	kept := false
 	if err == nil {
 		kept, err = vf.moveIfCurrent(ctx, d, staged, next, keep)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		_ = vf.removeFile(d, staged)
+	case kept:
+		file = keptFile{staged: staged, handle: -1}
 	}
-	return kept, err
+	return file, err
 }
 
 // fileBuffers has the memory in which swaps make the files that they write.
@@ -489,23 +524,23 @@ func (vf versionedFile) stageInRecycledFile(
 // versionedFile.
 func (vf versionedFile) moveIfCurrent(
 	ctx context.Context, d int, staged, next string, keep bool,
-) (kept string, err error) {
+) (kept bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return "", err
+		return false, err
 	}
 	if taken, err := vf.entryExists(d, next); err != nil || taken {
-		return "", cmp.Or(err, record.ErrConflict)
+		return false, cmp.Or(err, record.ErrConflict)
 	}
 	base, _, _ := strings.Cut(staged, ".")
 	if there, err := vf.entryExists(d, base); err != nil || !there {
-		return "", cmp.Or(err, record.ErrConflict)
+		return false, cmp.Or(err, record.ErrConflict)
 	}
 	if keep {
 		if err := vf.linkFile(d, staged, next); !errors.Is(err, errors.ErrUnsupported) {
-			return staged, err
+			return true, err
 		}
 	}
-	return "", vf.renameExclusive(d, staged, next)
+	return false, vf.renameExclusive(d, staged, next)
 }
 
 // removeOldVersions removes, by rule 1, what current has made superfluous, except its predecessor and the last few
@@ -581,7 +616,7 @@ func (vf versionedFile) createRecord(ctx context.Context, to recordContent, dura
 	}
 	// The lowest file may be recycled at once: no client has ever made a staged file of that version.
 	files := knownFiles{old: versionRun{incarnation: f.version.incarnation, below: 1}}
-	files.noteMade(f.version, "", "")
+	vf.noteMade(&files, f.version, "", keptFile{})
 	vf.recycled.remember(vf.dirName, &files)
 	if durable {
 		if err := vf.syncHandle(vf.parent); err != nil {
@@ -696,5 +731,6 @@ func (vf versionedFile) deleteRecord(ctx context.Context, base version) error {
 	if f, err := vf.clearDeletedRecord(context.WithoutCancel(ctx)); err == nil && !f.isLive() {
 		_ = vf.removeDir(vf.parent, vf.dirName)
 	}
+	_ = vf.recycled.take(vf.dirName, version{}) // closes its files
 	return nil
 }
