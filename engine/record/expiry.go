@@ -76,8 +76,8 @@ func (e *engine) observeTime(c *Claim) time.Duration {
 	return c.SilenceLimit + driver.Margin(c.SilenceLimit)
 }
 
-// mayBeDead reports whether the table can tell whether a claim's client exists, and it is another client. A detached claim
-// has no client.
+// mayBeDead reports whether the table can tell whether a claim's client exists, and it is another client. A detached
+// claim has no client.
 func (e *engine) mayBeDead(c *Claim) bool {
 	return e.liveness != nil && !c.Detached && c.Session != "" && c.Session != e.liveness.Session()
 }
