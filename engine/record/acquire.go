@@ -192,7 +192,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	}
 	since := a.clock.Now()
 	next := a.rec.clone()
-	mine, err := a.addClaim(next, a.ownClaim(), a.queue.joins, a.stepInput(a.row))
+	mine, err := a.addClaim(next, a.ownClaim(), a.queue.joins, a.stepInput(a.row, a.rec))
 	switch {
 	case err != nil && !a.fresh: // a remembered row is no reason to refuse
 		return grant, false, a.loadRow(ctx)
@@ -555,7 +555,7 @@ func (a *acquire) waitError(err error) error {
 	if a.rec == nil || a.rec.countHolders() == 0 || !a.fresh {
 		return err
 	}
-	return fmt.Errorf("%w; %w", err, a.rec.heldError(a.stepInput(a.row)))
+	return fmt.Errorf("%w; %w", err, a.rec.heldError(a.stepInput(a.row, a.rec)))
 }
 
 // waitForChange blocks until there may be something to do. The next step then looks at the row of that moment. The

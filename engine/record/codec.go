@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -89,17 +90,30 @@ type claimJSON struct {
 	Marked           bool   `json:"marked,omitempty"`
 }
 
+// encoder is what Encode uses again with the next record.
+type encoder struct {
+	record recordJSON
+	text   bytes.Buffer
+	json   *json.Encoder // writes to text
+}
+
+var encoders = sync.Pool{New: func() any {
+	e := &encoder{}
+	e.json = json.NewEncoder(&e.text)
+	return e
+}}
+
 // Encode returns a record's bytes. It refuses a record that breaks a rule, so that nothing wrong is ever written.
 func Encode(r *Record) ([]byte, error) {
 	if err := r.Check(); err != nil {
 		return nil, fmt.Errorf("%w: refusing to write a broken record: %w", driver.ErrInvalid, err)
 	}
-	w := recordJSON{
-		Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle,
-		Ended: r.encodeNotes(), NotesDroppedUntil: r.NotesDroppedUntil, Runs: encodeRuns(r.Runs),
-	}
-	for _, c := range r.Claims {
-		w.Claims = append(w.Claims, claimJSON{
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	claims := e.record.Claims[:0]
+	for i := range r.Claims {
+		c := &r.Claims[i]
+		claims = append(claims, claimJSON{
 			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
 			State: c.State, Token: c.Token, Beat: c.Beat,
 			SilenceLimit: ceilMillis(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
@@ -108,8 +122,19 @@ func Encode(r *Record) ([]byte, error) {
 			BreakReason: c.BreakReason,
 		})
 	}
-	data, err := json.Marshal(w)
-	if err == nil && len(data) > MaxData {
+	e.record = recordJSON{
+		Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Claims: claims,
+		Ended: r.encodeNotes(), NotesDroppedUntil: r.NotesDroppedUntil, Runs: encodeRuns(r.Runs),
+	}
+	e.text.Reset()
+	err := e.json.Encode(&e.record)
+	clear(claims)
+	e.record = recordJSON{Claims: claims}
+	if err != nil {
+		return nil, err
+	}
+	data := bytes.Clone(bytes.TrimSuffix(e.text.Bytes(), []byte("\n")))
+	if len(data) > MaxData {
 		err = tooLargeError(len(data))
 	}
 	return data, err

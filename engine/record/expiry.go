@@ -23,17 +23,26 @@ type observation struct {
 // million times, and there is room for billions of renewals of one lease.
 const maxBeatSkip = 1 << 20
 
-// stepInput collects what is known now, for a step on a row.
-func (e *engine) stepInput(row Row) StepInput {
+// stepInput collects what is known now, for a step on a row and its record.
+func (e *engine) stepInput(row Row, rec *Record) StepInput {
 	in := StepInput{ConfirmWindow: e.confirmWindow(), BeatSkip: rand.Int64N(maxBeatSkip)}
 	in.Now, in.Earliest, in.Latest, in.ClockTrusted = e.readStoreClock()
 	in.KeepsMarks, in.MarkIsGone = e.keepsMarks, e.keepsMarks && !row.Marked
-	seen := e.observationsOf(row.Name)
+	in.LivenessOf = e.livenessOf(row.Name, rec)
+	return in
+}
+
+// livenessOf returns the LivenessOf of a step, for the claims of a record and for those that this client adds.
+func (e *engine) livenessOf(name string, rec *Record) func(*Claim) Liveness {
+	seen := e.observationsOf(name)
+	if len(seen) == 0 && !e.anyMayBeDead(rec) { // as mostly where no other client wants the lock
+		return countAsAlive
+	}
 	var now driver.Instant
 	if e.liveness != nil {
 		now = e.clock.Now()
 	}
-	in.LivenessOf = func(c *Claim) Liveness {
+	return func(c *Claim) Liveness {
 		if e.isDead(c, now) {
 			return Dead
 		}
@@ -43,8 +52,9 @@ func (e *engine) stepInput(row Row) StepInput {
 		}
 		return Alive
 	}
-	return in
 }
+
+func countAsAlive(*Claim) Liveness { return Alive }
 
 // readStoreClock returns the best estimate of the store's clock, and the bounds between which it surely is. If
 // trusted is false, the bounds mean nothing, and the estimate is good only for tokens and for times that are shown.
@@ -66,11 +76,25 @@ func (e *engine) observeTime(c *Claim) time.Duration {
 	return c.SilenceLimit + driver.Margin(c.SilenceLimit)
 }
 
-// isDead reports whether the table knows that a claim's client does not exist any more. A detached claim has no client.
-// now is a moment ago at most.
+// mayBeDead reports whether the table can tell whether a claim's client exists, and it is another client. A detached
+// claim has no client.
+func (e *engine) mayBeDead(c *Claim) bool {
+	return e.liveness != nil && !c.Detached && c.Session != "" && c.Session != e.liveness.Session()
+}
+
+func (e *engine) anyMayBeDead(rec *Record) bool {
+	for i := range rec.Claims {
+		if e.mayBeDead(&rec.Claims[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// isDead reports whether the table knows that a claim's client does not exist any more. now is a moment ago at most.
 func (e *engine) isDead(c *Claim, now driver.Instant) bool {
 	switch {
-	case e.liveness == nil || c.Detached || c.Session == "" || c.Session == e.liveness.Session():
+	case !e.mayBeDead(c):
 		return false
 	case e.alive.isKnown(c.Session, now):
 		return false

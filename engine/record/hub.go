@@ -438,7 +438,7 @@ func (s *subscription) deliver(u update) {
 
 // anyExpired reports whether the record has a claim, or a foreign hold, that any client may remove.
 func (e *engine) anyExpired(row Row, rec *Record) bool {
-	in := e.stepInput(row)
+	in := e.stepInput(row, rec)
 	if rec.Foreign != 0 && in.foreignEnd(rec) == 0 {
 		return true
 	}

@@ -171,7 +171,7 @@ func (e *engine) attemptStep(
 	}
 	next := rec.clone()
 	t.claims = len(next.Claims)
-	if err := step(next, e.stepInput(row), t.again); err != nil {
+	if err := step(next, e.stepInput(row, rec), t.again); err != nil {
 		done := errors.Is(err, errDone)
 		switch {
 		case t.recalled:
@@ -193,7 +193,7 @@ func (e *engine) attemptStep(
 // describeRow shows a lock without the claims that have expired. Expiry writes nothing, so it is added to the revision:
 // otherwise a client that waits for a change would not notice it.
 func (e *engine) describeRow(row Row, rec *Record) driver.Lock {
-	in := e.stepInput(row)
+	in := e.stepInput(row, rec)
 	shown := *rec
 	shown.Claims = aliveClaims(rec.Claims, in)
 	shown.Foreign = in.foreignEnd(rec)

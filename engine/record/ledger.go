@@ -144,7 +144,7 @@ func (l *ledger) ReadRuns(ctx context.Context, key string, last int) (driver.Run
 // only after the next write.
 func (l *ledger) describeRuns(row Row, rec *Record) driver.RunHistory {
 	now := rec.clone()
-	now.expireAndPromote(l.stepInput(row), "")
+	now.expireAndPromote(l.stepInput(row, rec), "")
 	h := driver.RunHistory{Key: row.Name}
 	if now.Runs != nil {
 		h.Runs = now.Runs.Runs

@@ -99,7 +99,7 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	if !r.fresh && r.isShared(r.claim.Name) {
 		o = r.shareStep(ctx, &r.own, seen)
 	} else {
-		next, in := r.rec.clone(), r.stepInput(r.row)
+		next, in := r.rec.clone(), r.stepInput(r.row, r.rec)
 		switch {
 		case r.removeClaim(next, in):
 		case !r.fresh:

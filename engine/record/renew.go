@@ -74,7 +74,7 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 		}
 		since := e.clock.Now()
 		next := rec.cloneWithRoom(0)
-		living := renewGrants(next, grants, which, r.answers, e.stepInput(row))
+		living := renewGrants(next, grants, which, r.answers, e.stepInput(row, rec))
 		if !fresh && living < len(which) { // a remembered row is no proof of a loss
 			clear(r.answers)
 			rec = nil

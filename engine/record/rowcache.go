@@ -1,7 +1,6 @@
 package record
 
 import (
-	"container/list"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -18,34 +17,66 @@ const (
 
 // knownRows are the rows as last seen. They are limited by their number or size, and by their age.
 type knownRows struct {
-	byName map[string]*list.Element
+	byName map[string]*knownRow
 	idle   ageList
 	used   ageList    // rows of locks with claims
 	single ageList    // of them, the newest that can be packed
 	packed packedRows // the older ones
 }
 
-// ageList has rows in the order in which they were seen, the most recent in front.
+// ageList has rows in the order in which they were seen. Its links are in the rows: a row changes its place with each
+// step on a lock.
 type ageList struct {
-	order list.List // of *knownRow
-	bytes int
+	newest, oldest *knownRow
+	length, bytes  int
 }
 
 type knownRow struct {
 	snapshot
-	seenAt driver.Instant
-	bytes  int
-	list   *ageList
+	seenAt       driver.Instant
+	bytes        int
+	list         *ageList
+	newer, older *knownRow // in the list
+}
+
+// addNewest adds a row that is in no list.
+func (l *ageList) addNewest(r *knownRow) {
+	r.list, r.older = l, l.newest
+	if l.newest == nil {
+		l.oldest = r
+	} else {
+		l.newest.newer = r
+	}
+	l.newest = r
+	l.length++
+	l.bytes += r.bytes
+}
+
+// remove removes a row that is in the list.
+func (l *ageList) remove(r *knownRow) {
+	if r.newer == nil {
+		l.newest = r.older
+	} else {
+		r.newer.older = r.older
+	}
+	if r.older == nil {
+		l.oldest = r.newer
+	} else {
+		r.older.newer = r.newer
+	}
+	r.list, r.newer, r.older = nil, nil, nil
+	l.length--
+	l.bytes -= r.bytes
 }
 
 func newKnownRows() knownRows {
-	return knownRows{byName: map[string]*list.Element{}, packed: packedRows{byName: map[string]*packedRow{}}}
+	return knownRows{byName: map[string]*knownRow{}, packed: packedRows{byName: map[string]*packedRow{}}}
 }
 
 // getRow returns the row of a name, if it is known.
 func (k *knownRows) getRow(name string) (knownRow, bool) {
-	if at, ok := k.byName[name]; ok {
-		return *at.Value.(*knownRow), true
+	if r, ok := k.byName[name]; ok {
+		return *r, true
 	}
 	if p, ok := k.packed.byName[name]; ok {
 		return p.unpack(name), true
@@ -55,8 +86,8 @@ func (k *knownRows) getRow(name string) (knownRow, bool) {
 
 // getVersion returns the version of a row, if it is known.
 func (k *knownRows) getVersion(name string) (string, bool) {
-	if at, ok := k.byName[name]; ok {
-		return at.Value.(*knownRow).row.Version, true
+	if r, ok := k.byName[name]; ok {
+		return r.row.Version, true
 	}
 	if p, ok := k.packed.byName[name]; ok {
 		return p.version, true
@@ -72,21 +103,21 @@ func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 		in = &k.idle
 	case s.isPackable():
 		in = &k.single
-		if k.single.order.Len() >= maxWholeRows {
+		if k.single.length >= maxWholeRows {
 			r = k.packOldest()
 		}
 	}
 	if r == nil {
 		r = &knownRow{}
 	}
-	*r = knownRow{snapshot: s, seenAt: now, bytes: s.size(), list: in}
-	r.list.bytes += r.bytes
-	k.byName[s.row.Name] = r.list.order.PushFront(r)
+	*r = knownRow{snapshot: s, seenAt: now, bytes: s.size()}
+	in.addNewest(r)
+	k.byName[s.row.Name] = r
 }
 
 // packOldest packs the row that was not used for longest, and returns its memory.
 func (k *knownRows) packOldest() *knownRow {
-	r := k.single.order.Back().Value.(*knownRow)
+	r := k.single.oldest
 	k.dropRow(r.row.Name)
 	k.packed.addRow(r.snapshot, r.seenAt)
 	return r
@@ -95,14 +126,11 @@ func (k *knownRows) packOldest() *knownRow {
 // dropRow forgets a row. It returns the row if it was known and not packed, and otherwise nil.
 func (k *knownRows) dropRow(name string) *knownRow {
 	delete(k.packed.byName, name)
-	at, ok := k.byName[name]
-	if !ok {
-		return nil
+	r := k.byName[name]
+	if r != nil {
+		r.list.remove(r)
+		delete(k.byName, name)
 	}
-	r := at.Value.(*knownRow)
-	r.list.bytes -= r.bytes
-	r.list.order.Remove(at)
-	delete(k.byName, name)
 	return r
 }
 
@@ -111,14 +139,14 @@ func (k *knownRows) dropRow(name string) *knownRow {
 func (k *knownRows) trimRows(now driver.Instant, idleKeep time.Duration) {
 	k.trimList(&k.idle, func(r *knownRow) bool { return k.idle.bytes > maxIdleBytes || now.Since(r.seenAt) > idleKeep })
 	for _, s := range []*ageList{&k.used, &k.single} {
-		k.trimList(s, func(r *knownRow) bool { return s.order.Len() > maxUsedRows || now.Since(r.seenAt) > usedRowKeep })
+		k.trimList(s, func(r *knownRow) bool { return s.length > maxUsedRows || now.Since(r.seenAt) > usedRowKeep })
 	}
 	k.packed.trimRows(now)
 }
 
 func (k *knownRows) trimList(s *ageList, tooOld func(*knownRow) bool) {
-	for last := s.order.Back(); last != nil && tooOld(last.Value.(*knownRow)); last = s.order.Back() {
-		k.dropRow(last.Value.(*knownRow).row.Name)
+	for s.oldest != nil && tooOld(s.oldest) {
+		k.dropRow(s.oldest.row.Name)
 	}
 }
 

@@ -58,8 +58,8 @@ func (*mapTable) Close() error { return nil }
 func (e *engine) countKept() (idle, used, pending int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	used = e.rows.used.order.Len() + e.rows.single.order.Len() + len(e.rows.packed.byName)
-	return e.rows.idle.order.Len(), used, len(e.pending.byClaim)
+	used = e.rows.used.length + e.rows.single.length + len(e.rows.packed.byName)
+	return e.rows.idle.length, used, len(e.pending.byClaim)
 }
 
 // heapInUse returns the bytes of the heap that are in use.

@@ -311,7 +311,7 @@ func (e *engine) runGroup(g *groupSwap) {
 // after it.
 func (e *engine) makeSteps(g *groupSwap) {
 	g.since, g.addsClaim = e.clock.Now(), false
-	g.in = e.stepInput(g.seen.row)
+	g.in = e.stepInput(g.seen.row, g.seen.rec)
 	for _, s := range g.steps {
 		if s.claim != "" {
 			g.in.Sharing = append(g.in.Sharing, s.claim)

@@ -60,7 +60,7 @@ func (s *clientRun) runAll(p *proc) (err error) {
 		return err
 	}
 	steps := []func() error{}
-	for i := range 2*removeEvery + 2 {
+	for i := range 3*removeEvery + 2 {
 		steps = append(steps, func() error { return s.write("plain", "p"+strconv.Itoa(i), false) })
 	}
 	for i := range removeEvery + 2 {

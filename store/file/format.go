@@ -73,14 +73,18 @@ var (
 	errFuture = errors.New("written by a newer version of Holdfast: upgrade this one")
 )
 
-// encodeFile returns the file of version v. The version is part of it, so that a recycled file cannot be taken for
-// another version.
+// encodeFile returns the file of version v.
 func (c recordContent) encodeFile(v version) []byte {
+	return c.appendFile(make([]byte, 0, 96+len(c.name)+len(c.data)), v)
+}
+
+// appendFile appends the file of version v. The version is part of it, so that a recycled file cannot be taken for another
+// version.
+func (c recordContent) appendFile(b []byte, v version) []byte {
 	state := "live"
 	if c.deleted {
 		state = "gone"
 	}
-	b := make([]byte, 0, 96+len(c.name)+len(c.data))
 	b = append(b, formatMagic+"1 00000000 "...)
 	head := len(b)
 	b = v.appendTo(append(append(b, state...), ' '))

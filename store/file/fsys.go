@@ -36,11 +36,18 @@ type fsys interface {
 	// overwriteFile is writeNewFile for an existing file. A few bytes of its old content may remain after the new
 	// content.
 	overwriteFile(dir int, name string, data []byte, sync bool) error
+	// openFile opens a file, to be written by overwriteHandle. With an error the handle is -1.
+	openFile(dir int, name string) (int, error)
+	// overwriteHandle is overwriteFile for an open file, without sync.
+	overwriteHandle(handle int, data []byte) error
 	// syncHandle puts the names in a directory on the disk.
 	syncHandle(dir int) error
 	makeDir(dir int, name string) error
 	// renameExclusive renames a file. It fails if the file does not exist or if the new name does.
 	renameExclusive(dir int, name, to string) error
+	// linkFile gives a file a second name. It fails if the file does not exist or if the new name does. The error is
+	// errors.ErrUnsupported if files do not have second names here.
+	linkFile(dir int, name, to string) error
 	// renameEntry renames a file or directory, also into another directory. A directory replaces an empty directory,
 	// and nothing else.
 	renameEntry(dir int, name string, toDir int, to string) error

@@ -116,6 +116,7 @@ type proc struct {
 	beforeStep func(step string) // called before each step, if set
 	fail       string            // the step that fails with EROFS
 	full       func() bool       // whether there is no room for a new file's content, if set
+	noLinks    bool              // whether files can have one name only
 }
 
 var errDead = errors.New("this process is dead")
@@ -161,7 +162,9 @@ func (p *proc) findEntry(dir int, name string) (*node, *node) {
 	return d, d.entries[name]
 }
 
-func (p *proc) openDir(dir int, name string) (int, error) {
+func (p *proc) openDir(dir int, name string) (int, error) { return p.openEntry(dir, name, true) }
+
+func (p *proc) openEntry(dir int, name string, isDir bool) (int, error) {
 	done, err := p.beginStep("open")
 	if err != nil {
 		return -1, err
@@ -171,7 +174,7 @@ func (p *proc) openDir(dir int, name string) (int, error) {
 	if n == nil {
 		return -1, syscall.ENOENT
 	}
-	if !n.dir {
+	if isDir && !n.dir {
 		return -1, syscall.ENOTDIR
 	}
 	return p.addHandle(n), nil
@@ -291,9 +294,14 @@ func (p *proc) overwriteFile(dir int, name string, data []byte, sync bool) error
 	if n == nil {
 		return syscall.ENOENT
 	}
+	return p.overwriteNode(n, data, sync)
+}
+
+func (p *proc) overwriteNode(n *node, data []byte, sync bool) error {
 	if len(data) < len(n.data) {
 		half := slices.Concat(data[:len(data)/2], n.data[len(data)/2:]) // a write that was seen or cut off half-way
-		if done, err = p.beginStep("write half"); err != nil {
+		done, err := p.beginStep("write half")
+		if err != nil {
 			return err
 		}
 		n.data = half
@@ -301,6 +309,18 @@ func (p *proc) overwriteFile(dir int, name string, data []byte, sync bool) error
 		data = slices.Concat(data, n.data[len(data):])
 	}
 	return p.writeContent(n, data, sync)
+}
+
+func (p *proc) openFile(dir int, name string) (int, error) { return p.openEntry(dir, name, false) }
+
+func (p *proc) overwriteHandle(handle int, data []byte) error {
+	return p.overwriteNode(p.nodeOf(handle), data, false)
+}
+
+func (p *proc) nodeOf(handle int) *node {
+	p.disk.mu.Lock()
+	defer p.disk.mu.Unlock()
+	return p.handles[handle]
 }
 
 func (p *proc) writeContent(n *node, data []byte, sync bool) error {
@@ -360,6 +380,25 @@ func (p *proc) renameExclusive(dir int, name, to string) error {
 		return syscall.EEXIST
 	}
 	delete(d.entries, name)
+	d.entries[to] = n
+	return nil
+}
+
+func (p *proc) linkFile(dir int, name, to string) error {
+	done, err := p.beginStep("link")
+	if err != nil {
+		return err
+	}
+	defer done()
+	d, n := p.findEntry(dir, name)
+	switch {
+	case p.noLinks:
+		return errors.ErrUnsupported
+	case n == nil:
+		return syscall.ENOENT
+	case d.entries[to] != nil:
+		return syscall.EEXIST
+	}
 	d.entries[to] = n
 	return nil
 }

@@ -12,12 +12,21 @@ import "sync"
 // version is taken first; and all versions below it had been removed before. An entry becomes outdated when another
 // client removes the version first. Then the rename fails, and all entries of that record are forgotten.
 //
+// A client that is alone at a record does not rename: see Kept files at versionedFile.
+//
 // A reader may have opened the file before it was taken, and then reads another version or a mixture of two. It detects
 // this, because a file contains its version and a checksum, and it then lists the directory again (see Reading at
 // versionedFile).
 type recycledFiles struct {
 	mu       sync.Mutex
 	byRecord map[string]versionRun // by the name of the record's directory
+	kept     keptRecords
+}
+
+// knownFiles is what a swap knows of the files of its record.
+type knownFiles struct {
+	old  versionRun // may be written over
+	kept *keptFiles // nil if this client has not made the version that is swapped
 }
 
 // versionRun is versions of one incarnation, each the next of the one before: from one number, and below another. Most
@@ -52,18 +61,18 @@ func (r versionRun) afterLowest() versionRun { return versionRun{r.incarnation, 
 // means that new files are made.
 const maxRecycledRecords = 1 << 14
 
-// takeAll removes and returns all entries of a record, so that two goroutines never use two versions in the wrong
-// order.
-func (s *recycledFiles) takeAll(entry string) versionRun {
+// take removes and returns what is known of a record for a swap of version base, so that two goroutines never use two
+// versions in the wrong order, and never write one file.
+func (s *recycledFiles) take(entry string, base version) (f knownFiles) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := s.byRecord[entry]
+	f = knownFiles{old: s.byRecord[entry], kept: s.kept.take(entry, base)}
 	delete(s.byRecord, entry)
-	return known
+	return f
 }
 
-// remember replaces the entries of a record, which must keep rule 1: see recycledFiles.
-func (s *recycledFiles) remember(entry string, versions versionRun) {
+// remember replaces what is known of a record. The old versions must keep rule 1: see recycledFiles.
+func (s *recycledFiles) remember(entry string, f *knownFiles) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.byRecord) >= maxRecycledRecords {
@@ -72,7 +81,17 @@ func (s *recycledFiles) remember(entry string, versions versionRun) {
 	if s.byRecord == nil {
 		s.byRecord = map[string]versionRun{}
 	}
-	if !versions.isEmpty() {
-		s.byRecord[entry] = versions
+	if !f.old.isEmpty() {
+		s.byRecord[entry] = f.old
 	}
+	if f.kept != nil {
+		s.kept.remember(entry, f.kept)
+	}
+}
+
+// closeFiles closes the kept files. No swap may be under way.
+func (s *recycledFiles) closeFiles() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept.forgetAll()
 }

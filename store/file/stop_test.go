@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -72,6 +75,8 @@ type testClient struct {
 	history *history
 	name    string
 	n       int
+
+	durableEvery int // one in so many swaps is durable
 }
 
 func (c *testClient) load() record.Row {
@@ -85,7 +90,8 @@ func (c *testClient) load() record.Row {
 // swap replaces the version that was read as row, and reports whether it was done.
 func (c *testClient) swap(row record.Row) bool {
 	c.n++
-	to := record.Row{Name: "lock", Version: row.Version, Data: fmt.Appendf(nil, "%s %d", c.name, c.n)}
+	to := record.Row{Name: "lock", Version: row.Version, Data: fmt.Appendf(nil, "%s %d", c.name, c.n),
+		Durable: c.n%c.durableEvery == c.durableEvery-1}
 	to, err := c.tab.Swap(context.Background(), to)
 	return c.checkOutcome(err, func() { c.history.recordSwap(c.t, row, to) })
 }
@@ -123,7 +129,7 @@ func (m *machine) client(t testing.TB, l *history, name string) *testClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &testClient{t: t, tab: tab, proc: p, history: l, name: name}
+	return &testClient{t: t, tab: tab, proc: p, history: l, name: name, durableEvery: math.MaxInt}
 }
 
 // stopAt runs act up to its k-th file operation, and returns a function that lets it continue to its end. reached is
@@ -311,13 +317,24 @@ func stopCleaner(t *testing.T, remover string, age, kr, ka int) {
 // time on a disk that is full now and then.
 func TestInterleavings(t *testing.T) {
 	t.Parallel()
-	seeds := 3000
+	for _, course := range []struct {
+		name                   string
+		swaps, switches, seeds int // swaps per process, and a switch in one of so many operations
+	}{{"in turns", 6, 8, 3000}, {"each alone for long", 30, 80, 300}} {
+		t.Run(course.name, func(t *testing.T) {
+			t.Parallel()
+			runInterleavings(t, course.swaps, course.switches, course.seeds)
+		})
+	}
+}
+
+func runInterleavings(t *testing.T, swaps, switches, seeds int) {
 	if testing.Short() {
-		seeds = 300
+		seeds /= 10
 	}
 	done, refused := 0, 0
 	for seed := range seeds {
-		l := interleave(t, uint64(seed))
+		l := interleave(t, uint64(seed), swaps, switches)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
@@ -329,7 +346,7 @@ func TestInterleavings(t *testing.T) {
 	}
 }
 
-func interleave(t *testing.T, seed uint64) *history {
+func interleave(t *testing.T, seed uint64, swaps, switches int) *history {
 	m, l := newMachine(), newHistory()
 	r := rand.New(rand.NewPCG(seed, 3))
 	type runner struct{ at, run, ended chan bool }
@@ -339,12 +356,15 @@ func interleave(t *testing.T, seed uint64) *history {
 		x := runner{make(chan bool), make(chan bool), make(chan bool)}
 		c.proc.beforeStep = func(string) { x.at <- true; <-x.run }
 		own := rand.New(rand.NewPCG(seed, uint64(i)))
+		if seed%4 >= 2 {
+			c.durableEvery = 5
+		}
 		if seed%2 == 1 {
 			c.proc.full = func() bool { return own.IntN(3) == 0 }
 		}
 		go func() {
-			for range 6 {
-				if row := c.load(); row.Version != "" && own.IntN(6) == 0 {
+			for range swaps {
+				if row := c.load(); row.Version != "" && own.IntN(swaps) == 0 {
 					c.delete(row)
 				} else {
 					c.swap(row)
@@ -356,7 +376,7 @@ func interleave(t *testing.T, seed uint64) *history {
 		runners = append(runners, x)
 	}
 	for current := 0; len(runners) > 0; {
-		if r.IntN(8) == 0 || current >= len(runners) {
+		if r.IntN(switches) == 0 || current >= len(runners) {
 			current = r.IntN(len(runners))
 		}
 		x := runners[current]
@@ -412,4 +432,289 @@ func TestClientsReuseFiles(t *testing.T) {
 		t.Errorf("%d swaps have made %d files", turns, made)
 	}
 	l.checkFinal(t, clients[0].load())
+}
+
+// keptClient returns a client that has made a record, and has so many of its files in use again that it keeps all.
+func (m *machine) keptClient(t testing.TB, l *history, name string, extra int) *testClient {
+	c := m.client(t, l, name)
+	c.swap(record.Row{})
+	for range 4*removeEvery + extra {
+		c.swap(c.load())
+	}
+	return c
+}
+
+// TestStoppedWithKeptFiles: a process that has swapped alone and is stopped at any file operation, and continues after
+// any scenario, delays no other and gets the true outcome. Then it swaps on.
+func TestStoppedWithKeptFiles(t *testing.T) {
+	t.Parallel()
+	for actName, act := range operations {
+		for courseName, course := range scenarios {
+			t.Run(actName+"/"+courseName, func(t *testing.T) {
+				t.Parallel()
+				for extra := range removeEvery {
+					for k := 1; stopKept(t, extra, k, act, course) && !t.Failed(); k++ {
+					}
+				}
+			})
+		}
+	}
+}
+
+func stopKept(t *testing.T, extra, k int, act func(*testClient, record.Row), course string) bool {
+	m, l := newMachine(), newHistory()
+	a := m.keptClient(t, l, "a", extra)
+	b := m.client(t, l, "b")
+	row := a.load()
+	goOn, reached := a.stopAt(k, func() { act(a, row) })
+	if mine := b.load(); mine.Version != "" || course == "" || course[0] == 'c' {
+		b.runSteps(course)
+	}
+	goOn()
+	for range 2 * removeEvery {
+		a.swap(a.load())
+	}
+	l.checkFinal(t, b.load())
+	if t.Failed() {
+		t.Logf("stopped at operation %d, extra %d, course %q", k, extra, course)
+	}
+	return reached
+}
+
+// TestKeptFilesOfTwo: two processes that write in turns, for so long each that they keep files, are both stopped
+// anywhere.
+func TestKeptFilesOfTwo(t *testing.T) {
+	t.Parallel()
+	for first := range 2*removeEvery + 1 {
+		t.Run(fmt.Sprintf("%d swaps", first), func(t *testing.T) {
+			t.Parallel()
+			for ka := 1; ka <= 10; ka++ {
+				for kb := 1; kb <= 10; kb++ {
+					m, l := newMachine(), newHistory()
+					a := m.keptClient(t, l, "a", 0)
+					b := m.client(t, l, "b")
+					goA, _ := a.stopAt(ka, func() { a.swap(a.load()) })
+					for range first {
+						b.swap(b.load())
+					}
+					row := b.load()
+					goB, _ := b.stopAt(kb, func() { b.swap(row) })
+					goA()
+					for range removeEvery + 1 {
+						a.swap(a.load())
+					}
+					goB()
+					b.swap(b.load())
+					l.checkFinal(t, b.load())
+					if t.Failed() {
+						t.Fatalf("stopped at %d and %d", ka, kb)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestKeptFilesLateSwap: a client that keeps files, and that asks for a swap of a version which it has replaced
+// itself, is refused.
+func TestKeptFilesLateSwap(t *testing.T) {
+	t.Parallel()
+	m, l := newMachine(), newHistory()
+	c := m.client(t, l, "a")
+	c.swap(record.Row{})
+	var rows []record.Row
+	for range 5 * removeEvery {
+		rows = append(rows, c.load())
+		c.swap(c.load())
+		for _, row := range rows {
+			if c.swap(row) {
+				t.Fatalf("%s was swapped twice", row.Version)
+			}
+		}
+		for range removeEvery { // as refused swaps end the use of kept files
+			rows = append(rows, c.load())
+			c.swap(c.load())
+		}
+	}
+	l.checkFinal(t, c.load())
+}
+
+// TestKeptFilesRemoved: a client whose kept files another one has removed swaps by another file, also if the other one
+// is stopped before its own swap. It is refused only if the other one was faster.
+func TestKeptFilesRemoved(t *testing.T) {
+	t.Parallel()
+	for ka := 1; ; ka++ {
+		stopped := false
+		for kb := 1; kb <= 12; kb++ {
+			m, l := newMachine(), newHistory()
+			a := m.keptClient(t, l, "a", 0)
+			b, c := m.client(t, l, "b"), m.client(t, l, "c")
+			row, done := a.load(), false
+			goA, reached := a.stopAt(ka, func() { done = a.swap(row) })
+			goB, _ := b.stopAt(kb, func() { b.swap(row) })
+			other := strings.HasPrefix(string(c.load().Data), "b")
+			goA()
+			if done == other {
+				t.Errorf("stopped at %d and %d: that the other one was faster is %t, and the swap is done: %t", ka, kb, other, done)
+			}
+			goB()
+			a.swap(a.load())
+			l.checkFinal(t, a.load())
+			stopped = stopped || reached
+		}
+		if !stopped || t.Failed() {
+			return
+		}
+	}
+}
+
+// TestKeptFilesOfOldVersion: a client that keeps files up to a version that others have replaced since, and has
+// removed old versions itself since, does not swap that version.
+func TestKeptFilesOfOldVersion(t *testing.T) {
+	t.Parallel()
+	for k := 1; ; k++ {
+		m, l := newMachine(), newHistory()
+		a := m.keptClient(t, l, "a", 0)
+		b := m.client(t, l, "b")
+		old := a.load()
+		for range 2 * removeEvery {
+			b.swap(b.load())
+		}
+		row := a.load()
+		goA, reached := a.stopAt(k, func() { a.swap(row) })
+		if b.load().Version == row.Version {
+			b.swap(row)
+		}
+		goA()
+		if a.swap(old) {
+			t.Fatalf("a version was swapped that others had replaced, after a stop at %d", k)
+		}
+		l.checkFinal(t, a.load())
+		if !reached {
+			return
+		}
+	}
+}
+
+// TestSwapsAlone: a client that is alone at a record makes these file operations for each swap, and no others. One of
+// removeEvery swaps lists the directory.
+func TestSwapsAlone(t *testing.T) {
+	t.Parallel()
+	m, l := newMachine(), newHistory()
+	c := m.keptClient(t, l, "a", 0)
+	row := c.load()
+	var steps []string
+	c.proc.beforeStep = func(step string) { steps = append(steps, step) }
+	lists := 0
+	for range 3 * removeEvery {
+		steps = nil
+		next, err := c.tab.Swap(t.Context(), record.Row{Name: "lock", Version: row.Version, Data: row.Data})
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.Version = next.Version
+		if i := slices.Index(steps, "list"); i >= 0 {
+			lists++
+			steps = slices.Delete(steps, i, i+1)
+		}
+		steps = slices.DeleteFunc(steps, func(step string) bool { return step == "write half" }) // two of the test's make one
+		if want := []string{"open", "remove", "write", "link", "close"}; !slices.Equal(steps, want) {
+			t.Errorf("a swap makes %q, and not %q", steps, want)
+		}
+	}
+	if lists != 3 {
+		t.Errorf("%d lists", lists)
+	}
+}
+
+// TestNamesInDirectory: the names in the directory of a record do not pile up, also if durable swaps, which keep no
+// file, come between the others.
+func TestNamesInDirectory(t *testing.T) {
+	t.Parallel()
+	for _, durableEvery := range []int{2, 3, 7, 20, math.MaxInt} {
+		m, l := newMachine(), newHistory()
+		c := m.client(t, l, "a")
+		c.durableEvery = durableEvery
+		c.swap(record.Row{})
+		for range 100 * removeEvery {
+			c.swap(c.load())
+			dir := m.root.entries["locks"].entries["lock"]
+			if n := len(dir.entries); n > 4*removeEvery {
+				t.Fatalf("%d names, with a durable one of %d swaps: %q", n, durableEvery, slices.Sorted(maps.Keys(dir.entries)))
+			}
+		}
+	}
+}
+
+// TestOneClientSwapsTwice: of two swaps of one version that one client makes at the same time, one is done and one is
+// refused.
+func TestOneClientSwapsTwice(t *testing.T) {
+	t.Parallel()
+	for k := 1; ; k++ {
+		m, l := newMachine(), newHistory()
+		c := m.keptClient(t, l, "a", 0)
+		row := c.load()
+		first := false
+		goOn, reached := c.stopAt(k, func() { first = c.swap(row) })
+		second := c.swap(row)
+		goOn()
+		if first == second {
+			t.Errorf("after a stop at %d: %t and %t", k, first, second)
+		}
+		for range 2 * removeEvery {
+			c.swap(c.load())
+		}
+		l.checkFinal(t, c.load())
+		if !reached || t.Failed() {
+			return
+		}
+	}
+}
+
+// TestOpenFiles: a client keeps the files of some records open, and not of many. It closes those of a record that it
+// deletes, and all when it is closed.
+func TestOpenFiles(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	p := m.process()
+	tab, err := m.open(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, most := len(p.handles), 0
+	var row record.Row
+	for i := range 2 * maxOpenRecords {
+		row = record.Row{Name: fmt.Sprint("lock ", i)}
+		for range 4*removeEvery + 1 {
+			if row, err = tab.Swap(t.Context(), row); err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, len(p.handles)-before)
+		}
+	}
+	if perRecord := removeEvery + 2; most > (maxOpenRecords+1)*perRecord || most < maxOpenRecords {
+		t.Errorf("%d files were open at one time", most)
+	}
+	open := len(p.handles)
+	if err := tab.Delete(t.Context(), row); err != nil || len(p.handles) >= open {
+		t.Errorf("%d files were open before a record was deleted, and then %d: %v", open, len(p.handles), err)
+	}
+	if err := tab.Close(); err != nil || len(p.handles) > 0 {
+		t.Errorf("after Close, %d files are open: %v", len(p.handles), err)
+	}
+}
+
+// TestWithoutLinks: on a file system where files have one name, swaps go on as if no file were kept.
+func TestWithoutLinks(t *testing.T) {
+	t.Parallel()
+	m, l := newMachine(), newHistory()
+	c := m.client(t, l, "a")
+	c.proc.noLinks = true
+	c.swap(record.Row{})
+	for range 5 * removeEvery {
+		if !c.swap(c.load()) {
+			t.Fatal("a swap was refused")
+		}
+	}
+	l.checkFinal(t, c.load())
 }

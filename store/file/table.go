@@ -175,6 +175,7 @@ func (t *table) openDirs(ctx context.Context, env environment) (err error) {
 
 // closeHandles closes the handles that are open.
 func (t *table) closeHandles() {
+	t.recycled.closeFiles()
 	if t.liveness.handle >= 0 {
 		t.liveness.endLiveness()
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -58,6 +59,27 @@ import (
 // The same argument holds for two clients that remove at the same time: the later list contains everything that is
 // still there, because no version is ever made below one that exists. So the later client also removes the lowest
 // first.
+//
+// # Kept files
+//
+// A client that is alone at a record keeps the files of the versions that it makes: instead of the rename, it gives
+// the staged file the name v+1 as a second one (link, which fails as the rename does). The file keeps its first name,
+// <w>.<nonce> of some w before v+1, and may stay open; the client writes a later version into it. Before that it
+// removes the file's name as a version, by rule 1: by that name another client could take the file for itself. If it
+// is there no more, the client does not use the file. To others, the first name is a staged file of w, and they remove
+// it by rule 1. So a swap takes a link and a removal in place of two renames, which is about half of the work. What a
+// client has left that has ended is removed likewise.
+//
+// Such a swap needs no checks. The claim holds for the link, too, if the client has made v itself, by a swap of its own
+// after the staged name was there. Suppose that another v+1 did exist, and was removed. Its remover had listed the
+// directory at a time L at which that v+1 had been replaced, so the staged name had been there before L. If it was in
+// the list, it was removed before that v+1, and if not, earlier still. No client makes a name twice, so the link fails
+// because its source does not exist. That says only that somebody has removed old versions; then the client swaps by
+// another file, with the checks.
+//
+// The client itself spares the names of its kept files when it removes old versions. It does so only if the last
+// version that it has made is the current one, and it uses kept files only in a swap of that version. So it has removed
+// no version that could be that v+1.
 //
 // # Room on a full disk
 //
@@ -287,23 +309,29 @@ func (vf versionedFile) swapVersion(
 		return "", record.ErrConflict
 	}
 	defer vf.closeHandle(d)
-	next, staged := base.nextVersion(), base.stagedName(vf.newNonce())
+	files := vf.recycled.take(vf.dirName, base)
+	defer func() { vf.recycled.remember(vf.dirName, &files) }()
+	next := base.nextVersion()
 	newName = next.String()
-	data := to.encodeFile(next)
-	if err = vf.reserveRoom(d, len(data)); err == nil {
-		err = vf.stageVersion(d, base, staged, data, durable)
+	buffer := fileBuffers.Get().(*[]byte)
+	defer fileBuffers.Put(buffer)
+	data := to.appendFile((*buffer)[:0], next)
+	*buffer = data
+	keep := files.keepsFiles() && !durable && countBlocks(len(data)) == 1
+	var file keptFile // of the new version, if it has another name
+	if keep {
+		file, err = vf.moveKeptFile(ctx, d, &files, newName, data)
 	}
-	if err == nil {
-		err = vf.moveIfCurrent(ctx, d, staged, newName)
+	if file.staged == "" && err == nil {
+		file, err = vf.moveStagedFile(ctx, d, &files, base, newName, data, durable, keep)
 	}
 	if errors.Is(err, record.ErrConflict) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
-		_ = vf.removeFile(d, staged)
 		return "", record.ErrConflict
 	}
 	if err != nil {
-		_ = vf.removeFile(d, staged)
 		return "", describeError("write "+vf.dirName, err)
 	}
+	vf.noteMade(&files, next, newName, file)
 	// Without durable nothing is synced. After a power cut the record may then be old, torn or missing, but so are the
 	// processes that relied on it; what outlives a power cut is the clock's floor, which is synced, and detached claims,
 	// which are written as durable.
@@ -314,10 +342,91 @@ func (vf versionedFile) swapVersion(
 		}
 	}
 	if next.seq%removeEvery == 0 {
-		vf.removeOldVersions(d, next)
+		vf.removeOldVersions(d, next, &files)
 	}
 	return newName, nil
 }
+
+// noteMade notes that this client has made a version, the one after the last if there are kept files. The new file is
+// kept if it has a staged name.
+func (vf versionedFile) noteMade(files *knownFiles, v version, name string, file keptFile) {
+	if files.kept == nil {
+		files.kept = &keptFiles{fsys: vf.fsys}
+	}
+	k := files.kept
+	k.last = v
+	k.made++
+	if file.staged != "" {
+		file.seq, file.version = v.seq, name
+		k.files = append(k.files, file)
+	}
+}
+
+// moveKeptFile swaps by the file of the lowest old version, if that is kept, and returns the file. Without a file and
+// an error, it has changed no version, and the swap has to go by another file.
+func (vf versionedFile) moveKeptFile(
+	ctx context.Context, d int, files *knownFiles, next string, data []byte,
+) (file keptFile, err error) {
+	file, ok := files.takeKept()
+	if !ok {
+		return keptFile{}, nil
+	}
+	switch {
+	case vf.removeFile(d, file.version) != nil: // else another client could take the file for itself, by that name
+		files.old = versionRun{} // rule 1 does not allow to skip a version
+	case vf.writeKeptFile(d, &file, data) != nil:
+	default:
+		if err = ctx.Err(); err == nil {
+			err = vf.linkFile(d, file.staged, next)
+		}
+		if err == nil {
+			return file, nil
+		}
+	}
+	if file.handle >= 0 {
+		vf.closeHandle(file.handle)
+	}
+	_ = vf.removeFile(d, file.staged)
+	if errors.Is(err, fs.ErrNotExist) { // another client has removed it, which does not say that the swap comes too late
+		err = nil
+	}
+	return keptFile{}, err
+}
+
+// writeKeptFile writes over a kept file, and opens it if necessary.
+func (vf versionedFile) writeKeptFile(d int, file *keptFile, data []byte) (err error) {
+	if file.handle < 0 {
+		if file.handle, err = vf.openFile(d, file.staged); err != nil {
+			return err
+		}
+	}
+	return vf.overwriteHandle(file.handle, data)
+}
+
+// moveStagedFile swaps by a new staged file. If keep is set, it returns the file with that name, where this is
+// possible.
+func (vf versionedFile) moveStagedFile(
+	ctx context.Context, d int, files *knownFiles, base version, next string, data []byte, durable, keep bool,
+) (file keptFile, err error) {
+	staged := base.stagedName(vf.newNonce())
+	if err = vf.reserveRoom(d, len(data)); err == nil {
+		err = vf.stageVersion(d, files, base, staged, data, durable)
+	}
+	kept := false
+	if err == nil {
+		kept, err = vf.moveIfCurrent(ctx, d, staged, next, keep)
+	}
+	switch {
+	case err != nil:
+		_ = vf.removeFile(d, staged)
+	case kept:
+		file = keptFile{staged: staged, handle: -1}
+	}
+	return file, err
+}
+
+// fileBuffers has the memory in which swaps make the files that they write.
+var fileBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // unsyncedError is the error of a write that took effect but may not be on the disk. It is never one of the driver's
 // final errors, whatever the kernel's error is, because those say that nothing was changed.
@@ -366,8 +475,10 @@ func (vf versionedFile) reserveRoom(d, size int) error {
 // stageVersion writes a staged file of base: into the file of an old version if this client knows of one, or if there
 // are many, and otherwise into a new file. If the disk is full, any old version will do: a holder must not lose its
 // lock because no block is free.
-func (vf versionedFile) stageVersion(d int, base version, staged string, data []byte, durable bool) error {
-	if reused, err := vf.stageInRecycledFile(d, staged, data, durable); reused {
+func (vf versionedFile) stageVersion(
+	d int, files *knownFiles, base version, staged string, data []byte, durable bool,
+) error {
+	if reused, err := vf.stageInRecycledFile(d, files, staged, data, durable); reused {
 		return err
 	}
 	// Here other clients write the record as well, or it is new. A swap that comes too late writes nothing: this check
@@ -377,8 +488,8 @@ func (vf versionedFile) stageVersion(d int, base version, staged string, data []
 	}
 	// To look for old versions costs less than a new file. If base is gone, the directory may be that of a later record,
 	// with versions of its own.
-	if there, _ := vf.entryExists(d, base.String()); there && vf.removeOldVersions(d, base) >= removeEvery {
-		if reused, err := vf.stageInRecycledFile(d, staged, data, durable); reused {
+	if there, _ := vf.entryExists(d, base.String()); there && vf.removeOldVersions(d, base, files) >= removeEvery {
+		if reused, err := vf.stageInRecycledFile(d, files, staged, data, durable); reused {
 			return err
 		}
 	}
@@ -389,54 +500,64 @@ func (vf versionedFile) stageVersion(d int, base version, staged string, data []
 	// The new file took no block, or not all that it needs. Its name goes first, so that it cannot be taken for one that
 	// is complete.
 	_ = vf.removeFile(d, staged)
-	if reused, again := vf.stageInRecycledFile(d, staged, data, durable); reused {
+	if reused, again := vf.stageInRecycledFile(d, files, staged, data, durable); reused {
 		return again
 	}
 	return err
 }
 
 // stageInRecycledFile writes a staged file into the file of an old version, and reports whether there was one.
-func (vf versionedFile) stageInRecycledFile(d int, staged string, data []byte, durable bool) (bool, error) {
-	old := vf.recycled.takeAll(vf.dirName)
+func (vf versionedFile) stageInRecycledFile(
+	d int, files *knownFiles, staged string, data []byte, durable bool,
+) (bool, error) {
+	old := files.old
+	files.old = versionRun{}
 	if old.isEmpty() || vf.renameEntry(d, old.lowest().String(), d, staged) != nil {
 		return false, nil
 	}
-	vf.recycled.remember(vf.dirName, old.afterLowest())
+	files.old = old.afterLowest()
 	return true, vf.overwriteFile(d, staged, data, durable)
 }
 
 // moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then that
 // the version that the file is staged for does, and then renames. The order of the two checks matters: see the proof at
 // versionedFile.
-func (vf versionedFile) moveIfCurrent(ctx context.Context, d int, staged, next string) error {
+func (vf versionedFile) moveIfCurrent(
+	ctx context.Context, d int, staged, next string, keep bool,
+) (kept bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return false, err
 	}
 	if taken, err := vf.entryExists(d, next); err != nil || taken {
-		return cmp.Or(err, record.ErrConflict)
+		return false, cmp.Or(err, record.ErrConflict)
 	}
 	base, _, _ := strings.Cut(staged, ".")
 	if there, err := vf.entryExists(d, base); err != nil || !there {
-		return cmp.Or(err, record.ErrConflict)
+		return false, cmp.Or(err, record.ErrConflict)
 	}
-	return vf.renameExclusive(d, staged, next)
+	if keep {
+		if err := vf.linkFile(d, staged, next); !errors.Is(err, errors.ErrUnsupported) {
+			return true, err
+		}
+	}
+	return false, vf.renameExclusive(d, staged, next)
 }
 
 // removeOldVersions removes, by rule 1, what current has made superfluous, except its predecessor and the last few
 // versions before that, which are to be recycled. It returns how many those are. What it cannot remove now is left to
 // the next call, so it returns no error.
-func (vf versionedFile) removeOldVersions(d int, current version) (kept int) {
+func (vf versionedFile) removeOldVersions(d int, current version, files *knownFiles) (kept int) {
 	names, err := vf.listNames(d)
 	if err != nil {
 		return 0
 	}
 	var stagedFiles []string
-	versions := make([]version, 0, len(names))
+	versions := make([]version, 0, 3*removeEvery) // of a fixed number, which takes no allocation
 	for _, name := range names {
 		v, staged, ok := parseFile(name)
 		switch {
 		case !ok:
-		case staged && v.seq < current.seq:
+		case staged && v.seq < current.seq && !files.isKept(name):
 			stagedFiles = append(stagedFiles, name)
 		case !staged && v.seq+1 < current.seq:
 			versions = append(versions, v)
@@ -447,7 +568,9 @@ func (vf versionedFile) removeOldVersions(d int, current version) (kept int) {
 	if vf.removeFiles(d, stagedFiles, versions[:len(versions)-len(use)]) != nil {
 		return 0
 	}
-	vf.recycled.remember(vf.dirName, runOf(use))
+	if files.old = runOf(use); files.old.incarnation == current.incarnation {
+		files.old.incarnation = current.incarnation // the other one is a part of the whole list
+	}
 	return len(use)
 }
 
@@ -492,7 +615,9 @@ func (vf versionedFile) createRecord(ctx context.Context, to recordContent, dura
 		return other, err
 	}
 	// The lowest file may be recycled at once: no client has ever made a staged file of that version.
-	vf.recycled.remember(vf.dirName, versionRun{incarnation: f.version.incarnation, below: 1})
+	files := knownFiles{old: versionRun{incarnation: f.version.incarnation, below: 1}}
+	vf.noteMade(&files, f.version, "", keptFile{})
+	vf.recycled.remember(vf.dirName, &files)
 	if durable {
 		if err := vf.syncHandle(vf.parent); err != nil {
 			return storedRecord{}, vf.unsyncedError(err)
@@ -606,5 +731,6 @@ func (vf versionedFile) deleteRecord(ctx context.Context, base version) error {
 	if f, err := vf.clearDeletedRecord(context.WithoutCancel(ctx)); err == nil && !f.isLive() {
 		_ = vf.removeDir(vf.parent, vf.dirName)
 	}
+	_ = vf.recycled.take(vf.dirName, version{}) // closes its files
 	return nil
 }
