@@ -3,6 +3,7 @@ package driverutil
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -30,6 +31,7 @@ type Lifetime struct {
 	mu         sync.Mutex // makes Go and End exclude each other
 	goroutines sync.WaitGroup
 	functions  chan func()                // given to goroutines that have nothing to do
+	idle       atomic.Int32               // how many those are
 	bound      map[*boundContext]struct{} // those whose end somebody waits for
 }
 
@@ -56,26 +58,40 @@ func (l *Lifetime) Go(f func()) bool {
 	return true
 }
 
-// idleTime is how long a goroutine stays when it has nothing to do.
-const idleTime = time.Second
+const (
+	// idleTime is how long a goroutine stays when it has nothing to do.
+	idleTime = time.Second
+	// maxIdle is how many such goroutines there are at most. They take turns, so a few functions at a time, but thousands
+	// in a second, would keep all that one burst has started.
+	maxIdle = 256
+)
 
 // runFunctions runs f, and then other functions for which there would have to be a goroutine. Requests go through many
 // functions of a client library, so each new goroutine would have to grow its stack several times.
 func (l *Lifetime) runFunctions(f func()) {
-	f()
-	idle := time.NewTimer(idleTime)
-	defer idle.Stop()
-	for {
-		select {
-		case f := <-l.functions:
-			f()
-			idle.Reset(idleTime)
-		case <-idle.C:
-			return
-		case <-l.Done():
-			return
-		}
+	timer := time.NewTimer(idleTime)
+	defer timer.Stop()
+	for f != nil {
+		f()
+		f = l.nextFunction(timer)
 	}
+}
+
+// nextFunction waits for a function. It returns nil if there is none for idleTime, if enough goroutines wait for one, or
+// if the lifetime has ended.
+func (l *Lifetime) nextFunction(timer *time.Timer) func() {
+	defer l.idle.Add(-1)
+	if l.idle.Add(1) > maxIdle {
+		return nil
+	}
+	timer.Reset(idleTime)
+	select {
+	case f := <-l.functions:
+		return f
+	case <-timer.C:
+	case <-l.Done():
+	}
+	return nil
 }
 
 // End ends the lifetime, and returns at once. It returns true for the first call only.

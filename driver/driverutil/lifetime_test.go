@@ -81,6 +81,41 @@ func TestGoroutinesStay(t *testing.T) {
 	})
 }
 
+// TestBurstOfGoroutines: of the goroutines that a burst has started, only maxIdle stay.
+func TestBurstOfGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLifetime()
+		burst := func() map[string]bool {
+			var mu sync.Mutex
+			goroutines, end := map[string]bool{}, make(chan struct{})
+			for range 3 * maxIdle {
+				l.Go(func() {
+					name, _, _ := strings.Cut(string(debug.Stack()), "[")
+					mu.Lock()
+					goroutines[name] = true
+					mu.Unlock()
+					<-end
+				})
+			}
+			synctest.Wait()
+			close(end)
+			synctest.Wait()
+			return goroutines
+		}
+		first, stayed := burst(), 0
+		for name := range burst() {
+			if first[name] {
+				stayed++
+			}
+		}
+		if stayed != maxIdle {
+			t.Errorf("%d of %d goroutines stay, not %d", stayed, len(first), maxIdle)
+		}
+		l.End()
+		l.Wait()
+	})
+}
+
 // TestLifetimeRace: of goroutines that are started while the lifetime ends, each one either does not run, or has ended
 // when Wait returns. The race detector checks the rest.
 func TestLifetimeRace(t *testing.T) {

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -325,41 +326,115 @@ func TestDeadHolderAndWaiter(t *testing.T) {
 	release(t, s, next)
 }
 
+// enterQueue runs the script of a claim once, as the claim's client does.
+func enterQueue(t *testing.T, s *store, c driver.Claim) (driver.Grant, *refusal) {
+	t.Helper()
+	keys := s.keys.allKeys(c.Name)
+	a := s.newAcquireLoop(c)
+	g, r, err := a.enterQueue(t.Context(), &keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, r
+}
+
 // TestJoinWhileFree: a claim that comes while the lock is left free for the first one in the queue joins behind it, and
 // changes nothing else.
 func TestJoinWhileFree(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
-	keys := s.keys.allKeys("m")
 	holder := acquire(t, s, mutex("m", 10*time.Minute))
-	join := func(c driver.Claim) (driver.Grant, *refusal) {
-		t.Helper()
-		a := s.newAcquireLoop(c)
-		g, r, err := a.enterQueue(t.Context(), &keys)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return g, r
-	}
 	first, second := waiting(mutex("m", 10*time.Minute)), waiting(mutex("m", 10*time.Minute))
-	join(first)
+	enterQueue(t, s, first)
+	start := time.Now()
 	release(t, s, holder.Claim)
-	if _, r := join(second); r == nil || r.code != replyWaiting || r.place != 2 || len(r.holders) > 0 {
+	_, r := enterQueue(t, s, second)
+	if time.Since(start) > 400*time.Millisecond {
+		t.Skip("the machine is too slow: the first claim may be dead by now")
+	}
+	if r == nil || r.code != replyWaiting || r.place != 2 || len(r.holders) > 0 {
 		t.Errorf("the second claim: %+v", r)
 	}
 	if value := sendCommand(t, server, "EXISTS", "m"); value != ":0" {
 		t.Error("it has reserved the lock for the first claim")
 	}
-	g, r := join(first)
+	g, r := enterQueue(t, s, first)
 	if r != nil || g.Token <= holder.Token {
 		t.Fatalf("the first claim: %+v, token %d after %d", r, g.Token, holder.Token)
 	}
 	release(t, s, first)
-	if g, r = join(second); r != nil {
+	if g, r = enterQueue(t, s, second); r != nil {
 		t.Errorf("the second claim afterwards: %+v", r)
 	}
 	release(t, s, g.Claim)
+}
+
+// TestJoinBehindDeadClaim: a claim comes when the lock is free, but was not left free just now for the first one in the
+// queue. It reserves the lock for that one. So if that is dead, it waits for no more than a confirm window.
+func TestJoinBehindDeadClaim(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	for name, since := range map[string]time.Duration{"expired": 0, "called": -time.Second, "clock set back": time.Hour} {
+		ttl := 10 * time.Minute
+		if since == 0 {
+			ttl = driver.MinTTL
+		}
+		holder := acquire(t, s, mutex(name, ttl))
+		first := waiting(mutex(name, 10*time.Minute))
+		enterQueue(t, s, first)
+		if since == 0 {
+			if err := redistest.Until(t.Context(),
+				func() bool { return sendCommand(t, server, "EXISTS", name) == ":0" }); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			release(t, s, holder.Claim)
+			record := s.keys.allKeys(name)[1]
+			sendCommand(t, server, "HSET", record, "called", fmt.Sprint(time.Now().Add(since).UnixMicro(), " ", first.ID))
+		}
+		_, r := enterQueue(t, s, waiting(mutex(name, 10*time.Minute)))
+		if r == nil || r.code != replyWaiting || r.place != 1 || r.remaining <= 0 || r.remaining > 2250*time.Millisecond {
+			t.Errorf("%s: the newcomer: %+v", name, r)
+		}
+	}
+}
+
+// TestDeadWaiterWithShortTTL: a claim that has died in the queue delays the one behind it by its TTL, if that is less
+// than a confirm window.
+func TestDeadWaiterWithShortTTL(t *testing.T) {
+	t.Parallel()
+	for name, fair := range map[string]bool{"plain": false, "fair": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := startServer(t)
+			s := openForTest(t, "redis://"+server.Addr).(*store)
+			holder := acquire(t, s, mutex("m", 10*time.Minute))
+			dead, next := waiting(mutex("m", driver.MinTTL)), waiting(mutex("m", 10*time.Minute))
+			dead.Fair, next.Fair = fair, fair
+			enterQueue(t, s, dead)
+			granted := make(chan error, 1)
+			go func() {
+				_, err := s.Acquire(t.Context(), next)
+				granted <- err
+			}()
+			claims := s.keys.allKeys("m")[2]
+			if err := redistest.Until(t.Context(),
+				func() bool { return sendCommand(t, server, "HEXISTS", claims, next.ID) == ":1" }); err != nil {
+				t.Fatal("it is not in the queue: ", err)
+			}
+			time.Sleep(600 * time.Millisecond) // from then on, a release notifies it
+			enterQueue(t, s, dead)
+			pace, start := watchServer(t, server), time.Now()
+			release(t, s, holder.Claim)
+			if err := <-granted; err != nil {
+				t.Fatal(err)
+			}
+			expectInTimeOf(t, pace, "the claim behind a dead one", start, driver.MinTTL+250*time.Millisecond)
+			release(t, s, next)
+		})
+	}
 }
 
 // TestCalledBeforeForeignHolder: a claim for which the lock was left free, but which a foreign client took, keeps time to

@@ -13,8 +13,8 @@ import (
 )
 
 // Release releases a claim, whether it holds the lock, waits or is unknown. That takes one round trip, or two for a plain
-// mutex for which claims wait, unless claims of this client do. The script that releases also promotes the next claim, so that a hand-over needs no
-// further request.
+// mutex for which claims wait, but none of this client. The script that releases also promotes the next claim, so that
+// a hand-over needs no further request.
 //
 // A release whose reply is lost is repeated, and the repetition finds no claim. That alone does not say whether the
 // first request released the claim or an operator broke it before. So a forced break leaves a note in the record, which

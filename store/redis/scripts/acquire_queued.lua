@@ -29,8 +29,9 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
     call('HDEL', CLAIMS, me)
     return mytoken
   end
-  -- whether its turn has come, and the lock is free
-  local next_up = not value and has_queue and not left_free and call('ZRANGE', QUEUE, 0, 0)[1] == me
+  -- If the lock is free for the queue: its first claim. The lock is that one's.
+  local first = not value and has_queue and not left_free and call('ZRANGE', QUEUE, 0, 0)[1]
+  local next_up = first == me
   if not value and (next_up or not has_queue) and not has_flag(flags, 'c') then
     if next_up then
       local waited = call('HGET', CLAIMS, me) -- an operator may have asked it to release while it waited
@@ -45,7 +46,8 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   end
   local waiters = has_queue and call('ZCARD', QUEUE) or 0
   local is_held = value and value == id and value ~= me
-  local is_left_free = not value and has_queue and not left_free and not has_flag(flags, 'c') -- for a plain claim that was called
+  -- A plain claim that was just called will come. One that has not come by then may be dead, so it is promoted on the long way.
+  local is_left_free = first and first == called and math.abs(now - called_at) < SOON and not has_flag(flags, 'c')
   if (is_held or is_left_free) and queue and waiters < MAX_WAITERS and call('ZADD', QUEUE, 'NX', next_score(), me) == 1 then
     call('HSET', CLAIMS, me, cjson.encode({w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags,
       state = 'waiting', session = session, plain = plain}))

@@ -42,6 +42,7 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
   local found = who and call('HMGET', CLAIMS, who, '?' .. who) or {}
   local c, sign = found[1] and cjson.decode(found[1]), found[2]
   if c and (sign or c.since) + c.ttl * 1000 >= now then
+    local window = math.min(WINDOW, c.ttl)
     if c.plain then
       -- It keeps its place, in which no claim overtakes it. But the lock is free until it comes, so that clients
       -- which know no queue have their turns, too. If it does not come, the next script promotes it: see promote.
@@ -52,14 +53,14 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
       if sign then call('HDEL', CLAIMS, '?' .. who) end
       -- The lock's key gets the promoted claim's id at once, so that no other client can take the lock in between. It
       -- expires with the confirm window, so that a dead claim does not keep the lock for a TTL.
-      call('SET', LOCK, who, 'PX', math.min(WINDOW, c.ttl))
+      call('SET', LOCK, who, 'PX', window)
       call('HSET', RECORD, 'id', who, 'flags', 'c' .. c.flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
       if not after then call('HDEL', RECORD, 'line') end
     end
     note_last_free(who)
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)
     local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
-    local wait = c.plain and math.floor(WINDOW * 3 / 4) or WINDOW
+    local wait = c.plain and math.floor(window * 3 / 4) or window
     if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. wait) end
     return DONE
   end

@@ -18,7 +18,7 @@
 --   keys_added           keys were made that have no expiry yet
 --   roll_call, roll_call_end   when a roll call began, and when it ends; nil if there is none
 --   queue_state          the fields of the record as they were read
-local queue_state = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'noted', 'called')
+local queue_state = call('HMGET', RECORD, 'kind', 'limit', 'mark', 'sum', 'roll', 'rollend', 'noted')
 local kind, limit, mark, held_weight = queue_state[1], tonumber(queue_state[2]), queue_state[3], tonumber(queue_state[4]) or 0
 local roll_call, roll_call_end, notes_until = tonumber(queue_state[5]), tonumber(queue_state[6]), tonumber(queue_state[7])
 local waiters = has_queue and call('ZCARD', QUEUE) or 0
@@ -123,7 +123,6 @@ end
 local function promote(who, c)
   remove_from_queue(who)
   local window = math.min(WINDOW, c.ttl)
-  local called_at, called = string.match(queue_state[8] or '', '^(%d+) (.*)$')
   if called == who then window = math.floor(math.max(window - math.max(0, now - called_at) / 1000, window / 4)) end
   if kind == 'mutex' then
     id, flags, held = who, 'c' .. c.flags, 'mutex'

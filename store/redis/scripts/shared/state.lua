@@ -46,11 +46,12 @@
 --   kept_until           when the keys expire, in server microseconds
 --   quiet                see below
 --   turn, turn_value     of the field turn: a time in server microseconds, and a value of the lock; nil if there is none
+--   called_at, called    of the field called: a time in server microseconds, and the id of a claim; nil if there is none
 --   left_free            the lock is free and claims wait, but it is left to foreign clients until turn
 --   stored               the fields of the record as they were read
 local LOCK, RECORD, CLAIMS, HOLDERS, QUEUE = unpack(KEYS)
 local PUBLISH, CHANNEL, KEEP, WINDOW, MAX_HOLDERS, MAX_WAITERS = ARGV[1], RECORD, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
--- A claim that joined the queue less than this ago, in microseconds, runs its script again soon, and needs no message.
+-- A claim that joined the queue, or was called, less than this ago, in microseconds, runs its script soon. It needs no further message.
 local SOON = 500000
 -- The longest time, in microseconds, for which a lock is left to foreign clients: even if the server's clock is set back.
 local MAX_TURN = 1000000
@@ -70,7 +71,7 @@ local function has_flag(flags, f) return string.find(flags, f, 1, true) ~= nil e
 -- value is not read as a whole.
 local value = redis.pcall('GETRANGE', LOCK, 0, 1023)
 if value == '' and call('EXISTS', LOCK) == 0 then value = false end
-local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor', 'turn')
+local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor', 'turn', 'called')
 local id, token, flags, has_queue = stored[1], tonumber(stored[2]) or 0, stored[3] or '', stored[4]
 local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, stored[8]
 
@@ -83,6 +84,10 @@ local turn, turn_value
 if stored[10] then turn, turn_value = string.match(stored[10], '^(%d+) (.*)$') end
 turn = tonumber(turn)
 local left_free = turn and turn_value == '' and has_queue and not value and now < turn and turn <= now + MAX_TURN
+
+local called_at, called
+if stored[11] then called_at, called = string.match(stored[11], '^(%d+) (.*)$') end
+called_at = tonumber(called_at)
 
 -- next_token is the token of a claim that is granted now: see acquire.lua.
 local function next_token() return math.max(token + 1, now, tonumber(stored[9]) or 0) end
