@@ -145,7 +145,6 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 		if ctx.Err() != nil {
 			return
 		}
-		h.listenAgain(ctx)
 		load := h.nextLoad()
 		row, now, err := h.e.loadRecord(ctx, h.name)
 		h.noteLoadResult(ctx, err)

@@ -115,35 +115,15 @@ func (h *waiterHub) awaitNotice(ctx context.Context, mayListen bool, version str
 	case !mayListen:
 		h.endNotice()
 	case h.notice.stop == nil && (h.notice.version != version || h.e.sureNotices):
-		return h.listen(ctx, version) &&
-			(h.e.sureNotifier == nil || h.e.sureNotifier.MayHaveMissedNotice(h.name, version))
+		ctx, cancel := context.WithTimeout(ctx, listenTimeout+4*h.e.roundTrip())
+		defer cancel()
+		noticed, stop, err := h.e.clientNotifier.ListenForNotice(ctx, h.name)
+		if err == nil {
+			h.notice = notice{noticed, stop, version}
+			return h.e.sureNotifier == nil || h.e.sureNotifier.MayHaveMissedNotice(h.name, version)
+		}
 	}
 	return false
-}
-
-// listen begins to listen for a notice, and reports whether it does.
-func (h *waiterHub) listen(ctx context.Context, version string) bool {
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout+4*h.e.roundTrip())
-	defer cancel()
-	noticed, stop, err := h.e.clientNotifier.ListenForNotice(ctx, h.name)
-	if err == nil {
-		h.notice = notice{noticed, stop, version}
-	}
-	return err == nil
-}
-
-// listenAgain is called before a load. If a notice has come, it listens for the next one, so that no other load is needed
-// for that.
-func (h *waiterHub) listenAgain(ctx context.Context) {
-	if h.notice.stop == nil || !h.e.sureNotices {
-		return
-	}
-	select {
-	case <-h.notice.noticed:
-		h.endNotice()
-		h.listen(ctx, "")
-	default:
-	}
 }
 
 func (h *waiterHub) endNotice() {

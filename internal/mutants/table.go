@@ -897,8 +897,6 @@ var table = []mutant{
 		test: "TestClientsToNotify", edits: []edit{{" && other.State == c.State", ""}}},
 	{name: "a read for each time that a client begins to listen", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestNotices", edits: []edit{{"h.e.sureNotifier.MayHaveMissedNotice(h.name, version)", "true"}}},
-	{name: "a read before a client listens again", file: "engine/record/notice.go", pkg: "./engine/record",
-		test: "TestNoticesToHead", edits: []edit{{"if h.notice.stop == nil || !h.e.sureNotices {", "if true {"}}},
 	{name: "a notice missed while a client did not listen", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestNoticeDuringListen", edits: []edit{{"h.e.sureNotifier.MayHaveMissedNotice(h.name, version)", "false"}}},
 	{name: "a notice missed by a watch on NATS that is behind", file: "store/nats/watch.go", pkg: "./store/nats",
