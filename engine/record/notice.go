@@ -48,8 +48,8 @@ func (r *Record) claimsAtHead() iter.Seq[*Claim] {
 		oneWaits := false
 		for i := range r.Claims {
 			c := &r.Claims[i]
-			// a promoted one may be behind one that waits
-			if (c.State == Promoted || c.State == Waiting && !oneWaits) && !yield(c) {
+			atHead := c.State == Promoted || c.State == Waiting && !oneWaits // a promoted one may be behind one that waits
+			if atHead && !yield(c) {
 				return
 			}
 			oneWaits = oneWaits || c.State == Waiting
