@@ -347,6 +347,58 @@ func (c countingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// TestMayHaveMissedNotice: a client that has read or written a version while it was notified has missed no notice since,
+// unless there was one, whether it listened then or not.
+func TestMayHaveMissedNotice(t *testing.T) {
+	t.Parallel()
+	one, two := openTables(t, "missed_notice")
+	var row record.Row
+	swap := func(by *table, sessions ...string) {
+		t.Helper()
+		row.Name, row.Data, row.Notify = "m", []byte("{}"), sessions
+		now, err := by.Swap(t.Context(), row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.Version = now.Version
+	}
+	check := func(when string, want bool) {
+		t.Helper()
+		_, stop, err := two.ListenForNotice(t.Context(), "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		if got := two.MayHaveMissedNotice("m", row.Version); got != want {
+			t.Errorf("%s: it may have missed a notice: %v, want %v", when, got, want)
+		}
+	}
+	read := func() {
+		t.Helper()
+		if _, err := two.Load(t.Context(), "m"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap(two)
+	check("written before it was notified", true)
+	swap(two)
+	check("written", false)
+	swap(one)
+	check("written by another client", true)
+	read()
+	check("read", false)
+	known := row.Version
+	swap(one, two.Session())
+	eventually(t, "the notice that came while it did not listen", func() bool {
+		_, stop, err := two.ListenForNotice(t.Context(), "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		return two.MayHaveMissedNotice("m", known)
+	})
+}
+
 // TestKnownVersionNeedsNoRead: a waiter that has read a version while changes were notified already need not read it
 // again, unless there was a change since, or one may have been missed.
 func TestKnownVersionNeedsNoRead(t *testing.T) {

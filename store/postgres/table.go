@@ -171,8 +171,8 @@ func rowVersion(id, data []byte) string {
 	return string(text[:])
 }
 
-// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: they are kept
-// in a table of fixed size that all sessions share (max_locks_per_transaction in the manual).
+// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: at most two for each
+// bucket. They are kept in a table of fixed size that all sessions share (max_locks_per_transaction in the manual).
 const bucketCount = 256
 
 // bucketOf is the bucket of a name. All clients must agree on it.
