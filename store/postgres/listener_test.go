@@ -243,8 +243,8 @@ func TestNotices(t *testing.T) {
 }
 
 // TestNotifiedByVersionBefore: clients of the versions before notify on the table's channel, and name the sessions, if
-// another one holds the lock of the bucket. Whoever waits for notices gets those that name its session, and whoever
-// watches the lock gets all.
+// another one holds the lock of the bucket. A client that listens for notices gets those that name its session,
+// and one that watches the lock gets all.
 func TestNotifiedByVersionBefore(t *testing.T) {
 	t.Parallel()
 	_, two := openTables(t, "before")

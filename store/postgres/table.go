@@ -61,7 +61,7 @@ const contendedWrites = 8
 // statement that reads the row sees the state before the wait, which writeRow has to allow for. Under stricter
 // levels such an update fails with a serialization failure, which is a conflict as well.
 //
-// An update that will probably succeed, and concerns nobody who waits for notices, uses replaceText. It costs the
+// An update that will probably succeed, and concerns nobody who listens for notices, uses replaceText. It costs the
 // server half as much, and returns nothing if it is refused.
 const (
 	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
