@@ -315,7 +315,7 @@ func (a *acquire) useWritten(o stepOutcome) (grant driver.Grant, done bool, err 
 // writeAbandoned writes that the last run of the key was abandoned, and returns the reason why no other run begins now.
 // Without the write, nobody would know since when: the pause until the next run would never pass.
 func (a *acquire) writeAbandoned(ctx context.Context, next *Record, refused error) error {
-	row, rec, err := a.swapRecord(ctx, a.row, next, false)
+	row, rec, err := a.swapRecord(ctx, snapshot{row: a.row, rec: a.rec}, next, false)
 	switch {
 	case err == nil:
 		return refused

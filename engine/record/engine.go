@@ -112,7 +112,8 @@ func newEngine(table Table) *engine {
 	e.notifier, _ = table.(Notifier)
 	e.turnTaker, _ = table.(TurnTaker)
 	e.clientNotifier, _ = table.(ClientNotifier)
-	e.sureNotices = e.turnTaker != nil && e.clientNotifier != nil
+	e.sureNotifier, _ = table.(SureNotifier)
+	e.sureNotices = e.clientNotifier != nil && (e.sureNotifier != nil || e.turnTaker != nil)
 	e.liveness, _ = table.(LivenessChecker)
 	e.clockRefresher, _ = table.(ClockRefresher)
 	e.clockBounder, _ = table.(ClockBounder)
@@ -133,10 +134,11 @@ type engine struct {
 	notifier         Notifier        // nil if the table has none
 	turnTaker        TurnTaker       // nil if the table has no turns
 	clientNotifier   ClientNotifier  // nil if the table cannot notify single clients
+	sureNotifier     SureNotifier    // nil if notices are not sent in one step with the swap
 	liveness         LivenessChecker // nil if the table has none
 	clockRefresher   ClockRefresher  // nil if the table has none
 	clockBounder     ClockBounder    // nil if the table has none
-	sureNotices      bool            // the clients are processes of one machine, where no notice is lost
+	sureNotices      bool            // no notice is lost, so the head of the queue waits for notices, too
 	storeExpiresIdle bool            // the store removes idle records itself
 	tracelessRelease bool            // nothing remains of a lock that is free
 	maxRecord        int             // bytes
@@ -316,11 +318,12 @@ func (e *engine) acceptRow(row Row, answered driver.Instant) (Row, *Record, erro
 // returned the current row, it returns that, decoded. After any other error nobody knows what the row is now.
 //
 // addsClaim says that the record has one claim more than the row, for which there must be room.
-func (e *engine) swapRecord(ctx context.Context, row Row, rec *Record, addsClaim bool) (Row, *Record, error) {
-	row, err := e.encodeRow(row, rec, addsClaim)
+func (e *engine) swapRecord(ctx context.Context, seen snapshot, rec *Record, addsClaim bool) (Row, *Record, error) {
+	row, err := e.encodeRow(seen.row, rec, addsClaim)
 	if err != nil {
 		return Row{}, nil, err
 	}
+	row.Notify = e.clientsToNotify(seen.rec, rec)
 	from := e.clock.Monotonic()
 	now, err := e.table.Swap(ctx, row)
 	if err == nil || errors.Is(err, ErrConflict) {
@@ -364,7 +367,6 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 	}
 	row = Row{
 		Name: row.Name, Version: row.Version, Data: data, Token: rec.Token, Marked: row.Marked,
-		Notify: e.clientsToNotify(rec),
 	}
 	if at, ok := rec.neededUntil(); ok {
 		row.KeepUntil = e.keepUntil(at)

@@ -142,6 +142,9 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 			}
 			notified = sign != noSign
 		}
+		if ctx.Err() != nil {
+			return
+		}
 		load := h.nextLoad()
 		row, now, err := h.e.loadRecord(ctx, h.name)
 		h.noteLoadResult(ctx, err)
@@ -306,7 +309,7 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
 	ahead := h.claimsAhead(rec)
-	if isNext(ahead) {
+	if h.e.turnTaker != nil && isNext(ahead) {
 		limit = min(limit, stoppedPoll/2+randomPart(stoppedPoll/2))
 	}
 	if h.awaitNotice(ctx, ahead != nil, version) {
@@ -336,7 +339,7 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 			}
 			ticks++
 		case <-ctx.Done():
-			if h.e.sureNotices {
+			if h.e.turnTaker != nil {
 				h.endNotice() // listen again: somebody may have removed what this hub listens to
 			}
 			return noSign

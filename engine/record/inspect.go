@@ -184,7 +184,7 @@ func (e *engine) attemptStep(
 			return err
 		}
 	}
-	_, _, err = e.swapRecord(ctx, row, next, false)
+	_, _, err = e.swapRecord(ctx, snapshot{row: row, rec: rec}, next, false)
 	t.decided = err == nil
 	t.unsure = err != nil && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUnsent) && !driverutil.IsFinal(err)
 	return err

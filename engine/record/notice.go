@@ -2,6 +2,7 @@ package record
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"time"
 )
@@ -9,7 +10,7 @@ import (
 // A queue can be long, and most changes concern only its head: the claims that are promoted, and the first one that
 // waits. The others are far from it. Their hubs do not look at changes; they listen for a notice, which each swap
 // sends to the head, where the table is a [ClientNotifier]. Where no notice is lost, because all clients are processes
-// of one machine, the hub of the head listens for a notice as well.
+// of one machine, or because the store sends them with the swap, the hub of the head listens for a notice as well.
 
 // notice is what such a hub listens to. It is used by the hub's goroutine only.
 type notice struct {
@@ -18,10 +19,11 @@ type notice struct {
 	version string // of the row, when the hub last began to listen; empty if that does not matter any more
 }
 
-// clientsToNotify returns the sessions of other clients that must look at a record once it is written: those of the
-// claims that are promoted, of the first one that waits, and of a waiter that was broken. This client's own hub is told
-// without the store.
-func (e *engine) clientsToNotify(rec *Record) (sessions []string) {
+// clientsToNotify returns the sessions of other clients that must look at a record once it has replaced another one: those
+// of the claims that are promoted, of the first one that waits, and of a waiter that was broken. This client's own hub is
+// told without the store. If the notices are sent with the swap, those that the record before has concerned in the same
+// way were notified then, and are not once more.
+func (e *engine) clientsToNotify(before, rec *Record) (sessions []string) {
 	if e.clientNotifier == nil {
 		return nil
 	}
@@ -32,15 +34,37 @@ func (e *engine) clientsToNotify(rec *Record) (sessions []string) {
 		}
 	}
 	add(rec.brokenSession)
-	oneWaits := false
-	for i := range rec.Claims {
-		c := &rec.Claims[i]
-		if c.State == Promoted || c.State == Waiting && !oneWaits { // a promoted one may be behind one that waits
+	for c := range rec.claimsAtHead() {
+		if e.sureNotifier == nil || !before.hasAtHead(c) {
 			add(c.Session)
 		}
-		oneWaits = oneWaits || c.State == Waiting
 	}
 	return sessions
+}
+
+// claimsAtHead yields the claims that are promoted, and the first one that waits.
+func (r *Record) claimsAtHead() iter.Seq[*Claim] {
+	return func(yield func(*Claim) bool) {
+		oneWaits := false
+		for i := range r.Claims {
+			c := &r.Claims[i]
+			atHead := c.State == Promoted || c.State == Waiting && !oneWaits // a promoted one may be behind one that waits
+			if atHead && !yield(c) {
+				return
+			}
+			oneWaits = oneWaits || c.State == Waiting
+		}
+	}
+}
+
+// hasAtHead reports whether a claim is at the head of the queue in the same state.
+func (r *Record) hasAtHead(c *Claim) bool {
+	for other := range r.claimsAtHead() {
+		if other.ID == c.ID && other.State == c.State {
+			return true
+		}
+	}
+	return false
 }
 
 // claimsAhead returns the claims ahead of the hub's first one if the hub need not look at changes until it is notified,
@@ -72,8 +96,8 @@ func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 const listenTimeout = 250 * time.Millisecond
 
 // awaitNotice begins to listen for a notice if the hub may do so, and otherwise ends that. version is that of the row as the
-// hub knows it. It reports whether the row must be loaded once more: nobody has notified this client of what changed
-// before it listened.
+// hub knows it. It reports whether the row must be loaded once more: this client may not have been notified of what
+// changed before it listened.
 //
 // If the table cannot listen, the hub looks at all changes until the next load. If a notice told of nothing, it does so
 // until the row changes: a table that cannot notify any more may say that by a notice, again and again.
@@ -96,7 +120,7 @@ func (h *waiterHub) awaitNotice(ctx context.Context, mayListen bool, version str
 		noticed, stop, err := h.e.clientNotifier.ListenForNotice(ctx, h.name)
 		if err == nil {
 			h.notice = notice{noticed, stop, version}
-			return true
+			return h.e.sureNotifier == nil || h.e.sureNotifier.MayHaveMissedNotice(h.name, version)
 		}
 	}
 	return false

@@ -435,9 +435,15 @@ func (noticeSession) ListenForNotice(context.Context, string) (noticed <-chan st
 	return nil, func() {}, nil
 }
 
+// noticeInSwap is that in a store that sends notices with the swap.
+type noticeInSwap struct{ noticeSession }
+
+func (noticeInSwap) MayHaveMissedNotice(string, string) bool { return true }
+
 // TestClientsToNotify: a swap notifies the clients of all claims that are promoted, and of the first one that waits,
 // and not its own. When a promoted claim did not confirm, all others are promoted. Then the client that removes it may
-// have a claim in their middle, which goes on waiting.
+// have a claim in their middle, which goes on waiting. If the notices are sent with the swap, those for whom nothing has
+// changed are not notified again.
 func TestClientsToNotify(t *testing.T) {
 	w, r := &stepWorld{now: 1}, &Record{}
 	claimOf := func(id string) Claim {
@@ -447,19 +453,29 @@ func TestClientsToNotify(t *testing.T) {
 	}
 	acquire := func(id string) []string {
 		t.Helper()
+		before := r.clone()
 		if _, err := r.Acquire(claimOf(id), driver.KindMutex, 1, true, info, w.stepInput()); err != nil {
 			t.Fatal(err)
 		}
-		return (&engine{clientNotifier: noticeSession(id)}).clientsToNotify(r)
+		return (&engine{clientNotifier: noticeSession(id)}).clientsToNotify(before, r)
 	}
 	for _, id := range []string{"holder", "dead", "a", "b", "c", "d"} {
 		acquire(id)
 	}
+	queued := r.clone()
 	r.Release("holder", w.stepInput())
 	for own, want := range map[noticeSession][]string{"holder": {"dead", "a"}, "a": {"dead"}, "d": {"dead", "a"}} {
-		if got := (&engine{clientNotifier: own}).clientsToNotify(r); !slices.Equal(got, want) {
+		if got := (&engine{clientNotifier: own}).clientsToNotify(queued, r); !slices.Equal(got, want) {
 			t.Errorf("%s: after a release %q are notified, want %q", own, got, want)
 		}
+	}
+	e := &engine{clientNotifier: noticeSession("x"), sureNotifier: noticeInSwap{}}
+	if got, want := e.clientsToNotify(queued, r), []string{"dead", "a"}; !slices.Equal(got, want) {
+		t.Errorf("sent with the release, notices go to %q, want %q", got, want)
+	}
+	later := r.clone()
+	if got := e.clientsToNotify(r, later); len(got) > 0 {
+		t.Errorf("%q are notified again", got)
 	}
 	w.now += time.Minute.Microseconds() / 10
 	if got, want := acquire("b"), []string{"a", "c", "d"}; !slices.Equal(got, want) {

@@ -126,9 +126,9 @@ type TurnTaker interface {
 
 // ClientNotifier is implemented by tables with a [Notifier] that can also notify single clients. Otherwise all clients in
 // a queue load the record at each change, although it concerns only those at its head. A swap notifies the clients of
-// [Row.Notify]. A notice is a hint: the engine polls as well. If the table is a [TurnTaker] too, its clients are
-// processes of one machine, among which notices are sure: then the head of the queue also waits for them, and polls
-// once per second.
+// [Row.Notify]. A notice is a hint: the engine polls as well. If the table is a [SureNotifier], the head of the queue
+// also waits for notices. So it does if the table is a [TurnTaker]: its clients are processes of one machine, among which
+// notices are sure, except that a client may be stopped before it sends them. There the head polls once per second.
 //
 // The engine of a client that cannot listen gets a table without this interface, and does not set Row.Notify. If other
 // clients of the store can listen, the swaps of such a table notify all of them.
@@ -141,6 +141,15 @@ type ClientNotifier interface {
 	// a notice may have been missed. stop ends the listening. ctx bounds the call only. If the store cannot notify at
 	// present, the call returns an error, or waits until it can.
 	ListenForNotice(ctx context.Context, name string) (noticed <-chan struct{}, stop func(), err error)
+}
+
+// SureNotifier is implemented by tables with a [ClientNotifier] whose store sends the notices in one step with the swap. So
+// to listen for notices is as good as to watch the record, and wakes fewer clients; and a claim need not be notified
+// again and again of the same.
+type SureNotifier interface {
+	// MayHaveMissedNotice reports whether there may have been a notice for a name since this client has read or written
+	// that version. It is called while the client listens. If it reports false, the record need not be loaded again.
+	MayHaveMissedNotice(name, version string) bool
 }
 
 // LivenessChecker is implemented by tables that can tell sooner than by the TTL that the client of a claim is dead.

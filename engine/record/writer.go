@@ -113,7 +113,7 @@ func (e *engine) writeStep(ctx context.Context, s *groupStep, seen snapshot, nex
 		}
 	}
 	o := stepOutcome{made: true, since: since, replaces: seen.row.Version}
-	o.row, o.rec, o.err = e.swapRecord(ctx, seen.row, next, s.addsTo(seen.rec))
+	o.row, o.rec, o.err = e.swapRecord(ctx, seen, next, s.addsTo(seen.rec))
 	if !e.keepsRuns {
 		e.startGroup(e.nextSwap(&s.first, number))
 	}
@@ -356,7 +356,7 @@ func (e *engine) sendSwap(ctx context.Context, g *groupSwap) stepOutcome {
 		return stepOutcome{}
 	}
 	o := stepOutcome{since: g.since, replaces: g.seen.row.Version}
-	o.row, o.rec, o.err = e.swapRecord(ctx, g.seen.row, g.next, g.addsClaim)
+	o.row, o.rec, o.err = e.swapRecord(ctx, g.seen, g.next, g.addsClaim)
 	if errors.Is(o.err, driver.ErrQueueFull) && len(g.steps) > 1 {
 		e.splitSwap(g)
 		return e.sendSwap(ctx, g)

@@ -21,8 +21,13 @@ import (
 // times. It does not depend on polling.
 func TestListenerKilled(t *testing.T) {
 	t.Parallel()
+	t.Run("plain", func(t *testing.T) { testListenerKilled(t, false, "killed_listener") })
+	t.Run("fair", func(t *testing.T) { testListenerKilled(t, true, "killed_fair_listener") })
+}
+
+func testListenerKilled(t *testing.T, fair bool, application string) {
 	s := sharedServer(t)
-	url := freshURL(t, s, "application_name=killed_listener")
+	url := freshURL(t, s, "application_name="+application)
 	holder, waiter := mustOpen(t, url), mustOpen(t, url)
 	server := watchServer(t, s)
 	var worst time.Duration // without the delays of the machine and the server
@@ -30,15 +35,17 @@ func TestListenerKilled(t *testing.T) {
 		g := acquire(t, holder, mutexClaim("m", time.Minute))
 		var next driver.Grant
 		var granted time.Time
-		returned := startWaiter(t, s, "killed_listener", func() (err error) {
-			next, err = waiter.Acquire(t.Context(), waitingClaim(mutexClaim("m", time.Minute)))
+		returned := startWaiter(t, s, application, func() (err error) {
+			c := waitingClaim(mutexClaim("m", time.Minute))
+			c.Fair = fair
+			next, err = waiter.Acquire(t.Context(), c)
 			granted = time.Now()
 			return err
 		})
 		for range min(i, 1) * 2 {
-			execSQL(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listeningSQL("killed_listener")+`
+			execSQL(t, s, `select pg_terminate_backend(pid, 5000) from pg_stat_activity where `+listeningSQL(application)+`
 				and query not like 'with%' and wait_event = 'ClientRead'`)
-			eventually(t, "a new listener", func() bool { return isListening(t, s, "killed_listener") })
+			eventually(t, "a new listener", func() bool { return isListening(t, s, application) })
 		}
 		time.Sleep(50 * time.Millisecond) // the read that follows is done
 		released := time.Now()

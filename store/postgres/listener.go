@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -19,19 +20,26 @@ import (
 // waits and for a while after.
 //
 // Notifications make commits wait for each other on the server, because it delivers them in the order of
-// the commits (PostgreSQL manual, "NOTIFY"). So writers send none when no client waits. How they know:
-// names are hashed into buckets, and a client that waits holds the shared advisory lock of the bucket
-// (manual, "Advisory Locks"). A writer tries to take that lock exclusively, and notifies if it cannot.
-// This does not miss a change: a writer that had the bucket to itself has committed before the waiter got
-// the shared lock, and the read that the waiter does next sees the new row.
+// the commits (PostgreSQL manual, "NOTIFY"), and wake those that listen. So each of them has a channel for those
+// whom it concerns, and writers send none when there is nobody:
+//
+//   - A client that watches a name looks at each change of it. Names are hashed into buckets, each with a channel
+//     and an advisory lock (manual, "Advisory Locks"), which such a client holds as a shared one. A writer tries to
+//     take that lock exclusively, and notifies if it cannot. This does not miss a change: a writer that had the
+//     bucket to itself has committed before the client got the shared lock, and the read that the client does next
+//     sees the new row.
+//   - A client that waits for notices has a channel that is called as its session is. Writers get the sessions from
+//     the record.
+//   - The table has a channel on which all listen. A client behind a pooler notifies there, because it does not
+//     know whom its changes concern, and so did the versions before. They look at another lock of the bucket, which
+//     all hold that wait for anything.
 //
 // The server forgets a session's LISTEN and its advisory locks when the connection ends, and what was
 // notified meanwhile is lost. So when the connection breaks, all waiters read again. A connection can also
 // die in silence; it is tested now and then, and the engine polls besides.
 //
-// A notification is the sessions of the clients that the change concerns, a slash, and the name. A client that is
-// far from the head of a queue waits for those that have its own session. A client behind a pooler does not know
-// whom its changes concern, so it notifies all.
+// A notification is the sessions of the clients that the change concerns, a slash, and the name. They are needed in
+// what comes from the versions before; today's clients write that it concerns all that listen on the channel.
 type listener struct {
 	batcher  *batcher
 	location *location
@@ -39,17 +47,23 @@ type listener struct {
 	life     *driverutil.Lifetime
 
 	mu           sync.Mutex
-	interests    map[int32]*bucketInterest // by bucket
-	interrupt    context.CancelFunc        // ends the wait for notifications; nil while nothing waits for them
-	isRunning    bool                      // the goroutine runs
-	connIdleTime time.Duration             // how long the connection is kept after the last bucket is given up
+	interests    map[wanted]*bucketInterest
+	interrupt    context.CancelFunc // ends the wait for notifications; nil while nothing waits for them
+	isRunning    bool               // the goroutine runs
+	connIdleTime time.Duration      // how long the connection is kept after the last bucket is given up
 }
 
-// bucketInterest is what this client wants to know of a bucket.
+// wanted is what a client may wait for: changes in a bucket, or notices in it that name this client.
+type wanted struct {
+	bucket  int32
+	notices bool
+}
+
+// bucketInterest is what this client knows of a bucket from which it wants something.
 type bucketInterest struct {
 	waiters   int
 	idleSince time.Time                // when the last waiter left
-	locked    chan struct{}            // closed when the advisory lock of the bucket is held
+	locked    chan struct{}            // closed when the advisory locks of the bucket are held, and it listens
 	names     map[string]*nameInterest // those that have waiters, or had some not long ago
 }
 
@@ -65,22 +79,21 @@ func (b *bucketInterest) isLocked() bool {
 // nameInterest is what this client wants to know of a name, and what it has learned.
 type nameInterest struct {
 	subscriptions map[*subscription]bool
-	changes       int      // how many notifications have come, and how often some may have been missed
-	read          lastRead // a waiter that knows this version needs no read if nothing has changed since
+	changes       int          // how many notifications have come, and how often some may have been missed
+	known         knownVersion // a waiter that knows this version needs no read if nothing has changed since
 }
 
-// lastRead is a read that was sent while changes were notified.
-type lastRead struct {
+// knownVersion is what the last request has found or written that was sent while changes were notified.
+type knownVersion struct {
 	valid   bool
-	version string // what it has found
-	changes int    // when it was sent
+	version string
+	changes int // when it was sent
 }
 
 // subscription is one waiter.
 type subscription struct {
-	noticesOnly bool          // it waits for changes that concern this client
-	notified    chan struct{} // closed when the lock has changed, or may have
-	once        sync.Once
+	notified chan struct{} // closed when the lock has changed, or may have
+	once     sync.Once
 }
 
 // notify wakes the waiter. It may be called more than once.
@@ -94,7 +107,8 @@ const (
 )
 
 func newListener(l *batcher, p *location) *listener {
-	n := &listener{batcher: l, location: p, session: record.NewSession(), interests: map[int32]*bucketInterest{},
+	n := &listener{batcher: l, location: p, session: p.channel + "_" + record.NewSession(),
+		interests:    map[wanted]*bucketInterest{},
 		connIdleTime: defaultConnIdleTime, life: driverutil.NewLifetime()}
 	return n
 }
@@ -104,15 +118,16 @@ func newListener(l *batcher, p *location) *listener {
 // the caller has, while changes were notified already.
 func (t *table) Wait(ctx context.Context, name, version string) error {
 	n := t.listener
-	s, live := n.subscribe(name, false)
+	w := wanted{bucket: bucketOf(name)}
+	s, live := n.subscribe(w, name)
 	if s == nil {
 		return driver.ErrClosed
 	}
-	defer n.unsubscribe(name, s)
+	defer n.unsubscribe(w, name, s)
 	if err := n.await(ctx, live, s.notified); err != nil {
 		return err
 	}
-	if !n.isCurrent(name, version) {
+	if !n.isCurrent(w, name, version) {
 		if r, err := t.Load(ctx, name); err != nil || r.Version != version {
 			return err
 		}
@@ -120,22 +135,27 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	return n.await(ctx, s.notified, nil)
 }
 
-// Session and ListenForNotice implement record.ClientNotifier.
+// Session and ListenForNotice implement record.ClientNotifier, and MayHaveMissedNotice record.SureNotifier.
 func (t *table) Session() string { return t.listener.session }
 
 func (t *table) ListenForNotice(
 	ctx context.Context, name string,
 ) (noticed <-chan struct{}, stop func(), err error) {
 	n := t.listener
-	s, live := n.subscribe(name, true)
+	w := wanted{bucketOf(name), true}
+	s, live := n.subscribe(w, name)
 	if s == nil {
 		return nil, nil, driver.ErrClosed
 	}
 	if err := n.await(ctx, live, s.notified); err != nil {
-		n.unsubscribe(name, s)
+		n.unsubscribe(w, name, s)
 		return nil, nil, err
 	}
-	return s.notified, func() { n.unsubscribe(name, s) }, nil
+	return s.notified, func() { n.unsubscribe(w, name, s) }, nil
+}
+
+func (t *table) MayHaveMissedNotice(name, version string) bool {
+	return !t.listener.isCurrent(wanted{bucketOf(name), true}, name, version)
 }
 
 // await returns nil when one of two channels is closed.
@@ -151,46 +171,56 @@ func (n *listener) await(ctx context.Context, one, other <-chan struct{}) error 
 	return nil
 }
 
-// noteRead is called before a read, and returns a function that is called with the version that it has found.
-func (n *listener) noteRead(name string) (found func(version string)) {
+// noteRequest is called before a read or a write, and returns a function that is called with the version of the row after
+// it.
+func (n *listener) noteRequest(name string) (found func(version string)) {
+	type at struct {
+		of      *nameInterest
+		changes int
+	}
+	var sent []at
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	b := n.interests[bucketOf(name)]
-	if b == nil || b.names[name] == nil || !b.isLocked() {
+	for _, notices := range []bool{false, true} {
+		b := n.interests[wanted{bucketOf(name), notices}]
+		if b != nil && b.names[name] != nil && b.isLocked() {
+			sent = append(sent, at{b.names[name], b.names[name].changes})
+		}
+	}
+	if sent == nil {
 		return func(string) {}
 	}
-	of := b.names[name]
-	changes := of.changes
 	return func(version string) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		of.read = lastRead{true, version, changes}
+		for _, s := range sent {
+			s.of.known = knownVersion{true, version, s.changes}
+		}
 	}
 }
 
-// isCurrent reports whether a version was read while changes were notified, and none has been since.
-func (n *listener) isCurrent(name, version string) bool {
+// isCurrent reports whether a version was read or written while changes were notified, and none has been since.
+func (n *listener) isCurrent(what wanted, name, version string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	of := n.interests[bucketOf(name)].names[name]
-	return of.read == lastRead{true, version, of.changes}
+	of := n.interests[what].names[name]
+	return of.known == knownVersion{true, version, of.changes}
 }
 
-// subscribe registers a waiter. The channel is closed when the advisory lock of the name's bucket is held:
+// subscribe registers a waiter. The channel is closed when the advisory locks of the name's bucket are held:
 // a read after that sees every change of which the waiter is not notified. It returns nil if the listener
 // is closed.
-func (n *listener) subscribe(name string, noticesOnly bool) (*subscription, <-chan struct{}) {
+func (n *listener) subscribe(what wanted, name string) (*subscription, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.life.Err() != nil {
 		return nil, nil
 	}
-	s := &subscription{noticesOnly: noticesOnly, notified: make(chan struct{})}
-	b := bucketOf(name)
-	w := n.interests[b]
+	s := &subscription{notified: make(chan struct{})}
+	w := n.interests[what]
 	if w == nil {
 		w = &bucketInterest{locked: make(chan struct{}), names: map[string]*nameInterest{}}
-		n.interests[b] = w
+		n.interests[what] = w
 		if n.interrupt != nil {
 			n.interrupt()
 		}
@@ -207,13 +237,13 @@ func (n *listener) subscribe(name string, noticesOnly bool) (*subscription, <-ch
 	return s, w.locked
 }
 
-// unsubscribe removes a waiter. The bucket's lock is kept for a while, because the next waiter for the same
+// unsubscribe removes a waiter. The bucket's locks are kept for a while, because the next waiter for the same
 // name often follows soon, and then needs no statement for it. Meanwhile writers notify although no client
 // waits.
-func (n *listener) unsubscribe(name string, s *subscription) {
+func (n *listener) unsubscribe(what wanted, name string, s *subscription) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	w := n.interests[bucketOf(name)]
+	w := n.interests[what]
 	delete(w.names[name].subscriptions, s)
 	w.waiters--
 	w.idleSince = time.Now()
@@ -236,11 +266,11 @@ func (n *listener) run() {
 		n.mu.Lock()
 		for b, w := range n.interests {
 			for _, of := range w.names {
-				of.changed(func(*subscription) bool { return true }) // a notification may have been missed meanwhile
+				of.changed() // a notification may have been missed meanwhile
 			}
 			if w.waiters == 0 {
 				delete(n.interests, b)
-			} else { // the advisory lock ended with the connection, and the next one must take it again
+			} else { // the advisory locks ended with the connection, and the next one must take them again
 				w.locked = make(chan struct{})
 			}
 		}
@@ -279,7 +309,7 @@ func (n *listener) serveConnection() (heard bool) {
 		c, err = pgx.ConnectConfig(ctx, config.ConnConfig)
 	}
 	if err == nil {
-		_, err = c.Exec(ctx, "listen "+n.location.channel)
+		_, err = c.Exec(ctx, fmt.Sprintf("listen %q; listen %q", n.location.channel, n.session))
 	}
 	cancel()
 	if c != nil {
@@ -309,7 +339,7 @@ func (n *listener) serveConnection() (heard bool) {
 		if told {
 			last = time.Now()
 		} else if time.Since(last) > probeInterval {
-			if n.execStatement(c, "select 1") != nil {
+			if n.execStatements(c, "select 1") != nil {
 				break
 			}
 			last = time.Now()
@@ -325,44 +355,49 @@ func (n *listener) isUnused() bool {
 	return len(n.interests) == 0
 }
 
-// execStatement runs a statement on the listening connection, without preparing it.
-func (n *listener) execStatement(c *pgx.Conn, text string, args ...any) error {
+// execStatements runs statements on the listening connection, in one request and one transaction.
+func (n *listener) execStatements(c *pgx.Conn, text string) error {
 	ctx, cancel := context.WithTimeout(n.life, n.batcher.timeout)
 	defer cancel()
-	_, err := c.Exec(ctx, text, append([]any{pgx.QueryExecModeExec}, args...)...)
+	_, err := c.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol)
 	return err
 }
 
 // updateBucketLocks takes the advisory locks of buckets that have new waiters, and gives back those of
-// buckets that had no waiter for bucketIdleTime.
+// buckets that had no waiter for bucketIdleTime. With them it begins to listen, and ends that.
 func (n *listener) updateBucketLocks(c *pgx.Conn) error {
-	var take, leave []int32
+	var text strings.Builder
 	var live []chan struct{}
 	n.mu.Lock()
-	for b, w := range n.interests {
+	for what, w := range n.interests {
 		switch {
 		case !w.isLocked():
-			take, live = append(take, b), append(live, w.locked)
+			n.location.writeStatements(&text, what, "listen", "pg_advisory_lock_shared")
+			live = append(live, w.locked)
 		case w.waiters == 0 && time.Since(w.idleSince) > bucketIdleTime:
-			leave = append(leave, b)
-			delete(n.interests, b)
+			n.location.writeStatements(&text, what, "unlisten", "pg_advisory_unlock_shared")
+			delete(n.interests, what)
 		}
 	}
 	n.mu.Unlock()
-	if len(take) > 0 {
-		const lock = "select pg_advisory_lock_shared($1, b) from unnest($2::int4[]) b"
-		if err := n.execStatement(c, lock, n.location.lockClass, take); err != nil {
-			return err
-		}
-		for _, l := range live {
-			close(l)
-		}
+	if text.Len() == 0 {
+		return nil
 	}
-	if len(leave) > 0 {
-		const unlock = "select pg_advisory_unlock_shared($1, b) from unnest($2::int4[]) b"
-		return n.execStatement(c, unlock, n.location.lockClass, leave)
+	if err := n.execStatements(c, text.String()); err != nil {
+		return err
+	}
+	for _, l := range live {
+		close(l)
 	}
 	return nil
+}
+
+// writeStatements writes what takes the advisory locks of a bucket, or gives them back, and how the client listens.
+func (p *location) writeStatements(to *strings.Builder, what wanted, listen, lock string) {
+	fmt.Fprintf(to, "select %s(%d, %d);", lock, p.lockClass, what.bucket)
+	if !what.notices {
+		fmt.Fprintf(to, "select %s(%d, %d); %s %q;", lock, p.watchClass, what.bucket, listen, p.bucketChannel(what.bucket))
+	}
 }
 
 // awaitNotification waits for one notification and passes it on. It reports false if there was none: a
@@ -385,7 +420,7 @@ func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 	defer n.mu.Unlock()
 	n.interrupt = nil
 	if m != nil {
-		n.passOn(m.Payload)
+		n.passOn(m.Channel, m.Payload)
 		return true, nil
 	}
 	// A wait that its context has ended leaves the connection as it was.
@@ -396,26 +431,27 @@ func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
 }
 
 // passOn passes a notification on. It is called with mu held.
-func (n *listener) passOn(payload string) {
+func (n *listener) passOn(channel, payload string) {
 	sessions, name, _ := strings.Cut(payload, "/")
-	w := n.interests[bucketOf(name)]
-	if w == nil || w.names[name] == nil {
-		return
+	if channel != n.session {
+		n.wake(wanted{bucket: bucketOf(name)}, name)
 	}
-	concerned := record.NamesSession(sessions, n.session)
-	w.names[name].changed(func(s *subscription) bool { return concerned || !s.noticesOnly })
+	if channel == n.session || channel == n.location.channel && record.NamesSession(sessions, n.session) {
+		n.wake(wanted{bucketOf(name), true}, name)
+	}
 }
 
-// changed counts a change, and notifies the waiters that it concerns. It is called with mu held.
-func (of *nameInterest) changed(concerns func(*subscription) bool) {
+// wake counts a change of what is wanted, and notifies those that wait for it. It is called with mu held.
+func (n *listener) wake(what wanted, name string) {
+	if w := n.interests[what]; w != nil && w.names[name] != nil {
+		w.names[name].changed()
+	}
+}
+
+// changed counts a change, and notifies the waiters. It is called with the listener's mu held.
+func (of *nameInterest) changed() {
 	of.changes++
 	for s := range of.subscriptions {
-		if concerns(s) {
-			s.notify()
-		}
+		s.notify()
 	}
 }
-
-// maxSessionList is the size of the longest list of sessions, in bytes. A notification has less than 8000 bytes
-// (PostgreSQL manual, "NOTIFY"), and the name is in it as well.
-const maxSessionList = 6000

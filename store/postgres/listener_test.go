@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -91,7 +93,7 @@ func TestShedLockOneSubscription(t *testing.T) {
 		n := st.table.listener
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if w := n.interests[bucketOf("m")]; w != nil && w.names["m"] != nil {
+		if w := n.interests[wanted{bucket: bucketOf("m")}]; w != nil && w.names["m"] != nil {
 			return len(w.names["m"].subscriptions)
 		}
 		return 0
@@ -183,9 +185,9 @@ func openTables(t *testing.T, application string) (one, two *table) {
 	return one, two
 }
 
-// TestNotices: a client that listens for notices of a lock gets those of the swaps that name its session, or too many
-// sessions to be listed, and no others. What is no session is left out, whatever characters it has. A client behind a
-// pooler notifies all.
+// TestNotices: a client that listens for notices of a lock gets those of the swaps that name its session, and no others.
+// What is no session is left out, whatever characters it has. A client behind a pooler notifies all, and so does who
+// names the session of a client of a version before, which listens as all do.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	one, two := openTables(t, "notices")
@@ -211,7 +213,7 @@ func TestNotices(t *testing.T) {
 	swap("a/b")
 	swap("a/b", one.Session())
 	swap("b", two.Session())
-	swap("a/b", one.Session(), two.Session()+"\x00", "*")
+	swap("a/b", one.Session(), two.Session()+"\x00", one.Session()+"}", "")
 	swap("last", one.Session(), two.Session())
 	// Notifications come in the order of the swaps.
 	eventually(t, "the notice of the last swap", func() bool { return storetest.IsClosed(last) })
@@ -220,17 +222,181 @@ func TestNotices(t *testing.T) {
 	}
 	swap("a/b", two.Session())
 	eventually(t, "the notice", func() bool { return storetest.IsClosed(noticed) })
-	many := make([]string, maxSessionList/len(two.Session()))
-	for i := range many {
-		many[i] = one.Session()
+	many := []string{two.Session()}
+	for range 300 {
+		many = append(many, one.location.channel+"_"+record.NewSession())
 	}
 	noticed = listen("a/b")
 	swap("a/b", many...)
-	eventually(t, "the notice for all", func() bool { return storetest.IsClosed(noticed) })
+	eventually(t, "the notice with many others", func() bool { return storetest.IsClosed(noticed) })
+	tooLong := (one.location.channel + "_" + strings.Repeat("A", 64))[:maxChannel+1]
+	for _, other := range []string{record.NewSession(), tooLong} {
+		noticed = listen("a/b")
+		swap("a/b", other)
+		eventually(t, "the notice for a version before", func() bool { return storetest.IsClosed(noticed) })
+	}
 	noticed = listen("a/b")
 	one.behindPooler = true
+	one.buildStatements()
 	swap("a/b")
 	eventually(t, "the notice of a client behind a pooler", func() bool { return storetest.IsClosed(noticed) })
+}
+
+// TestNotifiedByVersionBefore: clients of the versions before notify on the table's channel, and name the sessions, if
+// another one holds the lock of the bucket. A client that listens for notices gets those that name its session,
+// and one that watches the lock gets all.
+func TestNotifiedByVersionBefore(t *testing.T) {
+	t.Parallel()
+	_, two := openTables(t, "before")
+	s, p := sharedServer(t), two.location
+	notify := func(session, name string) {
+		t.Helper()
+		execSQL(t, s, fmt.Sprintf("select pg_notify('%s', '%s/%s') where not pg_try_advisory_xact_lock(%d, %d)",
+			p.channel, session, name, p.lockClass, bucketOf(name)))
+	}
+	noticed, stop, err := two.ListenForNotice(t.Context(), "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	watch := wanted{bucket: bucketOf("watched")}
+	watcher, live := two.listener.subscribe(watch, "watched")
+	defer two.listener.unsubscribe(watch, "watched", watcher)
+	<-live
+	notify(record.NewSession(), "m")
+	notify(record.NewSession(), "watched")
+	eventually(t, "the change", func() bool { return storetest.IsClosed(watcher.notified) })
+	if storetest.IsClosed(noticed) {
+		t.Error("it was notified of a change that does not concern it")
+	}
+	notify(record.NewSession()+","+two.Session(), "m")
+	eventually(t, "the notice", func() bool { return storetest.IsClosed(noticed) })
+}
+
+// TestOthersAreNotWoken: while a lock goes from one client to the next, the clients that wait for another lock, and those
+// that are far from the head of a queue, hear nothing of it.
+func TestOthersAreNotWoken(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	config, opts := parseURL(t, freshURL(t, s, "application_name=not_woken"))
+	holder, _ := openOnPool(t, config, opts)
+	fair := func(c driver.Claim) driver.Claim {
+		c = waitingClaim(c)
+		c.Fair = true
+		return c
+	}
+	held := acquire(t, holder, mutexClaim("held", time.Minute))
+	queued := acquire(t, holder, fair(mutexClaim("hot", time.Minute)))
+	var reads atomic.Int64
+	counted := config.Copy()
+	counted.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		return countingConn{c, &reads}, err
+	}
+	begin := func(config *pgxpool.Config, application string, c driver.Claim) (store driver.Store, returned <-chan error) {
+		config = config.Copy()
+		config.ConnConfig.RuntimeParams["application_name"] = application
+		store, _ = openOnPool(t, config, opts)
+		return store, startWaiter(t, s, application, func() error {
+			g, err := store.Acquire(t.Context(), c)
+			if err == nil {
+				release(t, store, g.Claim)
+			}
+			return err
+		})
+	}
+	const turns = 60
+	hot := make([]<-chan error, turns)
+	for i := range hot {
+		_, hot[i] = begin(config, fmt.Sprint("not_woken_hot_", i), fair(mutexClaim("hot", time.Minute)))
+	}
+	_, plain := begin(counted, "not_woken_plain", waitingClaim(mutexClaim("held", time.Minute)))
+	_, far := begin(counted, "not_woken_far", fair(mutexClaim("hot", time.Minute)))
+	before, from := reads.Load(), time.Now()
+	release(t, holder, queued.Claim)
+	for _, returned := range hot {
+		if err := <-returned; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-far; err != nil {
+		t.Error(err)
+	}
+	n, polls := reads.Load()-before, 4*(time.Since(from)/time.Second+1)
+	t.Logf("%d reads in %v", n, time.Since(from))
+	if n > 20+int64(polls) {
+		t.Errorf("two clients have read %d times from the server, during %d hand-overs between others", n, turns)
+	}
+	release(t, holder, held.Claim)
+	if err := <-plain; err != nil {
+		t.Error(err)
+	}
+}
+
+// countingConn counts the reads that have brought something.
+type countingConn struct {
+	net.Conn
+	reads *atomic.Int64
+}
+
+func (c countingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.reads.Add(1)
+	}
+	return n, err
+}
+
+// TestMayHaveMissedNotice: a client that has read or written a version while it was notified has missed no notice since,
+// unless there was one, whether it listened then or not.
+func TestMayHaveMissedNotice(t *testing.T) {
+	t.Parallel()
+	one, two := openTables(t, "missed_notice")
+	var row record.Row
+	swap := func(by *table, sessions ...string) {
+		t.Helper()
+		row.Name, row.Data, row.Notify = "m", []byte("{}"), sessions
+		now, err := by.Swap(t.Context(), row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.Version = now.Version
+	}
+	check := func(when string, want bool) {
+		t.Helper()
+		_, stop, err := two.ListenForNotice(t.Context(), "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		if got := two.MayHaveMissedNotice("m", row.Version); got != want {
+			t.Errorf("%s: it may have missed a notice: %v, want %v", when, got, want)
+		}
+	}
+	read := func() {
+		t.Helper()
+		if _, err := two.Load(t.Context(), "m"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap(two)
+	check("written before it was notified", true)
+	swap(two)
+	check("written", false)
+	swap(one)
+	check("written by another client", true)
+	read()
+	check("read", false)
+	known := row.Version
+	swap(one, two.Session())
+	eventually(t, "the notice that came while it did not listen", func() bool {
+		_, stop, err := two.ListenForNotice(t.Context(), "m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		return two.MayHaveMissedNotice("m", known)
+	})
 }
 
 // TestKnownVersionNeedsNoRead: a waiter that has read a version while changes were notified already need not read it
@@ -247,26 +413,25 @@ func TestKnownVersionNeedsNoRead(t *testing.T) {
 		return row.Version
 	}
 	n := two.listener
-	if _, stop, err := two.ListenForNotice(t.Context(), "m"); err != nil {
-		t.Fatal(err)
-	} else {
-		defer stop()
-	}
-	if n.isCurrent("m", "") {
+	what := wanted{bucket: bucketOf("m")}
+	s, live := n.subscribe(what, "m")
+	defer n.unsubscribe(what, "m", s)
+	<-live
+	if n.isCurrent(what, "m", "") {
 		t.Error("it is current without a read")
 	}
 	version := read()
-	if !n.isCurrent("m", version) || n.isCurrent("m", "another") {
+	if !n.isCurrent(what, "m", version) || n.isCurrent(what, "m", "another") {
 		t.Error("a version that was read is not current, or another one is")
 	}
 	if _, err := one.Swap(t.Context(), record.Row{Name: "m", Data: []byte("{}")}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the notification", func() bool { return !n.isCurrent("m", version) })
+	eventually(t, "the notification", func() bool { return !n.isCurrent(what, "m", version) })
 	version = read()
-	if !n.isCurrent("m", version) {
+	if !n.isCurrent(what, "m", version) {
 		t.Error("the new version is not current")
 	}
 	execSQL(t, sharedServer(t), `select pg_terminate_backend(pid) from pg_stat_activity where `+listeningSQL("known_version"))
-	eventually(t, "the end of the connection", func() bool { return !n.isCurrent("m", version) })
+	eventually(t, "the end of the connection", func() bool { return !n.isCurrent(what, "m", version) })
 }

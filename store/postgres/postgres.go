@@ -150,8 +150,9 @@ type location struct {
 	schema                 string
 	locksTable, fenceTable string // quoted, with their schema
 	layout                 Layout
-	channel                string // notifications are sent on it
-	lockClass              int32  // class of the advisory locks that waiters hold: see listener
+	channel                string // all clients that wait listen on it: see listener
+	lockClass              int32  // class of the advisory locks that they hold
+	watchClass             int32  // class of those that clients hold which look at each change
 	severalServers         bool   // the URL names other servers that may take over
 
 	// hasWritten: the server has accepted a write of this store. If it refuses writes later, it was
@@ -167,7 +168,7 @@ func (p *location) mayReadStandby() bool { return !p.severalServers && !p.hasWri
 // maxTableName leaves room for the suffix of the fence table within PostgreSQL's limit of 63 bytes.
 const maxTableName = 57
 
-// resolveLocation checks the options and says where the locks are. The channel and the class of the
+// resolveLocation checks the options and says where the locks are. The channel and the classes of the
 // advisory locks are hashes of the table's name, so that two tables in one database do not disturb each
 // other.
 func (o *Options) resolveLocation() (*location, error) {
@@ -198,7 +199,36 @@ func (o *Options) resolveLocation() (*location, error) {
 	h := fnv.New64a()
 	h.Write([]byte(p.locksTable))
 	p.channel, p.lockClass = "holdfast_"+strconv.FormatUint(h.Sum64(), 36), int32(h.Sum64())
+	p.watchClass = int32(h.Sum64() >> 32)
 	return p, nil
+}
+
+// bucketChannel is the channel of those that look at each change in a bucket.
+func (p *location) bucketChannel(bucket int32) string {
+	return p.channel + "_" + strconv.Itoa(int(bucket))
+}
+
+// maxChannel is the size of the longest channel in bytes (PostgreSQL manual, "Identifiers").
+const maxChannel = 63
+
+// noticeChannels returns the channels of clients that a write concerns, as an array of PostgreSQL. What has no channel of
+// its own is a session of a version before, which listens on the table's.
+func (p *location) noticeChannels(sessions []string) string {
+	text := []byte{'{'}
+	for _, s := range sessions {
+		s = record.JoinSessions([]string{s}, maxChannel)
+		switch {
+		case s == "":
+			continue
+		case !strings.HasPrefix(s, p.channel+"_"):
+			s = p.channel
+		}
+		if len(text) > 1 {
+			text = append(text, ',')
+		}
+		text = append(text, s...)
+	}
+	return string(append(text, '}'))
 }
 
 func checkPool(pool *pgxpool.Pool) error {

@@ -48,10 +48,8 @@ func newShedlock(t *table) driver.Store {
 	if t.atSize >= 0 && t.atSize < 6 {
 		step = "'1 millisecond'"
 	}
-	names := strings.NewReplacer("STEP", step, "LOCKS", t.location.locksTable, "CHANNEL", t.location.channel,
-		"CLASS", strconv.Itoa(int(t.location.lockClass)),
-		"NOW", "timezone('utc', clock_timestamp())")
-	read := func(text string) *statement { return newStatement(names.Replace(text)) }
+	names := strings.NewReplacer("STEP", step, "NOW", "timezone('utc', clock_timestamp())")
+	read := func(text string) *statement { return newStatement(t.fillIn(names.Replace(text))) }
 	write := func(text string) *statement { return read(fmt.Sprintf(shedWrite, text)) }
 	s.takeStmt, s.renewStmt, s.releaseStmt = write(shedTake), write(shedRenew), write(shedRelease)
 	s.flagStmt, s.forceStmt = write(shedFlag), write(shedForce)
@@ -225,12 +223,13 @@ func (s *shedlockStore) waitUntilFree(ctx context.Context, name string, seen *sh
 	defer func() { unsubscribe() }()
 	for polls := 0; seen.Remaining > 0; polls++ {
 		if !s.table.behindPooler && notified == nil {
-			sub, locked := s.table.listener.subscribe(name, false)
+			what := wanted{bucket: bucketOf(name)}
+			sub, locked := s.table.listener.subscribe(what, name)
 			if sub == nil {
 				return driver.ErrClosed
 			}
 			notified, listening = sub.notified, locked
-			unsubscribe = func() { s.table.listener.unsubscribe(name, sub) }
+			unsubscribe = func() { s.table.listener.unsubscribe(what, name, sub) }
 		}
 		maxDelay := time.Second
 		if seen.ClaimID != "" && !s.table.behindPooler {

@@ -47,6 +47,6 @@ const (
 	// A write returns the row as it was before and, if the write was done, the new locked_at.
 	shedWrite = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone, l.locked_at) ` +
 		shedColumns +
-		`, (select locked_at from done), (select pg_notify('CHANNEL', '*/' || $1) from done where not alone)
+		`, (select locked_at from done), (select pg_notify(CHANNEL, '*/' || $1) from done where not alone)
 		from (values (0)) v left join LOCKS l on l.name = $1`
 )

@@ -47,11 +47,11 @@ type table struct {
 const contendedWrites = 8
 
 // A write is one statement. It also returns the server's clock and, if it was refused, the row that was
-// there instead. $1 is the row's name, $2 its bucket, and SESSIONS the sessions of the clients that it concerns.
+// there instead. $1 is the row's name, $2 its bucket, and NOTICES the channels of the clients that it concerns.
 //
-// Waiters hold a shared advisory lock on the bucket of the name. A writer that cannot take the bucket's lock
-// exclusively notifies them: see listener. It takes the lock in the transaction, which releases it at the
-// commit, when the new row is visible to the waiters.
+// Clients that look at each change hold a shared advisory lock on the bucket of the name. A writer that cannot take the
+// bucket's lock exclusively notifies them: see listener. It takes the lock in the transaction, which releases it at the
+// commit, when the new row is visible to them.
 //
 // The time is clock_timestamp(), not now(): now() is the start of the transaction, and a statement may wait for
 // another one's row lock before it writes.
@@ -61,17 +61,18 @@ const contendedWrites = 8
 // statement that reads the row sees the state before the wait, which writeRow has to allow for. Under stricter
 // levels such an update fails with a serialization failure, which is a conflict as well.
 //
-// An update that will probably succeed uses replaceText. It costs the server half as much, and returns
-// nothing if it is refused.
+// An update that will probably succeed, and concerns nobody who listens for notices, uses replaceText. It costs the
+// server half as much, and returns nothing if it is refused.
 const (
 	writeText = `with done as (%s returning pg_try_advisory_xact_lock(CLASS, $2::int4) as alone)
 		select clock_timestamp(), (select alone from done),
-		l.data, l.version, (select pg_notify('CHANNEL', SESSIONS || '/' || $1) from done where not alone)
+		l.data, l.version, (select pg_notify(CHANNEL, '*/' || $1) from done where not alone),
+		(select count(pg_notify(c, '*/' || $1)) from done, unnest(NOTICES) c)
 		from (values (0)) v left join LOCKS l on l.name = $1 and not exists (select from done)`
 	insertText  = `insert into LOCKS as l (name, data, version) values ($1, $3, $4) on conflict (name) do nothing`
-	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $6 and sha256(data) = $7`
+	updateText  = `update LOCKS set data = $3, version = $4 where name = $1 and version = $5 and sha256(data) = $6`
 	replaceText = updateText + ` returning clock_timestamp(),
-		case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify('CHANNEL', SESSIONS || '/' || $1)::text end`
+		case when pg_try_advisory_xact_lock(CLASS, $2::int4) then '' else pg_notify(CHANNEL, '*/' || $1)::text end`
 	deleteText = `delete from LOCKS where name = $1 and version = $3 and sha256(data) = $4`
 	loadText   = `select clock_timestamp(), l.name, l.data, l.version, pg_is_in_recovery()
 		from (values (0)) v left join LOCKS l on l.name = $1`
@@ -79,20 +80,26 @@ const (
 		left join (select name, data, version from LOCKS where name >= $1 order by name limit 200) l on true order by l.name`
 )
 
-// buildStatements fills in the names of the table, the channel and the lock class, which cannot be
-// parameters.
-func (t *table) buildStatements() {
-	names := strings.NewReplacer("LOCKS", t.location.locksTable, "CHANNEL", t.location.channel,
-		"CLASS", fmt.Sprint(t.location.lockClass))
-	write := func(text, sessions string, formats ...int16) *statement {
-		return newStatement(names.Replace(strings.ReplaceAll(text, "SESSIONS", sessions)), formats...)
+// fillIn replaces the names in a statement of the table, the class of locks and the channel, which cannot be parameters.
+func (t *table) fillIn(text string) string {
+	p := t.location
+	class, channel := p.watchClass, fmt.Sprintf("'%s_' || $2::int4", p.channel)
+	if t.behindPooler {
+		class, channel = p.lockClass, "'"+p.channel+"'"
 	}
-	t.insertStmt = write(fmt.Sprintf(writeText, insertText), "$5::text", 0, 1, 1, 1, 0)
-	t.updateStmt = write(fmt.Sprintf(writeText, updateText), "$5::text", 0, 1, 1, 1, 0, 1, 1)
-	t.replaceStmt = write(replaceText, "$5::text", 0, 1, 1, 1, 0, 1, 1)
-	t.deleteStmt = write(fmt.Sprintf(writeText, deleteText), "'"+record.AllSessions+"'", 0, 1, 1, 1)
-	t.loadStmt = newStatement(names.Replace(loadText), 0)
-	t.pageStmt = newStatement(names.Replace(pageText), 0)
+	return strings.NewReplacer("LOCKS", p.locksTable, "CLASS", fmt.Sprint(class), "CHANNEL", channel).Replace(text)
+}
+
+func (t *table) buildStatements() {
+	write := func(text, notices string, formats ...int16) *statement {
+		return newStatement(t.fillIn(strings.ReplaceAll(fmt.Sprintf(writeText, text), "NOTICES", notices)), formats...)
+	}
+	t.insertStmt = write(insertText, "$5::text[]", 0, 1, 1, 1, 0)
+	t.updateStmt = write(updateText, "$7::text[]", 0, 1, 1, 1, 1, 1, 0)
+	t.deleteStmt = write(deleteText, "$5::text[]", 0, 1, 1, 1, 0)
+	t.replaceStmt = newStatement(t.fillIn(replaceText), 0, 1, 1, 1, 1, 1)
+	t.loadStmt = newStatement(t.fillIn(loadText), 0)
+	t.pageStmt = newStatement(t.fillIn(pageText), 0)
 	t.loadStmt.standbyColumn, t.pageStmt.standbyColumn = 4, 4
 }
 
@@ -164,8 +171,8 @@ func rowVersion(id, data []byte) string {
 	return string(text[:])
 }
 
-// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: they are kept
-// in a table of fixed size that all sessions share (max_locks_per_transaction in the manual).
+// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: at most two for each
+// bucket. They are kept in a table of fixed size that all sessions share (max_locks_per_transaction in the manual).
 const bucketCount = 256
 
 // bucketOf is the bucket of a name. All clients must agree on it.
@@ -179,7 +186,7 @@ func encodeInt4(n int32) []byte { return stdbinary.BigEndian.AppendUint32(nil, u
 
 // Load is one read.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	found := t.listener.noteRead(name)
+	found := t.listener.noteRequest(name)
 	rows, err := t.queryRows(ctx, t.loadStmt, []byte(name))
 	if err != nil {
 		return record.Row{}, err
@@ -193,7 +200,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 // instead, where the statement tells.
 func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, params ...[]byte) (record.Row, error) {
 	bucket := bucketOf(r.Name)
-	all := append(make([][]byte, 0, 4+len(params)), []byte(r.Name), encodeInt4(bucket))
+	all := append(make([][]byte, 0, 5+len(params)), []byte(r.Name), encodeInt4(bucket))
 	all = append(all, params...)
 	if r.Version != "" {
 		v, err := hex.DecodeString(r.Version)
@@ -201,6 +208,9 @@ func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, param
 			return record.Row{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, r.Version)
 		}
 		all = append(all, v[:idSize], v[idSize:])
+	}
+	if st != t.replaceStmt {
+		all = append(all, []byte(t.location.noticeChannels(r.Notify)))
 	}
 	rows, err := t.queryRows(ctx, st, all...)
 	if err != nil || len(rows) > 0 && rows[0][1] != nil {
@@ -218,8 +228,8 @@ func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, param
 	return now, record.ErrConflict
 }
 
-// Swap is one write. Where another write is likely to have come first, it uses a statement that costs more
-// and returns the row of the other write, which saves the read that would follow.
+// Swap is one write. Where it concerns clients that wait, or another write is likely to have come first, it uses a
+// statement that costs more and returns the row of the other write, which saves the read that would follow.
 func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
@@ -230,19 +240,22 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	} else if n := &t.contended[bucketOf(r.Name)]; n.Load() > 0 {
 		n.Add(-1)
 		st = t.updateStmt
+	} else if len(r.Notify) > 0 {
+		st = t.updateStmt
 	}
 	// A new one for each attempt. After a lost reply, the engine tells by its claim in the data whether the write was
 	// done.
 	id := make([]byte, idSize)
 	_, _ = rand.Read(id) // it never fails
-	sessions := record.JoinSessions(r.Notify, maxSessionList)
-	if t.behindPooler { // the engine gets a table that cannot listen, and so it sets no sessions
-		sessions = record.AllSessions
-	}
-	if now, err := t.writeRow(ctx, st, r, r.Data, id, []byte(sessions)); err != nil {
+	known := t.listener.noteRequest(r.Name)
+	if now, err := t.writeRow(ctx, st, r, r.Data, id); err != nil {
+		if now.Version != "" {
+			known(now.Version)
+		}
 		return now, err
 	}
 	r.Version = rowVersion(id, r.Data)
+	known(r.Version)
 	return r, nil
 }
 
