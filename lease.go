@@ -139,13 +139,14 @@ func (l *Lease) ReleaseRequested() <-chan struct{} {
 	h := l.hold
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.releaseRequestedC == nil {
-		h.releaseRequestedC = make(chan struct{})
+	x := h.ensureExtras()
+	if x.releaseRequestedC == nil {
+		x.releaseRequestedC = make(chan struct{})
 		if h.releaseRequested {
-			close(h.releaseRequestedC)
+			close(x.releaseRequestedC)
 		}
 	}
-	return h.releaseRequestedC
+	return x.releaseRequestedC
 }
 
 // Release releases the lock and ends the lease's context. It takes at most 10 s, or the TTL if that is less.

@@ -68,7 +68,7 @@ func (h *hold) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) 
 		return nil, newInvalidError("this context already holds %d of the lock; acquiring %d would deadlock", g.Weight,
 			claim.Weight)
 	}
-	l := &Lease{hold: h, values: ctx, next: h.leases}
-	h.leases = l
+	l := &Lease{hold: h, values: ctx, next: h.firstLease.next}
+	h.firstLease.next = l
 	return l, nil
 }

@@ -40,7 +40,9 @@ var table = []mutant{
 	{name: "a pause of the machine goes unnoticed", file: "renewer.go", pkg: ".", test: "TestPause",
 		edits: []edit{{"return r.wallAhead-before >= pauseStep", "return false && before == 0"}}},
 	{name: "a batch for each renewal that is tried again", file: "renewer.go", pkg: ".", test: "TestRetriesAreBatched",
-		edits: []edit{{"dueFrom: due - left/32}", "dueFrom: due}"}}},
+		edits: []edit{{"return t.dueAt - (t.endsAt-t.dueAt)/20", "return t.dueAt"}}},
+	{name: "an ending that misses a new lease", file: "renewer.go", pkg: ".", test: "TestEndingsAreFound",
+		edits: []edit{{"\tif r.byID != nil {\n\t\tr.byID[h.id]", "\tif false {\n\t\tr.byID[h.id]"}}},
 	{name: "a renewal from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
 		edits: []edit{{"if b.number <= r.suspectUpTo {", "if false {"}}},
 
