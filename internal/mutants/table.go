@@ -398,7 +398,7 @@ var table = []mutant{
 		edits: []edit{{"a.cl.numberSpent || k >= 0", "a.cl.numberSpent"}}},
 	{name: "a claim removed that has the key of an abandoned one", file: "engine/sequence/janitor.go",
 		pkg: "./engine/sequence", test: "TestAbandonedClaimLeavesKey",
-		edits: []edit{{"_, known := s.claims[cl]; !known || cl.isBusy()", "_, known := s.claims[cl]; known && cl.isBusy()"}}},
+		edits: []edit{{"!s.has(cl) || cl.isBusy()", "cl.isBusy()"}}},
 	{name: "a detached claim removed by the client that it was made by", file: "engine/sequence/janitor.go",
 		pkg: "./engine/sequence", test: "TestAbandonedClaimLivesOn",
 		edits: []edit{{"if n.Token != 0 && n.Session != s.ID {", "if false {"}}},
