@@ -47,7 +47,7 @@ type Client struct {
 	queue    queue
 	timeouts timeoutCache
 	renewer  renewer
-	terms    termsCache
+	terms    sharedTerms
 	events   *eventQueue // nil if nobody receives events; the client of a ledger has that of its parent
 	ledger   ledgerClient
 	cleaning chan struct{} // has an element for each cleanup that is calling the store

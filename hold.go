@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // hold is a granted claim as its client keeps it, from the grant to the end, however it ends. Callers have Leases on
@@ -74,27 +75,17 @@ type terms struct {
 	isRun            bool          // of a ledger
 }
 
-// termsCache has the terms of the newest holds. Most locks of a program are used alike, so their holds share terms.
-type termsCache struct {
-	mu     sync.Mutex
-	recent [4]*terms
-	next   int // in recent: the oldest
+// sharedTerms has the terms of the newest holds.
+type sharedTerms struct {
+	mu    sync.Mutex
+	terms driverutil.Shared[terms]
 }
 
-// share returns terms that are equal to t.
-func (c *termsCache) share(t *terms) *terms {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, known := range c.recent {
-		if known != nil && *known == *t {
-			return known
-		}
-	}
-	known := new(terms)
-	*known = *t
-	c.recent[c.next] = known
-	c.next = (c.next + 1) % len(c.recent)
-	return known
+// get returns terms that are equal to t.
+func (s *sharedTerms) get(t *terms) *terms {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.terms.Get(t)
 }
 
 // runOutcome is how a run has ended.
@@ -118,7 +109,7 @@ func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o Loc
 	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected,
 		isRun: g.Run != nil || g.Attempt != 0} // a driver may return the grant without what was asked for
 	t.asked.Name, t.asked.ID = "", ""
-	h := &hold{terms: c.terms.share(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token,
+	h := &hold{terms: c.terms.get(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token,
 		since: g.Since, grantedTTL: g.GrantedTTL, hasTurn: queued,
 		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
 	switch {

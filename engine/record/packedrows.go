@@ -2,14 +2,14 @@ package record
 
 import (
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // packedRows are rows in a form that takes a fourth of the memory. A process may hold very many locks, each with a row
 // that is used once in a third of its TTL.
 type packedRows struct {
 	byName  map[string]*packedRow
-	recent  [4]*packedTerms // the newest terms
-	next    int             // in recent: the oldest
+	terms   driverutil.Shared[packedTerms]
 	trimmed driver.Instant
 }
 
@@ -46,23 +46,9 @@ func (k *packedRows) addRow(s snapshot, seenAt driver.Instant) {
 	p := &packedRow{version: s.row.Version, replaced: s.replaced, lastToken: s.rec.Token, id: c.ID, token: c.Token,
 		beat: c.Beat, expiresAt: c.ExpiresAt, since: c.Since, seenAt: seenAt}
 	c.ID, c.Token, c.Beat, c.ExpiresAt, c.Since = "", 0, 0, 0, 0
-	p.packedTerms = k.shareTerms(packedTerms{written: s.written, marked: s.row.Marked, kind: s.rec.Kind,
+	p.packedTerms = k.terms.Get(&packedTerms{written: s.written, marked: s.row.Marked, kind: s.rec.Kind,
 		limit: s.rec.Limit, claim: c})
 	k.byName[s.row.Name] = p
-}
-
-// shareTerms returns terms that are equal to t.
-func (k *packedRows) shareTerms(t packedTerms) *packedTerms {
-	for _, known := range k.recent {
-		if known != nil && *known == t {
-			return known
-		}
-	}
-	known := new(packedTerms)
-	*known = t
-	k.recent[k.next] = known
-	k.next = (k.next + 1) % len(k.recent)
-	return known
 }
 
 // unpack returns the row as it was before it was packed.
