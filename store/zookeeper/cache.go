@@ -1,6 +1,9 @@
 package zookeeper
 
 import (
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -9,10 +12,45 @@ import (
 // unless a foreign client chooses it, so what was read once stays true as long as the node exists; its owner's data
 // may be older than the node's, which Read and a full List repair.
 
-// cachedNode is a node as it was read last.
+// nodeCache has nodes as they were read last.
+type nodeCache struct {
+	byPath map[string]*cachedNode
+	terms  driverutil.Shared[nodeTerms]
+	limit  int // at how many nodes those of other clients are removed
+}
+
+// cachedNode is a node as it was read last. There is one for each claim that is held, and it has 64 bytes, which is one
+// of the sizes in which Go allocates.
 type cachedNode struct {
-	sequence.Node
-	path string // the same string as the key in the cache
+	*nodeTerms
+	path      string // the same string as the key in the cache; it ends in the node's key
+	id        string
+	token     int64
+	version   int64
+	createdAt int64
+}
+
+// nodeTerms is what a node has in common with others: all but what each cachedNode has of its own.
+type nodeTerms sequence.Node
+
+// node returns the node that was cached.
+func (c *cachedNode) node() sequence.Node {
+	n := sequence.Node(*c.nodeTerms)
+	n.Key, n.ID = c.path[strings.LastIndexByte(c.path, '/')+1:], c.id
+	n.Token, n.Version, n.CreatedAt = c.token, c.version, c.createdAt
+	return n
+}
+
+// put caches a node.
+func (c *nodeCache) put(path string, n sequence.Node) {
+	known := c.byPath[path]
+	if known == nil {
+		known = &cachedNode{path: path}
+		c.byPath[path] = known
+	}
+	known.id, known.token, known.version, known.createdAt = n.ID, n.Token, n.Version, n.CreatedAt
+	n.Key, n.ID, n.Token, n.Version, n.CreatedAt = "", "", 0, 0, 0
+	known.nodeTerms = c.terms.Get((*nodeTerms)(&n))
 }
 
 // fillFromCache fills in what is cached of nodes.
@@ -20,8 +58,8 @@ func (t *tree) fillFromCache(path string, all []claimNode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range all {
-		if n := t.cache[path+"/"+all[i].Key]; n != nil {
-			all[i].Node = n.Node
+		if n := t.cache.byPath[path+"/"+all[i].Key]; n != nil {
+			all[i].Node = n.node()
 		}
 	}
 }
@@ -35,7 +73,7 @@ const minCacheLimit = 4096
 func (t *tree) cacheNode(path string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.sessions[n.Session] == nil || t.cache[path] != nil {
+	if t.sessions[n.Session] == nil || t.cache.byPath[path] != nil {
 		t.cacheNodeLocked(path, n)
 	}
 }
@@ -50,19 +88,15 @@ func (t *tree) cacheOwnNode(path string, n sequence.Node) {
 func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
 	// The limit is twice what could not be removed the last time. So the next removal, which looks at the whole cache,
 	// comes only when the cache has doubled, and its cost per added node does not grow with the cache.
-	if len(t.cache) >= max(t.cacheLimit, minCacheLimit) {
-		for p, o := range t.cache {
+	if len(t.cache.byPath) >= max(t.cache.limit, minCacheLimit) {
+		for p, o := range t.cache.byPath {
 			if t.sessions[o.Session] == nil {
-				delete(t.cache, p)
+				delete(t.cache.byPath, p)
 			}
 		}
-		t.cacheLimit = 2 * len(t.cache)
+		t.cache.limit = 2 * len(t.cache.byPath)
 	}
-	if known := t.cache[path]; known != nil {
-		known.Node = n
-	} else {
-		t.cache[path] = &cachedNode{n, path}
-	}
+	t.cache.put(path, n)
 }
 
 // nodePath is the path of a node. For each claim that is held there is a watch, which shares the string with the cache.
@@ -70,7 +104,7 @@ func (t *tree) nodePath(name, key string) string {
 	path := t.pathOf(name) + "/" + key
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.cache[path]; n != nil {
+	if n := t.cache.byPath[path]; n != nil {
 		return n.path
 	}
 	return path
@@ -79,7 +113,7 @@ func (t *tree) nodePath(name, key string) string {
 func (t *tree) uncacheNode(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.cache, path)
+	delete(t.cache.byPath, path)
 	delete(t.secondNodes, path)
 }
 

@@ -367,7 +367,7 @@ func (c *Conn) end(why error) {
 		c.ensemble.config.SessionEnded(c)
 	}
 	for w := range watchers {
-		w.Lost()
+		w.Owner.Lost()
 	}
 }
 

@@ -23,10 +23,15 @@ type Watcher struct {
 	// Since is the transaction up to which the owner knows the node: a later change that happened before the watch
 	// was set is reported.
 	Since int64
-	// Changed is called whenever something may have happened. It may come without a cause. It must not block.
-	Changed func()
-	// Lost is called once when the session has ended: the watcher is on no session then. It must not block.
-	Lost func()
+	Owner Owner
+}
+
+// Owner has a watcher. Its methods must not block.
+type Owner interface {
+	// Changed is called whenever something may have happened. It may come without a cause.
+	Changed()
+	// Lost is called once when the session has ended: the watcher is on no session then.
+	Lost()
 }
 
 type watchKind byte
@@ -270,7 +275,7 @@ func (c *Conn) moveWatchersLocked(k watchKey, p *watchPoint) {
 
 func notifyAll(watchers []*Watcher) {
 	for _, w := range watchers {
-		w.Changed()
+		w.Owner.Changed()
 	}
 }
 
