@@ -14,21 +14,17 @@ import (
 // until it ends. So a handover inside the process costs one Release and one Acquire, however many claims wait, and a
 // waiting claim is a list element.
 type queue struct {
-	mu     sync.Mutex
-	byName map[string]*nameQueue // a line exists while somebody has its turn
-}
-
-type nameQueue struct {
-	hold    *hold      // who has the turn, once it is granted
-	waiters *list.List // of *waiter; nil until there is one
+	mu      sync.Mutex
+	turns   map[string]*hold      // by name: who has the turn; nil until it is granted
+	waiters map[string]*list.List // by name: a list of *waiter, if somebody has waited since the turn was first taken
 }
 
 // firstWaiter returns nil if nobody waits.
-func (l *nameQueue) firstWaiter() *list.Element {
-	if l.waiters == nil {
-		return nil
+func (q *queue) firstWaiter(name string) *list.Element {
+	if l := q.waiters[name]; l != nil {
+		return l.Front()
 	}
-	return l.waiters.Front()
+	return nil
 }
 
 type waiter struct {
@@ -45,13 +41,13 @@ func (q *queue) tryTurn(name string) bool {
 }
 
 func (q *queue) takeTurn(name string) bool {
-	if q.byName[name] != nil {
+	if _, taken := q.turns[name]; taken {
 		return false
 	}
-	if q.byName == nil {
-		q.byName = map[string]*nameQueue{}
+	if q.turns == nil {
+		q.turns, q.waiters = map[string]*hold{}, map[string]*list.List{}
 	}
-	q.byName[name] = &nameQueue{}
+	q.turns[name] = nil
 	return true
 }
 
@@ -63,30 +59,31 @@ func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.
 		return nil
 	}
 	w := &waiter{since: time.Now(), unreachableTimeout: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
-	l := q.byName[name]
-	if l.waiters == nil {
-		l.waiters = list.New()
+	if q.waiters[name] == nil {
+		q.waiters[name] = list.New()
 	}
-	place := l.waiters.PushBack(w)
+	place := q.waiters[name].PushBack(w)
 	q.mu.Unlock()
 
 	select {
 	case err := <-w.turn:
 		return err
 	case <-ctx.Done():
-		return &waitEndedError{contextError(ctx), q.leaveQueue(name, l, place)}
+		return &waitEndedError{contextError(ctx), q.leaveQueue(name, place)}
 	case <-closing.Done():
-		q.leaveQueue(name, l, place)
+		q.leaveQueue(name, place)
 		return ErrClosed
 	}
 }
 
 // leaveQueue removes a waiter, passes on a turn that it was given meanwhile, and returns who holds the lock.
-func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []ClaimInfo {
+func (q *queue) leaveQueue(name string, place *list.Element) []ClaimInfo {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := place.Value.(*waiter)
-	l.waiters.Remove(place) // does nothing if the waiter was taken out before
+	if l := q.waiters[name]; l != nil {
+		l.Remove(place) // does nothing if the waiter was taken out before
+	}
 	select {
 	case err := <-w.turn:
 		if err == nil {
@@ -95,17 +92,17 @@ func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []Cla
 		return nil
 	default:
 	}
-	if l.hold == nil {
-		return nil
+	if h := q.turns[name]; h != nil {
+		return []ClaimInfo{h.claimInfo()}
 	}
-	return []ClaimInfo{l.hold.claimInfo()}
+	return nil
 }
 
 // setHold notes which hold has the turn.
 func (q *queue) setHold(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.byName[name].hold = h
+	q.turns[name] = h
 }
 
 // passTurn gives the turn to the next waiter.
@@ -123,11 +120,10 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 	lasting := isOneOf(err, ErrDenied, ErrCorrupt, ErrMismatch, ErrUnsupported, ErrClosed)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.byName[name]
-	for e := l.firstWaiter(); e != nil; {
+	for e := q.firstWaiter(name); e != nil; {
 		w, following := e.Value.(*waiter), e.Next()
 		if lasting || w.unreachableTimeout <= unreachableTimeout && w.unreachableTimeout <= time.Since(w.since) {
-			l.waiters.Remove(e)
+			q.waiters[name].Remove(e)
 			w.turn <- err
 		}
 		e = following
@@ -136,13 +132,13 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 }
 
 func (q *queue) passTurnLocked(name string) {
-	l := q.byName[name]
-	l.hold = nil
-	first := l.firstWaiter()
+	first := q.firstWaiter(name)
 	if first == nil {
-		delete(q.byName, name)
+		delete(q.turns, name)
+		delete(q.waiters, name)
 		return
 	}
-	l.waiters.Remove(first)
+	q.turns[name] = nil
+	q.waiters[name].Remove(first)
 	first.Value.(*waiter).turn <- nil
 }
