@@ -246,7 +246,7 @@ func TestWatchCancelled(t *testing.T) {
 		cancelled = 0
 		h.mu.Lock()
 		for id, w := range h.watches {
-			if w.interrupted { // the server has cancelled it
+			if w.knownUpTo == 0 { // the server has cancelled it
 				cancelled++
 			} else { // the reply is the same as when the server cancels it for its own reasons
 				h.queueRequest(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
