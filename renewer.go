@@ -327,7 +327,6 @@ func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
 type batch struct {
 	number  uint64
 	holds   []*hold
-	grants  []driver.Grant
 	timeout time.Duration // of the call: the shortest of its leases
 	sentAt  time.Time
 }
@@ -343,7 +342,7 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 	var batches []*batch
 	for n := 0; n < maxBatch && r.dues.Len() > 0 && r.dues.holds[0].renewal.dueFrom() <= now; n++ {
 		h := heap.Pop(&r.dues).(*hold)
-		grant, bound, ok := h.startRenewal(r.lastBatch, r.lastRead)
+		bound, ok := h.startRenewal(r.lastBatch, r.lastRead)
 		if !ok {
 			continue
 		}
@@ -353,30 +352,37 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 			b = &batch{number: r.lastBatch, timeout: bound}
 			classes[class], batches = b, append(batches, b)
 		}
-		b.holds, b.grants, b.timeout = append(b.holds, h), append(b.grants, grant), min(b.timeout, bound)
+		b.holds, b.timeout = append(b.holds, h), min(b.timeout, bound)
 	}
 	r.inFlight += len(batches)
 	return batches
 }
 
-// startRenewal marks a hold as being renewed, unless it has ended. timeout bounds the attempt: a third of the TTL, and
+// startRenewal marks a hold as being renewed, unless it has ended. bound limits the attempt: a third of the TTL, and
 // half of the remaining time so that there is time for another attempt.
-func (h *hold) startRenewal(flight uint64, now driver.Instant) (g driver.Grant, bound time.Duration, ok bool) {
+func (h *hold) startRenewal(flight uint64, now driver.Instant) (bound time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	left := h.remainingAt(now)
 	if h.state != stateHeld || left <= 0 {
-		return g, 0, false
+		return 0, false
 	}
 	h.inBatch = flight
-	return h.currentGrant(), min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
+	return min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
 }
 
 func (r *renewer) sendBatch(b *batch) {
 	ctx, cancel := context.WithTimeout(r.client.base, b.timeout)
 	defer cancel()
+	// A grant has more bytes than a hold. Made at once, the grants of a batch leave no garbage of slices that have grown.
+	grants := make([]driver.Grant, len(b.holds))
+	for i, h := range b.holds {
+		h.mu.Lock()
+		grants[i] = h.currentGrant()
+		h.mu.Unlock()
+	}
 	b.sentAt = time.Now()
-	r.client.store.Renew(ctx, b.grants, func(i int, a driver.Renewal) { r.handleAnswer(b.holds[i], b, a) })
+	r.client.store.Renew(ctx, grants, func(i int, a driver.Renewal) { r.handleAnswer(b.holds[i], b, a) })
 	for _, h := range b.holds {
 		r.handleAnswer(h, b, driver.Renewal{Err: errNoAnswer}) // the holds that had an answer ignore this one
 	}
