@@ -181,7 +181,10 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	cl.advanceTo(phaseGranted)
 	cl.lastWanted = e.clock.Monotonic()
 	e.scheduleWatchLocked(cl)
-	ref := formatRef(cl.node.key, cl.node.token)
+	ref := a.node.Ref
+	if ref == "" || a.node.Token != cl.node.token {
+		ref = FormatRef(cl.node.key, cl.node.token)
+	}
 	cl.node.key = ref[:len(cl.node.key)] // the holder keeps the ref, so the key costs no memory of its own
 	return driver.Grant{Claim: a.Claim, Token: cl.node.token, Since: since, GrantedTTL: s.TTL, Ref: ref}, nil
 }

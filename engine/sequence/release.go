@@ -18,7 +18,7 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	retry := e.newRetryLoop(ctx, c.TTL)
 	e.mu.Lock()
 	cl := e.claims[c.ID]
-	if cl != nil && (cl.name != c.Name || r != "" && r != formatRef(cl.node.key, cl.node.token)) {
+	if cl != nil && (cl.name != c.Name || r != "" && r != FormatRef(cl.node.key, cl.node.token)) {
 		cl = nil
 	}
 	var adding chan struct{}

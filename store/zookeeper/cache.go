@@ -23,7 +23,7 @@ type nodeCache struct {
 // of the sizes in which Go allocates.
 type cachedNode struct {
 	*nodeTerms
-	path      string // the same string as the key in the cache; it ends in the node's key
+	pathRef   string // sequence.FormatRef of the path and the token: the path, the key and the ref are parts of it
 	id        string
 	token     int64
 	version   int64
@@ -35,21 +35,26 @@ type nodeTerms sequence.Node
 
 // node returns the node that was cached.
 func (c *cachedNode) node() sequence.Node {
-	n := sequence.Node(*c.nodeTerms)
-	n.Key, n.ID = c.path[strings.LastIndexByte(c.path, '/')+1:], c.id
+	n, path := sequence.Node(*c.nodeTerms), c.path()
+	keyStart := strings.LastIndexByte(path, '/') + 1
+	n.Key, n.Ref, n.ID = path[keyStart:], c.pathRef[keyStart:], c.id
 	n.Token, n.Version, n.CreatedAt = c.token, c.version, c.createdAt
 	return n
 }
 
+// path is the same string as the key in the cache.
+func (c *cachedNode) path() string { return c.pathRef[:strings.LastIndexByte(c.pathRef, '@')] }
+
 // put caches a node.
 func (c *nodeCache) put(path string, n sequence.Node) {
 	known := c.byPath[path]
-	if known == nil {
-		known = &cachedNode{path: path}
-		c.byPath[path] = known
+	if known == nil || known.token != n.Token {
+		known = &cachedNode{pathRef: sequence.FormatRef(path, n.Token)}
+		delete(c.byPath, path) // else the map would keep the string that it had
+		c.byPath[known.path()] = known
 	}
 	known.id, known.token, known.version, known.createdAt = n.ID, n.Token, n.Version, n.CreatedAt
-	n.Key, n.ID, n.Token, n.Version, n.CreatedAt = "", "", 0, 0, 0
+	n.Key, n.Ref, n.ID, n.Token, n.Version, n.CreatedAt = "", "", "", 0, 0, 0
 	known.nodeTerms = c.terms.Get((*nodeTerms)(&n))
 }
 
@@ -99,13 +104,14 @@ func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
 	t.cache.put(path, n)
 }
 
-// nodePath is the path of a node. For each claim that is held there is a watch, which shares the string with the cache.
+// nodePath is the path of a node. For each claim that is held there is a watch, which shares the string with the cache
+// and with the holder's ref.
 func (t *tree) nodePath(name, key string) string {
 	path := t.pathOf(name) + "/" + key
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.cache.byPath[path]; n != nil {
-		return n.path
+		return n.path()
 	}
 	return path
 }
