@@ -409,7 +409,7 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 func (c *Client) releaseAll(ctx context.Context, holds []*hold) (left int64) {
 	held := holds[:0]
 	for _, h := range holds {
-		if h.endAs(stateClosed, ErrClosed) {
+		if h.endAs(stateClosed, nil) {
 			h.cancelContexts(ErrClosed)
 			held = append(held, h)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // it, one for each time they locked: a single one unless the lock is re-entrant. Its state moves once, from held to
 // released, lost or closed, and never back.
 //
-// A process may have very many holds. So a hold keeps of its grant only what is its own, and has 224 bytes, which is
+// A process may have very many holds. So a hold keeps of its grant only what is its own, and has 208 bytes, which is
 // one of the sizes in which Go allocates.
 type hold struct {
 	*terms
@@ -34,9 +35,9 @@ type hold struct {
 	cleanedUp        bool           // the claim of a lost hold has been cleaned up, or is about to be
 	since            driver.Instant // of the grant or the last renewal, as is grantedTTL
 	grantedTTL       time.Duration
-	firstLease       Lease  // part of the hold to save an allocation; the others that are open are linked to it by next
-	inBatch          uint64 // number of the batch that renews it at present, 0 if none does
-	err              error  // why the hold ended
+	firstLease       Lease      // part of the hold to save an allocation
+	inBatch          uint64     // number of the batch that renews it at present, 0 if none does
+	loss             *LossError // why it was lost; also if the store says so of a release that had begun
 
 	// nil for most. Runs and holds on read-write locks have it from the beginning, so they read their part without mu.
 	extras *extras
@@ -53,6 +54,7 @@ type extras struct {
 	weight         int64         // at present; asked.Weight is the one that was claimed; guarded by the mutex of the hold
 
 	// Of any hold, and guarded by its mutex:
+	reentries         []*Lease      // the leases beside the first one that have not been released
 	releaseRequestedC chan struct{} // is closed when it is; nil until a caller asks for it
 	renewalErr        error         // why the last renewal failed; nil if it succeeded
 	detachFor         time.Duration // how long the claim must exist after the release
@@ -202,8 +204,21 @@ func (h *hold) expireIfDueLocked() (left time.Duration, expired bool) {
 	case h.renewalErr() != nil || h.inBatch != 0:
 		loss = &LossError{Cause: LossUnreachable, Err: h.renewalErr()}
 	}
-	h.state, h.err = stateLost, loss
+	h.state, h.loss = stateLost, loss
 	return 0, true
+}
+
+// err is nil while the lock is held, then why that ended. It is called with mu held, or after the end.
+func (h *hold) err() error {
+	switch {
+	case h.loss != nil:
+		return h.loss
+	case h.state == stateReleased:
+		return ErrReleased
+	case h.state == stateClosed:
+		return ErrClosed
+	}
+	return nil
 }
 
 // renewalErr is why the last renewal failed, or nil if it succeeded. It is called with mu held.
@@ -215,14 +230,14 @@ func (h *hold) renewalErr() error {
 }
 
 // endAs moves a hold from held to another state, and reports whether it was held: the caller must then do what follows
-// from the new state.
-func (h *hold) endAs(state holdState, err error) bool {
+// from the new state. loss is set if the state is stateLost.
+func (h *hold) endAs(state holdState, loss *LossError) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state != stateHeld {
 		return false
 	}
-	h.state, h.err = state, err
+	h.state, h.loss = state, loss
 	return true
 }
 
@@ -230,8 +245,11 @@ func (h *hold) endAs(state holdState, err error) bool {
 func (h *hold) cancelContexts(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for l := &h.firstLease; l != nil; l = l.next {
-		if l.state == leaseOpen {
+	if h.firstLease.state == leaseOpen {
+		h.firstLease.endContext(err)
+	}
+	if h.extras != nil {
+		for _, l := range h.extras.reentries {
 			l.endContext(err)
 		}
 	}
@@ -264,11 +282,13 @@ func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, cleanUpDue boo
 	if lapse > 0 && h.state == stateHeld && open > 1 {
 		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", open)
 	}
-	h.unlinkLease(l)
+	if h.extras != nil {
+		h.extras.reentries = slices.DeleteFunc(h.extras.reentries, func(o *Lease) bool { return o == l })
+	}
 	if h.state != stateHeld {
 		l.state = leaseEnded
-		l.endContext(h.err)
-		return false, open == 1 && h.mustCleanUp(), h.err
+		l.endContext(h.err())
+		return false, open == 1 && h.mustCleanUp(), h.err()
 	}
 	l.endContext(ErrReleased)
 	if open > 1 {
@@ -276,7 +296,7 @@ func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, cleanUpDue boo
 		return false, false, nil
 	}
 	l.state = leaseEnded
-	h.state, h.err = stateReleased, ErrReleased
+	h.state = stateReleased
 	if lapse > 0 {
 		h.ensureExtras().detachFor = lapse
 	}
@@ -285,21 +305,13 @@ func (h *hold) releaseLease(l *Lease, lapse time.Duration) (last, cleanUpDue boo
 
 // countLeases is how many leases have not been released. It is called with mu held.
 func (h *hold) countLeases() (n int) {
-	for l := &h.firstLease; l != nil; l = l.next {
-		if l.state == leaseOpen {
-			n++
-		}
+	if h.firstLease.state == leaseOpen {
+		n++
+	}
+	if h.extras != nil {
+		n += len(h.extras.reentries)
 	}
 	return n
-}
-
-// unlinkLease takes a lease out of the list, unless it is the first one. It is called with mu held.
-func (h *hold) unlinkLease(l *Lease) {
-	for before := &h.firstLease; before != nil; before = before.next {
-		if before.next == l {
-			before.next, l.next = l.next, nil
-		}
-	}
 }
 
 // mustCleanUp reports, once, that a lost claim has to be cleaned up. It is called with mu held.
@@ -433,13 +445,12 @@ func (h *hold) keepFor() time.Duration {
 // later.
 func (c *Client) handleLoss(h *hold) {
 	c.renewer.removeHold(h)
-	h.cancelContexts(h.err)
-	c.emitEvent(EventLost, h, eventDetails{err: h.err})
+	h.cancelContexts(h.loss)
+	c.emitEvent(EventLost, h, eventDetails{err: h.loss})
 	if h.hasTurn {
 		c.queue.passTurn(h.name)
 	}
-	var loss *LossError
-	if errors.As(h.err, &loss) && loss.Cause == LossMaxHold {
+	if h.loss.Cause == LossMaxHold {
 		c.inflight.start(func() {
 			sleepContext(c.waiting, maxHoldGraceOf(h.asked.TTL))
 			h.mu.Lock()

@@ -451,7 +451,7 @@ func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lo
 		}
 		h.client.emitEvent(EventRenewed, h, eventDetails{roundTrip: time.Since(b.sentAt), remaining: left})
 	case errors.Is(a.Err, ErrLost):
-		h.state, h.err = stateLost, lossOf(a.Err)
+		h.state, h.loss = stateLost, lossOf(a.Err)
 		return 0, true, true
 	default:
 		h.ensureExtras().renewalErr = mergeRenewalErrors(h.renewalErr(), a.Err)

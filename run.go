@@ -111,7 +111,7 @@ func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report fu
 	defer h.client.inflight.exit()
 	h.mu.Lock()
 	first := h.mustCleanUp()
-	err := h.err
+	err := h.err()
 	h.mu.Unlock()
 	if !first {
 		return err

@@ -145,7 +145,7 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	case err != nil:
 		return driverutil.Uncertain(err)
 	case h.state != stateHeld:
-		return h.err
+		return h.err()
 	}
 	h.extras.weight = weight
 	return nil
@@ -160,7 +160,7 @@ func (h *hold) lowerWeight(l *Lease, weight int64) (grant driver.Grant, err erro
 	case l.state != leaseOpen:
 		return grant, l.releaseErr()
 	case h.state != stateHeld:
-		return grant, h.err
+		return grant, h.err()
 	case h.countLeases() > 1:
 		return grant, newInvalidError("cannot change a lease that was entered %d times", h.countLeases())
 	}
