@@ -14,15 +14,30 @@ import (
 // until it ends. So a handover inside the process costs one Release and one Acquire, however many claims wait, and a
 // waiting claim is a list element.
 type queue struct {
-	mu      sync.Mutex
-	turns   map[string]*hold      // by name: who has the turn; nil until it is granted
-	waiters map[string]*list.List // by name: a list of *waiter, if somebody has waited since the turn was first taken
+	mu    sync.Mutex
+	turns map[string]*hold      // by name: who has the turn; nil until it is granted
+	lines map[string]*nameQueue // by name: a lock that is only held has none
+}
+
+// nameQueue exists from when somebody waits for a turn on, until nobody has it.
+type nameQueue struct {
+	waiters list.List // of *waiter
+}
+
+// lineOf returns the line for a name, which it makes if there is none.
+func (q *queue) lineOf(name string) *nameQueue {
+	l := q.lines[name]
+	if l == nil {
+		l = &nameQueue{}
+		q.lines[name] = l
+	}
+	return l
 }
 
 // firstWaiter returns nil if nobody waits.
 func (q *queue) firstWaiter(name string) *list.Element {
-	if l := q.waiters[name]; l != nil {
-		return l.Front()
+	if l := q.lines[name]; l != nil {
+		return l.waiters.Front()
 	}
 	return nil
 }
@@ -45,7 +60,7 @@ func (q *queue) takeTurn(name string) bool {
 		return false
 	}
 	if q.turns == nil {
-		q.turns, q.waiters = map[string]*hold{}, map[string]*list.List{}
+		q.turns, q.lines = map[string]*hold{}, map[string]*nameQueue{}
 	}
 	q.turns[name] = nil
 	return true
@@ -59,31 +74,27 @@ func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.
 		return nil
 	}
 	w := &waiter{since: time.Now(), unreachableTimeout: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
-	if q.waiters[name] == nil {
-		q.waiters[name] = list.New()
-	}
-	place := q.waiters[name].PushBack(w)
+	l := q.lineOf(name)
+	place := l.waiters.PushBack(w)
 	q.mu.Unlock()
 
 	select {
 	case err := <-w.turn:
 		return err
 	case <-ctx.Done():
-		return &waitEndedError{contextError(ctx), q.leaveQueue(name, place)}
+		return &waitEndedError{contextError(ctx), q.leaveQueue(name, l, place)}
 	case <-closing.Done():
-		q.leaveQueue(name, place)
+		q.leaveQueue(name, l, place)
 		return ErrClosed
 	}
 }
 
 // leaveQueue removes a waiter, passes on a turn that it was given meanwhile, and returns who holds the lock.
-func (q *queue) leaveQueue(name string, place *list.Element) []ClaimInfo {
+func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []ClaimInfo {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := place.Value.(*waiter)
-	if l := q.waiters[name]; l != nil {
-		l.Remove(place) // does nothing if the waiter was taken out before
-	}
+	l.waiters.Remove(place) // does nothing if the waiter was taken out before
 	select {
 	case err := <-w.turn:
 		if err == nil {
@@ -123,7 +134,7 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 	for e := q.firstWaiter(name); e != nil; {
 		w, following := e.Value.(*waiter), e.Next()
 		if lasting || w.unreachableTimeout <= unreachableTimeout && w.unreachableTimeout <= time.Since(w.since) {
-			q.waiters[name].Remove(e)
+			q.lineOf(name).waiters.Remove(e)
 			w.turn <- err
 		}
 		e = following
@@ -135,10 +146,10 @@ func (q *queue) passTurnLocked(name string) {
 	first := q.firstWaiter(name)
 	if first == nil {
 		delete(q.turns, name)
-		delete(q.waiters, name)
+		delete(q.lines, name)
 		return
 	}
 	q.turns[name] = nil
-	q.waiters[name].Remove(first)
+	q.lineOf(name).waiters.Remove(first)
 	first.Value.(*waiter).turn <- nil
 }
