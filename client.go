@@ -47,7 +47,7 @@ type Client struct {
 	queue    queue
 	timeouts timeoutCache
 	renewer  renewer
-	terms    termsCache
+	terms    sharedTerms
 	events   *eventQueue // nil if nobody receives events; the client of a ledger has that of its parent
 	ledger   ledgerClient
 	cleaning chan struct{} // has an element for each cleanup that is calling the store
@@ -434,7 +434,7 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 func (c *Client) releaseAll(ctx context.Context, holds []*hold) (left int64) {
 	held := holds[:0]
 	for _, h := range holds {
-		if h.endAs(stateClosed, ErrClosed) {
+		if h.endAs(stateClosed, nil) {
 			h.cancelContexts(ErrClosed)
 			held = append(held, h)
 		}

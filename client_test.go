@@ -184,7 +184,7 @@ func TestQueueOfThousands(t *testing.T) {
 		if most := int(granted.Load()) + 10; f.acquires > most || f.releases > most {
 			t.Errorf("%d acquires and %d releases for %d grants", f.acquires, f.releases, granted.Load())
 		}
-		if len(c.queue.byName) != 0 {
+		if len(c.queue.turns)+len(c.queue.lines) != 0 {
 			t.Error("a queue was not removed")
 		}
 	})
@@ -977,7 +977,7 @@ func TestTurnOfCancelledWaiter(t *testing.T) {
 			t.Error(err)
 		}
 		q.passTurn("a")
-		if len(q.byName) != 0 {
+		if len(q.turns)+len(q.lines) != 0 {
 			t.Error("the queue was not removed")
 		}
 	})
@@ -1016,6 +1016,40 @@ func TestEndWatcher(t *testing.T) {
 		if f.watchers.Load() != 0 {
 			t.Error("NextEnding is still called although nothing is held")
 		}
+	})
+}
+
+// TestEndingsAreFound: the holds are indexed for endings only while some come. A hold that is granted meanwhile is found,
+// too, and so are all when the next ending comes.
+func TestEndingsAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &endingStore{fakeStore: newFakeStore(), endings: make(chan driver.Ending, 1)}
+		c := newClient(t, f, nil)
+		isIndexed := func() bool {
+			c.renewer.mu.Lock()
+			defer c.renewer.mu.Unlock()
+			return c.renewer.byID != nil
+		}
+		end := func(l *Lease) {
+			t.Helper()
+			f.endings <- driver.Ending{Name: l.Name(), ID: l.ID(), Err: &driver.LossError{Cause: driver.LossSessionExpired}}
+			synctest.Wait()
+			if l.Valid() || !isIndexed() {
+				t.Errorf("after the ending of %q: valid %v, indexed %v", l.Name(), l.Valid(), isIndexed())
+			}
+		}
+		a, b := mustLock(t, c, "a", nil), mustLock(t, c, "b", nil)
+		mustLock(t, c, "held to the end", nil)
+		if isIndexed() {
+			t.Error("indexed before an ending")
+		}
+		end(a)
+		end(mustLock(t, c, "granted meanwhile", nil))
+		time.Sleep(testTTL / 2)
+		if !b.Valid() || isIndexed() {
+			t.Errorf("later: valid %v, indexed %v", b.Valid(), isIndexed())
+		}
+		end(b)
 	})
 }
 

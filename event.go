@@ -155,9 +155,9 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 		return
 	}
 	claim := h.claim()
-	e := newEvent(kind, time.Now(), h.firstLease.values, &claim, h.run != nil)
-	if h.run != nil {
-		e.Run = h.run.attempt
+	e := newEvent(kind, time.Now(), h.firstLease.values, &claim, h.isRun)
+	if h.isRun {
+		e.Run = h.extras.attempt
 	}
 	e.Ref, e.Token, e.Expected, e.Err = h.ref, h.token, h.expected, d.err
 	e.RoundTrip, e.Remaining, e.Late = d.roundTrip, d.remaining, d.late

@@ -4,45 +4,68 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // hold is a granted claim as its client keeps it, from the grant to the end, however it ends. Callers have Leases on
 // it, one for each time they locked: a single one unless the lock is re-entrant. Its state moves once, from held to
 // released, lost or closed, and never back.
 //
-// A process may have very many holds. So a hold keeps of its grant only what is its own, and has 288 bytes, which is
+// A process may have very many holds. So a hold keeps of its grant only what is its own, and has 208 bytes, which is
 // one of the sizes in which Go allocates.
 type hold struct {
 	*terms
-	name, id, ref  string
-	token          int64
-	startedAt      driver.Instant // when the caller got it; MinHold and MaxHold count from here
-	run            *runPart       // nil if it is no run of a ledger
-	changingWeight chan struct{}  // of a read-write lock: has an element while a call changes its weight
+	name, id, ref string
+	token         int64
+	startedAt     driver.Instant // when the caller got it; MinHold and MaxHold count from here
 
 	renewal     renewal // guarded by the mutex of the renewer, as is marginClass
 	marginClass int8
 
 	hasTurn bool // it has the turn for its name in the client's queue
 
-	mu                sync.Mutex // guards what follows; no other mutex is locked while it is held
-	state             holdState
-	releaseRequested  bool           // the holder was asked to release the lock
-	cleanedUp         bool           // the claim of a lost hold has been cleaned up, or is about to be
-	since             driver.Instant // of the grant or the last renewal, as is grantedTTL
-	grantedTTL        time.Duration
-	weight            int64         // the present weight; asked.Weight is the one that was claimed
-	leases            *Lease        // the leases that have not been released, linked by next
-	firstLease        Lease         // the first of them, part of the hold to save an allocation
+	mu               sync.Mutex // guards what follows; no other mutex is locked while it is held
+	state            holdState
+	releaseRequested bool           // the holder was asked to release the lock
+	cleanedUp        bool           // the claim of a lost hold has been cleaned up, or is about to be
+	since            driver.Instant // of the grant or the last renewal, as is grantedTTL
+	grantedTTL       time.Duration
+	firstLease       Lease      // part of the hold to save an allocation
+	inBatch          uint64     // number of the batch that renews it at present, 0 if none does
+	loss             *LossError // why it was lost; also if the store says so of a release that had begun
+
+	// nil for most. Runs and holds on read-write locks have it from the beginning, so they read their part without mu.
+	extras *extras
+}
+
+// extras are what few holds have.
+type extras struct {
+	// Of a run of a ledger:
+	attempt int64
+	outcome *runOutcome // nil until there is one; guarded by the mutex of the hold
+
+	// Of a read-write lock:
+	changingWeight chan struct{} // has an element while a call changes the weight
+	weight         int64         // at present; asked.Weight is the one that was claimed; guarded by the mutex of the hold
+
+	// Of any hold, and guarded by its mutex:
+	reentries         []*Lease      // the leases beside the first one that have not been released
 	releaseRequestedC chan struct{} // is closed when it is; nil until a caller asks for it
-	detachFor         time.Duration // how long the claim must exist after the release
-	inBatch           uint64        // number of the batch that renews it at present, 0 if none does
 	renewalErr        error         // why the last renewal failed; nil if it succeeded
-	err               error         // why the hold ended
+	detachFor         time.Duration // how long the claim must exist after the release
+}
+
+// ensureExtras returns the extras, which it makes if there are none. It is called with mu held.
+func (h *hold) ensureExtras() *extras {
+	if h.extras == nil {
+		h.extras = &extras{}
+	}
+	return h.extras
 }
 
 // terms is what a hold has in common with others. It does not change.
@@ -51,35 +74,20 @@ type terms struct {
 	asked            driver.Claim  // without name and ID
 	minHold, maxHold time.Duration // maxHold 0: no bound
 	expected         time.Duration // for events
+	isRun            bool          // of a ledger
 }
 
-// termsCache has the terms of the newest holds. Most locks of a program are used alike, so their holds share terms.
-type termsCache struct {
-	mu     sync.Mutex
-	recent [4]*terms
-	next   int // in recent: the oldest
+// sharedTerms has the terms of the newest holds.
+type sharedTerms struct {
+	mu    sync.Mutex
+	terms driverutil.Shared[terms]
 }
 
-// share returns terms that are equal to t.
-func (c *termsCache) share(t *terms) *terms {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, known := range c.recent {
-		if known != nil && *known == *t {
-			return known
-		}
-	}
-	known := new(terms)
-	*known = *t
-	c.recent[c.next] = known
-	c.next = (c.next + 1) % len(c.recent)
-	return known
-}
-
-// runPart is what only a hold that is a run has.
-type runPart struct {
-	attempt int64
-	outcome *runOutcome // nil until there is an outcome; guarded by the mutex of the hold
+// get returns terms that are equal to t.
+func (s *sharedTerms) get(t *terms) *terms {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.terms.Get(t)
 }
 
 // runOutcome is how a run has ended.
@@ -100,22 +108,22 @@ const (
 
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
-	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected}
+	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected,
+		isRun: g.Run != nil || g.Attempt != 0} // a driver may return the grant without what was asked for
 	t.asked.Name, t.asked.ID = "", ""
-	h := &hold{terms: c.terms.share(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token, weight: g.Weight,
+	h := &hold{terms: c.terms.get(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token,
 		since: g.Since, grantedTTL: g.GrantedTTL, hasTurn: queued,
 		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
-	if g.Run != nil || g.Attempt != 0 { // a driver may return the grant without what was asked for
-		h.run = &runPart{attempt: g.Attempt}
-	}
-	if g.Kind == KindRW {
-		h.changingWeight = make(chan struct{}, 1)
+	switch {
+	case t.isRun:
+		h.extras = &extras{attempt: g.Attempt}
+	case g.Kind == KindRW:
+		h.extras = &extras{weight: g.Weight, changingWeight: make(chan struct{}, 1)}
 	}
 	if o.Reentrant {
 		ctx = withHold(ctx, h)
 	}
 	h.firstLease = Lease{hold: h, values: ctx}
-	h.leases = &h.firstLease
 	return h, &h.firstLease
 }
 
@@ -129,9 +137,11 @@ func (h *hold) claim() driver.Claim {
 // currentGrant is the grant as it is after renewals and changes of its weight. It is called with mu held.
 func (h *hold) currentGrant() driver.Grant {
 	g := driver.Grant{Claim: h.claim(), Token: h.token, Since: h.since, GrantedTTL: h.grantedTTL, Ref: h.ref}
-	g.Weight = h.weight
-	if h.run != nil {
-		g.Attempt = h.run.attempt
+	switch {
+	case h.isRun:
+		g.Attempt = h.extras.attempt
+	case h.asked.Kind == KindRW:
+		g.Weight = h.extras.weight
 	}
 	return g
 }
@@ -191,22 +201,43 @@ func (h *hold) expireIfDueLocked() (left time.Duration, expired bool) {
 	switch {
 	case h.maxHold > 0 && now.Since(h.startedAt) >= h.maxHold:
 		loss = &LossError{Cause: LossMaxHold}
-	case h.renewalErr != nil || h.inBatch != 0:
-		loss = &LossError{Cause: LossUnreachable, Err: h.renewalErr}
+	case h.renewalErr() != nil || h.inBatch != 0:
+		loss = &LossError{Cause: LossUnreachable, Err: h.renewalErr()}
 	}
-	h.state, h.err = stateLost, loss
+	h.state, h.loss = stateLost, loss
 	return 0, true
 }
 
+// err is nil while the lock is held, then why that ended. It is called with mu held, or after the end.
+func (h *hold) err() error {
+	switch {
+	case h.loss != nil:
+		return h.loss
+	case h.state == stateReleased:
+		return ErrReleased
+	case h.state == stateClosed:
+		return ErrClosed
+	}
+	return nil
+}
+
+// renewalErr is why the last renewal failed, or nil if it succeeded. It is called with mu held.
+func (h *hold) renewalErr() error {
+	if h.extras == nil {
+		return nil
+	}
+	return h.extras.renewalErr
+}
+
 // endAs moves a hold from held to another state, and reports whether it was held: the caller must then do what follows
-// from the new state.
-func (h *hold) endAs(state holdState, err error) bool {
+// from the new state. loss is set if the state is stateLost.
+func (h *hold) endAs(state holdState, loss *LossError) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state != stateHeld {
 		return false
 	}
-	h.state, h.err = state, err
+	h.state, h.loss = state, loss
 	return true
 }
 
@@ -214,8 +245,13 @@ func (h *hold) endAs(state holdState, err error) bool {
 func (h *hold) cancelContexts(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for l := h.leases; l != nil; l = l.next {
-		l.endContext(err)
+	if h.firstLease.state == leaseOpen {
+		h.firstLease.endContext(err)
+	}
+	if h.extras != nil {
+		for _, l := range h.extras.reentries {
+			l.endContext(err)
+		}
 	}
 }
 
@@ -227,8 +263,8 @@ func (h *hold) noteReleaseRequest() {
 		return
 	}
 	h.releaseRequested = true
-	if h.releaseRequestedC != nil {
-		close(h.releaseRequestedC)
+	if h.extras != nil && h.extras.releaseRequestedC != nil {
+		close(h.extras.releaseRequestedC)
 	}
 	h.client.emitEvent(EventReleaseRequested, h, eventDetails{})
 }
@@ -242,40 +278,40 @@ func (h *hold) releaseLease(l *Lease, detachFor time.Duration) (last, cleanUpDue
 	if l.state != leaseOpen {
 		return false, false, l.releaseErr()
 	}
-	if n := h.countLeases(); detachFor > 0 && h.state == stateHeld && n > 1 {
-		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", n)
+	open := h.countLeases()
+	if detachFor > 0 && h.state == stateHeld && open > 1 {
+		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", open)
 	}
-	h.removeLease(l)
+	if h.extras != nil {
+		h.extras.reentries = slices.DeleteFunc(h.extras.reentries, func(o *Lease) bool { return o == l })
+	}
 	if h.state != stateHeld {
 		l.state = leaseEnded
-		l.endContext(h.err)
-		return false, h.leases == nil && h.mustCleanUp(), h.err
+		l.endContext(h.err())
+		return false, open == 1 && h.mustCleanUp(), h.err()
 	}
 	l.endContext(ErrReleased)
-	if h.leases != nil {
+	if open > 1 {
 		l.state = leaseReleased
 		return false, false, nil
 	}
 	l.state = leaseEnded
-	h.state, h.err, h.detachFor = stateReleased, ErrReleased, detachFor
+	h.state = stateReleased
+	if detachFor > 0 {
+		h.ensureExtras().detachFor = detachFor
+	}
 	return true, false, nil
 }
 
 // countLeases is how many leases have not been released. It is called with mu held.
 func (h *hold) countLeases() (n int) {
-	for l := h.leases; l != nil; l = l.next {
+	if h.firstLease.state == leaseOpen {
 		n++
 	}
-	return n
-}
-
-// removeLease takes a lease out of the list. It is called with mu held.
-func (h *hold) removeLease(l *Lease) {
-	at := &h.leases
-	for *at != l {
-		at = &(*at).next
+	if h.extras != nil {
+		n += len(h.extras.reentries)
 	}
-	*at, l.next = l.next, nil
+	return n
 }
 
 // mustCleanUp reports, once, that a lost claim has to be cleaned up. It is called with mu held.
@@ -315,7 +351,7 @@ func (h *hold) uncertainEnd(err error) error {
 	if !errors.Is(err, ErrUncertain) {
 		err = fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
-	if h.run != nil {
+	if h.isRun {
 		return fmt.Errorf("%w; the client goes on reporting for as long as the TTL, and if no report arrives, the run is abandoned",
 			err)
 	}
@@ -358,10 +394,10 @@ func (h *hold) endEvent() EventKind {
 
 // outcome is that of a run, or nil. It is called with mu held.
 func (h *hold) outcome() *runOutcome {
-	if h.run == nil {
+	if !h.isRun {
 		return nil
 	}
-	return h.run.outcome
+	return h.extras.outcome
 }
 
 // outcomeEvent is the event of a run with this outcome, or of a hold without one.
@@ -382,8 +418,8 @@ func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) 
 	if h.state == stateLost {
 		return false
 	}
-	if h.run.outcome == nil {
-		h.run.outcome = &runOutcome{outcome, report}
+	if h.extras.outcome == nil {
+		h.extras.outcome = &runOutcome{outcome, report}
 	}
 	return true
 }
@@ -391,11 +427,15 @@ func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) 
 // keepFor is how long the claim must still exist after the release, in whole milliseconds; 0: not at all. It is called
 // with mu held.
 func (h *hold) keepFor() time.Duration {
-	if h.detachFor == 0 && h.minHold == 0 {
+	var detachFor time.Duration
+	if h.extras != nil {
+		detachFor = h.extras.detachFor
+	}
+	if detachFor == 0 && h.minHold == 0 {
 		return 0
 	}
 	// the clock may be a wall clock that was set back
-	keep := max(h.detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
+	keep := max(detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
 	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
@@ -405,13 +445,12 @@ func (h *hold) keepFor() time.Duration {
 // later.
 func (c *Client) handleLoss(h *hold) {
 	c.renewer.removeHold(h)
-	h.cancelContexts(h.err)
-	c.emitEvent(EventLost, h, eventDetails{err: h.err})
+	h.cancelContexts(h.loss)
+	c.emitEvent(EventLost, h, eventDetails{err: h.loss})
 	if h.hasTurn {
 		c.queue.passTurn(h.name)
 	}
-	var loss *LossError
-	if errors.As(h.err, &loss) && loss.Cause == LossMaxHold {
+	if h.loss.Cause == LossMaxHold {
 		c.inflight.start(func() {
 			sleepContext(c.waiting, maxHoldGraceOf(h.asked.TTL))
 			h.mu.Lock()

@@ -22,7 +22,6 @@ type Lease struct {
 
 	// Guarded by the mutex of the hold.
 	context *leaseContext // made when it is first asked for
-	next    *Lease        // in the list of the hold's leases
 	state   leaseState
 }
 
@@ -47,7 +46,7 @@ func (l *Lease) releaseErr() error {
 	case leaseReleased:
 		return ErrReleased
 	case leaseEnded:
-		return l.hold.err
+		return l.hold.err()
 	}
 	return nil
 }
@@ -64,7 +63,7 @@ func (l *Lease) Context() context.Context {
 	if l.context == nil {
 		ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.values))
 		l.context = &leaseContext{ctx, cancel}
-		if err := cmp.Or(l.releaseErr(), l.hold.err); err != nil {
+		if err := cmp.Or(l.releaseErr(), l.hold.err()); err != nil {
 			cancel(err)
 		}
 	}
@@ -129,7 +128,7 @@ func (l *Lease) Err() error {
 	l.hold.checkExpiry()
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
-	return cmp.Or(l.releaseErr(), l.hold.err)
+	return cmp.Or(l.releaseErr(), l.hold.err())
 }
 
 // ReleaseRequested returns a channel that is closed when somebody has asked the holder to release the lock: see
@@ -139,13 +138,14 @@ func (l *Lease) ReleaseRequested() <-chan struct{} {
 	h := l.hold
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.releaseRequestedC == nil {
-		h.releaseRequestedC = make(chan struct{})
+	x := h.ensureExtras()
+	if x.releaseRequestedC == nil {
+		x.releaseRequestedC = make(chan struct{})
 		if h.releaseRequested {
-			close(h.releaseRequestedC)
+			close(x.releaseRequestedC)
 		}
 	}
-	return h.releaseRequestedC
+	return x.releaseRequestedC
 }
 
 // Release releases the lock and ends the lease's context. It takes at most 10 s, or the TTL if that is less.
@@ -189,7 +189,7 @@ func (l *Lease) giveUp(ctx context.Context, op string, detachFor time.Duration) 
 	if last {
 		if err = h.releaseClaim(ctx); errors.Is(err, ErrLost) { // not known before
 			h.mu.Lock()
-			h.err = err
+			h.loss = lossOf(err)
 			h.mu.Unlock()
 		}
 	}
@@ -203,7 +203,7 @@ func (l *Lease) giveUp(ctx context.Context, op string, detachFor time.Duration) 
 func (l *Lease) errAfterClose() error {
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
-	return cmp.Or(l.releaseErr(), l.hold.err, ErrClosed)
+	return cmp.Or(l.releaseErr(), l.hold.err(), ErrClosed)
 }
 
 // runUnder runs f under a lease, and releases it.

@@ -10,26 +10,37 @@ import (
 )
 
 // queue lets the plain mutex claims of one client take turns, first come, first served, on stores where waiting in the
-// store costs something, or has no room for them. Only the claim that has the turn for a name is made in the store; its lease keeps the turn
-// until it ends. So a handover inside the process costs one Release and one Acquire, however many claims wait, and a
-// waiting claim is a list element.
+// store costs something, or has no room for them. Only the claim that has the turn for a name is made in the store; its
+// lease keeps the turn until it ends. So a handover inside the process costs one Release and one Acquire, however many
+// claims wait, and a waiting claim is a list element.
 type queue struct {
-	mu     sync.Mutex
-	byName map[string]*nameQueue // by lock; an entry exists while somebody has its turn
+	mu    sync.Mutex
+	turns map[string]*hold      // by name: who has the turn; nil until it is granted
+	lines map[string]*nameQueue // by name: a lock that is only held has none
 }
 
+// nameQueue exists from when somebody waits for a turn on, until nobody has it.
 type nameQueue struct {
-	hold    *hold         // who has the turn, once it is granted
-	waiters *list.List    // of *waiter; nil until there is one
+	waiters list.List     // of *waiter
 	room    chan struct{} // buffered; for awaitRoom, nil until it is called
 }
 
-// firstWaiter returns nil if nobody waits.
-func (l *nameQueue) firstWaiter() *list.Element {
-	if l.waiters == nil {
-		return nil
+// lineOf returns the line for a name, which it makes if there is none.
+func (q *queue) lineOf(name string) *nameQueue {
+	l := q.lines[name]
+	if l == nil {
+		l = &nameQueue{}
+		q.lines[name] = l
 	}
-	return l.waiters.Front()
+	return l
+}
+
+// firstWaiter returns nil if nobody waits.
+func (q *queue) firstWaiter(name string) *list.Element {
+	if l := q.lines[name]; l != nil {
+		return l.waiters.Front()
+	}
+	return nil
 }
 
 type waiter struct {
@@ -46,13 +57,13 @@ func (q *queue) tryTurn(name string) bool {
 }
 
 func (q *queue) takeTurn(name string) bool {
-	if q.byName[name] != nil {
+	if _, taken := q.turns[name]; taken {
 		return false
 	}
-	if q.byName == nil {
-		q.byName = map[string]*nameQueue{}
+	if q.turns == nil {
+		q.turns, q.lines = map[string]*hold{}, map[string]*nameQueue{}
 	}
-	q.byName[name] = &nameQueue{}
+	q.turns[name] = nil
 	return true
 }
 
@@ -60,7 +71,8 @@ func (q *queue) takeTurn(name string) bool {
 func (q *queue) isUsed(name string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.byName[name] != nil
+	_, used := q.turns[name]
+	return used
 }
 
 // awaitRoom is called by the claim that has the turn, when it has found the queue in the store full. It returns when
@@ -68,7 +80,7 @@ func (q *queue) isUsed(name string) bool {
 // closing ends.
 func (q *queue) awaitRoom(ctx, closing context.Context, name string, limit time.Duration) {
 	q.mu.Lock()
-	l := q.byName[name]
+	l := q.lineOf(name)
 	if l.room == nil {
 		l.room = make(chan struct{}, 1)
 	}
@@ -87,7 +99,7 @@ func (q *queue) awaitRoom(ctx, closing context.Context, name string, limit time.
 func (q *queue) noteRoom(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.byName[name]; l != nil && l.room != nil {
+	if l := q.lines[name]; l != nil && l.room != nil {
 		select {
 		case l.room <- struct{}{}:
 		default:
@@ -103,10 +115,7 @@ func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.
 		return nil
 	}
 	w := &waiter{since: time.Now(), unreachableTimeout: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
-	l := q.byName[name]
-	if l.waiters == nil {
-		l.waiters = list.New()
-	}
+	l := q.lineOf(name)
 	place := l.waiters.PushBack(w)
 	q.mu.Unlock()
 
@@ -135,17 +144,17 @@ func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []Cla
 		return nil
 	default:
 	}
-	if l.hold == nil {
-		return nil
+	if h := q.turns[name]; h != nil {
+		return []ClaimInfo{h.claimInfo()}
 	}
-	return []ClaimInfo{l.hold.claimInfo()}
+	return nil
 }
 
 // setHold notes which hold has the turn.
 func (q *queue) setHold(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.byName[name].hold = h
+	q.turns[name] = h
 }
 
 // passTurn gives the turn to the next waiter.
@@ -163,11 +172,10 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 	lasting := isOneOf(err, ErrDenied, ErrCorrupt, ErrMismatch, ErrUnsupported, ErrClosed)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.byName[name]
-	for e := l.firstWaiter(); e != nil; {
+	for e := q.firstWaiter(name); e != nil; {
 		w, following := e.Value.(*waiter), e.Next()
 		if lasting || w.unreachableTimeout <= unreachableTimeout && w.unreachableTimeout <= time.Since(w.since) {
-			l.waiters.Remove(e)
+			q.lineOf(name).waiters.Remove(e)
 			w.turn <- err
 		}
 		e = following
@@ -176,13 +184,13 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 }
 
 func (q *queue) passTurnLocked(name string) {
-	l := q.byName[name]
-	l.hold = nil
-	first := l.firstWaiter()
+	first := q.firstWaiter(name)
 	if first == nil {
-		delete(q.byName, name)
+		delete(q.turns, name)
+		delete(q.lines, name)
 		return
 	}
-	l.waiters.Remove(first)
+	q.turns[name] = nil
+	q.lineOf(name).waiters.Remove(first)
 	first.Value.(*waiter).turn <- nil
 }

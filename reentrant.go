@@ -56,7 +56,7 @@ func (h *hold) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) 
 	defer h.mu.Unlock()
 	switch g := h.currentGrant(); {
 	case h.state == stateLost:
-		return nil, h.err
+		return nil, h.err()
 	case h.state != stateHeld || ctx.Err() != nil:
 		return nil, nil
 	case g.Kind != claim.Kind || g.Limit != claim.Limit:
@@ -68,7 +68,7 @@ func (h *hold) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) 
 		return nil, newInvalidError("this context already holds %d of the lock; acquiring %d would deadlock", g.Weight,
 			claim.Weight)
 	}
-	l := &Lease{hold: h, values: ctx, next: h.leases}
-	h.leases = l
+	l, x := &Lease{hold: h, values: ctx}, h.ensureExtras()
+	x.reentries = append(x.reentries, l)
 	return l, nil
 }

@@ -23,7 +23,7 @@ const (
 	minRetry          = 10 * time.Millisecond // shortest pause between two renewals of one lease
 	maxRetry          = 10 * time.Second      // longest pause between two renewals of one lease after a failure
 	minSleep          = 20 * time.Millisecond // of runLoop, if no deadline is nearer
-	idleDelay         = time.Second           // how long runLoop may stay when nothing is held any more
+	idleDelay         = time.Second           // how long runLoop may stay when nothing is held, and byID without endings
 	keptCapacity      = 1024                  // of the heaps when nothing is held any more
 	// a step of the wall clock that shows that the machine may have been paused
 	pauseStep = time.Second
@@ -52,7 +52,8 @@ type renewer struct {
 	elapsed      time.Duration    // the same moment on the renewer's scale
 	wallAhead    time.Duration    // how far the wall clock was ahead of Boottime
 	suspectUpTo  uint64           // number of the last batch that was under way when the wall clock stepped forward
-	byID         map[string]*hold // for endWatcher; nil without one
+	byID         map[string]*hold // for handleEnding: nil until an ending comes, and when none has come for a while
+	lastEnding   time.Duration    // when the last one came
 	ends         holdHeap         // all holds
 	dues         holdHeap         // the holds that no batch is renewing
 	marginCounts [64]int          // how many holds there are of each margin class
@@ -70,9 +71,7 @@ func (r *renewer) init(c *Client) {
 	r.client = c
 	r.lastRead = c.clock.Now()
 	r.wallStepped()
-	if r.endWatcher, _ = c.store.(driver.EndWatcher); r.endWatcher != nil {
-		r.byID = map[string]*hold{}
-	}
+	r.endWatcher, _ = c.store.(driver.EndWatcher)
 	r.wake = make(chan struct{}, 1)
 	r.ends, r.dues = newEndHeap(), newDueHeap()
 }
@@ -100,7 +99,7 @@ func (r *renewer) addHold(h *hold, start time.Time) error {
 			ErrUncertain, h.grantedTTL)
 	}
 	r.client.emitEvent(EventAcquired, h, eventDetails{start: start})
-	if r.endWatcher != nil {
+	if r.byID != nil {
 		r.byID[h.id] = h
 	}
 	heap.Push(&r.ends, h)
@@ -137,15 +136,13 @@ func (r *renewer) removeLocked(h *hold) {
 	if r.ends.Len() > 0 {
 		return
 	}
+	r.byID = nil
 	if cap(r.ends.holds) > keptCapacity {
 		r.ends.holds, r.dues.holds = nil, nil
 	}
 	if r.wakeAt-r.elapsed > idleDelay {
 		// otherwise runLoop notices soon, and need not be started again for the next lease
 		r.wakeUp()
-	}
-	if r.endWatcher != nil {
-		r.byID = map[string]*hold{} // since a map never shrinks
 	}
 	if r.unwatch != nil {
 		r.unwatch()
@@ -165,8 +162,11 @@ func (r *renewer) takeAll() []*hold {
 	return all
 }
 
-// renewalTimes is when a lease ends, when it must be renewed, and from when on it may be renewed together with others.
-type renewalTimes struct{ endsAt, dueAt, dueFrom time.Duration }
+// renewalTimes is when a lease ends, and when it must be renewed.
+type renewalTimes struct{ endsAt, dueAt time.Duration }
+
+// dueFrom is from when on the lease may be renewed together with others.
+func (t renewalTimes) dueFrom() time.Duration { return t.dueAt - (t.endsAt-t.dueAt)/20 }
 
 // renewal is what the renewer keeps about a hold. It is guarded by the renewer's mutex.
 type renewal struct {
@@ -181,10 +181,10 @@ const notInHeap = -1
 func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes {
 	ttl, end := h.grantedTTL, now+h.remainingAt(read)
 	if h.endsByMaxHold(read) { // no renewal would make it last longer
-		return renewalTimes{endsAt: end, dueAt: end, dueFrom: end}
+		return renewalTimes{endsAt: end, dueAt: end}
 	}
 	due := now + max(ttl/3-read.Since(h.since), minRetry)
-	return renewalTimes{endsAt: end, dueAt: due, dueFrom: due - ttl/32}
+	return renewalTimes{endsAt: end, dueAt: due}
 }
 
 // planRetry is for a hold whose renewal has failed: it is tried again after a quarter of the remaining time, so ever
@@ -193,7 +193,7 @@ func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes 
 // and a store limits how many requests it makes at a time in each batch, not in all of them.
 func (h *hold) planRetry(now, left time.Duration) renewalTimes {
 	due := now + min(max(left/4, minRetry), maxRetry)
-	return renewalTimes{endsAt: now + left, dueAt: due, dueFrom: due - left/32}
+	return renewalTimes{endsAt: now + left, dueAt: due}
 }
 
 // setTimes moves a hold that is in the heaps to new times, and wakes runLoop if that would sleep too long. It is called
@@ -249,6 +249,9 @@ func (r *renewer) tick() (expired []*hold, batches []*batch, sleep time.Duration
 	if r.wallStepped() {
 		r.renewAllNow(now)
 	}
+	if r.byID != nil && now-r.lastEnding > idleDelay {
+		r.byID = nil
+	}
 	expired = r.takeExpired(now)
 	batches = r.takeDue(now)
 	if r.ends.Len() == 0 {
@@ -282,7 +285,7 @@ func (r *renewer) wallStepped() bool {
 func (r *renewer) renewAllNow(now time.Duration) {
 	r.suspectUpTo = r.lastBatch
 	for _, h := range r.dues.holds { // they stay a heap, since all times are equal
-		h.renewal.dueAt, h.renewal.dueFrom = now, now
+		h.renewal.dueAt = now
 	}
 }
 
@@ -324,7 +327,6 @@ func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
 type batch struct {
 	number  uint64
 	holds   []*hold
-	grants  []driver.Grant
 	timeout time.Duration // of the call: the shortest of its leases
 	sentAt  time.Time
 }
@@ -338,9 +340,9 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 	r.lastBatch++
 	classes := map[int]*batch{}
 	var batches []*batch
-	for n := 0; n < maxBatch && r.dues.Len() > 0 && r.dues.holds[0].renewal.dueFrom <= now; n++ {
+	for n := 0; n < maxBatch && r.dues.Len() > 0 && r.dues.holds[0].renewal.dueFrom() <= now; n++ {
 		h := heap.Pop(&r.dues).(*hold)
-		grant, bound, ok := h.startRenewal(r.lastBatch, r.lastRead)
+		bound, ok := h.startRenewal(r.lastBatch, r.lastRead)
 		if !ok {
 			continue
 		}
@@ -350,7 +352,7 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 			b = &batch{number: r.lastBatch, timeout: bound}
 			classes[class], batches = b, append(batches, b)
 		}
-		b.holds, b.grants, b.timeout = append(b.holds, h), append(b.grants, grant), min(b.timeout, bound)
+		b.holds, b.timeout = append(b.holds, h), min(b.timeout, bound)
 	}
 	r.inFlight += len(batches)
 	return batches
@@ -358,22 +360,29 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 
 // startRenewal marks a hold as being renewed, unless it has ended. bound limits the attempt: a third of the TTL, and
 // half of the remaining time so that there is time for another attempt.
-func (h *hold) startRenewal(batchNumber uint64, now driver.Instant) (g driver.Grant, bound time.Duration, ok bool) {
+func (h *hold) startRenewal(batchNumber uint64, now driver.Instant) (bound time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	left := h.remainingAt(now)
 	if h.state != stateHeld || left <= 0 {
-		return g, 0, false
+		return 0, false
 	}
 	h.inBatch = batchNumber
-	return h.currentGrant(), min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
+	return min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
 }
 
 func (r *renewer) sendBatch(b *batch) {
 	ctx, cancel := context.WithTimeout(r.client.base, b.timeout)
 	defer cancel()
+	// A grant has more bytes than a hold. Made at once, the grants of a batch leave no garbage of slices that have grown.
+	grants := make([]driver.Grant, len(b.holds))
+	for i, h := range b.holds {
+		h.mu.Lock()
+		grants[i] = h.currentGrant()
+		h.mu.Unlock()
+	}
 	b.sentAt = time.Now()
-	r.client.store.Renew(ctx, b.grants, func(i int, a driver.Renewal) { r.handleAnswer(b.holds[i], b, a) })
+	r.client.store.Renew(ctx, grants, func(i int, a driver.Renewal) { r.handleAnswer(b.holds[i], b, a) })
 	for _, h := range b.holds {
 		r.handleAnswer(h, b, driver.Renewal{Err: errNoAnswer}) // the holds that had an answer ignore this one
 	}
@@ -407,7 +416,7 @@ func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
 		p = h.planRetry(now, left)
 	}
 	if b.number <= r.suspectUpTo {
-		p.dueAt, p.dueFrom = now, now
+		p.dueAt = now
 	}
 	ttl := h.grantedTTL
 	h.mu.Unlock()
@@ -432,7 +441,9 @@ func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lo
 	h.inBatch = 0
 	switch {
 	case a.Err == nil:
-		h.renewalErr = nil
+		if h.extras != nil {
+			h.extras.renewalErr = nil
+		}
 		if now := h.client.clock.Now(); trustedFor(now, a.Since, a.GrantedTTL) > trustedFor(now, h.since,
 			h.grantedTTL) {
 			h.since, h.grantedTTL = a.Since, a.GrantedTTL
@@ -440,10 +451,10 @@ func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lo
 		}
 		h.client.emitEvent(EventRenewed, h, eventDetails{roundTrip: time.Since(b.sentAt), remaining: left})
 	case errors.Is(a.Err, ErrLost):
-		h.state, h.err = stateLost, lossOf(a.Err)
+		h.state, h.loss = stateLost, lossOf(a.Err)
 		return 0, true, true
 	default:
-		h.renewalErr = mergeRenewalErrors(h.renewalErr, a.Err)
+		h.ensureExtras().renewalErr = mergeRenewalErrors(h.renewalErr(), a.Err)
 		// here, so that it comes before the event of a loss
 		h.client.emitEvent(EventRenewalFailing, h,
 			eventDetails{err: a.Err, roundTrip: time.Since(b.sentAt), remaining: left})
@@ -492,7 +503,7 @@ func (r *renewer) watchEndings() {
 
 func (r *renewer) handleEnding(e driver.Ending) {
 	r.mu.Lock()
-	h := r.byID[e.ID]
+	h := r.findHold(e.ID)
 	r.mu.Unlock()
 	switch {
 	case h == nil:
@@ -503,6 +514,19 @@ func (r *renewer) handleEnding(e driver.Ending) {
 	case e.ReleaseRequested:
 		h.noteReleaseRequest()
 	}
+}
+
+// findHold returns the hold with this id, or nil. Endings are rare, but a session that ends brings one for each of its
+// claims: so the holds are indexed when one comes, until none has come for a while. It is called with mu held.
+func (r *renewer) findHold(id string) *hold {
+	r.lastEnding = r.readClock()
+	if r.byID == nil {
+		r.byID = make(map[string]*hold, r.ends.Len())
+		for _, h := range r.ends.holds {
+			r.byID[h.id] = h
+		}
+	}
+	return r.byID[id]
 }
 
 // holdHeap is a heap of holds, ordered by one of their times. Each hold knows its index in it.

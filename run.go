@@ -23,7 +23,7 @@ type Run struct {
 func (r *Run) Key() string { return r.key }
 
 // Attempt returns the number of the run: 1 for the first run of its key.
-func (r *Run) Attempt() int64 { return r.lease.hold.run.attempt }
+func (r *Run) Attempt() int64 { return r.lease.hold.extras.attempt }
 
 // ID returns the run's own id, which no other run or claim ever has.
 func (r *Run) ID() string { return r.lease.ID() }
@@ -111,7 +111,7 @@ func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report fu
 	defer h.client.inflight.exit()
 	h.mu.Lock()
 	first := h.mustCleanUp()
-	err := h.err
+	err := h.err()
 	h.mu.Unlock()
 	if !first {
 		return err

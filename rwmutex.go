@@ -118,8 +118,8 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	}
 	h.checkExpiry()
 	select {
-	case h.changingWeight <- struct{}{}:
-		defer func() { <-h.changingWeight }()
+	case h.extras.changingWeight <- struct{}{}:
+		defer func() { <-h.extras.changingWeight }()
 	case <-ctx.Done(): // the outcome of the change that is under way is not known
 		return fmt.Errorf("%w: %w", ErrUncertain, contextError(ctx))
 	}
@@ -140,14 +140,14 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 		own := func(s ClaimInfo) bool { return s.Ref == h.ref }
 		return &HeldError{Holders: slices.DeleteFunc(slices.Clone(held.Holders), own), Waiting: held.Waiting}
 	case errors.Is(err, ErrUnsupported): // nothing was tried
-		h.weight = grant.Weight
+		h.extras.weight = grant.Weight
 		return err
 	case err != nil:
 		return driverutil.Uncertain(err)
 	case h.state != stateHeld:
-		return h.err
+		return h.err()
 	}
-	h.weight = weight
+	h.extras.weight = weight
 	return nil
 }
 
@@ -160,10 +160,10 @@ func (h *hold) lowerWeight(l *Lease, weight int64) (grant driver.Grant, err erro
 	case l.state != leaseOpen:
 		return grant, l.releaseErr()
 	case h.state != stateHeld:
-		return grant, h.err
+		return grant, h.err()
 	case h.countLeases() > 1:
 		return grant, newInvalidError("cannot change a lease that was entered %d times", h.countLeases())
 	}
-	h.weight = min(h.weight, weight)
+	h.extras.weight = min(h.extras.weight, weight)
 	return grant, nil
 }

@@ -1,8 +1,10 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -20,10 +22,12 @@ const maxRenewWorkers = 128
 func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	byName := map[string][]int{}
-	for i := range grants {
-		byName[grants[i].Name] = append(byName[grants[i].Name], i)
+	// Sorted and not in a map by name: there may be thousands, and all of a client's leases may be due at once.
+	byName := make([]int, len(grants))
+	for i := range byName {
+		byName[i] = i
 	}
+	slices.SortFunc(byName, func(i, j int) int { return cmp.Compare(grants[i].Name, grants[j].Name) })
 	work := make(chan []int)
 	var workers sync.WaitGroup
 	for range min(maxRenewWorkers, len(byName)) {
@@ -33,8 +37,13 @@ func (e *engine) Renew(ctx context.Context, grants []driver.Grant, done func(int
 			}
 		})
 	}
-	for _, which := range byName {
-		work <- which
+	for len(byName) > 0 {
+		n := 1
+		for n < len(byName) && grants[byName[n]].Name == grants[byName[0]].Name {
+			n++
+		}
+		work <- byName[:n]
+		byName = byName[n:]
 	}
 	close(work)
 	workers.Wait()

@@ -84,9 +84,8 @@ func (a *acquisition) dropEndedSession() bool {
 	if cl.wasGranted() || e.life.Err() != nil || a.ctx.Err() != nil {
 		return false
 	}
-	if s := cl.session; s != nil {
-		delete(s.claims, cl)
-		delete(s.toCheck, cl)
+	if s := cl.session; s != nil && s.has(cl) {
+		s.dropClaim(cl)
 	}
 	cl.watch.end()
 	e.wakeBlockedLocked(cl)
@@ -180,9 +179,12 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 	}
 	// No loss was noticed between the snapshot and this moment.
 	cl.advanceTo(phaseGranted)
-	cl.lastWanted = e.clock.Now()
+	cl.lastWanted = e.clock.Monotonic()
 	e.scheduleWatchLocked(cl)
-	ref := formatRef(cl.node.key, cl.node.token)
+	ref := a.node.Ref
+	if ref == "" || a.node.Token != cl.node.token {
+		ref = FormatRef(cl.node.key, cl.node.token)
+	}
 	cl.node.key = ref[:len(cl.node.key)] // the holder keeps the ref, so the key costs no memory of its own
 	return driver.Grant{Claim: a.Claim, Token: cl.node.token, Since: since, GrantedTTL: s.TTL, Ref: ref}, nil
 }
@@ -418,7 +420,7 @@ func (e *Engine) finishAdd(cl *claim, s *session, snapshot Snapshot, err error) 
 		}
 	}
 	if cl.acquire == nil { // the caller has given up: a release or the janitor removes the claim
-		cl.lastWanted = e.clock.Now()
+		cl.lastWanted = e.clock.Monotonic()
 		if !cl.addUnresolved && cl.node.token == 0 {
 			e.forgetClaimLocked(cl)
 		}

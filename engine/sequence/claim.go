@@ -8,12 +8,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// claim is what this client knows of one of its own claims. Everything but the name, the ID and the TTL is guarded by
-// the engine's mutex. A process may hold very many claims, so what only an Acquire needs is in its acquisition, and of
+// claim is what this client knows of one of its own claims. Everything but the name and the ID is guarded by the
+// engine's mutex. A process may hold very many claims, so what only an Acquire needs is in its acquisition, and of
 // the node there is no more than a held claim needs.
 type claim struct {
 	name, id string
-	ttl      time.Duration // as claimed; the session's may be longer
 	session  *session
 	node     ownNode
 	loss     *driver.LossError // not nil once the claim has ended from outside
@@ -37,9 +36,10 @@ type claim struct {
 
 	watch nodeWatch
 
-	// lastWanted is when the client last showed that it wants the claim: it was granted, its renewal was requested or
-	// confirmed, or the client gave up waiting for it. The janitor removes a claim that nobody has wanted for its TTL.
-	lastWanted driver.Instant
+	// lastWanted is when the client last showed that it wants the claim, by its monotonic clock: it was granted, its
+	// renewal was requested or confirmed, or the client gave up waiting for it. The janitor removes a claim that nobody
+	// has wanted for its TTL.
+	lastWanted time.Duration
 }
 
 // ownNode is what the engine keeps of a claim's own node, as it was last read. An acquisition has all of it.
@@ -151,7 +151,7 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*acquisition
 		}
 		cl := e.claims[c.ID]
 		if cl == nil {
-			cl = &claim{name: c.Name, id: c.ID, ttl: c.TTL, isExclusive: c.Exclusive() && c.Kind != driver.KindSemaphore}
+			cl = &claim{name: c.Name, id: c.ID, isExclusive: c.Exclusive() && c.Kind != driver.KindSemaphore}
 			e.claims[c.ID] = cl
 		}
 		// Acquires for one ID must not overlap: each would believe that the claim's node is its own.
@@ -161,7 +161,7 @@ func (e *Engine) beginAcquire(ctx context.Context, c driver.Claim) (*acquisition
 		}
 		if under == nil {
 			a := &acquisition{
-				retryLoop: e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL)), Claim: c, cl: cl, done: make(chan struct{}),
+				retryLoop: e.newRetryLoop(ctx, c.TTL), Claim: c, cl: cl, done: make(chan struct{}),
 				turn: turn{snapshots: make(chan timedSnapshot, 1), wakeup: make(chan struct{}, 1)},
 			}
 			cl.acquire = a
@@ -183,7 +183,7 @@ func (e *Engine) endAcquire(a *acquisition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	cl := a.cl
-	cl.lastWanted = e.clock.Now()
+	cl.lastWanted = e.clock.Monotonic()
 	close(a.done)
 	cl.acquire = nil
 	// Otherwise the claim stays known, so that a release or the janitor can remove what is left of it.
@@ -193,7 +193,7 @@ func (e *Engine) endAcquire(a *acquisition) {
 	if s := cl.session; s != nil {
 		select {
 		case <-a.turn.wakeup: // the node may have changed since it was read
-			if _, ok := s.claims[cl]; ok && !s.forDetached {
+			if s.has(cl) && !s.forDetached {
 				s.toCheck[cl] = struct{}{}
 			}
 		default:
@@ -213,16 +213,15 @@ func (e *Engine) forgetClaim(cl *claim) {
 
 func (e *Engine) forgetClaimLocked(cl *claim) {
 	e.wakeBlockedLocked(cl)
-	if e.claims[cl.id] == cl {
-		delete(e.claims, cl.id)
-	}
-	if s := cl.session; s != nil {
+	if s := cl.session; s != nil && s.has(cl) {
 		s.freeNumber(cl)
-		delete(s.claims, cl)
-		delete(s.toCheck, cl)
-		if len(s.claims) == 0 {
+		s.dropClaim(cl)
+		if s.claimCount == 0 {
 			s.idleSince = e.clock.Now()
 		}
+	}
+	if e.claims[cl.id] == cl {
+		delete(e.claims, cl.id)
 	}
 	cl.watch.end()
 }
@@ -337,7 +336,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 	}
 	// Another process has renewed the claim, so it is wanted.
 	if n.Renewed > cl.node.renewed {
-		cl.lastWanted = e.clock.Now()
+		cl.lastWanted = e.clock.Monotonic()
 	}
 	cl.setNode(n)
 	if n.ReleaseRequested && cl.wasGranted() && !cl.releaseNotified {

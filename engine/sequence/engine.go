@@ -167,7 +167,7 @@ func (e *Engine) Close() error {
 	}
 	var idle []*session
 	for _, s := range e.sessions {
-		if len(s.claims) == 0 {
+		if s.claimCount == 0 {
 			idle = append(idle, s)
 		}
 	}

@@ -18,7 +18,7 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 	if err := driver.CheckName(name, e.info); err != nil {
 		return driver.Lock{}, err
 	}
-	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
+	retry := e.newRetryLoop(ctx, driver.MaxTTL)
 	for {
 		snapshot, err := e.listLock(ctx, name)
 		if err == nil {

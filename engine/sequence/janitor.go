@@ -73,9 +73,9 @@ func (s *session) untilAbandoned() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	until := s.TTL
-	for cl := range s.claims {
-		if !cl.isBusy() {
-			until = min(until, max(s.TTL-e.clock.SinceAtLeast(cl.lastWanted), watchDelay))
+	for _, cl := range e.claims {
+		if cl.session == s && !cl.isBusy() {
+			until = min(until, max(s.TTL-(e.clock.Monotonic()-cl.lastWanted), watchDelay))
 		}
 	}
 	return until
@@ -110,7 +110,7 @@ func (s *session) startDueWatches() {
 	if len(s.newerUnwatched)+len(s.olderUnwatched) > 0 && e.clock.Since(s.unwatchedSplit) >= watchDelay {
 		for _, cl := range s.olderUnwatched {
 			cl.watch.scheduled = false
-			if _, ok := s.claims[cl]; ok && !cl.watch.started && cl.loss == nil {
+			if s.has(cl) && !cl.watch.started && cl.loss == nil {
 				stand = append(stand, cl)
 			}
 		}
@@ -182,10 +182,7 @@ func (s *session) checkAgain(claims []*claim) {
 }
 
 // isWanted reports whether a claim belongs to this session and is not being released. Called with mu held.
-func (s *session) isWanted(cl *claim) bool {
-	_, ok := s.claims[cl]
-	return ok && !cl.leaving
-}
+func (s *session) isWanted(cl *claim) bool { return s.has(cl) && !cl.leaving }
 
 // anyMissing reports whether one of the claims should have a node and has none.
 func (s *session) anyMissing(claims []*claim, nodes []Node) bool {
@@ -212,8 +209,8 @@ func (s *session) removeAbandoned() {
 	e.mu.Lock()
 	var old []*claim
 	var refs []NodeRef
-	for cl := range s.claims {
-		if !cl.isBusy() && e.clock.SinceAtLeast(cl.lastWanted) > s.TTL && len(old) < MaxRead {
+	for _, cl := range e.claims {
+		if cl.session == s && !cl.isBusy() && e.clock.Monotonic()-cl.lastWanted > s.TTL && len(old) < MaxRead {
 			old, refs = append(old, cl), append(refs, NodeRef{cl.name, cl.node.key})
 		}
 	}
@@ -239,13 +236,13 @@ func (s *session) removeAbandoned() {
 func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	e := s.e
 	e.mu.Lock()
-	if _, known := s.claims[cl]; !known || cl.isBusy() || e.clock.SinceAtLeast(cl.lastWanted) <= s.TTL {
+	if !s.has(cl) || cl.isBusy() || e.clock.Monotonic()-cl.lastWanted <= s.TTL {
 		e.mu.Unlock()
 		return true // wanted again meanwhile, or forgotten: then the node may be another claim's
 	}
 	// Another process has renewed the claim; it gets another TTL.
 	if n.Token != 0 && n.Renewed > cl.node.renewed && !n.Broken {
-		cl.lastWanted = e.clock.Now()
+		cl.lastWanted = e.clock.Monotonic()
 		cl.setNode(n)
 		e.mu.Unlock()
 		return true
@@ -289,6 +286,6 @@ func (s *session) postponeRemoval(claims ...*claim) {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	for _, cl := range claims {
-		cl.lastWanted = cl.lastWanted.Add(s.TTL / 20)
+		cl.lastWanted += s.TTL / 20
 	}
 }

@@ -224,6 +224,9 @@ type Node struct {
 	// larger than that of every node added to the lock before; 0 if a listing that is not full left it out
 	Token   int64
 	Version int64 // changes with every change of the node
+	// Ref is FormatRef of Key and Token, if the store keeps a string of which it is a part; otherwise empty, and the
+	// engine makes it.
+	Ref     string
 	Session string
 	// made by another kind of client; of the payload it has at most Kind, Limit and Weight, and an Owner if that is not
 	// the session

@@ -26,7 +26,7 @@ func (e *Engine) BreakWithReason(ctx context.Context, name, r string, mode drive
 	}
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(driver.MaxTTL))
+	retry := e.newRetryLoop(ctx, driver.MaxTTL)
 	for {
 		done, err := e.tryBreak(retry, name, Node{Key: key, Token: token}, mode, reason)
 		if done {
@@ -170,7 +170,7 @@ func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration)
 	}
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
+	retry := e.newRetryLoop(ctx, g.GrantedTTL)
 	var to Session
 	for {
 		done, err := e.tryDetach(retry, g, keep, &to)

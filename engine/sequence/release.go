@@ -15,10 +15,10 @@ import (
 func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(c.TTL))
+	retry := e.newRetryLoop(ctx, c.TTL)
 	e.mu.Lock()
 	cl := e.claims[c.ID]
-	if cl != nil && (cl.name != c.Name || r != "" && r != formatRef(cl.node.key, cl.node.token)) {
+	if cl != nil && (cl.name != c.Name || r != "" && r != FormatRef(cl.node.key, cl.node.token)) {
 		cl = nil
 	}
 	var adding chan struct{}
@@ -140,7 +140,7 @@ func (s *session) isExpired() bool {
 // resolveRelease is the result of a release whose claim is found gone after a request without a reply. That request has
 // removed it, unless someone left a note of having broken it, or the session ended before its time.
 func (e *Engine) resolveRelease(retry *retryLoop, cl *claim, n Node) error {
-	if err := e.checkNotBroken(retry, cl.name, n, cl.ttl); err != nil {
+	if err := e.checkNotBroken(retry, cl.name, n, retry.ttl); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -193,7 +193,7 @@ func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool
 	e.mu.Unlock()
 	switch {
 	case existed && withdrawn: // it may be the node of a delayed add, made after the granted one was broken
-		return e.checkNotBroken(retry, cl.name, n, cl.ttl)
+		return e.checkNotBroken(retry, cl.name, n, retry.ttl)
 	case existed:
 		return nil
 	case retry.writeUnresolved:

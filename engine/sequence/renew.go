@@ -120,7 +120,7 @@ func (e *Engine) groupBySession(
 			answers[i] = &driver.LossError{Cause: driver.LossGone}
 		default:
 			// Even if the renewal fails: the holder is alive, and the janitor must not remove its claim meanwhile.
-			cl.lastWanted = e.clock.Now()
+			cl.lastWanted = e.clock.Monotonic()
 			groups[cl.session] = append(groups[cl.session], dueGrant{i, cl})
 		}
 	}
@@ -196,9 +196,7 @@ func (e *Engine) extendClaim(cl *claim, since driver.Instant) error {
 		return cl.loss
 	}
 	// A slow renewal counts from the request that confirmed it, which may be later than lastWanted.
-	if since.Monotonic > cl.lastWanted.Monotonic {
-		cl.lastWanted = since
-	}
+	cl.lastWanted = max(cl.lastWanted, since.Monotonic)
 	return nil
 }
 

@@ -22,6 +22,7 @@ func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
 type retryLoop struct {
 	e                  *Engine
 	ctx                context.Context
+	ttl                time.Duration // of the claim, as the caller knows it
 	unreachableTimeout time.Duration
 	startedAt          driver.Instant // when the call began
 	outage             driverutil.Outage
@@ -29,8 +30,9 @@ type retryLoop struct {
 	writeUnresolved    bool // a write of this call had an unknown outcome
 }
 
-func (e *Engine) newRetryLoop(ctx context.Context, limit time.Duration) *retryLoop {
-	return &retryLoop{e: e, ctx: ctx, unreachableTimeout: limit, startedAt: e.clock.Now()}
+func (e *Engine) newRetryLoop(ctx context.Context, ttl time.Duration) *retryLoop {
+	return &retryLoop{e: e, ctx: ctx, ttl: ttl, unreachableTimeout: driver.UnreachableTimeout(ttl),
+		startedAt: e.clock.Now()}
 }
 
 // noteAnswer is called when the store has answered every request of one try. One of several is not enough: a store that

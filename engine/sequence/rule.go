@@ -179,7 +179,7 @@ func describeLock(snapshot Snapshot) driver.Lock {
 // take whole.
 func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 	s := driver.ClaimInfo{
-		Ref: formatRef(n.Key, n.Token), Owner: n.Owner, Meta: n.Meta, Weight: n.Weight, Token: n.Token, TTL: n.TTL,
+		Ref: FormatRef(n.Key, n.Token), Owner: n.Owner, Meta: n.Meta, Weight: n.Weight, Token: n.Token, TTL: n.TTL,
 		Detached: n.Detached, ReleaseRequested: n.ReleaseRequested, Broken: n.Broken, Foreign: n.Foreign,
 	}
 	if n.Foreign {
@@ -196,11 +196,11 @@ func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 	return s
 }
 
-// formatRef names a node so that another process can find it again. The token guards against another node with the same
+// FormatRef names a node so that another process can find it again. The token guards against another node with the same
 // key.
-func formatRef(key string, token int64) string { return key + "@" + strconv.FormatInt(token, 16) }
+func FormatRef(key string, token int64) string { return key + "@" + strconv.FormatInt(token, 16) }
 
-// parseRef is the reverse of formatRef. The error is ErrInvalid.
+// parseRef is the reverse of FormatRef. The error is ErrInvalid.
 func parseRef(r string) (key string, token int64, err error) {
 	at := strings.LastIndexByte(r, '@')
 	if at > 0 {

@@ -171,7 +171,7 @@ func TestOwnNode(t *testing.T) {
 // TestRef: a ref names a node and its token, and an invalid ref is refused.
 func TestRef(t *testing.T) {
 	t.Parallel()
-	if key, token, err := parseRef(formatRef("694d.7", 255)); key != "694d.7" || token != 255 ||
+	if key, token, err := parseRef(FormatRef("694d.7", 255)); key != "694d.7" || token != 255 ||
 		err != nil {
 		t.Error(key, token, err)
 	}

@@ -27,7 +27,7 @@ type session struct {
 	freeNumbers      []int64          // smaller ones that claims can have again
 	confirming       bool             // sendConfirmations runs
 	nextConfirmation *confirmation    // nil if nobody waits for one that has not begun
-	claims           map[*claim]struct{}
+	claimCount       int              // of the claims that are bound to it: see has
 	toCheck          map[*claim]struct{}
 	idleSince        driver.Instant
 
@@ -50,7 +50,7 @@ func (e *Engine) openSession(ctx context.Context, ttl time.Duration, forDetached
 		Session: got, e: e, requestedTTL: ttl, forDetached: forDetached,
 		wakeup: make(chan struct{}, 1), stopped: make(chan struct{}),
 		keepAlives: []driver.Instant{start}, idleSince: e.clock.Now(),
-		claims: map[*claim]struct{}{}, toCheck: map[*claim]struct{}{},
+		toCheck: map[*claim]struct{}{},
 	}, nil
 }
 
@@ -70,7 +70,7 @@ func (a *acquisition) bindSession() (*session, error) {
 	e, cl := a.e, a.cl
 	for {
 		e.mu.Lock()
-		s, o := e.sessions[cl.ttl], e.openings[cl.ttl]
+		s, o := e.sessions[a.TTL], e.openings[a.TTL]
 		switch {
 		case cl.session != nil:
 			defer e.mu.Unlock()
@@ -80,15 +80,15 @@ func (a *acquisition) bindSession() (*session, error) {
 			return nil, driver.ErrClosed
 		case a.Detached:
 			e.mu.Unlock()
-			return e.bindOwnSession(a.ctx, cl)
+			return a.bindOwnSession()
 		case s != nil:
 			defer e.mu.Unlock()
 			s.bindClaim(cl)
 			return s, nil
 		case o == nil:
 			o = &sessionOpening{done: make(chan struct{})}
-			e.openings[cl.ttl] = o
-			e.life.Go(func() { e.openSharedSession(cl.ttl, o) })
+			e.openings[a.TTL] = o
+			e.life.Go(func() { e.openSharedSession(a.TTL, o) })
 		}
 		e.mu.Unlock()
 		select {
@@ -116,8 +116,9 @@ func (e *Engine) openSharedSession(ttl time.Duration, o *sessionOpening) {
 }
 
 // bindOwnSession opens a session for one detached claim.
-func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error) {
-	s, err := e.openSession(ctx, cl.ttl, true)
+func (a *acquisition) bindOwnSession() (*session, error) {
+	e := a.e
+	s, err := e.openSession(a.ctx, a.TTL, true)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (e *Engine) bindOwnSession(ctx context.Context, cl *claim) (*session, error
 	// This is the only time at which detached claims are cleaned up, and often enough: it bounds how many can
 	// gather.
 	e.forgetExpiredDetachedLocked()
-	s.bindClaim(cl)
+	s.bindClaim(a.cl)
 	return s, nil
 }
 
@@ -139,14 +140,22 @@ func (s *session) bindClaim(cl *claim) {
 		cl.addNumber = s.nextNumber
 		s.nextNumber++
 	}
-	s.claims[cl] = struct{}{}
+	s.claimCount++
+}
+
+// has reports whether a claim is bound to the session. Called with mu held.
+func (s *session) has(cl *claim) bool { return cl.session == s && s.e.claims[cl.id] == cl }
+
+// dropClaim is called before a claim is unbound from the session, or forgotten. Called with mu held.
+func (s *session) dropClaim(cl *claim) {
+	s.claimCount--
+	delete(s.toCheck, cl)
 }
 
 // freeNumber lets another claim have the number of one that is being forgotten, if the store wants that and nothing can
 // come of the first any more. Called with mu held.
 func (s *session) freeNumber(cl *claim) {
-	_, bound := s.claims[cl] // a claim can be forgotten twice
-	if bound && s.e.reusesNumbers && !cl.numberSpent && !cl.isBusy() {
+	if s.e.reusesNumbers && !cl.numberSpent && !cl.isBusy() {
 		s.freeNumbers = append(s.freeNumbers, cl.addNumber)
 	}
 }
@@ -163,7 +172,7 @@ func (s *session) renumber(cl *claim) {
 // them. Called with mu held.
 func (e *Engine) forgetExpiredDetachedLocked() {
 	for _, cl := range e.claims {
-		if s := cl.session; s != nil && s.forDetached && !cl.isBusy() && e.clock.SinceAtLeast(cl.lastWanted) > 2*s.TTL {
+		if s := cl.session; s != nil && s.forDetached && !cl.isBusy() && e.clock.Monotonic()-cl.lastWanted > 2*s.TTL {
 			e.forgetClaimLocked(cl)
 		}
 	}
@@ -362,7 +371,10 @@ func (s *session) markExpired() {
 		return
 	}
 	s.endLocked()
-	for cl := range s.claims {
+	for _, cl := range e.claims {
+		if cl.session != s {
+			continue
+		}
 		e.markLostLocked(cl, &driver.LossError{Cause: driver.LossSessionExpired})
 		if !cl.isBusy() {
 			e.forgetClaimLocked(cl)
@@ -405,7 +417,7 @@ func (s *session) keepAliveLoop() {
 			return
 		}
 		// Kept for a while, so that a client that locks now and then needs no new session each time.
-		if len(s.claims) == 0 && e.clock.SinceAtLeast(s.idleSince) > s.TTL {
+		if s.claimCount == 0 && e.clock.SinceAtLeast(s.idleSince) > s.TTL {
 			s.endLocked()
 			e.mu.Unlock()
 			e.endSession(s.ID)

@@ -26,7 +26,7 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 	}
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	retry := e.newRetryLoop(ctx, driver.UnreachableTimeout(g.GrantedTTL))
+	retry := e.newRetryLoop(ctx, g.GrantedTTL)
 	for tries := 1; ; tries++ {
 		done, err := e.trySetWeight(retry, g, weight, tries >= maxOvertaken)
 		if done {

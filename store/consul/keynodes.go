@@ -322,8 +322,13 @@ func (t keyNodes) Watch(name, key string, revision int64, changed func()) sequen
 	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
 		places = &t.waiterWatches
 	}
-	last := revision
-	return subscription{t.follow(places, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+	return places.start(func(ctx context.Context) { t.follow(ctx, t.lookAtKey(name, revision), changed) })
+}
+
+// lookAtKey returns a function that reads the key of a lock, and reports whether it has changed since the revision, or
+// since the last call.
+func (t keyNodes) lookAtKey(name string, last int64) lookFunc {
+	return func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.keyOf(name), o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
@@ -335,7 +340,7 @@ func (t keyNodes) Watch(name, key string, revision int64, changed func()) sequen
 		isNew := now != last
 		last = now
 		return isNew, meta.LastIndex, nil
-	}, changed)}
+	}
 }
 
 // Walk is two reads of all keys with the prefix. A key without a ticket is a lock if it has the flags of one: other keys

@@ -95,18 +95,21 @@ const (
 func (s *keyStore) awaitFree(ctx context.Context, name string) error {
 	t := s.nodes
 	free := make(chan struct{}, 1)
-	defer t.follow(&t.waiterWatches, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.keyOf(name), o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
 		}
 		return kv == nil || kv.Session == "", meta.LastIndex, nil
-	}, func() {
-		select {
-		case free <- struct{}{}:
-		default:
-		}
-	})()
+	}
+	defer t.waiterWatches.start(func(ctx context.Context) {
+		t.follow(ctx, look, func() {
+			select {
+			case free <- struct{}{}:
+			default:
+			}
+		})
+	}).Stop()
 	poll := time.NewTimer(minPoll + rand.N(maxPoll-minPoll))
 	defer poll.Stop()
 	select {

@@ -302,7 +302,7 @@ func (tb *table) list(ctx context.Context, start string, isWanted func(name stri
 // Wait implements record.Notifier by a blocking query.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	stop := tb.store.follow(&tb.store.waiterWatches, func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := tb.store.client.KV().Get(tb.recordKey(name), o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
@@ -312,13 +312,15 @@ func (tb *table) Wait(ctx context.Context, name, version string) error {
 			now = strconv.FormatUint(kv.ModifyIndex, 10)
 		}
 		return now != version, meta.LastIndex, nil
-	}, func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})
-	defer stop()
+	}
+	defer tb.store.waiterWatches.start(func(ctx context.Context) {
+		tb.store.follow(ctx, look, func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	}).Stop()
 	select {
 	case <-changed:
 		return nil

@@ -1,7 +1,6 @@
 package consul
 
 import (
-	"container/list"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -40,8 +39,19 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequ
 	if session, _, _ := strings.Cut(key, "."); t.isOwnSession(session) {
 		places = &t.holderWatches
 	}
+	return places.start(func(ctx context.Context) { t.follow(ctx, t.lookAt(name, key, revision), changed) })
+}
+
+// lookFunc reads something as it is after an index. It returns the index of what it has read, and whether that is new.
+type lookFunc func(ctx context.Context, o *api.QueryOptions) (isNew bool, index uint64, err error)
+
+// lookAt returns a function that reads what a Watch is for.
+func (t *nodeStore) lookAt(name, key string, revision int64) lookFunc {
+	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
+		return t.lookAtLock(t.lockDir(name), key == sequence.WatchRemovals)
+	}
 	gone := false
-	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
+	return func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.lockDir(name)+key, o.WithContext(ctx))
 		if err != nil {
 			return false, 0, err
@@ -56,18 +66,7 @@ func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequ
 		gone, revision = false, int64(kv.ModifyIndex)
 		return isNew, meta.LastIndex, nil
 	}
-	if key == sequence.WatchRemovals || key == sequence.WatchChanges {
-		look = t.lookAtLock(t.lockDir(name), key == sequence.WatchRemovals)
-	}
-	return subscription{t.follow(places, look, changed)}
 }
-
-// subscription is a Watch. It never counts as live, because Consul does not tell how far a blocking query has come. So
-// the engine reads the nodes at each renewal.
-type subscription struct{ stop func() }
-
-func (subscription) IsLive() bool { return false }
-func (s subscription) Stop()      { s.stop() }
 
 // ConfirmWatches has nothing to confirm.
 func (t *nodeStore) ConfirmWatches(context.Context, string) error { return nil }
@@ -75,9 +74,7 @@ func (t *nodeStore) ConfirmWatches(context.Context, string) error { return nil }
 // lookAtLock returns a function that reads the claims of a lock, and reports whether they have changed since its last
 // call, or whether some have gone. At the first call they may have. A claim that has gone may have left its key to
 // another one, with another create index, so the keys alone are not enough.
-func (t *nodeStore) lookAtLock(
-	dir string, removalsOnly bool,
-) func(context.Context, *api.QueryOptions) (bool, uint64, error) {
+func (t *nodeStore) lookAtLock(dir string, removalsOnly bool) lookFunc {
 	var seen api.KVPairs
 	first := true
 	return func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
@@ -94,85 +91,113 @@ func (t *nodeStore) lookAtLock(
 	}
 }
 
-// follow calls look again and again, each time for what came after the index that it has returned, and changed when it
-// says that something is new. After errors something may be. It begins when there is a place, and ends when stop is
-// called. An agent never answers without an index; without one the next query would return at once, so that counts as
-// an error.
-func (t *nodeStore) follow(
-	places *watchPlaces, look func(context.Context, *api.QueryOptions) (isNew bool, index uint64, err error),
-	changed func(),
-) (stop func()) {
-	w := places.start(func(ctx context.Context) {
-		var index uint64
-		for fails := 0; ctx.Err() == nil; {
-			query, cancel := context.WithTimeout(ctx, blockFor*17/16+requestTimeout)
-			isNew, now, err := look(query, &api.QueryOptions{WaitIndex: index, WaitTime: blockFor})
-			cancel()
-			switch {
-			case ctx.Err() != nil:
-			case err != nil, now == 0:
-				index, fails = 0, fails+1
-				_ = t.life.Sleep(ctx, rand.N(50*time.Millisecond<<min(fails, 6)))
-			default:
-				if isNew || fails > 0 {
-					changed()
-				}
-				if now < index { // the servers were restored, or have forgotten keys that are gone
-					now = 0
-				}
-				index, fails = now, 0
+// follow calls look again and again until ctx ends, each time for what came after the index that it has returned, and
+// changed when it says that something is new. After errors something may be. An agent never answers without an index;
+// without one the next query would return at once, so that counts as an error.
+func (t *nodeStore) follow(ctx context.Context, look lookFunc, changed func()) {
+	var index uint64
+	for fails := 0; ctx.Err() == nil; {
+		query, cancel := context.WithTimeout(ctx, blockFor*17/16+requestTimeout)
+		isNew, now, err := look(query, &api.QueryOptions{WaitIndex: index, WaitTime: blockFor})
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+		case err != nil, now == 0:
+			index, fails = 0, fails+1
+			_ = t.life.Sleep(ctx, rand.N(50*time.Millisecond<<min(fails, 6)))
+		default:
+			if isNew || fails > 0 {
+				changed()
 			}
+			if now < index { // the servers were restored, or have forgotten keys that are gone
+				now = 0
+			}
+			index, fails = now, 0
 		}
-	})
-	return func() { places.stop(w) }
+	}
 }
 
-// watchPlaces are the places for a client's watches of one kind. A watch runs in a goroutine. One that waits for a place
-// needs none: each lease that a client holds has a watch, and most of them never get a place.
+// watchPlaces are the places for a client's watches of one kind. A watch runs in a goroutine. One that waits for a
+// place needs none: each lease that a client holds has a watch, and most of them never get a place. So the queue is in
+// the watches, and what a watch needs is made when it runs.
 type watchPlaces struct {
 	life *driverutil.Lifetime
 
-	mu      sync.Mutex
-	free    int
-	waiting list.List // of *watch, in the order in which they get places
+	mu          sync.Mutex
+	free        int
+	first, last *watch // of the queue, in the order in which they get places
 }
 
-// watch is in the queue, or runs, or has ended.
+// watch is in the queue, or runs, or has ended. It is a sequence.Subscription that never counts as live, because Consul
+// does not tell how far a blocking query has come. So the engine reads the nodes at each renewal.
 type watch struct {
+	places *watchPlaces
 	run    func(context.Context)
-	queued *list.Element      // nil when it has left the queue
-	cancel context.CancelFunc // ends run; nil before it runs
+
+	// Guarded by the mutex of the places.
+	queued       bool
+	before, next *watch             // in the queue
+	cancel       context.CancelFunc // ends run; nil before it runs
 }
+
+func (*watch) IsLive() bool { return false }
 
 // start has run called when there is a place. Its context ends when the watch is stopped or the store is closed.
 func (p *watchPlaces) start(run func(context.Context)) *watch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := &watch{run: run}
-	w.queued = p.waiting.PushBack(w)
+	w := &watch{places: p, run: run}
+	p.enqueue(w)
 	p.fill()
 	return w
 }
 
-// stop ends a watch. It may be called twice, and from run.
-func (p *watchPlaces) stop(w *watch) {
+// Stop ends the watch. It may be called twice, and from run.
+func (w *watch) Stop() {
+	p := w.places
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case w.queued != nil:
-		p.waiting.Remove(w.queued)
-		w.queued = nil
+	case w.queued:
+		p.dequeue(w)
 	case w.cancel != nil:
 		w.cancel()
 	}
 }
 
+// enqueue adds a watch to the end of the queue. The caller has locked mu.
+func (p *watchPlaces) enqueue(w *watch) {
+	w.queued, w.before = true, p.last
+	if p.last == nil {
+		p.first = w
+	} else {
+		p.last.next = w
+	}
+	p.last = w
+}
+
+// dequeue takes a watch out of the queue. The caller has locked mu.
+func (p *watchPlaces) dequeue(w *watch) {
+	if w.before == nil {
+		p.first = w.next
+	} else {
+		w.before.next = w.next
+	}
+	if w.next == nil {
+		p.last = w.before
+	} else {
+		w.next.before = w.before
+	}
+	w.queued, w.before, w.next = false, nil, nil
+}
+
 // fill gives the free places to the watches that have waited the longest. The caller has locked mu.
 func (p *watchPlaces) fill() {
-	for p.free > 0 && p.waiting.Len() > 0 {
-		w := p.waiting.Remove(p.waiting.Front()).(*watch)
+	for p.free > 0 && p.first != nil {
+		w := p.first
+		p.dequeue(w)
 		ctx, cancel := context.WithCancel(p.life)
-		w.queued, w.cancel = nil, cancel
+		w.cancel = cancel
 		p.free--
 		started := p.life.Go(func() {
 			w.run(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"testing"
+	"unsafe"
 
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
@@ -29,13 +30,13 @@ func TestWatchPlaces(t *testing.T) {
 	if i := <-began; i != 0 || p.count(1) != 1 {
 		t.Errorf("watch %d has begun, and %d run", i, p.count(1))
 	}
-	p.stop(watches[1])
-	p.stop(watches[1])
-	p.stop(watches[0])
+	watches[1].Stop()
+	watches[1].Stop()
+	watches[0].Stop()
 	if i := <-began; i != 2 {
 		t.Errorf("watch %d has got the place", i)
 	}
-	p.stop(watches[0])
+	watches[0].Stop()
 	life.End()
 	life.Wait()
 	select {
@@ -43,5 +44,14 @@ func TestWatchPlaces(t *testing.T) {
 		t.Errorf("watch %d has begun after the store was closed", i)
 	default:
 	}
-	p.stop(p.start(func(context.Context) { t.Error("a watch runs on a store that is closed") }))
+	p.start(func(context.Context) { t.Error("a watch runs on a store that is closed") }).Stop()
+}
+
+// TestWatchSize: a watch that waits for its place has no more than 48 bytes, which is one of the sizes in which Go
+// allocates, beside the function that it will run.
+func TestWatchSize(t *testing.T) {
+	t.Parallel()
+	if size := unsafe.Sizeof(watch{}); size > 48 {
+		t.Errorf("a watch has %d bytes", size)
+	}
 }

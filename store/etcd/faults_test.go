@@ -246,7 +246,7 @@ func TestWatchCancelled(t *testing.T) {
 		canceled = 0
 		h.mu.Lock()
 		for id, w := range h.watches {
-			if w.interrupted { // the server has canceled it
+			if w.knownUpTo == 0 { // the server has canceled it
 				canceled++
 			} else { // the reply is the same as when the server cancels it for its own reasons
 				h.queueRequest(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})

@@ -88,7 +88,7 @@ func (t *nodeStore) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence
 // Watch subscribes from now on, never from a past revision: the server would delay such a subscription by up to a tenth
 // of a second. Events before the subscription are not lost, because the hub compares revisions when it begins.
 func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
-	return t.hub.add(&watch{lock: name, key: key, seenRevision: revision, changed: changed})
+	return t.hub.add(&watch{lock: name, key: key, knownUpTo: revision, changed: changed})
 }
 
 // ConfirmWatches asks the stream of the watches how far it has come, and compares that with the revision of a

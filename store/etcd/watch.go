@@ -40,20 +40,21 @@ type watchHub struct {
 	progress      chan struct{}      // closed when confirmedUpTo or streaming changes
 }
 
-// watch is one subscription. Its fields do not change, except id and those that are guarded by the hub's mutex. There is
-// one for each claim that is held, so it shares its strings with that.
+// watch is one subscription. Its fields do not change, except id and knownUpTo. There is one for each claim that is
+// held, so it shares its strings with that, and has 64 bytes, which is one of the sizes in which Go allocates.
 type watch struct {
-	hub          *watchHub
-	id           int64
-	lock         string // empty: key is a whole key
-	key          string // of a node of the lock, or one of sequence.WatchRemovals and WatchChanges
-	seenRevision int64  // the revision of the owner's last snapshot; 0: none
-	changed      func()
-
-	// Guarded by the hub's mutex.
-	live        bool // the present stream reports what happens
-	interrupted bool // an earlier stream broke, or the server has canceled the watch
+	hub     *watchHub
+	id      int64
+	lock    string // empty: key is a whole key
+	key     string // of a node of the lock, or one of sequence.WatchRemovals and WatchChanges
+	changed func()
+	// the revision up to which the owner knows all: that of its last snapshot; 0 if there is none, or if a stream broke
+	// since or the server has canceled the watch; isLive; guarded by the hub's mutex
+	knownUpTo int64
 }
+
+// isLive is the knownUpTo of a watch of which the present stream reports what happens.
+const isLive = math.MaxInt64
 
 func newWatchHub(t *nodeStore, client pb.WatchClient) *watchHub {
 	return &watchHub{
@@ -99,7 +100,7 @@ func (w *watch) Stop() {
 func (w *watch) IsLive() bool {
 	w.hub.mu.Lock()
 	defer w.hub.mu.Unlock()
-	return w.live
+	return w.knownUpTo == isLive
 }
 
 var errStreamBroken = errors.New("the connection for watches to the etcd server broke")
@@ -263,10 +264,10 @@ func (h *watchHub) handleResponse(r *pb.WatchResponse) {
 		h.noteProgressLocked(true, r.Header.Revision)
 	case w == nil:
 	case r.Canceled: // by the server: its owner polls until there is a new stream
-		notify, w.live, w.interrupted = true, false, true
+		notify, w.knownUpTo = true, 0
 	case r.Created:
 		// Nothing is missed from here on, but a change between the owner's snapshot and now was.
-		notify = w.interrupted || r.Header.Revision > w.seenRevision
+		notify = r.Header.Revision > w.knownUpTo
 	}
 	h.mu.Unlock()
 	if notify {
@@ -276,7 +277,7 @@ func (h *watchHub) handleResponse(r *pb.WatchResponse) {
 	if w != nil && r.Created && !r.Canceled {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		w.live, w.interrupted = true, false
+		w.knownUpTo = isLive
 	}
 }
 
@@ -285,7 +286,7 @@ func (h *watchHub) markStreamBroken() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.watches {
-		w.live, w.interrupted = false, true
+		w.knownUpTo = 0
 	}
 	h.noteProgressLocked(false, 0)
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -204,22 +205,20 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 // idSize is the length of the random part of a version, in bytes.
 const idSize = 16
 
-// rowVersion joins the random part of a version and the hash of the data.
+// rowVersion joins the random part of a version and the hash of the data. A client keeps two versions for each lock that
+// it holds, so they are short.
 func rowVersion(id, data []byte) string {
 	h := sha256.Sum256(data)
-	return hex.EncodeToString(append(id[:len(id):len(id)], h[:]...))
+	return base64.URLEncoding.EncodeToString(append(id[:len(id):len(id)], h[:]...))
 }
 
-// splitVersion returns the two parts of a version: bytes, and the hash as SHA2 writes it.
+// splitVersion is the reverse of rowVersion. The hash is returned as the server writes it.
 func splitVersion(version string) (id []byte, hash string, err error) {
-	const hashSize = 2 * sha256.Size
-	if len(version) == 2*idSize+hashSize {
-		id, err = hex.DecodeString(version[:2*idSize])
-	}
-	if id == nil || err != nil {
+	v, err := base64.URLEncoding.DecodeString(version)
+	if err != nil || len(v) != idSize+sha256.Size {
 		return nil, "", fmt.Errorf("%w: the version %q", driver.ErrInvalid, version)
 	}
-	return id, version[2*idSize:], nil
+	return v[:idSize], hex.EncodeToString(v[idSize:]), nil
 }
 
 // writeRow runs a statement that changes one row, or none if the row has another version.

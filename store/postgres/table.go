@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	stdbinary "encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"hash/fnv"
 	"iter"
@@ -161,13 +161,14 @@ func readRow(name string, columns [][]byte) record.Row {
 // idSize is the length of the random part of a version, in bytes.
 const idSize = 16
 
-// rowVersion joins the random part of a version and the hash of the data.
+// rowVersion joins the random part of a version and the hash of the data. A client keeps two versions for each lock that
+// it holds, so they are short.
 func rowVersion(id, data []byte) string {
 	var v [idSize + sha256.Size]byte
-	var text [2 * len(v)]byte
+	var text [(len(v) + 2) / 3 * 4]byte
 	h := sha256.Sum256(data)
 	copy(v[copy(v[:], id):], h[:])
-	hex.Encode(text[:], v[:])
+	base64.URLEncoding.Encode(text[:], v[:])
 	return string(text[:])
 }
 
@@ -203,7 +204,7 @@ func (t *table) writeRow(ctx context.Context, st *statement, r record.Row, param
 	all := append(make([][]byte, 0, 5+len(params)), []byte(r.Name), encodeInt4(bucket))
 	all = append(all, params...)
 	if r.Version != "" {
-		v, err := hex.DecodeString(r.Version)
+		v, err := base64.URLEncoding.DecodeString(r.Version)
 		if err != nil || len(v) != idSize+sha256.Size {
 			return record.Row{}, fmt.Errorf("%w: the version %q", driver.ErrInvalid, r.Version)
 		}

@@ -176,8 +176,8 @@ func TestLateReadIsNotCached(t *testing.T) {
 	_, _, err = s.tree.Remove(ctx, "forgotten", n, false)
 	mustSucceed(t, err)
 	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
-	if len(s.tree.cache) > 0 {
-		t.Errorf("nothing exists, and %+v is cached", s.tree.cache)
+	if len(s.tree.cache.byPath) > 0 {
+		t.Errorf("nothing exists, and %+v is cached", s.tree.cache.byPath)
 	}
 }
 

@@ -1,6 +1,9 @@
 package zookeeper
 
 import (
+	"strings"
+
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -9,10 +12,50 @@ import (
 // unless a foreign client chooses it, so what was read once stays true as long as the node exists; its owner's data
 // may be older than the node's, which Read and a full List repair.
 
-// cachedNode is a node as it was read last.
+// nodeCache has nodes as they were read last.
+type nodeCache struct {
+	byPath map[string]*cachedNode
+	terms  driverutil.Shared[nodeTerms]
+	limit  int // at how many nodes those of other clients are removed
+}
+
+// cachedNode is a node as it was read last. There is one for each claim that is held, and it has 64 bytes, which is one
+// of the sizes in which Go allocates.
 type cachedNode struct {
-	sequence.Node
-	path string // the same string as the key in the cache
+	*nodeTerms
+	pathRef   string // sequence.FormatRef of the path and the token: the path, the key and the ref are parts of it
+	id        string
+	token     int64
+	version   int64
+	createdAt int64
+}
+
+// nodeTerms is what a node has in common with others: all but what each cachedNode has of its own.
+type nodeTerms sequence.Node
+
+// node returns the node that was cached.
+func (c *cachedNode) node() sequence.Node {
+	n, path := sequence.Node(*c.nodeTerms), c.path()
+	keyStart := strings.LastIndexByte(path, '/') + 1
+	n.Key, n.Ref, n.ID = path[keyStart:], c.pathRef[keyStart:], c.id
+	n.Token, n.Version, n.CreatedAt = c.token, c.version, c.createdAt
+	return n
+}
+
+// path is the same string as the key in the cache.
+func (c *cachedNode) path() string { return c.pathRef[:strings.LastIndexByte(c.pathRef, '@')] }
+
+// put caches a node.
+func (c *nodeCache) put(path string, n sequence.Node) {
+	known := c.byPath[path]
+	if known == nil || known.token != n.Token {
+		known = &cachedNode{pathRef: sequence.FormatRef(path, n.Token)}
+		delete(c.byPath, path) // else the map would keep the string that it had
+		c.byPath[known.path()] = known
+	}
+	known.id, known.token, known.version, known.createdAt = n.ID, n.Token, n.Version, n.CreatedAt
+	n.Key, n.Ref, n.ID, n.Token, n.Version, n.CreatedAt = "", "", "", 0, 0, 0
+	known.nodeTerms = c.terms.Get((*nodeTerms)(&n))
 }
 
 // fillFromCache fills in what is cached of nodes.
@@ -20,8 +63,8 @@ func (t *tree) fillFromCache(path string, all []claimNode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range all {
-		if n := t.cache[path+"/"+all[i].Key]; n != nil {
-			all[i].Node = n.Node
+		if n := t.cache.byPath[path+"/"+all[i].Key]; n != nil {
+			all[i].Node = n.node()
 		}
 	}
 }
@@ -35,7 +78,7 @@ const minCacheLimit = 4096
 func (t *tree) cacheNode(path string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.sessions[n.Session] == nil || t.cache[path] != nil {
+	if t.sessions[n.Session] == nil || t.cache.byPath[path] != nil {
 		t.cacheNodeLocked(path, n)
 	}
 }
@@ -50,28 +93,25 @@ func (t *tree) cacheOwnNode(path string, n sequence.Node) {
 func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
 	// The limit is twice what could not be removed the last time. So the next removal, which looks at the whole cache,
 	// comes only when the cache has doubled, and its cost per added node does not grow with the cache.
-	if len(t.cache) >= max(t.cacheLimit, minCacheLimit) {
-		for p, o := range t.cache {
+	if len(t.cache.byPath) >= max(t.cache.limit, minCacheLimit) {
+		for p, o := range t.cache.byPath {
 			if t.sessions[o.Session] == nil {
-				delete(t.cache, p)
+				delete(t.cache.byPath, p)
 			}
 		}
-		t.cacheLimit = 2 * len(t.cache)
+		t.cache.limit = 2 * len(t.cache.byPath)
 	}
-	if known := t.cache[path]; known != nil {
-		known.Node = n
-	} else {
-		t.cache[path] = &cachedNode{n, path}
-	}
+	t.cache.put(path, n)
 }
 
-// nodePath is the path of a node. For each claim that is held there is a watch, which shares the string with the cache.
+// nodePath is the path of a node. For each claim that is held there is a watch, which shares the string with the cache
+// and with the holder's ref.
 func (t *tree) nodePath(name, key string) string {
 	path := t.pathOf(name) + "/" + key
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.cache[path]; n != nil {
-		return n.path
+	if n := t.cache.byPath[path]; n != nil {
+		return n.path()
 	}
 	return path
 }
@@ -79,7 +119,7 @@ func (t *tree) nodePath(name, key string) string {
 func (t *tree) uncacheNode(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.cache, path)
+	delete(t.cache.byPath, path)
 	delete(t.secondNodes, path)
 }
 

@@ -325,8 +325,8 @@ func (t plainTree) writeSteps(
 // herd that ZooKeeper's recipe avoids by a queue of nodes, which this layout cannot have.
 func (t plainTree) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	recurs := key == sequence.WatchRemovals || key == sequence.WatchChanges
-	return t.subscribe(zk.Watcher{Path: t.pathOf(name), Recurs: recurs, Since: revision, Changed: changed},
-		key, key[strings.LastIndexByte(key, '-')+1:])
+	return t.subscribe(zk.Watcher{Path: t.pathOf(name), Recurs: recurs, Since: revision}, changed,
+		key[strings.LastIndexByte(key, '-')+1:])
 }
 
 // Walk reads the nodes directly below the namespace that have the prefix.

@@ -319,16 +319,16 @@ func (tb *table) listNames(ctx context.Context, folder, prefix string) (names []
 }
 
 // Wait subscribes first and loads second, so that a change between the two is not missed. A watch fires once and says
-// only that something has happened (Programmer's Guide, "Things to Remember about Watches"), so each call of Changed is
+// only that something has happened (Programmer's Guide, "Things to Remember about Watches"), so each one is
 // followed by another look.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	watch := tb.t.subscribe(zk.Watcher{Path: tb.recordPath(name), Recurs: true, Changed: func() {
+	watch := tb.t.subscribe(zk.Watcher{Path: tb.recordPath(name), Recurs: true}, func() {
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
-	}}, "", "")
+	}, "")
 	defer watch.Stop()
 	for {
 		if now, err := tb.Load(ctx, name); err != nil || now.Version != version {

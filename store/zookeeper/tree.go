@@ -34,14 +34,13 @@ type tree struct {
 	sessions    map[string]*zk.Conn // the engine's sessions that have not ended
 	defaultConn *zk.Conn
 	// the one of them that serves all requests that need no session of their own
-	readerConn    *zk.Conn               // without claims; serves them while the engine has no session
-	endedSessions map[string]bool        // the engine's sessions that have ended
-	pendingAdds   map[claimKey]bool      // an add was sent, and its answer has not come
-	reAdded       map[claimKey]bool      // claims that were added again after that: they may have a node too many
-	cache         map[string]*cachedNode // nodes as they were read last, by path
-	cacheLimit    int                    // at how many nodes other clients' nodes are removed from it
-	secondNodes   map[string]string      // of this client's claims that have two nodes: the second path by the first
-	lastMicros    int64                  // the largest time that Now has returned
+	readerConn    *zk.Conn          // without claims; serves them while the engine has no session
+	endedSessions map[string]bool   // the engine's sessions that have ended
+	pendingAdds   map[claimKey]bool // an add was sent, and its answer has not come
+	reAdded       map[claimKey]bool // claims that were added again after that: they may have a node too many
+	cache         nodeCache
+	secondNodes   map[string]string // of this client's claims that have two nodes: the second path by the first
+	lastMicros    int64             // the largest time that Now has returned
 }
 
 // claimKey identifies a claim of this client.
@@ -50,7 +49,8 @@ type claimKey struct{ session, id string }
 func newTree(o settings) *tree {
 	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*zk.Conn{}, endedSessions: map[string]bool{},
 		pendingAdds: map[claimKey]bool{}, reAdded: map[claimKey]bool{},
-		cache: map[string]*cachedNode{}, secondNodes: map[string]string{}, life: driverutil.NewLifetime()}
+		cache: nodeCache{byPath: map[string]*cachedNode{}}, secondNodes: map[string]string{},
+		life: driverutil.NewLifetime()}
 	if o.Namespace != "" {
 		t.root = t.pathOf(o.Namespace)
 	}

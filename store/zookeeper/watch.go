@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 // subscription is one Watch of the engine. ZooKeeper's watches belong to a session, the engine's do not: a
 // subscription moves to another session when the one that it is on has ended. It is never told what has changed,
 // only that something may have: the engine reads again, so a notification too many costs a request and no more.
+// There is one for each claim that is held, and it has 112 bytes, which is one of the sizes in which Go allocates.
 //
 // No herd wakes when a mutex is released: the engine watches the one node that its claim waits for, as ZooKeeper's own
 // recipe does (Recipes and Solutions, "Locks"). It watches the list of children for the first waiter of a semaphore,
@@ -21,8 +23,8 @@ import (
 type subscription struct {
 	t       *tree
 	watcher zk.Watcher
-	key     string   // of the claim whose node is watched; empty if that is not one node
-	home    *zk.Conn // that of the claim's session if it is this client's
+	changed func()
+	home    *zk.Conn // of the session of the claim whose node is watched, if it is this client's
 
 	mu      sync.Mutex
 	conn    *zk.Conn
@@ -36,24 +38,22 @@ func (t *tree) Watch(name, key string, revision int64, changed func()) sequence.
 	path := t.pathOf(name)
 	switch key {
 	case sequence.WatchRemovals:
-		return t.subscribe(zk.Watcher{Path: path, Children: true, Recurs: true, Since: revision, Changed: changed}, "", "")
+		return t.subscribe(zk.Watcher{Path: path, Children: true, Recurs: true, Since: revision}, changed, "")
 	case sequence.WatchChanges:
 		return t.subscribe(zk.Watcher{
-			Path: path, Children: true, WatchesChild: isClaimKey, Recurs: true, Since: revision, Changed: changed,
-		}, "", "")
+			Path: path, Children: true, WatchesChild: isClaimKey, Recurs: true, Since: revision,
+		}, changed, "")
 	}
 	claim, _ := parseKey(key)
-	return t.subscribe(zk.Watcher{Path: t.nodePath(name, key), Since: revision, Changed: changed}, key, claim.Session)
+	return t.subscribe(zk.Watcher{Path: t.nodePath(name, key), Since: revision}, changed, claim.Session)
 }
 
-// subscribe notifies a watcher until it is stopped: on the session of the claim whose node is watched if that is ours,
+// subscribe calls changed until it is stopped: on the session of the claim whose node is watched if that is ours,
 // so that the answers of that session confirm the watch, and otherwise on any.
-func (t *tree) subscribe(w zk.Watcher, key, session string) *subscription {
-	s := &subscription{t: t, watcher: w, key: key}
+func (t *tree) subscribe(w zk.Watcher, changed func(), session string) *subscription {
+	s := &subscription{t: t, watcher: w, changed: changed}
 	s.home, _ = t.sessionConn(session)
-	// A watch is kept by the server for one session, and goes with it. The waiter's claim may be under another session,
-	// which lives: so its wait goes on, and only the watch moves.
-	s.watcher.Lost = s.leaveSession
+	s.watcher.Owner = s
 	if c := cmp.Or(s.home, t.openConn()); c != nil {
 		s.attach(c)
 	} else {
@@ -62,9 +62,14 @@ func (t *tree) subscribe(w zk.Watcher, key, session string) *subscription {
 	return s
 }
 
-// leaveSession is called when the session of the watch has ended.
-func (s *subscription) leaveSession() {
-	s.watcher.Changed()
+// Changed is called by the connection when something may have happened.
+func (s *subscription) Changed() { s.changed() }
+
+// Lost is called by the connection when the session of the watch has ended. A watch is kept by the server for one
+// session, and goes with it. The waiter's claim may be under another session, which lives: so its wait goes on, and
+// only the watch moves.
+func (s *subscription) Lost() {
+	s.changed()
 	s.t.life.Go(s.attachToAny)
 }
 
@@ -74,7 +79,8 @@ func (s *subscription) IsLive() bool {
 	s.mu.Lock()
 	c := s.conn
 	s.mu.Unlock()
-	return c != nil && c == s.home && c.IsArmed(&s.watcher) && !s.t.mayHaveTwoNodes(s.key)
+	key := s.watcher.Path[strings.LastIndexByte(s.watcher.Path, '/')+1:]
+	return c != nil && c == s.home && c.IsArmed(&s.watcher) && !s.t.mayHaveTwoNodes(key)
 }
 
 // ConfirmWatches sends a keep-alive over the session. Any write would do. Its answer comes from a server that has a
@@ -138,7 +144,7 @@ func (s *subscription) attachToAny() {
 		c, err := s.t.anyConn(ctx)
 		if err == nil {
 			s.attach(c)
-			s.watcher.Changed()
+			s.changed()
 			return
 		}
 		timer := time.NewTimer(rand.N(20 * time.Millisecond << min(failures, 6))) // the servers refuse us

@@ -47,7 +47,7 @@ type Conn struct {
 	link        *link         // nil while there is none
 	linkChanged chan struct{} // closed at the next change of link or endedBy
 	endedBy     error         // why there is no session any more
-	watchPoints map[watchKey]*watchPoint
+	watchPoints watchPoints
 	rewatchFrom int64 // the transaction up to which the watches had missed nothing when they were set again last
 	rewatching  int   // how many of the requests for that have no answer
 }
@@ -61,7 +61,7 @@ type Conn struct {
 func (e *Ensemble) NewConn(ttl time.Duration, autoPing bool) *Conn {
 	c := &Conn{
 		ensemble: e, asked: ttl, autoPing: autoPing,
-		linkChanged: make(chan struct{}), watchPoints: map[watchKey]*watchPoint{},
+		linkChanged: make(chan struct{}), watchPoints: newWatchPoints(),
 	}
 	c.life, c.stop = context.WithCancel(e.life)
 	c.batcher = c.newBatcher()
@@ -367,7 +367,7 @@ func (c *Conn) end(why error) {
 		c.ensemble.config.SessionEnded(c)
 	}
 	for w := range watchers {
-		w.Lost()
+		w.Owner.Lost()
 	}
 }
 

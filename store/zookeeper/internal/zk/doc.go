@@ -33,7 +33,7 @@
 // # Locks and goroutines
 //
 // [Conn.Run] is one goroutine per session. Each link has a second one, which writes. The done function of a Call
-// and the Changed of a Watcher are called by the goroutine that reads, without any lock held: they must not block,
+// and the methods of an Owner are called by the goroutine that reads, without any lock held: they must not block,
 // and may call any method that does not wait for an answer. Conn.mu may be held while link.mu is taken, never the
 // other way.
 package zk

@@ -1,6 +1,9 @@
 package zk
 
-import "slices"
+import (
+	"iter"
+	"slices"
+)
 
 // A watch of ZooKeeper fires once, and says only that something has happened (Programmer's Guide, "ZooKeeper Watches").
 // Between that and the read that sets it again, more may happen without an event. So each read that sets a watch is
@@ -23,10 +26,15 @@ type Watcher struct {
 	// Since is the transaction up to which the owner knows the node: a later change that happened before the watch
 	// was set is reported.
 	Since int64
-	// Changed is called whenever something may have happened. It may come without a cause. It must not block.
-	Changed func()
-	// Lost is called once when the session has ended: the watcher is on no session then. It must not block.
-	Lost func()
+	Owner Owner
+}
+
+// Owner has a watcher. Its methods must not block.
+type Owner interface {
+	// Changed is called whenever something may have happened. It may come without a cause.
+	Changed()
+	// Lost is called once when the session has ended: the watcher is on no session then.
+	Lost()
 }
 
 type watchKind byte
@@ -51,6 +59,41 @@ type watchPoint struct {
 	watchers  []*Watcher
 }
 
+// watchPoints are the watch points of a session, by kind and path. For each claim that is held there is one.
+type watchPoints [watchKinds]map[string]*watchPoint
+
+func newWatchPoints() (all watchPoints) {
+	for kind := range all {
+		all[kind] = map[string]*watchPoint{}
+	}
+	return all
+}
+
+func (all *watchPoints) get(k watchKey) *watchPoint { return all[k.kind][k.path] }
+func (all *watchPoints) remove(k watchKey)          { delete(all[k.kind], k.path) }
+
+// getOrAdd adds a watch point if there is none.
+func (all *watchPoints) getOrAdd(k watchKey) *watchPoint {
+	p := all.get(k)
+	if p == nil {
+		p = &watchPoint{}
+		all[k.kind][k.path] = p
+	}
+	return p
+}
+
+func (all *watchPoints) each() iter.Seq2[watchKey, *watchPoint] {
+	return func(yield func(watchKey, *watchPoint) bool) {
+		for kind := range all {
+			for path, p := range all[kind] {
+				if !yield(watchKey{watchKind(kind), path}, p) {
+					return
+				}
+			}
+		}
+	}
+}
+
 func (w *Watcher) key() watchKey {
 	if w.Children {
 		return watchKey{watchesChildren, w.Path}
@@ -70,7 +113,7 @@ func (c *Conn) Watch(w *Watcher) bool {
 	// The watch may be there already, for another watcher, which knew a later state of the node. This one has missed a
 	// change then, and setting the watch once more notifies it.
 	c.addWatcherLocked(w.key(), w)
-	switch p := c.watchPoints[w.key()]; {
+	switch p := c.watchPoints.get(w.key()); {
 	case !p.armed || w.Since >= p.since:
 	case c.link == nil: // the next link sets it by a read
 		p.armed = false
@@ -86,10 +129,10 @@ func (c *Conn) Unwatch(w *Watcher) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range c.keysOfLocked(w) {
-		if p := c.watchPoints[k]; p != nil {
+		if p := c.watchPoints.get(k); p != nil {
 			p.watchers = slices.DeleteFunc(p.watchers, func(o *Watcher) bool { return o == w })
 			if len(p.watchers) == 0 && !p.armed && !p.requested {
-				delete(c.watchPoints, k)
+				c.watchPoints.remove(k)
 			}
 		}
 	}
@@ -99,7 +142,7 @@ func (c *Conn) Unwatch(w *Watcher) {
 func (c *Conn) IsWatching() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.watchPoints {
+	for _, p := range c.watchPoints.each() {
 		if p.armed && len(p.watchers) > 0 {
 			return true
 		}
@@ -112,7 +155,7 @@ func (c *Conn) IsWatching() bool {
 func (c *Conn) IsArmed(w *Watcher) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.watchPoints[w.key()]
+	p := c.watchPoints.get(w.key())
 	return p != nil && p.armed && !p.requested && !p.notifying && slices.Contains(p.watchers, w)
 }
 
@@ -122,20 +165,13 @@ func (c *Conn) GetDataAndWatch(path string) *Call {
 	k := watchKey{watchesData, path}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.watchPoints[k] == nil {
-		c.watchPoints[k] = &watchPoint{}
-	}
-	c.watchPoints[k].requested = true
+	c.watchPoints.getOrAdd(k).requested = true
 	return c.newArmCall(k)
 }
 
 // addWatcherLocked adds a watcher to a watch point, and arms that if it is not armed.
 func (c *Conn) addWatcherLocked(k watchKey, w *Watcher) {
-	p := c.watchPoints[k]
-	if p == nil {
-		p = &watchPoint{}
-		c.watchPoints[k] = p
-	}
+	p := c.watchPoints.getOrAdd(k)
 	if !slices.Contains(p.watchers, w) {
 		p.watchers = append(p.watchers, w)
 	}
@@ -148,7 +184,7 @@ func (c *Conn) addWatcherLocked(k watchKey, w *Watcher) {
 func (c *Conn) keysOfLocked(w *Watcher) []watchKey {
 	all := []watchKey{w.key(), {watchesCreation, w.Path}}
 	if w.WatchesChild != nil {
-		for k, p := range c.watchPoints {
+		for k, p := range c.watchPoints.each() {
 			if k.kind == watchesData && slices.Contains(p.watchers, w) {
 				all = append(all, k)
 			}
@@ -160,12 +196,12 @@ func (c *Conn) keysOfLocked(w *Watcher) []watchKey {
 // takeWatchersLocked removes all watch points, and returns their watchers.
 func (c *Conn) takeWatchersLocked() map[*Watcher]struct{} {
 	all := map[*Watcher]struct{}{}
-	for _, p := range c.watchPoints {
+	for _, p := range c.watchPoints.each() {
 		for _, w := range p.watchers {
 			all[w] = struct{}{}
 		}
 	}
-	c.watchPoints = map[watchKey]*watchPoint{}
+	c.watchPoints = newWatchPoints()
 	return all
 }
 
@@ -195,7 +231,7 @@ func (c *Conn) newArmCall(k watchKey) *Call {
 // handleArmed takes in the answer to the read that sets a watch.
 func (c *Conn) handleArmed(k watchKey, call *Call) {
 	c.mu.Lock()
-	p := c.watchPoints[k]
+	p := c.watchPoints.get(k)
 	if p == nil {
 		c.mu.Unlock()
 		return
@@ -257,7 +293,7 @@ func (c *Conn) setArmedLocked(k watchKey, p *watchPoint, call *Call) (notify []*
 // moveWatchersLocked removes a watch point whose node has gone or come. Its watchers then wait for the node to
 // come, or go on to what they want to watch.
 func (c *Conn) moveWatchersLocked(k watchKey, p *watchPoint) {
-	delete(c.watchPoints, k)
+	c.watchPoints.remove(k)
 	for _, w := range p.watchers {
 		switch {
 		case k.kind == watchesCreation:
@@ -270,7 +306,7 @@ func (c *Conn) moveWatchersLocked(k watchKey, p *watchPoint) {
 
 func notifyAll(watchers []*Watcher) {
 	for _, w := range watchers {
-		w.Changed()
+		w.Owner.Changed()
 	}
 }
 
@@ -280,7 +316,7 @@ func (c *Conn) handleEvent(kind int, path string) {
 	c.mu.Lock()
 	for watched := range watchKinds {
 		k := watchKey{watched, path}
-		p := c.watchPoints[k]
+		p := c.watchPoints.get(k)
 		if p == nil || !p.armed || !watched.firesAt(kind) {
 			continue
 		}
@@ -288,7 +324,7 @@ func (c *Conn) handleEvent(kind int, path string) {
 		notify = append(notify, p.watchers...)
 		switch {
 		case len(p.watchers) == 0:
-			delete(c.watchPoints, k)
+			c.watchPoints.remove(k)
 		case kind == eventDeleted, kind == eventCreated:
 			c.moveWatchersLocked(k, p)
 		default:
@@ -316,7 +352,7 @@ func (k watchKind) firesAt(event int) bool {
 
 // clearRequestedLocked notes that the link has gone: what was to be armed on it is not.
 func (c *Conn) clearRequestedLocked() {
-	for _, p := range c.watchPoints {
+	for _, p := range c.watchPoints.each() {
 		p.requested = false
 	}
 }
@@ -357,10 +393,10 @@ func (c *Conn) rewatchLocked() (calls []*Call) {
 		size = 0
 		calls = append(calls, call)
 	}
-	for k, p := range c.watchPoints {
+	for k, p := range c.watchPoints.each() {
 		switch {
 		case len(p.watchers) == 0:
-			delete(c.watchPoints, k)
+			c.watchPoints.remove(k)
 		case !p.armed:
 			p.requested = true
 			calls = append(calls, c.newArmCall(k))
