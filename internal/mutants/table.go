@@ -103,6 +103,8 @@ var table = []mutant{
 		test: "TestClientsReuseFiles", edits: []edit{{"there && vf.removeOldVersions(d, base, files) >= removeEvery {", "there && false {"}}},
 	{name: "kept files used for a version that is not the last", file: "store/file/kept.go", pkg: "./store/file",
 		test: "TestKeptFilesLateSwap", edits: []edit{{"if k.last != base {", "if false {"}}},
+	{name: "files of a deleted record taken for those of a later one", file: "store/file/recycle.go", pkg: "./store/file",
+		test: "TestKeptFilesOfLaterRecord", edits: []edit{{"old.incarnation == base.incarnation {", "true {"}}},
 	{name: "a kept file that another client can take", file: "store/file/versionedfile.go", pkg: "./store/file",
 		test: "TestKeptFilesOfTwo", edits: []edit{{"vf.removeFile(d, file.version) != nil:", "false:"}}},
 	{name: "kept files of others that are not removed", file: "store/file/kept.go", pkg: "./store/file",
