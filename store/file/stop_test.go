@@ -617,7 +617,9 @@ func TestSwapsAlone(t *testing.T) {
 			lists++
 			steps = slices.Delete(steps, i, i+1)
 		}
-		steps = slices.DeleteFunc(steps, func(step string) bool { return step == "write half" }) // two of the test's make one
+		steps = slices.DeleteFunc(steps, func(step string) bool { // two of the test's make one
+			return step == "write half" || step == "find to link"
+		})
 		if want := []string{"open", "remove", "write", "link", "close"}; !slices.Equal(steps, want) {
 			t.Errorf("a swap makes %q, and not %q", steps, want)
 		}

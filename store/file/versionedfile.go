@@ -319,10 +319,11 @@ func (vf versionedFile) swapVersion(
 	*buffer = data
 	keep := files.keepsFiles() && !durable && countBlocks(len(data)) == 1
 	var file keptFile // of the new version, if it has another name
+	done := false
 	if keep {
-		file, err = vf.moveKeptFile(ctx, d, &files, newName, data)
+		file, done, err = vf.moveKeptFile(ctx, d, &files, newName, data)
 	}
-	if file.staged == "" && err == nil {
+	if !done && err == nil {
 		file, err = vf.moveStagedFile(ctx, d, &files, base, newName, data, durable, keep)
 	}
 	if errors.Is(err, record.ErrConflict) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
@@ -362,35 +363,39 @@ func (vf versionedFile) noteMade(files *knownFiles, v version, name string, file
 	}
 }
 
-// moveKeptFile swaps by the file of the lowest old version, if that is kept, and returns the file. Without a file and
-// an error, it has changed no version, and the swap has to go by another file.
+// moveKeptFile swaps by the file of the lowest old version, if that is kept, and returns the file if it still is. If it
+// is not done and returns no error, it has changed no version, and the swap has to go by another file.
 func (vf versionedFile) moveKeptFile(
 	ctx context.Context, d int, files *knownFiles, next string, data []byte,
-) (file keptFile, err error) {
+) (file keptFile, done bool, err error) {
 	file, ok := files.takeKept()
 	if !ok {
-		return keptFile{}, nil
+		return keptFile{}, false, nil
 	}
 	switch {
 	case vf.removeFile(d, file.version) != nil: // else another client could take the file for itself, by that name
 		files.old = versionRun{} // rule 1 does not allow to skip a version
 	case vf.writeKeptFile(d, &file, data) != nil:
 	default:
+		kept := false
 		if err = ctx.Err(); err == nil {
-			err = vf.linkFile(d, file.staged, next)
+			kept, err = vf.nameVersion(d, file.staged, next, true)
 		}
-		if err == nil {
-			return file, nil
+		if kept {
+			return file, true, nil
 		}
+		done = err == nil
 	}
 	if file.handle >= 0 {
 		vf.closeHandle(file.handle)
 	}
-	_ = vf.removeFile(d, file.staged)
+	if !done {
+		_ = vf.removeFile(d, file.staged)
+	}
 	if errors.Is(err, fs.ErrNotExist) { // another client has removed it, which does not say that the swap comes too late
 		err = nil
 	}
-	return keptFile{}, err
+	return keptFile{}, done, err
 }
 
 // writeKeptFile writes over a kept file, and opens it if necessary.
@@ -520,7 +525,7 @@ func (vf versionedFile) stageInRecycledFile(
 }
 
 // moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then that
-// the version that the file is staged for does, and then renames. The order of the two checks matters: see the proof at
+// the version that the file is staged for does, and then renames or links. The order of the two checks matters: see the proof at
 // versionedFile.
 func (vf versionedFile) moveIfCurrent(
 	ctx context.Context, d int, staged, next string, keep bool,
@@ -535,9 +540,15 @@ func (vf versionedFile) moveIfCurrent(
 	if there, err := vf.entryExists(d, base); err != nil || !there {
 		return false, cmp.Or(err, record.ErrConflict)
 	}
+	return vf.nameVersion(d, staged, next, keep)
+}
+
+// nameVersion gives a staged file the name of the next version: as a second one if keep is set and this is possible,
+// and otherwise instead of the first.
+func (vf versionedFile) nameVersion(d int, staged, next string, keep bool) (kept bool, err error) {
 	if keep {
 		if err := vf.linkFile(d, staged, next); !errors.Is(err, errors.ErrUnsupported) {
-			return true, err
+			return err == nil, err
 		}
 	}
 	return false, vf.renameExclusive(d, staged, next)
