@@ -81,6 +81,12 @@ import (
 // version that it has made is the current one, and it uses kept files only in a swap of that version. So it has removed
 // no version that could be that v+1.
 //
+// Linux looks for the first name of a link, and a moment later makes the link if the file still has any name. So the
+// remover of that v+1 must have removed all names of the file, not just the one that the client links by. It has: the
+// client has taken away the file's name as a version, so all of them are names of staged files. They are as old as the
+// staged name is, or older, and the remover spares only names of files that were versions after v. A name outside of
+// the store's directory, such as a copy by links has, would remain.
+//
 // # Room on a full disk
 //
 // An existing record can be written on a disk that has no free block, so that a full disk ends no lock. A new version
@@ -317,7 +323,11 @@ func (vf versionedFile) swapVersion(
 	defer fileBuffers.Put(buffer)
 	data := to.appendFile((*buffer)[:0], next)
 	*buffer = data
-	keep := files.keepsFiles() && !durable && countBlocks(len(data)) == 1
+	oneBlock := countBlocks(len(data)) == 1
+	if !oneBlock {
+		files.dropKept() // as all files grow, and a kept one would never become small again
+	}
+	keep := files.keepsFiles() && !durable && oneBlock
 	var file keptFile // of the new version, if it has another name
 	done := false
 	if keep {
@@ -525,8 +535,8 @@ func (vf versionedFile) stageInRecycledFile(
 }
 
 // moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then that
-// the version that the file is staged for does, and then renames or links. The order of the two checks matters: see the proof at
-// versionedFile.
+// the version that the file is staged for does, and then renames or links. The order of the two checks matters: see the
+// proof at versionedFile.
 func (vf versionedFile) moveIfCurrent(
 	ctx context.Context, d int, staged, next string, keep bool,
 ) (kept bool, err error) {
