@@ -8,7 +8,7 @@
 // The first claim makes the directory if it does not exist. The directory must contain nothing else: one that is not
 // empty must have been made by Holdfast, which marks it. It belongs to one user, or to a group of users, and everyone
 // who can write in it can take any lock away. It must not be where files are removed by age, such as /tmp. While
-// clients run, nothing in it may be edited, added or restored from a backup.
+// clients run, nothing in it may be edited, added, given a second name (cp -l) or restored from a backup.
 //
 // # Promises
 //

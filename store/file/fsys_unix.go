@@ -232,11 +232,14 @@ func (d disk) linkFile(dir int, name, to string) error {
 	if d.shared {
 		return errors.ErrUnsupported
 	}
-	err := unix.Linkat(dir, name, dir, to, 0)
-	if errors.Is(err, unix.EPERM) { // what Linux says if the file system has no links
+	switch err := unix.Linkat(dir, name, dir, to, 0); err {
+	case unix.EPERM, unix.EMLINK, unix.EXDEV: // the first is what Linux says if the file system has no links
 		return errors.ErrUnsupported
+	case unix.ENOSPC, unix.EDQUOT: // a rename does not need the room of another name
+		return errors.ErrUnsupported
+	default:
+		return err
 	}
-	return err
 }
 
 func (disk) renameEntry(dir int, name string, toDir int, to string) error {

@@ -51,6 +51,14 @@ func (f *knownFiles) takeKept() (file keptFile, ok bool) {
 	return file, true
 }
 
+// dropKept forgets the files that are kept now.
+func (f *knownFiles) dropKept() {
+	if f.kept != nil {
+		f.kept.closeHandles(f.kept.files)
+		f.kept.files = nil
+	}
+}
+
 // closeHandles closes those of the files that are open.
 func (k *keptFiles) closeHandles(files []keptFile) {
 	for i := range files {

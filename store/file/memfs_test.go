@@ -384,20 +384,29 @@ func (p *proc) renameExclusive(dir int, name, to string) error {
 	return nil
 }
 
+// linkFile is two steps, as in Linux: between them the name can be removed, and then the link fails only if the file
+// has no other name.
 func (p *proc) linkFile(dir int, name, to string) error {
-	done, err := p.beginStep("link")
+	done, err := p.beginStep("find to link")
 	if err != nil {
 		return err
 	}
-	defer done()
 	d, n := p.findEntry(dir, name)
+	done()
+	if n == nil {
+		return syscall.ENOENT
+	}
+	if done, err = p.beginStep("link"); err != nil {
+		return err
+	}
+	defer done()
 	switch {
 	case p.noLinks:
 		return errors.ErrUnsupported
-	case n == nil:
-		return syscall.ENOENT
 	case d.entries[to] != nil:
 		return syscall.EEXIST
+	case !slices.Contains(slices.Collect(maps.Values(d.entries)), n):
+		return syscall.ENOENT
 	}
 	d.entries[to] = n
 	return nil

@@ -62,11 +62,15 @@ func (r versionRun) afterLowest() versionRun { return versionRun{r.incarnation, 
 const maxRecycledRecords = 1 << 14
 
 // take removes and returns what is known of a record for a swap of version base, so that two goroutines never use two
-// versions in the wrong order, and never write one file.
+// versions in the wrong order, and never write one file. What belongs to another incarnation is forgotten: a late swap
+// of a record that was deleted may have left it, or one of the clock, if the lock has the name of its directory.
 func (s *recycledFiles) take(entry string, base version) (f knownFiles) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f = knownFiles{old: s.byRecord[entry], kept: s.kept.take(entry, base)}
+	f.kept = s.kept.take(entry, base)
+	if old := s.byRecord[entry]; old.incarnation == base.incarnation {
+		f.old = old
+	}
 	delete(s.byRecord, entry)
 	return f
 }

@@ -208,6 +208,34 @@ func TestFullDiskAmongOthers(t *testing.T) {
 	}
 }
 
+// TestNoFreeFileEndsNoLock: on a file system that can hold no more names, a client that is alone at a lock goes on,
+// however many swaps it has made before. Others use at once what becomes free.
+func TestNoFreeFileEndsNoLock(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	for before := range 5 * removeEvery {
+		mount := mountTmpfs(t, "size=1m,nr_inodes=60,mode=0700")
+		tab := openTest(t, mount+"/store")
+		row := record.Row{Name: "a", Data: []byte("some")}
+		for range before + 1 {
+			row = mustSwap(t, tab, row)
+		}
+		ballast := 0
+		for range 5 * removeEvery {
+			var err error
+			for ; err == nil; ballast++ {
+				err = os.WriteFile(filepath.Join(mount, fmt.Sprint(ballast)), nil, 0o600)
+			}
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Fatal(err)
+			}
+			if row, err = tab.Swap(t.Context(), row); err != nil {
+				t.Fatalf("after %d swaps: %v", before, err)
+			}
+		}
+	}
+}
+
 func fillDisk(t *testing.T, mount string) (empty func()) {
 	t.Helper()
 	ballast := filepath.Join(mount, "ballast")

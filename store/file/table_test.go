@@ -465,3 +465,28 @@ func TestLoadDuringDelete(t *testing.T) {
 	}
 	others.Wait()
 }
+
+// TestFilesShrink: after a record was large once, the files of its later versions become small again, so that reading
+// them costs no more than before.
+func TestFilesShrink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() + "/store"
+	tab := openTest(t, dir)
+	row := record.Row{Name: "a"}
+	for n := range 10 * removeEvery {
+		row.Data = []byte("some")
+		if n == 5*removeEvery {
+			row.Data = make([]byte, 16*blockSize)
+		}
+		row = mustSwap(t, tab, row)
+	}
+	files, err := os.ReadDir(dir + "/locks/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if info, err := file.Info(); err != nil || info.Size() > 2*maxStaleTail {
+			t.Errorf("%s has %d bytes: %v", file.Name(), info.Size(), err)
+		}
+	}
+}

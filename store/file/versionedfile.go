@@ -81,6 +81,12 @@ import (
 // version that it has made is the current one, and it uses kept files only in a swap of that version. So it has removed
 // no version that could be that v+1.
 //
+// Linux looks for the first name of a link, and a moment later makes the link if the file still has any name. So the
+// remover of that v+1 must have removed all names of the file, not just the one that the client links by. It has: the
+// client has taken away the file's name as a version, so all of them are names of staged files. They are as old as the
+// staged name is, or older, and the remover spares only names of files that were versions after v. A name outside of
+// the store's directory, such as a copy by links has, would remain.
+//
 // # Room on a full disk
 //
 // An existing record can be written on a disk that has no free block, so that a full disk ends no lock. A new version
@@ -317,12 +323,17 @@ func (vf versionedFile) swapVersion(
 	defer fileBuffers.Put(buffer)
 	data := to.appendFile((*buffer)[:0], next)
 	*buffer = data
-	keep := files.keepsFiles() && !durable && countBlocks(len(data)) == 1
-	var file keptFile // of the new version, if it has another name
-	if keep {
-		file, err = vf.moveKeptFile(ctx, d, &files, newName, data)
+	oneBlock := countBlocks(len(data)) == 1
+	if !oneBlock {
+		files.dropKept() // as all files grow, and a kept one would never become small again
 	}
-	if file.staged == "" && err == nil {
+	keep := files.keepsFiles() && !durable && oneBlock
+	var file keptFile // of the new version, if it has another name
+	done := false
+	if keep {
+		file, done, err = vf.moveKeptFile(ctx, d, &files, newName, data)
+	}
+	if !done && err == nil {
 		file, err = vf.moveStagedFile(ctx, d, &files, base, newName, data, durable, keep)
 	}
 	if errors.Is(err, record.ErrConflict) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
@@ -362,35 +373,39 @@ func (vf versionedFile) noteMade(files *knownFiles, v version, name string, file
 	}
 }
 
-// moveKeptFile swaps by the file of the lowest old version, if that is kept, and returns the file. Without a file and
-// an error, it has changed no version, and the swap has to go by another file.
+// moveKeptFile swaps by the file of the lowest old version, if that is kept, and returns the file if it still is. If it
+// is not done and returns no error, it has changed no version, and the swap has to go by another file.
 func (vf versionedFile) moveKeptFile(
 	ctx context.Context, d int, files *knownFiles, next string, data []byte,
-) (file keptFile, err error) {
+) (file keptFile, done bool, err error) {
 	file, ok := files.takeKept()
 	if !ok {
-		return keptFile{}, nil
+		return keptFile{}, false, nil
 	}
 	switch {
 	case vf.removeFile(d, file.version) != nil: // else another client could take the file for itself, by that name
 		files.old = versionRun{} // rule 1 does not allow to skip a version
 	case vf.writeKeptFile(d, &file, data) != nil:
 	default:
+		kept := false
 		if err = ctx.Err(); err == nil {
-			err = vf.linkFile(d, file.staged, next)
+			kept, err = vf.nameVersion(d, file.staged, next, true)
 		}
-		if err == nil {
-			return file, nil
+		if kept {
+			return file, true, nil
 		}
+		done = err == nil
 	}
 	if file.handle >= 0 {
 		vf.closeHandle(file.handle)
 	}
-	_ = vf.removeFile(d, file.staged)
+	if !done {
+		_ = vf.removeFile(d, file.staged)
+	}
 	if errors.Is(err, fs.ErrNotExist) { // another client has removed it, which does not say that the swap comes too late
 		err = nil
 	}
-	return keptFile{}, err
+	return keptFile{}, done, err
 }
 
 // writeKeptFile writes over a kept file, and opens it if necessary.
@@ -520,8 +535,8 @@ func (vf versionedFile) stageInRecycledFile(
 }
 
 // moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then that
-// the version that the file is staged for does, and then renames. The order of the two checks matters: see the proof at
-// versionedFile.
+// the version that the file is staged for does, and then renames or links. The order of the two checks matters: see the
+// proof at versionedFile.
 func (vf versionedFile) moveIfCurrent(
 	ctx context.Context, d int, staged, next string, keep bool,
 ) (kept bool, err error) {
@@ -535,9 +550,15 @@ func (vf versionedFile) moveIfCurrent(
 	if there, err := vf.entryExists(d, base); err != nil || !there {
 		return false, cmp.Or(err, record.ErrConflict)
 	}
+	return vf.nameVersion(d, staged, next, keep)
+}
+
+// nameVersion gives a staged file the name of the next version: as a second one if keep is set and this is possible,
+// and otherwise instead of the first.
+func (vf versionedFile) nameVersion(d int, staged, next string, keep bool) (kept bool, err error) {
 	if keep {
 		if err := vf.linkFile(d, staged, next); !errors.Is(err, errors.ErrUnsupported) {
-			return true, err
+			return err == nil, err
 		}
 	}
 	return false, vf.renameExclusive(d, staged, next)
