@@ -232,14 +232,15 @@ func (d disk) linkFile(dir int, name, to string) error {
 	if d.shared {
 		return errors.ErrUnsupported
 	}
-	switch err := unix.Linkat(dir, name, dir, to, 0); err {
-	case unix.EPERM, unix.EMLINK, unix.EXDEV: // the first is what Linux says if the file system has no links
+	err := unix.Linkat(dir, name, dir, to, 0)
+	switch {
+	// EPERM is what Linux says if the file system has no links, and EACCES if a policy allows none.
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.EMLINK):
 		return errors.ErrUnsupported
-	case unix.ENOSPC, unix.EDQUOT: // a rename does not need the room of another name
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT): // a rename does not need the room of another name
 		return errors.ErrUnsupported
-	default:
-		return err
 	}
+	return err
 }
 
 func (disk) renameEntry(dir int, name string, toDir int, to string) error {
