@@ -119,6 +119,8 @@ var table = []mutant{
 		test: "TestWithoutLinks", edits: []edit{{"!errors.Is(err, errors.ErrUnsupported) {", "true {"}}},
 	{name: "no swap where there is no room for another name", file: "store/file/fsys_unix.go", pkg: "./store/file",
 		test: "TestNoFreeFileEndsNoLock", edits: []edit{{"case errors.Is(err, unix.ENOSPC), ", "case "}}},
+	{name: "second names of files where Force is set", file: "store/file/fsys_unix.go", pkg: "./store/file",
+		test: "TestForcedStoreHasNoSecondNames", edits: []edit{{`o.Group != "" || o.Force }`, `o.Group != "" }`}}},
 	{name: "files that stay large after the record was", file: "store/file/versionedfile.go", pkg: "./store/file",
 		test: "TestFilesShrink", edits: []edit{{"files.dropKept() //", "//"}}},
 	{name: "kept files of all locks that stay open", file: "store/file/kept.go", pkg: "./store/file",
