@@ -15,7 +15,10 @@ import (
 )
 
 // disk is the real fsys. Handles are file descriptors.
-type disk struct{ sharing }
+type disk struct {
+	sharing
+	oneName bool // linkFile gives no file a second name
+}
 
 const openFlags = unix.O_NOFOLLOW | unix.O_CLOEXEC
 
@@ -226,20 +229,24 @@ func (d disk) makeDir(dir int, name string) error {
 	return unix.Mkdirat(dir, name, 0o700)
 }
 
-// linkFile gives no file a second name in a shared store: its members write to no file that has two (see
-// checkWritable).
+// mustHaveOneName reports whether no file may have a second name. Members of a shared store write to no file that has
+// two (see checkWritable). And on what Force allows, such as NFS and FUSE, a file that is removed while it is open gets
+// another name in its directory, which then is not empty.
+func mustHaveOneName(o Options) bool { return o.Group != "" || o.Force }
+
 func (d disk) linkFile(dir int, name, to string) error {
-	if d.shared {
+	if d.oneName {
 		return errors.ErrUnsupported
 	}
-	switch err := unix.Linkat(dir, name, dir, to, 0); err {
-	case unix.EPERM, unix.EMLINK, unix.EXDEV: // the first is what Linux says if the file system has no links
+	err := unix.Linkat(dir, name, dir, to, 0)
+	switch {
+	// EPERM is what Linux says if the file system has no links, and EACCES if a policy allows none.
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.EMLINK):
 		return errors.ErrUnsupported
-	case unix.ENOSPC, unix.EDQUOT: // a rename does not need the room of another name
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT): // a rename does not need the room of another name
 		return errors.ErrUnsupported
-	default:
-		return err
 	}
+	return err
 }
 
 func (disk) renameEntry(dir int, name string, toDir int, to string) error {

@@ -347,7 +347,7 @@ func TestSharedLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	d := disk{sharing{shared: true, group: os.Getegid()}}
+	d := disk{sharing: sharing{shared: true, group: os.Getegid()}}
 	for _, name := range []string{"hard", "soft", "fifo"} {
 		if err := d.overwriteFile(fd, name, []byte("evil"), false); err == nil {
 			t.Errorf("%s: it was written", name)

@@ -30,7 +30,7 @@ func newEnvironment(dir string, o Options, create bool) (environment, error) {
 	if err != nil {
 		return environment{}, err
 	}
-	d := disk{shared}
+	d := disk{sharing: shared, oneName: mustHaveOneName(o)}
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		if !create {
 			return environment{}, errAbsent

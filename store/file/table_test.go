@@ -490,3 +490,24 @@ func TestFilesShrink(t *testing.T) {
 		}
 	}
 }
+
+// TestForcedStoreHasNoSecondNames: a client that is alone at a lock gives its files second names, but not with Force.
+func TestForcedStoreHasNoSecondNames(t *testing.T) {
+	t.Parallel()
+	for _, force := range []bool{false, true} {
+		dir := t.TempDir() + "/store"
+		tab, err := openTable(t.Context(), dir, &Options{Force: force})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tab.Close()
+		row := record.Row{Name: "a"}
+		for range 5 * removeEvery {
+			row = mustSwap(t, tab, row)
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(dir, "locks", "a", row.Version), &st); err != nil || st.Nlink > 1 == force {
+			t.Errorf("with Force %t, a file has %d names: %v", force, st.Nlink, err)
+		}
+	}
+}
