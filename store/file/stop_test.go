@@ -789,35 +789,53 @@ func TestKeptFilesOfLaterRecord(t *testing.T) {
 }
 
 // TestReaderSeesNoLateSwap: a reader that is stopped anywhere, while the version that it has found is replaced and its
-// file is in use again, reads what some version contained, and not what a late swap, that was refused, has written.
+// file is in use again, reads what some version contained, and not what a late swap or deletion, that was refused, has
+// written. A client that creates the record reads it, too, and would remove a record that it takes for deleted.
 func TestReaderSeesNoLateSwap(t *testing.T) {
 	t.Parallel()
-	for before := range 2 * removeEvery {
-		for after := range 3 * removeEvery {
-			for k, reached := 1, true; reached; k++ {
-				m, l := newMachine(), newHistory()
-				a, reader := m.client(t, l, "a"), m.client(t, l, "reader")
-				a.swap(record.Row{})
-				for range before {
-					a.swap(a.load())
+	for _, lateName := range []string{"swap", "delete"} {
+		for _, readerName := range []string{"load", "create"} {
+			t.Run(readerName+", late "+lateName, func(t *testing.T) {
+				t.Parallel()
+				for before := range 2 * removeEvery {
+					for after := range 3 * removeEvery {
+						for k := 1; stopReader(t, before, after, k, readerName, lateName); k++ {
+						}
+					}
 				}
-				replaced := a.load()
-				a.swap(replaced)
-				var row record.Row
-				var goOn func()
-				goOn, reached = reader.stopAt(k, func() { row = reader.load() })
-				for range after {
-					a.swap(a.load())
-				}
-				if a.swap(replaced) {
-					t.Error("a late swap was done")
-				}
-				goOn()
-				if data := l.made[row.Version]; data != string(row.Data) {
-					t.Fatalf("stopped at operation %d, %d swaps before and %d after: %s was read as %q, and contained %q",
-						k, before, after, row.Version, row.Data, data)
-				}
-			}
+			})
 		}
 	}
+}
+
+func stopReader(t *testing.T, before, after, k int, readerName, lateName string) bool {
+	m, l := newMachine(), newHistory()
+	a, reader := m.client(t, l, "a"), m.client(t, l, "reader")
+	a.swap(record.Row{})
+	for range before {
+		a.swap(a.load())
+	}
+	replaced := a.load()
+	a.swap(replaced)
+	row := a.load()
+	goOn, reached := reader.stopAt(k, func() {
+		if readerName == "load" {
+			row = reader.load()
+		} else {
+			reader.swap(record.Row{})
+		}
+	})
+	for range after {
+		a.swap(a.load())
+	}
+	operations[lateName](a, replaced)
+	goOn()
+	if data := l.made[row.Version]; data != string(row.Data) {
+		t.Errorf("%s was read as %q, and contained %q", row.Version, row.Data, data)
+	}
+	l.checkFinal(t, a.load())
+	if t.Failed() {
+		t.Fatalf("stopped at operation %d, %d swaps before and %d after", k, before, after)
+	}
+	return reached
 }
