@@ -63,12 +63,14 @@ const maxRecycledRecords = 1 << 14
 
 // take removes and returns what is known of a record for a swap of version base, so that two goroutines never use two
 // versions in the wrong order, and never write one file. What belongs to another incarnation is forgotten: a late swap
-// of a record that was deleted may have left it, or one of the clock, if the lock has the name of its directory.
+// of a record that was deleted may have left it, or one of the clock, if the lock has the name of its directory. If not
+// all versions are older than base and its predecessor, the swap comes too late, and they are forgotten, too: it would
+// write over the file of the version whose number it writes itself (see Reading at versionedFile).
 func (s *recycledFiles) take(entry string, base version) (f knownFiles) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.kept = s.kept.take(entry, base)
-	if old := s.byRecord[entry]; old.incarnation == base.incarnation {
+	if old := s.byRecord[entry]; old.incarnation == base.incarnation && old.below < base.seq {
 		f.old = old
 	}
 	delete(s.byRecord, entry)

@@ -409,7 +409,7 @@ func TestLateSwap(t *testing.T) {
 	}
 }
 
-// TestClientsReuseFiles: clients that write one record in turns make no new file each time.
+// TestClientsReuseFiles: clients that write one record in turns make no new file each time, and keep none.
 func TestClientsReuseFiles(t *testing.T) {
 	t.Parallel()
 	m, l := newMachine(), newHistory()
@@ -418,8 +418,11 @@ func TestClientsReuseFiles(t *testing.T) {
 	made := 0
 	for _, c := range clients {
 		c.proc.beforeStep = func(step string) {
-			if step == "create" {
+			switch step {
+			case "create":
 				made++
+			case "link":
+				t.Error("a client that is not alone keeps a file")
 			}
 		}
 	}
@@ -721,23 +724,27 @@ func TestWithoutLinks(t *testing.T) {
 	l.checkFinal(t, c.load())
 }
 
-// newestIn returns the current version in the record's directory, without a step of any process.
-func (m *machine) newestIn(entry string) version {
+// versionsIn returns the versions in the record's directory, the lowest first, without a step of any process.
+func (m *machine) versionsIn(entry string) (versions []version) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	dir := m.root.entries["locks"].entries[entry]
-	if dir == nil {
-		return version{}
+	if dir := m.root.entries["locks"].entries[entry]; dir != nil {
+		for name := range dir.entries {
+			if v, staged, ok := parseFile(name); ok && !staged {
+				versions = append(versions, v)
+			}
+		}
 	}
-	return largestVersion(slices.Collect(maps.Keys(dir.entries)))
+	sortVersions(versions)
+	return versions
 }
 
 // TestKeptFilesOfLaterRecord: a swap is stopped anywhere, and meanwhile its own client deletes the record, makes it
 // again and keeps its files. What the swap knew of the files of the old record is not used for the later one: no swap
-// of that removes the current version.
+// of that removes the current version, or any but the lowest.
 func TestKeptFilesOfLaterRecord(t *testing.T) {
 	t.Parallel()
-	for swaps := range 4 * removeEvery {
+	for swaps := range 6 * removeEvery {
 		for k := 1; ; k++ {
 			m, l := newMachine(), newHistory()
 			a, b := m.client(t, l, "a"), m.client(t, l, "b")
@@ -759,8 +766,12 @@ func TestKeptFilesOfLaterRecord(t *testing.T) {
 			for range 2 * removeEvery {
 				row := a.load()
 				a.proc.beforeStep = func(step string) {
-					if newest := m.newestIn("lock"); newest.String() < row.Version {
-						t.Errorf("%s was current, and at %q of its swap %s is", row.Version, step, newest)
+					there := m.versionsIn("lock")
+					if !slices.ContainsFunc(there, func(v version) bool { return v.String() == row.Version }) {
+						t.Errorf("%s was current, and at %q of its swap there are %s", row.Version, step, there)
+					}
+					if whole := runOf(there); !whole.isEmpty() && whole.below != there[len(there)-1].seq+1 {
+						t.Errorf("at %q of a swap there are %s", step, there)
 					}
 				}
 				a.swap(row)
@@ -775,4 +786,56 @@ func TestKeptFilesOfLaterRecord(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestReaderSeesNoLateSwap: a reader that is stopped anywhere, while the version that it has found is replaced and its
+// file is in use again, reads what some version contained, and not what a late swap or deletion, that was refused, has
+// written. A client that creates the record reads it, too, and would remove a record that it takes for deleted.
+func TestReaderSeesNoLateSwap(t *testing.T) {
+	t.Parallel()
+	for _, lateName := range []string{"swap", "delete"} {
+		for _, readerName := range []string{"load", "create"} {
+			t.Run(readerName+", late "+lateName, func(t *testing.T) {
+				t.Parallel()
+				for before := range 2 * removeEvery {
+					for after := range 3 * removeEvery {
+						for k := 1; stopReader(t, before, after, k, readerName, lateName); k++ {
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func stopReader(t *testing.T, before, after, k int, readerName, lateName string) bool {
+	m, l := newMachine(), newHistory()
+	a, reader := m.client(t, l, "a"), m.client(t, l, "reader")
+	a.swap(record.Row{})
+	for range before {
+		a.swap(a.load())
+	}
+	replaced := a.load()
+	a.swap(replaced)
+	row := a.load()
+	goOn, reached := reader.stopAt(k, func() {
+		if readerName == "load" {
+			row = reader.load()
+		} else {
+			reader.swap(record.Row{})
+		}
+	})
+	for range after {
+		a.swap(a.load())
+	}
+	operations[lateName](a, replaced)
+	goOn()
+	if data := l.made[row.Version]; data != string(row.Data) {
+		t.Errorf("%s was read as %q, and contained %q", row.Version, row.Data, data)
+	}
+	l.checkFinal(t, a.load())
+	if t.Failed() {
+		t.Fatalf("stopped at operation %d, %d swaps before and %d after", k, before, after)
+	}
+	return reached
 }

@@ -113,6 +113,10 @@ import (
 // for something else by then (see recycledFiles). So a version that cannot be understood counts as damaged only if it
 // is still the largest one in a list made after it was read: then it was the current version during the whole read,
 // and no client writes to the file of the current version.
+//
+// What can be understood is what the version contained when it was current. A file contains the number of its version,
+// and a client writes over files of lower numbers only: so no number is written into one file twice, not even by a swap
+// that comes too late and is refused.
 type versionedFile struct {
 	*storeDir
 	parent   int    // handle of the directory in which the record's directory is
