@@ -17,11 +17,12 @@ import (
 )
 
 // history checks that the outcomes that the clients got make one history: each version was made once and replaced at
-// most once, and the final version is the one that nobody replaced. It detects a swap that was refused but took
-// effect, and one that was confirmed but lost.
+// most once, the final version is the one that nobody replaced, and what was read is what some swap wrote. It detects a
+// swap that was refused but took effect or was read, and one that was confirmed but lost.
 type history struct {
 	mu       sync.Mutex
 	made     map[string]string // version: its data
+	rows     []record.Row      // that were read
 	replaced map[string]int
 	creates  int
 	deletes  int
@@ -62,6 +63,11 @@ func (l *history) checkFinal(t testing.TB, now record.Row) {
 			t.Errorf("version %s was replaced %d times", version, n)
 		}
 	}
+	for _, row := range l.rows {
+		if data := l.made[row.Version]; row.Version != "" && data != string(row.Data) {
+			t.Errorf("%s was read as %q, and contained %q", row.Version, row.Data, data)
+		}
+	}
 	if len(l.replaced) != len(l.made) {
 		t.Errorf("%d versions were replaced or are final, %d were made", len(l.replaced), len(l.made))
 	}
@@ -84,6 +90,9 @@ func (c *testClient) load() record.Row {
 	if err != nil {
 		c.t.Errorf("%s: load: %v", c.name, err)
 	}
+	c.history.mu.Lock()
+	defer c.history.mu.Unlock()
+	c.history.rows = append(c.history.rows, row)
 	return row
 }
 
@@ -313,14 +322,14 @@ func stopCleaner(t *testing.T, remover string, age, kr, ka int) {
 	}
 }
 
-// TestInterleavings runs several processes one file operation at a time in random order, with long stops, half of the
-// time on a disk that is full now and then.
+// TestInterleavings runs several processes, some with two goroutines, one file operation at a time in random order,
+// with long stops and late swaps, half of the time on a disk that is full now and then.
 func TestInterleavings(t *testing.T) {
 	t.Parallel()
 	for _, course := range []struct {
 		name                   string
-		swaps, switches, seeds int // swaps per process, and a switch in one of so many operations
-	}{{"in turns", 6, 8, 3000}, {"each alone for long", 30, 80, 300}} {
+		swaps, switches, seeds int // swaps per goroutine, and a switch in one of so many operations
+	}{{"in turns", 6, 8, 3000}, {"each alone for long", 30, 80, 1000}} {
 		t.Run(course.name, func(t *testing.T) {
 			t.Parallel()
 			runInterleavings(t, course.swaps, course.switches, course.seeds)
@@ -349,12 +358,17 @@ func runInterleavings(t *testing.T, swaps, switches, seeds int) {
 func interleave(t *testing.T, seed uint64, swaps, switches int) *history {
 	m, l := newMachine(), newHistory()
 	r := rand.New(rand.NewPCG(seed, 3))
-	type runner struct{ at, run, ended chan bool }
-	var runners []runner
+	stopped, ended := make(chan chan bool), make(chan bool)
+	var runners []chan bool // those that are stopped
 	for i := range 2 + r.IntN(3) {
 		c := m.client(t, l, fmt.Sprint("p", i))
-		x := runner{make(chan bool), make(chan bool), make(chan bool)}
-		c.proc.beforeStep = func(string) { x.at <- true; <-x.run }
+		c.proc.beforeStep = func(step string) {
+			if step != "close" { // which a client does while its other goroutines cannot go on
+				goOn := make(chan bool)
+				stopped <- goOn
+				<-goOn
+			}
+		}
 		own := rand.New(rand.NewPCG(seed, uint64(i)))
 		if seed%4 >= 2 {
 			c.durableEvery = 5
@@ -362,29 +376,34 @@ func interleave(t *testing.T, seed uint64, swaps, switches int) *history {
 		if seed%2 == 1 {
 			c.proc.full = func() bool { return own.IntN(3) == 0 }
 		}
-		go func() {
-			for range swaps {
-				if row := c.load(); row.Version != "" && own.IntN(swaps) == 0 {
-					c.delete(row)
-				} else {
-					c.swap(row)
+		for range 1 + r.IntN(3)/2 {
+			go func() {
+				var earlier record.Row
+				for range swaps {
+					row := c.load()
+					if own.IntN(swaps) == 0 {
+						row, earlier = earlier, row
+					}
+					if row.Version != "" && own.IntN(swaps) == 0 {
+						c.delete(row)
+					} else {
+						c.swap(row)
+					}
 				}
-			}
-			close(x.ended)
-		}()
-		<-x.at
-		runners = append(runners, x)
+				ended <- true
+			}()
+			runners = append(runners, <-stopped)
+		}
 	}
 	for current := 0; len(runners) > 0; {
 		if r.IntN(switches) == 0 || current >= len(runners) {
 			current = r.IntN(len(runners))
 		}
-		x := runners[current]
-		x.run <- true
+		runners[current] <- true
 		select {
-		case <-x.at:
-		case <-x.ended:
-			runners = append(runners[:current], runners[current+1:]...)
+		case runners[current] = <-stopped:
+		case <-ended:
+			runners = slices.Delete(runners, current, current+1)
 		}
 	}
 	l.checkFinal(t, m.client(t, l, "last").load())
@@ -817,10 +836,9 @@ func stopReader(t *testing.T, before, after, k int, readerName, lateName string)
 	}
 	replaced := a.load()
 	a.swap(replaced)
-	row := a.load()
 	goOn, reached := reader.stopAt(k, func() {
 		if readerName == "load" {
-			row = reader.load()
+			reader.load()
 		} else {
 			reader.swap(record.Row{})
 		}
@@ -830,9 +848,6 @@ func stopReader(t *testing.T, before, after, k int, readerName, lateName string)
 	}
 	operations[lateName](a, replaced)
 	goOn()
-	if data := l.made[row.Version]; data != string(row.Data) {
-		t.Errorf("%s was read as %q, and contained %q", row.Version, row.Data, data)
-	}
 	l.checkFinal(t, a.load())
 	if t.Failed() {
 		t.Fatalf("stopped at operation %d, %d swaps before and %d after", k, before, after)
