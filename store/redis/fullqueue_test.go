@@ -25,11 +25,17 @@ func fairClaim(ttl time.Duration) driver.Claim {
 	return c
 }
 
+// runQueueScript runs the script of a claim once, as the claim's client does.
+func runQueueScript(t *testing.T, s *store, c driver.Claim) (driver.Grant, *refusal, error) {
+	t.Helper()
+	a, keys := s.newAcquireLoop(c), s.keys.allKeys(c.Name)
+	return a.enterQueue(t.Context(), &keys)
+}
+
 // enterQueueOnce runs the script of a claim once: the claim enters the queue, and sends nothing more.
 func enterQueueOnce(t *testing.T, s *store, c driver.Claim) (*refusal, error) {
 	t.Helper()
-	a, keys := s.newAcquireLoop(c), s.keys.allKeys(c.Name)
-	_, r, err := a.enterQueue(t.Context(), &keys)
+	_, r, err := runQueueScript(t, s, c)
 	return r, err
 }
 
@@ -38,9 +44,7 @@ func fillQueue(t *testing.T, s *store, n int, ttl time.Duration) driver.Grant {
 	t.Helper()
 	held := acquire(t, s, fairClaim(time.Hour))
 	for range n {
-		if r, err := enterQueueOnce(t, s, fairClaim(ttl)); err != nil || r == nil || r.code != replyWaiting {
-			t.Fatalf("%+v %v", r, err)
-		}
+		joinAndDie(t, s, fairClaim(ttl))
 	}
 	return held
 }

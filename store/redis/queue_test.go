@@ -119,25 +119,13 @@ func TestLongDeadWaiters(t *testing.T) {
 		return c
 	}
 	holder := acquire(t, s, fair(10*time.Minute))
-	keys := s.keys.allKeys("m")
-	for range 3 { // each enters the queue, and sends nothing more
-		dead := s.newAcquireLoop(fair(3 * time.Second))
-		if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
-			t.Fatalf("%+v %v", r, err)
-		}
+	for range 3 {
+		joinAndDie(t, s, fair(3*time.Second))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	next := fair(10 * time.Minute)
-	granted := make(chan error, 1)
-	go func() {
-		_, err := s.Acquire(ctx, next)
-		granted <- err
-	}()
-	if err := redistest.Until(ctx,
-		func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
-		t.Fatal("the next claim is not in the queue: ", err)
-	}
+	granted := waitInQueue(ctx, t, s, server, next)
 	time.Sleep(3500 * time.Millisecond)
 	pace, start := watchServer(t, server), time.Now()
 	if err := s.Release(ctx, holder.Claim, ""); err != nil {
@@ -247,11 +235,7 @@ func TestPlainTurn(t *testing.T) {
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
 	holder := acquire(t, s, mutex("m", 10*time.Minute))
-	keys := s.keys.allKeys("m")
-	dead := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
-	if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
-		t.Fatalf("%+v %v", r, err)
-	}
+	joinAndDie(t, s, waiting(mutex("m", 10*time.Minute)))
 	release(t, s, holder.Claim)
 	for range 2 {
 		if value := sendCommand(t, server, "SET", "m", "another client's", "NX"); value != "+OK" && value != "OK" {
@@ -278,22 +262,10 @@ func TestDeadPlainWaiter(t *testing.T) {
 			t.Parallel()
 			server := startServer(t)
 			s := openForTest(t, "redis://"+server.Addr).(*store)
-			keys := s.keys.allKeys("m")
 			holder := acquire(t, s, mutex("m", 10*time.Minute))
-			dead := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
-			if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
-				t.Fatalf("%+v %v", r, err)
-			}
+			joinAndDie(t, s, waiting(mutex("m", 10*time.Minute)))
 			next := waiting(mutex("m", 10*time.Minute))
-			granted := make(chan error, 1)
-			go func() {
-				_, err := s.Acquire(t.Context(), next)
-				granted <- err
-			}()
-			if err := redistest.Until(t.Context(),
-				func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
-				t.Fatal("it is not in the queue: ", err)
-			}
+			granted := waitInQueue(t.Context(), t, s, server, next)
 			time.Sleep(waited)
 			pace, start := watchServer(t, server), time.Now()
 			release(t, s, holder.Claim)
@@ -313,29 +285,47 @@ func TestDeadHolderAndWaiter(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
-	keys := s.keys.allKeys("m")
 	acquire(t, s, mutex("m", 3500*time.Millisecond)) // it is not renewed
 	pace, start := watchServer(t, server), time.Now()
-	dead := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
-	if _, r, err := dead.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
-		t.Fatalf("%+v %v", r, err)
-	}
+	joinAndDie(t, s, waiting(mutex("m", 10*time.Minute)))
 	next := waiting(mutex("m", 10*time.Minute))
 	acquire(t, s, next)
 	expectInTimeOf(t, pace, "the claim behind a dead holder and a dead claim", start, 5750*time.Millisecond)
 	release(t, s, next)
 }
 
-// enterQueue runs the script of a claim once, as the claim's client does.
+// enterQueue is runQueueScript for a claim that meets no error.
 func enterQueue(t *testing.T, s *store, c driver.Claim) (driver.Grant, *refusal) {
 	t.Helper()
-	keys := s.keys.allKeys(c.Name)
-	a := s.newAcquireLoop(c)
-	g, r, err := a.enterQueue(t.Context(), &keys)
+	g, r, err := runQueueScript(t, s, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return g, r
+}
+
+// joinAndDie puts a claim into the queue whose client sends nothing more.
+func joinAndDie(t *testing.T, s *store, c driver.Claim) {
+	t.Helper()
+	if _, r := enterQueue(t, s, c); r == nil || r.code != replyWaiting {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// waitInQueue begins an Acquire, and returns when the claim is in the queue. The channel gets its result.
+func waitInQueue(ctx context.Context, t *testing.T, s *store, server *redistest.Server, c driver.Claim) <-chan error {
+	t.Helper()
+	granted := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(ctx, c)
+		granted <- err
+	}()
+	claims := s.keys.allKeys(c.Name)[2]
+	if err := redistest.Until(ctx,
+		func() bool { return sendCommand(t, server, "HEXISTS", claims, c.ID) == ":1" }); err != nil {
+		t.Fatal("it is not in the queue: ", err)
+	}
+	return granted
 }
 
 // TestJoinWhileFree: a claim that comes while the lock is left free for the first one in the queue joins behind it, and
@@ -420,17 +410,8 @@ func TestDeadWaiterWithShortTTL(t *testing.T) {
 			holder := acquire(t, s, mutex("m", 10*time.Minute))
 			dead, next := waiting(mutex("m", driver.MinTTL)), waiting(mutex("m", 10*time.Minute))
 			dead.Fair, next.Fair = fair, fair
-			enterQueue(t, s, dead)
-			granted := make(chan error, 1)
-			go func() {
-				_, err := s.Acquire(t.Context(), next)
-				granted <- err
-			}()
-			claims := s.keys.allKeys("m")[2]
-			if err := redistest.Until(t.Context(),
-				func() bool { return sendCommand(t, server, "HEXISTS", claims, next.ID) == ":1" }); err != nil {
-				t.Fatal("it is not in the queue: ", err)
-			}
+			joinAndDie(t, s, dead)
+			granted := waitInQueue(t.Context(), t, s, server, next)
 			time.Sleep(600 * time.Millisecond) // from then on, a release notifies it
 			enterQueue(t, s, dead)
 			pace, start := watchServer(t, server), time.Now()
@@ -450,21 +431,17 @@ func TestCalledBeforeForeignHolder(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
-	keys := s.keys.allKeys("m")
 	holder := acquire(t, s, mutex("m", 10*time.Minute))
-	first, second := s.newAcquireLoop(waiting(mutex("m", 10*time.Minute))), s.newAcquireLoop(waiting(mutex("m", 10*time.Minute)))
-	for _, a := range []*acquireLoop{&first, &second} {
-		if _, r, err := a.enterQueue(t.Context(), &keys); err != nil || r == nil || r.code != replyWaiting {
-			t.Fatalf("%+v %v", r, err)
-		}
-	}
+	second := waiting(mutex("m", 10*time.Minute))
+	joinAndDie(t, s, waiting(mutex("m", 10*time.Minute)))
+	joinAndDie(t, s, second)
 	release(t, s, holder.Claim)
 	sendCommand(t, server, "SET", "m", "another client's", "NX")
 	time.Sleep(2500 * time.Millisecond)
 	sendCommand(t, server, "DEL", "m")
-	_, r, err := second.enterQueue(t.Context(), &keys)
-	if err != nil || r == nil || r.remaining < 400*time.Millisecond || r.remaining > time.Second {
-		t.Errorf("the first claim has %+v to confirm: %v", r, err)
+	_, r := enterQueue(t, s, second)
+	if r == nil || r.remaining < 400*time.Millisecond || r.remaining > time.Second {
+		t.Errorf("the first claim has %+v to confirm", r)
 	}
 }
 
