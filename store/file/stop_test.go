@@ -217,17 +217,24 @@ func stopOne(t *testing.T, before, k int, act func(*testClient, record.Row), cou
 	for range before {
 		b.swap(b.load())
 	}
+	reached := stopDuring(a, b, k, act, course)
+	b.runSteps("")
+	l.checkFinal(t, b.load())
+	if t.Failed() {
+		t.Logf("stopped at operation %d after %d swaps, course %q", k, before, course)
+	}
+	return reached
+}
+
+// stopDuring stops a at operation k of what it does with the current version, has b run a course, and lets a continue. It
+// reports whether a has so many operations.
+func stopDuring(a, b *testClient, k int, act func(*testClient, record.Row), course string) (reached bool) {
 	row := a.load()
 	goOn, reached := a.stopAt(k, func() { act(a, row) })
 	if mine := b.load(); mine.Version != "" || course == "" || course[0] == 'c' {
 		b.runSteps(course)
 	}
 	goOn()
-	b.runSteps("")
-	l.checkFinal(t, b.load())
-	if t.Failed() {
-		t.Logf("stopped at operation %d after %d swaps, course %q", k, before, course)
-	}
 	return reached
 }
 
@@ -487,12 +494,7 @@ func stopKept(t *testing.T, extra, k int, act func(*testClient, record.Row), cou
 	m, l := newMachine(), newHistory()
 	a := m.keptClient(t, l, "a", extra)
 	b := m.client(t, l, "b")
-	row := a.load()
-	goOn, reached := a.stopAt(k, func() { act(a, row) })
-	if mine := b.load(); mine.Version != "" || course == "" || course[0] == 'c' {
-		b.runSteps(course)
-	}
-	goOn()
+	reached := stopDuring(a, b, k, act, course)
 	for range 2 * removeEvery {
 		a.swap(a.load())
 	}
