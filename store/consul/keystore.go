@@ -94,7 +94,6 @@ const (
 // awaitFree waits until a lock's key may be free. It may return too soon.
 func (s *keyStore) awaitFree(ctx context.Context, name string) error {
 	t := s.nodes
-	free := make(chan struct{}, 1)
 	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := t.client.KV().Get(t.keyOf(name), o.WithContext(ctx))
 		if err != nil {
@@ -102,14 +101,8 @@ func (s *keyStore) awaitFree(ctx context.Context, name string) error {
 		}
 		return kv == nil || kv.Session == "", meta.LastIndex, nil
 	}
-	defer t.waiterWatches.start(func(ctx context.Context) {
-		t.follow(ctx, look, func() {
-			select {
-			case free <- struct{}{}:
-			default:
-			}
-		})
-	}).Stop()
+	free, stop := t.watchForWaiter(look)
+	defer stop()
 	poll := time.NewTimer(minPoll + rand.N(maxPoll-minPoll))
 	defer poll.Stop()
 	select {

@@ -301,7 +301,6 @@ func (tb *table) list(ctx context.Context, start string, isWanted func(name stri
 
 // Wait implements record.Notifier by a blocking query.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
-	changed := make(chan struct{}, 1)
 	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := tb.store.client.KV().Get(tb.recordKey(name), o.WithContext(ctx))
 		if err != nil {
@@ -313,14 +312,8 @@ func (tb *table) Wait(ctx context.Context, name, version string) error {
 		}
 		return now != version, meta.LastIndex, nil
 	}
-	defer tb.store.waiterWatches.start(func(ctx context.Context) {
-		tb.store.follow(ctx, look, func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
-	}).Stop()
+	changed, stop := tb.store.watchForWaiter(look)
+	defer stop()
 	select {
 	case <-changed:
 		return nil

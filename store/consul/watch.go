@@ -117,6 +117,21 @@ func (t *nodeStore) follow(ctx context.Context, look lookFunc, changed func()) {
 	}
 }
 
+// watchForWaiter begins a watch for one caller that waits. changed gets an element when something is new, or may be. The
+// caller ends the watch with stop.
+func (t *nodeStore) watchForWaiter(look lookFunc) (changed <-chan struct{}, stop func()) {
+	c := make(chan struct{}, 1)
+	w := t.waiterWatches.start(func(ctx context.Context) {
+		t.follow(ctx, look, func() {
+			select {
+			case c <- struct{}{}:
+			default:
+			}
+		})
+	})
+	return c, w.Stop
+}
+
 // watchPlaces are the places for a client's watches of one kind. A watch runs in a goroutine. One that waits for a
 // place needs none: each lease that a client holds has a watch, and most of them never get a place. So the queue is in
 // the watches, and what a watch needs is made when it runs.
