@@ -61,9 +61,9 @@ func IsFinal(err error) bool {
 }
 
 // Uncertain wraps the error of a write of which it is not known whether it was done in driver.ErrUncertain. It returns
-// a final error, and nil, unchanged.
+// a final error, one that it has wrapped before, and nil, unchanged.
 func Uncertain(err error) error {
-	if err == nil || IsFinal(err) {
+	if err == nil || IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)

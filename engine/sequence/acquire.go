@@ -199,6 +199,22 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 	if existed {
 		return a.readSnapshot(s)
 	}
+	if !a.Wait {
+		seen, err := a.join(s)
+		return seen, driverutil.Uncertain(err)
+	}
+	arrivals, err := a.enter()
+	if err != nil {
+		return timedSnapshot{}, err
+	}
+	seen, err := a.join(s)
+	a.leaveEntrance(arrivals, err)
+	return seen, driverutil.Uncertain(err)
+}
+
+// join adds the claim's node, and returns a snapshot with it. After an error that is not final, the node may exist.
+func (a *acquisition) join(s *session) (timedSnapshot, error) {
+	e, cl := a.e, a.cl
 	// A claim that does not wait must leave no node behind if the lock is held, so at first it is added only to a lock
 	// without nodes. If the reply shows nodes behind which it would be granted nevertheless, the next add is made on
 	// the condition that no other has come.
@@ -217,7 +233,7 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 				s.markExpired()
 				return seen, e.markLost(cl, driver.LossSessionExpired)
 			}
-			if err := a.waitAndRetry(err); err != nil {
+			if err := a.waitToSend(err); err != nil {
 				return seen, err
 			}
 			continue
@@ -229,7 +245,7 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 			return seen, a.acceptJoin(s, seen, i)
 		}
 		if a.ctx.Err() != nil {
-			return seen, driverutil.Uncertain(e.contextError(a.ctx))
+			return seen, e.contextError(a.ctx)
 		}
 		// A node has the key that this client did not know of, such as one that was restored from a backup.
 		if condition < 0 && e.reusesNumbers {

@@ -100,6 +100,8 @@ type Engine struct {
 	openings map[time.Duration]*sessionOpening
 	claims   map[string]*claim                    // by ID: claims of this client whose node exists, or may
 	waiting  map[string]map[*acquisition]struct{} // by lock: the Acquires that wait for their turn
+	// entrances are by lock; there is one while claims of this client join the lock.
+	entrances map[string]*entrance
 	// listings has a channel per lock that a waiter of this client is reading; it is closed after the read.
 	listings     map[string]chan struct{}
 	endings      []driver.Ending // for NextEnding
@@ -120,7 +122,7 @@ const (
 func New(store NodeStore) *Engine {
 	e := &Engine{
 		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
-		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{},
+		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{}, entrances: map[string]*entrance{},
 		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}
 	e.mover, _ = store.(Mover)

@@ -54,7 +54,7 @@ func (retry *retryLoop) waitAndRetry(err error) error {
 	return driverutil.Uncertain(retry.waitToSend(err))
 }
 
-// waitToSend is waitAndRetry before the call has sent any write: so nothing is uncertain.
+// waitToSend is waitAndRetry without that: nothing was sent, or the caller says what is uncertain.
 func (retry *retryLoop) waitToSend(err error) error {
 	switch {
 	case retry.e.life.Err() != nil:

@@ -1,0 +1,108 @@
+package sequence
+
+import (
+	"container/list"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
+)
+
+// maxJoining is how many claims of one client join one lock at a time. If thousands did that at once, each would list
+// the whole queue, and most would get no answer within the requestTimeout. To add a claim takes about as long as a
+// hand-over, so this many are enough for a lock that passes on as fast as it can.
+const maxJoining = 16
+
+// entrance is where the claims of one client stand that are to join one lock and wait for it, first come, first served.
+// A claim that stands here has sent nothing to the store. The entrance is guarded by the engine's mutex.
+type entrance struct {
+	joining  int       // how many claims are being added
+	standing list.List // of *applicant
+	arrivals int       // how many have ever stood here
+}
+
+// applicant is a claim that stands at the entrance of its lock.
+type applicant struct {
+	*acquisition
+	arrival int        // its number among all that have stood here
+	answer  chan error // nil: it may join; else why it need not try. Buffered, and sent to once
+}
+
+// enter waits until the claim may join its lock. It returns how many claims had arrived at the entrance by then, for
+// leaveEntrance, which must follow. If it returns an error, the claim must not join.
+func (a *acquisition) enter() (arrivals int, err error) {
+	e := a.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := e.entrances[a.Name]
+	if at == nil {
+		at = &entrance{}
+		e.entrances[a.Name] = at
+	}
+	if at.joining < maxJoining {
+		at.joining++
+		return at.arrivals, nil
+	}
+	at.arrivals++
+	me := &applicant{a, at.arrivals, make(chan error, 1)}
+	place := at.standing.PushBack(me)
+	e.mu.Unlock()
+	select {
+	case err = <-me.answer:
+		e.mu.Lock()
+		return at.arrivals, err
+	case <-a.ctx.Done():
+	}
+	e.mu.Lock()
+	at.standing.Remove(place) // does nothing if it has been answered
+	select {
+	case err := <-me.answer:
+		if err == nil {
+			e.passEntranceLocked(a.Name)
+		}
+	default:
+	}
+	return 0, e.contextError(a.ctx)
+}
+
+// leaveEntrance is called when the claim has joined its lock or has ended, with the error of that. If the lock had no
+// room, it has none for the claims of its kind that stood here before this one was added: they get the same error and
+// send nothing. Ten thousand that come at once would else be added and removed one by one. If the store has given no
+// answer for the claim's unreachableTimeout, those that have stood here for theirs do not try once more.
+func (a *acquisition) leaveEntrance(arrivals int, err error) {
+	e := a.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	isFull := errors.Is(err, driver.ErrQueueFull)
+	isSilent := err != nil && !driverutil.IsFinal(err) && a.ctx.Err() == nil
+	standing := &e.entrances[a.Name].standing
+	for place := standing.Front(); place != nil && (isFull || isSilent); {
+		o, next := place.Value.(*applicant), place.Next()
+		patience := o.unreachableTimeout
+		if isFull && o.arrival <= arrivals && o.isAlike(a.Claim) ||
+			isSilent && patience <= a.unreachableTimeout && patience <= e.clock.Since(o.startedAt) {
+			standing.Remove(place)
+			o.answer <- err
+		}
+		place = next
+	}
+	e.passEntranceLocked(a.Name)
+}
+
+// isAlike reports whether the claim would get the same answer as another one that finds the queue full.
+func (o *applicant) isAlike(c driver.Claim) bool {
+	return o.Kind == c.Kind && o.Limit == c.Limit && o.Weight == c.Weight
+}
+
+// passEntranceLocked is called when a claim that may have joined does not do so any more. It lets in the next.
+func (e *Engine) passEntranceLocked(name string) {
+	at := e.entrances[name]
+	if first := at.standing.Front(); first != nil {
+		at.standing.Remove(first)
+		first.Value.(*applicant).answer <- nil
+		return
+	}
+	if at.joining--; at.joining == 0 {
+		delete(e.entrances, name)
+	}
+}
