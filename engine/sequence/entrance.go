@@ -78,9 +78,9 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 	standing := &e.entrances[a.Name].standing
 	for place := standing.Front(); place != nil && (isFull || isSilent); {
 		o, next := place.Value.(*applicant), place.Next()
-		patience := o.unreachableTimeout
+		timeout := o.unreachableTimeout
 		if isFull && o.arrival <= arrivals && o.isAlike(a.Claim) ||
-			isSilent && patience <= a.unreachableTimeout && patience <= e.clock.Since(o.startedAt) {
+			isSilent && timeout <= a.unreachableTimeout && timeout <= e.clock.Since(o.startedAt) {
 			standing.Remove(place)
 			o.answer <- err
 		}

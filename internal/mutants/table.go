@@ -455,7 +455,7 @@ var table = []mutant{
 		pkg: "./engine/sequence", test: "TestSilentStoreAtEntrance", edits: []edit{{"isSilent := err != nil &&", "isSilent := false && err != nil &&"}}},
 	{name: "a patient claim that gives up with the others", file: "engine/sequence/entrance.go",
 		pkg: "./engine/sequence", test: "TestSilentStoreAtEntrance",
-		edits: []edit{{"isSilent && patience <= a.unreachableTimeout &&", "isSilent || false &&"}}},
+		edits: []edit{{"isSilent && timeout <= a.unreachableTimeout &&", "isSilent || false &&"}}},
 	{name: "a detached claim removed by the client that it was made by", file: "engine/sequence/janitor.go",
 		pkg: "./engine/sequence", test: "TestAbandonedClaimLivesOn",
 		edits: []edit{{"if n.Token != 0 && n.Session != s.ID {", "if false {"}}},
