@@ -215,27 +215,39 @@ func join(some ...string) string {
 }
 
 // fillTables returns the document with the tables of the figures in figures/bench.
-func fillTables(root string, text []byte) ([]byte, error) {
+func fillTables(root string, text []byte) (filled []byte, err error) {
 	for _, t := range tables {
-		written, err := t.write(root)
-		if err != nil {
+		if text, err = fillTable(root, text, t.name, t.write); err != nil {
 			return nil, err
 		}
-		const end = "<!-- end of table -->"
-		before, rest, ok := bytes.Cut(text, []byte("<!-- table: "+t.name+" -->\n"))
-		_, after, closed := bytes.Cut(rest, []byte(end))
-		if !ok || !closed {
-			return nil, fmt.Errorf("%s has no place for the table %q", document, t.name)
+	}
+	for _, t := range scaleTables {
+		if text, err = fillTable(root, text, t.name, t.write); err != nil {
+			return nil, err
 		}
-		text = fmt.Appendf(nil, "%s<!-- table: %s -->\n%s%s%s", before, t.name, written, end, after)
 	}
 	return text, nil
+}
+
+// fillTable returns the document with one table.
+func fillTable(root string, text []byte, name string, write func(root string) ([]byte, error)) ([]byte, error) {
+	written, err := write(root)
+	if err != nil {
+		return nil, err
+	}
+	const end = "<!-- end of table -->"
+	before, rest, ok := bytes.Cut(text, []byte("<!-- table: "+name+" -->\n"))
+	_, after, closed := bytes.Cut(rest, []byte(end))
+	if !ok || !closed {
+		return nil, fmt.Errorf("%s has no place for the table %q", document, name)
+	}
+	return fmt.Appendf(nil, "%s<!-- table: %s -->\n%s%s%s", before, name, written, end, after), nil
 }
 
 // write returns a table in Markdown.
 func (t table) write(root string) ([]byte, error) {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "| store | %s |\n|%s\n", strings.Join(t.columns, " | "), strings.Repeat("---|", len(t.columns)+1))
+	writeHead(&out, append([]string{"store"}, t.columns...))
 	for _, s := range measuredStores {
 		text, err := os.ReadFile(filepath.Join(root, "figures", "bench", t.files+s.file))
 		if err != nil {
@@ -248,4 +260,9 @@ func (t table) write(root string) ([]byte, error) {
 		}
 	}
 	return out.Bytes(), nil
+}
+
+// writeHead writes the titles of a table's columns.
+func writeHead(out *bytes.Buffer, columns []string) {
+	fmt.Fprintf(out, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 }

@@ -47,11 +47,11 @@ var (
 	cycles    = flag.String("cycles", "1000,10000,30000", "how often a lock is taken, each number in turn")
 	locks     = flag.String("locks", "plain,fair", "which mutexes are waited for")
 	limit     = flag.Duration("limit", 10*time.Minute, "how long leases are taken; then those that there are count")
-	intervals = flag.Int("intervals", 2, "how many renewals of each held lease are measured")
+	intervals = flag.Int("intervals", 1, "how many renewals of each held lease are measured")
 	renewals  = flag.Int("max-renewals", 0, "how many renewals per second are due at most, by the choice of the TTL;\n"+
 		"0: as many as is known to suit the store")
-	idle    = flag.Duration("idle", 10*time.Second, "how long requests are counted while all wait and the lock is held")
-	forTime = flag.Duration("for", 20*time.Second, "how long hand-overs are measured")
+	idle    = flag.Duration("idle", 3*time.Second, "how long requests are counted while all wait and the lock is held")
+	forTime = flag.Duration("for", 4*time.Second, "how long hand-overs are measured")
 )
 
 const (

@@ -104,13 +104,13 @@ var stores = []store{
 	{name: "nats", about: "one server that flushes to disk every two minutes",
 		requests: "a message of a client, by varz", maxRenewals: 1000, start: startNATS},
 	{name: "dynamodb", about: "an emulator, dynalite: its times say nothing about the service",
-		requests: "a request, by a proxy", maxRenewals: 200, start: startDynamoDB},
+		requests: "a request, by a proxy", maxRenewals: 500, start: startDynamoDB},
 	{name: "gcs", about: "an emulator in memory: its times say nothing about the service",
-		requests: "a request, by the emulator", maxRenewals: 300, start: startGCS},
+		requests: "a request, by the emulator", maxRenewals: 500, start: startGCS},
 	{name: "s3", about: "MinIO on one disk: its times say little about another service",
-		requests: "a request, by MinIO's metrics", maxRenewals: 200, start: startS3},
+		requests: "a request, by MinIO's metrics", maxRenewals: 500, start: startS3},
 	{name: "kubernetes", about: "an API server for leases over one etcd that does not flush to disk",
-		requests: "a request that has ended, by the API server's metrics", maxRenewals: 200, start: startKubernetes},
+		requests: "a request that has ended, by the API server's metrics", maxRenewals: 500, start: startKubernetes},
 }
 
 func startMemory(context.Context) (*server, error) {
