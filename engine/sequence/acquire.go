@@ -207,7 +207,10 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 	if err != nil {
 		return timedSnapshot{}, err
 	}
-	seen, err := a.join(s)
+	var seen timedSnapshot
+	if err = a.checkRoom(); err == nil {
+		seen, err = a.join(s)
+	}
 	a.leaveEntrance(arrivals, err)
 	return seen, driverutil.Uncertain(err)
 }
@@ -301,6 +304,7 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 	err := checkMismatch(seen.Nodes[:i], &a.Claim)
 	if err == nil && exceedsBounds(seen.Nodes, i, e.info) {
 		err = driver.ErrQueueFull
+		e.noteFull(a.Name)
 	}
 	if err == nil && !a.Wait && !isGranted(seen.Nodes, i) { // the store cannot add under a condition
 		err = a.readHeldError(seen)

@@ -102,6 +102,8 @@ type Engine struct {
 	waiting  map[string]map[*acquisition]struct{} // by lock: the Acquires that wait for their turn
 	// entrances are by lock; there is one while claims of this client join the lock.
 	entrances map[string]*entrance
+	// fullSince is when this client has found the queue of a lock full, by its monotonic clock. See checkRoom.
+	fullSince map[string]time.Duration
 	// listings has a channel per lock that a waiter of this client is reading; it is closed after the read.
 	listings     map[string]chan struct{}
 	endings      []driver.Ending // for NextEnding
@@ -123,7 +125,8 @@ func New(store NodeStore) *Engine {
 	e := &Engine{
 		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{}, entrances: map[string]*entrance{},
-		listings: map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
+		fullSince: map[string]time.Duration{},
+		listings:  map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}
 	e.mover, _ = store.(Mover)
 	e.weightChanger, _ = store.(WeightChanger)

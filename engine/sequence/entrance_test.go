@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/memtree"
 )
 
-// slowAdds is a link on which each add takes a tenth of a second. It counts them.
+// slowAdds is a link on which each add and each listing takes a tenth of a second. It counts the adds.
 type slowAdds struct {
 	memtree.Link
 	mu                  sync.Mutex
@@ -25,7 +25,12 @@ func newSlowAdds(server *memtree.Server) *slowAdds {
 	l := &slowAdds{}
 	l.Server = server
 	l.Transport = func(_ context.Context, what string, do func() any) (any, error) {
-		if what != "add" {
+		switch what {
+		case "list":
+			time.Sleep(100 * time.Millisecond)
+			return do(), nil
+		case "add":
+		default:
 			return do(), nil
 		}
 		l.mu.Lock()
@@ -184,7 +189,7 @@ func TestRefusalIsShared(t *testing.T) {
 		if n := c.count(reader, driver.ErrMismatch); n != 1 {
 			t.Error("a claim of another kind was refused for the same reason as the others")
 		}
-		if adds, _ := link.takeCounts(); adds > 70 {
+		if adds, _ := link.takeCounts(); adds > 17 {
 			t.Errorf("%d claims were added to be refused", adds)
 		}
 		cancel()
@@ -241,6 +246,42 @@ func TestSilentStoreAtEntrance(t *testing.T) {
 		time.Sleep(time.Second)
 		if n := c.count(patient, errNoAnswer); n != 0 {
 			t.Error("a claim with a long TTL has given up with the others")
+		}
+		cancel()
+		c.all.Wait()
+	})
+}
+
+// TestRoomIsAskedFor: a client that has found the queue full reads it before it adds a claim again, as long as it is
+// full. When there is room, the next claim joins.
+func TestRoomIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link, c, holder := startCrowd(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		c.join(ctx, 256, waitingMutex)
+		time.Sleep(10 * time.Second)
+		link.takeCounts()
+		for range 5 {
+			if n := c.count(c.join(ctx, 1, waitingMutex), nil); n > 0 {
+				t.Error("a claim was granted")
+			}
+			time.Sleep(2 * time.Second)
+		}
+		if adds, _ := link.takeCounts(); adds != 1 {
+			t.Errorf("%d claims were added to a queue that is full", adds)
+		}
+		if l, err := holder.Inspect(t.Context(), "m"); err != nil || len(l.Waiters) != 256 {
+			t.Fatalf("%d claims wait: %v", len(l.Waiters), err)
+		}
+		// Another client's claim leaves, which this one is not told.
+		l, _ := holder.Inspect(t.Context(), "m")
+		if err := holder.Break(t.Context(), "m", l.Waiters[0].Ref, driver.BreakForce); err != nil {
+			t.Fatal(err)
+		}
+		c.join(ctx, 1, waitingMutex)
+		time.Sleep(time.Second)
+		if l, err := holder.Inspect(t.Context(), "m"); err != nil || len(l.Waiters) != 256 {
+			t.Errorf("%d claims wait: %v", len(l.Waiters), err)
 		}
 		cancel()
 		c.all.Wait()
