@@ -19,6 +19,7 @@ type slowAdds struct {
 	mu                  sync.Mutex
 	adds, underWay, max int
 	err                 error // what adds return in place of taking effect
+	isReplyLost         bool  // adds take effect, and have no reply
 }
 
 func newSlowAdds(server *memtree.Server) *slowAdds {
@@ -32,7 +33,7 @@ func newSlowAdds(server *memtree.Server) *slowAdds {
 		l.adds++
 		l.underWay++
 		l.max = max(l.max, l.underWay)
-		err := l.err
+		err, isReplyLost := l.err, l.isReplyLost
 		l.mu.Unlock()
 		defer func() {
 			l.mu.Lock()
@@ -43,7 +44,11 @@ func newSlowAdds(server *memtree.Server) *slowAdds {
 		if err != nil {
 			return nil, err
 		}
-		return do(), nil
+		result := do()
+		if isReplyLost {
+			return nil, errNoAnswer
+		}
+		return result, nil
 	}
 	return l
 }
@@ -252,14 +257,12 @@ func TestSilentStoreAtEntrance(t *testing.T) {
 func TestAskedAgainAtEntrance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		link, c, holder := startCrowd(t)
-		transport := link.Transport
-		link.Transport = func(ctx context.Context, what string, do func() any) (any, error) {
-			result, err := transport(ctx, what, do)
-			if what == "add" && err == nil {
-				err = errNoAnswer
-			}
-			return result, err
+		loseReplies := func(lose bool) {
+			link.mu.Lock()
+			defer link.mu.Unlock()
+			link.isReplyLost = lose
 		}
+		loseReplies(true)
 		again := waitingMutex()
 		given, giveUp := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer giveUp()
@@ -267,7 +270,7 @@ func TestAskedAgainAtEntrance(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		link.Transport = transport
+		loseReplies(false)
 		ctx, cancel := context.WithCancel(t.Context())
 		c.join(ctx, 255, waitingMutex)
 		time.Sleep(10 * time.Second)
