@@ -130,10 +130,44 @@ func (a *acquisition) wasGranted() bool {
 
 // joinAndWait adds the claim's node under one session, waits for its turn, and confirms it.
 func (a *acquisition) joinAndWait() (driver.Grant, error) {
+	s, seen, err := a.enterAndJoin()
+	if s == nil { // a claim without a session has no node, and none is being added
+		return driver.Grant{}, err
+	}
+	if err != nil {
+		return driver.Grant{}, driverutil.Uncertain(err)
+	}
+	seen, err = a.waitForTurn(s, seen)
+	a.stopWatching()
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return a.confirmGrant(s, seen)
+}
+
+// enterAndJoin has the claim join its lock when it may. A claim that may have a node already, from an earlier Acquire,
+// does not stand at the entrance: what is answered there holds for claims without one. A claim that stands there has no
+// session, since that could end meanwhile.
+func (a *acquisition) enterAndJoin() (s *session, seen timedSnapshot, err error) {
+	if a.Wait && !a.mayHaveNode() {
+		var arrivals int
+		if arrivals, err = a.enter(); err != nil {
+			return nil, seen, err
+		}
+		defer func() { a.leaveEntrance(arrivals, err) }()
+		if err = a.checkRoom(); err != nil {
+			return nil, seen, err
+		}
+	}
+	return a.bindAndJoin()
+}
+
+// bindAndJoin is ensureNode after the claim was bound to a session, which it returns. Without a session there is no node.
+func (a *acquisition) bindAndJoin() (*session, timedSnapshot, error) {
 	s, err := a.bindSession()
 	for err != nil {
-		if err = a.waitToSend(err); err != nil { // a claim without a session has no node, and none is being added
-			return driver.Grant{}, err
+		if err = a.waitToSend(err); err != nil {
+			return nil, timedSnapshot{}, err
 		}
 		s, err = a.bindSession()
 	}
@@ -143,14 +177,7 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 		a.e.life.Go(func() { _, _ = s.freshKeepAlive(a.e.life) }) // while the add is under way
 	}
 	seen, err := a.ensureNode(s)
-	if err == nil {
-		seen, err = a.waitForTurn(s, seen)
-	}
-	a.stopWatching()
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	return a.confirmGrant(s, seen)
+	return s, seen, err
 }
 
 // confirmGrant grants the claim that a snapshot showed to be granted, after a keep-alive of its session. The grant
@@ -190,7 +217,7 @@ func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant
 }
 
 // ensureNode makes sure that the claim has a node, and returns a snapshot with it. The node exists already if an
-// earlier Acquire for the same claim was given up.
+// earlier Acquire for the same claim was given up. After an error that is not final, the node may exist.
 func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	e.mu.Lock()
@@ -199,25 +226,6 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 	if existed {
 		return a.readSnapshot(s)
 	}
-	if !a.Wait {
-		seen, err := a.join(s)
-		return seen, driverutil.Uncertain(err)
-	}
-	arrivals, err := a.enter()
-	if err != nil {
-		return timedSnapshot{}, err
-	}
-	var seen timedSnapshot
-	if err = a.checkRoom(); err == nil {
-		seen, err = a.join(s)
-	}
-	a.leaveEntrance(arrivals, err)
-	return seen, driverutil.Uncertain(err)
-}
-
-// join adds the claim's node, and returns a snapshot with it. After an error that is not final, the node may exist.
-func (a *acquisition) join(s *session) (timedSnapshot, error) {
-	e, cl := a.e, a.cl
 	// A claim that does not wait must leave no node behind if the lock is held, so at first it is added only to a lock
 	// without nodes. If the reply shows nodes behind which it would be granted nevertheless, the next add is made on
 	// the condition that no other has come.

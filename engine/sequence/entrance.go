@@ -14,18 +14,20 @@ import (
 const maxJoining = 16
 
 // entrance is where the claims of one client stand that are to join one lock and wait for it, first come, first served.
-// A claim that stands here has sent nothing to the store. The entrance is guarded by the engine's mutex.
+// A claim that stands here has sent nothing to the store and has no session. The entrance is guarded by the engine's mutex.
 type entrance struct {
 	joining  int       // how many claims are being added
 	standing list.List // of *applicant
 	arrivals int       // how many have ever stood here
+	nodes    []Node    // of the lock, as the last one that left has seen it
 }
 
 // applicant is a claim that stands at the entrance of its lock.
 type applicant struct {
 	*acquisition
-	arrival int        // its number among all that have stood here
-	answer  chan error // nil: it may join; else why it need not try. Buffered, and sent to once
+	arrival int            // its number among all that have stood here
+	since   driver.Instant // when it came
+	answer  chan error     // nil: it may join; else why it need not try. Buffered, and sent to once
 }
 
 // enter waits until the claim may join its lock. It returns how many claims had arrived at the entrance by then, for
@@ -44,25 +46,29 @@ func (a *acquisition) enter() (arrivals int, err error) {
 		return at.arrivals, nil
 	}
 	at.arrivals++
-	me := &applicant{a, at.arrivals, make(chan error, 1)}
+	me := &applicant{a, at.arrivals, e.clock.Now(), make(chan error, 1)}
 	place := at.standing.PushBack(me)
 	e.mu.Unlock()
 	select {
 	case err = <-me.answer:
 		e.mu.Lock()
-		return at.arrivals, err
 	case <-a.ctx.Done():
-	}
-	e.mu.Lock()
-	at.standing.Remove(place) // does nothing if it has been answered
-	select {
-	case err := <-me.answer:
-		if err == nil {
-			e.passEntranceLocked(a.Name)
+		e.mu.Lock()
+		at.standing.Remove(place) // does nothing if it has been answered
+		select {
+		case err = <-me.answer:
+		default:
+			err = e.contextError(a.ctx)
 		}
-	default:
 	}
-	return 0, e.contextError(a.ctx)
+	if err == nil && a.ctx.Err() != nil { // given up in the moment in which it was let in
+		e.passEntranceLocked(a.Name)
+		err = e.contextError(a.ctx)
+	}
+	if at.nodes != nil {
+		a.lastNodes = at.nodes
+	}
+	return at.arrivals, err
 }
 
 // leaveEntrance is called when the claim has joined its lock or has ended, with the error of that. If the lock had no
@@ -73,15 +79,18 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 	e := a.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	at := e.entrances[a.Name]
 	isFull := errors.Is(err, driver.ErrQueueFull)
 	isSilent := err != nil && !driverutil.IsFinal(err) && a.ctx.Err() == nil
-	standing := &e.entrances[a.Name].standing
-	for place := standing.Front(); place != nil && (isFull || isSilent); {
+	if err == nil || isFull {
+		at.nodes = a.lastNodes
+	}
+	for place := at.standing.Front(); place != nil && (isFull || isSilent); {
 		o, next := place.Value.(*applicant), place.Next()
 		timeout := o.unreachableTimeout
 		if isFull && o.arrival <= arrivals && o.isAlike(a.Claim) ||
-			isSilent && timeout <= a.unreachableTimeout && timeout <= e.clock.Since(o.startedAt) {
-			standing.Remove(place)
+			isSilent && timeout <= a.unreachableTimeout && timeout <= e.clock.Since(o.since) {
+			at.standing.Remove(place)
 			o.answer <- err
 		}
 		place = next

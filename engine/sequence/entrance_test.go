@@ -19,6 +19,7 @@ type slowAdds struct {
 	mu                  sync.Mutex
 	adds, underWay, max int
 	err                 error // what adds return in place of taking effect
+	isReplyLost         bool  // adds take effect, and have no reply
 }
 
 func newSlowAdds(server *memtree.Server) *slowAdds {
@@ -37,7 +38,7 @@ func newSlowAdds(server *memtree.Server) *slowAdds {
 		l.adds++
 		l.underWay++
 		l.max = max(l.max, l.underWay)
-		err := l.err
+		err, isReplyLost := l.err, l.isReplyLost
 		l.mu.Unlock()
 		defer func() {
 			l.mu.Lock()
@@ -48,7 +49,11 @@ func newSlowAdds(server *memtree.Server) *slowAdds {
 		if err != nil {
 			return nil, err
 		}
-		return do(), nil
+		result := do()
+		if isReplyLost {
+			return nil, errNoAnswer
+		}
+		return result, nil
 	}
 	return l
 }
@@ -246,6 +251,171 @@ func TestSilentStoreAtEntrance(t *testing.T) {
 		time.Sleep(time.Second)
 		if n := c.count(patient, errNoAnswer); n != 0 {
 			t.Error("a claim with a long TTL has given up with the others")
+		}
+		cancel()
+		c.all.Wait()
+	})
+}
+
+// TestAskedAgainAtEntrance: a claim that may have a node, from an earlier call whose add got no reply, does not stand at
+// the entrance. It is not refused with those that stand there: its node may be in the queue.
+func TestAskedAgainAtEntrance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link, c, holder := startCrowd(t)
+		loseReplies := func(lose bool) {
+			link.mu.Lock()
+			defer link.mu.Unlock()
+			link.isReplyLost = lose
+		}
+		loseReplies(true)
+		again := waitingMutex()
+		given, giveUp := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer giveUp()
+		if _, err := c.e.Acquire(given, again); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		loseReplies(false)
+		ctx, cancel := context.WithCancel(t.Context())
+		c.join(ctx, 255, waitingMutex)
+		time.Sleep(10 * time.Second)
+		if l, err := holder.Inspect(ctx, "m"); err != nil || len(l.Waiters) != 256 {
+			t.Fatalf("%d claims wait: %v", len(l.Waiters), err)
+		}
+		refused := c.join(ctx, 40, waitingMutex)
+		asked := c.join(ctx, 1, func() driver.Claim { return again })
+		refused = append(refused, c.join(ctx, 20, waitingMutex)...)
+		time.Sleep(10 * time.Second)
+		if n := c.count(refused, driver.ErrQueueFull); n != 60 {
+			t.Errorf("%d of 60 claims were refused", n)
+		}
+		if n := c.count(asked, nil) + c.count(asked, driver.ErrQueueFull); n != 0 {
+			t.Error("a claim was refused whose node is in the queue")
+		}
+		cancel()
+		c.all.Wait()
+	})
+}
+
+// TestSessionsAtEntrance: a claim that stands at the entrance for longer than its TTL has no session that could end
+// meanwhile. So a detached claim, whose own session nobody keeps alive, keeps its place there.
+func TestSessionsAtEntrance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link, c, holder := startCrowd(t)
+		transport := link.Transport
+		link.Transport = func(ctx context.Context, what string, do func() any) (any, error) {
+			if what == "add" {
+				time.Sleep(900 * time.Millisecond)
+			}
+			return transport(ctx, what, do)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var ids []string
+		c.join(ctx, 100, func() driver.Claim {
+			claim := waiting(mutex("m", 3*time.Second))
+			claim.Owner, claim.Detached = claim.ID, true
+			ids = append(ids, claim.ID)
+			return claim
+		})
+		time.Sleep(8 * time.Second)
+		if adds, _ := link.takeCounts(); adds != 100 {
+			t.Errorf("%d claims were added", adds)
+		}
+		l, err := holder.Inspect(t.Context(), "m")
+		if err != nil || len(l.Waiters) != 100 {
+			t.Fatalf("%d claims wait: %v", len(l.Waiters), err)
+		}
+		for i, id := range ids {
+			if at := indexOfOwner(l.Waiters, id); at/16 != i/16 {
+				t.Errorf("claim %d is at place %d", i, at)
+			}
+		}
+		cancel()
+		c.all.Wait()
+	})
+}
+
+// TestHoldersAtEntrance: a claim that is given up at the entrance names who held the lock when the last claim joined it.
+func TestHoldersAtEntrance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c, _ := startCrowd(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
+		defer cancel()
+		numbers := c.join(ctx, 100, waitingMutex)
+		c.all.Wait()
+		if n := c.count(numbers, context.DeadlineExceeded); n != 100 {
+			t.Errorf("%d of 100 waits have ended", n)
+		}
+		if n := c.count(numbers, driver.ErrHeld); n != 100 {
+			t.Errorf("%d of 100 errors say who holds the lock", n)
+		}
+	})
+}
+
+// TestLateAtSilentEntrance: a claim that has waited for long, and came back to the entrance because its session had
+// ended, has not stood there for as long as it has waited.
+func TestLateAtSilentEntrance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link, c, holder := startCrowd(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		old := c.join(ctx, 1, waitingMutex)
+		time.Sleep(time.Minute)
+		nodes := link.Server.Nodes("m")
+		if len(nodes) != 2 {
+			t.Fatal(nodes)
+		}
+		setError := func(err error) {
+			link.mu.Lock()
+			defer link.mu.Unlock()
+			link.err = err
+		}
+		setError(errNoAnswer)
+		silent := c.join(ctx, 16, func() driver.Claim { return waiting(mutex("m", 2*time.Hour)) })
+		time.Sleep(9 * time.Second)
+		link.Server.ExpireSession(nodes[1].Session)
+		time.Sleep(4 * time.Second)
+		if n := c.count(silent, errNoAnswer); n != 16 {
+			t.Errorf("%d of 16 waits have ended", n)
+		}
+		setError(nil)
+		time.Sleep(2 * time.Second)
+		if n := c.count(old, errNoAnswer); n != 0 {
+			t.Error("a claim gave up that had come to the entrance a moment before")
+		}
+		if l, err := holder.Inspect(ctx, "m"); err != nil || len(l.Waiters) != 1 {
+			t.Errorf("%d claims wait: %v", len(l.Waiters), err)
+		}
+		cancel()
+		c.all.Wait()
+	})
+}
+
+// TestPanicAtEntrance: claims whose callers recover from a panic of the store keep no other one out.
+func TestPanicAtEntrance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link, c, holder := startCrowd(t)
+		transport := link.Transport
+		link.Transport = func(ctx context.Context, what string, do func() any) (any, error) {
+			if what == "remove" {
+				panic("a fault of the store")
+			}
+			return transport(ctx, what, do)
+		}
+		reader := waitingMutex()
+		reader.Kind, reader.Limit = driver.KindRW, driver.RWLimit
+		for range 16 { // refused as a mismatch, and removed
+			func() {
+				defer func() { _ = recover() }()
+				reader.ID = mutex("m", time.Hour).ID
+				_, err := c.e.Acquire(t.Context(), reader)
+				t.Errorf("an Acquire returned: %v", err)
+			}()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		c.join(ctx, 1, waitingMutex)
+		time.Sleep(time.Second)
+		if l, err := holder.Inspect(ctx, "m"); err != nil || len(l.Waiters) != 17 {
+			t.Errorf("%d claims wait: %v", len(l.Waiters), err)
 		}
 		cancel()
 		c.all.Wait()

@@ -38,6 +38,7 @@ func (a *acquisition) checkRoom() error {
 	case checkMismatch(seen.Nodes, &a.Claim) == nil && !hasRoom(seen.Nodes, &a.Claim) &&
 		len(seen.Nodes)-countGranted(seen.Nodes) >= e.info.MaxWaiters:
 		e.noteFull(a.Name)
+		a.lastNodes = seen.Nodes
 		return driver.ErrQueueFull
 	}
 	e.mu.Lock()
