@@ -204,7 +204,7 @@ func (l *waiterHub) setListening(now bool) {
 // handleMessage acts on a message of a script:
 // - "free": the lock may be free. Only claims outside of the queue ask, because those in the queue are promoted.
 // - "roll <ms>": all claims in the queue show that they are alive, at random times within so many milliseconds.
-// - "call <id>": this claim was promoted, or an operator ended it.
+// - "turn <id>": this claim was promoted, or an operator ended it.
 // - "next <id> <ms>": this claim is the next, after one that was promoted now. It asks after the confirm window.
 func (l *waiterHub) handleMessage(message string) {
 	what, rest, _ := strings.Cut(message, " ")
@@ -215,7 +215,7 @@ func (l *waiterHub) handleMessage(message string) {
 	case "roll":
 		ms, _ := strconv.ParseInt(rest, 10, 64)
 		l.notifySpread(func(s *subscription) bool { return s.inQueue }, millis(ms))
-	case "call":
+	case "turn":
 		l.notifyAfter(func(s *subscription) bool { return s.id == rest }, 0)
 	case "next":
 		id, ms, _ := strings.Cut(rest, " ")
