@@ -1012,7 +1012,7 @@ var table = []mutant{
 	{name: "a waiter that waits forever to be able to listen", file: "engine/record/notice.go", pkg: "./engine/record",
 		test:  "TestNoNotices",
 		edits: []edit{{"context.WithTimeout(ctx, listenTimeout+4*h.e.roundTrip())", "context.WithCancel(ctx)"}}},
-	{name: "a notice that tells of nothing, listened for again at once", file: "engine/record/notice.go",
+	{name: "a notice that brings no change, listened for again at once", file: "engine/record/notice.go",
 		pkg: "./engine/record", test: "TestNoNotices",
 		edits: []edit{{"\t\t\th.notice.version = listenedAt\n", "\t\t\t_ = listenedAt\n"}}},
 	{name: "nobody checks the claim ahead", file: "engine/record/notice.go", pkg: "./engine/record",
