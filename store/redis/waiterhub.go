@@ -52,6 +52,10 @@ const (
 // then the claim saves the round trips of a new subscription.
 const hubIdleTime = 5 * time.Second
 
+// hubListenTimeout is how long a claim waits for its hub to listen before it asks the server anyway. A user without the
+// permission to subscribe can still wait for locks, by polling.
+const hubListenTimeout = time.Second
+
 // subscribeToLock subscribes a claim to the notices about its lock, and reports whether the hub listens already. It
 // returns nil when the store is closed. inQueue says that the claim is in the queue. The general channel says that the
 // lock is free; this client's own channel has the notices for its claims.
@@ -254,7 +258,3 @@ func (l *waiterHub) notifyMatching(whom func(*subscription) bool, after func() t
 		}
 	}
 }
-
-// listenTimeout is how long a claim waits for its hub to listen before it asks the server anyway. A user without the
-// permission to subscribe can still wait for locks, by polling.
-func (s *store) listenTimeout() time.Duration { return time.Second }
