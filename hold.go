@@ -369,14 +369,14 @@ func (h *hold) tryRelease(ctx context.Context) error {
 		return outcome.report(ctx)
 	}
 	if keep > 0 {
-		err := c.findDetacher().Detach(ctx, grant, keep)
-		if !errors.Is(err, ErrLost) {
-			return err
+		lost := c.findDetacher().Detach(ctx, grant, keep)
+		if !errors.Is(lost, ErrLost) {
+			return lost
 		}
 		if err := c.store.Release(ctx, grant.Claim, ""); err != nil && !errors.Is(err, ErrLost) {
 			return err
 		}
-		return err
+		return lost // why it could not be detached
 	}
 	return c.store.Release(ctx, grant.Claim, "")
 }
