@@ -332,11 +332,11 @@ func (ln *listener) serveConnection() (heard bool) {
 		} else {
 			wanted = time.Now()
 		}
-		told, err := ln.awaitNotification(c)
+		notified, err := ln.awaitNotification(c)
 		if err != nil {
 			break
 		}
-		if told {
+		if notified {
 			last = time.Now()
 		} else if time.Since(last) > probeInterval {
 			if ln.execStatements(c, "select 1") != nil {
@@ -402,7 +402,7 @@ func (p *location) writeStatements(to *strings.Builder, what wanted, listen, loc
 
 // awaitNotification waits for one notification and passes it on. It reports false if there was none: a
 // bucket has a first waiter, or bucketIdleTime has passed.
-func (ln *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
+func (ln *listener) awaitNotification(c *pgx.Conn) (notified bool, err error) {
 	ctx, cancel := context.WithTimeout(ln.life, bucketIdleTime)
 	defer cancel()
 	// A subscriber that comes from here on ends this wait by interrupt. One that came before, after the last
