@@ -188,9 +188,9 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim
 	return lease, nil
 }
 
-// claimPlain makes a claim of a plain mutex. On stores where waiting costs nothing, only those claims take turns in this
-// process that find the store's queue full, and those that come while there are such: so nobody is overtaken by a later
-// caller of this client.
+// claimPlain makes a claim of a plain mutex. On stores where waiting costs nothing, claims take turns in this process only
+// while the store's queue is full: the one that found it full, and all that come after it. So nobody is overtaken by a
+// later caller of this client.
 func (c *Client) claimPlain(ctx context.Context, claim *driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
 	if c.store.Info().NativeQueue && !c.queue.isUsed(claim.Name) {
 		lease, err := c.claimAtStore(ctx, claim, o, start, false)

@@ -17,7 +17,7 @@ var (
 	ErrReleased = errors.New("the lock was released before")
 	// ErrQueueFull is returned if the lock has as many claims as it may have, and nothing is left of this one. Try again
 	// later.
-	ErrQueueFull = errors.New("too many claims stand on the lock")
+	ErrQueueFull = errors.New("the lock has too many claims")
 	// ErrMismatch is returned if the lock is in use with another kind or limit. All users of a name must agree on both.
 	ErrMismatch = errors.New("the lock is in use with another kind or limit")
 	// ErrUncertain is returned if a write may or may not have taken effect, and the store could not be asked.

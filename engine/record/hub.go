@@ -13,7 +13,7 @@ import (
 // however many claims wait, and only the claims that it affects are woken.
 //
 // A hub exists while it has subscribers. It runs one goroutine, which waits for a sign of a change, loads the row, and
-// notifies the subscribers. What this client writes itself, the hub is shown, and loads nothing.
+// notifies the subscribers. The engine shows the hub what this client writes, so that needs no load.
 type waiterHub struct {
 	e            *engine
 	name         string

@@ -71,7 +71,7 @@ type nodeWatch struct {
 	scheduled      bool // in the session's list of claims that get a watch if they last
 }
 
-// end ends the watch. Called with mu held.
+// end ends the watch. It is called with mu held.
 func (w *nodeWatch) end() {
 	if w.subscription != nil {
 		w.subscription.Stop()
@@ -79,7 +79,7 @@ func (w *nodeWatch) end() {
 	}
 }
 
-// isUnchanged reports whether the node is as it was last read, as far as the watch has told. Called with mu held.
+// isUnchanged reports whether the node is as it was last read, as far as the watch has told. It is called with mu held.
 func (w *nodeWatch) isUnchanged() bool {
 	return w.subscription != nil && w.reported == w.read && w.subscription.IsLive()
 }
@@ -248,8 +248,8 @@ func (e *Engine) markLostLocked(cl *claim, loss *driver.LossError) *driver.LossE
 	return cl.loss
 }
 
-// wakeBlockedLocked wakes the waiters of this client that wait for this claim. They do not watch its node. Called with
-// mu held.
+// wakeBlockedLocked wakes the waiters of this client that wait for this claim. They do not watch its node. It is
+// called with mu held.
 func (e *Engine) wakeBlockedLocked(cl *claim) {
 	if cl.node.token == 0 {
 		return
@@ -346,7 +346,8 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 	return nil
 }
 
-// setNode records the claim's own node as it was read or written; a zero Node: it does not exist. Called with mu held.
+// setNode records the claim's own node as it was read or written; a zero Node: it does not exist. It is called
+// with mu held.
 func (cl *claim) setNode(n Node) {
 	key := cl.node.key // kept if it is equal: it may be part of the claim's ref
 	if n.Key != key {

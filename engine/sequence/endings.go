@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// queueEndingLocked queues an ending for NextEnding. Called with mu held.
+// queueEndingLocked queues an ending for NextEnding. It is called with mu held.
 func (e *Engine) queueEndingLocked(end driver.Ending) {
 	if len(e.endings) >= maxEndings {
 		e.endings = e.endings[1:]

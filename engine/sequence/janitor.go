@@ -181,7 +181,7 @@ func (s *session) checkAgain(claims []*claim) {
 	}
 }
 
-// isWanted reports whether a claim belongs to this session and is not being released. Called with mu held.
+// isWanted reports whether a claim belongs to this session and is not being released. It is called with mu held.
 func (s *session) isWanted(cl *claim) bool { return s.has(cl) && !cl.leaving }
 
 // anyMissing reports whether one of the claims should have a node and has none.

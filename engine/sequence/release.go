@@ -114,7 +114,7 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 // successorLocked is the node of the one waiter of this client that is granted when cl goes, however many wait behind
 // it. Since cl holds the whole lock, no claim is ahead of it, and none can come between the two. It is zero if there is
 // no such waiter, or if the whole lock must be listed: of readers several may be granted, and a semaphore's claim must
-// know which claim is behind it. Called with mu held.
+// know which claim is behind it. It is called with mu held.
 func (e *Engine) successorLocked(cl *claim) (next ownNode) {
 	if e.successorReader == nil || !cl.wasGranted() || !cl.isExclusive {
 		return next

@@ -131,7 +131,7 @@ func (a *acquisition) bindOwnSession() (*session, error) {
 	return s, nil
 }
 
-// bindClaim gives the claim a number that no other claim of the session has. Called with mu held.
+// bindClaim gives the claim a number that no other claim of the session has. It is called with mu held.
 func (s *session) bindClaim(cl *claim) {
 	cl.session, cl.numberSpent = s, false
 	if last := len(s.freeNumbers) - 1; last >= 0 {
@@ -143,17 +143,17 @@ func (s *session) bindClaim(cl *claim) {
 	s.claimCount++
 }
 
-// has reports whether a claim is bound to the session. Called with mu held.
+// has reports whether a claim is bound to the session. It is called with mu held.
 func (s *session) has(cl *claim) bool { return cl.session == s && s.e.claims[cl.id] == cl }
 
-// dropClaim is called before a claim is unbound from the session, or forgotten. Called with mu held.
+// dropClaim is called before a claim is unbound from the session, or forgotten. It is called with mu held.
 func (s *session) dropClaim(cl *claim) {
 	s.claimCount--
 	delete(s.toCheck, cl)
 }
 
 // freeNumber lets another claim have the number of one that is being forgotten, if the store wants that and nothing can
-// come of the first any more. Called with mu held.
+// come of the first any more. It is called with mu held.
 func (s *session) freeNumber(cl *claim) {
 	if s.e.reusesNumbers && !cl.numberSpent && !cl.isBusy() {
 		s.freeNumbers = append(s.freeNumbers, cl.addNumber)
@@ -169,7 +169,7 @@ func (s *session) renumber(cl *claim) {
 }
 
 // forgetExpiredDetachedLocked forgets detached claims that have expired. The process that made them may never release
-// them. Called with mu held.
+// them. It is called with mu held.
 func (e *Engine) forgetExpiredDetachedLocked() {
 	for _, cl := range e.claims {
 		if s := cl.session; s != nil && s.forDetached && !cl.isBusy() && e.clock.Monotonic()-cl.lastWanted > 2*s.TTL {
@@ -180,10 +180,10 @@ func (e *Engine) forgetExpiredDetachedLocked() {
 
 func (s *session) wakeJanitor() { wakeOne(s.wakeup) }
 
-// trustedSince is the start of the newest keep-alive from which the store is known to count. Called with mu held.
+// trustedSince is the start of the newest keep-alive from which the store is known to count. It is called with mu held.
 func (s *session) trustedSince() driver.Instant { return s.keepAlives[0] }
 
-// noteKeepAlive records a keep-alive that had its reply. Called with mu held.
+// noteKeepAlive records a keep-alive that had its reply. It is called with mu held.
 //
 // An earlier one is known to have reached the server that ends sessions once this one was sent at least ConfirmDelay
 // after it. So the newest such one becomes the trusted one, and those before it are dropped.
@@ -195,7 +195,7 @@ func (s *session) noteKeepAlive(start driver.Instant) {
 	}
 }
 
-// lastKeepAlive is the start of the last keep-alive that had its reply. Called with mu held.
+// lastKeepAlive is the start of the last keep-alive that had its reply. It is called with mu held.
 func (s *session) lastKeepAlive() driver.Instant { return s.keepAlives[len(s.keepAlives)-1] }
 
 // keepAliveInterval is the time between two keep-alives. With a ConfirmDelay they are sent as often as that allows, so
@@ -382,7 +382,7 @@ func (s *session) markExpired() {
 	}
 }
 
-// endLocked stops the session's goroutines, and makes sure that no new claim is bound to it. Called with mu held.
+// endLocked stops the session's goroutines, and makes sure that no new claim is bound to it. It is called with mu held.
 func (s *session) endLocked() {
 	s.expired = true
 	// A new session with this TTL may have replaced it.

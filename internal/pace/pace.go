@@ -84,7 +84,7 @@ func (p *Pace) noteTask(due time.Time) {
 	p.due = due
 }
 
-// currentDelays returns the delay in progress, if there is one. It is called with the mutex held.
+// currentDelays returns the delay in progress, if there is one. It is called with mu held.
 func (p *Pace) currentDelays() []delay {
 	if now := time.Now(); !p.due.IsZero() && now.Sub(p.due) > minDelay {
 		return []delay{{p.due, now}}

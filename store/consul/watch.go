@@ -180,7 +180,7 @@ func (w *watch) Stop() {
 	}
 }
 
-// enqueue adds a watch to the end of the queue. The caller has locked mu.
+// enqueue adds a watch to the end of the queue. It is called with mu held.
 func (p *watchPlaces) enqueue(w *watch) {
 	w.queued, w.before = true, p.last
 	if p.last == nil {
@@ -191,7 +191,7 @@ func (p *watchPlaces) enqueue(w *watch) {
 	p.last = w
 }
 
-// dequeue takes a watch out of the queue. The caller has locked mu.
+// dequeue takes a watch out of the queue. It is called with mu held.
 func (p *watchPlaces) dequeue(w *watch) {
 	if w.before == nil {
 		p.first = w.next
@@ -206,7 +206,7 @@ func (p *watchPlaces) dequeue(w *watch) {
 	w.queued, w.before, w.next = false, nil, nil
 }
 
-// fill gives the free places to the watches that have waited the longest. The caller has locked mu.
+// fill gives the free places to the watches that have waited the longest. It is called with mu held.
 func (p *watchPlaces) fill() {
 	for p.free > 0 && p.first != nil {
 		w := p.first

@@ -138,7 +138,7 @@ func (h *watchHub) confirm(ctx context.Context, revision int64) error {
 	}
 }
 
-// noteProgressLocked wakes those that wait for a confirmation. Called with mu held.
+// noteProgressLocked wakes those that wait for a confirmation. It is called with mu held.
 func (h *watchHub) noteProgressLocked(streaming bool, upTo int64) {
 	h.streaming, h.confirmedUpTo = streaming, upTo
 	close(h.progress)

@@ -224,7 +224,7 @@ func (c *client) expectShown(object string, read version) {
 	}
 }
 
-// expectMore is called with the mutex held.
+// expectMore is called with mu held.
 func (w *watch) expectMore() {
 	if !w.isLate {
 		w.isLate = true
@@ -241,7 +241,7 @@ func (c *client) endIf(w *watch, err error, isSo func() bool) {
 	}
 }
 
-// endLocked ends a watch. It is called with the mutex held.
+// endLocked ends a watch. It is called with mu held.
 func (c *client) endLocked(w *watch, err error) {
 	w.stop(err)
 	w.idle.Stop()

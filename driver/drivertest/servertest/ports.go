@@ -68,7 +68,7 @@ func (p *portRange) reservePort() (string, error) {
 	return strconv.Itoa(port), err
 }
 
-// tryPortsLocked tries the ports in turn until take accepts one. It is called with the mutex held.
+// tryPortsLocked tries the ports in turn until take accepts one. It is called with mu held.
 func (p *portRange) tryPortsLocked(take func(port int, addr string) bool) (int, error) {
 	if p.next == 0 {
 		p.next = p.first + rand.N(p.end-p.first)

@@ -84,7 +84,7 @@ func (s *Story) End() {
 	s.runEnds()
 }
 
-// runEnds is called with the mutex held.
+// runEnds is called with mu held.
 func (s *Story) runEnds() {
 	for _, end := range slices.Backward(s.ends) {
 		end()

@@ -181,7 +181,7 @@ func (b *browser) readMessages(r io.Reader) {
 	}
 }
 
-// keepEvent keeps requests and complaints. b.mu is locked.
+// keepEvent keeps requests and complaints. It is called with b.mu held.
 func (b *browser) keepEvent(m message) {
 	switch m.Method {
 	case "Network.requestWillBeSent":

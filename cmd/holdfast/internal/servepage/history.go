@@ -119,7 +119,7 @@ func (h *history) observeListing(list listing) {
 }
 
 // find returns the history of a lock, and begins it. If there are too many, that of a lock without claims is forgotten,
-// or, for a lock that is looked at, that of any lock; otherwise it returns nil. h.mu is locked.
+// or, for a lock that is looked at, that of any lock; otherwise it returns nil. It is called with h.mu held.
 func (h *history) find(name string, must bool) *lockHistory {
 	if l := h.locks[name]; l != nil {
 		return l

@@ -51,7 +51,8 @@ func (p *Page) watchLock(name string) (*lockWatch, error) {
 	return w, nil
 }
 
-// endIdlestWatch ends the watch of the lock that nobody has looked at for the longest time. p.mu is locked.
+// endIdlestWatch ends the watch of the lock that nobody has looked at for the longest time. It is called with
+// p.mu held.
 func (p *Page) endIdlestWatch() bool {
 	idlest, since := "", time.Now()
 	for name, w := range p.watches {
