@@ -255,7 +255,7 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 // claimAtStore makes the claim in the store. If the answer to a grant arrives after the lease would have ended already,
 // the claim is released, and one that waits is made again, with another id: in the events, these are two attempts.
 func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o LockOptions, start time.Time,
-	queued bool) (*Lease, error) {
+	hasTurn bool) (*Lease, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if c.waiting.Err() != nil {
 			return nil, ErrClosed
@@ -267,15 +267,15 @@ func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o LockOp
 		if err != nil {
 			return nil, err
 		}
-		h, lease := c.newHold(ctx, grant, queued, o)
-		if queued {
+		h, lease := c.newHold(ctx, grant, hasTurn, o)
+		if hasTurn {
 			c.queue.setHold(claim.Name, h)
 		}
 		err = c.renewer.addHold(h, start)
 		if err == nil {
 			return lease, nil
 		}
-		if queued {
+		if hasTurn {
 			c.queue.setHold(claim.Name, nil)
 		}
 		c.cleanUp(claim.TTL, c.releaseOf(*claim))

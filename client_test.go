@@ -184,7 +184,7 @@ func TestQueueOfThousands(t *testing.T) {
 		if most := int(granted.Load()) + 10; f.acquires > most || f.releases > most {
 			t.Errorf("%d acquires and %d releases for %d grants", f.acquires, f.releases, granted.Load())
 		}
-		if len(c.queue.turns)+len(c.queue.lines) != 0 {
+		if len(c.queue.turns)+len(c.queue.byName) != 0 {
 			t.Error("a queue was not removed")
 		}
 	})
@@ -977,7 +977,7 @@ func TestTurnOfCancelledWaiter(t *testing.T) {
 			t.Error(err)
 		}
 		q.passTurn("a")
-		if len(q.turns)+len(q.lines) != 0 {
+		if len(q.turns)+len(q.byName) != 0 {
 			t.Error("the queue was not removed")
 		}
 	})

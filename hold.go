@@ -107,12 +107,12 @@ const (
 )
 
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
-func (c *Client) newHold(ctx context.Context, g driver.Grant, queued bool, o LockOptions) (*hold, *Lease) {
+func (c *Client) newHold(ctx context.Context, g driver.Grant, hasTurn bool, o LockOptions) (*hold, *Lease) {
 	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected,
 		isRun: g.Run != nil || g.Attempt != 0} // a driver may return the grant without what was asked for
 	t.asked.Name, t.asked.ID = "", ""
 	h := &hold{terms: c.terms.get(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token,
-		since: g.Since, grantedTTL: g.GrantedTTL, hasTurn: queued,
+		since: g.Since, grantedTTL: g.GrantedTTL, hasTurn: hasTurn,
 		renewal: renewal{endIndex: notInHeap, dueIndex: notInHeap}}
 	switch {
 	case t.isRun:
@@ -369,14 +369,14 @@ func (h *hold) tryRelease(ctx context.Context) error {
 		return outcome.report(ctx)
 	}
 	if keep > 0 {
-		err := c.findDetacher().Detach(ctx, grant, keep)
-		if !errors.Is(err, ErrLost) {
-			return err
+		lost := c.findDetacher().Detach(ctx, grant, keep)
+		if !errors.Is(lost, ErrLost) {
+			return lost
 		}
 		if err := c.store.Release(ctx, grant.Claim, ""); err != nil && !errors.Is(err, ErrLost) {
 			return err
 		}
-		return err
+		return lost // why it could not be detached
 	}
 	return c.store.Release(ctx, grant.Claim, "")
 }

@@ -15,53 +15,53 @@ type inflight struct {
 }
 
 // enter counts a call of a user. It returns false once the client is closing.
-func (c *inflight) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closing {
+func (i *inflight) enter() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closing {
 		return false
 	}
-	c.count++
+	i.count++
 	return true
 }
 
 // start runs f in a goroutine that is counted. It returns false only when a closing client has nothing under way any
 // more.
-func (c *inflight) start(f func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closing && c.count == 0 {
+func (i *inflight) start(f func()) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closing && i.count == 0 {
 		return false
 	}
-	c.count++
+	i.count++
 	go func() {
-		defer c.exit()
+		defer i.exit()
 		f()
 	}()
 	return true
 }
 
 // exit ends what enter has counted.
-func (c *inflight) exit() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.count--
-	if c.closing && c.count == 0 {
-		close(c.idle)
+func (i *inflight) exit() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.count--
+	if i.closing && i.count == 0 {
+		close(i.idle)
 	}
 }
 
 // refuseCalls makes enter return false from now on. The caller has entered itself, and exits afterwards.
-func (c *inflight) refuseCalls() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closing = true
+func (i *inflight) refuseCalls() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.closing = true
 }
 
 // waitIdle waits until nothing is under way, and reports whether that happened before ctx ended.
-func (c *inflight) waitIdle(ctx context.Context) bool {
+func (i *inflight) waitIdle(ctx context.Context) bool {
 	select {
-	case <-c.idle:
+	case <-i.idle:
 		return true
 	case <-ctx.Done():
 		return false

@@ -71,9 +71,9 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 
 // releaseUnused releases what was acquired before LockAll failed. Its error is of no use to a caller that never had the
 // locks, and a caller whose context has ended does not wait for it: the rest is done in the background.
-func (s *LeaseGroup) releaseUnused(ctx context.Context) {
+func (lg *LeaseGroup) releaseUnused(ctx context.Context) {
 	done := make(chan struct{})
-	go func() { _ = s.Release(); close(done) }()
+	go func() { _ = lg.Release(); close(done) }()
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -118,74 +118,74 @@ func sortSpecs(items []Lockable) ([]lockSpec, error) {
 // isHeldByGroup reports whether the lock is the same as one that was acquired before through another client: the claim
 // is found there under its ref. Two stores with the same address (several in the memory of one process) are told apart
 // by that. If the store does not answer, it is not known, and acquiring the lock could mean to wait for oneself.
-func (i lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*Lease) (bool, error) {
-	if before.name != i.name || before.client.Info().Store != i.client.Info().Store {
+func (s lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*Lease) (bool, error) {
+	if before.name != s.name || before.client.Info().Store != s.client.Info().Store {
 		return false, nil
 	}
-	lock, err := i.client.Inspect(ctx, i.name)
+	lock, err := s.client.Inspect(ctx, s.name)
 	return slices.ContainsFunc(lock.Holders, func(h ClaimInfo) bool {
 		return slices.ContainsFunc(taken,
-			func(l *Lease) bool { return l.Name() == i.name && l.Ref() == h.Ref && l.Token() == h.Token })
+			func(l *Lease) bool { return l.Name() == s.name && l.Ref() == h.Ref && l.Token() == h.Token })
 	}), err
 }
 
 // addLease adds a lease to the group. When it ends, all end.
-func (s *LeaseGroup) addLease(l *Lease, reentrant bool) {
-	s.leases = append(s.leases, l)
+func (lg *LeaseGroup) addLease(l *Lease, reentrant bool) {
+	lg.leases = append(lg.leases, l)
 	ends := l.Context()
-	context.AfterFunc(ends, func() { s.cancel(context.Cause(ends)) })
+	context.AfterFunc(ends, func() { lg.cancel(context.Cause(ends)) })
 	if reentrant {
-		s.ctx = withHold(s.ctx, l.hold)
+		lg.ctx = withHold(lg.ctx, l.hold)
 	}
 }
 
 // All returns the leases, one per lock, in the order in which they were acquired: for their names and tokens. Do not
 // release them one by one.
-func (s *LeaseGroup) All() []*Lease { return slices.Clone(s.leases) }
+func (lg *LeaseGroup) All() []*Lease { return slices.Clone(lg.leases) }
 
 // Context returns a context that ends when the first of the leases does, with the same cause. It carries the values of
 // the context that was given to LockAll, and re-enters those of the locks that are re-entrant.
-func (s *LeaseGroup) Context() context.Context { return s.ctx }
+func (lg *LeaseGroup) Context() context.Context { return lg.ctx }
 
 // Valid reports whether all leases are valid, by the clock and at this moment: see [Lease.Valid].
-func (s *LeaseGroup) Valid() bool { return s.Remaining() > 0 }
+func (lg *LeaseGroup) Valid() bool { return lg.Remaining() > 0 }
 
 // Remaining is the smallest Remaining of the leases.
-func (s *LeaseGroup) Remaining() time.Duration {
-	left := s.leases[0].Remaining()
-	for _, l := range s.leases[1:] {
+func (lg *LeaseGroup) Remaining() time.Duration {
+	left := lg.leases[0].Remaining()
+	for _, l := range lg.leases[1:] {
 		left = min(left, l.Remaining())
 	}
 	return left
 }
 
 // Err is nil while all leases are valid, then the reason why the first of them ended.
-func (s *LeaseGroup) Err() error {
-	for _, l := range s.leases {
+func (lg *LeaseGroup) Err() error {
+	for _, l := range lg.leases {
 		if err := l.Err(); err != nil {
-			s.cancel(err)
+			lg.cancel(err)
 		}
 	}
-	return context.Cause(s.ctx)
+	return context.Cause(lg.ctx)
 }
 
 // Release releases all locks, the last acquired first, and joins the errors. It takes at most as long as the longest
 // [Lease.Release]; a lock that could not be released in that time is released in the background.
-func (s *LeaseGroup) Release() error {
+func (lg *LeaseGroup) Release() error {
 	var timeout time.Duration
-	for _, l := range s.leases {
+	for _, l := range lg.leases {
 		timeout = max(timeout, driver.UnreachableTimeout(l.hold.asked.TTL))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return s.ReleaseContext(ctx)
+	return lg.ReleaseContext(ctx)
 }
 
 // ReleaseContext is Release with ctx as its bound.
-func (s *LeaseGroup) ReleaseContext(ctx context.Context) error {
-	s.cancel(ErrReleased)
+func (lg *LeaseGroup) ReleaseContext(ctx context.Context) error {
+	lg.cancel(ErrReleased)
 	var errs []error
-	for _, l := range slices.Backward(s.leases) {
+	for _, l := range slices.Backward(lg.leases) {
 		errs = append(errs, l.ReleaseContext(ctx))
 	}
 	return errors.Join(errs...)

@@ -14,9 +14,9 @@ import (
 // lease keeps the turn until it ends. So a handover inside the process costs one Release and one Acquire, however many
 // claims wait, and a waiting claim is a list element.
 type queue struct {
-	mu    sync.Mutex
-	turns map[string]*hold      // by name: who has the turn; nil until it is granted
-	lines map[string]*nameQueue // by name: a lock that is only held has none
+	mu     sync.Mutex
+	turns  map[string]*hold      // by name: who has the turn; nil until it is granted
+	byName map[string]*nameQueue // a lock that is only held has none
 }
 
 // nameQueue exists from when somebody waits for a turn on, until nobody has it.
@@ -25,28 +25,28 @@ type nameQueue struct {
 	room    chan struct{} // buffered; for awaitRoom, nil until it is called
 }
 
-// lineOf returns the line for a name, which it makes if there is none.
-func (q *queue) lineOf(name string) *nameQueue {
-	l := q.lines[name]
-	if l == nil {
-		l = &nameQueue{}
-		q.lines[name] = l
-	}
-	return l
-}
-
-// firstWaiter returns nil if nobody waits.
-func (q *queue) firstWaiter(name string) *list.Element {
-	if l := q.lines[name]; l != nil {
-		return l.waiters.Front()
-	}
-	return nil
-}
-
 type waiter struct {
 	since              time.Time
 	unreachableTimeout time.Duration
 	turn               chan error // nil: it is your turn; else why it never will be. Buffered, and sent to once
+}
+
+// queueOf returns the queue for a name, which it makes if there is none.
+func (q *queue) queueOf(name string) *nameQueue {
+	n := q.byName[name]
+	if n == nil {
+		n = &nameQueue{}
+		q.byName[name] = n
+	}
+	return n
+}
+
+// firstWaiter returns nil if nobody waits.
+func (q *queue) firstWaiter(name string) *list.Element {
+	if n := q.byName[name]; n != nil {
+		return n.waiters.Front()
+	}
+	return nil
 }
 
 // tryTurn takes the turn for a name if no claim has it.
@@ -61,7 +61,7 @@ func (q *queue) takeTurn(name string) bool {
 		return false
 	}
 	if q.turns == nil {
-		q.turns, q.lines = map[string]*hold{}, map[string]*nameQueue{}
+		q.turns, q.byName = map[string]*hold{}, map[string]*nameQueue{}
 	}
 	q.turns[name] = nil
 	return true
@@ -80,15 +80,15 @@ func (q *queue) isUsed(name string) bool {
 // closing ends.
 func (q *queue) awaitRoom(ctx, closing context.Context, name string, limit time.Duration) {
 	q.mu.Lock()
-	l := q.lineOf(name)
-	if l.room == nil {
-		l.room = make(chan struct{}, 1)
+	n := q.queueOf(name)
+	if n.room == nil {
+		n.room = make(chan struct{}, 1)
 	}
 	q.mu.Unlock()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-l.room:
+	case <-n.room:
 	case <-timer.C:
 	case <-ctx.Done():
 	case <-closing.Done():
@@ -99,9 +99,9 @@ func (q *queue) awaitRoom(ctx, closing context.Context, name string, limit time.
 func (q *queue) noteRoom(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.lines[name]; l != nil && l.room != nil {
+	if n := q.byName[name]; n != nil && n.room != nil {
 		select {
-		case l.room <- struct{}{}:
+		case n.room <- struct{}{}:
 		default:
 		}
 	}
@@ -115,27 +115,27 @@ func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.
 		return nil
 	}
 	w := &waiter{since: time.Now(), unreachableTimeout: driver.UnreachableTimeout(ttl), turn: make(chan error, 1)}
-	l := q.lineOf(name)
-	place := l.waiters.PushBack(w)
+	n := q.queueOf(name)
+	place := n.waiters.PushBack(w)
 	q.mu.Unlock()
 
 	select {
 	case err := <-w.turn:
 		return err
 	case <-ctx.Done():
-		return &waitEndedError{contextError(ctx), q.leaveQueue(name, l, place)}
+		return &waitEndedError{contextError(ctx), q.leaveQueue(name, n, place)}
 	case <-closing.Done():
-		q.leaveQueue(name, l, place)
+		q.leaveQueue(name, n, place)
 		return ErrClosed
 	}
 }
 
 // leaveQueue removes a waiter, passes on a turn that it was given meanwhile, and returns who holds the lock.
-func (q *queue) leaveQueue(name string, l *nameQueue, place *list.Element) []ClaimInfo {
+func (q *queue) leaveQueue(name string, n *nameQueue, place *list.Element) []ClaimInfo {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := place.Value.(*waiter)
-	l.waiters.Remove(place) // does nothing if the waiter was taken out before
+	n.waiters.Remove(place) // does nothing if the waiter was taken out before
 	select {
 	case err := <-w.turn:
 		if err == nil {
@@ -175,7 +175,7 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 	for e := q.firstWaiter(name); e != nil; {
 		w, following := e.Value.(*waiter), e.Next()
 		if lasting || w.unreachableTimeout <= unreachableTimeout && w.unreachableTimeout <= time.Since(w.since) {
-			q.lineOf(name).waiters.Remove(e)
+			q.queueOf(name).waiters.Remove(e)
 			w.turn <- err
 		}
 		e = following
@@ -187,10 +187,10 @@ func (q *queue) passTurnLocked(name string) {
 	first := q.firstWaiter(name)
 	if first == nil {
 		delete(q.turns, name)
-		delete(q.lines, name)
+		delete(q.byName, name)
 		return
 	}
 	q.turns[name] = nil
-	q.lineOf(name).waiters.Remove(first)
+	q.queueOf(name).waiters.Remove(first)
 	first.Value.(*waiter).turn <- nil
 }

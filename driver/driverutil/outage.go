@@ -19,7 +19,7 @@ type Outage struct {
 }
 
 // RequestFailed notes a request that got no answer, and reports whether the outage has lasted for longer than limit.
-func (o *Outage) RequestFailed(c driver.Clock, limit time.Duration) (over bool) {
+func (o *Outage) RequestFailed(c driver.Clock, limit time.Duration) (exceeded bool) {
 	now := c.Now()
 	if !o.lasts {
 		o.lasts, o.since = true, now

@@ -36,7 +36,7 @@ type Writes struct {
 type write struct {
 	started   driver.Instant
 	abandoned bool          // its caller has gone; guarded by the mutex of Writes
-	over      chan struct{} // closed when its request has ended
+	ended     chan struct{} // closed when its request has ended
 	mark      string        // is in the object that it creates, and in no other; empty: it replaces an object
 	settled   chan struct{} // closed when it cannot take effect any more, or its object was seen
 }
@@ -67,7 +67,7 @@ func Do[T any](ctx context.Context, w *Writes, name, mark string, do func(contex
 		if known {
 			w.settle(name, one)
 		}
-		close(one.over)
+		close(one.ended)
 		answered <- answer{value, err}
 		if !known {
 			w.awaitLate(name, one)
@@ -93,7 +93,7 @@ func isKnown(err error) bool {
 }
 
 func (w *Writes) begin(name, mark string) *write {
-	one := &write{started: w.clock.Now(), mark: mark, over: make(chan struct{}), settled: make(chan struct{})}
+	one := &write{started: w.clock.Now(), mark: mark, ended: make(chan struct{}), settled: make(chan struct{})}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.byLock[name] = append(w.byLock[name], one)
@@ -142,14 +142,14 @@ func (w *Writes) find(name string, ok func(*write) bool) *write {
 func (w *Writes) Await(ctx context.Context, name string) error {
 	runs := func(one *write) bool {
 		select {
-		case <-one.over:
+		case <-one.ended:
 			return false
 		default:
 			return one.abandoned || one.mark != ""
 		}
 	}
 	for one := w.find(name, runs); one != nil; one = w.find(name, runs) {
-		if err := w.wait(ctx, one.over); err != nil {
+		if err := w.wait(ctx, one.ended); err != nil {
 			return err
 		}
 	}

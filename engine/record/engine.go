@@ -340,7 +340,7 @@ func (e *engine) swapRecord(ctx context.Context, seen snapshot, rec *Record, add
 		now.Name, now.Data, now.Notify = row.Name, nil, nil
 		written := snapshot{now, rec, true, row.Version}
 		e.rememberRow(written, answered)
-		e.tellHub(written)
+		e.showHubWrite(written)
 		return now, rec, nil
 	case errors.Is(err, ErrConflict) && now.Version != "":
 		answered := e.noteRoundTrip(from)

@@ -13,8 +13,7 @@ import (
 // however many claims wait, and only the claims that it affects are woken.
 //
 // A hub exists while it has subscribers. It runs one goroutine, which waits for a sign of a change, loads the row, and
-// notifies the subscribers. The engine shows the hub what this client writes, so that needs
-// no load.
+// notifies the subscribers. The engine shows the hub what this client writes, so that needs no load.
 type waiterHub struct {
 	e            *engine
 	name         string
@@ -167,11 +166,11 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 	}
 }
 
-// tellHub tells the hub of a lock, if there is one, what this client has written. The hub takes it if it knows the row that
-// this has replaced, and wakes the subscribers that are promoted or removed. Those that are granted learn it from the
-// writer, and the others are not woken to go on waiting. If a claim outside of the queue waits, the hub is not told: that
-// claim has its turn to look.
-func (e *engine) tellHub(s snapshot) {
+// showHubWrite shows the hub of a lock, if there is one, what this client has written. The hub takes it if it knows the
+// row that this has replaced, and wakes the subscribers that are promoted or removed. Those that are granted learn it
+// from the writer, and the others are not woken to go on waiting. If a claim outside of the queue waits, the hub is not
+// shown it: that claim has its turn to look.
+func (e *engine) showHubWrite(s snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.hubs[s.row.Name]

@@ -21,8 +21,8 @@ type notice struct {
 
 // clientsToNotify returns the sessions of other clients that must look at a record once it has replaced another one: those
 // of the claims that are promoted, of the first one that waits, and of a waiter that was broken. This client's own hub is
-// told without the store. If the notices are sent with the swap, those that the record before has concerned in the same
-// way were notified then, and are not once more.
+// notified without the store. If the notices are sent with the swap, those that the record before has concerned in the
+// same way were notified then, and are not once more.
 func (e *engine) clientsToNotify(before, rec *Record) (sessions []string) {
 	if e.clientNotifier == nil {
 		return nil
@@ -99,8 +99,8 @@ const listenTimeout = 250 * time.Millisecond
 // hub knows it. It reports whether the row must be loaded once more: this client may not have been notified of what
 // changed before it listened.
 //
-// If the table cannot listen, the hub looks at all changes until the next load. If a notice told of nothing, it does so
-// until the row changes: a table that cannot notify any more may say that by a notice, again and again.
+// If the table cannot listen, the hub looks at all changes until the next load. If a notice brought no change, it does
+// so until the row changes: a table that cannot notify any more may say that by a notice, again and again.
 func (h *waiterHub) awaitNotice(ctx context.Context, mayListen bool, version string) (loadNow bool) {
 	if h.notice.stop != nil {
 		select {

@@ -369,8 +369,8 @@ func TestLostNotices(t *testing.T) {
 	})
 }
 
-// TestNoNotices: while no client can listen for notices, or each gets one at once that tells of nothing, waiters wait as
-// they do in a store without notices: they look at each change, and poll no more often.
+// TestNoNotices: while no client can listen for notices, or each gets one at once that brings no change, waiters wait
+// as they do in a store without notices: they look at each change, and poll no more often.
 func TestNoNotices(t *testing.T) {
 	for what, n := range map[string]*notices{"blocked": {blocked: true}, "vain": {vain: true}} {
 		t.Run(what, func(t *testing.T) {

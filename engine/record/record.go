@@ -93,7 +93,7 @@ type State string
 // grant itself. So it is safe to promote several claims at once, and to remove one that does not answer.
 const (
 	Waiting  State = "waiting"
-	Promoted State = "called"
+	Promoted State = "promoted"
 	Granted  State = "granted"
 )
 

@@ -81,22 +81,22 @@ func TestSteps(t *testing.T) {
 		{"the first is granted", 1, "+a", "a granted"},
 		{"the second waits", 1, "+a +b", "a granted, b waiting"},
 		{"a refused try leaves no trace", 1, "+a ?b", "a granted"},
-		{"a try never overtakes a waiter", 2, "+a:2 +b:2 -a ?c", "b called"},
-		{"a promotion is no grant", 1, "+a +b -a", "b called"},
+		{"a try never overtakes a waiter", 2, "+a:2 +b:2 -a ?c", "b promoted"},
+		{"a promotion is no grant", 1, "+a +b -a", "b promoted"},
 		{"a promoted waiter grants itself", 1, "+a +b -a +b", "b granted"},
-		{"a later claim does not overtake a promoted waiter", 1, "+a +b +c -a +c", "b called, c waiting"},
+		{"a later claim does not overtake a promoted waiter", 1, "+a +b +c -a +c", "b promoted, c waiting"},
 		{"a promoted waiter that is dead is passed at once", 1, "+a +b +c -a !b +c", "c granted"},
 		{"a promoted waiter that does not confirm is passed after the window, and the others are promoted", 1,
-			"+a +b +c +d -a >3", "c called, d called"},
+			"+a +b +c +d -a >3", "c promoted, d promoted"},
 		{"waiters that confirm while all are promoted keep their places", 1, "+a +b +c +d +e -a >3 +d +e",
-			"c called, d waiting, e waiting"},
-		{"dead waiters are removed together", 1, "+a +b +c +d +e -a >3 +e >9", "e called"},
+			"c promoted, d waiting, e waiting"},
+		{"dead waiters are removed together", 1, "+a +b +c +d +e -a >3 +e >9", "e promoted"},
 		{"a holder that stops renewing is removed", 1, "+a +b +c >31", ""},
 		{"a dead holder is replaced at once", 1, "+a !a ?b", "b granted"},
 		{"a semaphore grants up to its limit", 3, "+a +b +c +d", "a granted, b granted, c granted, d waiting"},
 		{"a small claim does not starve a big one", 3, "+a:2 +b:2 +c", "a granted, b waiting, c waiting"},
-		{"several are promoted at once if they fit", 3, "+a:3 +b +c +d:2 -a", "b called, c called, d waiting"},
-		{"a waiter that leaves lets those behind it be promoted", 3, "+a:2 +b:2 +c -b", "a granted, c called"},
+		{"several are promoted at once if they fit", 3, "+a:3 +b +c +d:2 -a", "b promoted, c promoted, d waiting"},
+		{"a waiter that leaves lets those behind it be promoted", 3, "+a:2 +b:2 +c -b", "a granted, c promoted"},
 		{"a writer behind readers is not starved by readers", driver.RWLimit, "+a +b +w:1048576 +c",
 			"a granted, b granted, w waiting, c waiting"},
 		{"readers behind a writer are granted together", driver.RWLimit, "+w:1048576 +a +b -w +a +b",
@@ -145,7 +145,7 @@ func TestRenewNeverCreatesClaim(t *testing.T) {
 		t.Errorf("with an old token: %v", err)
 	}
 	runSteps(t, r, w, driver.KindMutex, 1, "+b -a")
-	if _, err := r.Renew("a", token, w.stepInput()); !errors.Is(err, driver.ErrLost) || claimStates(r) != "b called" {
+	if _, err := r.Renew("a", token, w.stepInput()); !errors.Is(err, driver.ErrLost) || claimStates(r) != "b promoted" {
 		t.Errorf("after its release: %v, %s", err, claimStates(r))
 	}
 	if _, err := r.Renew("b", 0, w.stepInput()); !errors.Is(err, driver.ErrLost) {
@@ -166,12 +166,12 @@ func TestBreak(t *testing.T) {
 	if _, err := r.Renew("a", token, w.stepInput()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
 		t.Errorf("a gracefully broken holder is not renewed: %v", err)
 	}
-	if err := r.Break("a", driver.BreakForce, w.stepInput()); err != nil || claimStates(r) != "b called" ||
+	if err := r.Break("a", driver.BreakForce, w.stepInput()); err != nil || claimStates(r) != "b promoted" ||
 		r.Token <= token {
 		t.Errorf("a forced break frees the lock at once and raises the token: %v, %s", err, claimStates(r))
 	}
 	if err := r.Break("a", driver.BreakForce, w.stepInput()); !errors.Is(err, driver.ErrLost) ||
-		claimStates(r) != "b called" {
+		claimStates(r) != "b promoted" {
 		t.Errorf("a break of a claim that does not exist changes nothing: %v, %s", err, claimStates(r))
 	}
 }

@@ -16,7 +16,7 @@ const (
 // turn is a hub's turn to look at changes of its lock: see [TurnTaker]. It is used by the hub's goroutine only.
 type turn struct {
 	pass        func() // nil without the turn
-	offered     bool   // a claim was told that it may be granted: the turn has served its purpose
+	offered     bool   // a claim was notified that it may be granted: the turn has served its purpose
 	passed      bool   // the last turn was passed on by this hub
 	unavailable bool   // the table has no turns at present
 

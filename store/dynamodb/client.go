@@ -96,15 +96,15 @@ func quietLogger(l logging.Logger) logging.Logger {
 // addClockMiddleware passes the date of every reply to the clock, also that of a refusal. DynamoDB has no function for
 // its time in an expression, so the Date header, in whole seconds, is all that a client learns of the service's clock.
 // A reply with an Age comes from a cache, and its Date is old.
-func (l *tableClient) addClockMiddleware(stack *middleware.Stack) error {
+func (t *tableClient) addClockMiddleware(stack *middleware.Stack) error {
 	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
 		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
 	) (middleware.DeserializeOutput, middleware.Metadata, error) {
-		from := l.clock.Clock.Now()
+		from := t.clock.Clock.Now()
 		out, meta, err := next.HandleDeserialize(ctx, in)
 		if r, ok := out.RawResponse.(*smithyhttp.Response); ok && r.Header.Get("Age") == "" {
 			if date, err := smithyhttp.ParseTime(r.Header.Get("Date")); err == nil {
-				l.clock.AddDate(date, from, l.clock.Clock.Now())
+				t.clock.AddDate(date, from, t.clock.Clock.Now())
 			}
 		}
 		return out, meta, err
@@ -173,22 +173,22 @@ func sendRead[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, O
 }
 
 // Close ends the calls that are running.
-func (l *tableClient) Close() error {
-	l.life.End()
-	l.onClose()
+func (t *tableClient) Close() error {
+	t.life.End()
+	t.onClose()
 	return nil
 }
 
 // share returns a client of the same table that can be closed on its own.
-func (l *tableClient) share() *tableClient {
-	c := *l
+func (t *tableClient) share() *tableClient {
+	c := *t
 	c.life = driverutil.NewLifetime()
 	c.onClose = func() {}
 	return &c
 }
 
 // itemKey is the key of an item. Keys have one attribute, except with LayoutLedger: see ledger.rowKey.
-func (l *tableClient) itemKey(key string) item { return item{l.partitionKey: textValue(key)} }
+func (t *tableClient) itemKey(key string) item { return item{t.partitionKey: textValue(key)} }
 func textValue(s string) types.AttributeValue  { return &types.AttributeValueMemberS{Value: s} }
 func stringOf(v types.AttributeValue) string {
 	if s, ok := v.(*types.AttributeValueMemberS); ok {
@@ -198,10 +198,10 @@ func stringOf(v types.AttributeValue) string {
 }
 
 // explainError translates an error into the driver's terms. A failed condition stays as it is.
-func (l *tableClient) explainError(ctx context.Context, err error) error {
+func (t *tableClient) explainError(ctx context.Context, err error) error {
 	var refusal smithy.APIError
 	switch {
-	case l.life.Err() != nil:
+	case t.life.Err() != nil:
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -219,10 +219,10 @@ func (l *tableClient) explainError(ctx context.Context, err error) error {
 		return refusal
 	case "ResourceNotFoundException":
 		return fmt.Errorf("%w: there is no table %q in this region and account: correct the table or the region, "+
-			"or open it with create=true to have it made (%w)", driver.ErrInvalid, l.tableName, refusal)
+			"or open it with create=true to have it made (%w)", driver.ErrInvalid, t.tableName, refusal)
 	case "AccessDeniedException":
 		return fmt.Errorf("%w: these credentials may not do dynamodb:%s on the table %q; allow it to them (%w)",
-			driver.ErrDenied, operation, l.tableName, refusal)
+			driver.ErrDenied, operation, t.tableName, refusal)
 	case "UnrecognizedClientException", "InvalidSignatureException", "SignatureDoesNotMatch", "MissingAuthenticationTokenException",
 		"IncompleteSignatureException", "ExpiredTokenException", "InvalidClientTokenId", "AuthFailure", "OptInRequired":
 		return fmt.Errorf("%w: these credentials are not good in this region (%w)", driver.ErrDenied, refusal)
@@ -240,19 +240,19 @@ func (l *tableClient) explainError(ctx context.Context, err error) error {
 // latestEnd is the service's time at which a claim of length d that begins now has certainly expired. It uses the
 // latest time that the service's clock may show, and expiry is judged by the earliest: so whatever the error of the two
 // estimates, no client ends a claim before its TTL has passed.
-func (l *tableClient) latestEnd(d time.Duration) int64 {
-	_, late := l.clock.ClockBounds()
+func (t *tableClient) latestEnd(d time.Duration) int64 {
+	_, late := t.clock.ClockBounds()
 	return late + d.Microseconds()
 }
 
 // newLoop makes the loop of one Acquire or Release.
-func (l *tableClient) newLoop(ttl time.Duration) *driverutil.RetryLoop {
-	return &driverutil.RetryLoop{Clock: l.clock.Clock, Limit: driver.UnreachableTimeout(ttl),
-		Pause: l.pauseBetweenTries}
+func (t *tableClient) newLoop(ttl time.Duration) *driverutil.RetryLoop {
+	return &driverutil.RetryLoop{Clock: t.clock.Clock, Limit: driver.UnreachableTimeout(ttl),
+		Pause: t.pauseBetweenTries}
 }
 
 // pauseBetweenTries waits for a random part of a time that grows to a second.
-func (l *tableClient) pauseBetweenTries(ctx context.Context, tries int) error {
+func (t *tableClient) pauseBetweenTries(ctx context.Context, tries int) error {
 	longest := min(time.Second, 20*time.Millisecond<<min(tries, 10))
-	return l.life.Sleep(ctx, longest/2+rand.N(longest/2))
+	return t.life.Sleep(ctx, longest/2+rand.N(longest/2))
 }

@@ -20,11 +20,11 @@ const maxCreateTime = time.Minute
 // checkTable reads one item. That shows that the table can be used, and what the service's time is: without
 // it, no claim could be judged and no expiry be set. It writes nothing, but makes the table if create is set
 // and it does not exist.
-func (l *tableClient) checkTable(ctx context.Context, create bool, expires string) error {
-	if err := l.findTable(ctx, create, expires); err != nil {
+func (t *tableClient) checkTable(ctx context.Context, create bool, expires string) error {
+	if err := t.findTable(ctx, create, expires); err != nil {
 		return err
 	}
-	if !l.clock.Known() {
+	if !t.clock.Known() {
 		return fmt.Errorf("%w: the replies have no Date, or an Age that marks them as old; "+
 			"a proxy on the way must not change them", driver.ErrUnsupported)
 	}
@@ -32,44 +32,44 @@ func (l *tableClient) checkTable(ctx context.Context, create bool, expires strin
 }
 
 // findTable reads one item, and makes the table if create is set and it does not exist.
-func (l *tableClient) findTable(ctx context.Context, create bool, expires string) error {
-	err := l.probeTable(ctx)
+func (t *tableClient) findTable(ctx context.Context, create bool, expires string) error {
+	err := t.probeTable(ctx)
 	var refusal smithy.APIError
 	if !errors.As(err, &refusal) {
 		return err
 	}
 	switch {
 	case create && refusal.ErrorCode() == "ResourceNotFoundException":
-		if err := l.createTable(ctx, expires); err != nil {
+		if err := t.createTable(ctx, expires); err != nil {
 			return err
 		}
-		return l.probeTable(ctx)
+		return t.probeTable(ctx)
 	case refusal.ErrorCode() == "ValidationException":
-		return l.explainKeyMismatch(ctx, err)
+		return t.explainKeyMismatch(ctx, err)
 	}
 	return err
 }
 
 // probeTable reads an item that does not exist. To describe the table would tell more, but needs a permission that a
 // user of locks otherwise does not need.
-func (l *tableClient) probeTable(ctx context.Context) error {
-	key := l.itemKey(reservedChar)
-	if l.hasSortKey {
+func (t *tableClient) probeTable(ctx context.Context) error {
+	key := t.itemKey(reservedChar)
+	if t.hasSortKey {
 		key[sortKey] = numberValue(0)
 	}
-	_, err := sendRead(ctx, l, l.client.GetItem,
-		&sdk.GetItemInput{TableName: &l.tableName, Key: key, ConsistentRead: new(true)})
+	_, err := sendRead(ctx, t, t.client.GetItem,
+		&sdk.GetItemInput{TableName: &t.tableName, Key: key, ConsistentRead: new(true)})
 	return err
 }
 
 // explainKeyMismatch says how the key of the table differs from the one that is needed.
-func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
-	needed, advice := fmt.Sprintf("HASH %s (S) alone", l.partitionKey), "name its key with partition-key=, or use another table"
-	if l.hasSortKey {
-		needed = fmt.Sprintf("HASH %s (S) and RANGE %s (N)", l.partitionKey, sortKey)
+func (t *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
+	needed, advice := fmt.Sprintf("HASH %s (S) alone", t.partitionKey), "name its key with partition-key=, or use another table"
+	if t.hasSortKey {
+		needed = fmt.Sprintf("HASH %s (S) and RANGE %s (N)", t.partitionKey, sortKey)
 		advice = "a key of a table cannot be changed, so make another table, for example with create=true"
 	}
-	out, derr := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})
+	out, derr := sendRead(ctx, t, t.client.DescribeTable, &sdk.DescribeTableInput{TableName: &t.tableName})
 	if derr != nil {
 		return fmt.Errorf("%w; the table is needed with the key %s: %s", err, needed, advice)
 	}
@@ -81,29 +81,29 @@ func (l *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: the table %q has the key%s, and is needed with %s: %s", driver.ErrInvalid, l.tableName, has,
+	return fmt.Errorf("%w: the table %q has the key%s, and is needed with %s: %s", driver.ErrInvalid, t.tableName, has,
 		needed, advice)
 }
 
 // createTable makes the table, or finds that another client has just done so, and waits until it can be used.
-func (l *tableClient) createTable(ctx context.Context, expires string) error {
+func (t *tableClient) createTable(ctx context.Context, expires string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxCreateTime,
-		fmt.Errorf("the new table %q is not active after %v", l.tableName, maxCreateTime))
+		fmt.Errorf("the new table %q is not active after %v", t.tableName, maxCreateTime))
 	defer cancel()
 	in := &sdk.CreateTableInput{
-		TableName:   &l.tableName,
+		TableName:   &t.tableName,
 		BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{
-			{AttributeName: &l.partitionKey, AttributeType: types.ScalarAttributeTypeS}},
-		KeySchema: []types.KeySchemaElement{{AttributeName: &l.partitionKey, KeyType: types.KeyTypeHash}},
+			{AttributeName: &t.partitionKey, AttributeType: types.ScalarAttributeTypeS}},
+		KeySchema: []types.KeySchemaElement{{AttributeName: &t.partitionKey, KeyType: types.KeyTypeHash}},
 	}
-	if l.hasSortKey {
+	if t.hasSortKey {
 		in.AttributeDefinitions = append(in.AttributeDefinitions,
 			types.AttributeDefinition{AttributeName: new(sortKey), AttributeType: types.ScalarAttributeTypeN})
 		in.KeySchema = append(in.KeySchema,
 			types.KeySchemaElement{AttributeName: new(sortKey), KeyType: types.KeyTypeRange})
 	}
-	_, err := sendRequest(ctx, l, l.client.CreateTable, in)
+	_, err := sendRequest(ctx, t, t.client.CreateTable, in)
 	if there := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &there) {
 		return err
 	}
@@ -111,7 +111,7 @@ func (l *tableClient) createTable(ctx context.Context, expires string) error {
 	// just stay.
 	made := err == nil
 	for {
-		out, err := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})
+		out, err := sendRead(ctx, t, t.client.DescribeTable, &sdk.DescribeTableInput{TableName: &t.tableName})
 		if err == nil && out.Table.TableStatus == types.TableStatusActive {
 			break
 		}
@@ -128,7 +128,7 @@ func (l *tableClient) createTable(ctx context.Context, expires string) error {
 	if !made || expires == "" {
 		return nil
 	}
-	_, err = sendRequest(ctx, l, l.client.UpdateTimeToLive, &sdk.UpdateTimeToLiveInput{TableName: &l.tableName,
+	_, err = sendRequest(ctx, t, t.client.UpdateTimeToLive, &sdk.UpdateTimeToLiveInput{TableName: &t.tableName,
 		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: &expires, Enabled: new(true)}})
 	if refusal := (smithy.APIError)(nil); errors.As(err, &refusal) &&
 		refusal.ErrorCode() == "UnknownOperationException" {

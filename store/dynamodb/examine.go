@@ -60,13 +60,13 @@ func (s *ledgerStore) Examine(ctx context.Context) ([]driver.Finding, error) {
 const minWriteCapacity = 10
 
 // examineTable looks at the settings of a table whose idle items have that attribute, empty if they have none.
-func (l *tableClient) examineTable(ctx context.Context, ttlAttribute string) (all []driver.Finding, err error) {
+func (t *tableClient) examineTable(ctx context.Context, ttlAttribute string) (all []driver.Finding, err error) {
 	add := func(f driver.Finding, format string, args ...any) {
-		all = append(all, f.With(l.tableName, fmt.Sprintf(format, args...)))
+		all = append(all, f.With(t.tableName, fmt.Sprintf(format, args...)))
 	}
-	out, err := sendRead(ctx, l, l.client.DescribeTable, &sdk.DescribeTableInput{TableName: &l.tableName})
+	out, err := sendRead(ctx, t, t.client.DescribeTable, &sdk.DescribeTableInput{TableName: &t.tableName})
 	switch {
-	case l.life.Err() != nil:
+	case t.life.Err() != nil:
 		return nil, driver.ErrClosed
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -88,7 +88,7 @@ func (l *tableClient) examineTable(ctx context.Context, ttlAttribute string) (al
 			add(findingCapacity, "its write capacity is %d per second", *p.WriteCapacityUnits)
 		}
 	}
-	ttl, err := sendRead(ctx, l, l.client.DescribeTimeToLive, &sdk.DescribeTimeToLiveInput{TableName: &l.tableName})
+	ttl, err := sendRead(ctx, t, t.client.DescribeTimeToLive, &sdk.DescribeTimeToLiveInput{TableName: &t.tableName})
 	if err != nil {
 		add(findingUnseen, "its TTL cannot be seen: %v", err)
 		return all, ctx.Err()
@@ -106,8 +106,8 @@ func (l *tableClient) examineTable(ctx context.Context, ttlAttribute string) (al
 	case !enabled && ttlAttribute != "":
 		f := findingTTL
 		f.Fix = fmt.Sprintf("aws dynamodb update-time-to-live --table-name %s --time-to-live-specification "+
-			"Enabled=true,AttributeName=%s", l.tableName, ttlAttribute)
-		all = append(all, f.With(l.tableName, "its TTL is off"))
+			"Enabled=true,AttributeName=%s", t.tableName, ttlAttribute)
+		all = append(all, f.With(t.tableName, "its TTL is off"))
 	}
 	return all, nil
 }

@@ -77,7 +77,7 @@ func (b *beginning) try(ctx context.Context) (driver.Grant, error) {
 	if run := st.newest.run; st.newest.isStarted() && run != nil && run.ID == b.claim.ID {
 		return b.confirm(ctx, &st)
 	}
-	ended, h, err := b.endIfOver(ctx, b.key, &st)
+	ended, h, err := b.endNewestIfExpired(ctx, b.key, &st)
 	switch {
 	case err != nil:
 		return driver.Grant{}, err

@@ -147,9 +147,9 @@ func (l *ledger) abandonedEnd(run *rowRun, h heartbeat, cause driver.LossCause) 
 	return end
 }
 
-// endIfOver ends the newest run if its worker is gone. It reports whether it did, and the heartbeat as far as it was
+// endNewestIfExpired ends the newest run if its worker is gone. It reports whether it did, and the heartbeat as far as it was
 // read.
-func (l *ledger) endIfOver(ctx context.Context, key string, st *keyState) (ended bool, h heartbeat, err error) {
+func (l *ledger) endNewestIfExpired(ctx context.Context, key string, st *keyState) (ended bool, h heartbeat, err error) {
 	if !st.newest.isStarted() {
 		return false, h, nil
 	}

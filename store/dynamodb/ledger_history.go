@@ -169,7 +169,7 @@ func (l *ledger) settle(ctx context.Context, key string) (keyState, error) {
 		if err != nil {
 			return st, err
 		}
-		ended, _, err := l.endIfOver(ctx, key, &st)
+		ended, _, err := l.endNewestIfExpired(ctx, key, &st)
 		if err != nil && !errors.Is(err, errRefused) || err == nil && !ended {
 			return st, err
 		}

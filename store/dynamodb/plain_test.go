@@ -60,7 +60,7 @@ func TestPlainClientRefusedWhileHeld(t *testing.T) {
 	})
 	release(t, s, g.Claim)
 	if mustPlainLock(t, client, table, "line", 1<<33) {
-		t.Error("the plain put went before a claim of ours that was called")
+		t.Error("the plain put went before a claim of ours that was promoted")
 	}
 	if err := <-line; err != nil {
 		t.Error(err)

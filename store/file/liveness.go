@@ -42,27 +42,27 @@ func bootTag(boot string) string {
 
 // announceClient makes the file, under a new session. If there was one before, it is removed afterwards. tmp is a
 // directory on the same file system, where the file is made and locked.
-func (p *livenessFile) announceClient(tmp int, boot string) error {
+func (l *livenessFile) announceClient(tmp int, boot string) error {
 	session := bootTag(boot) + strings.ToLower(rand.Text()[tagLength:])
-	handle, err := p.createLocked(tmp, session)
+	handle, err := l.createLocked(tmp, session)
 	if err != nil {
 		return describeError("create a liveness file", err)
 	}
-	if err := p.renameEntry(tmp, session, p.clients, session); err != nil {
-		p.closeHandle(handle)
-		_ = p.removeFile(tmp, session)
+	if err := l.renameEntry(tmp, session, l.clients, session); err != nil {
+		l.closeHandle(handle)
+		_ = l.removeFile(tmp, session)
 		return describeError("create a liveness file", err)
 	}
-	if p.handle >= 0 {
-		p.endLiveness()
+	if l.handle >= 0 {
+		l.endLiveness()
 	}
-	p.session, p.handle = session, handle
+	l.session, l.handle = session, handle
 	return nil
 }
 
 // isAnyoneAlive reports whether any client is alive that knows this boot by the given id.
-func (p *livenessFile) isAnyoneAlive(boot string) (bool, error) {
-	names, err := p.listNames(p.clients)
+func (l *livenessFile) isAnyoneAlive(boot string) (bool, error) {
+	names, err := l.listNames(l.clients)
 	if err != nil {
 		return false, describeError("list clients", err)
 	}
@@ -70,7 +70,7 @@ func (p *livenessFile) isAnyoneAlive(boot string) (bool, error) {
 		if !isValidSession(name) || !strings.HasPrefix(name, bootTag(boot)) {
 			continue
 		}
-		switch locked, err := p.isLocked(p.clients, name); {
+		switch locked, err := l.isLocked(l.clients, name); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return false, describeError("look for other clients", err)
@@ -83,8 +83,8 @@ func (p *livenessFile) isAnyoneAlive(boot string) (bool, error) {
 
 // shareFile returns the open file for another process. This client counts as alive until that process has closed it,
 // too.
-func (p *livenessFile) shareFile() (*os.File, error) {
-	f, err := p.shareHandle(p.handle)
+func (l *livenessFile) shareFile() (*os.File, error) {
+	f, err := l.shareHandle(l.handle)
 	if err != nil {
 		return nil, describeError("share the liveness file", err)
 	}
@@ -92,23 +92,23 @@ func (p *livenessFile) shareFile() (*os.File, error) {
 }
 
 // isRemoved reports whether the file was removed, so that other clients take this one for dead.
-func (p *livenessFile) isRemoved() bool {
-	there, err := p.entryExists(p.clients, p.session)
+func (l *livenessFile) isRemoved() bool {
+	there, err := l.entryExists(l.clients, l.session)
 	return err == nil && !there
 }
 
 // endLiveness removes and closes the file. From then on this client counts as dead.
-func (p *livenessFile) endLiveness() {
-	_ = p.removeFile(p.clients, p.session)
-	p.closeHandle(p.handle)
+func (l *livenessFile) endLiveness() {
+	_ = l.removeFile(l.clients, l.session)
+	l.closeHandle(l.handle)
 }
 
 // isDead reports whether the client of a session is certainly dead.
-func (p *livenessFile) isDead(session string) bool {
-	if session == p.session || !isValidSession(session) {
+func (l *livenessFile) isDead(session string) bool {
+	if session == l.session || !isValidSession(session) {
 		return false
 	}
-	locked, err := p.isLocked(p.clients, session)
+	locked, err := l.isLocked(l.clients, session)
 	return err == nil && !locked || errors.Is(err, fs.ErrNotExist)
 }
 
@@ -130,8 +130,8 @@ const maxDeadChecks = 16
 
 // removeDeadFiles removes liveness files of dead clients. It looks at some of the files, and at others each time: where
 // hundreds of clients start together, each would look at those of all the others.
-func (p *livenessFile) removeDeadFiles() error {
-	names, err := p.listNames(p.clients)
+func (l *livenessFile) removeDeadFiles() error {
+	names, err := l.listNames(l.clients)
 	if err != nil {
 		return fmt.Errorf("list clients: %w", err)
 	}
@@ -140,8 +140,8 @@ func (p *livenessFile) removeDeadFiles() error {
 	}
 	first := mathrand.IntN(len(names))
 	for i := range min(len(names), maxDeadChecks) {
-		if name := names[(first+i)%len(names)]; isValidSession(name) && p.isDead(name) {
-			_ = p.removeFile(p.clients, name)
+		if name := names[(first+i)%len(names)]; isValidSession(name) && l.isDead(name) {
+			_ = l.removeFile(l.clients, name)
 		}
 	}
 	return nil

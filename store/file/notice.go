@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noticeDir is the open directory turns, through which clients that wait are notified, or "called". Each makes a pipe
-// (FIFO) there that it alone reads, and to call it others write a byte into it. File events would not do: a user may
-// have 128 watchers on most machines, and each process needs one. A pipe needs none, and nobody can open one for
-// writing whose reader is dead.
+// noticeDir is the open directory turns, through which clients that wait are notified. Each makes a pipe (FIFO) there
+// that it alone reads, and to notify it others write a byte into it. File events would not do: a user may have 128
+// watchers on most machines, and each process needs one. A pipe needs none, and nobody can open one for writing whose
+// reader is dead.
 type noticeDir struct {
 	disk
 	dir  int
@@ -21,7 +21,7 @@ type noticeDir struct {
 }
 
 // listen makes a pipe, and returns a channel that is closed when somebody writes into it.
-func (d noticeDir) listen(name string) (called <-chan struct{}, stop func(), err error) {
+func (d noticeDir) listen(name string) (noticed <-chan struct{}, stop func(), err error) {
 	fd, err := d.openPipe(name)
 	if err != nil {
 		return nil, nil, err
@@ -67,17 +67,17 @@ func (d noticeDir) openPipe(name string) (fd int, err error) {
 	return fd, nil
 }
 
-// call notifies the client that reads a pipe, if there is one.
-func (d noticeDir) call(name string) {
-	if fd, err := d.openForCall(name); err == nil {
-		writeCall(fd)
+// sendNotice notifies the client that reads a pipe, if there is one.
+func (d noticeDir) sendNotice(name string) {
+	if fd, err := d.openForNotice(name); err == nil {
+		writeNotice(fd)
 		unix.Close(fd)
 	}
 }
 
-// openForCall opens a pipe. The error is ENXIO if nobody reads it. It opens nothing but a pipe: in a shared store a
+// openForNotice opens a pipe. The error is ENXIO if nobody reads it. It opens nothing but a pipe: in a shared store a
 // member could put a link to another file in its place.
-func (d noticeDir) openForCall(name string) (fd int, err error) {
+func (d noticeDir) openForNotice(name string) (fd int, err error) {
 	fd, err = openAt(d.dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
 	switch {
 	case errors.Is(err, unix.ELOOP):
@@ -96,10 +96,10 @@ func (d noticeDir) openForCall(name string) (fd int, err error) {
 // errNoPipe is the error if a file has the place of a pipe.
 var errNoPipe = errors.New("no pipe")
 
-// writeCall notifies the client that reads an open pipe, and reports whether there is one.
-func writeCall(fd int) bool {
+// writeNotice notifies the client that reads an open pipe, and reports whether there is one.
+func writeNotice(fd int) bool {
 	_, err := unix.Write(fd, []byte("\n"))
-	return err == nil || errors.Is(err, unix.EAGAIN) // it was called often and has not read yet
+	return err == nil || errors.Is(err, unix.EAGAIN) // it was notified often and has not read yet
 }
 
 // isSameFile reports whether a name still leads to an open file.
@@ -123,7 +123,7 @@ func (t *table) notifyClients(name string, sessions []string) {
 	defer t.closeHandle(dir)
 	for _, session := range sessions {
 		if isValidSession(session) {
-			noticeDir{d, dir, ""}.call(noticePrefix(name) + session)
+			noticeDir{d, dir, ""}.sendNotice(noticePrefix(name) + session)
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 // lock a client listens many times per second, and to make a file and to remove it costs more than all else. ext4 looks
 // at each file that was removed in the last seconds before it makes one.
 type noticePipe struct {
-	turnFile
+	noticeDir
+	prefix   string // of its name
 	lock     string
 	pipe     *os.File
 	fd       int
@@ -84,7 +85,7 @@ func (t *table) makePipe(name string) (*noticePipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &noticePipe{turnFile: f, lock: name, ended: make(chan struct{})}
+	p := &noticePipe{noticeDir: f.noticeDir, prefix: f.prefix, lock: name, ended: make(chan struct{})}
 	if p.fd, err = f.openPipe(p.pipeName(t)); err != nil {
 		t.closeHandle(f.dir)
 		return nil, fmt.Errorf("make a pipe in turns: %w", err)

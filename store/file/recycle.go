@@ -66,38 +66,38 @@ const maxRecycledRecords = 1 << 14
 // of a record that was deleted may have left it, or one of the clock, if the lock has the name of its directory. If not
 // all versions are older than base and its predecessor, the swap comes too late, and they are forgotten, too: it would
 // write over the file of the version whose number it writes itself (see Reading at versionedFile).
-func (s *recycledFiles) take(entry string, base version) (f knownFiles) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f.kept = s.kept.take(entry, base)
-	if old := s.byRecord[entry]; old.incarnation == base.incarnation && old.below < base.seq {
+func (r *recycledFiles) take(entry string, base version) (f knownFiles) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f.kept = r.kept.take(entry, base)
+	if old := r.byRecord[entry]; old.incarnation == base.incarnation && old.below < base.seq {
 		f.old = old
 	}
-	delete(s.byRecord, entry)
+	delete(r.byRecord, entry)
 	return f
 }
 
 // remember replaces what is known of a record. The old versions must keep rule 1: see recycledFiles.
-func (s *recycledFiles) remember(entry string, f *knownFiles) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.byRecord) >= maxRecycledRecords {
-		clear(s.byRecord)
+func (r *recycledFiles) remember(entry string, f *knownFiles) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.byRecord) >= maxRecycledRecords {
+		clear(r.byRecord)
 	}
-	if s.byRecord == nil {
-		s.byRecord = map[string]versionRun{}
+	if r.byRecord == nil {
+		r.byRecord = map[string]versionRun{}
 	}
 	if !f.old.isEmpty() {
-		s.byRecord[entry] = f.old
+		r.byRecord[entry] = f.old
 	}
 	if f.kept != nil {
-		s.kept.remember(entry, f.kept)
+		r.kept.remember(entry, f.kept)
 	}
 }
 
 // closeFiles closes the kept files. No swap may be under way.
-func (s *recycledFiles) closeFiles() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.kept.forgetAll()
+func (r *recycledFiles) closeFiles() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept.forgetAll()
 }

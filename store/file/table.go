@@ -30,7 +30,7 @@ import (
 //	clock/<version>                  the clock and its floor: see dirClock
 //	clients/<session>                which clients are alive: see livenessFile
 //	turns/<encoded name>             who looks at changes for the others: see TakeTurn
-//	turns/<hash>+...                 pipes on which the others are called: see noticeDir
+//	turns/<hash>+...                 pipes on which the others are notified: see noticeDir
 //	tmp/                             what is being made
 //	broken/                          copies of what a power cut has torn
 //

@@ -18,7 +18,7 @@ import (
 
 // TakeTurn takes the turn to wait for a lock among the clients of this directory. The client that has the turn keeps
 // the file turns/<lock> locked (flock), so that the turn ends with its process. Each of the others listens to a pipe
-// of its own there, a ticket. To pass the turn on, a client removes the file and calls the living client with the
+// of its own there, a ticket. To pass the turn on, a client removes the file and notifies the living client with the
 // oldest ticket, which makes the next file.
 func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err error) {
 	f, err := t.openTurns(ctx, name)
@@ -34,7 +34,7 @@ func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err err
 		// Without its name the file is nobody's turn, even if a child of this process still has it open for a moment.
 		_ = f.removeFile(f.dir, f.name)
 		_ = unix.Close(fd)
-		t.callNext(f) // the one that came before that has a ticket by now
+		t.notifyNext(f) // the one that came before that has a ticket by now
 		t.closeHandle(f.dir)
 	}, nil
 }
@@ -71,7 +71,7 @@ func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error)
 	if fd, err := t.tryTurn(ctx, f, true); fd >= 0 || err != nil {
 		return fd, err
 	}
-	for place := t.clock.readMicros(); ; place++ { // each ticket has a name of its own: see callTicket
+	for place := t.clock.readMicros(); ; place++ { // each ticket has a name of its own: see notifyTicket
 		ticket := fmt.Sprintf("%s%016x%s", f.prefix, place, t.liveness.session)
 		if fd, err := t.awaitTurn(ctx, f, ticket); fd >= 0 || err != nil {
 			return fd, err
@@ -79,22 +79,22 @@ func (t *table) waitForTurn(ctx context.Context, f turnFile) (fd int, err error)
 	}
 }
 
-// turnRetry is after how long a client tries again to take the turn although nobody has called it: the one that had
-// it, or was called, may have been killed. It may have held the lock as well, which must pass on within half a second.
-// If a try finds no file, somebody may be passing the turn on just now, and the turn is left to the client that is
-// called. If the next try finds none either, this client takes it.
+// turnRetry is after how long a client tries again to take the turn although nobody has notified it: the one that had
+// it, or was notified, may have been killed. It may have held the lock as well, which must pass on within half a
+// second. If a try finds no file, somebody may be passing the turn on just now, and the turn is left to the client that
+// is notified. If the next try finds none either, this client takes it.
 const turnRetry = 250 * time.Millisecond
 
-// awaitTurn returns when this client is called. It tries once more when it listens, and returns the turn if that was in
-// time.
+// awaitTurn returns when this client is notified. It tries once more when it listens, and returns the turn if that was
+// in time.
 func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd int, err error) {
-	called, stop, err := f.listen(ticket)
+	noticed, stop, err := f.listen(ticket)
 	if err != nil {
 		return -1, fmt.Errorf("make turns/%s: %w", ticket, err)
 	}
 	defer func() {
 		if err != nil && f.removeFile(f.dir, ticket) != nil {
-			t.callNext(f) // it was called just now, and does not wait any more
+			t.notifyNext(f) // it was notified just now, and does not wait any more
 		}
 		stop()
 	}()
@@ -106,11 +106,11 @@ func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd in
 	defer retry.Stop()
 	for {
 		select {
-		case <-called:
+		case <-noticed:
 			return t.tryTurn(ctx, f, true)
 		case <-retry.C:
 			if there, err := f.entryExists(f.dir, ticket); err == nil && !there {
-				return t.tryTurn(ctx, f, true) // the one that called was killed before it had
+				return t.tryTurn(ctx, f, true) // the one that notifies was killed before it had
 			}
 			fd, err := t.tryTurn(ctx, f, missing)
 			missing = !missing && errors.Is(err, unix.ENOENT)
@@ -138,24 +138,24 @@ func (f turnFile) listTickets() []string {
 	return names
 }
 
-// callNext calls the living client with the oldest ticket.
-func (t *table) callNext(f turnFile) {
+// notifyNext notifies the living client with the oldest ticket.
+func (t *table) notifyNext(f turnFile) {
 	for _, ticket := range f.listTickets() {
-		if t.callTicket(f, ticket) {
+		if t.notifyTicket(f, ticket) {
 			return
 		}
 	}
 }
 
-// callTicket calls the client with that ticket, unless it is dead or another client calls it. It removes the ticket
-// first: only the client that has removed it may call. A client that finds the turn taken when it was called makes a
-// ticket with another name, so that no late removal can meet that.
-func (t *table) callTicket(f turnFile, ticket string) (called bool) {
-	fd, err := f.openForCall(ticket)
+// notifyTicket notifies the client with that ticket, unless it is dead or another client notifies it. It removes the
+// ticket first: only the client that has removed it may notify. A client that finds the turn taken when it was notified
+// makes a ticket with another name, so that no late removal can meet that.
+func (t *table) notifyTicket(f turnFile, ticket string) (notified bool) {
+	fd, err := f.openForNotice(ticket)
 	switch {
 	case err == nil:
 		defer unix.Close(fd)
-		return f.removeFile(f.dir, ticket) == nil && writeCall(fd)
+		return f.removeFile(f.dir, ticket) == nil && writeNotice(fd)
 	case errors.Is(err, unix.ENOENT):
 	case errors.Is(err, errNoPipe), t.IsDead(ticket[len(ticket)-sessionLength:]):
 		_ = f.removeFile(f.dir, ticket)

@@ -523,7 +523,7 @@ func TestTurnWithoutStore(t *testing.T) {
 	}
 }
 
-// TestTicketNotOpenYet: a client that has made its ticket, but not opened it, keeps it when another is called.
+// TestTicketNotOpenYet: a client that has made its ticket, but not opened it, keeps it when another is notified.
 func TestTicketNotOpenYet(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
@@ -548,9 +548,9 @@ func TestTicketNotOpenYet(t *testing.T) {
 	}
 }
 
-// TestCalledInVain: a client that is called while another one has the turn waits on, with another ticket. The same goes
-// for a client whose ticket was removed by one that was killed before it called.
-func TestCalledInVain(t *testing.T) {
+// TestNotifiedWithoutEffect: a client that is notified while another one has the turn waits on, with another ticket.
+// The same goes for a client whose ticket was removed by one that was killed before it notified anybody.
+func TestNotifiedWithoutEffect(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
 	pass, err := one.TakeTurn(t.Context(), "a/b")
@@ -560,7 +560,7 @@ func TestCalledInVain(t *testing.T) {
 	next := takeTurnLater(t.Context(), two)
 	first := findTicket(t, two, "")
 	f := openTestTurns(t, one)
-	one.callNext(f)
+	one.notifyNext(f)
 	second := findTicket(t, two, first)
 	if err := os.Remove(second); err != nil {
 		t.Fatal(err)
@@ -577,7 +577,7 @@ func TestCalledInVain(t *testing.T) {
 	}
 }
 
-// endedContext is a context that has ended, but has told nobody yet.
+// endedContext is a context that has ended, but has notified nobody yet.
 type endedContext struct {
 	context.Context
 	ended atomic.Bool
@@ -590,8 +590,8 @@ func (c *endedContext) Err() error {
 	return nil
 }
 
-// TestCalledTooLate: a client that is called when its wait has just ended leaves the turn to the next one.
-func TestCalledTooLate(t *testing.T) {
+// TestNotifiedTooLate: a client that is notified when its wait has just ended leaves the turn to the next one.
+func TestNotifiedTooLate(t *testing.T) {
 	t.Parallel()
 	one, two, _ := openTurnTables(t)
 	pass, err := one.TakeTurn(t.Context(), "a/b")
@@ -602,7 +602,7 @@ func TestCalledTooLate(t *testing.T) {
 	tooLate := takeTurnLater(ctx, two)
 	findTicket(t, two, "")
 	f := openTestTurns(t, one)
-	called, stop, err := f.listen(f.prefix + "ffffffffffffffff" + one.liveness.session)
+	noticed, stop, err := f.listen(f.prefix + "ffffffffffffffff" + one.liveness.session)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -615,25 +615,25 @@ func TestCalledTooLate(t *testing.T) {
 	if got := f.listTickets(); len(got) > 0 {
 		t.Fatalf("left in turns: %v", got)
 	}
-	<-called
+	<-noticed
 }
 
-// TestCalledByOne: of two clients that call the same ticket, one does; the other calls the next one.
-func TestCalledByOne(t *testing.T) {
+// TestNotifiedByOne: of two clients that notify the same ticket, one does; the other notifies the next one.
+func TestNotifiedByOne(t *testing.T) {
 	t.Parallel()
 	one, two, _ := openTurnTables(t)
 	f := openTestTurns(t, one)
 	ticket := f.prefix + "0000000000000001" + two.liveness.session
-	called, stop, err := f.listen(ticket)
+	noticed, stop, err := f.listen(ticket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	if !one.callTicket(f, ticket) {
-		t.Error("nobody was called")
+	if !one.notifyTicket(f, ticket) {
+		t.Error("nobody was notified")
 	}
-	<-called
-	if one.callTicket(f, ticket) {
-		t.Error("it was called twice")
+	<-noticed
+	if one.notifyTicket(f, ticket) {
+		t.Error("it was notified twice")
 	}
 }

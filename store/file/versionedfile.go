@@ -149,11 +149,11 @@ var errReplaced = errors.New("the store's directory, or one in it, or the file t
 	"was removed, or another exists in its place")
 
 // replacedError returns an error if nothing that this client writes reaches other clients any more.
-func (a *storeDir) replacedError() error {
-	if !a.isReplaced() {
+func (s *storeDir) replacedError() error {
+	if !s.isReplaced() {
 		return nil
 	}
-	return fmt.Errorf("%w: %s: %w; close this client and open another", driver.ErrCorrupt, a.path, errReplaced)
+	return fmt.Errorf("%w: %s: %w; close this client and open another", driver.ErrCorrupt, s.path, errReplaced)
 }
 
 // version names one version of a record. The zero version is none.

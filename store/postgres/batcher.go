@@ -123,46 +123,46 @@ func newBatcher(pool *pgxpool.Pool, p *location, behind bool, timeout time.Durat
 }
 
 // runStatement runs one statement. It returns at once when ctx ends; the statement may take effect later.
-func (l *batcher) runStatement(ctx context.Context, st *statement, params ...[]byte) result {
-	return l.awaitResult(ctx, l.submitRequest(ctx, st, params...))
+func (b *batcher) runStatement(ctx context.Context, st *statement, params ...[]byte) result {
+	return b.awaitResult(ctx, b.submitRequest(ctx, st, params...))
 }
 
 // submitRequest reserves a connection for a statement, or queues it. awaitResult must follow: where a
 // connection is reserved, that is what sends the statement.
-func (l *batcher) submitRequest(ctx context.Context, st *statement, params ...[]byte) *request {
+func (b *batcher) submitRequest(ctx context.Context, st *statement, params ...[]byte) *request {
 	r := &request{ctx: ctx, statement: st, params: params}
 	if err := ctx.Err(); err != nil {
 		r.own = result{err: err, notSent: true}
 		return r
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.life.Err() != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.life.Err() != nil {
 		r.own = result{err: driver.ErrClosed, notSent: true}
 		return r
 	}
-	if l.freeConns > 0 {
-		l.freeConns--
-		l.running.Add(1)
+	if b.freeConns > 0 {
+		b.freeConns--
+		b.running.Add(1)
 		if r.callerSends = r.paramsSize() <= maxBatchBytes; r.callerSends { // small enough to be sent without delay
 			return r
 		}
-		go l.sendQueued()
+		go b.sendQueued()
 	}
 	r.result = make(chan result, 1)
-	l.queue = append(l.queue, r)
+	b.queue = append(b.queue, r)
 	return r
 }
 
 // awaitResult returns the result, which arrives once.
-func (l *batcher) awaitResult(ctx context.Context, r *request) result {
+func (b *batcher) awaitResult(ctx context.Context, r *request) result {
 	if r.callerSends {
 		r.callerSends = false
-		if !l.sendBatch(ctx, []*request{r}) {
+		if !b.sendBatch(ctx, []*request{r}) {
 			return result{err: ctx.Err(), stillPending: true}
 		}
-		if l.releaseConn() {
-			go l.sendQueued()
+		if b.releaseConn() {
+			go b.sendQueued()
 		}
 	}
 	if r.result == nil {
@@ -179,38 +179,38 @@ func (l *batcher) awaitResult(ctx context.Context, r *request) result {
 		return a
 	case <-ctx.Done():
 		return result{err: ctx.Err(), stillPending: true}
-	case <-l.life.Done():
+	case <-b.life.Done():
 		return result{err: driver.ErrClosed, stillPending: true}
 	}
 }
 
 // releaseConn makes a connection free again, unless statements are queued. Then it reports true, and the
 // caller must send them.
-func (l *batcher) releaseConn() (more bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.queue) > 0 {
+func (b *batcher) releaseConn() (more bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) > 0 {
 		return true
 	}
-	l.freeConns++
-	l.running.Done()
+	b.freeConns++
+	b.running.Done()
 	return false
 }
 
 // sendQueued sends queued statements on one connection until none is left.
-func (l *batcher) sendQueued() {
-	for l.releaseConn() {
-		l.mu.Lock()
+func (b *batcher) sendQueued() {
+	for b.releaseConn() {
+		b.mu.Lock()
 		size, n := 0, 0
-		for n < min(len(l.queue), maxBatch) {
-			if size += l.queue[n].paramsSize(); n > 0 && size > maxBatchBytes {
+		for n < min(len(b.queue), maxBatch) {
+			if size += b.queue[n].paramsSize(); n > 0 && size > maxBatchBytes {
 				break
 			}
 			n++
 		}
-		batch := slices.Clone(l.queue[:n])
-		l.queue = slices.Delete(l.queue, 0, n)
-		l.mu.Unlock()
+		batch := slices.Clone(b.queue[:n])
+		b.queue = slices.Delete(b.queue, 0, n)
+		b.mu.Unlock()
 		batch = slices.DeleteFunc(batch, func(r *request) bool {
 			err := r.ctx.Err()
 			if err != nil {
@@ -219,48 +219,48 @@ func (l *batcher) sendQueued() {
 			return err != nil
 		})
 		if len(batch) > 0 {
-			l.sendBatch(l.life, batch)
+			b.sendBatch(b.life, batch)
 		}
 	}
 }
 
 // close ends what is running and waits for it. Queued statements get ErrClosed.
-func (l *batcher) close() {
-	l.mu.Lock()
-	l.life.End()
-	l.mu.Unlock()
-	l.contexts.endAll()
-	l.running.Wait()
-	l.contexts.close()
+func (b *batcher) close() {
+	b.mu.Lock()
+	b.life.End()
+	b.mu.Unlock()
+	b.contexts.endAll()
+	b.running.Wait()
+	b.contexts.close()
 }
 
 // sendBatch sends statements and hands out their results. If ctx ends before all results are there, it
 // returns false at once, and a goroutine reads the rest on the same connection: see request.result.
-func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
-	until := time.Now().Add(l.timeout)
-	timed := l.contexts.add(ctx, until)
+func (b *batcher) sendBatch(ctx context.Context, batch []*request) bool {
+	until := time.Now().Add(b.timeout)
+	timed := b.contexts.add(ctx, until)
 	defer timed.leave()
-	c, err := l.acquireConn(timed)
+	c, err := b.acquireConn(timed)
 	if err != nil {
-		s := l.pool.Stat()
-		if ctx.Err() == nil && timed.Err() != nil && l.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
+		s := b.pool.Stat()
+		if ctx.Err() == nil && timed.Err() != nil && b.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
 			err = poolExhaustedError(s.MaxConns())
 		}
 		// A server that refuses a new connection keeps the existing ones.
 		if ctx.Err() == nil && !isServerError(err) {
-			l.onBrokenConn()
+			b.onBrokenConn()
 		}
-		l.failRequests(batch, result{err: err, notSent: true})
+		b.failRequests(batch, result{err: err, notSent: true})
 		return true
 	}
-	t := &sentBatch{batcher: l, unanswered: batch, conn: c, pg: c.Conn().PgConn()}
+	t := &sentBatch{batcher: b, unanswered: batch, conn: c, pg: c.Conn().PgConn()}
 	goesOn := false // the connection works, and results may still arrive
 	if err = t.writeStatements(); err == nil {
 		err = t.readResults(timed)
 		timeout := net.Error(nil)
 		goesOn = errors.As(err, &timeout) && timeout.Timeout()
 	}
-	if ctx == l.life || ctx.Err() == nil || l.life.Err() != nil || !goesOn {
+	if ctx == b.life || ctx.Err() == nil || b.life.Err() != nil || !goesOn {
 		t.finishBatch(err)
 		return true
 	}
@@ -269,39 +269,39 @@ func (l *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	for _, r := range t.unanswered {
 		r.result = make(chan result, 1)
 	}
-	go l.readRest(t, until)
+	go b.readRest(t, until)
 	return false
 }
 
 // readRest reads the results for which nobody waits, and then goes on with what is queued.
-func (l *batcher) readRest(t *sentBatch, until time.Time) {
-	timed := l.contexts.add(l.life, until)
+func (b *batcher) readRest(t *sentBatch, until time.Time) {
+	timed := b.contexts.add(b.life, until)
 	t.finishBatch(t.readResults(timed))
 	timed.leave()
-	l.sendQueued()
+	b.sendQueued()
 }
 
 // acquireConn takes a connection from the pool. The pool makes a new one while the others are busy. If the server
 // refuses it because there are too many, one of the existing connections is waited for: it still works, and a holder
 // may depend on it.
-func (l *batcher) acquireConn(ctx context.Context) (*pgxpool.Conn, error) {
+func (b *batcher) acquireConn(ctx context.Context) (*pgxpool.Conn, error) {
 	for pause := minConnPause; ; pause = min(2*pause, maxConnPause) {
-		c, err := l.pool.Acquire(ctx)
+		c, err := b.pool.Acquire(ctx)
 		if err == nil || !hasNoConnLeft(err) {
 			return c, err
 		}
-		if s := l.pool.Stat(); s.AcquiredConns()+s.IdleConns() == 0 {
+		if s := b.pool.Stat(); s.AcquiredConns()+s.IdleConns() == 0 {
 			return nil, err
 		}
-		if l.life.Sleep(ctx, pause) != nil {
+		if b.life.Sleep(ctx, pause) != nil {
 			return nil, err
 		}
 	}
 }
 
 // failRequests gives an error to statements that will get no other result.
-func (l *batcher) failRequests(batch []*request, a result) {
-	if l.life.Err() != nil {
+func (b *batcher) failRequests(batch []*request, a result) {
+	if b.life.Err() != nil {
 		a.err = driver.ErrClosed
 	}
 	for _, r := range batch {

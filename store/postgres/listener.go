@@ -159,13 +159,13 @@ func (t *table) MayHaveMissedNotice(name, version string) bool {
 }
 
 // await returns nil when one of two channels is closed.
-func (n *listener) await(ctx context.Context, one, other <-chan struct{}) error {
+func (ln *listener) await(ctx context.Context, one, other <-chan struct{}) error {
 	select {
 	case <-one:
 	case <-other:
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-n.life.Done():
+	case <-ln.life.Done():
 		return driver.ErrClosed
 	}
 	return nil
@@ -173,16 +173,16 @@ func (n *listener) await(ctx context.Context, one, other <-chan struct{}) error 
 
 // noteRequest is called before a read or a write, and returns a function that is called with the version of the row after
 // it.
-func (n *listener) noteRequest(name string) (found func(version string)) {
+func (ln *listener) noteRequest(name string) (found func(version string)) {
 	type at struct {
 		of      *nameInterest
 		changes int
 	}
 	var sent []at
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
 	for _, notices := range []bool{false, true} {
-		b := n.interests[wanted{bucketOf(name), notices}]
+		b := ln.interests[wanted{bucketOf(name), notices}]
 		if b != nil && b.names[name] != nil && b.isLocked() {
 			sent = append(sent, at{b.names[name], b.names[name].changes})
 		}
@@ -191,8 +191,8 @@ func (n *listener) noteRequest(name string) (found func(version string)) {
 		return func(string) {}
 	}
 	return func(version string) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		ln.mu.Lock()
+		defer ln.mu.Unlock()
 		for _, s := range sent {
 			s.of.known = knownVersion{true, version, s.changes}
 		}
@@ -200,29 +200,29 @@ func (n *listener) noteRequest(name string) (found func(version string)) {
 }
 
 // isCurrent reports whether a version was read or written while changes were notified, and none has been since.
-func (n *listener) isCurrent(what wanted, name, version string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	of := n.interests[what].names[name]
+func (ln *listener) isCurrent(what wanted, name, version string) bool {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	of := ln.interests[what].names[name]
 	return of.known == knownVersion{true, version, of.changes}
 }
 
 // subscribe registers a waiter. The channel is closed when the advisory locks of the name's bucket are held:
 // a read after that sees every change of which the waiter is not notified. It returns nil if the listener
 // is closed.
-func (n *listener) subscribe(what wanted, name string) (*subscription, <-chan struct{}) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.life.Err() != nil {
+func (ln *listener) subscribe(what wanted, name string) (*subscription, <-chan struct{}) {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if ln.life.Err() != nil {
 		return nil, nil
 	}
 	s := &subscription{notified: make(chan struct{})}
-	w := n.interests[what]
+	w := ln.interests[what]
 	if w == nil {
 		w = &bucketInterest{locked: make(chan struct{}), names: map[string]*nameInterest{}}
-		n.interests[what] = w
-		if n.interrupt != nil {
-			n.interrupt()
+		ln.interests[what] = w
+		if ln.interrupt != nil {
+			ln.interrupt()
 		}
 	}
 	if w.names[name] == nil {
@@ -230,9 +230,9 @@ func (n *listener) subscribe(what wanted, name string) (*subscription, <-chan st
 	}
 	w.names[name].subscriptions[s] = true
 	w.waiters++
-	if !n.isRunning {
-		n.isRunning = true
-		n.life.Go(n.run)
+	if !ln.isRunning {
+		ln.isRunning = true
+		ln.life.Go(ln.run)
 	}
 	return s, w.locked
 }
@@ -240,10 +240,10 @@ func (n *listener) subscribe(what wanted, name string) (*subscription, <-chan st
 // unsubscribe removes a waiter. The bucket's locks are kept for a while, because the next waiter for the same
 // name often follows soon, and then needs no statement for it. Meanwhile writers notify although no client
 // waits.
-func (n *listener) unsubscribe(what wanted, name string, s *subscription) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	w := n.interests[what]
+func (ln *listener) unsubscribe(what wanted, name string, s *subscription) {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	w := ln.interests[what]
 	delete(w.names[name].subscriptions, s)
 	w.waiters--
 	w.idleSince = time.Now()
@@ -253,52 +253,52 @@ func (n *listener) unsubscribe(what wanted, name string, s *subscription) {
 }
 
 // close ends the goroutine and waits for it.
-func (n *listener) close() {
-	n.life.End()
-	n.life.Wait()
+func (ln *listener) close() {
+	ln.life.End()
+	ln.life.Wait()
 }
 
 // run keeps a connection open while there are waiters, and makes a new one when it breaks. It is not one of
 // the pool's: LISTEN and the advisory locks belong to one connection, and it is in use all the time.
-func (n *listener) run() {
+func (ln *listener) run() {
 	for tries := 0; ; tries++ {
-		heard := n.serveConnection()
-		n.mu.Lock()
-		for b, w := range n.interests {
+		heard := ln.serveConnection()
+		ln.mu.Lock()
+		for b, w := range ln.interests {
 			for _, of := range w.names {
 				of.changed() // a notification may have been missed meanwhile
 			}
 			if w.waiters == 0 {
-				delete(n.interests, b)
+				delete(ln.interests, b)
 			} else { // the advisory locks ended with the connection, and the next one must take them again
 				w.locked = make(chan struct{})
 			}
 		}
-		if n.life.Err() != nil || len(n.interests) == 0 {
-			n.isRunning = false
-			n.mu.Unlock()
+		if ln.life.Err() != nil || len(ln.interests) == 0 {
+			ln.isRunning = false
+			ln.mu.Unlock()
 			return
 		}
-		n.mu.Unlock()
+		ln.mu.Unlock()
 		if heard {
 			tries = 0
 		}
 		select {
 		case <-time.After(rand.N(50 * time.Millisecond << min(tries, 6))):
-		case <-n.life.Done():
+		case <-ln.life.Done():
 		}
 	}
 }
 
 // serveConnection connects, and passes notifications on until an error occurs or there was no waiter for
 // connIdleTime. It reports whether it listened at all; run pauses between attempts that did not.
-func (n *listener) serveConnection() (heard bool) {
-	config := n.batcher.pool.Config()
+func (ln *listener) serveConnection() (heard bool) {
+	config := ln.batcher.pool.Config()
 	config.ConnConfig.OnNotification = nil // the user's handler must not get our notifications
 	// Each of several servers gets its time: an earlier one may not answer.
-	ctx, cancel := context.WithTimeout(n.life, n.batcher.timeout*time.Duration(1+len(config.ConnConfig.Fallbacks)))
-	if c := config.ConnConfig; c.ConnectTimeout == 0 || c.ConnectTimeout > n.batcher.timeout {
-		c.ConnectTimeout = n.batcher.timeout
+	ctx, cancel := context.WithTimeout(ln.life, ln.batcher.timeout*time.Duration(1+len(config.ConnConfig.Fallbacks)))
+	if c := config.ConnConfig; c.ConnectTimeout == 0 || c.ConnectTimeout > ln.batcher.timeout {
+		c.ConnectTimeout = ln.batcher.timeout
 	}
 	var c *pgx.Conn
 	var err error
@@ -309,12 +309,12 @@ func (n *listener) serveConnection() (heard bool) {
 		c, err = pgx.ConnectConfig(ctx, config.ConnConfig)
 	}
 	if err == nil {
-		_, err = c.Exec(ctx, fmt.Sprintf("listen %q; listen %q", n.location.channel, n.session))
+		_, err = c.Exec(ctx, fmt.Sprintf("listen %q; listen %q", ln.location.channel, ln.session))
 	}
 	cancel()
 	if c != nil {
 		defer func() {
-			ctx, cancel := context.WithTimeout(context.Background(), n.batcher.timeout/10)
+			ctx, cancel := context.WithTimeout(context.Background(), ln.batcher.timeout/10)
 			defer cancel()
 			_ = c.Close(ctx)
 		}()
@@ -323,23 +323,23 @@ func (n *listener) serveConnection() (heard bool) {
 		return false
 	}
 	wanted := time.Now() // when a bucket was last needed
-	for last := time.Now(); n.updateBucketLocks(c) == nil; {
+	for last := time.Now(); ln.updateBucketLocks(c) == nil; {
 		heard = true
-		if n.isUnused() {
-			if time.Since(wanted) > n.connIdleTime {
+		if ln.isUnused() {
+			if time.Since(wanted) > ln.connIdleTime {
 				break
 			}
 		} else {
 			wanted = time.Now()
 		}
-		told, err := n.awaitNotification(c)
+		notified, err := ln.awaitNotification(c)
 		if err != nil {
 			break
 		}
-		if told {
+		if notified {
 			last = time.Now()
 		} else if time.Since(last) > probeInterval {
-			if n.execStatements(c, "select 1") != nil {
+			if ln.execStatements(c, "select 1") != nil {
 				break
 			}
 			last = time.Now()
@@ -349,15 +349,15 @@ func (n *listener) serveConnection() (heard bool) {
 }
 
 // isUnused reports whether no bucket is needed, nor was during the last bucketIdleTime.
-func (n *listener) isUnused() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(n.interests) == 0
+func (ln *listener) isUnused() bool {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	return len(ln.interests) == 0
 }
 
 // execStatements runs statements on the listening connection, in one request and one transaction.
-func (n *listener) execStatements(c *pgx.Conn, text string) error {
-	ctx, cancel := context.WithTimeout(n.life, n.batcher.timeout)
+func (ln *listener) execStatements(c *pgx.Conn, text string) error {
+	ctx, cancel := context.WithTimeout(ln.life, ln.batcher.timeout)
 	defer cancel()
 	_, err := c.Exec(ctx, text, pgx.QueryExecModeSimpleProtocol)
 	return err
@@ -365,25 +365,25 @@ func (n *listener) execStatements(c *pgx.Conn, text string) error {
 
 // updateBucketLocks takes the advisory locks of buckets that have new waiters, and gives back those of
 // buckets that had no waiter for bucketIdleTime. With them it begins to listen, and ends that.
-func (n *listener) updateBucketLocks(c *pgx.Conn) error {
+func (ln *listener) updateBucketLocks(c *pgx.Conn) error {
 	var text strings.Builder
 	var live []chan struct{}
-	n.mu.Lock()
-	for what, w := range n.interests {
+	ln.mu.Lock()
+	for what, w := range ln.interests {
 		switch {
 		case !w.isLocked():
-			n.location.writeStatements(&text, what, "listen", "pg_advisory_lock_shared")
+			ln.location.writeStatements(&text, what, "listen", "pg_advisory_lock_shared")
 			live = append(live, w.locked)
 		case w.waiters == 0 && time.Since(w.idleSince) > bucketIdleTime:
-			n.location.writeStatements(&text, what, "unlisten", "pg_advisory_unlock_shared")
-			delete(n.interests, what)
+			ln.location.writeStatements(&text, what, "unlisten", "pg_advisory_unlock_shared")
+			delete(ln.interests, what)
 		}
 	}
-	n.mu.Unlock()
+	ln.mu.Unlock()
 	if text.Len() == 0 {
 		return nil
 	}
-	if err := n.execStatements(c, text.String()); err != nil {
+	if err := ln.execStatements(c, text.String()); err != nil {
 		return err
 	}
 	for _, l := range live {
@@ -402,48 +402,48 @@ func (p *location) writeStatements(to *strings.Builder, what wanted, listen, loc
 
 // awaitNotification waits for one notification and passes it on. It reports false if there was none: a
 // bucket has a first waiter, or bucketIdleTime has passed.
-func (n *listener) awaitNotification(c *pgx.Conn) (told bool, err error) {
-	ctx, cancel := context.WithTimeout(n.life, bucketIdleTime)
+func (ln *listener) awaitNotification(c *pgx.Conn) (notified bool, err error) {
+	ctx, cancel := context.WithTimeout(ln.life, bucketIdleTime)
 	defer cancel()
 	// A subscriber that comes from here on ends this wait by interrupt. One that came before, after the last
 	// look at the buckets, is found by the loop.
-	n.mu.Lock()
-	n.interrupt = cancel
-	for _, w := range n.interests {
+	ln.mu.Lock()
+	ln.interrupt = cancel
+	for _, w := range ln.interests {
 		if !w.isLocked() {
 			cancel()
 		}
 	}
-	n.mu.Unlock()
+	ln.mu.Unlock()
 	m, err := c.WaitForNotification(ctx)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.interrupt = nil
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	ln.interrupt = nil
 	if m != nil {
-		n.passOn(m.Channel, m.Payload)
+		ln.passOn(m.Channel, m.Payload)
 		return true, nil
 	}
 	// A wait that its context has ended leaves the connection as it was.
-	if c.IsClosed() || n.life.Err() != nil {
+	if c.IsClosed() || ln.life.Err() != nil {
 		return false, err
 	}
 	return false, nil
 }
 
 // passOn passes a notification on. It is called with mu held.
-func (n *listener) passOn(channel, payload string) {
+func (ln *listener) passOn(channel, payload string) {
 	sessions, name, _ := strings.Cut(payload, "/")
-	if channel != n.session {
-		n.wake(wanted{bucket: bucketOf(name)}, name)
+	if channel != ln.session {
+		ln.wake(wanted{bucket: bucketOf(name)}, name)
 	}
-	if channel == n.session || channel == n.location.channel && record.NamesSession(sessions, n.session) {
-		n.wake(wanted{bucketOf(name), true}, name)
+	if channel == ln.session || channel == ln.location.channel && record.NamesSession(sessions, ln.session) {
+		ln.wake(wanted{bucketOf(name), true}, name)
 	}
 }
 
 // wake counts a change of what is wanted, and notifies those that wait for it. It is called with mu held.
-func (n *listener) wake(what wanted, name string) {
-	if w := n.interests[what]; w != nil && w.names[name] != nil {
+func (ln *listener) wake(what wanted, name string) {
+	if w := ln.interests[what]; w != nil && w.names[name] != nil {
 		w.names[name].changed()
 	}
 }

@@ -258,7 +258,7 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 			// If the server allows no subscriptions, that happens after a timeout, and the claim goes on by polling.
 			defer sub.unsubscribe()
 			if !live {
-				if _, err := a.waitForNotice(ctx, sub, a.store.listenTimeout()); err != nil {
+				if _, err := a.waitForNotice(ctx, sub, hubListenTimeout); err != nil {
 					return g, a.addHolders(ctx, r, err)
 				}
 			}
@@ -324,7 +324,7 @@ func (a *acquireLoop) waitOutsideQueue(ctx context.Context, r *refusal) (g drive
 		// As in waitInQueue: the lock may have become free before the hub listened, so the first try comes when it
 		// does.
 		if n == 0 && !live {
-			wait = a.store.listenTimeout()
+			wait = hubListenTimeout
 		}
 		notified, err := a.waitForNotice(ctx, sub, wait)
 		if err != nil {

@@ -223,71 +223,71 @@ func (s *store) newRetryLoop(ttl time.Duration) retryLoop {
 
 // run returns a script's reply, and the start of the request that got it. The start of an earlier request that had no
 // reply does not count: a lease is trusted from the request that confirmed it.
-func (p *retryLoop) run(ctx context.Context, st *script, keys,
+func (r *retryLoop) run(ctx context.Context, st *script, keys,
 	args []string) (m rueidis.RedisMessage, at driver.Instant, err error) {
 	for {
-		if p.store.life.Err() != nil {
+		if r.store.life.Err() != nil {
 			return m, at, driver.ErrClosed
 		}
 		if ctx.Err() != nil {
-			return m, at, p.wrapUncertain(ctx.Err())
+			return m, at, r.wrapUncertain(ctx.Err())
 		}
-		at = p.store.clock.Now()
-		m, err = p.store.runScript(ctx, st, keys, args)
+		at = r.store.clock.Now()
+		m, err = r.store.runScript(ctx, st, keys, args)
 		if err == nil || rueidis.IsRedisNil(err) {
 			// Only this script sends the confirm window, which is computed from round trips.
-			if st == p.store.scripts.acquireQueued {
-				p.store.recordRoundTrip(at)
+			if st == r.store.scripts.acquireQueued {
+				r.store.recordRoundTrip(at)
 			}
-			p.outage.RequestAnswered()
-			p.failures, p.closedErrors = 0, 0
-			if p.store.life.Err() != nil {
+			r.outage.RequestAnswered()
+			r.failures, r.closedErrors = 0, 0
+			if r.store.life.Err() != nil {
 				return m, at, driver.ErrClosed
 			}
 			return m, at, nil
 		}
-		if err = p.waitToRetry(ctx, err); err != nil {
+		if err = r.waitToRetry(ctx, err); err != nil {
 			return m, at, err
 		}
 	}
 }
 
 // waitToRetry waits before the next try, or returns the error with which the call ends.
-func (p *retryLoop) waitToRetry(ctx context.Context, err error) error {
-	if p.store.life.Err() != nil {
+func (r *retryLoop) waitToRetry(ctx context.Context, err error) error {
+	if r.store.life.Err() != nil {
 		return driver.ErrClosed
 	}
-	if f := p.store.finalError(err); f != nil {
+	if f := r.store.finalError(err); f != nil {
 		return f
 	}
 	// A client that follows a failover closes the old connection with requests on it, and has the new one by then. So
 	// only repeated errors mean that the user has closed the client.
 	if !errors.Is(err, rueidis.ErrClosing) {
-		p.closedErrors = 0
-	} else if p.closedErrors++; p.closedErrors > 2 && !p.store.owned {
+		r.closedErrors = 0
+	} else if r.closedErrors++; r.closedErrors > 2 && !r.store.owned {
 		return driver.ErrClosed // the user has closed the client
 	}
 	// The request may have run, or may still arrive, unless the server refused it or nothing was sent.
 	if _, refused := rueidis.IsRedisErr(err); !refused && !isUnsent(err) {
-		p.outcomeUnknown = true
-		if p.mayMake != "" {
-			p.store.addInFlight(p.mayMake)
+		r.outcomeUnknown = true
+		if r.mayMake != "" {
+			r.store.addInFlight(r.mayMake)
 		}
 	}
 	if ctx.Err() != nil {
-		return p.wrapUncertain(ctx.Err())
+		return r.wrapUncertain(ctx.Err())
 	}
-	p.failures++
-	if p.outage.RequestFailed(p.store.clock, p.timeout) {
-		return p.wrapUncertain(explainError(err))
+	r.failures++
+	if r.outage.RequestFailed(r.store.clock, r.timeout) {
+		return r.wrapUncertain(explainError(err))
 	}
 	// The delay grows to 320 ms and is random, so that the clients of a server that returns do not all come at the same
 	// time.
-	if serr := p.store.life.Sleep(ctx, rand.N(5*time.Millisecond<<min(p.failures, 6))); serr != nil {
+	if serr := r.store.life.Sleep(ctx, rand.N(5*time.Millisecond<<min(r.failures, 6))); serr != nil {
 		if errors.Is(serr, driver.ErrClosed) {
 			return serr
 		}
-		return p.wrapUncertain(serr)
+		return r.wrapUncertain(serr)
 	}
 	return nil
 }
@@ -307,8 +307,8 @@ type unsentError struct{ error }
 func (e *unsentError) Unwrap() error { return e.error }
 
 // wrapUncertain adds ErrUncertain if a request of this call may have run.
-func (p *retryLoop) wrapUncertain(err error) error {
-	if p.outcomeUnknown && !p.readOnly {
+func (r *retryLoop) wrapUncertain(err error) error {
+	if r.outcomeUnknown && !r.readOnly {
 		return uncertainError(err)
 	}
 	return err

@@ -235,12 +235,12 @@ func (s *store) tryCommands(ctx context.Context) ([]driver.Finding, error) {
 	return all, nil
 }
 
-// listenTimeout is how long a server may take to confirm that a client listens.
-const listenTimeout = 2 * time.Second
+// probeListenTimeout is how long a server may take to confirm that a client listens.
+const probeListenTimeout = 2 * time.Second
 
 // tryListening listens to a channel, until the server has confirmed it or has refused.
 func (s *store) tryListening(ctx context.Context, channels []string) []driver.Finding {
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	ctx, cancel := context.WithTimeout(ctx, probeListenTimeout)
 	defer cancel()
 	listening := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
 		if !strings.HasSuffix(e.Kind, "unsubscribe") {

@@ -218,7 +218,7 @@ func (v *lockView) addSharedClaims(l *driver.Lock, suffix string) error {
 			return err
 		}
 		h.Remaining = time.Duration(v.expiries[id]-v.now) * time.Microsecond
-		if k.State == "called" {
+		if k.State == "promoted" {
 			l.Waiters = append(l.Waiters, h)
 		} else {
 			l.Holders = append(l.Holders, h)

@@ -373,7 +373,7 @@ func TestJoinBehindDeadClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)
-	for name, since := range map[string]time.Duration{"expired": 0, "called": -time.Second, "clock set back": time.Hour} {
+	for name, since := range map[string]time.Duration{"expired": 0, "late": -time.Second, "clock set back": time.Hour} {
 		ttl := 10 * time.Minute
 		if since == 0 {
 			ttl = driver.MinTTL
@@ -389,7 +389,8 @@ func TestJoinBehindDeadClaim(t *testing.T) {
 		} else {
 			release(t, s, holder.Claim)
 			record := s.keys.allKeys(name)[1]
-			sendCommand(t, server, "HSET", record, "called", fmt.Sprint(time.Now().Add(since).UnixMicro(), " ", first.ID))
+			sendCommand(t, server, "HSET", record, "left_for",
+				fmt.Sprint(time.Now().Add(since).UnixMicro(), " ", first.ID))
 		}
 		_, r := enterQueue(t, s, waiting(mutex(name, 10*time.Minute)))
 		if r == nil || r.code != replyWaiting || r.place != 1 || r.remaining <= 0 || r.remaining > 2250*time.Millisecond {
@@ -425,9 +426,9 @@ func TestDeadWaiterWithShortTTL(t *testing.T) {
 	}
 }
 
-// TestCalledBeforeForeignHolder: a claim for which the lock was left free, but which a foreign client took, keeps time to
-// confirm when the lock is free again and another claim of ours finds that first.
-func TestCalledBeforeForeignHolder(t *testing.T) {
+// TestLeftFreeBeforeForeignHolder: a claim for which the lock was left free, but which a foreign client took, keeps
+// time to confirm when the lock is free again and another claim of ours finds that first.
+func TestLeftFreeBeforeForeignHolder(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	s := openForTest(t, "redis://"+server.Addr).(*store)

@@ -74,15 +74,15 @@ func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 
 // releaseResult decides what a release has done. If the script found neither the claim nor a note that an operator
 // ended it, then an earlier request of this call has released it, if one may have arrived.
-func (p *retryLoop) releaseResult(reply int64) error {
+func (r *retryLoop) releaseResult(reply int64) error {
 	switch {
 	case reply == replyDone:
 		return nil
 	case reply == replyBroken:
 		return &driver.LossError{Cause: driver.LossBroken}
-	case !p.outcomeUnknown:
+	case !r.outcomeUnknown:
 		return &driver.LossError{Cause: driver.LossGone}
-	case reply == replyMaybeBroken || isNoteExpired(p.startedAt):
+	case reply == replyMaybeBroken || isNoteExpired(r.startedAt):
 		return uncertainError(errMaybeBroken)
 	}
 	return nil

@@ -23,8 +23,8 @@ type script struct{ load func() scriptContent }
 // scriptContent is the text of a script as the server receives it, and its digest.
 type scriptContent struct{ text, sha string }
 
-func (p *script) text() string { return p.load().text }
-func (p *script) sha() string  { return p.load().sha }
+func (s *script) text() string { return s.load().text }
+func (s *script) sha() string  { return s.load().sha }
 
 // loadScript reads a script from its file, when it is first used: all of them at the start would take longer than a
 // whole run of a program that uses another store. A line "--- include FILE" is replaced by the text of that file, whose local
@@ -107,17 +107,17 @@ func recordKey(lock string) string { return sideKey("", lock) }
 
 // eval runs the script once: in one round trip, or in two if the server does not know it. After NOSCRIPT nothing has
 // run, so the second request is no repetition. EVAL also makes the server cache the text for the next EVALSHA.
-func (p *script) eval(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
-	m, err := c.Do(ctx, p.buildCommand(c, keys, args)).ToMessage()
+func (s *script) eval(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
+	m, err := c.Do(ctx, s.buildCommand(c, keys, args)).ToMessage()
 	if isNoScript(err) {
-		m, err = c.Do(ctx, c.B().Eval().Script(p.text()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
+		m, err = c.Do(ctx, c.B().Eval().Script(s.text()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
 	}
 	return m, err
 }
 
 // buildCommand returns the command for a server that knows the script.
-func (p *script) buildCommand(c rueidis.Client, keys, args []string) rueidis.Completed {
-	return c.B().Evalsha().Sha1(p.sha()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+func (s *script) buildCommand(c rueidis.Client, keys, args []string) rueidis.Completed {
+	return c.B().Evalsha().Sha1(s.sha()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }
 
 // isNoScript reports whether the server did not know the digest, and so has run nothing.

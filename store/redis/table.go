@@ -203,7 +203,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	defer sub.unsubscribe()
 	// A hub that is only starting could miss the change. Without it the engine polls, so the error only ends this wait.
 	if !live {
-		timer := time.NewTimer(t.s.listenTimeout())
+		timer := time.NewTimer(hubListenTimeout)
 		defer timer.Stop()
 		select {
 		case <-sub.hub.listeningSignal():

@@ -52,6 +52,10 @@ const (
 // then the claim saves the round trips of a new subscription.
 const hubIdleTime = 5 * time.Second
 
+// hubListenTimeout is how long a claim waits for its hub to listen before it asks the server anyway. A user without the
+// permission to subscribe can still wait for locks, by polling.
+const hubListenTimeout = time.Second
+
 // subscribeToLock subscribes a claim to the notices about its lock, and reports whether the hub listens already. It
 // returns nil when the store is closed. inQueue says that the claim is in the queue. The general channel says that the
 // lock is free; this client's own channel has the notices for its claims.
@@ -68,21 +72,21 @@ func (s *store) subscribeToKey(lock, id string, inQueue bool, channels ...string
 		return nil, false
 	}
 	// The hub is found and joined with the store's mutex held, so that stopIfIdle cannot end it in between.
-	l := s.hubs[lock]
-	if l == nil {
-		l = &waiterHub{store: s, lock: lock, channels: channels, subscriptions: map[*subscription]struct{}{},
+	h := s.hubs[lock]
+	if h == nil {
+		h = &waiterHub{store: s, lock: lock, channels: channels, subscriptions: map[*subscription]struct{}{},
 			ready: make(chan struct{})}
 		var ctx context.Context
-		ctx, l.cancel = context.WithCancel(s.life)
-		if !s.life.Go(func() { l.run(ctx) }) {
-			l.cancel()
+		ctx, h.cancel = context.WithCancel(s.life)
+		if !s.life.Go(func() { h.run(ctx) }) {
+			h.cancel()
 			return nil, false
 		}
-		s.hubs[lock] = l
+		s.hubs[lock] = h
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.addSubscription(id, inQueue), l.listening
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.addSubscription(id, inQueue), h.listening
 }
 
 // subscribeIfListening subscribes a claim that is about to enter the queue if this client has a hub for the lock
@@ -90,8 +94,8 @@ func (s *store) subscribeToKey(lock, id string, inQueue bool, channels ...string
 func (s *store) subscribeIfListening(lock, id string) *subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.hubs[lock]; l != nil {
-		return l.addSubscription(id, true)
+	if h := s.hubs[lock]; h != nil {
+		return h.addSubscription(id, true)
 	}
 	return nil
 }
@@ -105,135 +109,135 @@ const contendedTime = 50 * time.Millisecond
 func (s *store) isContended(lock string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.hubs[lock]
-	return l != nil && (len(l.subscriptions) > 0 || time.Since(l.idleSince) < contendedTime)
+	h := s.hubs[lock]
+	return h != nil && (len(h.subscriptions) > 0 || time.Since(h.idleSince) < contendedTime)
 }
 
 // addSubscription is called with the store's mutex held. The buffer keeps a few notices for a claim whose request is
 // under way.
-func (l *waiterHub) addSubscription(id string, inQueue bool) *subscription {
-	t := &subscription{l, id, inQueue, make(chan time.Duration, 4)}
-	l.subscriptions[t] = struct{}{}
-	return t
+func (h *waiterHub) addSubscription(id string, inQueue bool) *subscription {
+	sub := &subscription{h, id, inQueue, make(chan time.Duration, 4)}
+	h.subscriptions[sub] = struct{}{}
+	return sub
 }
 
 // unsubscribe ends a subscription. The hub goes on for hubIdleTime after the last one.
-func (t *subscription) unsubscribe() {
-	s, l := t.hub.store, t.hub
+func (sub *subscription) unsubscribe() {
+	s, h := sub.hub.store, sub.hub
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(l.subscriptions, t)
-	if len(l.subscriptions) > 0 || s.life.Err() != nil {
+	delete(h.subscriptions, sub)
+	if len(h.subscriptions) > 0 || s.life.Err() != nil {
 		return
 	}
-	l.idleSince = time.Now()
-	if l.idleTimer == nil {
-		l.idleTimer = time.AfterFunc(hubIdleTime, l.stopIfIdle)
+	h.idleSince = time.Now()
+	if h.idleTimer == nil {
+		h.idleTimer = time.AfterFunc(hubIdleTime, h.stopIfIdle)
 	}
 }
 
 // stopIfIdle ends the hub if it had no subscription for long enough. One timer serves all: a subscription does not stop
 // it, and an early call sets it again.
-func (l *waiterHub) stopIfIdle() {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	switch left := hubIdleTime - time.Since(l.idleSince); {
-	case len(l.subscriptions) > 0:
-		l.idleTimer = nil
+func (h *waiterHub) stopIfIdle() {
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	switch left := hubIdleTime - time.Since(h.idleSince); {
+	case len(h.subscriptions) > 0:
+		h.idleTimer = nil
 	case left > 0:
-		l.idleTimer.Reset(left)
+		h.idleTimer.Reset(left)
 	default:
-		delete(l.store.hubs, l.lock)
-		l.cancel()
+		delete(h.store.hubs, h.lock)
+		h.cancel()
 	}
 }
 
 // listeningSignal returns a channel that is closed while the hub listens.
-func (l *waiterHub) listeningSignal() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ready
+func (h *waiterHub) listeningSignal() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ready
 }
 
 // run listens until the hub is ended. After an interruption messages may have been missed, so all claims ask the server
 // once the hub listens again.
-func (l *waiterHub) run(ctx context.Context) {
+func (h *waiterHub) run(ctx context.Context) {
 	for pause := minListenPause; ctx.Err() == nil; pause = min(2*pause, maxListenPause) {
 		// A client of the user's may reconnect and subscribe again while Receive goes on. The hook is called for each
 		// new subscription, so it is what notifies the claims.
 		var listened atomic.Bool
 		sub := rueidis.WithOnSubscriptionHook(ctx, func(e rueidis.PubSubSubscription) {
-			if !strings.HasSuffix(e.Kind, "unsubscribe") && e.Channel == l.channels[len(l.channels)-1] {
-				l.setListening(true) // the channels are confirmed in order, so all of them are now
+			if !strings.HasSuffix(e.Kind, "unsubscribe") && e.Channel == h.channels[len(h.channels)-1] {
+				h.setListening(true) // the channels are confirmed in order, so all of them are now
 				listened.Store(true)
 			}
 		})
-		_ = l.store.client.Receive(sub, l.store.subscribeTo(l.channels), func(m rueidis.PubSubMessage) { l.handleMessage(m.Message) })
-		l.setListening(false)
+		_ = h.store.client.Receive(sub, h.store.subscribeTo(h.channels), func(m rueidis.PubSubMessage) { h.handleMessage(m.Message) })
+		h.setListening(false)
 		// The hub has listened since the last delay, so this is a new interruption, and the delays begin again.
 		if listened.Load() {
 			pause = minListenPause
 		}
-		_ = l.store.life.Sleep(ctx, pause/2+rand.N(pause/2))
+		_ = h.store.life.Sleep(ctx, pause/2+rand.N(pause/2))
 	}
 	// The connection is shared and stays open, so the server would go on sending the messages of these channels.
-	if !l.store.owned || l.store.life.Err() == nil {
+	if !h.store.owned || h.store.life.Err() == nil {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		l.store.client.Do(bounded, l.store.unsubscribeFrom(l.channels))
+		h.store.client.Do(bounded, h.store.unsubscribeFrom(h.channels))
 	}
 }
 
 // setListening notes whether the hub listens. Each time that it begins to, all claims are notified.
-func (l *waiterHub) setListening(now bool) {
-	l.mu.Lock()
+func (h *waiterHub) setListening(now bool) {
+	h.mu.Lock()
 	switch {
-	case now && !l.listening:
-		l.listening = true
-		close(l.ready)
-	case !now && l.listening:
-		l.listening = false
-		l.ready = make(chan struct{})
+	case now && !h.listening:
+		h.listening = true
+		close(h.ready)
+	case !now && h.listening:
+		h.listening = false
+		h.ready = make(chan struct{})
 	}
-	l.mu.Unlock()
+	h.mu.Unlock()
 	if now {
-		l.notifyAfter(func(*subscription) bool { return true }, 0)
+		h.notifyAfter(func(*subscription) bool { return true }, 0)
 	}
 }
 
 // handleMessage acts on a message of a script:
 // - "free": the lock may be free. Only claims outside of the queue ask, because those in the queue are promoted.
 // - "roll <ms>": all claims in the queue show that they are alive, at random times within so many milliseconds.
-// - "call <id>": this claim was promoted, or an operator ended it.
+// - "turn <id>": this claim was promoted, or an operator ended it.
 // - "next <id> <ms>": this claim is the next, after one that was promoted now. It asks after the confirm window.
-func (l *waiterHub) handleMessage(message string) {
+func (h *waiterHub) handleMessage(message string) {
 	what, rest, _ := strings.Cut(message, " ")
 	switch what {
 	case "free", "0", "": // Redisson sends "0", and swap_row.lua sends nothing
-		l.notifyAfter(func(s *subscription) bool { return !s.inQueue }, 0)
+		h.notifyAfter(func(s *subscription) bool { return !s.inQueue }, 0)
 	// The script computed the span from the length of the queue.
 	case "roll":
 		ms, _ := strconv.ParseInt(rest, 10, 64)
-		l.notifySpread(func(s *subscription) bool { return s.inQueue }, millis(ms))
-	case "call":
-		l.notifyAfter(func(s *subscription) bool { return s.id == rest }, 0)
+		h.notifySpread(func(s *subscription) bool { return s.inQueue }, millis(ms))
+	case "turn":
+		h.notifyAfter(func(s *subscription) bool { return s.id == rest }, 0)
 	case "next":
 		id, ms, _ := strings.Cut(rest, " ")
 		if n, err := strconv.ParseInt(ms, 10, 64); err == nil {
-			l.notifyAfter(func(s *subscription) bool { return s.id == id }, millis(n)+time.Millisecond)
+			h.notifyAfter(func(s *subscription) bool { return s.id == id }, millis(n)+time.Millisecond)
 		}
 	}
 }
 
 // notifyAfter notifies the claims that match, to ask the server after some time.
-func (l *waiterHub) notifyAfter(whom func(*subscription) bool, after time.Duration) {
-	l.notifyMatching(whom, func() time.Duration { return after })
+func (h *waiterHub) notifyAfter(whom func(*subscription) bool, after time.Duration) {
+	h.notifyMatching(whom, func() time.Duration { return after })
 }
 
 // notifySpread notifies the claims that match, each to ask at another, random time within the span: thousands of
 // requests at once would keep the server busy.
-func (l *waiterHub) notifySpread(whom func(*subscription) bool, span time.Duration) {
-	l.notifyMatching(whom, func() time.Duration {
+func (h *waiterHub) notifySpread(whom func(*subscription) bool, span time.Duration) {
+	h.notifyMatching(whom, func() time.Duration {
 		if span <= 0 {
 			return 0
 		}
@@ -242,19 +246,15 @@ func (l *waiterHub) notifySpread(whom func(*subscription) bool, span time.Durati
 }
 
 // notifyMatching never blocks: it is called by the reader of the connection.
-func (l *waiterHub) notifyMatching(whom func(*subscription) bool, after func() time.Duration) {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	for t := range l.subscriptions {
-		if whom(t) {
+func (h *waiterHub) notifyMatching(whom func(*subscription) bool, after func() time.Duration) {
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	for sub := range h.subscriptions {
+		if whom(sub) {
 			select {
-			case t.notices <- after():
+			case sub.notices <- after():
 			default: // its buffer is full: it will ask anyway
 			}
 		}
 	}
 }
-
-// listenTimeout is how long a claim waits for its hub to listen before it asks the server anyway. A user without the
-// permission to subscribe can still wait for locks, by polling.
-func (s *store) listenTimeout() time.Duration { return time.Second }

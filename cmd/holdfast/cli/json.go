@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
 
 // The JSON of this command is a contract: docs/json-schema.json describes each record, docs/json.md explains it, and
@@ -110,7 +111,7 @@ func writeLockJSON(w io.Writer, info holdfast.Info, lock holdfast.Lock) error {
 func lockAsJSON(info holdfast.Info, lock holdfast.Lock) fields {
 	f := fields{
 		"lock": lock.Name, "holders": claimsAsJSON(lock.Holders), "waiters": claimsAsJSON(lock.Waiters),
-		"waiters_complete": seesAllWaiters(info, lock),
+		"waiters_complete": waiters.AllSeen(info, lock),
 	}
 	if lock.Kind != "" {
 		f["kind"], f["limit"] = lock.Kind, lock.Limit

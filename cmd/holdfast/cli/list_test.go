@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
 
 // TestListForeign: a lock of another kind of client, here a plain SET, is listed as foreign if a prefix in the URL
@@ -42,8 +43,8 @@ func TestListForeign(t *testing.T) {
 // TestListSorted: --sort orders by what it names, and unknown values come last.
 func TestListSorted(t *testing.T) {
 	t.Parallel()
-	lock := func(name, owner string, since time.Time, remaining time.Duration, waiters int) holdfast.Lock {
-		return holdfast.Lock{Name: name, Waiters: make([]holdfast.ClaimInfo, waiters),
+	lock := func(name, owner string, since time.Time, remaining time.Duration, waiting int) holdfast.Lock {
+		return holdfast.Lock{Name: name, Waiters: make([]holdfast.ClaimInfo, waiting),
 			Holders: []holdfast.ClaimInfo{{Owner: owner, Since: since, Remaining: remaining}}}
 	}
 	now := time.Now()
@@ -91,7 +92,7 @@ func TestWaitersUnknown(t *testing.T) {
 		{holdfast.Info{MaxWaiters: 3}, full, "3+"},
 		{holdfast.Info{MaxWaiters: 64}, holdfast.Lock{}, "0"},
 	} {
-		if got := countWaiters(c.info, c.lock); got != c.want {
+		if got := waiters.Count(c.info, c.lock); got != c.want {
 			t.Errorf("%+v, %+v: %s, want %s", c.info, c.lock, got, c.want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
 
 func newShow(storeURL *string) *cobra.Command {
@@ -44,7 +45,7 @@ func printClaims(w io.Writer, info holdfast.Info, lock holdfast.Lock) error {
 	}
 	waiting := fmt.Sprintf("%d waiting", len(lock.Waiters))
 	switch {
-	case seesAllWaiters(info, lock):
+	case waiters.AllSeen(info, lock):
 	case len(lock.Waiters) == 0:
 		waiting = "how many wait is not known"
 	default:

@@ -62,12 +62,12 @@ func NewLabelled(to string, sender func(request []byte) string) (*Link, error) {
 	return k, nil
 }
 
-func (k *Link) serveConnection(in net.Conn) {
-	defer k.endConnection(in)
-	k.mu.Lock()
-	k.conns[in] = true
-	to, closed := k.to, k.closed
-	k.mu.Unlock()
+func (l *Link) serveConnection(in net.Conn) {
+	defer l.endConnection(in)
+	l.mu.Lock()
+	l.conns[in] = true
+	to, closed := l.to, l.closed
+	l.mu.Unlock()
 	if closed {
 		return
 	}
@@ -79,43 +79,43 @@ func (k *Link) serveConnection(in net.Conn) {
 		}
 		label = to
 	}
-	k.mu.Lock()
-	k.waitWhileCut(&label, false)
-	k.mu.Unlock()
+	l.mu.Lock()
+	l.waitWhileCut(&label, false)
+	l.mu.Unlock()
 	out, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}
-	defer k.endConnection(out)
-	k.mu.Lock()
-	k.conns[out] = true
-	k.made++
-	k.mu.Unlock()
+	defer l.endConnection(out)
+	l.mu.Lock()
+	l.conns[out] = true
+	l.made++
+	l.mu.Unlock()
 	if socks {
 		if _, err := in.Write(socksGranted); err != nil {
 			return
 		}
 	}
 	var both sync.WaitGroup
-	both.Go(func() { k.copyData(out, in, &label, false) })
-	k.copyData(in, out, &label, true)
+	both.Go(func() { l.copyData(out, in, &label, false) })
+	l.copyData(in, out, &label, true)
 	both.Wait()
 }
 
-func (k *Link) endConnection(c net.Conn) {
+func (l *Link) endConnection(c net.Conn) {
 	c.Close()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.conns, c)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, c)
 }
 
-func (k *Link) copyData(to, from net.Conn, label *string, reply bool) {
+func (l *Link) copyData(to, from net.Conn, label *string, reply bool) {
 	defer to.Close()
 	defer from.Close()
 	b := make([]byte, 64<<10)
 	for {
 		n, _ := from.Read(b) // nothing is the end
-		data, ok := k.filterData(b[:n], label, reply)
+		data, ok := l.filterData(b[:n], label, reply)
 		if !ok {
 			return
 		}
@@ -127,29 +127,29 @@ func (k *Link) copyData(to, from net.Conn, label *string, reply bool) {
 
 // filterData waits while the link is cut, and returns the bytes to pass on. If it reports false, the connection must
 // end.
-func (k *Link) filterData(data []byte, label *string, reply bool) ([]byte, bool) {
-	k.mu.Lock()
-	if k.sender != nil && *label == "" && !reply {
-		*label = k.sender(data)
+func (l *Link) filterData(data []byte, label *string, reply bool) ([]byte, bool) {
+	l.mu.Lock()
+	if l.sender != nil && *label == "" && !reply {
+		*label = l.sender(data)
 	}
-	k.waitWhileCut(label, reply)
+	l.waitWhileCut(label, reply)
 	if len(data) == 0 {
-		k.mu.Unlock()
+		l.mu.Unlock()
 		return nil, false
 	}
-	lost := reply && k.swallow > 0
+	lost := reply && l.swallow > 0
 	if lost {
-		k.swallow--
+		l.swallow--
 	}
-	if !reply && k.delayed != nil && bytes.Contains(data, k.delayed) {
-		k.late <- DelayedRequest{k.to, bytes.Clone(data)}
-		k.delayed, lost = nil, true
+	if !reply && l.delayed != nil && bytes.Contains(data, l.delayed) {
+		l.late <- DelayedRequest{l.to, bytes.Clone(data)}
+		l.delayed, lost = nil, true
 	}
-	if reply && k.old != nil {
-		data = bytes.ReplaceAll(data, k.old, k.new)
+	if reply && l.old != nil {
+		data = bytes.ReplaceAll(data, l.old, l.new)
 	}
-	faults, closed := k.faults, k.closed
-	k.mu.Unlock()
+	faults, closed := l.faults, l.closed
+	l.mu.Unlock()
 	if faults != nil {
 		delay, reset := faults()
 		time.Sleep(delay)
@@ -159,53 +159,53 @@ func (k *Link) filterData(data []byte, label *string, reply bool) ([]byte, bool)
 }
 
 // waitWhileCut waits, with the mutex held, while a connection is cut.
-func (k *Link) waitWhileCut(label *string, reply bool) {
-	for k.cut != nil && k.cut(*label, reply) && !k.closed {
-		k.changed.Wait()
+func (l *Link) waitWhileCut(label *string, reply bool) {
+	for l.cut != nil && l.cut(*label, reply) && !l.closed {
+		l.changed.Wait()
 	}
 }
 
 // Cut stalls both directions.
-func (k *Link) Cut() { k.setCut(func(string, bool) bool { return true }) }
+func (l *Link) Cut() { l.setCut(func(string, bool) bool { return true }) }
 
 // CutReplies stalls only what comes from the server.
-func (k *Link) CutReplies() { k.setCut(func(_ string, reply bool) bool { return reply }) }
+func (l *Link) CutReplies() { l.setCut(func(_ string, reply bool) bool { return reply }) }
 
 // CutOnly stalls the connections whose labels are chosen, also future ones, and leaves the others alone.
-func (k *Link) CutOnly(which func(label string) bool) {
-	k.setCut(func(label string, _ bool) bool { return which(label) })
+func (l *Link) CutOnly(which func(label string) bool) {
+	l.setCut(func(label string, _ bool) bool { return which(label) })
 }
 
 // Heal delivers what was held back, and ends the cut.
-func (k *Link) Heal() { k.setCut(nil) }
+func (l *Link) Heal() { l.setCut(nil) }
 
-func (k *Link) setCut(cut func(label string, reply bool) bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.cut = cut
-	k.changed.Broadcast()
+func (l *Link) setCut(cut func(label string, reply bool) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+	l.changed.Broadcast()
 }
 
 // LoseReplies drops the next n replies, and closes the connection of each.
-func (k *Link) LoseReplies(n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.swallow = n
+func (l *Link) LoseReplies(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.swallow = n
 }
 
 // SetFaults sets a function that is called for each piece of data, in both directions. It returns for how long the data
 // are delayed, and whether the connection is then reset instead. It may be called concurrently.
-func (k *Link) SetFaults(ask func() (delay time.Duration, reset bool)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.faults = ask
+func (l *Link) SetFaults(ask func() (delay time.Duration, reset bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faults = ask
 }
 
 // Replace replaces a text in what the server sends by another one of the same length.
-func (k *Link) Replace(old, new string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.old, k.new = []byte(old), []byte(new)
+func (l *Link) Replace(old, new string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.old, l.new = []byte(old), []byte(new)
 }
 
 // DelayedRequest is a request that was taken out of its connection.
@@ -216,11 +216,11 @@ type DelayedRequest struct {
 
 // DelayNext takes the next request that contains a text out of its connection, and returns it through the channel;
 // the connection ends. What the client sends by another connection overtakes the request.
-func (k *Link) DelayNext(words string) <-chan DelayedRequest {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.delayed, k.late = []byte(words), make(chan DelayedRequest, 1)
-	return k.late
+func (l *Link) DelayNext(words string) <-chan DelayedRequest {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delayed, l.late = []byte(words), make(chan DelayedRequest, 1)
+	return l.late
 }
 
 // Deliver sends the request to the server, and returns when the server has answered.
@@ -238,43 +238,43 @@ func (l DelayedRequest) Deliver() error {
 }
 
 // ConnectionCount returns how many connections were made.
-func (k *Link) ConnectionCount() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.made
+func (l *Link) ConnectionCount() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.made
 }
 
 // Redirect makes the link lead to another address, and ends all connections.
-func (k *Link) Redirect(addr string) {
-	k.RedirectNew(addr)
-	k.Reset()
+func (l *Link) Redirect(addr string) {
+	l.RedirectNew(addr)
+	l.Reset()
 }
 
 // RedirectNew makes the link lead to another address for new connections. Existing ones remain, as they do when a
 // host name gets another address.
-func (k *Link) RedirectNew(addr string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.to = addr
+func (l *Link) RedirectNew(addr string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.to = addr
 }
 
 // Reset ends all connections.
-func (k *Link) Reset() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for c := range k.conns {
+func (l *Link) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
 		c.Close()
 	}
-	clear(k.conns)
+	clear(l.conns)
 }
 
 // Close closes the link and its connections, and waits for its goroutines.
-func (k *Link) Close() {
-	k.listen.Close()
-	k.mu.Lock()
-	k.closed = true
-	k.changed.Broadcast()
-	k.mu.Unlock()
-	k.Reset()
-	k.work.Wait()
+func (l *Link) Close() {
+	l.listen.Close()
+	l.mu.Lock()
+	l.closed = true
+	l.changed.Broadcast()
+	l.mu.Unlock()
+	l.Reset()
+	l.work.Wait()
 }

@@ -46,8 +46,9 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   end
   local waiters = has_queue and call('ZCARD', QUEUE) or 0
   local is_held = value and value == id and value ~= me
-  -- A plain claim that was just called will come. One that has not come by then may be dead, so it is promoted on the long way.
-  local is_left_free = first and first == called and math.abs(now - called_at) < SOON and not has_flag(flags, 'c')
+  -- A plain claim for which the lock was left free just now will come. One that has not come by then may be dead, so it is promoted on the
+  -- long way.
+  local is_left_free = first and first == left_for and math.abs(now - left_for_at) < SOON and not has_flag(flags, 'c')
   if (is_held or is_left_free) and queue and waiters < MAX_WAITERS and call('ZADD', QUEUE, 'NX', next_score(), me) == 1 then
     call('HSET', CLAIMS, me, cjson.encode({w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), flags = myflags,
       state = 'waiting', session = session, plain = plain}))
@@ -125,7 +126,7 @@ end
 if held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = read_claim(me)
   if has_flag(c.flags or '', 'b') then return reply(BROKEN) end
-  if c.state == 'called' then return grant(c.flags) end
+  if c.state == 'promoted' then return grant(c.flags) end
   call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   return reply_token(tonumber(c.token))
 end

@@ -28,7 +28,7 @@ end
 -- learns of it when it runs its script again.
 local function note_waiter(c)
   add_note(RECORD, me, c and c.ttl, now)
-  if c then notify(c.session, 'call ' .. me) end
+  if c then notify(c.session, 'turn ' .. me) end
 end
 
 -- A graceful break of a holder sets a flag, which its next renewal returns. A promoted claim holds nothing yet, so it
@@ -65,11 +65,11 @@ elseif held == 'mutex' and id == me then
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = read_claim(me)
   note_reason(c.ttl)
-  if mode == REQUEST or mode == GRACEFUL and c.state ~= 'called' then
+  if mode == REQUEST or mode == GRACEFUL and c.state ~= 'promoted' then
     c.flags = add_flag(c.flags or '')
     write_claim(me, c)
   else
-    if c.state == 'called' then
+    if c.state == 'promoted' then
       note_waiter(c)
     else
       add_note(RECORD, me, c.ttl, now)

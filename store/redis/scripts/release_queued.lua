@@ -47,7 +47,7 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
       -- It keeps its place, in which no claim overtakes it. But the lock is free until it comes, so that clients
       -- which know no queue have their turns, too. If it does not come, the next script promotes it: see promote.
       call('DEL', LOCK)
-      call('HSET', RECORD, 'called', text(now) .. ' ' .. who)
+      call('HSET', RECORD, 'left_for', text(now) .. ' ' .. who)
     else
       call('ZREM', QUEUE, who)
       if sign then call('HDEL', CLAIMS, '?' .. who) end
@@ -58,7 +58,7 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
       if not after then call('HDEL', RECORD, 'line') end
     end
     note_last_free(who)
-    call(PUBLISH, CHANNEL .. ':' .. c.session, 'call ' .. who)
+    call(PUBLISH, CHANNEL .. ':' .. c.session, 'turn ' .. who)
     local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
     local wait = c.plain and math.floor(window * 3 / 4) or window
     if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. wait) end

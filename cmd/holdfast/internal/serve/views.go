@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
 
 // The views are what the library returns, as docs/openapi.yaml has it: with the keys of docs/json.md.
@@ -90,16 +91,7 @@ func viewClaims(all []holdfast.ClaimInfo) []claimView {
 func (s *Server) viewLock(lock holdfast.Lock) lockView {
 	return lockView{Lock: lock.Name, Kind: lock.Kind, Limit: lock.Limit, Token: lock.Token,
 		Holders: viewClaims(lock.Holders), Waiters: viewClaims(lock.Waiters),
-		WaitersComplete: seesAllWaiters(s.client.Info(), lock)}
-}
-
-// seesAllWaiters reports whether all claims that wait for a lock are in the store. Claims on a plain mutex wait in
-// their own processes, on most stores; and so do those that find the queue full.
-func seesAllWaiters(info holdfast.Info, lock holdfast.Lock) bool {
-	if info.MaxWaiters > 0 && len(lock.Waiters) >= info.MaxWaiters {
-		return false
-	}
-	return lock.Kind != holdfast.KindMutex || info.NativeQueue && info.MaxWaiters > 0
+		WaitersComplete: waiters.AllSeen(s.client.Info(), lock)}
 }
 
 func viewRun(run holdfast.RunInfo, withResult bool) runView {

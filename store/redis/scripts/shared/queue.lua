@@ -56,7 +56,7 @@ local function remove_holder(who)
   local c = read_claim(who)
   if c then
     held_weight = held_weight - c.w
-    unanswered = unanswered or c.state == 'called'
+    unanswered = unanswered or c.state == 'promoted'
   end
   call('ZREM', HOLDERS, who)
   call('HDEL', CLAIMS, who)
@@ -123,20 +123,20 @@ end
 local function promote(who, c)
   remove_from_queue(who)
   local window = math.min(WINDOW, c.ttl)
-  if called == who then window = math.floor(math.max(window - math.max(0, now - called_at) / 1000, window / 4)) end
+  if left_for == who then window = math.floor(math.max(window - math.max(0, now - left_for_at) / 1000, window / 4)) end
   if kind == 'mutex' then
     id, flags, held = who, 'c' .. c.flags, 'mutex'
     call('SET', LOCK, who, 'PX', window)
     call('HSET', RECORD, 'id', who, 'flags', flags, 'owner', c.owner, 'meta', c.meta, 'ttl', c.ttl)
   else
     set_mark()
-    c.state = 'called'
+    c.state = 'promoted'
     write_claim(who, c)
     call('ZADD', HOLDERS, text(now + window * 1000), who)
     held_weight = held_weight + c.w
   end
   promoted = window
-  notify(c.session, 'call ' .. who)
+  notify(c.session, 'turn ' .. who)
 end
 
 -- is_alive reports whether a waiting claim has given a sign of life within its TTL.

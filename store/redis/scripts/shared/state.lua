@@ -12,7 +12,7 @@
 --           bar                           the tombstones: ids of released claims, which must not be granted any more
 --           kept                          until when all keys are kept
 --           quiet                         exists if the lock may be quiet, see below
---           called                        "TIME ID": when the lock was left free for a plain claim in the queue, and for which one
+--           left_for                      "TIME ID": when the lock was left free for a plain claim in the queue, and for which one
 --           turn                          when foreign clients last had a turn, see release_queued.lua
 --           roll, rollend, rollat         of a roll call, see queue.lua: when it began, when it ends, how far its result was applied
 --           swept, sweptto                when a full queue was last trimmed, and how far
@@ -25,13 +25,12 @@
 -- ARGV  1 PUBLISH or SPUBLISH  2 how long all keys are kept at least, in ms  3 confirm window in ms  4 maximum of holders
 --       5 maximum of waiting claims  6 claim id
 --
--- A claim's flags are letters: a, it is asked to release the lock; b, it was broken gracefully; c, it was promoted ("called"); d, it is
--- detached.
+-- A claim's flags are letters: a, it is asked to release the lock; b, it was broken gracefully; c, it was promoted; d, it is detached.
 --
 -- The record's key is also the name of the lock's channel, to which all clients that wait listen. With ':' and a session it is the
 -- channel of one client. The messages:
 --   free           the lock is free: waiters outside of the queue try again
---   call ID        this claim was promoted: it confirms
+--   turn ID        this claim was promoted: it confirms
 --   next ID MS     this claim is the next after the promoted ones, or foreign clients have a turn: it looks again after MS
 --   roll MS        a roll call: all claims in the queue give a sign of life, spread over MS
 --
@@ -46,12 +45,14 @@
 --   kept_until           when the keys expire, in server microseconds
 --   quiet                see below
 --   turn, turn_value     of the field turn: a time in server microseconds, and a value of the lock; nil if there is none
---   called_at, called    of the field called: a time in server microseconds, and the id of a claim; nil if there is none
+--   left_for_at          of the field left_for: a time in server microseconds; nil if there is none
+--   left_for             of the same: the id of a claim; nil if there is none
 --   left_free            the lock is free and claims wait, but it is left to foreign clients until turn
 --   stored               the fields of the record as they were read
 local LOCK, RECORD, CLAIMS, HOLDERS, QUEUE = unpack(KEYS)
 local PUBLISH, CHANNEL, KEEP, WINDOW, MAX_HOLDERS, MAX_WAITERS = ARGV[1], RECORD, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
--- A claim that joined the queue, or was called, less than this ago, in microseconds, runs its script soon. It needs no further message.
+-- A claim that joined the queue, or for which the lock was left free, less than this ago, in microseconds, runs its script soon. It needs
+-- no further message.
 local SOON = 500000
 -- The longest time, in microseconds, for which a lock is left to foreign clients: even if the server's clock is set back.
 local MAX_TURN = 1000000
@@ -71,7 +72,7 @@ local function has_flag(flags, f) return string.find(flags, f, 1, true) ~= nil e
 -- value is not read as a whole.
 local value = redis.pcall('GETRANGE', LOCK, 0, 1023)
 if value == '' and call('EXISTS', LOCK) == 0 then value = false end
-local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor', 'turn', 'called')
+local stored = call('HMGET', RECORD, 'id', 'token', 'flags', 'line', 'bar', 'kept', 'quiet', '~' .. ARGV[6], 'floor', 'turn', 'left_for')
 local id, token, flags, has_queue = stored[1], tonumber(stored[2]) or 0, stored[3] or '', stored[4]
 local tombstones, kept_until, was_broken = stored[5], tonumber(stored[6]) or 0, stored[8]
 
@@ -85,9 +86,9 @@ if stored[10] then turn, turn_value = string.match(stored[10], '^(%d+) (.*)$') e
 turn = tonumber(turn)
 local left_free = turn and turn_value == '' and has_queue and not value and now < turn and turn <= now + MAX_TURN
 
-local called_at, called
-if stored[11] then called_at, called = string.match(stored[11], '^(%d+) (.*)$') end
-called_at = tonumber(called_at)
+local left_for_at, left_for
+if stored[11] then left_for_at, left_for = string.match(stored[11], '^(%d+) (.*)$') end
+left_for_at = tonumber(left_for_at)
 
 -- next_token is the token of a claim that is granted now: see acquire.lua.
 local function next_token() return math.max(token + 1, now, tonumber(stored[9]) or 0) end
