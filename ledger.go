@@ -72,8 +72,9 @@ type LedgerOptions struct {
 
 // RunOptions are the options of one run. The zero value and nil are valid.
 type RunOptions struct {
-	// Fingerprint describes the payload that belongs to the key, for example a hash of it. If an earlier run of the key
-	// had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256 bytes.
+	// Fingerprint describes the payload that belongs to the key, for example by a hash in hex or base64. If an earlier
+	// run of the key had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256
+	// bytes, in UTF-8 and without NUL bytes; otherwise Begin returns ErrInvalid.
 	Fingerprint string
 	// Wait makes Begin wait while another run of the key is in progress. It then returns a run, ErrSucceeded, or
 	// ErrTooSoon: it does not wait for the ledger's Pause.

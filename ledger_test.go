@@ -421,6 +421,22 @@ func TestLedgerOfOperators(t *testing.T) {
 	watching.Wait()
 }
 
+// TestLedgerFingerprint: a fingerprint that was accepted matches itself in the next run, also at another client.
+func TestLedgerFingerprint(t *testing.T) {
+	a, b := openLedgers(t, nil)
+	for i, print := range []string{"5f70bf18", "X3C/GA==", "\u00e9\u2028\ufffd\x01<&>\"\\", strings.Repeat("f", 256)} {
+		for _, l := range []*holdfast.Ledger{a, b} {
+			run, err := l.Begin(t.Context(), fmt.Sprint(i), &holdfast.RunOptions{Fingerprint: print})
+			if err != nil {
+				t.Fatalf("%q: %v", print, err)
+			}
+			if err := run.Fail(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestLedgerBadInput: bad names, keys and options are refused with an error that says what is wrong.
 func TestLedgerBadInput(t *testing.T) {
 	a, _ := openLedgers(t, nil)
@@ -441,6 +457,8 @@ func TestLedgerBadInput(t *testing.T) {
 		"not UTF-8":         begin(a, "\xff", nil),
 		"a NUL":             begin(a, "\x00", nil),
 		"no key":            begin(a, "", nil),
+		"a raw hash":        begin(a, "k", &holdfast.RunOptions{Fingerprint: "\xff\xfe"}),
+		"a NUL in a hash":   begin(a, "k", &holdfast.RunOptions{Fingerprint: "a\x00"}),
 		"a huge print":      begin(a, "k", &holdfast.RunOptions{Fingerprint: strings.Repeat("f", 300)}),
 		"negative attempts": begin(client.Ledger("l", &holdfast.LedgerOptions{MaxAttempts: -1}), "k", nil),
 		"a negative pause":  begin(client.Ledger("l", &holdfast.LedgerOptions{Pause: -1}), "k", nil),
