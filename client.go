@@ -372,7 +372,8 @@ func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
 // background, and closes the store. It takes about 10 s at most. Calls that wait for a lock return ErrClosed, and so do
 // later calls.
 //
-// Close does not wait for the work under the leases: stop that first. A lock that could not be released in time expires
+// Close does not wait for the work under the leases: stop that first. Nor does it wait for the body of a loop over List
+// or [Ledger.List], which then end with ErrClosed. A lock that could not be released in time expires
 // by its TTL, and Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
@@ -405,8 +406,11 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	c.inflight.enter()
 	c.inflight.refuseCalls()
 	c.waiting.End()
-	ledgerErr := c.closeLedger(ctx)
+	var ledgerErr error
+	var ledger sync.WaitGroup
+	ledger.Go(func() { ledgerErr = c.closeLedger(ctx) }) // it may take all the time that there is
 	left := c.releaseAll(ctx, c.renewer.takeAll())
+	ledger.Wait() // the ledger uses the store
 	if c.events != nil {
 		c.events.close()
 	}

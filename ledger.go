@@ -261,27 +261,24 @@ func (l *Ledger) readRuns(ctx context.Context, key string, last int) ([]RunInfo,
 func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) iter.Seq2[RunInfo, error] {
 	return func(yield func(RunInfo, error) bool) {
 		const op = "list runs"
-		_, err := onLedger(ctx, l, op, "", func(ctx context.Context, store driver.Ledger) (any, error) {
-			for h, err := range store.ListRuns(ctx, l.recordKey(prefix)) {
-				info := RunInfo{Key: strings.TrimPrefix(h.Key, l.recordKey(""))}
-				switch runs := l.runsFromDriver(h); {
-				case err != nil && h.Key == "":
-					return nil, err
-				case err != nil:
-					err = l.wrapError(op, info.Key, err)
-				case len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State):
-					continue
-				default:
-					info = runs[len(runs)-1]
+		c, err := l.open(ctx)
+		if err == nil {
+			err = yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.RunHistory, error] {
+				return c.store.(driver.Ledger).ListRuns(ctx, l.recordKey(prefix))
+			}, func(h driver.RunHistory, err error) bool {
+				if err != nil {
+					key := strings.TrimPrefix(h.Key, l.recordKey(""))
+					return yield(RunInfo{Key: key}, l.wrapError(op, key, c.orClosed(err))) && h.Key != ""
 				}
-				if !yield(info, err) {
-					return nil, nil
+				runs := l.runsFromDriver(h)
+				if len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State) {
+					return true
 				}
-			}
-			return nil, nil
-		})
+				return yield(runs[len(runs)-1], nil)
+			})
+		}
 		if err != nil {
-			yield(RunInfo{}, err)
+			yield(RunInfo{}, l.wrapError(op, "", err))
 		}
 	}
 }

@@ -234,6 +234,107 @@ func (l *cutRuns) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOut
 	return errors.Join(driver.ErrUncertain, ctx.Err())
 }
 
+func (l *cutRuns) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if !l.store.cut.Load() {
+		return l.Ledger.Release(ctx, c, ref)
+	}
+	<-ctx.Done()
+	return errors.Join(driver.ErrUncertain, ctx.Err())
+}
+
+// TestCloseWhileLedgerHangs: a ledger that does not answer delays neither the release of the locks at Close nor the end
+// of their contexts.
+func TestCloseWhileLedgerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		cut := &cutLedger{Store: m.Open()}
+		client, err := holdfast.New(cut, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := mustBegin(t, client.Ledger("l", nil), "k")
+		lease, err := client.Mutex("m", nil).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut.cut.Store(true)
+		start := time.Now()
+		var closing sync.WaitGroup
+		closing.Go(func() {
+			if err := client.Close(); !errors.Is(err, holdfast.ErrUncertain) {
+				t.Errorf("Close: %v", err)
+			}
+		})
+		synctest.Wait()
+		lock, err := m.Open().Inspect(t.Context(), "m")
+		if err != nil || len(lock.Holders) > 0 {
+			t.Errorf("the lock is %+v, %v", lock, err)
+		}
+		if lease.Context().Err() == nil || run.Context().Err() == nil {
+			t.Error("a context has not ended")
+		}
+		closing.Wait()
+		if took := time.Since(start); took > 11*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+	})
+}
+
+// TestCloseDuringListing: Close does not wait for the body of a loop over a listing. The listing then ends with
+// ErrClosed.
+func TestCloseDuringListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		open := func() *holdfast.Client {
+			c, err := holdfast.New(m.Open(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		other := open()
+		defer other.Close()
+		for _, name := range []string{"a", "b"} {
+			mustBegin(t, other.Ledger("l", nil), name)
+			if _, err := other.Mutex(name, nil).Lock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client := open()
+		for range client.List(t.Context(), "") {
+			break
+		}
+		proceed := make(chan bool)
+		var loops sync.WaitGroup
+		loop := func(next func(func(error) bool)) {
+			loops.Go(func() {
+				var errs []error
+				next(func(err error) bool {
+					errs = append(errs, err)
+					<-proceed
+					return true
+				})
+				if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], holdfast.ErrClosed) {
+					t.Errorf("the listing yields the errors %v", errs)
+				}
+			})
+		}
+		loop(func(yield func(error) bool) {
+			client.List(t.Context(), "")(func(_ holdfast.Lock, err error) bool { return yield(err) })
+		})
+		loop(func(yield func(error) bool) {
+			client.Ledger("l", nil).List(t.Context(), "")(func(_ holdfast.RunInfo, err error) bool { return yield(err) })
+		})
+		synctest.Wait()
+		start := time.Now()
+		if err := client.Close(); err != nil || time.Since(start) > 0 {
+			t.Errorf("Close: %v after %v", err, time.Since(start))
+		}
+		close(proceed)
+		loops.Wait()
+	})
+}
+
 // TestLedgerUnknownOutcome: a success whose outcome is not known is reported in the background until it is.
 func TestLedgerUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
