@@ -373,8 +373,8 @@ func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
 // later calls.
 //
 // Close does not wait for the work under the leases: stop that first. Nor does it wait for the body of a loop over List
-// or [Ledger.List], which then end with ErrClosed. A lock that could not be released in time expires
-// by its TTL, and Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
+// or [Ledger.List], which then end with ErrClosed. A lock that could not be released in time expires by its TTL, and
+// Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -191,7 +191,8 @@ func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes 
 // more often, or a little earlier together with others. A store that is cut off for less than a third of the TTL is asked
 // several times after that. Without company each lease of a batch that has failed would be sent in a batch of its own,
 // and a store limits how many requests it makes at a time in each batch, not in all of them.
-func (h *hold) planRetry(now, left time.Duration) renewalTimes {
+func (h *hold) planRetry(now time.Duration, read driver.Instant) renewalTimes {
+	left := h.remainingAt(read)
 	due := now + min(max(left/4, minRetry), maxRetry)
 	return renewalTimes{endsAt: now + left, dueAt: due}
 }
@@ -394,7 +395,7 @@ func (r *renewer) sendBatch(b *batch) {
 
 // handleAnswer applies the store's answer for one hold, and plans its next renewal.
 func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
-	left, lost, ok := h.finishRenewal(b, a)
+	lost, ok := h.finishRenewal(b, a)
 	switch {
 	case !ok:
 		return
@@ -413,7 +414,7 @@ func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
 	h.mu.Lock()
 	p := h.planRenewal(now, r.lastRead)
 	if a.Err != nil {
-		p = h.planRetry(now, left)
+		p = h.planRetry(now, r.lastRead)
 	}
 	if b.number <= r.suspectUpTo {
 		p.dueAt = now
@@ -429,14 +430,15 @@ func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
 // finishRenewal applies an answer to the hold. ok is false if the hold does not wait for this answer any more. An
 // answer that comes after the deadline finds the lease lost, and one that would make the deadline earlier changes
 // nothing.
-func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lost, ok bool) {
+func (h *hold) finishRenewal(b *batch, a driver.Renewal) (lost, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state != stateHeld || h.inBatch != b.number {
-		return 0, false, false
+		return false, false
 	}
-	if left, lost = h.expireIfDueLocked(); lost {
-		return 0, true, true
+	left, lost := h.expireIfDueLocked()
+	if lost {
+		return true, true
 	}
 	h.inBatch = 0
 	switch {
@@ -452,14 +454,14 @@ func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lo
 		h.client.emitEvent(EventRenewed, h, eventDetails{roundTrip: time.Since(b.sentAt), remaining: left})
 	case errors.Is(a.Err, ErrLost):
 		h.state, h.loss = stateLost, lossOf(a.Err)
-		return 0, true, true
+		return true, true
 	default:
 		h.ensureExtras().renewalErr = mergeRenewalErrors(h.renewalErr(), a.Err)
 		// here, so that it comes before the event of a loss
 		h.client.emitEvent(EventRenewalFailing, h,
 			eventDetails{err: a.Err, roundTrip: time.Since(b.sentAt), remaining: left})
 	}
-	return left, false, true
+	return false, true
 }
 
 // mergeRenewalErrors is the reason that a loss will have after one more renewal has failed. It is neither ErrUncertain,

@@ -43,6 +43,11 @@ var table = []mutant{
 		edits: []edit{{"return t.dueAt - (t.endsAt-t.dueAt)/20", "return t.dueAt"}}},
 	{name: "an ending that misses a new lease", file: "renewer.go", pkg: ".", test: "TestEndingsAreFound",
 		edits: []edit{{"\tif r.byID != nil {\n\t\tr.byID[h.id]", "\tif false {\n\t\tr.byID[h.id]"}}},
+	{name: "a retry planned by the time that was left before the machine slept", file: "renewer.go", pkg: ".",
+		test: "TestSuspendAfterFailedRenewal", want: "after the machine was awake again", edits: []edit{
+			{"// planRetry is for", "var leftBefore time.Duration\n\n// planRetry is for"},
+			{"\tleft := h.remainingAt(read)\n", "\tleft := leftBefore\n"},
+			{"\tleft, lost := h.expireIfDueLocked()\n", "\tleft, lost := h.expireIfDueLocked()\n\tleftBefore = left\n"}}},
 	{name: "a renewal from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
 		edits: []edit{{"if b.number <= r.suspectUpTo {", "if false {"}}},
 
