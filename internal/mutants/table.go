@@ -48,6 +48,11 @@ var table = []mutant{
 			{"// planRetry is for", "var leftBefore time.Duration\n\n// planRetry is for"},
 			{"\tleft := h.remainingAt(read)\n", "\tleft := leftBefore\n"},
 			{"\tleft, lost := h.expireIfDueLocked()\n", "\tleft, lost := h.expireIfDueLocked()\n\tleftBefore = left\n"}}},
+	{name: "an outcome of a run that has ended without it", file: "hold.go", pkg: ".", test: "TestReportDuringClose",
+		want: "the ledger shows", edits: []edit{{"\topen := h.countLeases()\n",
+			"\topen := h.countLeases()\n\tif e.outcome != nil {\n\t\th.extras.outcome = e.outcome\n\t}\n"}}},
+	{name: "a lost run released before its outcome is reported", file: "hold.go", pkg: ".",
+		test: "TestReportOfRunLostMeanwhile", edits: []edit{{"open == 1 && e.outcome == nil &&", "open == 1 &&"}}},
 	{name: "a renewal from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
 		edits: []edit{{"if b.number <= r.suspectUpTo {", "if false {"}}},
 
