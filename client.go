@@ -337,7 +337,8 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 }
 
 // cleanUp removes, in the background, a claim that nobody wants any more and that may exist. It calls release until the
-// store has confirmed it, or until the claim has expired by its TTL.
+// store has confirmed it, or until the claim has expired by its TTL. A store that denies it may do so for a moment only,
+// while its passwords are changed.
 func (c *Client) cleanUp(ttl time.Duration, release func(context.Context) error) {
 	c.inflight.start(func() {
 		ctx, cancel := context.WithTimeout(c.base, ttl)
@@ -361,7 +362,13 @@ func (c *Client) tryCleanUp(ctx context.Context, release func(context.Context) e
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTry)
 	defer cancel()
 	err := release(ctx)
-	return err == nil || errors.Is(err, ErrLost) || !errors.Is(err, ErrUncertain) && isOneOf(err, lastingErrors...)
+	switch {
+	case err == nil, errors.Is(err, ErrLost):
+		return true
+	case isOneOf(err, ErrUncertain, ErrDenied):
+		return false
+	}
+	return isOneOf(err, lastingErrors...)
 }
 
 func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {

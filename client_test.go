@@ -434,6 +434,25 @@ func TestCloseWaitsForCleanUp(t *testing.T) {
 	})
 }
 
+// TestCleanUpWhileDenied: the claim of a canceled Lock is released also if the store has denied that at first.
+func TestCleanUpWhileDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		f.down = true
+		c := newClient(t, f, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c.Mutex("a", nil).Lock(ctx)
+		f.update(func() { f.down, f.refuseRelease = false, ErrDenied })
+		time.Sleep(testTTL / 3)
+		f.update(func() { f.refuseRelease = nil })
+		time.Sleep(testTTL / 3)
+		if denied := f.readCount(&f.releases) - 1; denied < 1 || len(f.released) != 1 {
+			t.Errorf("after %d denied releases, the claims %q are released", denied, f.released)
+		}
+	})
+}
+
 // TestCloseTwice: a second CloseContext waits for the first one until its own context ends.
 func TestCloseTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
