@@ -94,7 +94,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
 	}
 	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps),
-		closed: make(chan struct{})}
+		ledger: ledgerClient{opening: make(chan struct{}, 1)}, closed: make(chan struct{})}
 	c.inflight.idle = make(chan struct{})
 	c.waiting = driverutil.NewLifetime()
 	c.base, c.endBase = context.WithCancel(context.Background())

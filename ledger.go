@@ -6,7 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -371,8 +371,8 @@ func (l *Ledger) checkKey(key string, info driver.Info) error {
 // ledgerClient is the client that keeps the runs of all ledgers of another client, as if they were locks. It is opened
 // when a ledger is first used.
 type ledgerClient struct {
-	mu     sync.Mutex
-	client *Client
+	opening chan struct{} // has an element while a call opens the client
+	client  atomic.Pointer[Client]
 }
 
 // open returns the client that keeps the runs.
@@ -391,10 +391,19 @@ func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 		return nil, ErrClosed
 	}
 	defer c.inflight.exit()
-	c.ledger.mu.Lock()
-	defer c.ledger.mu.Unlock()
-	if c.ledger.client != nil {
-		return c.ledger.client, nil
+	if opened := c.ledger.client.Load(); opened != nil {
+		return opened, nil
+	}
+	select {
+	case c.ledger.opening <- struct{}{}:
+		defer func() { <-c.ledger.opening }()
+	case <-ctx.Done():
+		return nil, contextError(ctx)
+	case <-c.waiting.Done():
+		return nil, ErrClosed
+	}
+	if opened := c.ledger.client.Load(); opened != nil {
+		return opened, nil
 	}
 	opener, ok := c.store.(driver.LedgerOpener)
 	if !ok {
@@ -407,21 +416,25 @@ func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 		return nil, c.orClosed(err)
 	}
 	opts := c.opts
-	if c.ledger.client, err = New(store, &opts); err != nil {
+	opened, err := New(store, &opts)
+	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	c.ledger.client.events = c.events // so that the receivers get one event at a time
-	return c.ledger.client, nil
+	opened.events = c.events // so that the receivers get one event at a time
+	c.ledger.client.Store(opened)
+	if c.waiting.Err() != nil { // Close may have found no client
+		return nil, errors.Join(ErrClosed, opened.Close())
+	}
+	return opened, nil
 }
 
-// closeLedger closes the client that keeps the runs, if there is one. It is called when no call is under way any more.
+// closeLedger closes the client that keeps the runs, if there is one. It is called when waiting has ended: a call that
+// opens the client later closes it itself.
 func (c *Client) closeLedger(ctx context.Context) error {
-	c.ledger.mu.Lock()
-	defer c.ledger.mu.Unlock()
-	if c.ledger.client == nil {
-		return nil
+	if opened := c.ledger.client.Load(); opened != nil {
+		return opened.CloseContext(ctx)
 	}
-	return c.ledger.client.CloseContext(ctx)
+	return nil
 }
 
 // onKey makes one call about a key to the ledger in the store.

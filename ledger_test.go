@@ -585,6 +585,67 @@ func TestLedgerBadInput(t *testing.T) {
 	}
 }
 
+// slowOpener is a store whose ledger is opened only when proceed is closed, whatever the contexts say.
+type slowOpener struct {
+	driver.Store
+	proceed chan bool
+	closed  atomic.Bool // the ledger is
+}
+
+func (s *slowOpener) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	<-s.proceed
+	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	return &slowlyOpened{l, s}, err
+}
+
+type slowlyOpened struct {
+	driver.Ledger
+	store *slowOpener
+}
+
+func (l *slowlyOpened) Close() error {
+	l.store.closed.Store(true)
+	return l.Ledger.Close()
+}
+
+// TestLedgerOpening: while one call opens the ledger, others wait no longer than their own contexts allow, and not when
+// the client is closed. A ledger that is opened when the client is closing is closed.
+func TestLedgerOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowOpener{Store: memory.New(nil).Open(), proceed: make(chan bool)}
+		client, err := holdfast.New(store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := client.Ledger("l", nil)
+		start := time.Now()
+		var calls sync.WaitGroup
+		begin := func(timeout, want time.Duration, reason error) {
+			calls.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), timeout)
+				defer cancel()
+				_, err := l.Begin(ctx, "k", nil)
+				if took := time.Since(start); took != want || !errors.Is(err, reason) {
+					t.Errorf("a call with %v to go ended after %v: %v", timeout, took, err)
+				}
+			})
+			synctest.Wait()
+		}
+		begin(time.Hour, 3*time.Second, holdfast.ErrClosed) // it opens the ledger
+		begin(time.Second, time.Second, context.DeadlineExceeded)
+		begin(time.Hour, 2*time.Second, holdfast.ErrClosed)
+		time.Sleep(2 * time.Second)
+		calls.Go(func() {
+			if err := client.Close(); err != nil || !store.closed.Load() {
+				t.Errorf("Close: %v; it has closed the ledger: %t", err, store.closed.Load())
+			}
+		})
+		time.Sleep(time.Second)
+		close(store.proceed)
+		calls.Wait()
+	})
+}
+
 // TestLedgerClosed: Close ends the runs and closes the ledger; later calls return ErrClosed.
 func TestLedgerClosed(t *testing.T) {
 	m := memory.New(nil)
