@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	closeTimeout = 10 * time.Second      // how long Close waits for what is in flight
-	maxCleanUps  = 32                    // how many Releases clean up at the same time
-	maxReleases  = 32                    // how many Releases a Close makes at the same time
+	closeTimeout = 10 * time.Second // how long Close waits for what is in flight
+	maxCleanUps  = 32               // how many Releases clean up at the same time
+	maxReleases  = 32               // how many Releases a Close makes at the same time, unless some are slow
+	slowRelease  = 100 * time.Millisecond
 	minPause     = 10 * time.Millisecond // the first pause between attempts; it doubles
 	maxPause     = 5 * time.Second       // the longest pause between attempts
 	// bounds one Release that cleans up, so that there is time for a second one within a Close
@@ -441,7 +442,8 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	return nil
 }
 
-// releaseAll ends all leases at once, then releases their claims, and returns how many may still exist.
+// releaseAll ends all leases at once, then releases their claims, and returns how many may still exist. Part of a store
+// may hang: so a release that takes longer than slowRelease makes room for another one.
 func (c *Client) releaseAll(ctx context.Context, holds []*hold) (left int64) {
 	held := holds[:0]
 	for _, h := range holds {
@@ -450,18 +452,22 @@ func (c *Client) releaseAll(ctx context.Context, holds []*hold) (left int64) {
 			held = append(held, h)
 		}
 	}
-	var failed, next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(maxReleases, len(held)) {
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(held)); i = next.Add(1) - 1 {
-				if err := held[i].releaseClaim(ctx); err != nil && !errors.Is(err, ErrLost) {
-					failed.Add(1)
-				}
+	var failed atomic.Int64
+	var releases sync.WaitGroup
+	room := make(chan struct{}, maxReleases)
+	for _, h := range held {
+		room <- struct{}{}
+		slow := time.AfterFunc(slowRelease, func() { <-room })
+		releases.Go(func() {
+			if err := h.releaseClaim(ctx); err != nil && !errors.Is(err, ErrLost) {
+				failed.Add(1)
+			}
+			if slow.Stop() {
+				<-room
 			}
 		})
 	}
-	workers.Wait()
+	releases.Wait()
 	return failed.Load()
 }
 

@@ -453,6 +453,39 @@ func TestCleanUpWhileDenied(t *testing.T) {
 	})
 }
 
+// partlyHanging is a store in which the locks whose names begin with x do not answer a release.
+type partlyHanging struct{ *fakeStore }
+
+func (s partlyHanging) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if strings.HasPrefix(c.Name, "x") {
+		<-ctx.Done()
+		return errors.Join(driver.ErrUncertain, ctx.Err())
+	}
+	return s.fakeStore.Release(ctx, c, ref)
+}
+
+// TestCloseOfPartlyHangingStore: locks in a part of the store that hangs do not keep Close from releasing the others,
+// however many they are.
+func TestCloseOfPartlyHangingStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		c := newClient(t, partlyHanging{f}, nil)
+		const locks = 5 * maxReleases
+		for _, part := range []string{"x", "y"} {
+			for i := range locks {
+				mustLock(t, c, fmt.Sprint(part, i), nil)
+			}
+		}
+		start := time.Now()
+		if err := c.Close(); !strings.Contains(fmt.Sprint(err), fmt.Sprint(": ", locks, " claims may exist")) {
+			t.Errorf("Close: %v", err)
+		}
+		if took := time.Since(start); took > closeTimeout+time.Second || len(f.released) != locks {
+			t.Errorf("Close took %v and released %d locks, want %d", took, len(f.released), locks)
+		}
+	})
+}
+
 // TestCloseTwice: a second CloseContext waits for the first one until its own context ends.
 func TestCloseTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
