@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	closeTimeout = 10 * time.Second // how long Close waits for what is in flight
-	maxCleanUps  = 32               // how many Releases clean up at the same time
-	maxReleases  = 32               // how many Releases a Close makes at the same time, unless some are slow
-	slowRelease  = 100 * time.Millisecond
-	minPause     = 10 * time.Millisecond // the first pause between attempts; it doubles
-	maxPause     = 5 * time.Second       // the longest pause between attempts
+	closeTimeout = 10 * time.Second       // how long Close waits for what is in flight
+	maxCleanUps  = 32                     // how many Releases clean up at the same time
+	maxReleases  = 32                     // how many Releases a Close makes at the same time, unless some are slow
+	slowRelease  = 100 * time.Millisecond // from when on a Release makes room for another one
+	minPause     = 10 * time.Millisecond  // the first pause between attempts; it doubles
+	maxPause     = 5 * time.Second        // the longest pause between attempts
 	// bounds one Release that cleans up, so that there is time for a second one within a Close
 	cleanUpTry    = 3 * time.Second
 	inspectBudget = 10 * time.Second // bounds the read that finds out who holds a lock

@@ -292,6 +292,29 @@ func TestPauseDuringRenewal(t *testing.T) {
 	})
 }
 
+// TestPauseDuringGrant: a grant that was in flight while the machine was paused proves nothing, so a renewal follows.
+func TestPauseDuringGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		c := newClient(t, f, nil)
+		mustLock(t, c, "a", nil) // so that the step of the wall clock is noticed while the grant is in flight
+		f.update(func() { f.delay = time.Second })
+		time.AfterFunc(time.Second/10, func() {
+			f.update(func() {
+				delete(f.held, "b") // it has expired
+				f.paused = time.Hour
+			})
+		})
+		l := mustLock(t, c, "b", nil)
+		granted := time.Now()
+		<-l.Context().Done()
+		wantLoss(t, context.Cause(l.Context()), LossTaken)
+		if late := time.Since(granted); late > driver.Margin(testTTL)/2 {
+			t.Errorf("the loss was noticed %v after the grant", late)
+		}
+	})
+}
+
 // clockedStore is a store with another clock.
 type clockedStore struct {
 	*fakeStore

@@ -51,6 +51,7 @@ type renewer struct {
 	lastRead     driver.Instant   // the last reading of the clock
 	elapsed      time.Duration    // the same moment on the renewer's scale
 	wallAhead    time.Duration    // how far the wall clock was ahead of Boottime
+	steppedAt    driver.Instant   // the last reading at which it was found to have stepped forward
 	suspectUpTo  uint64           // number of the last batch that was under way when the wall clock stepped forward
 	byID         map[string]*hold // for handleEnding: nil until an ending comes, and when none has come for a while
 	lastEnding   time.Duration    // when the last one came
@@ -106,7 +107,11 @@ func (r *renewer) addHold(h *hold, start time.Time) error {
 	heap.Push(&r.dues, h)
 	h.marginClass = marginClassOf(h.grantedTTL)
 	r.marginCounts[h.marginClass]++
-	r.setTimes(h, h.planRenewal(now, r.lastRead))
+	p := h.planRenewal(now, r.lastRead)
+	if r.steppedAt.Since(h.since) > 0 {
+		p.dueAt = now // as for a renewal that was under way: see renewAllNow
+	}
+	r.setTimes(h, p)
 	if !r.running {
 		r.running = r.client.inflight.start(r.runLoop)
 	}
@@ -282,9 +287,10 @@ func (r *renewer) wallStepped() bool {
 
 // renewAllNow makes all leases due. The machine may have been paused for longer than their TTL while its clocks did not
 // advance, so that they seem to have time left although others may hold the locks by now: only the store knows. The
-// answer to a renewal that was under way during the pause proves nothing, so those leases are renewed once more.
+// answer to a claim or a renewal that was under way during the pause proves nothing, so those leases are renewed once
+// more.
 func (r *renewer) renewAllNow(now time.Duration) {
-	r.suspectUpTo = r.lastBatch
+	r.steppedAt, r.suspectUpTo = r.lastRead, r.lastBatch
 	for _, h := range r.dues.holds { // they stay a heap, since all times are equal
 		h.renewal.dueAt = now
 	}

@@ -53,6 +53,8 @@ var table = []mutant{
 			"\topen := h.countLeases()\n\tif e.outcome != nil {\n\t\th.extras.outcome = e.outcome\n\t}\n"}}},
 	{name: "a lost run released before its outcome is reported", file: "hold.go", pkg: ".",
 		test: "TestReportOfRunLostMeanwhile", edits: []edit{{"open == 1 && e.outcome == nil &&", "open == 1 &&"}}},
+	{name: "a grant from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringGrant",
+		want: "the loss was noticed", edits: []edit{{"if r.steppedAt.Since(h.since) > 0 {", "if false {"}}},
 	{name: "a renewal from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
 		edits: []edit{{"if b.number <= r.suspectUpTo {", "if false {"}}},
 
