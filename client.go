@@ -17,11 +17,12 @@ import (
 )
 
 const (
-	closeTimeout = 10 * time.Second      // how long Close waits for what is in flight
-	maxCleanUps  = 32                    // how many Releases clean up at the same time
-	maxReleases  = 32                    // how many Releases a Close makes at the same time
-	minPause     = 10 * time.Millisecond // the first pause between attempts; it doubles
-	maxPause     = 5 * time.Second       // the longest pause between attempts
+	closeTimeout = 10 * time.Second       // how long Close waits for what is in flight
+	maxCleanUps  = 32                     // how many Releases clean up at the same time
+	maxReleases  = 32                     // how many Releases a Close makes at the same time, unless some are slow
+	slowRelease  = 100 * time.Millisecond // from when on a Release makes room for another one
+	minPause     = 10 * time.Millisecond  // the first pause between attempts; it doubles
+	maxPause     = 5 * time.Second        // the longest pause between attempts
 	// bounds one Release that cleans up, so that there is time for a second one within a Close
 	cleanUpTry    = 3 * time.Second
 	inspectBudget = 10 * time.Second // bounds the read that finds out who holds a lock
@@ -94,7 +95,7 @@ func New(store driver.Store, opts *Options) (*Client, error) {
 		return nil, &Error{Op: "new client", Store: info.Store, Err: err}
 	}
 	c := &Client{store: store, clock: info.Clock, opts: resolved, cleaning: make(chan struct{}, maxCleanUps),
-		closed: make(chan struct{})}
+		ledger: ledgerClient{opening: make(chan struct{}, 1)}, closed: make(chan struct{})}
 	c.inflight.idle = make(chan struct{})
 	c.waiting = driverutil.NewLifetime()
 	c.base, c.endBase = context.WithCancel(context.Background())
@@ -337,7 +338,8 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 }
 
 // cleanUp removes, in the background, a claim that nobody wants any more and that may exist. It calls release until the
-// store has confirmed it, or until the claim has expired by its TTL.
+// store has confirmed it, or until the claim has expired by its TTL. A store that denies it may do so for a moment only,
+// while its passwords are changed.
 func (c *Client) cleanUp(ttl time.Duration, release func(context.Context) error) {
 	c.inflight.start(func() {
 		ctx, cancel := context.WithTimeout(c.base, ttl)
@@ -361,7 +363,13 @@ func (c *Client) tryCleanUp(ctx context.Context, release func(context.Context) e
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTry)
 	defer cancel()
 	err := release(ctx)
-	return err == nil || errors.Is(err, ErrLost) || !errors.Is(err, ErrUncertain) && isOneOf(err, lastingErrors...)
+	switch {
+	case err == nil, errors.Is(err, ErrLost):
+		return true
+	case isOneOf(err, ErrUncertain, ErrDenied):
+		return false
+	}
+	return isOneOf(err, lastingErrors...)
 }
 
 func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
@@ -372,8 +380,9 @@ func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
 // background, and closes the store. It takes about 10 s at most. Calls that wait for a lock return ErrClosed, and so do
 // later calls.
 //
-// Close does not wait for the work under the leases: stop that first. A lock that could not be released in time expires
-// by its TTL, and Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
+// Close does not wait for the work under the leases: stop that first. Nor does it wait for the body of a loop over List
+// or [Ledger.List], which then end with ErrClosed. A lock that could not be released in time expires by its TTL, and
+// Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -405,8 +414,11 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	c.inflight.enter()
 	c.inflight.refuseCalls()
 	c.waiting.End()
-	ledgerErr := c.closeLedger(ctx)
+	var ledgerErr error
+	var ledger sync.WaitGroup
+	ledger.Go(func() { ledgerErr = c.closeLedger(ctx) }) // it may take all the time that there is
 	left := c.releaseAll(ctx, c.renewer.takeAll())
+	ledger.Wait() // the ledger uses the store
 	if c.events != nil {
 		c.events.close()
 	}
@@ -430,7 +442,8 @@ func (c *Client) releaseAndClose(ctx context.Context) error {
 	return nil
 }
 
-// releaseAll ends all leases at once, then releases their claims, and returns how many may still exist.
+// releaseAll ends all leases at once, then releases their claims, and returns how many may still exist. Part of a store
+// may hang: so a release that takes longer than slowRelease makes room for another one.
 func (c *Client) releaseAll(ctx context.Context, holds []*hold) (left int64) {
 	held := holds[:0]
 	for _, h := range holds {
@@ -439,18 +452,22 @@ func (c *Client) releaseAll(ctx context.Context, holds []*hold) (left int64) {
 			held = append(held, h)
 		}
 	}
-	var failed, next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(maxReleases, len(held)) {
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(held)); i = next.Add(1) - 1 {
-				if err := held[i].releaseClaim(ctx); err != nil && !errors.Is(err, ErrLost) {
-					failed.Add(1)
-				}
+	var failed atomic.Int64
+	var releases sync.WaitGroup
+	room := make(chan struct{}, maxReleases)
+	for _, h := range held {
+		room <- struct{}{}
+		slow := time.AfterFunc(slowRelease, func() { <-room })
+		releases.Go(func() {
+			if err := h.releaseClaim(ctx); err != nil && !errors.Is(err, ErrLost) {
+				failed.Add(1)
+			}
+			if slow.Stop() {
+				<-room
 			}
 		})
 	}
-	workers.Wait()
+	releases.Wait()
 	return failed.Load()
 }
 

@@ -434,6 +434,58 @@ func TestCloseWaitsForCleanUp(t *testing.T) {
 	})
 }
 
+// TestCleanUpWhileDenied: the claim of a canceled Lock is released also if the store has denied that at first.
+func TestCleanUpWhileDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		f.down = true
+		c := newClient(t, f, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c.Mutex("a", nil).Lock(ctx)
+		f.update(func() { f.down, f.refuseRelease = false, ErrDenied })
+		time.Sleep(testTTL / 3)
+		f.update(func() { f.refuseRelease = nil })
+		time.Sleep(testTTL / 3)
+		if denied := f.readCount(&f.releases) - 1; denied < 1 || len(f.released) != 1 {
+			t.Errorf("after %d denied releases, the claims %q are released", denied, f.released)
+		}
+	})
+}
+
+// partlyHanging is a store in which the locks whose names begin with x do not answer a release.
+type partlyHanging struct{ *fakeStore }
+
+func (s partlyHanging) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if strings.HasPrefix(c.Name, "x") {
+		<-ctx.Done()
+		return errors.Join(driver.ErrUncertain, ctx.Err())
+	}
+	return s.fakeStore.Release(ctx, c, ref)
+}
+
+// TestCloseOfPartlyHangingStore: locks in a part of the store that hangs do not keep Close from releasing the others,
+// however many they are.
+func TestCloseOfPartlyHangingStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		c := newClient(t, partlyHanging{f}, nil)
+		const locks = 5 * maxReleases
+		for _, part := range []string{"x", "y"} {
+			for i := range locks {
+				mustLock(t, c, fmt.Sprint(part, i), nil)
+			}
+		}
+		start := time.Now()
+		if err := c.Close(); !strings.Contains(fmt.Sprint(err), fmt.Sprint(": ", locks, " claims may exist")) {
+			t.Errorf("Close: %v", err)
+		}
+		if took := time.Since(start); took > closeTimeout+time.Second || len(f.released) != locks {
+			t.Errorf("Close took %v and released %d locks, want %d", took, len(f.released), locks)
+		}
+	})
+}
+
 // TestCloseTwice: a second CloseContext waits for the first one until its own context ends.
 func TestCloseTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

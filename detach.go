@@ -42,7 +42,7 @@ func (l *Lease) Detach() (Handle, error) {
 		detachFor = max(min(detachFor, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)),
 			time.Millisecond)
 	}
-	err := l.giveUp(ctx, "detach", detachFor)
+	err := l.giveUp(ctx, "detach", ending{detachFor: detachFor})
 	if err != nil && !isOneOf(err, ErrUncertain) {
 		return Handle{}, err
 	}

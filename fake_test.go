@@ -33,6 +33,7 @@ type fakeStore struct {
 	renewHangs    chan struct{}
 	refuse        error // Acquire returns it
 	refuseInspect error // Inspect returns it
+	refuseRelease error // Release returns it
 	// how long Acquire's reply takes after its effect
 	delay    time.Duration
 	renewal  func(ctx context.Context, g driver.Grant) (driver.Renewal, bool) // replies instead of the store
@@ -187,6 +188,9 @@ func (f *fakeStore) Release(ctx context.Context, c driver.Claim, ref string) err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.refuseRelease != nil {
+		return f.refuseRelease
+	}
 	f.released = append(f.released, c.ID)
 	if h, ok := f.held[c.Name]; !ok || h.claim.ID != c.ID {
 		return &driver.LossError{Cause: driver.LossExpired}

@@ -47,7 +47,7 @@ type hold struct {
 type extras struct {
 	// Of a run of a ledger:
 	attempt int64
-	outcome *runOutcome // nil until there is one; guarded by the mutex of the hold
+	outcome *runOutcome // nil until the run is ended by one; guarded by the mutex of the hold
 
 	// Of a read-write lock:
 	changingWeight chan struct{} // has an element while a call changes the weight
@@ -88,6 +88,12 @@ func (s *sharedTerms) get(t *terms) *terms {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.terms.Get(t)
+}
+
+// ending says what becomes of a claim when its last lease ends. The zero value: it is released.
+type ending struct {
+	detachFor time.Duration // it stays in the store for so long
+	outcome   *runOutcome   // of a run
 }
 
 // runOutcome is how a run has ended.
@@ -271,15 +277,19 @@ func (h *hold) noteReleaseRequest() {
 
 // releaseLease ends one lease. last is true if that ends the hold: the caller must then release the claim. Otherwise
 // err says why there is nothing to release, and cleanUpDue whether the claim must be cleaned up: a lost claim may still
-// exist, and was not removed until now because the work under it may have gone on until now.
-func (h *hold) releaseLease(l *Lease, detachFor time.Duration) (last, cleanUpDue bool, err error) {
+// exist, and was not removed until now because the work under it may have gone on until now. A lost run is not cleaned
+// up here, since its outcome is reported nevertheless.
+//
+// The outcome of a run is set in the same step that ends it. So only the call that ends the run reports an outcome, and
+// a run that is closed or lost has none.
+func (h *hold) releaseLease(l *Lease, e ending) (last, cleanUpDue bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l.state != leaseOpen {
 		return false, false, l.releaseErr()
 	}
 	open := h.countLeases()
-	if detachFor > 0 && h.state == stateHeld && open > 1 {
+	if e.detachFor > 0 && h.state == stateHeld && open > 1 {
 		return false, false, newInvalidError("a lock that was entered %d times cannot be detached", open)
 	}
 	if h.extras != nil {
@@ -288,7 +298,7 @@ func (h *hold) releaseLease(l *Lease, detachFor time.Duration) (last, cleanUpDue
 	if h.state != stateHeld {
 		l.state = leaseEnded
 		l.endContext(h.err())
-		return false, open == 1 && h.mustCleanUp(), h.err()
+		return false, open == 1 && e.outcome == nil && h.mustCleanUp(), h.err()
 	}
 	l.endContext(ErrReleased)
 	if open > 1 {
@@ -297,8 +307,11 @@ func (h *hold) releaseLease(l *Lease, detachFor time.Duration) (last, cleanUpDue
 	}
 	l.state = leaseEnded
 	h.state = stateReleased
-	if detachFor > 0 {
-		h.ensureExtras().detachFor = detachFor
+	if e.detachFor > 0 {
+		h.ensureExtras().detachFor = e.detachFor
+	}
+	if e.outcome != nil {
+		h.extras.outcome = e.outcome
 	}
 	return true, false, nil
 }
@@ -409,19 +422,6 @@ func outcomeEvent(outcome driver.RunState) EventKind {
 		return EventRunFailed
 	}
 	return EventReleased
-}
-
-// setOutcome sets the outcome of a run and how it is reported, unless the run is lost. The first outcome counts.
-func (h *hold) setOutcome(outcome driver.RunState, report func(context.Context) error) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.state == stateLost {
-		return false
-	}
-	if h.extras.outcome == nil {
-		h.extras.outcome = &runOutcome{outcome, report}
-	}
-	return true
 }
 
 // keepFor is how long the claim must still exist after the release, in whole milliseconds; 0: not at all. It is called

@@ -58,12 +58,16 @@ func (i *inflight) refuseCalls() {
 	i.closing = true
 }
 
-// waitIdle waits until nothing is under way, and reports whether that happened before ctx ended.
+// waitIdle waits until nothing is under way or ctx ends, and reports whether nothing is under way.
 func (i *inflight) waitIdle(ctx context.Context) bool {
 	select {
 	case <-i.idle:
-		return true
 	case <-ctx.Done():
+	}
+	select {
+	case <-i.idle:
+		return true
+	default:
 		return false
 	}
 }

@@ -28,22 +28,46 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
 			yield(Lock{}, c.wrapError("list", prefix, err))
 			return
 		}
-		if !c.inflight.enter() {
-			yield(Lock{}, c.wrapError("list", prefix, ErrClosed))
-			return
-		}
-		defer c.inflight.exit()
-		ctx, end := c.untilClosed(ctx)
-		defer end()
-		for lock, err := range c.store.List(ctx, prefix) {
-			if err != nil {
-				err = c.wrapError("list", lock.Name, c.orClosed(err))
+		err := yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.Lock, error] {
+			return c.store.List(ctx, prefix)
+		}, func(lock driver.Lock, err error) bool {
+			if err == nil {
+				return yield(lockFromDriver(lock), nil)
 			}
-			if !yield(lockFromDriver(lock), err) {
-				return
-			}
+			return yield(lockFromDriver(lock), c.wrapError("list", lock.Name, c.orClosed(err))) && lock.Name != ""
+		})
+		if err != nil {
+			yield(Lock{}, c.wrapError("list", prefix, err))
 		}
 	}
+}
+
+// yieldListed yields what the store lists, until the client closes: then it returns ErrClosed. What yield runs is the
+// body of a caller's loop. That may take long, so it does not count as a call, and Close does not wait for it.
+func yieldListed[T any](ctx context.Context, c *Client, list func(context.Context) iter.Seq2[T, error],
+	yield func(T, error) bool) error {
+	counted := c.inflight.enter()
+	if !counted {
+		return ErrClosed
+	}
+	defer func() {
+		if counted {
+			c.inflight.exit()
+		}
+	}()
+	ctx, end := c.untilClosed(ctx)
+	defer end()
+	for item, err := range list(ctx) {
+		c.inflight.exit()
+		counted = false
+		if !yield(item, err) {
+			return nil
+		}
+		if counted = c.inflight.enter(); !counted {
+			return ErrClosed
+		}
+	}
+	return nil
 }
 
 // BreakMode says how Client.Break ends a claim.

@@ -167,11 +167,10 @@ func (l *Lease) Release() error {
 //
 // It does not wait for a renewal that is under way: a store never makes a claim by renewing it, and the answer is
 // ignored.
-func (l *Lease) ReleaseContext(ctx context.Context) error { return l.giveUp(ctx, "release", 0) }
+func (l *Lease) ReleaseContext(ctx context.Context) error { return l.giveUp(ctx, "release", ending{}) }
 
-// giveUp ends one lease, and with the last lease of the hold the claim: it is released, or left in the store for
-// detachFor.
-func (l *Lease) giveUp(ctx context.Context, op string, detachFor time.Duration) error {
+// giveUp ends one lease, and with the last lease of the hold the claim.
+func (l *Lease) giveUp(ctx context.Context, op string, e ending) error {
 	h, c := l.hold, l.hold.client
 	if ctx == nil {
 		return c.wrapError(op, l.Name(), errNilContext)
@@ -182,7 +181,7 @@ func (l *Lease) giveUp(ctx context.Context, op string, detachFor time.Duration) 
 		return c.wrapError(op, l.Name(), l.errAfterClose())
 	}
 	h.checkExpiry() // a lease that has expired is lost, not released
-	last, cleanUpDue, err := h.releaseLease(l, detachFor)
+	last, cleanUpDue, err := h.releaseLease(l, e)
 	if cleanUpDue {
 		c.cleanUp(h.asked.TTL, h.tryRelease)
 	}

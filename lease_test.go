@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -288,6 +289,70 @@ func TestPauseDuringRenewal(t *testing.T) {
 		answer <- driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}
 		<-l.Context().Done()
 		wantLoss(t, context.Cause(l.Context()), LossTaken)
+	})
+}
+
+// TestPauseDuringGrant: a grant that was in flight while the machine was paused proves nothing, so a renewal follows.
+func TestPauseDuringGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		c := newClient(t, f, nil)
+		mustLock(t, c, "a", nil) // so that the step of the wall clock is noticed while the grant is in flight
+		f.update(func() { f.delay = time.Second })
+		time.AfterFunc(time.Second/10, func() {
+			f.update(func() {
+				delete(f.held, "b") // it has expired
+				f.paused = time.Hour
+			})
+		})
+		l := mustLock(t, c, "b", nil)
+		granted := time.Now()
+		<-l.Context().Done()
+		wantLoss(t, context.Cause(l.Context()), LossTaken)
+		if late := time.Since(granted); late > driver.Margin(testTTL)/2 {
+			t.Errorf("the loss was noticed %v after the grant", late)
+		}
+	})
+}
+
+// clockedStore is a store with another clock.
+type clockedStore struct {
+	*fakeStore
+	other driver.Clock
+}
+
+func (s clockedStore) Info() driver.Info {
+	info := s.fakeStore.Info()
+	info.Clock = s.other
+	return info
+}
+
+// TestSuspendAfterFailedRenewal: if the machine sleeps for longer than the TTL just when a renewal has failed, the lease
+// ends when the machine is awake again.
+func TestSuspendAfterFailedRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		clock := f.clock()
+		var readings atomic.Int64 // how many there are until the machine sleeps
+		clock.Boottime = func() time.Duration {
+			if readings.Add(-1) == 0 {
+				f.suspend(2 * testTTL)
+			}
+			return f.clock().Boottime()
+		}
+		var failed time.Time
+		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) {
+			time.Sleep(time.Millisecond) // so that nothing else reads the clock at the same time
+			failed = time.Now()
+			readings.Store(2)
+			return driver.Renewal{Err: errors.New("down")}, true
+		}
+		l := mustLock(t, newClient(t, clockedStore{f, clock}, nil), "a", nil)
+		<-l.Context().Done()
+		wantLoss(t, context.Cause(l.Context()), LossUnreachable)
+		if late := time.Since(failed); late > driver.Margin(testTTL)/2 {
+			t.Errorf("the context ended %v after the machine was awake again", late)
+		}
 	})
 }
 

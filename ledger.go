@@ -6,7 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -72,8 +72,9 @@ type LedgerOptions struct {
 
 // RunOptions are the options of one run. The zero value and nil are valid.
 type RunOptions struct {
-	// Fingerprint describes the payload that belongs to the key, for example a hash of it. If an earlier run of the key
-	// had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256 bytes.
+	// Fingerprint describes the payload that belongs to the key, for example by a hash in hex or base64. If an earlier
+	// run of the key had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256
+	// bytes, in UTF-8 and without NUL bytes; otherwise Begin returns ErrInvalid.
 	Fingerprint string
 	// Wait makes Begin wait while another run of the key is in progress. It then returns a run, ErrSucceeded, or
 	// ErrTooSoon: it does not wait for the ledger's Pause.
@@ -260,27 +261,24 @@ func (l *Ledger) readRuns(ctx context.Context, key string, last int) ([]RunInfo,
 func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) iter.Seq2[RunInfo, error] {
 	return func(yield func(RunInfo, error) bool) {
 		const op = "list runs"
-		_, err := onLedger(ctx, l, op, "", func(ctx context.Context, store driver.Ledger) (any, error) {
-			for h, err := range store.ListRuns(ctx, l.recordKey(prefix)) {
-				info := RunInfo{Key: strings.TrimPrefix(h.Key, l.recordKey(""))}
-				switch runs := l.runsFromDriver(h); {
-				case err != nil && h.Key == "":
-					return nil, err
-				case err != nil:
-					err = l.wrapError(op, info.Key, err)
-				case len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State):
-					continue
-				default:
-					info = runs[len(runs)-1]
+		c, err := l.open(ctx)
+		if err == nil {
+			err = yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.RunHistory, error] {
+				return c.store.(driver.Ledger).ListRuns(ctx, l.recordKey(prefix))
+			}, func(h driver.RunHistory, err error) bool {
+				if err != nil {
+					key := strings.TrimPrefix(h.Key, l.recordKey(""))
+					return yield(RunInfo{Key: key}, l.wrapError(op, key, c.orClosed(err))) && h.Key != ""
 				}
-				if !yield(info, err) {
-					return nil, nil
+				runs := l.runsFromDriver(h)
+				if len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State) {
+					return true
 				}
-			}
-			return nil, nil
-		})
+				return yield(runs[len(runs)-1], nil)
+			})
+		}
 		if err != nil {
-			yield(RunInfo{}, err)
+			yield(RunInfo{}, l.wrapError(op, "", err))
 		}
 	}
 }
@@ -373,8 +371,8 @@ func (l *Ledger) checkKey(key string, info driver.Info) error {
 // ledgerClient is the client that keeps the runs of all ledgers of another client, as if they were locks. It is opened
 // when a ledger is first used.
 type ledgerClient struct {
-	mu     sync.Mutex
-	client *Client
+	opening chan struct{} // has an element while a call opens the client
+	client  atomic.Pointer[Client]
 }
 
 // open returns the client that keeps the runs.
@@ -393,10 +391,19 @@ func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 		return nil, ErrClosed
 	}
 	defer c.inflight.exit()
-	c.ledger.mu.Lock()
-	defer c.ledger.mu.Unlock()
-	if c.ledger.client != nil {
-		return c.ledger.client, nil
+	if opened := c.ledger.client.Load(); opened != nil {
+		return opened, nil
+	}
+	select {
+	case c.ledger.opening <- struct{}{}:
+		defer func() { <-c.ledger.opening }()
+	case <-ctx.Done():
+		return nil, contextError(ctx)
+	case <-c.waiting.Done():
+		return nil, ErrClosed
+	}
+	if opened := c.ledger.client.Load(); opened != nil {
+		return opened, nil
 	}
 	opener, ok := c.store.(driver.LedgerOpener)
 	if !ok {
@@ -409,21 +416,25 @@ func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 		return nil, c.orClosed(err)
 	}
 	opts := c.opts
-	if c.ledger.client, err = New(store, &opts); err != nil {
+	opened, err := New(store, &opts)
+	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	c.ledger.client.events = c.events // so that the receivers get one event at a time
-	return c.ledger.client, nil
+	opened.events = c.events // so that the receivers get one event at a time
+	c.ledger.client.Store(opened)
+	if c.waiting.Err() != nil { // Close may have found no client
+		return nil, errors.Join(ErrClosed, opened.Close())
+	}
+	return opened, nil
 }
 
-// closeLedger closes the client that keeps the runs, if there is one. It is called when no call is under way any more.
+// closeLedger closes the client that keeps the runs, if there is one. It is called when waiting has ended: a call that
+// opens the client later closes it itself.
 func (c *Client) closeLedger(ctx context.Context) error {
-	c.ledger.mu.Lock()
-	defer c.ledger.mu.Unlock()
-	if c.ledger.client == nil {
-		return nil
+	if opened := c.ledger.client.Load(); opened != nil {
+		return opened.CloseContext(ctx)
 	}
-	return c.ledger.client.CloseContext(ctx)
+	return nil
 }
 
 // onKey makes one call about a key to the ledger in the store.

@@ -234,6 +234,107 @@ func (l *cutRuns) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOut
 	return errors.Join(driver.ErrUncertain, ctx.Err())
 }
 
+func (l *cutRuns) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if !l.store.cut.Load() {
+		return l.Ledger.Release(ctx, c, ref)
+	}
+	<-ctx.Done()
+	return errors.Join(driver.ErrUncertain, ctx.Err())
+}
+
+// TestCloseWhileLedgerHangs: a ledger that does not answer delays neither the release of the locks at Close nor the end
+// of their contexts.
+func TestCloseWhileLedgerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		cut := &cutLedger{Store: m.Open()}
+		client, err := holdfast.New(cut, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := mustBegin(t, client.Ledger("l", nil), "k")
+		lease, err := client.Mutex("m", nil).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut.cut.Store(true)
+		start := time.Now()
+		var closing sync.WaitGroup
+		closing.Go(func() {
+			if err := client.Close(); !errors.Is(err, holdfast.ErrUncertain) {
+				t.Errorf("Close: %v", err)
+			}
+		})
+		synctest.Wait()
+		lock, err := m.Open().Inspect(t.Context(), "m")
+		if err != nil || len(lock.Holders) > 0 {
+			t.Errorf("the lock is %+v, %v", lock, err)
+		}
+		if lease.Context().Err() == nil || run.Context().Err() == nil {
+			t.Error("a context has not ended")
+		}
+		closing.Wait()
+		if took := time.Since(start); took > 11*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+	})
+}
+
+// TestCloseDuringListing: Close does not wait for the body of a loop over a listing. The listing then ends with
+// ErrClosed.
+func TestCloseDuringListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		open := func() *holdfast.Client {
+			c, err := holdfast.New(m.Open(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		other := open()
+		defer other.Close()
+		for _, name := range []string{"a", "b"} {
+			mustBegin(t, other.Ledger("l", nil), name)
+			if _, err := other.Mutex(name, nil).Lock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client := open()
+		for range client.List(t.Context(), "") {
+			break
+		}
+		proceed := make(chan bool)
+		var loops sync.WaitGroup
+		loop := func(next func(func(error) bool)) {
+			loops.Go(func() {
+				var errs []error
+				next(func(err error) bool {
+					errs = append(errs, err)
+					<-proceed
+					return true
+				})
+				if len(errs) != 2 || errs[0] != nil || !errors.Is(errs[1], holdfast.ErrClosed) {
+					t.Errorf("the listing yields the errors %v", errs)
+				}
+			})
+		}
+		loop(func(yield func(error) bool) {
+			client.List(t.Context(), "")(func(_ holdfast.Lock, err error) bool { return yield(err) })
+		})
+		loop(func(yield func(error) bool) {
+			client.Ledger("l", nil).List(t.Context(), "")(func(_ holdfast.RunInfo, err error) bool { return yield(err) })
+		})
+		synctest.Wait()
+		start := time.Now()
+		if err := client.Close(); err != nil || time.Since(start) > 0 {
+			t.Errorf("Close: %v after %v", err, time.Since(start))
+		}
+		close(proceed)
+		loops.Wait()
+	})
+}
+
 // TestLedgerUnknownOutcome: a success whose outcome is not known is reported in the background until it is.
 func TestLedgerUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -421,6 +522,22 @@ func TestLedgerOfOperators(t *testing.T) {
 	watching.Wait()
 }
 
+// TestLedgerFingerprint: a fingerprint that was accepted matches itself in the next run, also at another client.
+func TestLedgerFingerprint(t *testing.T) {
+	a, b := openLedgers(t, nil)
+	for i, print := range []string{"5f70bf18", "X3C/GA==", "\u00e9\u2028\ufffd\x01<&>\"\\", strings.Repeat("f", 256)} {
+		for _, l := range []*holdfast.Ledger{a, b} {
+			run, err := l.Begin(t.Context(), fmt.Sprint(i), &holdfast.RunOptions{Fingerprint: print})
+			if err != nil {
+				t.Fatalf("%q: %v", print, err)
+			}
+			if err := run.Fail(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestLedgerBadInput: bad names, keys and options are refused with an error that says what is wrong.
 func TestLedgerBadInput(t *testing.T) {
 	a, _ := openLedgers(t, nil)
@@ -441,6 +558,8 @@ func TestLedgerBadInput(t *testing.T) {
 		"not UTF-8":         begin(a, "\xff", nil),
 		"a NUL":             begin(a, "\x00", nil),
 		"no key":            begin(a, "", nil),
+		"a raw hash":        begin(a, "k", &holdfast.RunOptions{Fingerprint: "\xff\xfe"}),
+		"a NUL in a hash":   begin(a, "k", &holdfast.RunOptions{Fingerprint: "a\x00"}),
 		"a huge print":      begin(a, "k", &holdfast.RunOptions{Fingerprint: strings.Repeat("f", 300)}),
 		"negative attempts": begin(client.Ledger("l", &holdfast.LedgerOptions{MaxAttempts: -1}), "k", nil),
 		"a negative pause":  begin(client.Ledger("l", &holdfast.LedgerOptions{Pause: -1}), "k", nil),
@@ -464,6 +583,67 @@ func TestLedgerBadInput(t *testing.T) {
 	if err := begin((*holdfast.Client)(nil).Ledger("l", nil), "k", nil); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("no client: %v", err)
 	}
+}
+
+// slowOpener is a store whose ledger is opened only when proceed is closed, whatever the contexts say.
+type slowOpener struct {
+	driver.Store
+	proceed chan bool
+	closed  atomic.Bool // the ledger is
+}
+
+func (s *slowOpener) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	<-s.proceed
+	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	return &slowlyOpened{l, s}, err
+}
+
+type slowlyOpened struct {
+	driver.Ledger
+	store *slowOpener
+}
+
+func (l *slowlyOpened) Close() error {
+	l.store.closed.Store(true)
+	return l.Ledger.Close()
+}
+
+// TestLedgerOpening: while one call opens the ledger, others wait no longer than their own contexts allow, and not when
+// the client is closed. A ledger that is opened when the client is closing is closed.
+func TestLedgerOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowOpener{Store: memory.New(nil).Open(), proceed: make(chan bool)}
+		client, err := holdfast.New(store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := client.Ledger("l", nil)
+		start := time.Now()
+		var calls sync.WaitGroup
+		begin := func(timeout, want time.Duration, reason error) {
+			calls.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), timeout)
+				defer cancel()
+				_, err := l.Begin(ctx, "k", nil)
+				if took := time.Since(start); took != want || !errors.Is(err, reason) {
+					t.Errorf("a call with %v to go ended after %v: %v", timeout, took, err)
+				}
+			})
+			synctest.Wait()
+		}
+		begin(time.Hour, 3*time.Second, holdfast.ErrClosed) // it opens the ledger
+		begin(time.Second, time.Second, context.DeadlineExceeded)
+		begin(time.Hour, 2*time.Second, holdfast.ErrClosed)
+		time.Sleep(2 * time.Second)
+		calls.Go(func() {
+			if err := client.Close(); err != nil || !store.closed.Load() {
+				t.Errorf("Close: %v; it has closed the ledger: %t", err, store.closed.Load())
+			}
+		})
+		time.Sleep(time.Second)
+		close(store.proceed)
+		calls.Wait()
+	})
 }
 
 // TestLedgerClosed: Close ends the runs and closes the ledger; later calls return ErrClosed.

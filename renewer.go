@@ -51,6 +51,7 @@ type renewer struct {
 	lastRead     driver.Instant   // the last reading of the clock
 	elapsed      time.Duration    // the same moment on the renewer's scale
 	wallAhead    time.Duration    // how far the wall clock was ahead of Boottime
+	steppedAt    driver.Instant   // the last reading at which it was found to have stepped forward
 	suspectUpTo  uint64           // number of the last batch that was under way when the wall clock stepped forward
 	byID         map[string]*hold // for handleEnding: nil until an ending comes, and when none has come for a while
 	lastEnding   time.Duration    // when the last one came
@@ -106,7 +107,11 @@ func (r *renewer) addHold(h *hold, start time.Time) error {
 	heap.Push(&r.dues, h)
 	h.marginClass = marginClassOf(h.grantedTTL)
 	r.marginCounts[h.marginClass]++
-	r.setTimes(h, h.planRenewal(now, r.lastRead))
+	p := h.planRenewal(now, r.lastRead)
+	if r.steppedAt.Since(h.since) > 0 {
+		p.dueAt = now // as for a renewal that was under way: see renewAllNow
+	}
+	r.setTimes(h, p)
 	if !r.running {
 		r.running = r.client.inflight.start(r.runLoop)
 	}
@@ -191,7 +196,8 @@ func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes 
 // more often, or a little earlier together with others. A store that is cut off for less than a third of the TTL is asked
 // several times after that. Without company each lease of a batch that has failed would be sent in a batch of its own,
 // and a store limits how many requests it makes at a time in each batch, not in all of them.
-func (h *hold) planRetry(now, left time.Duration) renewalTimes {
+func (h *hold) planRetry(now time.Duration, read driver.Instant) renewalTimes {
+	left := h.remainingAt(read)
 	due := now + min(max(left/4, minRetry), maxRetry)
 	return renewalTimes{endsAt: now + left, dueAt: due}
 }
@@ -281,9 +287,10 @@ func (r *renewer) wallStepped() bool {
 
 // renewAllNow makes all leases due. The machine may have been paused for longer than their TTL while its clocks did not
 // advance, so that they seem to have time left although others may hold the locks by now: only the store knows. The
-// answer to a renewal that was under way during the pause proves nothing, so those leases are renewed once more.
+// answer to a claim or a renewal that was under way during the pause proves nothing, so those leases are renewed once
+// more.
 func (r *renewer) renewAllNow(now time.Duration) {
-	r.suspectUpTo = r.lastBatch
+	r.steppedAt, r.suspectUpTo = r.lastRead, r.lastBatch
 	for _, h := range r.dues.holds { // they stay a heap, since all times are equal
 		h.renewal.dueAt = now
 	}
@@ -394,7 +401,7 @@ func (r *renewer) sendBatch(b *batch) {
 
 // handleAnswer applies the store's answer for one hold, and plans its next renewal.
 func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
-	left, lost, ok := h.finishRenewal(b, a)
+	lost, ok := h.finishRenewal(b, a)
 	switch {
 	case !ok:
 		return
@@ -413,7 +420,7 @@ func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
 	h.mu.Lock()
 	p := h.planRenewal(now, r.lastRead)
 	if a.Err != nil {
-		p = h.planRetry(now, left)
+		p = h.planRetry(now, r.lastRead)
 	}
 	if b.number <= r.suspectUpTo {
 		p.dueAt = now
@@ -429,14 +436,15 @@ func (r *renewer) handleAnswer(h *hold, b *batch, a driver.Renewal) {
 // finishRenewal applies an answer to the hold. ok is false if the hold does not wait for this answer any more. An
 // answer that comes after the deadline finds the lease lost, and one that would make the deadline earlier changes
 // nothing.
-func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lost, ok bool) {
+func (h *hold) finishRenewal(b *batch, a driver.Renewal) (lost, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.state != stateHeld || h.inBatch != b.number {
-		return 0, false, false
+		return false, false
 	}
-	if left, lost = h.expireIfDueLocked(); lost {
-		return 0, true, true
+	left, lost := h.expireIfDueLocked()
+	if lost {
+		return true, true
 	}
 	h.inBatch = 0
 	switch {
@@ -452,14 +460,14 @@ func (h *hold) finishRenewal(b *batch, a driver.Renewal) (left time.Duration, lo
 		h.client.emitEvent(EventRenewed, h, eventDetails{roundTrip: time.Since(b.sentAt), remaining: left})
 	case errors.Is(a.Err, ErrLost):
 		h.state, h.loss = stateLost, lossOf(a.Err)
-		return 0, true, true
+		return true, true
 	default:
 		h.ensureExtras().renewalErr = mergeRenewalErrors(h.renewalErr(), a.Err)
 		// here, so that it comes before the event of a loss
 		h.client.emitEvent(EventRenewalFailing, h,
 			eventDetails{err: a.Err, roundTrip: time.Since(b.sentAt), remaining: left})
 	}
-	return left, false, true
+	return false, true
 }
 
 // mergeRenewalErrors is the reason that a loss will have after one more renewal has failed. It is neither ErrUncertain,

@@ -86,24 +86,26 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 	if ctx == nil {
 		return r.ledger.wrapError(op, r.key, errNilContext)
 	}
-	h.checkExpiry()
 	h.mu.Lock()
 	grant := h.currentGrant()
 	h.mu.Unlock()
-	report := func(ctx context.Context) error {
+	outcome := &runOutcome{o.State, func(ctx context.Context) error {
 		return h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
-	}
-	var err error
-	if h.setOutcome(o.State, report) {
-		err = r.lease.giveUp(ctx, op, 0)
-	} else if err = r.reportLate(ctx, o.State, report); err != nil {
-		err = r.ledger.wrapError(op, r.key, err)
+	}}
+	err := r.lease.giveUp(ctx, op, ending{outcome: outcome})
+	h.mu.Lock()
+	lost := h.state == stateLost
+	h.mu.Unlock()
+	if lost {
+		if err = r.reportLate(ctx, outcome); err != nil {
+			err = r.ledger.wrapError(op, r.key, err)
+		}
 	}
 	return err
 }
 
 // reportLate reports the outcome of a run that is lost. The ledger decides whether somebody else has ended it.
-func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report func(context.Context) error) error {
+func (r *Run) reportLate(ctx context.Context, outcome *runOutcome) error {
 	h := r.lease.hold
 	if !h.client.inflight.enter() {
 		return r.lease.errAfterClose()
@@ -116,12 +118,12 @@ func (r *Run) reportLate(ctx context.Context, outcome driver.RunState, report fu
 	if !first {
 		return err
 	}
-	if err = report(ctx); err != nil && !errors.Is(err, ErrLost) && !isOneOf(err, lastingErrors...) {
-		h.client.cleanUp(h.asked.TTL, report)
+	if err = outcome.report(ctx); err != nil && !errors.Is(err, ErrLost) && !isOneOf(err, lastingErrors...) {
+		h.client.cleanUp(h.asked.TTL, outcome.report)
 		err = h.uncertainEnd(err)
 	}
 	if err == nil {
-		h.client.emitEvent(outcomeEvent(outcome), h, eventDetails{late: true})
+		h.client.emitEvent(outcomeEvent(outcome.state), h, eventDetails{late: true})
 	}
 	return err
 }

@@ -106,8 +106,8 @@ type RunHistory struct {
 
 // RunTerms are the conditions under which a claim begins a run.
 type RunTerms struct {
-	// Fingerprint describes the payload. If the last run has another one, the claim is refused with ErrMismatch; an
-	// empty one matches all.
+	// Fingerprint describes the payload, in UTF-8 without NUL bytes. If the last run has another one, the claim is
+	// refused with ErrMismatch; an empty one matches all.
 	Fingerprint string
 	// MaxAttempts is how many runs a key may have; 0: no limit.
 	MaxAttempts int64
@@ -122,9 +122,10 @@ type RunTerms struct {
 
 // Check reports what is wrong with the terms.
 func (t RunTerms) Check() error {
+	if err := checkText("a fingerprint", t.Fingerprint, MaxRunFingerprint); err != nil {
+		return fmt.Errorf("%w; use a hash in hex or base64", err)
+	}
 	switch {
-	case len(t.Fingerprint) > MaxRunFingerprint:
-		return invalid("a fingerprint has at most %d bytes, not %d: use a hash", MaxRunFingerprint, len(t.Fingerprint))
 	case t.MaxAttempts < 0:
 		return invalid("the number of attempts must not be negative")
 	case t.Pause < 0:

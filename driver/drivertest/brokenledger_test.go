@@ -3,6 +3,7 @@ package drivertest_test
 import (
 	"errors"
 	"iter"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -149,6 +150,13 @@ var ledgerMutants = []mutant{
 	{"ignores the terms of a run", "ledger-terms", "", withLedger(brokenLedger{
 		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			c.Run = &driver.RunTerms{}
+			return l.Acquire(ctx, c)
+		}})},
+	{"stores fingerprints that it cannot read back", "ledger-terms", "not UTF-8", withLedger(brokenLedger{
+		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			terms := *c.Run
+			terms.Fingerprint = strings.ToValidUTF8(terms.Fingerprint, "\ufffd")
+			c.Run = &terms
 			return l.Acquire(ctx, c)
 		}})},
 	{"forgets nothing", "ledger-forget", "", withLedger(brokenLedger{

@@ -274,8 +274,8 @@ var ledgerCases = []Case{
 		b.mustBegin(e.newRun("k"), 3)
 	}),
 	newLedgerCase("ledger-terms", "A key with another fingerprint, too many attempts, or too short a pause is refused. "+
-		"An operator can allow one more run.", func(e *Env, a, b *ledgerClient) {
-		terms := driver.RunTerms{Fingerprint: "sum", MaxAttempts: 1, Pause: time.Hour}
+		"An operator can allow one more run. A fingerprint can be any UTF-8.", func(e *Env, a, b *ledgerClient) {
+		terms := driver.RunTerms{Fingerprint: "sum \"<&>\\\" \u00e9\u2028\ufffd\x01", MaxAttempts: 1, Pause: time.Hour}
 		begin := func(change func(*driver.RunTerms)) driver.Claim {
 			c, t := e.newRun("k"), terms
 			change(&t)
@@ -283,6 +283,8 @@ var ledgerCases = []Case{
 			return c
 		}
 		same := func(*driver.RunTerms) {}
+		_, err := a.acquire(e.ctx, begin(func(t *driver.RunTerms) { t.Fingerprint = "\xff\xfe" }))
+		e.requireError(err, driver.ErrInvalid, "a fingerprint that is not UTF-8")
 		g := a.mustBegin(begin(same), 1)
 		a.mustFail(g, "no")
 		b.mustRefuse(begin(func(t *driver.RunTerms) { t.Fingerprint = "another" }), driver.ErrMismatch)

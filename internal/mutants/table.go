@@ -43,6 +43,18 @@ var table = []mutant{
 		edits: []edit{{"return t.dueAt - (t.endsAt-t.dueAt)/20", "return t.dueAt"}}},
 	{name: "an ending that misses a new lease", file: "renewer.go", pkg: ".", test: "TestEndingsAreFound",
 		edits: []edit{{"\tif r.byID != nil {\n\t\tr.byID[h.id]", "\tif false {\n\t\tr.byID[h.id]"}}},
+	{name: "a retry planned by the time that was left before the machine slept", file: "renewer.go", pkg: ".",
+		test: "TestSuspendAfterFailedRenewal", want: "after the machine was awake again", edits: []edit{
+			{"// planRetry is for", "var leftBefore time.Duration\n\n// planRetry is for"},
+			{"\tleft := h.remainingAt(read)\n", "\tleft := leftBefore\n"},
+			{"\tleft, lost := h.expireIfDueLocked()\n", "\tleft, lost := h.expireIfDueLocked()\n\tleftBefore = left\n"}}},
+	{name: "an outcome of a run that has ended without it", file: "hold.go", pkg: ".", test: "TestReportDuringClose",
+		want: "the ledger shows", edits: []edit{{"\topen := h.countLeases()\n",
+			"\topen := h.countLeases()\n\tif e.outcome != nil {\n\t\th.extras.outcome = e.outcome\n\t}\n"}}},
+	{name: "a lost run released before its outcome is reported", file: "hold.go", pkg: ".",
+		test: "TestReportOfRunLostMeanwhile", edits: []edit{{"open == 1 && e.outcome == nil &&", "open == 1 &&"}}},
+	{name: "a grant from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringGrant",
+		want: "the loss was noticed", edits: []edit{{"if r.steppedAt.Since(h.since) > 0 {", "if false {"}}},
 	{name: "a renewal from before a pause accepted", file: "renewer.go", pkg: ".", test: "TestPauseDuringRenewal",
 		edits: []edit{{"if b.number <= r.suspectUpTo {", "if false {"}}},
 
