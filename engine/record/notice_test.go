@@ -441,6 +441,34 @@ func testNoticeDuringListen(t *testing.T, inSwap bool) {
 	})
 }
 
+// TestDetachIsNoticed: the head of the queue, which listens for notices, is granted the lock as soon as the time has
+// passed for which the holder has left it.
+func TestDetachIsNoticed(t *testing.T) {
+	const keep = 300 * time.Millisecond
+	for _, inSwap := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, inSwap: inSwap}
+			holder, waiter := n.open(m, "holder"), n.open(m, "waiter")
+			defer holder.Close()
+			defer waiter.Close()
+			held := paceClaim(0, false)
+			held.TTL = time.Hour
+			g := storetest.Acquire(t, holder, held)
+			c := paceClaim(1, true)
+			c.Fair = true
+			granted := acquireLater(t, waiter, c)
+			time.Sleep(30 * time.Second)
+			from := time.Now()
+			if err := holder.(driver.Detacher).Detach(t.Context(), g, keep); err != nil {
+				t.Fatal(err)
+			}
+			if late := (<-granted).Sub(from) - keep; late > 200*time.Millisecond {
+				t.Errorf("notices with the swap %v: granted %v late", inSwap, late)
+			}
+		})
+	}
+}
+
 // TestDeadAheadInQueue: when the holder and the claims at the head of the queue die together, the first living claim
 // behind them is granted at once.
 func TestDeadAheadInQueue(t *testing.T) {
