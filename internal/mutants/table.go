@@ -985,6 +985,8 @@ var table = []mutant{
 		test: "TestClientsToNotify", edits: []edit{{"all := e.sureNotifier == nil ||", "all := true ||"}}},
 	{name: "a lock that is left for a moment, without a notice", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestDetachIsNoticed", edits: []edit{{"return c.Detached && c.renewed", "return false && c.renewed"}}},
+	{name: "a waiter without a part in its own client's release", file: "engine/record/writer.go", pkg: "./engine/record",
+		test: "TestReleaseWithoutReply", edits: []edit{{"[g.next.Claims[i].ID]; s != nil {", "[g.next.Claims[i].ID]; false {"}}},
 	{name: "a head of the queue that is promoted without a notice", file: "engine/record/notice.go", pkg: "./engine/record",
 		test: "TestClientsToNotify", edits: []edit{{" && other.State == c.State", ""}}},
 	{name: "a read for each time that a client begins to listen", file: "engine/record/notice.go", pkg: "./engine/record",
