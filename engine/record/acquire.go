@@ -514,7 +514,8 @@ func (a *acquire) retryLater(ctx context.Context, err error) error {
 }
 
 // finalError turns an error into the one that Acquire returns. If a swap may still take effect, the error is
-// ErrUncertain, and the engine remembers the swap, so that a Release of the claim can make it impossible.
+// ErrUncertain, and the engine remembers the swap, so that a Release of the claim can make it impossible. So it is if
+// the store refuses to go on with a claim that waits in the queue.
 func (a *acquire) finalError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -535,8 +536,12 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 		a.mu.Unlock()
 		return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 	}
-	if errors.Is(err, driver.ErrQueueFull) && a.rec.findClaim(a.claim.ID) != nil {
+	switch {
+	case a.rec.findClaim(a.claim.ID) == nil:
+	case errors.Is(err, driver.ErrQueueFull):
 		return a.leaveQueue(ctx, err)
+	case driverutil.IsFinal(err): // it waits in the queue, and only for an uncertain outcome will the client release it
+		return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 	}
 	return err
 }

@@ -21,8 +21,8 @@ type notice struct {
 
 // clientsToNotify returns the sessions of other clients that must look at a record once it has replaced another one: those
 // of the claims that are promoted, of the first one that waits, and of a waiter that was broken. This client's own hub is
-// notified without the store. If the notices are sent with the swap, those that the record before has concerned in the
-// same way were notified then, and are not once more.
+// notified without the store. If the notices are sent with the swap, those that the record before has concerned in the same
+// way were notified then, and are not once more, unless a claim is detached: it may end sooner than they know.
 func (e *engine) clientsToNotify(before, rec *Record) (sessions []string) {
 	if e.clientNotifier == nil {
 		return nil
@@ -34,8 +34,10 @@ func (e *engine) clientsToNotify(before, rec *Record) (sessions []string) {
 		}
 	}
 	add(rec.brokenSession)
+	all := e.sureNotifier == nil ||
+		slices.ContainsFunc(rec.Claims, func(c Claim) bool { return c.Detached && c.renewed }) // by this step
 	for c := range rec.claimsAtHead() {
-		if e.sureNotifier == nil || !before.hasAtHead(c) {
+		if all || !before.hasAtHead(c) {
 			add(c.Session)
 		}
 	}

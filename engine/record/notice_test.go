@@ -441,6 +441,85 @@ func testNoticeDuringListen(t *testing.T, inSwap bool) {
 	})
 }
 
+// TestDetachIsNoticed: the head of the queue, which listens for notices, is granted the lock as soon as the time has
+// passed for which the holder has left it.
+func TestDetachIsNoticed(t *testing.T) {
+	const keep = 300 * time.Millisecond
+	for _, inSwap := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, inSwap: inSwap}
+			holder, waiter := n.open(m, "holder"), n.open(m, "waiter")
+			defer holder.Close()
+			defer waiter.Close()
+			held := paceClaim(0, false)
+			held.TTL = time.Hour
+			g := storetest.Acquire(t, holder, held)
+			c := paceClaim(1, true)
+			c.Fair = true
+			granted := acquireLater(t, waiter, c)
+			time.Sleep(30 * time.Second)
+			from := time.Now()
+			if err := holder.(driver.Detacher).Detach(t.Context(), g, keep); err != nil {
+				t.Fatal(err)
+			}
+			if late := (<-granted).Sub(from) - keep; late > 200*time.Millisecond {
+				t.Errorf("notices with the swap %v: granted %v late", inSwap, late)
+			}
+		})
+	}
+}
+
+// lostReplyTable is a sureTable that loses the reply of its next swap once lose is set.
+type lostReplyTable struct {
+	sureTable
+	lose *atomic.Bool
+}
+
+func (t lostReplyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	now, err := t.sureTable.Swap(ctx, row)
+	if err == nil && t.lose.CompareAndSwap(true, false) {
+		return record.Row{}, errUnreachable
+	}
+	return now, err
+}
+
+// TestReleaseWithoutReply: a client is notified of no writes of its own. Yet if the reply to its release is lost, its own
+// waiter, which is the next in the queue, is granted the lock at once: it has a part in that swap.
+func TestReleaseWithoutReply(t *testing.T) {
+	for range 3 { // a waiter that is not told looks at a random time
+		synctest.Test(t, testReleaseWithoutReply)
+	}
+}
+
+func testReleaseWithoutReply(t *testing.T) {
+	m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, inSwap: true}
+	table := newSureTable(noticeTable{m.Table(), "own", n}, &atomic.Int64{})
+	lose := &atomic.Bool{}
+	own, other := record.New(lostReplyTable{table.(sureTable), lose}), n.open(m, "other")
+	defer own.Close()
+	defer other.Close()
+	held := storetest.Acquire(t, own, paceClaim(0, false))
+	next, last := paceClaim(1, true), paceClaim(2, true)
+	next.Fair, last.Fair = true, true
+	granted := acquireLater(t, own, next)
+	synctest.Wait()
+	grantedLast := acquireLater(t, other, last)
+	time.Sleep(10 * time.Second)
+	lose.Store(true)
+	from := time.Now()
+	storetest.Release(t, own, held.Claim)
+	select {
+	case at := <-granted:
+		if took := at.Sub(from); took > 100*time.Millisecond {
+			t.Errorf("granted %v after the release", took)
+		}
+		storetest.Release(t, own, next)
+		<-grantedLast
+	case <-grantedLast:
+		t.Error("the claim behind it was granted before")
+	}
+}
+
 // TestDeadAheadInQueue: when the holder and the claims at the head of the queue die together, the first living claim
 // behind them is granted at once.
 func TestDeadAheadInQueue(t *testing.T) {

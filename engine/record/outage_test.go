@@ -180,7 +180,8 @@ func (r *refusingTable) Load(ctx context.Context, name string) (record.Row, erro
 }
 
 // TestOutageEndsWaits: every wait, in the queue or outside it, ends when the store has not answered for the unreachable
-// timeout of its TTL, and ends at once if the store denies access or a record is corrupt.
+// timeout of its TTL, and ends at once if the store denies access or a record is corrupt. If the claim is left in the
+// queue, the error says that the outcome is not known, so that the client releases the claim.
 func TestOutageEndsWaits(t *testing.T) {
 	for _, fault := range []error{errUnreachable, driver.ErrDenied, driver.ErrCorrupt} {
 		for _, ttl := range []time.Duration{2 * time.Second, time.Minute, 24 * time.Hour} {
@@ -209,9 +210,14 @@ func TestOutageEndsWaits(t *testing.T) {
 							minWait = driver.UnreachableTimeout(ttl)
 							maxWait = minWait + 4*time.Second
 						}
-						if err := <-returned; !errors.Is(err, fault) || time.Since(from) < minWait ||
-							time.Since(from) > maxWait {
+						err := <-returned
+						if !errors.Is(err, fault) || time.Since(from) < minWait || time.Since(from) > maxWait {
 							t.Errorf("returned after %v: %v", time.Since(from), err)
+						}
+						lock, inspectErr := holder.Inspect(t.Context(), held.Name)
+						if inspectErr != nil || len(lock.Waiters) > 0 && driverutil.IsFinal(fault) &&
+							!errors.Is(err, driver.ErrUncertain) {
+							t.Errorf("%d waiters are left, and the error is: %v; %v", len(lock.Waiters), err, inspectErr)
 						}
 					})
 				})

@@ -20,8 +20,10 @@ type fsys interface {
 	openDir(dir int, name string) (int, error)
 	closeHandle(handle int)
 	// listNames lists a directory. An entry that exists during the whole call is in the list, provided that no other
-	// call lists through the same handle at the same time. For a removed directory it returns fs.ErrNotExist.
-	listNames(dir int) ([]string, error)
+	// call lists through the same handle at the same time. If whole is set, the list shows the directory at one moment;
+	// otherwise it can lack an entry that was renamed meanwhile, under both of its names. For a removed directory it
+	// returns fs.ErrNotExist.
+	listNames(dir int) (names []string, whole bool, err error)
 	entryExists(dir int, name string) (bool, error)
 	// entryAge returns the time since the entry was last modified, and whether it is an empty regular file.
 	entryAge(dir int, name string) (age time.Duration, emptyFile bool, err error)

@@ -45,21 +45,35 @@ func (disk) openDir(dir int, name string) (int, error) {
 
 func (disk) closeHandle(handle int) { _ = unix.Close(handle) }
 
-// listNames reads the whole directory in one system call if it fits, which on Linux makes the list a snapshot.
-// Nothing relies on that.
-func (disk) listNames(dir int) ([]string, error) {
-	if _, err := unix.Seek(dir, 0, 0); err != nil {
-		return nil, err
+// maxListBuffer is the size in bytes up to which the buffer for a list grows. It has room for 10,000 names and more.
+const maxListBuffer = 1 << 20
+
+// listNames reads a directory that is not too large in one system call, during which the kernel lets nobody change it.
+func (disk) listNames(dir int) (names []string, whole bool, err error) {
+	names = make([]string, 0, 5*removeEvery) // enough for a record's directory
+	for buf := make([]byte, 8<<10); ; buf = make([]byte, 2*len(buf)) {
+		var fits bool
+		if names, fits, err = appendList(names[:0], dir, buf); fits || err != nil || len(buf) >= maxListBuffer {
+			return names, fits, err
+		}
 	}
-	names := make([]string, 0, 5*removeEvery) // enough for a record's directory
-	buf := make([]byte, 8<<10)
-	for {
+}
+
+// appendList appends the names in a directory. fits reports whether the buffer had room for all of them. If it had not,
+// and is not the largest one, the list is not complete.
+func appendList(names []string, dir int, buf []byte) (list []string, fits bool, err error) {
+	if _, err := unix.Seek(dir, 0, 0); err != nil {
+		return nil, false, err
+	}
+	for calls := 1; ; calls++ {
 		var n int
 		err := retryInterrupted(func() (err error) { n, err = unix.ReadDirent(dir, buf); return err })
 		if err != nil || n <= 0 {
-			return names, err
+			return names, err == nil && calls <= 2, err
 		}
-		names = appendNames(names, buf[:n])
+		if names = appendNames(names, buf[:n]); calls == 2 && len(buf) < maxListBuffer {
+			return names, false, nil
+		}
 	}
 }
 

@@ -62,7 +62,7 @@ func (l *livenessFile) announceClient(tmp int, boot string) error {
 
 // isAnyoneAlive reports whether any client is alive that knows this boot by the given id.
 func (l *livenessFile) isAnyoneAlive(boot string) (bool, error) {
-	names, err := l.listNames(l.clients)
+	names, _, err := l.listNames(l.clients)
 	if err != nil {
 		return false, describeError("list clients", err)
 	}
@@ -131,7 +131,7 @@ const maxDeadChecks = 16
 // removeDeadFiles removes liveness files of dead clients. It looks at some of the files, and at others each time: where
 // hundreds of clients start together, each would look at those of all the others.
 func (l *livenessFile) removeDeadFiles() error {
-	names, err := l.listNames(l.clients)
+	names, _, err := l.listNames(l.clients)
 	if err != nil {
 		return fmt.Errorf("list clients: %w", err)
 	}

@@ -23,7 +23,7 @@ const (
 // marker. The marker is on the disk before anything else is made, so a power cut leaves no store without one. For an
 // empty directory, ensureMarker returns errAbsent unless create is set.
 func (t *table) ensureMarker(create bool) error {
-	names, err := t.listNames(t.root)
+	names, _, err := t.listNames(t.root)
 	if err != nil {
 		return describeError("list "+t.path, err)
 	}

@@ -117,6 +117,8 @@ type proc struct {
 	fail       string            // the step that fails with EROFS
 	full       func() bool       // whether there is no room for a new file's content, if set
 	noLinks    bool              // whether files can have one name only
+	// betweenLists is called once, if it is set: the next list is made in two parts, and this happens between them.
+	betweenLists func()
 }
 
 var errDead = errors.New("this process is dead")
@@ -188,16 +190,32 @@ func (p *proc) closeHandle(handle int) {
 	}
 }
 
-func (p *proc) listNames(dir int) ([]string, error) {
+func (p *proc) listNames(dir int) (names []string, whole bool, err error) {
 	done, err := p.beginStep("list")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	defer done()
+	defer func() { done() }()
 	if p.handles[dir].removed {
-		return nil, syscall.ENOENT
+		return nil, false, syscall.ENOENT
 	}
-	return slices.Collect(maps.Keys(p.handles[dir].entries)), nil
+	names = slices.Collect(maps.Keys(p.handles[dir].entries))
+	if p.betweenLists == nil {
+		return names, true, nil
+	}
+	// The names of versions are in the second part, but not those of versions that are made meanwhile.
+	done()
+	between := p.betweenLists
+	p.betweenLists = nil
+	between()
+	if done, err = p.beginStep("list the rest"); err != nil {
+		done = func() {}
+		return nil, false, err
+	}
+	return slices.DeleteFunc(names, func(name string) bool {
+		_, staged, _ := parseFile(name)
+		return !staged && p.handles[dir].entries[name] == nil
+	}), false, nil
 }
 
 func (p *proc) entryExists(dir int, name string) (bool, error) {

@@ -175,7 +175,7 @@ func (t *table) removeDeadPipes() {
 		return
 	}
 	defer t.closeHandle(dir)
-	names, err := t.listNames(dir)
+	names, _, err := t.listNames(dir)
 	if err != nil || len(names) == 0 {
 		return
 	}

@@ -28,7 +28,7 @@ const brokenDir = "broken"
 // not current any more, a late repair gets a conflict, and no version is used twice. A copy is kept in the directory
 // "broken".
 func repairTornRecords(ctx context.Context, a *storeDir, locks int, logger *slog.Logger) error {
-	entries, err := a.listNames(locks)
+	entries, _, err := a.listNames(locks)
 	if err != nil {
 		return describeError("list locks", err)
 	}
@@ -101,7 +101,7 @@ func (vf versionedFile) keepTornCopy(d int, v version) error {
 
 // readLastWhole returns the highest version that can be read.
 func (vf versionedFile) readLastWhole(d int) (storedRecord, error) {
-	names, err := vf.listFiles(d)
+	names, _, err := vf.listFiles(d)
 	if err != nil {
 		return storedRecord{}, err
 	}

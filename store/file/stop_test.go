@@ -809,6 +809,24 @@ func TestKeptFilesOfLaterRecord(t *testing.T) {
 	}
 }
 
+// TestListInParts: a record whose directory is too large to be listed by one system call is read as it is, and not as
+// absent, although each version that the second call would have found has been removed before that.
+func TestListInParts(t *testing.T) {
+	m, l := newMachine(), newHistory()
+	a, b := m.client(t, l, "a"), m.client(t, l, "b")
+	b.swap(record.Row{})
+	before := b.load()
+	a.proc.betweenLists = func() {
+		for range 3 * removeEvery {
+			b.swap(b.load())
+		}
+	}
+	if row := a.load(); row.Version == "" || row.Version == before.Version {
+		t.Errorf("version %q is read, and there was one after %q", row.Version, before.Version)
+	}
+	l.checkFinal(t, b.load())
+}
+
 // TestReaderSeesNoLateSwap: a reader that is stopped anywhere, while the version that it has found is replaced and its
 // file is in use again, reads what some version contained, and not what a late swap or deletion, that was refused, has
 // written. A client that creates the record reads it, too, and would remove a record that it takes for deleted.

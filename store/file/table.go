@@ -217,7 +217,7 @@ func (t *table) prepareBoot(ctx context.Context, newClock bool, logger *slog.Log
 	}
 	// The clock is made before the first lock and is never removed. List the locks before reading the clock: otherwise
 	// a client that makes a clock and a lock in between would look like a store that has lost its clock.
-	entries, err := t.listNames(t.locksDir)
+	entries, _, err := t.listNames(t.locksDir)
 	if err != nil || len(entries) == 0 {
 		return describeError("list locks", err)
 	}
@@ -231,7 +231,7 @@ func (t *table) prepareBoot(ctx context.Context, newClock bool, logger *slog.Log
 
 // removeOldTmp removes what dead processes left unfinished in tmp. It touches nothing that Holdfast cannot have made.
 func (t *table) removeOldTmp() error {
-	names, err := t.listNames(t.tmp)
+	names, _, err := t.listNames(t.tmp)
 	if err != nil {
 		return describeError("list tmp", err)
 	}
@@ -256,7 +256,7 @@ func (t *table) removeTmpDir(name string) {
 		return
 	}
 	defer t.closeHandle(d)
-	files, err := t.listNames(d)
+	files, _, err := t.listNames(d)
 	isForeign := func(file string) bool {
 		v, staged, ok := parseFile(file)
 		return !ok || staged || !isOwnName(v.incarnation)
@@ -465,7 +465,7 @@ func (t *table) removeTurns(name string) {
 		return
 	}
 	defer t.closeHandle(dir)
-	left, _ := t.listNames(dir)
+	left, _, _ := t.listNames(dir)
 	turn, pipes := encodeName(name), noticePrefix(name)
 	for _, file := range left {
 		if file == turn || strings.HasPrefix(file, pipes) {
@@ -522,7 +522,7 @@ func (t *table) listEntries(ctx context.Context) ([]string, error) {
 	defer t.endCall()
 	t.listMu.Lock()
 	defer t.listMu.Unlock()
-	entries, err := t.listNames(t.locksDir)
+	entries, _, err := t.listNames(t.locksDir)
 	return entries, describeError("list locks", err)
 }
 

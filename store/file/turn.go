@@ -127,7 +127,7 @@ func (t *table) awaitTurn(ctx context.Context, f turnFile, ticket string) (fd in
 
 // listTickets returns the tickets, the oldest first: after the prefix, their names have the time and the session.
 func (f turnFile) listTickets() []string {
-	names, err := f.listNames(f.dir)
+	names, _, err := f.listNames(f.dir)
 	if err != nil {
 		return nil
 	}

@@ -114,6 +114,12 @@ import (
 // is still the largest one in a list made after it was read: then it was the current version during the whole read,
 // and no client writes to the file of the current version.
 //
+// Where many clients swap at the same time, the directory can be too large to be listed by one system call. While the
+// reader makes the next one, all the versions that it would have found there may be replaced and removed, and the new
+// ones may have their place in the part that it has read. So a list without any version shows that there is no record
+// only if it was made by one call. The largest version in a list in parts, if it can be read, was current after the list
+// was begun: a lower one is removed before the one that was current then.
+//
 // What can be understood is what the version contained when it was current. A file contains the number of its version,
 // and a client writes over files of lower numbers only: so no number is written into one file twice, not even by a swap
 // that comes too late and is refused.
@@ -237,12 +243,12 @@ func (vf versionedFile) loadRecord(ctx context.Context) (storedRecord, error) {
 
 // listFiles lists the record's directory. A directory that was removed after it was opened cannot be listed any more,
 // and is empty.
-func (vf versionedFile) listFiles(d int) ([]string, error) {
-	names, err := vf.listNames(d)
+func (vf versionedFile) listFiles(d int) (names []string, whole bool, err error) {
+	names, whole, err = vf.listNames(d)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, true, nil
 	}
-	return names, describeError("list "+vf.dirName, err)
+	return names, whole, describeError("list "+vf.dirName, err)
 }
 
 // readNewest reads the current version in an opened directory. If it returns ErrCorrupt, the version is set. A damaged
@@ -252,15 +258,17 @@ func (vf versionedFile) readNewest(ctx context.Context, d int) (f storedRecord, 
 		if err := ctx.Err(); err != nil {
 			return storedRecord{}, err
 		}
-		names, err := vf.listFiles(d)
+		names, whole, err := vf.listFiles(d)
 		if err != nil {
 			return storedRecord{}, err
 		}
 		v := largestVersion(names)
-		if v.incarnation == "" {
+		switch {
+		case v.incarnation == "" && whole:
 			return storedRecord{}, nil
-		}
-		if damage != nil && v == f.version {
+		case v.incarnation == "": // a list in parts can miss all versions: see Reading
+			continue
+		case damage != nil && v == f.version:
 			return f, damage
 		}
 		f, err = vf.readVersion(d, v)
@@ -472,7 +480,7 @@ func (vf versionedFile) reserveRoom(d, size int) error {
 	if countBlocks(size) <= 1 {
 		return nil
 	}
-	names, err := vf.listFiles(d)
+	names, _, err := vf.listFiles(d)
 	if err != nil {
 		return err
 	}
@@ -572,7 +580,7 @@ func (vf versionedFile) nameVersion(d int, staged, next string, keep bool) (kept
 // versions before that, which are to be recycled. It returns how many those are. What it cannot remove now is left to
 // the next call, so it returns no error.
 func (vf versionedFile) removeOldVersions(d int, current version, files *knownFiles) (kept int) {
-	names, err := vf.listNames(d)
+	names, _, err := vf.listNames(d)
 	if err != nil {
 		return 0
 	}
@@ -725,7 +733,7 @@ func (vf versionedFile) clearDeletedRecord(ctx context.Context) (storedRecord, e
 	if err != nil || f.isLive() {
 		return f, err
 	}
-	names, err := vf.listFiles(d) // a second list: rule 1 needs one made after the record was known to be deleted
+	names, _, err := vf.listFiles(d) // a second list: rule 1 needs one made after the record was known to be deleted
 	if err != nil {
 		return storedRecord{}, err
 	}
