@@ -59,7 +59,7 @@ func findLossError(err error) *LossError {
 	case errors.As(err, &loss):
 		return loss
 	case errors.As(err, &stored):
-		return &LossError{Cause: LossCause(stored.Cause), Err: stored.Err}
+		return &LossError{Cause: LossCause(stored.Cause), Err: stored.Err, StaysHeld: stored.StaysHeld}
 	}
 	return nil
 }

@@ -91,6 +91,10 @@ func (c LossCause) Description() string { return driver.LossCause(c).Description
 type LossError struct {
 	Cause LossCause
 	Err   error // what the store said last, if that is why; may be nil
+
+	// StaysHeld says that the claim was still in the store when the loss was found, and keeps others out until its TTL has
+	// passed: it was broken gracefully. False if the store does not know.
+	StaysHeld bool
 }
 
 func (e *LossError) Error() string {
@@ -108,7 +112,7 @@ func (e *LossError) Is(target error) bool { return target == ErrLost }
 func (e *LossError) As(target any) bool {
 	t, ok := target.(**driver.LossError)
 	if ok {
-		*t = &driver.LossError{Cause: driver.LossCause(e.Cause), Err: e.Err}
+		*t = &driver.LossError{Cause: driver.LossCause(e.Cause), Err: e.Err, StaysHeld: e.StaysHeld}
 	}
 	return ok
 }

@@ -100,6 +100,10 @@ func describe[Code ~string](descriptions map[Code]string, c Code) string {
 type LossError struct {
 	Cause LossCause
 	Err   error // what the store said last, if that is why; may be nil
+
+	// StaysHeld says that the claim was still in the store when the loss was found, and keeps others out until its TTL has
+	// passed: it was broken gracefully. A store that does not know leaves it false.
+	StaysHeld bool
 }
 
 func (e *LossError) Error() string {

@@ -63,6 +63,10 @@ var operatorCases = []Case{
 		next := e.b().mustTry(e.mutexClaim(g.Name))
 		e.requireRising(g.Token, next.Token)
 		e.a().mustBeLost(g)
+		var loss *driver.LossError
+		if errors.As(e.a().renewOnce(g).Err, &loss) && loss.StaysHeld {
+			e.failf("the loss says that the claim keeps others out, and it is gone")
+		}
 		e.a().mustBeGone(g.Claim)
 		e.requireHolder(next)
 

@@ -15,3 +15,11 @@ func BrokenError(reason string) *driver.LossError {
 	}
 	return loss
 }
+
+// MarkedError is BrokenError for a claim that is only marked as broken: it is still in the store, and keeps others out
+// until its TTL has passed.
+func MarkedError(reason string) *driver.LossError {
+	loss := BrokenError(reason)
+	loss.StaysHeld = true
+	return loss
+}

@@ -418,7 +418,7 @@ func (r *Record) Renew(id string, token int64, in StepInput) (*Claim, error) {
 		return nil, r.lossError(id, token)
 	}
 	if c.Broken {
-		return nil, driverutil.BrokenError(c.BreakReason)
+		return nil, driverutil.MarkedError(c.BreakReason)
 	}
 	if in.isExpiredHolder(c) {
 		return nil, &driver.LossError{Cause: driver.LossExpired}

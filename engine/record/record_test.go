@@ -163,12 +163,17 @@ func TestBreak(t *testing.T) {
 		claimStates(r) != "a granted, b waiting" {
 		t.Errorf("a gracefully broken holder remains until it learns of it: %v, %s", err, claimStates(r))
 	}
-	if _, err := r.Renew("a", token, w.stepInput()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
-		t.Errorf("a gracefully broken holder is not renewed: %v", err)
+	if _, err := r.Renew("a", token, w.stepInput()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken ||
+		!loss.StaysHeld {
+		t.Errorf("a gracefully broken holder is not renewed, and keeps others out: %v", err)
 	}
 	if err := r.Break("a", driver.BreakForce, w.stepInput()); err != nil || claimStates(r) != "b promoted" ||
 		r.Token <= token {
 		t.Errorf("a forced break frees the lock at once and raises the token: %v, %s", err, claimStates(r))
+	}
+	if _, err := r.Renew("a", token, w.stepInput()); !errors.As(err, &loss) || loss.Cause != driver.LossBroken ||
+		loss.StaysHeld {
+		t.Errorf("a holder that was broken by force keeps nobody out: %v", err)
 	}
 	if err := r.Break("a", driver.BreakForce, w.stepInput()); !errors.Is(err, driver.ErrLost) ||
 		claimStates(r) != "b promoted" {

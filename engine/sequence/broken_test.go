@@ -133,8 +133,21 @@ func TestBreakIsReported(t *testing.T) {
 			"released elsewhere": operator.Release(t.Context(), g.Claim, g.Ref),
 		} {
 			var loss *driver.LossError
-			if !errors.As(err, &loss) || loss.Cause != driver.LossBroken {
+			if !errors.As(err, &loss) || loss.Cause != driver.LossBroken || loss.StaysHeld {
 				t.Errorf("%s: %v", what, err)
+			}
+		}
+		g, err = holder.Acquire(t.Context(), mutex("marked", 10*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakGraceful); err != nil {
+			t.Fatal(err)
+		}
+		for what, s := range map[string]driver.Store{"the holder": holder, "another client": operator} {
+			var loss *driver.LossError
+			if err := storetest.Renew(t, s, g).Err; !errors.As(err, &loss) || loss.Cause != driver.LossBroken || !loss.StaysHeld {
+				t.Errorf("a renewal by %s after a graceful break: %v", what, err)
 			}
 		}
 	})

@@ -332,7 +332,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 		return loss
 	case n.Broken:
 		cl.setNode(n)
-		return e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
+		return e.markLostLocked(cl, driverutil.MarkedError(n.BreakReason))
 	}
 	// Another process has renewed the claim, so it is wanted.
 	if n.Renewed > cl.node.renewed {

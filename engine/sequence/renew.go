@@ -239,7 +239,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 		case n.Token == 0 || n.Token != g.Token:
 			return driver.Renewal{Err: e.whyGone(ctx, g.Name, nodeOfRef(g.ID, g.Ref))}
 		case n.Broken:
-			return driver.Renewal{Err: driverutil.BrokenError(n.BreakReason)}
+			return driver.Renewal{Err: driverutil.MarkedError(n.BreakReason)}
 		}
 		bctx, cancel := requestContext(ctx)
 		promise, err := e.store.KeepAlive(bctx, n.Session)

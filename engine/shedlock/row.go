@@ -219,7 +219,7 @@ func (v Row) LossError(id string) *driver.LossError {
 	case v.Remaining > 0 && v.ClaimID != id:
 		return &driver.LossError{Cause: driver.LossTaken}
 	case v.ClaimID == id && v.Remaining > 0 && v.Claim.Broken:
-		return &driver.LossError{Cause: driver.LossBroken}
+		return &driver.LossError{Cause: driver.LossBroken, StaysHeld: true}
 	}
 	if v.TimeFault != "" {
 		return &driver.LossError{Cause: driver.LossGone, Err: errors.New(v.DescribeTimeFault())}

@@ -279,7 +279,7 @@ func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Re
 		switch {
 		case loss == driver.LossBroken:
 		case l.isHeldBy(g.ID) && l.mark == markBroken:
-			loss = driver.LossBroken
+			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossBroken, StaysHeld: true}}
 		case l.isHeldBy(g.ID) && l.parsedRVN.token == g.Token:
 			return driver.Renewal{Err: fmt.Errorf("the renewal of %q met another: ask again", g.Name)}
 		case !l.isFree():

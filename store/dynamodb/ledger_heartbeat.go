@@ -124,7 +124,7 @@ func (l *ledger) renewRun(ctx context.Context, g driver.Grant) driver.Renewal {
 		case h.ended >= g.Token:
 			return driver.Renewal{Err: &driver.LossError{Cause: cmp.Or(h.cause, driver.LossGone)}}
 		case h.isMarked(markBroken, g.Token):
-			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossBroken}}
+			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossBroken, StaysHeld: true}}
 		case h.token > g.Token:
 			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}
 		case !first:

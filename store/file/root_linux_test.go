@@ -128,17 +128,6 @@ func TestContainerAndHostInTurn(t *testing.T) {
 	}
 }
 
-func TestParseShift(t *testing.T) {
-	t.Parallel()
-	d, err := parseShift([]byte("monotonic          1         0\nboottime      -86400 500000000\n"))
-	if err != nil || d != -24*time.Hour+500*time.Millisecond {
-		t.Error(d, err)
-	}
-	if _, err := parseShift([]byte("nothing")); err == nil {
-		t.Error("nonsense was parsed")
-	}
-}
-
 func mountTmpfs(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,16 +13,17 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/internal/boot"
 )
 
 // newEnvironment opens a real directory. It makes the directory if there is none and create is set, and otherwise
 // returns errAbsent.
 func newEnvironment(dir string, o Options, create bool) (environment, error) {
-	id, err := bootID()
+	id, err := boot.ID()
 	if err != nil {
 		return environment{}, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
 	}
-	shift, err := clockShift()
+	shift, err := boot.ClockShift()
 	if err != nil {
 		return environment{}, fmt.Errorf("%w: %w", driver.ErrUnsupported, err)
 	}

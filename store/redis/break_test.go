@@ -2,6 +2,7 @@ package redis
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -83,10 +84,20 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 				return held
 			}
 			acquire(t, s, claim("warm"))
-			if held := broken("renewed"); loss(renewUntilSure(t, s, held).Err) != driver.LossBroken {
-				t.Error("a renewal does not report the break")
+			held := broken("renewed")
+			if err := renewUntilSure(t, s, held).Err; loss(err) != driver.LossBroken || staysHeld(err) {
+				t.Errorf("a renewal reports the break as %v", err)
 			}
-			held := broken("detached")
+			if kind != "redisson" { // whose claims cannot be marked
+				held = acquire(t, s, claim("marked"))
+				if err := operator.Break(t.Context(), held.Name, held.Ref, driver.BreakGraceful); err != nil {
+					t.Fatal(err)
+				}
+				if err := renewUntilSure(t, s, held).Err; loss(err) != driver.LossBroken || !staysHeld(err) {
+					t.Errorf("a renewal reports a graceful break as %v", err)
+				}
+			}
+			held = broken("detached")
 			if d, ok := s.(driver.Detacher); !ok ||
 				loss(d.Detach(t.Context(), held, time.Minute)) != driver.LossBroken {
 				t.Error("a detach does not report the break")
@@ -112,6 +123,12 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 			}
 		})
 	}
+}
+
+// staysHeld reports whether a loss says that the claim keeps others out.
+func staysHeld(err error) bool {
+	var loss *driver.LossError
+	return errors.As(err, &loss) && loss.StaysHeld
 }
 
 // TestLeaseAfterBreak: a lease whose lock was broken by force, and granted to another claim, ends with that cause at

@@ -37,7 +37,16 @@ func (s *store) addReason(ctx context.Context, name, id string, err error) error
 	}
 	bounded, cancel := context.WithTimeout(ctx, maxReasonTime)
 	defer cancel()
-	return driverutil.BrokenError(s.readReason(bounded, name, id))
+	return withReason(err, s.readReason(bounded, name, id))
+}
+
+// withReason is the loss of a broken claim, with the operator's reason, which may be empty.
+func withReason(err error, reason string) error {
+	var loss *driver.LossError
+	if errors.As(err, &loss) && loss.StaysHeld {
+		return driverutil.MarkedError(reason)
+	}
+	return driverutil.BrokenError(reason)
 }
 
 // readReason returns why a claim was broken, or "" if that is not known: see shared/notes.lua.
@@ -68,7 +77,7 @@ func (r *redlockStore) addReason(ctx context.Context, name, id string, err error
 	}
 	for range r.servers {
 		if reason := <-reasons; reason != "" {
-			return driverutil.BrokenError(reason)
+			return withReason(err, reason)
 		}
 	}
 	return err

@@ -259,8 +259,9 @@ func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.R
 	switch minority := len(r.servers) - r.majority; {
 	case err != nil && errors.Is(err, driver.ErrClosed):
 		a.Err = err
-	case counts[renewBroken] > 0:
-		a.Err = r.addReason(ctx, g.Name, renewID(g), &driver.LossError{Cause: driver.LossBroken})
+	case counts[renewBroken]+counts[renewMarked] > 0:
+		a.Err = r.addReason(ctx, g.Name, renewID(g),
+			&driver.LossError{Cause: driver.LossBroken, StaysHeld: counts[renewMarked] >= r.majority})
 	case renewed >= r.majority && r.clock.Since(a.Since) < a.GrantedTTL-drift(a.GrantedTTL):
 		a.ReleaseRequested = counts[renewReleaseRequested] > 0
 		if detachedTTL < driver.MaxTTL {

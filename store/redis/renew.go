@@ -169,8 +169,8 @@ func readRenewal(a *driver.Renewal, reply int64, name string) {
 		a.Err = &driver.LossError{Cause: driver.LossGone}
 	case renewTaken:
 		a.Err = &driver.LossError{Cause: driver.LossTaken}
-	case renewBroken:
-		a.Err = &driver.LossError{Cause: driver.LossBroken}
+	case renewBroken, renewMarked:
+		a.Err = &driver.LossError{Cause: driver.LossBroken, StaysHeld: reply == renewMarked}
 	default:
 		if ttl, detached := detachedRenewal(reply); detached {
 			a.GrantedTTL = ttl

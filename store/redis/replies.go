@@ -42,7 +42,8 @@ const (
 	renewDone             = 1
 	renewReleaseRequested = 3
 	renewTaken            = -1
-	renewBroken           = -2
+	renewBroken           = -2 // an operator has ended the claim
+	renewMarked           = -3 // an operator has broken the claim gracefully: it still holds the lock
 	renewDetached         = 1_000_000_000
 )
 

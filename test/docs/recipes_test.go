@@ -2,8 +2,12 @@ package docs
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // TestMovingFromFlock: a job that takes Holdfast's lock and then flock's excludes jobs that take either of them, and so
@@ -46,6 +50,65 @@ func TestCancelledPipeline(t *testing.T) {
 		if code, out := m.run(t, "sh", "-c", "holdfast "+step.line); code != step.want {
 			t.Errorf("%s: exit code %d: %s", step.line, code, out)
 		}
+	}
+}
+
+var (
+	acquireLine = regexp.MustCompile(`(?s)\n[^\n]*\$\(holdfast acquire .*`)
+	echoedWork  = regexp.MustCompile(`echo "([^"$]+)"`)
+	waitFlag    = regexp.MustCompile(`--wait \S+ `)
+)
+
+// TestNoWorkWithoutLock: a shown script that acquires a lock does not work if somebody else has the lock, and a shown
+// step of a pipeline fails.
+func TestNoWorkWithoutLock(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	if code, out := m.run(t, "sh", "-c", "holdfast acquire --ttl 1h deploy && holdfast acquire --ttl 1h deploy-production"); code != 0 {
+		t.Fatal(out)
+	}
+	withoutLock := func(script string) (code int, out string) {
+		script = waitFlag.ReplaceAllString(script, "")
+		return m.run(t, "bash", "-c", "GITHUB_OUTPUT=handles\n"+strings.ReplaceAll(script, "holdfast acquire", "holdfast acquire -n"))
+	}
+	scripts, steps := 0, 0
+	for _, file := range documents(t) {
+		for _, b := range documentBlocks(t, file) {
+			script := acquireLine.FindString("\n" + b.text)
+			switch {
+			case script == "":
+			case b.language == "yaml":
+				var pipeline struct {
+					Jobs map[string]struct{ Steps []struct{ Run string } }
+				}
+				if err := yaml.Unmarshal([]byte(b.text), &pipeline); err != nil {
+					t.Fatal(err)
+				}
+				for _, job := range pipeline.Jobs {
+					for _, step := range job.Steps {
+						if !strings.Contains(step.Run, "$(holdfast acquire") {
+							continue
+						}
+						steps++
+						if code, out := withoutLock("set -e\n" + step.Run); code != 75 {
+							t.Errorf("%s: exit code %d: %s: %s", documentName(t, file), code, step.Run, out)
+						}
+					}
+				}
+			default:
+				scripts++
+				work := echoedWork.FindStringSubmatch(script)
+				if work == nil {
+					t.Fatalf("%s: the script shows no work:\n%s", documentName(t, file), script)
+				}
+				if _, out := withoutLock(script); strings.Contains("\n"+out, "\n"+work[1]+"\n") {
+					t.Errorf("%s: it works without the lock:\n%s\n%s", documentName(t, file), script, out)
+				}
+			}
+		}
+	}
+	if scripts < 3 || steps < 1 {
+		t.Errorf("found only %d scripts and %d steps", scripts, steps)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -29,6 +30,7 @@ type lockRequest struct {
 	limit, permits  int64
 	opts            holdfast.LockOptions
 	noWait          bool
+	detached        bool // the lock is to be left held without this process
 	waitLimit       waitLimit
 	labels          claimLabels
 	notAcquiredCode int          // exit code if the lock is not acquired
@@ -54,7 +56,7 @@ func (r *lockRequest) acquireUntilSignal(
 	switch {
 	case signaled != nil:
 		if lease != nil { // the signal arrived after the grant, and would be lost
-			_ = lease.Release()
+			_ = r.releaseUnused(client, lease)
 		}
 		return client, nil, storeError(fmt.Errorf("%w while waiting for %s", signaled, quoteName(r.name)))
 	case err != nil:
@@ -101,16 +103,16 @@ func (r *lockRequest) openAndAcquire(
 	return client, lease, err
 }
 
-// releaseLease releases the lease when nothing runs under the lock any more. It returns an error only if the lease is
-// known to be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure.
+// releaseLease releases the lease, by release, when nothing runs under the lock any more. It returns an error only if the
+// lease is known to be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure.
 // The work was done while the lease was valid, and a scheduler would answer a failure by doing the work again. (Only
 // an operator who broke the lock by force just then, and was warned, can have let somebody else run beside it.)
-func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec *runRecord) error {
+func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec *runRecord) error {
 	timeout := driver.UnreachableTimeout(r.opts.TTL) + time.Second
 	if lossReported {
 		timeout = time.Second // the store was unreachable for most of a TTL, or has nothing of ours any more
 	}
-	err := runWithTimeout(timeout, lease.Release)
+	err := runWithTimeout(timeout, release)
 	switch {
 	case err == nil:
 		rec.addEvent(eventReleased, nil)
@@ -127,6 +129,21 @@ func (r *lockRequest) releaseLease(lease *holdfast.Lease, lossReported bool, rec
 			"unless an operator has broken it meanwhile: %s", quoteName(r.name), errorText(err))
 	}
 	return nil
+}
+
+// releaseUnused releases a lease under which nothing has run, so that --min-hold does not keep the lock.
+func (r *lockRequest) releaseUnused(client *holdfast.Client, lease *holdfast.Lease) error {
+	if r.opts.MinHold == 0 {
+		return lease.Release()
+	}
+	r.opts.MinHold = 0
+	h, err := lease.Detach()
+	if err != nil && !errors.Is(err, holdfast.ErrUncertain) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(r.opts.TTL))
+	defer cancel()
+	return client.Release(ctx, h)
 }
 
 // printReleased says, with --verbose, that the lock was released.
@@ -164,6 +181,10 @@ func newEventHandler(name string, rec *runRecord, messages messageFlags) func(ho
 
 // acquireWithinLimit acquires the lock within --wait, or until ctx ends.
 func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
+	if r.detached && !client.Info().Detached {
+		return nil, exitWith(exitUsage, "no handle can be made for %s: the locks of this store end with the process that "+
+			"holds them; use run or hold", quoteName(r.name))
+	}
 	lease, err := r.acquireUntilLimit(ctx, client)
 	late := errors.Is(err, errWaitLimit)
 	if late {
@@ -179,7 +200,7 @@ func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.C
 // released just now, or the store was down: it may be shorter than the time for which the library retries an
 // unreachable store.
 func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, inspectTimeout, errNoAnswer)
 	defer cancel()
 	once := *r
 	once.noWait = true
@@ -197,7 +218,7 @@ func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Cl
 	shown := r.showWaiting(ctx, client)
 	lease, err := r.acquireAnyKind(ctx, client)
 	cancel(nil)
-	<-shown
+	guard.WaitWithTimeout(shown, maxMessageTime)
 	return lease, err
 }
 

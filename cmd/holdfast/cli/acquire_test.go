@@ -109,3 +109,65 @@ func TestWaitEndedByStore(t *testing.T) {
 		})
 	}
 }
+
+// attachedStore is a store whose claims end with their client.
+type attachedStore struct{ driver.Store }
+
+func (s attachedStore) Info() driver.Info {
+	info := s.Store.Info()
+	info.Detached = false
+	return info
+}
+
+// TestAcquireWithoutDetach: acquire does not wait for a lock that it could not leave held.
+func TestAcquireWithoutDetach(t *testing.T) {
+	t.Parallel()
+	all := memory.New(nil)
+	other, err1 := holdfast.New(all.Open(), nil)
+	client, err2 := holdfast.New(attachedStore{all.Open()}, nil)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	defer client.Close()
+	if _, err := other.Mutex("a", nil).TryLock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := &lockRequest{name: "a", kind: holdfast.KindMutex, detached: true,
+		waitLimit: waitLimit{limited: true, limit: 10 * time.Second}, began: time.Now()}
+	if _, err := r.acquireWithinLimit(t.Context(), client); err == nil || storeError(err).code != exitUsage {
+		t.Errorf("got %v", err)
+	}
+}
+
+// silentStore does not answer to attempts that do not wait.
+type silentStore struct{ driver.Store }
+
+func (s silentStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if !c.Wait {
+		<-ctx.Done()
+		return driver.Grant{}, ctx.Err()
+	}
+	return s.Store.Acquire(ctx, c)
+}
+
+// TestLastAttemptWithoutAnswer: if the store does not answer to the last attempt, when --wait has passed, that is said.
+func TestLastAttemptWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	all := memory.New(nil)
+	other, err1 := holdfast.New(all.Open(), nil)
+	client, err2 := holdfast.New(silentStore{all.Open()}, nil)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	defer client.Close()
+	if _, err := other.Mutex("a", nil).TryLock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := &lockRequest{name: "a", kind: holdfast.KindMutex, waitLimit: waitLimit{limited: true}, began: time.Now()}
+	_, err := r.acquireWithinLimit(t.Context(), client)
+	if storeError(err).code != exitUnavailable || !errors.Is(err, errNoAnswer) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -91,6 +91,54 @@ func TestMinHold(t *testing.T) {
 	}
 }
 
+// TestMinHoldOfUnstartedCommand: --min-hold keeps no lock under which nothing was run.
+func TestMinHoldOfUnstartedCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	w.writeFile("badinterp", "#!/no/such/interpreter\n")
+	if err := os.Chmod(w.filePath("badinterp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.runProgram("run", "--min-hold", "5m", "a", "./badinterp").check(t, 127, "cannot be run")
+	w.runProgram("run", "-n", "a", "true").check(t, 0)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	r := w.newProgram("hold", "--min-hold", "5m", "a")
+	r.cmd.Stdout = full
+	r.launch().wait().check(t, 74, "the lock was released")
+	w.runProgram("run", "-n", "a", "true").check(t, 0)
+}
+
+// TestUnreadStderr: a message that nobody reads keeps no lock: the command runs, and the lock is released.
+func TestUnreadStderr(t *testing.T) {
+	t.Parallel()
+	unread, stderr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guard.CloseAll(unread, stderr)
+	fill := []byte{'.'}
+	for _ = stderr.SetWriteDeadline(time.Now().Add(time.Second)); err == nil; {
+		_, err = stderr.Write(fill)
+	}
+	for _, c := range []struct{ holder, next []string }{
+		{[]string{"run", "a"}, []string{"run", "-v", "a"}},
+		{[]string{"once", "k"}, []string{"once", "-v", "--wait=10m", "--ledger", "once", "k"}},
+	} {
+		w := newWorkspace(t)
+		holder := w.startProgram(append(c.holder, "sh", "-c", "echo held; "+waitForFile("gate")+"; exit 3")...).
+			awaitOutput("held")
+		next := w.newProgram(append(c.next, "sh", "-c", "echo ran")...).launch(stderr)
+		time.Sleep(2 * time.Second) // until it has tried to tell what it waits for; if it is late, this tests less
+		w.writeFile("gate", "")
+		holder.wait().check(t, 3)
+		next.awaitOutput("ran").wait().check(t, 0)
+	}
+}
+
 // TestMaxHold: a command that runs for longer than --max-hold is ended with its whole tree, and run exits 76.
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
@@ -131,6 +179,11 @@ func TestNestedRunRefused(t *testing.T) {
 	two := []string{"--limit", "3", "--permits", "2"}
 	inner := slices.Concat([]string{"a", program, "run", "-n"}, two, []string{"a", "true"})
 	w.runProgram(slices.Concat([]string{"run"}, two, inner)...).check(t, 64, "already held")
+	// The weight of an entry counts only while its claim exists.
+	w.runProgram(slices.Concat([]string{"run"}, two, []string{"a", "sh", "-c", `echo "$HOLDFAST_HELD" >old`})...).check(t, 0)
+	outer := w.newProgram(slices.Concat([]string{"run", "--limit", "3"}, inner)...)
+	outer.cmd.Env = w.testEnvironment("HOLDFAST_HELD=" + strings.TrimSpace(w.readFile(w.filePath("old"))))
+	outer.launch().wait().check(t, 0)
 	// Another store's lock of that name is another lock.
 	w.runProgram("run", "a", program, "--store", w.store+"2", "run", "a", "true").check(t, 0)
 	// An environment that was kept for longer than the lock proves nothing.
@@ -354,35 +407,53 @@ func TestSetuidCommand(t *testing.T) {
 	}
 }
 
+// TestUnkillableCommandKeepsLock: a command that its user wants killed, and that cannot be, keeps the lock. Once that is
+// lost, nobody waits for the command any more.
 func TestUnkillableCommandKeepsLock(t *testing.T) {
 	t.Parallel()
-	w := newWorkspace(t)
-	if err := exec.Command("cp", self, w.filePath("setuid")).Run(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
-		t.Fatal(err)
-	}
-	r, terminal := w.prepareTerminal("run", "--record", "record", "a", "./setuid", "true")
-	r.cmd.Env = append(r.cmd.Env, "TEST_HELPER=setuid")
-	w.runAsNobody(r)
-	terminal.begin(r)
-	var pid int
-	terminal.awaitTrue("the command", func() bool {
-		_, line, _ := strings.Cut(terminal.textSoFar(), "held as 0 ")
-		number, _, whole := strings.Cut(line, "\n")
-		pid, _ = strconv.Atoi(strings.TrimSpace(number))
-		return whole
-	})
-	terminal.pressCtrlCTwice(r, "record")
-	terminal.awaitText("a stays held until that has ended")
-	terminal.awaitText(fmt.Sprintf("[%d]", pid))
-	b := w.newProgram("run", "-n", "a", "true")
-	w.runAsNobody(b)
-	b.launch().wait().check(t, 75)
-	_ = unix.Kill(pid, unix.SIGKILL)
-	if got := r.wait(); got.code != 137 {
-		t.Error(got.description)
+	for _, broken := range []bool{false, true} {
+		w := newWorkspace(t)
+		if err := exec.Command("cp", self, w.filePath("setuid")).Run(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
+			t.Fatal(err)
+		}
+		r, terminal := w.prepareTerminal("run", "--ttl", "15s", "--record", "record", "a", "./setuid", "true")
+		r.cmd.Env = append(r.cmd.Env, "TEST_HELPER=setuid")
+		w.runAsNobody(r)
+		terminal.begin(r)
+		var pid int
+		terminal.awaitTrue("the command", func() bool {
+			_, line, _ := strings.Cut(terminal.textSoFar(), "held as 0 ")
+			number, _, whole := strings.Cut(line, "\n")
+			pid, _ = strconv.Atoi(strings.TrimSpace(number))
+			return whole
+		})
+		terminal.pressCtrlCTwice(r, "record")
+		terminal.awaitText("a stays held until that has ended")
+		terminal.awaitText(fmt.Sprintf("[%d]", pid))
+		other := func(code int, args ...string) {
+			r := w.newProgram(args...)
+			w.runAsNobody(r)
+			r.launch().wait().check(t, code)
+		}
+		other(75, "run", "-n", "a", "true")
+		code := 137
+		if broken {
+			other(0, "break", "a")
+			code = 76
+		} else {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		if got := r.wait(); got.code != code {
+			t.Errorf("want exit %d; %s", code, got.description)
+		}
+		last, _ := w.readRecord(w.filePath("record"))
+		if escaped := strings.Contains(fmt.Sprint(last["escaped"]), fmt.Sprint(pid)); escaped != broken {
+			t.Errorf("broken: %v; record: %v", broken, last)
+		}
+		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }
 

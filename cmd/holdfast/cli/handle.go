@@ -13,13 +13,40 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/internal/boot"
 )
 
 // lockHandle is what renew and release need of a handle, which acquire prints.
 type lockHandle struct {
 	holdfast.Handle
-	store   string
-	expires time.Time // if nobody renews it, by the clock of the machine that acquired it
+	store       string
+	expires     time.Time   // if nobody renews it, by the clock of the machine that acquired it
+	bootExpires bootInstant // the same, by the boot clock of that machine; zero in handles that do not have it
+}
+
+// bootInstant is a time by the boot clock of a machine, which nobody can set.
+type bootInstant struct {
+	boot string // the id of the boot
+	at   time.Duration
+}
+
+// bootNow is the present time, or zero if it is not known which boot this is.
+func bootNow() bootInstant {
+	id, err1 := boot.ID()
+	shift, err2 := boot.ClockShift()
+	if errors.Join(err1, err2) != nil {
+		return bootInstant{}
+	}
+	return bootInstant{id, guard.BoottimeNow() - shift}
+}
+
+// hasTimeLeft reports whether it is certain that the TTL of the handle has not passed. Only the boot in which the handle
+// was made can tell. Its wall clock must agree: a virtual machine that was stopped goes on with its boot clock where
+// that stood.
+func (h lockHandle) hasTimeLeft() bool {
+	now := bootNow()
+	return now.boot != "" && now.boot == h.bootExpires.boot && now.at < h.bootExpires.at && time.Now().Before(h.expires)
 }
 
 // handleRecord is a handle in JSON.
@@ -35,14 +62,21 @@ type handleRecord struct {
 	Ref     string        `json:"ref"`
 	Token   int64         `json:"token"`
 	Expires time.Time     `json:"expires"`
+
+	Boot        string `json:"boot"`
+	BootExpires int64  `json:"boot_expires_ms"`
 }
 
-// writeHandle writes a handle as one line of JSON.
-func writeHandle(w io.Writer, store string, h holdfast.Handle) error {
-	return writeRecord(w, recordHandle, fields{
+// writeHandle writes a handle as one line of JSON. Its claim was detached since a time.
+func writeHandle(w io.Writer, store string, h holdfast.Handle, since time.Time, bootSince bootInstant) error {
+	f := fields{
 		"store": store, "lock": h.Name, "kind": h.Kind, "limit": h.Limit, "weight": h.Weight,
-		"ttl_ms": jsonMillis(h.TTL), "id": h.ID, "ref": h.Ref, "token": h.Token, "expires": jsonTime(time.Now().Add(h.TTL)),
-	})
+		"ttl_ms": jsonMillis(h.TTL), "id": h.ID, "ref": h.Ref, "token": h.Token, "expires": jsonTime(since.Add(h.TTL)),
+	}
+	if bootSince.boot != "" {
+		f["boot"], f["boot_expires_ms"] = bootSince.boot, (bootSince.at + h.TTL).Milliseconds()
+	}
+	return writeRecord(w, recordHandle, f)
 }
 
 // parseHandle reads what writeHandle has written.
@@ -58,6 +92,7 @@ func parseHandle(text string) (h lockHandle, err error) {
 		Handle: holdfast.Handle{Name: r.Lock, Kind: r.Kind, Limit: r.Limit, Weight: r.Weight,
 			TTL: time.Duration(r.TTL) * time.Millisecond, ID: r.ID, Ref: r.Ref, Token: r.Token},
 		store: r.Store, expires: r.Expires,
+		bootExpires: bootInstant{r.Boot, time.Duration(r.BootExpires) * time.Millisecond},
 	}, nil
 }
 
@@ -83,6 +118,7 @@ func newAcquire(storeURL *string) *cobra.Command {
 				return err
 			}
 			request.messages, request.storeWait = messages, storeWait.storeWaitLimit(c, f.wait)
+			request.detached = true
 			err = messages.silenceSkip(acquireAndDetach(request, *f.store))
 			if exit := (*exitError)(nil); f.skipOK && errors.As(err, &exit) && exit.code == 0 {
 				exit.err = nil // a script sees it by the empty handle
@@ -111,11 +147,12 @@ func acquireAndDetach(request *lockRequest, store string) error {
 	if err != nil {
 		return err
 	}
+	since, bootSince := time.Now(), bootNow()
 	h, err := detachLease(client, lease)
 	if err != nil {
 		return err
 	}
-	if err = writeHandle(os.Stdout, client.Info().Store, h); err == nil {
+	if err = writeHandle(os.Stdout, client.Info().Store, h, since, bootSince); err == nil {
 		return nil
 	}
 	// Without the handle, the lock cannot be released by anyone.
@@ -163,7 +200,11 @@ others may hold it as soon as renew has exited 76. So let no work run under the 
 and release the lock at the end of the work.`,
 		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return withHandle(*storeURL, args[0], renewHandle)
+			handle, err := readHandle(args[0])
+			if err != nil {
+				return err
+			}
+			return withHandle(*storeURL, handle, renewHandle)
 		},
 	}
 }
@@ -183,11 +224,15 @@ It exits 76 if the lock was lost before: if it has expired and others have held 
 or if the store cannot tell that it was released.`,
 		Args: exactArgs("HANDLE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if strings.TrimSpace(args[0]) == "" {
+			handle, err := readHandle(args[0])
+			if err != nil {
+				return err
+			}
+			if handle == "" {
 				printMessage("the handle is empty, so there is nothing to release")
 				return nil
 			}
-			return withHandle(*storeURL, args[0], releaseHandle)
+			return withHandle(*storeURL, handle, releaseHandle)
 		},
 	}
 }
@@ -205,7 +250,7 @@ func releaseHandle(ctx context.Context, client *holdfast.Client, h lockHandle) e
 	switch {
 	case inspectErr != nil:
 		return err
-	case time.Now().Before(h.expires) && (lock.Token == h.Token || client.Info().Tier == holdfast.TierFenceSafe):
+	case h.hasTimeLeft() && (lock.Token == h.Token || client.Info().Tier == holdfast.TierFenceSafe):
 		// It cannot have expired, and the store has not forgotten it.
 		printMessage("%s was released before", quoteName(h.Name))
 		return nil
@@ -232,16 +277,21 @@ func renewHandle(ctx context.Context, client *holdfast.Client, h lockHandle) err
 // maxHandleSize is more than the length of any handle.
 const maxHandleSize = 64 << 10
 
-// withHandle runs f with a handle and a client of its store.
-func withHandle(store, arg string, f func(context.Context, *holdfast.Client, lockHandle) error) error {
+// readHandle returns the text of the argument HANDLE, from standard input if that is -.
+func readHandle(arg string) (string, error) {
 	if arg == "-" {
 		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHandleSize))
 		if err != nil {
-			return usageError("the handle cannot be read: %s", rootCause(err))
+			return "", usageError("the handle cannot be read: %s", rootCause(err))
 		}
 		arg = string(in)
 	}
-	h, err := parseHandle(strings.TrimSpace(arg))
+	return strings.TrimSpace(arg), nil
+}
+
+// withHandle runs f with a handle and a client of its store.
+func withHandle(store, handle string, f func(context.Context, *holdfast.Client, lockHandle) error) error {
+	h, err := parseHandle(handle)
 	if err != nil {
 		return usageError("that is not a handle; acquire prints one")
 	}

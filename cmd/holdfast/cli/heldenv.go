@@ -113,15 +113,9 @@ func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 // checkSelfDeadlock refuses a request that could wait forever for a lock that is held around it. An entry counts only
 // while its claim exists: an environment may be kept for longer than the lock.
 func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Client) error {
-	weight, limit := r.weightAndLimit()
-	within := weight
-	var around []heldLock
-	for _, h := range inheritedLocks() {
-		if h.store == client.Info().Store && h.name == r.name {
-			around = append(around, h)
-			within += h.weight
-		}
-	}
+	around := slices.DeleteFunc(inheritedLocks(), func(h heldLock) bool {
+		return h.store != client.Info().Store || h.name != r.name
+	})
 	if len(around) == 0 {
 		return nil
 	}
@@ -129,21 +123,22 @@ func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Cl
 	if err != nil {
 		return err
 	}
-	for _, s := range lock.Holders {
-		for _, h := range around {
-			if h.token != s.Token {
-				continue
-			}
-			switch {
-			case h.weight == h.limit || weight == limit || within > limit:
-				return usageError("%s is already held by an enclosing holdfast run; this one would deadlock",
-					quoteName(r.name))
-			case !r.noWait && !r.waitLimit.limited:
-				// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one
-				// for it.
-				return usageError("%s is already held by an enclosing holdfast run; this one could deadlock; "+
-					"give --wait or --no-wait", quoteName(r.name))
-			}
+	around = slices.DeleteFunc(around, func(h heldLock) bool {
+		return !slices.ContainsFunc(lock.Holders, func(s holdfast.ClaimInfo) bool { return s.Token == h.token })
+	})
+	weight, limit := r.weightAndLimit()
+	within := weight
+	for _, h := range around {
+		within += h.weight
+	}
+	for _, h := range around {
+		switch {
+		case h.weight == h.limit || weight == limit || within > limit:
+			return usageError("%s is already held by an enclosing holdfast run; this one would deadlock", quoteName(r.name))
+		case !r.noWait && !r.waitLimit.limited:
+			// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one for it.
+			return usageError("%s is already held by an enclosing holdfast run; this one could deadlock; "+
+				"give --wait or --no-wait", quoteName(r.name))
 		}
 	}
 	return nil

@@ -163,8 +163,9 @@ Which lock
 
 When the lock is lost
   If the lock cannot be renewed, the command and all its descendants are sent --signal, --grace before anybody else
-  could hold the lock. What is left after the grace is killed, before that moment. They are also ended if an operator
-  breaks the lock, or if it is gone from the store.
+  could hold the lock. What is left after the grace is killed, before that moment, even if a renewal succeeds meanwhile.
+  They are also ended if an operator breaks the lock, or if it is gone from the store: with the grace if the lock stays
+  held until its TTL has passed, and at once if somebody else may have it.
   A process of its own does that, the guard. It does so even if holdfast run itself is stopped, killed, or hung.
 
 Which processes are ended

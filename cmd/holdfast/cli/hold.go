@@ -69,7 +69,7 @@ func holdLock(request *lockRequest, store string, asJSON bool, onRequest request
 		return err
 	}
 	if err := printHold(client.Info().Store, lease, asJSON); err != nil {
-		_ = request.releaseLease(lease, false, r)
+		_ = request.releaseLease(func() error { return request.releaseUnused(client, lease) }, false, r)
 		return &exitError{code: exitOutputFailed, outcome: outcomeNotPrinted,
 			err: fmt.Errorf("cannot print the token of %s; the lock was released: %s", quoteName(request.name),
 				rootCause(err))}
@@ -90,7 +90,7 @@ func holdLock(request *lockRequest, store string, asJSON bool, onRequest request
 		printStoreMessage("%s is lost: %s", quoteName(request.name), lossText(err))
 		r.addEvent(eventLockLost, causeFields(err))
 	}
-	if err := request.releaseLease(lease, lease.Err() != nil, r); err != nil {
+	if err := request.releaseLease(lease.Release, lease.Err() != nil, r); err != nil {
 		return lostError(err)
 	}
 	if errors.Is(context.Cause(ctx), errReleaseRequested) {

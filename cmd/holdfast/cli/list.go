@@ -34,7 +34,7 @@ for; broken (its holder has not released it yet), detached (held without a proce
 another kind of client). EXPIRES is when the lock expires if its holder stops renewing it.
 
 On a terminal, long texts are shortened to its width, and broken, detached and foreign locks have a color, unless
-NO_COLOR is set. --watch shows the locks again and again, until a signal ends it.
+NO_COLOR is set. --watch shows the locks again and again, until a signal ends it or the store fails (69).
 
 With --json each lock is a record of the type "lock". If there are no locks, nothing is printed.`,
 		Args: prefixArg,
@@ -57,7 +57,7 @@ With --json each lock is a record of the type "lock". If there are no locks, not
 	}
 	addJSONFlag(c, &l.asJSON)
 	c.Flags().Var(&l.order, "sort", "`ORDER` of the locks: "+strings.Join(lockOrderNames, ", "))
-	c.Flags().BoolVarP(&l.watch, "watch", "w", false, "show the locks again every 2s, until a signal ends it")
+	c.Flags().BoolVarP(&l.watch, "watch", "w", false, "show the locks again every 2s, until a signal or an error of the store")
 	return c
 }
 

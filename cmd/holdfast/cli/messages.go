@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // messageFlags say how much run, once, hold and acquire tell on stderr: by default what somebody may have to act on.
@@ -30,11 +32,25 @@ func (f messageFlags) printNotice(format string, args ...any) {
 	}
 }
 
+// maxMessageTime is how long a message may keep this program from going on while it holds a lock: a pager may read no
+// more of stderr.
+const maxMessageTime = time.Second
+
 // printDetail prints what only --verbose asks for.
 func (f messageFlags) printDetail(format string, args ...any) {
 	if f.verbose {
-		printMessage(format, args...)
+		printWhileHeld(format, args...)
 	}
+}
+
+// printWhileHeld is printMessage for a program that holds a lock: it waits for maxMessageTime at most.
+func printWhileHeld(format string, args ...any) {
+	printed := make(chan struct{})
+	go func() {
+		defer close(printed)
+		printMessage(format, args...)
+	}()
+	guard.WaitWithTimeout(printed, maxMessageTime)
 }
 
 // tellsWaitOf reports whether a wait of known length is worth a line.

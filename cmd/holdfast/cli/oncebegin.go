@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // beginRun begins a run of the key. If one is in progress it waits, with --wait. The wait began at began: the time that
@@ -44,7 +45,7 @@ func (j *onceJob) waitForRun(
 	})
 	defer func() {
 		cancel(nil)
-		<-shown
+		guard.WaitWithTimeout(shown, maxMessageTime)
 	}()
 	if j.waitLimit.limited {
 		timer := time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) })

@@ -51,12 +51,37 @@ func (j *onceJob) readSlot(ctx context.Context, ledger *holdfast.Ledger) (holdfa
 	case err != nil:
 		return slot, ledgerError(err)
 	}
-	// Within a slot the key must be remembered, or it would be run twice.
-	if length := slot.End.Sub(slot.Start); j.opts.KeepFor > 0 && !slot.End.IsZero() && j.opts.KeepFor < length {
-		return slot, usageError("--keep-for %v is shorter than the current slot of %v; KEY would be run twice in it",
-			j.opts.KeepFor, length)
+	if start, length := findLongSlot(j.schedule, slot.Start, j.opts.KeepFor); length > 0 {
+		return slot, usageError("--keep-for %v is shorter than the slot of %s, which takes %v; KEY would be run twice in it",
+			j.opts.KeepFor, formatSlot(start), length)
 	}
 	return slot, nil
+}
+
+// maxSlotSteps bounds how far findLongSlot looks ahead, so that it takes no more than milliseconds.
+const maxSlotSteps = 5000
+
+// findLongSlot returns a slot that takes longer than the key is remembered, in which it would be run twice: the first one
+// of a year that begins with the slot of start. So a schedule that has such a slot now and then is refused when it is
+// first used. The length is 0 if there is none.
+func findLongSlot(schedule holdfast.Schedule, start time.Time, keepFor time.Duration) (time.Time, time.Duration) {
+	if keepFor == 0 {
+		return start, 0
+	}
+	for last, steps := start.AddDate(1, 0, 0), 0; start.Before(last) && steps < maxSlotSteps; steps++ {
+		// If no more than keepFor lies between two starts of slots, the slots between them need not be looked at.
+		next := schedule.Next(start.Add(keepFor / 2))
+		if length := next.Sub(start); next.IsZero() || length > keepFor {
+			next = schedule.Next(start)
+			if length = next.Sub(start); next.IsZero() || length <= 0 {
+				break // the last slot has no end
+			} else if length > keepFor {
+				return start, length
+			}
+		}
+		start = next
+	}
+	return start, 0
 }
 
 // limitCall bounds a call to the store.

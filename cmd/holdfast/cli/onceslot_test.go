@@ -261,3 +261,36 @@ func TestOnceSlotOnServerWithOtherClock(t *testing.T) {
 	once("--ledger", "events", "--keep-output", "4k", "k", "echo", "ran").check(t, 0)
 	once("--ledger", "events", "k", "echo", "ran").check(t, 0, "it has succeeded, in attempt 2")
 }
+
+// TestKeepForOfAllSlots: a schedule is refused if any of its slots takes longer than the key is remembered, whichever is
+// the present one.
+func TestKeepForOfAllSlots(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	monday := time.Date(2026, 11, 23, 3, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		schedule string
+		keepFor  time.Duration
+		want     time.Duration
+	}{
+		{"0 3 * * 1-5", 30 * time.Hour, 3 * day},
+		{"0 3 * * 1-5", 3 * day, 0},
+		{"0 3 * * *", 30 * time.Hour, 0},
+		{"0 3 * * *", 23 * time.Hour, day},
+		{"0 3 23 * *", 30 * day, 31 * day}, // that of November has 30 days
+		{"* * * * *", time.Minute, 0},
+		{"* * * * *", time.Hour, 0},
+		{"0 3 * * 1-5", 0, 0}, // forever
+	} {
+		schedule, err := parseSchedule(c.schedule, "UTC")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, got := findLongSlot(schedule, monday, c.keepFor); got != c.want {
+			t.Errorf("%s, kept for %v: got a slot of %v, want %v", c.schedule, c.keepFor, got, c.want)
+		}
+	}
+	if _, got := findLongSlot(holdfast.Every(time.Hour), monday, time.Minute); got != time.Hour {
+		t.Errorf("--every 1h, kept for a minute: got %v", got)
+	}
+}

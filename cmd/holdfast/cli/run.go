@@ -217,7 +217,11 @@ func (j *job) runCommand(r *runRecord) error {
 		r.addFields(fields{"escaped": w.result.escaped})
 		return w.result.exitError(j.argv[0], w.result.loss)
 	}
-	lost := j.request.releaseLease(lease, w.result.loss != nil, r)
+	release := lease.Release
+	if w.result.nothingRan() {
+		release = func() error { return j.request.releaseUnused(client, lease) }
+	}
+	lost := j.request.releaseLease(release, w.result.loss != nil, r)
 	w.closeGuard()
 	closeClient(client)
 	return w.result.exitError(j.argv[0], lost)

@@ -17,8 +17,8 @@ func newWatch(storeURL *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "watch NAME",
 		Short: "Show the state of a lock, and each change",
-		Long: `watch prints a line with the state of the lock NAME, and another whenever it has changed, until a signal ends it. A state
-that lasts only a moment may be left out; the last state never is.
+		Long: `watch prints a line with the state of the lock NAME, and another whenever it has changed, until a signal ends it or the
+store fails (69). A state that lasts only a moment may be left out; the last state never is.
 
 With --json each state is a record of the type "lock".`,
 		Args: exactArgs("NAME"),

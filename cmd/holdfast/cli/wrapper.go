@@ -78,7 +78,7 @@ type wrapper struct {
 
 	commandStarted bool
 	sentExpiry     time.Duration   // the lease's expiry as the guard knows it
-	lost           <-chan struct{} // nil once the loss was sent to the guard
+	lost           <-chan struct{} // nil once the loss was sent to the guard, or the guard has died
 	reactBy        driver.Instant  // by when the guard must have acted on a loss
 	terminating    bool            // the guard has asked the tree to end
 	killing        bool            // the guard has begun to kill
@@ -100,6 +100,11 @@ type receivedSignal struct {
 	groupSignaled bool // the whole group received it
 }
 
+// guardEndedError is the end of a guard that has reported no command. Probably it has started none.
+type guardEndedError string
+
+func (e guardEndedError) Error() string { return string(e) }
+
 // runResult is what became of a command.
 type runResult struct {
 	startError  error // the command could not be started
@@ -107,8 +112,13 @@ type runResult struct {
 	loss        error           // why its tree was ended, if the lease was lost
 	exited      bool            // it has ended, and status is known
 	requested   bool            // it was ended because somebody asked for the lock
-	escaped     []guard.Process // what could not be ended
+	escaped     []guard.Process // what cannot be ended; once the command has ended, what has not been
 	earlySignal syscall.Signal  // received before the command ran
+}
+
+// nothingRan reports whether it is certain that the command was not started.
+func (e *runResult) nothingRan() bool {
+	return e.startError != nil && !errors.As(e.startError, new(guardEndedError))
 }
 
 // openLivenessFile opens the file that keeps the claims of this program alive until the guard has ended too, in a
@@ -257,7 +267,7 @@ func (w *wrapper) run() {
 			w.listener.Store(w.tree.StartListener(w.program))
 			releaseStartPages()
 		case sig := <-w.signals.ch:
-			w.unclassified <- w.recordSignal(sig.(syscall.Signal))
+			w.recordSignal(sig.(syscall.Signal))
 		case s := <-w.classified:
 			w.forwardSignal(s)
 		case r, ok := <-w.reports:
@@ -333,12 +343,18 @@ func (w *wrapper) sendLoss() {
 		grace = max(0, min(w.policy.Grace*3/2, w.sentExpiry-guard.BoottimeNow()))
 	}
 	w.reactBy = w.clock.Now().Add(grace + driver.Margin(w.ttl)/2)
+	if len(w.result.escaped) > 0 { // it was to be killed before the loss, and that is not reported again
+		w.result.loss, w.escapeTimer = lost, time.After(escapeTimeout)
+	}
 }
 
 // describeLoss is the loss of a lease as the guard knows it.
 func describeLoss(cause error) *guard.Loss {
-	code := lossCode(cause)
-	return &guard.Loss{Code: string(code), Why: lossText(cause), StaysHeld: code == holdfast.LossBroken}
+	lost := &guard.Loss{Code: string(lossCode(cause)), Why: lossText(cause)}
+	if loss := (*holdfast.LossError)(nil); errors.As(cause, &loss) {
+		lost.StaysHeld = loss.StaysHeld
+	}
+	return lost
 }
 
 // checkReaction kills a guard that has not acted on a loss in time.
@@ -387,7 +403,7 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 		terminating["signal"] = signalName(w.policy.Signal)
 		w.record.addEvent(eventCommandTerminating, terminating)
 	case guard.ReportKilled:
-		w.killing = true
+		w.killing, w.terminating = true, true
 		w.record.addEvent(eventCommandKilled, nil)
 	case guard.ReportBeside:
 		if r.Why != "" {
@@ -400,6 +416,9 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	case guard.ReportUnkillable:
 		w.recordUnkillable(r.Left)
 	case guard.ReportFinished:
+		if !w.result.exited && (w.commandStarted || r.Why == "") { // in a flood of reports that one was dropped
+			w.recordExit(r.Status)
+		}
 		if w.result.escaped = nil; r.Why != "" {
 			w.noteEnd(r)
 		}
@@ -429,12 +448,12 @@ func (w *wrapper) recordExit(status syscall.WaitStatus) {
 	w.record.addEvent(eventCommandExited, nil)
 }
 
-// recordUnkillable notes processes that cannot be killed. Once the lock is lost it makes no sense to wait for them
-// for long.
+// recordUnkillable notes processes that cannot be killed. Once the lease is lost it makes no sense to wait for them for
+// long; until then they keep the lock.
 func (w *wrapper) recordUnkillable(left []guard.Process) {
 	w.record.addEvent(eventProcessesUnkilled, fields{"processes": left})
-	if w.result.loss != nil {
-		w.result.escaped = left
+	w.result.escaped = left
+	if w.lost == nil {
 		w.escapeTimer = time.After(escapeTimeout)
 	}
 }
@@ -454,7 +473,7 @@ func (w *wrapper) takeOverTree() {
 	}
 	// A guard may die after it has started the command and before it could report that.
 	if !w.commandStarted && len(w.tree.ListRunning()) == 0 {
-		if w.result.startError = errors.New(ended); w.result.earlySignal == 0 {
+		if w.result.startError = guardEndedError(ended); w.result.earlySignal == 0 {
 			w.awaitEarlySignal()
 		}
 		return
@@ -464,6 +483,7 @@ func (w *wrapper) takeOverTree() {
 	if w.lost == nil { // the lease was lost before, and the guard has not acted on it
 		why = describeLoss(context.Cause(w.lease.Context()))
 	}
+	w.lost = nil // this run is lost either way
 	reports, done := make(chan guard.Report, 16), make(chan error, 1)
 	s := guard.NewSuccessor(w.tree, w.name, w.sentExpiry, w.policy, why, w.result.loss,
 		func(r guard.Report) { reports <- r })
@@ -478,7 +498,7 @@ func (w *wrapper) takeOverTree() {
 			s.Close()
 			// The kernel may have killed the command with its guard, before anybody could say why.
 			if !w.terminating && w.result.loss == nil {
-				printMessage("%s is lost: %s; its command has ended%s", text.QuoteName(w.name), why, w.policy.LossNote)
+				printWhileHeld("%s is lost: %s; its command has ended%s", text.QuoteName(w.name), why, w.policy.LossNote)
 			}
 			// Possibly nothing was left to end; but how the command ended is not known, so this run is lost.
 			w.result.escaped, w.result.loss = nil, cmp.Or(loss, error(why))
@@ -497,13 +517,17 @@ func (w *wrapper) awaitEarlySignal() {
 	}
 }
 
-// recordSignal notes a signal that this program received.
-func (w *wrapper) recordSignal(sig syscall.Signal) receivedSignal {
+// recordSignal notes a signal that this program received, and lets it be classified. In a flood of signals some are
+// dropped: classifySignals may be waiting for the caller to read.
+func (w *wrapper) recordSignal(sig syscall.Signal) {
 	if !w.commandStarted && !harmlessSignals[sig] {
 		w.result.earlySignal = sig
 	}
 	w.record.addEvent(eventSignalReceived, fields{"signal": signalName(sig)})
-	return receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !w.commandStarted}
+	select {
+	case w.unclassified <- receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !w.commandStarted}:
+	default:
+	}
 }
 
 // classifySignals finds out of each signal whether the whole group received it, as soon as the rest of the group must

@@ -3,9 +3,10 @@
 --
 -- KEYS  for each: the lock, its record
 -- ARGV  1 how long a record is kept without its lock, in ms; then for each: claim id, token, TTL in ms
--- Replies for each: RENEWED; RELEASE_REQUESTED: renewed too; GONE; TAKEN: the lock is another claim's; BROKEN; DETACHED
---       plus the TTL in ms: renewed, for as long as was said when the claim was detached; or the error of this one
-local GONE, RENEWED, RELEASE_REQUESTED, TAKEN, BROKEN, DETACHED = 0, 1, 3, -1, -2, 1000000000
+-- Replies for each: RENEWED; RELEASE_REQUESTED: renewed too; GONE; TAKEN: the lock is another claim's; BROKEN: an operator
+--       has ended the claim; MARKED: an operator has broken it gracefully, so it still holds the lock; DETACHED plus the
+--       TTL in ms: renewed, for as long as was said when the claim was detached; or the error of this one
+local GONE, RENEWED, RELEASE_REQUESTED, TAKEN, BROKEN, MARKED, DETACHED = 0, 1, 3, -1, -2, -3, 1000000000
 local answers = {}
 local time
 local function now()
@@ -32,7 +33,7 @@ for i = 1, #KEYS / 2 do
     elseif h[2] ~= token or string.find(flags, 'c', 1, true) then
       answer = TAKEN
     elseif string.find(flags, 'b', 1, true) then
-      answer = BROKEN
+      answer = MARKED
     else
       local detached = string.find(flags, 'd', 1, true)
       if detached then ttl = h[5] end

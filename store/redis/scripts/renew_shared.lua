@@ -3,7 +3,7 @@
 -- KEYS  1 the lock  2 its record  3 claims  4 holders by expiry (see shared/state.lua)
 -- ARGV  1 how long all of these are kept, in ms  2 claim id  3 token  4 TTL in ms
 -- Replies as renew.lua does for one claim
-local GONE, RENEWED, RELEASE_REQUESTED, TAKEN, BROKEN, DETACHED = 0, 1, 3, -1, -2, 1000000000
+local GONE, RENEWED, RELEASE_REQUESTED, TAKEN, BROKEN, MARKED, DETACHED = 0, 1, 3, -1, -2, -3, 1000000000
 local lock, record, claims, holders, id = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2]
 local h = redis.call('HMGET', record, 'mark', 'kept', '~' .. id)
 local mark = h[1]
@@ -20,7 +20,7 @@ if not c then return GONE end
 c = cjson.decode(c)
 local flags = c.flags or ''
 if c.token ~= ARGV[3] then return TAKEN end
-if string.find(flags, 'b', 1, true) then return BROKEN end
+if string.find(flags, 'b', 1, true) then return MARKED end
 local ttl = ARGV[4]
 local detached = string.find(flags, 'd', 1, true)
 -- A detached claim lasts as long as was said when it was detached.

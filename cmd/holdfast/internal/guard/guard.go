@@ -105,8 +105,10 @@ func superviseCommand(
 	requests := make(chan treeRequest, 256)
 	s := newSupervisor(t, lease, m.Policy, requests, out.sendMessage, out.sendReport)
 	go receiveControl(control, lease, requests)
-	_, loss := s.run()
-	out.sendLastReport(newReport(ReportFinished, loss))
+	status, loss := s.run()
+	last := newReport(ReportFinished, loss)
+	last.Status = status
+	out.sendLastReport(last)
 	return 0
 }
 

@@ -100,7 +100,9 @@ const (
 	ReportUnkillable   = "stuck"   // Left: processes that SIGKILL did not end
 	ReportBeside       = "beside"  // PID, or Why it could not be started: of a program beside the command
 	ReportPartlyHidden = "unseen"  // Why: only children can be found
-	ReportFinished     = "gone"    // nothing is left; Code, Why, if the tree was ended; the last report
+	// nothing is left; Status, of the command, as in ReportExited, which may have been dropped; Code, Why, if the tree
+	// was ended; the last report
+	ReportFinished = "gone"
 )
 
 // BoottimeNow reads the clock that all processes of the machine share.

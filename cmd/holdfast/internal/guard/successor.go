@@ -21,7 +21,7 @@ func NewSuccessor(
 	lease.markLost(why)
 	out := newAsyncWriter(io.Discard)
 	s := newSupervisor(t, lease, policy, nil, out.sendMessage, report)
-	s.expiry, s.loss, s.exitedAt, s.leftoverReported = lease.expiry, known, time.Now(), true
+	s.expiry, s.loss, s.endBy, s.exitedAt, s.leftoverReported = lease.expiry, known, lease.expiry, time.Now(), true
 	return &Successor{s, out}
 }
 

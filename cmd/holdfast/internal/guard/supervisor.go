@@ -56,11 +56,9 @@ type supervisor struct {
 
 	lost          <-chan struct{} // nil once the loss has been handled
 	expiry        clock.Instant   // of the lease, as of the last look
-	loss          error           // why the tree is being ended
-	killAt        clock.Instant   // once the lease is lost: when SIGKILL is due
+	loss          error           // why the tree is being ended; nil if it is not
+	endBy         clock.Instant   // then: when SIGKILL is due, whatever becomes of the lease; only moved to sooner
 	killRequested bool            // by the user
-	ending        bool            // the tree was asked to end although the lease is valid
-	endBy         clock.Instant   // then: when SIGKILL is due
 	killGap       time.Duration   // 0 until SIGKILL is sent
 	killRounds    int
 
@@ -122,11 +120,10 @@ func (s *supervisor) recordExit() {
 // checkDeadline does what is due now, and returns when to call it again.
 func (s *supervisor) checkDeadline() time.Duration {
 	left := s.timeLeft()
-	if s.ending {
-		left = min(left, -s.clock.Since(s.endBy))
-	}
 	switch {
-	case left <= 0 || s.killRequested:
+	case left <= 0:
+		return s.killTree()
+	case s.killRequested:
 		return min(s.killTree(), max(left, minKillGap))
 	case s.loss != nil:
 		s.tree.signalNewChildren(s.policy.Signal)
@@ -138,13 +135,14 @@ func (s *supervisor) checkDeadline() time.Duration {
 	return min(left-s.policy.Grace, s.policy.CheckInterval)
 }
 
-// warnAndTerminate signals the tree to end because the lease is about to expire.
+// warnAndTerminate signals the tree to end because the lease is about to expire. A renewal that succeeds after that does
+// not spare what is left of the tree: a command that was told to end has begun to.
 func (s *supervisor) warnAndTerminate(left time.Duration) {
 	code, what := CodeExpired, "cannot be renewed and"
 	if s.policy.MaxHoldEnd > 0 && s.expiry.Boottime >= s.policy.MaxHoldEnd-s.policy.CheckInterval {
 		code, what = CodeMaxHold, "has been held for as long as --max-hold allows, and"
 	}
-	s.terminateTree(&Loss{Code: code, Why: what + " is lost"})
+	s.terminateTree(&Loss{Code: code, Why: what + " is lost"}, left)
 	s.say("%s %s will be lost in %v; the command was signaled to end%s",
 		text.QuoteName(s.lease.Name()), what, left.Round(10*time.Millisecond), s.policy.LossNote)
 }
@@ -154,26 +152,28 @@ func (s *supervisor) timeLeft() time.Duration {
 	if s.lost != nil {
 		if left := s.lease.Remaining(); left > 0 {
 			s.expiry = s.clock.Now().Add(left)
-			return left
+			if s.loss == nil {
+				return left
+			}
+			return min(left, -s.clock.Since(s.endBy))
 		}
 		<-s.lost // closed already, or in a moment
 		s.lost = nil
 		s.handleLoss(context.Cause(s.lease.Context()))
 	}
-	return -s.clock.Since(s.killAt)
+	return -s.clock.Since(s.endBy)
 }
 
 // handleLoss ends the tree because the lock is lost. If nobody else can have the lock before it expires, the tree may
 // have time to clean up. In all other cases somebody else may have the lock already.
 func (s *supervisor) handleLoss(cause error) {
-	now := s.clock.Now()
-	s.killAt = now
+	left := time.Duration(0)
 	if staysHeld(cause) {
-		s.killAt = now.Add(min(s.policy.Grace, -s.clock.Since(s.expiry)))
+		left = min(s.policy.Grace, -s.clock.Since(s.expiry))
 	}
 	why := cause.Error()
 	known := s.loss != nil && s.loss.Error() == why // a guard reported it before it was replaced
-	s.terminateTree(cause)
+	s.terminateTree(cause, left)
 	if !known {
 		s.say("%s is lost: %s; ending the command%s", text.QuoteName(s.lease.Name()), why, s.policy.LossNote)
 	}
@@ -186,11 +186,15 @@ func staysHeld(cause error) bool {
 	return errors.As(cause, &loss) && loss.StaysHeld
 }
 
-// terminateTree signals all processes of the tree to end, once. Stopped processes get SIGCONT, because they cannot
-// handle the signal before they continue.
-func (s *supervisor) terminateTree(why error) {
+// terminateTree signals all processes of the tree to end, once; what is left after that time is killed. Stopped processes
+// get SIGCONT, because they cannot handle the signal before they continue.
+func (s *supervisor) terminateTree(why error, left time.Duration) {
 	first := s.loss == nil
 	s.loss = why
+	if !first {
+		left = min(left, -s.clock.Since(s.endBy))
+	}
+	s.endBy = s.clock.Now().Add(left)
 	if !first {
 		return
 	}
@@ -229,7 +233,7 @@ func (s *supervisor) reportUnkillable() {
 	}
 	s.unkillableReported = true
 	what := "and another holder may run beside it"
-	if s.lost != nil { // the user wants it killed
+	if s.lost != nil { // a user or another caller wants it ended
 		what = "and " + text.QuoteName(s.lease.Name()) + " stays held until that has ended"
 	}
 	s.say("not all of the command can be killed, %s: %s", what, strings.Join(processNames(left), ", "))
@@ -260,8 +264,7 @@ func (s *supervisor) endTree() {
 	if s.loss != nil {
 		return
 	}
-	s.ending, s.endBy = true, s.clock.Now().Add(s.policy.Grace)
-	s.terminateTree(errReleaseRequested)
+	s.terminateTree(errReleaseRequested, s.policy.Grace)
 	s.say("the release of %s was requested; the command was signaled to end, and is killed in %v",
 		text.QuoteName(s.lease.Name()), s.policy.Grace)
 }

@@ -71,7 +71,9 @@ func (t *Tree) startAndReap(path string, argv []string, attr *syscall.ProcAttr, 
 	t.command, err = syscall.ForkExec(path, argv, attr)
 	started <- err
 	if err == nil {
-		t.reapAll()
+		if bound || t.awaitGuard() {
+			t.reapAll()
+		}
 		close(t.Gone)
 	}
 }
@@ -90,15 +92,30 @@ func existingChildren() map[int]bool {
 	return found
 }
 
+// awaitGuard waits for a first process that is a guard, and reaps only that: this program may have other children, such as
+// a program that a store runs for its credentials, and the code that starts those waits for them. It reports whether the
+// guard may have left something of its tree. One that ends with one of its own exit codes has left nothing.
+func (t *Tree) awaitGuard() (left bool) {
+	for errors.Is(unix.Waitid(unix.P_PID, t.command, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var status unix.WaitStatus
+	_, _ = unix.Wait4(t.command, &status, 0, nil) // does not wait
+	t.reaped = true
+	t.Exited <- syscall.WaitStatus(status)
+	return !status.Exited() || status.ExitStatus() != 0 && status.ExitStatus() != exitCannotRun
+}
+
 // reapAll waits until nothing of the tree is left. A process without children has no descendants either, because each
 // orphan among them would have become its child.
 func (t *Tree) reapAll() {
 	for {
-		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if errors.Is(err, unix.ECHILD) {
+		if t.reapExited(); t.reaped && len(t.earlierChildren) > 0 && !t.hasChild() {
 			return
 		}
-		if t.reapExited(); t.reaped && len(t.earlierChildren) > 0 && !t.hasChild() {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if errors.Is(err, unix.ECHILD) {
 			return
 		}
 	}

@@ -1,4 +1,4 @@
-package file
+package boot
 
 import (
 	"bufio"
@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// bootID returns the id of the present boot of the machine: a random text that the kernel makes once per boot
+// ID returns the id of the present boot of the machine: a random text that the kernel makes once per boot
 // (random(4)). It is the same in every container, except in those that were given an id of their own.
-func bootID() (string, error) {
+func ID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("the id of this boot cannot be read (is /proc mounted?): %w", err)
@@ -21,9 +21,9 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// clockShift returns how far this process's boot clock is ahead of the kernel's own. Time namespaces shift it, and
+// ClockShift returns how far this process's boot clock is ahead of the kernel's own. Time namespaces shift it, and
 // the kernel shows by how much (time_namespaces(7)), so that clients in different namespaces agree on the time.
-func clockShift() (time.Duration, error) {
+func ClockShift() (time.Duration, error) {
 	b, err := os.ReadFile("/proc/self/timens_offsets")
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil // a kernel without time namespaces
