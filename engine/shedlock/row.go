@@ -1,5 +1,6 @@
-// Package shedlock has the rules of ShedLock's table that do not depend on the database: how our holders sign a row,
-// what a row says, and which rows show a client that writes local time. The stores have the statements.
+// Package shedlock is the lock algorithm for ShedLock's own table, which it shares with ShedLock's clients: how our
+// holders sign a row, what a row says, and what follows from it. The stores on databases have the statements: see
+// [Table].
 //
 // A row is held until its lock_until, by the server's clock in UTC. Our holders write a signature into locked_by:
 //
@@ -10,6 +11,9 @@
 // is there if the row's previous holder was one of ours: how it ended, one character, and its id. No other client
 // writes such a text, so no client releases or extends a lock that it does not hold. A holder's token is locked_at in
 // microseconds, which every grant of ours raises.
+//
+// ShedLock's own clients write the name of their host into locked_by, so two holders on one host look the same. A
+// signature that names the claim is what makes a late release or renewal of ours harmless.
 package shedlock
 
 import (
@@ -33,6 +37,12 @@ const (
 	FlagReleased = "r" // the holder released the lock
 )
 
+// flagRequested is the last flag: an operator has asked the holder to release the lock.
+const flagRequested = "a"
+
+// Where in a signature an operator sets the first and the last flag, counted from 1.
+const statePosition, requestPosition = 37, 39
+
 // SignaturePrefix is what the signatures of a claim begin with: 35 characters, which the statements compare.
 func SignaturePrefix(id string) string { return "holdfast/" + id }
 
@@ -42,9 +52,15 @@ func SignatureRoom(columnSize int) int {
 	return columnSize - len(SignaturePrefix("")) - 26 - len("/---/86400000/256 ") - len("/-") - 26
 }
 
-// MakeSignature returns what locked_by has before the note, and after it. An owner that does not fit is cut. room is
-// that of [SignatureRoom].
-func MakeSignature(c driver.Claim, room int) (head, rest string) {
+// Signature is what a claim writes into locked_by, without the note.
+type Signature struct {
+	Prefix string // see SignaturePrefix
+	Head   string // what comes before the note; it begins with Prefix
+	Rest   string // what comes after the note
+}
+
+// makeSignature makes a claim's signature. An owner that does not fit is cut. room is that of [SignatureRoom].
+func makeSignature(c driver.Claim, room int) Signature {
 	detached := "-"
 	if c.Detached {
 		detached = "d"
@@ -54,8 +70,9 @@ func MakeSignature(c driver.Claim, room int) (head, rest string) {
 		_, n := utf8.DecodeLastRuneInString(owner)
 		owner = owner[:len(owner)-n]
 	}
-	head = fmt.Sprintf("%s/-%s-/%d/%d", SignaturePrefix(c.ID), detached, c.TTL.Milliseconds(), len(owner))
-	return head, " " + owner + c.Meta
+	prefix := SignaturePrefix(c.ID)
+	head := fmt.Sprintf("%s/-%s-/%d/%d", prefix, detached, c.TTL.Milliseconds(), len(owner))
+	return Signature{Prefix: prefix, Head: head, Rest: " " + owner + c.Meta}
 }
 
 var signaturePattern = sync.OnceValue(func() *regexp.Regexp {
@@ -89,7 +106,7 @@ func ParseRow(name, lockedBy string, now, lockedAt, lockUntil int64) Row {
 		v.ClaimID, v.stateFlag, v.formerFlag, v.formerID = m[1], m[2], m[7], m[8]
 		v.Claim = driver.ClaimInfo{Ref: m[1], Owner: m[9][:length], Meta: m[9][length:], Weight: 1,
 			Token: lockedAt, TTL: time.Duration(ms) * time.Millisecond, Since: time.UnixMicro(lockedAt),
-			Remaining: v.Remaining, Broken: m[2] == FlagBroken, Detached: m[3] == "d", ReleaseRequested: m[4] == "a"}
+			Remaining: v.Remaining, Broken: m[2] == FlagBroken, Detached: m[3] == "d", ReleaseRequested: m[4] == flagRequested}
 	}
 	v.TimeFault = v.findTimeFault(now, lockUntil)
 	return v
@@ -118,15 +135,25 @@ func (v Row) findTimeFault(now, end int64) string {
 	return ""
 }
 
-// DescribeTimeFault explains TimeFault to users.
-func (v Row) DescribeTimeFault() string {
+// describeTimeFault explains TimeFault to users.
+func (v Row) describeTimeFault() string {
 	return fmt.Sprintf("the row of %q is odd: %s; if the server's clock was not set back, a ShedLock client "+
 		"writes local time in place of UTC, and does not exclude the clients that write UTC: "+
 		"have all of them use usingDbTime()", v.Name, v.TimeFault)
 }
 
-// MaxOddRows is how many rows with times that cannot be right are shown.
-const MaxOddRows = 8
+// maxOddRows is how many rows with times that cannot be right are shown.
+const maxOddRows = 8
+
+// ListTimeFaults makes a finding of each row whose times cannot be right.
+func ListTimeFaults(rows []Row, f driver.Finding) (all []driver.Finding) {
+	for _, v := range rows {
+		if v.TimeFault != "" && len(all) < maxOddRows {
+			all = append(all, f.With("", v.describeTimeFault()))
+		}
+	}
+	return all
+}
 
 // ForeignRefPrefix starts the ref of a foreign holder. Its locked_at follows.
 const ForeignRefPrefix = "at/"
@@ -142,9 +169,9 @@ func FormatTimestamp(micros int64) string {
 
 const timestampForm = "2006-01-02 15:04:05.999999"
 
-// IsTimestamp reports whether a text can have been made by [FormatTimestamp]. The text comes from an
+// isTimestamp reports whether a text can have been made by [FormatTimestamp]. The text comes from an
 // operator's ref, and must not make a statement fail.
-func IsTimestamp(text string) bool {
+func isTimestamp(text string) bool {
 	_, err := time.Parse(timestampForm, text)
 	return err == nil || text == FormatTimestamp(math.MaxInt64)
 }
@@ -167,7 +194,7 @@ func (v Row) HeldError() error {
 	case v.Remaining <= 0:
 		return &driver.HeldError{}
 	case v.TimeFault != "":
-		return fmt.Errorf("%w: %s", &driver.HeldError{Holders: []driver.ClaimInfo{v.Claim}}, v.DescribeTimeFault())
+		return fmt.Errorf("%w: %s", &driver.HeldError{Holders: []driver.ClaimInfo{v.Claim}}, v.describeTimeFault())
 	}
 	return &driver.HeldError{Holders: []driver.ClaimInfo{v.Claim}}
 }
@@ -222,7 +249,7 @@ func (v Row) LossError(id string) *driver.LossError {
 		return &driver.LossError{Cause: driver.LossBroken, StaysHeld: true}
 	}
 	if v.TimeFault != "" {
-		return &driver.LossError{Cause: driver.LossGone, Err: errors.New(v.DescribeTimeFault())}
+		return &driver.LossError{Cause: driver.LossGone, Err: errors.New(v.describeTimeFault())}
 	}
 	return &driver.LossError{Cause: driver.LossGone}
 }

@@ -82,17 +82,16 @@ type request struct {
 	ctx         context.Context
 	statement   *statement
 	params      [][]byte
-	callerSends bool        // a connection is reserved, and the caller sends the statement itself
-	result      chan result // buffered; nil if the caller itself gets the result
-	own         result      // if result is nil
+	callerSends bool          // a connection is reserved, and the caller sends the statement itself
+	answered    chan struct{} // closed when result is there; nil if the caller itself gets the result
+	result      result
 }
 
 func (r *request) answer(a result) {
-	if r.result == nil {
-		r.own = a
-		return
+	r.result = a
+	if r.answered != nil {
+		close(r.answered)
 	}
-	r.result <- a
 }
 
 // paramsSize is what a batch must not exceed: see maxBatchBytes.
@@ -109,7 +108,7 @@ type result struct {
 	isTimed            bool
 	sentAt, receivedAt driver.Instant // if isTimed
 	err                error
-	stillPending       bool // the real result may still arrive in request.result
+	stillPending       bool // the real result may still arrive in the request
 	notSent            bool // the server certainly did not receive the statement
 }
 
@@ -132,13 +131,13 @@ func (b *batcher) runStatement(ctx context.Context, st *statement, params ...[]b
 func (b *batcher) submitRequest(ctx context.Context, st *statement, params ...[]byte) *request {
 	r := &request{ctx: ctx, statement: st, params: params}
 	if err := ctx.Err(); err != nil {
-		r.own = result{err: err, notSent: true}
+		r.result = result{err: err, notSent: true}
 		return r
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.life.Err() != nil {
-		r.own = result{err: driver.ErrClosed, notSent: true}
+		r.result = result{err: driver.ErrClosed, notSent: true}
 		return r
 	}
 	if b.freeConns > 0 {
@@ -149,12 +148,12 @@ func (b *batcher) submitRequest(ctx context.Context, st *statement, params ...[]
 		}
 		go b.sendQueued()
 	}
-	r.result = make(chan result, 1)
+	r.answered = make(chan struct{})
 	b.queue = append(b.queue, r)
 	return r
 }
 
-// awaitResult returns the result, which arrives once.
+// awaitResult returns the result.
 func (b *batcher) awaitResult(ctx context.Context, r *request) result {
 	if r.callerSends {
 		r.callerSends = false
@@ -165,18 +164,18 @@ func (b *batcher) awaitResult(ctx context.Context, r *request) result {
 			go b.sendQueued()
 		}
 	}
-	if r.result == nil {
-		return r.own
+	if r.answered == nil {
+		return r.result
 	}
 	// First without the other cases: a result that is there counts, even if ctx has ended as well.
 	select {
-	case a := <-r.result:
-		return a
+	case <-r.answered:
+		return r.result
 	default:
 	}
 	select {
-	case a := <-r.result:
-		return a
+	case <-r.answered:
+		return r.result
 	case <-ctx.Done():
 		return result{err: ctx.Err(), stillPending: true}
 	case <-b.life.Done():
@@ -235,7 +234,7 @@ func (b *batcher) close() {
 }
 
 // sendBatch sends statements and hands out their results. If ctx ends before all results are there, it
-// returns false at once, and a goroutine reads the rest on the same connection: see request.result.
+// returns false at once, and a goroutine reads the rest on the same connection: see request.answered.
 func (b *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	until := time.Now().Add(b.timeout)
 	timed := b.contexts.add(ctx, until)
@@ -267,7 +266,7 @@ func (b *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 	// The caller has gone. What it has sent may take effect, so its results are read until the same deadline, and the
 	// connection is used again.
 	for _, r := range t.unanswered {
-		r.result = make(chan result, 1)
+		r.answered = make(chan struct{})
 	}
 	go b.readRest(t, until)
 	return false
@@ -428,9 +427,12 @@ func (c callbacks) forwardNotification(pg *pgconn.PgConn, n *pgconn.Notification
 	}
 }
 
+// isRead reports whether a statement may run on a standby, so it changes nothing.
+func (s *statement) isRead() bool { return s.standbyColumn > 0 }
+
 // isFromStandby reports whether the reply came from a standby, whose data may be old.
 func (s *statement) isFromStandby(rows [][][]byte) bool {
-	return s.standbyColumn > 0 && len(rows) > 0 && rows[0][s.standbyColumn][0] != 0
+	return s.isRead() && len(rows) > 0 && rows[0][s.standbyColumn][0] != 0
 }
 
 // cloneRow copies a row: the connection reuses its buffer. One piece of memory holds all columns.

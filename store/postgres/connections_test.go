@@ -99,11 +99,11 @@ func TestCloseEndsRequests(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
 	url := freshURL(t, s, "application_name=closed_requests", "timeout=1m", "layout=shedlock")
-	st := mustOpen(t, url).(*shedlockStore)
+	table, st := openShedlockTable(t, url)
 	_, opts := parseURL(t, url)
 	lockTableDuring(t, s, opts, func() {
 		result := make(chan result, 1)
-		go func() { result <- st.table.batcher.runStatement(context.Background(), st.readStmt, []byte("m")) }()
+		go func() { result <- table.batcher.runStatement(context.Background(), table.readStmt, []byte("m")) }()
 		eventually(t, "a read that waits", func() bool {
 			n, err := s.QueryValue(`select count(*) from pg_stat_activity where application_name = 'closed_requests' and wait_event_type = 'Lock'`)
 			return err == nil && n != "0"

@@ -216,21 +216,18 @@ func isRemoteHost(host string) bool {
 }
 
 // Examine also names rows whose times cannot be right.
-func (s *shedlockStore) Examine(ctx context.Context) ([]driver.Finding, error) {
+func (s *shedlockTable) Examine(ctx context.Context) ([]driver.Finding, error) {
 	all, err := s.table.Examine(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a := s.table.batcher.runStatement(ctx, s.suspectStmt)
+	a := s.batcher.runStatement(ctx, s.suspectStmt)
 	if a.err != nil {
-		return nil, cmp.Or(ctx.Err(), s.table.location.explainError(a.err))
+		return nil, cmp.Or(ctx.Err(), s.location.explainError(a.err))
 	}
-	shown := 0
+	var suspects []shedlock.Row
 	for _, row := range a.rows {
-		if v := parseShedlockRow(row); v.TimeFault != "" && shown < shedlock.MaxOddRows {
-			all = append(all, findingShedLockTime.With("", v.DescribeTimeFault()))
-			shown++
-		}
+		suspects = append(suspects, parseShedlockRow(row))
 	}
-	return all, nil
+	return append(all, shedlock.ListTimeFaults(suspects, findingShedLockTime)...), nil
 }

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -270,44 +269,4 @@ func TestForeignRefs(t *testing.T) {
 		checkError(t, st.Break(t.Context(), name, seen.Holders[0].Ref, driver.BreakForce), driver.ErrLost)
 		checkError(t, st.Break(t.Context(), name, shedlock.ForeignRefPrefix+"31.12.2026", driver.BreakForce), driver.ErrLost)
 	}
-}
-
-// TestShedLockLateTakes: takes that were given up are forgotten when their results have arrived, even if their
-// claims are never released.
-func TestShedLockLateTakes(t *testing.T) {
-	t.Parallel()
-	s := sharedServer(t)
-	url := freshURL(t, s, "layout=shedlock", "timeout=2s", "application_name=late_takes")
-	st := mustOpen(t, url).(*shedlockStore)
-	_, opts := parseURL(t, url)
-	lockTableDuring(t, s, opts, func() {
-		for round := range 3 {
-			ctx, cancel := context.WithCancel(t.Context())
-			over := make(chan error, 1)
-			go func() {
-				_, err := st.Acquire(ctx, mutexClaim(fmt.Sprint("m", round), time.Minute))
-				over <- err
-			}()
-			eventually(t, "a take that waits", func() bool {
-				n, err := s.QueryValue(`select count(*) from pg_stat_activity where application_name = 'late_takes' and wait_event_type = 'Lock'`)
-				return err == nil && n != "0"
-			})
-			cancel()
-			checkError(t, <-over, driver.ErrUncertain)
-			st.mu.Lock()
-			flying := maps.Clone(st.pendingTakes)
-			st.mu.Unlock()
-			if len(flying) != 1 {
-				t.Errorf("after %d takes that were given up %d are remembered", round+1, len(flying))
-			}
-			eventually(t, "its end", func() bool {
-				for _, r := range flying {
-					if len(r.result) == 0 {
-						return false
-					}
-				}
-				return true
-			})
-		}
-	})
 }

@@ -84,13 +84,13 @@ func TestPoolWithNotificationHandler(t *testing.T) {
 // TestShedLockOneSubscription: a waiter in ShedLock's layout has one subscription, however often it is notified.
 func TestShedLockOneSubscription(t *testing.T) {
 	t.Parallel()
-	st := mustOpen(t, freshURL(t, sharedServer(t), "layout=shedlock")).(*shedlockStore)
+	table, st := openShedlockTable(t, freshURL(t, sharedServer(t), "layout=shedlock"))
 	g := acquire(t, st, mutexClaim("m", time.Minute))
 	c := waitingClaim(mutexClaim("m", time.Minute))
 	over := make(chan error, 1)
 	go func() { _, err := st.Acquire(t.Context(), c); over <- err }()
 	seats := func() int {
-		n := st.table.listener
+		n := table.listener
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if w := n.interests[wanted{bucket: bucketOf("m")}]; w != nil && w.names["m"] != nil {

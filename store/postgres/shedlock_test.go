@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/shedlock"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
 )
@@ -124,4 +126,62 @@ func TestShedLockLockedForever(t *testing.T) {
 		t.Errorf("%+v %v", l, err)
 	}
 	acquire(t, st, mutexClaim("free", time.Minute))
+}
+
+// openShedlockTable opens a store, and returns its table too.
+func openShedlockTable(t *testing.T, url string) (*shedlockTable, driver.Store) {
+	t.Helper()
+	config, opts := parseURL(t, url)
+	table, err := newTable(t.Context(), newPool(t, config), opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := newShedlock(table)
+	t.Cleanup(func() { _ = st.Close() })
+	return newShedlockTable(table), st
+}
+
+// TestShedLockLateTake: a take whose caller has gone is pending until the server has answered it, and its claim's
+// release waits for that, so that the lock is free after it.
+func TestShedLockLateTake(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	url := freshURL(t, s, "layout=shedlock", "timeout=10s", "application_name=late_take")
+	table, st := openShedlockTable(t, url)
+	_, opts := parseURL(t, url)
+	c := mutexClaim("m", time.Minute)
+	released := make(chan error, 1)
+	var pending <-chan struct{}
+	lockTableDuring(t, s, opts, func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		taken := make(chan shedlock.TakeResult, 1)
+		go func() {
+			sign := shedlock.Signature{Prefix: shedlock.SignaturePrefix("x"), Head: "holdfast/x", Rest: " "}
+			taken <- table.TakeRow(ctx, "x", sign, time.Minute)
+		}()
+		over := make(chan error, 1)
+		go func() { _, err := st.Acquire(ctx, c); over <- err }()
+		eventually(t, "two takes that wait", func() bool {
+			n, err := s.QueryValue(`select count(*) from pg_stat_activity where application_name = 'late_take' and wait_event_type = 'Lock'`)
+			return err == nil && n == "2"
+		})
+		cancel()
+		checkError(t, <-over, driver.ErrUncertain)
+		if pending = (<-taken).Pending; pending == nil {
+			t.Fatal("a take that the server may still make is not pending")
+		}
+		select {
+		case <-pending:
+			t.Error("a take is not pending while it waits on the server")
+		default:
+		}
+		go func() { released <- st.Release(t.Context(), c, "") }()
+	})
+	<-pending
+	if err := <-released; err != nil && !errors.Is(err, driver.ErrLost) {
+		t.Errorf("the release: %v", err)
+	}
+	if l, err := st.Inspect(t.Context(), "m"); err != nil || len(l.Holders) > 0 {
+		t.Errorf("%+v %v", l, err)
+	}
 }

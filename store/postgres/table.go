@@ -122,9 +122,14 @@ func (t *table) Keys(name string) []string {
 func (t *table) queryRows(ctx context.Context, st *statement, params ...[]byte) ([][][]byte, error) {
 	a := t.batcher.runStatement(ctx, st, params...)
 	// An error of the server's own would come again.
-	if a.err != nil && !isServerError(a.err) && (st == t.loadStmt || st == t.pageStmt) {
+	if a.err != nil && !isServerError(a.err) && st.isRead() {
 		a = t.batcher.runStatement(ctx, st, params...) // the first may have used a connection that had broken
 	}
+	return t.readResult(ctx, st, a)
+}
+
+// readResult returns the rows of a result, and its error in the driver's terms.
+func (t *table) readResult(ctx context.Context, st *statement, a result) ([][][]byte, error) {
 	switch {
 	case a.err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -132,7 +137,7 @@ func (t *table) queryRows(ctx context.Context, st *statement, params ...[]byte) 
 		return nil, unsentError{t.location.explainError(a.err)}
 	case a.err != nil:
 		return nil, t.location.explainError(a.err)
-	case st != t.loadStmt && st != t.pageStmt:
+	case !st.isRead():
 		t.location.hasWritten.Store(true)
 	}
 	if a.isTimed && len(a.rows) > 0 {
