@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -60,7 +61,7 @@ func usableFor(ttl time.Duration, since time.Time) time.Duration {
 
 func viewHandle(h holdfast.Handle, since time.Time) handleView {
 	return handleView{Handle: encodeHandle(h), Lock: h.Name, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight,
-		Token: h.Token, Ref: h.Ref, TTL: millis(h.TTL), Remaining: millis(usableFor(h.TTL, since))}
+		Token: h.Token, Ref: shownref.Of(h.Ref), TTL: millis(h.TTL), Remaining: millis(usableFor(h.TTL, since))}
 }
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request) error {

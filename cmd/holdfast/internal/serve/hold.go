@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 )
 
 const (
@@ -260,7 +261,8 @@ func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
 	h.setLease(lease)
 	waitedFor := millis(waited)
 	err := h.sendHeld(eventAcquired, holdLine{Lock: h.claim.name, Hold: h.id, Kind: h.claim.kind, Token: lease.Token(),
-		Ref: lease.Ref(), Owner: h.claim.opts.Owner, TTL: millis(h.ttl), Heartbeat: millis(h.heartbeat), Waited: &waitedFor})
+		Ref: shownref.Of(lease.Ref()), Owner: h.claim.opts.Owner, TTL: millis(h.ttl), Heartbeat: millis(h.heartbeat),
+		Waited: &waitedFor})
 	if err != nil {
 		h.endBySendError(err)
 		h.lease = nil
