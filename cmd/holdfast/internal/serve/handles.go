@@ -134,17 +134,7 @@ func (s *Server) releaseUnsent(lease *holdfast.Lease, handle holdfast.Handle) {
 }
 
 // whenClosing calls f when the server shuts down, unless stop was called before.
-func (s *Server) whenClosing(f func()) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-s.closing:
-			f()
-		case <-done:
-		}
-	}()
-	return func() { close(done) }
-}
+func (s *Server) whenClosing(f func()) (stop func() bool) { return context.AfterFunc(s.life, f) }
 
 // handleOf is the handle in the path of a request, and a context for one step at the store.
 func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (holdfast.Handle, context.Context, context.CancelFunc,

@@ -142,7 +142,8 @@ func (s *Server) holdLock(w http.ResponseWriter, r *http.Request, b *holdBody) e
 	defer s.streams.leave()
 	h.openHold = s.holds.add(r, h.claim.name)
 	defer s.holds.finish(h.openHold)
-	h.out = newEventStream(w, r, max(h.ttl/4, minLineWait))
+	h.out = s.newEventStream(w, r, max(h.ttl/4, minLineWait))
+	defer h.out.stop()
 	h.connection.prepareStream(h.ttl)
 	defer h.connection.endStream()
 	if err := h.wait(); err != nil || h.lease == nil {

@@ -62,9 +62,11 @@ type Server struct {
 	ready   readiness
 
 	access    atomic.Pointer[Access]
-	closing   chan struct{} // closed when the shutdown begins
-	closeOnce sync.Once
-	leftovers sync.WaitGroup // holds whose client cannot be reached
+	life      context.Context // ends when the shutdown begins
+	endLife   context.CancelFunc
+	closing   <-chan struct{} // of life
+	stopBy    time.Time       // once the shutdown has begun: when all streams must have ended
+	leftovers sync.WaitGroup  // holds whose client cannot be reached
 	base      context.Context
 	endBase   context.CancelFunc
 }
@@ -74,7 +76,9 @@ func New(config Config) *Server {
 	if config.Report == nil {
 		config.Report = func(string, ...any) {}
 	}
-	s := &Server{config: config, client: config.Client, closing: make(chan struct{})}
+	s := &Server{config: config, client: config.Client}
+	s.life, s.endLife = context.WithCancel(context.Background())
+	s.closing = s.life.Done()
 	s.base, s.endBase = context.WithCancel(context.Background())
 	s.access.Store(config.Access)
 	s.limits = newRateLimits(config.Rate)
@@ -110,10 +114,11 @@ func (s *Server) Serve(l net.Listener, secure *tls.Config) error {
 // Shutdown ends the streams, as each of them asks, and stops. It returns true if nothing is held any more that the
 // caller must leave to its TTL: it should close the client then, and otherwise not. A second Shutdown is not allowed.
 func (s *Server) Shutdown() (clean bool) {
-	s.closeOnce.Do(func() { close(s.closing) })
-	ctx, cancel := context.WithTimeout(context.Background(), s.config.Grace+storeTimeout)
+	s.stopBy = time.Now().Add(s.config.Grace + time.Second)
+	s.endLife()
+	ctx, cancel := context.WithDeadline(context.Background(), s.stopBy.Add(storeTimeout))
 	defer cancel()
-	soon, cancelSoon := context.WithTimeout(ctx, s.config.Grace+time.Second)
+	soon, cancelSoon := context.WithDeadline(ctx, s.stopBy)
 	defer cancelSoon()
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.http.Shutdown(ctx) }()
