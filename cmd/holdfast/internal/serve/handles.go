@@ -95,7 +95,9 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	if _, err := c.lockable(s.client).Explain(); err != nil {
 		return err
 	}
-	if try {
+	if try && s.isClosing() {
+		return errShuttingDown
+	} else if try {
 		c.limited, c.wait = true, 0
 	} else if err := s.enterStream(); err != nil { // it may take as long
 		return err

@@ -361,6 +361,27 @@ func TestShutdownGrace(t *testing.T) {
 	}
 }
 
+// TestShutdownWhileRunsAreInProgress: the workers of runs can report their ends while the server shuts down, and nothing
+// new begins.
+func TestShutdownWhileRunsAreInProgress(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	run := "/v1/runs/" + text(s.want(http.MethodPost, "/v1/ledgers/l/keys/k/begin", ""), "run")
+	clean := make(chan bool, 1)
+	go func() { clean <- s.Shutdown() }()
+	<-s.closing
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/ledgers/l/keys/other/begin", "")
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/locks/a/hold", "")
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/locks/a/acquire", `{"ttl_ms": 60000}`)
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/locks/a/try", `{"ttl_ms": 60000}`)
+	s.refuse(codeShuttingDown, http.MethodGet, "/readyz", "")
+	s.want(http.MethodPost, run+"/beat", "")
+	s.want(http.MethodPost, run+"/succeed", "")
+	if !<-clean {
+		t.Error("the shutdown has left something")
+	}
+}
+
 // TestShutdownWhileAClientReadsNothing: the lock of a client that reads nothing is left to its TTL before the shutdown
 // has ended, although a line to it may still wait for much longer.
 func TestShutdownWhileAClientReadsNothing(t *testing.T) {

@@ -111,8 +111,9 @@ func (s *Server) Serve(l net.Listener, secure *tls.Config) error {
 	return s.http.Serve(l)
 }
 
-// Shutdown ends the streams, as each of them asks, and stops. It returns true if nothing is held any more that the
-// caller must leave to its TTL: it should close the client then, and otherwise not. A second Shutdown is not allowed.
+// Shutdown ends the streams, as each of them asks, and stops. Until all runs have ended, or the grace period has, their
+// workers can still call; nothing new begins. It returns true if nothing is held any more that the caller must leave to
+// its TTL: it should close the client then, and otherwise not. A second Shutdown is not allowed.
 func (s *Server) Shutdown() (clean bool) {
 	s.stopBy = time.Now().Add(s.config.Grace + time.Second)
 	s.endLife()
@@ -120,11 +121,9 @@ func (s *Server) Shutdown() (clean bool) {
 	defer cancel()
 	soon, cancelSoon := context.WithDeadline(ctx, s.stopBy)
 	defer cancelSoon()
-	stopped := make(chan error, 1)
-	go func() { stopped <- s.http.Shutdown(ctx) }()
-	runsLeft := s.runs.waitEmpty(soon)
 	context.AfterFunc(soon, s.endBase) // for what does not look at s.closing
-	err := <-stopped
+	s.runs.waitEmpty(soon)
+	err := s.http.Shutdown(ctx)
 	s.endBase()
 	done := make(chan struct{})
 	go func() { s.leftovers.Wait(); close(done) }()
@@ -134,6 +133,7 @@ func (s *Server) Shutdown() (clean bool) {
 		err = ctx.Err()
 	}
 	_ = s.http.Close()
+	runsLeft := s.runs.count()
 	if runsLeft > 0 {
 		s.config.Report("%d runs are still in progress; each is abandoned when its TTL has passed", runsLeft)
 	}
