@@ -87,7 +87,7 @@ begin with (* for all). printf %s TOKEN | sha256sum prints a hash. The rights ar
     cert:ops.example.org ops see,hold,break *
 
 Started by systemd with a socket unit, it uses that socket instead of --listen. On SIGHUP it reads the files of
---tokens, --tls-cert and --tls-key again. On SIGTERM or SIGINT it accepts nothing more, tells the holders, waits for
+--tokens, --tls-cert and --tls-key again. On SIGTERM or SIGINT it begins nothing more, tells the holders, waits for
 them for --grace, and releases their locks, or detaches those whose clients have asked for that. A second signal ends
 it at once.
 

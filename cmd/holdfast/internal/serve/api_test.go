@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -331,6 +332,7 @@ const testTokens = `
 sha256:47c1dfb7d5b0c5f5c7e4c1f1d9a7ee0dd4ac92be6d9a0a0bc12c1d9ae0c3a8f0 unused see "with space"
 token:a-token-of-the-billing billing see,hold billing/
 token:a-token-of-the-billing billing see *
+token:a-token-of-another another hold billing/
 token:a-token-of-operators ops see,hold,break *
 `
 
@@ -365,10 +367,13 @@ func TestRightsByPrefix(t *testing.T) {
 	s.want(http.MethodGet, "/v1/doctor", "")
 	run := s.want(http.MethodPost, "/v1/ledgers/billing/keys/k/begin", "")
 
+	s.header.Set("Authorization", "Bearer a-token-of-another")
+	s.forgeHandle("billing/1")
+
 	s.header.Set("Authorization", "Bearer a-token-of-operators")
 	s.refuse(codeNotFound, http.MethodPost, "/v1/holds/"+text(got, "hold")+"/release", "") // another's
 	s.refuse(codeNotFound, http.MethodPost, "/v1/runs/"+text(run, "run")+"/succeed", "")
-	s.want(http.MethodPost, "/v1/locks/billing%2F1/break", `{"force": true}`)
+	s.want(http.MethodPost, "/v1/locks/billing%2F1/break", `{"force": true, "ref": "`+text(got, "ref")+`"}`)
 	mine.next(eventLost)
 
 	// A browser sends a token as a password.
@@ -393,6 +398,18 @@ func TestRightsByPrefix(t *testing.T) {
 	if list := s.want(http.MethodGet, "/v1/locks", ""); len(list["locks"].([]any)) != 0 {
 		t.Errorf("%v", list)
 	}
+}
+
+// forgeHandle makes a handle of what a caller learns of a lock that another one holds, and must get nowhere with it.
+func (s *testServer) forgeHandle(name string) {
+	s.Helper()
+	try := "/v1/locks/" + url.PathEscape(name) + "/try"
+	holder := s.refuse(codeHeld, http.MethodPost, try, `{"ttl_ms": 60000}`)["holders"].([]any)[0].(map[string]any)
+	forged := "/v1/handles/" + encodeHandle(holdfast.Handle{Name: name, Kind: holdfast.KindMutex, Limit: 1, Weight: 1,
+		TTL: time.Minute, ID: text(holder, "ref"), Ref: text(holder, "ref"), Token: number(s, holder, "token")})
+	s.refuse(codeLost, http.MethodPost, forged+"/renew", "")
+	s.refuse(codeLost, http.MethodPost, forged+"/release", "")
+	s.refuse(codeHeld, http.MethodPost, try, `{"ttl_ms": 60000}`)
 }
 
 // TestTokensFile: each wrong line of the file of --tokens is named with its number, and no error shows a credential.

@@ -12,7 +12,7 @@ import (
 type AuditEntry struct {
 	Action      string // "request-release", "break", "break-force", "retry" or "forget"
 	Lock        string
-	Ref, Owner  string // of the claim
+	Ref, Owner  string // of the claim; the ref as it is shown
 	Token       int64  // of the claim; 0 if it has none
 	Ledger, Key string // of retry and forget
 	Reason      string

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -60,7 +61,7 @@ func usableFor(ttl time.Duration, since time.Time) time.Duration {
 
 func viewHandle(h holdfast.Handle, since time.Time) handleView {
 	return handleView{Handle: encodeHandle(h), Lock: h.Name, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight,
-		Token: h.Token, Ref: h.Ref, TTL: millis(h.TTL), Remaining: millis(usableFor(h.TTL, since))}
+		Token: h.Token, Ref: shownref.Of(h.Ref), TTL: millis(h.TTL), Remaining: millis(usableFor(h.TTL, since))}
 }
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request) error {
@@ -94,7 +95,9 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	if _, err := c.lockable(s.client).Explain(); err != nil {
 		return err
 	}
-	if try {
+	if try && s.isClosing() {
+		return errShuttingDown
+	} else if try {
 		c.limited, c.wait = true, 0
 	} else if err := s.enterStream(); err != nil { // it may take as long
 		return err
@@ -133,17 +136,7 @@ func (s *Server) releaseUnsent(lease *holdfast.Lease, handle holdfast.Handle) {
 }
 
 // whenClosing calls f when the server shuts down, unless stop was called before.
-func (s *Server) whenClosing(f func()) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-s.closing:
-			f()
-		case <-done:
-		}
-	}()
-	return func() { close(done) }
-}
+func (s *Server) whenClosing(f func()) (stop func() bool) { return context.AfterFunc(s.life, f) }
 
 // handleOf is the handle in the path of a request, and a context for one step at the store.
 func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (holdfast.Handle, context.Context, context.CancelFunc,

@@ -30,10 +30,8 @@ const (
 )
 
 func (s *Server) showReadiness(w http.ResponseWriter, r *http.Request) error {
-	select {
-	case <-s.closing:
+	if s.isClosing() {
 		return errShuttingDown
-	default:
 	}
 	if err := s.checkStore(); err != nil {
 		return newProblem(codeStoreError, "the store does not answer") // who asks may have no right to know more

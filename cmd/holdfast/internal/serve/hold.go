@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 )
 
 const (
@@ -141,7 +142,8 @@ func (s *Server) holdLock(w http.ResponseWriter, r *http.Request, b *holdBody) e
 	defer s.streams.leave()
 	h.openHold = s.holds.add(r, h.claim.name)
 	defer s.holds.finish(h.openHold)
-	h.out = newEventStream(w, r, max(h.ttl/4, minLineWait))
+	h.out = s.newEventStream(w, r, max(h.ttl/4, minLineWait))
+	defer h.out.stop()
 	h.connection.prepareStream(h.ttl)
 	defer h.connection.endStream()
 	if err := h.wait(); err != nil || h.lease == nil {
@@ -260,7 +262,8 @@ func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
 	h.setLease(lease)
 	waitedFor := millis(waited)
 	err := h.sendHeld(eventAcquired, holdLine{Lock: h.claim.name, Hold: h.id, Kind: h.claim.kind, Token: lease.Token(),
-		Ref: lease.Ref(), Owner: h.claim.opts.Owner, TTL: millis(h.ttl), Heartbeat: millis(h.heartbeat), Waited: &waitedFor})
+		Ref: shownref.Of(lease.Ref()), Owner: h.claim.opts.Owner, TTL: millis(h.ttl), Heartbeat: millis(h.heartbeat),
+		Waited: &waitedFor})
 	if err != nil {
 		h.endBySendError(err)
 		h.lease = nil

@@ -361,6 +361,70 @@ func TestShutdownGrace(t *testing.T) {
 	}
 }
 
+// TestShutdownWhileRunsAreInProgress: the workers of runs can report their ends while the server shuts down, and nothing
+// new begins.
+func TestShutdownWhileRunsAreInProgress(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	run := "/v1/runs/" + text(s.want(http.MethodPost, "/v1/ledgers/l/keys/k/begin", ""), "run")
+	clean := make(chan bool, 1)
+	go func() { clean <- s.Shutdown() }()
+	<-s.closing
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/ledgers/l/keys/other/begin", "")
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/locks/a/hold", "")
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/locks/a/acquire", `{"ttl_ms": 60000}`)
+	s.refuse(codeShuttingDown, http.MethodPost, "/v1/locks/a/try", `{"ttl_ms": 60000}`)
+	s.refuse(codeShuttingDown, http.MethodGet, "/readyz", "")
+	s.want(http.MethodPost, run+"/beat", "")
+	s.want(http.MethodPost, run+"/succeed", "")
+	if !<-clean {
+		t.Error("the shutdown has left something")
+	}
+}
+
+// TestShutdownWhileAClientReadsNothing: the lock of a client that reads nothing is left to its TTL before the shutdown
+// has ended, although a line to it may still wait for much longer.
+func TestShutdownWhileAClientReadsNothing(t *testing.T) {
+	t.Parallel()
+	l := make(pipeListener, 1)
+	s := startServerOn(t, l, func(c *Config) { c.Grace = 50 * time.Millisecond })
+	client, connection := net.Pipe()
+	defer client.Close()
+	l <- connection
+	sendHold(client, `{"ttl_ms": 86400000, "heartbeat_ms": 100}`)
+	in := bufio.NewReader(client)
+	for line := ""; !strings.Contains(line, `"event":"acquired"`); {
+		var err error
+		if line, err = in.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A pipe has no buffer: one byte of a line says that the server waits until the rest of it is read.
+	if _, err := client.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Shutdown() {
+		t.Error("the shutdown has left something")
+	}
+	if lock, err := s.direct.Inspect(t.Context(), "a"); err != nil || len(lock.Holders) != 1 || !lock.Holders[0].Detached {
+		t.Errorf("the lock is not left to its TTL: %+v %v", lock, err)
+	}
+}
+
+// pipeListener accepts the connections that are put into it.
+type pipeListener chan net.Conn
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	c, ok := <-l
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (l pipeListener) Close() error   { close(l); return nil }
+func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
 // TestCheckPromises: what the answer to a check has told a client counts, too, if the client cannot be reached later.
 func TestCheckPromises(t *testing.T) {
 	t.Parallel()

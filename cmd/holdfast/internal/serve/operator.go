@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -115,7 +116,7 @@ type changeView struct {
 	Mode  string    `json:"mode,omitempty"`
 }
 
-// chooseClaim finds the claim that a request names: by its ref, or the only holder.
+// chooseClaim finds the claim that a request names: by the ref that it was shown, or the only holder.
 func chooseClaim(lock holdfast.Lock, ref string) (holdfast.ClaimInfo, error) {
 	if ref == "" {
 		switch len(lock.Holders) {
@@ -129,7 +130,7 @@ func chooseClaim(lock holdfast.Lock, ref string) (holdfast.ClaimInfo, error) {
 		return holdfast.ClaimInfo{}, p
 	}
 	for _, c := range slices.Concat(lock.Holders, lock.Waiters) {
-		if c.Ref == ref {
+		if shownref.Of(c.Ref) == ref {
 			return c, nil
 		}
 	}
@@ -180,7 +181,7 @@ func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode s
 	if err != nil {
 		return err
 	}
-	entry.Lock, entry.Ref, entry.Owner, entry.Token = name, claim.Ref, claim.Owner, claim.Token
+	entry.Lock, entry.Ref, entry.Owner, entry.Token = name, shownref.Of(claim.Ref), claim.Owner, claim.Token
 	if err := s.audited(r, entry, func() error { return act(ctx, name, claim.Ref) }); err != nil {
 		return err
 	}

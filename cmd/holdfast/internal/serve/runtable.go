@@ -87,12 +87,12 @@ func (t *runTable) find(r *http.Request) (*openRun, error) {
 	return o, nil
 }
 
-// waitEmpty waits until there are no runs, and returns how many are left when ctx ends.
-func (t *runTable) waitEmpty(ctx context.Context) (left int) {
+// waitEmpty waits until there are no runs, or ctx ends.
+func (t *runTable) waitEmpty(ctx context.Context) {
 	t.mu.Lock()
 	if len(t.byID) == 0 {
 		t.mu.Unlock()
-		return 0
+		return
 	}
 	if t.empty == nil {
 		t.empty = make(chan struct{})
@@ -101,9 +101,11 @@ func (t *runTable) waitEmpty(ctx context.Context) (left int) {
 	t.mu.Unlock()
 	select {
 	case <-empty:
-		return 0
 	case <-ctx.Done():
 	}
+}
+
+func (t *runTable) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.byID)

@@ -62,9 +62,11 @@ type Server struct {
 	ready   readiness
 
 	access    atomic.Pointer[Access]
-	closing   chan struct{} // closed when the shutdown begins
-	closeOnce sync.Once
-	leftovers sync.WaitGroup // holds whose client cannot be reached
+	life      context.Context // ends when the shutdown begins
+	endLife   context.CancelFunc
+	closing   <-chan struct{} // of life
+	stopBy    time.Time       // once the shutdown has begun: when all streams must have ended
+	leftovers sync.WaitGroup  // holds whose client cannot be reached
 	base      context.Context
 	endBase   context.CancelFunc
 }
@@ -74,7 +76,9 @@ func New(config Config) *Server {
 	if config.Report == nil {
 		config.Report = func(string, ...any) {}
 	}
-	s := &Server{config: config, client: config.Client, closing: make(chan struct{})}
+	s := &Server{config: config, client: config.Client}
+	s.life, s.endLife = context.WithCancel(context.Background())
+	s.closing = s.life.Done()
 	s.base, s.endBase = context.WithCancel(context.Background())
 	s.access.Store(config.Access)
 	s.limits = newRateLimits(config.Rate)
@@ -107,19 +111,19 @@ func (s *Server) Serve(l net.Listener, secure *tls.Config) error {
 	return s.http.Serve(l)
 }
 
-// Shutdown ends the streams, as each of them asks, and stops. It returns true if nothing is held any more that the
-// caller must leave to its TTL: it should close the client then, and otherwise not. A second Shutdown is not allowed.
+// Shutdown ends the streams, as each of them asks, and stops. Until all runs have ended, or the grace period has, their
+// workers can still call; nothing new begins. It returns true if nothing is held any more that the caller must leave to
+// its TTL: it should close the client then, and otherwise not. A second Shutdown is not allowed.
 func (s *Server) Shutdown() (clean bool) {
-	s.closeOnce.Do(func() { close(s.closing) })
-	ctx, cancel := context.WithTimeout(context.Background(), s.config.Grace+storeTimeout)
+	s.stopBy = time.Now().Add(s.config.Grace + time.Second)
+	s.endLife()
+	ctx, cancel := context.WithDeadline(context.Background(), s.stopBy.Add(storeTimeout))
 	defer cancel()
-	soon, cancelSoon := context.WithTimeout(ctx, s.config.Grace+time.Second)
+	soon, cancelSoon := context.WithDeadline(ctx, s.stopBy)
 	defer cancelSoon()
-	stopped := make(chan error, 1)
-	go func() { stopped <- s.http.Shutdown(ctx) }()
-	runsLeft := s.runs.waitEmpty(soon)
 	context.AfterFunc(soon, s.endBase) // for what does not look at s.closing
-	err := <-stopped
+	s.runs.waitEmpty(soon)
+	err := s.http.Shutdown(ctx)
 	s.endBase()
 	done := make(chan struct{})
 	go func() { s.leftovers.Wait(); close(done) }()
@@ -129,6 +133,7 @@ func (s *Server) Shutdown() (clean bool) {
 		err = ctx.Err()
 	}
 	_ = s.http.Close()
+	runsLeft := s.runs.count()
 	if runsLeft > 0 {
 		s.config.Report("%d runs are still in progress; each is abandoned when its TTL has passed", runsLeft)
 	}

@@ -12,17 +12,29 @@ import (
 
 // eventStream is an answer that consists of lines and does not end soon.
 type eventStream struct {
+	server  *Server
 	w       http.ResponseWriter
 	control *http.ResponseController
 	sse     bool
 	started bool          // a line was sent
 	timeout time.Duration // for the client's system to accept a line
 	sentAt  time.Time     // when the last line was sent
+	stop    func() bool   // must be called at the end
 }
 
-func newEventStream(w http.ResponseWriter, r *http.Request, timeout time.Duration) *eventStream {
-	return &eventStream{w: w, control: http.NewResponseController(w), timeout: timeout,
+func (s *Server) newEventStream(w http.ResponseWriter, r *http.Request, timeout time.Duration) *eventStream {
+	out := &eventStream{server: s, w: w, control: http.NewResponseController(w), timeout: timeout,
 		sse: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
+	out.stop = s.whenClosing(out.hurryWrite)
+	return out
+}
+
+// hurryWrite makes the write that is under way, if there is one, end in time for the shutdown, although the client reads
+// nothing. Otherwise the server would end before it can leave the client's lock to its TTL.
+func (s *eventStream) hurryWrite() {
+	if time.Until(s.server.stopBy) < s.timeout {
+		_ = s.control.SetWriteDeadline(s.server.stopBy)
+	}
 }
 
 // event is a kind of line.
@@ -67,6 +79,9 @@ func (s *eventStream) send(kind event, at time.Time, fields any) error {
 	}
 	s.start()
 	_ = s.control.SetWriteDeadline(time.Now().Add(s.timeout))
+	if s.server.isClosing() { // after the deadline was set: so either this or the shutdown itself makes it shorter
+		s.hurryWrite()
+	}
 	if _, err := s.w.Write(line); err != nil {
 		return err
 	}
@@ -124,13 +139,14 @@ func (c *streamCount) leave() { c.open.Add(-1) }
 
 // enterStream begins a stream, unless there are too many or the server shuts down.
 func (s *Server) enterStream() error {
-	select {
-	case <-s.closing:
+	if s.isClosing() {
 		return errShuttingDown
-	default:
-		return s.streams.enter()
 	}
+	return s.streams.enter()
 }
+
+// isClosing reports whether the shutdown has begun.
+func (s *Server) isClosing() bool { return s.life.Err() != nil }
 
 var errShuttingDown = errors.New("the server shuts down; call another one")
 
@@ -154,7 +170,8 @@ func sendSequence[T any](s *Server, w http.ResponseWriter, r *http.Request,
 		return err
 	}
 	defer s.streams.leave()
-	out := newEventStream(w, r, responseTimeout)
+	out := s.newEventStream(w, r, responseTimeout)
+	defer out.stop()
 	done, items, ended := make(chan struct{}), make(chan itemOf[T]), make(chan struct{})
 	go func() {
 		defer close(ended)

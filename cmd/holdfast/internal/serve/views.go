@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
 
@@ -71,8 +72,8 @@ func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 func millis(d time.Duration) int64 { return max(d, 0).Milliseconds() }
 
 func viewClaim(c holdfast.ClaimInfo) claimView {
-	v := claimView{Owner: c.Owner, Note: c.Meta, Weight: c.Weight, Ref: c.Ref, Broken: c.Broken, Detached: c.Detached,
-		Foreign: c.Foreign, ReleaseRequested: c.ReleaseRequested, Token: c.Token, TTL: millis(c.TTL),
+	v := claimView{Owner: c.Owner, Note: c.Meta, Weight: c.Weight, Ref: shownref.Of(c.Ref), Broken: c.Broken,
+		Detached: c.Detached, Foreign: c.Foreign, ReleaseRequested: c.ReleaseRequested, Token: c.Token, TTL: millis(c.TTL),
 		Remaining: millis(c.Remaining)}
 	if !c.Since.IsZero() {
 		v.Since = formatTime(c.Since)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
@@ -306,7 +307,7 @@ func (p *Page) rowActions(r *http.Request, l lockState) markup {
 func claimActions(name string, c holdfast.ClaimInfo, waits, all bool) markup {
 	action := func(a Action, words, what string) markup {
 		return element("a", attrs{"class", "button small", "data-confirm", "", "href",
-			buildURL("/locks/confirm", "name", name, "ref", c.Ref, "action", string(a)), "aria-label",
+			buildURL("/locks/confirm", "name", name, "ref", shownref.Of(c.Ref), "action", string(a)), "aria-label",
 			what + " " + text.QuoteName(name) + ": " + text.Printable(c.Owner)}, plain(words))
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
@@ -134,7 +135,7 @@ func claimTable(caption string, l lockState, claims []holdfast.ClaimInfo, usual 
 		if weighed {
 			cells = append(cells, plain(describeWeight(l.Lock, c)))
 		}
-		cells = append(cells, element("code", nil, foreignText(c.Ref)))
+		cells = append(cells, element("code", nil, foreignText(shownref.Of(c.Ref))))
 		if may {
 			cells = append(cells, claimActions(l.Name, c, waits, true))
 		}
@@ -218,7 +219,7 @@ func (p *Page) claimOf(r *http.Request) (l lockState, c holdfast.ClaimInfo, wait
 		return l, c, false, err
 	}
 	for i, claim := range slices.Concat(l.Holders, l.Waiters) {
-		if claim.Ref == ref {
+		if shownref.Of(claim.Ref) == ref {
 			return l, claim, i >= len(l.Holders), nil
 		}
 	}
@@ -237,8 +238,8 @@ func (p *Page) confirmOnLock(r *http.Request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	confirm.post = buildURL("/locks/act", "name", l.Name, "ref", c.Ref, "action", string(action), "when",
-		describeTurn(waits))
+	confirm.post = buildURL("/locks/act", "name", l.Name, "ref", shownref.Of(c.Ref), "action", string(action),
+		"when", describeTurn(waits))
 	confirm.cancelTo = lockURL(l.Name)
 	token, cookie := p.formToken(r)
 	return &content{title: confirm.title, part: "locks", fixed: confirm.form(token), cookie: cookie}, nil
@@ -346,8 +347,8 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	case len(reason) > maxReason:
 		return nil, newPageError(http.StatusBadRequest, "A reason may have %d bytes. Nothing was changed.", maxReason)
 	}
-	finish, err := p.audit(r, AuditEntry{Action: action, Lock: l.Name, Ref: c.Ref, Owner: c.Owner, Token: c.Token,
-		Reason: reason})
+	finish, err := p.audit(r, AuditEntry{Action: action, Lock: l.Name, Ref: shownref.Of(c.Ref), Owner: c.Owner,
+		Token: c.Token, Reason: reason})
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
@@ -186,7 +187,7 @@ func (s *site) onLock(name string, action Action) string {
 	if err != nil || len(lock.Holders) == 0 {
 		s.Fatalf("%q has no holder: %v", name, err)
 	}
-	return buildURL("/locks/confirm", "name", name, "ref", lock.Holders[0].Ref, "action", string(action))
+	return buildURL("/locks/confirm", "name", name, "ref", shownref.Of(lock.Holders[0].Ref), "action", string(action))
 }
 
 // TestList: the list shows each lock with its holder, token and waiters in their order; it is sorted, searched and
@@ -386,6 +387,9 @@ func TestBreakOnPage(t *testing.T) {
 		!lock.Holders[0].ReleaseRequested || lock.Holders[0].Broken {
 		t.Errorf("%+v %v", lock, err)
 	}
+	if page := s.get(lockURL("deploy")).body; strings.Contains(page, lease.Ref()) {
+		t.Error("the page shows the ref, with which everybody could release the lock")
+	}
 	if r := s.confirm(s.onLock("deploy", ActionBreak), "reason", "INC-1"); r.status != http.StatusOK {
 		t.Errorf("%d %s", r.status, r.body)
 	}
@@ -400,8 +404,8 @@ func TestBreakOnPage(t *testing.T) {
 	var actions []Action
 	for _, e := range written {
 		actions = append(actions, e.Action)
-		if e.Lock != "deploy" || e.Owner != "alice" || e.Token != lease.Token() || e.Ref == "" ||
-			(e.Reason == "INC-1") != (e.Action == ActionBreak) {
+		if e.Lock != "deploy" || e.Owner != "alice" || e.Token != lease.Token() ||
+			e.Ref != shownref.Of(lease.Ref()) || (e.Reason == "INC-1") != (e.Action == ActionBreak) {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -440,7 +444,8 @@ func TestRemoveWaiter(t *testing.T) {
 	if err != nil || len(lock.Waiters) != 1 {
 		t.Fatal(lock, err)
 	}
-	path := buildURL("/locks/confirm", "name", "a", "ref", lock.Waiters[0].Ref, "action", string(ActionBreak))
+	path := buildURL("/locks/confirm", "name", "a", "ref", shownref.Of(lock.Waiters[0].Ref), "action",
+		string(ActionBreak))
 	if r := s.get(path); !strings.Contains(r.body, "The holder is not touched.") {
 		t.Error(r.body)
 	}
@@ -469,7 +474,8 @@ func TestWaiterBecameHolder(t *testing.T) {
 	if err != nil || len(lock.Waiters) != 1 {
 		t.Fatal(lock, err)
 	}
-	r := s.get(buildURL("/locks/confirm", "name", "a", "ref", lock.Waiters[0].Ref, "action", string(ActionBreak)))
+	r := s.get(buildURL("/locks/confirm", "name", "a", "ref", shownref.Of(lock.Waiters[0].Ref), "action",
+		string(ActionBreak)))
 	action, token := formAction.FindStringSubmatch(r.body)[1], formToken.FindStringSubmatch(r.body)[1]
 	if err := lease.Release(); err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ const (
 type AuditEntry struct {
 	Action Action
 	Lock   string // empty for runs
-	Ref    string // of the claim
+	Ref    string // of the claim, as it is shown
 	Owner  string // of the claim, or of the last run
 	Token  int64  // of the claim, or of the last run
 	Ledger string // empty for locks
