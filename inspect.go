@@ -190,25 +190,19 @@ type TokenFloor struct {
 // resources have seen, after a store was restored from a backup or replaced. It returns ErrUnsupported if the store
 // cannot tell.
 func (c *Client) ReadTokenFloor(ctx context.Context) (TokenFloor, error) {
-	const op = "read the token floor"
-	if err := checkCall(c, ctx); err != nil {
-		return TokenFloor{}, c.wrapError(op, "", err)
-	}
-	if !c.inflight.enter() {
-		return TokenFloor{}, c.wrapError(op, "", ErrClosed)
-	}
-	defer c.inflight.exit()
-	r, ok := c.store.(driver.TokenRaiser)
-	if !ok {
-		return TokenFloor{}, c.wrapError(op, "", errTokensFixed)
-	}
-	ctx, end := c.untilClosed(ctx)
-	defer end()
-	floor, err := r.ReadTokenFloor(ctx)
-	if err != nil {
-		return TokenFloor{}, c.wrapError(op, "", c.orClosed(err))
-	}
-	return TokenFloor(floor), nil
+	return makeCall(ctx, c, "read the token floor", "", func() (TokenFloor, error) {
+		r, ok := c.store.(driver.TokenRaiser)
+		if !ok {
+			return TokenFloor{}, errTokensFixed
+		}
+		ctx, end := c.untilClosed(ctx)
+		defer end()
+		floor, err := r.ReadTokenFloor(ctx)
+		if err != nil {
+			return TokenFloor{}, c.orClosed(err)
+		}
+		return TokenFloor(floor), nil
+	})
 }
 
 // RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on. A holder keeps its token
@@ -232,18 +226,10 @@ func (c *Client) RaiseToken(ctx context.Context, name string, atLeast int64) err
 // from their clock, and others from a counter of their own. So it does not change anything: it returns nil if all tokens
 // to come are large enough, and otherwise ErrUnsupported with a text that says when that is so or what to do.
 func (c *Client) RaiseAllTokens(ctx context.Context, atLeast int64) error {
-	const op = "raise all tokens"
-	if err := checkCall(c, ctx); err != nil {
-		return c.wrapError(op, "", err)
-	}
-	if !c.inflight.enter() {
-		return c.wrapError(op, "", ErrClosed)
-	}
-	defer c.inflight.exit()
-	if err := raiseToken(ctx, c.store, "", atLeast); err != nil {
-		return c.wrapError(op, "", err)
-	}
-	return nil
+	_, err := makeCall(ctx, c, "raise all tokens", "", func() (none struct{}, err error) {
+		return none, raiseToken(ctx, c.store, "", atLeast)
+	})
+	return err
 }
 
 func raiseToken(ctx context.Context, store driver.Store, name string, atLeast int64) error {
@@ -266,23 +252,14 @@ var errTokensFixed = fmt.Errorf("%w: this store cannot raise its tokens", ErrUns
 // There are none on stores that have nothing to set up. It changes nothing, and returns an error if the store cannot be
 // asked.
 func (c *Client) Examine(ctx context.Context) ([]Finding, error) {
-	const op = "examine the settings"
-	if err := checkCall(c, ctx); err != nil {
-		return nil, c.wrapError(op, "", err)
-	}
-	if !c.inflight.enter() {
-		return nil, c.wrapError(op, "", ErrClosed)
-	}
-	defer c.inflight.exit()
-	x, ok := c.store.(driver.Examiner)
-	if !ok {
-		return nil, nil
-	}
-	ctx, end := c.untilClosed(ctx)
-	defer end()
-	findings, err := x.Examine(ctx)
-	if err != nil {
-		return findings, c.wrapError(op, "", c.orClosed(err))
-	}
-	return findings, nil
+	return makeCall(ctx, c, "examine the settings", "", func() ([]Finding, error) {
+		x, ok := c.store.(driver.Examiner)
+		if !ok {
+			return nil, nil
+		}
+		ctx, end := c.untilClosed(ctx)
+		defer end()
+		findings, err := x.Examine(ctx)
+		return findings, c.orClosed(err)
+	})
 }
