@@ -521,9 +521,19 @@ func (c *Client) orClosed(err error) error {
 	return err
 }
 
-// onStore makes one call to the store about a lock. It refuses the call after Close, and for a bad name or a nil
-// context, and it wraps the error.
-func onStore[T any](ctx context.Context, c *Client, op, name string, call func() (T, error)) (result T, err error) {
+// onStore is makeCall for a call about a lock. It refuses the call for a bad name.
+func onStore[T any](ctx context.Context, c *Client, op, name string, call func() (T, error)) (T, error) {
+	return makeCall(ctx, c, op, name, func() (result T, err error) {
+		if err = driver.CheckName(name, c.store.Info()); err != nil {
+			return result, err
+		}
+		return call()
+	})
+}
+
+// makeCall makes one call to the store. It refuses the call after Close, and for a nil context, and it wraps the error.
+// name is for the error; it may be empty.
+func makeCall[T any](ctx context.Context, c *Client, op, name string, call func() (T, error)) (result T, err error) {
 	if err := checkCall(c, ctx); err != nil {
 		return result, c.wrapError(op, name, err)
 	}
@@ -531,10 +541,7 @@ func onStore[T any](ctx context.Context, c *Client, op, name string, call func()
 		return result, c.wrapError(op, name, ErrClosed)
 	}
 	defer c.inflight.exit()
-	if err = driver.CheckName(name, c.store.Info()); err == nil {
-		result, err = call()
-	}
-	if err != nil {
+	if result, err = call(); err != nil {
 		err = c.wrapError(op, name, err)
 	}
 	return result, err
