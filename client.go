@@ -128,7 +128,7 @@ func (c *Client) takeLock(ctx context.Context, op string, s lockSpec, wait bool)
 			return lease, nil
 		}
 	}
-	return c.acquireClaim(ctx, op, claim, s.opts)
+	return c.acquireClaim(ctx, op, &claim, &s.opts)
 }
 
 // doLocked acquires a lock, runs f under it, and releases it.
@@ -164,7 +164,7 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 }
 
 // acquireClaim makes a claim, in its turn where the claims of this client take turns, and waits if the claim says so.
-func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim, o LockOptions) (*Lease, error) {
+func (c *Client) acquireClaim(ctx context.Context, op string, claim *driver.Claim, o *LockOptions) (*Lease, error) {
 	if !c.inflight.enter() {
 		return nil, c.wrapError(op, claim.Name, ErrClosed)
 	}
@@ -176,14 +176,14 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim
 	var lease *Lease
 	var err error
 	start := time.Now()
-	c.emitAttempt(ctx, &claim, &o, start)
+	c.emitAttempt(ctx, claim, o, start)
 	if claim.Kind == KindMutex && !claim.Fair {
-		lease, err = c.claimPlain(ctx, &claim, o, start)
+		lease, err = c.claimPlain(ctx, claim, o, start)
 	} else {
-		lease, err = c.claimAtStore(ctx, &claim, o, start, false)
+		lease, err = c.claimAtStore(ctx, claim, o, start, false)
 	}
 	if err != nil {
-		c.emitFailure(ctx, &claim, &o, start, err)
+		c.emitFailure(ctx, claim, o, start, err)
 		return nil, c.wrapError(op, claim.Name, err)
 	}
 	return lease, nil
@@ -192,7 +192,7 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim driver.Claim
 // claimPlain makes a claim of a plain mutex. On stores where waiting costs nothing, claims take turns in this process only
 // while the store's queue is full: the one that found it full, and all that come after it. So nobody is overtaken by a
 // later caller of this client.
-func (c *Client) claimPlain(ctx context.Context, claim *driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
+func (c *Client) claimPlain(ctx context.Context, claim *driver.Claim, o *LockOptions, start time.Time) (*Lease, error) {
 	if c.store.Info().NativeQueue && !c.queue.isUsed(claim.Name) {
 		lease, err := c.claimAtStore(ctx, claim, o, start, false)
 		if !claim.Wait || !errors.Is(err, ErrQueueFull) {
@@ -205,7 +205,7 @@ func (c *Client) claimPlain(ctx context.Context, claim *driver.Claim, o LockOpti
 
 // claimInTurn waits for the claim's turn in this process before it goes to the store. A claim that does not wait passes
 // no other: if another one has the turn, the lock counts as held.
-func (c *Client) claimInTurn(ctx context.Context, claim *driver.Claim, o LockOptions, start time.Time) (*Lease, error) {
+func (c *Client) claimInTurn(ctx context.Context, claim *driver.Claim, o *LockOptions, start time.Time) (*Lease, error) {
 	if claim.Wait {
 		if err := c.queue.waitForTurn(ctx, c.waiting, claim.Name, claim.TTL); err != nil {
 			return nil, err
@@ -255,7 +255,7 @@ func (c *Client) heldError(ctx context.Context, name string) error {
 
 // claimAtStore makes the claim in the store. If the answer to a grant arrives after the lease would have ended already,
 // the claim is released, and one that waits is made again, with another id: in the events, these are two attempts.
-func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o LockOptions, start time.Time,
+func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o *LockOptions, start time.Time,
 	hasTurn bool) (*Lease, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if c.waiting.Err() != nil {
@@ -283,10 +283,10 @@ func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o LockOp
 		if !claim.Wait || errors.Is(err, ErrClosed) {
 			return nil, err
 		}
-		c.emitFailure(ctx, claim, &o, start, err)
+		c.emitFailure(ctx, claim, o, start, err)
 		sleepContext(ctx, pause)
 		claim.ID = newID()
-		c.emitAttempt(ctx, claim, &o, time.Now())
+		c.emitAttempt(ctx, claim, o, time.Now())
 	}
 }
 

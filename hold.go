@@ -113,7 +113,7 @@ const (
 )
 
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
-func (c *Client) newHold(ctx context.Context, g driver.Grant, hasTurn bool, o LockOptions) (*hold, *Lease) {
+func (c *Client) newHold(ctx context.Context, g driver.Grant, hasTurn bool, o *LockOptions) (*hold, *Lease) {
 	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected,
 		isRun: g.Run != nil || g.Attempt != 0} // a driver may return the grant without what was asked for
 	t.asked.Name, t.asked.ID = "", ""

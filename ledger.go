@@ -186,7 +186,7 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 	claim.ID = newID()
 	start := time.Now()
 	c.emitAttempt(ctx, &claim, &LockOptions{}, start)
-	lease, err := c.claimAtStore(ctx, &claim, LockOptions{}, start, false)
+	lease, err := c.claimAtStore(ctx, &claim, &LockOptions{}, start, false)
 	if err != nil {
 		c.emitFailure(ctx, &claim, &LockOptions{}, start, err)
 		return nil, l.wrapError(op, key, err)
