@@ -57,6 +57,9 @@ func (s *Server) checkHost(r *http.Request) error {
 // checkOrigin refuses what a web page of another origin has sent.
 func checkOrigin(r *http.Request) error {
 	origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")
+	if site == "same-origin" { // as the browser sees it: behind a proxy that ends TLS, the server knows another scheme
+		return nil
+	}
 	if origin != "" {
 		u, err := url.Parse(origin)
 		scheme := "http"
@@ -70,7 +73,7 @@ func checkOrigin(r *http.Request) error {
 	}
 	isAPI := strings.HasPrefix(r.URL.Path, "/v1/")
 	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
-	if site != "" && site != "same-origin" && site != "none" && (isAPI || !isRead) {
+	if site != "" && site != "none" && (isAPI || !isRead) {
 		return newProblem(codeOriginRefused, "a web page of another origin cannot use this server")
 	}
 	return nil

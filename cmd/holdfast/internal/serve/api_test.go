@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // TestHandles: a lock without a connection is renewed and released by its handle, at any server of the store.
@@ -166,6 +168,43 @@ func TestFullAuditLog(t *testing.T) {
 	}
 }
 
+// goneStore calls gone when a claim is to be broken, and then does it if it still may.
+type goneStore struct {
+	driver.Store
+	gone func()
+}
+
+func (s *goneStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+	s.gone()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.Store.Break(ctx, name, ref, mode)
+}
+
+// TestAuditOfAClientThatGoes: a client that goes while its break is carried out changes neither that nor its record.
+func TestAuditOfAClientThatGoes(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	client, err := holdfast.New(&goneStore{Store: memory.New(nil).Open(), gone: cancel}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.Mutex("a", nil).TryLock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "audit")
+	s := New(Config{Client: client, AllowBreak: true, Audit: openAudit(t, path)})
+	r := httptest.NewRequest(http.MethodPost, "/v1/locks/a/break", strings.NewReader(`{"force": true}`)).WithContext(ctx)
+	r.Host = "localhost"
+	r.Header.Set("Content-Type", "application/json")
+	s.handler.ServeHTTP(httptest.NewRecorder(), r)
+	if log, err := os.ReadFile(path); err != nil || !strings.Contains(string(log), `"outcome":"done"`) {
+		t.Errorf("%s %v", log, err)
+	}
+}
+
 // TestLedger: a key is run until a run has succeeded, and never again.
 func TestLedger(t *testing.T) {
 	t.Parallel()
@@ -304,6 +343,11 @@ func TestForeignPages(t *testing.T) {
 		s.refuse(c.want, http.MethodPost, "/v1/locks/a/hold", "")
 		s.refuse(c.want, http.MethodGet, "/v1/locks", "")
 	}
+	// Behind a proxy that ends TLS, the browser knows that the page is of this server.
+	s.header = http.Header{"Origin": {"https://" + host}, "Sec-Fetch-Site": {"same-origin"}}
+	s.want(http.MethodPost, "/v1/locks/-/explain?name=a", "")
+	s.header.Set("Sec-Fetch-Site", "same-site")
+	s.refuse(codeOriginRefused, http.MethodPost, "/v1/locks/-/explain?name=a", "")
 	// A form of a foreign page has no JSON.
 	s.header = http.Header{}
 	r, err := http.Post(s.url+"/v1/locks/a/hold", "text/plain", strings.NewReader("{}"))

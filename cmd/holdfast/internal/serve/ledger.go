@@ -339,7 +339,7 @@ func (s *Server) changeKey(w http.ResponseWriter, r *http.Request, action string
 	if err := s.requireBreak(r, name); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTimeout) // as in changeClaim
 	defer cancel()
 	err := s.audited(r, AuditEntry{Action: action, Ledger: ledger, Key: key}, func() error {
 		return act(s.client.Ledger(ledger, nil), ctx, key)

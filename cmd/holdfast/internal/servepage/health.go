@@ -37,16 +37,22 @@ func (p *Page) showHealth(r *http.Request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, info := time.Now(), p.opts.Client.Info()
-	answer := badge("held", "answers")
+	now, info, all := time.Now(), p.opts.Client.Info(), p.rights(r, "").See
+	answer, count := badge("held", "answers"), plain("shown to those who may see all locks")
 	if list.err != nil {
-		answer = join(badge("alarm", "does not answer"), span("detail", plain(describeStoreError(list.err).text)))
+		answer = badge("alarm", "does not answer")
+	}
+	if all {
+		count = number(len(list.locks))
+	}
+	if all && list.err != nil {
+		answer = join(answer, span("detail", plain(describeStoreError(list.err).text)))
 	}
 	live := []markup{facts(
 		definition{"Store", answer},
 		definition{"Last listing", join(clockTime(list.at, now),
 			span("detail", plain("took "+list.took.Round(time.Millisecond).String())))},
-		definition{"Locks", number(len(list.locks))},
+		definition{"Locks", count},
 		definition{"Trust", describeCode(string(info.Tier), info.Tier.Description())},
 		definition{"Who ends the claim of a dead holder",
 			describeCode(string(info.ExpiredBy), info.ExpiredBy.Description())},
@@ -88,6 +94,9 @@ func describeSurvives(s holdfast.Survives) string {
 
 // findings are what the doctor has found.
 func (p *Page) findings(r *http.Request, now time.Time) markup {
+	if !p.rights(r, "").See { // they name locks
+		return paragraph("empty", plain("They are shown to those who may see all locks."))
+	}
 	if p.opts.Doctor == nil {
 		return paragraph("empty", plain("This server does not examine its store. Run: holdfast doctor"))
 	}

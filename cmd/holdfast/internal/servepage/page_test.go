@@ -594,6 +594,11 @@ func TestReadOnlyPage(t *testing.T) {
 	}
 }
 
+// findSecret finds something about a lock.
+func findSecret(context.Context) ([]holdfast.Finding, error) {
+	return []holdfast.Finding{{Code: "c", Severity: holdfast.SeverityWarning, What: "w", Subject: "secret/1"}}, nil
+}
+
 // TestRights: nobody sees a lock without the right to see it, or breaks one without the right to break it.
 func TestRights(t *testing.T) {
 	t.Parallel()
@@ -601,6 +606,16 @@ func TestRights(t *testing.T) {
 		return Rights{See: !strings.HasPrefix(lock, "secret"), Break: strings.HasPrefix(lock, "mine") ||
 			strings.HasPrefix(lock, "secret")}
 	}})
+	seesAll := newSite(t, Options{Doctor: findSecret})
+	if health := seesAll.get("/health").body; !strings.Contains(health, "secret/1") {
+		t.Error(health)
+	}
+	seesSome := newSite(t, Options{Doctor: findSecret, Rights: func(_ *http.Request, lock string) Rights {
+		return Rights{See: strings.HasPrefix(lock, "mine")}
+	}})
+	if health := seesSome.get("/health").body; strings.Contains(health, "secret/1") {
+		t.Error(health)
+	}
 	for _, name := range []string{"secret/1", "mine/1", "theirs/1"} {
 		s.hold("alice", name)
 	}
