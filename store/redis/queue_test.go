@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -387,6 +389,50 @@ func TestNextIsLongDead(t *testing.T) {
 			t.Errorf("%s: it is not notified", name)
 		}
 	}
+}
+
+// TestSecondTurnIsWhole: a claim that missed its turn has the whole confirm window at its next one.
+func TestSecondTurnIsWhole(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	late, other := waiting(mutex("m", 10*time.Minute)), waiting(mutex("m", 10*time.Minute))
+	joinAndDie(t, s, late)
+	joinAndDie(t, s, other)
+	release(t, s, holder.Claim)
+	if err := redistest.Until(t.Context(), func() bool { _, r := enterQueue(t, s, other); return r == nil }); err != nil {
+		t.Fatal(err)
+	}
+	joinAndDie(t, s, late)
+	release(t, s, other)
+	left, err := strconv.Atoi(strings.TrimPrefix(sendCommand(t, server, "PTTL", "m"), ":"))
+	if err != nil || left < 1500 {
+		t.Errorf("it has %d ms to confirm, %v", left, err)
+	}
+	if g, r := enterQueue(t, s, late); r == nil {
+		release(t, s, g.Claim)
+	}
+}
+
+// TestReleaseWithoutRecord: a server that is short of memory may evict the record of a lock alone. The release of a mutex
+// ends it all the same, and promotes the claim that waits.
+func TestReleaseWithoutRecord(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	next := waiting(mutex("m", 10*time.Minute))
+	granted := waitInQueue(t.Context(), t, s, server, next)
+	time.Sleep(1100 * time.Millisecond) // it has asked the server twice, and now waits for longer
+	sendCommand(t, server, "DEL", recordKey("m"))
+	pace, start := watchServer(t, server), time.Now()
+	release(t, s, holder.Claim)
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	expectInTimeOf(t, pace, "the claim behind it", start, 250*time.Millisecond)
+	release(t, s, next)
 }
 
 // TestDeadHolderAndWaiter: when a holder has expired and the first claim in the queue is dead, the second one has the

@@ -86,6 +86,12 @@ if held == 'mutex' and id == me then
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   remove_holder(me)
   clear_if_unheld()
+elseif held == 'foreign' and value == me then
+  -- The record alone was evicted. Only a mutex has a claim's id as its value. The queue may have stayed.
+  call('DEL', LOCK)
+  kind, limit, held, freed, waiters = 'mutex', 1, 'none', true, call('ZCARD', QUEUE)
+  call('HSET', RECORD, 'kind', kind, 'limit', limit)
+  queue_state[1] = kind
 elseif is_queued(me) then
   remove_waiter(me)
 else

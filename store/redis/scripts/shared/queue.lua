@@ -261,6 +261,10 @@ local function settle()
     unanswered = has_flag(flags, 'c')
     call('HDEL', RECORD, 'id', 'flags')
     call('HDEL', CLAIMS, id)
+    if called == id then -- its turn is over: at the next one it has the whole confirm window
+      call('HDEL', RECORD, 'called')
+      called = nil
+    end
     id, flags = nil, ''
   end
   if held == 'shared' then
