@@ -94,7 +94,7 @@ type refusal struct {
 	code      int64
 	remaining time.Duration // until the first holder expires if it does not renew; less than 0: unknown
 	place     int64         // of the claim in the queue, from 1; or how many claims wait, if it is not in the queue
-	rollCall  bool          // all waiting claims are asked to show that they are alive
+	lookAtEnd bool          // look again when remaining has passed, however far behind: see acquire_queued.lua
 	holders   []driver.ClaimInfo
 }
 
@@ -282,26 +282,36 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 
 // delayInQueue returns when a waiting claim runs its script again if no notice comes:
 //   - within a third of its TTL, to show that it is alive: a waiting claim that sends nothing for its TTL is removed;
-//   - if it is the next or the one after that, or during a roll call, just after the holder may have expired, since then
-//     nobody may be left to notify it; the next may be dead, too;
-//   - else after half a second per place, to find out whether those ahead of it are dead. The further behind, the less
-//     often, so that a long queue costs little more than a short one.
+//   - if it is near, or if its script has promoted a claim, or during a roll call, just after the holder or the promoted
+//     claim may have expired, since then nobody may be left to notify it; those between may be dead, too;
+//   - else after half a second per place, to find out whether those ahead of it are dead, and the queue may have moved on
+//     fast meanwhile. The further behind, the less often, so that a long queue costs little more than a short one: but a
+//     near claim looks within the confirm window, and then knows its end; up to place 64 it takes 4 s at most, and
+//     further behind a minute.
 //
 // The first time it comes within a second: a script promises to notify the next claim only if that has been in the
 // queue for SOON (shared/state.lua). The delay is random within a quarter, so that many claims do not come at the same
 // time.
 func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
-	d := max(time.Second, time.Duration(r.place)*500*time.Millisecond)
-	if first {
-		d = time.Second
+	longest := time.Minute
+	switch {
+	case first:
+		longest = time.Second
+	case r.place <= nearPlaces:
+		longest = 1500 * time.Millisecond
+	case r.place <= 64:
+		longest = 4 * time.Second
 	}
-	d = min(d, a.claim.TTL/3)
+	d := min(max(time.Second, time.Duration(r.place)*500*time.Millisecond), longest, a.claim.TTL/3)
 	d = d*3/4 + rand.N(d/4)
-	if (r.place <= 2 || r.rollCall) && r.remaining >= 0 {
+	if (r.place <= nearPlaces || r.lookAtEnd) && r.remaining >= 0 {
 		d = min(d, r.remaining+time.Millisecond+rand.N(2*time.Millisecond))
 	}
 	return d
 }
+
+// nearPlaces is how many places at the front of the queue are near: NEAR in shared/state.lua.
+const nearPlaces = 5
 
 // delayFullQueue returns when a plain mutex claim, which nobody refuses because others wait, tries again to enter a
 // full queue, which it found full n times before.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -279,6 +281,160 @@ func TestDeadPlainWaiter(t *testing.T) {
 	}
 }
 
+// TestDeadWaitersInARow: two claims that have died one behind the other delay the queue by two confirm windows, also if the
+// claim behind them last asked the server when it was far behind in the queue, which has moved fast since then.
+func TestDeadWaitersInARow(t *testing.T) {
+	t.Parallel()
+	for name, shape := range map[string]func(*driver.Claim){
+		"plain":     func(*driver.Claim) {},
+		"fair":      func(c *driver.Claim) { c.Fair = true },
+		"semaphore": func(c *driver.Claim) { c.Kind, c.Limit = driver.KindSemaphore, 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := startServer(t)
+			s := openForTest(t, "redis://"+server.Addr).(*store)
+			claim := func() driver.Claim {
+				c := waiting(mutex("m", 10*time.Minute))
+				shape(&c)
+				return c
+			}
+			holder := acquire(t, s, claim()).Claim
+			alive := make([]driver.Claim, 18)
+			for i := range alive {
+				alive[i] = claim()
+				enterQueue(t, s, alive[i])
+			}
+			joinAndDie(t, s, claim())
+			joinAndDie(t, s, claim())
+			next := claim()
+			granted := waitInQueue(t.Context(), t, s, server, next)
+			// It gives a sign of life when it listens, and once more within a second. From then on it waits for longer.
+			sign := func() string { return sendCommand(t, server, "HGET", s.keys.allKeys("m")[2], "?"+next.ID) }
+			time.Sleep(600 * time.Millisecond)
+			last := sign()
+			if err := redistest.Until(t.Context(), func() bool { return sign() != last }); err != nil {
+				t.Fatal(err)
+			}
+			pace := watchServer(t, server)
+			for _, c := range alive {
+				release(t, s, holder)
+				if _, r := enterQueue(t, s, c); r != nil {
+					t.Fatalf("%+v", r)
+				}
+				holder = c
+			}
+			start := time.Now()
+			release(t, s, holder)
+			if err := <-granted; err != nil {
+				t.Fatal(err)
+			}
+			expectInTimeOf(t, pace, "the claim behind two dead ones", start, 4250*time.Millisecond)
+			release(t, s, next)
+		})
+	}
+}
+
+// TestManyDeadPlainWaiters: ten plain claims that have died in the queue delay the one behind them by hardly more than two
+// confirm windows, since they are removed together.
+func TestManyDeadPlainWaiters(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	for range 10 {
+		joinAndDie(t, s, waiting(mutex("m", 10*time.Minute)))
+	}
+	next := waiting(mutex("m", 10*time.Minute))
+	granted := waitInQueue(t.Context(), t, s, server, next)
+	pace, start := watchServer(t, server), time.Now()
+	release(t, s, holder.Claim)
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	expectInTimeOf(t, pace, "the claim behind ten dead ones", start, 5*time.Second)
+	release(t, s, next)
+}
+
+// TestNextIsLongDead: if the claim behind the one whose turn has come has been silent for its TTL, the one behind that is
+// notified to look whether it comes.
+func TestNextIsLongDead(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	for name, isFair := range map[string]bool{"plain": false, "fair": true} {
+		claim := func(ttl time.Duration) driver.Claim {
+			c := waiting(mutex(name, ttl))
+			c.Fair = isFair
+			return c
+		}
+		holder := acquire(t, s, claim(10*time.Minute))
+		joinAndDie(t, s, claim(10*time.Minute))
+		joinAndDie(t, s, claim(driver.MinTTL))
+		next := claim(10 * time.Minute)
+		joinAndDie(t, s, next)
+		sub, live := s.subscribeToLock(name, next.ID, true)
+		t.Cleanup(sub.unsubscribe)
+		if !live {
+			<-sub.notices // the hub listens now
+		}
+		time.Sleep(driver.MinTTL + 100*time.Millisecond)
+		release(t, s, holder.Claim)
+		select {
+		case d := <-sub.notices:
+			if d < time.Second || d > 2250*time.Millisecond {
+				t.Errorf("%s: it looks after %v", name, d)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: it is not notified", name)
+		}
+	}
+}
+
+// TestSecondTurnIsWhole: a claim that missed its turn has the whole confirm window at its next one.
+func TestSecondTurnIsWhole(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	late, other := waiting(mutex("m", 10*time.Minute)), waiting(mutex("m", 10*time.Minute))
+	joinAndDie(t, s, late)
+	joinAndDie(t, s, other)
+	release(t, s, holder.Claim)
+	if err := redistest.Until(t.Context(), func() bool { _, r := enterQueue(t, s, other); return r == nil }); err != nil {
+		t.Fatal(err)
+	}
+	joinAndDie(t, s, late)
+	release(t, s, other)
+	left, err := strconv.Atoi(strings.TrimPrefix(sendCommand(t, server, "PTTL", "m"), ":"))
+	if err != nil || left < 1500 {
+		t.Errorf("it has %d ms to confirm, %v", left, err)
+	}
+	if g, r := enterQueue(t, s, late); r == nil {
+		release(t, s, g.Claim)
+	}
+}
+
+// TestReleaseWithoutRecord: a server that is short of memory may evict the record of a lock alone. The release of a mutex
+// ends it all the same, and promotes the claim that waits.
+func TestReleaseWithoutRecord(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	s := openForTest(t, "redis://"+server.Addr).(*store)
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	next := waiting(mutex("m", 10*time.Minute))
+	granted := waitInQueue(t.Context(), t, s, server, next)
+	time.Sleep(1100 * time.Millisecond) // it has asked the server twice, and now waits for longer
+	sendCommand(t, server, "DEL", recordKey("m"))
+	pace, start := watchServer(t, server), time.Now()
+	release(t, s, holder.Claim)
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	expectInTimeOf(t, pace, "the claim behind it", start, 250*time.Millisecond)
+	release(t, s, next)
+}
+
 // TestDeadHolderAndWaiter: when a holder has expired and the first claim in the queue is dead, the second one has the
 // lock a confirm window later.
 func TestDeadHolderAndWaiter(t *testing.T) {
@@ -446,12 +602,27 @@ func TestLeftFreeBeforeForeignHolder(t *testing.T) {
 	}
 }
 
-// TestLookAfterExpiry: the first two claims in the queue look when the holder may have expired. The others need not.
+// TestLookAfterExpiry: the claims at the first places of the queue look when the holder may have expired. The others need
+// not.
 func TestLookAfterExpiry(t *testing.T) {
-	for place, soon := range map[int64]bool{1: true, 2: true, 3: false} {
+	for place, soon := range map[int64]bool{1: true, nearPlaces: true, nearPlaces + 1: false} {
 		a := acquireLoop{claim: mutex("m", 10*time.Minute)}
 		d := a.delayInQueue(&refusal{code: replyWaiting, place: place, remaining: 50 * time.Millisecond}, false)
 		if soon != (d < 100*time.Millisecond) {
+			t.Errorf("at place %d it looks after %v", place, d)
+		}
+	}
+}
+
+// TestLongestDelayInQueue: a waiting claim looks within a confirm window if it is near, within 4 s at the first 64 places,
+// and within a minute behind them, however long its TTL is.
+func TestLongestDelayInQueue(t *testing.T) {
+	for place, longest := range map[int64]time.Duration{
+		nearPlaces: 1500 * time.Millisecond, 64: 4 * time.Second, 10000: time.Minute,
+	} {
+		a := acquireLoop{claim: mutex("m", 10*time.Minute)}
+		d := a.delayInQueue(&refusal{code: replyWaiting, place: place, remaining: -1}, false)
+		if d > longest || d < longest/2 {
 			t.Errorf("at place %d it looks after %v", place, d)
 		}
 	}

@@ -7,9 +7,10 @@
 --       release_queued.lua)  15 session of the claim's client
 --
 -- Replies with the token of a grant, or with a list. ms left is the time until the first holder or the roll call ends, and less than 0 if
--- that is not known. Each holder is a list, see describe_holders.
---   {HELD, ms left, waiting claims, 1 during a roll call, holders...}
---   {WAITING, ms left, place in the queue, 1 during a roll call, holders...}
+-- that is not known. look is 1 during a roll call, and if this script has promoted a claim: then this claim looks again after ms left, as all
+-- that are ahead of it may be dead. Each holder is a list, see describe_holders.
+--   {HELD, ms left, waiting claims, look, holders...}
+--   {WAITING, ms left, place in the queue, look, holders...}
 --   {BROKEN}                 an operator has broken this claim
 --   {MISMATCH, kind, limit}  the lock exists with these
 --   {FULL, count, words}     too many claims hold the lock or wait for it
@@ -111,7 +112,7 @@ local function set_kind(newkind, newlimit)
 end
 
 local function refuse(code, second)
-  local a = {code, time_left(), second, roll_call_end and roll_call_end > now and 1 or 0}
+  local a = {code, time_left(), second, (promoted or roll_call_end and roll_call_end > now) and 1 or 0}
   for _, s in ipairs(describe_holders()) do a[#a + 1] = s end
   save()
   return a

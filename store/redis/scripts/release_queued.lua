@@ -29,19 +29,27 @@ local function note_last_free(next_value)
   if turn_time > 0 or is_noted then call('HSET', RECORD, 'turn', text(last_free) .. ' ' .. next_value) end
 end
 
--- The short way, for the holder of a quiet lock. If the first waiting claim is alive, it is promoted as promote and promote_next in
--- shared/queue.lua do it.
+-- The short way, for the holder of a quiet lock. If the first waiting claim is alive, and so is the one behind it, which looks whether the
+-- first one comes, it is promoted as promote and promote_next in shared/queue.lua do it.
 if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~= '1' and not turn_came then
   if not has_queue then
     call('DEL', LOCK)
     call(PUBLISH, CHANNEL, 'free')
     return DONE
   end
-  local first = call('ZRANGE', QUEUE, 0, 1, 'WITHSCORES')
-  local who, after = first[1], first[3]
-  local found = who and call('HMGET', CLAIMS, who, '?' .. who) or {}
-  local c, sign = found[1] and cjson.decode(found[1]), found[2]
-  if c and (sign or c.since) + c.ttl * 1000 >= now then
+  -- read_alive returns a waiting claim and its last sign of life, or nil if it gave none within its TTL.
+  local function read_alive(who)
+    local found = call('HMGET', CLAIMS, who, '?' .. who)
+    local c, sign = found[1] and cjson.decode(found[1]), found[2]
+    if c and (sign or c.since) + c.ttl * 1000 >= now then return c, sign end
+  end
+  local first = call('ZRANGE', QUEUE, 0, NEAR - 1, 'WITHSCORES')
+  local who, after, near = first[1], first[3], first[2 * NEAR - 1]
+  local c, sign
+  if who then c, sign = read_alive(who) end
+  local is_after_due, is_near_due = after and now - first[4] > SOON, near and now - first[2 * NEAR] > SOON
+  local n = is_after_due and read_alive(after)
+  if c and (n or not is_after_due) then
     local window = math.min(WINDOW, c.ttl)
     if c.plain then
       -- It keeps its place, in which no claim overtakes it. But the lock is free until it comes, so that clients
@@ -59,9 +67,10 @@ if quiet and value == me and id == me and not has_flag(flags, 'c') and ARGV[7] ~
     end
     note_last_free(who)
     call(PUBLISH, CHANNEL .. ':' .. c.session, 'turn ' .. who)
-    local n = after and now - first[4] > SOON and call('HGET', CLAIMS, after)
     local wait = c.plain and math.floor(window * 3 / 4) or window
-    if n then call(PUBLISH, CHANNEL .. ':' .. cjson.decode(n).session, 'next ' .. after .. ' ' .. wait) end
+    if n then call(PUBLISH, CHANNEL .. ':' .. n.session, 'next ' .. after .. ' ' .. wait) end
+    n = is_near_due and read_alive(near)
+    if n then call(PUBLISH, CHANNEL .. ':' .. n.session, 'next ' .. near .. ' ' .. wait) end
     return DONE
   end
 end
@@ -77,6 +86,12 @@ if held == 'mutex' and id == me then
 elseif held == 'shared' and call('ZSCORE', HOLDERS, me) then
   remove_holder(me)
   clear_if_unheld()
+elseif held == 'foreign' and value == me then
+  -- The record alone was evicted. Only a mutex has a claim's id as its value. The queue may have stayed.
+  call('DEL', LOCK)
+  kind, limit, held, freed, waiters = 'mutex', 1, 'none', true, call('ZCARD', QUEUE)
+  call('HSET', RECORD, 'kind', kind, 'limit', limit)
+  queue_state[1] = kind
 elseif is_queued(me) then
   remove_waiter(me)
 else

@@ -26,6 +26,7 @@ local MAX_SCAN = 128 -- how many waiting claims one script looks at, at most
 local held = 'foreign'
 local freed, unanswered, keys_added = false, false, false
 local promoted = nil -- the confirm window of the claim that was promoted last, in ms
+local moved = 0 -- by how many places promote_next has moved the queue on
 local vacant = false -- a mutex's holder is gone; its fields are left for the next holder to overwrite
 
 local function read_claim(who)
@@ -153,8 +154,16 @@ local function notify_of_turn()
   end
 end
 
--- promote_next promotes the claims whose turn has come. The next one after them is notified when to look again, unless it joined the
--- queue so recently that it runs its script again soon anyway. No other claim is notified.
+-- notify_next notifies the next claim after those that were promoted, and the claims that have become near, when to look again, unless
+-- they joined the queue so recently that they run their scripts again soon anyway.
+local function notify_next()
+  for i, who in ipairs(call('ZRANGE', QUEUE, 0, NEAR - 1)) do
+    local c = (i == 1 or i > NEAR - moved) and read_claim(who)
+    if c and now - c.since > SOON then notify(c.session, 'next ' .. who .. ' ' .. promoted) end
+  end
+end
+
+-- promote_next promotes the claims whose turn has come, and notifies the next ones.
 local function promote_next()
   if held == 'foreign' or kind == 'mutex' and held ~= 'none' then return end
   local removed = 0
@@ -167,16 +176,17 @@ local function promote_next()
         call(PUBLISH, CHANNEL, 'roll 0')
         return
       end
-      removed = removed + 1
+      removed, moved = removed + 1, moved + 1
       remove_waiter(who)
     elseif left_free then
       notify_of_turn()
       return
     elseif kind == 'mutex' and held ~= 'none' or kind ~= 'mutex' and (held_weight + c.w > limit or call('ZCARD', HOLDERS) >= MAX_HOLDERS) then
-      if promoted and now - c.since > SOON then notify(c.session, 'next ' .. who .. ' ' .. promoted) end
+      if promoted then notify_next() end
       return
     else
       promote(who, c)
+      moved = moved + 1
     end
   end
 end
@@ -251,6 +261,10 @@ local function settle()
     unanswered = has_flag(flags, 'c')
     call('HDEL', RECORD, 'id', 'flags')
     call('HDEL', CLAIMS, id)
+    if called == id then -- its turn is over: at the next one it has the whole confirm window
+      call('HDEL', RECORD, 'called')
+      called = nil
+    end
     id, flags = nil, ''
   end
   if held == 'shared' then

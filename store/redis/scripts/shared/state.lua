@@ -31,10 +31,11 @@
 -- channel of one client. The messages:
 --   free           the lock is free: waiters outside of the queue try again
 --   turn ID        this claim was promoted: it confirms
---   next ID MS     this claim is the next after the promoted ones, or foreign clients have a turn: it looks again after MS
+--   next ID MS     this claim is the next after the promoted ones or has become a near one, or foreign clients have a turn: it looks again
+--                  after MS
 --   roll MS        a roll call: all claims in the queue give a sign of life, spread over MS
 --
--- Defines names for the keys and arguments (LOCK to MAX_WAITERS), the constants SOON, MAX_TURN, DAY and HOUR, the functions text, has_flag, next_token,
+-- Defines names for the keys and arguments (LOCK to MAX_WAITERS), the constants SOON, NEAR, MAX_TURN, DAY and HOUR, the functions text, has_flag, next_token,
 -- is_tombstoned and next_score, and:
 --   call                 redis.call
 --   now                  the server's time in microseconds
@@ -54,6 +55,10 @@ local PUBLISH, CHANNEL, KEEP, WINDOW, MAX_HOLDERS, MAX_WAITERS = ARGV[1], RECORD
 -- A claim that joined the queue, or for which the lock was left free, less than this ago, in microseconds, runs its script soon. It needs
 -- no further message.
 local SOON = 500000
+-- The claims at the first places are near. They look again soon, and when the holder may have expired (nearPlaces in acquire.go). A claim
+-- that last looked when it was far behind does not know that it is near: the script by which it becomes that notifies it. So the next
+-- claims may be dead, all but one of the near ones, and the queue still moves on in time.
+local NEAR = 5
 -- The longest time, in microseconds, for which a lock is left to foreign clients: even if the server's clock is set back.
 local MAX_TURN = 1000000
 -- In ms. The claims are kept for a day less than the record. No expiry is moved more often than once per hour.
