@@ -870,7 +870,7 @@ var table = []mutant{
 		test: "TestShutdownWhileRunsAreInProgress", want: "connection refused",
 		edits: []edit{{"\ts.runs.waitEmpty(soon)\n\terr := s.http.Shutdown(ctx)\n",
 			"\terr := s.http.Shutdown(ctx)\n\ts.runs.waitEmpty(soon)\n"}}},
-	{name: "a shutdown that waits in vain for a client that reads nothing",
+	{name: "a shutdown that waits for a client that reads nothing",
 		file: "cmd/holdfast/internal/serve/stream.go", pkg: "./cmd/holdfast/internal/serve",
 		test: "TestShutdownWhileAClientReadsNothing", want: "not left to its TTL",
 		edits: []edit{{"out.stop = s.whenClosing(out.hurryWrite)", "out.stop = s.whenClosing(func() {})"}}},

@@ -416,7 +416,7 @@ func TestSecondTurnIsWhole(t *testing.T) {
 }
 
 // TestReleaseWithoutRecord: a server that is short of memory may evict the record of a lock alone. The release of a mutex
-// ends it all the same, and promotes the claim that waits.
+// ends it nevertheless, and promotes the claim that waits.
 func TestReleaseWithoutRecord(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

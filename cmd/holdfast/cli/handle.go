@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
-	"github.com/holdfast-go/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/driver/boot"
 )
 
 // lockHandle is what renew and release need of a handle, which acquire prints.

@@ -261,9 +261,9 @@ local function settle()
     unanswered = has_flag(flags, 'c')
     call('HDEL', RECORD, 'id', 'flags')
     call('HDEL', CLAIMS, id)
-    if called == id then -- its turn is over: at the next one it has the whole confirm window
-      call('HDEL', RECORD, 'called')
-      called = nil
+    if left_for == id then -- its turn is over: at the next one it has the whole confirm window
+      call('HDEL', RECORD, 'left_for')
+      left_for = nil
     end
     id, flags = nil, ''
   end
