@@ -3,20 +3,23 @@ package sequence
 import (
 	"container/list"
 	"errors"
+	"slices"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// maxJoining is how many claims of one client join one lock at a time. If thousands did that at once, each would list
-// the whole queue, and most would get no answer within the requestTimeout. To add a claim takes about as long as a
-// hand-over, so this many are enough for a lock that passes on as fast as it can.
-const maxJoining = 16
+// minJoining is how many claims of one client join one lock at a time, at first. If thousands did that at once, each
+// would list the whole queue, and most would get no answer within the requestTimeout. To add a claim takes about as long
+// as a hand-over, so this many are enough for a lock that passes on as fast as it can. Each claim that is granted at once
+// lets one more join: a hundred readers of a store that is far away need not wait for each other.
+const minJoining = 16
 
 // entrance is where the claims of one client stand that are to join one lock and wait for it, first come, first served.
 // A claim that stands here has sent nothing to the store and has no session. The entrance is guarded by the engine's mutex.
 type entrance struct {
 	joining  int       // how many claims are being added
+	limit    int       // of joining
 	standing list.List // of *applicant
 	arrivals int       // how many have ever stood here
 	nodes    []Node    // of the lock, as the last one that left has seen it
@@ -38,10 +41,10 @@ func (a *acquisition) enter() (arrivals int, err error) {
 	defer e.mu.Unlock()
 	at := e.entrances[a.Name]
 	if at == nil {
-		at = &entrance{}
+		at = &entrance{limit: minJoining}
 		e.entrances[a.Name] = at
 	}
-	if at.joining < maxJoining {
+	if at.joining < at.limit {
 		at.joining++
 		return at.arrivals, nil
 	}
@@ -62,7 +65,7 @@ func (a *acquisition) enter() (arrivals int, err error) {
 		}
 	}
 	if err == nil && a.ctx.Err() != nil { // given up in the moment in which it was let in
-		e.passEntranceLocked(a.Name)
+		e.leaveEntranceLocked(a.Name)
 		err = e.contextError(a.ctx)
 	}
 	if at.nodes != nil {
@@ -85,6 +88,9 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 	if err == nil || isFull {
 		at.nodes = a.lastNodes
 	}
+	if err == nil && a.isGrantedIn(a.lastNodes) {
+		at.limit++
+	}
 	for place := at.standing.Front(); place != nil && (isFull || isSilent); {
 		o, next := place.Value.(*applicant), place.Next()
 		timeout := o.unreachableTimeout
@@ -95,7 +101,7 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 		}
 		place = next
 	}
-	e.passEntranceLocked(a.Name)
+	e.leaveEntranceLocked(a.Name)
 }
 
 // isAlike reports whether the claim would get the same answer as another one that finds the queue full.
@@ -103,15 +109,22 @@ func (o *applicant) isAlike(c driver.Claim) bool {
 	return o.Kind == c.Kind && o.Limit == c.Limit && o.Weight == c.Weight
 }
 
-// passEntranceLocked is called when a claim that may have joined does not do so any more. It lets in the next.
-func (e *Engine) passEntranceLocked(name string) {
+// isGrantedIn reports whether the claim is granted in a snapshot with these nodes. It is called with mu held.
+func (a *acquisition) isGrantedIn(nodes []Node) bool {
+	i := slices.IndexFunc(nodes, func(n Node) bool { return n.ID == a.ID && !n.Foreign })
+	return i >= 0 && isGranted(nodes, i)
+}
+
+// leaveEntranceLocked is called when a claim that may have joined does not do so any more. It lets in the next.
+func (e *Engine) leaveEntranceLocked(name string) {
 	at := e.entrances[name]
-	if first := at.standing.Front(); first != nil {
+	at.joining--
+	for first := at.standing.Front(); first != nil && at.joining < at.limit; first = at.standing.Front() {
+		at.joining++
 		at.standing.Remove(first)
 		first.Value.(*applicant).answer <- nil
-		return
 	}
-	if at.joining--; at.joining == 0 {
+	if at.joining == 0 {
 		delete(e.entrances, name)
 	}
 }

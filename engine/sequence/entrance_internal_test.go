@@ -33,7 +33,7 @@ func TestGivenUpWhenLetIn(t *testing.T) {
 	cancel()
 	for range 50 {
 		joining := newAcquisition(t.Context())
-		for range maxJoining {
+		for range minJoining {
 			if _, err := joining.enter(); err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +42,7 @@ func TestGivenUpWhenLetIn(t *testing.T) {
 		if _, err := given.enter(); !errors.Is(err, context.Canceled) {
 			t.Fatalf("a claim that was given up joins: %v", err)
 		}
-		for range maxJoining - 1 {
+		for range minJoining - 1 {
 			joining.leaveEntrance(0, nil)
 		}
 		if at := e.entrances[""]; at != nil {

@@ -457,3 +457,23 @@ func TestRoomIsAskedFor(t *testing.T) {
 		c.all.Wait()
 	})
 }
+
+// TestGrantedClaimsLetMoreJoin: readers that are granted at once do not wait for each other for long.
+func TestGrantedClaimsLetMoreJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		link, c, _ := startCrowd(t)
+		readers := c.join(t.Context(), 240, func() driver.Claim {
+			claim := waiting(mutex("rw", time.Hour))
+			claim.Kind, claim.Limit = driver.KindRW, driver.RWLimit
+			return claim
+		})
+		time.Sleep(410 * time.Millisecond) // 16, 32, 64 and 128 have joined
+		if n := c.count(readers, nil); n != 240 {
+			t.Errorf("%d of 240 readers have the lock", n)
+		}
+		if _, max := link.takeCounts(); max > 128 {
+			t.Errorf("%d were added at once", max)
+		}
+		c.all.Wait()
+	})
+}
