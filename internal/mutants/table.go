@@ -1047,7 +1047,7 @@ var table = []mutant{
 		pkg: "./store/redis", test: "TestNextIsLongDead", edits: []edit{{"(n or not is_after_due)", "true"}}},
 	{name: "a claim on Redis that missed its turn and has less time at the next one", file: "store/redis/scripts/shared/queue.lua",
 		pkg: "./store/redis", test: "TestSecondTurnIsWhole",
-		edits: []edit{{"if called == id then -- its turn", "if false then -- its turn"}}},
+		edits: []edit{{"if left_for == id then -- its turn", "if false then -- its turn"}}},
 	{name: "a mutex on Redis that stays held when its record was evicted", file: "store/redis/scripts/release_queued.lua",
 		pkg: "./store/redis", test: "TestReleaseWithoutRecord",
 		edits: []edit{{"elseif held == 'foreign' and value == me then", "elseif false then"}}},
