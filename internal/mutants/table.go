@@ -1041,7 +1041,7 @@ var table = []mutant{
 		file: "store/redis/scripts/shared/queue.lua", pkg: "./store/redis", test: "TestDeadWaitersInARow",
 		edits: []edit{{"(i == 1 or i > NEAR - moved)", "i == 1"}}},
 	{name: "a claim on Redis that promotes a dead one and does not look again", file: "store/redis/scripts/acquire_queued.lua",
-		pkg: "./store/redis", test: "TestManyDeadPlainWaiters", edits: []edit{{"(promoted or roll_call_end and roll_call_end > now)",
+		pkg: "./store/redis", test: "TestPromoterLooksAgain", edits: []edit{{"(promoted or roll_call_end and roll_call_end > now)",
 			"roll_call_end and roll_call_end > now"}}},
 	{name: "a dead claim on Redis that is to look whether another one is dead", file: "store/redis/scripts/release_queued.lua",
 		pkg: "./store/redis", test: "TestNextIsLongDead", edits: []edit{{"(n or not is_after_due)", "true"}}},

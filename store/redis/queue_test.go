@@ -356,6 +356,21 @@ func TestManyDeadPlainWaiters(t *testing.T) {
 	release(t, s, next)
 }
 
+// TestPromoterLooksAgain: a claim that is far behind, and whose script promotes the first in the queue, looks again when
+// that one must have confirmed. Nobody else may be alive to see that it has not.
+func TestPromoterLooksAgain(t *testing.T) {
+	t.Parallel()
+	s := openForTest(t, "redis://"+startServer(t).Addr).(*store)
+	holder := acquire(t, s, mutex("m", 10*time.Minute))
+	for range 10 {
+		joinAndDie(t, s, waiting(mutex("m", 10*time.Minute)))
+	}
+	release(t, s, holder.Claim)
+	if _, r := enterQueue(t, s, waiting(mutex("m", 10*time.Minute))); r == nil || r.place != 11 || !r.lookAtEnd {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestNextIsLongDead: if the claim behind the one whose turn has come has been silent for its TTL, the one behind that is
 // notified to look whether it comes.
 func TestNextIsLongDead(t *testing.T) {
