@@ -2,6 +2,7 @@ package holdfastotel
 
 import (
 	"context"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -10,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// maxOpen bounds the spans that are open at the same time, in case that events which end them are dropped.
+// maxOpen bounds the spans that are open at the same time. Further holds have none.
 const maxOpen = 100_000
 
 // spans makes the spans "holdfast acquire", "holdfast hold" and "holdfast run" of events, after the fact. So no
@@ -21,6 +22,9 @@ type spans struct {
 }
 
 func (s *spans) addEvent(e *holdfast.Event) {
+	if e.Dropped > 0 {
+		s.endOpen(e.Time)
+	}
 	switch e.Kind {
 	case holdfast.EventAcquired, holdfast.EventRunStarted:
 		acquire, sampled := s.addAcquire(e)
@@ -92,6 +96,16 @@ func (s *spans) closeHold(e *holdfast.Event) {
 		span.SetStatus(codes.Error, e.Kind.Description())
 	}
 	span.End(trace.WithTimestamp(e.Time))
+}
+
+// endOpen ends all spans after events were dropped: their ends may be among these, and such a span would stay open
+// forever.
+func (s *spans) endOpen(now time.Time) {
+	for _, span := range s.open {
+		span.SetAttributes(attribute.String("holdfast.end", "unknown"))
+		span.End(trace.WithTimestamp(now))
+	}
+	clear(s.open)
 }
 
 func contextOf(e *holdfast.Event) context.Context {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric/noop"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -143,6 +145,40 @@ func TestSpansWithoutParent(t *testing.T) {
 	}
 	if holds != len(acquires) || holds == 0 || holds == locks {
 		t.Errorf("%d acquires and %d holds of %d locks", len(acquires), holds, locks)
+	}
+}
+
+// TestSpansAfterDroppedEvents: after events were dropped, no span stays open whose end may be among them.
+func TestSpansAfterDroppedEvents(t *testing.T) {
+	recorder := tracetest.NewSpanRecorder()
+	telemetry := mustNew(t, &Options{MeterProvider: noop.NewMeterProvider(),
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))})
+	start := time.Now()
+	telemetry.OnEvent(holdfast.Event{Kind: holdfast.EventAcquired, ID: "held", Time: start})
+	telemetry.OnEvent(holdfast.Event{Kind: holdfast.EventRunStarted, ID: "runs", Time: start})
+	now := start.Add(time.Minute)
+	telemetry.OnEvent(holdfast.Event{Kind: holdfast.EventAttempt, ID: "new", Time: now, Dropped: 1})
+	if n := len(telemetry.spans.open); n != 0 {
+		t.Errorf("%d spans are open", n)
+	}
+	var got []string
+	for _, s := range recorder.Ended() {
+		if s.Name() == "holdfast acquire" {
+			continue
+		}
+		got = append(got, s.Name())
+		if end := attribute.String("holdfast.end", "unknown"); !slices.Contains(s.Attributes(), end) ||
+			!s.EndTime().Equal(now) || s.Status().Code != codes.Unset {
+			t.Errorf("%s ended at %v with %v, %v", s.Name(), s.EndTime(), s.Attributes(), s.Status())
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"holdfast hold", "holdfast run"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	telemetry.OnEvent(holdfast.Event{Kind: holdfast.EventAcquired, ID: "new", Time: now, Dropped: 1})
+	if n := len(telemetry.spans.open); n != 1 {
+		t.Errorf("%d spans are open after a claim was granted", n)
 	}
 }
 

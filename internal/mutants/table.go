@@ -63,6 +63,8 @@ var table = []mutant{
 
 	{name: "a wait whose end was dropped", file: "metrics/recorder.go", pkg: "./metrics", test: "TestDroppedEvents",
 		edits: []edit{{"r.forgetClaims()\n", "\n"}}},
+	{name: "a span whose end was dropped", file: "otel/spans.go", pkg: "./otel", test: "TestSpansAfterDroppedEvents",
+		edits: []edit{{"\t\ts.endOpen(e.Time)\n", ""}}},
 	{name: "a ledger's counters that begin with their first step", file: "metrics/recorder.go", pkg: "./metrics",
 		test: "TestCountersBeginAtZero", edits: []edit{{"\tr.startLedger(ledger)\n", ""}}},
 	{name: "lock names without a bound", file: "metrics/labels.go", pkg: "./metrics", test: "TestManyNames",
