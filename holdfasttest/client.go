@@ -180,6 +180,12 @@ func (s *endingNotifier) NextEnding(ctx context.Context) (driver.Ending, error) 
 	}
 }
 
+func (s *endingNotifier) BreakWithReason(
+	ctx context.Context, name, ref string, mode driver.BreakMode, reason string,
+) error {
+	return s.Store.(driver.ReasonBreaker).BreakWithReason(ctx, name, ref, mode, reason)
+}
+
 func (s *endingNotifier) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
 }

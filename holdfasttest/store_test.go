@@ -206,6 +206,24 @@ func TestBreak(t *testing.T) {
 	})
 }
 
+// TestBreakWithReason: the loss of a lease that a client has broken has the reason.
+func TestBreakWithReason(t *testing.T) {
+	for _, mode := range []holdfast.BreakMode{holdfast.BreakGraceful, holdfast.BreakForce} {
+		synctest.Test(t, func(t *testing.T) {
+			s := holdfasttest.New(t)
+			l := mustLock(t, s.Client(t, nil), "a")
+			if err := s.Client(t, nil).BreakWithReason(t.Context(), "a", l.Ref(), mode, "INC-1"); err != nil {
+				t.Fatal(err)
+			}
+			s.Advance(t, holdfast.DefaultTTL/2)
+			requireLoss(t, l, holdfast.LossBroken)
+			if cause := context.Cause(l.Context()); cause == nil || !strings.Contains(cause.Error(), "INC-1") {
+				t.Errorf("the loss is %v", cause)
+			}
+		})
+	}
+}
+
 // TestRunImport: the code of the example runs, and stops when it loses its lock.
 func TestRunImport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
