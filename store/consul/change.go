@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"github.com/hashicorp/consul/api"
 
@@ -91,8 +92,17 @@ func (t *nodeStore) deleteClaim(
 		if int64(now.CreateIndex) != n.Token {
 			return nil, false, nil
 		}
+		if int64(now.ModifyIndex) == version {
+			return nil, false, unchangedError(key)
+		}
 		version = int64(now.ModifyIndex)
 	}
+}
+
+// unchangedError says that a claim is not removed at the very version that it has: another condition of the transaction
+// is false, and would be again.
+func unchangedError(key string) error {
+	return fmt.Errorf("the servers of Consul refuse to remove the claim of the key %s, which nobody has changed", key)
 }
 
 // noteVersion remembers the version of a claim that this client has changed, so that its removal needs no read.

@@ -282,7 +282,7 @@ func (t keyNodes) Remove(ctx context.Context, name string, n sequence.Node, _ bo
 // is deleted with its ticket. One that was there before stays, without a session, as the clients that made it expect.
 func (t keyNodes) freeKey(ctx context.Context, name string, n sequence.Node, others ...*api.TxnOp) (bool, error) {
 	key, ticket := t.keyOf(name), t.ticketKey(name)
-	for {
+	for refused := int64(0); ; {
 		now, err := t.readLock(ctx, name)
 		if err != nil {
 			return false, err
@@ -293,6 +293,9 @@ func (t keyNodes) freeKey(ctx context.Context, name string, n sequence.Node, oth
 		}
 		if held.KindConflictHint != "" { // no session has locked its key
 			return false, fmt.Errorf("%w: %s", driver.ErrUnsupported, held.KindConflictHint)
+		}
+		if held.Version == refused {
+			return false, unchangedError(key)
 		}
 		free := op(api.KVUnlock, key, bySession(held.Session), withValue(now.key.Value), withFlags(now.key.Flags))
 		ops := []*api.TxnOp{checkIndex(key, held.Version)}
@@ -306,6 +309,7 @@ func (t keyNodes) freeKey(ctx context.Context, name string, n sequence.Node, oth
 		if _, ok, err := t.commit(ctx, append(append(ops, free), others...)...); err != nil || ok {
 			return ok, err
 		}
+		refused = held.Version
 	}
 }
 

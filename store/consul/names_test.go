@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -98,6 +99,46 @@ func TestFailedRenewal(t *testing.T) {
 	s := fakeAgent(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no cluster leader", 500) })
 	if _, err := s.nodes.KeepAlive(t.Context(), "s"); err == nil || !strings.HasSuffix(err.Error(), ": no cluster leader") {
 		t.Errorf("the error of the renewal is %v", err)
+	}
+}
+
+// TestRefusedRemoval: a removal that is refused, although nobody has changed the claim, is not sent again and again.
+func TestRefusedRemoval(t *testing.T) {
+	t.Parallel()
+	var removals atomic.Int64
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var ops api.TxnOps
+		if err := json.NewDecoder(r.Body).Decode(&ops); err != nil {
+			http.Error(w, err.Error(), 500)
+			return
+		}
+		var reply api.TxnResponse
+		for _, o := range ops {
+			reply.Results = append(reply.Results,
+				&api.TxnResult{KV: &api.KVPair{Key: o.KV.Key, CreateIndex: 5, ModifyIndex: 7, Session: "s"}})
+		}
+		if ops[0].KV.Verb != api.KVGetOrEmpty {
+			if removals.Add(1) > 2 {
+				http.Error(w, "one removal too many", 500)
+				return
+			}
+			reply = api.TxnResponse{Errors: api.TxnErrors{{OpIndex: len(ops) - 1, What: "the lock is already held"}}}
+			w.WriteHeader(http.StatusConflict)
+		}
+		_ = json.NewEncoder(w).Encode(reply)
+	}))
+	t.Cleanup(agent.Close)
+	nodes, err := newNodeStore(&api.Config{Address: agent.URL}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nodes.Close() })
+	for _, s := range []sequence.NodeStore{claimNodes{nodes}, keyNodes{nodes, ""}} {
+		removals.Store(0)
+		existed, _, err := s.Remove(t.Context(), "m", sequence.Node{Key: "5", Token: 5}, false)
+		if existed || err == nil || !strings.Contains(err.Error(), "nobody has changed") {
+			t.Errorf("%T: %v, %v", s, existed, err)
+		}
 	}
 }
 
