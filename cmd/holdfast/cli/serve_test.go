@@ -150,6 +150,25 @@ func TestServe(t *testing.T) {
 	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
 
+// TestServeLeavesARun: the exit code says that a run was still in progress when the grace period had passed.
+func TestServeLeavesARun(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	s := w.startServe("--grace", "0s")
+	response, err := s.post(t.Context(), "/v1/ledgers/l/keys/k/begin", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Fatal(response.Status)
+	}
+	s.signal(unix.SIGTERM)
+	if r := s.wait(); r.code != 69 || !strings.Contains(r.err, "something was still held or in progress") {
+		t.Error(r.description)
+	}
+}
+
 // TestServeUsage: what cannot be served is refused with a reason.
 func TestServeUsage(t *testing.T) {
 	t.Parallel()
