@@ -343,6 +343,7 @@ func (s *serveRun) reload(server *serve.Server, certificate *serve.Certificate) 
 		return
 	}
 	server.SetAccess(access)
+	server.SetHosts(s.hostNames(certificate))
 	printMessage("the files were read again")
 }
 
