@@ -46,6 +46,10 @@ type problem struct {
 //
 // Who may call must be checked before: anyone who sends a large token keeps all others out. While a handler waits for
 // the body of a caller that was stopped, the next holder waits, too. So set http.Server.ReadTimeout.
+//
+// A handler must have written when it returns: the next holder enters then. So put http.TimeoutHandler around the
+// Guard's handler, not inside: it returns at the timeout although the handler inside it goes on. If it must be inside,
+// the handler must call [SQL.Check].
 type Guard struct {
 	// Gate keeps the largest tokens.
 	Gate Gate

@@ -1,16 +1,21 @@
 import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.net.URI;
 import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse;
+import java.net.http.HttpResponse.BodyHandler;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
@@ -36,6 +41,9 @@ public final class Holdfast implements AutoCloseable {
         return thread;
     });
 
+    /** The server sends a line at least every 10 s. If none comes for so many seconds, it is gone. */
+    private static final int SILENCE = 30;
+
     /** The fencing token, to be sent with each write. */
     public final long token;
     private final String server, id;
@@ -57,17 +65,27 @@ public final class Holdfast implements AutoCloseable {
     /** Waits for a lock. The options are the JSON object of the API, such as {"ttl_ms": 30000, "fair": true}. */
     public static Holdfast hold(String server, String name, String options) throws IOException, InterruptedException {
         String path = "/v1/locks/-/hold?name=" + URLEncoder.encode(name, StandardCharsets.UTF_8);
-        var answer = CLIENT.send(request(server + path, options), BodyHandlers.ofInputStream());
-        var lines = new BufferedReader(new InputStreamReader(answer.body(), StandardCharsets.UTF_8));
-        String line = lines.readLine();
+        var body = send(server + path, options, BodyHandlers.ofInputStream()).body();
+        var lines = new BufferedReader(new InputStreamReader(body, StandardCharsets.UTF_8));
+        String line = waitForLine(lines, body);
         while (line != null && (field(line, "event").equals("waiting") || field(line, "event").equals("heartbeat"))) {
-            line = lines.readLine();
+            line = waitForLine(lines, body);
         }
         if (line == null || !field(line, "event").equals("acquired")) {
             lines.close();
             throw new IOException("not acquired: " + line);
         }
         return new Holdfast(server, lines, line);
+    }
+
+    /** Reads a line, or ends the connection if none comes. */
+    private static String waitForLine(BufferedReader lines, InputStream body) throws IOException {
+        var silence = TIMER.schedule(() -> { body.close(); return null; }, SILENCE, TimeUnit.SECONDS);
+        try {
+            return lines.readLine();
+        } finally {
+            silence.cancel(false);
+        }
     }
 
     /** Reports whether the lock is lost. */
@@ -106,7 +124,7 @@ public final class Holdfast implements AutoCloseable {
 
     private void call(String verb) throws IOException {
         try {
-            var answer = CLIENT.send(request(server + "/v1/holds/" + id + "/" + verb, "{}"), BodyHandlers.ofString());
+            var answer = send(server + "/v1/holds/" + id + "/" + verb, "{}", BodyHandlers.ofString());
             if (answer.statusCode() != 200) throw new IOException(answer.body());
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
@@ -114,9 +132,21 @@ public final class Holdfast implements AutoCloseable {
         }
     }
 
-    private static HttpRequest request(String url, String body) {
-        return HttpRequest.newBuilder(URI.create(url)).header("Content-Type", "application/json")
-            .POST(BodyPublishers.ofString(body)).build();
+    private static <T> HttpResponse<T> send(String url, String body, BodyHandler<T> handler)
+            throws IOException, InterruptedException {
+        var answer = CLIENT.sendAsync(HttpRequest.newBuilder(URI.create(url)).header("Content-Type", "application/json")
+            .POST(BodyPublishers.ofString(body)).build(), handler);
+        try {
+            return answer.get(SILENCE, TimeUnit.SECONDS);
+        } catch (ExecutionException failed) {
+            throw new IOException(failed.getCause());
+        } catch (TimeoutException silent) {
+            if (!answer.cancel(true)) return answer.join(); // it has come meanwhile
+            throw new IOException("the server sends nothing", silent);
+        } catch (InterruptedException interrupted) {
+            answer.cancel(true);
+            throw interrupted;
+        }
     }
 
     /** The value of a field of a flat JSON object, as text; empty if it is absent. */

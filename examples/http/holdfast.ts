@@ -20,6 +20,9 @@ export class Problem extends Error {
   get code(): string { return this.body.code ?? this.body.event; }
 }
 
+/** The server sends a line at least every 10 s. If none comes for so many milliseconds, it is gone. */
+const silence = 30_000;
+
 /** A lock that is held. signal is aborted when it is lost. */
 export class Lock implements AsyncDisposable {
   readonly token: number;
@@ -78,7 +81,9 @@ class Server {
     const headers: Record<string, string> = { "Content-Type": "application/json" };
     if (bearer) headers.Authorization = `Bearer ${bearer}`;
     return new Promise((resolve, reject) => {
-      http.request({ ...at, path, method: "POST", headers, agent: false }, resolve).on("error", reject).end(JSON.stringify(body));
+      const request = http.request({ ...at, path, method: "POST", headers, agent: false, timeout: silence }, resolve);
+      request.on("timeout", () => request.destroy(new Error("the server sends nothing")));
+      request.on("error", reject).end(JSON.stringify(body));
     });
   }
 
@@ -105,6 +110,7 @@ export async function hold(name: string, options: object = {}, address: Address 
       if (lock) {
         lock.expect(line);
       } else if (line.event === "acquired") {
+        stream.setTimeout(0); // from now on, the lines say how long to wait
         resolve((lock = new Lock(line, stream, server)));
       } else if (line.event !== "waiting" && line.event !== "heartbeat") {
         reject(new Problem(line));

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -164,9 +165,40 @@ func startRedis(t *testing.T) string {
 	return "redis://" + server.Addr
 }
 
+// testSilence lets a program wait for a lock of a server that sends this and then nothing.
+func testSilence(t *testing.T, c *clients, language, sent string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		connection, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer connection.Close()
+		_, _ = io.WriteString(connection, sent)
+		_, _ = io.Copy(io.Discard, connection) // until the program closes it
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	out, err := c.command(ctx, language, "lost", l.Addr().String(), "10000").CombinedOutput()
+	if ctx.Err() != nil || strings.Contains(string(out), "acquired") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// silences are what a server has sent before its machine is gone.
+var silences = map[string]string{
+	"nothing": "",
+	"a line": "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n\r\n" +
+		`{"event":"waiting","hold":"h"}` + "\n",
+}
+
 // TestClients: programs in Python, TypeScript, Java and Go add to one number, through three servers and without one. No
 // addition is lost, and each gets its turns. Each learns that its lock is lost: by an operator, by the death of its
-// server, and by the silence of a server that was stopped.
+// server, and by the silence of a server that was stopped. Who waits at a server that sends nothing any more gives up.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	c := prepareClients(t)
@@ -189,6 +221,12 @@ func TestClients(t *testing.T) {
 			t.Run(language+" "+what, func(t *testing.T) {
 				t.Parallel()
 				testLoss(t, c, language, lose)
+			})
+		}
+		for what, sent := range silences {
+			t.Run(language+" silence after "+what, func(t *testing.T) {
+				t.Parallel()
+				testSilence(t, c, language, sent)
 			})
 		}
 	}

@@ -92,9 +92,10 @@ them for --grace, and releases their locks, or detaches those whose clients have
 it at once.
 
 Exit codes:
-  0   it was ended by a signal, and nothing is held any more
+  0   it was ended by a signal, and nothing is held any more, besides what was detached
   64  wrong usage
-  69  the store cannot be reached, or the address cannot be used`
+  69  the store cannot be reached, the address cannot be used, or something was still held or in progress at the end:
+      it ends with its TTL`
 
 // checkFlags checks what does not depend on the files.
 func (s *serveRun) checkFlags() error {
@@ -322,6 +323,11 @@ func (s *serveRun) serveUntilSignal(signals chan os.Signal, failed chan error, s
 	closePage() // its streams would delay the end
 	if clean := server.Shutdown(); clean {
 		closeClient(client)
+		return err
+	}
+	if err == nil {
+		err = exitWith(exitUnavailable, "the server has ended although something was still held or in progress; "+
+			"it ends with its TTL")
 	}
 	return err
 }
@@ -337,6 +343,7 @@ func (s *serveRun) reload(server *serve.Server, certificate *serve.Certificate) 
 		return
 	}
 	server.SetAccess(access)
+	server.SetHosts(s.hostNames(certificate))
 	printMessage("the files were read again")
 }
 

@@ -150,6 +150,25 @@ func TestServe(t *testing.T) {
 	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
 
+// TestServeLeavesARun: the exit code says that a run was still in progress when the grace period had passed.
+func TestServeLeavesARun(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	s := w.startServe("--grace", "0s")
+	response, err := s.post(t.Context(), "/v1/ledgers/l/keys/k/begin", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Fatal(response.Status)
+	}
+	s.signal(unix.SIGTERM)
+	if r := s.wait(); r.code != 69 || !strings.Contains(r.err, "something was still held or in progress") {
+		t.Error(r.description)
+	}
+}
+
 // TestServeUsage: what cannot be served is refused with a reason.
 func TestServeUsage(t *testing.T) {
 	t.Parallel()
@@ -465,7 +484,7 @@ func (a *testAuthority) writePair(w *workspace, name string, c *x509.Certificate
 }
 
 // TestServeTLS: beyond the machine, a caller needs a client certificate or a token, and has the rights of its line; on
-// SIGHUP the file is read again.
+// SIGHUP the files are read again, and the names of a new certificate are allowed.
 func TestServeTLS(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -485,6 +504,7 @@ func TestServeTLS(t *testing.T) {
 	s.url = "https://127.0.0.1:" + port
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.certificate)
+	host := ""
 	show := func(token string, certificates ...tls.Certificate) int {
 		t.Helper()
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}
@@ -493,6 +513,7 @@ func TestServeTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		r.Host = host
 		if token != "" {
 			r.Header.Set("Authorization", "Bearer "+token)
 		}
@@ -518,6 +539,14 @@ func TestServeTLS(t *testing.T) {
 	if code := show("", ops); code != http.StatusUnauthorized {
 		t.Errorf("with a certificate that has no rights any more: %d", code)
 	}
+	host = "renewed.example.org"
+	if code := show("0123456789abcdef"); code != http.StatusForbidden {
+		t.Errorf("with a name that the certificate does not have: %d", code)
+	}
+	authority.writePair(w, "server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames: []string{"Renewed.example.org"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	s.signal(unix.SIGHUP)
+	w.awaitTrue("the new name", func() bool { return show("0123456789abcdef") == http.StatusOK })
 	w.writeFile("tokens", "wrong\n")
 	s.signal(unix.SIGHUP)
 	w.awaitTrue("a message", func() bool { return strings.Contains(s.readStderr(), "line 1") })

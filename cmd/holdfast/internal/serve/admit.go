@@ -48,7 +48,7 @@ func (s *Server) checkHost(r *http.Request) error {
 		host = h
 	}
 	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-	if host == "localhost" || net.ParseIP(host) != nil || slices.Contains(s.config.Hosts, host) {
+	if host == "localhost" || net.ParseIP(host) != nil || slices.Contains(*s.hosts.Load(), host) {
 		return nil
 	}
 	return newProblem(codeHostRefused, "the Host %q is not this server; start it with --host NAME to allow it", r.Host)

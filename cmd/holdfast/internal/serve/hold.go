@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -282,6 +283,14 @@ func (h *holdRun) sendHeld(kind event, line holdLine) error {
 	return h.out.send(kind, now, line)
 }
 
+// setHeldEnd says why a lock that was held is not held any more, and counts that. A hold has one end: what becomes of a
+// client that was told of it is not another one.
+func (h *holdRun) setHeldEnd(count *atomic.Int64, p *problem) {
+	if first := h.setEnd(p); first {
+		count.Add(1)
+	}
+}
+
 // keep holds the lock until the hold ends.
 func (h *holdRun) keep() {
 	if h.lease == nil {
@@ -345,8 +354,7 @@ func (h *holdRun) obey(c holdCommand) (ended bool) {
 			c.reply <- holdReply{err: err}
 			_ = h.out.fail(err)
 		default:
-			h.server.counts.detached.Add(1)
-			h.setEnd(newProblem(codeReleased, "the hold was detached"))
+			h.setHeldEnd(&h.server.counts.detached, newProblem(codeReleased, "the hold was detached"))
 			c.reply <- holdReply{handle: handle}
 			h.sendDetached(handle)
 		}
@@ -355,20 +363,17 @@ func (h *holdRun) obey(c holdCommand) (ended bool) {
 	err := h.lease.Release()
 	switch {
 	case err == nil:
-		h.server.counts.released.Add(1)
-		h.setEnd(newProblem(codeReleased, "the lock was released before"))
+		h.setHeldEnd(&h.server.counts.released, newProblem(codeReleased, "the lock was released before"))
 		c.reply <- holdReply{}
 		_ = h.out.send(eventReleased, time.Now(), struct{}{})
 	case errors.Is(err, holdfast.ErrLost):
 		c.reply <- holdReply{err: err}
-		h.server.counts.lost.Add(1)
-		h.setEnd(problemOf(err))
+		h.setHeldEnd(&h.server.counts.lost, problemOf(err))
 		cause, message := causeOf(err)
 		_ = h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message})
 	default: // the library goes on in the background
 		c.reply <- holdReply{err: err}
-		h.server.counts.released.Add(1)
-		h.setEnd(problemOf(err))
+		h.setHeldEnd(&h.server.counts.released, problemOf(err))
 		_ = h.out.fail(err)
 	}
 	return true
@@ -392,10 +397,9 @@ func causeOf(err error) (cause holdfast.LossCause, message string) {
 // removed when the client has stopped, or has had the whole TTL to do so.
 func (h *holdRun) endLost() {
 	err := h.lease.Err()
-	h.server.counts.lost.Add(1)
 	cause, message := causeOf(err)
 	end := lossProblem(h.claim.name, cause, message)
-	h.setEnd(end)
+	h.setHeldEnd(&h.server.counts.lost, end)
 	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message}); err != nil {
 		h.endBySendError(err)
 		return
@@ -444,8 +448,7 @@ func (h *holdRun) endGone() {
 		h.endUnreachable()
 		return
 	}
-	h.server.counts.closed.Add(1)
-	h.setEnd(newProblem(codeReleased, "the connection was closed, so the lock was released"))
+	h.setHeldEnd(&h.server.counts.closed, newProblem(codeReleased, "the connection was closed, so the lock was released"))
 	_ = h.lease.Release()
 }
 
@@ -466,9 +469,8 @@ func (h *holdRun) endBySendError(err error) {
 // endUnreachable ends the hold of a client that cannot be told anything. It may be working, so the lock is kept for as
 // long as it was told last. It does not return: it aborts the request.
 func (h *holdRun) endUnreachable() {
-	h.server.counts.unreachable.Add(1)
 	end := lossProblem(h.claim.name, holdfast.LossExpired, "the client could not be reached, so the lock was released")
-	h.setEnd(end)
+	h.setHeldEnd(&h.server.counts.unreachable, end)
 	h.server.leftovers.Add(1)
 	lease := h.lease
 	go func() {
@@ -490,10 +492,9 @@ func (h *holdRun) endUnreachable() {
 
 // endByShutdown ends the hold because the server ends: as its client has asked for.
 func (h *holdRun) endByShutdown() {
-	h.server.counts.shutdown.Add(1)
 	if h.detaches {
 		if handle, err := h.lease.Detach(); err == nil {
-			h.setEnd(newProblem(codeReleased, "the hold was detached"))
+			h.setHeldEnd(&h.server.counts.shutdown, newProblem(codeReleased, "the hold was detached"))
 			h.sendDetached(handle)
 			return
 		}
@@ -504,7 +505,7 @@ func (h *holdRun) endByShutdown() {
 	}
 	const message = "the server shuts down"
 	end := lossProblem(h.claim.name, causeShutdown, message)
-	h.setEnd(end)
+	h.setHeldEnd(&h.server.counts.shutdown, end)
 	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: causeShutdown, Message: message}); err != nil {
 		h.endBySendError(err)
 		return

@@ -345,7 +345,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only, and keep their locks.
+// TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only, and keep their locks. The end
+// of such a hold is counted once.
 func TestShutdownGrace(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, func(c *Config) { c.Grace = 50 * time.Millisecond })
@@ -358,6 +359,9 @@ func TestShutdownGrace(t *testing.T) {
 	a.awaitEnd()
 	if s.isFree("a") {
 		t.Error("others can hold the lock before the client has closed its connection")
+	}
+	if c := &s.counts; c.shutdown.Load() != 1 || c.unreachable.Load() != 0 {
+		t.Errorf("%d ends by the shutdown, %d of unreachable clients", c.shutdown.Load(), c.unreachable.Load())
 	}
 }
 

@@ -41,13 +41,15 @@ func (h *openHold) setLease(l *holdfast.Lease) {
 	h.lease = l
 }
 
-// setEnd says why the hold has ended. The first reason counts.
-func (h *openHold) setEnd(p *problem) {
+// setEnd says why the hold has ended. Only the first reason counts: the result reports whether it is this one.
+func (h *openHold) setEnd(p *problem) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.end == nil {
-		h.end = p
+	if h.end != nil {
+		return false
 	}
+	h.end = p
+	return true
 }
 
 // promise notes that the client is told that it holds the lock until then. If it returns a problem, the hold has ended,

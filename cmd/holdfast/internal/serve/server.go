@@ -37,7 +37,7 @@ type Config struct {
 	Store      string // its URL, without secrets
 	Page       http.Handler
 	AllowBreak bool
-	Hosts      []string // names by which clients may call the server, besides localhost and IP addresses
+	Hosts      []string // names by which clients may call the server, in lower case, besides localhost and IP addresses
 	Access     *Access  // nil: all callers may do everything
 	MaxStreams int
 	Rate       float64       // requests per second and client; 0: no limit
@@ -62,7 +62,8 @@ type Server struct {
 	ready   readiness
 
 	access    atomic.Pointer[Access]
-	life      context.Context // ends when the shutdown begins
+	hosts     atomic.Pointer[[]string] // names by which clients may call the server
+	life      context.Context          // ends when the shutdown begins
 	endLife   context.CancelFunc
 	closing   <-chan struct{} // of life
 	stopBy    time.Time       // once the shutdown has begun: when all streams must have ended
@@ -81,6 +82,7 @@ func New(config Config) *Server {
 	s.closing = s.life.Done()
 	s.base, s.endBase = context.WithCancel(context.Background())
 	s.access.Store(config.Access)
+	s.hosts.Store(&config.Hosts)
 	s.limits = newRateLimits(config.Rate)
 	s.streams.max = config.MaxStreams
 	s.holds.init()
@@ -101,6 +103,9 @@ func New(config Config) *Server {
 
 // SetAccess replaces the rights of all callers, from the next request on. Streams that are open go on.
 func (s *Server) SetAccess(a *Access) { s.access.Store(a) }
+
+// SetHosts replaces Config.Hosts from the next request on.
+func (s *Server) SetHosts(names []string) { s.hosts.Store(&names) }
 
 // Serve answers the connections of a listener until Shutdown. secure may be nil.
 func (s *Server) Serve(l net.Listener, secure *tls.Config) error {

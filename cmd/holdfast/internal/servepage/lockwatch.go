@@ -96,22 +96,23 @@ func (p *Page) followLock(ctx context.Context, name string, w *lockWatch) {
 
 // endWhenIdle ends a watch when nobody has looked at its lock for a while.
 func (p *Page) endWhenIdle(ctx context.Context, name string, w *lockWatch) {
-	for {
-		left := watchIdle - time.Since(w.state.idleSince())
-		if left <= 0 {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if p.watches[name] == w && w.state.notifier.count() == 0 {
-				w.end()
-				delete(p.watches, name)
-				p.history.setWatched(name, false)
-			}
-			return
-		}
+	for ctx.Err() == nil {
 		select {
-		case <-time.After(left):
+		case <-time.After(p.endIfIdle(name, w)):
 		case <-ctx.Done():
-			return
 		}
 	}
+}
+
+// endIfIdle ends a watch if nobody has looked at its lock for a while. Otherwise it returns how long that may yet take.
+func (p *Page) endIfIdle(name string, w *lockWatch) (left time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if left = watchIdle - time.Since(w.state.idleSince()); left > 0 || p.watches[name] != w {
+		return left
+	}
+	w.end()
+	delete(p.watches, name)
+	p.history.setWatched(name, false)
+	return 0
 }

@@ -857,6 +857,32 @@ func TestSharedReads(t *testing.T) {
 	}
 }
 
+// TestIdleWatch: a lock is watched for as long as somebody looks at it, and no longer than a while after that.
+func TestIdleWatch(t *testing.T) {
+	t.Parallel()
+	p := newSite(t, Options{}).page
+	w, err := p.watchLock("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	isWatched := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.watches["a"] == w
+	}
+	_, unsubscribe := w.state.notifier.subscribe()
+	w.state.mu.Lock()
+	w.state.touched = time.Now().Add(-watchIdle)
+	w.state.mu.Unlock()
+	if left := p.endIfIdle("a", w); left <= 0 || !isWatched() {
+		t.Errorf("somebody looks; left %v, watched %v", left, isWatched())
+	}
+	unsubscribe()
+	if left := p.endIfIdle("a", w); left > 0 || isWatched() {
+		t.Errorf("nobody looks; left %v, watched %v", left, isWatched())
+	}
+}
+
 // TestNoViewers: nothing is read while nobody looks, and one loop reads for all who do.
 func TestNoViewers(t *testing.T) {
 	t.Parallel()
