@@ -145,9 +145,9 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	return a.confirmGrant(s, seen)
 }
 
-// enterAndJoin has the claim join its lock when it may. A claim that may have a node already, from an earlier Acquire,
-// does not stand at the entrance: what is answered there holds for claims without one. A claim that stands there has no
-// session, since that could end meanwhile.
+// enterAndJoin waits until the claim may join its lock, and has it join. A claim that may have a node already, from an
+// earlier Acquire, does not wait for that: the refusal that waiting claims share would be wrong for it, because its node
+// may be in the queue. The claim gets its session after the wait, since a session could end meanwhile.
 func (a *acquisition) enterAndJoin() (s *session, seen timedSnapshot, err error) {
 	if a.Wait && !a.mayHaveNode() {
 		var arrivals int

@@ -16,12 +16,12 @@
 //
 // # Waiting
 //
-// The claims of one client join a lock a few at a time (see entrance). A waiter is woken by the store and writes
-// nothing. If all waiters watched the same node, each release would wake all of them. So each watches one node ahead,
-// usually its predecessor; findBlocker says which. When that node changes or goes, the waiter lists the lock and
-// decides again. Many readers can wait for one writer: one of them lists the lock, and the others use its snapshot. A
-// waiter for a claim of the same session needs no watch, since this process knows when that claim goes. A watch is only
-// a hint: every few seconds each waiter lists the lock without one.
+// Of the claims of one client, only some join a lock at the same time (see the type entrance). A waiter is woken by the
+// store and writes nothing. If all waiters watched the same node, each release would wake all of them. So each watches
+// one node ahead, usually its predecessor; findBlocker says which. When that node changes or goes, the waiter lists the
+// lock and decides again. Many readers can wait for one writer: one of them lists the lock, and the others use its
+// snapshot. A waiter for a claim of the same session needs no watch, since this process knows when that claim goes. A
+// watch is only a hint: every few seconds each waiter lists the lock without one.
 //
 // # Sessions
 //

@@ -3,7 +3,6 @@ package sequence
 import (
 	"container/list"
 	"errors"
-	"slices"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -88,8 +87,10 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 	if err == nil || isFull {
 		at.nodes = a.lastNodes
 	}
-	if err == nil && a.isGrantedIn(a.lastNodes) {
-		at.limit++
+	if err == nil {
+		if i := findOwn(a.lastNodes, a.ID, a.cl.session.ID); i >= 0 && isGranted(a.lastNodes, i) {
+			at.limit++
+		}
 	}
 	for place := at.standing.Front(); place != nil && (isFull || isSilent); {
 		o, next := place.Value.(*applicant), place.Next()
@@ -107,12 +108,6 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 // isAlike reports whether the claim would get the same answer as another one that finds the queue full.
 func (o *applicant) isAlike(c driver.Claim) bool {
 	return o.Kind == c.Kind && o.Limit == c.Limit && o.Weight == c.Weight
-}
-
-// isGrantedIn reports whether the claim is granted in a snapshot with these nodes. It is called with mu held.
-func (a *acquisition) isGrantedIn(nodes []Node) bool {
-	i := slices.IndexFunc(nodes, func(n Node) bool { return n.ID == a.ID && !n.Foreign })
-	return i >= 0 && isGranted(nodes, i)
 }
 
 // leaveEntranceLocked is called when a claim that may have joined does not do so any more. It lets in the next.

@@ -27,7 +27,7 @@ func TestGivenUpWhenLetIn(t *testing.T) {
 	t.Parallel()
 	e := &Engine{entrances: map[string]*entrance{}, life: driverutil.NewLifetime(), clock: driver.SystemClock}
 	newAcquisition := func(ctx context.Context) *acquisition {
-		return &acquisition{retryLoop: &retryLoop{e: e, ctx: ctx}}
+		return &acquisition{retryLoop: &retryLoop{e: e, ctx: ctx}, cl: &claim{session: &session{}}}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -257,8 +257,8 @@ func TestSilentStoreAtEntrance(t *testing.T) {
 	})
 }
 
-// TestAskedAgainAtEntrance: a claim that may have a node, from an earlier call whose add got no reply, does not stand at
-// the entrance. It is not refused with those that stand there: its node may be in the queue.
+// TestAskedAgainAtEntrance: a claim may have a node from an earlier call whose add got no reply. Such a claim does not
+// wait at the entrance, and does not share the refusal of those that do: its node may be in the queue.
 func TestAskedAgainAtEntrance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		link, c, holder := startCrowd(t)

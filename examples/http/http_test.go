@@ -193,7 +193,8 @@ func testSilence(t *testing.T, c *clients, language string) {
 
 // TestClients: programs in Python, TypeScript, Java and Go add to one number, through three servers and without one. No
 // addition is lost, and each gets its turns. Each learns that its lock is lost: by an operator, by the death of its
-// server, and by the silence of a server that was stopped. Who waits at a server that sends nothing any more gives up.
+// server, and by the silence of a server that was stopped. A program gives up its wait
+// when the server sends nothing any more.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	c := prepareClients(t)

@@ -261,7 +261,7 @@ local function settle()
     unanswered = has_flag(flags, 'c')
     call('HDEL', RECORD, 'id', 'flags')
     call('HDEL', CLAIMS, id)
-    if left_for == id then -- its turn is over: at the next one it has the whole confirm window
+    if left_for == id then -- its turn has passed: in its next turn it has the whole confirm window again
       call('HDEL', RECORD, 'left_for')
       left_for = nil
     end
