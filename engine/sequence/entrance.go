@@ -14,20 +14,20 @@ import (
 // lets one more join: a hundred readers of a store that is far away need not wait for each other.
 const minJoining = 16
 
-// entrance is where the claims of one client stand that are to join one lock and wait for it, first come, first served.
-// A claim that stands here has sent nothing to the store and has no session. The entrance is guarded by the engine's mutex.
+// entrance is where the claims of one client wait until they may join one lock, first come, first served.
+// A claim that waits here has sent nothing to the store and has no session. The entrance is guarded by the engine's mutex.
 type entrance struct {
 	joining  int       // how many claims are being added
 	limit    int       // of joining
-	standing list.List // of *applicant
-	arrivals int       // how many have ever stood here
+	waiting  list.List // of *applicant
+	arrivals int       // how many have ever waited here
 	nodes    []Node    // of the lock, as the last one that left has seen it
 }
 
-// applicant is a claim that stands at the entrance of its lock.
+// applicant is a claim that waits at the entrance of its lock.
 type applicant struct {
 	*acquisition
-	arrival int            // its number among all that have stood here
+	arrival int            // its number among all that have waited here
 	since   driver.Instant // when it came
 	answer  chan error     // nil: it may join; else why it need not try. Buffered, and sent to once
 }
@@ -49,14 +49,14 @@ func (a *acquisition) enter() (arrivals int, err error) {
 	}
 	at.arrivals++
 	me := &applicant{a, at.arrivals, e.clock.Now(), make(chan error, 1)}
-	place := at.standing.PushBack(me)
+	place := at.waiting.PushBack(me)
 	e.mu.Unlock()
 	select {
 	case err = <-me.answer:
 		e.mu.Lock()
 	case <-a.ctx.Done():
 		e.mu.Lock()
-		at.standing.Remove(place) // does nothing if it has been answered
+		at.waiting.Remove(place) // does nothing if it has been answered
 		select {
 		case err = <-me.answer:
 		default:
@@ -74,9 +74,9 @@ func (a *acquisition) enter() (arrivals int, err error) {
 }
 
 // leaveEntrance is called when the claim has joined its lock or has ended, with the error of that. If the lock had no
-// room, it has none for the claims of its kind that stood here before this one was added: they get the same error and
+// room, it has none for the claims of its kind that waited here before this one was added: they get the same error and
 // send nothing. Ten thousand that come at once would else be added and removed one by one. If the store has given no
-// answer for the claim's unreachableTimeout, those that have stood here for theirs do not try once more.
+// answer for the claim's unreachableTimeout, those that have waited here for theirs do not try once more.
 func (a *acquisition) leaveEntrance(arrivals int, err error) {
 	e := a.e
 	e.mu.Lock()
@@ -92,12 +92,12 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 			at.limit++
 		}
 	}
-	for place := at.standing.Front(); place != nil && (isFull || isSilent); {
+	for place := at.waiting.Front(); place != nil && (isFull || isSilent); {
 		o, next := place.Value.(*applicant), place.Next()
 		timeout := o.unreachableTimeout
 		if isFull && o.arrival <= arrivals && o.isAlike(a.Claim) ||
 			isSilent && timeout <= a.unreachableTimeout && timeout <= e.clock.Since(o.since) {
-			at.standing.Remove(place)
+			at.waiting.Remove(place)
 			o.answer <- err
 		}
 		place = next
@@ -114,9 +114,9 @@ func (o *applicant) isAlike(c driver.Claim) bool {
 func (e *Engine) leaveEntranceLocked(name string) {
 	at := e.entrances[name]
 	at.joining--
-	for first := at.standing.Front(); first != nil && at.joining < at.limit; first = at.standing.Front() {
+	for first := at.waiting.Front(); first != nil && at.joining < at.limit; first = at.waiting.Front() {
 		at.joining++
-		at.standing.Remove(first)
+		at.waiting.Remove(first)
 		first.Value.(*applicant).answer <- nil
 	}
 	if at.joining == 0 {

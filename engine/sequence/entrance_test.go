@@ -202,7 +202,7 @@ func TestRefusalIsShared(t *testing.T) {
 	})
 }
 
-// TestGivenUpAtEntrance: a claim that is given up while it stands at the entrance keeps no other one out.
+// TestGivenUpAtEntrance: a claim that is given up while it waits at the entrance keeps no other one out.
 func TestGivenUpAtEntrance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		link, c, holder := startCrowd(t)
@@ -297,7 +297,7 @@ func TestAskedAgainAtEntrance(t *testing.T) {
 	})
 }
 
-// TestSessionsAtEntrance: a claim that stands at the entrance for longer than its TTL has no session that could end
+// TestSessionsAtEntrance: a claim that waits at the entrance for longer than its TTL has no session that could end
 // meanwhile. So a detached claim, whose own session nobody keeps alive, keeps its place there.
 func TestSessionsAtEntrance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -353,7 +353,7 @@ func TestHoldersAtEntrance(t *testing.T) {
 }
 
 // TestLateAtSilentEntrance: a claim that has waited for long, and came back to the entrance because its session had
-// ended, has not stood there for as long as it has waited.
+// ended, has not waited there for as long as it has waited in all.
 func TestLateAtSilentEntrance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		link, c, holder := startCrowd(t)
