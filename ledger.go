@@ -101,7 +101,7 @@ type RunInfo struct {
 	Token       int64
 	Owner, Meta string
 	Fingerprint string
-	StartedAt   time.Time // by the store's clock
+	StartedAt   time.Time // by the store's clock, in UTC, as is EndedAt
 	EndedAt     time.Time // zero while the run is in progress
 	Error       string    // why it failed or was abandoned
 	Result      []byte    // what Succeed was given
@@ -490,7 +490,7 @@ func (l *Ledger) runsFromDriver(h driver.RunHistory) []RunInfo {
 func (l *Ledger) runFromDriver(key string, r driver.Run) RunInfo {
 	return RunInfo{
 		Key: key, Attempt: r.Attempt, State: RunState(r.State), ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
-		Fingerprint: r.Fingerprint, StartedAt: r.StartedAt, EndedAt: r.EndedAt, Error: r.Error, Result: r.Result,
+		Fingerprint: r.Fingerprint, StartedAt: r.StartedAt.UTC(), EndedAt: r.EndedAt.UTC(), Error: r.Error, Result: r.Result,
 		LateReport: RunState(r.LateReport),
 	}
 }

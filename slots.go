@@ -7,9 +7,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Schedule says when the slots of a job start. The schedules of github.com/robfig/cron/v3 are Schedules.
+// Schedule says when the slots of a job start: the same moments for all who ask, whenever they ask. The cron expressions
+// of github.com/robfig/cron/v3 are Schedules. Its "@every 1h" is none, because it counts from the moment at which it is
+// asked: use [Every].
 type Schedule interface {
-	// Next returns when the first slot starts that starts after a moment, or the zero Time if there is none.
+	// Next returns when the first slot starts that starts after a moment, or the zero Time if there is none. The moment
+	// is in UTC, on every machine. So a cron expression without a time zone means UTC; with robfig/cron,
+	// "CRON_TZ=Asia/Tokyo 0 3 * * *" names another one. A Schedule must not use time.Local: then machines in different
+	// time zones would run the job of one slot once each.
 	Next(after time.Time) time.Time
 }
 
@@ -32,7 +37,7 @@ func (e every) Next(after time.Time) time.Time {
 	return after.Add(d - passed).UTC()
 }
 
-// Slot is a period in which a job is to run once.
+// Slot is a period in which a job is to run once. Its times are in UTC.
 type Slot struct {
 	Start time.Time
 	End   time.Time // when the next slot starts; zero if there is no other
@@ -60,8 +65,8 @@ func (s Slot) Key(job string) string { return job + "@" + s.Start.UTC().Format(t
 // When the store's clock is set back, or a server takes over whose clock is behind, the slot before may be the current
 // one again. If it has succeeded, it is not run again.
 //
-// It costs one round trip. Errors: ErrInvalid if no slot of the schedule has started yet, ErrUnsupported if the store
-// does not tell the time, and those of the store.
+// It costs one round trip. Errors: ErrInvalid if no slot of the schedule has started yet, or if the start of the slot
+// depends on when the schedule is asked; ErrUnsupported if the store does not tell the time; and those of the store.
 func (l *Ledger) CurrentSlot(ctx context.Context, s Schedule) (Slot, error) {
 	const op = "find slot"
 	if s == nil {
@@ -69,6 +74,7 @@ func (l *Ledger) CurrentSlot(ctx context.Context, s Schedule) (Slot, error) {
 	}
 	slot, err := onLedger(ctx, l, op, "", func(ctx context.Context, store driver.Ledger) (slot Slot, err error) {
 		slot.Now, slot.MaxError, err = store.ReadClock(ctx)
+		slot.Now = slot.Now.UTC() // the same slot in every time zone
 		return slot, err
 	})
 	if err != nil {
@@ -81,25 +87,33 @@ func (l *Ledger) CurrentSlot(ctx context.Context, s Schedule) (Slot, error) {
 }
 
 // findSlot returns the start of the slot that has started last, and that of the next one. A Schedule tells only what
-// comes next, so it is asked from earlier and earlier moments, until a slot has started since then.
+// comes next, so it is asked from earlier and earlier moments, until a slot has started since then. It is always asked
+// in UTC, also from what it has returned itself.
 func findSlot(s Schedule, now time.Time) (start, end time.Time, err error) {
 	const longest = 20 * 366 * 24 * time.Hour
+	next := func(after time.Time) time.Time { return s.Next(after.UTC()).UTC() }
 	for back := time.Second; start.IsZero(); back *= 2 {
 		if back > longest {
 			return start, end, newInvalidError("the schedule has no slot that has started within 20 years")
 		}
-		if next := s.Next(now.Add(-back)); !next.IsZero() && !next.After(now) {
-			start = next
+		if first := next(now.Add(-back)); !first.IsZero() && !first.After(now) {
+			start = first
 		}
 	}
 	for {
-		end = s.Next(start)
+		end = next(start)
 		switch {
-		case end.IsZero() || end.After(now):
-			return start, end, nil
-		case !end.After(start):
+		case !end.IsZero() && !end.After(start):
 			return start, end, newInvalidError("the schedule says that %v comes after %v", end, start)
+		case !end.IsZero() && !end.After(now):
+			start = end
+			continue
 		}
-		start = end
+		// Another worker asks at another moment, and must get the same slot.
+		if again := next(start.Add(-1)); !again.Equal(start) {
+			return start, end, newInvalidError("the schedule says that a slot starts at %v, and when it is asked from the "+
+				"nanosecond before, %v: its slots depend on when it is asked; use Every for slots of a fixed length", start, again)
+		}
+		return start, end, nil
 	}
 }

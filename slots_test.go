@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -110,6 +111,13 @@ func TestCurrentSlotRefused(t *testing.T) {
 			"never":            scheduleFunc(func(time.Time) time.Time { return time.Time{} }),
 			"in the future":    scheduleFunc(func(time.Time) time.Time { return time.Unix(1<<33, 0) }),
 			"does not advance": scheduleFunc(func(after time.Time) time.Time { return after }),
+			// as "@every 1h" of github.com/robfig/cron/v3
+			"counts from when it is asked": scheduleFunc(func(after time.Time) time.Time {
+				return after.Add(time.Hour - time.Duration(after.Nanosecond()))
+			}),
+			"counts from the second in which it is asked": scheduleFunc(func(after time.Time) time.Time {
+				return after.Truncate(time.Second).Add(time.Hour)
+			}),
 		} {
 			if slot, err := ledger.CurrentSlot(t.Context(), schedule); !errors.Is(err, holdfast.ErrInvalid) {
 				t.Errorf("%s: %+v, %v", name, slot, err)
@@ -123,6 +131,81 @@ func TestCurrentSlotRefused(t *testing.T) {
 		_, err = unclocked.Ledger("jobs", nil).CurrentSlot(t.Context(), holdfast.Every(time.Hour))
 		if !errors.Is(err, holdfast.ErrUnsupported) {
 			t.Errorf("a store without a clock: %v", err)
+		}
+	})
+}
+
+// zonedStore is a store whose ledger tells the time in a time zone, as time.UnixMicro does on a machine in that zone.
+type zonedStore struct {
+	driver.Store
+	zone *time.Location
+}
+
+type zonedLedger struct {
+	driver.Ledger
+	zone *time.Location
+}
+
+func (s zonedStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	return zonedLedger{l, s.zone}, err
+}
+
+func (l zonedLedger) ReadClock(ctx context.Context) (time.Time, time.Duration, error) {
+	now, maxError, err := l.Ledger.ReadClock(ctx)
+	return now.In(l.zone), maxError, err
+}
+
+// TestSlotInEveryTimeZone: workers on machines in different time zones get the same slot of a schedule without a time
+// zone, which means UTC, so that the job runs once. What the ledger returns is in UTC, too.
+func TestSlotInEveryTimeZone(t *testing.T) {
+	nightly := scheduleFunc(func(after time.Time) time.Time { // at 3:00 in the time zone of the time that it is given
+		next := time.Date(after.Year(), after.Month(), after.Day(), 3, 0, 0, 0, after.Location())
+		if !next.After(after) {
+			next = next.AddDate(0, 0, 1)
+		}
+		return next
+	})
+	// Its times are in the time zone of its machine, and it is given them again.
+	nightlyIn := func(zone *time.Location) holdfast.Schedule {
+		return scheduleFunc(func(after time.Time) time.Time { return nightly(after).In(zone) })
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := memory.New(nil)
+		ran := 0
+		keys := map[string]bool{}
+		for _, zone := range []*time.Location{
+			time.UTC, time.FixedZone("JST", 9*3600), time.FixedZone("PST", -8*3600), time.FixedZone("NPT", 20700),
+		} {
+			client, err := holdfast.New(zonedStore{m.Open(), zone}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			l := client.Ledger("jobs", nil)
+			for _, schedule := range []holdfast.Schedule{nightly, nightlyIn(zone)} {
+				slot, err := l.CurrentSlot(t.Context(), schedule)
+				if err != nil {
+					t.Fatal(err)
+				}
+				keys[slot.Key("report")] = true
+				if slot.Start.Location() != time.UTC || slot.End.Location() != time.UTC || slot.Now.Location() != time.UTC {
+					t.Errorf("in %s: %v, %v, %v, want times in UTC", zone, slot.Start, slot.End, slot.Now)
+				}
+				if _, err := l.Do(t.Context(), slot.Key("report"), nil, func(context.Context, *holdfast.Run) ([]byte, error) {
+					ran++
+					return nil, nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				runs, err := l.History(t.Context(), slot.Key("report"))
+				if err != nil || len(runs) != 1 || runs[0].StartedAt.Location() != time.UTC || runs[0].EndedAt.Location() != time.UTC {
+					t.Errorf("in %s: %+v, %v, want one run with its times in UTC", zone, runs, err)
+				}
+			}
+		}
+		if ran != 1 || len(keys) != 1 {
+			t.Errorf("workers in four time zones ran the job of one slot %d times, under %v", ran, keys)
 		}
 	})
 }

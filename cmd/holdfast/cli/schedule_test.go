@@ -1,10 +1,15 @@
 package cli
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/holdfast-go/holdfast"
 )
 
 // TestScheduleAcrossClockChanges: each time of the day counts once, also on days on which the clocks change. A job with
@@ -127,6 +132,30 @@ func TestScheduleFields(t *testing.T) {
 		at, _ := time.Parse(time.RFC3339, after)
 		if got := s.Next(at).Format(time.RFC3339); !strings.HasPrefix(got, want+"T00:00") {
 			t.Errorf("%q: want %s, got %s", cron, want, got)
+		}
+	}
+}
+
+// TestSchedulesOfRobfigCron: the library takes the cron expressions of robfig/cron, in UTC unless they name a time zone. It
+// refuses "@every", which counts from the moment at which it is asked, so that each worker would get a slot of its own.
+func TestSchedulesOfRobfigCron(t *testing.T) {
+	t.Parallel()
+	ledger := newLedgerAt(t, time.Date(2031, 5, 1, 12, 34, 56, 789, time.UTC))
+	for expression, want := range map[string]string{
+		"0 3 * * *":                       "2031-05-01T03:00:00Z",
+		"CRON_TZ=Asia/Tokyo 0 3 * * *":    "2031-04-30T18:00:00Z",
+		"CRON_TZ=Europe/Berlin 0 3 * * *": "2031-05-01T01:00:00Z",
+		"@daily":                          "2031-05-01T00:00:00Z",
+		"@every 1h":                       "",
+		"@every 1m30s":                    "",
+	} {
+		schedule, err := cron.ParseStandard(expression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slot, err := ledger.CurrentSlot(t.Context(), schedule)
+		if want == "" && !errors.Is(err, holdfast.ErrInvalid) || want != "" && (err != nil || formatSlot(slot.Start) != want) {
+			t.Errorf("%s: slot %v, %v; want %q", expression, slot.Start, err, want)
 		}
 	}
 }
