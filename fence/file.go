@@ -33,21 +33,35 @@ func WriteFile(ctx context.Context, name string, data []byte, perm os.FileMode, 
 
 // AppendFile appends to a file in one write, and syncs it, if no larger token has written to it. If there is no file, it
 // makes one with perm before the umask. See [WriteFile].
+//
+// If the write fails, such as on a full disk, the part that was written is removed. A process or a machine that ends
+// during the write can leave a part.
 func AppendFile(ctx context.Context, name string, data []byte, perm os.FileMode, t Token) error {
-	return underToken(ctx, name, t, func(path string) (err error) {
+	return underToken(ctx, name, t, func(path string) error {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, perm)
 		if err != nil {
 			return err
 		}
-		info, err := f.Stat()
-		if err == nil {
-			_, err = f.Write(data)
-		}
-		if err = errors.Join(err, f.Sync(), f.Close()); err == nil && info.Size() == 0 {
-			err = syncDirectory(filepath.Dir(path)) // the file may be new
-		}
-		return err
+		err = appendAll(f, data)
+		return errors.Join(err, f.Close())
 	})
+}
+
+func appendAll(f *os.File, data []byte) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	switch {
+	case err != nil && info.Mode().IsRegular(): // nobody else appends: the writers take turns
+		return errors.Join(err, f.Truncate(info.Size()), f.Sync())
+	case err == nil && info.Size() == 0:
+		return syncDirectory(filepath.Dir(f.Name())) // the file may be new
+	}
+	return err
 }
 
 // underToken calls write, with the path of the file, while no other writer can check its token. The token is stored before: if this process then

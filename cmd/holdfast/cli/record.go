@@ -4,9 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/appendfile"
 )
 
 // runRecord is the record of --record: a line of JSON per event, the last of which has the outcome. It must never
 // change what happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes
 // a warning. A nil record ignores everything.
 type runRecord struct {
-	file  *os.File // nil if there is none to write to
+	file  *appendfile.File // nil if there is none to write to
 	lines chan []byte
 	done  chan struct{}
 	warn  sync.Once
@@ -40,40 +38,17 @@ func openRecord(where string) (*runRecord, error) {
 		return nil, nil
 	}
 	r := &runRecord{base: fields{}, lines: make(chan []byte, 256), done: make(chan struct{})}
-	var err error
-	if number, ok := strings.CutPrefix(where, "fd:"); ok {
-		r.file, err = openInherited(number)
-	} else {
-		// Opening a FIFO that has no reader would wait for one.
-		r.file, err = os.OpenFile(where, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o666)
-	}
+	file, err := appendfile.Open(where, 0o666)
 	switch {
 	case err == nil:
+		r.file = file
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EBADF):
-		r.file = nil
 		r.warnIncomplete(err)
 	default:
 		return nil, usageError("--record: %s cannot be written: %s", quoteName(where), rootCause(err))
 	}
 	go r.writeQueued()
 	return r, nil
-}
-
-// openInherited opens a descriptor that this program was started with. One that is marked close-on-exec was not: it
-// is this process's own, under a number that was free.
-func openInherited(number string) (*os.File, error) {
-	fd, err := strconv.Atoi(number)
-	if err != nil || fd < 0 {
-		return nil, errors.New("not the number of a descriptor")
-	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	if err != nil || flags&unix.FD_CLOEXEC != 0 {
-		return nil, unix.EBADF
-	}
-	if fd > 2 { // a reader waits until all have closed it, so the command must not inherit it
-		unix.CloseOnExec(fd)
-	}
-	return os.NewFile(uintptr(fd), "fd:"+number), nil
 }
 
 // writeQueued writes the lines, in a goroutine of its own. It reads the queue to the end even if nothing can be
@@ -84,7 +59,7 @@ func (r *runRecord) writeQueued() {
 		if r.file == nil {
 			continue
 		}
-		if _, err := r.file.Write(line); err != nil {
+		if err := r.file.Append(line, false); err != nil {
 			r.warnIncomplete(err)
 		}
 	}

@@ -60,7 +60,7 @@ func newServe(storeURL *string) *cobra.Command {
 	flags.StringSliceVar(&s.hosts, "host", nil, "`NAME` by which clients call the server, besides localhost and addresses")
 	flags.BoolVar(&s.allowBreak, "allow-break", false,
 		"let callers that have the right break locks, and retry and forget runs")
-	flags.StringVar(&s.auditLog, "audit-log", "", "append who breaks what to `FILE`, before it is done")
+	flags.StringVar(&s.auditLog, "audit-log", "", "append who breaks what to `FILE`, or fd:N, before it is done")
 	flags.IntVar(&s.maxStreams, "max-streams", 10_000, "how many streams and waiting requests there may be")
 	flags.Float64Var(&s.rate, "rate", 2000, "how many requests per second each client may send; 0: any number")
 	flags.DurationVar(&s.grace, "grace", 5*time.Second, "how long clients have to stop when the server shuts down")
@@ -87,9 +87,9 @@ begin with (* for all). printf %s TOKEN | sha256sum prints a hash. The rights ar
     cert:ops.example.org ops see,hold,break *
 
 Started by systemd with a socket unit, it uses that socket instead of --listen. On SIGHUP it reads the files of
---tokens, --tls-cert and --tls-key again. On SIGTERM or SIGINT it begins nothing more, tells the holders, waits for
-them for --grace, and releases their locks, or detaches those whose clients have asked for that. A second signal ends
-it at once.
+--tokens, --tls-cert and --tls-key again, and closes an audit log that was rotated. On SIGTERM or SIGINT it begins
+nothing more, tells the holders, waits for them for --grace, and releases their locks, or detaches those whose clients
+have asked for that. A second signal ends it at once.
 
 Exit codes:
   0   it was ended by a signal, and nothing is held any more, besides what was detached
@@ -223,7 +223,7 @@ func (s *serveRun) run(c *cobra.Command) error {
 	var audit *serve.AuditLog
 	if s.auditLog != "" {
 		if audit, err = serve.OpenAuditLog(s.auditLog, encodeAudit); err != nil {
-			return usageError("--audit-log: %s", rootCause(err))
+			return usageError("--audit-log: %s cannot be written: %s", quoteName(s.auditLog), rootCause(err))
 		}
 		defer audit.Close()
 	}
@@ -255,7 +255,7 @@ func (s *serveRun) run(c *cobra.Command) error {
 		go func() { failed <- server.Serve(l, secure) }()
 	}
 	serve.Notify("READY=1")
-	return s.serveUntilSignal(signals, failed, server, client, certificate, page.Close)
+	return s.serveUntilSignal(signals, failed, server, client, certificate, audit, page.Close)
 }
 
 // openWithSignals opens the store. A signal ends the program meanwhile: nothing is held yet.
@@ -297,13 +297,13 @@ func (s *serveRun) announce(c *cobra.Command, client *holdfast.Client, l net.Lis
 
 // serveUntilSignal waits for the end, and ends the server in order.
 func (s *serveRun) serveUntilSignal(signals chan os.Signal, failed chan error, server *serve.Server,
-	client *holdfast.Client, certificate *serve.Certificate, closePage func()) error {
+	client *holdfast.Client, certificate *serve.Certificate, audit *serve.AuditLog, closePage func()) error {
 	var err error
 	for ended := false; !ended; {
 		select {
 		case sig := <-signals:
 			if ended = sig != syscall.SIGHUP; !ended {
-				s.reload(server, certificate)
+				s.reload(server, certificate, audit)
 			}
 		case e := <-failed:
 			if !errors.Is(e, http.ErrServerClosed) {
@@ -332,8 +332,14 @@ func (s *serveRun) serveUntilSignal(signals chan os.Signal, failed chan error, s
 	return err
 }
 
-// reload reads the files again that may have changed. If one is wrong, what was read before stays in use.
-func (s *serveRun) reload(server *serve.Server, certificate *serve.Certificate) {
+// reload reads the files again that may have changed. If one is wrong, what was read before stays in use. It also lets go
+// of an audit log that was rotated: a removed file takes space on its disk for as long as it is open.
+func (s *serveRun) reload(server *serve.Server, certificate *serve.Certificate, audit *serve.AuditLog) {
+	if audit != nil {
+		if err := audit.Reopen(); err != nil {
+			printMessage("the audit log cannot be opened again: %s", rootCause(err))
+		}
+	}
 	access, err := s.access()
 	if err == nil && s.tlsCert != "" {
 		err = certificate.Load(s.tlsCert, s.tlsKey)

@@ -555,7 +555,8 @@ func TestServeTLS(t *testing.T) {
 	}
 }
 
-// TestServeAuditLog: each break has two lines in the audit log, as docs/json-schema.json has them.
+// TestServeAuditLog: each break has two lines in the audit log, as docs/json-schema.json has them, also after the log was
+// rotated. SIGHUP lets go of the old file.
 func TestServeAuditLog(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -569,14 +570,32 @@ func TestServeAuditLog(t *testing.T) {
 	if _, err := h.next("lost"); err != nil {
 		t.Error(err)
 	}
-	n := 0
-	for line := range wholeLines(w.readFile(w.filePath("audit"))) {
-		if checkRecord(t, line) != recordAudit {
-			t.Errorf("%s", line)
+	check := func() {
+		t.Helper()
+		n := 0
+		for line := range wholeLines(w.readFile(w.filePath("audit"))) {
+			if checkRecord(t, line) != recordAudit {
+				t.Errorf("%s", line)
+			}
+			n++
 		}
-		n++
+		if info, err := os.Stat(filepath.Join(w.dir, "audit")); n != 2 || err != nil || info.Mode().Perm()&0o007 != 0 {
+			t.Errorf("%d lines; %v %v", n, info, err)
+		}
 	}
-	if info, err := os.Stat(filepath.Join(w.dir, "audit")); n != 2 || err != nil || info.Mode().Perm()&0o007 != 0 {
-		t.Errorf("%d lines; %v %v", n, info, err)
+	check()
+	if err := os.Remove(w.filePath("audit")); err != nil {
+		t.Fatal(err)
 	}
+	s.signal(unix.SIGHUP)
+	w.awaitTrue("a new audit log", func() bool { _, err := os.Stat(w.filePath("audit")); return err == nil })
+	h = s.mustHold("a", "")
+	if response, err = s.post(context.Background(), "/v1/locks/a/break", `{"force": true}`); err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if _, err := h.next("lost"); err != nil {
+		t.Error(err)
+	}
+	check()
 }

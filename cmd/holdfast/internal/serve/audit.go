@@ -1,11 +1,9 @@
 package serve
 
 import (
-	"errors"
 	"net/http"
-	"os"
-	"sync"
-	"syscall"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/appendfile"
 )
 
 // AuditEntry is what an operator is about to do.
@@ -20,43 +18,26 @@ type AuditEntry struct {
 
 // AuditLog is the file of --audit-log. Nothing is broken that could not be written into it first.
 type AuditLog struct {
+	*appendfile.File
 	encode func(fields map[string]any) ([]byte, error)
-
-	mu   sync.Mutex
-	file *os.File
 }
 
 // OpenAuditLog opens the file, or creates it for its owner and group. encode makes a line of the fields of a record.
-func OpenAuditLog(path string, encode func(fields map[string]any) ([]byte, error)) (*AuditLog, error) {
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+func OpenAuditLog(where string, encode func(fields map[string]any) ([]byte, error)) (*AuditLog, error) {
+	file, err := appendfile.Open(where, 0o640)
 	if err != nil {
 		return nil, err
 	}
-	return &AuditLog{file: file, encode: encode}, nil
+	return &AuditLog{file, encode}, nil
 }
 
-// Close closes the file.
-func (a *AuditLog) Close() error { return a.file.Close() }
-
-// write appends a line, and waits until it is on the disk. A line that was written in part is ended, so that the next
-// one can be read.
+// write appends a line, and waits until it is on the disk.
 func (a *AuditLog) write(fields map[string]any) error {
-	data, err := a.encode(fields)
+	line, err := a.encode(fields)
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if n, err := a.file.Write(data); err != nil {
-		if n > 0 {
-			_, _ = a.file.WriteString("\n")
-		}
-		return err
-	}
-	if err := a.file.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // pipes and devices have no disk
-		return err
-	}
-	return nil
+	return a.Append(line, true)
 }
 
 // fields are those of the record of an entry. outcome is "started", "done" or "failed".

@@ -1,0 +1,175 @@
+// Package appendfile appends lines to files that others rotate, that several processes may write to, and whose disk may
+// be full.
+package appendfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipeTimeout is how long a line may wait for the reader of a pipe that is full.
+const pipeTimeout = 2 * time.Second
+
+// File is a file to which lines are appended. Its methods may be called from any goroutine.
+type File struct {
+	path string // empty: an inherited descriptor
+	perm os.FileMode
+
+	mu   sync.Mutex
+	file *os.File
+	torn bool // the last write has ended within a line, as far as this process knows
+}
+
+// Open opens a file, or creates it with perm, or takes the descriptor fd:N that this program was started with. A FIFO
+// must have a reader. Whoever can write to the directory could lead a symbolic link to any file, so links are refused.
+func Open(where string, perm os.FileMode) (*File, error) {
+	if number, ok := strings.CutPrefix(where, "fd:"); ok {
+		file, err := openInherited(number)
+		if err != nil {
+			return nil, err
+		}
+		return &File{file: file}, nil
+	}
+	f := &File{path: where, perm: perm}
+	return f, f.open()
+}
+
+// openInherited opens a descriptor that this program was started with. One that is marked close-on-exec was not: it
+// is this process's own, under a number that was free.
+func openInherited(number string) (*os.File, error) {
+	fd, err := strconv.Atoi(number)
+	if err != nil || fd < 0 {
+		return nil, errors.New("not the number of a descriptor")
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC != 0 {
+		return nil, unix.EBADF
+	}
+	if fd > 2 { // a reader waits until all have closed it, so no command may inherit it
+		unix.CloseOnExec(fd)
+	}
+	return os.NewFile(uintptr(fd), "fd:"+number), nil
+}
+
+// open opens the file at the path, in place of the one that was open. Nothing changes after an error.
+func (f *File) open() error {
+	// Without O_NONBLOCK, opening a FIFO that has no reader would wait for one.
+	const flags = os.O_APPEND | os.O_CREATE | unix.O_NONBLOCK | unix.O_NOFOLLOW
+	mode := os.O_RDWR // to see how the file ends
+	if info, err := os.Lstat(f.path); err == nil && !info.Mode().IsRegular() {
+		mode = os.O_WRONLY
+	}
+	file, err := os.OpenFile(f.path, mode|flags, f.perm)
+	if errors.Is(err, fs.ErrPermission) && mode == os.O_RDWR { // it may be for writers only
+		file, err = os.OpenFile(f.path, os.O_WRONLY|flags, f.perm)
+	}
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return errors.New("it is a symbolic link; name the file itself, or an open descriptor, such as fd:1")
+	case errors.Is(err, unix.ENXIO):
+		return errors.New("it is a FIFO that nobody reads; start its reader first")
+	case err != nil:
+		return err
+	}
+	if f.file != nil {
+		_ = f.file.Close()
+	}
+	f.file, f.torn = file, false
+	return nil
+}
+
+// Reopen opens the file at the path if it is another one by now, as after a rotation. Append does that, too.
+func (f *File) Reopen() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.follow()
+}
+
+func (f *File) follow() error {
+	if f.path == "" {
+		return nil
+	}
+	open, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	if now, err := os.Lstat(f.path); err == nil && os.SameFile(open, now) {
+		return nil
+	}
+	return f.open()
+}
+
+// Append appends a line, which ends in \n, in one write. If the file was renamed or removed, it creates the file anew. A
+// line before it that has no end, because a disk was full or a process died, is ended first, so that the new line can
+// be read. durably waits until the line is on the disk.
+func (f *File) Append(line []byte, durably bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.follow(); err != nil {
+		return err
+	}
+	if !f.endsWithLine() {
+		line = append([]byte{'\n'}, line...)
+	}
+	_ = f.file.SetWriteDeadline(time.Now().Add(pipeTimeout)) // files on a disk have none
+	n, err := f.file.Write(line)
+	f.torn = n > 0 && n < len(line) || n == 0 && f.torn
+	if err != nil || !durably {
+		return err
+	}
+	return f.sync(int64(n))
+}
+
+// endsWithLine reports whether the file is empty or ends in \n.
+func (f *File) endsWithLine() bool {
+	info, err := f.file.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return !f.torn
+	}
+	last := make([]byte, 1)
+	if _, err := f.file.ReadAt(last, info.Size()-1); err != nil { // only this process's own writes are known
+		return !f.torn
+	}
+	return last[0] == '\n'
+}
+
+// sync waits until a line of n bytes is on the disk, and the name of the file, if it is the first line.
+func (f *File) sync(n int64) error {
+	if err := syncFile(f.file); err != nil {
+		return err
+	}
+	info, err := f.file.Stat()
+	if err != nil || f.path == "" || info.Size() > n {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(f.path))
+	if errors.Is(err, fs.ErrPermission) { // for writers only
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return syncFile(dir)
+}
+
+func syncFile(f *os.File) error {
+	if err := f.Sync(); err != nil && !errors.Is(err, unix.EINVAL) { // pipes and devices have no disk
+		return err
+	}
+	return nil
+}
+
+// Close closes the file.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.file.Close()
+}
