@@ -38,18 +38,23 @@ func isGranted(nodes []Node, i int) bool {
 	return true
 }
 
-// kindAndLimit returns the kind and limit of a lock: those of the first claim that is not foreign. A lock with only
-// foreign claims is a mutex.
-func kindAndLimit(nodes []Node) (driver.Kind, int64) {
+// kindAndLimit returns the kind and limit of a lock: those of the first claim that decides which others checkMismatch
+// refuses. If only foreign claims exclude all kinds alike, it is the first kind that is known, or else a mutex.
+func kindAndLimit(nodes []Node) (kind driver.Kind, limit int64) {
 	for i := range nodes {
-		if !nodes[i].Foreign {
-			return nodes[i].Kind, nodes[i].Limit
+		n := &nodes[i]
+		isKnown := n.Kind != "" && n.Limit > 0
+		switch {
+		case !n.Foreign, isKnown && n.KindConflictHint != "":
+			return n.Kind, n.Limit
+		case isKnown && kind == "":
+			kind, limit = n.Kind, n.Limit
 		}
 	}
-	if len(nodes) > 0 {
+	if len(nodes) > 0 && kind == "" {
 		return driver.KindMutex, 1
 	}
-	return "", 0
+	return kind, limit
 }
 
 // countGranted is how many nodes are granted, counted from the first. The first that is not granted stops all behind

@@ -10,7 +10,7 @@ import (
 )
 
 // parseQueue makes nodes from a short form: "m" is a mutex, "r" a reader, "w" a writer, "3/5" has weight 3 of a
-// semaphore's 5, "f" is foreign.
+// semaphore's 5. Foreign are "f", a reader "fr", a writer "fw" that ignores mutexes, and "fx" that ignores all others.
 func parseQueue(form string) (nodes []Node) {
 	for i, s := range strings.Fields(form) {
 		n := Node{Key: fmt.Sprint(i), Token: int64(i + 1), Session: "s"}
@@ -24,6 +24,13 @@ func parseQueue(form string) (nodes []Node) {
 			n.Kind, n.Limit, n.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 		case "f":
 			n.Foreign, n.Payload = true, Payload{}
+		case "fr":
+			n.Foreign, n.Payload = true, Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1}
+		case "fw":
+			n.Foreign, n.Payload = true, Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}
+			n.KindConflictHint = "use another layout"
+		case "fx":
+			n.Foreign, n.Payload, n.KindConflictHint = true, Payload{}, "use another layout"
 		default:
 			n.Kind = driver.KindSemaphore
 			fmt.Sscanf(s, "%d/%d", &n.Weight, &n.Limit)
@@ -107,6 +114,46 @@ func TestRuleExhaustive(t *testing.T) {
 		grow(nil)
 	}
 	t.Logf("%d queues", queues)
+}
+
+// TestShownKindIsAccepted: in all queues of up to four claims of ours and of foreign clients, a claim of the kind that
+// Inspect shows is not refused for its kind, unless every kind is.
+func TestShownKindIsAccepted(t *testing.T) {
+	t.Parallel()
+	claims := map[driver.Kind]*driver.Claim{driver.KindMutex: {ID: "new", Kind: driver.KindMutex, Limit: 1, Weight: 1},
+		driver.KindRW: {ID: "new", Kind: driver.KindRW, Limit: driver.RWLimit, Weight: driver.RWLimit}}
+	refused := 0
+	var grow func(form []string)
+	grow = func(form []string) {
+		nodes := parseQueue(strings.Join(form, " "))
+		accepted := map[driver.Kind]bool{}
+		for kind, c := range claims {
+			accepted[kind] = checkMismatch(nodes, c) == nil
+		}
+		if shown, _ := kindAndLimit(nodes); len(form) > 0 && accepted[driver.KindMutex] != accepted[driver.KindRW] {
+			if refused++; !accepted[shown] {
+				t.Errorf("%q is shown as %s, and refuses it", form, shown)
+			}
+		}
+		if len(form) < 4 && !t.Failed() {
+			for _, next := range []string{"m", "r", "w", "f", "fr", "fw", "fx"} {
+				grow(append(form[:len(form):len(form)], next))
+			}
+		}
+	}
+	grow(nil)
+	if refused == 0 {
+		t.Error("no queue refuses one of two kinds")
+	}
+	for form, want := range map[string]driver.Kind{"f": driver.KindMutex, "fr": driver.KindRW, "f fr": driver.KindRW,
+		"fr fr": driver.KindRW, "fx": driver.KindMutex, "fr m": driver.KindMutex} {
+		if kind, _ := kindAndLimit(parseQueue(form)); kind != want {
+			t.Errorf("%s: a %s, want %s", form, kind, want)
+		}
+	}
+	if n := countGranted(parseQueue("fr fr fw")); n != 2 {
+		t.Errorf("%d of two foreign readers hold the lock", n)
+	}
 }
 
 func checkQueue(t *testing.T, nodes []Node, form string) {

@@ -47,11 +47,15 @@ func (t *tree) decodeListing(
 	l.children = mergeSecondNodes(all, t.layout.secondEnding != nil)
 	l.Nodes = make([]sequence.Node, len(l.children))
 	for i := range l.children {
-		// In the other layouts a claim that is no read-write lock would not be seen by Curator's, and is refused beside it.
-		if t.opts.Layout == LayoutCuratorReadWrite {
-			l.children[i].KindConflictHint = "" // Curator's read-write lock sees all claims of this layout
+		n := &l.children[i].Node
+		switch {
+		case n.KindConflictHint == "":
+		case t.opts.Layout == LayoutCuratorReadWrite:
+			n.KindConflictHint = "" // Curator's read-write lock sees all claims of this layout
+		case t.opts.Layout == LayoutKazoo:
+			n.Kind, n.KindConflictHint = "", kazooBlindReason // and none of this one
 		}
-		l.Nodes[i] = l.children[i].Node
+		l.Nodes[i] = *n
 	}
 	return l, nil
 }

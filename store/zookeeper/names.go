@@ -267,8 +267,10 @@ func parseKey(key string) (claimNode, bool) {
 }
 
 // blindReason is the KindConflictHint of the nodes of Curator's read-write lock, which sees no nodes but its own.
-const blindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + string(LayoutCuratorReadWrite) +
-	", or claim a read-write lock"
+const (
+	kazooBlindReason = "Curator's InterProcessReadWriteLock; open the store with layout=" + string(LayoutCuratorReadWrite)
+	blindReason      = kazooBlindReason + ", or claim a read-write lock"
+)
 
 // parseKeys returns the claims among a lock's children.
 func parseKeys(children []string) []claimNode {

@@ -13,7 +13,8 @@ import (
 )
 
 // TestOtherRecipe: a mutex is refused where Curator's read-write lock is held, which would not be kept out by it,
-// and learns what to do; in the layout that has mutexes among its writers it waits, as a read-write lock does.
+// and learns what to do; in the layout that has mutexes among its writers it waits, as a read-write lock does. In kazoo's
+// layout, of which Curator sees nothing, a writer is refused as well. Inspect shows the kind that is not refused.
 func TestOtherRecipe(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -26,7 +27,7 @@ func TestOtherRecipe(t *testing.T) {
 		node, err := cli.Create("/"+t.Name()+"/_c_6f1d8e2a-5b1c-4a51-9d53-5d0c7a0a3a11-"+end, nil,
 			gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
-		for _, layout := range []Layout{LayoutCurator, LayoutBoth, LayoutCuratorReadWrite} {
+		for _, layout := range []Layout{LayoutCurator, LayoutBoth, LayoutKazoo, LayoutCuratorReadWrite} {
 			s, err := openAs[*store](c.Endpoints(), Options{Layout: layout})
 			mustSucceed(t, err)
 			for _, wait := range []bool{false, true} {
@@ -49,8 +50,16 @@ func TestOtherRecipe(t *testing.T) {
 					t.Errorf("%s, %s: a mutex that waits, %v: %v", layout, end, wait, err)
 				}
 			}
-			if _, err := s.Acquire(t.Context(), writer); !errors.Is(err, driver.ErrHeld) {
+			want, kind := driver.ErrHeld, driver.KindRW
+			if layout == LayoutKazoo {
+				want, kind = driver.ErrMismatch, driver.KindMutex
+			}
+			if _, err := s.Acquire(t.Context(), writer); !errors.Is(err, want) {
 				t.Errorf("%s, %s: a writer: %v", layout, end, err)
+			}
+			l, err := s.Inspect(t.Context(), t.Name())
+			if err != nil || l.Kind != kind || len(l.Holders) != 1 || !l.Holders[0].Foreign {
+				t.Errorf("%s, %s: it is shown as %+v, %v", layout, end, l, err)
 			}
 			mustSucceed(t, s.Close())
 		}

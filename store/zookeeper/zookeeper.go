@@ -26,8 +26,9 @@
 // Foreign claims are exclusive, except foreign readers, which share with ours. Options.Layout says how our own
 // claims are named, and so which clients see them: kazoo does not see Curator's nodes, nor Curator kazoo's, and
 // Curator's mutex and read-write lock do not see each other. So a mutex of ours that finds Curator's read-write
-// lock on its path is refused with ErrMismatch: it would not keep that lock out. It cannot keep out one that comes
-// while it is held already. With [LayoutCuratorReadWrite] a mutex is one of its writers.
+// lock on its path is refused with ErrMismatch: it would not keep that lock out. With [LayoutKazoo] a read-write lock
+// is refused as well. Neither can keep out one that comes while it is held already. With [LayoutCuratorReadWrite] a
+// mutex is one of its writers.
 //
 // The recipes are Curator's InterProcessMutex, InterProcessReadWriteLock and InterProcessSemaphoreV2,
 // go-zookeeper's Lock, and kazoo's Lock, ReadLock and WriteLock. Curator's LeaderLatch and kazoo's Semaphore have

@@ -4,20 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-const (
-	minRetryPause  = 25 * time.Millisecond // between two tries, where the store's queue cannot be used
-	maxRetryPause  = time.Second           //
-	inspectTimeout = 2 * time.Second       // limit of an Inspect that looks for the holder
-)
+// inspectTimeout is the limit of an Inspect that looks for the holder.
+const inspectTimeout = 2 * time.Second
 
 // errWaitLimit ends a wait when its --wait has passed.
 var errWaitLimit = errors.New("waited long enough")
@@ -204,7 +202,7 @@ func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) 
 	defer cancel()
 	once := *r
 	once.noWait = true
-	return once.acquireAnyKind(ctx, client)
+	return once.request().Acquire(ctx, client)
 }
 
 // acquireUntilLimit acquires the lock, and returns errWaitLimit if that takes longer than --wait.
@@ -216,105 +214,17 @@ func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Cl
 		defer timer.Stop()
 	}
 	shown := r.showWaiting(ctx, client)
-	lease, err := r.acquireAnyKind(ctx, client)
+	lease, err := r.request().Acquire(ctx, client)
 	cancel(nil)
 	guard.WaitWithTimeout(shown, maxMessageTime)
 	return lease, err
 }
 
-// acquireAnyKind acquires the lock as the kind that is in use. A plain run and a shared run of the same name must
-// exclude each other, but a mutex and a read-write lock are two kinds, and a lock has one kind at a time. So a plain
-// run that meets readers joins their queue as a writer. A shared run that meets a mutex tries again until the mutex
-// is free: in the mutex's queue it would be granted the lock for itself alone, and all shared runs would run one by
-// one from then on.
-func (r *lockRequest) acquireAnyKind(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
-	kind := r.kind
-	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
-		lease, err := r.acquireAs(ctx, client, kind)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case endedByStore(err) && !r.noWait:
-			// This program was stopped for longer than the TTL, or the store was unreachable: try again.
-		case errors.Is(err, holdfast.ErrQueueFull) && !r.noWait:
-			pause = maxRetryPause // as many as the queue can hold are ahead, and hundreds may be waiting for a place
-		case errors.Is(err, holdfast.ErrMismatch) && r.limit == 0:
-			lock, inspectErr := client.Inspect(ctx, r.name)
-			switch {
-			case ctx.Err() != nil:
-				return nil, context.Cause(ctx)
-			case inspectErr != nil:
-				return nil, inspectErr
-			case lock.Kind == holdfast.KindSemaphore:
-				return nil, err
-			case lock.Kind == "": // it has become free meanwhile
-			case !r.shared:
-				kind = lock.Kind
-				continue
-			case r.noWait:
-				return nil, &holdfast.HeldError{Holders: lock.Holders}
-			}
-		default:
-			return lease, err
-		}
-		if err := sleepContext(ctx, rand.N(pause)+pause/2); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// endedByStore reports whether the store ended a wait, and no operator did: usually because the session of the wait
-// expired.
-func endedByStore(err error) bool {
-	var loss *holdfast.LossError
-	return errors.As(err, &loss) && loss.Cause != holdfast.LossBroken
-}
-
-// acquireAs acquires the lock as one kind.
-func (r *lockRequest) acquireAs(
-	ctx context.Context, client *holdfast.Client, kind holdfast.Kind,
-) (*holdfast.Lease, error) {
-	switch {
-	case kind == holdfast.KindSemaphore:
-		s := client.Semaphore(r.name, r.limit, &r.opts)
-		if r.noWait {
-			return s.TryAcquire(ctx, r.permits)
-		}
-		return s.Acquire(ctx, r.permits)
-	case kind == holdfast.KindMutex:
-		return lockOrTry(ctx, client.Mutex(r.name, &r.opts), r.noWait)
-	case !r.shared:
-		return lockOrTry(ctx, client.RWMutex(r.name, &r.opts), r.noWait)
-	case r.noWait:
-		return client.RWMutex(r.name, &r.opts).TryRLock(ctx)
-	}
-	return client.RWMutex(r.name, &r.opts).RLock(ctx)
-}
-
-// newLockable is what the request wants to hold.
-func (r *lockRequest) newLockable(client *holdfast.Client) holdfast.Lockable {
-	switch {
-	case r.kind == holdfast.KindSemaphore:
-		return client.Semaphore(r.name, r.limit, &r.opts).Permits(r.permits)
-	case r.kind == holdfast.KindMutex:
-		return client.Mutex(r.name, &r.opts)
-	case r.shared:
-		return client.RWMutex(r.name, &r.opts).Reader()
-	}
-	return client.RWMutex(r.name, &r.opts)
-}
-
-// locker is a Mutex, or a RWMutex as a writer.
-type locker interface {
-	Lock(context.Context) (*holdfast.Lease, error)
-	TryLock(context.Context) (*holdfast.Lease, error)
-}
-
-func lockOrTry(ctx context.Context, l locker, noWait bool) (*holdfast.Lease, error) {
-	if noWait {
-		return l.TryLock(ctx)
-	}
-	return l.Lock(ctx)
+// request is what the loop that acquires needs of the command line. A plain run and a shared run of the same name must
+// exclude each other.
+func (r *lockRequest) request() *acquire.Request {
+	return &acquire.Request{Name: r.name, Kind: r.kind, Shared: r.shared, Limit: r.limit, Weight: r.permits,
+		Options: r.opts, Wait: !r.noWait, AnyKind: r.limit == 0}
 }
 
 // explainRefusal returns an error with the reason why the lock was not acquired, and with its holder. late is whether
@@ -329,7 +239,7 @@ func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bo
 		return &refusedError{fmt.Sprintf("%s is held by %s", quoteName(r.name), describeHolders(held.Holders)), "", err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
-	case endedByStore(err):
+	case acquire.EndedByStore(err):
 		return exitWith(exitUnavailable, "%s was not acquired: %s", quoteName(r.name), lossText(err))
 	case errors.Is(err, holdfast.ErrLost): // it was waiting, and held nothing that could be lost
 		text := fmt.Sprintf("the wait for %s was ended by an operator", quoteName(r.name))
@@ -347,7 +257,12 @@ func (r *lockRequest) explainMismatch(client *holdfast.Client, err error) error 
 	return r.mismatchError(lock, err)
 }
 
+// mismatchError says why a lock of another kind is refused. No flag helps with a foreign client: then the store knows
+// what does.
 func (r *lockRequest) mismatchError(lock holdfast.Lock, err error) error {
+	if slices.ContainsFunc(lock.Holders, func(h holdfast.ClaimInfo) bool { return h.Foreign }) {
+		return err
+	}
 	as := "with another --limit, or without one"
 	if lock.Kind != "" {
 		as = "as a " + describeKind(lock)

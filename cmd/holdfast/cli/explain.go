@@ -72,7 +72,7 @@ func newRunPlan(
 	if p.lock, err = client.Inspect(ctx, r.name); err != nil {
 		return nil, storeError(err)
 	}
-	if p.plan, err = r.newLockable(client).Explain(); err != nil {
+	if p.plan, err = r.request().Lockable(client).Explain(); err != nil {
 		return nil, storeError(err)
 	}
 	_, p.limit = r.weightAndLimit()

@@ -133,7 +133,7 @@ func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockReques
 }
 
 // lockKind is the kind of lock that the flags ask for. A plain run is a mutex, until it meets shared runs: see
-// acquireAnyKind.
+// acquire.Request.
 func (f *lockFlags) lockKind() holdfast.Kind {
 	switch {
 	case f.limit > 0:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
@@ -52,12 +53,12 @@ func (j *onceJob) waitForRun(
 		defer timer.Stop()
 	}
 	opts := &holdfast.RunOptions{Fingerprint: j.fingerprint, Wait: true}
-	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
+	for pause := acquire.MinPause; ; pause = min(2*pause, acquire.MaxPause) {
 		run, err := ledger.Begin(ctx, key, opts)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case endedByStore(err), errors.Is(err, holdfast.ErrQueueFull):
+		case acquire.EndedByStore(err), errors.Is(err, holdfast.ErrQueueFull):
 			// This program was stopped for longer than the TTL, or the store was unreachable: try again.
 		default:
 			return run, err

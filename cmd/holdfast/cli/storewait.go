@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
@@ -54,7 +55,7 @@ func openPatiently(
 ) (driver.Store, error) {
 	began := time.Now()
 	timeout, told := firstOpenTime, false
-	for pause := minRetryPause; ; pause = min(2*pause, maxRetryPause) {
+	for pause := acquire.MinPause; ; pause = min(2*pause, acquire.MaxPause) {
 		store, err := openReachable(ctx, flag, name, timeout)
 		left := limit.limit - time.Since(began)
 		if err == nil || !mayPass(err) || ctx.Err() != nil || limit.limited && left <= 0 {

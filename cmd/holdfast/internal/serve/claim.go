@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 )
 
 // claimBody is what requests for a lock have in common.
@@ -81,17 +81,10 @@ func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
 	return c, err
 }
 
-// lockable is the lock as the library has it.
-func (c *claim) lockable(client *holdfast.Client) holdfast.Lockable {
-	switch {
-	case c.kind == holdfast.KindSemaphore:
-		return client.Semaphore(c.name, c.limit, &c.opts).Permits(c.weight)
-	case c.kind == holdfast.KindMutex:
-		return client.Mutex(c.name, &c.opts)
-	case c.shared:
-		return client.RWMutex(c.name, &c.opts).Reader()
-	}
-	return client.RWMutex(c.name, &c.opts)
+// request is what the loop that acquires needs of the claim.
+func (c *claim) request() *acquire.Request {
+	return &acquire.Request{Name: c.name, Kind: c.kind, Shared: c.shared, Limit: c.limit, Weight: c.weight,
+		Options: c.opts, Wait: c.waits()}
 }
 
 // waits reports whether the claim waits for a lock that is held.
@@ -99,60 +92,14 @@ func (c *claim) waits() bool { return !c.limited || c.wait > 0 }
 
 var errWaitLimit = errors.New("the lock was not granted in time")
 
-// acquire waits for the lock, for as long as the claim says. A wait that the store ended, or that found the queue full,
-// is begun again: nobody has decided against it.
+// acquire waits for the lock, for as long as the claim says.
 func (c *claim) acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
-	if !c.waits() {
-		return c.acquireOnce(ctx, client, true)
-	}
-	if c.limited {
+	if c.limited && c.waits() {
 		limited, cancel := context.WithTimeoutCause(ctx, c.wait, errWaitLimit)
 		defer cancel()
 		ctx = limited
 	}
-	const shortest, longest = 25 * time.Millisecond, time.Second
-	for pause := shortest; ; pause = min(2*pause, longest) {
-		lease, err := c.acquireOnce(ctx, client, false)
-		if err == nil {
-			return lease, nil
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		var loss *holdfast.LossError
-		endedByStore := errors.As(err, &loss) && loss.Cause != holdfast.LossBroken
-		if !endedByStore && !errors.Is(err, holdfast.ErrQueueFull) {
-			return nil, err
-		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
-
-func (c *claim) acquireOnce(ctx context.Context, client *holdfast.Client, try bool) (*holdfast.Lease, error) {
-	switch {
-	case c.kind == holdfast.KindSemaphore && try:
-		return client.Semaphore(c.name, c.limit, &c.opts).TryAcquire(ctx, c.weight)
-	case c.kind == holdfast.KindSemaphore:
-		return client.Semaphore(c.name, c.limit, &c.opts).Acquire(ctx, c.weight)
-	case c.kind == holdfast.KindMutex && try:
-		return client.Mutex(c.name, &c.opts).TryLock(ctx)
-	case c.kind == holdfast.KindMutex:
-		return client.Mutex(c.name, &c.opts).Lock(ctx)
-	}
-	lock := client.RWMutex(c.name, &c.opts)
-	switch {
-	case c.shared && try:
-		return lock.TryRLock(ctx)
-	case c.shared:
-		return lock.RLock(ctx)
-	case try:
-		return lock.TryLock(ctx)
-	}
-	return lock.Lock(ctx)
+	return c.request().Acquire(ctx, client)
 }
 
 // hostName is that of this machine; empty if it is not known.

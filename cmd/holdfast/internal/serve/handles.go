@@ -92,7 +92,7 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	case !s.client.Info().Detached:
 		return newProblem(codeUnsupported, "claims cannot outlive the server in this store; use hold")
 	}
-	if _, err := c.lockable(s.client).Explain(); err != nil {
+	if _, err := c.request().Lockable(s.client).Explain(); err != nil {
 		return err
 	}
 	if try && s.isClosing() {

@@ -115,7 +115,7 @@ func (s *Server) newHoldRun(r *http.Request, b *holdBody) (*holdRun, error) {
 	if b.OnShutdown == "detach" && !s.client.Info().Detached {
 		return nil, newProblem(codeUnsupported, "claims cannot outlive the server in this store")
 	}
-	plan, err := c.lockable(s.client).Explain()
+	plan, err := c.request().Lockable(s.client).Explain()
 	if err != nil {
 		return nil, err
 	}

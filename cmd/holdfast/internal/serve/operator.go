@@ -216,7 +216,7 @@ func (s *Server) explainLock(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	plan, err := c.lockable(s.client).Explain()
+	plan, err := c.request().Lockable(s.client).Explain()
 	if err != nil {
 		return err
 	}
