@@ -229,18 +229,12 @@ func (in StepInput) hasPassed(at int64) bool { return in.ClockTrusted && in.Earl
 // evidently alive, and its own step decides what becomes of its claim.
 //
 // A promoted claim that did not confirm in time shows that its client died while it waited, and other waiters may have
-// died with it. So all waiters are promoted then, and those that do not confirm expire together: ten dead waiters delay
-// the queue little more than one. The window grows with their number, because all of them write the same record.
+// died with it: see callRoll.
 func (r *Record) expireAndPromote(in StepInput, keep string) {
 	r.Foreign = in.foreignEnd(r)
 	r.dropOldNotes(in)
-	if unconfirmed := r.removeExpired(in, keep); unconfirmed {
-		waiters := time.Duration(r.countWaiters())
-		for i := range r.Claims {
-			if r.Claims[i].State == Waiting {
-				r.Claims[i].promote(in, in.ConfirmWindow+in.ConfirmWindow*waiters/8)
-			}
-		}
+	if unconfirmed := r.removeExpired(in, keep); unconfirmed > 0 {
+		r.callRoll(in, unconfirmed)
 	}
 	var sum int64
 	for i := range r.Claims {
@@ -255,9 +249,30 @@ func (r *Record) expireAndPromote(in StepInput, keep string) {
 	}
 }
 
-// removeExpired removes the claims that have expired, except keep, with a note for each holder. It reports whether one
-// of them was promoted and did not confirm.
-func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
+// callRoll promotes the next waiters after some promoted claims did not confirm: four for each of these. Those of them
+// that are dead expire together, so many dead waiters delay the queue little more than a few.
+//
+// The window grows with the number of those that are asked, because all of them write the same record. It must not grow
+// when only one claim did not confirm: then each dead waiter delays the queue by one window at most, however many wait
+// behind it.
+func (r *Record) callRoll(in StepInput, unconfirmed int) {
+	const askedForEach = 4
+	asked := min(askedForEach*unconfirmed, r.countWaiters())
+	window := in.ConfirmWindow
+	if unconfirmed > 1 {
+		window += in.ConfirmWindow * time.Duration(asked) / 8
+	}
+	for i := range r.Claims {
+		if c := &r.Claims[i]; c.State == Waiting && asked > 0 {
+			c.promote(in, window)
+			asked--
+		}
+	}
+}
+
+// removeExpired removes the claims that have expired, except keep, with a note for each holder. It returns how many of
+// them were promoted and did not confirm.
+func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed int) {
 	kept := r.Claims[:0]
 	for i := range r.Claims {
 		c := &r.Claims[i]
@@ -275,7 +290,9 @@ func (r *Record) removeExpired(in StepInput, keep string) (unconfirmed bool) {
 			r.addNote(c, c.lossCause(v), in)
 			r.endRun(c, driver.RunAbandoned, c.abandonReason(v), in)
 		}
-		unconfirmed = unconfirmed || c.State == Promoted && v == StoppedRenewing
+		if c.State == Promoted && v == StoppedRenewing {
+			unconfirmed++
+		}
 	}
 	clear(r.Claims[len(kept):])
 	if r.Claims = kept; len(kept) == 0 {
