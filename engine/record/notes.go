@@ -38,7 +38,9 @@ func (r *Record) dropNotesIf(drop func(EndedClaim) bool) {
 	}
 }
 
-// dropOldNotes removes the notes that no owner can ask for any more.
+// dropOldNotes removes the notes that no owner can ask for any more. Where the store's clock is not known, nobody can
+// tell which these are. So there the last maxEndedNotes stay, and after one was dropped because there were too many, a
+// missing note proves nothing for as long as the record exists.
 func (r *Record) dropOldNotes(in StepInput) {
 	r.dropNotesIf(func(n EndedClaim) bool { return in.hasPassed(n.Until) })
 	if in.hasPassed(r.NotesDroppedUntil) {

@@ -253,7 +253,7 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 		a.lastNodes = seen.Nodes
 		// The node is there, from this add or from an earlier one without a reply.
 		if i := findOwn(seen.Nodes, a.ID, s.ID); i >= 0 {
-			return seen, a.acceptJoin(s, seen, i)
+			return a.acceptJoin(s, seen, i)
 		}
 		if a.ctx.Err() != nil {
 			return seen, e.contextError(a.ctx)
@@ -296,17 +296,17 @@ func (e *Engine) hasWaiters(name string) bool {
 
 // acceptJoin checks the place at which the new node was added, and removes the node if the claim may not stay there:
 // the lock has another kind or limit, it has too many holders or waiters, or the claim does not wait and is not
-// granted.
-func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
+// granted. It returns the snapshot by which the claim stays.
+func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
 	if loss := e.updateNode(cl, seen.Nodes[i], true); loss != nil {
-		return loss
+		return seen, loss
 	}
 	e.mu.Lock()
 	joined := cl.progress != phaseJoining
 	e.mu.Unlock()
 	if joined {
-		return nil
+		return seen, nil
 	}
 	// Only the nodes ahead count: a later claim of another kind is the one that must go.
 	err := checkMismatch(seen.Nodes[:i], &a.Claim)
@@ -315,15 +315,24 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) error {
 		e.noteFull(a.Name)
 	}
 	if err == nil && !a.Wait && !isGranted(seen.Nodes, i) { // the store cannot add under a condition
-		err = a.readHeldError(seen)
+		if !seen.Full {
+			// The refusal needs a full list, by which the claim may be granted meanwhile. Then it must not be refused: others
+			// have been, because its node is ahead of theirs.
+			if l, listErr := a.listNodes(true); listErr == nil {
+				if k := findOwn(l.Nodes, a.ID, s.ID); k >= 0 {
+					return a.acceptJoin(s, l, k)
+				}
+			}
+		}
+		err = newHeldError(slices.Concat(seen.Nodes[:i], seen.Nodes[i+1:]))
 	}
 	if err != nil {
-		return a.removeThenRefuse(s, err)
+		return seen, a.removeThenRefuse(s, err)
 	}
 	e.mu.Lock()
 	cl.advanceTo(phaseWaiting)
 	e.mu.Unlock()
-	return nil
+	return seen, nil
 }
 
 // whyRefused is why a claim that does not wait is not added to the lock as it is in this snapshot. It returns nil if

@@ -149,3 +149,56 @@ func TestTryEndsWithSession(t *testing.T) {
 		}
 	})
 }
+
+// TestTryGrantedBeforeRefusal: where a try cannot be added under a condition, it is granted if the lock becomes free
+// before it has read who holds it. Otherwise a try behind it would be refused too, and nobody would hold the lock. A
+// refused try is not named among those that hold the lock or wait for it.
+func TestTryGrantedBeforeRefusal(t *testing.T) {
+	for _, becomesFree := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			server := memtree.New()
+			holder, holding := sequence.New(&memtree.Link{Server: server}), mutex("m", 10*time.Second)
+			defer holder.Close()
+			if _, err := holder.Acquire(t.Context(), holding); err != nil {
+				t.Fatal(err)
+			}
+			lists := 0
+			e := sequence.New(partialAdds{unconditionalStore{&memtree.Link{Server: server,
+				Transport: func(_ context.Context, what string, do func() any) (any, error) {
+					if what == "list" {
+						if lists++; lists == 1 && becomesFree {
+							if err := holder.Release(t.Context(), holding, ""); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+					return do(), nil
+				}}}})
+			defer e.Close()
+			c := mutex("m", 10*time.Second)
+			c.ID = "try"
+			g, err := e.Acquire(t.Context(), c)
+			var held *driver.HeldError
+			switch {
+			case becomesFree && (err != nil || g.Token == 0):
+				t.Errorf("a lock that became free: %v", err)
+			case !becomesFree && (!errors.As(err, &held) || len(held.Holders) != 1 || held.Waiting != 0):
+				t.Errorf("a held lock: %+v", err)
+			}
+			if l, err := e.Inspect(t.Context(), "m"); err != nil || len(l.Holders) != 1 || len(l.Waiters) != 0 {
+				t.Errorf("the lock is %+v, %v", l, err)
+			}
+		})
+	}
+}
+
+// partialAdds is a tree whose adds do not return the tokens of other nodes, as ZooKeeper's do not.
+type partialAdds struct{ unconditionalStore }
+
+func (l partialAdds) Add(
+	ctx context.Context, name string, s sequence.Session, number int64, p sequence.Payload, c sequence.AddCondition,
+) (sequence.Snapshot, error) {
+	seen, err := l.unconditionalStore.Add(ctx, name, s, number, p, c)
+	seen.Full = false
+	return seen, err
+}

@@ -485,6 +485,8 @@ var table = []mutant{
 	{name: "a claim that joins although it was given up before", file: "engine/sequence/entrance.go",
 		pkg: "./engine/sequence", test: "TestGivenUpWhenLetIn",
 		edits: []edit{{"if err == nil && a.ctx.Err() != nil {", "if false {"}}},
+	{name: "a try refused although its lock has become free", file: "engine/sequence/acquire.go", pkg: "./engine/sequence",
+		test: "TestTryGrantedBeforeRefusal", edits: []edit{{"ID); k >= 0 {\n\t\t\t\t\treturn a.acceptJoin", "ID); k >= 0 && !isGranted(l.Nodes, k) {\n\t\t\t\t\treturn a.acceptJoin"}}},
 	{name: "a claim refused with others whose own node is in the queue", file: "engine/sequence/acquire.go",
 		pkg: "./engine/sequence", test: "TestAskedAgainAtEntrance",
 		edits: []edit{{"if a.Wait && !a.mayHaveNode() {", "if a.Wait {"}}},
