@@ -153,6 +153,7 @@ type engine struct {
 	mu           sync.Mutex
 	rows         knownRows                                 // as last seen, so that the first swap needs no load
 	watchedSince map[string]map[observation]driver.Instant // by lock: since when each claim was seen unchanged
+	watched      int                                       // how many claims that are
 	writtenAt    map[string]driver.Instant                 // by lock: its last write, if the store has a WriteInterval
 	rtt          time.Duration                             // smoothed round trip
 	hubs         map[string]*waiterHub                     // by lock
@@ -241,7 +242,7 @@ func (e *engine) noteWrite(name string) {
 	}
 	e.writtenAt[name] = e.clock.Now()
 	for other := range e.writtenAt {
-		if len(e.writtenAt) <= maxUsedRows {
+		if len(e.writtenAt) <= maxOwnRows {
 			break
 		}
 		delete(e.writtenAt, other)

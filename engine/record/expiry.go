@@ -173,18 +173,25 @@ func (e *engine) observeClaims(name string, rec *Record) {
 		}
 		after[key] = from
 	}
+	e.watched += len(after) - len(before)
 	if after == nil {
 		delete(e.watchedSince, name)
 		return
 	}
 	e.watchedSince[name] = after
-	for other := range e.watchedSince {
-		if len(e.watchedSince) <= maxUsedRows {
+	for other, claims := range e.watchedSince {
+		if e.watched <= maxWatched {
 			break
 		}
-		delete(e.watchedSince, other)
+		if other != name {
+			delete(e.watchedSince, other)
+			e.watched -= len(claims)
+		}
 	}
 }
+
+// maxWatched is how many claims a client watches. Beyond it, it forgets some, and begins again when it sees them again.
+const maxWatched = 1 << 17
 
 // nextExpiry returns how long it is until the first claim of a record can expire, if none is renewed.
 func (e *engine) nextExpiry(name string, rec *Record) (soonest time.Duration, found bool) {

@@ -71,7 +71,7 @@ func (p *packedRow) unpack(name string) knownRow {
 // are too many: the one that was not seen for longest would be the next that is renewed. To look at all of them takes
 // some milliseconds, so it does so now and then.
 func (k *packedRows) trimRows(now driver.Instant) {
-	if len(k.byName) > maxUsedRows {
+	if len(k.byName) > maxOwnRows {
 		for name := range k.byName {
 			delete(k.byName, name)
 			break

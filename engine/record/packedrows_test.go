@@ -221,11 +221,11 @@ func TestHeldRowsAreSmall(t *testing.T) {
 		}
 	})
 	k := newKnownRows()
-	for n := range maxUsedRows + 2*maxWholeRows {
-		k.putRow(snapshot{row: Row{Name: fmt.Sprint(n)}, rec: &Record{Claims: []Claim{{}}}}, driver.Instant{})
+	for n := range maxOwnRows + 2*maxWholeRows {
+		k.putRow(snapshot{row: Row{Name: fmt.Sprint(n)}, rec: &Record{Claims: []Claim{{own: true}}}}, driver.Instant{})
 		k.trimRows(driver.Instant{}, time.Hour)
 	}
-	if len(k.packed.byName) != maxUsedRows {
-		t.Errorf("%d rows are kept, and the maximum is %d", len(k.packed.byName), maxUsedRows)
+	if len(k.packed.byName) != maxOwnRows {
+		t.Errorf("%d rows are kept, and the maximum is %d", len(k.packed.byName), maxOwnRows)
 	}
 }

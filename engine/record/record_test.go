@@ -260,6 +260,24 @@ func TestBreakNotesAreBounded(t *testing.T) {
 	}
 }
 
+// TestNotesWithoutClock: where the store's clock is not known, the number of notes is bounded, and once one was dropped,
+// no time is long enough for a missing note to prove anything.
+func TestNotesWithoutClock(t *testing.T) {
+	w := &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
+	r := &Record{Kind: driver.KindSemaphore, Limit: 1000, Claims: []Claim{newTestClaim("holder", 1)}}
+	for i := range 3 * maxEndedNotes {
+		w.now += int64(i) * time.Hour.Microseconds()
+		in := w.stepInput()
+		in.ClockTrusted = false
+		gone := newTestClaim(fmt.Sprint("gone", i), 1)
+		r.addNote(&gone, driver.LossExpired, in)
+		r.dropOldNotes(in)
+		if len(r.Ended) > maxEndedNotes || (r.NotesDroppedUntil != 0) != (i >= maxEndedNotes) {
+			t.Fatalf("after %d endings there are %d notes, dropped until %d", i+1, len(r.Ended), r.NotesDroppedUntil)
+		}
+	}
+}
+
 // TestOldNotes: records of earlier versions can be read. They have only the ids of waiting claims that were broken.
 func TestOldNotes(t *testing.T) {
 	r, err := Decode("x", []byte(`{"holdfast":1,"kind":"mutex","limit":1,"token":1000000000000000,"claims":[`+

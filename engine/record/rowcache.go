@@ -9,18 +9,21 @@ import (
 // A client keeps the rows as it last saw them, so that the next step needs no load. A row that it has forgotten costs
 // one refused swap, or one load.
 const (
-	maxUsedRows  = 1 << 17   // rows of locks that have claims
-	maxWholeRows = 256       // of those that can be packed: the others are
+	maxOwnRows   = 1 << 17   // rows of locks that this client alone has a claim on, and that can be packed
+	maxWholeRows = 256       // of these, those that are not packed
 	maxIdleBytes = 8 << 20   // all rows of idle locks together, about
+	maxUsedBytes = 8 << 20   // all rows of other locks with claims together, about
 	usedRowKeep  = time.Hour // how long the row of a lock with claims is kept unused, and a packed one up to a quarter more
 )
 
-// knownRows are the rows as last seen. They are limited by their number or size, and by their age.
+// knownRows are the rows as last seen. They are limited by their size and their age. Those of locks that this client
+// alone holds are limited by their number: each belongs to a lease, and has no more than that one claim. A row that
+// others write, too, is often outdated, so that little is lost with it.
 type knownRows struct {
 	byName map[string]*knownRow
 	idle   ageList
-	used   ageList    // rows of locks with claims
-	single ageList    // of them, the newest that can be packed
+	used   ageList    // rows of locks with claims, but for those that can be packed
+	single ageList    // the newest that can be packed
 	packed packedRows // the older ones
 }
 
@@ -101,7 +104,7 @@ func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 	switch {
 	case len(s.rec.Claims) == 0:
 		in = &k.idle
-	case s.isPackable():
+	case s.isPackable() && s.rec.Claims[0].own:
 		in = &k.single
 		if k.single.length >= maxWholeRows {
 			r = k.packOldest()
@@ -138,9 +141,8 @@ func (k *knownRows) dropRow(name string) *knownRow {
 // that has been idle for idleKeep may have been deleted.
 func (k *knownRows) trimRows(now driver.Instant, idleKeep time.Duration) {
 	k.trimList(&k.idle, func(r *knownRow) bool { return k.idle.bytes > maxIdleBytes || now.Since(r.seenAt) > idleKeep })
-	for _, s := range []*ageList{&k.used, &k.single} {
-		k.trimList(s, func(r *knownRow) bool { return s.length > maxUsedRows || now.Since(r.seenAt) > usedRowKeep })
-	}
+	k.trimList(&k.used, func(r *knownRow) bool { return k.used.bytes > maxUsedBytes || now.Since(r.seenAt) > usedRowKeep })
+	k.trimList(&k.single, func(r *knownRow) bool { return now.Since(r.seenAt) > usedRowKeep })
 	k.packed.trimRows(now)
 }
 
@@ -150,12 +152,16 @@ func (k *knownRows) trimList(s *ageList, tooOld func(*knownRow) bool) {
 	}
 }
 
-// size is about how much memory the row of an idle lock takes.
+// size is about how much memory a row takes.
 func (s snapshot) size() int {
-	const fixed, note = 400, 64
+	const fixed, note, claim = 400, 64, 256
 	n := fixed + len(s.row.Name) + len(s.row.Version)
+	for i := range s.rec.Claims {
+		c := &s.rec.Claims[i]
+		n += claim + len(c.ID) + len(c.Session) + len(c.Owner) + len(c.Meta) + len(c.BreakReason)
+	}
 	for _, e := range s.rec.Ended {
-		n += note + len(e.ID)
+		n += note + len(e.ID) + len(e.Reason)
 	}
 	return n + s.rec.Runs.size()
 }

@@ -147,6 +147,72 @@ func TestRowCacheIsBounded(t *testing.T) {
 	}
 }
 
+// busyTable is a table in which each lock has holders of other clients. Its clock is not known.
+type busyTable struct {
+	mapTable
+	data []byte
+}
+
+func (p *busyTable) Now() (int64, time.Duration) { return 0, -1 }
+
+func (p *busyTable) Load(_ context.Context, name string) (Row, error) {
+	return Row{Name: name, Version: "v", Data: p.data}, nil
+}
+
+// TestRowsOfOthersAreBounded: the rows that a client caches of locks that others hold are bounded in size, whether it has
+// looked at them or tried to acquire them, and however many holders they have. So is the number of claims that it watches.
+func TestRowsOfOthersAreBounded(t *testing.T) {
+	for _, holders := range []int{1, 40} {
+		const memory = 3 * maxUsedBytes // of all holders together, about
+		rec := &Record{Kind: driver.KindSemaphore, Limit: int64(holders), Token: 1000}
+		for i := range holders {
+			rec.Claims = append(rec.Claims, Claim{ID: fmt.Sprintf("%026d", i), Owner: "a program on some host",
+				Meta: strings.Repeat("m", 1000), Weight: 1, TTL: time.Minute, State: Granted, Token: int64(i + 1), Beat: 1,
+				SilenceLimit: time.Minute})
+		}
+		data, err := Encode(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := New(&busyTable{data: data}).(*engine)
+		before := heapInUse()
+		for n := range memory / (holders * 1300) {
+			name := fmt.Sprint(n)
+			if _, err := e.Inspect(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+			if n%64 > 0 {
+				continue
+			}
+			c := driver.Claim{Name: name, ID: "a", Kind: driver.KindSemaphore, Limit: int64(holders), Weight: 1,
+				TTL: time.Minute}
+			if _, err := e.Acquire(t.Context(), c); !errors.Is(err, driver.ErrHeld) {
+				t.Fatal(err)
+			}
+		}
+		if grown := heapInUse() - before; grown > 2*maxUsedBytes || e.rows.used.length < 100 {
+			t.Errorf("with %d holders, %d rows take %d KiB", holders, e.rows.used.length, grown>>10)
+		}
+		e.Close()
+	}
+	e := New(&busyTable{}).(*engine)
+	defer e.Close()
+	for n := range 3 {
+		rec := &Record{Claims: make([]Claim, maxWatched/2)}
+		for i := range rec.Claims {
+			rec.Claims[i].Token = int64(i)
+		}
+		e.observeClaims(fmt.Sprint(n), rec)
+	}
+	watched := 0
+	for _, claims := range e.watchedSince {
+		watched += len(claims)
+	}
+	if watched > maxWatched || watched < maxWatched/2 || len(e.watchedSince["2"]) == 0 {
+		t.Errorf("%d claims are watched", watched)
+	}
+}
+
 // TestRenewedRowHasNoSpareRoom: the row that a client keeps of a lock has no room for claims that nobody has made, which
 // each of many leases would pay for.
 func TestRenewedRowHasNoSpareRoom(t *testing.T) {
