@@ -93,7 +93,6 @@ func (r *diagnosis) json() fields {
 }
 
 func (d *doctor) run(w io.Writer) error {
-	exitOnQuit()
 	ctx, cancel := context.WithTimeout(context.Background(), doctorTimeout)
 	defer cancel()
 	choice, err := resolveStore(*d.store)

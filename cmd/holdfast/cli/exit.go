@@ -84,9 +84,14 @@ func storeError(err error) *exitError {
 	}
 	code := exitUnavailable
 	var signaled *signalError
+	fault := findLocalFault(err)
 	switch {
 	case errors.As(err, &signaled):
 		code = exitSignal + int(signaled.signal)
+	case fault != nil: // also where a library takes it for a wrong option, such as a file that cannot be read
+		if !strings.Contains(err.Error(), fault.words) {
+			err = fmt.Errorf("%w; %s", err, fault.words)
+		}
 	case errors.Is(err, holdfast.ErrHeld), errors.Is(err, holdfast.ErrQueueFull):
 		code = exitNotAcquired
 	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported),
@@ -96,6 +101,31 @@ func storeError(err error) *exitError {
 		code = exitNoHolder
 	}
 	return &exitError{code: code, err: err}
+}
+
+// localFault is what this process or this machine lacks. It says nothing about the store.
+type localFault struct {
+	errno  syscall.Errno
+	words  string
+	passes bool // without the user: other processes may give back what they have
+}
+
+var localFaults = []localFault{
+	{unix.EMFILE, "raise the limit (ulimit -n)", false},
+	{unix.ENFILE, "all programs of this machine together have too many files open", true},
+	{unix.ENOMEM, "this machine has too little memory", true},
+}
+
+// findLocalFault finds out whether an error is one of this machine, and returns nil if not. Some libraries keep nothing but
+// the text of an error, so that of a socket is looked for as well.
+func findLocalFault(err error) *localFault {
+	for i, f := range localFaults {
+		if text := "socket: " + f.errno.Error(); errors.Is(err, f.errno) || strings.HasSuffix(err.Error(), text) ||
+			strings.Contains(err.Error(), text+`"`) {
+			return &localFaults[i]
+		}
+	}
+	return nil
 }
 
 // ledgerError is storeError for calls to a run ledger.

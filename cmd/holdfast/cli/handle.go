@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
@@ -140,6 +141,10 @@ func newAcquire(storeURL *string) *cobra.Command {
 // acquireAndDetach acquires the lock, detaches it from this process, and prints its handle. If the handle cannot be
 // printed, it releases the lock.
 func acquireAndDetach(request *lockRequest, store string) error {
+	if isClosedOutput(os.Stdout) {
+		return exitWith(exitOutputFailed, "the handle cannot be printed: standard output is closed, or it is %s opened for "+
+			"reading, too; to do without the handle, write >%s", os.DevNull, os.DevNull)
+	}
 	client, lease, err := request.acquireUntilSignal(store, catchSignals(), nil)
 	if client != nil {
 		defer closeClient(client)
@@ -158,6 +163,15 @@ func acquireAndDetach(request *lockRequest, store string) error {
 	// Without the handle, the lock cannot be released by anyone.
 	return exitWith(exitOutputFailed, "the handle cannot be printed, and %s: %s",
 		releaseUnprinted(client, h), rootCause(err))
+}
+
+// isClosedOutput reports whether a descriptor was closed when this program started, as by >&-. The Go runtime has opened
+// /dev/null in its place by then, for reading and writing. A shell opens an output for writing alone.
+func isClosedOutput(f *os.File) bool {
+	opened, err1 := f.Stat()
+	null, err2 := os.Stat(os.DevNull)
+	flags, err3 := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	return errors.Join(err1, err2, err3) == nil && os.SameFile(opened, null) && flags&unix.O_ACCMODE == unix.O_RDWR
 }
 
 // detachLease leaves the lock held without this process. If it is not certain that this worked, it releases the lock:

@@ -260,3 +260,24 @@ func TestLockWithoutHandleReleased(t *testing.T) {
 		t.Errorf("the lock is still held: %v", err)
 	}
 }
+
+// TestHandleOfClosedOutput: acquire does not acquire a lock whose handle nobody would get. An output that drops it is
+// what the user has asked for.
+func TestHandleOfClosedOutput(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	for redirect, code := range map[string]int{">&-": 74, "1<>/dev/null": 74, ">/dev/null": 0, ">/dev/full": 74} {
+		shell := w.newProgram()
+		shell.cmd.Path = "/bin/sh"
+		shell.cmd.Args = []string{"sh", "-c", program + " acquire --ttl 10m 'lock " + redirect + "' " + redirect}
+		got := shell.launch().wait()
+		if got.check(t, code); code != 0 && !strings.Contains(got.err, "the handle cannot be printed") {
+			t.Error(got.description)
+		}
+		held := 0
+		if code == 0 {
+			held = 75
+		}
+		w.runProgram("run", "-n", "lock "+redirect, "true").check(t, held)
+	}
+}

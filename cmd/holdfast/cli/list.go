@@ -76,7 +76,6 @@ const clearScreen = "\x1b[H\x1b[2J"
 
 // repeat lists until an error. A signal ends the program at once: it holds nothing.
 func (l *lockList) repeat(store string, w io.Writer) error {
-	exitOnQuit()
 	ctx := context.Background()
 	client, err := openClient(ctx, store, nil)
 	if err != nil {

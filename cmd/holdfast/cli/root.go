@@ -19,6 +19,7 @@ import (
 // The stores are those that the program imports. The file store is the default one, so a program without it needs
 // --store or HOLDFAST_STORE.
 func Main() {
+	exitOnQuit()
 	code, signal := executeCommand(os.Args[1:])
 	if signal != 0 {
 		dieBySignal(signal)

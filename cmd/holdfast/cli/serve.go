@@ -205,6 +205,7 @@ func (s *serveRun) secure(certificate *serve.Certificate) (*tls.Config, error) {
 }
 
 func (s *serveRun) run(c *cobra.Command) error {
+	showStacksOnQuit()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)

@@ -45,19 +45,25 @@ func catchSignals() *signalQueue {
 			signal.Notify(make(chan os.Signal, 1), n)
 		}
 	}
+	signal.Stop(quitSignals)
 	return s
 }
+
+// quitSignals gets SIGQUIT until something else is done about that signal.
+var quitSignals = make(chan os.Signal, 1)
 
 // exitOnQuit makes this program die of SIGQUIT, which Ctrl-\ sends. Otherwise the Go runtime would print the stacks
 // of all goroutines and exit 2.
 func exitOnQuit() {
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, unix.SIGQUIT)
+	signal.Notify(quitSignals, unix.SIGQUIT)
 	go func() {
-		<-quit
+		<-quitSignals
 		dieBySignal(unix.SIGQUIT)
 	}()
 }
+
+// showStacksOnQuit makes SIGQUIT do what it does to other servers in Go: they print the stacks of all goroutines and end.
+func showStacksOnQuit() { signal.Stop(quitSignals) }
 
 // watchDuringWait calls end at the first signal that would end a program by default. The others mean nothing before
 // there is a command. stop ends the watching and returns that signal, if there was one.

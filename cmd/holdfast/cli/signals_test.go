@@ -313,3 +313,29 @@ func TestProgramDiesOfCommandSignal(t *testing.T) {
 	r := w.startInNamespaces("exec "+program+" run a sh -c 'kill -TERM $$'", "-pf", "--mount-proc")
 	r.wait().check(t, 143)
 }
+
+// TestQuitAtStart: SIGQUIT ends a program that catches no signals yet as it ends others: without the stacks of its
+// goroutines. Here it reads a handle.
+func TestQuitAtStart(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	input, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guard.CloseAll(input, write)
+	r := w.newProgram("release", "-")
+	r.cmd.Stdin = input
+	r.launch()
+	if _, err := write.WriteString("{"); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitTrue("a program that reads", func() bool {
+		unread, err := unix.IoctlGetInt(int(input.Fd()), unix.TIOCINQ)
+		return err == nil && unread == 0
+	})
+	r.signal(unix.SIGQUIT)
+	if got := r.wait(); got.code != 131 || got.err != "" || !strings.HasPrefix(r.cmd.ProcessState.String(), "signal: quit") {
+		t.Errorf("%s; %s", r.cmd.ProcessState, got.description)
+	}
+}

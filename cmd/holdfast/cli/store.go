@@ -130,7 +130,6 @@ func runWithTimeout(d time.Duration, f func() error) error {
 // withClient runs f with a client, for the subcommands that hold nothing. A signal ends the program at once, because
 // there is nothing to release.
 func withClient(flag string, f func(ctx context.Context, client *holdfast.Client) error) error {
-	exitOnQuit()
 	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
 	defer cancel()
 	client, err := openClient(ctx, flag, nil)

@@ -53,17 +53,31 @@ func (f *storeWaitFlag) storeWaitLimit(c *cobra.Command, wait waitLimit) waitLim
 func openPatiently(
 	ctx context.Context, flag, name string, limit waitLimit, messages messageFlags,
 ) (driver.Store, error) {
+	return openAgain(ctx, limit, messages, func(ctx context.Context, timeout time.Duration) (driver.Store, error) {
+		return openReachable(ctx, flag, name, timeout)
+	})
+}
+
+// openAgain calls open until it succeeds, limit has passed, or an error comes that will not pass.
+func openAgain(
+	ctx context.Context, limit waitLimit, messages messageFlags,
+	open func(ctx context.Context, timeout time.Duration) (driver.Store, error),
+) (driver.Store, error) {
 	began := time.Now()
 	timeout, told := firstOpenTime, false
 	for pause := acquire.MinPause; ; pause = min(2*pause, acquire.MaxPause) {
-		store, err := openReachable(ctx, flag, name, timeout)
+		store, err := open(ctx, timeout)
 		left := limit.limit - time.Since(began)
 		if err == nil || !mayPass(err) || ctx.Err() != nil || limit.limited && left <= 0 {
 			return store, err
 		}
 		if !told {
 			told = true
-			text := fmt.Sprintf("the store cannot be reached now; trying again %s: %s", limit.describe(), errorText(err))
+			what := "the store cannot be reached now"
+			if findLocalFault(err) != nil {
+				what = "the store cannot be opened now"
+			}
+			text := fmt.Sprintf("%s; trying again %s: %s", what, limit.describe(), errorText(err))
 			messages.printNotice("%s%s", text, storeNote(text))
 		}
 		wait := rand.N(pause) + pause/2
@@ -138,5 +152,8 @@ func noAnswerError(err error) error {
 // mayPass reports whether an error may be gone when the store is tried again.
 func mayPass(err error) bool {
 	var exit *exitError
+	if fault := findLocalFault(err); fault != nil {
+		return fault.passes
+	}
 	return !driverutil.IsFinal(err) && (!errors.As(err, &exit) || exit.code == exitUnavailable)
 }

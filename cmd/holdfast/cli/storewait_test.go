@@ -3,16 +3,23 @@
 package cli
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // TestStoreWaitLimit: --wait bounds the wait for the store too, and a longer --wait lengthens it.
@@ -156,5 +163,46 @@ func TestNoAnswerError(t *testing.T) {
 		if got := noAnswerError(errors.New(text)).Error(); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestLocalFault: what this machine lacks says nothing about the store. A process that may open no more files does not try
+// again, and its usage was not wrong; what other processes may give back is waited for.
+func TestLocalFault(t *testing.T) {
+	t.Parallel()
+	memory := memory.New(nil)
+	for _, c := range []struct {
+		err   error
+		retry bool
+		words string
+	}{
+		{&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", unix.EMFILE)}, false, "raise the limit (ulimit -n)"},
+		{fmt.Errorf("%w: tls-ca: %w", driver.ErrInvalid, &os.PathError{Op: "open", Err: unix.EMFILE}), false,
+			"raise the limit (ulimit -n)"},
+		{errors.New(`rpc error: desc = "transport: dial tcp 127.0.0.1:2379: socket: too many open files"`), false,
+			"raise the limit (ulimit -n)"},
+		{fmt.Errorf("%w: tls-ca: %w", driver.ErrInvalid, &os.PathError{Op: "open", Err: unix.ENFILE}), true, "all programs"},
+		{os.NewSyscallError("socket", unix.ENOMEM), true, "too little memory"},
+	} {
+		if exit := storeError(c.err); exit.code != exitUnavailable || !strings.Contains(exit.Error(), c.words) {
+			t.Errorf("%v: exit %d, %v", c.err, exit.code, exit)
+		}
+		tries := 0
+		store, err := openAgain(t.Context(), waitLimit{}, messageFlags{quiet: true},
+			func(context.Context, time.Duration) (driver.Store, error) {
+				if tries++; tries < 3 {
+					return nil, storeError(&openError{&holdfast.Error{Op: "open", Err: c.err}})
+				}
+				return memory.Open(), nil
+			})
+		if store != nil {
+			store.Close()
+		}
+		if c.retry != (err == nil) || !c.retry && tries != 1 {
+			t.Errorf("%v: %v, after %d tries", c.err, err, tries)
+		}
+	}
+	if fault := findLocalFault(errors.New("ERR too many open files on the server")); fault != nil {
+		t.Errorf("the server's own lack counts as %q", fault.words)
 	}
 }

@@ -198,7 +198,6 @@ func (t *tortureRun) fitStore(where string, client *holdfast.Client) (err error)
 }
 
 func (t *tortureRun) run(c *cobra.Command, w io.Writer) error {
-	exitOnQuit()
 	if err := t.checkFlags(c); err != nil {
 		return err
 	}

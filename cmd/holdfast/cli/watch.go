@@ -37,7 +37,6 @@ With --json each state is a record of the type "lock".`,
 
 // watchLock calls f with each state of the lock, until an error. A signal ends the program at once: it holds nothing.
 func watchLock(store, name string, f func(holdfast.Info, holdfast.Lock) error) error {
-	exitOnQuit()
 	ctx := context.Background()
 	client, err := openClient(ctx, store, nil)
 	if err != nil {
