@@ -1224,6 +1224,8 @@ var table = []mutant{
 	{name: "a request on a direct connection that the server of Redis has closed", file: "store/redis/direct.go",
 		pkg: "./store/redis", test: "TestDirectServerRestart",
 		edits: []edit{{"pause < maxUnchecked || isOpen(c.socket)", "true || isOpen(c.socket)"}}},
+	{name: "disabled scripts that count as a refused permission", file: "store/redis/examine.go", pkg: "./store/redis",
+		test: "TestExamineCommands", edits: []edit{{"if isScriptingMissing(err.Error()) {", "if false {"}}},
 	{name: "an unsent request counted as one that may have arrived", file: "store/redis/errors.go",
 		pkg: "./store/redis", test: "TestUnsentRequestLeavesNoDoubt",
 		edits: []edit{{"!refused && !isUnsent(err) {", "!refused {"}}},

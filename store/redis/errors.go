@@ -77,15 +77,16 @@ func finalReply(text string, alone bool, layout Layout) error {
 	case says("MOVED ", "ASK ") && alone:
 		return fmt.Errorf("%w: this Redis server belongs to a Cluster: open it as redis+cluster://",
 			driver.ErrUnsupported)
-	// A Sentinel has no scripts, and says so in the words of an old server.
-	case says("unknown command 'EVALSHA'"):
-		return fmt.Errorf("%w: this Redis server is a Sentinel, which is opened as redis+sentinel://host/primary-name, or it is too old; version 6.2 or later is needed: %s",
-			driver.ErrUnsupported, shortenReply(text))
+	// A Sentinel has no scripts, and says so in the words of a server whose commands were renamed or disabled.
+	case isScriptingMissing(text):
+		return fmt.Errorf("%w: this Redis server does not know EVALSHA or EVAL, which all locks need: they were renamed or "+
+			"disabled, so remove their rename-command lines, or use another server; or it is a Sentinel, which is opened as "+
+			"redis+sentinel://host/primary-name: %s", driver.ErrUnsupported, shortenReply(text))
 	case says("unknown command 'SENTINEL'"):
 		return fmt.Errorf("%w: this Redis server is no Sentinel: use the addresses of the Sentinels, whose port is usually 26379, or open it as redis://", driver.ErrUnsupported)
 	case says("unknown command", "Unknown Redis command", "wrong number of arguments", "Wrong number of args",
 		"non deterministic commands"):
-		return fmt.Errorf("%w: this Redis server is too old, or lacks a command; version 6.2 or later is needed: %s",
+		return fmt.Errorf("%w: this Redis server is too old (6.2 or later is needed), or a command was renamed or disabled: %s",
 			driver.ErrUnsupported, shortenReply(text))
 	case says("NOREPLICAS", "LOADING", "BUSY", "OOM", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY",
 		"MOVED ", "ASK ", "UNKILLABLE", "NOSCRIPT", "max number of clients"):
@@ -98,6 +99,11 @@ func finalReply(text string, alone bool, layout Layout) error {
 		return fmt.Errorf("%w: Redis reports: %s", driver.ErrCorrupt, shortenReply(text))
 	}
 	return nil
+}
+
+// isScriptingMissing reports whether a server does not know the commands that run scripts.
+func isScriptingMissing(text string) bool {
+	return strings.Contains(text, "unknown command 'EVALSHA'") || strings.Contains(text, "unknown command 'EVAL'")
 }
 
 // isReadOnly reports whether a server refused a write because it is a replica.

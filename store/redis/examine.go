@@ -209,6 +209,9 @@ func (s *store) tryCommands(ctx context.Context) ([]driver.Finding, error) {
 		if f == nil {
 			return nil, explainError(err)
 		}
+		if isScriptingMissing(err.Error()) {
+			return append(all, withFix(findingCommandMissing, "", "the server does not know EVALSHA or EVAL", f.Error())), nil
+		}
 		return append(all, withFix(findingCommandDenied, "", "EVALSHA or EVAL is refused", f.Error())), nil
 	}
 	refused, err := m.AsStrSlice()

@@ -122,10 +122,11 @@ func TestExamineVersions(t *testing.T) {
 	}
 }
 
-// TestExamineCommands: commands that were renamed are found, also those that a lock needs in rare cases only.
+// TestExamineCommands: commands that were renamed are found, also those that a lock needs in rare cases only, and those
+// without which no lock works at all.
 func TestExamineCommands(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"HSTRLEN", "ZREVRANGE", "PEXPIREAT", "TIME", "PUBLISH"} {
+	for _, command := range []string{"HSTRLEN", "ZREVRANGE", "PEXPIREAT", "TIME", "PUBLISH", "EVALSHA", "EVAL"} {
 		server := startServer(t, append([]string{"--rename-command", command, ""}, soundSettings...)...)
 		expectFindings(t, command, openForTest(t, "redis://"+server.Addr), "redis-command-missing")
 	}
