@@ -2,8 +2,13 @@ package docs
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -109,6 +114,144 @@ func TestNoWorkWithoutLock(t *testing.T) {
 	}
 	if scripts < 3 || steps < 1 {
 		t.Errorf("found only %d scripts and %d steps", scripts, steps)
+	}
+}
+
+var (
+	exitTrap   = regexp.MustCompile(`(?m)^ *trap .* EXIT$`)
+	signalTrap = regexp.MustCompile(`(?m)^ *trap 'exit [0-9]+' HUP INT TERM$`)
+)
+
+// TestSignaledScript: a shown script that releases its lock in a trap does so however a signal ends it, in each of the
+// usual shells, also if the signal comes before the shell knows the handle.
+func TestSignaledScript(t *testing.T) {
+	t.Parallel()
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} { // so that a script does not inherit that they are ignored
+		signal.Notify(make(chan os.Signal, 1), s)
+	}
+	scripts := map[string]string{}
+	for _, file := range documents(t) {
+		for _, b := range documentBlocks(t, file) {
+			if !exitTrap.MatchString(b.text) {
+				continue
+			}
+			if !signalTrap.MatchString(b.text) {
+				t.Errorf("%s: the script of line %d has a trap for its exit, and none for signals", documentName(t, file), b.line)
+			}
+			if strings.Contains(b.text, "holdfast acquire") {
+				scripts[documentName(t, file)] = b.text
+			}
+		}
+	}
+	m := newMachine(t)
+	_, help := m.run(t, "sh", "-c", "holdfast acquire --help")
+	_, script, _ := strings.Cut(help, "\n    h=\n")
+	script, _, _ = strings.Cut(script, "\n\n")
+	scripts["acquire --help"] = "h=\n" + script
+	if len(scripts) < 2 || !exitTrap.MatchString(script) {
+		t.Fatalf("found only %q", scripts)
+	}
+	for where, script := range scripts {
+		for _, shell := range []string{"dash", "bash"} {
+			for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+				t.Run(fmt.Sprint(where, " ", shell, " ", sig), func(t *testing.T) {
+					t.Parallel()
+					for _, early := range []bool{false, true} {
+						checkSignaledScript(t, script, shell, sig, early)
+					}
+				})
+			}
+		}
+	}
+}
+
+// checkSignaledScript runs a script with the lock deploy, and sends it a signal: to all its processes, in the middle of its
+// work, or to the shell alone, after acquire has acquired the lock and before the shell has read the handle.
+func checkSignaledScript(t *testing.T, script, shell string, sig syscall.Signal, early bool) {
+	t.Helper()
+	m := newMachine(t)
+	program := holdfastProgram(t)
+	write := func(name, text string) {
+		syscall.ForkLock.RLock() // see newMachine
+		defer syscall.ForkLock.RUnlock()
+		if err := os.WriteFile(filepath.Join(m.dir, name), []byte("#!/bin/sh\n"+text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	work := "echo working >&3\nsleep 300\n"
+	acquired := ""
+	if early {
+		acquired = fmt.Sprintf("kill -%d $SCRIPT\n", int(sig))
+	}
+	write("step-one", work)
+	write("holdfast", fmt.Sprintf("case $1 in\nrenew)\n%s;;\nacquire)\nh=$(%s \"$@\") || exit\n%secho \"$h\"\n;;\n*) exec %s \"$@\"\nesac\n",
+		work, program, acquired, program))
+	read, written, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	cmd := exec.Command(shell, "-c", "SCRIPT=$$\nexport SCRIPT\n"+script)
+	cmd.Dir, cmd.Env, cmd.ExtraFiles = m.dir, append(m.environ(t), "PATH="+m.dir+":/usr/bin:/bin"), []*os.File{written}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err = cmd.Start()
+	written.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It ends in any case, so that a script that works on after the signal shows as a failure.
+	defer time.AfterFunc(2*time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }).Stop()
+	worked, _ := read.Read(make([]byte, 1))
+	if !early {
+		if err := syscall.Kill(-cmd.Process.Pid, sig); err != nil {
+			t.Error(err)
+		}
+	} else if worked > 0 {
+		t.Error("it works on after the signal")
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	_ = cmd.Wait()
+	if code, out := m.run(t, program, "run", "-n", "deploy", "--", "true"); code != 0 {
+		t.Errorf("%v, early %v: the script left its lock (%v): %s", sig, early, cmd.ProcessState, out)
+	}
+}
+
+// TestNextPodWaits: the pod that a CronJob starts while the run of a dead pod still counts waits for the end of that run,
+// and then does the job. So it does not use up what its backoffLimit allows.
+func TestNextPodWaits(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	checked := 0
+	for _, file := range documents(t) {
+		for _, b := range documentBlocks(t, file) {
+			if b.language != "yaml" || !strings.Contains(b.text, "backoffLimit") {
+				continue
+			}
+			for _, line := range yamlCommands(t, file, b) {
+				words := shellWords(line)
+				i := 0
+				for i < len(words) && words[i] != "--" {
+					i++
+				}
+				if len(words) < 2 || words[1] != "once" || i == len(words) {
+					continue
+				}
+				checked++
+				call := strings.Join(words[:i], " ")
+				first := start(t, m, call+" sh -c 'echo begun; read end; exit 1'")
+				next := start(t, m, strings.Replace(call, " once ", " once -v ", 1)+" sh -c 'echo ran' 2>&1")
+				_ = first.stdin.Close()
+				if code := endWith(t, first, 0); code != 1 {
+					t.Errorf("the first pod: exit code %d", code)
+				}
+				if code := endWith(t, next, 0); code != 0 {
+					t.Errorf("%s: the next pod exits %d", call, code)
+				}
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no manifest was found")
 	}
 }
 

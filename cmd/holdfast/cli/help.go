@@ -298,8 +298,10 @@ const holdAfterFlags = `With --json the token is in a record of the type "hold".
 const acquireHelp = `acquire acquires the lock NAME, prints a handle, and leaves the lock held without a process. It stays held until its
 --ttl has passed, unless renew or release is called with the handle, by this shell or by any other process.
 
-    h=$(holdfast acquire --ttl 10m deploy) || exit
+    h=
     trap 'holdfast release "$h"' EXIT
+    trap 'exit 1' HUP INT TERM
+    h=$(holdfast acquire --ttl 10m deploy) || exit
     ./step-one && holdfast renew "$h" && ./step-two
 
 If the handle is never released, or is thrown away, the lock expires after the TTL. Nothing watches over the work in
