@@ -330,16 +330,18 @@ func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequen
 	return listed.Snapshot
 }
 
-// createParents creates the nodes above a claim: containers, which the servers remove when they have been empty
-// for a while. A node that we may not create may exist nevertheless, so the outcome of the last one decides. If
-// that had no parent, the one before it that could not be created says why.
+// createParents creates the nodes above a claim: containers, which the servers remove when they have been empty for a
+// while. Mostly all but the last exist, and it tries that one first: its user may have no right to create the others, and
+// a server may give such a refusal ahead of the answers to earlier requests, which ends the link (see zk.BarrierError). A
+// node that we may not create may exist nevertheless, so the outcome of the last one decides. If that had no parent, the
+// one before it that could not be created says why.
 func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error {
-	create, asContainers := zk.CreateContainer, true
+	create, asContainers, lastAlone := zk.CreateContainer, true, true
 	for {
 		var calls []*zk.Call
 		var paths []string
 		for i := 1; i <= len(path); i++ {
-			if i == len(path) || path[i] == '/' {
+			if i == len(path) || path[i] == '/' && !lastAlone {
 				calls, paths = append(calls, create(path[:i], nil, t.acl)), append(paths, path[:i])
 			}
 		}
@@ -351,6 +353,8 @@ func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error
 			i--
 		}
 		switch err := calls[i].Err; {
+		case err == zk.CodeNoNode && lastAlone:
+			lastAlone = false
 		case err == nil || err == zk.CodeNodeExists || err == zk.CodeNoNode:
 			return nil // if one was removed meanwhile, the caller tries again
 		case err == zk.CodeUnimplemented && asContainers:

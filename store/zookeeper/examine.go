@@ -41,6 +41,11 @@ var (
 		What: "this client has credentials, and the nodes that it makes may be changed by anyone",
 		Why:  "any client of the servers can remove a lock that is held",
 		Fix:  "leave the ACL of the options empty, which means the creator alone"}
+	findingEagerACL = driver.Finding{Code: "zookeeper-eager-acl", Severity: driver.SeverityWarning,
+		What: "the server refuses requests before it has asked the others (enableEagerACLCheck)",
+		Why: "such a refusal comes ahead of the answers to earlier requests, and each client that gets one loses its " +
+			"connection for a moment",
+		Fix: "remove -Dzookeeper.enableEagerACLCheck=true from the Java options of all servers"}
 	findingUnseen = driver.Finding{Code: "zookeeper-unseen", Severity: driver.SeverityUnknown,
 		Fix: "set 4lw.commands.whitelist=srvr,conf in zoo.cfg"}
 )
@@ -84,6 +89,7 @@ type serverState struct {
 	err            error
 	version, mode  string
 	hidesConf      bool // it does not tell its configuration
+	refusesAlone   bool // it refuses requests before it has asked the others
 	tick           time.Duration
 	minTTL, maxTTL time.Duration
 }
@@ -96,7 +102,10 @@ func (t *tree) examine(ctx context.Context) (all []driver.Finding, err error) {
 	states := make([]serverState, len(t.opts.servers))
 	var asking sync.WaitGroup
 	for i, server := range t.opts.servers {
-		asking.Go(func() { states[i] = t.opts.readState(ctx, server) })
+		asking.Go(func() {
+			states[i] = t.opts.readState(ctx, server)
+			states[i].refusesAlone = t.refusesAlone(ctx, states[i])
+		})
 	}
 	asking.Wait()
 	if ctx.Err() != nil {
@@ -133,6 +142,25 @@ func (o *settings) readState(ctx context.Context, server string) serverState {
 	s.tick, s.minTTL, s.maxTTL = millis("tickTime"), millis("minSessionTimeout"), millis("maxSessionTimeout")
 	s.hidesConf = err != nil || s.maxTTL == 0
 	return s
+}
+
+// refusesAlone has a server refuse a request that nobody may make, a node without an ACL, in a session of its own. The
+// refusal has the number of a transaction only if the server has asked the others.
+func (t *tree) refusesAlone(ctx context.Context, s serverState) bool {
+	if s.mode != "leader" && s.mode != "follower" && s.mode != "observer" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateTimeout)
+	defer cancel()
+	config := t.zkConfig()
+	config.Servers = []string{s.server}
+	c := zk.NewEnsemble(t.life, config).NewConn(readerTTL, true)
+	if !t.life.Go(c.Run) {
+		return false
+	}
+	defer t.closeUnused(c)
+	refused := zk.CreatePersistent("/holdfast-refused", nil, nil)
+	return c.WaitForLink(ctx) == nil && c.Do(ctx, refused) == nil && refused.Err == zk.CodeInvalidACL && refused.Zxid <= 0
 }
 
 // sendWord sends one four-letter word, over a connection of its own, and returns the lines of the reply, which are
@@ -194,6 +222,9 @@ func examineStates(states []serverState) (all []driver.Finding) {
 		}
 		if s.mode == "read-only" {
 			add(findingReadOnly, s.server, "the server is in read-only mode")
+		}
+		if s.refusesAlone {
+			all = append(all, findingEagerACL.With(s.server, findingEagerACL.What))
 		}
 		switch {
 		case s.mode == "":

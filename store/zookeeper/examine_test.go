@@ -13,7 +13,7 @@ import (
 )
 
 // TestExamine: servers that are away, that grant other session timeouts than the others, or do not tell them, are found,
-// and so are nodes that anyone may change. Nothing is found in a sound ensemble, in any layout.
+// and so are nodes that anyone may change, and servers that refuse requests by themselves. Nothing is found in a sound ensemble, in any layout.
 func TestExamine(t *testing.T) {
 	t.Parallel()
 	e, err := zktest.Start(t.Context(), zktest.Options{Direct: true})
@@ -61,6 +61,12 @@ func TestExamine(t *testing.T) {
 	storetest.ExpectFindings(t, "a small bound on one server", s, "zookeeper-max-session", "zookeeper-session-bounds")
 	restart("4lw.commands.whitelist=*", "4lw.commands.whitelist=srvr")
 	storetest.ExpectFindings(t, "a server that does not tell its configuration", s, "zookeeper-unseen")
+	member.Kill()
+	member.Args = append([]string{member.Args[0], "-Dzookeeper.enableEagerACLCheck=true"}, member.Args[1:]...)
+	if err := errors.Join(os.WriteFile(file, sound, 0o600), member.Start(), e.Ready(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	storetest.ExpectFindings(t, "a server that refuses requests by itself", s, "zookeeper-eager-acl")
 	member.Kill()
 	storetest.ExpectFindings(t, "a server that is away", s, "zookeeper-server-away")
 	_ = s.Close()

@@ -207,12 +207,15 @@ func followerOf(c *zktest.Ensemble, leader *servertest.Server) *servertest.Serve
 }
 
 // TestKeepAliveOfIsolatedServer: a server that was cut off from the others goes on answering reads and pings for a
-// while, be it a follower or the leader. A keep-alive by it is not confirmed. Here they notice after 10 s that they are
-// alone.
+// while, be it a follower or the leader. A keep-alive by it is not confirmed, also where servers refuse requests by
+// themselves and the user may change nothing below the root. Here they notice after 10 s that they are alone.
 func TestKeepAliveOfIsolatedServer(t *testing.T) {
 	t.Parallel()
-	c := startEnsemble(t, zktest.Options{Lines: []string{"syncLimit=20"}})
+	c := startEnsemble(t, zktest.Options{Lines: []string{"syncLimit=20"},
+		Args: []string{"-Dzookeeper.enableEagerACLCheck=true"}})
 	ctx := t.Context()
+	_, err := newAdmin(t, c).SetACL("/", gozk.WorldACL(gozk.PermRead), -1)
+	mustSucceed(t, err)
 	for _, who := range []string{"follower", "leader"} {
 		leader, err := c.Leader(ctx)
 		if err != nil {
@@ -236,6 +239,10 @@ func TestKeepAliveOfIsolatedServer(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
 		if err := conn.Do(short, zk.Exists("/")); err != nil {
 			t.Errorf("the %s has noticed before the keep-alive was tried: %v", who, err)
+		}
+		refused := zk.Delete("/no-such-node", zk.AnyVersion)
+		if err := conn.Do(short, refused); err != nil || refused.Err != zk.CodeNoAuth {
+			t.Errorf("the %s has refused nothing by itself: %v, %v", who, refused.Err, err)
 		}
 		cancel()
 		short, cancel = context.WithTimeout(ctx, 1500*time.Millisecond)

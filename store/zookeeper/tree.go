@@ -54,14 +54,10 @@ func newTree(o settings) *tree {
 	if o.Namespace != "" {
 		t.root = t.pathOf(o.Namespace)
 	}
-	config := zk.Config{Servers: o.servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
-	for _, a := range o.Auth {
-		config.Auth = append(config.Auth, zk.Auth(a))
-	}
 	for _, a := range o.ACL {
 		t.acl = append(t.acl, zk.ACL(a))
 	}
-	t.ensemble = zk.NewEnsemble(t.life, config)
+	t.ensemble = zk.NewEnsemble(t.life, t.zkConfig())
 	t.info = driver.Info{
 		Store: o.redactedURL(), Clock: o.Clock, Tier: driver.TierFenceSafe,
 		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
@@ -74,6 +70,16 @@ func newTree(o settings) *tree {
 }
 
 func (t *tree) Info() driver.Info { return t.info }
+
+// zkConfig says how the servers are reached.
+func (t *tree) zkConfig() zk.Config {
+	o := &t.opts
+	config := zk.Config{Servers: o.servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
+	for _, a := range o.Auth {
+		config.Auth = append(config.Auth, zk.Auth(a))
+	}
+	return config
+}
 
 // read sends reads by any session, and never returns answers older than what this client has seen already: if the
 // answers must be fresh, or the server is behind that, a [zk.Barrier] precedes them.

@@ -87,25 +87,37 @@ func readCall(op int32, path string, watch bool) *Call {
 	return c
 }
 
-// Barrier is a write that the servers always refuse: the deletion of a node that does not exist. Requests that follow it
-// in the same session see all that was committed before it was sent. See [Call.BarrierError].
+// Barrier is a transaction that the servers always refuse: a check of a node that does not exist. Requests that follow
+// it in the same session see all that was committed before it was sent. See [Call.BarrierError].
 //
-// A refused write changes nothing and needs no node, but it is a transaction like any other: the leader puts it to the
-// quorum, and the server answers it after it has applied all transactions before. ZooKeeper's own sync promises less. A
-// leader answers it when it has no proposal open, also before it has applied the last of them, which a follower may have
+// A refused transaction changes nothing and needs no node, but it is one like any other: the leader puts it to the quorum,
+// and the server answers it after it has applied all transactions before. ZooKeeper's own sync promises less. A leader
+// answers it when it has no proposal open, also before it has applied the last of them, which a follower may have
 // confirmed to its client by then. A leader that was deposed, and has not learned of it, answers it as well.
-func Barrier() *Call { return Delete("/holdfast-beat", AnyVersion) }
-
-// BarrierError returns nil if a [Barrier] has done its work.
 //
-// Which refusal that is depends on whether the user may delete below the root. The quorum has agreed on both, unless
-// the servers run with enableEagerACLCheck (Administrator's Guide; off by default): then any server may refuse the user
-// by itself.
+// It is a Multi because a server may refuse a single write by itself: see BarrierError.
+func Barrier() *Call { return Multi(Check("/holdfast-beat", AnyVersion)) }
+
+// BarrierError returns nil if a [Barrier] has done its work: the answer has the outcome of its step, and the number of a
+// transaction.
+//
+// A refusal without these proves nothing, because the server may not have asked anybody. With enableEagerACLCheck
+// (Administrator's Guide; off by default) each server compares single writes with the permissions that it knows of, and
+// refuses them at once, even if it is cut off from all others. A server that has too much to do refuses whatever comes
+// (throttledOpWaitTime).
 func (c *Call) BarrierError() error {
-	if c.Err == CodeNoNode || c.Err == CodeNoAuth {
-		return nil
+	results, err := c.Results()
+	if err != nil {
+		return err
 	}
-	return c.Err
+	// Somebody may have created the node: then the transaction was carried out, which is as good.
+	if _, why := FailedStep(results); why != CodeNoNode && why != CodeOK {
+		return why
+	}
+	if c.Zxid <= 0 {
+		return ErrMalformed
+	}
+	return nil
 }
 
 // Check, as a step of a [Multi], demands that a node exists at a version.
@@ -199,6 +211,17 @@ func (c *Call) Results() ([]Result, error) {
 		}
 		all = append(all, d.readResult(op))
 	}
+}
+
+// hasRefusedStep reports whether a [Multi] was refused because of one of its steps, with this code. Some servers say so
+// in the answer's body alone. All steps of a transaction that was refused are errors.
+func (c *Call) hasRefusedStep(with Code) bool {
+	if first := (&decoder{b: c.reply.b}).readInt(); c.op != OpMulti || first != -1 {
+		return false
+	}
+	results, err := c.Results()
+	_, why := FailedStep(results)
+	return err == nil && why == with
 }
 
 func (d *decoder) readResult(op int32) Result {

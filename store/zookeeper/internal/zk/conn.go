@@ -111,8 +111,12 @@ func (c *Conn) Close(ctx context.Context) error {
 func (c *Conn) closeAtServers(ctx context.Context) error {
 	for began, tries := time.Now(), 0; ; tries++ {
 		attempt, cancel := context.WithTimeout(ctx, 2*c.maxSilence())
-		err := c.Do(attempt, &Call{op: OpCloseSession})
+		closing := &Call{op: OpCloseSession}
+		err := c.Do(attempt, closing)
 		cancel()
+		if err == nil {
+			err = closing.Err // a server that has too much to do refuses it
+		}
 		switch {
 		case errors.Is(err, ErrSessionExpired) && tries > 0: // an earlier request has ended it
 			return nil
@@ -308,6 +312,9 @@ func (c *Conn) readAnswers(l *link) error {
 		}
 		c.noteSeen(zxid)
 		call.Zxid, call.reply = zxid, d
+		if code == CodeOK && call.hasRefusedStep(CodeSessionExpired) {
+			code = CodeSessionExpired
+		}
 		if code != CodeOK {
 			call.Err = code
 		}
