@@ -60,6 +60,8 @@ func (t *nodeStore) Add(
 		}
 		r, err := t.commitWrite(ctx, &add)
 		switch {
+		case errors.Is(err, errOpen): // if it was added, the lock shows it
+			return t.List(ctx, name, true)
 		case err != nil:
 			return sequence.Snapshot{}, t.convertError(err)
 		case r.Succeeded: // the new key was not read, but is known

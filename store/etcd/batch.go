@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -17,6 +18,7 @@ type write struct {
 	lock            string
 	addsClaim       bool // otherwise it removes one
 	mayDelay        bool // it may wait for others to be sent with
+	mayBeDone       bool // by a batch of which that is not known
 	conditions      []clientv3.Cmp
 	then, otherwise []clientv3.Op
 
@@ -53,16 +55,40 @@ func needsOtherBatch(batch []*write, next *write) bool {
 // commitWrite commits a write, alone or with others, and returns its reply.
 func (t *nodeStore) commitWrite(ctx context.Context, w *write) (*pb.TxnResponse, error) {
 	reading := t.lastReading()
-	err := t.batcher.Do(ctx, w, w.mayDelay, func() error {
-		r, err := t.kv.Txn(ctx).If(w.conditions...).Then(w.then...).Else(w.otherwise...).Commit()
-		w.reply = (*pb.TxnResponse)(r)
-		return err
-	})
+	err := t.batcher.Do(ctx, w, w.mayDelay, func() error { return t.sendAlone(ctx, w) })
 	if err != nil {
 		return nil, err
 	}
 	t.noteRevision(reading, w.reply.Header.Revision)
 	return w.reply, nil
+}
+
+// sendAlone sends one write. A removal of what a batch may have removed before succeeds only if the batch did nothing.
+func (t *nodeStore) sendAlone(ctx context.Context, w *write) error {
+	r, err := t.commit(ctx, w.conditions, w.then, w.otherwise)
+	w.reply = (*pb.TxnResponse)(r)
+	if err == nil && !r.Succeeded && w.mayBeDone && !w.addsClaim {
+		return leaveOpen(rpctypes.ErrNoSpace)
+	}
+	return err
+}
+
+// commit sends a transaction under conditions, none of which holds any more once it was carried out. If that is not
+// certain, the error says so.
+func (t *nodeStore) commit(
+	ctx context.Context, conditions []clientv3.Cmp, then, otherwise []clientv3.Op,
+) (*clientv3.TxnResponse, error) {
+	r, err := t.kv.Txn(ctx).If(conditions...).Then(then...).Else(otherwise...).Commit()
+	if !mayBeDone(err) {
+		return r, err
+	}
+	// Any read makes this transaction a linearizable one.
+	read := clientv3.OpGet(t.prefix+reservedPrefix, clientv3.WithCountOnly())
+	now, readErr := t.kv.Txn(ctx).If(conditions...).Then(read).Else(read).Commit()
+	if readErr == nil && now.Succeeded {
+		return nil, err
+	}
+	return nil, leaveOpen(err)
 }
 
 // sendBatch sends writes as one transaction. Adds come last, so that what an add reads of its lock is the state at that
@@ -79,10 +105,12 @@ func (t *nodeStore) sendBatch(batch []*write, done func(error)) error {
 		}
 		r, err := t.kv.Txn(ctx).Then(ops...).Commit()
 		// The servers have done nothing, perhaps because of one of the writes. Sent alone, each gets its own reply.
-		if isRefusal(err) {
+		open := mayBeDone(err)
+		if open || isRefusal(err) {
 			err = driverutil.ErrSendAlone
 		}
 		for i, w := range batch {
+			w.mayBeDone = open
 			if err == nil {
 				w.reply = r.Responses[i].GetResponseTxn()
 				w.reply.Header = r.Header

@@ -68,7 +68,7 @@ func (t *nodeStore) putNodeIf(
 		return n, false, fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	key := t.lockDir(name) + n.Key
-	r, err := t.kv.Txn(ctx).If(conditions...).Then(append(more, clientv3.OpPut(key, string(value), lease))...).Commit()
+	r, err := t.commit(ctx, conditions, append(more, clientv3.OpPut(key, string(value), lease)), nil)
 	if err != nil {
 		return n, false, t.convertError(err)
 	}

@@ -36,14 +36,34 @@ var unusableErrors = []struct {
 }
 
 // isRefusal reports whether an error says that the servers have not carried out a request. All others, such as a lost
-// connection or a leader that changed meanwhile, leave it open.
+// connection or a leader that changed meanwhile, leave it open, and so does what mayBeDone reports.
 func isRefusal(err error) bool {
-	switch status.Code(err) {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted, codes.NotFound:
+	switch codeOf(err) {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.NotFound:
 		return true
 	}
 	return false
 }
+
+// mayBeDone reports whether an error reads like a refusal, and the request may have been carried out. A member that
+// finds the quota used up when it carries out a request carries it out, and then says that there was no space. A reply
+// may be too large to be received.
+func mayBeDone(err error) bool { return codeOf(err) == codes.ResourceExhausted }
+
+// codeOf is gRPC's code of an error, also of those for which etcd's client has types of its own.
+func codeOf(err error) codes.Code {
+	var known rpctypes.EtcdError
+	if errors.As(rpctypes.Error(err), &known) {
+		return known.Code()
+	}
+	return status.Code(err)
+}
+
+// errOpen is the error of a write that mayBeDone reports, and that may have been done indeed.
+var errOpen = errors.New("etcd may have done what it was asked for")
+
+// leaveOpen wraps an error in errOpen. The result is none of the errors after which nothing was done.
+func leaveOpen(err error) error { return fmt.Errorf("%w, although it says: %v", errOpen, err) }
 
 // convertError turns an error of etcd into one that the engines know.
 func (t *nodeStore) convertError(err error) error {

@@ -39,8 +39,8 @@ func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node,
 	}
 	key := t.lockDir(name) + n.Key
 	putNote := clientv3.OpPut(t.breakNoteKey(n.ID), string(note), clientv3.WithLease(parseLease(lease.ID)))
-	r, err := t.kv.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)).
-		Then(clientv3.OpDelete(key), putNote).Commit()
+	r, err := t.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", n.Token)},
+		[]clientv3.Op{clientv3.OpDelete(key), putNote}, nil)
 	if err == nil && !r.Succeeded {
 		_ = t.EndSession(ctx, lease.ID) // if it fails, the lease expires
 		return false, nil

@@ -161,7 +161,7 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, changes ...clien
 		if r.Marked {
 			unchanged = append(unchanged, clientv3.Compare(clientv3.CreateRevision(tb.markKey(r.Name)), ">", 0))
 		}
-		return tb.store.kv.Txn(ctx).If(unchanged...).Then(changes...).Else(tb.readRow(r.Name)...).Commit()
+		return tb.store.commit(ctx, unchanged, changes, tb.readRow(r.Name))
 	})
 	if err != nil {
 		return record.Row{}, tb.store.convertError(err)

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 func init() { driver.Register("etcd", openURL) }
@@ -42,11 +41,8 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 			func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
 	}
 	cli, err := clientv3.New(cfg) // this logs in, if there is a password
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unavailable:
-		return nil, fmt.Errorf("no server answers: %v", err)
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", driver.ErrDenied, err)
+	if err != nil {
+		return nil, explainOpen(err)
 	}
 	nodes := newNodeStore(cli, Options{Prefix: prefix, TLS: cfg.TLS})
 	nodes.closeClient = func() error {
@@ -56,6 +52,14 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return nil
 	}
 	return newStore(nodes), nil
+}
+
+// explainOpen is the error of a login that has failed: the servers cannot be reached or have no leader, or they refuse it.
+func explainOpen(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable {
+		return fmt.Errorf("no server answers: %v", err)
+	}
+	return fmt.Errorf("%w: %w", driver.ErrDenied, err)
 }
 
 // parseURL reads a store's URL. It makes no request.
