@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -19,6 +20,21 @@ func openStream(
 	return open(ctx, desc, cc, method, opts...)
 }
 
+// forgetLogin has the client forget a login that the servers do not know any more, after a restart for example. The client
+// sends the token of its last login with every request, also with the one by which it logs in again. Servers before
+// 3.4.28 refuse that for the token, and etcd's client would ask for another login, with the same token, for ever. At this
+// error it drops the token. Its next request is refused because it has no user, and so the client logs in.
+func forgetLogin(
+	ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
+	err := call(ctx, method, request, reply, cc, opts...)
+	if method == pb.Auth_Authenticate_FullMethodName && isLoginExpired(err) {
+		return rpctypes.ErrGRPCAuthNotEnabled
+	}
+	return err
+}
+
 // renewLogin renews a login that has expired. Any request that is not a stream does so. Its reply is ignored: a user
 // who may not read this key may still read others.
 func (t *nodeStore) renewLogin(ctx context.Context) {
@@ -27,8 +43,10 @@ func (t *nodeStore) renewLogin(ctx context.Context) {
 	_, _ = t.kv.Get(ctx, reservedPrefix, clientv3.WithSerializable(), clientv3.WithCountOnly())
 }
 
-// isLoginExpired reports whether a reply says that the login has expired, or that the users have changed since.
+// isLoginExpired reports whether a reply says that the login has expired, that the users have changed since, or that the
+// client has just forgotten it.
 func isLoginExpired(err error) bool {
 	err = rpctypes.Error(err)
-	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
+	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) ||
+		errors.Is(err, rpctypes.ErrUserEmpty)
 }

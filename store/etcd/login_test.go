@@ -1,12 +1,20 @@
 package etcd
 
 import (
+	"context"
+	"net"
 	"net/url"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 )
 
 // startWithUsers runs a cluster that requires a password. That of root is root.
@@ -115,5 +123,72 @@ func TestLoginExpires(t *testing.T) {
 		if tries == 10 {
 			t.Fatal("no waiter was woken by a release")
 		}
+	}
+}
+
+// oldServer does as much of etcd before 3.4.28 as a login and a read take: it looks at the token of both.
+type oldServer struct {
+	pb.UnimplementedAuthServer
+	pb.UnimplementedKVServer
+	logins atomic.Int64 // the last one has the token of this number
+	asked  atomic.Int64
+	forgot atomic.Bool // the last login is not known any more
+}
+
+// checkToken returns the refusal of a token that the server does not know, and ErrGRPCUserEmpty if there is none.
+func (s *oldServer) checkToken(ctx context.Context) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	switch token := md.Get(rpctypes.TokenFieldNameGRPC); {
+	case len(token) == 0:
+		return rpctypes.ErrGRPCUserEmpty
+	case s.forgot.Load() || token[0] != strconv.FormatInt(s.logins.Load(), 10):
+		return rpctypes.ErrGRPCInvalidAuthToken
+	}
+	return nil
+}
+
+func (s *oldServer) Authenticate(ctx context.Context, _ *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
+	s.asked.Add(1)
+	if err := s.checkToken(ctx); err != nil && err != rpctypes.ErrGRPCUserEmpty {
+		return nil, err
+	}
+	s.forgot.Store(false)
+	return &pb.AuthenticateResponse{Header: &pb.ResponseHeader{}, Token: strconv.FormatInt(s.logins.Add(1), 10)}, nil
+}
+
+func (s *oldServer) Range(ctx context.Context, _ *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: 1}}, s.checkToken(ctx)
+}
+
+// TestForgottenLogin: a client whose login is not known any more logs in again, also on servers that refuse a login for
+// the token that the client still has, and asks them no more often than it takes.
+func TestForgottenLogin(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	fails(t, err)
+	old := &oldServer{}
+	server := grpc.NewServer()
+	pb.RegisterAuthServer(server, old)
+	pb.RegisterKVServer(server, old)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	u, err := url.Parse("etcd://root:root@" + listener.Addr().String())
+	fails(t, err)
+	s, err := openURL(t.Context(), u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for round := range 3 {
+		if _, err := s.(*store).nodes.List(ctx, t.Name(), true); err != nil {
+			t.Fatalf("after %d restarts: %v", round, err)
+		}
+		old.forgot.Store(true)
+	}
+	// The first one, and two for each login that was forgotten.
+	if n := old.asked.Load(); n != 5 {
+		t.Errorf("it was asked for a login %d times", n)
 	}
 }

@@ -117,7 +117,8 @@ func parseURL(u *url.URL) (clientv3.Config, string, error) {
 		return cfg, "", fmt.Errorf("%w: password-file takes a user: etcd://user@%s", driver.ErrInvalid, u.Host)
 	}
 	if u.User != nil {
-		cfg.DialOptions = append(cfg.DialOptions, grpc.WithStreamInterceptor(openStream))
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithStreamInterceptor(openStream),
+			grpc.WithChainUnaryInterceptor(forgetLogin))
 	}
 	return cfg, prefix, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -227,11 +228,11 @@ func (h *watchHub) runStream() (answered bool) {
 }
 
 // isLoginRefused reports whether the server takes no more watches on the stream of this response. A stream keeps the
-// login that it began with; that login has expired, or the users have changed. A new stream takes watches again. Such a
-// response names no watch.
+// login that it began with, if there was one; that login has expired, or the users have changed. A new stream takes
+// watches again. Such a response names no watch.
 func isLoginRefused(r *pb.WatchResponse) bool {
-	expired, changed := rpctypes.ErrGRPCInvalidAuthToken.Error(), rpctypes.ErrGRPCAuthOldRevision.Error()
-	return r.Canceled && (r.CancelReason == expired || r.CancelReason == changed)
+	return r.Canceled && slices.ContainsFunc([]error{rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrGRPCUserEmpty}, func(err error) bool { return r.CancelReason == err.Error() })
 }
 
 // sendRequests sends what is queued until the stream ends.
