@@ -21,7 +21,8 @@ type Options struct {
 	// allows.
 	//
 	// A lease is renewed every third of its TTL. A store that cannot be reached for less than a third of the TTL loses
-	// no lease; one that cannot be reached for longer than about half of it may.
+	// no lease; one that cannot be reached for longer than about half of it may. On etcd, ZooKeeper and Consul a client
+	// has a session, with requests that keep it alive, for each TTL that its locks have: use a few.
 	TTL time.Duration
 	// Owner is shown to others as the holder; it is never compared. At most 256 bytes of UTF-8 without NUL.
 	// Default: host, program and process id.

@@ -217,7 +217,7 @@ func (e *Engine) forgetClaimLocked(cl *claim) {
 		s.freeNumber(cl)
 		s.dropClaim(cl)
 		if s.claimCount == 0 {
-			s.idleSince = e.clock.Now()
+			s.noteIdle()
 		}
 	}
 	if e.claims[cl.id] == cl {

@@ -26,7 +26,8 @@
 // # Sessions
 //
 // Each node is bound to a session, and a client has one session per TTL, for all its claims with that TTL. The
-// session is kept alive by one request at a time (see keepAliveLoop). When a client stops, the store ends its session
+// session is kept alive by one request at a time (see keepAliveLoop), and has two goroutines. Of sessions without claims
+// a few are kept, for up to a TTL. When a client stops, the store ends its session
 // and removes all its nodes, by the store's own clock. Other clients never judge whether a holder has expired.
 //
 // Keep-alives extend all nodes of a session, so they would keep claims that nobody wants any more. For that reason each
@@ -97,6 +98,7 @@ type Engine struct {
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
+	idle     []*session                 // those that have lost their last claim, in the order in which they did
 	openings map[time.Duration]*sessionOpening
 	claims   map[string]*claim                    // by ID: claims of this client whose node exists, or may
 	waiting  map[string]map[*acquisition]struct{} // by lock: the Acquires that wait for their turn
@@ -116,6 +118,8 @@ const (
 	requestTimeout = 2 * time.Second
 	// maxWaiters is larger than in other engines, because waiting writes nothing.
 	maxWaiters = 256
+	// maxIdleSessions is how many sessions without claims are kept.
+	maxIdleSessions = 8
 	// maxEndings limits the endings that nobody fetches. Beyond it the oldest are dropped: renewals report the same.
 	maxEndings = 1 << 16
 )

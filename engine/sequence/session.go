@@ -3,6 +3,7 @@ package sequence
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -133,6 +134,7 @@ func (a *acquisition) bindOwnSession() (*session, error) {
 
 // bindClaim gives the claim a number that no other claim of the session has. It is called with mu held.
 func (s *session) bindClaim(cl *claim) {
+	s.e.idle = without(s.e.idle, s)
 	cl.session, cl.numberSpent = s, false
 	if last := len(s.freeNumbers) - 1; last >= 0 {
 		cl.addNumber, s.freeNumbers = s.freeNumbers[last], s.freeNumbers[:last]
@@ -150,6 +152,28 @@ func (s *session) has(cl *claim) bool { return cl.session == s && s.e.claims[cl.
 func (s *session) dropClaim(cl *claim) {
 	s.claimCount--
 	delete(s.toCheck, cl)
+}
+
+// noteIdle is called when the session has lost its last claim. Of the sessions that are idle then, the one that has been
+// idle for the longest time is ended if they are too many: a program may give each lock a TTL of its own. It is called
+// with mu held.
+func (s *session) noteIdle() {
+	e := s.e
+	s.idleSince = e.clock.Now()
+	if s.forDetached || s.expired {
+		return
+	}
+	e.idle = append(e.idle, s)
+	if len(e.idle) > maxIdleSessions {
+		oldest := e.idle[0]
+		oldest.endLocked()
+		e.life.Go(func() { e.endSession(oldest.ID) })
+	}
+}
+
+// without returns the sessions but one.
+func without(sessions []*session, s *session) []*session {
+	return slices.DeleteFunc(sessions, func(o *session) bool { return o == s })
 }
 
 // freeNumber lets another claim have the number of one that is being forgotten, if the store wants that and nothing can
@@ -385,6 +409,7 @@ func (s *session) markExpired() {
 // endLocked stops the session's goroutines, and makes sure that no new claim is bound to it. It is called with mu held.
 func (s *session) endLocked() {
 	s.expired = true
+	s.e.idle = without(s.e.idle, s)
 	// A new session with this TTL may have replaced it.
 	if s.e.sessions[s.requestedTTL] == s {
 		delete(s.e.sessions, s.requestedTTL)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -499,6 +500,65 @@ func TestIdleSession(t *testing.T) {
 		if r := server.TakeRequestCounts(); len(r) > 0 {
 			t.Errorf("an idle client sent %v", r)
 		}
+	})
+}
+
+// TestIdleSessions: of the sessions of many TTLs a few are kept when their claims have gone, those that were used last, and
+// they are ended after their TTL. The others are ended at once.
+func TestIdleSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		e := sequence.New(&memtree.Link{Server: server})
+		defer e.Close()
+		const ttls, kept = 50, 8
+		cycle := func(i int) {
+			t.Helper()
+			c := mutex("m", time.Hour+time.Duration(i)*time.Second)
+			if _, err := e.Acquire(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			if err := e.Release(t.Context(), c, ""); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		expect := func(what string, opened, ended int) {
+			t.Helper()
+			if r := server.TakeRequestCounts(); r["open"] != opened || r["end"] != ended {
+				t.Errorf("%s: %v, want %d sessions opened and %d ended", what, r, opened, ended)
+			}
+		}
+		before := runtime.NumGoroutine()
+		for i := range ttls {
+			cycle(i)
+		}
+		expect("many TTLs", ttls, ttls-kept)
+		if n := runtime.NumGoroutine() - before; n > 3*kept {
+			t.Errorf("%d sessions without claims have %d goroutines", kept, n)
+		}
+		cycle(ttls - kept) // the oldest of those that are kept
+		expect("one that is kept", 0, 0)
+		cycle(0)
+		expect("one that is not", 1, 1)
+		cycle(ttls - kept)
+		expect("the one that was used last but one", 0, 0)
+		held := mutex("held", time.Hour)
+		if _, err := e.Acquire(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		for i := range ttls {
+			cycle(i + 1)
+		}
+		l, err := e.Inspect(t.Context(), "held")
+		if err != nil || len(l.Holders) != 1 {
+			t.Errorf("a lock under the longest used session: %+v, %v", l, err)
+		}
+		server.TakeRequestCounts()
+		if err := e.Release(t.Context(), held, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Hour)
+		expect("after their TTL", 0, kept+1)
 	})
 }
 
