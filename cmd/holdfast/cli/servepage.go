@@ -15,8 +15,13 @@ func newServePage(client *holdfast.Client, allowBreak bool, server func() *serve
 		Ledgers: []string{defaultLedger},
 		Rights:  func(r *http.Request, lock string) servepage.Rights { return servepage.Rights(serve.RightsOf(r, lock)) },
 		Audit: func(r *http.Request, e servepage.AuditEntry) (finish func(error), err error) {
-			return server().BeginAudit(r, serve.AuditEntry{Action: string(e.Action), Lock: e.Lock, Ref: e.Ref, Owner: e.Owner,
-				Token: e.Token, Ledger: e.Ledger, Key: e.Key, Reason: e.Reason})
+			return server().BeginAudit(r, auditEntry(e))
 		},
+		Refused: func(r *http.Request, e servepage.AuditEntry) { server().AuditRefused(r, auditEntry(e)) },
 	})
+}
+
+func auditEntry(e servepage.AuditEntry) serve.AuditEntry {
+	return serve.AuditEntry{Action: string(e.Action), Lock: e.Lock, Ref: e.Ref, Owner: e.Owner, Token: e.Token,
+		Ledger: e.Ledger, Key: e.Key, Reason: e.Reason}
 }

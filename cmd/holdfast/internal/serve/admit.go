@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // admit checks what all requests have in common, before anything else is done: that no foreign web page has sent it,
@@ -22,9 +23,10 @@ func (s *Server) admit(r *http.Request) (*http.Request, error) {
 		return nil, err
 	}
 	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" { // for probes, which tell nothing of locks
-		return r.WithContext(withCaller(r.Context(), &caller{})), nil
+		return r, nil
 	}
-	who, err := s.access.Load().identify(r)
+	rules := s.access.Load()
+	who, err := rules.access.identify(r)
 	if err != nil {
 		if !s.limits.allow(clientAddress(r)) { // so that tokens cannot be tried quickly
 			return nil, newRateProblem()
@@ -34,7 +36,9 @@ func (s *Server) admit(r *http.Request) (*http.Request, error) {
 	if !s.limits.allow(who.limitKey(r)) {
 		return nil, newRateProblem()
 	}
-	return r.WithContext(withCaller(r.Context(), who)), nil
+	a := &admission{server: s, r: r}
+	a.known.Store(&knownCaller{rules, who})
+	return r.WithContext(context.WithValue(r.Context(), admissionKey{}, a)), nil
 }
 
 // checkHost refuses a request that was sent to another name. A web page can give its own name this server's address
@@ -98,18 +102,89 @@ func checkURL(u *url.URL) error {
 	return nil
 }
 
-type callerKey struct{}
-
-func withCaller(ctx context.Context, c *caller) context.Context {
-	return context.WithValue(ctx, callerKey{}, c)
+// accessRules are the rights of all callers until SetAccess replaces them.
+type accessRules struct {
+	access   *Access
+	replaced chan struct{} // closed then
 }
 
+// admission is a request that was admitted, and what its route asks of the caller.
+type admission struct {
+	server *Server
+	r      *http.Request
+	known  atomic.Pointer[knownCaller]
+	needs  right
+	name   string // of the lock, or the ledger and the key; empty if the route is about none
+	named  bool
+}
+
+// knownCaller is the caller of a request under some rules.
+type knownCaller struct {
+	rules *accessRules
+	who   *caller
+}
+
+type admissionKey struct{}
+
+func admissionOf(r *http.Request) *admission {
+	a, _ := r.Context().Value(admissionKey{}).(*admission)
+	return a
+}
+
+// callerOf is the caller of a request under the rules that hold now: a stream may have been open for longer than they.
 func callerOf(r *http.Request) *caller {
-	c, _ := r.Context().Value(callerKey{}).(*caller)
-	if c == nil {
+	a := admissionOf(r)
+	if a == nil {
 		return &caller{}
 	}
-	return c
+	rules := a.server.access.Load()
+	if known := a.known.Load(); known.rules == rules {
+		return known.who
+	}
+	who, err := rules.access.identify(a.r)
+	if err != nil {
+		who = &caller{}
+	}
+	a.known.Store(&knownCaller{rules, who})
+	return who
+}
+
+// checkRight returns an error if the caller of a request does not have the right that its route asks for. replaced is
+// closed when the answer may change: a stream then asks again.
+func (s *Server) checkRight(r *http.Request) (replaced <-chan struct{}, err error) {
+	replaced = s.access.Load().replaced
+	a := admissionOf(r)
+	if a == nil {
+		return replaced, s.require(&caller{}, 0, "")
+	}
+	return replaced, s.require(callerOf(r), a.needs, a.name)
+}
+
+// whenRevoked calls f once if the caller of a request loses the right that its route asks for, until stop is called.
+func (s *Server) whenRevoked(r *http.Request, f func(error)) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		for {
+			replaced, err := s.checkRight(r)
+			if err != nil {
+				f(err)
+				return
+			}
+			select {
+			case <-replaced:
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// maySee reports whether the caller of a request may see the lock or the key that it is about. Who has only the right
+// to hold it learns that it is held, but not by whom.
+func maySee(r *http.Request) bool {
+	a := admissionOf(r)
+	return a == nil || !a.named || callerOf(r).rightsOn(a.name).See
 }
 
 // clientAddress is the address of a client without its port: for a unix socket, its user.

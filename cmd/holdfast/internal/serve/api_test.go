@@ -168,6 +168,33 @@ func TestFullAuditLog(t *testing.T) {
 	}
 }
 
+// TestRefusedAttempts: who has not the right to break a lock or to change a key, and tries to, is in the audit log, each
+// caller only so often.
+func TestRefusedAttempts(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit")
+	s := startServer(t, func(c *Config) {
+		c.Audit = openAudit(t, path)
+		c.Access = mustParseAccess(t, tokenOfAlice+tokenOfBob+"see *")
+	})
+	s.refusals = newRateLimits(0.001)
+	bob := s.as("bob")
+	for range 3 {
+		bob.refuse(codeForbidden, http.MethodPost, "/v1/locks/a%2Fb/break", `{"force": true}`)
+	}
+	s.refusals = newRateLimits(0.001)
+	bob.refuse(codeForbidden, http.MethodPost, "/v1/ledgers/l/keys/-/forget?key=k", "")
+	s.refuse(codeUnauthorized, http.MethodPost, "/v1/locks/a/break", "")
+	bob.refuse(codeForbidden, http.MethodPost, "/v1/locks/a/hold", "")
+	want := []string{
+		`{"action":"break","by":"bob","code":"forbidden","from":"127.0.0.1","lock":"a/b","outcome":"refused"}`,
+		`{"action":"forget","by":"bob","code":"forbidden","from":"127.0.0.1","key":"k","ledger":"l","outcome":"refused"}`,
+	}
+	if log, err := os.ReadFile(path); err != nil || string(log) != strings.Join(want, "\n")+"\n" {
+		t.Errorf("%s %v", log, err)
+	}
+}
+
 // goneStore calls gone when a claim is to be broken, and then does it if it still may.
 type goneStore struct {
 	driver.Store
@@ -376,7 +403,7 @@ const testTokens = `
 sha256:47c1dfb7d5b0c5f5c7e4c1f1d9a7ee0dd4ac92be6d9a0a0bc12c1d9ae0c3a8f0 unused see "with space"
 token:a-token-of-the-billing billing see,hold billing/
 token:a-token-of-the-billing billing see *
-token:a-token-of-another another hold billing/
+token:a-token-of-another another see,hold billing/
 token:a-token-of-operators ops see,hold,break *
 `
 

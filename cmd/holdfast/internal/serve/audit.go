@@ -6,9 +6,18 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/appendfile"
 )
 
+// The actions of operators, as the paths have them, too.
+const (
+	actionRequest    = "request-release"
+	actionBreak      = "break"
+	actionBreakForce = "break-force"
+	actionRetry      = "retry"
+	actionForget     = "forget"
+)
+
 // AuditEntry is what an operator is about to do.
 type AuditEntry struct {
-	Action      string // "request-release", "break", "break-force", "retry" or "forget"
+	Action      string // one of the constants
 	Lock        string
 	Ref, Owner  string // of the claim; the ref as it is shown
 	Token       int64  // of the claim; 0 if it has none
@@ -40,7 +49,7 @@ func (a *AuditLog) write(fields map[string]any) error {
 	return a.Append(line, true)
 }
 
-// fields are those of the record of an entry. outcome is "started", "done" or "failed".
+// fields are those of the record of an entry. outcome is "started", "done", "failed" or "refused".
 func (e *AuditEntry) fields(r *http.Request, outcome string) map[string]any {
 	f := map[string]any{"action": e.Action, "by": CallerName(r), "from": clientAddress(r), "outcome": outcome}
 	for name, text := range map[string]string{
@@ -77,6 +86,25 @@ func (s *Server) BeginAudit(r *http.Request, e AuditEntry) (finish func(error), 
 			s.config.Report("the audit log lacks the outcome of %s (%s): %v", e.Action, f["outcome"], logErr)
 		}
 	}, nil
+}
+
+// refusalsPerSecond is how many attempts of one caller are written per second: nobody without rights fills the disk.
+const refusalsPerSecond = 1
+
+// AuditRefused writes that the caller of a request wanted to do what it has no right for.
+func (s *Server) AuditRefused(r *http.Request, e AuditEntry) {
+	if s.config.Audit == nil || !s.refusals.allow(callerOf(r).limitKey(r)) {
+		return
+	}
+	f := e.fields(r, "refused")
+	f["code"] = codeForbidden
+	if !s.config.AllowBreak && e.Action != actionRequest {
+		f["code"] = codeBreakNotAllowed
+	}
+	if err := s.config.Audit.write(f); err != nil {
+		s.counts.auditFailed.Add(1)
+		s.config.Report("the audit log lacks that %s was refused: %v", e.Action, err)
+	}
 }
 
 // audited writes what is about to be done, does it, and writes the outcome.

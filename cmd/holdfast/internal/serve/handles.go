@@ -77,11 +77,7 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	if err := readBody(w, r, &body); err != nil {
 		return err
 	}
-	name := nameOf(r, "name")
-	if err := requireHold(r, name); err != nil {
-		return err
-	}
-	c, err := newClaim(r, name, &body)
+	c, err := newClaim(r, nameOf(r, "name"), &body)
 	switch {
 	case err != nil:
 		return err
@@ -107,8 +103,13 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer s.whenClosing(func() { cancel(errShuttingDown) })()
+	defer s.whenRevoked(r, func(err error) { cancel(err) })()
 	lease, err := c.acquire(ctx, s.client)
 	if err != nil {
+		return err
+	}
+	if _, err := s.checkRight(r); err != nil { // it was lost during the wait
+		_ = lease.Release()
 		return err
 	}
 	began := time.Now()
@@ -144,9 +145,6 @@ func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (holdfast.Hand
 	h, err := holdfast.Handle{}, readBody(w, r, nil)
 	if err == nil {
 		h, err = decodeHandle(r.PathValue("handle"))
-	}
-	if err == nil {
-		err = requireHold(r, h.Name)
 	}
 	if err != nil {
 		return h, nil, nil, err

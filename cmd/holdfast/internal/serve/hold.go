@@ -96,9 +96,6 @@ type holdRun struct {
 // newHoldRun checks a request for a hold.
 func (s *Server) newHoldRun(r *http.Request, b *holdBody) (*holdRun, error) {
 	name := nameOf(r, "name")
-	if err := requireHold(r, name); err != nil {
-		return nil, err
-	}
 	c, err := newClaim(r, name, &b.claimBody)
 	if err != nil {
 		return nil, err
@@ -184,6 +181,11 @@ func (h *holdRun) wait() error {
 		look.Stop() // a lock that is held is an error with a status, however slow the store is
 	}
 	var last holdLine
+	rights, err := h.server.checkRight(h.r)
+	if err != nil {
+		giveUp(err)
+		return err
+	}
 	for {
 		select {
 		case g := <-result:
@@ -195,6 +197,12 @@ func (h *holdRun) wait() error {
 		case <-h.r.Context().Done():
 			giveUp(context.Canceled)
 			return nil
+		case <-rights:
+			if rights, err = h.server.checkRight(h.r); err != nil {
+				giveUp(err)
+				h.setEnd(problemOf(err))
+				return h.out.fail(err)
+			}
 		case <-h.server.closing:
 			giveUp(errShuttingDown)
 			h.setEnd(problemOf(errShuttingDown))
@@ -227,7 +235,10 @@ func (h *holdRun) sendWaiting(last *holdLine, lock *holdfast.Lock) error {
 	line := *last
 	if lock != nil {
 		waiters := len(lock.Waiters)
-		line = holdLine{Waiters: &waiters, Holders: viewClaims(lock.Holders), Position: h.position(lock)}
+		line = holdLine{Waiters: &waiters, Position: h.position(lock)}
+		if maySee(h.r) {
+			line.Holders = viewClaims(lock.Holders)
+		}
 	}
 	line.Lock, line.Hold = h.claim.name, h.id
 	first := last.Hold == ""
@@ -299,6 +310,11 @@ func (h *holdRun) keep() {
 	requested := h.lease.ReleaseRequested()
 	beat := time.NewTicker(h.heartbeat)
 	defer beat.Stop()
+	rights, err := h.server.checkRight(h.r)
+	if err != nil {
+		h.endRevoked()
+		return
+	}
 	for {
 		select {
 		case <-h.r.Context().Done():
@@ -307,6 +323,11 @@ func (h *holdRun) keep() {
 		case <-h.lease.Context().Done():
 			h.endLost()
 			return
+		case <-rights:
+			if rights, err = h.server.checkRight(h.r); err != nil {
+				h.endRevoked()
+				return
+			}
 		case <-requested:
 			requested = nil
 			h.setRequested()
@@ -398,13 +419,23 @@ func causeOf(err error) (cause holdfast.LossCause, message string) {
 func (h *holdRun) endLost() {
 	err := h.lease.Err()
 	cause, message := causeOf(err)
+	h.endTold(&h.server.counts.lost, cause, message, h.ttl)
+}
+
+// endRevoked ends the hold of a caller that may not hold the lock any more. It may be working, as in endLost.
+func (h *holdRun) endRevoked() {
+	h.endTold(&h.server.counts.revoked, causeRevoked, "the caller may not hold this lock any more", h.ttl)
+}
+
+// endTold tells the client that the lock is lost, and waits for it to stop, for as long as limit.
+func (h *holdRun) endTold(count *atomic.Int64, cause holdfast.LossCause, message string, limit time.Duration) {
 	end := lossProblem(h.claim.name, cause, message)
-	h.setHeldEnd(&h.server.counts.lost, end)
+	h.setHeldEnd(count, end)
 	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: cause, Message: message}); err != nil {
 		h.endBySendError(err)
 		return
 	}
-	h.waitUntilStopped(end, h.ttl)
+	h.waitUntilStopped(end, limit)
 }
 
 // waitUntilStopped waits until the client, which was told that the lock is lost, has closed its connection or asks for
@@ -503,12 +534,5 @@ func (h *holdRun) endByShutdown() {
 			return
 		}
 	}
-	const message = "the server shuts down"
-	end := lossProblem(h.claim.name, causeShutdown, message)
-	h.setHeldEnd(&h.server.counts.shutdown, end)
-	if err := h.out.send(eventLost, time.Now(), holdLine{Cause: causeShutdown, Message: message}); err != nil {
-		h.endBySendError(err)
-		return
-	}
-	h.waitUntilStopped(end, h.server.config.Grace)
+	h.endTold(&h.server.counts.shutdown, causeShutdown, "the server shuts down", h.server.config.Grace)
 }

@@ -119,10 +119,7 @@ func (s *Server) listRuns(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) showRuns(w http.ResponseWriter, r *http.Request) error {
-	ledger, key, name := keyOf(r)
-	if err := requireSee(r, name); err != nil {
-		return err
-	}
+	ledger, key, _ := keyOf(r)
 	limit, err := queryNumber(r, "limit", 1000, 1, 10_000)
 	if err != nil {
 		return err
@@ -177,10 +174,7 @@ func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &body); err != nil {
 		return err
 	}
-	ledgerName, key, name := keyOf(r)
-	if err := requireHold(r, name); err != nil {
-		return err
-	}
+	ledgerName, key, _ := keyOf(r)
 	ledger, ttl, err := s.ledgerFor(r, ledgerName, &body)
 	if err != nil {
 		return err
@@ -196,6 +190,7 @@ func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer s.whenClosing(func() { cancel(errShuttingDown) })()
+	defer s.whenRevoked(r, func(err error) { cancel(err) })()
 	limited, cancelLimit := context.WithTimeoutCause(ctx, storeTimeout+wait, errWaitLimit)
 	defer cancelLimit()
 	run, err := beginWithin(limited, ledger, key, body.Fingerprint, wait)
@@ -203,6 +198,11 @@ func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	o := s.runs.add(r, ledgerName, run, ttl)
+	if _, err := s.checkRight(r); err != nil { // it was lost during the wait
+		o.startEnd()
+		_ = s.endRun(o, func(ctx context.Context) error { return run.Fail(ctx, err) })
+		return err
+	}
 	if err := writeJSON(w, begunView{Run: o.id, Ledger: ledgerName, Key: key, Attempt: run.Attempt(), Token: run.Token(),
 		ID: run.ID(), TTL: millis(ttl), Remaining: millis(o.remaining())}); err != nil {
 		// The client does not know that it has the run.
@@ -322,11 +322,11 @@ func (s *Server) endRun(o *openRun, report func(context.Context) error) error {
 }
 
 func (s *Server) retryKey(w http.ResponseWriter, r *http.Request) error {
-	return s.changeKey(w, r, "retry", (*holdfast.Ledger).Retry)
+	return s.changeKey(w, r, actionRetry, (*holdfast.Ledger).Retry)
 }
 
 func (s *Server) forgetKey(w http.ResponseWriter, r *http.Request) error {
-	return s.changeKey(w, r, "forget", (*holdfast.Ledger).Forget)
+	return s.changeKey(w, r, actionForget, (*holdfast.Ledger).Forget)
 }
 
 // changeKey writes the audit log, and acts on a key.
@@ -335,10 +335,7 @@ func (s *Server) changeKey(w http.ResponseWriter, r *http.Request, action string
 	if err := readBody(w, r, nil); err != nil {
 		return err
 	}
-	ledger, key, name := keyOf(r)
-	if err := s.requireBreak(r, name); err != nil {
-		return err
-	}
+	ledger, key, _ := keyOf(r)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTimeout) // as in changeClaim
 	defer cancel()
 	err := s.audited(r, AuditEntry{Action: action, Ledger: ledger, Key: key}, func() error {

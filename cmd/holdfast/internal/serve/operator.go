@@ -53,12 +53,9 @@ func (s *Server) listLocks(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, list)
 }
 
-// inspect reads a lock that the caller may see.
+// inspect reads the lock that a request names.
 func (s *Server) inspect(r *http.Request) (holdfast.Lock, error) {
 	name := nameOf(r, "name")
-	if err := requireSee(r, name); err != nil {
-		return holdfast.Lock{}, err
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
 	return s.client.Inspect(ctx, name)
@@ -74,9 +71,6 @@ func (s *Server) showLock(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) watchLock(w http.ResponseWriter, r *http.Request) error {
 	name := nameOf(r, "name")
-	if err := requireSee(r, name); err != nil {
-		return err
-	}
 	if _, err := s.client.Mutex(name, nil).Explain(); err != nil && problemOf(err).Code == codeInvalid {
 		return err
 	}
@@ -111,9 +105,9 @@ type breakBody struct {
 
 // changeView is the answer to break and request-release.
 type changeView struct {
-	Lock  string    `json:"lock"`
-	Claim claimView `json:"claim"`
-	Mode  string    `json:"mode,omitempty"`
+	Lock  string     `json:"lock"`
+	Claim *claimView `json:"claim,omitempty"` // if the caller may see it
+	Mode  string     `json:"mode,omitempty"`
 }
 
 // chooseClaim finds the claim that a request names: by the ref that it was shown, or the only holder.
@@ -142,12 +136,12 @@ func (s *Server) breakLock(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &body); err != nil {
 		return err
 	}
-	mode, modeName, action := holdfast.BreakGraceful, "graceful", "break"
+	mode, modeName, action := holdfast.BreakGraceful, "graceful", actionBreak
 	if body.Force {
-		mode, modeName, action = holdfast.BreakForce, "force", "break-force"
+		mode, modeName, action = holdfast.BreakForce, "force", actionBreakForce
 	}
 	return s.changeClaim(w, r, body.Ref, modeName, AuditEntry{Action: action, Reason: body.Reason},
-		s.requireBreak, func(ctx context.Context, name, ref string) error {
+		func(ctx context.Context, name, ref string) error {
 			if body.Reason != "" {
 				return s.client.BreakWithReason(ctx, name, ref, mode, body.Reason)
 			}
@@ -160,17 +154,14 @@ func (s *Server) requestRelease(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &body); err != nil {
 		return err
 	}
-	return s.changeClaim(w, r, body.Ref, "", AuditEntry{Action: "request-release"}, requireHold,
+	return s.changeClaim(w, r, body.Ref, "", AuditEntry{Action: actionRequest},
 		s.client.RequestRelease)
 }
 
 // changeClaim finds a claim, writes the audit log, and acts.
 func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode string, entry AuditEntry,
-	require func(*http.Request, string) error, act func(ctx context.Context, name, ref string) error) error {
+	act func(ctx context.Context, name, ref string) error) error {
 	name := nameOf(r, "name")
-	if err := require(r, name); err != nil {
-		return err
-	}
 	// A client that goes must not make the audit log say that what has been done has failed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTimeout)
 	defer cancel()
@@ -186,7 +177,12 @@ func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode s
 	if err := s.audited(r, entry, func() error { return act(ctx, name, claim.Ref) }); err != nil {
 		return err
 	}
-	return writeJSON(w, changeView{Lock: name, Claim: viewClaim(claim), Mode: mode})
+	view := changeView{Lock: name, Mode: mode}
+	if maySee(r) {
+		shown := viewClaim(claim)
+		view.Claim = &shown
+	}
+	return writeJSON(w, view)
 }
 
 // planView is the answer to explain.
@@ -265,9 +261,6 @@ type findingList struct {
 }
 
 func (s *Server) examineStore(w http.ResponseWriter, r *http.Request) error {
-	if err := requireRight(callerOf(r).seesEverything(), "see", ""); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()
 	found, err := s.client.Examine(ctx)

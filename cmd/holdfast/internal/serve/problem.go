@@ -51,8 +51,11 @@ const (
 	codeInternal         code = "internal"
 )
 
-// causeShutdown is why a lock is lost when the server ends, beside the causes of the library.
-const causeShutdown holdfast.LossCause = "shutdown"
+// Why a lock is lost, besides the causes of the library.
+const (
+	causeShutdown holdfast.LossCause = "shutdown" // the server ends
+	causeRevoked  holdfast.LossCause = "revoked"  // the caller may not hold it any more
+)
 
 // codes are all codes, with the status of the response and what they mean.
 var codes = []struct {
@@ -108,6 +111,7 @@ type problem struct {
 	Run        *runView           `json:"run,omitempty"`
 	RetryAfter int64              `json:"retry_after_ms,omitempty"`
 	challenge  string             // for the header WWW-Authenticate
+	quotes     bool               // the detail may say what others have done
 }
 
 func (p *problem) Error() string {
@@ -182,6 +186,11 @@ func problemOf(err error) *problem {
 		}
 	}
 	p = newProblem(c, "%s", errorText(err))
+	switch c {
+	case codeInvalid, codeUnsupported, codeLost, codeReleased, codeShuttingDown, codeTimeout: // about this caller alone
+	default:
+		p.quotes = true
+	}
 	var own *holdfast.Error
 	if errors.As(err, &own) {
 		p.Lock = own.Lock
@@ -202,6 +211,18 @@ func problemOf(err error) *problem {
 	return p
 }
 
+// problemFor is the problem of an error for the caller of a request: without what others have done, if it may not see that.
+func problemFor(r *http.Request, err error) *problem {
+	p := problemOf(err)
+	if p.Holders == nil && p.Run == nil && !p.quotes || maySee(r) {
+		return p
+	}
+	hidden := *p
+	hidden.Holders, hidden.Run = nil, nil
+	hidden.Detail = "the right \"see\" on this name is missing, so no more is told"
+	return &hidden
+}
+
 // lossProblem says why a lock was lost.
 func lossProblem(name string, cause holdfast.LossCause, message string) *problem {
 	p := newProblem(codeLost, "%s", message)
@@ -219,8 +240,8 @@ func errorText(err error) string {
 }
 
 // writeError answers with a problem.
-func (s *Server) writeError(w http.ResponseWriter, err error) {
-	p := problemOf(err)
+func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemFor(r, err)
 	s.counts.addProblem(p.Code)
 	body, err := json.Marshal(p)
 	if err != nil {

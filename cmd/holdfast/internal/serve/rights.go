@@ -69,6 +69,38 @@ func (c *caller) limitKey(r *http.Request) string {
 	return clientAddress(r)
 }
 
+// right is what a route asks of its caller. Each route has one: no right is not the same as rightNone.
+type right int
+
+const (
+	rightNone right = iota + 1 // any caller: the answer has only what this caller may see, or nothing of any name
+	rightSee                   // the right see on the name in the request, and so on
+	rightHold
+	rightBreak
+	rightSeeAll // the right see on all names
+)
+
+// require returns an error if a caller does not have a right on a name.
+func (s *Server) require(c *caller, needs right, name string) error {
+	has := c.rightsOn(name)
+	switch needs {
+	case rightNone:
+		return nil
+	case rightSee:
+		return requireRight(has.See, "see", name)
+	case rightHold:
+		return requireRight(has.Hold, "hold", name)
+	case rightBreak:
+		if !s.config.AllowBreak {
+			return newProblem(codeBreakNotAllowed, "this server breaks nothing; it must be started with --allow-break")
+		}
+		return requireRight(has.Break, "break", name)
+	case rightSeeAll:
+		return requireRight(c.seesEverything(), "see", "")
+	}
+	return newProblem(codeForbidden, "nobody may do this")
+}
+
 // RightsOf are the rights of a request's caller on one name.
 func RightsOf(r *http.Request, name string) Rights { return callerOf(r).rightsOn(name) }
 
@@ -78,22 +110,6 @@ func CallerName(r *http.Request) string {
 		return c.name
 	}
 	return clientAddress(r)
-}
-
-func requireSee(r *http.Request, name string) error {
-	return requireRight(callerOf(r).rightsOn(name).See, "see", name)
-}
-
-func requireHold(r *http.Request, name string) error {
-	return requireRight(callerOf(r).rightsOn(name).Hold, "hold", name)
-}
-
-// requireBreak also asks whether the server may break anything.
-func (s *Server) requireBreak(r *http.Request, name string) error {
-	if !s.config.AllowBreak {
-		return newProblem(codeBreakNotAllowed, "this server breaks nothing; it must be started with --allow-break")
-	}
-	return requireRight(callerOf(r).rightsOn(name).Break, "break", name)
 }
 
 func requireRight(has bool, right, name string) error {

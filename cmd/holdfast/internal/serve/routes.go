@@ -2,6 +2,7 @@ package serve
 
 import (
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -10,9 +11,11 @@ import (
 // endpoint answers a request. An error becomes a problem, if no line of a stream has been sent.
 type endpoint func(w http.ResponseWriter, r *http.Request) error
 
-// route is one row of the table of all paths.
+// route is one row of the table of all paths. needs is the right on the lock that the path names by {name}, {handle} or
+// {hold}, or on LEDGER/KEY by {key} or {run}: it is asked for here, so that no endpoint forgets it.
 type route struct {
 	method, path string
+	needs        right
 	answer       endpoint
 }
 
@@ -20,47 +23,47 @@ type route struct {
 func (s *Server) routes() []route {
 	const key = "/v1/ledgers/{ledger}/keys/{key}"
 	return []route{
-		{http.MethodPost, "/v1/locks/{name}/hold", s.hold},
-		{http.MethodPost, "/v1/holds/{hold}/check", s.checkHold},
-		{http.MethodPost, "/v1/holds/{hold}/release", s.releaseHold},
-		{http.MethodPost, "/v1/holds/{hold}/detach", s.detachHold},
-		{http.MethodPost, "/v1/locks/{name}/acquire", s.acquire},
-		{http.MethodPost, "/v1/locks/{name}/try", s.try},
-		{http.MethodPost, "/v1/handles/{handle}/renew", s.renewHandle},
-		{http.MethodPost, "/v1/handles/{handle}/release", s.releaseHandle},
-		{http.MethodGet, "/v1/locks", s.listLocks},
-		{http.MethodGet, "/v1/locks/{name}", s.showLock},
-		{http.MethodGet, "/v1/locks/{name}/watch", s.watchLock},
-		{http.MethodPost, "/v1/locks/{name}/break", s.breakLock},
-		{http.MethodPost, "/v1/locks/{name}/request-release", s.requestRelease},
-		{http.MethodPost, "/v1/locks/{name}/explain", s.explainLock},
-		{http.MethodPost, "/v1/elections/{name}/campaign", s.campaign},
-		{http.MethodGet, "/v1/elections/{name}/leader", s.showLeader},
-		{http.MethodGet, "/v1/elections/{name}/observe", s.observe},
-		{http.MethodGet, "/v1/ledgers/{ledger}/keys", s.listRuns},
-		{http.MethodGet, key, s.showRuns},
-		{http.MethodPost, key + "/begin", s.beginRun},
-		{http.MethodPost, key + "/retry", s.retryKey},
-		{http.MethodPost, key + "/forget", s.forgetKey},
-		{http.MethodPost, "/v1/runs/{run}/beat", s.beatRun},
-		{http.MethodPost, "/v1/runs/{run}/succeed", s.succeedRun},
-		{http.MethodPost, "/v1/runs/{run}/fail", s.failRun},
-		{http.MethodGet, "/v1/store", s.showStore},
-		{http.MethodGet, "/v1/doctor", s.examineStore},
-		{http.MethodGet, "/healthz", s.showHealth},
-		{http.MethodGet, "/readyz", s.showReadiness},
-		{http.MethodGet, "/metrics", s.showMetrics},
+		{http.MethodPost, "/v1/locks/{name}/hold", rightHold, s.hold},
+		{http.MethodPost, "/v1/holds/{hold}/check", rightHold, s.checkHold},
+		{http.MethodPost, "/v1/holds/{hold}/release", rightHold, s.releaseHold},
+		{http.MethodPost, "/v1/holds/{hold}/detach", rightHold, s.detachHold},
+		{http.MethodPost, "/v1/locks/{name}/acquire", rightHold, s.acquire},
+		{http.MethodPost, "/v1/locks/{name}/try", rightHold, s.try},
+		{http.MethodPost, "/v1/handles/{handle}/renew", rightHold, s.renewHandle},
+		{http.MethodPost, "/v1/handles/{handle}/release", rightHold, s.releaseHandle},
+		{http.MethodGet, "/v1/locks", rightNone, s.listLocks},
+		{http.MethodGet, "/v1/locks/{name}", rightSee, s.showLock},
+		{http.MethodGet, "/v1/locks/{name}/watch", rightSee, s.watchLock},
+		{http.MethodPost, "/v1/locks/{name}/break", rightBreak, s.breakLock},
+		{http.MethodPost, "/v1/locks/{name}/request-release", rightHold, s.requestRelease},
+		{http.MethodPost, "/v1/locks/{name}/explain", rightSee, s.explainLock},
+		{http.MethodPost, "/v1/elections/{name}/campaign", rightHold, s.campaign},
+		{http.MethodGet, "/v1/elections/{name}/leader", rightSee, s.showLeader},
+		{http.MethodGet, "/v1/elections/{name}/observe", rightSee, s.observe},
+		{http.MethodGet, "/v1/ledgers/{ledger}/keys", rightNone, s.listRuns},
+		{http.MethodGet, key, rightSee, s.showRuns},
+		{http.MethodPost, key + "/begin", rightHold, s.beginRun},
+		{http.MethodPost, key + "/retry", rightBreak, s.retryKey},
+		{http.MethodPost, key + "/forget", rightBreak, s.forgetKey},
+		{http.MethodPost, "/v1/runs/{run}/beat", rightHold, s.beatRun},
+		{http.MethodPost, "/v1/runs/{run}/succeed", rightHold, s.succeedRun},
+		{http.MethodPost, "/v1/runs/{run}/fail", rightHold, s.failRun},
+		{http.MethodGet, "/v1/store", rightNone, s.showStore},
+		{http.MethodGet, "/v1/doctor", rightSeeAll, s.examineStore},
+		{http.MethodGet, "/healthz", rightNone, s.showHealth},
+		{http.MethodGet, "/readyz", rightNone, s.showReadiness},
+		{http.MethodGet, "/metrics", rightSeeAll, s.showMetrics},
 	}
 }
 
 // newHandler answers all requests: those of the API by its routes, and all others by the page.
 func (s *Server) newHandler() http.Handler {
-	byPath := map[string]map[string]endpoint{}
+	byPath := map[string]map[string]route{}
 	for _, r := range s.routes() {
 		if byPath[r.path] == nil {
-			byPath[r.path] = map[string]endpoint{}
+			byPath[r.path] = map[string]route{}
 		}
-		byPath[r.path][r.method] = r.answer
+		byPath[r.path][r.method] = r
 	}
 	mux := http.NewServeMux()
 	for path, methods := range byPath {
@@ -70,22 +73,26 @@ func (s *Server) newHandler() http.Handler {
 		}
 		slices.Sort(allowed)
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			answer := methods[r.Method]
-			if answer == nil && r.Method == http.MethodHead {
-				answer = methods[http.MethodGet]
+			row, ok := methods[r.Method]
+			if !ok && r.Method == http.MethodHead {
+				row, ok = methods[http.MethodGet]
 			}
-			if answer == nil {
+			if !ok {
 				w.Header().Set("Allow", strings.Join(allowed, ", "))
-				s.writeError(w, newProblem(codeMethodNotAllowed, "use %s", strings.Join(allowed, " or ")))
+				s.writeError(w, r, newProblem(codeMethodNotAllowed, "use %s", strings.Join(allowed, " or ")))
 				return
 			}
-			if err := answer(w, r); err != nil {
-				s.writeError(w, err)
+			err := s.allow(r, row)
+			if err == nil {
+				err = row.answer(w, r)
+			}
+			if err != nil {
+				s.writeError(w, r, err)
 			}
 		})
 	}
-	mux.HandleFunc("/v1/", func(w http.ResponseWriter, _ *http.Request) {
-		s.writeError(w, newProblem(codeNotFound, "there is no such path in this API; docs/openapi.yaml has all"))
+	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		s.writeError(w, r, newProblem(codeNotFound, "there is no such path in this API; docs/openapi.yaml has all"))
 	})
 	page := s.config.Page
 	if page == nil {
@@ -99,11 +106,65 @@ func (s *Server) newHandler() http.Handler {
 		admitted, err := s.admit(r)
 		if err != nil {
 			s.counts.refused.Add(1)
-			s.writeError(w, err)
+			s.writeError(w, r, err)
 			return
 		}
 		mux.ServeHTTP(w, admitted)
 	})
+}
+
+// allow returns an error if the caller of a request does not have the right that its route asks for.
+func (s *Server) allow(r *http.Request, row route) error {
+	a := admissionOf(r)
+	if a == nil { // of a probe
+		return s.require(&caller{}, row.needs, "")
+	}
+	var err error
+	if a.needs = row.needs; a.needs != rightSeeAll {
+		a.name, a.named, err = s.subjectOf(r)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err = s.checkRight(r); err == nil {
+		return nil
+	}
+	switch action := path.Base(row.path); action {
+	case actionBreak, actionRequest:
+		s.AuditRefused(r, AuditEntry{Action: action, Lock: a.name})
+	case actionRetry, actionForget:
+		ledger, key, _ := keyOf(r)
+		s.AuditRefused(r, AuditEntry{Action: action, Ledger: ledger, Key: key})
+	}
+	return err
+}
+
+// subjectOf is the name on which the caller of a request needs a right. A hold and a run are found by their caller alone.
+func (s *Server) subjectOf(r *http.Request) (name string, named bool, err error) {
+	switch {
+	case r.PathValue("name") != "":
+		return nameOf(r, "name"), true, nil
+	case r.PathValue("key") != "":
+		_, _, name = keyOf(r)
+	case r.PathValue("handle") != "":
+		h, err := decodeHandle(r.PathValue("handle"))
+		return h.Name, true, err
+	case r.PathValue("hold") != "":
+		h, err := s.holds.find(r)
+		if err != nil {
+			return "", true, err
+		}
+		name = h.name
+	case r.PathValue("run") != "":
+		o, err := s.runs.find(r)
+		if err != nil {
+			return "", true, err
+		}
+		name = o.ledger + "/" + o.run.Key()
+	default:
+		return "", false, nil
+	}
+	return name, true, nil
 }
 
 // writeGreeting answers in place of the page.

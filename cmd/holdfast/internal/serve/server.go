@@ -49,19 +49,20 @@ type Config struct {
 
 // Server is the server. Its methods may be called from any goroutine.
 type Server struct {
-	config  Config
-	client  *holdfast.Client
-	handler http.Handler
-	http    http.Server
-	limits  *rateLimits
-	streams streamCount
-	counts  counters
-	holds   holdTable
-	runs    runTable
-	views   viewCache
-	ready   readiness
+	config   Config
+	client   *holdfast.Client
+	handler  http.Handler
+	http     http.Server
+	limits   *rateLimits
+	refusals *rateLimits // of attempts in the audit log
+	streams  streamCount
+	counts   counters
+	holds    holdTable
+	runs     runTable
+	views    viewCache
+	ready    readiness
 
-	access    atomic.Pointer[Access]
+	access    atomic.Pointer[accessRules]
 	hosts     atomic.Pointer[[]string] // names by which clients may call the server
 	life      context.Context          // ends when the shutdown begins
 	endLife   context.CancelFunc
@@ -81,9 +82,9 @@ func New(config Config) *Server {
 	s.life, s.endLife = context.WithCancel(context.Background())
 	s.closing = s.life.Done()
 	s.base, s.endBase = context.WithCancel(context.Background())
-	s.access.Store(config.Access)
+	s.access.Store(&accessRules{config.Access, make(chan struct{})})
 	s.hosts.Store(&config.Hosts)
-	s.limits = newRateLimits(config.Rate)
+	s.limits, s.refusals = newRateLimits(config.Rate), newRateLimits(refusalsPerSecond)
 	s.streams.max = config.MaxStreams
 	s.holds.init()
 	s.runs.init()
@@ -101,8 +102,11 @@ func New(config Config) *Server {
 	return s
 }
 
-// SetAccess replaces the rights of all callers, from the next request on. Streams that are open go on.
-func (s *Server) SetAccess(a *Access) { s.access.Store(a) }
+// SetAccess replaces the rights of all callers. A stream whose caller has lost the right to it ends: a hold is told that
+// its lock is lost.
+func (s *Server) SetAccess(a *Access) {
+	close(s.access.Swap(&accessRules{a, make(chan struct{})}).replaced)
+}
 
 // SetHosts replaces Config.Hosts from the next request on.
 func (s *Server) SetHosts(names []string) { s.hosts.Store(&names) }

@@ -13,6 +13,7 @@ import (
 // eventStream is an answer that consists of lines and does not end soon.
 type eventStream struct {
 	server  *Server
+	r       *http.Request
 	w       http.ResponseWriter
 	control *http.ResponseController
 	sse     bool
@@ -23,7 +24,7 @@ type eventStream struct {
 }
 
 func (s *Server) newEventStream(w http.ResponseWriter, r *http.Request, timeout time.Duration) *eventStream {
-	out := &eventStream{server: s, w: w, control: http.NewResponseController(w), timeout: timeout,
+	out := &eventStream{server: s, r: r, w: w, control: http.NewResponseController(w), timeout: timeout,
 		sse: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
 	out.stop = s.whenClosing(out.hurryWrite)
 	return out
@@ -110,7 +111,7 @@ func (s *eventStream) start() {
 
 // fail ends the stream with a problem: as the whole answer if nothing was sent, otherwise as the last line.
 func (s *eventStream) fail(err error) error {
-	p := problemOf(err)
+	p := problemFor(s.r, err)
 	if !s.started {
 		return p
 	}
@@ -185,6 +186,10 @@ func sendSequence[T any](s *Server, w http.ResponseWriter, r *http.Request,
 	}()
 	defer func() { close(done); <-ended }()
 	every := time.Duration(beat) * time.Millisecond
+	rights, err := s.checkRight(r)
+	if err != nil {
+		return err
+	}
 	timer := time.NewTimer(every)
 	defer timer.Stop()
 	for {
@@ -193,7 +198,14 @@ func sendSequence[T any](s *Server, w http.ResponseWriter, r *http.Request,
 			return nil
 		case <-s.closing:
 			return out.fail(errShuttingDown)
+		case <-rights:
+			if rights, err = s.checkRight(r); err != nil {
+				return out.fail(err)
+			}
 		case item := <-items:
+			if _, err := s.checkRight(r); err != nil { // nothing is shown any more
+				return out.fail(err)
+			}
 			more, err := send(out, time.Now(), item.value, item.err)
 			if err != nil {
 				connectionOf(r).abort()

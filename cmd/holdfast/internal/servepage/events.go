@@ -14,6 +14,8 @@ const (
 	heartbeat = 15 * time.Second
 	// streamTimeout ends a stream whose reader does not read.
 	streamTimeout = 10 * time.Second
+	// tickPause is the time between two events for those who may see a part only.
+	tickPause = 5 * time.Second
 	// minPause is the shortest time between two events of one stream. What happens meanwhile becomes one event.
 	minPause = 250 * time.Millisecond
 )
@@ -21,7 +23,7 @@ const (
 // serveEvents sends an event each time when a page may look different. It says only that, so a reader that is slow
 // misses nothing: what it has not read yet becomes one event.
 func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
-	subscribe, refusal := p.findSource(r)
+	from, refusal := p.findSource(r)
 	if refusal != nil {
 		http.Error(w, refusal.text, refusal.status)
 		return
@@ -31,7 +33,7 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.exitStream()
-	changed, unsubscribe := subscribe()
+	changed, unsubscribe := from.subscribe()
 	defer unsubscribe()
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("X-Accel-Buffering", "no")
@@ -52,7 +54,7 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 		ok := true
 		select {
 		case <-changed:
-			ok = send("event: change\ndata: %d\n\n", n)
+			ok = from.allowed() && send("event: change\ndata: %d\n\n", n)
 		case <-alive.C:
 			ok = send(":\n\n")
 		case <-r.Context().Done():
@@ -73,27 +75,59 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// findSource finds what tells of the changes of the page that a request names.
-func (p *Page) findSource(r *http.Request) (subscribe func() (<-chan struct{}, func()), refusal *pageError) {
+// source tells of the changes of a page.
+type source struct {
+	subscribe func() (changed <-chan struct{}, unsubscribe func())
+	allowed   func() bool // whether the sender of the request may still see them
+}
+
+// findSource finds what tells of the changes of the page that a request names. Who may see a part of a page only gets
+// events at regular times: an event that came with a change would tell of the rest.
+func (p *Page) findSource(r *http.Request) (source, *pageError) {
 	q := r.URL.Query()
+	sees := func(name string) func() bool { return func() bool { return p.rights(r, name).See } }
 	switch of := q.Get("of"); of {
 	case "list":
-		return p.locks.subscribe, nil
+		if all := sees(""); all() {
+			return source{p.locks.subscribe, all}, nil
+		}
 	case "runs":
-		return p.ledgerRuns(runsQuery{p.ledgerOf(r), q.Get("prefix")}).subscribe, nil
+		ledger, prefix := p.ledgerOf(r), q.Get("prefix")
+		if all := sees(ledger + "/" + prefix); all() {
+			return source{p.ledgerRuns(runsQuery{ledger, prefix}).subscribe, all}, nil
+		}
 	case "lock":
 		name := q.Get("name")
 		if name == "" || !p.rights(r, name).See {
-			return nil, newPageError(http.StatusForbidden, "You may not see this lock.")
+			return source{}, newPageError(http.StatusForbidden, "You may not see this lock.")
 		}
 		w, err := p.watchLock(name)
 		if err != nil {
-			return nil, newPageError(http.StatusServiceUnavailable, "%s", err.Error())
+			return source{}, newPageError(http.StatusServiceUnavailable, "%s", err.Error())
 		}
-		return w.state.subscribe, nil
+		return source{w.state.subscribe, sees(name)}, nil
 	default:
-		return nil, newPageError(http.StatusBadRequest, "There is no such stream of events.")
+		return source{}, newPageError(http.StatusBadRequest, "There is no such stream of events.")
 	}
+	return source{p.tick, func() bool { return true }}, nil
+}
+
+// tick returns a channel that is notified at regular times.
+func (p *Page) tick() (changed <-chan struct{}, stop func()) {
+	c, done := make(chan struct{}, 1), make(chan struct{})
+	ticker := time.NewTicker(p.tickPause)
+	go func() {
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				wake(c)
+			case <-done:
+				return
+			}
+		}
+	}()
+	return c, func() { close(done) }
 }
 
 func (p *Page) enterStream() bool {

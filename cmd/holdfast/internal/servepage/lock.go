@@ -321,10 +321,10 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	if err := p.checkForm(r); err != nil {
 		return nil, err
 	}
-	if name := r.URL.Query().Get("name"); p.rights(r, name).Break {
-		if w, err := p.watchLock(name); err == nil {
-			w.state.invalidate() // what counts is the lock as it is now
-		}
+	if name := r.URL.Query().Get("name"); !p.rights(r, name).Break {
+		p.refused(r, AuditEntry{Lock: name})
+	} else if w, err := p.watchLock(name); err == nil {
+		w.state.invalidate() // what counts is the lock as it is now
 	}
 	l, c, waits, err := p.claimOf(r)
 	if err != nil {
@@ -384,6 +384,14 @@ func describeBreak(how, reason string) string {
 		s += ": " + reason
 	}
 	return s
+}
+
+// refused reports an action that its sender may not carry out.
+func (p *Page) refused(r *http.Request, e AuditEntry) {
+	e.Action = Action(r.URL.Query().Get("action"))
+	if _, known := doneTexts[e.Action]; known && p.opts.Refused != nil {
+		p.opts.Refused(r, e)
+	}
 }
 
 // audit writes an action down before it is carried out. finish writes its outcome.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -915,4 +916,119 @@ func TestNoViewers(t *testing.T) {
 	defer unsubscribe()
 	<-reads
 	<-changed
+}
+
+// TestEachPathAsksForRights: no path shows those without rights anything of a lock or a run, or changes it. Each path has
+// a row here.
+func TestEachPathAsksForRights(t *testing.T) {
+	t.Parallel()
+	var rights atomic.Pointer[Rights]
+	var refused []AuditEntry
+	rights.Store(&Rights{See: true, Break: true})
+	s := newSite(t, Options{AllowBreak: true, Doctor: findSecret,
+		Rights:  func(*http.Request, string) Rights { return *rights.Load() },
+		Refused: func(_ *http.Request, e AuditEntry) { refused = append(refused, e) }})
+	lease := s.hold("SECRET-OWNER", "secret/1")
+	s.addRuns()
+	onLock, onRun := s.onLock("secret/1", ActionBreakForce), "/runs/confirm?key=invoice%2F2026-1119&action=forget"
+	form := s.get(onLock).body
+	token := formToken.FindStringSubmatch(form)[1]
+	act := unescape(formAction.FindStringSubmatch(form)[1])
+	s.see("/", "secret/1") // so that it is in what all share
+	s.see("/runs", "2026-1119")
+	paths := map[string]struct {
+		path   string
+		status int
+	}{
+		"GET /{$}":           {"/", 200},
+		"GET /locks/{$}":     {"/locks/", 200},
+		"GET /locks/show":    {lockURL("secret/1"), 403},
+		"GET /locks/confirm": {onLock, 403},
+		"POST /locks/act":    {act, 403},
+		"GET /runs":          {"/runs", 200},
+		"GET /runs/show":     {keyURL("once", "invoice/2026-1119"), 403},
+		"GET /runs/confirm":  {onRun, 403},
+		"POST /runs/act":     {strings.Replace(onRun, "confirm", "act", 1), 403},
+		"GET /health":        {"/health", 200},
+		"GET /events":        {"/events?of=lock&name=secret%2F1", 403},
+		"GET /static/{file}": {"/static/page.css", 200},
+	}
+	for pattern := range s.page.routes() {
+		if _, ok := paths[pattern]; !ok {
+			t.Errorf("%s has no row", pattern)
+		}
+	}
+	for _, none := range []Rights{{}, {Hold: true}, {Break: true}} {
+		rights.Store(&none)
+		refused = nil
+		for pattern, row := range paths {
+			r := response{}
+			if strings.HasPrefix(pattern, "POST") {
+				r = s.post(row.path, "token", token, "sure", "yes")
+			} else {
+				r = s.get(row.path)
+			}
+			if r.status != row.status || strings.Contains(r.body, "secret/1") || strings.Contains(r.body, "SECRET") ||
+				strings.Contains(r.body, "2026-1119") {
+				t.Errorf("%+v: %s: %d %s", none, pattern, r.status, r.body)
+			}
+		}
+		slices.SortFunc(refused, func(a, b AuditEntry) int { return strings.Compare(string(a.Action), string(b.Action)) })
+		if want := []AuditEntry{{Action: ActionBreakForce, Lock: "secret/1"},
+			{Action: ActionForget, Ledger: "once", Key: "invoice/2026-1119"}}; !slices.Equal(refused, want) {
+			t.Errorf("refused: %+v", refused)
+		}
+	}
+	if lock, err := s.client("x").Inspect(t.Context(), "secret/1"); err != nil || len(lock.Holders) != 1 || lease.Err() != nil {
+		t.Errorf("%+v %v", lock, err)
+	}
+}
+
+// TestEventsTellNothingHidden: who may not see all that a page is about gets events at regular times, and the server does
+// not even look for changes on their behalf.
+func TestEventsTellNothingHidden(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Options{Rights: func(_ *http.Request, name string) Rights {
+		return Rights{See: strings.HasPrefix(name, "team/")}
+	}})
+	s.page.tickPause = time.Millisecond
+	for _, of := range []string{"list", "runs&ledger=payroll&prefix=bonus", "runs&ledger=team2", "runs"} {
+		events := s.openEvents(of)
+		nextChange(t, events) // nothing has changed
+	}
+	s.page.mu.Lock()
+	runs := len(s.page.runs)
+	s.page.mu.Unlock()
+	if listings := s.page.locks.notifier.count(); runs != 0 || listings != 0 {
+		t.Errorf("%d listings of runs and %d of locks are followed", runs, listings)
+	}
+	events := s.openEvents("runs&ledger=team&prefix=x") // all of which may be seen
+	nextChange(t, events)
+	s.page.mu.Lock()
+	defer s.page.mu.Unlock()
+	if len(s.page.runs) != 1 {
+		t.Errorf("%d listings of runs are followed", len(s.page.runs))
+	}
+}
+
+// TestEventsEndWithTheRight: a stream of events ends when its reader has lost the right to see the lock.
+func TestEventsEndWithTheRight(t *testing.T) {
+	t.Parallel()
+	var hidden atomic.Bool
+	s := newSite(t, Options{Rights: func(*http.Request, string) Rights { return Rights{See: !hidden.Load()} }})
+	lease := s.hold("alice", "a")
+	events := s.openEvents("lock&name=a")
+	nextChange(t, events)
+	hidden.Store(true)
+	if err := lease.Release(); err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; events.Scan(); {
+		if events.Text() != "event: change" {
+			continue
+		}
+		if n++; n > 1 { // one may have been on its way
+			t.Fatal("an event after the right was lost")
+		}
+	}
 }

@@ -430,6 +430,7 @@ func (p *Page) actOnRun(r *http.Request) (*content, error) {
 		return nil, err
 	}
 	if err := p.mayChangeRuns(r); err != nil {
+		p.refused(r, AuditEntry{Ledger: p.ledgerOf(r), Key: r.URL.Query().Get("key")})
 		return nil, err
 	}
 	name, key, runs, err := p.runsOf(r)

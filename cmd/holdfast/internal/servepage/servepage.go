@@ -23,8 +23,10 @@ type Options struct {
 	// changes nothing.
 	AllowBreak bool
 	// Rights returns what the sender of a request may do with a lock. For a run of a ledger, the name is the ledger's,
-	// a slash and the key. Nil: everything.
+	// a slash and the key. A right on a name is one on all names that begin with it. Nil: everything.
 	Rights func(r *http.Request, lock string) Rights
+	// Refused is called when somebody without the right for it sends an action. Nil: no calls.
+	Refused func(*http.Request, AuditEntry)
 	// Audit is called before an action is carried out. If it returns an error, nothing is done. Otherwise finish is called
 	// with the error of the action. Nil: no calls.
 	Audit func(*http.Request, AuditEntry) (finish func(error), err error)
@@ -83,7 +85,7 @@ type Page struct {
 	runs    map[runsQuery]*shared[runListing]
 	streams int // how many streams of events are open
 
-	streamTimeout time.Duration // shorter in tests
+	streamTimeout, tickPause time.Duration // shorter in tests
 }
 
 // New returns the page of a store.
@@ -94,10 +96,23 @@ func New(opts Options) *Page {
 	p := &Page{opts: opts, mux: http.NewServeMux(), secret: []byte(rand.Text()),
 		origin:  http.NewCrossOriginProtection(),
 		history: newHistory(), watches: map[string]*lockWatch{}, runs: map[runsQuery]*shared[runListing]{},
-		streamTimeout: streamTimeout}
+		streamTimeout: streamTimeout, tickPause: tickPause}
 	p.base, p.end = context.WithCancel(context.Background())
 	p.locks = newShared(p.base, listInterval, p.listLocks, listing.differsFrom)
 	p.doctor = newShared(p.base, doctorInterval, p.diagnose, func(a, b diagnosis) bool { return a.at != b.at })
+	for pattern, handler := range p.routes() {
+		p.mux.Handle(pattern, handler)
+	}
+	p.mux.Handle("/", p.servePage(func(*http.Request) (*content, error) {
+		return nil, newPageError(http.StatusNotFound, "There is no such page.")
+	}))
+	return p
+}
+
+// routes are all patterns. A test has what each of them shows to those without rights.
+func (p *Page) routes() map[string]http.Handler {
+	routes := map[string]http.Handler{"GET /events": http.HandlerFunc(p.serveEvents),
+		"GET /static/{file}": http.HandlerFunc(serveStatic)}
 	for pattern, show := range map[string]pageFunc{
 		"GET /{$}":           p.showList,
 		"GET /locks/{$}":     p.showList,
@@ -110,14 +125,9 @@ func New(opts Options) *Page {
 		"POST /runs/act":     p.actOnRun,
 		"GET /health":        p.showHealth,
 	} {
-		p.mux.Handle(pattern, p.servePage(show))
+		routes[pattern] = p.servePage(show)
 	}
-	p.mux.HandleFunc("GET /events", p.serveEvents)
-	p.mux.HandleFunc("GET /static/{file}", serveStatic)
-	p.mux.Handle("/", p.servePage(func(*http.Request) (*content, error) {
-		return nil, newPageError(http.StatusNotFound, "There is no such page.")
-	}))
-	return p
+	return routes
 }
 
 // Close ends the streams of events and what the page watches. It does not close the client.
