@@ -75,9 +75,11 @@ func checkOrigin(r *http.Request) error {
 		}
 		return nil
 	}
-	isAPI := strings.HasPrefix(r.URL.Path, "/v1/")
-	isRead := r.Method == http.MethodGet || r.Method == http.MethodHead
-	if site != "" && site != "none" && (isAPI || !isRead) {
+	// A link may lead to the page from anywhere. But no other page may load it into itself: already a read costs the
+	// store something, and begins a watch.
+	isLink := !strings.HasPrefix(r.URL.Path, "/v1/") && (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
+		r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	if site != "" && site != "none" && !isLink {
 		return newProblem(codeOriginRefused, "a web page of another origin cannot use this server")
 	}
 	return nil

@@ -375,6 +375,26 @@ func TestForeignPages(t *testing.T) {
 	s.want(http.MethodPost, "/v1/locks/-/explain?name=a", "")
 	s.header.Set("Sec-Fetch-Site", "same-site")
 	s.refuse(codeOriginRefused, http.MethodPost, "/v1/locks/-/explain?name=a", "")
+	// A link to the page may be anywhere. Nothing of it is loaded into a foreign page.
+	for _, c := range []struct {
+		site, mode, dest string
+		want             int
+	}{
+		{"cross-site", "navigate", "document", http.StatusOK},
+		{"cross-site", "navigate", "iframe", http.StatusForbidden},
+		{"cross-site", "no-cors", "image", http.StatusForbidden},
+		{"same-site", "no-cors", "script", http.StatusForbidden},
+		{"cross-site", "", "", http.StatusForbidden},
+		{"same-origin", "cors", "empty", http.StatusOK},
+		{"none", "navigate", "document", http.StatusOK},
+	} {
+		s.header = http.Header{"Sec-Fetch-Site": {c.site}, "Sec-Fetch-Mode": {c.mode}, "Sec-Fetch-Dest": {c.dest}}
+		answer := s.send(t.Context(), http.MethodGet, "/", "")
+		answer.Body.Close()
+		if answer.StatusCode != c.want {
+			t.Errorf("%+v: %d", c, answer.StatusCode)
+		}
+	}
 	// A form of a foreign page has no JSON.
 	s.header = http.Header{}
 	r, err := http.Post(s.url+"/v1/locks/a/hold", "text/plain", strings.NewReader("{}"))

@@ -1,10 +1,13 @@
 package serve
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os/user"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +22,17 @@ func setUserTimeout(c *net.TCPConn, d time.Duration) {
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 	})
+}
+
+// listenPrivately makes a unix socket that never has another mode than socketMode, or less if the umask says so. The umask
+// itself is the whole process's: other goroutines may be making files.
+func listenPrivately(path string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		// Linux gives the file the mode that the socket has before it is bound.
+		failed := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) })
+		return errors.Join(err, failed)
+	}}
+	return config.Listen(context.Background(), "unix", path)
 }
 
 // peerOf names the process at the other end of a unix socket.

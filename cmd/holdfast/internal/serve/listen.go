@@ -86,8 +86,11 @@ func (l *unixListener) Close() error {
 // lockSocket makes this process the only one that replaces the socket. The file of the lock is left behind: a process
 // that removed it could remove the lock of the next one.
 func lockSocket(path string) (*os.File, error) {
-	file, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	// Whoever can write to the directory could lead a symbolic link to any file, and a FIFO could be waited for.
+	file, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("%s.lock is a symbolic link; remove it", path)
+	} else if err != nil {
 		return nil, err
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
@@ -115,11 +118,11 @@ func (a Address) listenUnix() (net.Listener, error) {
 			return nil, err
 		}
 	}
-	mask := syscall.Umask(0o777)
-	syscall.Umask(mask | 0o117)
-	defer syscall.Umask(mask)
-	return net.Listen("unix", a.where)
+	return listenPrivately(a.where)
 }
+
+// socketMode is for the owner and the group.
+const socketMode = 0o660
 
 // URL is what clients call.
 func URL(l net.Listener, secure bool) string {
