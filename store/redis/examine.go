@@ -38,8 +38,12 @@ var (
 	findingReplica = driver.Finding{Code: "redis-replica", Severity: driver.SeverityCritical,
 		Why: "it accepts no claims, and what it knows of locks may be old",
 		Fix: "open the primary, or the Sentinels (redis+sentinel://)"}
+	findingActiveActive = driver.Finding{Code: "redis-active-active", Severity: driver.SeverityCritical,
+		Why: "other servers grant the same locks, and of two writes to a key one is dropped later",
+		Fix: "use servers of which one takes writes, or another store"}
 	findingMinReplicas = driver.Finding{Code: "redis-min-replicas", Severity: driver.SeverityWarning,
-		Why: "replicas follow asynchronously: a failover may forget locks, and a primary that was cut off goes on granting",
+		Why: "replicas follow asynchronously: a failover may forget locks, and a primary that was cut off goes on granting " +
+			"and renewing them",
 		Fix: "CONFIG SET min-replicas-to-write 1, CONFIG SET min-replicas-max-lag 10, and open the store with replicas=1"}
 	findingCommandMissing = driver.Finding{Code: "redis-command-missing", Severity: driver.SeverityCritical,
 		Why: "steps of locks that need it fail",
@@ -161,8 +165,15 @@ func findInInfo(server string, info map[string]string) (all []driver.Finding) {
 			add(findingDiskFailed, "INFO says %s:%s", name, v)
 		}
 	}
-	if info["role"] == "slave" {
+	switch {
+	case info["role"] == "slave" && info["slave_read_only"] == "0":
+		add(findingActiveActive, "this is a replica that takes writes (replica-read-only is no)")
+	case info["role"] == "slave":
 		add(findingReplica, "this is a replica")
+	case info["role"] == "active-replica": // of KeyDB
+		add(findingActiveActive, "this is an active replica (active-replica is yes)")
+	case info["crdt_config_version"] != "": // of Redis Enterprise
+		add(findingActiveActive, "this is a part of an Active-Active database")
 	}
 	if n := info["connected_slaves"]; n != "" && n != "0" && info["min_slaves_good_slaves"] == "" {
 		add(findingMinReplicas, "it has replicas (%s), and min-replicas-to-write is not set", n)

@@ -77,6 +77,26 @@ func TestExamine(t *testing.T) {
 	await("the replica's reports", "min_slaves_good_slaves:1")
 	expectFindings(t, "a primary that needs its replica", s)
 	expectFindings(t, "a replica", openForTest(t, "redis://"+replica.Addr), "redis-replica")
+	sendCommand(t, replica, "CONFIG", "SET", "replica-read-only", "no")
+	expectFindings(t, "a replica that takes writes", openForTest(t, "redis://"+replica.Addr), "redis-active-active")
+}
+
+// TestExamineActiveActive: servers that share their keys with others that take writes are found by what they say in INFO.
+// These are the replies of KeyDB and of Redis Enterprise, which were not tried.
+func TestExamineActiveActive(t *testing.T) {
+	for text, want := range map[string]string{
+		"role:active-replica\r\nslave_read_only:0\r\n":               "redis-active-active",
+		"role:master\r\n# CRDT Context\r\ncrdt_config_version:1\r\n": "redis-active-active",
+		"role:master\r\n": "",
+	} {
+		codes := ""
+		for _, f := range findInInfo("", readInfo(text)) {
+			codes += f.Code
+		}
+		if codes != want {
+			t.Errorf("%q: %q, want %q", text, codes, want)
+		}
+	}
 }
 
 // usedMemory returns a little more than the memory that a server uses.

@@ -102,7 +102,7 @@ func (s *store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) 
 	}
 	switch readNumber(m) {
 	case replyDone:
-		return nil
+		return s.confirmChange(ctx, &g)
 	case detachTaken:
 		return &driver.LossError{Cause: driver.LossTaken}
 	case detachBroken:

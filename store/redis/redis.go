@@ -50,11 +50,14 @@ type Options struct {
 	Key string
 	// Layout is the form of a lock in the store. Default LayoutPlain.
 	Layout Layout
-	// Replicas is how many replicas must have a grant before it is returned, checked by Redis's WAIT. That makes it
-	// less likely that a failover loses the grant, at the price of a round trip to the replicas, but does not rule it
-	// out. Default 0.
+	// Replicas is how many replicas must have a grant before it counts, by Redis's WAIT. So it is with a renewal, a
+	// larger weight, a detached claim and a step of a run. So a primary that was cut off, with fewer replicas than that,
+	// keeps no lease for longer than its TTL. If too few replicas can be reached, nothing is granted, and leases are lost
+	// at their deadlines. The price is a round trip to the replicas, one for all renewals that are due together; in a
+	// Cluster each renewal waits on a connection of its own. A failover may still promote a replica that has not got
+	// the last grant. Default 0.
 	Replicas int
-	// ReplicaTimeout is how long a grant waits for the replicas. Default 1 s.
+	// ReplicaTimeout is how long such a step waits for the replicas. Default 1 s.
 	ReplicaTimeout time.Duration
 	// ForeignTurn gives foreign clients of the plain layout a turn while claims queue on a lock. Such clients poll, and
 	// a lock that is handed over from claim to claim is never free for them. With ForeignTurn, a release leaves the

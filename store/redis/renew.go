@@ -86,9 +86,14 @@ func (r *renewCall) sendEach(ctx context.Context, batches []renewBatch) {
 
 // sendOne sends a batch. If the server does not know the script, this sends its text.
 func (r *renewCall) sendOne(ctx context.Context, b renewBatch) {
-	since := r.store.clock.Now()
-	m, err := r.store.runScript(ctx, b.script, b.keys, b.args)
-	r.report(ctx, b.which, m, err, since)
+	s, since := r.store, r.store.clock.Now()
+	if s.opts.Replicas > 0 {
+		m, unconfirmed, err := s.runConfirmed(ctx, b.script, b.keys, b.args)
+		r.report(ctx, b.which, m, unconfirmed, err, since)
+		return
+	}
+	m, err := s.runScript(ctx, b.script, b.keys, b.args)
+	r.report(ctx, b.which, m, nil, err, since)
 }
 
 // sendTogether sends all batches in one write. A server that does not know a script refuses all its batches. These are
@@ -100,12 +105,18 @@ func (r *renewCall) sendTogether(ctx context.Context, batches []renewBatch) {
 		commands[i] = b.script.buildCommand(s.client, b.keys, b.args)
 	}
 	since := s.clock.Now()
-	replies, err := runAsync(ctx, s,
-		func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, commands...), nil })
+	var replies []rueidis.RedisResult
+	var unconfirmed, err error
+	if s.opts.Replicas > 0 {
+		replies, unconfirmed, err = s.sendConfirmed(ctx, commands...)
+	} else {
+		replies, err = runAsync(ctx, s,
+			func() ([]rueidis.RedisResult, error) { return s.client.DoMulti(ctx, commands...), nil })
+	}
 	if err != nil { // the call's context or the store has ended before the replies came
 		s.linkUncertain.Store(true)
 		for _, b := range batches {
-			r.report(ctx, b.which, rueidis.RedisMessage{}, err, since)
+			r.report(ctx, b.which, rueidis.RedisMessage{}, nil, err, since)
 		}
 		return
 	}
@@ -115,14 +126,16 @@ func (r *renewCall) sendTogether(ctx context.Context, batches []renewBatch) {
 		if isNoScript(err) {
 			r.sendOne(ctx, batches[i])
 		} else {
-			r.report(ctx, batches[i].which, m, err, since)
+			r.report(ctx, batches[i].which, m, unconfirmed, err, since)
 		}
 	}
 }
 
 // report passes the reply to one batch on to its grants. since is when the request began: each renewed grant is trusted
-// for its TTL from then, not from the reply, because the server started the TTL at some time in between.
-func (r *renewCall) report(ctx context.Context, which []int, m rueidis.RedisMessage, err error, since driver.Instant) {
+// for its TTL from then, not from the reply, because the server started the TTL at some time in between. A renewal that
+// is not confirmed by enough replicas extends no lease: another server may have taken over. The client tries again.
+func (r *renewCall) report(ctx context.Context, which []int, m rueidis.RedisMessage, unconfirmed, err error,
+	since driver.Instant) {
 	var replies []rueidis.RedisMessage
 	if err == nil {
 		if replies, err = m.ToArray(); err != nil {
@@ -142,6 +155,9 @@ func (r *renewCall) report(ctx context.Context, which []int, m rueidis.RedisMess
 			a.Err = r.store.renewalError(ctx, one)
 		} else {
 			readRenewal(&a, readNumber(replies[k]), r.grants[i].Name)
+		}
+		if a.Err == nil && unconfirmed != nil {
+			a.Err = uncertainError(unconfirmed)
 		}
 		// A store that was closed meanwhile may have caused the error, so it is reported as closed, unless the loss is
 		// certain.

@@ -75,7 +75,7 @@ func TestMalformedReplies(t *testing.T) {
 				t.Errorf("%s is taken for a renewal", text)
 			}
 		}}
-		renew.report(t.Context(), []int{0}, m, err, s.clock.Now())
+		renew.report(t.Context(), []int{0}, m, nil, err, s.clock.Now())
 	}
 	if _, err := s.Acquire(t.Context(), mutex("m", longTTL)); errors.Is(err, driver.ErrCorrupt) {
 		t.Error(err)

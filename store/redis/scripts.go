@@ -110,7 +110,7 @@ func recordKey(lock string) string { return sideKey("", lock) }
 func (s *script) eval(ctx context.Context, c rueidis.Client, keys, args []string) (rueidis.RedisMessage, error) {
 	m, err := c.Do(ctx, s.buildCommand(c, keys, args)).ToMessage()
 	if isNoScript(err) {
-		m, err = c.Do(ctx, c.B().Eval().Script(s.text()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
+		m, err = c.Do(ctx, s.buildWithText(c, keys, args)).ToMessage()
 	}
 	return m, err
 }
@@ -118,6 +118,11 @@ func (s *script) eval(ctx context.Context, c rueidis.Client, keys, args []string
 // buildCommand returns the command for a server that knows the script.
 func (s *script) buildCommand(c rueidis.Client, keys, args []string) rueidis.Completed {
 	return c.B().Evalsha().Sha1(s.sha()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+}
+
+// buildWithText returns the command for a server that does not know the script.
+func (s *script) buildWithText(c rueidis.Client, keys, args []string) rueidis.Completed {
+	return c.B().Eval().Script(s.text()).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 }
 
 // isNoScript reports whether the server did not know the digest, and so has run nothing.

@@ -42,6 +42,8 @@ func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 		return corruptReply(g.Name)
 	}
 	switch code := readNumber(a[0]); {
+	case code == weightDone && weight > g.Weight: // less need not be confirmed: the client believes in less already
+		return s.confirmChange(ctx, &g)
 	case code == weightDone:
 		return nil
 	case code == replyHeld && len(a) >= 4:

@@ -35,6 +35,9 @@ type table struct {
 	clock  record.ServerClock
 	closed chan struct{}
 	close  sync.Once
+	// With Options.Replicas, the rows that may not have reached enough replicas. The engine reads such a row to find out
+	// what became of its write, so that read waits for the replicas, too.
+	unconfirmed unconfirmedRows
 	// closeStore closes the store that the table uses, if NewTable made it; else it does nothing.
 	closeStore func() error
 }
@@ -110,7 +113,7 @@ func (t *table) runScript(ctx context.Context, st *script, name string, args []s
 		return nil, err
 	}
 	from := t.s.clock.Now()
-	m, err := t.s.runScript(ctx, st, []string{t.rowKey(name)}, args)
+	m, err := t.sendScript(ctx, st, name, args)
 	if err != nil {
 		if f := t.s.finalError(err); f != nil {
 			return nil, f
@@ -132,6 +135,68 @@ func (t *table) runScript(ctx context.Context, st *script, name string, args []s
 	// clocks.
 	t.clock.AddReply(at, from, t.s.clock.Now())
 	return a, nil
+}
+
+// sendScript sends a script, and waits for the replicas if Options.Replicas says so: a write always, and a read of a row
+// whose last write was not confirmed. If too few replicas have the row, the outcome is unknown.
+func (t *table) sendScript(ctx context.Context, st *script, name string, args []string) (rueidis.RedisMessage, error) {
+	s, keys := t.s, []string{t.rowKey(name)}
+	failure, isUnconfirmed := t.unconfirmed.find(name)
+	if s.opts.Replicas == 0 || st == loadRowScript && !isUnconfirmed {
+		return s.runScript(ctx, st, keys, args)
+	}
+	m, unconfirmed, err := s.runConfirmed(ctx, st, keys, append(args[:len(args):len(args)], touchRow))
+	if err == nil && unconfirmed != nil {
+		err = unconfirmed
+	}
+	if err != nil {
+		t.unconfirmed.add(name)
+	} else {
+		t.unconfirmed.remove(name, failure)
+	}
+	return m, err
+}
+
+// touchRow makes a script write the row as it is if it does not change it, since WAIT counts the replicas that have
+// what its own connection has written.
+const touchRow = "1"
+
+// unconfirmedRows remembers rows that may not have reached enough replicas. If there are too many to remember, all
+// rows count as such.
+type unconfirmedRows struct {
+	mu       sync.Mutex
+	failures map[string]int64 // by row: the number of the last request that was not confirmed
+	last     int64
+}
+
+const maxUnconfirmedRows = 1 << 14
+
+// find returns the number of the last request for this row that was not confirmed.
+func (u *unconfirmedRows) find(name string) (failure int64, found bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	failure, found = u.failures[name]
+	return failure, found || len(u.failures) >= maxUnconfirmedRows
+}
+
+func (u *unconfirmedRows) add(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.failures == nil {
+		u.failures = map[string]int64{}
+	}
+	if u.last++; u.failures[name] > 0 || len(u.failures) < maxUnconfirmedRows {
+		u.failures[name] = u.last
+	}
+}
+
+// remove forgets a row that is confirmed now, unless another request for it has failed meanwhile.
+func (u *unconfirmedRows) remove(name string, failure int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.failures[name] == failure {
+		delete(u.failures, name)
+	}
 }
 
 // Load reads a row. A row that does not exist has no version.

@@ -29,9 +29,10 @@ import (
 //	redlock://[user:password@]host[:6379]?addrs=host:port,host:port[&options]
 //
 // Options: prefix=P or template=P*Q, the keys of the locks; layout=plain or redisson; foreign-turn=100ms, see
-// Options.ForeignTurn; replicas=N, how many must have a grant; addrs=host:port,..., more servers, Sentinels or nodes; tls=true; tls-ca=FILE; tls-cert=FILE and tls-key=FILE;
-// tls-name=NAME; timeout=2s, after which a connection without replies counts as broken; sentinel-user and
-// sentinel-password; password-file=FILE, which keeps the password out of the URL.
+// Options.ForeignTurn; replicas=N, how many must have a grant or a renewal; addrs=host:port,..., more servers,
+// Sentinels or nodes; tls=true; tls-ca=FILE; tls-cert=FILE and tls-key=FILE; tls-name=NAME; timeout=2s, after which a
+// connection without replies counts as broken; sentinel-user and sentinel-password; password-file=FILE, which keeps the
+// password out of the URL.
 func init() {
 	for _, scheme := range []string{"redis", "rediss", "redis+sentinel", "redis+cluster"} {
 		driver.Register(scheme, openURL)

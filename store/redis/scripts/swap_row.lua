@@ -5,14 +5,18 @@
 --
 -- KEYS  1 the row: a hash with v, its version, and d, its data; its key is also the name of its channel
 -- ARGV  1 the expected version, '' if there must be no row  2 data  3 '1': delete  4 PUBLISH or SPUBLISH
---       5 until when the row is needed, in milliseconds since 1970, '' if there is no such time
+--       5 until when the row is needed, in milliseconds since 1970, '' if there is no such time  6 '1': write a row that
+--       is not replaced as it is, so that WAIT counts the replicas that have it
 -- Replies {DONE, version, server microseconds}; {CONFLICT, version, server microseconds, data}
 local CONFLICT, DONE = 0, 1
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local r = redis.call('HMGET', KEYS[1], 'v', 'd')
 local version = r[2] and r[1] or ''
-if version ~= ARGV[1] then return {CONFLICT, version, now, r[2] or ''} end
+if version ~= ARGV[1] then
+  if ARGV[6] == '1' and r[1] then redis.call('HSET', KEYS[1], 'v', r[1]) end
+  return {CONFLICT, version, now, r[2] or ''}
+end
 local next = string.format('%.0f', math.max((tonumber(r[1]) or 0) + 1, now))
 if ARGV[3] == '1' then
   redis.call('HDEL', KEYS[1], 'd')
