@@ -25,6 +25,7 @@ const (
 	duplicateKey     = 1062
 	lockWaitTimeout  = 1205
 	deadlock         = 1213
+	readOnlyTable    = 1036 // by innodb_read_only
 	readOnlyOption   = 1290
 	readOnlyTx       = 1792
 	superReadOnly    = 1836
@@ -34,7 +35,6 @@ const (
 	tooManyUserConns = 1203
 	packetTooLarge   = 1153
 	changedRecord    = 1020
-	groupConflict    = 3101
 )
 
 // permissionErrors are the refusals for lack of a permission.
@@ -93,11 +93,13 @@ func (t *table) explainError(ctx context.Context, err error) error {
 	return fmt.Errorf("MySQL: %w", err)
 }
 
-// explainRefusal translates an error that the server returned. Deadlocks, and refusals by the other members
-// of a group, count as conflicts: the engine reads and tries again. An administrator can end the final ones, so their messages say how.
+// explainRefusal translates an error that the server returned. Of the codes that count as conflicts, each says that the
+// statement was rolled back before its commit: the engine reads and tries again. 3101, by which a group rolls back a
+// transaction at its commit, is not among them: a member that leaves the group rolls back what waits, although the
+// others may have received it, and may apply it. An administrator can end the final ones, so their messages say how.
 func (t *table) explainRefusal(e *mysql.MySQLError) error {
 	switch {
-	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord, e.Number == groupConflict:
+	case e.Number == duplicateKey, e.Number == deadlock, e.Number == changedRecord:
 		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
 	case permissionErrors[e.Number]:
 		return fmt.Errorf("%w: %s: GRANT %s ON %s TO the user", driver.ErrDenied, e.Message,
@@ -118,7 +120,7 @@ func (t *table) explainRefusal(e *mysql.MySQLError) error {
 		return driverutil.RefuseStore(fmt.Errorf("the server's disk is full; make room and try again: %s", e.Message))
 	case e.Number == packetTooLarge:
 		return fmt.Errorf("%w: %s: raise max_allowed_packet", driver.ErrInvalid, e.Message)
-	case e.Number == readOnlyOption, e.Number == readOnlyTx, e.Number == superReadOnly:
+	case e.Number == readOnlyTable, e.Number == readOnlyOption, e.Number == readOnlyTx, e.Number == superReadOnly:
 		return errReadOnly
 	case e.Number == tooManyConns, e.Number == tooManyUserConns:
 		return brokenConnError{unsentError{fmt.Errorf("MySQL says: %s (%d)", e.Message, e.Number)}}

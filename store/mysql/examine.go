@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -48,6 +49,10 @@ var (
 	findingReplica = driver.Finding{Code: "mysql-replica", Severity: driver.SeverityWarning,
 		Why: "its sources can grant the same locks, and overwrite those that are granted here",
 		Fix: "let all clients use one server alone, and set read_only on the others"}
+	findingReadOnlyUser = driver.Finding{Code: "mysql-read-only-user", Severity: driver.SeverityWarning,
+		Why: "read_only does not stop this user on a primary that was demoted: Holdfast looks at it in each of its statements, " +
+			"but ShedLock's clients, and what else this user does, go on writing there",
+		Fix: "use a user without SUPER, READ ONLY ADMIN and CONNECTION_ADMIN"}
 	findingUnseen = driver.Finding{Code: "mysql-unseen", Severity: driver.SeverityUnknown,
 		Why: "a replica that takes writes grants locks that its source has granted, and one that is promoted may not know " +
 			"the last locks",
@@ -85,7 +90,34 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	if part.sources != 0 || part.replicas != 0 { // the server may be demoted
+		rights, err := t.readOverrides(ctx, s.user)
+		if err != nil {
+			return nil, err
+		}
+		add(len(rights) > 0, findingReadOnlyUser, "the user %s may write to a read-only server: %s", s.user,
+			strings.Join(rights, ", "))
+	}
 	return append(all, part.findings()...), nil
+}
+
+// readOverrides returns the permissions of a user to write although read_only is set. user is what current_user() returns.
+func (t *table) readOverrides(ctx context.Context, user string) (rights []string, err error) {
+	at := strings.LastIndexByte(user, '@')
+	if at < 0 {
+		return nil, nil
+	}
+	err = t.callServer(ctx, func(ctx context.Context) error {
+		rows, err := t.queryTexts(ctx, `select privilege_type as Type from information_schema.user_privileges
+			where privilege_type in ('SUPER', 'READ ONLY ADMIN', 'READ_ONLY ADMIN', 'CONNECTION_ADMIN') and grantee = ?
+			order by 1`, "'"+user[:at]+"'@'"+user[at+1:]+"'")
+		rights = nil
+		for _, row := range rows {
+			rights = append(rights, row["Type"])
+		}
+		return err
+	})
+	return rights, err
 }
 
 // isShort reports whether a time in seconds is set, and is less than a limit.

@@ -615,6 +615,7 @@ func TestExamineReplicas(t *testing.T) {
 		return slices.Contains(storetest.Examine(t, store), "mysql-replicas")
 	})
 	expectFindings(t, "a primary", mustOpen(t, asWorker(primary)), "mysql-replicas")
+	expectFindings(t, "a primary whose user may write when it is demoted", store, "mysql-read-only-user", "mysql-replicas")
 	accepted := "?replica=true"
 	storetest.Eventually(t, "the replica has everything", func() bool {
 		s, err := driver.Open(t.Context(), asWorker(replica)+accepted)
@@ -661,38 +662,52 @@ func TestReplicationStatus(t *testing.T) {
 	}
 }
 
-// TestStatementsPerOperation: a take of a free lock, a renewal and a release are one statement each, by the server's
-// own count.
+// TestStatementsPerOperation: a take of a free lock, a renewal and a release are one statement each, by the server's own
+// count. With layout=shedlock the first take of a name is three. A caller that is alone uses one connection, on which the
+// store has prepared its statements.
 func TestStatementsPerOperation(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
-	store := mustOpen(t, s.URL()+"?create=true")
-	db := openPool(t, s)
-	count := func() (n int) {
-		t.Helper()
-		var name string
-		if err := db.QueryRow("show global status like 'Com_stmt_execute'").Scan(&name, &n); err != nil {
-			t.Fatal(err)
+	for _, layout := range []Layout{LayoutHoldfast, LayoutShedLock} {
+		s := startServer(t)
+		store := mustOpen(t, s.URL()+"?create=true&layout="+string(layout))
+		db := openPool(t, s)
+		db.SetMaxOpenConns(1)
+		read := func(status string) (n int) {
+			t.Helper()
+			var name string
+			if err := db.QueryRow("show global status like '"+status+"'").Scan(&name, &n); err != nil {
+				t.Fatal(err)
+			}
+			return n
 		}
-		return n
+		expect := func(what string, want int, do func()) {
+			t.Helper()
+			before := read("Com_stmt_execute")
+			do()
+			if got := read("Com_stmt_execute") - before; got != want {
+				t.Errorf("%s%s took %d statements, want %d", layout, what, got, want)
+			}
+		}
+		firstTake, prepared := 1, 5
+		if layout == LayoutShedLock {
+			firstTake, prepared = 3, 9
+		}
+		var g driver.Grant
+		expect("the first take", firstTake, func() { g = acquire(t, store, mutexClaim("m", time.Minute)) })
+		expect("a renewal", 1, func() {
+			if err := renew(t, store, g).Err; err != nil {
+				t.Fatal(err)
+			}
+		})
+		expect("a release", 1, func() { release(t, store, g.Claim) })
+		next := mutexClaim("m", time.Minute)
+		next.ID = strings.Repeat("n", len(g.ID))
+		expect("the next take", 1, func() { acquire(t, store, next) })
+		if n := read("Prepared_stmt_count"); n != prepared {
+			t.Errorf("%s: %d prepared statements, want %d", layout, n, prepared)
+		}
+		if n := read("Threads_connected"); n != 2 { // the test itself has the other one
+			t.Errorf("%s: %d connections, want 1 and that of the test", layout, n)
+		}
 	}
-	expect := func(what string, want int, do func()) {
-		t.Helper()
-		before := count()
-		do()
-		if got := count() - before; got != want {
-			t.Errorf("%s took %d statements, want %d", what, got, want)
-		}
-	}
-	var g driver.Grant
-	expect("the first take", 1, func() { g = acquire(t, store, mutexClaim("m", time.Minute)) })
-	expect("a renewal", 1, func() {
-		if err := renew(t, store, g).Err; err != nil {
-			t.Fatal(err)
-		}
-	})
-	expect("a release", 1, func() { release(t, store, g.Claim) })
-	next := mutexClaim("m", time.Minute)
-	next.ID = "next"
-	expect("the next take", 1, func() { acquire(t, store, next) })
 }

@@ -80,9 +80,9 @@ func countRunning(rows []map[string]string) (n int) {
 	return n
 }
 
-// queryTexts returns the rows of a statement without parameters, with all values as texts.
-func (t *table) queryTexts(ctx context.Context, text string) (all []map[string]string, err error) {
-	rows, err := t.db.QueryContext(ctx, text)
+// queryTexts returns the rows of a statement, with all values as texts.
+func (t *table) queryTexts(ctx context.Context, text string, args ...any) (all []map[string]string, err error) {
+	rows, err := t.db.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -108,8 +108,8 @@ const minPacket = 64 << 10
 
 // examinedVariables are the server's settings that matter to locks. A server that does not know one does not return it.
 var examinedVariables = []string{"innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "innodb_doublewrite",
-	"sql_mode", "wait_timeout", "innodb_lock_wait_timeout", "wsrep_on", "wsrep_sync_wait", "read_only", "autocommit",
-	"max_allowed_packet", "max_statement_time", "max_execution_time", "group_replication_group_name",
+	"sql_mode", "wait_timeout", "innodb_lock_wait_timeout", "wsrep_on", "wsrep_sync_wait", "read_only", "innodb_read_only",
+	"autocommit", "binlog_format", "max_allowed_packet", "max_statement_time", "max_execution_time", "group_replication_group_name",
 	"group_replication_single_primary_mode", "group_replication_consistency", "character_set_client",
 	"character_set_results"}
 
@@ -149,7 +149,8 @@ func (t *table) readServerState(ctx context.Context) (*serverState, error) {
 		}
 	}
 	isOn := func(name string) bool { return s.settings[name] == "ON" || s.settings[name] == "1" }
-	s.autocommit, s.readOnly, s.isGalera = isOn("autocommit"), isReadOnly(s.settings["read_only"]), isOn("wsrep_on")
+	s.autocommit, s.isGalera = isOn("autocommit"), isOn("wsrep_on")
+	s.readOnly = isReadOnly(s.settings["read_only"]) || isOn("innodb_read_only")
 	s.flushAtCommit = s.settings["innodb_flush_log_at_trx_commit"]
 	_, _ = fmt.Sscan(s.settings["max_allowed_packet"], &s.maxPacket)
 	_, _ = fmt.Sscan(s.settings["wsrep_sync_wait"], &s.syncWait)
@@ -204,6 +205,9 @@ func (t *table) checkServerState(s *serverState) error {
 	case !s.autocommit:
 		return fmt.Errorf("%w: autocommit is off, so no statement would be committed: add autocommit=true to the "+
 			"connection's settings", driver.ErrUnsupported)
+	case s.settings["log_bin"] == "ON" && s.settings["binlog_format"] == "STATEMENT":
+		return fmt.Errorf("%w: binlog_format is STATEMENT, so a replica would run the statements itself, and as it is read-only "+
+			"they would change nothing there: SET GLOBAL binlog_format = 'ROW', or MIXED", driver.ErrUnsupported)
 	case s.maxPacket < minPacket:
 		return fmt.Errorf("%w: max_allowed_packet is %d bytes: SET GLOBAL max_allowed_packet = 16777216",
 			driver.ErrUnsupported, s.maxPacket)

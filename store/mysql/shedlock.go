@@ -19,6 +19,15 @@ type shedlockTable struct {
 
 // newShedlock makes the store.
 func newShedlock(ctx context.Context, t *table) (driver.Store, error) {
+	s, err := prepareShedlock(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return shedlock.New(s, t.nameSize, t.ownerSize), nil
+}
+
+// prepareShedlock prepares the statements.
+func prepareShedlock(ctx context.Context, t *table) (*shedlockTable, error) {
 	s := &shedlockTable{table: t}
 	texts := map[**sql.Stmt]string{&s.takeStmt: shedTake, &s.insertStmt: shedInsert, &s.renewStmt: shedRenew,
 		&s.releaseStmt: shedRelease, &s.flagStmt: shedFlag, &s.forceStmt: shedForce, &s.readStmt: shedRead,
@@ -29,7 +38,7 @@ func newShedlock(ctx context.Context, t *table) (driver.Store, error) {
 	if err := t.prepareStatements(ctx, texts); err != nil {
 		return nil, err
 	}
-	return shedlock.New(s, t.nameSize, t.ownerSize), nil
+	return s, nil
 }
 
 func (s *shedlockTable) Sleep(ctx context.Context, d time.Duration) error {
@@ -66,13 +75,13 @@ func (s *shedlockTable) runRead(
 			}
 			defer result.Close()
 			for result.Next() {
-				var readOnly string
+				var isWritable bool
 				var name, lockedBy sql.NullString
 				var at, until sql.NullInt64
-				if err := result.Scan(&now, &readOnly, &name, &lockedBy, &at, &until); err != nil {
+				if err := result.Scan(&now, &isWritable, &name, &lockedBy, &at, &until); err != nil {
 					return err
 				}
-				if isReadOnly(readOnly) {
+				if !isWritable {
 					return errReadOnly
 				}
 				if name.Valid {

@@ -9,9 +9,10 @@ import (
 	"github.com/holdfast-go/holdfast/engine/shedlock"
 )
 
-// The statements. MINE is the condition that the claim of the parameter, the first 35 characters of a signature, holds
-// the lock. DONE writes a positive result. Times are rounded down to milliseconds, as ShedLock's clients do, so a
-// lock_until is a millisecond later than it would have to be.
+// The statements. WRITABLE is takesWrites, which each write has. MINE is the condition that the claim of the parameter,
+// the first 35 characters of a signature, holds the lock, and takesWrites. DONE writes a positive result. Times are
+// rounded down to milliseconds, as ShedLock's clients do, so a lock_until is a millisecond later than it would have to
+// be.
 //
 // A write returns its result in the place of the id that the server has given to a new row, by last_insert_id(...). The
 // server evaluates it for a row that the WHERE clause has chosen, if it depends on a column, and returns 0 if there is
@@ -40,10 +41,11 @@ const (
 			when left(locked_by, 35) <> ? then concat('/', substr(locked_by, 37, 1), substr(locked_by, 10, 26))
 			when char_length(NOTE) = 27 then concat('/', NOTE) else '' end, ?),
 		lock_until = greatest(lock_until, ` + shedEnd + `)
-		where name = ? and BYTES = ? and (lock_until <= NOW or left(locked_by, 35) = ? and substr(locked_by, 37, 1) <> 'b')`
+		where name = ? and BYTES = ? and (lock_until <= NOW or left(locked_by, 35) = ? and substr(locked_by, 37, 1) <> 'b')
+		and WRITABLE`
 	// Parameters: name, milliseconds, signature.
-	shedInsert = `insert into LOCKS (name, lock_until, locked_at, locked_by) values (?, ` + shedEnd + `,
-		timestampadd(microsecond, last_insert_id(` + shedMicrosOfNow + `), '1970-01-01'), ?)`
+	shedInsert = `insert into LOCKS (name, lock_until, locked_at, locked_by) select ?, ` + shedEnd + `,
+		timestampadd(microsecond, last_insert_id(` + shedMicrosOfNow + `), '1970-01-01'), ? from dual where WRITABLE`
 	// Parameters: milliseconds, d or nothing, the same, name, prefix, locked_at, d or nothing. The result is 1, or 2 if
 	// the release was requested. A renewal that arrives after its claim was detached does nothing.
 	shedRenew = `update LOCKS set lock_until = greatest(` + shedEnd + `,
@@ -61,9 +63,9 @@ const (
 	shedForce = `update LOCKS set locked_by = if(DONE = 0, '',
 			if(left(locked_by, 9) = 'holdfast/', insert(locked_by, 37, 1, 'f'), locked_by)),
 		lock_until = NOW, locked_at = locked_at where name = ? and lock_until > NOW
-		and (left(locked_by, 35) = ? or left(locked_by, 9) <> 'holdfast/' and locked_at = nullif(?, ''))`
+		and (left(locked_by, 35) = ? or left(locked_by, 9) <> 'holdfast/' and locked_at = nullif(?, '')) and WRITABLE`
 
-	shedColumns = `select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)), @@global.read_only, l.name,
+	shedColumns = `select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)), WRITABLE, l.name,
 		l.locked_by, timestampdiff(microsecond, '1970-01-01', l.locked_at),
 		timestampdiff(microsecond, '1970-01-01', l.lock_until)`
 	shedRead = shedColumns + ` from (select 1) one left join LOCKS l on l.name = ?`
@@ -78,7 +80,8 @@ const (
 // expandShedlock writes out the abbreviations in a statement.
 func expandShedlock(text string) string {
 	return strings.NewReplacer(
-		"MINE", "name = ? and left(locked_by, 35) = ? and lock_until > utc_timestamp(3)",
+		"MINE", "name = ? and left(locked_by, 35) = ? and lock_until > utc_timestamp(3) and "+takesWrites,
+		"WRITABLE", takesWrites,
 		"DONE", "last_insert_id(1 + (locked_by = ''))",
 		"NOTE", "substring_index(substring_index(locked_by, ' ', 1), '/', -1)",
 		"BYTES", "cast(convert(name using utf8mb4) as binary)",

@@ -48,18 +48,25 @@ type table struct {
 	zoneMatters         bool // ShedLock's columns are of the type TIMESTAMP, which depends on the session's time_zone
 }
 
+// takesWrites is the condition that the server takes writes of ordinary users. Each statement that writes has it, because
+// read_only does not stop a user with SUPER, READ ONLY ADMIN or CONNECTION_ADMIN: a primary that was demoted would go on
+// granting locks to it. A write that is refused so changes no row, and the read that follows says why. read_only is a
+// number in most versions, and a word in the latest of MariaDB.
+const takesWrites = `(concat(@@global.read_only) in ('0', 'OFF') and @@global.innodb_read_only = 0)`
+
 // A read also returns the server's clock, in microseconds, and whether the server takes writes. UTC_TIMESTAMP is the
 // time at which the statement began.
 const (
-	serverColumns = `timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)), @@global.read_only, `
+	serverColumns = `timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)), ` + takesWrites + `, `
 	loadText      = `select ` + serverColumns + `l.name, l.data, l.version
 		from (select 1) one left join LOCKS l on l.name = ?`
 	pageText = `select ` + serverColumns + `l.name, l.data, l.version
 		from (select 1) one left join (select name, data, version from LOCKS where name >= ? order by name limit 200) l
 		on true order by l.name`
-	insertText = `insert into LOCKS (name, data, version) values (?, ?, ?)`
-	updateText = `update LOCKS set data = ?, version = ? where name = ? and version = ? and sha2(data, 256) = ?`
-	deleteText = `delete from LOCKS where name = ? and version = ? and sha2(data, 256) = ?`
+	insertText = `insert into LOCKS (name, data, version) select ?, ?, ? from dual where ` + takesWrites
+	updateText = `update LOCKS set data = ?, version = ? where name = ? and version = ? and sha2(data, 256) = ? and ` +
+		takesWrites
+	deleteText = `delete from LOCKS where name = ? and version = ? and sha2(data, 256) = ? and ` + takesWrites
 )
 
 // prepareStatements prepares the statements. The pool prepares them again on each connection that it opens.
@@ -132,9 +139,9 @@ func (t *table) closeReadOnlyConns(ctx context.Context) {
 			if err != nil {
 				return err
 			}
-			var readOnly string
-			err = conn.QueryRowContext(ctx, `select @@global.read_only`).Scan(&readOnly)
-			isUseless := err == nil && isReadOnly(readOnly)
+			isWritable := true
+			err = conn.QueryRowContext(ctx, `select `+takesWrites).Scan(&isWritable)
+			isUseless := err == nil && !isWritable
 			if isUseless { // the pool closes a connection that is said to be bad
 				_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 			}
@@ -147,7 +154,8 @@ func (t *table) closeReadOnlyConns(ctx context.Context) {
 	})
 }
 
-// isReadOnly reports whether a value of read_only means that the server takes no writes of ordinary users.
+// isReadOnly reports whether a value of read_only, as SHOW VARIABLES writes it, means that the server takes no writes of
+// ordinary users.
 func isReadOnly(value string) bool { return value != "0" && value != "OFF" && value != "" }
 
 // readRows runs a SELECT, and once more if the connection broke.
@@ -170,10 +178,10 @@ func (t *table) readRowsOnce(ctx context.Context, statement *sql.Stmt, from []by
 		}
 		defer result.Close()
 		var micros int64
-		var readOnly string
+		isWritable := true
 		for result.Next() {
 			var name, data, id []byte
-			if err := result.Scan(&micros, &readOnly, &name, &data, &id); err != nil {
+			if err := result.Scan(&micros, &isWritable, &name, &data, &id); err != nil {
 				return err
 			}
 			if id == nil { // there is no row
@@ -184,7 +192,7 @@ func (t *table) readRowsOnce(ctx context.Context, statement *sql.Stmt, from []by
 		if err := result.Err(); err != nil {
 			return err
 		}
-		if isReadOnly(readOnly) {
+		if !isWritable {
 			return errReadOnly
 		}
 		t.clock.AddReply(micros, sent, t.clock.Clock.Now())
