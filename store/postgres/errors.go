@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,8 +50,11 @@ func (p *location) explainError(err error) error {
 }
 
 // explainRefusal translates an error that the server returned. Serialization failures and deadlocks count
-// as conflicts: the engine reads and tries again. An administrator can end the final ones, so their
-// messages say how.
+// as conflicts, because the transaction was rolled back: the engine reads and tries again. An administrator can end the
+// final ones, so their messages say how.
+//
+// An error that ends the session says nothing about the statement. When a disk is full while a commit is written to the
+// log, the server panics with the code of a full disk, and the commit may be there after its recovery.
 //
 // A server that refuses writes is an error that may pass, unless it is the only one and never took any: after a
 // failover the old primary comes back as a standby, under the name that the client knows, and the new one may
@@ -58,7 +62,9 @@ func (p *location) explainError(err error) error {
 func (p *location) explainRefusal(e *pgconn.PgError) error {
 	switch e.Code {
 	case serialization, deadlock:
-		return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
+		if !endsSession(e) {
+			return fmt.Errorf("%w (%s)", record.ErrConflict, e.Message)
+		}
 	case notPermitted:
 		return fmt.Errorf("%w: %s: GRANT %s ON %s, and USAGE on its schema, to the user",
 			driver.ErrDenied, e.Message, strings.Join(p.requiredPrivileges(), ", "), p.locksTable)
@@ -69,7 +75,9 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 	case noDatabase:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, e.Message)
 	case diskFull:
-		return driverutil.RefuseStore(fmt.Errorf("the server's disk is full; make room and try again: %s", e.Message))
+		if !endsSession(e) {
+			return driverutil.RefuseStore(fmt.Errorf("the server's disk is full; make room and try again: %s", e.Message))
+		}
 	case lockNotAvailable:
 		return fmt.Errorf("PostgreSQL says: %s (%s): another session has locked the table %s, or a row of it, for long: see pg_locks",
 			e.Message, e.Code, p.locksTable)
@@ -93,6 +101,12 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 		return fmt.Errorf("%w: %s: check the user and the password", driver.ErrDenied, e.Message)
 	}
 	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
+}
+
+// endsSession reports whether the server ended the session with this error. Old servers translate the severity.
+func endsSession(e *pgconn.PgError) bool {
+	severity := cmp.Or(e.SeverityUnlocalized, e.Severity)
+	return severity == "FATAL" || severity == "PANIC"
 }
 
 // unreachableError is a connection that could not be made. The text of pgx has a line for each try, and tries an address

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // TestCreateTables: a missing table is named, and made if create is set. A table that is not Holdfast's, or of
@@ -148,6 +149,33 @@ func TestOddRefusals(t *testing.T) {
 		err := p.explainError(&pgconn.PgError{Code: code, Message: "hello"})
 		if driverutil.IsFinal(err) != strings.HasPrefix(code, "28") || !strings.Contains(err.Error(), "hello") {
 			t.Errorf("%q: %v", code, err)
+		}
+	}
+}
+
+// TestRefusalCodes: a code that says that the transaction was rolled back counts as a conflict, and a full disk as a
+// refusal. If the same error ends the session, or the code says that somebody has ended it, the outcome is unknown: the
+// commit may have taken effect.
+func TestRefusalCodes(t *testing.T) {
+	t.Parallel()
+	p := mustLocate(t, nil)
+	for _, c := range []struct {
+		code, severity      string
+		isConflict, isFinal bool
+	}{
+		{code: "40001", severity: "ERROR", isConflict: true}, {code: "40P01", severity: "ERROR", isConflict: true},
+		{code: "53100", severity: "ERROR", isFinal: true},
+		{code: "53100", severity: "PANIC"}, {code: "40001", severity: "FATAL"}, {code: "40003", severity: "ERROR"},
+		{code: "57P01", severity: "FATAL"}, {code: "57P02", severity: "FATAL"}, {code: "57014", severity: "ERROR"},
+		{code: "25P02", severity: "ERROR"}, {code: "08006", severity: "FATAL"}, {code: "53200", severity: "ERROR"},
+	} {
+		for _, e := range []*pgconn.PgError{{Code: c.code, Severity: c.severity},
+			{Code: c.code, Severity: "another language", SeverityUnlocalized: c.severity}} {
+			err := p.explainError(e)
+			if errors.Is(err, record.ErrConflict) != c.isConflict || driverutil.IsFinal(err) != c.isFinal ||
+				errors.Is(err, record.ErrUnsent) {
+				t.Errorf("%s %s: %v", c.severity, c.code, err)
+			}
 		}
 	}
 }
