@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -176,7 +177,8 @@ func TestServeUsage(t *testing.T) {
 	w.writeFile("tokens", "token:0123456789abcdef a see *\n")
 	w.writeFile("wrong", "\ntoken:x a see *\n")
 	w.writeFile("open", "token:0123456789abcdef a see *\n")
-	if err := os.Chmod(w.filePath("open"), 0o644); err != nil {
+	if err := errors.Join(os.Chmod(w.filePath("open"), 0o644), unix.Mkfifo(w.filePath("fifo"), 0o600),
+		os.Symlink("tokens", w.filePath("link"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -197,6 +199,8 @@ func TestServeUsage(t *testing.T) {
 		{"--rate -1", "--rate"},
 		{"--grace 2m", "--grace"},
 		{"--audit-log /nowhere/log", "--audit-log"},
+		{"--audit-log fifo", "nobody reads"},
+		{"--audit-log link", "symbolic link"},
 		{"--tls-cert tokens --tls-key tokens", "--tls-cert"},
 	} {
 		w.runProgram(append([]string{"serve"}, strings.Fields(c.flags)...)...).check(t, 64, c.words)
