@@ -235,14 +235,13 @@ func (a *add) finishAdd(ctx context.Context, nodes []zk.Result, listing *zk.Call
 		// One node of two would keep its own claim out; and the engine does not withdraw an add that was refused
 		// for good.
 		if err == errRemovedTooSoon || driverutil.IsFinal(err) {
-			a.removeCreated(nodes)
+			err = a.removeCreated(nodes, err)
 		}
 		return sequence.Snapshot{}, err
 	}
 	a.cacheCreated(nodes)
 	if listing.Err != nil { // the claim cannot know whether it is granted: it must not remain
-		a.removeCreated(nodes)
-		return sequence.Snapshot{}, a.t.translateError(listing.Err, a.path)
+		return sequence.Snapshot{}, a.removeCreated(nodes, a.t.translateError(listing.Err, a.path))
 	}
 	listed, err := a.t.decodeListing(ctx, a.conn, a.name, a.path, listing)
 	if i := slices.IndexFunc(listed.Nodes, a.isOwn); err == nil && i >= 0 && listed.Nodes[i].Token == 0 {
@@ -294,14 +293,24 @@ func (a *add) cacheCreated(nodes []zk.Result) {
 	}
 }
 
-// removeCreated removes nodes that were created a moment ago.
-func (a *add) removeCreated(nodes []zk.Result) {
+// removeCreated removes nodes that were created a moment ago, and returns why. If one may remain, the claim counts as
+// pending, and the error is none of those after which nothing is left of it.
+func (a *add) removeCreated(nodes []zk.Result, why error) error {
 	// Not bounded by the caller's context: that may be what has ended, and the nodes would keep others out.
 	ctx, cancel := context.WithTimeout(a.t.life, time.Second)
 	defer cancel()
 	for _, n := range nodes {
-		_ = a.conn.Do(ctx, zk.Delete(n.Path, zk.AnyVersion)) // if it fails, they end with the session
+		remove := zk.Delete(n.Path, zk.AnyVersion)
+		err := a.conn.Do(ctx, remove)
+		if err == nil {
+			err = remove.Err
+		}
+		if err != nil && err != zk.CodeNoNode {
+			a.t.noteAddPending(a.claim)
+			return fmt.Errorf("the claim's node could not be removed (%v) after: %v", err, why)
+		}
 	}
+	return why
 }
 
 // readFirstNode reads the node of the holder if the claim has to wait, so that it can say for whom. If that node
