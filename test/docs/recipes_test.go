@@ -184,8 +184,15 @@ func checkSignaledScript(t *testing.T, script, shell string, sig syscall.Signal,
 		acquired = fmt.Sprintf("kill -%d $SCRIPT\n", int(sig))
 	}
 	write("step-one", work)
-	write("holdfast", fmt.Sprintf("case $1 in\nrenew)\n%s;;\nacquire)\nh=$(%s \"$@\") || exit\n%secho \"$h\"\n;;\n*) exec %s \"$@\"\nesac\n",
-		work, program, acquired, program))
+	write("holdfast", fmt.Sprintf(`case $1 in
+renew) %s;;
+acquire)
+h=$(%s "$@") || exit
+%secho "$h"
+;;
+*) exec %[2]s "$@"
+esac
+`, work, program, acquired))
 	read, written, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -229,12 +229,13 @@ func startRedisKinds(t *testing.T) map[string]kindsCase {
 			}
 		}
 	}
-	// Redisson's RLock and RReadWriteLock are hashes, its RPermitExpirableSemaphore is a number beside a sorted set.
+	// Redisson's RLock and RReadWriteLock are hashes, its RPermitExpirableSemaphore is a number and a sorted set.
 	plants := map[string]plant{
 		"a text": send("SET", "", "theirs", "PX", "60000"), "a number": send("SET", "", "2"),
 		"a hash": send("HSET", "", "theirs:1", "1"), "a read lock": send("HSET", "", "mode", "read", "theirs:1", "1"),
 		"a write lock": send("HSET", "", "mode", "write", "theirs:1:write", "1"),
-		"a sorted set": send("ZADD", "", "1", "theirs"), "a list": send("RPUSH", "", "theirs"), "a set": send("SADD", "", "theirs"),
+		"a sorted set": send("ZADD", "", "1", "theirs"), "a list": send("RPUSH", "", "theirs"),
+		"a set": send("SADD", "", "theirs"),
 	}
 	url := "redis://" + server.Addr
 	return map[string]kindsCase{"string": {url, plants}, "redisson": {url + "?layout=redisson", plants}}
