@@ -221,7 +221,8 @@ func (s *store) tryCommands(ctx context.Context) ([]driver.Finding, error) {
 			return nil, explainError(err)
 		}
 		if isScriptingMissing(err.Error()) {
-			return append(all, withFix(findingCommandMissing, "", "the server does not know EVALSHA or EVAL", f.Error())), nil
+			return append(all, withFix(findingCommandMissing, "", "the server does not know EVALSHA or EVAL",
+				findingCommandMissing.Fix+"; a Sentinel, which has neither, is opened as redis+sentinel://host/primary-name")), nil
 		}
 		return append(all, withFix(findingCommandDenied, "", "EVALSHA or EVAL is refused", f.Error())), nil
 	}

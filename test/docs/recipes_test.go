@@ -178,7 +178,9 @@ func checkSignaledScript(t *testing.T, script, shell string, sig syscall.Signal,
 			t.Fatal(err)
 		}
 	}
-	work := "echo working >&3\nsleep 300\n"
+	// The work is one process, which shows that it has begun once it is no shell any more: a shell that is about to start
+	// another program may lose a signal.
+	work := "echo working >note\nexec tail -f note >&3\n"
 	acquired := ""
 	if early {
 		acquired = fmt.Sprintf("kill -%d $SCRIPT\n", int(sig))

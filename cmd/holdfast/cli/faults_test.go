@@ -542,8 +542,8 @@ func TestOutputFailure(t *testing.T) {
 	}
 	defer full.Close()
 	for _, args := range [][]string{
-		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch",
-			"a"}, {"watch", "--json", "a"},
+		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch", "a"},
+		{"watch", "--json", "a"}, {"token", "show", "held"}, {"--help"}, {"run", "--help"}, {"help", "configuration"},
 		{"acquire", "--ttl", "30s", "a"}, {"hold", "--record", "record", "a"},
 	} {
 		r := w.newProgram(args...)

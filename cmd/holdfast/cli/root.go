@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -126,7 +127,20 @@ func newBareRoot() (root *cobra.Command, storeURL *string) {
 		"`URL` of the store, such as file:///var/lib/holdfast (see help configuration for the default)")
 	root.Flags().BoolVar(&asksVersion, "version", false, "print the version")
 	root.SetFlagErrorFunc(flagError)
+	makeHelp := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) { printHelp(c, args, makeHelp) })
 	return root, storeURL
+}
+
+// printHelp prints a help text. It ends the program if that fails, which cobra ignores.
+func printHelp(c *cobra.Command, args []string, makeHelp func(*cobra.Command, []string)) {
+	out, text := c.OutOrStdout(), bytes.Buffer{}
+	c.SetOut(&text)
+	makeHelp(c, args)
+	if _, err := out.Write(text.Bytes()); err != nil {
+		printMessage("the output cannot be written: %s", rootCause(err))
+		os.Exit(exitOutputFailed)
+	}
 }
 
 // exactArgs checks that all arguments are given, and no more. Extra arguments are not quoted, because one may be a
