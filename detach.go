@@ -23,8 +23,9 @@ type Handle struct {
 }
 
 // Detach ends the lease and leaves the lock held until its TTL has passed from now, or what is left of its MaxHold if
-// that is less: a timed lock. No client renews it; with the returned handle this or another process can, by
-// [Client.Renew], or release it earlier, by [Client.Release].
+// that is less, or of its MinHold if that is more: a timed lock. That time is the TTL of the returned handle. No client
+// renews the lock; with the handle this or another process can, by [Client.Renew], or release it earlier, by
+// [Client.Release]. MaxHold bounds the lease, which has ended, and not what is renewed with the handle.
 //
 // It takes at most as long as Release. It returns ErrUnsupported, and has changed nothing, where Info.Detached is
 // false; ErrInvalid, and has changed nothing, while the lock is entered more than once; ErrUncertain if the store could
@@ -42,6 +43,9 @@ func (l *Lease) Detach() (Handle, error) {
 		detachFor = max(min(detachFor, (h.maxHold-c.clock.Since(h.startedAt)).Truncate(time.Millisecond)),
 			time.Millisecond)
 	}
+	h.mu.Lock()
+	detachFor = max(detachFor, h.minHoldLeft()) // stores renew a claim for as long as it was detached for
+	h.mu.Unlock()
 	err := l.giveUp(ctx, "detach", ending{detachFor: detachFor})
 	if err != nil && !isOneOf(err, ErrUncertain) {
 		return Handle{}, err

@@ -25,6 +25,7 @@ type Election struct {
 	name   string
 	opts   LockOptions
 	busy   chan struct{} // has an element while a Campaign is under way
+	runs   chan struct{} // has an element while a Run is under way
 
 	mu    sync.Mutex
 	lease *Lease // of the last leadership, nil if there was none
@@ -33,7 +34,8 @@ type Election struct {
 // Election makes a candidate; see [Client.Mutex] for name and o. LockOptions.Meta is what the leader publishes, such as
 // its address.
 func (c *Client) Election(name string, o *LockOptions) *Election {
-	return &Election{client: c, name: name, opts: o.orZero(), busy: make(chan struct{}, 1)}
+	return &Election{client: c, name: name, opts: o.orZero(), busy: make(chan struct{}, 1),
+		runs: make(chan struct{}, 1)}
 }
 
 // Campaign waits until this candidate leads, and returns its leadership. Work under the lease's context, which ends at
@@ -94,13 +96,25 @@ func (e *Election) Resign() error {
 // returns while it still leads, ctx ends, or campaigning fails for good. A store that cannot be reached is asked again.
 //
 // lead's context ends at once when the leadership does. Run waits for lead to return before it campaigns again or
-// returns, so lead never runs twice at the same time in this process; but another candidate may lead while a lead that
-// ignores its context goes on. Run ends the leadership when lead returns or panics.
+// returns, and a second Run of this candidate is refused with ErrInvalid meanwhile, so the candidate never runs lead
+// twice at the same time; but another candidate may lead while a lead that ignores its context goes on. Run ends the
+// leadership when lead returns or panics, also one that a Campaign has won before.
 //
 // It returns what lead returned, unless the leadership was lost meanwhile; ctx's error if ctx has ended; or Campaign's.
 func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Lease) error) error {
-	if lead == nil {
-		return e.client.wrapError("campaign", e.name, errNilFunction)
+	err := checkCall(e.client, ctx)
+	if err == nil && lead == nil {
+		err = errNilFunction
+	}
+	if err != nil {
+		return e.client.wrapError("campaign", e.name, err)
+	}
+	select {
+	case e.runs <- struct{}{}:
+		defer func() { <-e.runs }()
+	default:
+		return e.client.wrapError("campaign", e.name, newInvalidError(
+			"this candidate's Run is under way: wait until it has returned, or make another candidate with Client.Election"))
 	}
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		l, err := e.Campaign(ctx)

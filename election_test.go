@@ -345,3 +345,45 @@ func TestElectionObserveErrors(t *testing.T) {
 		f.update(func() { f.refuseInspect = nil })
 	})
 }
+
+// TestRunOfCandidateTwice: a second Run of a candidate is refused while the first one is under way, whether that waits or
+// leads, so lead never runs twice at the same time. After that the candidate can run again.
+func TestRunOfCandidateTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		c := newClient(t, f, nil)
+		held := mustLock(t, newClient(t, f, nil), "e", nil)
+		e := c.Election("e", nil)
+		leading, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		lead := func(context.Context, *Lease) error {
+			leading <- struct{}{}
+			<-end
+			return nil
+		}
+		refused := func(when string) {
+			t.Helper()
+			start := time.Now()
+			err := e.Run(t.Context(), func(context.Context, *Lease) error {
+				t.Errorf("%s: lead runs a second time", when)
+				return nil
+			})
+			wantIs(t, err, ErrInvalid)
+			if took := time.Since(start); took != 0 {
+				t.Errorf("%s: refused after %v", when, took)
+			}
+		}
+		go func() { done <- e.Run(t.Context(), lead) }()
+		synctest.Wait()
+		refused("while the first Run waits")
+		if err := held.Release(); err != nil {
+			t.Fatal(err)
+		}
+		<-leading
+		refused("while the first Run leads")
+		close(end)
+		wantIs(t, <-done, nil)
+		go func() { done <- e.Run(t.Context(), lead) }()
+		<-leading
+		wantIs(t, <-done, nil)
+	})
+}

@@ -33,8 +33,8 @@ const (
 	EventRunRenewed   EventKind = "run_renewed"   // the run was renewed
 	EventRunLost      EventKind = "run_lost"      // the run ended before its worker reported
 	EventRunSucceeded EventKind = "run_succeeded" // the worker reported success
-	EventRunFailed    EventKind = "run_failed"    // the worker reported a failure
-	EventRunAbandoned EventKind = "run_abandoned" // the client was closed before the worker reported
+	EventRunFailed    EventKind = "run_failed"    // the worker reported a failure, or its client was closed before it reported
+	EventRunAbandoned EventKind = "run_abandoned" // the ledger has refused the report, or could not be told of the Close
 )
 
 var eventDescriptions = map[EventKind]string{
@@ -105,7 +105,8 @@ type Event struct {
 	// LossCause.
 	Reason string
 	// Err is, for EventLost, a *LossError; for EventFailed and EventRenewalFailing, why; for EventReleased, why the
-	// store has not confirmed the release, or nil. The events of runs have the same.
+	// store has not confirmed the release, or nil. The events of runs have the same: an EventRunSucceeded with an Err
+	// that matches ErrUncertain was reported, and it is not known whether the ledger shows it.
 	Err     error
 	Late    bool // EventRunSucceeded, EventRunFailed: the run was lost before its worker reported
 	Dropped int  // how many events were dropped before this one because the receivers were too slow
@@ -127,7 +128,6 @@ var runEvents = map[EventKind]EventKind{
 	EventFailed:   EventRunRefused,
 	EventRenewed:  EventRunRenewed,
 	EventLost:     EventRunLost,
-	EventReleased: EventRunAbandoned,
 }
 
 // deliverEvent calls the receivers.

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 type contextKey struct{}
@@ -161,7 +163,7 @@ func TestRunEvents(t *testing.T) {
 		want := []string{"run_attempt jobs/k 0", "run_started jobs/k 1", "run_attempt jobs/k 0",
 			"run_refused jobs/k 0 in-progress", "run_renewed jobs/k 1", "run_failed jobs/k 1", "run_attempt jobs/k 0",
 			"run_started jobs/k 2", "run_succeeded jobs/k 2", "run_attempt jobs/k 0", "run_refused jobs/k 0 succeeded",
-			"run_attempt jobs/left 0", "run_started jobs/left 1", "run_abandoned jobs/left 1"}
+			"run_attempt jobs/left 0", "run_started jobs/left 1", "run_failed jobs/left 1"}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
@@ -169,6 +171,82 @@ func TestRunEvents(t *testing.T) {
 			t.Errorf("the last event is %+v", e)
 		}
 	})
+}
+
+// refusingLedger is a store whose ledger answers the end of each run with an error.
+type refusingLedger struct {
+	driver.Store
+	err error
+}
+
+type refusingRuns struct {
+	driver.Ledger
+	err error
+}
+
+func (s refusingLedger) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	return refusingRuns{l, s.err}, err
+}
+
+func (l refusingRuns) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
+	if l.err == nil {
+		return l.Ledger.FinishRun(ctx, g, o)
+	}
+	return l.err
+}
+
+func (l refusingRuns) Release(ctx context.Context, c driver.Claim, ref string) error {
+	if l.err == nil {
+		return l.Ledger.Release(ctx, c, ref)
+	}
+	return l.err
+}
+
+// TestLastEventOfRun: the last event of a run is the state that the ledger shows for it in the end, whether its worker has
+// reported or its client was closed, and whether the ledger has confirmed or refused that.
+func TestLastEventOfRun(t *testing.T) {
+	ends := map[string]func(*Client, *Run) error{
+		"success": func(_ *Client, r *Run) error { return r.Succeed(context.Background(), nil) },
+		"failure": func(_ *Client, r *Run) error { return r.Fail(context.Background(), nil) },
+		"close":   func(c *Client, _ *Run) error { return c.Close() },
+	}
+	for _, c := range []struct {
+		end   string
+		err   error
+		event EventKind
+		state RunState
+	}{
+		{"success", nil, EventRunSucceeded, RunSucceeded}, {"success", ErrDenied, EventRunAbandoned, RunAbandoned},
+		{"success", ErrCorrupt, EventRunAbandoned, RunAbandoned},
+		{"failure", nil, EventRunFailed, RunFailed}, {"failure", ErrDenied, EventRunAbandoned, RunAbandoned},
+		{"close", nil, EventRunFailed, RunFailed}, {"close", ErrDenied, EventRunAbandoned, RunAbandoned},
+		{"close", ErrUncertain, EventRunAbandoned, RunAbandoned},
+	} {
+		t.Run(fmt.Sprint(c.end, " ", c.err), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := bubbleMemory()
+				var r recorder
+				client := newClient(t, refusingLedger{m.Open(), c.err}, &Options{TTL: testTTL, OnEvent: r.addEvent})
+				run, err := client.Ledger("jobs", nil).Begin(t.Context(), "k", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := ends[c.end](client, run); !errors.Is(err, c.err) && c.end != "close" {
+					t.Errorf("the end of the run: %v, want %v", err, c.err)
+				}
+				waitForEvents()
+				if e := r.events[len(r.events)-1]; e.Kind != c.event || !errors.Is(e.Err, c.err) {
+					t.Errorf("the last event is %s with %v, want %s with %v", e.Kind, e.Err, c.event, c.err)
+				}
+				time.Sleep(2 * testTTL)
+				runs, err := newClient(t, m.Open(), nil).Ledger("jobs", nil).History(t.Context(), "k")
+				if err != nil || len(runs) != 1 || runs[0].State != c.state {
+					t.Errorf("the ledger shows %+v, %v, want %s", runs, err, c.state)
+				}
+			})
+		})
+	}
 }
 
 // TestLostRunEvents: a worker that lost its run and then reports in time is seen in both events.

@@ -45,7 +45,7 @@ func BenchmarkNoEvents(b *testing.B) {
 		for range n {
 			c.emitAttempt(b.Context(), &claim, &o, start)
 			c.emitEvent(EventAcquired, held.hold, eventDetails{})
-			c.emitEvent(held.hold.endEvent(), held.hold, eventDetails{})
+			c.emitEvent(held.hold.endEvent(nil), held.hold, eventDetails{})
 		}
 		events = append(events, time.Since(start))
 		locks = append(locks, cycle(b, m, n))

@@ -78,7 +78,7 @@ func (f *fakeStore) update(change func()) {
 }
 
 func (f *fakeStore) Info() driver.Info {
-	return driver.Info{Store: "fake:", Clock: f.clock(), NativeQueue: f.plain}.Bounded()
+	return driver.Info{Store: "fake:", Clock: f.clock(), Kinds: []driver.Kind{driver.KindMutex}, Order: driver.OrderNone, NativeQueue: f.plain}.Bounded()
 }
 
 // waitUntilReachable is the way to the store: it may take forever.

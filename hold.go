@@ -33,6 +33,7 @@ type hold struct {
 	state            holdState
 	releaseRequested bool           // the holder was asked to release the lock
 	cleanedUp        bool           // the claim of a lost hold has been cleaned up, or is about to be
+	unused           bool           // no work can have begun: it belongs to a LockAll that has not returned
 	since            driver.Instant // of the grant or the last renewal, as is grantedTTL
 	grantedTTL       time.Duration
 	firstLease       Lease      // part of the hold to save an allocation
@@ -345,7 +346,7 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 	}
 	switch {
 	case err == nil:
-		c.emitEvent(h.endEvent(), h, eventDetails{})
+		c.emitEvent(h.endEvent(nil), h, eventDetails{})
 		return nil
 	case errors.Is(err, ErrLost):
 		loss := lossOf(err)
@@ -355,7 +356,7 @@ func (h *hold) releaseClaim(ctx context.Context) error {
 		c.cleanUp(h.asked.TTL, h.tryRelease)
 		err = h.uncertainEnd(err)
 	}
-	c.emitEvent(h.endEvent(), h, eventDetails{err: err})
+	c.emitEvent(h.endEvent(err), h, eventDetails{err: err})
 	return err
 }
 
@@ -394,13 +395,20 @@ func (h *hold) tryRelease(ctx context.Context) error {
 	return c.store.Release(ctx, grant.Claim, "")
 }
 
-// endEvent is the event of a hold that its holder has ended.
-func (h *hold) endEvent() EventKind {
+// endEvent is the event of a hold that its holder has ended, and for which the store has returned err. For a run it says
+// what the ledger shows: a run that was released without an outcome has failed, and one whose outcome was refused is
+// abandoned when its TTL has passed.
+func (h *hold) endEvent(err error) EventKind {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	outcome := h.outcome()
-	if outcome == nil {
+	switch {
+	case !h.isRun:
 		return EventReleased
+	case outcome == nil && err == nil:
+		return EventRunFailed
+	case outcome == nil || err != nil && !errors.Is(err, ErrUncertain):
+		return EventRunAbandoned
 	}
 	return outcomeEvent(outcome.state)
 }
@@ -413,15 +421,12 @@ func (h *hold) outcome() *runOutcome {
 	return h.extras.outcome
 }
 
-// outcomeEvent is the event of a run with this outcome, or of a hold without one.
+// outcomeEvent is the event of a run that its worker has ended with this outcome.
 func outcomeEvent(outcome driver.RunState) EventKind {
-	switch outcome {
-	case driver.RunSucceeded:
+	if outcome == driver.RunSucceeded {
 		return EventRunSucceeded
-	case driver.RunFailed:
-		return EventRunFailed
 	}
-	return EventReleased
+	return EventRunFailed
 }
 
 // keepFor is how long the claim must still exist after the release, in whole milliseconds; 0: not at all. It is called
@@ -431,12 +436,27 @@ func (h *hold) keepFor() time.Duration {
 	if h.extras != nil {
 		detachFor = h.extras.detachFor
 	}
-	if detachFor == 0 && h.minHold == 0 {
+	return max(detachFor, h.minHoldLeft())
+}
+
+// minHoldLeft is what is left of MinHold, in whole milliseconds. It is called with mu held.
+func (h *hold) minHoldLeft() time.Duration {
+	if h.minHold == 0 || h.unused {
 		return 0
 	}
 	// the clock may be a wall clock that was set back
-	keep := max(detachFor, h.minHold-max(h.client.clock.SinceAtLeast(h.startedAt), 0))
-	return (keep + time.Millisecond - 1).Truncate(time.Millisecond)
+	left := h.minHold - max(h.client.clock.SinceAtLeast(h.startedAt), 0)
+	return (max(left, 0) + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+// setUnused says whether work can have begun under a lease that its caller does not have yet. The hold of a lease that
+// has entered a lock again is in use.
+func (h *hold) setUnused(l *Lease, unused bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if l == &h.firstLease {
+		h.unused = unused
+	}
 }
 
 // handleLoss does what follows from a loss. It is called once, by the goroutine that found the loss. It does not

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -20,20 +21,21 @@ type LeaseGroup struct {
 
 // LockAll acquires all locks or none. It waits until it has them all, or until ctx ends, which bounds the waiting as a
 // whole. The locks may belong to several clients and stores. If one cannot be acquired, or one is lost before the last
-// one is acquired, LockAll releases everything and returns the reason; errors are those of Mutex.Lock.
+// one is acquired, LockAll releases everything and returns the reason; errors are those of Mutex.Lock. Then no work has
+// been done under the locks, so their LockOptions.MinHold does not count.
 //
 // Locks are acquired one after the other, in the order of their store (Info.Store) and name: callers that use only
 // LockAll never deadlock, provided that all of them address a store in the same way. If several items name one lock,
 // the strongest is acquired and the others are ignored: a writer rather than a reader, more permits rather than fewer.
-// LockAll returns ErrInvalid if there are no items or one is nil, and ErrMismatch if two items want one name as
-// different kinds of lock.
+// All items are checked before the first lock is acquired. LockAll returns ErrInvalid if there are no items or one is
+// nil, and ErrMismatch if two items want one name as different kinds of lock.
 func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
-	list, err := sortSpecs(items)
-	if err != nil {
-		return nil, err
-	}
 	if ctx == nil {
 		return nil, &Error{Op: "lock all", Err: errNilContext}
+	}
+	list, err := sortSpecs(ctx, items)
+	if err != nil {
+		return nil, err
 	}
 	s := &LeaseGroup{}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -66,7 +68,15 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 			return nil, err
 		}
 	}
+	s.markUsed()
 	return s, nil
+}
+
+// markUsed ends the time in which the leases do not count as used, because no work can have begun under them.
+func (lg *LeaseGroup) markUsed() {
+	for _, l := range lg.leases {
+		l.hold.setUnused(l, false)
+	}
 }
 
 // releaseUnused releases what was acquired before LockAll failed. Its error is of no use to a caller that never had the
@@ -81,8 +91,9 @@ func (lg *LeaseGroup) releaseUnused(ctx context.Context) {
 }
 
 // sortSpecs returns the items in the order in which they are acquired, without duplicates. The items that one client
-// has for one name are one lock, of which the strongest comes first.
-func sortSpecs(items []Lockable) ([]lockSpec, error) {
+// has for one name are one lock, of which the strongest comes first. All items are checked: an error in the last one
+// should not be found after hours of waiting for the first.
+func sortSpecs(ctx context.Context, items []Lockable) ([]lockSpec, error) {
 	var list []lockSpec
 	for n, i := range items {
 		var it lockSpec
@@ -92,6 +103,9 @@ func sortSpecs(items []Lockable) ([]lockSpec, error) {
 		if it.client == nil {
 			return nil, &Error{Op: "lock all",
 				Err: newInvalidError("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
+		}
+		if err := it.check(ctx); err != nil {
+			return nil, it.client.wrapError("lock all", it.name, err)
 		}
 		list = append(list, it)
 	}
@@ -115,6 +129,23 @@ func sortSpecs(items []Lockable) ([]lockSpec, error) {
 	return kept, nil
 }
 
+// check reports why the lock can never be acquired in this way, as far as that is known before it is tried.
+func (s lockSpec) check(ctx context.Context) error {
+	claim, err := s.client.newClaim(s)
+	info := s.client.store.Info()
+	switch {
+	case err != nil:
+		return err
+	case !slices.Contains(info.Kinds, s.kind):
+		return fmt.Errorf("%w: the store has no lock of the kind %s, see Info.Kinds", ErrUnsupported, s.kind)
+	case claim.Fair && info.Order == driver.OrderNone:
+		return fmt.Errorf("%w: the store has no fair mutex, see Info.Order", ErrUnsupported)
+	case s.opts.Reentrant:
+		return s.client.checkReentry(ctx, claim)
+	}
+	return nil
+}
+
 // isHeldByGroup reports whether the lock is the same as one that was acquired before through another client: the claim
 // is found there under its ref. Two stores with the same address (several in the memory of one process) are told apart
 // by that. If the store does not answer, it is not known, and acquiring the lock could mean to wait for oneself.
@@ -132,6 +163,7 @@ func (s lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*L
 // addLease adds a lease to the group. When it ends, all end.
 func (lg *LeaseGroup) addLease(l *Lease, reentrant bool) {
 	lg.leases = append(lg.leases, l)
+	l.hold.setUnused(l, true)
 	ends := l.Context()
 	context.AfterFunc(ends, func() { lg.cancel(context.Cause(ends)) })
 	if reentrant {
@@ -181,8 +213,11 @@ func (lg *LeaseGroup) Release() error {
 	return lg.ReleaseContext(ctx)
 }
 
-// ReleaseContext is Release with ctx as its bound.
+// ReleaseContext is Release with ctx as its bound. If ctx is nil, it changes nothing and returns ErrInvalid.
 func (lg *LeaseGroup) ReleaseContext(ctx context.Context) error {
+	if ctx == nil {
+		return &Error{Op: "release", Err: errNilContext}
+	}
 	lg.cancel(ErrReleased)
 	var errs []error
 	for _, l := range slices.Backward(lg.leases) {

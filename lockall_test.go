@@ -249,3 +249,111 @@ func TestLockAllWithoutInspect(t *testing.T) {
 		}
 	})
 }
+
+// TestLockAllWithMinHold: a LockAll that fails, in whatever way, leaves no lock held for its MinHold, because no work has
+// begun under it. One that has succeeded does, and so does a lock that it has entered again.
+func TestLockAllWithMinHold(t *testing.T) {
+	const minHold = time.Hour
+	o := &LockOptions{MinHold: minHold, Reentrant: true}
+	fails := map[string]func(t *testing.T, c, operator *Client){
+		"deadline": func(*testing.T, *Client, *Client) {},
+		"close": func(t *testing.T, c, _ *Client) {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+		"loss": func(t *testing.T, _, operator *Client) {
+			if err := operator.Break(t.Context(), "a", "", BreakGraceful); err != nil {
+				t.Error(err)
+			}
+		},
+	}
+	for name, fail := range fails {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := bubbleMemory()
+				c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+				mustLock(t, other, "b", nil)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				time.AfterFunc(time.Second, func() { fail(t, c, other) })
+				if _, err := LockAll(ctx, c.Mutex("a", o), c.Mutex("b", o)); err == nil {
+					t.Fatal("LockAll got a lock that another client holds")
+				}
+				synctest.Wait() // what was acquired is released in the background
+				wantAbout(t, waitUntilFree(t, other, "a", time.Now()), 0)
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+		start := time.Now()
+		set, err := LockAll(t.Context(), c.Mutex("a", o), c.Mutex("b", o))
+		if err != nil {
+			t.Fatal(err)
+		}
+		outer := mustLock(t, c, "outer", o)
+		held := mustLock(t, other, "z", nil)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(outer.Context()), time.Minute)
+		defer cancel()
+		time.AfterFunc(time.Second, func() { wantIs(t, outer.Release(), nil) }) // the work is done; its lock is still entered
+		_, err = LockAll(ctx, c.Mutex("outer", o), c.Mutex("z", nil))
+		wantIs(t, err, context.DeadlineExceeded)
+		if err := errors.Join(held.Release(), set.Release()); err != nil {
+			t.Error(err)
+		}
+		for _, name := range []string{"outer", "a", "b"} {
+			wantAbout(t, waitUntilFree(t, other, name, start), minHold)
+		}
+	})
+}
+
+// TestLockAllChecksFirst: LockAll refuses what is wrong with any of its items before it waits for the first lock.
+func TestLockAllChecksFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		c := newClient(t, m.Open(), nil)
+		mutexOnly := newFakeStore() // of plain mutexes
+		limited := newClient(t, mutexOnly, nil)
+		mustLock(t, newClient(t, m.Open(), nil), "a", nil) // and never releases it
+		reentrant := &LockOptions{Reentrant: true}
+		reader, err := c.RWMutex("rw", reentrant).RLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost, err := c.Mutex("lost", &LockOptions{Reentrant: true, MaxHold: time.Second}).Lock(reader.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-lost.Context().Done()
+		carrying := context.WithoutCancel(lost.Context()) // carries both
+		for _, test := range []struct {
+			name string
+			last Lockable
+			want error
+		}{
+			{"no name", c.Mutex("", nil), ErrInvalid},
+			{"permits above the limit", c.Semaphore("s", 3, nil).Permits(4), ErrInvalid},
+			{"TTL", c.Mutex("z", &LockOptions{TTL: 1000 * time.Hour}), ErrInvalid},
+			{"MinHold", c.Mutex("z", &LockOptions{MinHold: -1}), ErrInvalid},
+			{"MinHold that the store cannot keep", limited.Mutex("z", &LockOptions{MinHold: time.Second}), ErrUnsupported},
+			{"kind", limited.RWMutex("z", nil), ErrUnsupported},
+			{"fair", limited.Mutex("z", &LockOptions{Fair: true}), ErrUnsupported},
+			{"a writer that reads already", c.RWMutex("rw", reentrant), ErrInvalid},
+			{"a re-entrant lock of another kind", c.Mutex("rw", reentrant), ErrMismatch},
+			{"a re-entrant lock that was lost", c.Mutex("lost", reentrant), ErrLost},
+		} {
+			ctx, cancel := context.WithTimeout(carrying, time.Hour)
+			start := time.Now()
+			_, err := LockAll(ctx, c.Mutex("a", nil), test.last)
+			cancel()
+			if took := time.Since(start); !errors.Is(err, test.want) || took != 0 {
+				t.Errorf("%s: %v after %v, want %v at once", test.name, err, took, test.want)
+			}
+		}
+		if err := reader.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -291,4 +292,39 @@ func TestReleaseRequestedChannel(t *testing.T) {
 			t.Error("a request to release ended a lease")
 		}
 	})
+}
+
+// TestRenewalOfHandle: a renewal makes a detached lock last for the TTL of its handle from then on, and no longer. If the
+// lock was detached for what was left of its MinHold, that is the TTL of the handle.
+func TestRenewalOfHandle(t *testing.T) {
+	for _, test := range []struct {
+		minHold, maxHold, held, ttl time.Duration
+	}{
+		{0, 0, time.Hour, testTTL},
+		{time.Hour, 0, 0, time.Hour},
+		{time.Hour, 0, 20 * time.Minute, 40 * time.Minute},
+		{time.Hour, 0, time.Hour - time.Second, testTTL},
+		{time.Hour, 2 * time.Hour, 30 * time.Minute, 30 * time.Minute},
+		{time.Second, time.Hour, time.Hour - 10*time.Second, 10 * time.Second},
+	} {
+		t.Run(fmt.Sprint(test), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := bubbleMemory()
+				c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+				l := mustLock(t, c, "a", &LockOptions{TTL: testTTL, MinHold: test.minHold, MaxHold: test.maxHold})
+				time.Sleep(test.held)
+				h, err := l.Detach()
+				if err != nil || h.TTL != test.ttl {
+					t.Fatalf("the handle has a TTL of %v, want %v; %v", h.TTL, test.ttl, err)
+				}
+				for range 3 {
+					time.Sleep(h.TTL * 9 / 10)
+					if err := c.Renew(t.Context(), h); err != nil {
+						t.Fatal(err)
+					}
+				}
+				wantAbout(t, waitUntilFree(t, other, "a", time.Now()), h.TTL)
+			})
+		})
+	}
 }
