@@ -29,7 +29,8 @@ type File struct {
 }
 
 // Open opens a file, or creates it with perm, or takes the descriptor fd:N that this program was started with. A FIFO
-// must have a reader. Whoever can write to the directory could lead a symbolic link to any file, so links are refused.
+// must have a reader. Anyone who can write to the directory could lead a symbolic link to any file, so links are
+// refused.
 func Open(where string, perm os.FileMode) (*File, error) {
 	if number, ok := strings.CutPrefix(where, "fd:"); ok {
 		file, err := openInherited(number)
@@ -107,9 +108,9 @@ func (f *File) follow() error {
 	return f.open()
 }
 
-// Append appends a line, which ends in \n, in one write. If the file was renamed or removed, it creates the file anew. A
-// line before it that has no end, because a disk was full or a process died, is ended first, so that the new line can
-// be read. durably waits until the line is on the disk.
+// Append appends a line, which ends in \n, in one write. If the file was renamed or removed, it creates a new one. A line
+// before it that has no end, because a disk was full or a process died, is ended first, so that the new line can be
+// read. durably waits until the line is on the disk.
 func (f *File) Append(line []byte, durably bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

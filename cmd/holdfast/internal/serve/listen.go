@@ -86,7 +86,7 @@ func (l *unixListener) Close() error {
 // lockSocket makes this process the only one that replaces the socket. The file of the lock is left behind: a process
 // that removed it could remove the lock of the next one.
 func lockSocket(path string) (*os.File, error) {
-	// Whoever can write to the directory could lead a symbolic link to any file, and a FIFO could be waited for.
+	// Anyone who can write to the directory could lead a symbolic link to any file, or make a FIFO.
 	file, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, syscall.ELOOP) {
 		return nil, fmt.Errorf("%s.lock is a symbolic link; remove it", path)
