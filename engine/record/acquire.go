@@ -22,7 +22,7 @@ func (e *engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	a.own = groupStep{claim: c.ID, call: a}
 	a.queue.joins = c.Wait && (c.Fair || c.Kind != driver.KindMutex)
 	a.row, a.rec = e.recallRow(c.Name)
-	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
+	if e.isClockStale() || e.isReadingStale() {
 		if err := a.loadRow(ctx); err != nil {
 			return driver.Grant{}, a.finalError(ctx, err)
 		}
@@ -385,7 +385,7 @@ const maxDoubtWait = 2 * time.Second
 // mayExpireSoon reports whether a claim that is in the way may have expired already, and will surely have expired in a
 // moment. That happens where the store's clock is known only roughly.
 func (a *acquire) mayExpireSoon() bool {
-	_, early, late, _ := a.readStoreClock()
+	early, late, _ := a.storeBounds()
 	left, ok := a.nextExpiry(a.claim.Name, a.rec)
 	doubt := min(time.Duration(late-early)*time.Microsecond, maxDoubtWait)
 	return ok && !a.backoff.awaitedExpiry && left > 0 && left <= doubt
@@ -457,7 +457,7 @@ func (a *acquire) newGrant(mine *Claim, since driver.Instant) driver.Grant {
 
 // loadRow loads the row and looks at it next.
 func (a *acquire) loadRow(ctx context.Context) error {
-	row, rec, err := a.loadRecord(ctx, a.claim.Name)
+	row, rec, err := a.loadForStep(ctx, a.claim.Name)
 	if err != nil {
 		if errors.Is(err, driver.ErrCorrupt) {
 			return err

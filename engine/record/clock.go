@@ -182,9 +182,9 @@ func (c *ServerClock) Known() bool {
 	return c.known
 }
 
-// ClockIsStale implements [ClockRefresher]: there was no reply for half a minute, or the machine was asleep, or two
-// replies contradict each other.
-func (c *ServerClock) ClockIsStale() bool {
+// IsStale reports that there was no reply for half a minute, or that the machine was asleep, or that two replies contradict
+// each other.
+func (c *ServerClock) IsStale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.known || c.contradicting != nil {
@@ -195,23 +195,26 @@ func (c *ServerClock) ClockIsStale() bool {
 	return grown > 2*staleAfter.Microseconds()
 }
 
-// ClockBounds implements [ClockBounder].
-func (c *ServerClock) ClockBounds() (early, late int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s, _ := c.boundsAt(c.Clock.Now())
-	return s.early, s.late
-}
-
-// Now implements [Table].Now. Before the first reply it is this machine's clock, which is good only for tokens.
-func (c *ServerClock) Now() (int64, time.Duration) {
+// Bounds implements [Clock].
+func (c *ServerClock) Bounds() (early, late int64, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.known {
-		c.last = max(c.last, time.Now().UnixMicro())
-		return c.last, -1
+		return 0, 0, false
 	}
-	s, middle := c.boundsAt(c.Clock.Now())
-	c.last = max(c.last, middle)
-	return c.last, time.Duration(max(c.last-s.early, s.late-c.last)) * time.Microsecond
+	s, _ := c.boundsAt(c.Clock.Now())
+	return s.early, s.late, true
+}
+
+// TokenFloor implements [Table].TokenFloor: the best estimate of the server's clock, and before the first reply this
+// machine's wall clock.
+func (c *ServerClock) TokenFloor() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now().UnixMicro()
+	if c.known {
+		_, now = c.boundsAt(c.Clock.Now())
+	}
+	c.last = max(c.last, now)
+	return c.last
 }

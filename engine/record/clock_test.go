@@ -59,7 +59,7 @@ func (w *clockHarness) addTimestamp(there, back, wrong time.Duration) {
 
 // readBounds returns how far the server's clock is ahead of the early bound and behind the late one.
 func (w *clockHarness) readBounds() (early, late time.Duration) {
-	e, l := w.c.ClockBounds()
+	e, l, _ := w.c.Bounds()
 	return microsToDuration(w.serverTime.UnixMicro() - e), microsToDuration(l - w.serverTime.UnixMicro())
 }
 
@@ -72,16 +72,12 @@ func (w *clockHarness) checkWithin(what string, maxError time.Duration) {
 		w.t.Errorf("%s: the clock is %v ahead of the early bound and %v behind the late one, with a maximal error of %v", what, early,
 			late, maxError)
 	}
-	now, off := w.c.Now()
-	if wrong := microsToDuration(now - w.serverTime.UnixMicro()); wrong.Abs() > off {
-		w.t.Errorf("%s: the estimate is wrong by %v, and states an error of %v", what, wrong, off)
-	}
 	w.checkRises(what)
 }
 
 func (w *clockHarness) checkRises(what string) (estimate time.Duration) {
 	w.t.Helper()
-	now, _ := w.c.Now()
+	now := w.c.TokenFloor()
 	if now < w.lastEstimate {
 		w.t.Errorf("%s: the estimate goes back by %v", what, microsToDuration(w.lastEstimate-now))
 	}
@@ -93,7 +89,7 @@ func (w *clockHarness) checkRises(what string) (estimate time.Duration) {
 // replies improve it, slow ones do not make it worse, and it asks for a new reply when it has become inaccurate.
 func TestServerClockSteps(t *testing.T) {
 	w := newClockHarness(t)
-	if _, off := w.c.Now(); off >= 0 || w.c.Known() || !w.c.ClockIsStale() {
+	if _, _, known := w.c.Bounds(); known || w.c.Known() || !w.c.IsStale() {
 		t.Error("the clock is known before the first reply")
 	}
 	w = newClockHarness(t)
@@ -105,16 +101,16 @@ func TestServerClockSteps(t *testing.T) {
 	w.checkWithin("a slow reply after a fast one", 6*time.Millisecond)
 	w.passTime(10 * time.Second)
 	w.checkWithin("ten seconds later", 110*time.Millisecond)
-	if w.c.ClockIsStale() {
+	if w.c.IsStale() {
 		t.Error("the clock is stale after ten seconds")
 	}
 	w.passTime(25 * time.Second)
-	if !w.c.ClockIsStale() {
+	if !w.c.IsStale() {
 		t.Error("the clock is not stale after more than half a minute")
 	}
 	w.addExactReply(time.Millisecond, time.Millisecond, 0)
 	w.checkWithin("a new reply", 3*time.Millisecond)
-	if w.c.ClockIsStale() {
+	if w.c.IsStale() {
 		t.Error("the clock is stale after a reply")
 	}
 }
@@ -143,14 +139,14 @@ func TestServerClockAnyReplies(t *testing.T) {
 				maxError = 700 * time.Millisecond
 			}
 			w.checkWithin("a reply", maxError)
-			if w.c.ClockIsStale() || t.Failed() {
-				t.Fatalf("seed %d, reply %d; stale: %v", seed, i, w.c.ClockIsStale())
+			if w.c.IsStale() || t.Failed() {
+				t.Fatalf("seed %d, reply %d; stale: %v", seed, i, w.c.IsStale())
 			}
 			w.passTime(upTo(r, 3*time.Second))
 		}
 		w.passTime(time.Hour)
 		w.checkWithin("an hour without a reply", 2*time.Minute)
-		if !w.c.ClockIsStale() {
+		if !w.c.IsStale() {
 			t.Fatalf("seed %d: the clock is not stale after an hour without a reply", seed)
 		}
 	}
@@ -178,7 +174,7 @@ func TestServerClockOddReply(t *testing.T) {
 			if early < min(wrong, 0) || early < -wrong || late < max(wrong, 0) {
 				t.Errorf("contradicting by %v: clock for expiring %v, for expiry times %v", wrong, -early, late)
 			}
-			if !w.c.ClockIsStale() {
+			if !w.c.IsStale() {
 				t.Errorf("contradicting by %v: the clock does not ask for another reply", wrong)
 			}
 			if e := w.checkRises("contradicting"); e.Abs() > time.Second {
@@ -192,7 +188,7 @@ func TestServerClockOddReply(t *testing.T) {
 				wrong < 0 && early < -wrong {
 				t.Errorf("after a contradiction by %v: clock for expiring %v, for expiry times %v", wrong, -early, late)
 			}
-			if w.c.ClockIsStale() {
+			if w.c.IsStale() {
 				t.Errorf("after a contradiction by %v the clock is stale", wrong)
 			}
 			w.checkRises("after")
@@ -279,7 +275,7 @@ func TestServerClockOvertaken(t *testing.T) {
 	w.addExactReply(time.Millisecond, time.Millisecond, 0)
 	w.c.AddReply(micro, from, to)
 	w.checkWithin("an older reply that arrives late", 3*time.Millisecond)
-	if w.c.ClockIsStale() {
+	if w.c.IsStale() {
 		t.Error("an older reply contradicts a newer one")
 	}
 }
@@ -306,14 +302,10 @@ func TestServerClockReadingsDisagree(t *testing.T) {
 			if replied {
 				addReply()
 			}
-			micro, off := clock.Now()
-			wrong := time.Duration(micro-start.Add(now).UnixMicro()) * time.Microsecond
-			early, late := clock.ClockBounds()
-			if is := start.Add(now).UnixMicro(); wrong.Abs() > off || off > 90*time.Minute || early > is || late < is ||
+			early, late, _ := clock.Bounds()
+			if is := start.Add(now).UnixMicro(); microsToDuration(late-early) > 3*time.Hour || early > is || late < is ||
 				replied && late-early > 1e5 {
-				t.Errorf("%s, new reply %v: wrong by %v, stated error %v; bounds %d to %d", what, replied, wrong, off,
-					early-is,
-					late-is)
+				t.Errorf("%s, new reply %v: bounds %d to %d", what, replied, early-is, late-is)
 			}
 		}
 	}

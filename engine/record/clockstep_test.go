@@ -20,11 +20,11 @@ type clockedTable struct {
 	offset *atomic.Int64 // by how much the server's clock was set forward
 }
 
-func (s *clockedTable) Now() (int64, time.Duration)      { return s.clock.Now() }
-func (s *clockedTable) ClockBounds() (early, late int64) { return s.clock.ClockBounds() }
+func (s *clockedTable) TokenFloor() int64   { return s.clock.TokenFloor() }
+func (s *clockedTable) Clock() record.Clock { return &s.clock }
 
 func (s *clockedTable) addReply(from driver.Instant) {
-	now, _ := s.Table.Now()
+	now := s.Table.TokenFloor()
 	s.clock.AddReply(now+time.Duration(s.offset.Load()).Microseconds(), from, s.clock.Clock.Now())
 }
 
@@ -173,9 +173,6 @@ func TestServerSetBack(t *testing.T) {
 		}
 	})
 }
-
-// ClockIsStale makes the engine load a row to learn the time.
-func (s *clockedTable) ClockIsStale() bool { return s.clock.ClockIsStale() }
 
 // TestRenewalRefreshesClock: a dead holder with a long TTL, whose client sent no requests between its renewals, is
 // replaced when its TTL has passed, also by a client that tries once.

@@ -115,8 +115,7 @@ func newEngine(table Table) *engine {
 	e.sureNotifier, _ = table.(SureNotifier)
 	e.sureNotices = e.clientNotifier != nil && (e.sureNotifier != nil || e.turnTaker != nil)
 	e.liveness, _ = table.(LivenessChecker)
-	e.clockRefresher, _ = table.(ClockRefresher)
-	e.clockBounder, _ = table.(ClockBounder)
+	e.storeClock = table.Clock()
 	_, e.storeExpiresIdle = table.(SelfExpiring)
 	_, e.tracelessRelease = table.(TracelessReleaser)
 	if t, ok := table.(SizeLimiter); ok {
@@ -136,8 +135,7 @@ type engine struct {
 	clientNotifier   ClientNotifier  // nil if the table cannot notify single clients
 	sureNotifier     SureNotifier    // nil if notices are not sent in one step with the swap
 	liveness         LivenessChecker // nil if the table has none
-	clockRefresher   ClockRefresher  // nil if the table has none
-	clockBounder     ClockBounder    // nil if the table has none
+	storeClock       Clock           // nil if the store tells no time by which claims may expire
 	sureNotices      bool            // no notice is lost, so the head of the queue waits for notices, too
 	storeExpiresIdle bool            // the store removes idle records itself
 	tracelessRelease bool            // nothing remains of a lock that is free
@@ -160,6 +158,7 @@ type engine struct {
 	writers      map[string]*writer                        // by lock
 	swapsBegun   int64                                     // by writers
 	pending      pendingSwaps
+	reading      clockReading // of a table without a Clock
 	nextSweep    driver.Instant
 	sweepResume  *sweepPlace // where to continue, if the last sweep was cut short
 }

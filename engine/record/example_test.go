@@ -45,10 +45,18 @@ func (t *mapTable) Info() driver.Info {
 	}
 }
 
-// Now is exact, because the server is in this process. It does not fall when the wall clock is set back, because Go
-// measures the time since startedAt by a monotonic clock. A real table learns the time from replies: see ServerClock.
-func (t *mapTable) Now() (micros int64, maxError time.Duration) {
-	return t.server.startedAt.Add(time.Since(t.server.startedAt)).UnixMicro(), 0
+// TokenFloor does not fall when the wall clock is set back, because Go measures the time since startedAt by a monotonic
+// clock.
+func (t *mapTable) TokenFloor() int64 {
+	return t.server.startedAt.Add(time.Since(t.server.startedAt)).UnixMicro()
+}
+
+// Clock is exact, because the server is in this process. A real table learns the time from replies: see ServerClock.
+func (t *mapTable) Clock() record.Clock { return record.ExactClock(t.TokenFloor) }
+
+// ReadClock asks the server what time it is.
+func (t *mapTable) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return time.UnixMicro(t.TokenFloor()), 0, t.checkCall(ctx)
 }
 
 // checkCall returns why a call must not continue. A real table sends requests here, and passes ctx to them.

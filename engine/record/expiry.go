@@ -26,7 +26,8 @@ const maxBeatSkip = 1 << 20
 // stepInput collects what is known now, for a step on a row and its record.
 func (e *engine) stepInput(row Row, rec *Record) StepInput {
 	in := StepInput{ConfirmWindow: e.confirmWindow(), BeatSkip: rand.Int64N(maxBeatSkip)}
-	in.Now, in.Earliest, in.Latest, in.ClockTrusted = e.readStoreClock()
+	in.Now, in.StoreTime = e.estimateTime(), e.storeTime()
+	in.Earliest, in.Latest, in.ClockTrusted = e.storeBounds()
 	in.KeepsMarks, in.MarkIsGone = e.keepsMarks, e.keepsMarks && !row.Marked
 	in.LivenessOf = e.livenessOf(row.Name, rec)
 	return in
@@ -56,16 +57,16 @@ func (e *engine) livenessOf(name string, rec *Record) func(*Claim) Liveness {
 
 func countAsAlive(*Claim) Liveness { return Alive }
 
-// readStoreClock returns the best estimate of the store's clock, and the bounds between which it surely is. If
-// trusted is false, the bounds mean nothing, and the estimate is good only for tokens and for times that are shown.
-func (e *engine) readStoreClock() (now, early, late int64, trusted bool) {
-	now, off := e.table.Now()
-	early, late = now-off.Microseconds(), now+off.Microseconds()
-	if off >= 0 && e.clockBounder != nil {
-		early, late = e.clockBounder.ClockBounds()
+// storeBounds returns the bounds between which the store's clock surely is. If trusted is false, nothing is known of it.
+func (e *engine) storeBounds() (early, late int64, trusted bool) {
+	if e.storeClock == nil {
+		return 0, 0, false
 	}
-	return now, early, late, off >= 0
+	return e.storeClock.Bounds()
 }
+
+// isClockStale reports whether a load would show the store's time much better than it is known.
+func (e *engine) isClockStale() bool { return e.storeClock != nil && e.storeClock.IsStale() }
 
 // observeTime is how long a claim must have been watched unchanged before it may be removed: its silence limit, and a
 // margin for clocks that run at different rates.
@@ -152,7 +153,7 @@ const preciseClock = 50 * time.Millisecond
 // watched from before that write.
 func (e *engine) observeClaims(name string, rec *Record) {
 	now := e.clock.Now()
-	_, early, late, trusted := e.readStoreClock()
+	early, late, trusted := e.storeBounds()
 	isPrecise := trusted && late-early <= 2*preciseClock.Microseconds()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -195,7 +196,7 @@ const maxWatched = 1 << 17
 
 // nextExpiry returns how long it is until the first claim of a record can expire, if none is renewed.
 func (e *engine) nextExpiry(name string, rec *Record) (soonest time.Duration, found bool) {
-	_, early, _, trusted := e.readStoreClock()
+	early, _, trusted := e.storeBounds()
 	seen := e.observationsOf(name)
 	if trusted && rec.Foreign != 0 && rec.Foreign != NoEnd {
 		soonest, found = microsToDuration(rec.Foreign-early), true
@@ -219,13 +220,13 @@ func (e *engine) nextExpiry(name string, rec *Record) (soonest time.Duration, fo
 // isRenewalDue reports whether a holder's last renewal is a third of its TTL ago, or nearly: then the next one is about
 // to come.
 func (e *engine) isRenewalDue(row Row, rec *Record) bool {
-	now, off := e.table.Now()
+	early, late, trusted := e.storeBounds()
 	seen := e.observationsOf(row.Name)
 	for i := range rec.Claims {
 		c := &rec.Claims[i]
 		var sinceRenewal time.Duration
-		if off >= 0 && c.ExpiresAt > 0 {
-			sinceRenewal = c.SilenceLimit - time.Duration(c.ExpiresAt-now)*time.Microsecond
+		if trusted && c.ExpiresAt > 0 {
+			sinceRenewal = c.SilenceLimit - microsToDuration(c.ExpiresAt-(early+(late-early)/2))
 		} else if from, ok := seen[observation{c.ID, c.Token, c.Beat}]; ok {
 			sinceRenewal = e.clock.SinceAtLeast(from)
 		}

@@ -155,7 +155,8 @@ func TestReadsConfirmNoStep(t *testing.T) {
 // unclockedTable is a table that does not know its store's clock, so that clients must observe claims to expire them.
 type unclockedTable struct{ record.Table }
 
-func (unclockedTable) Now() (int64, time.Duration) { return 0, -1 }
+func (unclockedTable) TokenFloor() int64   { return 0 }
+func (unclockedTable) Clock() record.Clock { return nil }
 
 // TestObserverSawLostRenewal: an observer has seen a renewal that the store then lost in a failover. The holder's next
 // renewal differs from it, so the observer does not conclude that the holder has stopped renewing.

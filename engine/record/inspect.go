@@ -84,16 +84,19 @@ func (e *engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 	})
 }
 
-// ReadTokenFloor costs one load, of a row that never exists, or what a [ClockReader] needs. Each client makes tokens by
-// its own estimate of the store's clock, so the floor is below this client's.
+// ReadTokenFloor costs one load, of a row that never exists. Each client makes tokens by its own estimate of the store's
+// clock, so the floor is below this client's.
 func (e *engine) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	if _, err := e.table.Load(ctx, pageMark); err != nil {
 		return driver.TokenFloor{}, e.errorOrClosed(err)
 	}
-	_, early, _, _ := e.readStoreClock()
-	return driver.TokenFloor{Token: max(early-e.info.TokenGap.Microseconds(), 1), ByClock: true}, nil
+	floor := e.table.TokenFloor()
+	if early, _, known := e.storeBounds(); known {
+		floor = min(floor, early)
+	}
+	return driver.TokenFloor{Token: max(floor-e.info.TokenGap.Microseconds(), 1), ByClock: true}, nil
 }
 
 // RaiseToken costs one load and one swap. A store that removes idle records itself would forget the token.
@@ -164,8 +167,9 @@ func (e *engine) attemptStep(
 ) error {
 	var err error
 	row, rec := e.recallRow(name)
+	t.recalled = t.recalled && !e.isReadingStale()
 	if !t.recalled {
-		if row, rec, err = e.loadRecord(ctx, name); err != nil {
+		if row, rec, err = e.loadForStep(ctx, name); err != nil {
 			return err
 		}
 	}

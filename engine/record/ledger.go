@@ -269,23 +269,12 @@ func (e *engine) deletePage(ctx context.Context, name string, upTo int64) error 
 	return e.table.Delete(ctx, row)
 }
 
-// ReadClock costs one load, of a row that never exists: every reply of the store shows its time, or the clock is that of
-// this machine.
+// ReadClock costs what the table's needs.
 func (l *ledger) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	ctx, stop := l.life.Bind(ctx)
 	defer stop()
-	if t, ok := l.table.(ClockReader); ok {
-		now, maxError, err = t.ReadClock(ctx)
-		return now, maxError, l.errorOrClosed(err)
-	}
-	if _, err := l.table.Load(ctx, pageMark); err != nil {
-		return time.Time{}, 0, l.errorOrClosed(err)
-	}
-	micros, early, late, trusted := l.readStoreClock()
-	if !trusted {
-		return time.Time{}, 0, fmt.Errorf("%w: the store does not tell the time", driver.ErrUnsupported)
-	}
-	return time.UnixMicro(micros), time.Duration(max(micros-early, late-micros)) * time.Microsecond, nil
+	now, maxError, err = l.table.ReadClock(ctx)
+	return now, maxError, l.errorOrClosed(err)
 }
 
 // deleteOrphanPage removes a page whose history was removed by a client that has not finished.

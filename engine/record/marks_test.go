@@ -43,7 +43,7 @@ func (m *marks) exists(name string) bool { return time.Now().Before(m.until[name
 
 func (t *markTable) KeepsMarks() bool { return true }
 
-func (t *markTable) Now() (int64, time.Duration) { return time.Now().UnixMicro(), -1 }
+func (t *markTable) Clock() record.Clock { return nil }
 
 func (t *markTable) Load(ctx context.Context, name string) (record.Row, error) {
 	t.marks.mu.Lock()

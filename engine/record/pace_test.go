@@ -28,10 +28,14 @@ func (t pacedTable) Info() driver.Info {
 	return i
 }
 
-func (t pacedTable) Now() (int64, time.Duration) {
-	now, _ := t.Table.Now()
-	return now, t.rough
+func (t pacedTable) Clock() record.Clock { return t }
+
+func (t pacedTable) Bounds() (early, late int64, known bool) {
+	now := t.TokenFloor()
+	return now - t.rough.Microseconds(), now + t.rough.Microseconds(), true
 }
+
+func (pacedTable) IsStale() bool { return false }
 
 func (t pacedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	now, err := t.Table.Swap(ctx, row)

@@ -110,6 +110,9 @@ type StepInput struct {
 	// Now is the best estimate of the store's clock. It is used only for tokens and for times that are shown, so an
 	// error in it cannot expire a claim. It is valid even if ClockTrusted is false.
 	Now int64
+	// StoreTime bounds the store's clock for the times that a ledger stores and compares later. It may be known although
+	// ClockTrusted is false: it is good enough for a pause, and not for the end of a claim.
+	StoreTime TimeBounds
 	// Earliest is a lower bound: the store's clock is surely past it.
 	Earliest int64
 	// Latest is an upper bound: the store's clock is surely not past it.

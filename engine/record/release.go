@@ -80,7 +80,7 @@ func (r *release) recall() {
 		return
 	}
 	r.row, r.rec = s.row, s.rec
-	if c := s.rec.findClaim(r.id); c != nil && r.started.Since(s.seenAt) > c.TTL/2 {
+	if c := s.rec.findClaim(r.id); c != nil && (r.started.Since(s.seenAt) > c.TTL/2 || r.keepsRuns && r.isReadingStale()) {
 		r.rec = nil
 	}
 }
@@ -88,7 +88,7 @@ func (r *release) recall() {
 // step loads the row, or writes it without the claim. If it is not done and has no error, it is called again at once.
 func (r *release) step(ctx context.Context) (done bool, err error) {
 	if r.rec == nil {
-		if r.row, r.rec, err = r.loadRecord(ctx, r.claim.Name); err != nil {
+		if r.row, r.rec, err = r.loadForStep(ctx, r.claim.Name); err != nil {
 			return false, err
 		}
 		r.fresh = true

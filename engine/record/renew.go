@@ -63,7 +63,7 @@ func (e *engine) renewLock(ctx context.Context, grants []driver.Grant, which []i
 		}
 	}
 	row, rec := e.recallRow(name)
-	if e.clockRefresher != nil && e.clockRefresher.ClockIsStale() {
+	if e.isClockStale() {
 		rec = nil // load first: the reply improves the estimate, and the new ends will not be later than necessary
 	}
 	var err error

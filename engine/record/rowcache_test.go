@@ -28,7 +28,12 @@ func (*mapTable) Info() driver.Info {
 	return driver.Info{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}}
 }
 
-func (*mapTable) Now() (int64, time.Duration) { return time.Now().UnixMicro(), 0 }
+func (*mapTable) TokenFloor() int64 { return time.Now().UnixMicro() }
+func (p *mapTable) Clock() Clock    { return ExactClock(p.TokenFloor) }
+
+func (*mapTable) ReadClock(context.Context) (now time.Time, maxError time.Duration, err error) {
+	return time.Now(), 0, nil
+}
 
 func (p *mapTable) Load(_ context.Context, name string) (Row, error) {
 	if p.refuses {

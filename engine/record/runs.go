@@ -85,11 +85,18 @@ func (r *Record) Begin(c Claim, terms driver.RunTerms, info driver.Info, in Step
 	return mine, nil
 }
 
+// errNoPauses refuses a run: nobody could tell when the pause after the run before has passed.
+var errNoPauses = fmt.Errorf("%w: the store does not tell its time, so no pause between runs can be kept",
+	driver.ErrUnsupported)
+
 // refuseRun returns a *driver.RunError if the history does not allow another run now.
 func (r *Record) refuseRun(terms driver.RunTerms, in StepInput) error {
 	last := r.Runs.lastRun()
 	retryAllowed := r.Runs != nil && r.Runs.RetryAfter == last.Attempt
-	refused := terms.Refuse(last, retryAllowed, time.UnixMicro(in.Now))
+	if terms.Pause > 0 && !in.StoreTime.Known {
+		return errNoPauses
+	}
+	refused := terms.Refuse(last, retryAllowed, time.UnixMicro(in.StoreTime.Early))
 	switch {
 	case refused == nil:
 		return nil // and not a nil *driver.RunError, which is an error
@@ -122,9 +129,12 @@ func (r *Record) endRun(c *Claim, state driver.RunState, why string, in StepInpu
 		if state == driver.RunAbandoned && c.ExpiresAt > 0 {
 			ended = min(ended, c.ExpiresAt)
 		}
-		run.EndedAt = time.UnixMicro(max(ended, run.StartedAt.UnixMicro()))
-		if r.Runs.KeepFor > 0 {
-			r.Runs.ForgetAt = run.EndedAt.UnixMicro() + r.Runs.KeepFor.Microseconds()
+		if started := run.StartedAt.UnixMicro(); !in.StoreTime.Known || started <= in.StoreTime.Late {
+			ended = max(ended, started)
+		} // else its worker did not know the store's time
+		run.EndedAt = time.UnixMicro(ended)
+		if r.Runs.KeepFor > 0 && in.StoreTime.Known { // otherwise the history is kept
+			r.Runs.ForgetAt = in.StoreTime.Late + r.Runs.KeepFor.Microseconds()
 		}
 	}
 }

@@ -3,6 +3,7 @@ package record
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"math/rand/v2"
 	"strings"
@@ -120,10 +121,19 @@ func (e *engine) randomStart() string {
 	return ""
 }
 
+// errNoStoreTime ends a sweep: without the store's time nobody knows what is old.
+var errNoStoreTime = errors.New("the store's time is not known")
+
 // sweepRows deletes the rows that may be deleted, and returns the last name that it has seen.
 func (e *engine) sweepRows(ctx context.Context, list iter.Seq2[Row, error]) (last string, err error) {
-	now, off := e.table.Now()
-	before := now - (off.Abs() + e.idleKeep()).Microseconds()
+	if err := e.refreshReading(ctx); err != nil {
+		return "", err
+	}
+	now := e.storeTime()
+	if !now.Known {
+		return "", errNoStoreTime
+	}
+	before := now.Early - e.idleKeep().Microseconds()
 	for row, err := range list {
 		if err != nil && row.Name == "" {
 			return last, err
@@ -178,11 +188,11 @@ func (e *engine) keepUntil(neededUntil int64) int64 {
 	if !e.storeExpiresIdle {
 		return 0
 	}
-	now, off := e.table.Now()
-	if off < 0 {
+	early, late, known := e.storeBounds()
+	if !known {
 		return 0
 	}
-	return max(now, neededUntil) + (off + e.idleKeep()).Microseconds()
+	return max(late, neededUntil+late-early) + e.idleKeep().Microseconds()
 }
 
 // randomPart returns a random part of d, so that clients that do the same do not do it at the same time.

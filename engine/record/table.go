@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"os"
 	"time"
@@ -25,20 +26,27 @@ import (
 //   - [Notifier], if the store can notify of changes, and [TurnTaker] and [ClientNotifier], if many clients wait;
 //   - [LivenessChecker], if it can tell that a client is dead before its claims expire, and [LivenessFiler];
 //   - [Marker], if the store has no clock but ends sessions itself, in the ledger's own table;
-//   - [ClockRefresher] and [ClockBounder], if it learns the store's clock from replies, as [ServerClock] does;
 //   - [SelfExpiring] or [ResumableLister], for the removal of idle records;
 //   - [SizeLimiter], [TracelessReleaser] and [KeyLister], for what is particular about its records;
-//   - [LedgerKeeper], if the store can keep a run ledger, and [ClockReader] in the ledger's own table.
+//   - [LedgerKeeper], if the store can keep a run ledger.
 type Table interface {
 	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Detached, and the
 	// limits that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap,
 	// TokenRegression, DeadHolderTimeout and WriteInterval.
 	Info() driver.Info
 
-	// Now estimates the store's clock, in microseconds since 1970, without I/O. The true value is within maxError of
-	// the estimate. The estimate must not fall while the store is open, because tokens are made from it. A negative
-	// maxError says that the estimate is good only for tokens; then holders are watched, and no clock expires them.
-	Now() (micros int64, maxError time.Duration)
+	// TokenFloor returns a time in microseconds since 1970, without I/O. It never falls while the table is open. Tokens
+	// and times that are only shown are made from it, and nothing else: it may be the wall clock of this machine, which
+	// may be wrong by any amount.
+	TokenFloor() int64
+
+	// Clock returns the store's clock, as far as it is known without I/O. It is nil if the store tells no time by which
+	// claims may expire; then they are watched. The engine asks for it once.
+	Clock() Clock
+
+	// ReadClock asks the store what time it is: see driver.Ledger.ReadClock. The engine of a table without a Clock counts
+	// the ends of runs, the pauses after them, and how long records are kept by this alone.
+	ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error)
 
 	// Load reads a record as it is now, never from a cache or from a replica that may be behind. An absent record is a
 	// Row with an empty Version, and no error.
@@ -72,7 +80,7 @@ type Row struct {
 	Data    []byte // never changed by anybody once it is in a Row
 
 	// Token is set by the engine for Swap: the largest token in Data. A store on which a record can be lost, such as
-	// a file after a power cut, makes sure before the swap takes effect that Now stays above it forever. A store in
+	// a file after a power cut, makes sure before the swap takes effect that TokenFloor stays above it forever. A store in
 	// which nothing remains of an idle lock may replace the token of a grant in Data as it writes. It then returns
 	// the new token, and Load shows it.
 	Token int64
@@ -186,26 +194,40 @@ type LivenessFiler interface {
 	LivenessFile() (*os.File, error)
 }
 
-// ClockRefresher is implemented by tables whose estimate of the store's clock becomes worse while they send no
-// requests.
-type ClockRefresher interface {
-	// ClockIsStale reports whether a Load would make the estimate much better. The engine asks before it makes or
+// Clock is the store's clock as a client knows it between requests. [ServerClock] learns it from replies.
+type Clock interface {
+	// Bounds returns the times between which the store's clock surely is, in microseconds since 1970. Claims expire by
+	// the first, and their ends are set by the second. If known is false, the store has not told its time yet.
+	Bounds() (early, late int64, known bool)
+	// IsStale reports whether a Load would bring the bounds much closer together. The engine asks before it makes or
 	// renews a claim, and loads first if so. Otherwise the claim's end would be set later than necessary.
-	ClockIsStale() bool
+	IsStale() bool
 }
 
-// ClockBounder is implemented by tables that know one bound of the store's clock better than the other. By what Now
-// says, both bounds would be as far away as the worse one.
-type ClockBounder interface {
-	// ClockBounds returns the bounds of the store's clock, in microseconds since 1970. Claims expire by the first, and
-	// their ends are set by the second. It is not called if the error that Now returns is negative.
-	ClockBounds() (early, late int64)
+// ExactClock is the Clock of a store whose clock every client reads itself, in microseconds since 1970.
+type ExactClock func() int64
+
+// Bounds implements [Clock].
+func (c ExactClock) Bounds() (early, late int64, known bool) {
+	now := c()
+	return now, now, true
 }
 
-// ClockReader is implemented by tables that ask for the store's time in another way than all others: those load a record
-// and then call Now. Only a ledger uses it: see driver.Ledger.ReadClock.
-type ClockReader interface {
-	ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error)
+// IsStale implements [Clock].
+func (ExactClock) IsStale() bool { return false }
+
+// ReadClockByLoad is the ReadClock of a table whose Clock learns the store's time from each reply. It loads a record that
+// never exists.
+func ReadClockByLoad(ctx context.Context, t Table) (now time.Time, maxError time.Duration, err error) {
+	if _, err := t.Load(ctx, pageMark); err != nil {
+		return now, 0, err
+	}
+	early, late, known := t.Clock().Bounds()
+	if !known {
+		return now, 0, fmt.Errorf("%w: the replies of the store do not tell the time", driver.ErrUnsupported)
+	}
+	half := (late - early + 1) / 2
+	return time.UnixMicro(early + half), time.Duration(half) * time.Microsecond, nil
 }
 
 // SelfExpiring is implemented by tables whose store removes the records of idle locks itself: see Row.KeepUntil. The

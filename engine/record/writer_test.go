@@ -237,12 +237,13 @@ func (t *gatedTable) Swap(ctx context.Context, row record.Row) (record.Row, erro
 	return t.Table.Swap(ctx, row)
 }
 
-func (t *gatedTable) Now() (int64, time.Duration) {
+func (t *gatedTable) TokenFloor() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now, off := t.Table.Now()
-	return now + t.ahead.Microseconds(), off
+	return t.Table.TokenFloor() + t.ahead.Microseconds()
 }
+
+func (t *gatedTable) Clock() record.Clock { return record.ExactClock(t.TokenFloor) }
 
 func (t *gatedTable) MaxRecordSize() int {
 	if t.maxSize > 0 {

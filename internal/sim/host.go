@@ -41,6 +41,9 @@ func newHost(sim *simulation, name string) *host {
 	h.boottimeSettable = sim.chance(0.3)
 	h.rate = 1 + (sim.randomFloat()-0.5)/100
 	h.wallOffset = sim.upTo(2*time.Minute) - time.Minute
+	if sim.chance(0.3) { // nobody has set it
+		h.wallOffset += sim.upTo(6*24*time.Hour) - 3*24*time.Hour
+	}
 	return h
 }
 

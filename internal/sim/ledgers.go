@@ -142,11 +142,8 @@ func (sim *simulation) runJob(ctx context.Context, h *host) {
 		return
 	}
 	switch {
-	case sim.unclocked && sim.kind != stepped && errors.Is(err, holdfast.ErrUnsupported):
 	case err != nil:
 		sim.checkError("the slot", err)
-	case sim.unclocked && sim.kind != stepped:
-		sim.reportViolation("a store without a clock has the slot %+v", slot)
 	case sim.kind != stepped && (slot.Start.After(to.Add(slot.MaxError)) || !slot.End.After(from.Add(-slot.MaxError))):
 		sim.reportViolation("the slot is %v to %v by another clock than the store's, which showed %v to %v",
 			slot.Start, slot.End, from, to)
@@ -158,8 +155,7 @@ func (sim *simulation) runJob(ctx context.Context, h *host) {
 
 // storeTime returns the store's clock.
 func (sim *simulation) storeTime() time.Time {
-	now, _ := sim.memory.Table().Now()
-	return time.UnixMicro(now).Add(sim.storeShift)
+	return time.UnixMicro(sim.memory.Table().TokenFloor()).Add(sim.storeShift)
 }
 
 // runKey begins a run, works, and reports.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -95,18 +96,9 @@ func (t *faultyTable) readStoreClock() int64 {
 	return micro
 }
 
-// clockedTable is a faultyTable that learns the store's clock from replies.
-type clockedTable struct{ *faultyTable }
-
-// ClockBounds returns the bounds that follow from the replies.
-func (t clockedTable) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
-
 func (t *faultyTable) addClockReply(micro int64, from driver.Instant) {
 	t.clock.AddReply(micro, from, t.host.newClock().Now())
 }
-
-// ClockIsStale asks for a load if the store's clock is learned from replies.
-func (t *faultyTable) ClockIsStale() bool { return t.clock != nil && t.clock.ClockIsStale() }
 
 // sendRequest sends one request. It may take effect after the caller has given up, and, if twice is set, two times.
 func (h *host) sendRequest(ctx context.Context, twice bool, do func() any) (any, error) {
@@ -155,19 +147,53 @@ func (t *faultyTable) Info() driver.Info {
 	return info
 }
 
-// Now returns the store's clock, or, if that expires no claims, the host's own wall clock, which is only good for
-// tokens.
-func (t *faultyTable) Now() (int64, time.Duration) {
+// TokenFloor returns the store's clock, or, if that expires no claims, the host's own wall clock.
+func (t *faultyTable) TokenFloor() int64 {
 	if t.clock != nil {
-		return t.clock.Now()
+		return t.clock.TokenFloor()
 	}
-	now, off := t.Table.Now()
-	if off < 0 {
+	now := t.Table.TokenFloor()
+	if t.Table.Clock() == nil {
 		t.host.mu.Lock()
 		defer t.host.mu.Unlock()
-		return now + t.host.wallOffset.Microseconds(), off
+		return now + t.host.wallOffset.Microseconds()
 	}
-	return now + t.host.sim.storeShift.Microseconds(), 20 * time.Millisecond
+	return now + t.host.sim.storeShift.Microseconds()
+}
+
+// Clock returns the clock that the host has learned from replies, or one that is known to 20 ms.
+func (t *faultyTable) Clock() record.Clock {
+	switch {
+	case t.clock != nil:
+		return t.clock
+	case t.Table.Clock() == nil:
+		return nil
+	}
+	return roughClock{t}
+}
+
+// roughClock is a store's clock that each host knows to 20 ms.
+type roughClock struct{ *faultyTable }
+
+func (c roughClock) Bounds() (early, late int64, known bool) {
+	const off = 20 * time.Millisecond
+	now := c.TokenFloor()
+	return now - off.Microseconds(), now + off.Microseconds(), true
+}
+
+func (roughClock) IsStale() bool { return false }
+
+// ReadClock is one request.
+func (t *faultyTable) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	var at atomic.Int64
+	_, err = t.callStore(ctx, func() reply {
+		at.Store(t.Table.TokenFloor() + t.host.sim.storeShift.Microseconds())
+		if t.clock != nil {
+			at.Store(t.readStoreClock())
+		}
+		return reply{}
+	})
+	return time.UnixMicro(at.Load()), 0, err
 }
 
 func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error) {

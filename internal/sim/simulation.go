@@ -183,7 +183,6 @@ func (sim *simulation) newTable(h *host, table record.Table, keepsRuns bool) rec
 	if sim.kind == stepped || sim.kind == astray {
 		wire.clock = &record.ServerClock{Clock: h.newClock()}
 		wire.addClockReply(wire.readStoreClock(), h.newClock().Now())
-		return clockedTable{wire}
 	}
 	return wire
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // dateKey is the key of a context's value: where the Date of the replies to its requests goes.
@@ -26,7 +27,7 @@ func (d datedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return reply, err
 }
 
-// ReadClock implements record.ClockReader. Consul tells no time in its data, but the agent's replies have the Date of
+// ReadClock implements record.Table. Consul tells no time in its data, but the agent's replies have the Date of
 // its own clock.
 func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	if tb.life.Err() != nil {
@@ -44,10 +45,13 @@ func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 	return date.Add(cut / 2), cut / 2, nil
 }
 
-// Now is this machine's wall clock, which never goes back here. It is good for tokens only.
-func (tb *table) Now() (int64, time.Duration) {
+// TokenFloor is this machine's wall clock, which never goes back here.
+func (tb *table) TokenFloor() int64 {
 	tb.store.mu.Lock()
 	defer tb.store.mu.Unlock()
 	tb.store.micros = max(tb.store.micros, time.Now().UnixMicro())
-	return tb.store.micros, -1
+	return tb.store.micros
 }
+
+// Clock is nil: each agent tells a time of its own.
+func (tb *table) Clock() record.Clock { return nil }

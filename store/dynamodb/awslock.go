@@ -86,7 +86,7 @@ func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client supports the plain mutex only",
 			driver.ErrUnsupported)
 	}
-	t := takeAttempt{awslockStore: a, claim: c, mustRead: a.clock.ClockIsStale()}
+	t := takeAttempt{awslockStore: a, claim: c, mustRead: a.clock.IsStale()}
 	loop := a.newLoop(c.TTL)
 	for first := true; ; first = false {
 		g, err := t.tryTake(ctx)
@@ -142,7 +142,7 @@ func (t *takeAttempt) tryTake(ctx context.Context) (driver.Grant, error) {
 		t.current, t.mustRead = &at, false
 	}
 	since := t.clock.Clock.Now()
-	now, _ := t.clock.Now()
+	now := t.clock.TokenFloor()
 	r := versionNumber{claimID: t.claim.ID, token: now, expiresAt: t.latestEnd(t.claim.TTL)}
 	u := conditionalUpdate{set: map[string]types.AttributeValue{}}
 	switch {
@@ -257,7 +257,7 @@ func renewEach(grants []driver.Grant, renew func(int, driver.Grant)) {
 
 // renewGrant renews one grant. If it is refused, it finds out whether and how the claim ended.
 func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Renewal {
-	if a.clock.ClockIsStale() { // else the claim's expiry might be set much too late
+	if a.clock.IsStale() { // else the claim's expiry might be set much too late
 		_, _ = a.readLock(ctx, g.Name)
 	}
 	since := a.clock.Clock.Now()
@@ -455,7 +455,7 @@ func (a *awslockStore) observeItem(name string, it item) lockItem {
 
 // isExpired reports whether a holder has certainly stopped renewing for its lease.
 func (a *awslockStore) isExpired(name string, l *lockItem) bool {
-	if early, _ := a.clock.ClockBounds(); l.expiresAt > 0 && early > l.expiresAt {
+	if early, _, _ := a.clock.Bounds(); l.expiresAt > 0 && early > l.expiresAt {
 		return true
 	}
 	a.mu.Lock()

@@ -68,7 +68,7 @@ func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.
 		case driver.BreakRequestRelease:
 			u.set[markAttribute] = textValue(markReleaseRequested + ":" + ref)
 		default: // a holder that still works finds another recordVersionNumber
-			now, _ := a.clock.Now()
+			now := a.clock.TokenFloor()
 			u.set[releasedAttribute], u.set[tokenAttribute] = textValue("1"), numberValue(max(now, at.token+1))
 			u.set[rvnAttribute] = textValue(versionNumber{claimID: "broken", token: at.token}.makeUnique())
 			u.remove = []string{nonAcquirableAttribute}
@@ -98,7 +98,7 @@ func (a *awslockStore) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, e
 	if _, err := a.readLock(ctx, "holdfast"); err != nil {
 		return driver.TokenFloor{}, err
 	}
-	early, _ := a.clock.ClockBounds()
+	early, _, _ := a.clock.Bounds()
 	return driver.TokenFloor{Token: max(early-tokenGap.Microseconds(), 1), ByClock: true}, nil
 }
 
@@ -120,7 +120,7 @@ func (a *awslockStore) toLock(name string, l *lockItem) driver.Lock {
 // claimInfo shows the holder of an item.
 func (a *awslockStore) claimInfo(l *lockItem) driver.ClaimInfo {
 	s := driver.ClaimInfo{Ref: a.refOf(l), Owner: l.owner, Meta: l.meta, Weight: 1, TTL: l.lease, Foreign: !l.isOurs}
-	if _, late := a.clock.ClockBounds(); l.expiresAt > 0 {
+	if _, late, _ := a.clock.Bounds(); l.expiresAt > 0 {
 		s.Remaining = max(0, time.Duration(min(l.expiresAt-late, math.MaxInt64/2000))*time.Microsecond)
 	}
 	if l.isOurs {

@@ -241,7 +241,7 @@ func (t *tableClient) explainError(ctx context.Context, err error) error {
 // latest time that the service's clock may show, and expiry is judged by the earliest: so whatever the error of the two
 // estimates, no client ends a claim before its TTL has passed.
 func (t *tableClient) latestEnd(d time.Duration) int64 {
-	_, late := t.clock.ClockBounds()
+	_, late, _ := t.clock.Bounds()
 	return late + d.Microseconds()
 }
 

@@ -198,14 +198,14 @@ func (l *ledger) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 	if err := l.probeTable(ctx); err != nil {
 		return now, 0, err
 	}
-	micros, _ := l.clock.Now()
-	early, late := l.clock.ClockBounds()
-	return time.UnixMicro(micros), time.Duration(max(micros-early, late-micros)) * time.Microsecond, nil
+	early, late, _ := l.clock.Bounds()
+	half := (late - early + 1) / 2
+	return time.UnixMicro(early + half), time.Duration(half) * time.Microsecond, nil
 }
 
 // storeTime is the best estimate of the service's clock.
 func (l *ledger) storeTime() time.Time {
-	micros, _ := l.clock.Now()
+	micros := l.clock.TokenFloor()
 	return time.UnixMicro(micros)
 }
 

@@ -84,7 +84,8 @@ func (b *beginning) try(ctx context.Context) (driver.Grant, error) {
 	case ended:
 		return driver.Grant{}, errRefused // read the row of its end
 	}
-	if refused := b.claim.Run.Refuse(st.last, false, b.storeTime()); refused != nil {
+	early, _, _ := b.clock.Bounds()
+	if refused := b.claim.Run.Refuse(st.last, false, time.UnixMicro(early)); refused != nil {
 		return b.refuse(ctx, &st, h, refused)
 	}
 	return b.start(ctx, &st)
@@ -113,7 +114,7 @@ func (b *beginning) refuse(ctx context.Context, st *keyState, h heartbeat, refus
 func (b *beginning) start(ctx context.Context, st *keyState) (driver.Grant, error) {
 	sequence := max(st.newest.sequence+1, firstSequence)
 	since := b.clock.Clock.Now()
-	now, _ := b.clock.Now()
+	now := b.clock.TokenFloor()
 	run := rowRun{
 		ID: b.claim.ID, Attempt: st.last.Attempt + 1, Token: max(now, st.maxToken+1),
 		Owner: b.claim.Owner, Meta: b.claim.Meta,
@@ -250,7 +251,7 @@ func (l *ledger) claimInfo(st *keyState, h heartbeat) driver.ClaimInfo {
 		if h.token == run.Token {
 			expires = h.expiresAt
 		}
-		_, late := l.clock.ClockBounds()
+		_, late, _ := l.clock.Bounds()
 		info.TTL = time.Duration(run.TTL) * time.Millisecond
 		info.Remaining = max(0, time.Duration(expires-late)*time.Microsecond)
 		info.Broken = h.isMarked(markBroken, run.Token)

@@ -35,7 +35,7 @@ func (l *ledger) putEnd(ctx context.Context, key string, start int64, end *rowRu
 // endOf returns the end of a run, for its row.
 func (l *ledger) endOf(run *rowRun, state driver.RunState, text string) rowRun {
 	end := *run
-	now, _ := l.clock.Now()
+	now := l.clock.TokenFloor()
 	end.State, end.Error, end.EndedAt, end.ExpiresAt = state, text, max(now, run.StartedAt), 0
 	end.Report = rand.Text()
 	return end
@@ -160,7 +160,7 @@ func (l *ledger) endNewestIfExpired(ctx context.Context, key string, st *keyStat
 		return true, h, l.endForeign(ctx, key, st, fmt.Sprintf("no end was written in %v", l.startedAge))
 	}
 	run := st.newest.run
-	if early, _ := l.clock.ClockBounds(); early <= run.ExpiresAt {
+	if early, _, _ := l.clock.Bounds(); early <= run.ExpiresAt {
 		return false, h, nil // it needs no renewal yet
 	}
 	if h, err = l.readHeartbeat(ctx, key); err != nil {
@@ -179,7 +179,7 @@ func (l *ledger) isTooOld(row *ledgerRow) bool {
 		return false
 	}
 	created, ok := latestCreatedTime(row.createdAt)
-	early, _ := l.clock.ClockBounds()
+	early, _, _ := l.clock.Bounds()
 	return ok && time.UnixMicro(early).Sub(created) > l.startedAge
 }
 

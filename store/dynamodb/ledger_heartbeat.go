@@ -65,7 +65,7 @@ func (l *ledger) endCause(r *rowRun, h heartbeat) driver.LossCause {
 	if h.token == r.Token {
 		expires = h.expiresAt
 	}
-	early, _ := l.clock.ClockBounds()
+	early, _, _ := l.clock.Bounds()
 	switch {
 	case h.ended >= r.Token:
 		return cmp.Or(h.cause, driver.LossGone)
@@ -97,7 +97,7 @@ func (l *ledger) renewRun(ctx context.Context, g driver.Grant) driver.Renewal {
 	if err != nil {
 		return driver.Renewal{Err: err}
 	}
-	beat, _ := l.clock.Now()
+	beat := l.clock.TokenFloor()
 	for first := true; ; first = false {
 		since := l.clock.Clock.Now()
 		it, err := l.updateRow(ctx, controlPrefix+key, heartbeatSequence,

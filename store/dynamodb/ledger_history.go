@@ -241,7 +241,7 @@ func (l *ledger) ForgetRuns(ctx context.Context, name string) error {
 // key has changed.
 func (l *ledger) hideHistory(ctx context.Context, key string, st *keyState) error {
 	start := st.newest.sequence + 1
-	now, _ := l.clock.Now()
+	now := l.clock.TokenFloor()
 	run := rowRun{ID: strings.ToLower(rand.Text()), Attempt: st.last.Attempt + 1, Token: max(now, st.maxToken+1),
 		Owner: forgetOwner, StartedAt: now, ExpiresAt: l.latestEnd(forgetTTL),
 		TTL: forgetTTL.Milliseconds(), First: st.first}

@@ -65,15 +65,18 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+func (t *table) TokenFloor() int64   { return t.clock.TokenFloor() }
+func (t *table) Clock() record.Clock { return t.clock }
 
-// ClockBounds, ClockIsStale, MaxRecordSize and ExpiresIdleRecords implement optional interfaces of
-// engine/record. A scan for idle items would read, and pay for, the whole table. Its TTL removes them without
+// ReadClock is one read: each reply tells the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
+}
+
+// MaxRecordSize and ExpiresIdleRecords implement optional interfaces of engine/record. A scan for idle items would read, and pay for, the whole table. Its TTL removes them without
 // charge.
-func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
-func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
-func (t *table) MaxRecordSize() int               { return maxItem }
-func (t *table) ExpiresIdleRecords()              {}
+func (t *table) MaxRecordSize() int  { return maxItem }
+func (t *table) ExpiresIdleRecords() {}
 
 // Keys names the item of a lock, for people.
 func (t *table) Keys(name string) []string {
@@ -174,7 +177,7 @@ func nilIfEmpty(values item) item {
 // expiryOf is the expired_at of a record. It is rounded up, so that no foreign client takes the lock early.
 func (t *table) expiryOf(ends int64) string {
 	if ends == 0 {
-		now, _ := t.clock.Now()
+		now := t.clock.TokenFloor()
 		return strconv.FormatInt(now/1e6-idleAge, 10)
 	}
 	return strconv.FormatInt((ends+1e6-1)/1e6, 10)

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// ReadClock implements record.ClockReader. etcd's own replies have no time in them. But its members answer HTTP on the
+// ReadClock implements record.Table. etcd's own replies have no time in them. But its members answer HTTP on the
 // same port, with the Date of their clock. The clock is that of the first member that answers.
 func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: tb.store.tls.Clone(), DisableKeepAlives: true}}

@@ -66,14 +66,16 @@ func (tb *table) Info() driver.Info {
 	return i
 }
 
-// Now is this machine's wall clock, which never goes back here. It is good for tokens only, since etcd does not report
-// a clock of its own.
-func (tb *table) Now() (int64, time.Duration) {
+// TokenFloor is this machine's wall clock, which never goes back here.
+func (tb *table) TokenFloor() int64 {
 	tb.store.mu.Lock()
 	defer tb.store.mu.Unlock()
 	tb.store.lastClock = max(tb.store.lastClock, time.Now().UnixMicro())
-	return tb.store.lastClock, -1
+	return tb.store.lastClock
 }
+
+// Clock is nil: etcd's replies have no time in them.
+func (tb *table) Clock() record.Clock { return nil }
 
 // askOnce makes one request, and gives it up if it hangs.
 func askOnce[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (a Answer, err error) {

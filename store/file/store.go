@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -120,13 +119,4 @@ func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 // Renew is that of the store.
 func (l *ledger) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	renewInPlace(ctx, l.runs, l.ledgerEngine, grants, done)
-}
-
-// ReadClock returns the wall clock of the kernel, which all clients of the directory share. The clock by which claims
-// expire is another one: it does not follow when the wall clock is set.
-func (l *ledger) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
-	if l.runs.isClosed() {
-		return now, 0, driver.ErrClosed
-	}
-	return time.Now(), 0, ctx.Err()
 }

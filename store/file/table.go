@@ -283,13 +283,35 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-// Now is exact, because all clients read the clock of the same kernel. It is zero until the table is open: there are no
-// claims then, and the engine makes none before Acquire has opened the table.
-func (t *table) Now() (int64, time.Duration) {
+// TokenFloor is the clock of the directory. It is zero until the table is open: there are no claims then, and the engine
+// makes none before Acquire has opened the table.
+func (t *table) TokenFloor() int64 {
+	now, _, _ := t.Bounds()
+	return now
+}
+
+// Clock is exact, because all clients read the clock of the same kernel.
+func (t *table) Clock() record.Clock { return t }
+
+// Bounds implements record.Clock.
+func (t *table) Bounds() (early, late int64, known bool) {
 	if !t.opened.Load() {
-		return 0, 0
+		return 0, 0, false
 	}
-	return t.clock.readMicros(), 0
+	now := t.clock.readMicros()
+	return now, now, true
+}
+
+// IsStale implements record.Clock.
+func (t *table) IsStale() bool { return false }
+
+// ReadClock returns the wall clock of the kernel, which all clients of the directory share. The clock by which claims
+// expire is another one: it does not follow when the wall clock is set.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	if t.isClosed() {
+		return now, 0, driver.ErrClosed
+	}
+	return time.Now(), 0, ctx.Err()
 }
 
 func (t *table) isClosed() bool {

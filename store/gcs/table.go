@@ -57,11 +57,13 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+func (t *table) TokenFloor() int64   { return t.clock.TokenFloor() }
+func (t *table) Clock() record.Clock { return &t.clock }
 
-// ClockBounds and ClockIsStale implement optional interfaces of engine/record.
-func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
-func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
+// ReadClock is one read: each reply tells the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
+}
 
 // addReplyDate passes a reply's Date to the clock, unless the reply comes from a cache.
 func (t *table) addReplyDate(h http.Header, from driver.Instant) {
@@ -123,7 +125,7 @@ func (t *table) readServerClock(ctx context.Context) error {
 
 // refreshClock reads the clock if no reply has told it for a while.
 func (t *table) refreshClock(ctx context.Context) error {
-	if t.clock.ClockIsStale() {
+	if t.clock.IsStale() {
 		return t.readServerClock(ctx)
 	}
 	return nil

@@ -58,13 +58,15 @@ func (e *leaderElectionTable) Info() driver.Info {
 	return i
 }
 
-func (e *leaderElectionTable) Now() (int64, time.Duration) { return e.t.Now() }
+func (e *leaderElectionTable) TokenFloor() int64   { return e.t.TokenFloor() }
+func (e *leaderElectionTable) Clock() record.Clock { return e.t.Clock() }
+func (e *leaderElectionTable) ReadClock(ctx context.Context) (time.Time, time.Duration, error) {
+	return e.t.ReadClock(ctx)
+}
 
 // The following implement optional interfaces of engine/record.
-func (e *leaderElectionTable) ClockBounds() (early, late int64) { return e.t.ClockBounds() }
-func (e *leaderElectionTable) ClockIsStale() bool               { return e.t.ClockIsStale() }
-func (e *leaderElectionTable) MaxRecordSize() int               { return e.t.MaxRecordSize() }
-func (e *leaderElectionTable) ExpiresIdleRecords()              {}
+func (e *leaderElectionTable) MaxRecordSize() int  { return e.t.MaxRecordSize() }
+func (e *leaderElectionTable) ExpiresIdleRecords() {}
 
 // Keys names the object of a lock, for people.
 func (e *leaderElectionTable) Keys(name string) []string {
@@ -166,12 +168,12 @@ func (e *leaderElectionTable) readRow(l *lease) (record.Row, error) {
 	}
 	now := &record.Record{Token: rec.Token, Ended: rec.Ended, NotesDroppedUntil: rec.NotesDroppedUntil}
 	for _, c := range rec.Claims { // the other client has ended it
-		micros, _ := e.t.Now()
+		micros := e.t.TokenFloor()
 		now.Ended = append(now.Ended, record.EndedClaim{ID: c.ID, Cause: driver.LossGone,
 			Until: micros + (c.TTL + driver.UnreachableTimeout(c.TTL)).Microseconds()})
 	}
 	if valueOf(l.Spec.Holder) == "" {
-		micros, _ := e.t.Now()
+		micros := e.t.TokenFloor()
 		now.Idle = max(micros, 1)
 	} else {
 		ended, dropped := now.Ended, now.NotesDroppedUntil
@@ -256,7 +258,7 @@ func (e *leaderElectionTable) Swap(ctx context.Context, row record.Row) (record.
 // writeSpec makes the lease show a record as client-go would write it. Each write has a renewTime in another second, by
 // which client-go sees that the holder is alive: it compares whole seconds, and does not compare them with its clock.
 func (e *leaderElectionTable) writeSpec(l *lease, rec *record.Record) {
-	micros, _ := e.t.Now()
+	micros := e.t.TokenFloor()
 	at := time.UnixMicro(micros).UTC()
 	if last, err := time.Parse(time.RFC3339, valueOf(l.Spec.RenewTime)); err == nil && at.Unix() <= last.Unix() {
 		at = last.UTC().Truncate(time.Second).Add(time.Second)

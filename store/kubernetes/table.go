@@ -63,11 +63,13 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+func (t *table) TokenFloor() int64   { return t.clock.TokenFloor() }
+func (t *table) Clock() record.Clock { return t.clock }
 
-// ClockBounds and ClockIsStale implement optional interfaces of engine/record.
-func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
-func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
+// ReadClock is one read: each reply tells the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
+}
 
 // MaxRecordSize implements an optional interface of engine/record.
 func (t *table) MaxRecordSize() int { return maxRecord }

@@ -116,14 +116,23 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-// Now continues from the wall clock when the store was made. It does not follow when the wall clock is set, because the
-// store's clock must not fall.
-func (t *table) Now() (int64, time.Duration) {
-	now := t.m.startMicros + t.m.opts.Clock.Since(t.m.startedAt).Microseconds()
+// TokenFloor continues from the wall clock when the store was made. It does not follow when the wall clock is set, because
+// the store's clock must not fall.
+func (t *table) TokenFloor() int64 {
+	return t.m.startMicros + t.m.opts.Clock.Since(t.m.startedAt).Microseconds()
+}
+
+// Clock is exact: all clients read the same clock.
+func (t *table) Clock() record.Clock {
 	if t.m.opts.Unclocked {
-		return now, -1 // good for tokens, and not to judge by whether a claim has expired
+		return nil
 	}
-	return now, 0 // exact: all clients read the same clock
+	return record.ExactClock(t.TokenFloor)
+}
+
+// ReadClock returns the store's clock, also if claims do not expire by it.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return time.UnixMicro(t.TokenFloor()), 0, ctx.Err()
 }
 
 // lockRows locks the store, or returns why the call must not continue.

@@ -92,10 +92,13 @@ func (t *table) closeStatements() error {
 
 func (t *table) Info() driver.Info { return t.info }
 
-// Now, ClockBounds and ClockIsStale implement interfaces of engine/record.
-func (t *table) Now() (int64, time.Duration)      { return t.clock.Now() }
-func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
-func (t *table) ClockIsStale() bool               { return t.clock.ClockIsStale() }
+func (t *table) TokenFloor() int64   { return t.clock.TokenFloor() }
+func (t *table) Clock() record.Clock { return &t.clock }
+
+// ReadClock is one read: each reply tells the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
+}
 
 // MaxRecordSize implements record.SizeLimiter: the server's max_allowed_packet may be small.
 func (t *table) MaxRecordSize() int { return t.maxRecord }

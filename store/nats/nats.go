@@ -379,28 +379,30 @@ func (t *table) Info() driver.Info {
 	return i
 }
 
-// Now is the clock of the bucket's leader, and its error, with what another leader's clock may add.
-func (t *table) Now() (int64, time.Duration) {
-	micros, maxError := t.clock.Now()
-	if maxError >= 0 {
-		maxError += t.skew()
-	}
-	return micros, maxError
+// TokenFloor is the clock of the bucket's leader.
+func (t *table) TokenFloor() int64 { return t.clock.TokenFloor() }
+
+// Clock is the clock of the bucket's leader, and what another leader's may differ.
+func (t *table) Clock() record.Clock { return bucketClock{t} }
+
+// ReadClock is one read, and that of the bucket's state, which has the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
 }
 
-// ClockBounds implements record.ClockBounder. The end of a claim may have been set by the clock of another server,
-// which is behind this one by the skew.
-func (t *table) ClockBounds() (early, late int64) {
-	early, late = t.clock.ClockBounds()
-	return early - t.skew().Microseconds(), late
+type bucketClock struct{ *table }
+
+// Bounds: the end of a claim may have been set by the clock of another server, which is behind this one by the skew.
+func (t bucketClock) Bounds() (early, late int64, known bool) {
+	early, late, known = t.clock.Bounds()
+	return early - t.skew().Microseconds(), late, known
 }
 
-// ClockIsStale implements record.ClockRefresher. The clock is read together with the state of the bucket, which is also
-// read again in each epoch.
-func (t *table) ClockIsStale() bool {
+// IsStale: the clock is read together with the state of the bucket, which is also read again in each epoch.
+func (t bucketClock) IsStale() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.clock.ClockIsStale() || t.epoch.stateRead != t.epoch.number
+	return t.clock.IsStale() || t.epoch.stateRead != t.epoch.number
 }
 
 // skew is how far another server's clock may be apart. In a cluster even a bucket without replicas can move.

@@ -385,7 +385,7 @@ func (t *table) noteLocked(name string, e entry) {
 // Load is one request, and one more if the state of the bucket was not read for half a minute, or since the connection
 // was made again.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
-	if t.ClockIsStale() {
+	if t.Clock().IsStale() {
 		if _, err := t.readState(ctx); err != nil {
 			return record.Row{}, err
 		}

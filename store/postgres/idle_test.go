@@ -20,7 +20,7 @@ func TestAfterIdleHours(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	micro, _ := table.Now()
+	micro := table.TokenFloor()
 	const idle = 5 * time.Hour
 	table.clock = record.ServerClock{Clock: driver.SystemClock}
 	long := driver.SystemClock.Now().Add(-idle)

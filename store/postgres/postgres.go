@@ -118,12 +118,10 @@ func (t *table) withoutListening() record.Table {
 	}
 	return struct {
 		record.Table
-		record.ClockRefresher
-		record.ClockBounder
 		record.KeyLister
 		record.LedgerKeeper
 		driver.Examiner
-	}{t, t, t, t, t, t}
+	}{t, t, t, t}
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. Use another

@@ -105,13 +105,13 @@ func (t *table) buildStatements() {
 
 func (t *table) Info() driver.Info { return t.info }
 
-func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+func (t *table) TokenFloor() int64   { return t.clock.TokenFloor() }
+func (t *table) Clock() record.Clock { return &t.clock }
 
-// ClockBounds implements record.ClockBounder.
-func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
-
-// ClockIsStale implements record.ClockRefresher.
-func (t *table) ClockIsStale() bool { return t.clock.ClockIsStale() }
+// ReadClock is one read: each reply tells the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
+}
 
 // Keys names the row of a lock, for people.
 func (t *table) Keys(name string) []string {

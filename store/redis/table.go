@@ -86,11 +86,13 @@ func (t *table) Info() driver.Info {
 	return i
 }
 
-// Now returns the server's time, as far as it is known from the replies so far.
-func (t *table) Now() (int64, time.Duration) { return t.clock.Now() }
+func (t *table) TokenFloor() int64   { return t.clock.TokenFloor() }
+func (t *table) Clock() record.Clock { return &t.clock }
 
-// ClockBounds returns the earliest and the latest time that the server's clock may show.
-func (t *table) ClockBounds() (early, late int64) { return t.clock.ClockBounds() }
+// ReadClock is one read: each reply tells the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
+}
 
 // ExpiresIdleRecords implements record.SelfExpiring: the server expires the keys of rows that nobody needs.
 func (t *table) ExpiresIdleRecords() {}

@@ -61,7 +61,7 @@ func (t *table) probe(ctx context.Context, mustDelete bool) error {
 	case !t.bucket.clock.Known():
 		return fmt.Errorf("%w: the replies have no Date, or come from a cache", driver.ErrUnsupported)
 	}
-	now, _ := t.bucket.clock.Now()
+	now := t.bucket.clock.TokenFloor()
 	var r probeResult
 	isMinIO := t.bucket.minio.Load()
 	if err == nil && !isMinIO && json.Unmarshal(o.data, &r) == nil {

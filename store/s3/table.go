@@ -61,11 +61,13 @@ func (t *table) Info() driver.Info {
 	return i
 }
 
-func (t *table) Now() (int64, time.Duration) { return t.bucket.clock.Now() }
+func (t *table) TokenFloor() int64   { return t.bucket.clock.TokenFloor() }
+func (t *table) Clock() record.Clock { return t.bucket.clock }
 
-// ClockBounds and ClockIsStale implement optional interfaces of engine/record.
-func (t *table) ClockBounds() (early, late int64) { return t.bucket.clock.ClockBounds() }
-func (t *table) ClockIsStale() bool               { return t.bucket.clock.ClockIsStale() }
+// ReadClock is one read: each reply tells the time.
+func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
+	return record.ReadClockByLoad(ctx, t)
+}
 
 // key is the key of the object of a lock.
 func (t *table) key(name string) string {

@@ -179,7 +179,7 @@ func (t *terraformTable) Swap(ctx context.Context, row record.Row) (record.Row, 
 	// The token of a grant is beyond what the service's clock can show now. It was not beyond that when an earlier
 	// grant was released: see awaitToken.
 	if etag == "" || isForeign {
-		_, late := t.ClockBounds()
+		_, late, _ := t.bucket.clock.Bounds()
 		row.Token = max(rec.Token, late+1)
 		rec.Token, rec.Claims[0].Token = row.Token, row.Token
 	} else {
@@ -274,7 +274,7 @@ func (t *terraformTable) replaceAndRemove(ctx context.Context, row record.Row, e
 // awaitToken waits until the service's clock has surely passed a token.
 func (t *terraformTable) awaitToken(ctx context.Context, token int64) error {
 	for from := t.bucket.clock.Clock.Now(); t.bucket.clock.Clock.Since(from) < maxSettleTime; {
-		early, _ := t.ClockBounds()
+		early, _, _ := t.bucket.clock.Bounds()
 		if early > token {
 			return nil
 		}
@@ -308,7 +308,7 @@ func (t *terraformTable) Delete(ctx context.Context, row record.Row) error {
 func (t *terraformTable) makeLockFile(row record.Row, c *record.Claim, random string) ([]byte, error) {
 	created := c.Since
 	if created == 0 {
-		created, _ = t.Now()
+		created = t.TokenFloor()
 	}
 	return json.Marshal(lockFile{ID: c.ID, Operation: "holdfast", Info: c.Meta, Who: c.Owner, Version: "holdfast",
 		Created: time.UnixMicro(created).UTC(), Path: t.bucket.bucket + "/" + strings.TrimSuffix(t.key(row.Name),

@@ -11,7 +11,7 @@ import (
 // clockNode is written to learn the time. No lock's path contains it: in a lock's path two digits follow a %.
 const clockNode = "%clock"
 
-// ReadClock implements record.ClockReader. ZooKeeper tells a time only with what is written, by the clock of the leader
+// ReadClock implements record.Table. ZooKeeper tells a time only with what is written, by the clock of the leader
 // and in milliseconds. So it costs one write, of an empty node.
 func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	if tb.life.Err() != nil {

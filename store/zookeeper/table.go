@@ -72,15 +72,16 @@ func (tb *table) Info() driver.Info {
 	return i
 }
 
-// Now returns this machine's wall clock, but never less than before. It is good for tokens only, as the negative error
-// says: ZooKeeper reports a time only with what was written (mtime), by the clock of whichever server led then, and
-// makes no promise about it.
-func (tb *table) Now() (int64, time.Duration) {
+// TokenFloor returns this machine's wall clock, but never less than before.
+func (tb *table) TokenFloor() int64 {
 	tb.t.mu.Lock()
 	defer tb.t.mu.Unlock()
 	tb.t.lastMicros = max(tb.t.lastMicros, time.Now().UnixMicro())
-	return tb.t.lastMicros, -1
+	return tb.t.lastMicros
 }
+
+// Clock is nil: ZooKeeper reports a time only with what was written (mtime), by the clock of whichever server led then.
+func (tb *table) Clock() record.Clock { return nil }
 
 // answerTime limits one request for a record.
 const answerTime = 2 * time.Second

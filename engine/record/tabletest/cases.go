@@ -419,7 +419,7 @@ func checkKept(e *caseEnv) error {
 		return err
 	}
 	forEver.Data, _ = idleData(baseToken)
-	_, late := clockBounds(t)
+	_, late, _ := t.Clock().Bounds()
 	brief := newRow(e.recordName("brief"), "", baseToken)
 	brief.KeepUntil = late + keptFor.Microseconds()
 	if _, err := writeRow(e, t, brief); err != nil {
@@ -430,7 +430,7 @@ func checkKept(e *caseEnv) error {
 		if err != nil {
 			return fmt.Errorf("loading %q: %w", brief.Name, markUnanswered(err))
 		}
-		if _, late := clockBounds(t); got.Version == "" && late < brief.KeepUntil {
+		if _, late, _ := t.Clock().Bounds(); got.Version == "" && late < brief.KeepUntil {
 			return fmt.Errorf("a row that was to be kept until %d is gone at %d", brief.KeepUntil, late)
 		}
 		if err := sleepFor(e.ctx, 50*time.Millisecond); err != nil {
@@ -441,18 +441,6 @@ func checkKept(e *caseEnv) error {
 		return fmt.Errorf("a row that was to be kept for ever: %w", err)
 	}
 	return nil
-}
-
-// clockBounds returns the bounds of the store's clock. They are the same if it is not known.
-func clockBounds(t record.Table) (early, late int64) {
-	now, off := t.Now()
-	if off < 0 {
-		return now, now
-	}
-	if b, ok := t.(record.ClockBounder); ok {
-		return b.ClockBounds()
-	}
-	return now - off.Microseconds(), now + off.Microseconds()
 }
 
 // checkClock opens clients at different fractions of a second, to detect a clock with whole seconds, and compares their
@@ -477,15 +465,19 @@ func checkClock(e *caseEnv) error {
 		var early, late [6]int64
 		start := time.Now()
 		for i, t := range ts {
-			now, off := t.Now()
-			if now < last[i] {
-				return fmt.Errorf("the time went back from %d to %d", last[i], now)
+			floor := t.TokenFloor()
+			if floor < last[i] {
+				return fmt.Errorf("the floor of the tokens fell from %d to %d", last[i], floor)
 			}
-			last[i] = now
-			if off < 0 {
-				return nil // the clock is used for tokens only
+			last[i] = floor
+			c := t.Clock()
+			if c == nil {
+				return nil // no clock ends a claim
 			}
-			early[i], late[i] = clockBounds(t)
+			var known bool
+			if early[i], late[i], known = c.Bounds(); !known {
+				return errors.New("after a reply, the time of the store's clock is not known")
+			}
 		}
 		took := time.Since(start).Microseconds() + 100
 		for i := range ts {

@@ -245,13 +245,18 @@ func (t *roughClock) Load(ctx context.Context, name string) (record.Row, error) 
 	return t.Table.Load(ctx, name)
 }
 
-func (t *roughClock) Now() (int64, time.Duration) {
+func (t *roughClock) Clock() record.Clock { return t }
+
+func (t *roughClock) Bounds() (early, late int64, known bool) {
 	at := t.first.Load()
 	if at == nil {
-		return t.Table.Now()
+		return t.Table.Clock().Bounds()
 	}
-	return at.Unix()*1e6 + time.Since(*at).Microseconds(), 0
+	now := at.Unix()*1e6 + time.Since(*at).Microseconds()
+	return now, now, true
 }
+
+func (*roughClock) IsStale() bool { return false }
 
 type noClose struct{ record.Table }
 
