@@ -816,7 +816,7 @@ var table = []mutant{
 		edits: []edit{{"len(r.Claims)*claimReserve", "0"}}},
 	{name: "a renewal with a stale estimate of the store's clock", file: "engine/record/renew.go", pkg: "./engine/record",
 		test:  "TestRenewalRefreshesClock",
-		edits: []edit{{"e.clockRefresher != nil && e.clockRefresher.ClockIsStale()", "false"}}},
+		edits: []edit{{"e.isClockStale()", "false"}}},
 	{name: "a sweep removes locks of foreign clients", file: "engine/record/sweep.go", pkg: "./engine/record",
 		test:  "TestSweepResumes",
 		edits: []edit{{"rec, err := decodeRow(row)", "rec, err := Decode(row.Name, row.Data)"}}},
