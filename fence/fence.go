@@ -32,6 +32,7 @@
 package fence
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -111,13 +112,18 @@ func (t Token) Check() error {
 	return nil
 }
 
-// checkWrite reports what is wrong with what a writer says of itself.
-func checkWrite(resource string, t Token) error {
-	if resource == "" {
+// checkWrite reports what is wrong with the call of a writer. A nil context would panic only when the writer has to wait.
+func checkWrite(ctx context.Context, resource string, t Token) error {
+	switch {
+	case ctx == nil:
+		return errNilContext
+	case resource == "":
 		return invalid("the name of the resource is empty")
 	}
 	return t.Check()
 }
+
+var errNilContext = invalid("the context is nil: pass context.Background() if there is no other")
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)

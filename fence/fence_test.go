@@ -1,8 +1,13 @@
 package fence_test
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"math"
+	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
@@ -91,4 +96,49 @@ func requireStale(t *testing.T, err error, token, largest fence.Token) {
 	if !ok || stale.Token != token || stale.Largest != largest {
 		t.Errorf("token %d after %d: %v", token, largest, err)
 	}
+}
+
+// TestNilArguments: a nil context, transaction, database, holder or response gives ErrInvalid, and no panic.
+func TestNilArguments(t *testing.T) {
+	var noContext context.Context
+	table, err := fence.NewSQL(fence.SQLite, "fence")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	for name, call := range map[string]func() error{
+		"WriteFile":                  func() error { return fence.WriteFile(noContext, path, nil, 0o600, 1) },
+		"AppendFile":                 func() error { return fence.AppendFile(noContext, path, nil, 0o600, 1) },
+		"MemoryGate.Enter":           func() error { _, err := new(fence.MemoryGate).Enter(noContext, "r", 1); return err },
+		"a gate of SQL, Enter":       func() error { _, err := fence.NewSQLGate(table, &sql.DB{}).Enter(noContext, "r", 1); return err },
+		"a gate of nothing, Enter":   func() error { _, err := fence.NewSQLGate(nil, nil).Enter(t.Context(), "r", 1); return err },
+		"SQL.Check":                  func() error { return table.Check(noContext, &sql.Tx{}, "r", 1) },
+		"SQL.Check, no transaction":  func() error { return table.Check(t.Context(), nil, "r", 1) },
+		"SQL.Migrate":                func() error { return table.Migrate(noContext, &sql.DB{}) },
+		"SQL.Migrate, no database":   func() error { return table.Migrate(t.Context(), nil) },
+		"Of":                         func() error { _, err := fence.Of(nil); return err },
+		"SetHeader":                  func() error { return fence.SetHeader(http.Header{}, nil) },
+		"ResponseError":              func() error { return fence.ResponseError(nil) },
+		"Transport without a holder": func() error { return roundTrip(t, &fence.Transport{}) },
+	} {
+		if err := call(); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) > 0 {
+		t.Errorf("a write that was refused has left %v, %v", files, err)
+	}
+}
+
+// roundTrip sends a request that must not be sent.
+func roundTrip(t *testing.T, transport http.RoundTripper) error {
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://127.0.0.1:1/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := transport.RoundTrip(r)
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	return err
 }

@@ -67,7 +67,7 @@ func appendAll(f *os.File, data []byte) error {
 // underToken calls write, with the path of the file, while no other writer can check its token. The token is stored before: if this process then
 // dies, the resource has seen a token that has written nothing, which rejects nobody who may write.
 func underToken(ctx context.Context, name string, t Token, write func(path string) error) error {
-	if err := checkWrite(name, t); err != nil {
+	if err := checkWrite(ctx, name, t); err != nil {
 		return err
 	}
 	path, err := followLinks(name)

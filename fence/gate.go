@@ -26,7 +26,7 @@ type gateState struct {
 
 // Enter implements [Gate].
 func (g *MemoryGate) Enter(ctx context.Context, resource string, t Token) (leave func(), err error) {
-	if err := checkWrite(resource, t); err != nil {
+	if err := checkWrite(ctx, resource, t); err != nil {
 		return nil, err
 	}
 	for {
@@ -112,6 +112,12 @@ func NewSQLGate(f *SQL, db *sql.DB) Gate { return &sqlGate{f, db} }
 // Enter implements [Gate]. The token is committed before the writer enters: if the process dies after it has written,
 // the token is remembered nevertheless.
 func (g *sqlGate) Enter(ctx context.Context, resource string, t Token) (leave func(), err error) {
+	if err := checkWrite(ctx, resource, t); err != nil {
+		return nil, err
+	}
+	if g.fence == nil || g.db == nil {
+		return nil, invalid("the gate has no fence or no database: give both to NewSQLGate")
+	}
 	tx, err := g.begin(ctx, resource, t)
 	if err != nil {
 		return nil, err

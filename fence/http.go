@@ -206,8 +206,11 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ResponseError returns a [*StaleError] if a [Guard] has refused the request because its token is stale, and otherwise
-// nil. If it returns an error, it has read the body.
+// nil. If it returns an error, it has read the body. A nil response is [ErrInvalid].
 func ResponseError(r *http.Response) error {
+	if r == nil {
+		return invalid("the response is nil: look at the error of the request first")
+	}
 	if r.StatusCode != http.StatusPreconditionFailed {
 		return nil
 	}

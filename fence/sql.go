@@ -97,7 +97,10 @@ func quoteTable(d Dialect, table string) (string, error) {
 // Migrate makes the fence table if there is none. It can be called at every start, and by several servers at once. An
 // existing table with other columns is left as it is; the error is [ErrInvalid] and says what to do.
 func (f *SQL) Migrate(ctx context.Context, db *sql.DB) error {
-	if db == nil {
+	switch {
+	case ctx == nil:
+		return errNilContext
+	case db == nil:
 		return invalid("the database is nil")
 	}
 	statements := map[Dialect][]string{
@@ -152,7 +155,7 @@ func (f *SQL) Check(ctx context.Context, tx Tx, resource string, t Token) error 
 	if tx == nil {
 		return invalid("the transaction is nil: pass the one that does the work")
 	}
-	if err := checkWrite(resource, t); err != nil {
+	if err := checkWrite(ctx, resource, t); err != nil {
 		return err
 	}
 	if f.dialect == MySQL && len(resource) > maxMySQLName {

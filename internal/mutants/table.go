@@ -65,6 +65,8 @@ var table = []mutant{
 		edits: []edit{{"\tif ctx == nil {\n\t\treturn &Error{Op: \"release\"", "\tif false {\n\t\treturn &Error{Op: \"release\""}}},
 	{name: "an Election.Run that does not look at its context", file: "election.go", pkg: ".", test: "TestNilInEachMethod",
 		edits: []edit{{"err := checkCall(e.client, ctx)\n\tif err == nil && lead", "var err error\n\tif err == nil && lead"}}},
+	{name: "a fence that does not look at its context", file: "fence/fence.go", pkg: "./fence", test: "TestNilArguments",
+		edits: []edit{{"case ctx == nil:", "case false:"}}},
 	{name: "two Runs of one candidate", file: "election.go", pkg: ".", test: "TestRunOfCandidateTwice",
 		edits: []edit{{"defer func() { <-e.runs }()", "<-e.runs"}}},
 	{name: "a handle with a TTL below what a renewal gives", file: "detach.go", pkg: ".", test: "TestRenewalOfHandle",
