@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -15,25 +16,41 @@ import (
 	"time"
 )
 
-// listener gives each connection what holds need to know of it.
-type listener struct{ net.Listener }
+// listener gives each connection what holds need to know of it, and bounds how many there are.
+type listener struct {
+	net.Listener
+	table *connectionTable
+}
 
 func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if t, ok := c.(*net.TCPConn); ok {
+			_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepAlivePause, Interval: keepAlivePause, Count: 3})
+		}
+		conn := &connection{Conn: c, table: l.table}
+		if l.table.add(conn) {
+			return conn, nil
+		}
+		_ = c.Close()
 	}
-	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepAlivePause, Interval: keepAlivePause, Count: 3})
-	}
-	return &connection{Conn: c}, nil
 }
 
 // connection remembers how it has ended.
 type connection struct {
 	net.Conn
-	secure bool // by TLS, above this connection
+	secure *tls.Conn // above this connection; nil without TLS
 	end    atomic.Int32
+	// reading is held until the outcome of a read is noted. The system reports the reason of an end once, and to the next
+	// reader only that there is an end: so nobody must judge by the second report before the first one is noted.
+	reading sync.Mutex
+
+	table  *connectionTable
+	unused *list.Element // its place in the table while no request uses it; guarded by the table's mutex, as is closed
+	closed bool
 
 	lookUpPeer sync.Once
 	peerName   string // the user at the other end of a unix socket
@@ -49,42 +66,79 @@ func (c *connection) peer() (userName string, pid int, ok bool) {
 	return c.peerName, c.peerPID, ok
 }
 
-func (c *connection) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.noteEnd(err)
-	return n, err
+// isUnix reports whether the connection is a unix socket: this machine's kernel alone is between the two ends.
+func (c *connection) isUnix() bool {
+	_, ok := c.Conn.(*net.UnixConn)
+	return ok
 }
 
-// How a connection has ended.
-const (
-	notEnded       int32 = iota
-	closedByClient       // or by its system when it died
-	cutOff               // nothing comes from the client any more; it may be working
-)
-
-// noteEnd takes in the error of a read. Only the first one counts, and errors of writes do not: once the system has
-// reported that the client does not answer, it reports the end of the stream, as if the client had closed it.
-func (c *connection) noteEnd(err error) {
+func (c *connection) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	n, err := c.Conn.Read(p)
 	switch {
 	case err == nil || errors.Is(err, os.ErrDeadlineExceeded): // a deadline of this server
-	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, io.EOF):
+		c.end.CompareAndSwap(notEnded, inputEnded)
+	case errors.Is(err, syscall.ECONNRESET) && c.isUnix():
 		c.end.CompareAndSwap(notEnded, closedByClient)
 	default:
 		c.end.CompareAndSwap(notEnded, cutOff)
 	}
+	return n, err
 }
+
+// Write notes an error that the system may report to the writer alone. EPIPE says only that there was an end before.
+func (c *connection) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, syscall.EPIPE) && !c.isUnix() {
+		c.end.Store(cutOff)
+	}
+	return n, err
+}
+
+// Close may be called more than once.
+func (c *connection) Close() error {
+	c.table.remove(c)
+	return c.Conn.Close()
+}
+
+// How a connection has ended. The first sign of an end counts, because the system reports a plain end of the stream after
+// any other one.
+const (
+	notEnded       int32 = iota
+	inputEnded           // the client's end sends nothing more; whether it still reads is not known
+	closedByClient       // or by its system when it died
+	cutOff               // by whatever is in between, or by a system that gave up; the client may be working
+)
 
 // endWait is how long the end of a connection is awaited once there are signs of it.
 const endWait = time.Second
 
-// wasClosed reports whether the client has closed the connection. It is called when the server does not read any more.
-// A client that uses TLS announces the close, and then closes; TLS reads the announcement only.
-func (c *connection) wasClosed() bool {
-	if c.secure && c.end.Load() == notEnded {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(endWait))
-		_, _ = io.Copy(io.Discard, c)
+// isInputEnded reports whether the client has ended its direction of the connection. It is called when there are signs of
+// an end, and nothing is read any more. Over TLS the client must have announced that: anybody in between can make the
+// connection below TLS end.
+func (c *connection) isInputEnded() bool {
+	if c.Conn == nil || c.Conn.SetReadDeadline(time.Now().Add(endWait)) != nil {
+		return false
 	}
-	return c.end.Load() == closedByClient
+	if c.secure != nil {
+		if _, err := io.Copy(io.Discard, c.secure); err != nil || c.end.Load() != notEnded {
+			return false
+		}
+	}
+	_, _ = io.Copy(io.Discard, c)
+	return c.end.Load() == inputEnded
+}
+
+// isProxied reports whether a proxy says that it has passed the request on. Its connection ends when the proxy wants it.
+func isProxied(r *http.Request) bool {
+	for _, name := range []string{"Via", "Forwarded", "X-Forwarded-For"} {
+		if r.Header.Get(name) != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // prepareStream makes the system find a client that vanished, or that does not read, before the TTL of its hold has
@@ -121,12 +175,12 @@ func (c *connection) abort() {
 type connectionKey struct{}
 
 func withConnection(ctx context.Context, c net.Conn) context.Context {
-	t, secure := c.(*tls.Conn)
-	if secure {
+	t, _ := c.(*tls.Conn)
+	if t != nil {
 		c = t.NetConn()
 	}
 	if own, ok := c.(*connection); ok {
-		own.secure = secure
+		own.secure = t
 		return context.WithValue(ctx, connectionKey{}, own)
 	}
 	return ctx
@@ -142,8 +196,7 @@ func connectionOf(r *http.Request) *connection {
 
 // isLocalSocket reports whether the request came over a unix socket, which no browser can be made to use.
 func isLocalSocket(r *http.Request) bool {
-	_, ok := connectionOf(r).Conn.(*net.UnixConn)
-	return ok
+	return connectionOf(r).isUnix()
 }
 
 // quietLog drops what net/http reports of single connections, such as failed TLS handshakes.

@@ -74,7 +74,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool) error {
 	var body claimBody
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	c, err := newClaim(r, nameOf(r, "name"), &body)
@@ -142,7 +142,7 @@ func (s *Server) whenClosing(f func()) (stop func() bool) { return context.After
 // handleOf is the handle in the path of a request, and a context for one step at the store.
 func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (holdfast.Handle, context.Context, context.CancelFunc,
 	error) {
-	h, err := holdfast.Handle{}, readBody(w, r, nil)
+	h, err := holdfast.Handle{}, readBody(r, nil)
 	if err == nil {
 		h, err = decodeHandle(r.PathValue("handle"))
 	}

@@ -76,6 +76,16 @@ func startServerOn(t *testing.T, l net.Listener, change func(*Config)) *testServ
 	return s
 }
 
+// dial connects to the server.
+func (s *testServer) dial() net.Conn {
+	s.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
 // send sends a request. body is a JSON text, or empty.
 func (s *testServer) send(ctx context.Context, method, path, body string) *http.Response {
 	s.Helper()

@@ -39,7 +39,7 @@ type campaignBody struct {
 
 func (s *Server) hold(w http.ResponseWriter, r *http.Request) error {
 	var body holdBody
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	return s.holdLock(w, r, &body)
@@ -48,7 +48,7 @@ func (s *Server) hold(w http.ResponseWriter, r *http.Request) error {
 // campaign is hold: an election is a mutex, and the note of its holder is what the leader publishes.
 func (s *Server) campaign(w http.ResponseWriter, r *http.Request) error {
 	var b campaignBody
-	if err := readBody(w, r, &b); err != nil {
+	if err := readBody(r, &b); err != nil {
 		return err
 	}
 	return s.holdLock(w, r, &holdBody{
@@ -83,6 +83,7 @@ type holdRun struct {
 	server     *Server
 	r          *http.Request
 	connection *connection
+	proxied    bool
 	out        *eventStream
 	claim      claim
 	ttl        time.Duration
@@ -116,7 +117,7 @@ func (s *Server) newHoldRun(r *http.Request, b *holdBody) (*holdRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &holdRun{server: s, r: r, connection: connectionOf(r), claim: c, ttl: plan.TTL,
+	h := &holdRun{server: s, r: r, connection: connectionOf(r), proxied: isProxied(r), claim: c, ttl: plan.TTL,
 		detaches: b.OnShutdown == "detach"}
 	h.heartbeat = min(h.ttl/4, defaultStreamBeat)
 	if b.Heartbeat != nil {
@@ -451,7 +452,7 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 	for {
 		select {
 		case <-h.r.Context().Done():
-			if h.connection.wasClosed() {
+			if h.hasClientClosed() {
 				_ = h.lease.Release()
 			} else {
 				h.endUnreachable()
@@ -473,9 +474,18 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 	}
 }
 
+// endBySendError ends the hold of a client to which a line could not be sent.
+func (h *holdRun) endBySendError(err error) {
+	if errors.Is(err, syscall.EPIPE) { // there is an end of the connection; the reader finds out which
+		h.endGone()
+		return
+	}
+	h.endUnreachable()
+}
+
 // endGone ends the hold of a client whose connection has ended.
 func (h *holdRun) endGone() {
-	if !h.connection.wasClosed() {
+	if !h.hasClientClosed() {
 		h.endUnreachable()
 		return
 	}
@@ -483,18 +493,28 @@ func (h *holdRun) endGone() {
 	_ = h.lease.Release()
 }
 
-// endBySendError ends the hold of a client to which a line could not be sent. If it has closed its connection, it has
-// stopped. The server's reader finds out, which may take a moment.
-func (h *holdRun) endBySendError(err error) {
-	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-		select {
-		case <-h.r.Context().Done():
-			h.endGone()
-			return
-		case <-time.After(endWait):
-		}
+// hasClientClosed reports whether the connection has ended because the client closed it, or died: so it has stopped. It
+// is false if the connection ended in another way, or if that may be. The end of the client's direction alone proves
+// nothing, since it may read on: then it gets another line. If it does not, its system refuses the line.
+func (h *holdRun) hasClientClosed() bool {
+	switch {
+	case h.server.base.Err() != nil: // this server ends the connection
+		return false
+	case h.proxied:
+		return false
+	case h.connection.end.Load() == closedByClient:
+		return true
+	case !h.connection.isInputEnded():
+		return h.connection.end.Load() == closedByClient
 	}
-	h.endUnreachable()
+	line := holdLine{Cause: holdfast.LossExpired, Message: "the client has ended its side of the connection"}
+	for until, pause := time.Now().Add(endWait), time.Millisecond; time.Now().Before(until); pause *= 2 {
+		if err := h.out.send(eventLost, time.Now(), line); err != nil {
+			return errors.Is(err, syscall.EPIPE) && h.connection.end.Load() == inputEnded
+		}
+		time.Sleep(pause)
+	}
+	return false
 }
 
 // endUnreachable ends the hold of a client that cannot be told anything. It may be working, so the lock is kept for as

@@ -288,9 +288,12 @@ func TestUnreachableClientKeepsItsLock(t *testing.T) {
 }
 
 // sendHold asks for the lock a, and reads nothing.
-func sendHold(c net.Conn, body string) {
-	fmt.Fprintf(c, "POST /v1/locks/a/hold HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
-		"Content-Length: %d\r\n\r\n%s", len(body), body)
+func sendHold(c net.Conn, body string) { sendRequest(c, "", body) }
+
+// sendRequest is sendHold with a header.
+func sendRequest(c net.Conn, header, body string) {
+	fmt.Fprintf(c, "POST /v1/locks/a/hold HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s"+
+		"Content-Length: %d\r\n\r\n%s", header, len(body), body)
 }
 
 func testSilentReader(s *testServer, c net.Conn, err error) {
@@ -396,13 +399,7 @@ func TestShutdownWhileAClientReadsNothing(t *testing.T) {
 	defer client.Close()
 	l <- connection
 	sendHold(client, `{"ttl_ms": 86400000, "heartbeat_ms": 100}`)
-	in := bufio.NewReader(client)
-	for line := ""; !strings.Contains(line, `"event":"acquired"`); {
-		var err error
-		if line, err = in.ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
-	}
+	awaitLine(t, bufio.NewReader(client), eventAcquired)
 	// A pipe has no buffer: one byte of a line says that the server waits until the rest of it is read.
 	if _, err := client.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
@@ -452,59 +449,158 @@ func TestCheckPromises(t *testing.T) {
 	}
 }
 
-// TestCloseOverTLS: a client that closes its connection has stopped, although TLS tells the server of that first.
-func TestCloseOverTLS(t *testing.T) {
+// TestConnectionEnds: a lock is released when its client closes the connection, and is kept for as long as the client was
+// told if the connection ends in a way that may not be the client's: by a reset, for one direction alone, without an
+// announcement over TLS, or at a proxy.
+func TestConnectionEnds(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, nil)
-	other := httptest.NewTLSServer(nil) // for its certificate
-	defer other.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	overTLS := func(s *testServer) net.Conn {
+		other := httptest.NewTLSServer(nil) // for its certificate
+		s.Cleanup(other.Close)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			s.Fatal(err)
+		}
+		go func() { _ = s.Serve(l, &tls.Config{Certificates: other.TLS.Certificates}) }()
+		c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			s.Fatal(err)
+		}
+		return c
 	}
-	go func() { _ = s.Serve(l, &tls.Config{Certificates: other.TLS.Certificates}) }()
-	c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
+	for name, c := range map[string]struct {
+		dial   func(s *testServer) net.Conn // nil: TCP
+		header string
+		end    func(c net.Conn) error
+		closed bool
+	}{
+		"close": {end: net.Conn.Close, closed: true},
+		"reset": {end: func(c net.Conn) error { return errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()) }},
+		"half":  {end: func(c net.Conn) error { return c.(*net.TCPConn).CloseWrite() }},
+		"proxy": {header: "Via: 1.1 proxy\r\n", end: net.Conn.Close},
+		"TLS":   {dial: overTLS, end: net.Conn.Close, closed: true},
+		"TLS without an announcement": {dial: overTLS,
+			end: func(c net.Conn) error { return c.(*tls.Conn).NetConn().Close() }},
+		"TLS, one direction": {dial: overTLS, end: func(c net.Conn) error { return c.(*tls.Conn).CloseWrite() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, nil)
+			if c.dial == nil {
+				c.dial = (*testServer).dial
+			}
+			conn := c.dial(s)
+			defer conn.Close()
+			sendRequest(conn, c.header, `{"ttl_ms": 86400000}`)
+			in := bufio.NewReader(conn)
+			awaitLine(t, in, eventAcquired)
+			if err := c.end(conn); err != nil {
+				t.Fatal(err)
+			}
+			if c.closed {
+				s.lock("a")
+				return
+			}
+			if name == "half" {
+				awaitLine(t, in, eventLost)
+			}
+			s.await("count", func() bool { return s.counts.unreachable.Load() == 1 })
+			if s.isFree("a") {
+				t.Error("the lock is free although its holder may be working")
+			}
+		})
 	}
-	sendHold(c, `{"ttl_ms": 86400000}`)
-	s.await("holder", func() bool {
-		lock, err := s.direct.Inspect(context.Background(), "a")
-		return err == nil && len(lock.Holders) == 1
-	})
-	c.Close()
-	s.lock("a")
 }
 
-// failingConn returns these errors, one per read.
+// TestCloseOfUnixSocket: the lock of a client that closes its end of a unix socket is released at once, whether or not it
+// has read all lines; if it ends its direction alone, the lock is kept.
+func TestCloseOfUnixSocket(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*bufio.Reader, *net.UnixConn) error{
+		"all read": func(_ *bufio.Reader, c *net.UnixConn) error { return c.Close() },
+		"not read": func(in *bufio.Reader, c *net.UnixConn) error {
+			_, err := in.Peek(1) // of the next line
+			return errors.Join(err, c.Close())
+		},
+		"half": func(_ *bufio.Reader, c *net.UnixConn) error { return c.CloseWrite() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, path := startUnixServer(t, nil)
+			c, err := net.Dial("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			sendHold(c, `{"ttl_ms": 86400000, "heartbeat_ms": 100}`)
+			in := bufio.NewReaderSize(c, 16)
+			awaitLine(t, in, eventAcquired)
+			if err := end(in, c.(*net.UnixConn)); err != nil {
+				t.Fatal(err)
+			}
+			if name != "half" {
+				s.lock("a")
+				return
+			}
+			awaitLine(t, in, eventLost)
+			if s.isFree("a") {
+				t.Error("the lock is free although its holder may be working")
+			}
+		})
+	}
+}
+
+// awaitLine reads lines until one has this event.
+func awaitLine(t *testing.T, in *bufio.Reader, e event) {
+	t.Helper()
+	for line := ""; !strings.Contains(line, `"event":"`+string(e)+`"`); {
+		var err error
+		if line, err = in.ReadString('\n'); err != nil {
+			t.Fatalf("there is no %s: %v", e, err)
+		}
+	}
+}
+
+// failingConn returns these errors: one per call, of a read or a write.
 type failingConn struct {
 	net.Conn
 	errs []error
 }
 
-func (c *failingConn) Read([]byte) (int, error) {
+func (c *failingConn) fail() (int, error) {
 	err := c.errs[0]
-	c.errs = c.errs[1:]
+	if len(c.errs) > 1 {
+		c.errs = c.errs[1:]
+	}
 	return 0, err
 }
 
-// TestConnectionEnds: a connection that has timed out was not closed by the client, although the system reports its end
-// next.
-func TestConnectionEnds(t *testing.T) {
+func (c *failingConn) Read([]byte) (int, error)        { return c.fail() }
+func (c *failingConn) Write([]byte) (int, error)       { return c.fail() }
+func (c *failingConn) SetReadDeadline(time.Time) error { return nil }
+
+// TestReasonsOfEnds: a connection that was reset or has timed out was not closed by the client, although the system
+// reports its end next, and whether a read or a write learns of it first.
+func TestReasonsOfEnds(t *testing.T) {
 	for _, c := range []struct {
-		errs   []error
-		closed bool
+		errs  []error
+		write bool // the first call is one
+		ended bool
 	}{
-		{[]error{io.EOF}, true}, {[]error{syscall.ECONNRESET}, true}, {[]error{syscall.ETIMEDOUT, io.EOF}, false},
-		{[]error{os.ErrDeadlineExceeded, io.EOF}, true}, {[]error{os.ErrDeadlineExceeded}, false},
-		{[]error{syscall.EHOSTUNREACH, syscall.ECONNRESET}, false},
+		{[]error{io.EOF}, false, true}, {[]error{syscall.ECONNRESET, io.EOF}, false, false},
+		{[]error{syscall.ETIMEDOUT, io.EOF}, false, false}, {[]error{os.ErrDeadlineExceeded, io.EOF}, false, true},
+		{[]error{os.ErrDeadlineExceeded}, false, false}, {[]error{syscall.EHOSTUNREACH, syscall.ECONNRESET}, false, false},
+		{[]error{syscall.ECONNRESET, io.EOF}, true, false}, {[]error{syscall.ETIMEDOUT, io.EOF}, true, false},
+		{[]error{syscall.EPIPE, io.EOF}, true, true}, {[]error{os.ErrDeadlineExceeded, io.EOF}, true, true},
 	} {
 		conn := &connection{Conn: &failingConn{errs: c.errs}}
-		for range c.errs {
-			_, _ = conn.Read(nil)
+		call := conn.Read
+		if c.write {
+			call = conn.Write
 		}
-		if conn.wasClosed() != c.closed {
-			t.Errorf("%v: closed by the client: %v", c.errs, !c.closed)
+		_, _ = call(nil)
+		if conn.isInputEnded() != c.ended {
+			t.Errorf("%v: ended by the client: %v", c.errs, !c.ended)
 		}
 	}
 }

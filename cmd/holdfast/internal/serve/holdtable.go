@@ -149,7 +149,7 @@ type releasedView struct {
 }
 
 func (s *Server) checkHold(w http.ResponseWriter, r *http.Request) error {
-	if err := readBody(w, r, nil); err != nil {
+	if err := readBody(r, nil); err != nil {
 		return err
 	}
 	h, err := s.holds.find(r)
@@ -194,7 +194,7 @@ func (s *Server) detachHold(w http.ResponseWriter, r *http.Request) error {
 
 // commandHold passes a command on to the goroutine of a hold, and waits for its reply.
 func (s *Server) commandHold(w http.ResponseWriter, r *http.Request, detach bool) (*openHold, holdfast.Handle, error) {
-	if err := readBody(w, r, nil); err != nil {
+	if err := readBody(r, nil); err != nil {
 		return nil, holdfast.Handle{}, err
 	}
 	h, err := s.holds.find(r)

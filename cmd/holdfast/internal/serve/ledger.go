@@ -171,7 +171,7 @@ func (s *Server) ledgerFor(r *http.Request, name string, b *beginBody) (*holdfas
 
 func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 	var body beginBody
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	ledgerName, key, _ := keyOf(r)
@@ -236,7 +236,7 @@ func (o *openRun) remaining() time.Duration {
 }
 
 func (s *Server) beatRun(w http.ResponseWriter, r *http.Request) error {
-	if err := readBody(w, r, nil); err != nil {
+	if err := readBody(r, nil); err != nil {
 		return err
 	}
 	o, err := s.runs.find(r)
@@ -257,7 +257,7 @@ func (s *Server) succeedRun(w http.ResponseWriter, r *http.Request) error {
 		Result     *string `json:"result"`
 		ResultData *string `json:"result_base64"`
 	}
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	var result []byte
@@ -280,7 +280,7 @@ func (s *Server) failRun(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Error string `json:"error"`
 	}
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	if body.Error == "" {
@@ -332,7 +332,7 @@ func (s *Server) forgetKey(w http.ResponseWriter, r *http.Request) error {
 // changeKey writes the audit log, and acts on a key.
 func (s *Server) changeKey(w http.ResponseWriter, r *http.Request, action string,
 	act func(*holdfast.Ledger, context.Context, string) error) error {
-	if err := readBody(w, r, nil); err != nil {
+	if err := readBody(r, nil); err != nil {
 		return err
 	}
 	ledger, key, _ := keyOf(r)

@@ -133,7 +133,7 @@ func chooseClaim(lock holdfast.Lock, ref string) (holdfast.ClaimInfo, error) {
 
 func (s *Server) breakLock(w http.ResponseWriter, r *http.Request) error {
 	var body breakBody
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	mode, modeName, action := holdfast.BreakGraceful, "graceful", actionBreak
@@ -151,7 +151,7 @@ func (s *Server) breakLock(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) requestRelease(w http.ResponseWriter, r *http.Request) error {
 	var body claimRef
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	return s.changeClaim(w, r, body.Ref, "", AuditEntry{Action: actionRequest},
@@ -201,7 +201,7 @@ type planView struct {
 
 func (s *Server) explainLock(w http.ResponseWriter, r *http.Request) error {
 	var body holdBody
-	if err := readBody(w, r, &body); err != nil {
+	if err := readBody(r, &body); err != nil {
 		return err
 	}
 	lock, err := s.inspect(r)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -12,20 +13,30 @@ import (
 	"time"
 )
 
-// readBody reads the body of a request into v, strictly. No body leaves v as it is. Afterwards the body has been read
-// to its end: only then does net/http notice that a client closes its connection.
-func readBody(w http.ResponseWriter, r *http.Request, v any) error {
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
-	defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+// takeBody reads the body of a request that was admitted to its end: only then does net/http notice that a client closes
+// its connection. From then on the client may be silent. Others remain under the server's time limit until the end, when
+// net/http reads what they have sent.
+func takeBody(w http.ResponseWriter, r *http.Request) error {
 	data, err := io.ReadAll(r.Body)
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return newProblem(codeInvalid, "the body did not arrive within %v", bodyTimeout)
+		return newProblem(codeInvalid, "the request did not arrive within %v", requestTimeout)
 	case err != nil:
 		return newProblem(codeInvalid, "the body cannot be read")
+	}
+	r.Body = io.NopCloser(bytes.NewReader(data))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return nil
+}
+
+// readBody reads the body of a request into v, strictly. No body leaves v as it is.
+func readBody(r *http.Request, v any) error {
+	data, err := io.ReadAll(r.Body)
+	switch {
+	case err != nil:
+		return err
 	case len(data) == 0:
 		return nil
 	}

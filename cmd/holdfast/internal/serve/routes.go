@@ -109,6 +109,13 @@ func (s *Server) newHandler() http.Handler {
 			s.writeError(w, r, err)
 			return
 		}
+		if !isProbe(r) {
+			defer connectionOf(r).use()()
+			if err := takeBody(w, admitted); err != nil {
+				s.writeError(w, err)
+				return
+			}
+		}
 		mux.ServeHTTP(w, admitted)
 	})
 }

@@ -7,6 +7,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -22,8 +23,7 @@ import (
 const (
 	maxBody           = 128 << 10        // bytes of a request; a run's result of 64 KiB fits in base64
 	maxHeader         = 16 << 10         // bytes of a request's headers
-	headerTimeout     = 10 * time.Second // for a client to send its headers
-	bodyTimeout       = 10 * time.Second // for a client to send its body
+	requestTimeout    = 10 * time.Second // for a client to send a request, with its body
 	responseTimeout   = 30 * time.Second // for a client to read an answer that is no stream
 	idleTimeout       = 2 * time.Minute  // of a connection without a request
 	storeTimeout      = 10 * time.Second // of one step at the store
@@ -45,22 +45,26 @@ type Config struct {
 	Grace      time.Duration // how long clients have to stop when the server shuts down
 	Metrics    func() []metrics.Sample
 	Report     func(format string, args ...any) // a message for the operator
+
+	requestTimeout time.Duration // for tests; 0: as usual
+	maxConnections int           // for tests; 0: as the process may have descriptors
 }
 
 // Server is the server. Its methods may be called from any goroutine.
 type Server struct {
-	config   Config
-	client   *holdfast.Client
-	handler  http.Handler
-	http     http.Server
-	limits   *rateLimits
-	refusals *rateLimits // of attempts in the audit log
-	streams  streamCount
-	counts   counters
-	holds    holdTable
-	runs     runTable
-	views    viewCache
-	ready    readiness
+	config      Config
+	client      *holdfast.Client
+	handler     http.Handler
+	http        http.Server
+	limits      *rateLimits
+	refusals    *rateLimits // of attempts in the audit log
+	streams     streamCount
+	connections connectionTable
+	counts      counters
+	holds       holdTable
+	runs        runTable
+	views       viewCache
+	ready       readiness
 
 	access    atomic.Pointer[accessRules]
 	hosts     atomic.Pointer[[]string] // names by which clients may call the server
@@ -86,14 +90,15 @@ func New(config Config) *Server {
 	s.hosts.Store(&config.Hosts)
 	s.limits, s.refusals = newRateLimits(config.Rate), newRateLimits(refusalsPerSecond)
 	s.streams.max = config.MaxStreams
+	s.connections.init(config.maxConnections)
 	s.holds.init()
 	s.runs.init()
 	s.views.init(s.client)
 	s.handler = s.newHandler()
 	s.http = http.Server{
-		Handler: s.handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: s.handler, ReadTimeout: cmp.Or(config.requestTimeout, requestTimeout), IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return s.base },
-		ConnContext: withConnection, ErrorLog: quietLog(),
+		ConnContext: withConnection, ErrorLog: quietLog(), DisableGeneralOptionsHandler: true,
 	}
 	// A stream of HTTP/2 may end without its connection, so one connection per stream is what can be reasoned about.
 	protocols := new(http.Protocols)
@@ -113,7 +118,7 @@ func (s *Server) SetHosts(names []string) { s.hosts.Store(&names) }
 
 // Serve answers the connections of a listener until Shutdown. secure may be nil.
 func (s *Server) Serve(l net.Listener, secure *tls.Config) error {
-	l = &listener{l}
+	l = &listener{l, &s.connections}
 	if secure != nil {
 		l = tls.NewListener(l, secure)
 	}
