@@ -52,7 +52,7 @@ func TestNilArguments(t *testing.T) {
 		"nil context, All":     func() error { _, err := holdfast.LockAll(noContext, c.Mutex("a", nil)); return err },
 		"nil context, Run":     func() error { return c.Election("a", nil).Run(noContext, noFunction) },
 		"nil context, Release": func() error { return lease.ReleaseContext(noContext) },
-		"nil context, Renew":   func() error { return c.Renew(noContext, holdfast.Handle{}) },
+		"nil context, Renew":   func() error { _, err := c.Renew(noContext, holdfast.Handle{}); return err },
 		"nil context, Close":   func() error { return c.CloseContext(noContext) },
 		"nil context, RequestRelease": func() error {
 			return c.RequestRelease(noContext, "a", "x")

@@ -73,36 +73,39 @@ func (h Handle) driverClaim() driver.Claim {
 		Detached: true}
 }
 
-// checkFields reports what no handle that Lease.Detach has returned lacks.
-func (h Handle) checkFields() error {
+// checkFields reports what no handle that Lease.Detach has returned lacks, or has. Whoever has a handle may have changed it.
+func (h Handle) checkFields(info driver.Info) error {
 	if h.ID == "" || h.Ref == "" || h.Token <= 0 || h.TTL <= 0 {
 		return newInvalidError("a handle is what Lease.Detach returns, with an id, a ref, a token and a TTL")
+	}
+	if h.TTL > info.MaxTTL {
+		return newInvalidError("the TTL of a handle is at most %v on this store, not %v", info.MaxTTL, h.TTL)
 	}
 	return nil
 }
 
-// Renew makes a detached claim last for its handle's TTL from now. It is one request; ctx bounds it. It returns
-// ErrLost, with a [*LossError], if the claim has ended: it is never made again. After any other error it is not known
-// whether the claim was renewed, and Renew may be called again. A claim that was lost with [LossBroken] keeps others
-// out until its TTL has expired: Release it when the work under it has stopped.
-func (c *Client) Renew(ctx context.Context, h Handle) error {
-	_, err := onStore(ctx, c, "renew", h.Name, func() (none struct{}, err error) {
-		if err := h.checkFields(); err != nil {
-			return none, err
+// Renew makes a detached claim last for its TTL from now, and returns that TTL as the store has it: for so long after the
+// call began, less a margin for clocks that run at different rates, nobody else holds the lock. It is one request; ctx
+// bounds it. It returns ErrLost, with a [*LossError], if the claim has ended: it is never made again. After any other
+// error it is not known whether the claim was renewed, and Renew may be called again. A claim that was lost with
+// [LossBroken] keeps others out until its TTL has expired: Release it when the work under it has stopped.
+func (c *Client) Renew(ctx context.Context, h Handle) (ttl time.Duration, err error) {
+	return onStore(ctx, c, "renew", h.Name, func() (ttl time.Duration, err error) {
+		if err := h.checkFields(c.store.Info()); err != nil {
+			return 0, err
 		}
 		g := driver.Grant{Claim: h.driverClaim(), Token: h.Token, GrantedTTL: h.TTL, Ref: h.Ref, Since: c.clock.Now()}
 		err = errNoAnswer
-		c.store.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { err = r.Err })
-		return none, err
+		c.store.Renew(ctx, []driver.Grant{g}, func(_ int, r driver.Renewal) { ttl, err = r.GrantedTTL, r.Err })
+		return ttl, err
 	})
-	return err
 }
 
 // Release releases a detached claim. It returns ErrLost if the claim has ended before; ErrUncertain if the store did
 // not answer: Release may then be called again, and the claim expires by its TTL.
 func (c *Client) Release(ctx context.Context, h Handle) error {
 	_, err := onStore(ctx, c, "release", h.Name, func() (none struct{}, err error) {
-		if err := h.checkFields(); err != nil {
+		if err := h.checkFields(c.store.Info()); err != nil {
 			return none, err
 		}
 		return none, c.store.Release(ctx, h.driverClaim(), h.Ref)

@@ -184,7 +184,7 @@ func ExampleHandle() {
 	fmt.Println(second.Renew(ctx, received))
 	fmt.Println(second.Release(ctx, received))
 	// Output:
-	// <nil>
+	// 10m0s <nil>
 	// <nil>
 }
 

@@ -44,7 +44,7 @@ func TestBrokenHandle(t *testing.T) {
 		}
 		start := time.Now()
 		var loss *LossError
-		if err := c.Renew(t.Context(), h); !errors.As(err, &loss) || loss.Cause != LossBroken {
+		if _, err := c.Renew(t.Context(), h); !errors.As(err, &loss) || loss.Cause != LossBroken {
 			t.Errorf("want %q, got %v", LossBroken, err)
 		}
 		_, err = c.Mutex("a", nil).TryLock(t.Context()) // the work may still run
@@ -130,8 +130,8 @@ func TestHandle(t *testing.T) {
 		}
 		for range 5 {
 			time.Sleep(testTTL / 2)
-			if err := other.Renew(t.Context(), h); err != nil {
-				t.Fatal(err)
+			if ttl, err := other.Renew(t.Context(), h); err != nil || ttl != testTTL {
+				t.Fatal(ttl, err)
 			}
 		}
 		_, err = sem.TryAcquire(t.Context(), 2)
@@ -140,11 +140,11 @@ func TestHandle(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantIs(t, other.Release(t.Context(), h), ErrLost)
-		wantIs(t, other.Renew(t.Context(), h), ErrLost)
-		wantIs(t, other.Renew(t.Context(), Handle{Name: "s"}), ErrInvalid)
+		wantIs(t, renewError(t, other, h), ErrLost)
+		wantIs(t, renewError(t, other, Handle{Name: "s"}), ErrInvalid)
 		wantIs(t, other.Release(t.Context(), Handle{Name: "s"}), ErrInvalid)
 		other.Close()
-		wantIs(t, other.Renew(t.Context(), h), ErrClosed)
+		wantIs(t, renewError(t, other, h), ErrClosed)
 	})
 }
 
@@ -153,9 +153,34 @@ func TestHandleWithoutReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStore()
 		f.renewal = func(context.Context, driver.Grant) (driver.Renewal, bool) { return driver.Renewal{}, false }
-		err := newClient(t, f, nil).Renew(t.Context(), Handle{Name: "a", ID: "id", Ref: "ref", Token: 1, TTL: testTTL})
-		wantIs(t, err, ErrUncertain)
+		h := Handle{Name: "a", ID: "id", Ref: "ref", Token: 1, TTL: testTTL}
+		wantIs(t, renewError(t, newClient(t, f, nil), h), ErrUncertain)
 	})
+}
+
+// TestChangedHandle: whoever has a handle can write any TTL into it. A renewal reports the TTL that the store has, and
+// refuses one that no store grants.
+func TestChangedHandle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		h, err := mustLock(t, c, "a", nil).Detach()
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted := h.TTL
+		h.TTL = c.Info().MaxTTL
+		if ttl, err := c.Renew(t.Context(), h); err != nil || ttl != granted {
+			t.Errorf("renewed for %v, want %v; %v", ttl, granted, err)
+		}
+		h.TTL++
+		wantIs(t, renewError(t, c, h), ErrInvalid)
+	})
+}
+
+func renewError(t *testing.T, c *Client, h Handle) error {
+	t.Helper()
+	_, err := c.Renew(t.Context(), h)
+	return err
 }
 
 // TestMinHold: MinHold keeps a lock for its minimal time, and no longer, although it was released or its client was

@@ -297,8 +297,8 @@ func (sim *simulation) detachLease(lease *holdfast.Lease) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sim.ttl)
 	defer cancel()
 	from = sim.elapsed()
-	if other.client.Renew(ctx, handle) == nil {
-		sim.checker.noteDetached(handle.ID, from, handle.TTL)
+	if ttl, err := other.client.Renew(ctx, handle); err == nil {
+		sim.checker.noteDetached(handle.ID, from, ttl)
 	}
 	if sim.chance(0.5) {
 		sim.checker.noteDetachedRelease(handle.ID)

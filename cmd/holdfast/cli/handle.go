@@ -278,7 +278,7 @@ func releaseHandle(ctx context.Context, client *holdfast.Client, h lockHandle) e
 
 // renewHandle renews a lock. It releases one that an operator broke: its holder knows it then.
 func renewHandle(ctx context.Context, client *holdfast.Client, h lockHandle) error {
-	err := client.Renew(ctx, h.Handle)
+	_, err := client.Renew(ctx, h.Handle)
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
 		if releaseErr := client.Release(ctx, h.Handle); releaseErr != nil && !errors.Is(releaseErr, holdfast.ErrLost) {

@@ -19,7 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestHandles: a lock without a connection is renewed and released by its handle, at any server of the store.
+// TestHandles: a lock without a connection is renewed and released by its handle, at any server of the store. What is
+// promised of it is what the store has, also to a caller that has written another TTL into its handle.
 func TestHandles(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
@@ -34,6 +35,17 @@ func TestHandles(t *testing.T) {
 		number(s, r, "remaining_ms") >= 60000 {
 		t.Errorf("%v", r)
 	}
+	changed, err := decodeHandle(text(got, "handle"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed.TTL = s.client.Info().MaxTTL
+	if r := s.want(http.MethodPost, "/v1/handles/"+encodeHandle(changed)+"/renew", ""); number(s, r, "ttl_ms") != 60000 ||
+		number(s, r, "remaining_ms") >= 60000 {
+		t.Errorf("%v", r)
+	}
+	changed.TTL *= 2
+	s.refuse(codeInvalid, http.MethodPost, "/v1/handles/"+encodeHandle(changed)+"/renew", "")
 	s.want(http.MethodPost, handle+"/release", "")
 	s.refuse(codeLost, http.MethodPost, handle+"/renew", "")
 	next := s.want(http.MethodPost, "/v1/locks/a/acquire", `{"ttl_ms": 60000, "wait_ms": 60000}`)

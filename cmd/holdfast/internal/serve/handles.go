@@ -160,21 +160,22 @@ func (s *Server) renewHandle(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer cancel()
 	began := time.Now()
-	if err := s.renewClaim(ctx, h); err != nil {
+	ttl, err := s.renewClaim(ctx, h)
+	if err != nil {
 		return err
 	}
-	return writeJSON(w, renewedView{Lock: h.Name, Token: h.Token, TTL: millis(h.TTL),
-		Remaining: millis(usableFor(h.TTL, began))})
+	return writeJSON(w, renewedView{Lock: h.Name, Token: h.Token, TTL: millis(ttl),
+		Remaining: millis(usableFor(ttl, began))})
 }
 
-// renewClaim renews a claim. It releases one that an operator broke: its holder knows it then.
-func (s *Server) renewClaim(ctx context.Context, h holdfast.Handle) error {
-	err := s.client.Renew(ctx, h)
+// renewClaim renews a claim, and returns its TTL. It releases one that an operator broke: its holder knows it then.
+func (s *Server) renewClaim(ctx context.Context, h holdfast.Handle) (ttl time.Duration, err error) {
+	ttl, err = s.client.Renew(ctx, h)
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) && loss.Cause == holdfast.LossBroken {
 		_ = s.client.Release(ctx, h)
 	}
-	return err
+	return ttl, err
 }
 
 // releaseHandle renews the claim first, because only a renewal learns that an operator broke it.
@@ -184,7 +185,7 @@ func (s *Server) releaseHandle(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer cancel()
-	if err := s.renewClaim(ctx, h); errors.Is(err, holdfast.ErrLost) {
+	if _, err := s.renewClaim(ctx, h); errors.Is(err, holdfast.ErrLost) {
 		return err
 	}
 	if err := s.client.Release(ctx, h); err != nil {
