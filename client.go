@@ -152,6 +152,8 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 		Owner: cmp.Or(s.opts.Owner, c.opts.Owner),
 		Meta:  cmp.Or(s.opts.Meta, c.opts.Meta),
 		Fair:  s.opts.Fair && s.kind == KindMutex,
+
+		ForOthers: c.opts.ForOthers,
 	}
 	info := c.store.Info()
 	if err := s.opts.checkTimes(info); err != nil {

@@ -267,7 +267,11 @@ type Claim struct {
 	Fair     bool          // queue in order of arrival (only a mutex has the choice)
 	Wait     bool          // wait until granted
 	Detached bool          // not tied to this client's life: only its TTL ends it
-	Run      *RunTerms     // for a Ledger: the claim begins a run; nil for a lock
+	// ForOthers says that somebody outside of the client's process works under the claim. Once granted, a claim that nobody
+	// renews or releases lasts for its TTL, also if the store can tell that the client has died, or its machine was
+	// restarted.
+	ForOthers bool
+	Run       *RunTerms // for a Ledger: the claim begins a run; nil for a lock
 }
 
 // Exclusive reports whether nobody else can be granted beside this claim, so that its token can fence.

@@ -230,12 +230,18 @@ func (a *acquire) joinsCrowd() bool {
 		a.rec.findClaim(a.claim.ID) == nil && !a.mustYield()
 }
 
-// addClaim makes the step of the claim on a record: of a run in a ledger, and otherwise of a lock.
-func (a *acquire) addClaim(rec *Record, own Claim, joins bool, in StepInput) (*Claim, error) {
+// addClaim makes the step of the claim on a record: of a run in a ledger, and otherwise of a lock. A claim that is held
+// for others loses its session when it is granted: from then on this client's death says nothing about who works under it.
+func (a *acquire) addClaim(rec *Record, own Claim, joins bool, in StepInput) (mine *Claim, err error) {
 	if a.claim.Run != nil {
-		return rec.Begin(own, *a.claim.Run, a.info, in)
+		mine, err = rec.Begin(own, *a.claim.Run, a.info, in)
+	} else {
+		mine, err = rec.Acquire(own, a.claim.Kind, a.claim.Limit, joins, a.info, in)
 	}
-	return rec.Acquire(own, a.claim.Kind, a.claim.Limit, joins, a.info, in)
+	if err == nil && mine.State == Granted && a.claim.ForOthers && a.liveness != nil {
+		mine.Session = ""
+	}
+	return mine, err
 }
 
 // stepFunc returns the step of the claim as it is now.

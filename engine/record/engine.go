@@ -379,12 +379,17 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 		if c.Marked && c.renewed {
 			row.MarkTTL = max(row.MarkTTL, c.TTL)
 		}
-		row.Durable = row.Durable || c.Detached
+		row.Durable = row.Durable || e.mustOutlive(c)
 		if c.State != Waiting {
 			row.ExpiresAt = max(row.ExpiresAt, c.ExpiresAt)
 		}
 	}
 	return row, nil
+}
+
+// mustOutlive reports whether a claim must be there when the machine has been restarted: not only its client relies on it.
+func (e *engine) mustOutlive(c *Claim) bool {
+	return c.Detached || e.liveness != nil && c.State == Granted && c.Session == ""
 }
 
 // noteRoundTrip measures a round trip that ends now, and returns the time.

@@ -48,7 +48,7 @@ const NoEnd = math.MaxInt64
 // that the claim was renewed without comparing clocks.
 type Claim struct {
 	ID           string
-	Session      string // the client that made it, if the table can notify that client, or can tell whether it is alive
+	Session      string // the client that made it, if the table can notify it, or can tell if it is alive and that matters
 	Owner        string // only shown
 	Meta         string // only shown
 	Weight       int64

@@ -229,7 +229,8 @@ func (s *serveRun) run(c *cobra.Command) error {
 		defer audit.Close()
 	}
 	recorder := metrics.NewRecorder(nil, nil)
-	client, err := s.openWithSignals(signals, func(e holdfast.Event) { recorder.Record(&e) })
+	client, err := s.openWithSignals(signals, &holdfast.Options{ForOthers: true,
+		OnEvent: func(e holdfast.Event) { recorder.Record(&e) }})
 	if err != nil {
 		return err
 	}
@@ -260,7 +261,7 @@ func (s *serveRun) run(c *cobra.Command) error {
 }
 
 // openWithSignals opens the store. A signal ends the program meanwhile: nothing is held yet.
-func (s *serveRun) openWithSignals(signals chan os.Signal, onEvent func(holdfast.Event)) (*holdfast.Client, error) {
+func (s *serveRun) openWithSignals(signals chan os.Signal, o *holdfast.Options) (*holdfast.Client, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	opened := make(chan struct{})
@@ -278,7 +279,7 @@ func (s *serveRun) openWithSignals(signals chan os.Signal, onEvent func(holdfast
 			}
 		}
 	}()
-	client, err := openClient(ctx, *s.store, &holdfast.Options{OnEvent: onEvent})
+	client, err := openClient(ctx, *s.store, o)
 	if err != nil && ctx.Err() != nil {
 		return nil, storeError(context.Cause(ctx))
 	}
