@@ -51,6 +51,20 @@ var closeCases = []Case{
 			e.requireNotEarly(g, w.returned)
 		}
 	}),
+	newCase("close-for-others", "A claim that a client holds for others outside of its process lasts for its TTL, also if "+
+		"the store can tell that the client has died.", func(e *Env) {
+		if e.info.DeadHolderTimeout == 0 {
+			return // the case before this one has shown it
+		}
+		c := e.openClient()
+		claim := e.withMinTTL(e.mutexClaim(e.lockName("m")))
+		claim.ForOthers = true
+		g := c.mustTry(claim)
+		c.store.Close()
+		w := e.a().startWaiting(e.queuedClaim(g.Name))
+		e.requireRising(g.Token, w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL)).Token)
+		e.requireNotEarly(g, w.returned)
+	}),
 	newCase("close-stops", "No goroutine of a client continues after its Close.", func(e *Env) {
 		var c *client
 		var w *waitingCall

@@ -442,8 +442,10 @@ var ledgerCases = []Case{
 			e.requireError(err, driver.ErrInvalid, "a key that is too long")
 		}),
 	newLedgerCase("ledger-closed", "A ledger can be closed. Its store stays open, and the runs expire like those of a "+
-		"dead worker.", func(e *Env, a, b *ledgerClient) {
-		g := a.mustBegin(e.withMinTTL(e.newRun("k")), 1)
+		"dead worker: those that it held for others, with their TTL.", func(e *Env, a, b *ledgerClient) {
+		run := e.withMinTTL(e.newRun("k"))
+		run.ForOthers = true
+		g := a.mustBegin(run, 1)
 		if err := a.store.Close(); err != nil {
 			e.failf("closing: %w", err)
 		}
@@ -457,6 +459,7 @@ var ledgerCases = []Case{
 		}
 		w := b.startWaiting(e.newRun("k"))
 		w.mustBeGrantedWithin(e.latestExpiry(g.GrantedTTL))
+		e.requireNotEarly(g, w.returned)
 		b.mustReadRuns(g.Name, "abandoned started")
 	}),
 }

@@ -505,3 +505,28 @@ func TestClientsToNotify(t *testing.T) {
 		t.Errorf("%s: %q are notified, want %q", claimStates(r), got, want)
 	}
 }
+
+// aliveTable is a LivenessChecker.
+type aliveTable struct{}
+
+func (aliveTable) Session() string    { return "own" }
+func (aliveTable) IsDead(string) bool { return false }
+
+// TestRecordsThatMustOutlive: a record is written to the disk if anybody but its clients' processes relies on it.
+func TestRecordsThatMustOutlive(t *testing.T) {
+	for _, c := range []struct {
+		claim    Claim
+		liveness LivenessChecker
+		want     bool
+	}{
+		{Claim{State: Granted, Session: "x"}, aliveTable{}, false},
+		{Claim{State: Granted}, aliveTable{}, true},
+		{Claim{State: Waiting}, aliveTable{}, false},
+		{Claim{State: Granted}, nil, false},
+		{Claim{State: Granted, Detached: true}, nil, true},
+	} {
+		if got := (&engine{liveness: c.liveness}).mustOutlive(&c.claim); got != c.want {
+			t.Errorf("%+v: %v", c.claim, got)
+		}
+	}
+}

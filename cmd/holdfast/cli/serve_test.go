@@ -76,6 +76,19 @@ func (s *servedProgram) post(ctx context.Context, path, body string) (*http.Resp
 	return s.client.Do(r)
 }
 
+// mustPost posts a request that must succeed.
+func (s *servedProgram) mustPost(path, body string) {
+	s.Helper()
+	response, err := s.post(s.Context(), path, body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		s.Fatal(response.Status)
+	}
+}
+
 // servedHold is a lock that is held over HTTP.
 type servedHold struct {
 	s     *servedProgram
@@ -151,23 +164,18 @@ func TestServe(t *testing.T) {
 	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
 
-// TestServeLeavesARun: the exit code says that a run was still in progress when the grace period had passed.
+// TestServeLeavesARun: the exit code says that a run was still in progress when the grace period had passed, and nobody
+// else gets its key until its TTL has passed.
 func TestServeLeavesARun(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	s := w.startServe("--grace", "0s")
-	response, err := s.post(t.Context(), "/v1/ledgers/l/keys/k/begin", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		t.Fatal(response.Status)
-	}
+	s.mustPost("/v1/ledgers/l/keys/k/begin", "")
 	s.signal(unix.SIGTERM)
 	if r := s.wait(); r.code != 69 || !strings.Contains(r.err, "something was still held or in progress") {
 		t.Error(r.description)
 	}
+	w.runProgram("once", "--ledger", "l", "k", "true").check(t, 75)
 }
 
 // TestServeUsage: what cannot be served is refused with a reason.
@@ -245,18 +253,24 @@ func TestServeUnixSocket(t *testing.T) {
 	w.runProgram("serve", "--listen", "unix:"+w.filePath("other")).check(t, 69, "another program")
 }
 
-// TestServeKilled: the locks of a server that was killed end like those of any dead client, and its clients see the end
-// of their connections.
+// TestServeKilled: the clients of a server that was killed see the end of their connections. They were told that their
+// locks, leaderships and runs are valid for a while, so nobody else gets one before, also on a file store.
 func TestServeKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	s := w.startServe()
 	h := s.mustHold("a", `{"ttl_ms": 86400000}`)
+	short := s.mustHold("b", `{"ttl_ms": 1000}`)
+	s.mustPost("/v1/ledgers/l/keys/k/begin", `{"ttl_ms": 86400000}`)
 	s.signal(unix.SIGKILL)
-	if line, err := h.next("lost"); err == nil {
-		t.Errorf("a killed server has said %v", line)
+	for _, h := range []*servedHold{h, short} {
+		if line, err := h.next("lost"); err == nil {
+			t.Errorf("a killed server has said %v", line)
+		}
 	}
-	w.runProgram("run", "--wait", "1m", "a", "true").check(t, 0)
+	w.runProgram("run", "-n", "a", "true").check(t, 75)
+	w.runProgram("once", "--ledger", "l", "k", "true").check(t, 75)
+	w.runProgram("run", "--wait", "1m", "b", "true").check(t, 0)
 }
 
 // TestServeStopped: while a server is stopped for longer than the TTL, somebody else gets the lock; afterwards the

@@ -80,7 +80,7 @@ func TestTooManyConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startServer(t, func(c *Config) { c.Access, c.maxConnections = access, 4 })
+	s := startServer(t, func(c *Config) { c.Access, c.maxConnections, c.requestTimeout = access, 4, time.Hour })
 	s.header.Set("Authorization", "Bearer "+testToken)
 	holder := s.hold("a", `{"heartbeat_ms": 100}`)
 	holder.next(eventAcquired)
@@ -94,6 +94,7 @@ func TestTooManyConnections(t *testing.T) {
 		silent = append(silent, c)
 		s.want(http.MethodGet, "/v1/locks/a", "") // when it is answered, the connections before it were accepted
 	}
+	_ = silent[0].SetReadDeadline(time.Now().Add(testTimeout))
 	if _, err := io.Copy(io.Discard, silent[0]); isTimeout(err) {
 		t.Error(err)
 	}
