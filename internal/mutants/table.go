@@ -1010,7 +1010,7 @@ var table = []mutant{
 		pkg: "./cmd/holdfast/internal/serve", test: "TestRunWithoutBeats",
 		edits: []edit{{"time.AfterFunc(ttl, ", "time.AfterFunc(24*time.Hour, "}}},
 	{name: "claims for others that end with their client", file: "engine/record/acquire.go", pkg: "./store/file",
-		test: "TestConformance/.*/close-for-others",
+		test:  "TestConformance/.*/close-for-others",
 		edits: []edit{{"&& a.claim.ForOthers && a.liveness != nil {", "&& false {"}}},
 	{name: "claims for others that a restart of the machine ends", file: "engine/record/engine.go", pkg: "./engine/record",
 		test:  "TestRecordsThatMustOutlive",

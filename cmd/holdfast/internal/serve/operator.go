@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"net/http"
@@ -219,7 +218,7 @@ func (s *Server) explainLock(w http.ResponseWriter, r *http.Request) error {
 	limit := map[holdfast.Kind]int64{holdfast.KindMutex: 1, holdfast.KindRW: 1 << 20, holdfast.KindSemaphore: c.limit}
 	return writeJSON(w, planView{Lock: c.name, Kind: c.kind, Limit: limit[c.kind], Keys: append([]string{}, plan.Keys...),
 		Notes: append([]string{}, plan.Notes...), TTL: millis(plan.TTL), RenewEvery: millis(plan.TTL / 3),
-		Margin: millis(driver.Margin(plan.TTL)), DeadHolder: millis(cmp.Or(s.client.Info().DeadHolderTimeout, plan.TTL)),
+		Margin: millis(driver.Margin(plan.TTL)), DeadHolder: millis(plan.TTL),
 		Now: s.viewLock(lock)})
 }
 
