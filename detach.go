@@ -73,7 +73,7 @@ func (h Handle) driverClaim() driver.Claim {
 		Detached: true}
 }
 
-// checkFields reports what no handle that Lease.Detach has returned lacks, or has. Whoever has a handle may have changed it.
+// checkFields reports what no handle that Lease.Detach has returned lacks, or has. Anyone who has a handle may change it.
 func (h Handle) checkFields(info driver.Info) error {
 	if h.ID == "" || h.Ref == "" || h.Token <= 0 || h.TTL <= 0 {
 		return newInvalidError("a handle is what Lease.Detach returns, with an id, a ref, a token and a TTL")

@@ -29,10 +29,10 @@ type Options struct {
 	Owner string
 	// Meta is a note shown beside the owner, for locks whose LockOptions have none; at most 1 KiB of UTF-8 without NUL.
 	Meta string
-	// ForOthers says that the client holds locks and runs for somebody outside of this process, as a server does. Whoever
-	// works under them may work on when this process dies. So each of them then lasts until its TTL has passed, on all
-	// stores; without ForOthers, the file store frees the locks of a dead process at once. There, each grant and each
-	// renewal waits for the disk, since a restart of the machine must not end them either.
+	// ForOthers says that the client holds locks and runs for somebody outside of this process, as a server does. They
+	// may work on when this process dies. So each lock and run then lasts until its TTL has passed, on all stores; without
+	// ForOthers, the file store frees the locks of a dead process at once. There, each grant and each renewal waits for the
+	// disk, since a restart of the machine must not end them either.
 	ForOthers bool
 	// OnEvent is called with what happens to the client's locks and runs, one event at a time and in order, by a
 	// goroutine of its own: a slow OnEvent delays later events, never a lock, a renewal or a deadline. Losses, failing

@@ -158,7 +158,7 @@ func TestHandleWithoutReply(t *testing.T) {
 	})
 }
 
-// TestChangedHandle: whoever has a handle can write any TTL into it. A renewal reports the TTL that the store has, and
+// TestChangedHandle: anyone who has a handle can write any TTL into it. A renewal reports the TTL that the store has, and
 // refuses one that no store grants.
 func TestChangedHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

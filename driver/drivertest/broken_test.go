@@ -439,10 +439,10 @@ var mutants = []mutant{
 	}},
 	{"never expires a claim that is not renewed",
 		"holder-stops-renewing dead-permits detached detached-broken dead-reader killed-holder " +
-			"dead-holder-and-queue close-while-holding inspect-expired break-graceful-expired", "",
+			"dead-holder-and-queue close-while-holding close-for-others inspect-expired break-graceful-expired", "",
 		&brokenStore{acquire: acquireChanged(func(c *driver.Claim) { c.TTL = time.Hour })}},
 	{"expires a claim early", "holder-stops-renewing last-renewal-counts detached detached-broken close-while-holding " +
-		"dead-holder-and-queue dead-permits dead-reader break-graceful-expired inspect-expired", "", &brokenStore{
+		"close-for-others dead-holder-and-queue dead-permits dead-reader break-graceful-expired inspect-expired", "", &brokenStore{
 		info:    func(i driver.Info) driver.Info { i.MinTTL *= 2; return i },
 		acquire: acquireChanged(func(c *driver.Claim) { c.TTL /= 2 }),
 		renew:   changeRenewal(func(g driver.Grant, r *driver.Renewal) { r.GrantedTTL = g.GrantedTTL }),

@@ -53,9 +53,6 @@ var closeCases = []Case{
 	}),
 	newCase("close-for-others", "A claim that a client holds for others outside of its process lasts for its TTL, also if "+
 		"the store can tell that the client has died.", func(e *Env) {
-		if e.info.DeadHolderTimeout == 0 {
-			return // the case before this one has shown it
-		}
 		c := e.openClient()
 		claim := e.withMinTTL(e.mutexClaim(e.lockName("m")))
 		claim.ForOthers = true

@@ -118,7 +118,8 @@ func TestTooManyConnections(t *testing.T) {
 
 // TestReserveOfDescriptors: some descriptors are left for the store.
 func TestReserveOfDescriptors(t *testing.T) {
-	for descriptors, want := range map[uint64]int{0: 1, 256: 192, 1024: 768, 1 << 20: 1<<20 - maxReserve, 1 << 63: 1<<30 - maxReserve} {
+	for descriptors, want := range map[uint64]int{0: 1, 256: 192, 1024: 768, 1 << 20: 1<<20 - maxReserve,
+		1 << 63: 1<<30 - maxReserve} {
 		if got := maxConnections(descriptors); got != want {
 			t.Errorf("%d connections of %d descriptors, not %d", got, descriptors, want)
 		}

@@ -96,9 +96,10 @@ func New(config Config) *Server {
 	s.views.init(s.client)
 	s.handler = s.newHandler()
 	s.http = http.Server{
-		Handler: s.handler, ReadTimeout: cmp.Or(config.requestTimeout, requestTimeout), IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return s.base },
-		ConnContext: withConnection, ErrorLog: quietLog(), DisableGeneralOptionsHandler: true,
+		Handler: s.handler, ReadTimeout: cmp.Or(config.requestTimeout, requestTimeout), IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeader,
+		BaseContext:    func(net.Listener) context.Context { return s.base },
+		ConnContext:    withConnection, ErrorLog: quietLog(), DisableGeneralOptionsHandler: true,
 	}
 	// A stream of HTTP/2 may end without its connection, so one connection per stream is what can be reasoned about.
 	protocols := new(http.Protocols)
