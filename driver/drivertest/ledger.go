@@ -442,7 +442,7 @@ var ledgerCases = []Case{
 			e.requireError(err, driver.ErrInvalid, "a key that is too long")
 		}),
 	newLedgerCase("ledger-closed", "A ledger can be closed. Its store stays open, and the runs expire like those of a "+
-		"dead worker: those that are held for others not before their TTL where a death is noticed sooner.", func(e *Env, a, b *ledgerClient) {
+		"dead worker, those for others not before their TTL has passed.", func(e *Env, a, b *ledgerClient) {
 		run := e.withMinTTL(e.newRun("k"))
 		run.ForOthers = true
 		g := a.mustBegin(run, 1)

@@ -112,7 +112,7 @@ func (s *Server) newHandler() http.Handler {
 		if !isProbe(r) {
 			defer connectionOf(r).use()()
 			if err := takeBody(w, admitted); err != nil {
-				s.writeError(w, err)
+				s.writeError(w, admitted, err)
 				return
 			}
 		}
