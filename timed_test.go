@@ -344,8 +344,8 @@ func TestRenewalOfHandle(t *testing.T) {
 				}
 				for range 3 {
 					time.Sleep(h.TTL * 9 / 10)
-					if err := c.Renew(t.Context(), h); err != nil {
-						t.Fatal(err)
+					if ttl, err := c.Renew(t.Context(), h); err != nil || ttl != h.TTL {
+						t.Fatal(ttl, err)
 					}
 				}
 				wantAbout(t, waitUntilFree(t, other, "a", time.Now()), h.TTL)
