@@ -29,17 +29,16 @@ func (w *workspace) startInNamespaces(script string, flags ...string) *startedPr
 	return r.launch()
 }
 
-// findShells returns the shells that run in the test's command, as this process sees them.
-func (w *workspace) findShells() (found []int) {
-	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
-	for _, link := range links {
-		of := filepath.Dir(link)
-		cwd, _ := os.Readlink(link)
-		pid, err := strconv.Atoi(filepath.Base(of))
-		ours := err == nil && cwd == w.dir && w.readFile(of+"/comm") == "sh\n" &&
-			strings.Contains("\x00"+w.readFile(of+"/environ"), "\x00HOLDFAST_ID=")
-		if ours && isAlive(pid) {
-			found = append(found, pid)
+// findFamily returns the members of a family that run, as this process sees them.
+func (w *workspace) findFamily() (found []int) {
+	for _, pid := range w.findProcesses() {
+		p, _ := guard.ReadProcess(pid)
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/environ", pid))
+		for _, f := range threads {
+			if (p.Name == "sh" || p.Name == "leaderless") && strings.Contains("\x00"+w.readFile(f), "\x00HOLDFAST_ID=") {
+				found = append(found, pid)
+				break
+			}
 		}
 	}
 	return found
@@ -67,7 +66,7 @@ func TestTreeEndedWithForeignProc(t *testing.T) {
 		r.awaitOutput("held")
 		var members []int
 		r.awaitTrue("the whole family",
-			func() bool { members = w.findShells(); return len(members) == len(familyFiles) })
+			func() bool { members = w.findFamily(); return len(members) == len(familyFiles) })
 		next := w.startCheckerOf(w.writePIDs(members))
 		next.awaitSecondClient()
 		w.runProgram("break", "a").check(t, 0)
@@ -103,43 +102,76 @@ func TestRunWithForeignProc(t *testing.T) {
 // ended if that is permitted, and are reported if it is not.
 func TestTreeEndedWithHidepid(t *testing.T) {
 	t.Parallel()
-	for _, depth := range []string{"1", "2"} {
-		w := newWorkspace(t)
-		for _, name := range []string{"setuid", "checker"} {
-			if err := exec.Command("cp", self, w.filePath(name)).Run(); err != nil {
+	for _, c := range []struct{ depth, inner string }{
+		{"1", "sh inner.sh"}, {"2", "sh inner.sh"}, {"2", "exec " + leaderless + " inner"},
+	} {
+		t.Run(c.depth+" "+filepath.Base(c.inner), func(t *testing.T) {
+			t.Parallel()
+			depth := c.depth
+			w := newWorkspace(t)
+			for _, name := range []string{"setuid", "checker"} {
+				if err := exec.Command("cp", self, w.filePath(name)).Run(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
 				t.Fatal(err)
 			}
-		}
-		if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
-			t.Fatal(err)
-		}
-		inner := `trap "" TERM; echo $$ >inner.new; mv inner.new inner; echo held; while :; do sleep 0.05; done`
-		w.writeFile("inner.sh", inner)
-		_ = os.Chmod(w.filePath("inner.sh"), 0o644)
-		w.openDirectory()
-		as := "setpriv --reuid 65534 --regid 65534 --clear-groups "
-		r := w.startInNamespaces("mount -t proc -o hidepid=2 proc /proc && export TEST_HELPER=hidden && exec "+
-			as+program+
-			" run --record record --ttl 12s a ./setuid "+depth+" 'sh inner.sh'", "-m")
-		r.awaitOutput("held")
-		next := w.newProgram("run", "a", "./checker", "inner")
-		next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
-		w.runAsNobody(next)
-		next.launch().awaitSecondClient()
-		b := w.newProgram("break", "a")
-		w.runAsNobody(b)
-		b.launch().wait().check(t, 0)
-		got := r.wait()
-		if got.code != 76 || !strings.Contains(got.err, "not all of the command can be killed") ||
-			!strings.Contains(got.err, guard.HiddenName) {
-			t.Error(got.description)
-		}
-		if got := next.wait(); got.code != 0 || got.out != "checked\n" {
-			t.Errorf("depth %s, when the next holder starts: %s", depth, got.description)
-		}
-		if last, _ := w.readRecord(w.filePath("record")); !strings.Contains(fmt.Sprint(last["escaped"]), guard.HiddenName) {
-			t.Errorf("depth %s: record: %v", depth, last)
-		}
-		w.killLeftovers()
+			inner := `trap "" TERM; echo $$ >inner.new; mv inner.new inner; while :; do sleep 0.05; done`
+			w.writeFile("inner.sh", inner)
+			_ = os.Chmod(w.filePath("inner.sh"), 0o644)
+			w.openDirectory()
+			as := "setpriv --reuid 65534 --regid 65534 --clear-groups "
+			r := w.startInNamespaces("mount -t proc -o hidepid=2 proc /proc && export TEST_HELPER=hidden && exec "+
+				as+program+
+				" run --record record --ttl 12s a ./setuid "+depth+" '"+c.inner+"'", "-m")
+			w.readPID("inner")
+			next := w.newProgram("run", "a", "./checker", "inner")
+			next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
+			w.runAsNobody(next)
+			next.launch().awaitSecondClient()
+			b := w.newProgram("break", "a")
+			w.runAsNobody(b)
+			b.launch().wait().check(t, 0)
+			got := r.wait()
+			if got.code != 76 || !strings.Contains(got.err, "not all of the command can be killed") ||
+				!strings.Contains(got.err, guard.HiddenName) {
+				t.Error(got.description)
+			}
+			if got := next.wait(); got.code != 0 || got.out != "checked\n" {
+				t.Errorf("depth %s, when the next holder starts: %s", depth, got.description)
+			}
+			if last, _ := w.readRecord(w.filePath("record")); !strings.Contains(fmt.Sprint(last["escaped"]), guard.HiddenName) {
+				t.Errorf("depth %s: record: %v", depth, last)
+			}
+			w.killLeftovers()
+		})
+	}
+}
+
+// TestProcessOneReapsOrphans: as process 1 of a container, the program reaps what programs leave that others start there.
+func TestProcessOneReapsOrphans(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"run a sh -c 'echo held; exec sleep 1000'", "hold a", "serve --listen 127.0.0.1:0"} {
+		t.Run(strings.Fields(args)[0], func(t *testing.T) {
+			t.Parallel()
+			w := newWorkspace(t)
+			r := w.startInNamespaces("exec "+program+" "+args, "-pf", "--mount-proc")
+			r.awaitOutput("\n")
+			one := childrenOf(r.cmd.Process.Pid)[0]
+			in, hold, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer guard.CloseAll(in, hold)
+			c := exec.Command("nsenter", "-t", strconv.Itoa(one), "-p", "-m", "sh", "-c", "(exec cat <&3 >/dev/null 2>&1) &")
+			c.Dir, c.ExtraFiles = w.dir, []*os.File{in}
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			w.awaitTrue("an orphan", func() bool { return childrenByName(one)["cat"] != 0 })
+			_ = hold.Close()
+			w.awaitTrue("the orphan to be reaped", func() bool { return childrenByName(one)["cat"] == 0 })
+		})
 	}
 }

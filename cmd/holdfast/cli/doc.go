@@ -24,7 +24,7 @@
 //
 //	wrapper                  holdfast run: holds the lease, renews it, forwards signals, sets the exit code
 //	├── signal-listener      in the wrapper's process group: learns which signals the whole group received
-//	└── holdfast-guard       in a session of its own: ends the command in time, whatever becomes of the wrapper
+//	└── lock-guard           in a session of its own: ends the command in time, whatever becomes of the wrapper
 //	    └── the command      in the wrapper's session and process group, where the terminal and the shell expect it
 //	        └── ...          everything the command starts
 //

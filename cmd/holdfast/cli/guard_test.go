@@ -36,33 +36,49 @@ type faultCase struct {
 	repair func(w *workspace, r *startedProgram)
 	code   int
 	ttl    string // short if the test waits for it to pass
+
+	flags    []string
+	mild     bool // the family must not ignore SIGTERM
+	anyStore bool // it is tried on a server, too
 }
 
 var faultCases = []faultCase{
-	{"the wrapper is stopped beyond its TTL", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGSTOP) },
-		func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "9s"},
-	{"the wrapper is killed", func(_ *workspace, r *startedProgram) { r.signal(unix.SIGKILL) }, nil, 137, "30s"},
-	{"the wrapper and its group are killed", func(_ *workspace, r *startedProgram) {
+	{name: "the wrapper is stopped beyond its TTL", inject: func(_ *workspace, r *startedProgram) { r.signal(unix.SIGSTOP) },
+		repair: func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, code: 76, ttl: "9s"},
+	{name: "the wrapper is killed", inject: func(_ *workspace, r *startedProgram) { r.signal(unix.SIGKILL) }, code: 137,
+		ttl: "30s", anyStore: true},
+	{name: "the wrapper and its group are killed", inject: func(_ *workspace, r *startedProgram) {
 		_ = unix.Kill(-r.cmd.Process.Pid, unix.SIGKILL)
-	}, nil, 137, "30s"},
-	{"the guard is killed", func(_ *workspace, r *startedProgram) { _ = unix.Kill(r.guard(), unix.SIGKILL) }, nil, 76,
-		"30s"},
-	{"the guard is stopped, and the lock broken", func(w *workspace, r *startedProgram) {
+	}, code: 137, ttl: "30s"},
+	{name: "the wrapper is told to end", inject: func(_ *workspace, r *startedProgram) {
+		r.signal(unix.SIGTERM) // for the command, and then for what that leaves
+		r.awaitTrue("word of what is left", func() bool { return strings.Contains(r.readStderr(), keptFor) })
+		r.signal(unix.SIGTERM)
+	}, code: 128 + int(unix.SIGTERM), ttl: "30s", mild: true, anyStore: true},
+	{name: "the lock was held for as long as it may be", inject: func(*workspace, *startedProgram) {}, code: 76, ttl: "9s",
+		flags: []string{"--max-hold", "12s"}, anyStore: true},
+	{name: "the guard has no descriptor left, and the lock is broken", inject: func(w *workspace, r *startedProgram) {
+		w.takeDescriptors(r.guard())
+		w.runProgram("break", "a").check(w.T, 0)
+	}, code: 76, ttl: "9s", anyStore: true},
+	{name: "the guard is killed", inject: func(_ *workspace, r *startedProgram) { _ = unix.Kill(r.guard(), unix.SIGKILL) },
+		code: 76, ttl: "30s"},
+	{name: "the guard is stopped, and the lock broken", inject: func(w *workspace, r *startedProgram) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		w.runProgram("break", "a").check(w.T, 0)
-	}, nil, 76, "12s"},
-	{"the guard is stopped, and the store fails", func(_ *workspace, r *startedProgram) {
+	}, code: 76, ttl: "12s"},
+	{name: "the guard is stopped, and the store fails", inject: func(_ *workspace, r *startedProgram) {
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		r.failStore()
-	}, nil, 76, "9s"},
-	{"the store fails", func(_ *workspace, r *startedProgram) { r.failStore() }, nil, 76, "9s"},
-	{"the lock is broken", func(w *workspace, _ *startedProgram) { w.runProgram("break", "a").check(w.T, 0) }, nil, 76,
-		"12s"},
-	{"the wrapper is stopped and the lock broken", func(w *workspace, r *startedProgram) {
+	}, code: 76, ttl: "9s"},
+	{name: "the store fails", inject: func(_ *workspace, r *startedProgram) { r.failStore() }, code: 76, ttl: "9s"},
+	{name: "the lock is broken", inject: func(w *workspace, _ *startedProgram) { w.runProgram("break", "a").check(w.T, 0) },
+		code: 76, ttl: "12s"},
+	{name: "the wrapper is stopped and the lock broken", inject: func(w *workspace, r *startedProgram) {
 		r.signal(unix.SIGSTOP)
 		w.runProgram("break", "a").check(w.T, 0)
-	}, func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, 76, "9s"},
-	{"the guard is stopped, and killed after all that runs", func(w *workspace, r *startedProgram) {
+	}, repair: func(_ *workspace, r *startedProgram) { r.signal(unix.SIGCONT) }, code: 76, ttl: "9s"},
+	{name: "the guard is stopped, and killed after all that runs", inject: func(w *workspace, r *startedProgram) {
 		guard := r.guard()
 		_ = unix.Kill(guard, unix.SIGSTOP)
 		w.awaitStopped(guard) // so it reports nothing
@@ -71,12 +87,27 @@ var faultCases = []faultCase{
 		}
 		w.awaitFamilyDead()
 		_ = unix.Kill(guard, unix.SIGKILL)
-	}, nil, 76, "30s"},
-	{"the wrapper is stopped, then killed", func(w *workspace, r *startedProgram) {
+	}, code: 76, ttl: "30s"},
+	{name: "the wrapper is stopped, then killed", inject: func(w *workspace, r *startedProgram) {
 		r.signal(unix.SIGSTOP)
 		w.awaitStopped(r.cmd.Process.Pid)
 		r.signal(unix.SIGKILL)
-	}, nil, 137, "30s"},
+	}, code: 137, ttl: "30s"},
+}
+
+// takeDescriptors lets a process open no more files: its limit becomes the lowest number that is free.
+func (w *workspace) takeDescriptors(pid int) {
+	w.Helper()
+	free := uint64(0)
+	for {
+		if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", pid, free)); err != nil {
+			break
+		}
+		free++
+	}
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free, Max: free}, nil); err != nil {
+		w.Fatal(err)
+	}
 }
 
 // awaitStopped waits until all threads of a process have stopped: after the signal they go on for a moment.
@@ -136,11 +167,39 @@ func TestNothingRunsWhenNextHolderStarts(t *testing.T) {
 	}
 }
 
+// TestNothingRunsOnServerWhenNextHolderStarts: as TestNothingRunsWhenNextHolderStarts, on a real Redis, which keeps the
+// lock of a killed wrapper until its TTL has passed, whatever still runs.
+func TestNothingRunsOnServerWhenNextHolderStarts(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	for database, s := range faultCases {
+		if !s.anyStore {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorkspace(t)
+			w.store = fmt.Sprintf("redis://%s/%d", server.Addr, database)
+			s.ttl = "9s"
+			s.runOnce(w, true)
+		})
+	}
+}
+
+// startFamily starts a program whose command is a family.
+func (s *faultCase) startFamily(w *workspace, stubborn bool, args ...string) *startedProgram {
+	w.Helper()
+	args = append(args, "a", "sh", "-c", familyScript(stubborn && !s.mild))
+	if s.mild { // the case reads its messages
+		return w.startProgram(args...).awaitOutput("held")
+	}
+	r, _ := w.withPipe(args...) // a store that fails takes files of the wrapper's own along
+	return r.awaitOutput("held")
+}
+
 func (s *faultCase) runOnce(w *workspace, stubborn bool) {
 	w.Helper()
-	args := []string{"run", "--ttl", s.ttl, "a", "sh", "-c", familyScript(stubborn)}
-	r, _ := w.withPipe(args...) // a store that fails takes files of the wrapper's own along
-	r.awaitOutput("held")
+	r := s.startFamily(w, stubborn, append([]string{"run", "--ttl", s.ttl}, s.flags...)...)
 	next := w.startChecker()
 	next.awaitSecondClient()
 	s.inject(w, r)
@@ -217,18 +276,54 @@ func TestLossOfKilledGuardIsReported(t *testing.T) {
 // them.
 func TestGuardDiesBeforeFirstReport(t *testing.T) {
 	t.Parallel()
-	c := exec.Command(self)
-	c.Env = append(os.Environ(), "TEST_HELPER=unreported", raceEnvironment)
-	out, err := c.CombinedOutput()
-	var child int
-	_, scanned := fmt.Sscan(string(out), &child)
-	if err != nil || scanned != nil || !strings.HasSuffix(string(out), "nothing is left\n") {
-		t.Fatalf("%v: %s", err, out)
+	for _, script := range []string{
+		"sleep 1000 >/dev/null 2>&1 & echo $!",
+		leaderless + " -d child >/dev/null 2>&1; " + waitForFile("child") + "; cat child",
+	} {
+		w := newWorkspace(t)
+		c := exec.Command(self, script)
+		c.Dir, c.Env = w.dir, append(os.Environ(), "TEST_HELPER=unreported", raceEnvironment)
+		out, err := c.CombinedOutput()
+		var child int
+		_, scanned := fmt.Sscan(string(out), &child)
+		if err != nil || scanned != nil || !strings.HasSuffix(string(out), "nothing is left\n") {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if isAlive(child) {
+			t.Errorf("process %d runs", child)
+		}
 	}
-	if isAlive(child) {
-		t.Errorf("process %d runs", child)
-		_ = unix.Kill(child, unix.SIGKILL)
-	}
+}
+
+// TestLateGuardIsNotTheCause: a guard that does not act before the lease ends is killed, and the run says why the lease has
+// ended, not that the guard has.
+func TestLateGuardIsNotTheCause(t *testing.T) {
+	t.Parallel()
+	const script = "echo held; exec sleep 1000"
+	t.Run("max-hold", func(t *testing.T) {
+		t.Parallel()
+		w := newWorkspace(t)
+		r := w.startProgram("run", "--ttl", "9s", "--max-hold", "8s", "--record", "record", "a", "sh", "-c", script).
+			awaitOutput("held")
+		_ = unix.Kill(r.guard(), unix.SIGSTOP)
+		got := r.wait()
+		if last, _ := w.readRecord(w.filePath("record")); got.code != 76 || last["cause"] != guard.CodeMaxHold {
+			t.Errorf("cause %v; %s", last["cause"], got.description)
+		}
+	})
+	t.Run("expired", func(t *testing.T) {
+		t.Parallel()
+		w := newWorkspace(t)
+		r, stderr := w.withPipe("run", "--ttl", "9s", "a", "sh", "-c", script)
+		r.awaitOutput("held")
+		_ = unix.Kill(r.guard(), unix.SIGSTOP)
+		r.failStore()
+		got := r.wait()
+		text := stderr.finalText()
+		if got.code != 76 || !strings.Contains(text, "lost") || strings.Contains(text, guard.ErrGuardGone.Why) {
+			t.Errorf("exit %d: %s", got.code, text)
+		}
+	})
 }
 
 // TestLockLostBeforeStart: the wrapper was stopped before it started the guard, for longer than the TTL.

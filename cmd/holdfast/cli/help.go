@@ -170,6 +170,8 @@ When the lock is lost
 
 Which processes are ended
 ` + guard.DescendantsHelp + `
+  Work that another program does on behalf of the command is neither ended nor waited for: docker run, ssh, kubectl
+  exec, systemctl start and at only ask for it. Take the lock where the work is done: ssh HOST holdfast run NAME COMMAND
 
 Signals
   A signal sent to holdfast run is forwarded to the command. A signal sent to the whole process group, as the terminal

@@ -44,6 +44,17 @@ func TestHelpersStartBeforeStores(t *testing.T) {
 	}
 }
 
+// TestHelperNames: a signal to all processes that have this program's name, as pkill sends it, reaches no helper. The names
+// are no longer than the system shows.
+func TestHelperNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{guard.Name, guard.ListenerName} {
+		if strings.Contains(name, "holdfast") || len(name) > 15 {
+			t.Errorf("a helper is called %q", name)
+		}
+	}
+}
+
 // TestExpiredText: the guard, which does not know the library, describes an expired lease as the library does.
 func TestExpiredText(t *testing.T) {
 	t.Parallel()

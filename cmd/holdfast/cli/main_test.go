@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,6 +33,10 @@ import (
 // program is the built command. self is this test's own binary, which the tests run under a lock where a shell is not
 // exact enough; see runHelper.
 var program, self string
+
+// leaderless is a program whose processes work on after their first thread has ended; see testdata/leaderless.c. It exists
+// on Linux only.
+var leaderless string
 
 // raceEnvironment prevents the race detector from adding a second to each run.
 const raceEnvironment = "GORACE=atexit_sleep_ms=0"
@@ -67,6 +72,14 @@ func build(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
+	leaderless = filepath.Join(dir, "leaderless")
+	if runtime.GOOS == "linux" {
+		c := exec.Command("gcc", "-pthread", "-o", leaderless, filepath.Join("testdata", "leaderless.c"))
+		if out, err := c.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "gcc: %v\n%s", err, out)
+			return 1
+		}
+	}
 	// A shell that runs the tests in the background may ignore signals for them, and all commands would inherit that.
 	for _, s := range []syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP} {
 		if signal.Ignored(s) {
@@ -94,6 +107,9 @@ func runHelper(what string) {
 		}
 		_ = json.NewEncoder(os.Stdout).Encode(s)
 	case "check": // print which of the processes whose numbers are in the files are alive
+		if lines, err := os.OpenFile("lines", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil {
+			_, _ = lines.WriteString(nextHolderLine)
+		}
 		for _, file := range os.Args[1:] {
 			var pid int
 			data, _ := os.ReadFile(file)
@@ -107,8 +123,8 @@ func runHelper(what string) {
 	case "unreported": // the wrapper of a guard that dies before it reports the command that it has started
 		client, _ := holdfast.New(memory.New(nil).Open(), nil)
 		lease, _ := client.Mutex("a", nil).Lock(context.Background())
-		tree, _ := guard.StartTree("/bin/sh", []string{"sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$"},
-			nil, guard.OwnFiles(), false)
+		tree, _ := guard.StartTree("/bin/sh", []string{"sh", "-c", os.Args[1] + "; kill -KILL $$"}, nil, guard.OwnFiles(),
+			false)
 		policy := guard.KillPolicy{Signal: unix.SIGTERM, CheckInterval: time.Second}
 		w := &wrapper{name: "a", lease: lease, clock: driver.SystemClock, ttl: 30 * time.Second, policy: policy,
 			tree: tree, lost: lease.Context().Done()}
@@ -204,24 +220,49 @@ func newWorkspace(t *testing.T) *workspace {
 // killLeftovers kills the processes that a failed test has left: those whose working directory is the test's.
 func (w *workspace) killLeftovers() {
 	for end := time.Now().Add(testTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		dirs, _ := filepath.Glob("/proc/[0-9]*/cwd")
-		left := 0
-		for _, link := range dirs {
-			cwd, err := os.Readlink(link)
-			if err != nil || cwd != w.dir && !strings.HasPrefix(cwd, w.dir+"/") {
-				continue
-			}
-			var pid int
-			if _, err := fmt.Sscanf(link, "/proc/%d/cwd", &pid); err == nil && pid != os.Getpid() && isAlive(pid) {
-				left++
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
+		left := w.findProcesses()
+		for _, pid := range left {
+			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		if left == 0 {
+		if len(left) == 0 {
+			w.checkLines()
 			return
 		}
 	}
 	w.Errorf("processes of this test cannot be killed")
+}
+
+// findProcesses returns the processes whose working directory is the test's or below it. The first thread shows none once
+// it has ended; the others still do.
+func (w *workspace) findProcesses() (found []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, process := range all {
+		cwd, err := os.Readlink(process + "/cwd")
+		if os.IsNotExist(err) {
+			threads, _ := filepath.Glob(process + "/task/*/cwd")
+			for _, link := range threads {
+				if of, err := os.Readlink(link); err == nil {
+					cwd = of
+				}
+			}
+		}
+		pid, err := strconv.Atoi(filepath.Base(process))
+		if err == nil && (cwd == w.dir || strings.HasPrefix(cwd, w.dir+"/")) && pid != os.Getpid() && isAlive(pid) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// nextHolderLine is what the next holder of a lock writes to the file to which the processes of the one before write.
+const nextHolderLine = "next\n"
+
+// checkLines checks that no process of a command has written a line after the next holder of its lock had started.
+func (w *workspace) checkLines() {
+	lines := w.readFile(w.filePath("lines"))
+	if _, after, _ := strings.Cut(lines, nextHolderLine); after != "" {
+		w.Errorf("lines that were written after the next holder had started: %q", after)
+	}
 }
 
 // filePath returns the path of a file in the test's directory.
@@ -415,15 +456,19 @@ func (w *workspace) awaitDead(file string) {
 	w.awaitTrue(fmt.Sprintf("the end of %s, process %d", file, pid), func() bool { return !isAlive(pid) })
 }
 
+// isAlive reports whether a process has a thread that has not ended. The state of a process is that of its first thread.
 func isAlive(pid int) bool {
-	if unix.Kill(pid, 0) != nil {
+	if unix.Kill(pid, 0) == unix.ESRCH {
 		return false
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return !os.IsNotExist(err)
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, f := range threads {
+		stat, err := os.ReadFile(f)
+		if err == nil && !bytes.Contains(stat[bytes.LastIndexByte(stat, ')'):], []byte(" Z ")) {
+			return true
+		}
 	}
-	return !bytes.Contains(stat[bytes.LastIndexByte(stat, ')'):], []byte(" Z "))
+	return false
 }
 
 // messageStart is what begins a message on stderr that is not a terminal.
@@ -456,7 +501,7 @@ func (r result) check(t *testing.T, code int, words ...string) {
 }
 
 // awaitSecondClient waits until a run that waits behind a holder has opened the store: until there is a second session
-// file, besides the holder's.
+// file, besides the holder's, or it has said that it waits.
 func (r *startedProgram) awaitSecondClient() *startedProgram {
 	r.Helper()
 	r.awaitTrue("a second client of the store", func() bool {
@@ -464,6 +509,9 @@ func (r *startedProgram) awaitSecondClient() *startedProgram {
 		case <-r.ended:
 			r.Fatalf("ended instead of waiting; %s", r.wait().description)
 		default:
+		}
+		if !strings.HasPrefix(r.store, "file://") {
+			return strings.Contains(r.readStderr(), "waiting for ")
 		}
 		present, err := os.ReadDir(strings.TrimPrefix(r.store, "file://") + "/clients")
 		return err == nil && len(present) >= 2

@@ -12,16 +12,21 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
 // Main runs the command line of this process, os.Args, and ends the process with the exit code that docs/exit-codes.md
-// has for it, or by the signal that the command under the lock died of. It never returns.
+// has for it, or by the signal that the command under the lock died of. It never returns. As process 1 of a container on
+// Linux, it reaps orphans meanwhile, if it is called by main itself.
 //
 // The stores are those that the program imports. The file store is the default one, so a program without it needs
 // --store or HOLDFAST_STORE.
 func Main() {
 	exitOnQuit()
-	code, signal := executeCommand(os.Args[1:])
+	var code int
+	var signal syscall.Signal
+	guard.ReapOrphansDuring(func() { code, signal = executeCommand(os.Args[1:]) })
 	if signal != 0 {
 		dieBySignal(signal)
 	}

@@ -22,10 +22,16 @@ import (
 // signalRounds is how often each way to send signals is tried. make prove runs more rounds.
 var signalRounds = flag.Int("signals.times", 3, "how often TestSignaledCommandEndsUnkilled sends its signals")
 
+// childrenOf returns the processes that another one has started.
+func childrenOf(parent int) []int {
+	found, _ := guard.ReadChildren(parent)
+	return found
+}
+
 // childrenByName returns the processes that another one has started, by their names.
 func childrenByName(parent int) map[string]int {
 	found := map[string]int{}
-	for _, pid := range guard.ReadChildren(parent) {
+	for _, pid := range childrenOf(parent) {
 		if p, err := guard.ReadProcess(pid); err == nil {
 			found[p.Name] = pid
 		}
@@ -78,7 +84,7 @@ func (w *workspace) withSignals(systemd bool) *startedProgram {
 	r.launch().awaitOutput("ready")
 	wrapper := r.cmd.Process.Pid
 	if systemd {
-		wrapper = guard.ReadChildren(wrapper)[0]
+		wrapper = childrenOf(wrapper)[0]
 	}
 	w.awaitListener(wrapper, "record")
 	return r
@@ -185,7 +191,7 @@ func TestSignalToAllProcesses(t *testing.T) {
 		r := w.withSignals(systemd)
 		wrapper := r.cmd.Process.Pid
 		if systemd {
-			wrapper = guard.ReadChildren(wrapper)[0]
+			wrapper = childrenOf(wrapper)[0]
 		}
 		ours := childrenByName(wrapper)
 		if ours[guard.ListenerName] == 0 || ours[guard.Name] == 0 {
@@ -197,7 +203,7 @@ func TestSignalToAllProcesses(t *testing.T) {
 		r.awaitOutput("ready\nSIGCONT\n")
 		to := []int{ours[guard.ListenerName]}
 		if systemd {
-			to = append(to, guard.ReadChildren(ours[guard.Name])...)
+			to = append(to, childrenOf(ours[guard.Name])...)
 		}
 		for _, pid := range append(to, wrapper) {
 			_ = unix.Kill(pid, unix.SIGUSR1)

@@ -15,9 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// familyScript returns a script with descendants of all kinds: a child, one in a session of its own, and one whose
-// parent has ended. Each writes its process number to a file and, if stubborn, ignores SIGTERM. The script prints
-// "held" when all are running. Messages of the shell about killed children are discarded.
+// familyScript returns a script with descendants of all kinds: a child, one in a session of its own, one whose parent has
+// ended, and three whose first thread has ended: a child, its child, and a daemon. Each writes its process number to a file
+// and, if stubborn, ignores SIGTERM. The script prints "held" when all are running. Messages of the shell about killed
+// children are discarded.
 func familyScript(stubborn bool) string {
 	trap := ""
 	if stubborn {
@@ -29,11 +30,19 @@ func familyScript(stubborn bool) string {
 	}
 	return "exec 2>/dev/null; " + trap + "echo $$ >self; " + member("child") + " & setsid " + member("session") +
 		" & (setsid setsid " + member("orphan") + " &) ; " +
-		waitForFile("child") + "; " + waitForFile("session") + "; " + waitForFile("orphan") +
-		"; echo held; while :; do sleep 0.05; done"
+		leaderless + " leaderless leaderless-child & " + leaderless + " -d leaderless-daemon; " +
+		awaitFamily + "echo held; while :; do sleep 0.05; done"
 }
 
-var familyFiles = []string{"self", "child", "session", "orphan"}
+var familyFiles = []string{"self", "child", "session", "orphan", "leaderless", "leaderless-child", "leaderless-daemon"}
+
+// awaitFamily are shell commands that wait until a family is complete.
+var awaitFamily = func() (all string) {
+	for _, f := range familyFiles {
+		all += waitForFile(f) + "; "
+	}
+	return all
+}()
 
 func (w *workspace) awaitFamilyDead() {
 	w.Helper()

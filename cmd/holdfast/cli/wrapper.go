@@ -82,6 +82,7 @@ type wrapper struct {
 	reactBy        driver.Instant  // by when the guard must have acted on a loss
 	terminating    bool            // the guard has asked the tree to end
 	killing        bool            // the guard has begun to kill
+	overdue        *guard.Loss     // what the guard had to act on when it was killed for being late; nil if it was not
 	listener       atomic.Pointer[guard.Listener]
 	unclassified   chan receivedSignal // signals of which it is not known yet whether the whole group received them
 	classified     chan receivedSignal
@@ -320,6 +321,7 @@ func (w *wrapper) checkLease() time.Duration {
 		w.sendControl(guard.ControlMessage{Until: expiry})
 	}
 	if left < w.policy.Grace/2 && !w.terminating { // the guard should have asked the tree to end at Grace
+		w.overdue = w.comingLoss()
 		w.killGuard()
 		return forever
 	}
@@ -329,6 +331,15 @@ func (w *wrapper) checkLease() time.Duration {
 		return due
 	}
 	return soon
+}
+
+// comingLoss is why the lease is about to end. Nobody else can have it before it does.
+func (w *wrapper) comingLoss() *guard.Loss {
+	cause := holdfast.LossExpired
+	if w.policy.EndsByMaxHold(w.sentExpiry) {
+		cause = holdfast.LossMaxHold
+	}
+	return &guard.Loss{Code: string(cause), Why: cause.Description(), StaysHeld: true}
 }
 
 // sendLoss sends the guard the loss of the lease and its cause, and sets the time by which the guard must act on it.
@@ -472,7 +483,7 @@ func (w *wrapper) takeOverTree() {
 	case <-time.After(guardExitTimeout):
 	}
 	// A guard may die after it has started the command and before it could report that.
-	if !w.commandStarted && len(w.tree.ListRunning()) == 0 {
+	if !w.commandStarted && w.nothingIsLeft() {
 		if w.result.startError = guardEndedError(ended); w.result.earlySignal == 0 {
 			w.awaitEarlySignal()
 		}
@@ -480,10 +491,13 @@ func (w *wrapper) takeOverTree() {
 	}
 	w.record.addEvent(eventGuardGone, nil)
 	why := guard.ErrGuardGone
-	if w.lost == nil { // the lease was lost before, and the guard has not acted on it
+	switch { // this run is lost either way
+	case w.lease.Context().Err() != nil: // the guard has not acted on it
 		why = describeLoss(context.Cause(w.lease.Context()))
+	case w.overdue != nil:
+		why = w.overdue
 	}
-	w.lost = nil // this run is lost either way
+	w.lost = nil
 	reports, done := make(chan guard.Report, 16), make(chan error, 1)
 	s := guard.NewSuccessor(w.tree, w.name, w.sentExpiry, w.policy, why, w.result.loss,
 		func(r guard.Report) { reports <- r })
@@ -504,6 +518,20 @@ func (w *wrapper) takeOverTree() {
 			w.result.escaped, w.result.loss = nil, cmp.Or(loss, error(why))
 			return
 		}
+	}
+}
+
+// nothingIsLeft reports whether a guard that has ended has left nothing, which only the kernel knows. If that takes long,
+// something is left.
+func (w *wrapper) nothingIsLeft() bool {
+	if len(w.tree.ListRunning()) > 0 {
+		return false
+	}
+	select {
+	case <-w.tree.Gone:
+		return true
+	case <-time.After(guardExitTimeout):
+		return false
 	}
 }
 

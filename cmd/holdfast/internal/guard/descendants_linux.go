@@ -31,18 +31,24 @@ func hiddenProcess(pid, parent int) Process {
 	return Process{PID: pid, Name: HiddenName, parent: parent}
 }
 
-// listDescendants lists the descendants that have not ended. It returns an error if /proc cannot be used.
+// listDescendants lists the descendants that are not reaped. It returns an error if /proc cannot be used.
 func (t *Tree) listDescendants() ([]Process, error) {
 	all, hides, err := listProcesses()
 	if err != nil {
 		return nil, err
 	}
 	f := newDescendantFinder(all, t.otherProcesses(), hides)
-	f.addDescendants(os.Getpid())
+	err = f.addDescendants(os.Getpid())
 	if hides && t.cookie != "" {
-		f.findByCookie(t.cookie)
+		err = errors.Join(err, f.findByCookie(t.cookie))
 	}
-	return slices.DeleteFunc(f.found, func(p Process) bool { return p.dead }), nil
+	if err != nil {
+		return nil, err
+	}
+	for pid := range t.started { // whatever /proc shows of them
+		f.add(hiddenProcess(pid, os.Getpid()))
+	}
+	return f.found, nil
 }
 
 // descendantFinder collects the descendants of a process from one listing of /proc.
@@ -57,7 +63,7 @@ type descendantFinder struct {
 // otherProcesses are this process and its children that do not belong to the tree.
 func (t *Tree) otherProcesses() map[int]bool {
 	found := map[int]bool{os.Getpid(): true, t.listener: true}
-	maps.Copy(found, t.earlierChildren)
+	maps.Copy(found, children.earlier)
 	return found
 }
 
@@ -73,24 +79,26 @@ func newDescendantFinder(all []Process, skip map[int]bool, hides bool) *descenda
 }
 
 // addDescendants adds all descendants of a process.
-func (f *descendantFinder) addDescendants(pid int) {
+func (f *descendantFinder) addDescendants(pid int) error {
 	from := len(f.found)
-	f.addChildren(pid)
-	for i := from; i < len(f.found); i++ {
-		f.addChildren(f.found[i].PID)
+	err := f.addChildren(pid)
+	for i := from; i < len(f.found) && err == nil; i++ {
+		err = f.addChildren(f.found[i].PID)
 	}
+	return err
 }
 
 // addChildren adds the children of a process: those that the listing has and, if /proc hides some, those that only the
 // kernel's lists of children have.
-func (f *descendantFinder) addChildren(pid int) {
+func (f *descendantFinder) addChildren(pid int) error {
 	for _, p := range f.children[pid] {
 		f.add(p)
 	}
 	if !f.hides {
-		return
+		return nil
 	}
-	for _, child := range ReadChildren(pid) {
+	list, err := ReadChildren(pid)
+	for _, child := range list {
 		if _, visible := f.all[child]; visible {
 			continue
 		}
@@ -100,6 +108,7 @@ func (f *descendantFinder) addChildren(pid int) {
 		}
 		f.add(p)
 	}
+	return err
 }
 
 // add adds a process once.
@@ -112,13 +121,21 @@ func (f *descendantFinder) add(p Process) {
 
 // findByCookie adds the processes whose parents are hidden and whose environment has the cookie. It does not read other
 // environments, because reading one blocks while the memory of its process is locked.
-func (f *descendantFinder) findByCookie(cookie string) {
+func (f *descendantFinder) findByCookie(cookie string) error {
 	for pid, p := range f.all {
-		if _, visible := f.all[p.parent]; !visible && !f.skip[pid] && hasVariable(pid, cookie) {
+		if _, visible := f.all[p.parent]; visible || f.skip[pid] {
+			continue
+		}
+		has, err := hasVariable(pid, cookie)
+		if has {
 			f.add(p)
-			f.addDescendants(pid)
+			err = f.addDescendants(pid)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // findCookie returns the variable that only the processes of this run have, with its value.
@@ -132,31 +149,58 @@ func findCookie(env []string) string {
 }
 
 // hasVariable reports whether a process has an environment variable, given as NAME=VALUE. Only processes of the same
-// user can be read.
-func hasVariable(pid int, variable string) bool {
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	return err == nil && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+variable+"\x00"))
+// user can be read. A thread that has ended shows none, and that may be the first one.
+func hasVariable(pid int, variable string) (has bool, err error) {
+	err = readThreads(pid, "environ", func(env []byte) (more bool) {
+		has = bytes.Contains(append([]byte{0}, env...), []byte("\x00"+variable+"\x00"))
+		return len(env) == 0
+	})
+	return has, err
 }
 
 // ReadChildren reads the lists of children that the kernel keeps per thread, if it was built with them. They hide
 // nothing.
-func ReadChildren(pid int) (found []int) {
-	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
-	threads, _ := os.ReadDir(tasks)
-	for _, thread := range threads {
-		list, _ := os.ReadFile(tasks + "/" + thread.Name() + "/children")
+func ReadChildren(pid int) (found []int, err error) {
+	err = readThreads(pid, "children", func(list []byte) (more bool) {
 		for number := range strings.FieldsSeq(string(list)) {
 			if child, err := strconv.Atoi(number); err == nil {
 				found = append(found, child)
 			}
 		}
+		return true
+	})
+	return found, err
+}
+
+// readThreads calls f with a file of each thread of a process, until f wants no more. What has ended, and what this user
+// may not read, is left out.
+func readThreads(pid int, file string, f func(data []byte) (more bool)) error {
+	unread := func(err error) error {
+		if hasEnded(err) || errors.Is(err, os.ErrPermission) {
+			return nil
+		}
+		return err
 	}
-	return found
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
+	threads, err := os.ReadDir(tasks)
+	if unread(err) != nil {
+		return err
+	}
+	for _, thread := range threads {
+		data, err := os.ReadFile(tasks + "/" + thread.Name() + "/" + file)
+		if unread(err) != nil {
+			return err
+		}
+		if !f(data) {
+			break
+		}
+	}
+	return nil
 }
 
 // sendSignal signals this process, and no other process that got its number meanwhile.
 func (p Process) sendSignal(sig syscall.Signal) {
-	if p.parent == os.Getpid() { // only this program reaps it, and not while tree.mu is held
+	if p.parent == os.Getpid() { // only this program reaps it, and not while children is locked
 		_ = unix.Kill(p.PID, sig)
 		return
 	}
@@ -175,34 +219,41 @@ func (p Process) sendSignal(sig syscall.Signal) {
 	}
 }
 
-// isSameProcess reports whether the number still belongs to this process.
+// isSameProcess reports whether the number still belongs to this process. If that cannot be seen, it does: a small risk is
+// better than a process that is not ended.
 func (p Process) isSameProcess() bool {
 	if p.started == "" { // a hidden one
-		return slices.Contains(ReadChildren(p.parent), p.PID)
+		list, err := ReadChildren(p.parent)
+		return err != nil || slices.Contains(list, p.PID)
 	}
 	now, err := ReadProcess(p.PID)
-	return err == nil && now.started == p.started
+	if err != nil {
+		return !hasEnded(err)
+	}
+	return now.started == p.started
 }
 
 // ownChildren lists all children of this program, even those that have ended and are not reaped.
 func (t *Tree) ownChildren() (found []int) {
 	all, hides, err := listProcesses()
-	if err != nil {
-		t.scanChildren(func(pid int, _ bool) { found = append(found, pid) })
-		return found
-	}
 	for _, p := range all {
 		if p.parent == os.Getpid() {
 			found = append(found, p.PID)
 		}
 	}
-	if hides {
-		found = append(found, ReadChildren(os.Getpid())...)
+	if err == nil && hides {
+		var hidden []int
+		hidden, err = ReadChildren(os.Getpid())
+		found = append(found, hidden...)
+	}
+	if err != nil {
+		t.scanChildren(func(pid int, _ bool) { found = append(found, pid) })
 	}
 	return found
 }
 
-// eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc.
+// eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc, and no
+// descriptor.
 func (t *Tree) eachChild(f func(pid int)) {
 	t.scanChildren(func(pid int, runs bool) {
 		if runs && !t.isOther(pid) {
@@ -276,10 +327,10 @@ func CheckProcNamespace() error {
 	return nil
 }
 
-// hidesProcesses reports whether /proc is mounted with an option that hides processes.
+// hidesProcesses reports whether /proc is mounted with an option that hides processes, or may be.
 func hidesProcesses() bool {
-	mounts, _ := os.ReadFile("/proc/self/mountinfo")
-	hides := false
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	hides := err != nil
 	for line := range strings.Lines(string(mounts)) {
 		mount, super, _ := strings.Cut(line, " - ")
 		if fields := strings.Fields(mount); len(fields) < 5 || fields[4] != "/proc" {
@@ -298,37 +349,49 @@ func listProcesses() (all []Process, hides bool, err error) {
 	if err := CheckProcNamespace(); err != nil {
 		return nil, false, err
 	}
-	dir, err := os.Open("/proc")
+	all, hides, err = readProcesses("/proc")
+	return all, hides || hidesProcesses(), err
+}
+
+// readProcesses reads all processes of a /proc. denied is true if some may not be read. It never has two descriptors open.
+func readProcesses(proc string) (all []Process, denied bool, err error) {
+	dir, err := os.Open(proc)
 	if err != nil {
 		return nil, false, err
 	}
-	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
+	_ = dir.Close()
 	if err != nil {
 		return nil, false, err
 	}
-	hides = hidesProcesses()
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		p, err := ReadProcess(pid)
+		p, err := readStat(proc, pid)
 		switch {
 		case err == nil:
 			all = append(all, p)
-		case errors.Is(err, os.ErrPermission): // otherwise it has ended meanwhile
-			hides = true
+		case errors.Is(err, os.ErrPermission):
+			denied = true
+		case !hasEnded(err):
+			return nil, false, err
 		}
 	}
-	return all, hides, nil
+	return all, denied, nil
 }
 
 var errBadStat = errors.New("/proc: a stat file is malformed")
 
-// ReadProcess reads /proc/PID/stat: see proc_pid_stat(5). The name is in parentheses and may contain any character.
-func ReadProcess(pid int) (Process, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+// ReadProcess reads what /proc shows of a process.
+func ReadProcess(pid int) (Process, error) { return readStat("/proc", pid) }
+
+// readStat reads the stat file of a process: see proc_pid_stat(5). The name is in parentheses and may contain any
+// character. The state is that of the first thread alone: if that has ended and others have not, it is Z, as that of a
+// process that is to be reaped.
+func readStat(proc string, pid int) (Process, error) {
+	stat, err := os.ReadFile(proc + "/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return Process{}, err
 	}
@@ -342,9 +405,10 @@ func ReadProcess(pid int) (Process, error) {
 	}
 	parent, err1 := strconv.Atoi(string(fields[1]))
 	group, err2 := strconv.Atoi(string(fields[2]))
+	threads, err3 := strconv.Atoi(string(fields[17])) // with the first one, even if that has ended
 	state := fields[0][0]
 	return Process{
 		PID: pid, Name: string(stat[open+1 : end]), parent: parent, group: group,
-		started: string(fields[19]), dead: state == 'Z' || state == 'X',
-	}, errors.Join(err1, err2)
+		started: string(fields[19]), exited: (state == 'Z' || state == 'X') && threads <= 1,
+	}, errors.Join(err1, err2, err3)
 }

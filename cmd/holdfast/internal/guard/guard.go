@@ -25,8 +25,10 @@ import (
 // until the last process of the tree has ended. It shares no process group and no session with the wrapper, so that a
 // signal to those does not reach it.
 
-// Name is the guard's name in process lists. A process of this binary that was started under it is a guard.
-const Name = "holdfast-guard"
+// Name is the guard's name in process lists. A process of this binary that was started under it is a guard. Like
+// ListenerName it does not contain this program's name: "pkill -9 holdfast" must not kill the guard along with the wrapper,
+// because nobody would be left to end what the command has started.
+const Name = "lock-guard"
 
 // runGuard is the guard's whole life. args are the numbers of five descriptors (control, reports, liveness file, the
 // command's output and error output; -1 for none), the path of the command, and its argv. It returns the exit code.

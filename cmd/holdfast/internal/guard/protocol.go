@@ -42,6 +42,11 @@ type KillPolicy struct {
 	LossNote string `json:"loss_note,omitempty"`
 }
 
+// EndsByMaxHold reports whether --max-hold is why a lease ends that expires at a time, as BoottimeNow counts.
+func (p *KillPolicy) EndsByMaxHold(expiry time.Duration) bool {
+	return p.MaxHoldEnd > 0 && expiry >= p.MaxHoldEnd-p.CheckInterval
+}
+
 // Loss says that a lease has ended, and why. It is the error with which a leaseMirror ends.
 type Loss struct {
 	Code string `json:"code,omitempty"` // why, as programs read it: one of the codes below, or a holdfast.LossCause

@@ -1,6 +1,9 @@
 package guard
 
-import "os"
+import (
+	"os"
+	"runtime"
+)
 
 // init makes a process that was started as a helper do its work, and never return. The helper processes are the same
 // binary as the program, and the packages of all stores with their libraries are linked into it: to initialize them
@@ -9,6 +12,9 @@ import "os"
 // helper neither waits for the rest nor has memory for it. If the order were another one, helpers would start later, and
 // do the same.
 func init() {
+	if os.Getpid() == 1 {
+		runtime.LockOSThread() // for ReapOrphansDuring, which needs the first thread
+	}
 	if len(os.Args) == 0 {
 		return
 	}

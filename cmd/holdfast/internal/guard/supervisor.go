@@ -139,7 +139,7 @@ func (s *supervisor) checkDeadline() time.Duration {
 // not spare what is left of the tree: a command that was told to end has begun to.
 func (s *supervisor) warnAndTerminate(left time.Duration) {
 	code, what := CodeExpired, "cannot be renewed and"
-	if s.policy.MaxHoldEnd > 0 && s.expiry.Boottime >= s.policy.MaxHoldEnd-s.policy.CheckInterval {
+	if s.policy.EndsByMaxHold(s.expiry.Boottime) {
 		code, what = CodeMaxHold, "has been held for as long as --max-hold allows, and"
 	}
 	s.terminateTree(&Loss{Code: code, Why: what + " is lost"}, left)
@@ -198,8 +198,7 @@ func (s *supervisor) terminateTree(why error, left time.Duration) {
 	if !first {
 		return
 	}
-	s.tree.signalAll(s.policy.Signal)
-	s.tree.signalAll(unix.SIGCONT)
+	s.tree.signalAll(s.policy.Signal, unix.SIGCONT)
 	s.report(newReport(ReportTerminating, why))
 	if why := s.tree.whyPartlyHidden(); why != nil {
 		s.say("not all processes of the command can be seen (%s): those it started are signaled after it", why)
@@ -294,7 +293,7 @@ func (s *supervisor) handleRequest(r treeRequest) {
 	case len(r.beside) > 0:
 		s.startBeside(r.beside)
 	case !s.exitedAt.IsZero():
-		s.tree.signalMembers(r.signal, r.groupSignaled)
+		s.tree.signalMembers(r.groupSignaled, r.signal)
 	case !r.groupSignaled:
 		s.tree.SignalCommand(r.signal)
 	}

@@ -10,15 +10,19 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
-// process is one process of a tree.
+// Process is one process of a tree.
 type Process struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"`
 
 	parent, group int
 	started       string // start time in the kernel's ticks; distinguishes two processes that had one number
-	dead          bool   // it has ended and is not reaped yet
+	exited        bool   // all its threads have ended, so there is no use in naming it; it is signaled until it is reaped
 }
+
+// hasEnded reports whether the error of a look at a process, or of a signal to it, says that there is no such process. All
+// other errors say that nothing was seen: a descriptor or a permission was missing, or memory.
+func hasEnded(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // OwnFiles are the input, the output and the error output of this process.
 func OwnFiles() []uintptr { return []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()} }

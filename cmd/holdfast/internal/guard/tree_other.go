@@ -22,7 +22,7 @@ const LastSignal = syscall.Signal(31)
 // groupPoll is the time between two checks whether a process group is empty: there is no event for it.
 const groupPoll = 50 * time.Millisecond
 
-// tree is a process that this one has started and, if it leads a process group of its own, all that stays in that
+// Tree is a process that this one has started and, if it leads a process group of its own, all that stays in that
 // group.
 type Tree struct {
 	Exited chan syscall.WaitStatus // how the first process ended; sent once
@@ -74,9 +74,12 @@ func (t *Tree) AddGuardedCommand(command int) { t.guarded.Store(int64(command)) 
 
 func (t *Tree) isAlive() bool {
 	guarded := int(t.guarded.Load())
-	return t.grouped && unix.Kill(-t.command, 0) == nil ||
-		guarded > 0 && (unix.Kill(-guarded, 0) == nil || unix.Kill(guarded, 0) == nil)
+	return t.grouped && exists(-t.command) || guarded > 0 && (exists(-guarded) || exists(guarded))
 }
+
+// exists reports whether there is a process, or a group if the number is negative. It may be one that this user may not
+// signal.
+func exists(pid int) bool { return !hasEnded(unix.Kill(pid, 0)) }
 
 // fork starts a process in the group of the tree, if that has one.
 func (t *Tree) fork(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
@@ -102,8 +105,14 @@ func (t *Tree) fork(path string, argv []string, attr *syscall.ProcAttr) (pid int
 // SignalCommand signals only the first process.
 func (t *Tree) SignalCommand(sig syscall.Signal) { _ = unix.Kill(t.command, sig) }
 
-// signalAll signals every process of the tree.
-func (t *Tree) signalAll(sig syscall.Signal) {
+// signalAll sends signals to every process of the tree, one after the other.
+func (t *Tree) signalAll(signals ...syscall.Signal) {
+	for _, sig := range signals {
+		t.signalGroup(sig)
+	}
+}
+
+func (t *Tree) signalGroup(sig syscall.Signal) {
 	guarded := int(t.guarded.Load())
 	switch {
 	case t.grouped:
@@ -118,9 +127,9 @@ func (t *Tree) signalAll(sig syscall.Signal) {
 }
 
 // signalMembers signals what is left after the command, unless the terminal has done so.
-func (t *Tree) signalMembers(sig syscall.Signal, onlyOutside bool) {
+func (t *Tree) signalMembers(onlyOutside bool, signals ...syscall.Signal) {
 	if t.grouped && !onlyOutside {
-		t.signalAll(sig)
+		t.signalAll(signals...)
 	}
 }
 
