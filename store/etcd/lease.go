@@ -68,6 +68,9 @@ func (l *Lease) TTL() time.Duration {
 func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err error) {
 	put, get := clientv3.OpPut(key, value, clientv3.WithLease(l.ID())), clientv3.OpGet(key, clientv3.WithKeysOnly())
 	r, err := l.nodes.kv.Txn(ctx).Then(put, get).Commit()
+	if mayBeDone(err) {
+		return 0, fmt.Errorf("%w: %w", driver.ErrUncertain, l.convertError(err))
+	}
 	if err != nil {
 		return 0, l.convertError(err)
 	}

@@ -58,7 +58,7 @@ func puts(txn *pb.TxnRequest) bool {
 }
 
 // TestDoneWithoutSpace: a write that etcd carries out although it says that there is no space counts as done: a claim is
-// held, and a record is recognized. A claim that was not added is refused at once.
+// held, a record is recognized, and a key under a lease is uncertain. A claim that was not added is refused at once.
 func TestDoneWithoutSpace(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -88,6 +88,14 @@ func TestDoneWithoutSpace(t *testing.T) {
 	}
 	if _, err := table.Swap(ctx, record.Row{Name: t.Name() + "/other", Data: []byte("{}")}); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a swap that was not done: %v", err)
+	}
+
+	s, last = openFull(t)
+	own, err := NewLease(ctx, s.nodes.cli, time.Minute, nil)
+	fails(t, err)
+	last()
+	if _, err := own.Put(ctx, t.Name()+"/key", "x"); !errors.Is(err, driver.ErrUncertain) || !errors.Is(err, driver.ErrDenied) {
+		t.Errorf("a key that was put: %v", err)
 	}
 }
 
