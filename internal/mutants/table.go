@@ -1042,7 +1042,7 @@ var table = []mutant{
 		edits: []edit{{"|syscall.O_NOFOLLOW|", "|"}}},
 	{name: "all users of a unix socket as one caller", file: "cmd/holdfast/internal/serve/admit.go",
 		pkg: "./cmd/holdfast/internal/serve", test: "TestCallerOfUnixSocket",
-		edits: []edit{{"return \"unix \" + name", "return \"unix\""}}},
+		edits: []edit{{"return \"unix \" + name", "return \"unix \" + name[:0]"}}},
 	{name: "a break without a line in the audit log", file: "cmd/holdfast/internal/serve/audit.go",
 		pkg: "./cmd/holdfast/internal/serve", test: "TestFullAuditLog",
 		edits: []edit{{"return nil, newProblem(codeAuditFailed", "_ = newProblem(codeAuditFailed"}}},
