@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // fsys contains every file operation that the store makes, one method for each step that is atomic for other
@@ -71,6 +72,8 @@ func describeError(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, record.ErrUnsent):
+		return fmt.Errorf("%s: %w", doing, err)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("%s: %w: %w", doing, driver.ErrDenied, err)
 	case errors.Is(err, syscall.EROFS):

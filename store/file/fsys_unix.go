@@ -141,7 +141,7 @@ func (disk) readFile(dir int, name string, limit int) ([]byte, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	buf := make([]byte, 1024)
+	buf := make([]byte, blockSize+1) // a byte more than most files have, which shows at once where they end
 	for have := 0; ; {
 		n, err := unix.Read(fd, buf[have:])
 		switch {
@@ -199,7 +199,8 @@ func (d disk) overwriteFile(dir int, name string, data []byte, sync bool) error 
 		return err
 	}
 	if st.Size > int64(len(data)+maxStaleTail) {
-		if err := retryInterrupted(func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
+		size := int64(countReserved(len(data)) * blockSize) // which keeps the room of a whole block, where blocks are smaller
+		if err := retryInterrupted(func() error { return unix.Ftruncate(fd, size) }); err != nil {
 			return err
 		}
 	}

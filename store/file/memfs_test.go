@@ -316,6 +316,9 @@ func (p *proc) overwriteFile(dir int, name string, data []byte, sync bool) error
 }
 
 func (p *proc) overwriteNode(n *node, data []byte, sync bool) error {
+	if p.full != nil && countBlocks(len(data)) > countBlocks(len(n.data)) && p.full() {
+		return syscall.ENOSPC
+	}
 	if len(data) < len(n.data) {
 		half := slices.Concat(data[:len(data)/2], n.data[len(data)/2:]) // a write that was seen or cut off half-way
 		done, err := p.beginStep("write half")

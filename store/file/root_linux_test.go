@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
@@ -192,6 +194,61 @@ func TestFullDiskAmongOthers(t *testing.T) {
 				if row, err = tab.Swap(t.Context(), row); err != nil {
 					t.Fatalf("after %d writes: %v", before, err)
 				}
+			}
+		}
+	}
+}
+
+// TestFullDiskAmongMany: on a full disk, clients that want the same record at the same time all swap it in the end, also
+// if some swaps are given up.
+func TestFullDiskAmongMany(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	mount := mountTmpfs(t, "size=1m,mode=0700")
+	var tabs []*table
+	for range 4 {
+		tabs = append(tabs, openTest(t, mount+"/store"))
+	}
+	mustSwap(t, tabs[0], record.Row{Name: "a", Data: []byte("some")})
+	fillDisk(t, mount)
+	var all sync.WaitGroup
+	for n, tab := range tabs {
+		all.Go(func() {
+			for asked, done := 0, 0; done < 100 && !t.Failed(); {
+				row, err := tab.Load(t.Context(), "a")
+				if err != nil {
+					t.Error(err)
+				}
+				_, err = tab.Swap(endingContext{t.Context(), func() bool { asked++; return asked%19 == n }}, row)
+				switch {
+				case err == nil:
+					done++
+				case errors.Is(err, record.ErrConflict), errors.Is(err, context.Canceled):
+				case !errors.Is(err, record.ErrUnsent) || driverutil.IsFinal(err):
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestGrowthOnFullDisk: on a full disk, a record can be written that is as large as before, or a little larger.
+func TestGrowthOnFullDisk(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	for size := blockSize - 300; size < blockSize+100; size += 20 {
+		mount := mountTmpfs(t, "size=1m,mode=0700")
+		tab := openTest(t, mount+"/store")
+		row := mustSwap(t, tab, record.Row{Name: "a"})
+		row.Data = make([]byte, size)
+		row = mustSwap(t, tab, row)
+		fillDisk(t, mount)
+		for grown := size; grown < size+size/20; grown += size / 60 {
+			row.Data = make([]byte, grown)
+			var err error
+			if row, err = tab.Swap(t.Context(), row); err != nil {
+				t.Fatalf("from %d to %d bytes: %v", size, grown, err)
 			}
 		}
 	}

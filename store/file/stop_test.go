@@ -82,7 +82,21 @@ type testClient struct {
 	name    string
 	n       int
 
-	durableEvery int // one in so many swaps is durable
+	durableEvery int         // one in so many swaps is durable
+	cancels      func() bool // if set: asked whenever a swap asks whether its context has ended
+}
+
+// endingContext ends when ends says so.
+type endingContext struct {
+	context.Context
+	ends func() bool
+}
+
+func (c endingContext) Err() error {
+	if c.ends() {
+		return context.Canceled
+	}
+	return nil
 }
 
 func (c *testClient) load() record.Row {
@@ -101,7 +115,11 @@ func (c *testClient) swap(row record.Row) bool {
 	c.n++
 	to := record.Row{Name: "lock", Version: row.Version, Data: fmt.Appendf(nil, "%s %d", c.name, c.n),
 		Durable: c.n%c.durableEvery == c.durableEvery-1}
-	to, err := c.tab.Swap(context.Background(), to)
+	ctx := context.Background()
+	if c.cancels != nil {
+		ctx = endingContext{ctx, c.cancels}
+	}
+	to, err := c.tab.Swap(ctx, to)
 	return c.checkOutcome(err, func() { c.history.recordSwap(c.t, row, to) })
 }
 
@@ -126,6 +144,7 @@ func (c *testClient) checkOutcome(err error, done func()) bool {
 		c.history.refused++
 		c.history.mu.Unlock()
 	case c.proc.full != nil && errors.Is(err, syscall.ENOSPC): // which changes nothing
+	case c.cancels != nil && errors.Is(err, context.Canceled): // nor does this
 	default:
 		c.t.Errorf("%s: %v", c.name, err)
 	}
@@ -330,7 +349,7 @@ func stopCleaner(t *testing.T, remover string, age, kr, ka int) {
 }
 
 // TestInterleavings runs several processes, some with two goroutines, one file operation at a time in random order,
-// with long stops and late swaps, half of the time on a disk that is full now and then.
+// with long stops and late swaps, half of the time on a disk that is full now and then, with swaps that are given up.
 func TestInterleavings(t *testing.T) {
 	t.Parallel()
 	for _, course := range []struct {
@@ -382,6 +401,7 @@ func interleave(t *testing.T, seed uint64, swaps, switches int) *history {
 		}
 		if seed%2 == 1 {
 			c.proc.full = func() bool { return own.IntN(3) == 0 }
+			c.cancels = func() bool { return own.IntN(9) == 0 }
 		}
 		for range 1 + r.IntN(3)/2 {
 			go func() {

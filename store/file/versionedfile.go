@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -90,10 +91,17 @@ import (
 // # Room on a full disk
 //
 // An existing record can be written on a disk that has no free block, so that a full disk ends no lock. A new version
-// is written over the file of a version that is not needed any more, and there always is one: a record begins with
+// is written over the file of a version that is not needed any more, and each swap leaves one: a record begins with
 // two files of reserved room, under the numbers below its first version, and each swap uses up one file and makes
 // another one superfluous. A record that grows beyond a block first grows all of these files (see reserveRoom), or
 // its write is refused. Only a file system that never overwrites in place (btrfs) needs free blocks nevertheless.
+//
+// Of several clients one may have the only superfluous file. If its swap is done, or refused because another one was,
+// that other swap has left a file. If its swap is given up for another reason, the client gives the file back, as a spare
+// file: it renames it to the staged name of a version that never exists, so that nobody removes it by rule 1. Any client
+// may rename a spare file to be its own staged file; it is the only one then that writes to it, since the client before has
+// stopped. A client that finds nothing looks again for a moment, and then returns an error that is not final. So a client
+// that is stopped or killed in the middle of a swap can keep the last file, and only then do others fail.
 //
 // # Create and delete
 //
@@ -121,8 +129,9 @@ import (
 // was begun: a lower one is removed before the one that was current then.
 //
 // What can be understood is what the version contained when it was current. A file contains the number of its version,
-// and a client writes over files of lower numbers only: so no number is written into one file twice, not even by a swap
-// that comes too late and is refused.
+// and a client writes over files of lower numbers only: so no number is written into the file that once was the version of
+// that number, not even by a swap that comes too late and is refused. A spare file has the number of a swap that was given
+// up in its name. It may be written over with that number once more, since it was not the version of it.
 type versionedFile struct {
 	*storeDir
 	parent   int    // handle of the directory in which the record's directory is
@@ -334,8 +343,9 @@ func (vf versionedFile) swapVersion(
 	buffer := fileBuffers.Get().(*[]byte)
 	defer fileBuffers.Put(buffer)
 	data := to.appendFile((*buffer)[:0], next)
-	*buffer = data
-	oneBlock := countBlocks(len(data)) == 1
+	*buffer = slices.Grow(data, blockSize) // for padToBlocks
+	data = (*buffer)[:len(data)]
+	oneBlock := countReserved(len(data)) == 1
 	if !oneBlock {
 		files.dropKept() // as all files grow, and a kept one would never become small again
 	}
@@ -437,15 +447,17 @@ func (vf versionedFile) moveStagedFile(
 ) (file keptFile, err error) {
 	staged := base.stagedName(vf.newNonce())
 	if err = vf.reserveRoom(d, len(data)); err == nil {
-		err = vf.stageVersion(d, files, base, staged, data, durable)
+		err = vf.stageVersion(ctx, d, files, base, staged, data, durable)
 	}
 	kept := false
 	if err == nil {
 		kept, err = vf.moveIfCurrent(ctx, d, staged, next, keep)
 	}
 	switch {
-	case err != nil:
+	case errors.Is(err, record.ErrConflict), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist):
 		_ = vf.removeFile(d, staged)
+	case err != nil:
+		_ = vf.giveBackFile(d, staged, base.nextVersion())
 	case kept:
 		file = keptFile{staged: staged, handle: -1}
 	}
@@ -465,19 +477,36 @@ func (vf versionedFile) unsyncedError(err error) error {
 // predecessor of the current version is always kept, so there must be two of them for one to be superfluous.
 const firstSeq = 2
 
-// blockSize is the unit in which most file systems allocate room, in bytes. Where blocks are smaller, a file that
-// holds less than blockSize bytes has room only for these.
+// blockSize is the unit in which most file systems allocate room, in bytes. Where blocks are smaller, each file is made
+// as large, so that later versions fit nevertheless.
 const blockSize = 4096
 
 func countBlocks(size int) int { return (size + blockSize - 1) / blockSize }
 
+// padToBlocks appends zero bytes, so that a file with the data has all the blocks that it needs. A reader ignores them.
+func padToBlocks(data []byte) []byte {
+	size := countReserved(len(data)) * blockSize
+	padded := slices.Grow(data, size-len(data))[:size]
+	clear(padded[len(data):])
+	return padded
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
 // roomText is the beginning of a file of reserved room, for people who look into it.
 const roomText = "room that is reserved for this record, so that it can be written on a full disk\n"
+
+// countReserved is how many blocks each file of a record has that holds size bytes: a few more bytes fit, because the
+// numbers in a record grow as its claims are renewed.
+func countReserved(size int) int { return countBlocks(size + size/16) }
 
 // reserveRoom makes the file of each version large enough for what is written now, so that later versions of the same
 // size fit even on a full disk. All files have at least one block from the beginning.
 func (vf versionedFile) reserveRoom(d, size int) error {
-	if countBlocks(size) <= 1 {
+	blocks := countReserved(size)
+	if blocks <= 1 {
 		return nil
 	}
 	names, _, err := vf.listFiles(d)
@@ -489,8 +518,11 @@ func (vf versionedFile) reserveRoom(d, size int) error {
 			continue
 		}
 		have, err := vf.fileSize(d, name)
-		if err == nil && countBlocks(have) < countBlocks(size) {
-			err = vf.extendFile(d, name, countBlocks(size)*blockSize)
+		if err == nil && have < blocks*blockSize {
+			err = vf.extendFile(d, name, blocks*blockSize)
+		}
+		if isDiskFull(err) && countBlocks(have) >= countBlocks(size) { // this version fits
+			err = nil
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -500,12 +532,13 @@ func (vf versionedFile) reserveRoom(d, size int) error {
 }
 
 // stageVersion writes a staged file of base: into the file of an old version if this client knows of one, or if there
-// are many, and otherwise into a new file. If the disk is full, any old version will do: a holder must not lose its
-// lock because no block is free.
+// are many, and otherwise into a new file. If the disk is full, any file that is not needed will do: a holder must not
+// lose its lock because no block is free.
 func (vf versionedFile) stageVersion(
-	d int, files *knownFiles, base version, staged string, data []byte, durable bool,
+	ctx context.Context, d int, files *knownFiles, base version, staged string, data []byte, durable bool,
 ) error {
-	if reused, err := vf.stageInRecycledFile(d, files, staged, data, durable); reused {
+	reused, err := vf.stageInRecycledFile(d, files, base, staged, data, durable)
+	if reused && !isDiskFull(err) {
 		return err
 	}
 	// Here other clients write the record as well, or it is new. A swap that comes too late writes nothing: this check
@@ -516,26 +549,109 @@ func (vf versionedFile) stageVersion(
 	// To look for old versions costs less than a new file. If base is gone, the directory may be that of a later record,
 	// with versions of its own.
 	if there, _ := vf.entryExists(d, base.String()); there && vf.removeOldVersions(d, base, files) >= removeEvery {
-		if reused, err := vf.stageInRecycledFile(d, files, staged, data, durable); reused {
+		reused, err = vf.stageInRecycledFile(d, files, base, staged, data, durable)
+		if reused && !isDiskFull(err) {
 			return err
 		}
 	}
-	err := vf.writeNewFile(d, staged, data, durable)
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+	if err = vf.writeNewFile(d, staged, padToBlocks(data), durable); !isDiskFull(err) {
 		return err
 	}
 	// The new file took no block, or not all that it needs. Its name goes first, so that it cannot be taken for one that
 	// is complete.
 	_ = vf.removeFile(d, staged)
-	if reused, again := vf.stageInRecycledFile(d, files, staged, data, durable); reused {
-		return again
+	return vf.stageOnFullDisk(ctx, d, files, base, staged, data, durable)
+}
+
+// fullDiskTries is how often a swap looks for a file that is not needed, some milliseconds apart, while others have all
+// of them in their swaps. Such a swap takes less than a millisecond as a rule.
+const fullDiskTries = 8
+
+// stageOnFullDisk writes a staged file of base over any file that is not needed.
+func (vf versionedFile) stageOnFullDisk(
+	ctx context.Context, d int, files *knownFiles, base version, staged string, data []byte, durable bool,
+) error {
+	for try := range fullDiskTries {
+		if try > 0 {
+			time.Sleep(time.Duration(try) * time.Millisecond)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		taken, err := vf.entryExists(d, base.nextVersion().String())
+		there, err2 := vf.entryExists(d, base.String())
+		if err = cmp.Or(err, err2); err != nil || taken || !there {
+			return cmp.Or(err, record.ErrConflict)
+		}
+		vf.removeOldVersions(d, base, files)
+		for reused := true; reused; {
+			reused, err = vf.stageInRecycledFile(d, files, base, staged, data, durable)
+			if reused && !isDiskFull(err) {
+				return err
+			}
+		}
+		names, _, err := vf.listFiles(d)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if !isSpareFor(name, base) || vf.renameEntry(d, name, d, staged) != nil {
+				continue
+			}
+			if err := vf.overwriteStaged(d, base, staged, data, durable); !isDiskFull(err) {
+				return err
+			}
+		}
 	}
-	return err
+	return errNoSpareFile
+}
+
+// errNoSpareFile says that a swap has found no file that it could write over. It is not final: each swap of another
+// client leaves such a file.
+var errNoSpareFile = noSpareFile{}
+
+type noSpareFile struct{}
+
+func (noSpareFile) Error() string {
+	return "the disk or the quota is full, and other clients are using the room that is reserved for this lock: make room"
+}
+
+func (noSpareFile) Is(target error) bool {
+	return target == record.ErrUnsent || target == syscall.ENOSPC
+}
+
+// spareSeq is the number of a version that never exists. Staged files of it are spare files.
+const spareSeq = 1<<48 - 1
+
+// maxSpareFiles is how many spare files a record keeps. On a disk with room nobody needs them.
+const maxSpareFiles = 2
+
+// giveBackFile makes a staged file, to which this client will not write any more, a spare file. The name says that last
+// may have been written to it.
+func (vf versionedFile) giveBackFile(d int, staged string, last version) error {
+	spare := version{last.incarnation, spareSeq}.stagedName(strconv.FormatUint(last.seq, 16) + "." + vf.newNonce())
+	if err := vf.renameEntry(d, staged, d, spare); err != nil {
+		return vf.removeFile(d, staged)
+	}
+	return nil
+}
+
+// isSpareFor reports whether name is that of a spare file that may be written over in a swap of base. A larger number than
+// that of the new version must not have been written to it: see Reading at versionedFile.
+func isSpareFor(name string, base version) bool {
+	v, staged, ok := parseFile(name)
+	if !ok || !staged || v != (version{base.incarnation, spareSeq}) {
+		return false
+	}
+	_, rest, _ := strings.Cut(name, ".")
+	number, _, _ := strings.Cut(rest, ".")
+	last, err := strconv.ParseUint(number, 16, 64)
+	return err == nil && last <= base.seq+1
 }
 
 // stageInRecycledFile writes a staged file into the file of an old version, and reports whether there was one.
 func (vf versionedFile) stageInRecycledFile(
-	d int, files *knownFiles, staged string, data []byte, durable bool,
+	d int, files *knownFiles, base version, staged string, data []byte, durable bool,
 ) (bool, error) {
 	old := files.old
 	files.old = versionRun{}
@@ -543,7 +659,17 @@ func (vf versionedFile) stageInRecycledFile(
 		return false, nil
 	}
 	files.old = old.afterLowest()
-	return true, vf.overwriteFile(d, staged, data, durable)
+	return true, vf.overwriteStaged(d, base, staged, data, durable)
+}
+
+// overwriteStaged writes a staged file of base over a file that has that name already. If the disk is full, and the file
+// has less room than this version needs, it becomes a spare file.
+func (vf versionedFile) overwriteStaged(d int, base version, staged string, data []byte, durable bool) error {
+	err := vf.overwriteFile(d, staged, data, durable)
+	if isDiskFull(err) {
+		_ = vf.giveBackFile(d, staged, base.nextVersion())
+	}
+	return err
 }
 
 // moveIfCurrent does the rest of rule 2 once the staged file is written: it checks that next does not exist, then that
@@ -586,10 +712,15 @@ func (vf versionedFile) removeOldVersions(d int, current version, files *knownFi
 	}
 	var stagedFiles []string
 	versions := make([]version, 0, 3*removeEvery) // of a fixed number, which takes no allocation
+	spare := 0
 	for _, name := range names {
 		v, staged, ok := parseFile(name)
 		switch {
 		case !ok:
+		case staged && v.seq == spareSeq:
+			if spare++; spare > maxSpareFiles {
+				stagedFiles = append(stagedFiles, name)
+			}
 		case staged && v.seq < current.seq && !files.isKept(name):
 			stagedFiles = append(stagedFiles, name)
 		case !staged && v.seq+1 < current.seq:
@@ -677,7 +808,7 @@ func (vf versionedFile) buildRecordDir(tmp string, f storedRecord, durable bool)
 			return err
 		}
 	}
-	if err := vf.writeNewFile(d, f.version.String(), data, durable); err != nil || !durable {
+	if err := vf.writeNewFile(d, f.version.String(), padToBlocks(data), durable); err != nil || !durable {
 		return err
 	}
 	return vf.syncHandle(d)
