@@ -21,9 +21,14 @@ import (
 // number of commands. unconfirmed says why the writes are not known to have reached enough replicas; nil if they have.
 func (s *store) sendConfirmed(ctx context.Context,
 	commands ...rueidis.Completed) (replies []rueidis.RedisResult, unconfirmed, err error) {
-	wait := s.client.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(s.opts.ReplicaTimeout.Milliseconds()).Build()
+	// WAIT ends before the call, so that its reply says how many replicas are missing. A limit of 0 would be none.
+	limit := s.opts.ReplicaTimeout
+	if end, ok := ctx.Deadline(); ok {
+		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)
+	}
+	wait := s.client.B().Wait().Numreplicas(int64(s.opts.Replicas)).Timeout(limit.Milliseconds()).Build()
 	commands = append(commands[:len(commands):len(commands)], wait)
-	// WAIT has a time limit of its own. The context is for a server that hangs and keeps no limit.
+	// The context is for a server that hangs and keeps no limit.
 	within, cancel := context.WithTimeout(ctx, s.opts.ReplicaTimeout+time.Second)
 	defer cancel()
 	replies, err = runAsync(within, s, func() (replies []rueidis.RedisResult, err error) {

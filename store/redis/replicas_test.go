@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
@@ -40,20 +39,11 @@ func follow(t *testing.T, replica, primary *redistest.Server) {
 func TestSplitBrain(t *testing.T) {
 	t.Parallel()
 	old, fresh := startPair(t)
-	open := func(url string) *holdfast.Client {
-		return openClientWith(t, url, &holdfast.Options{TTL: 2 * time.Second})
-	}
-	first, err := open("redis://"+old.Addr+"?replicas=1").Mutex("m", nil).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := lockEventually(t, openClientForTest(t, "redis://"+old.Addr+"?replicas=1"), "m", 2*time.Second)
 	// So does a Sentinel that does not see the old primary any more. The first client and the old primary are in the
 	// other part of the network.
 	sendCommand(t, fresh, "REPLICAOF", "NO", "ONE")
-	second, err := open("redis://"+fresh.Addr).Mutex("m", nil).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := lockEventually(t, openClientForTest(t, "redis://"+fresh.Addr), "m", longTTL)
 	if first.Valid() {
 		t.Errorf("both clients hold the lock")
 	}
