@@ -508,7 +508,7 @@ func (h *holdRun) hasClientClosed() bool {
 		return h.connection.end.Load() == closedByClient
 	}
 	line := holdLine{Cause: holdfast.LossExpired, Message: "the client has ended its side of the connection"}
-	for until, pause := time.Now().Add(endWait), time.Millisecond; time.Now().Before(until); pause *= 2 {
+	for pause := time.Millisecond; pause < endWait; pause *= 2 {
 		if err := h.out.send(eventLost, time.Now(), line); err != nil {
 			return errors.Is(err, syscall.EPIPE) && h.connection.end.Load() == inputEnded
 		}
