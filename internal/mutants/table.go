@@ -1243,6 +1243,9 @@ var table = []mutant{
 	{name: "no descriptors in reserve for the end of a tree", file: "cmd/holdfast/internal/guard/tree_linux.go",
 		pkg: "./cmd/holdfast/internal/guard", test: "TestTreeEndedWithoutDescriptors/exhausted",
 		edits: []edit{{"		if fd > 0 {\n", "		if fd < 0 {\n"}}},
+	{name: "the environment of a first thread that has ended, taken for that of its process",
+		file: "cmd/holdfast/internal/guard/descendants_linux.go", pkg: "./cmd/holdfast/cli",
+		test: "TestTreeEndedWithHidepid", edits: []edit{{"return len(env) == 0\n", "return false\n"}}},
 	{name: "process 1 that reaps no orphans", file: "cmd/holdfast/cli/root.go", pkg: "./cmd/holdfast/cli",
 		test: "TestProcessOneReapsOrphans", edits: []edit{
 			{"	guard.ReapOrphansDuring(func() { code, signal = executeCommand(os.Args[1:]) })\n",
