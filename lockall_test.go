@@ -303,7 +303,14 @@ func TestLockAllWithMinHold(t *testing.T) {
 		if err := errors.Join(held.Release(), set.Release()); err != nil {
 			t.Error(err)
 		}
-		for _, name := range []string{"outer", "a", "b"} {
+		names := []string{"outer", "a", "b"}
+		time.Sleep(minHold - time.Since(start) - time.Second)
+		for _, name := range names {
+			if _, err := other.Mutex(name, nil).TryLock(t.Context()); !errors.Is(err, ErrHeld) {
+				t.Fatalf("%s is free before its MinHold has passed: %v", name, err)
+			}
+		}
+		for _, name := range names {
 			wantAbout(t, waitUntilFree(t, other, name, start), minHold)
 		}
 	})
