@@ -88,7 +88,8 @@ type Event struct {
 	Run      int64         // the number of the run, from 1; 0 for locks, and for runs that have not started
 	// Expected is LockOptions.Expected.
 	Expected time.Duration
-	// Wait says that the caller is ready to wait: false for the Try methods.
+	// Wait says that the caller is ready to wait for this lock: false for the Try methods, and where a LockAll over several
+	// clients tries a lock while it holds another one.
 	Wait bool
 
 	// Waited is how long the caller has waited: EventAcquired, EventFailed, EventRunStarted, EventRunRefused.

@@ -32,6 +32,8 @@ type fakeStore struct {
 	// Renew hangs until this is closed, whatever its context says
 	renewHangs    chan struct{}
 	refuse        error // Acquire returns it
+	refuseOnce    error // the next Acquire returns it
+	hidesHolders  bool  // Acquire does not say who holds a lock
 	refuseInspect error // Inspect returns it
 	refuseRelease error // Release returns it
 	// how long Acquire's reply takes after its effect
@@ -133,8 +135,15 @@ func (f *fakeStore) tryAcquire(c driver.Claim, since driver.Instant) (driver.Gra
 	if f.refuse != nil {
 		return driver.Grant{}, nil, f.refuse
 	}
+	if err := f.refuseOnce; err != nil {
+		f.refuseOnce = nil
+		return driver.Grant{}, nil, err
+	}
 	if h, ok := f.held[c.Name]; ok && h.ends > f.readBoottime() {
-		holder := driver.ClaimInfo{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}
+		if f.hidesHolders {
+			return driver.Grant{}, f.changed, &driver.HeldError{}
+		}
+		holder := driver.ClaimInfo{Owner: h.claim.Owner, Token: h.token, Ref: "ref-" + h.claim.ID}
 		return driver.Grant{}, f.changed, &driver.HeldError{Holders: []driver.ClaimInfo{holder}}
 	}
 	f.token++
@@ -214,7 +223,7 @@ func (f *fakeStore) Inspect(ctx context.Context, name string) (driver.Lock, erro
 	lock := driver.Lock{Name: name}
 	if h, ok := f.held[name]; ok {
 		lock.Revision = h.claim.ID
-		lock.Holders = []driver.ClaimInfo{{Owner: h.claim.Owner, Token: h.token, Ref: h.claim.ID}}
+		lock.Holders = []driver.ClaimInfo{{Owner: h.claim.Owner, Token: h.token, Ref: "ref-" + h.claim.ID}}
 	}
 	return lock, nil
 }

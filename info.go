@@ -9,7 +9,9 @@ import (
 // Info is what a store promises, and its bounds, as far as they are known by now: see [Client.Info]. What only the
 // server knows, such as the session time that it grants, may change when the client first talks to it.
 type Info struct {
-	Store  string       // the scheme and the place, fit to be shown: it contains no secret
+	// Store is the scheme and the place, for people to read: it contains no secret. It identifies nothing: two stores may
+	// show the same, and one store may show another place to each of its clients, or after a failover.
+	Store  string
 	Engine string       // how the locks are kept: "record", "sequence" or "script"
 	Clock  driver.Clock // the clock by which the client judges its leases
 

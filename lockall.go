@@ -24,9 +24,19 @@ type LeaseGroup struct {
 // one is acquired, LockAll releases everything and returns the reason; errors are those of Mutex.Lock. Then no work has
 // been done under the locks, so their LockOptions.MinHold does not count.
 //
-// Locks are acquired one after the other, in the order of their store (Info.Store) and name: callers that use only
-// LockAll never deadlock, provided that all of them address a store in the same way. If several items name one lock,
-// the strongest is acquired and the others are ignored: a writer rather than a reader, more permits rather than fewer.
+// Callers that use only LockAll never deadlock. The locks of one client are acquired one after the other, in the order of
+// their names. Between clients there is no order: a store has no address that is the same for all its users. So a LockAll
+// over several clients never waits for a lock while it holds another one. It waits for the first and tries the others.
+// If one of those is held, it releases all, waits for that one, and tries the rest again. It tries again after a random
+// pause of up to 10 ms at first and 1 s in the end, so that two calls do not get in each other's way forever. While
+// nobody else uses the locks, it costs no more than locks of one client. But it has a place in the queue of one lock at
+// a time: while others always hold or want one of its locks, even a fair one, it may be overtaken for as long as ctx
+// lasts.
+//
+// If several items name one lock, the strongest is acquired and the others are ignored: a writer rather than a reader,
+// more permits rather than fewer. Items of two clients of one store are two claims even if they name one lock. LockAll
+// returns ErrInvalid when one of them keeps the other out: use one client per store.
+//
 // All items are checked before the first lock is acquired. LockAll returns ErrInvalid if there are no items or one is
 // nil, and ErrMismatch if two items want one name as different kinds of lock.
 func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
@@ -37,39 +47,76 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &LeaseGroup{}
-	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	waiting, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ends := s.ctx // which add wraps
-	defer context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })()
-	for i, it := range list {
-		stands := false
-		if i > 0 {
-			stands, err = it.isHeldByGroup(waiting, list[i-1], s.leases)
+	severalClients := slices.ContainsFunc(list, func(s lockSpec) bool { return s.client != list[0].client })
+	for pause := minPause; ; pause = min(2*pause, maxLockAllPause) {
+		lg := &LeaseGroup{}
+		lg.ctx, lg.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+		n, err := lg.takeLocks(ctx, list, !severalClients)
+		if err == nil {
+			lg.markUsed()
+			return lg, nil
 		}
-		var l *Lease
-		switch {
-		case err != nil:
-		case stands && it.kind == list[i-1].kind && it.limit == list[i-1].limit:
-			continue
-		case stands:
-			err = it.client.wrapError("lock all", it.name, ErrMismatch)
-		default:
-			if l, err = it.client.takeLock(waiting, "lock all", it, true); err == nil {
-				s.addLease(l, it.opts.Reentrant)
-			}
-		}
-		if lost := s.Err(); lost != nil {
-			err = it.client.wrapError("lock all", it.name, lost)
-		}
-		if err != nil {
-			s.releaseUnused(ctx)
+		lg.releaseUnused(ctx)
+		if n == 0 || !severalClients || isOneOf(err, lastingErrors...) || isOneOf(err, ErrMismatch, ErrLost) {
 			return nil, err
 		}
+		it := list[n]
+		sleepContext(ctx, randomPart(pause))
+		if ctx.Err() != nil {
+			ended := &waitEndedError{err: contextError(ctx)}
+			if held := findHeldError(err); held != nil {
+				ended.holders = held.Holders
+			}
+			return nil, it.client.wrapError("lock all", it.name, ended)
+		}
+		copy(list[1:], list[:n])
+		list[0] = it // which is waited for now
 	}
-	s.markUsed()
-	return s, nil
+}
+
+// maxLockAllPause is the longest pause of a LockAll between a try that has failed and the next. It is longer than a few
+// calls to a slow store, so that of two calls that want the same locks one can finish while the other pauses.
+const maxLockAllPause = time.Second
+
+// takeLocks acquires the locks one after the other. It waits for the first, and for the others only if waitForAll is
+// set: else one that is held is an ErrHeld. n is the index of the lock that err is about.
+func (lg *LeaseGroup) takeLocks(ctx context.Context, list []lockSpec, waitForAll bool) (n int, err error) {
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ends := lg.ctx // which addLease wraps
+	defer context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })()
+	for i, it := range list {
+		l, err := it.client.takeLock(waiting, "lock all", it, waitForAll || i == 0)
+		if err == nil {
+			lg.addLease(l, it.opts.Reentrant)
+		}
+		if lost := lg.Err(); lost != nil {
+			err = it.client.wrapError("lock all", it.name, lost)
+		}
+		if err != nil && lg.isHolder(ctx, it, err) {
+			err = it.client.wrapError("lock all", it.name, newInvalidError("two of the items are the same lock, by way of "+
+				"two clients, and would wait for each other: name it once, or use one client for both"))
+		}
+		if err != nil {
+			return i, err
+		}
+	}
+	return 0, nil
+}
+
+// isHolder reports whether a lease of the group itself keeps a try out: then both are claims of one lock. The error of
+// the try shows the holders, or the store is asked. If it does not answer now, it will when the lock is tried again.
+func (lg *LeaseGroup) isHolder(ctx context.Context, s lockSpec, err error) bool {
+	if len(lg.leases) == 0 || !errors.Is(err, ErrHeld) {
+		return false
+	}
+	held := findHeldError(err)
+	if held == nil || len(held.Holders) == 0 {
+		held = findHeldError(s.client.heldError(ctx, s.name))
+	}
+	return slices.ContainsFunc(held.Holders, func(h ClaimInfo) bool {
+		return slices.ContainsFunc(lg.leases, func(l *Lease) bool { return l.Ref() == h.Ref && l.Token() == h.Token })
+	})
 }
 
 // markUsed ends the time in which the leases do not count as used, because no work can have begun under them.
@@ -91,10 +138,12 @@ func (lg *LeaseGroup) releaseUnused(ctx context.Context) {
 }
 
 // sortSpecs returns the items in the order in which they are acquired, without duplicates. The items that one client
-// has for one name are one lock, of which the strongest comes first. All items are checked: an error in the last one
-// should not be found after hours of waiting for the first.
+// has for one name are one lock, of which the strongest comes first. The order within one client is what prevents a
+// deadlock. The order of the clients, by the addresses of their stores, is a hint: with one order, calls seldom meet in
+// the middle. All items are checked: an error in the last one should not be found after hours of waiting for the first.
 func sortSpecs(ctx context.Context, items []Lockable) ([]lockSpec, error) {
 	var list []lockSpec
+	addresses := map[*Client]string{} // read once: the address of a store may change while they are sorted
 	for n, i := range items {
 		var it lockSpec
 		if i != nil {
@@ -108,12 +157,13 @@ func sortSpecs(ctx context.Context, items []Lockable) ([]lockSpec, error) {
 			return nil, it.client.wrapError("lock all", it.name, err)
 		}
 		list = append(list, it)
+		addresses[it.client] = it.client.Info().Store
 	}
 	if len(list) == 0 {
 		return nil, &Error{Op: "lock all", Err: newInvalidError("no locks were named")}
 	}
 	slices.SortStableFunc(list, func(a, b lockSpec) int {
-		return cmp.Or(cmp.Compare(a.client.Info().Store, b.client.Info().Store), cmp.Compare(a.name, b.name),
+		return cmp.Or(cmp.Compare(addresses[a.client], addresses[b.client]), cmp.Compare(a.name, b.name),
 			cmp.Compare(b.weight, a.weight))
 	})
 	var kept []lockSpec
@@ -144,20 +194,6 @@ func (s lockSpec) check(ctx context.Context) error {
 		return s.client.checkReentry(ctx, claim)
 	}
 	return nil
-}
-
-// isHeldByGroup reports whether the lock is the same as one that was acquired before through another client: the claim
-// is found there under its ref. Two stores with the same address (several in the memory of one process) are told apart
-// by that. If the store does not answer, it is not known, and acquiring the lock could mean to wait for oneself.
-func (s lockSpec) isHeldByGroup(ctx context.Context, before lockSpec, taken []*Lease) (bool, error) {
-	if before.name != s.name || before.client.Info().Store != s.client.Info().Store {
-		return false, nil
-	}
-	lock, err := s.client.Inspect(ctx, s.name)
-	return slices.ContainsFunc(lock.Holders, func(h ClaimInfo) bool {
-		return slices.ContainsFunc(taken,
-			func(l *Lease) bool { return l.Name() == s.name && l.Ref() == h.Ref && l.Token() == h.Token })
-	}), err
 }
 
 // addLease adds a lease to the group. When it ends, all end.

@@ -3,9 +3,15 @@ package holdfast
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // TestLockAll: one call holds locks of all kinds and of several stores, acquired in one order. A lock that is named
@@ -17,8 +23,7 @@ func TestLockAll(t *testing.T) {
 			nil)
 		rw, sem := c.RWMutex("rw", nil), c.Semaphore("s", 5, nil)
 		set, err := LockAll(t.Context(), sem.Permits(2), rw.Reader(), c.Mutex("b", nil), c.Mutex("a", nil), rw,
-			sem.Permits(4), c.Mutex("b", nil),
-			same.Mutex("b", nil), other.Mutex("b", nil))
+			sem.Permits(4), c.Mutex("b", nil), other.Mutex("b", nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,19 +238,285 @@ func TestLockAllEndsInTime(t *testing.T) {
 	})
 }
 
-// TestLockAllWithoutInspect: LockAll does not wait for its own lock, even if it cannot see whether it holds that lock
-// already.
-func TestLockAllWithoutInspect(t *testing.T) {
+// TestLockAllOfOneLockTwice: LockAll refuses two items of different clients that are the same lock and keep each other
+// out, at once or when it meets itself, and leaves nothing held. It finds that out if the refusal does not show who
+// holds the lock, or the store cannot be asked.
+func TestLockAllOfOneLockTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		one, two, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
 		f := newFakeStore()
-		one, two := newClient(t, f, nil), newClient(t, f, nil)
 		f.update(func() { f.refuseInspect = errors.New("connection refused") })
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		hiding := newFakeStore()
+		hiding.hidesHolders = true
+		lockTwice := func(a, b Lockable) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			start := time.Now()
+			_, err := LockAll(ctx, a, b)
+			if took := time.Since(start); !errors.Is(err, ErrInvalid) || took > 2*time.Minute {
+				t.Errorf("%v after %v", err, took)
+			}
+		}
+		lockTwice(one.Mutex("a", nil), two.Mutex("a", nil))
+		lockTwice(one.Mutex("a", &LockOptions{Fair: true}), two.Mutex("a", nil))
+		lockTwice(one.RWMutex("rw", nil), two.RWMutex("rw", nil).Reader())
+		lockTwice(one.RWMutex("rw", nil).Reader(), two.RWMutex("rw", nil))
+		lockTwice(one.Semaphore("s", 5, nil).Permits(4), two.Semaphore("s", 5, nil).Permits(4))
+		for _, s := range []*fakeStore{f, hiding} {
+			lockTwice(newClient(t, s, nil).Mutex("a", nil), newClient(t, s, nil).Mutex("a", nil))
+			if s.isHeld("a") {
+				t.Error("a claim is left")
+			}
+		}
+		held := mustLock(t, other, "a", nil)
+		time.AfterFunc(time.Minute, func() { held.Release() })
+		lockTwice(one.Mutex("a", nil), two.Mutex("a", nil))
+		for lock := range other.List(t.Context(), "") {
+			t.Errorf("claims are left: %+v", lock)
+		}
+	})
+}
+
+// TestLockAllOverStores: calls that want the same locks of several stores, in whatever order, and through clients that
+// show other addresses for the same store, do not wait for each other forever, and none of them is overtaken forever.
+// Others who use the locks of one of the stores do not change that.
+func TestLockAllOverStores(t *testing.T) {
+	const users, turns = 4, 50
+	synctest.Test(t, func(t *testing.T) {
+		m := [2]*memory.Memory{bubbleMemory(), bubbleMemory()}
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
-		_, err := LockAll(ctx, one.Mutex("a", nil), two.Mutex("a", nil))
-		wantIs(t, err, f.refuseInspect)
-		if f.isHeld("a") {
-			t.Error("a claim is left")
+		var held [2]atomic.Int64
+		var all sync.WaitGroup
+		for user := range users {
+			all.Go(func() {
+				var c [2]*Client
+				for i := range c { // half of the users see the addresses the other way round
+					c[i] = newClient(t, withAddress(m[i].Open(), string(rune('a'+(i+user)%2))), nil)
+				}
+				for turn := range turns {
+					// The names are the same in both stores. The one that is first in the list is not always first in the order.
+					items := []Lockable{c[turn%2].RWMutex("x", nil), c[1-turn%2].RWMutex("x", nil),
+						c[0].Semaphore("s", 3, nil).Permits(2), c[1].Mutex("fair", &LockOptions{Fair: true})}
+					lg, err := LockAll(ctx, items...)
+					if err != nil {
+						t.Errorf("turn %d: %v", turn, err)
+						return
+					}
+					for i := range held {
+						if held[i].Add(1) != 1 {
+							t.Error("two hold a lock at the same time")
+						}
+					}
+					time.Sleep(time.Duration(turn%3) * time.Millisecond)
+					for i := range held {
+						held[i].Add(-1)
+					}
+					if err := lg.Release(); err != nil {
+						t.Error(err)
+					}
+					if user == 0 { // which sometimes takes the locks of one store, in their order
+						lg, err := LockAll(ctx, c[0].Semaphore("s", 3, nil).Permits(3), c[0].RWMutex("x", nil))
+						if err != nil {
+							t.Errorf("turn %d, one store: %v", turn, err)
+							return
+						}
+						time.Sleep(time.Millisecond)
+						if err := lg.Release(); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// addressedStore is a store that shows an address of its own.
+type addressedStore struct {
+	driver.Store
+	driver.Detacher
+	address string
+}
+
+func withAddress(s driver.Store, address string) driver.Store {
+	return addressedStore{s, s.(driver.Detacher), address}
+}
+
+func (s addressedStore) Info() driver.Info {
+	info := s.Store.Info()
+	info.Store = s.address
+	return info
+}
+
+// TestLockAllWaitsForOneLock: while a LockAll over several stores waits for a lock, it holds no other one, not even for
+// its MinHold. It waits in the queue of the lock that was held, and its events are those of few attempts, none of which
+// is a loss.
+func TestLockAllWaitsForOneLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores := []*memory.Memory{bubbleMemory(), bubbleMemory(), bubbleMemory()}
+		var items []Lockable
+		var others []*Client
+		var mu sync.Mutex
+		var events []string
+		note := func(e Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, strings.TrimPrefix(string(e.Kind), "lock_")+" "+e.Lock+" "+e.Reason)
+		}
+		for i, m := range stores {
+			name := string(rune('a' + i)) // the address of the store and the name of the lock: c is tried last
+			c := newClient(t, withAddress(m.Open(), name), &Options{OnEvent: note, TTL: 24 * time.Hour})
+			items = append(items, c.Mutex(name, &LockOptions{MinHold: time.Hour, Fair: i == 2}))
+			others = append(others, newClient(t, m.Open(), &Options{Owner: "other"}))
+		}
+		held := mustLock(t, others[2], "c", nil)
+		done := make(chan error)
+		var lg *LeaseGroup
+		go func() {
+			var err error
+			lg, err = LockAll(t.Context(), items...)
+			done <- err
+		}()
+		time.Sleep(time.Minute)
+		for i, name := range []string{"a", "b"} {
+			l, err := others[i].Mutex(name, nil).TryLock(t.Context())
+			if err != nil {
+				t.Errorf("%s is held by a LockAll that waits: %v", name, err)
+				continue
+			}
+			if err := l.Release(); err != nil {
+				t.Error(err)
+			}
+		}
+		if lock, err := others[2].Inspect(t.Context(), "c"); err != nil || len(lock.Waiters) != 1 {
+			t.Errorf("it does not wait for c: %+v, %v", lock, err)
+		}
+		if err := held.Release(); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // events are delivered by then
+		mu.Lock()
+		got := strings.Join(events, ", ")
+		mu.Unlock()
+		for _, part := range []string{"lost", "failing"} {
+			if strings.Contains(got, part) {
+				t.Errorf("a try that gave way looks like a loss: %s", got)
+			}
+		}
+		for part, times := range map[string]int{"acquire_attempt a ": 2, "acquired a ": 2, "released a ": 1,
+			"acquire_attempt b ": 2, "acquired b ": 2, "released b ": 1,
+			"acquire_attempt c ": 2, "failed c held": 1, "acquired c ": 1} {
+			if n := strings.Count(got, part); n != times {
+				t.Errorf("%d times %q in: %s", n, part, got)
+			}
+		}
+		if err := lg.Release(); err != nil {
+			t.Error(err)
+		}
+		for i, name := range []string{"a", "b"} {
+			if _, err := others[i].Mutex(name, nil).TryLock(t.Context()); !errors.Is(err, ErrHeld) {
+				t.Errorf("after a LockAll that has succeeded %s was not held for its MinHold: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestLockAllOverStoresEndsInTime: a LockAll over several stores ends when its context does, whatever it does just then.
+// Its error names the holder, and nothing is left held.
+func TestLockAllOverStoresEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stores := []*memory.Memory{bubbleMemory(), bubbleMemory()}
+		var c, other []*Client
+		for _, m := range stores {
+			c = append(c, newClient(t, m.Open(), nil))
+			other = append(other, newClient(t, m.Open(), &Options{Owner: "other"}))
+		}
+		for i := range 2 {
+			held := mustLock(t, other[i], "x", nil)
+			for n := range 40 { // within the first pause, and later
+				limit := time.Duration(n) * time.Millisecond / 2
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				start := time.Now()
+				_, err := LockAll(ctx, c[0].Mutex("x", nil), c[1].Mutex("x", nil))
+				took := time.Since(start)
+				cancel()
+				var e *Error
+				if !errors.Is(err, context.DeadlineExceeded) || took != limit || errors.Is(err, ErrHeld) {
+					t.Errorf("%v after %v, want a deadline after %v", err, took, limit)
+				}
+				if n > 0 && (!errors.As(err, &e) || e.Lock != "x" || len(e.Holders) != 1 || e.Holders[0].Owner != "other") {
+					t.Errorf("the error does not name the holder: %v", err)
+				}
+			}
+			synctest.Wait()
+			if lock, err := other[1-i].Inspect(t.Context(), "x"); err != nil || len(lock.Holders) != 0 {
+				t.Errorf("a claim is left: %+v, %v", lock, err)
+			}
+			if err := held.Release(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestLockAllCost: a LockAll of free locks makes one claim for each, and asks the stores nothing else, over one store or
+// several, also if their addresses and the names are the same.
+func TestLockAllCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := []*fakeStore{newFakeStore(), newFakeStore()}
+		var items []Lockable
+		for _, s := range f {
+			c := newClient(t, s, nil)
+			items = append(items, c.Mutex("b", nil), c.Mutex("a", nil), c.Mutex("c", nil))
+		}
+		lg, err := LockAll(t.Context(), items...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range f {
+			if a, i, r := s.readCount(&s.acquires), s.readCount(&s.inspects), s.readCount(&s.releases); a != 3 || i+r != 0 {
+				t.Errorf("for three locks: %d claims, %d reads, %d releases", a, i, r)
+			}
+		}
+		if err := lg.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLockAllOverStoresTriesAgain: an answer to a try that may be another one next time does not end a LockAll over
+// several stores. One that stays the same does.
+func TestLockAllOverStoresTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := newFakeStore(), newFakeStore()
+		a, b := newClient(t, one, nil).Mutex("a", nil), newClient(t, two, nil).Mutex("b", nil)
+		for _, test := range []struct {
+			refuse error
+			final  bool
+		}{
+			{driver.ErrUncertain, false}, {driver.ErrQueueFull, false},
+			{driver.ErrDenied, true}, {driver.ErrCorrupt, true}, {driver.ErrMismatch, true}, {driver.ErrUnsupported, true},
+		} {
+			two.update(func() { two.refuseOnce = test.refuse })
+			lg, err := LockAll(t.Context(), a, b)
+			switch {
+			case test.final != errors.Is(err, test.refuse):
+				t.Errorf("%v: %v", test.refuse, err)
+			case err == nil:
+				err = lg.Release()
+			}
+			if !test.final && err != nil {
+				t.Error(err)
+			}
+			if two.update(func() { two.refuseOnce = nil }); one.isHeld("a") || two.isHeld("b") {
+				t.Error("a claim is left")
+			}
 		}
 	})
 }

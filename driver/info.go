@@ -7,7 +7,9 @@ import (
 
 // Info is what a store promises, as data. GUARANTEES.md is the table of all stores' Infos, and the command prints it.
 type Info struct {
-	Store  string // the scheme and place, fit to be shown: no secret in it
+	// Store is the scheme and the place, for people to read: no secret is in it. It identifies nothing: two stores may
+	// show the same, and one store may show another place to each of its clients, or after a failover.
+	Store  string
 	Engine string // "record", "sequence" or "script"
 	Clock  Clock  // the clock of all its Instants; the client judges leases by the same
 
