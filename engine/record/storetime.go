@@ -23,9 +23,10 @@ const maxReadingAge = time.Minute
 
 // clockReading is what ReadClock has answered. The zero value is stale.
 type clockReading struct {
-	bounds TimeBounds
-	at     driver.Instant // when the answer came
-	asked  bool
+	bounds  TimeBounds
+	at      driver.Instant // when the answer came
+	asked   bool
+	askedAt driver.Instant // for the last time
 }
 
 // storeTime returns the bounds of the store's clock by its Clock or by the last reading.
@@ -52,27 +53,30 @@ func (e *engine) isReadingStale() bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return !e.reading.asked || e.clock.Since(e.reading.at) > maxReadingAge
+	return !e.reading.asked || e.clock.Since(e.reading.askedAt) > maxReadingAge
 }
 
-// refreshReading asks the store for its time if that is needed. A store that tells no time is asked again after a minute.
+// refreshReading asks the store for its time if that is needed. A store that tells no time is asked again after a minute,
+// and so is one that told it before and does not now: the last answer is still right, only less exact.
 func (e *engine) refreshReading(ctx context.Context) error {
 	if !e.isReadingStale() {
 		return nil
 	}
 	from := e.clock.Now()
 	now, maxError, err := e.table.ReadClock(ctx)
-	if err != nil && !errors.Is(err, driver.ErrUnsupported) {
-		return err
-	}
-	r := clockReading{at: e.clock.Now(), asked: true}
-	if err == nil {
-		took := e.clock.Since(from)
-		r.bounds = TimeBounds{now.Add(-maxError).UnixMicro(), now.Add(maxError + took).UnixMicro(), true}
-	}
+	to := e.clock.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.reading = r
+	r := &e.reading
+	switch {
+	case err == nil:
+		took := e.clock.Since(from)
+		r.bounds = TimeBounds{now.Add(-maxError).UnixMicro(), now.Add(maxError + took).UnixMicro(), true}
+		r.at = to
+	case ctx.Err() != nil, !r.bounds.Known && !errors.Is(err, driver.ErrUnsupported):
+		return err
+	}
+	r.asked, r.askedAt = true, to
 	return nil
 }
 

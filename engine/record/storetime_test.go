@@ -19,13 +19,17 @@ type wallClockTable struct {
 	record.Table
 	off      time.Duration
 	timeless bool
+	fails    *error // what ReadClock returns instead of the time
 }
 
 func (t wallClockTable) TokenFloor() int64 { return time.Now().Add(t.off).UnixMicro() }
 
 func (t wallClockTable) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
-	if t.timeless {
+	switch {
+	case t.timeless:
 		return now, 0, driver.ErrUnsupported
+	case t.fails != nil && *t.fails != nil:
+		return now, 0, *t.fails
 	}
 	return t.Table.ReadClock(ctx)
 }
@@ -152,4 +156,38 @@ func TestTimelessStore(t *testing.T) {
 			t.Errorf("%d runs, %v", len(h.Runs), err)
 		}
 	})
+}
+
+// TestClockThatFails: once a store has told its time, runs begin and end although it does not for a while, and pauses are
+// counted by the last answer. A client whose wall clock is wrong shows that its own is not used.
+func TestClockThatFails(t *testing.T) {
+	for _, failure := range []error{driver.ErrUnsupported, errors.New("no answer"), driver.ErrDenied} {
+		synctest.Test(t, func(t *testing.T) {
+			var fails error
+			m := memory.New(&memory.Options{Unclocked: true})
+			l := record.NewLedger(wallClockTable{Table: m.Table(), off: -time.Hour, fails: &fails})
+			defer l.Close()
+			c := newRun("k")
+			c.Run.Pause = time.Minute
+			g := storetest.Acquire(t, l, c)
+			time.Sleep(2 * time.Minute) // the answer of the store is too old
+			fails = failure
+			if err := l.FinishRun(t.Context(), g, driver.RunOutcome{State: driver.RunFailed, Error: "no"}); err != nil {
+				t.Errorf("%v: the end of a run: %v", failure, err)
+			}
+			time.Sleep(50 * time.Second)
+			if _, err := l.Acquire(t.Context(), c); !errors.Is(err, driver.ErrTooSoon) {
+				t.Errorf("%v: after 50 s of a pause of one minute: %v", failure, err)
+			}
+			time.Sleep(20 * time.Second)
+			failRun(t, l, c)
+			fails = nil
+			time.Sleep(2 * time.Minute)
+			failRun(t, l, c)
+			h, err := l.ReadRuns(t.Context(), "k", 0)
+			if err != nil || len(h.Runs) != 3 || time.Since(h.Runs[2].EndedAt).Abs() > time.Second {
+				t.Errorf("%v: %+v, %v", failure, h.Runs, err)
+			}
+		})
+	}
 }

@@ -63,6 +63,36 @@ func giveUpSwaps(t *testing.T, clients, before, k int) (givenUp bool) {
 	return givenUp
 }
 
+// TestFullDiskAfterBadLink: a file that is the current version in spite of an I/O error is not written over on a full disk,
+// even if another client is stopped while it has the file that is not needed.
+func TestFullDiskAfterBadLink(t *testing.T) {
+	t.Parallel()
+	for swaps := range 2 * removeEvery {
+		for k := 1; k <= 12; k++ {
+			c, h := fullDiskClients(t, swaps, 3)
+			row := c[0].load()
+			bad := record.Row{Name: "lock", Version: row.Version, Data: []byte("bad")}
+			c[0].proc.badLinks = true
+			_, err := c[0].tab.Swap(t.Context(), bad)
+			c[0].proc.badLinks = false
+			if bad.Version = c[1].load().Version; bad.Version != row.Version {
+				h.recordSwap(t, row, bad)
+			} else {
+				t.Errorf("after %d swaps: nothing was made: %v", swaps, err)
+			}
+			goOn, _ := c[2].stopAt(k, func() { c[2].swap(c[1].load()) })
+			for range 2 * removeEvery {
+				c[1].swap(c[1].load())
+			}
+			goOn()
+			for range 2 * removeEvery {
+				c[1].swap(c[1].load())
+			}
+			h.checkFinal(t, c[0].load())
+		}
+	}
+}
+
 // TestFullDiskBothStopped: on a full disk, a client that is stopped anywhere in its swap, while another one takes the file
 // that it would have used, uses another file.
 func TestFullDiskBothStopped(t *testing.T) {

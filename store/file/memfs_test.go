@@ -117,6 +117,7 @@ type proc struct {
 	fail       string            // the step that fails with EROFS
 	full       func() bool       // whether there is no room for a new file's content, if set
 	noLinks    bool              // whether files can have one name only
+	badLinks   bool              // whether links are made, and an error is returned
 	// betweenLists is called once, if it is set: the next list is made in two parts, and this happens between them.
 	betweenLists func()
 }
@@ -430,6 +431,9 @@ func (p *proc) linkFile(dir int, name, to string) error {
 		return syscall.ENOENT
 	}
 	d.entries[to] = n
+	if p.badLinks {
+		return syscall.EIO
+	}
 	return nil
 }
 

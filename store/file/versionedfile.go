@@ -97,8 +97,8 @@ import (
 // its write is refused. Only a file system that never overwrites in place (btrfs) needs free blocks nevertheless.
 //
 // Of several clients one may have the only superfluous file. If its swap is done, or refused because another one was,
-// that other swap has left a file. If its swap is given up for another reason, the client gives the file back, as a spare
-// file: it renames it to the staged name of a version that never exists, so that nobody removes it by rule 1. Any client
+// that other swap has left a file. If its swap is given up because its context has ended or the disk is full, the client
+// gives the file back, as a spare file: it renames it to the staged name of a version that never exists, so that nobody removes it by rule 1. Any client
 // may rename a spare file to be its own staged file; it is the only one then that writes to it, since the client before has
 // stopped. A client that finds nothing looks again for a moment, and then returns an error that is not final. So a client
 // that is stopped or killed in the middle of a swap can keep the last file, and only then do others fail.
@@ -454,10 +454,10 @@ func (vf versionedFile) moveStagedFile(
 		kept, err = vf.moveIfCurrent(ctx, d, staged, next, keep)
 	}
 	switch {
-	case errors.Is(err, record.ErrConflict), errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrExist):
-		_ = vf.removeFile(d, staged)
-	case err != nil:
+	case isDiskFull(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		_ = vf.giveBackFile(d, staged, base.nextVersion())
+	case err != nil: // refused; or an I/O error, in spite of which the file may be the new version: nobody may write over it
+		_ = vf.removeFile(d, staged)
 	case kept:
 		file = keptFile{staged: staged, handle: -1}
 	}

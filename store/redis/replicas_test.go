@@ -216,7 +216,10 @@ func TestManyUnconfirmedRows(t *testing.T) {
 		t.Errorf("the last failure of a row was forgotten")
 	}
 	u.remove("0", last)
-	if _, found := u.find("0"); found {
+	if _, found := u.failures["0"]; found {
 		t.Errorf("a confirmed row is remembered")
+	}
+	if _, found := u.find(fmt.Sprint(maxUnconfirmedRows)); !found {
+		t.Error("after one was confirmed, one that could not be remembered counts as confirmed")
 	}
 }

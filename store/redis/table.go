@@ -163,12 +163,13 @@ func (t *table) sendScript(ctx context.Context, st *script, name string, args []
 // what its own connection has written.
 const touchRow = "1"
 
-// unconfirmedRows remembers rows that may not have reached enough replicas. If there are too many to remember, all
+// unconfirmedRows remembers rows that may not have reached enough replicas. Once there were too many to remember, all
 // rows count as such.
 type unconfirmedRows struct {
 	mu       sync.Mutex
 	failures map[string]int64 // by row: the number of the last request that was not confirmed
 	last     int64
+	tooMany  bool // some are not in failures
 }
 
 const maxUnconfirmedRows = 1 << 14
@@ -178,7 +179,7 @@ func (u *unconfirmedRows) find(name string) (failure int64, found bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	failure, found = u.failures[name]
-	return failure, found || len(u.failures) >= maxUnconfirmedRows
+	return failure, found || u.tooMany
 }
 
 func (u *unconfirmedRows) add(name string) {
@@ -189,6 +190,8 @@ func (u *unconfirmedRows) add(name string) {
 	}
 	if u.last++; u.failures[name] > 0 || len(u.failures) < maxUnconfirmedRows {
 		u.failures[name] = u.last
+	} else {
+		u.tooMany = true
 	}
 }
 
