@@ -47,8 +47,9 @@ type hold struct {
 // extras are what few holds have.
 type extras struct {
 	// Of a run of a ledger:
-	attempt int64
-	outcome *runOutcome // nil until the run is ended by one; guarded by the mutex of the hold
+	attempt  int64
+	outcome  *runOutcome // nil until the run is ended by one; guarded by the mutex of the hold, as is reported
+	reported bool        // the ledger shows an outcome that was reported
 
 	// Of a read-write lock:
 	changingWeight chan struct{} // has an element while a call changes the weight

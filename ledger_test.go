@@ -199,6 +199,48 @@ func TestLedgerLateSuccess(t *testing.T) {
 	}
 }
 
+// TestLedgerDoAfterLateSuccess: a function of Do that has itself reported success, late and with the answer nil, has ended
+// its run: Do returns its result, and a second report is ErrReleased. So it is if the report arrived in the background.
+func TestLedgerDoAfterLateSuccess(t *testing.T) {
+	for _, inBackground := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			cut := &cutLedger{Store: memory.New(nil).Open()}
+			client, err := holdfast.New(cut, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			l := client.Ledger("l", nil)
+			result, err := l.Do(t.Context(), "k", nil, func(ctx context.Context, r *holdfast.Run) ([]byte, error) {
+				cut.cut.Store(true)
+				<-ctx.Done()
+				late := context.WithoutCancel(ctx)
+				if inBackground {
+					short, cancel := context.WithTimeout(late, time.Second)
+					defer cancel()
+					if err := r.Succeed(short, []byte("done")); !errors.Is(err, holdfast.ErrUncertain) {
+						t.Errorf("a report without an answer: %v", err)
+					}
+				}
+				cut.cut.Store(false)
+				if inBackground {
+					time.Sleep(time.Minute)
+				} else if err := r.Succeed(late, []byte("done")); err != nil {
+					t.Errorf("a late report: %v", err)
+				}
+				if err := r.Succeed(late, []byte("done")); !errors.Is(err, holdfast.ErrReleased) {
+					t.Errorf("a second report: %v", err)
+				}
+				return []byte("done"), nil
+			})
+			runs, historyErr := l.History(t.Context(), "k")
+			if err != nil || string(result) != "done" || historyErr != nil || runs[0].State != holdfast.RunSucceeded {
+				t.Errorf("Do returns %q, %v; the ledger shows %+v, %v", result, err, runs, historyErr)
+			}
+		})
+	}
+}
+
 // cutLedger is a store whose ledger gets no answers while the link is cut.
 type cutLedger struct {
 	driver.Store

@@ -90,7 +90,13 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 	grant := h.currentGrant()
 	h.mu.Unlock()
 	outcome := &runOutcome{o.State, func(ctx context.Context) error {
-		return h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
+		err := h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
+		if err == nil {
+			h.mu.Lock()
+			h.extras.reported = true
+			h.mu.Unlock()
+		}
+		return err
 	}}
 	err := r.lease.giveUp(ctx, op, ending{outcome: outcome})
 	h.mu.Lock()
@@ -104,7 +110,8 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 	return err
 }
 
-// reportLate reports the outcome of a run that is lost. The ledger decides whether somebody else has ended it.
+// reportLate reports the outcome of a run that is lost. The ledger decides whether somebody else has ended it. If not,
+// the report counts, and the run is ended as by a report in time.
 func (r *Run) reportLate(ctx context.Context, outcome *runOutcome) error {
 	h := r.lease.hold
 	if !h.client.inflight.enter() {
@@ -112,10 +119,13 @@ func (r *Run) reportLate(ctx context.Context, outcome *runOutcome) error {
 	}
 	defer h.client.inflight.exit()
 	h.mu.Lock()
-	first := h.mustCleanUp()
+	first, reported := h.mustCleanUp(), h.extras.reported
 	err := h.err()
 	h.mu.Unlock()
-	if !first {
+	switch {
+	case reported:
+		return ErrReleased
+	case !first:
 		return err
 	}
 	if err = outcome.report(ctx); err != nil && !errors.Is(err, ErrLost) && !isOneOf(err, lastingErrors...) {

@@ -35,8 +35,11 @@
 //
 // A write is done, refused, or unknown: the request or its reply was lost, or a retry inside an SDK turned "done" into
 // "refused". Every step is idempotent by claim id, so a driver resolves an unknown outcome by looking for its own claim
-// id, inside the same call, for as long as the call's context allows. If it cannot resolve the outcome, it returns an
-// error that wraps [ErrUncertain]. It never reports an unknown outcome as done or as refused.
+// id, inside the same call. All methods that change something do so, except Renew, which tries once and is repeated by
+// the client. A refusal that another try cannot mend ends the call. Everything else is tried again until ctx ends, or
+// the store has given no answer for the [UnreachableTimeout] or 10 s. If the outcome is then not known, the error wraps
+// [ErrUncertain], also if the store refuses to answer. It does not if nothing can have been written. An unknown outcome
+// is never reported as done or as refused.
 //
 // An error matches context.Canceled or context.DeadlineExceeded only if the context of the call has ended. A store's
 // own timeouts are other errors.

@@ -63,7 +63,16 @@ func IsFinal(err error) bool {
 // Uncertain wraps the error of a write of which it is not known whether it was done in driver.ErrUncertain. It returns
 // a final error, one that it has wrapped before, and nil, unchanged.
 func Uncertain(err error) error {
-	if err == nil || IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
+	if IsFinal(err) {
+		return err
+	}
+	return Unresolved(err)
+}
+
+// Unresolved wraps an error in driver.ErrUncertain even if it is final: a request that was sent before may have taken
+// effect, or a claim that the call has made may exist. It returns an error that was wrapped before, and nil, unchanged.
+func Unresolved(err error) error {
+	if err == nil || errors.Is(err, driver.ErrUncertain) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", driver.ErrUncertain, err)

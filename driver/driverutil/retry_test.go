@@ -34,11 +34,11 @@ func TestRetryLoopLimit(t *testing.T) {
 	if err := fails(time.Second, false); err != nil || !l.Uncertain {
 		t.Errorf("after an answer: %v, uncertain %v", err, l.Uncertain)
 	}
-	if err := fails(time.Second+1, false); err != lost {
+	if err := fails(time.Second+1, false); !errors.Is(err, lost) || !errors.Is(err, driver.ErrUncertain) {
 		t.Errorf("after the limit: %v", err)
 	}
 	l.Restart()
-	if err := fails(time.Second+1, false); err != lost {
+	if err := fails(time.Second+1, false); !errors.Is(err, lost) {
 		t.Errorf("after the limit from the restart: %v", err)
 	}
 	if len(paused) != 4 || paused[3] != 3 {
@@ -46,19 +46,45 @@ func TestRetryLoopLimit(t *testing.T) {
 	}
 }
 
-// TestRetryLoopEnd: the call ends with the request's own error when its context has ended, and with the pause's error
-// otherwise.
+// TestRetryLoopEnd: the call ends with a final error at once, and with the pause's error if that ends, which then says
+// why the store was asked again. The error is ErrUncertain if and only if a request may have taken effect.
 func TestRetryLoopEnd(t *testing.T) {
 	t.Parallel()
-	lost, closed := errors.New("no answer"), errors.New("closed")
-	l := RetryLoop{Clock: driver.SystemClock, Limit: time.Hour,
-		Pause: func(context.Context, int) error { return closed }}
-	if err := l.PauseAfterFailure(t.Context(), lost, true); err != closed {
-		t.Errorf("got %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
+	lost := errors.New("no answer")
+	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.PauseAfterFailure(ctx, lost, true); err != lost {
-		t.Errorf("got %v", err)
+	cases := []struct {
+		name      string
+		ctx       context.Context
+		err       error
+		pause     error
+		sent      bool
+		want      error
+		uncertain bool
+	}{
+		{"tried again", t.Context(), lost, nil, true, nil, false},
+		{"a refusal", t.Context(), driver.ErrDenied, nil, true, driver.ErrDenied, false},
+		{"closed", t.Context(), lost, driver.ErrClosed, true, driver.ErrClosed, false},
+		{"the context's end, sent", ended, lost, context.Canceled, true, context.Canceled, true},
+		{"the context's end, not sent", ended, lost, context.Canceled, false, lost, false},
+		{"a request's own limit", t.Context(), context.DeadlineExceeded, context.Canceled, false, context.Canceled, false},
+	}
+	for _, c := range cases {
+		l := RetryLoop{Clock: driver.SystemClock, Limit: time.Hour,
+			Pause: func(context.Context, int) error { return c.pause }}
+		err := l.PauseAfterFailure(c.ctx, c.err, c.sent)
+		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || errors.Is(err, driver.ErrUncertain) != c.uncertain ||
+			errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	l := RetryLoop{Clock: driver.SystemClock, Limit: time.Hour,
+		Pause: func(context.Context, int) error { return nil }}
+	if err := l.PauseAfterFailure(t.Context(), lost, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.PauseAfterFailure(t.Context(), driver.ErrDenied, false); !errors.Is(err, driver.ErrUncertain) ||
+		!errors.Is(err, driver.ErrDenied) {
+		t.Errorf("a refusal after a request of unknown outcome: %v", err)
 	}
 }

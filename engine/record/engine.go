@@ -108,7 +108,7 @@ func newEngine(table Table) *engine {
 		rtt:          10 * time.Millisecond,
 		life:         driverutil.NewLifetime(),
 	}
-	e.clock = e.info.Clock
+	e.clock, e.retryPause = e.info.Clock, e.pauseAfterFailure
 	e.notifier, _ = table.(Notifier)
 	e.turnTaker, _ = table.(TurnTaker)
 	e.clientNotifier, _ = table.(ClientNotifier)
@@ -142,6 +142,8 @@ type engine struct {
 	maxRecord        int             // bytes
 	keepsRuns        bool            // it is the engine of a ledger
 	keepsMarks       bool            // the table keeps marks of the claims: see Marker
+
+	retryPause func(ctx context.Context, failures int) error // pauseAfterFailure, made once
 
 	life    *driverutil.Lifetime // ends when the store is closed
 	alive   aliveClients

@@ -3,7 +3,6 @@ package record
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"strconv"
 	"time"
@@ -113,8 +112,13 @@ func (e *engine) RaiseToken(ctx context.Context, name string, atLeast int64) err
 // reply was lost, then the record is written once more as it is.
 var errDone = errors.New("already done")
 
-// maxSettleTime is how long the engine tries to learn the outcome of a swap whose reply was lost.
+// maxSettleTime is how long a step is tried while the store gives no answer.
 const maxSettleTime = 10 * time.Second
+
+// newRetryLoop makes the loop of one call.
+func (e *engine) newRetryLoop(limit time.Duration) driverutil.RetryLoop {
+	return driverutil.RetryLoop{Clock: e.clock, Limit: limit, Pause: e.retryPause}
+}
 
 // applyStep loads the row, makes one step, and swaps, until the step has succeeded or was refused. The step must be
 // one that may be made twice without harm: after a swap whose reply was lost it is made again, with again set, and
@@ -127,27 +131,21 @@ func (e *engine) applyStep(
 ) error {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	unsure := false
-	var silence driverutil.Outage
+	loop := e.newRetryLoop(maxSettleTime)
 	for tries := 0; ; tries++ {
-		t := &stepAttempt{again: unsure, recalled: recalled && tries == 0}
+		t := &stepAttempt{again: loop.Uncertain, recalled: recalled && tries == 0}
 		err := e.attemptStep(ctx, name, t, step)
 		switch {
 		case t.decided:
 			return err
 		case errors.Is(err, ErrConflict):
-			silence.RequestAnswered()
+			loop.NoteAnswer()
 			_, err = e.pauseAfterConflict(ctx, tries, t.claims)
-		case t.unsure || unsure:
-			unsure = true
-			if !driverutil.IsFinal(err) && !silence.RequestFailed(e.clock, maxSettleTime) {
-				err = e.pauseAfterFailure(ctx, tries)
-			}
+			err = loop.End(err)
+		default:
+			err = loop.PauseAfterFailure(ctx, err, t.unsure)
 		}
 		if err != nil {
-			if unsure {
-				err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
-			}
 			return e.errorOrClosed(err)
 		}
 	}

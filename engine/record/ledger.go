@@ -154,31 +154,33 @@ func (l *ledger) describeRuns(row Row, rec *Record) driver.RunHistory {
 }
 
 // loadPages reads the runs of the pages from first to before end.
-func (l *ledger) loadPages(ctx context.Context, key string, first, end int64) ([]driver.Run, error) {
-	pages := make([][]driver.Run, end-first)
-	errs := make([]error, len(pages))
-	free := make(chan struct{}, pageLoads)
-	var loads sync.WaitGroup
-	for i := range pages {
-		free <- struct{}{}
-		loads.Go(func() {
-			defer func() { <-free }()
-			var row Row
-			if row, errs[i] = l.table.Load(ctx, pageName(key, first+int64(i))); errs[i] != nil {
-				return
-			}
-			var page *Record
-			if page, errs[i] = decodeRow(row); errs[i] == nil && page.Runs != nil {
-				pages[i] = page.Runs.Runs
-			}
-		})
+func (l *ledger) loadPages(ctx context.Context, key string, first, end int64) (all []driver.Run, err error) {
+	for ; err == nil && first < end; first += pageLoads {
+		var pages [pageLoads][]driver.Run
+		var errs [pageLoads]error
+		var loads sync.WaitGroup
+		for i := range min(pageLoads, end-first) {
+			loads.Go(func() { pages[i], errs[i] = l.loadPage(ctx, pageName(key, first+i)) })
+		}
+		loads.Wait()
+		for _, page := range pages {
+			all = append(all, page...)
+		}
+		err = errors.Join(errs[:]...)
 	}
-	loads.Wait()
-	var all []driver.Run
-	for _, p := range pages {
-		all = append(all, p...)
+	return all, err
+}
+
+func (l *ledger) loadPage(ctx context.Context, name string) ([]driver.Run, error) {
+	row, err := l.table.Load(ctx, name)
+	if err != nil {
+		return nil, err
 	}
-	return all, errors.Join(errs...)
+	page, err := decodeRow(row)
+	if err != nil || page.Runs == nil {
+		return nil, err
+	}
+	return page.Runs.Runs, nil
 }
 
 // ListRuns shows each key with its last run.
@@ -206,13 +208,21 @@ func (l *ledger) ListRuns(ctx context.Context, prefix string) iter.Seq2[driver.R
 	}
 }
 
-// RetryRun costs one load and one swap.
+// RetryRun costs one load and one swap. After a swap of unknown outcome, a run that has begun since, or ended, shows
+// that the retry was not needed or is used up: to allow another one would let the key run twice.
 func (l *ledger) RetryRun(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
 	defer l.forgetRow(key)
-	return l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error { return rec.AllowRetry(in) })
+	var last int64
+	return l.applyStep(ctx, key, false, func(rec *Record, in StepInput, again bool) error {
+		if again && rec.Runs.lastRun().Attempt != last {
+			return errDone
+		}
+		last = rec.Runs.lastRun().Attempt
+		return rec.AllowRetry(in)
+	})
 }
 
 // ForgetRuns removes the history in the record, which is one step, and then the pages. The record itself is kept for a
@@ -226,10 +236,10 @@ func (l *ledger) ForgetRuns(ctx context.Context, key string) error {
 	defer l.forgetRow(key)
 	var removed *RunLog
 	var upTo int64
-	err := l.applyStep(ctx, key, false, func(rec *Record, in StepInput, _ bool) error {
+	err := l.applyStep(ctx, key, false, func(rec *Record, in StepInput, again bool) error {
 		rec.expireAndPromote(in, "")
 		switch last := rec.Runs.lastRun(); {
-		case last.Attempt == 0:
+		case last.Attempt == 0, again && rec.Runs.firstToken() > upTo: // the history of today began after it was forgotten
 			return errDone
 		case last.State == driver.RunStarted:
 			return &driver.RunError{Reason: driver.ErrInProgress, Run: last}

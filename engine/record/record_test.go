@@ -362,13 +362,22 @@ func TestCodec(t *testing.T) {
 	if err != nil || fmt.Sprint(back) != fmt.Sprint(r.clone()) {
 		t.Errorf("%v\n got %+v\nwant %+v", err, back, r)
 	}
-	for _, bad := range []string{"", "{", "null", "[]", "hello", `{"holdfast":2,"token":1}`, `{"holdfast":1}{}`,
+	run := `{"attempt":17,"state":"failed","id":"a","token":5}`
+	for _, bad := range []string{
+		`{"holdfast":1,"token":5,"runs":{"list":[],"pages":-1}}`,
+		`{"holdfast":1,"token":5,"runs":{"list":[],"pages":1125899906842624}}`,
+		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":1,"dropped":2}}`,
+		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":1,"dropped":-1}}`,
+		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":2}}`, "", "{", "null", "[]", "hello", `{"holdfast":2,"token":1}`, `{"holdfast":1}{}`,
 		`{"holdfast":1,"token":5,"kind":"mutex","limit":1,"claims":[{"id":"a","weight":2,"ttl_ms":1,"allow_ms":1,"state":"waiting"}]}`,
 		`{"holdfast":1,"token":5,"kind":"mutex","limit":1,"claims":[{"id":"a","weight":1,"ttl_ms":1,"allow_ms":1,"state":"granted","token":6}]}`,
 	} {
 		if _, err := Decode("x", []byte(bad)); !errors.Is(err, driver.ErrCorrupt) {
 			t.Errorf("%q: %v", bad, err)
 		}
+	}
+	if _, err := Decode("x", []byte(`{"holdfast":1,"token":5,"runs":{"list":[`+run+`],"pages":1,"dropped":1}}`)); err != nil {
+		t.Errorf("a history with a page: %v", err)
 	}
 	r.Claims[0].Weight = 9
 	if _, err := Encode(r); err == nil {

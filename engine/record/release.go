@@ -21,28 +21,26 @@ func (e *engine) Release(ctx context.Context, c driver.Claim, ref string) error 
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
 	r := &release{engine: e, claim: c, id: cmp.Or(c.ID, ref), ttl: c.TTL, started: e.clock.Now()}
+	r.loop = e.newRetryLoop(driver.UnreachableTimeout(c.TTL))
 	r.own = groupStep{urgent: true, call: r}
 	r.recall()
 	for tries := 0; ; tries++ {
 		done, err := r.step(ctx)
 		switch {
-		case done || driverutil.IsFinal(err):
+		case done:
 			return err
-		case err == nil && ctx.Err() == nil:
-			continue
-		case ctx.Err() != nil:
-			return e.errorOrClosed(driverutil.Uncertain(ctx.Err()))
-		case e.clock.Since(r.started) > driver.UnreachableTimeout(c.TTL) && !errors.Is(err, ErrConflict):
-			return e.errorOrClosed(driverutil.Uncertain(err))
-		}
-		if errors.Is(err, ErrConflict) {
+		case err == nil:
+			err = r.loop.End(ctx.Err())
+		case errors.Is(err, ErrConflict):
+			r.loop.NoteAnswer()
 			// A release goes before new claims: it makes room for them.
 			_, err = e.pauseAfterConflict(ctx, tries/4, r.claims)
-		} else {
-			err = e.pauseAfterFailure(ctx, tries/4)
+			err = r.loop.End(err)
+		default:
+			err = r.loop.PauseAfterFailure(ctx, err, false) // step has noted what was sent
 		}
 		if err != nil {
-			return e.errorOrClosed(driverutil.Uncertain(err))
+			return e.errorOrClosed(err)
 		}
 	}
 }
@@ -58,10 +56,10 @@ type release struct {
 	claims  int           // how many claims the last attempt's record had
 	ttl     time.Duration // of the claim as last seen: that of a detached one is the time for which it was left
 	started driver.Instant
-	own     groupStep // what it hands in to the lock's writer
-	bars    bool      // it also writes a record without the claim, so that a pending swap is refused
-	unsure  bool      // a swap of this call had an unknown outcome
-	late    bool      // the claim had expired when such a swap was made
+	own     groupStep            // what it hands in to the lock's writer
+	bars    bool                 // it also writes a record without the claim, so that a pending swap is refused
+	loop    driverutil.RetryLoop // Uncertain: a swap of this call had an unknown outcome
+	late    bool                 // the claim had expired when such a swap was made
 
 	// What the last step has found.
 	removed bool // the claim, in the record
@@ -115,11 +113,12 @@ func (r *release) step(ctx context.Context) (done bool, err error) {
 	case !o.made:
 		return false, nil
 	case o.err != nil:
-		if ctx.Err() != nil {
-			return false, o.err // the call may have left the swap, which goes on and may be making the step just now
+		if errors.Is(o.err, ErrConflict) || errors.Is(o.err, ErrUnsent) || driverutil.IsFinal(o.err) {
+			return false, o.err
 		}
-		if !errors.Is(o.err, ErrConflict) && !errors.Is(o.err, ErrUnsent) && !driverutil.IsFinal(o.err) {
-			r.unsure, r.late = true, r.late || r.expired
+		r.loop.Uncertain = true
+		if ctx.Err() == nil { // otherwise the call may have left the swap, which goes on and may be making the step just now
+			r.late = r.late || r.expired
 		}
 		return false, o.err
 	case !r.removed && o.replaces != seen.row.Version:
@@ -153,7 +152,7 @@ func (r *release) removeClaim(rec *Record, in StepInput) bool {
 func (r *release) outcomeIfAbsent(in StepInput) error {
 	loss := r.rec.notedCause(r.id)
 	switch {
-	case loss == "" && !r.unsure:
+	case loss == "" && !r.loop.Uncertain:
 		return &driver.LossError{Cause: driver.LossGone}
 	case loss == driver.LossBroken:
 		return driverutil.BrokenError(r.rec.notedReason(r.id))

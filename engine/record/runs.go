@@ -53,6 +53,14 @@ func (l *RunLog) firstToken() int64 {
 	return l.Runs[0].Token
 }
 
+// firstAttempt returns the number of the first run that is kept here, or 0 if there is none.
+func (l *RunLog) firstAttempt() int64 {
+	if len(l.Runs) == 0 {
+		return 0
+	}
+	return l.Runs[0].Attempt
+}
+
 // findRun returns the run of a grant, or nil.
 func (l *RunLog) findRun(id string, token int64) *driver.Run {
 	if l == nil {
@@ -185,6 +193,10 @@ func (r *Record) AllowRetry(in StepInput) error {
 func (r *Record) checkRuns() error {
 	if r.Runs == nil {
 		return nil
+	}
+	pages, dropped, first := r.Runs.Pages, r.Runs.Dropped, r.Runs.firstAttempt()
+	if dropped < 0 || dropped > pages || pages > 0 && (first < 1 || pages > (first-1)/runsPerPage) {
+		return fmt.Errorf("%d pages of runs, %d of them removed, before run %d", pages, dropped, first)
 	}
 	var before driver.Run
 	for i, run := range r.Runs.Runs {

@@ -32,10 +32,7 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 			err = fmt.Errorf("%w; %w", err, seen.HeldError())
 		}
 	}
-	if loop.Uncertain {
-		err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
-	}
-	return driver.Grant{}, err
+	return driver.Grant{}, loop.End(err)
 }
 
 // takeLock tries to take the lock until it has it, or must give up. seen is the row for which the claim has waited.
@@ -54,8 +51,6 @@ func (s *store) takeLock(
 		case t.Pending != nil:
 			s.rememberTake(c.ID, t.Pending)
 			loop.Uncertain = true
-			return g, seen, err
-		case driverutil.IsFinal(err):
 			return g, seen, err
 		case err != nil && !errors.Is(err, record.ErrConflict):
 			err = loop.PauseAfterFailure(ctx, err, !errors.Is(err, record.ErrUnsent))

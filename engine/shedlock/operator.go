@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -63,12 +62,17 @@ func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMo
 		case done:
 			return nil
 		case err != nil && !errors.Is(err, record.ErrConflict):
-			return driverutil.Uncertain(err)
+			err = loop.PauseAfterFailure(ctx, err, !errors.Is(err, record.ErrUnsent))
 		case err == nil && (v.Remaining <= 0 || v.Claim.Ref != ref):
+			if loop.Uncertain && mode != driver.BreakRequestRelease {
+				return nil // as after an earlier try whose reply was lost
+			}
 			return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
+		default:
+			err = loop.PauseAfterAnswer(ctx)
 		}
-		if err := loop.PauseAfterAnswer(ctx); err != nil {
-			return driverutil.Uncertain(err)
+		if err != nil {
+			return err
 		}
 	}
 }

@@ -104,16 +104,21 @@ func (s *store) extendClaim(
 	for {
 		v, done, err := s.table.RenewRow(ctx, g.Name, SignaturePrefix(id), FormatTimestamp(g.Token), d, detach)
 		switch {
-		case errors.Is(err, record.ErrConflict):
-		case err != nil:
-			return false, driverutil.Uncertain(err)
+		case err != nil && !errors.Is(err, record.ErrConflict):
+			if !detach { // the client renews again
+				return false, driverutil.Uncertain(err)
+			}
+			err = loop.PauseAfterFailure(ctx, err, !errors.Is(err, record.ErrUnsent))
 		case done:
 			return v.Claim.ReleaseRequested, nil
-		case v.ClaimID != id || v.LockedAt != g.Token || v.Remaining <= 0 || v.Claim.Broken || v.Claim.Detached && !detach:
+		case err == nil && (v.ClaimID != id || v.LockedAt != g.Token || v.Remaining <= 0 || v.Claim.Broken ||
+			v.Claim.Detached && !detach):
 			return false, v.LossError(id)
+		default:
+			err = loop.PauseAfterAnswer(ctx)
 		}
-		if err := loop.PauseAfterAnswer(ctx); err != nil {
-			return false, driverutil.Uncertain(err)
+		if err != nil {
+			return false, err
 		}
 	}
 }
@@ -140,8 +145,6 @@ func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 		switch {
 		case done:
 			return nil
-		case driverutil.IsFinal(err):
-			return err
 		case err != nil && !errors.Is(err, record.ErrConflict):
 			err = loop.PauseAfterFailure(ctx, err, !errors.Is(err, record.ErrUnsent))
 		case err == nil && (v.ClaimID != id || v.Remaining <= 0):
@@ -150,7 +153,7 @@ func (s *store) Release(ctx context.Context, c driver.Claim, ref string) error {
 			err = loop.PauseAfterAnswer(ctx)
 		}
 		if err != nil {
-			return driverutil.Uncertain(err)
+			return err
 		}
 	}
 }
