@@ -101,7 +101,7 @@ func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		case errors.Is(err, errRefused), errors.Is(err, driver.ErrHeld):
 			err = loop.PauseAfterAnswer(ctx)
 		default:
-			err = loop.PauseAfterFailure(ctx, err, true)
+			err = loop.PauseAfterFailure(ctx, err, false) // acquireError says what is uncertain
 		}
 		if err != nil {
 			return driver.Grant{}, t.acquireError(ctx, err)
@@ -323,11 +323,9 @@ func (a *awslockStore) Release(ctx context.Context, c driver.Claim, ref string) 
 			if err == nil || driverutil.IsFinal(err) || errors.Is(err, driver.ErrUncertain) {
 				return err
 			}
-		case driverutil.IsFinal(err):
-			return err
 		}
 		if err := loop.PauseAfterFailure(ctx, err, sent); err != nil {
-			return driverutil.Uncertain(cmp.Or(ctx.Err(), err))
+			return err
 		}
 	}
 }

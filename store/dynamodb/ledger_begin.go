@@ -33,7 +33,7 @@ func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 		case errors.Is(err, errRefused), c.Wait && errors.Is(err, driver.ErrInProgress):
 			err = loop.PauseAfterAnswer(ctx)
 		case ctx.Err() == nil && !driverutil.IsFinal(err):
-			err = loop.PauseAfterFailure(ctx, err, true)
+			err = loop.PauseAfterFailure(ctx, err, false) // finalError says what is uncertain
 		}
 		if err != nil {
 			return driver.Grant{}, b.finalError(ctx, err)
