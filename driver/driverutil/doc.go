@@ -9,6 +9,7 @@
 //   - [RetryLoop] repeats a request until its outcome is known or the store has been unreachable for too long.
 //   - [Batcher] sends requests that are made at the same time together.
 //   - [WithDialer] makes a store connect in another way, and [DialerOf] is what the store asks.
+//   - Package httpclient, below this one, is for services that speak HTTP.
 //   - [Shared] keeps once what is equal in many locks.
 //   - [Lifetime] ends a store's calls when it is closed, and waits for its goroutines.
 //

@@ -50,6 +50,7 @@ package consul
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -58,6 +59,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
@@ -155,22 +157,32 @@ func (s *store) Explain(c driver.Claim) driver.Plan {
 }
 
 // newClient makes a client with connections of its own, which are those of the transport.
-func newClient(config *api.Config) (*api.Client, *http.Transport, error) {
+func newClient(config *api.Config, clock driver.Clock) (*api.Client, *httpclient.Client, *http.Transport, error) {
 	if config == nil {
-		return nil, nil, fmt.Errorf("%w: the settings are nil: pass what api.DefaultConfig returns", driver.ErrInvalid)
+		return nil, nil, nil, fmt.Errorf("%w: the settings are nil: pass what api.DefaultConfig returns", driver.ErrInvalid)
 	}
 	c := *config
 	client, transport, err := newHTTPClient(&c)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	c.HttpClient = client
+	web := httpclient.New(client, httpclient.Service{Name: "the agent of Consul", IsOwn: isOwnReply, IsOwnBody: isOwnBody,
+		Clock: clock})
+	c.HttpClient = web.HTTPClient()
 	made, err := api.NewClient(&c)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
+		return nil, nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
 	}
-	return made, transport, nil
+	return made, web, transport, nil
 }
+
+// isOwnReply reports whether a reply can come from an agent, whose refusals are plain text.
+func isOwnReply(reply *http.Response) bool {
+	return reply.StatusCode >= 300 || strings.HasPrefix(reply.Header.Get("Content-Type"), "application/json")
+}
+
+// isOwnBody reports whether the body of a reply can come from an agent: all of them are JSON.
+func isOwnBody(_ *http.Response, body []byte) bool { return json.Valid(body) }
 
 // newHTTPClient makes the client for the requests, and replaces the transport in the settings by one of its own.
 func newHTTPClient(c *api.Config) (*http.Client, *http.Transport, error) {
@@ -196,6 +208,6 @@ func newHTTPClient(c *api.Config) (*http.Client, *http.Transport, error) {
 		used = transport // the one that Close knows
 	}
 	copied := *client
-	copied.Transport = datedTransport{cmp.Or[http.RoundTripper](used, http.DefaultTransport)}
+	copied.Transport = cmp.Or[http.RoundTripper](used, http.DefaultTransport)
 	return &copied, transport, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -26,14 +27,13 @@ func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent
 
 // convertError turns an error of Consul's client into one that the engines know. Most refusals come as text alone.
 func (t *nodeStore) convertError(err error) error {
-	var inURL *url.Error
-	if errors.As(err, &inURL) {
+	for inURL := (*url.Error)(nil); errors.As(err, &inURL); {
 		err = inURL.Err // it names the agent, which the store's own name does as well
 	}
 	var dial *net.OpError
 	var certificate *tls.CertificateVerificationError
 	switch {
-	case err == nil || driverutil.IsFinal(err):
+	case err == nil || driverutil.IsFinal(err) || httpclient.ReplyErrorOf(err) != nil:
 		return err
 	case t.life.Err() != nil:
 		return driver.ErrClosed
@@ -50,7 +50,9 @@ func (t *nodeStore) convertError(err error) error {
 			"leave the tls options out"))
 	case strings.Contains(text, "HTTP request to an HTTPS server"):
 		return driverutil.RefuseStore(errors.New("the agent of Consul uses TLS on this port: set tls=true"))
-	case containsAny(text, []string{"Permission denied", "lacks permission", "ACL not found", "ACL support disabled",
+	case containsAny(text, []string{"ACL not found", "response code: 401"}): // a token may be replaced, or not be known yet
+		return t.web.CredentialsRefused(t.tokenError(agentMessage(err)))
+	case containsAny(text, []string{"Permission denied", "lacks permission", "ACL support disabled",
 		"response code: 403"}):
 		return t.deniedError(agentMessage(err))
 	case strings.Contains(text, "too large"), strings.Contains(text, "Invalid Session TTL"):
@@ -68,6 +70,11 @@ func agentMessage(err error) string {
 		text = status.Body
 	}
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(text), "Failed request: "), "\n", " ")
+}
+
+// tokenError is the refusal of a token that is not known.
+func (t *nodeStore) tokenError(why string) error {
+	return fmt.Errorf("Consul does not know the token: %s; make a new one if it was deleted or has expired", why)
 }
 
 // deniedError is the refusal for lack of a permission, with the rules that suffice. Without a prefix, a rule for all

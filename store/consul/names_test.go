@@ -264,7 +264,7 @@ func TestTLSTransport(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, transport, err := newHTTPClient(config)
-	if err != nil || client.Transport != http.RoundTripper(datedTransport{transport}) {
+	if err != nil || client.Transport != http.RoundTripper(transport) {
 		t.Errorf("%v: requests use %v, and Close %p", err, client, transport)
 	}
 }

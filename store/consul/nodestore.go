@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -23,6 +24,7 @@ import (
 // Reads ask for consistency: by default a leader that was replaced, and does not know it yet, may still answer them.
 type nodeStore struct {
 	client     *api.Client
+	web        *httpclient.Client // sends its requests
 	transport  *http.Transport
 	opts       Options
 	info       driver.Info
@@ -57,12 +59,12 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, transport, err := newClient(config)
+	client, web, transport, err := newClient(config, o.Clock)
 	if err != nil {
 		return nil, err
 	}
 	t := &nodeStore{
-		client: client, transport: transport, opts: o, life: driverutil.NewLifetime(),
+		client: client, web: web, transport: transport, opts: o, life: driverutil.NewLifetime(),
 		gates: map[string]int64{}, versions: map[string]int64{}, ownSessions: map[string]bool{},
 		datacenter: config.Datacenter,
 	}

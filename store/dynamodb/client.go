@@ -2,11 +2,12 @@ package dynamodb
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
 	"math/rand/v2"
-	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -16,11 +17,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
-	"github.com/aws/smithy-go/middleware"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -28,6 +28,7 @@ import (
 // every reply.
 type tableClient struct {
 	client       *sdk.Client
+	web          *httpclient.Client // sends its requests
 	tableName    string
 	partitionKey string
 	hasSortKey   bool   // for LayoutLedger
@@ -66,8 +67,12 @@ func newTableClient(client *sdk.Client, name string, opts *Options) *tableClient
 		clock:   &record.ServerClock{Clock: clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime()}
 	l.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = singleTry{}
+		// DynamoDB has no function for its time in an expression, so the Date of replies, in whole seconds, is all that a
+		// client learns of the service's clock.
+		l.web = httpclient.New(o.HTTPClient, httpclient.Service{Name: "DynamoDB", IsOwn: isOwnReply, IsOwnBody: isOwnBody,
+			Clock: clock, AddDate: l.clock.AddDate})
+		o.HTTPClient = l.web
 		o.Logger = quietLogger(o.Logger)
-		o.APIOptions = append(o.APIOptions[:len(o.APIOptions):len(o.APIOptions)], l.addClockMiddleware)
 	})
 	o := l.client.Options()
 	l.displayURL = "dynamodb://" + name
@@ -93,22 +98,16 @@ func quietLogger(l logging.Logger) logging.Logger {
 	return l
 }
 
-// addClockMiddleware passes the date of every reply to the clock, also that of a refusal. DynamoDB has no function for
-// its time in an expression, so the Date header, in whole seconds, is all that a client learns of the service's clock.
-// A reply with an Age comes from a cache, and its Date is old.
-func (t *tableClient) addClockMiddleware(stack *middleware.Stack) error {
-	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
-		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
-	) (middleware.DeserializeOutput, middleware.Metadata, error) {
-		from := t.clock.Clock.Now()
-		out, meta, err := next.HandleDeserialize(ctx, in)
-		if r, ok := out.RawResponse.(*smithyhttp.Response); ok && r.Header.Get("Age") == "" {
-			if date, err := smithyhttp.ParseTime(r.Header.Get("Date")); err == nil {
-				t.clock.AddDate(date, from, t.clock.Clock.Now())
-			}
-		}
-		return out, meta, err
-	}), middleware.After)
+// isOwnReply reports whether a reply can come from DynamoDB. Some services that speak its protocol number no requests.
+func isOwnReply(reply *http.Response) bool {
+	return reply.Header.Get("X-Amzn-Requestid") != "" ||
+		strings.HasPrefix(reply.Header.Get("Content-Type"), "application/x-amz-json-")
+}
+
+// isOwnBody reports whether the body of a reply can come from DynamoDB: it is an object in JSON, if need be {}.
+func isOwnBody(_ *http.Response, body []byte) bool {
+	var object map[string]json.RawMessage
+	return json.Unmarshal(body, &object) == nil && object != nil
 }
 
 // singleTry sends a request once. If a write took effect and were sent again, it would be refused, and its own effect
@@ -156,12 +155,6 @@ func sendRequest[In, Out any](ctx context.Context, l *tableClient, do apiCall[In
 
 var errNoAnswer = errors.New("DynamoDB did not answer")
 
-// isUnsent reports whether a request was certainly not sent, because no connection could be made.
-func isUnsent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
-}
-
 // sendRead sends a request that changes nothing. It sends it again if it got no answer: the first may have
 // used a connection that had broken. A write is not repeated like that: see singleTry.
 func sendRead[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
@@ -205,7 +198,9 @@ func (t *tableClient) explainError(ctx context.Context, err error) error {
 		return driver.ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case !errors.As(err, &refusal) && isUnsent(err):
+	case httpclient.ReplyErrorOf(err) != nil:
+		return httpclient.ReplyErrorOf(err)
+	case !errors.As(err, &refusal) && httpclient.IsUnsent(err):
 		return fmt.Errorf("%w: %w: %v", errNoAnswer, record.ErrUnsent, err)
 	case !errors.As(err, &refusal):
 		return fmt.Errorf("%w: %v", errNoAnswer, err) // not wrapped: our timeout must not look like the caller's
@@ -216,6 +211,7 @@ func (t *tableClient) explainError(ctx context.Context, err error) error {
 	}
 	switch code := refusal.ErrorCode(); code {
 	case "ConditionalCheckFailedException":
+		t.web.CredentialsAccepted()
 		return refusal
 	case "ResourceNotFoundException":
 		return fmt.Errorf("%w: there is no table %q in this region and account: correct the table or the region, "+
@@ -225,7 +221,7 @@ func (t *tableClient) explainError(ctx context.Context, err error) error {
 			driver.ErrDenied, operation, t.tableName, refusal)
 	case "UnrecognizedClientException", "InvalidSignatureException", "SignatureDoesNotMatch", "MissingAuthenticationTokenException",
 		"IncompleteSignatureException", "ExpiredTokenException", "InvalidClientTokenId", "AuthFailure", "OptInRequired":
-		return fmt.Errorf("%w: these credentials are not good in this region (%w)", driver.ErrDenied, refusal)
+		return t.web.CredentialsRefused(fmt.Errorf("these credentials are not good in this region (%w)", refusal))
 	case "ValidationException":
 		if strings.Contains(refusal.ErrorMessage(), "Item size") {
 			return fmt.Errorf("%w: its item, with what others keep in it, is larger than DynamoDB accepts (%w)",

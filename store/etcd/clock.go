@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 )
 
 // ReadClock implements record.Table. etcd's own replies have no time in them. But its members answer HTTP on the
 // same port, with the Date of their clock. The clock is that of the first member that answers.
 func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: tb.store.tls.Clone(), DisableKeepAlives: true}}
+	client := httpclient.New(&http.Client{Transport: &http.Transport{TLSClientConfig: tb.store.tls.Clone(),
+		DisableKeepAlives: true}}, httpclient.Service{Name: "etcd", IsOwn: isVersionReply})
 	for _, endpoint := range tb.store.cli.Endpoints() {
 		if tb.life.Err() != nil {
 			return now, 0, driver.ErrClosed
@@ -32,8 +34,26 @@ func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 			return now, 0, ctx.Err()
 		}
 	}
-	return now, 0, fmt.Errorf("%w: the members of etcd do not tell the time by HTTP on their client URLs: %v",
-		driver.ErrUnsupported, err)
+	if tellsNoTime(err) {
+		return now, 0, fmt.Errorf("%w: the members of etcd do not tell the time by HTTP on their client URLs: %v",
+			driver.ErrUnsupported, err)
+	}
+	return now, 0, fmt.Errorf("no member of etcd tells the time: %v", err)
+}
+
+// tellsNoTime reports whether an error says that a member does not speak HTTP there, or tells no time. Any other error may
+// pass, such as a connection that is refused.
+func tellsNoTime(err error) bool {
+	return errors.Is(err, errNeedsTLS) || errors.Is(err, errNoDate) || httpclient.ReplyErrorOf(err) != nil ||
+		err != nil && strings.Contains(err.Error(), "malformed HTTP response") // of a port for gRPC alone
+}
+
+// errNoDate is about a member that tells no time.
+var errNoDate = errors.New("no date")
+
+// isVersionReply reports whether a reply can come from a member, which tells its version as JSON.
+func isVersionReply(reply *http.Response) bool {
+	return reply.StatusCode == http.StatusOK && strings.HasPrefix(reply.Header.Get("Content-Type"), "application/json")
 }
 
 // errNeedsTLS is about a member whose certificate cannot be checked.
@@ -50,20 +70,24 @@ func (t *nodeStore) memberURL(endpoint string) (string, error) {
 	case scheme == "https" && t.tls == nil:
 		return "", errNeedsTLS
 	case scheme != "http" && scheme != "https":
-		return "", fmt.Errorf("%s is not reached by HTTP", endpoint)
+		return "", fmt.Errorf("%w: %s is not reached by HTTP", errNoDate, endpoint)
 	}
 	return scheme + "://" + host + "/version", nil
 }
 
-func readDate(ctx context.Context, client *http.Client, url string) (time.Time, error) {
+func readDate(ctx context.Context, client *httpclient.Client, url string) (date time.Time, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return time.Time{}, err
 	}
-	reply, err := client.Do(request)
+	reply, err := client.Stream(request)
 	if err != nil {
 		return time.Time{}, err
 	}
 	_ = reply.Body.Close()
-	return http.ParseTime(reply.Header.Get("Date"))
+	date, known := httpclient.DateOf(reply)
+	if !known {
+		return date, errNoDate
+	}
+	return date, nil
 }

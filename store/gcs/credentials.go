@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
+
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 )
 
 // Scope is what the credentials of a client must allow: to read and write objects.
@@ -18,7 +20,7 @@ const Scope = "https://www.googleapis.com/auth/devstorage.read_write"
 func findTokens(file string, link http.RoundTripper) (oauth2.TokenSource, error) {
 	// Not the caller's context: tokens are asked for as long as the store is open.
 	ctx := context.WithValue(context.Background(), oauth2.HTTPClient,
-		&http.Client{Transport: link, Timeout: requestTimeout})
+		httpclient.NoRedirects(&http.Client{Transport: link, Timeout: requestTimeout}))
 	if file == "" {
 		c, err := google.FindDefaultCredentials(ctx, Scope)
 		if err != nil {

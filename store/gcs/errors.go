@@ -3,7 +3,6 @@ package gcs
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 
@@ -12,37 +11,41 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// explainError translates an error into the driver's terms, and learns the clock from its Date. An error that it does
-// not know stays as it is: then the engine reads, and tries again.
-func (t *table) explainError(err error, needs string, from driver.Instant) error {
+// explainError translates an error into the driver's terms. An error that it does not know stays as it is: then the
+// engine reads, and tries again.
+func (t *table) explainError(err error, needs string) error {
 	var refusal *googleapi.Error
 	var noToken *oauth2.RetrieveError
 	switch {
+	case httpclient.ReplyErrorOf(err) != nil:
+		return httpclient.ReplyErrorOf(err)
 	case errors.As(err, &noToken) && isFinalStatus(noToken.Response):
-		return fmt.Errorf("%w: no access token is given for these credentials; were they deleted, or disabled? (%w)",
-			driver.ErrDenied, err)
-	case !errors.As(err, &refusal) && isUnsent(err):
+		return t.bucket.http.CredentialsRefused(fmt.Errorf("no access token is given for these credentials; were they "+
+			"deleted, or disabled? (%w)", err))
+	case !errors.As(err, &refusal) && httpclient.IsUnsent(err):
 		return fmt.Errorf("%w: %v", record.ErrUnsent, err)
 	case !errors.As(err, &refusal):
 		return err
 	}
-	t.addReplyDate(refusal.Header, from)
 	says := strings.TrimSpace(refusal.Message)
 	if says == "" {
 		says = http.StatusText(refusal.Code)
 	}
 	switch refusal.Code {
 	case http.StatusPreconditionFailed, http.StatusNotModified: // the second is the answer to a read with a precondition
+		t.bucket.http.CredentialsAccepted()
 		return record.ErrConflict
 	case http.StatusNotFound:
 		if strings.Contains(refusal.Error(), "bucket does not exist") {
 			return driverutil.RefuseStore(fmt.Errorf("there is no bucket %s; create it, or correct its name", t.bucketName))
 		}
+		t.bucket.http.CredentialsAccepted()
 	case http.StatusUnauthorized:
-		return fmt.Errorf("%w: the credentials are missing or not valid: %s", driver.ErrDenied, says)
+		return t.bucket.http.CredentialsRefused(fmt.Errorf("the credentials are missing or not valid: %s", says))
 	case http.StatusForbidden:
 		if isRetained(refusal) {
 			return driverutil.RefuseStore(fmt.Errorf("a retention policy of the bucket %s, or a hold, keeps its objects; locks "+
@@ -62,12 +65,6 @@ func (t *table) explainError(err error, needs string, from driver.Instant) error
 func isFinalStatus(r *http.Response) bool {
 	return r != nil && r.StatusCode >= 400 && r.StatusCode < 500 && r.StatusCode != http.StatusRequestTimeout &&
 		r.StatusCode != http.StatusTooManyRequests
-}
-
-// isUnsent reports whether a request was certainly not sent, because no connection could be made.
-func isUnsent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // isRetained reports whether a 403 means that nobody may replace or remove the object.

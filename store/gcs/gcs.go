@@ -52,6 +52,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
@@ -117,11 +118,11 @@ func NewTable(ctx context.Context, client *http.Client, bucket string, opts *Opt
 }
 
 // OpenLedgerTable opens the records of the run ledger, in the same bucket. No lock has an object with their prefix. It
-// sends one request, from which it learns the store's clock.
+// sends one request, which shows that it can read.
 func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
 	l := &table{
 		bucket: t.bucket, bucketName: t.bucketName, prefix: t.prefix + runsPrefix, writeInterval: t.writeInterval,
-		clock:       record.ServerClock{Clock: t.clock.Clock},
+		clock:       t.clock,
 		life:        driverutil.NewLifetime(),
 		closeClient: func() error { return nil },
 	}
@@ -178,12 +179,14 @@ func newTable(ctx context.Context, client *http.Client, bucket string, opts *Opt
 		o.Clock = driver.SystemClock
 	}
 	t := &table{
-		bucket:     &bucketClient{client, strings.TrimSuffix(o.Endpoint, "/"), bucket},
 		bucketName: bucket, prefix: o.Prefix, writeInterval: max(o.WriteInterval, 0),
-		clock:       record.ServerClock{Clock: o.Clock},
+		clock:       &record.ServerClock{Clock: o.Clock},
 		closeClient: func() error { return nil },
 		life:        driverutil.NewLifetime(),
 	}
+	t.bucket = &bucketClient{endpoint: strings.TrimSuffix(o.Endpoint, "/"), bucket: bucket,
+		http: httpclient.New(client, httpclient.Service{Name: "Cloud Storage", IsOwn: isOwnReply, Clock: o.Clock,
+			AddDate: t.clock.AddDate})}
 	if err := t.readServerClock(ctx); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"google.golang.org/api/googleapi"
+
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 )
 
 // The few requests that a store sends, as Cloud Storage documents them: the JSON API, and the XML API to read an object
@@ -30,12 +32,9 @@ import (
 // DefaultEndpoint is the address of Cloud Storage.
 const DefaultEndpoint = "https://storage.googleapis.com"
 
-// maxReply bounds what is read of a reply other than an object's content.
-const maxReply = 16 << 20
-
 // bucketClient sends requests about one bucket.
 type bucketClient struct {
-	http     *http.Client
+	http     *httpclient.Client
 	endpoint string // such as DefaultEndpoint, without a slash at its end
 	bucket   string
 }
@@ -88,6 +87,17 @@ func (c *bucketClient) listURL(q url.Values, rest string) string {
 	return c.endpoint + "/storage/v1/b/" + url.PathEscape(c.bucket) + "/o" + rest + "?" + q.Encode()
 }
 
+// isOwnReply reports whether a reply can come from the service, or from an emulator of it. Only a removal has a reply
+// without content.
+func isOwnReply(reply *http.Response) bool {
+	for key := range reply.Header {
+		if strings.HasPrefix(key, "X-Goog-") || key == "X-Guploader-Uploadid" {
+			return true
+		}
+	}
+	return reply.StatusCode != http.StatusOK || strings.HasPrefix(reply.Header.Get("Content-Type"), "application/json")
+}
+
 // send sends a request, and returns the reply if it says that the request was done. The caller closes its body.
 func (c *bucketClient) send(
 	ctx context.Context, method, address, contentType string, body []byte,
@@ -99,7 +109,7 @@ func (c *bucketClient) send(
 	if contentType != "" {
 		r.Header.Set("Content-Type", contentType)
 	}
-	reply, err := c.http.Do(r)
+	reply, err := c.http.Stream(r)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +117,6 @@ func (c *bucketClient) send(
 		return reply, nil
 	}
 	defer reply.Body.Close()
-	reply.Body = io.NopCloser(io.LimitReader(reply.Body, maxReply))
 	if err = googleapi.CheckResponse(reply); err == nil { // a redirection that was not followed
 		err = &googleapi.Error{Code: reply.StatusCode, Header: reply.Header}
 	}
@@ -125,9 +134,14 @@ func (c *bucketClient) sendForJSON(ctx context.Context, method, address, content
 		return err
 	}
 	defer reply.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(reply.Body, maxReply)) // to its end, so that the connection can be used again
-	if err != nil || result == nil {
+	data, err := io.ReadAll(reply.Body) // to its end, so that the connection can be used again
+	switch {
+	case err != nil:
 		return err
+	case reply.StatusCode == http.StatusNoContent && result == nil:
+		return nil
+	case result == nil:
+		result = new(json.RawMessage) // some emulators answer a removal with content
 	}
 	return json.Unmarshal(data, result)
 }

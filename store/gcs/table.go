@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net/http"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ type table struct {
 	bucketName    string
 	prefix        string
 	writeInterval time.Duration
-	clock         record.ServerClock
+	clock         *record.ServerClock
 	life          *driverutil.Lifetime
 }
 
@@ -58,18 +57,11 @@ func (t *table) Info() driver.Info {
 }
 
 func (t *table) TokenFloor() int64   { return t.clock.TokenFloor() }
-func (t *table) Clock() record.Clock { return &t.clock }
+func (t *table) Clock() record.Clock { return t.clock }
 
 // ReadClock is one read: each reply tells the time.
 func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	return record.ReadClockByLoad(ctx, t)
-}
-
-// addReplyDate passes a reply's Date to the clock, unless the reply comes from a cache.
-func (t *table) addReplyDate(h http.Header, from driver.Instant) {
-	if date, err := http.ParseTime(h.Get("Date")); err == nil && h.Get("Age") == "" {
-		t.clock.AddDate(date, from, t.clock.Clock.Now())
-	}
 }
 
 // Keys names the object of a lock as a URL, for people.
@@ -83,16 +75,14 @@ func (t *table) objectName(name string) string { return t.prefix + encodeName(na
 // requestTimeout is how long one request may take. After that another request finds out what became of it.
 const requestTimeout = 5 * time.Second
 
-// doRequest sends one request, which ends when the table is closed. It learns the store's clock from the Date of a
-// refusal. needs names the permissions
-// that the request needs, for the error if they are missing.
+// doRequest sends one request, which ends when the table is closed. needs names the permissions that the request needs,
+// for the error if they are missing.
 func (t *table) doRequest(ctx context.Context, needs string, request func(context.Context) error) error {
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
 	living, done := t.life.Bind(ctx)
 	defer done()
-	from := t.clock.Clock.Now()
 	err := driverutil.CallWithTimeout(living, requestTimeout, "Cloud Storage", request)
 	switch {
 	case err == nil:
@@ -102,7 +92,7 @@ func (t *table) doRequest(ctx context.Context, needs string, request func(contex
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return t.explainError(err, needs, from)
+	return t.explainError(err, needs)
 }
 
 // readServerClock learns the store's clock, and checks that the bucket exists and can be read.

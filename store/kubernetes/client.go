@@ -11,11 +11,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"sync/atomic"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -30,22 +31,19 @@ const (
 	// one that answered. etcd complains when the clocks of its members, which are often the same machines, are further
 	// apart.
 	maxHostSkew = time.Second
-	// maxReply bounds what is read of a reply: a page of the largest records, which are escaped in JSON.
-	maxReply = 64 << 20
 	// pageSize is how many objects are listed at a time.
 	pageSize = 250
 )
 
 // client sends the requests about the leases of one namespace, and learns the servers' clock from the replies.
 type client struct {
-	http      *http.Client
+	http      *httpclient.Client
 	server    string // such as https://10.0.0.1:6443, without a slash at its end
 	namespace string
 	clock     *record.ServerClock
 	life      *driverutil.Lifetime
 	watches   *watches
-	session   string       // names the client in records: see record.ClientNotifier
-	opened    *atomic.Bool // it has read something: what is wrong with the credentials after that may pass
+	session   string // names the client in records: see record.ClientNotifier
 	onClose   func()
 }
 
@@ -117,13 +115,9 @@ func (c *client) open(ctx context.Context, verb, method, address string, body an
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	from := c.clock.Clock.Now()
-	reply, err := c.http.Do(r)
+	reply, err := c.http.Stream(r)
 	if err != nil {
 		return nil, c.explainFailure(err)
-	}
-	if date, err := http.ParseTime(reply.Header.Get("Date")); err == nil && reply.Header.Get("Age") == "" {
-		c.clock.AddDate(date, from, c.clock.Clock.Now())
 	}
 	if reply.StatusCode < 300 {
 		return reply, nil
@@ -146,11 +140,11 @@ func (c *client) send(ctx context.Context, verb, method, address string, body, r
 			return err
 		}
 		defer reply.Body.Close()
-		data, err := io.ReadAll(io.LimitReader(reply.Body, maxReply)) // to its end: the connection is used again
-		if err == nil && result != nil {
-			err = json.Unmarshal(data, result)
+		data, err := io.ReadAll(reply.Body) // to its end: the connection is used again
+		if err != nil {
+			return err
 		}
-		return err
+		return decodeObject(data, result)
 	})
 	switch {
 	case err == nil:
@@ -161,6 +155,28 @@ func (c *client) send(ctx context.Context, verb, method, address string, body, r
 		return ctx.Err()
 	}
 	return err
+}
+
+// decodeObject decodes a reply into result, unless that is nil. All that an API server answers is an object of some kind.
+func decodeObject(data []byte, result any) error {
+	var o struct {
+		Kind string `json:"kind"`
+	}
+	if err := json.Unmarshal(data, &o); err != nil {
+		return err
+	}
+	if o.Kind == "" {
+		return errors.New("the reply is no object of Kubernetes")
+	}
+	if result == nil {
+		return nil
+	}
+	return json.Unmarshal(data, result)
+}
+
+// isOwnReply reports whether a reply can come from an API server, some of whose refusals are plain text.
+func isOwnReply(reply *http.Response) bool {
+	return reply.StatusCode >= 300 || strings.HasPrefix(reply.Header.Get("Content-Type"), "application/json")
 }
 
 // read is send for a request that changes nothing. It is sent again at once if the server is in trouble or the connection
@@ -180,11 +196,7 @@ func (c *client) read(ctx context.Context, verb, address string, result any) err
 // get reads an object as it is now. If there is none, the error is errNotFound.
 func (c *client) get(ctx context.Context, name string) (*lease, error) {
 	l := new(lease)
-	err := c.read(ctx, "get", c.leasesURL(name, nil), l)
-	if err == nil || errors.Is(err, errNotFound) {
-		c.opened.Store(true)
-	}
-	return l, err
+	return l, c.read(ctx, "get", c.leasesURL(name, nil), l)
 }
 
 // write makes an object, or replaces the one with its uid and resource version. If there is another one, the error is

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -46,9 +47,11 @@ func (unsentError) Is(target error) bool { return target == record.ErrUnsent }
 func (c *client) explainFailure(err error) error {
 	var op *net.OpError
 	switch {
+	case httpclient.ReplyErrorOf(err) != nil:
+		return httpclient.ReplyErrorOf(err)
 	case errors.As(err, &op) && op.Op == "dial":
 		return unsentError{fmt.Errorf("the API server cannot be reached: %v", op)}
-	case errors.Is(err, errConfig) && c.opened.Load():
+	case errors.Is(err, errConfig) && c.http.HasWorked():
 		return unsentError{err}
 	case errors.Is(err, errConfig):
 		return fmt.Errorf("%w: %w", record.ErrUnsent, driverutil.RefuseStore(err))
@@ -61,7 +64,7 @@ func (c *client) explainFailure(err error) error {
 // write may then have taken effect, so the engine reads, and tries again. Among these are a timeout (504), and all else of
 // 5xx.
 func (c *client) explainRefusal(verb string, reply *http.Response) error {
-	data, _ := io.ReadAll(io.LimitReader(reply.Body, maxReply))
+	data, _ := io.ReadAll(reply.Body)
 	var s status
 	if json.Unmarshal(data, &s) != nil || s.Message == "" {
 		s.Message = strings.TrimSpace(string(data[:min(len(data), 200)]))
@@ -72,23 +75,23 @@ func (c *client) explainRefusal(verb string, reply *http.Response) error {
 	}
 	switch code := reply.StatusCode; {
 	case code == http.StatusConflict && (s.Reason == "Conflict" || s.Reason == "AlreadyExists"):
+		c.http.CredentialsAccepted()
 		return record.ErrConflict
 	case code == http.StatusNotFound && s.Details.Kind == "namespaces":
 		return driverutil.RefuseStore(fmt.Errorf("there is no namespace %s; create it, or correct its name (%s)",
 			c.namespace, says))
 	case code == http.StatusNotFound && s.Details.Kind == "leases":
+		c.http.CredentialsAccepted()
 		return fmt.Errorf("%w (%s)", errNotFound, says)
 	case code == http.StatusNotFound:
 		return fmt.Errorf("%w: the server has no leases of coordination.k8s.io/v1, or is no Kubernetes: %s",
 			driver.ErrUnsupported, says)
 	case code == http.StatusGone:
 		return fmt.Errorf("%w (%s)", errExpired, says)
-	case code == http.StatusUnauthorized && c.opened.Load(): // also if a server cannot ask who we are
-		return fmt.Errorf("%w: %s", errCredentials, says)
 	case code == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: %s", errBusy, says)
 	case code == http.StatusUnauthorized:
-		return fmt.Errorf("%w: %w: %s", driver.ErrDenied, errCredentials, says)
+		return c.http.CredentialsRefused(fmt.Errorf("%w: %s", errCredentials, says)) // also if a server cannot ask who we are
 	case code == http.StatusForbidden && strings.Contains(says, "exceeded quota"):
 		return driverutil.RefuseStore(fmt.Errorf("the namespace has no room: %s", says))
 	case code == http.StatusForbidden && !strings.Contains(says, " cannot "+verb): // a webhook, or a namespace that is ending

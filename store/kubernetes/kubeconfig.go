@@ -24,6 +24,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 )
 
 // errConfig is wrapped by errors about a file or a program that the configuration names.
@@ -333,7 +334,7 @@ func (a *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return reply, nil
 		}
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, maxReply))
+	_, _ = io.Copy(io.Discard, io.LimitReader(reply.Body, httpclient.MaxReply))
 	reply.Body.Close()
 	if a.hasCertificate() {
 		a.base.CloseIdleConnections() // they were made with the certificate of then, which may have expired

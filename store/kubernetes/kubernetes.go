@@ -39,10 +39,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/foreign"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
@@ -166,11 +166,11 @@ func newTable(web *http.Client, server, namespace string, opts *Options) (*table
 	if o.Clock.Monotonic == nil {
 		o.Clock = driver.SystemClock
 	}
-	// An API server redirects nothing that a store asks for. A redirect would make a read of a write.
-	own := *web
-	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	c := &client{http: &own, opened: new(atomic.Bool), server: strings.TrimRight(server, "/"), namespace: namespace,
-		clock: &record.ServerClock{Clock: o.Clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime(),
+	clock := &record.ServerClock{Clock: o.Clock, HostsApart: maxHostSkew}
+	c := &client{server: strings.TrimRight(server, "/"), namespace: namespace,
+		clock: clock, life: driverutil.NewLifetime(),
+		http: httpclient.New(web, httpclient.Service{Name: "the API server", IsOwn: isOwnReply, Clock: o.Clock,
+			AddDate: clock.AddDate}),
 		watches: newWatches(), session: record.NewSession(), onClose: func() {}}
 	t := &table{client: c, prefix: o.Prefix, label: lockLabel, layout: o.Layout,
 		place: "kubernetes://" + namespace + "?server=" + at.Scheme + "://" + at.Host + strings.TrimRight(at.Path, "/")}

@@ -205,31 +205,6 @@ func TestWithoutName(t *testing.T) {
 	}
 }
 
-// TestRedirect: a write that is redirected, as to another scheme, grants nothing, although the read that a client would
-// make of it succeeds.
-func TestRedirect(t *testing.T) {
-	t.Parallel()
-	m := startModel(t)
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			http.Redirect(w, r, m.Address()+r.URL.String(), http.StatusMovedPermanently)
-			return
-		}
-		m.Config.Handler.ServeHTTP(w, r)
-	}))
-	t.Cleanup(front.Close)
-	web, stop := m.Client(kubernetestest.AllowAll, nil, nil)
-	t.Cleanup(stop)
-	store, err := kubernetes.New(t.Context(), web, front.URL, kubernetestest.Namespace, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close() })
-	if _, err := store.Acquire(t.Context(), storetest.Mutex("a", time.Minute)); !errors.Is(err, driver.ErrUnsupported) {
-		t.Errorf("acquiring: %v", err)
-	}
-}
-
 // TestDeletedObject: when somebody deletes the object of a lock, and a finalizer keeps it for a while, its holder loses
 // the lock, and nobody is granted it on the object that goes.
 func TestDeletedObject(t *testing.T) {

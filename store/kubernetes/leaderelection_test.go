@@ -304,8 +304,8 @@ func TestElectionRefusals(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	mustSend(t, m, http.MethodPost, "", object{"metadata": object{"name": "chosen"},
-		"spec": object{"holderIdentity": "x", "strategy": "OldestEmulationVersion"}})
+	mustSend(t, m, http.MethodPost, "", object{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+		"metadata": object{"name": "chosen"}, "spec": object{"holderIdentity": "x", "strategy": "OldestEmulationVersion"}})
 	if _, err := store.Acquire(t.Context(), storetest.Mutex("chosen", time.Minute)); !errors.Is(err, driver.ErrUnsupported) ||
 		!strings.Contains(err.Error(), "coordinated leader election") {
 		t.Errorf("a lease whose holder is chosen: %v", err)

@@ -19,17 +19,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/logging"
-	"github.com/aws/smithy-go/middleware"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // bucketClient sends the requests about one bucket, and learns the service's clock from the replies.
 type bucketClient struct {
 	client  *sdk.Client
+	web     *httpclient.Client // sends its requests
 	bucket  string
 	clock   *record.ServerClock
 	life    *driverutil.Lifetime
@@ -53,27 +53,16 @@ func newBucketClient(client *sdk.Client, bucket string, clock driver.Clock) *buc
 	c.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = singleTry{}
 		o.RetryMaxAttempts = 0 // of singleTry, whatever the environment says
-		o.HTTPClient = withoutRedirects(o.HTTPClient)
+		c.web = httpclient.New(o.HTTPClient, httpclient.Service{Name: "S3", IsOwn: c.isOwnReply, Clock: clock,
+			AddDate: c.clock.AddDate})
+		o.HTTPClient = c.web
 		o.Logger = quietLogger(o.Logger)
 		// The signature covers the content. Further checksums are not known to all services.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		o.DisableLogOutputChecksumValidationSkipped = true
-		o.APIOptions = append(o.APIOptions[:len(o.APIOptions):len(o.APIOptions)], c.addReplyMiddleware)
 	})
 	return c
-}
-
-// withoutRedirects returns a client that follows no redirect: a write that is redirected can become a read, whose reply
-// would look like a success. Clients of the SDK's own follow only redirects that keep the method.
-func withoutRedirects(c sdk.HTTPClient) sdk.HTTPClient {
-	plain, ok := c.(*http.Client)
-	if !ok {
-		return c
-	}
-	own := *plain
-	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &own
 }
 
 // quietLogger turns off the logger that the SDK's configuration sets by default, which writes to standard error. Our
@@ -92,27 +81,24 @@ func quietLogger(l logging.Logger) logging.Logger {
 	return l
 }
 
-// addReplyMiddleware passes the Date of every reply to the clock, also that of a refusal. A reply with an Age comes
-// from a cache, and its Date is old.
-func (c *bucketClient) addReplyMiddleware(stack *middleware.Stack) error {
-	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("HoldfastClock", func(
-		ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
-	) (middleware.DeserializeOutput, middleware.Metadata, error) {
-		from := c.clock.Clock.Now()
-		out, meta, err := next.HandleDeserialize(ctx, in)
-		if r, ok := out.RawResponse.(*smithyhttp.Response); ok {
-			if date, err := http.ParseTime(r.Header.Get("Date")); err == nil && r.Header.Get("Age") == "" {
-				c.clock.AddDate(date, from, c.clock.Clock.Now())
-			}
-			if r.Header.Get("X-Guploader-Uploadid") != "" || r.Header.Get("X-Goog-Generation") != "" {
-				c.google.Store(true)
-			}
-			if strings.HasPrefix(r.Header.Get("Server"), "MinIO") {
-				c.minio.Store(true)
-			}
-		}
-		return out, meta, err
-	}), middleware.After)
+// isOwnReply reports whether a reply can come from the service, and learns which service it is. Not all services that
+// speak the protocol number their requests, as S3 does.
+func (c *bucketClient) isOwnReply(reply *http.Response) bool {
+	isNamed := false
+	for key := range reply.Header {
+		isNamed = isNamed || strings.HasPrefix(key, "X-Amz-") || strings.HasPrefix(key, "X-Goog-") || key == "X-Guploader-Uploadid"
+	}
+	if !isNamed && reply.Header.Get("Etag") == "" && reply.StatusCode == http.StatusOK &&
+		!strings.Contains(reply.Header.Get("Content-Type"), "xml") {
+		return false
+	}
+	if reply.Header.Get("X-Guploader-Uploadid") != "" || reply.Header.Get("X-Goog-Generation") != "" {
+		c.google.Store(true)
+	}
+	if strings.HasPrefix(reply.Header.Get("Server"), "MinIO") {
+		c.minio.Store(true)
+	}
+	return true
 }
 
 // singleTry sends a request once. If a write took effect and were sent again, it would be refused, and its own effect
@@ -283,7 +269,7 @@ func (c *bucketClient) list(ctx context.Context, prefix, after, token string) (k
 
 // share returns a client of the same bucket that can be closed on its own.
 func (c *bucketClient) share() *bucketClient {
-	return &bucketClient{client: c.client, bucket: c.bucket, clock: c.clock, life: driverutil.NewLifetime(),
+	return &bucketClient{client: c.client, web: c.web, bucket: c.bucket, clock: c.clock, life: driverutil.NewLifetime(),
 		onClose: func() {}}
 }
 

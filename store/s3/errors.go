@@ -3,7 +3,6 @@ package s3
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -37,7 +37,9 @@ func (c *bucketClient) explainError(err error, needs string) error {
 		status = reply.HTTPStatusCode()
 	}
 	switch {
-	case status == 0 && isUnsent(err):
+	case httpclient.ReplyErrorOf(err) != nil:
+		return httpclient.ReplyErrorOf(err)
+	case status == 0 && httpclient.IsUnsent(err):
 		return fmt.Errorf("%w: %v", record.ErrUnsent, err)
 	case status == 0:
 		// Not wrapped: a timeout of ours must not look like the caller's.
@@ -53,18 +55,20 @@ func (c *bucketClient) explainError(err error, needs string) error {
 	}
 	switch {
 	case status == http.StatusPreconditionFailed:
+		c.web.CredentialsAccepted()
 		return record.ErrConflict
 	case code == "NoSuchBucket":
 		return driverutil.RefuseStore(fmt.Errorf("there is no bucket %s; create it, or correct its name (%s)",
 			c.bucket, says))
 	case status == http.StatusNotFound && absentCodes[code]:
+		c.web.CredentialsAccepted()
 		return fmt.Errorf("%w (%s)", errNotFound, says)
 	case tryAgainCodes[code] || status == http.StatusConflict || status == http.StatusTooManyRequests:
 		return err
 	case code == "RequestTimeTooSkewed":
 		return fmt.Errorf("%w: the clock of this machine is wrong: %s", driver.ErrDenied, says)
 	case credentialCodes[code] || status == http.StatusUnauthorized:
-		return fmt.Errorf("%w: the credentials are not valid here, or have expired: %s", driver.ErrDenied, says)
+		return c.web.CredentialsRefused(fmt.Errorf("the credentials are not valid here, or have expired: %s", says))
 	case regionCodes[code] || status == http.StatusMovedPermanently:
 		return fmt.Errorf("%w: the bucket %s is in %s: set region= to that (%s)", driver.ErrInvalid, c.bucket,
 			regionOf(reply), says)
@@ -114,10 +118,4 @@ func isThrottled(err error) bool {
 	var reply *smithyhttp.ResponseError
 	return errors.As(err, &reply) && (reply.HTTPStatusCode() == http.StatusTooManyRequests ||
 		reply.HTTPStatusCode() == http.StatusServiceUnavailable)
-}
-
-// isUnsent reports whether a request was certainly not sent, because no connection could be made.
-func isUnsent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
 }

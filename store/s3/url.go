@@ -53,7 +53,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		transport.DialContext = dial
 	}
 	client := sdk.NewFromConfig(cfg, func(o *sdk.Options) {
-		o.HTTPClient = &http.Client{Transport: transport} // it follows no redirects: see newBucketClient
+		o.HTTPClient = &http.Client{Transport: transport}
 		if s.endpoint != "" {
 			o.BaseEndpoint = &s.endpoint
 		}

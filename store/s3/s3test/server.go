@@ -440,6 +440,7 @@ func (s *Server) replySetting(w http.ResponseWriter, q url.Values) {
 			text = "<VersioningConfiguration/>"
 			fallthrough
 		default:
+			w.Header().Set("Content-Type", "application/xml")
 			_, _ = io.WriteString(w, xml.Header+text)
 			return
 		}
@@ -493,6 +494,7 @@ func (s *Server) listObjects(w http.ResponseWriter, objects map[string]*object, 
 		}
 		page.Contents = append(page.Contents, struct{ Key string }{key})
 	}
+	w.Header().Set("Content-Type", "application/xml")
 	_ = xml.NewEncoder(w).Encode(page)
 }
 
