@@ -51,7 +51,7 @@ func (t *nodeStore) convertError(err error) error {
 	case strings.Contains(text, "HTTP request to an HTTPS server"):
 		return driverutil.RefuseStore(errors.New("the agent of Consul uses TLS on this port: set tls=true"))
 	case containsAny(text, []string{"ACL not found", "response code: 401"}): // a token may be replaced, or not be known yet
-		return t.web.CredentialsRefused(t.tokenError(agentMessage(err)))
+		return t.web.CredentialsRefused(t.neededRules(agentMessage(err)))
 	case containsAny(text, []string{"Permission denied", "lacks permission", "ACL support disabled",
 		"response code: 403"}):
 		return t.deniedError(agentMessage(err))
@@ -72,19 +72,19 @@ func agentMessage(err error) string {
 	return strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(text), "Failed request: "), "\n", " ")
 }
 
-// tokenError is the refusal of a token that is not known.
-func (t *nodeStore) tokenError(why string) error {
-	return fmt.Errorf("Consul does not know the token: %s; make a new one if it was deleted or has expired", why)
+// deniedError is the refusal for lack of a permission.
+func (t *nodeStore) deniedError(why string) error {
+	return fmt.Errorf("%w: %w", driver.ErrDenied, t.neededRules(why))
 }
 
-// deniedError is the refusal for lack of a permission, with the rules that suffice. Without a prefix, a rule for all
-// keys would be far more than is needed.
-func (t *nodeStore) deniedError(why string) error {
+// neededRules is an error with the rules that suffice. Without a prefix, a rule for all keys would be far more than is
+// needed.
+func (t *nodeStore) neededRules(why string) error {
 	prefix, locks := t.opts.Prefix, ""
 	if prefix == "" {
 		prefix, locks = reservedFolder, "the same for the keys of the locks, "
 	}
-	return fmt.Errorf("%w: Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, %s"+
+	return fmt.Errorf("Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, %s"+
 		"session %q { policy = \"write\" } and, unless that node is registered, node %q { policy = \"write\" }",
-		driver.ErrDenied, why, prefix, locks, t.opts.Node, t.opts.Node)
+		why, prefix, locks, t.opts.Node, t.opts.Node)
 }

@@ -59,7 +59,7 @@ func TestMissingAtNewLeader(t *testing.T) {
 	t.Parallel()
 	var exists atomic.Bool
 	exists.Store(true)
-	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	agent := httptest.NewServer(asAgent(func(w http.ResponseWriter, r *http.Request) {
 		_, consistent := r.URL.Query()["consistent"]
 		switch {
 		case r.URL.Path == "/v1/session/renew/s":
@@ -85,10 +85,18 @@ func TestMissingAtNewLeader(t *testing.T) {
 	}
 }
 
+// asAgent answers as an agent does, in JSON.
+func asAgent(answer http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer(w, r)
+	})
+}
+
 // fakeAgent is a store whose agent answers as it is told to.
 func fakeAgent(t *testing.T, answer http.HandlerFunc) *store {
 	t.Helper()
-	agent := httptest.NewServer(answer)
+	agent := httptest.NewServer(asAgent(answer))
 	t.Cleanup(agent.Close)
 	return open(t, &api.Config{Address: agent.URL}, nil)
 }
@@ -106,7 +114,7 @@ func TestFailedRenewal(t *testing.T) {
 func TestRefusedRemoval(t *testing.T) {
 	t.Parallel()
 	var removals atomic.Int64
-	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	agent := httptest.NewServer(asAgent(func(w http.ResponseWriter, r *http.Request) {
 		var ops api.TxnOps
 		if err := json.NewDecoder(r.Body).Decode(&ops); err != nil {
 			http.Error(w, err.Error(), 500)

@@ -160,7 +160,7 @@ func (c *Client) check(r *http.Request, reply *http.Response) error {
 		return c.redirectError(reply, reply.Request.URL.String())
 	case reply.StatusCode >= 300 && reply.StatusCode < 400 && at != "":
 		return c.redirectError(reply, at)
-	case isHTML(reply), !c.service.IsOwn(reply), !hasEnd(reply):
+	case isHTML(reply), !c.service.IsOwn(reply), reply.StatusCode < 300 && !hasEnd(reply):
 		return c.foreignError(reply)
 	}
 	return nil
