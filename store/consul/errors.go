@@ -84,7 +84,7 @@ func (t *nodeStore) neededRules(why string) error {
 	if prefix == "" {
 		prefix, locks = reservedFolder, "the same for the keys of the locks, "
 	}
-	return fmt.Errorf("Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, %s"+
+	return fmt.Errorf("the agent of Consul says: %s; the token needs the rules key_prefix %q { policy = \"write\" }, %s"+
 		"session %q { policy = \"write\" } and, unless that node is registered, node %q { policy = \"write\" }",
 		why, prefix, locks, t.opts.Node, t.opts.Node)
 }

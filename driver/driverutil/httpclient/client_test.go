@@ -31,8 +31,7 @@ func TestRedirects(t *testing.T) {
 	t.Parallel()
 	var redirects bool
 	elsewhere := 0
-	var s *httptest.Server
-	s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/login":
 			elsewhere++
@@ -132,7 +131,7 @@ func TestBoundedBody(t *testing.T) {
 }
 
 // TestCredentialsRefused: credentials that were never accepted are denied at once, and those that were only when they were
-// refused for as long as a store may be unreachable. A refusal after a pause begins anew.
+// refused for as long as a store may be unreachable. A refusal after a pause begins again.
 func TestCredentialsRefused(t *testing.T) {
 	t.Parallel()
 	var passed time.Duration
