@@ -206,6 +206,7 @@ func (s *serveRun) secure(certificate *serve.Certificate) (*tls.Config, error) {
 
 func (s *serveRun) run(c *cobra.Command) error {
 	showStacksOnQuit()
+	dropWriteSignals()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)

@@ -617,3 +617,28 @@ func TestServeAuditLog(t *testing.T) {
 	}
 	check()
 }
+
+// TestServeOutputClosed: an error output that nobody reads any more does not end the server, and with it all locks. What
+// cannot be written to it first, as the audit log, is not done.
+func TestServeOutputClosed(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	defer write.Close()
+	s := w.newProgram("serve", "--json", "--listen", "127.0.0.1:0", "--allow-break", "--audit-log", "fd:2").
+		launch(write).awaitServe()
+	s.mustHold("a", "")
+	response, err := s.post(context.Background(), "/v1/locks/a/break", `{"force": true}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusServiceUnavailable {
+		t.Error(response.Status)
+	}
+	s.mustPost("/v1/locks/b/try", `{"ttl_ms": 3000}`)
+}

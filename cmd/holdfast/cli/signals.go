@@ -26,9 +26,15 @@ var notForwarded = map[syscall.Signal]bool{
 	unix.SIGPIPE: true, unix.SIGXFSZ: true, // dropped
 }
 
-// droppedSignals are caught and dropped: they mean that a write of this program failed, which must not end it while a
-// command runs. They are not ignored, because the command would inherit that.
-var droppedSignals = []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ}
+// dropWriteSignals catches and drops the signals that mean that a write of this program failed, which must not end it
+// while a command runs, or while it holds locks for others. They are not ignored, because the command would inherit that.
+func dropWriteSignals() {
+	for _, n := range []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ} {
+		if !signal.Ignored(n) {
+			signal.Notify(make(chan os.Signal, 1), n)
+		}
+	}
+}
 
 // catchSignals catches the signals to be forwarded. SIGHUP and SIGINT that were ignored when this program started (by
 // nohup, or by a shell that runs it in the background) stay ignored, here and in the command. For other signals the
@@ -40,11 +46,7 @@ func catchSignals() *signalQueue {
 			signal.Notify(s.ch, n)
 		}
 	}
-	for _, n := range droppedSignals {
-		if !signal.Ignored(n) {
-			signal.Notify(make(chan os.Signal, 1), n)
-		}
-	}
+	dropWriteSignals()
 	signal.Stop(quitSignals)
 	return s
 }

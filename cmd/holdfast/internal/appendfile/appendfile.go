@@ -120,13 +120,52 @@ func (f *File) Append(line []byte, durably bool) error {
 	if !f.endsWithLine() {
 		line = append([]byte{'\n'}, line...)
 	}
-	_ = f.file.SetWriteDeadline(time.Now().Add(pipeTimeout)) // files on a disk have none
-	n, err := f.file.Write(line)
+	n, err := f.write(line)
 	f.torn = n > 0 && n < len(line) || n == 0 && f.torn
 	if err != nil || !durably {
 		return err
 	}
 	return f.sync(int64(n))
+}
+
+// write writes a line, for pipeTimeout at most if the file is no regular one.
+func (f *File) write(line []byte) (n int, err error) {
+	deadline := time.Now().Add(pipeTimeout)
+	_ = f.file.SetWriteDeadline(deadline) // only a FIFO that this process has opened has one
+	if info, err := f.file.Stat(); f.path != "" || err == nil && info.Mode().IsRegular() {
+		return f.file.Write(line)
+	}
+	for n < len(line) && err == nil {
+		if err = awaitRoom(f.file, deadline); err == nil {
+			var written int
+			written, err = f.file.Write(line[n:min(n+pipeRoom, len(line))])
+			n += written
+		}
+	}
+	return n, err
+}
+
+// pipeRoom is how many bytes a pipe takes without a wait if it is ready for any: PIPE_BUF of POSIX.
+const pipeRoom = 512
+
+// awaitRoom waits until an inherited descriptor can be written to. Others may have it too, so that it cannot be made
+// non-blocking.
+func awaitRoom(file *os.File, deadline time.Time) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	ready, pollErr := 0, error(unix.EINTR)
+	err = raw.Control(func(fd uintptr) {
+		for errors.Is(pollErr, unix.EINTR) {
+			left := max(time.Until(deadline), 0)
+			ready, pollErr = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left.Milliseconds()))
+		}
+	})
+	if err = errors.Join(err, pollErr); err == nil && ready == 0 {
+		err = os.ErrDeadlineExceeded
+	}
+	return err
 }
 
 // endsWithLine reports whether the file is empty or ends in \n.

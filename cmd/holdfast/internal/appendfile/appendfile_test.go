@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,28 @@ func TestFIFO(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(reader)
+	testSlowReader(t, open(t, path), reader)
+}
+
+// TestInheritedPipe: the same is true for a pipe that this process was started with.
+func TestInheritedPipe(t *testing.T) {
+	t.Parallel()
+	var ends [2]int
+	if err := unix.Pipe(ends[:]); err != nil {
+		t.Fatal(err)
+	}
+	reader := ends[0]
+	defer unix.Close(reader)
+	unix.CloseOnExec(reader)
+	f := open(t, "fd:"+strconv.Itoa(ends[1]))
+	if err := unix.SetNonblock(reader, true); err != nil {
+		t.Fatal(err)
+	}
+	testSlowReader(t, f, reader)
+}
+
+func testSlowReader(t *testing.T, f *File, reader int) {
+	t.Helper()
 	readAll := func() string {
 		var all strings.Builder
 		for buf := make([]byte, 4096); ; {
@@ -140,10 +163,16 @@ func TestFIFO(t *testing.T) {
 			all.Write(buf[:n])
 		}
 	}
-	f := open(t, path)
 	long := strings.Repeat("x", 1<<20) // more than a pipe holds
-	if err := f.Append([]byte(long+"\n"), true); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a reader that does not read: %v", err)
+	appended := make(chan error, 1)
+	go func() { appended <- f.Append([]byte(long+"\n"), true) }()
+	select {
+	case err := <-appended:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a reader that does not read: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a line waits for a reader that does not read")
 	}
 	if got := readAll(); got != "" {
 		t.Errorf("%q", got)
