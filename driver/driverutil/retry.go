@@ -36,7 +36,7 @@ func (l *RetryLoop) Restart() {
 	l.outage.RequestFailed(l.Clock, l.Limit)
 }
 
-// NoteAnswer notes that the store has answered. The limit and the pauses begin anew.
+// NoteAnswer notes that the store has answered. The limit and the pauses begin again.
 func (l *RetryLoop) NoteAnswer() {
 	l.tries = 0
 	l.outage.RequestAnswered()
