@@ -4,6 +4,7 @@ package appendfile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -121,6 +122,9 @@ func (f *File) Append(line []byte, durably bool) error {
 		line = append([]byte{'\n'}, line...)
 	}
 	n, err := f.write(line)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("its reader does not read: %w", err)
+	}
 	f.torn = n > 0 && n < len(line) || n == 0 && f.torn
 	if err != nil || !durably {
 		return err
