@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestLockAll: one call holds locks of all kinds and of several stores, acquired in one order. A lock that is named
+// TestLockAll: one call holds locks of all kinds and of several stores. A lock that is named
 // twice is acquired once, in its strongest form.
 func TestLockAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
