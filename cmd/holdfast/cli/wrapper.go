@@ -511,7 +511,7 @@ func (w *wrapper) takeOverTree() {
 		case loss := <-done:
 			s.Close()
 			// The kernel may have killed the command with its guard, before anybody could say why.
-			if !w.terminating && w.result.loss == nil {
+			if loss == nil && w.result.loss == nil {
 				printWhileHeld("%s is lost: %s; its command has ended%s", text.QuoteName(w.name), why, w.policy.LossNote)
 			}
 			// Possibly nothing was left to end; but how the command ended is not known, so this run is lost.
