@@ -287,7 +287,7 @@ func TestRefusalsWhileHeld(t *testing.T) {
 		{409, "ConditionalRequestConflict", nil}, {429, "TooManyRequests", nil}, {503, "SlowDown", nil},
 		{500, "InternalError", nil}, {400, "RequestTimeout", nil}, {400, "BadDigest", nil}, {409, "OperationAborted",
 			nil},
-		{403, "AccessDenied", driver.ErrDenied}, {400, "ExpiredToken", driver.ErrDenied},
+		{403, "AccessDenied", driver.ErrDenied}, {400, "ExpiredToken", nil},
 		{403, "RequestTimeTooSkewed", driver.ErrDenied}, {403, "InvalidObjectState", driver.ErrDenied},
 		{400, "KMS.DisabledException", driver.ErrDenied}, {507, "XMinioStorageFull", driver.ErrDenied},
 		{400, "KeyTooLongError", driver.ErrInvalid}, {301, "PermanentRedirect", driver.ErrInvalid},

@@ -311,19 +311,25 @@ func TestLateGuardIsNotTheCause(t *testing.T) {
 			t.Errorf("cause %v; %s", last["cause"], got.description)
 		}
 	})
-	t.Run("expired", func(t *testing.T) {
-		t.Parallel()
-		w := newWorkspace(t)
-		r, stderr := w.withPipe("run", "--ttl", "9s", "a", "sh", "-c", script)
-		r.awaitOutput("held")
-		_ = unix.Kill(r.guard(), unix.SIGSTOP)
-		r.failStore()
-		got := r.wait()
-		text := stderr.finalText()
-		if got.code != 76 || !strings.Contains(text, "lost") || strings.Contains(text, guard.ErrGuardGone.Why) {
-			t.Errorf("exit %d: %s", got.code, text)
-		}
-	})
+	for name, script := range map[string]string{
+		"expired": script,
+		// Then nothing is left to end when the guard is killed.
+		"expired after the command has ended": "echo held; sleep 2",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorkspace(t)
+			r, stderr := w.withPipe("run", "--ttl", "9s", "a", "sh", "-c", script)
+			r.awaitOutput("held")
+			_ = unix.Kill(r.guard(), unix.SIGSTOP)
+			r.failStore()
+			got := r.wait()
+			text := stderr.finalText()
+			if got.code != 76 || !strings.Contains(text, "lost") || strings.Contains(text, guard.ErrGuardGone.Why) {
+				t.Errorf("exit %d: %s", got.code, text)
+			}
+		})
+	}
 }
 
 // TestLockLostBeforeStart: the wrapper was stopped before it started the guard, for longer than the TTL.

@@ -401,7 +401,9 @@ func (s *Server) write(w http.ResponseWriter, h http.Header, req Request, o *obj
 	o = newObject(body, time.Now().Add(s.shift))
 	s.buckets[req.Bucket][req.Key] = o
 	s.writes[req.Key] = append(s.writes[req.Key], time.Now())
-	if !s.flaws.NoETags {
+	if s.flaws.NoETags {
+		w.Header().Set("X-Amz-Request-Id", "1") // a service that numbers its requests, as most do
+	} else {
 		w.Header().Set("ETag", o.etag)
 	}
 }
