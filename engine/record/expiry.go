@@ -26,8 +26,11 @@ const maxBeatSkip = 1 << 20
 // stepInput collects what is known now, for a step on a row and its record.
 func (e *engine) stepInput(row Row, rec *Record) StepInput {
 	in := StepInput{ConfirmWindow: e.confirmWindow(), BeatSkip: rand.Int64N(maxBeatSkip)}
-	in.Now, in.StoreTime = e.estimateTime(), e.storeTime()
+	in.Now = e.estimateTime()
 	in.Earliest, in.Latest, in.ClockTrusted = e.storeBounds()
+	if in.StoreTime = (TimeBounds{in.Earliest, in.Latest, in.ClockTrusted}); e.storeClock == nil {
+		in.StoreTime = e.storeTime()
+	}
 	in.KeepsMarks, in.MarkIsGone = e.keepsMarks, e.keepsMarks && !row.Marked
 	in.LivenessOf = e.livenessOf(row.Name, rec)
 	return in

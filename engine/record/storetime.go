@@ -70,8 +70,7 @@ func (e *engine) refreshReading(ctx context.Context) error {
 	r := &e.reading
 	switch {
 	case err == nil:
-		took := e.clock.Since(from)
-		r.bounds = TimeBounds{now.Add(-maxError).UnixMicro(), now.Add(maxError + took).UnixMicro(), true}
+		r.bounds = TimeBounds{now.Add(-maxError).UnixMicro(), now.Add(maxError + to.Since(from)).UnixMicro(), true}
 		r.at = to
 	case ctx.Err() != nil, !r.bounds.Known && !errors.Is(err, driver.ErrUnsupported):
 		return err
