@@ -540,14 +540,14 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 		a.mu.Lock()
 		a.pending.addSwap(a.claim.ID, a.unresolved.replaces, a.claim.TTL, a.clock.Now())
 		a.mu.Unlock()
-		return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+		return driverutil.Unresolved(err)
 	}
 	switch {
 	case a.rec.findClaim(a.claim.ID) == nil:
 	case errors.Is(err, driver.ErrQueueFull):
 		return a.leaveQueue(ctx, err)
 	case driverutil.IsFinal(err): // it waits in the queue, and only for an uncertain outcome will the client release it
-		return fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+		return driverutil.Unresolved(err)
 	}
 	return err
 }
@@ -556,7 +556,7 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 // lock, or the record has no room. The caller takes a refused claim for one that is not in the store.
 func (a *acquire) leaveQueue(ctx context.Context, refusal error) error {
 	if err := a.Release(ctx, a.claim, ""); err != nil && !errors.Is(err, driver.ErrLost) {
-		return fmt.Errorf("%w: %w", driver.ErrUncertain, refusal)
+		return driverutil.Unresolved(refusal)
 	}
 	return refusal
 }

@@ -101,11 +101,10 @@ var errNoPauses = fmt.Errorf("%w: the store does not tell its time, so no pause 
 func (r *Record) refuseRun(terms driver.RunTerms, in StepInput) error {
 	last := r.Runs.lastRun()
 	retryAllowed := r.Runs != nil && r.Runs.RetryAfter == last.Attempt
-	if terms.Pause > 0 && !in.StoreTime.Known {
-		return errNoPauses
-	}
 	refused := terms.Refuse(last, retryAllowed, time.UnixMicro(in.StoreTime.Early))
 	switch {
+	case terms.Pause > 0 && !in.StoreTime.Known && (refused == nil || refused.Reason == driver.ErrTooSoon):
+		return errNoPauses // the other answers need no clock
 	case refused == nil:
 		return nil // and not a nil *driver.RunError, which is an error
 	case refused.Reason == driver.ErrInProgress:

@@ -137,7 +137,8 @@ func TestPausesIgnoreWallClocks(t *testing.T) {
 	}
 }
 
-// TestTimelessStore: a store that tells no time at all keeps no pauses, and says so. It removes no histories.
+// TestTimelessStore: a store that tells no time at all keeps no pauses, and says so, unless there is an answer that needs
+// no clock. It removes no histories.
 func TestTimelessStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New(&memory.Options{Unclocked: true})
@@ -147,6 +148,20 @@ func TestTimelessStore(t *testing.T) {
 		paused.Run.Pause = time.Minute
 		if _, err := l.Acquire(t.Context(), paused); !errors.Is(err, driver.ErrUnsupported) {
 			t.Errorf("a run with a pause: %v", err)
+		}
+		storetest.Release(t, l, storetest.Acquire(t, l, newRun("paused")).Claim)
+		if _, err := l.Acquire(t.Context(), paused); !errors.Is(err, driver.ErrUnsupported) {
+			t.Errorf("a run with a pause after another one: %v", err)
+		}
+		g := storetest.Acquire(t, l, newRun("paused"))
+		if _, err := l.Acquire(t.Context(), paused); !errors.Is(err, driver.ErrInProgress) {
+			t.Errorf("a run with a pause while another is in progress: %v", err)
+		}
+		if err := l.FinishRun(t.Context(), g, succeeded("done")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Acquire(t.Context(), paused); !errors.Is(err, driver.ErrSucceeded) {
+			t.Errorf("a run with a pause after one that has succeeded: %v", err)
 		}
 		kept := newRun("k")
 		kept.Run.KeepFor = time.Hour
