@@ -2,22 +2,56 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 )
 
-// ReadClock implements record.Table. etcd's own replies have no time in them. But its members answer HTTP on the
-// same port, with the Date of their clock. The clock is that of the first member that answers.
+// memberClocks asks members for their time. etcd's own replies have no time in them. But its members answer HTTP on the
+// same port, with the Date of their clock.
+type memberClocks struct {
+	web       *httpclient.Client
+	transport *http.Transport
+
+	mu   sync.Mutex
+	last string // the endpoint that has told its time last
+}
+
+func newMemberClocks(config *tls.Config) *memberClocks {
+	transport := &http.Transport{TLSClientConfig: config.Clone()}
+	web := httpclient.New(&http.Client{Transport: transport}, httpclient.Service{Name: "etcd", IsOwn: isVersionReply})
+	return &memberClocks{web: web, transport: transport}
+}
+
+// sortEndpoints puts the endpoint first that has told its time last: to ask one that hangs takes long.
+func (m *memberClocks) sortEndpoints(endpoints []string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(endpoints, m.last); i > 0 {
+		return slices.Concat(endpoints[i:], endpoints[:i])
+	}
+	return endpoints
+}
+
+func (m *memberClocks) noteAnswer(endpoint string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = endpoint
+}
+
+// ReadClock implements record.Table. The clock is that of the first member that answers.
 func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
-	client := httpclient.New(&http.Client{Transport: &http.Transport{TLSClientConfig: tb.store.tls.Clone(),
-		DisableKeepAlives: true}}, httpclient.Service{Name: "etcd", IsOwn: isVersionReply})
-	for _, endpoint := range tb.store.cli.Endpoints() {
+	clocks := tb.store.clocks
+	for _, endpoint := range clocks.sortEndpoints(tb.store.cli.Endpoints()) {
 		if tb.life.Err() != nil {
 			return now, 0, driver.ErrClosed
 		}
@@ -26,7 +60,9 @@ func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 			err = urlErr
 			continue
 		}
-		if now, err = askOnce(ctx, func(ctx context.Context) (time.Time, error) { return readDate(ctx, client, url) }); err == nil {
+		now, err = askOnce(ctx, func(ctx context.Context) (time.Time, error) { return readDate(ctx, clocks.web, url) })
+		if err == nil {
+			clocks.noteAnswer(endpoint)
 			const cut = time.Second // a Date has no fraction
 			return now.Add(cut / 2), cut / 2, nil
 		}
@@ -84,7 +120,10 @@ func readDate(ctx context.Context, client *httpclient.Client, url string) (date 
 	if err != nil {
 		return time.Time{}, err
 	}
-	_ = reply.Body.Close()
+	defer reply.Body.Close()
+	if _, err := io.Copy(io.Discard, reply.Body); err != nil { // the connection is used again only after the whole reply
+		return time.Time{}, err
+	}
 	date, known := httpclient.DateOf(reply)
 	if !known {
 		return date, errNoDate

@@ -21,6 +21,7 @@ type nodeStore struct {
 	prefix      string
 	tls         *tls.Config // of the client, as far as it is known
 	info        driver.Info
+	clocks      *memberClocks
 	hub         *watchHub
 	batcher     *driverutil.Batcher[*write]
 	life        *driverutil.Lifetime
@@ -38,7 +39,7 @@ func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
 	t := &nodeStore{
 		cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, tls: o.TLS,
 		gateRevisions: map[string]int64{}, nodeCache: map[string]sequence.Node{}, ownSessions: map[string]bool{},
-		life: driverutil.NewLifetime(),
+		life: driverutil.NewLifetime(), clocks: newMemberClocks(o.TLS),
 	}
 	t.hub = newWatchHub(t, pb.NewWatchClient(cli.ActiveConnection()))
 	t.batcher = t.newBatcher()
@@ -107,6 +108,7 @@ func (t *nodeStore) ConfirmWatches(ctx context.Context, session string) error {
 func (t *nodeStore) Close() error {
 	t.life.End()
 	t.life.Wait()
+	t.clocks.transport.CloseIdleConnections()
 	if t.closeClient != nil {
 		return t.closeClient()
 	}
