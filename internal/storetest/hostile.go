@@ -182,23 +182,24 @@ func checkHostile(
 	held := Acquire(t, store, Mutex(name+"/held", time.Minute))
 	released := Acquire(t, store, Mutex(name+"/released", time.Minute))
 	f.set(answer)
-	within := func(call func(ctx context.Context) error) error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		return call(ctx)
-	}
-	for what, err := range map[string]error{
-		"an acquire": within(func(ctx context.Context) error { _, err := store.Acquire(ctx, wanted); return err }),
-		"a renewal": within(func(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var calls sync.WaitGroup // all at once, since each of them may try until its deadline
+	for what, call := range map[string]func() error{
+		"an acquire": func() error { _, err := store.Acquire(ctx, wanted); return err },
+		"a renewal": func() (err error) {
 			store.Renew(ctx, []driver.Grant{held}, func(_ int, r driver.Renewal) { err = r.Err })
 			return err
-		}),
-		"a release": within(func(ctx context.Context) error { return store.Release(ctx, released.Claim, "") }),
+		},
+		"a release": func() error { return store.Release(ctx, released.Claim, "") },
 	} {
-		if err == nil || driverutil.IsFinal(err) {
-			t.Errorf("%s: %v", what, err)
-		}
+		calls.Go(func() {
+			if err := call(); err == nil || driverutil.IsFinal(err) {
+				t.Errorf("%s: %v", what, err)
+			}
+		})
 	}
+	calls.Wait()
 	f.set(nil)
 	if r := Renew(t, store, held); r.Err != nil {
 		t.Errorf("the next renewal: %v", r.Err)
