@@ -87,13 +87,14 @@ func startMinIO(folders, buckets []string) (*MinIO, error) {
 // URL is the address of the server.
 func (m *MinIO) URL() string { return "http://" + m.Endpoint }
 
-// StartAgain starts the server after it was killed, with the same data, and waits until it answers.
+// StartAgain starts the server after it was killed, with the same data, and waits until it answers. Its page health/ready
+// says so too early: before the server knows its disks, buckets and users.
 func (m *MinIO) StartAgain() error {
 	if err := m.Start(); err != nil {
 		return err
 	}
 	for from := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		reply, err := http.Get(m.URL() + "/minio/health/ready")
+		reply, err := http.Get(m.URL() + "/minio/health/cluster")
 		if err == nil {
 			reply.Body.Close()
 			if reply.StatusCode == http.StatusOK {
