@@ -67,7 +67,7 @@ func (a *acquisition) rejoinAfterSessionEnd(err error) bool {
 	if !errors.As(err, &loss) || loss.Cause != driver.LossSessionExpired || !a.dropEndedSession() {
 		return false
 	}
-	a.noteAnswer() // that the session has ended is an answer
+	a.NoteAnswer() // that the session has ended is an answer
 	if a.endedSessions++; a.endedSessions > 1 {
 		_ = a.e.life.Sleep(a.ctx, rand.N(10*time.Millisecond<<min(a.endedSessions, 6)))
 	}
@@ -97,29 +97,26 @@ func (a *acquisition) dropEndedSession() bool {
 
 // finalError turns an error into the one that Acquire returns. A wait that the caller gave up reports who holds the
 // lock. If the claim was lost for another reason at the same time, the caller does not need to know, unless it had been
-// granted.
+// granted. Any other error is uncertain while the claim may have a node: only then will the client release it.
 func (a *acquisition) finalError(err error) error {
-	if errors.Is(err, driver.ErrDenied) && a.mayHaveNode() { // only for an uncertain outcome will the client release it
-		err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
+	if ended := a.ctx.Err(); err != nil && ended != nil && a.e.life.Err() == nil {
+		if errors.Is(err, driver.ErrLost) && !a.wasGranted() {
+			err = ended
+		}
+		var heldErr *driver.HeldError
+		if errors.Is(err, ended) && len(a.lastNodes) > 0 && !errors.As(err, &heldErr) {
+			err = fmt.Errorf("%w: %w", err, newHeldError(a.lastNodes))
+		}
 	}
-	if err == nil || a.ctx.Err() == nil || a.e.life.Err() != nil {
-		return err
-	}
-	if errors.Is(err, driver.ErrLost) && !a.wasGranted() {
-		err = driverutil.Uncertain(a.ctx.Err())
-	}
-	var heldErr *driver.HeldError
-	if !errors.Is(err, a.ctx.Err()) || len(a.lastNodes) == 0 || errors.As(err, &heldErr) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, newHeldError(a.lastNodes))
+	a.Uncertain = a.mayHaveNode() && !errors.Is(err, driver.ErrLost)
+	return a.End(err)
 }
 
-// mayHaveNode reports whether a node of the claim exists, or may yet be created by a delayed Add.
+// mayHaveNode reports whether a node of the claim exists, or may yet be created by an Add.
 func (a *acquisition) mayHaveNode() bool {
 	a.e.mu.Lock()
 	defer a.e.mu.Unlock()
-	return a.cl.addUnresolved || a.cl.node.token != 0
+	return a.cl.addDone != nil || a.cl.addUnresolved || a.cl.node.token != 0
 }
 
 func (a *acquisition) wasGranted() bool {
@@ -131,11 +128,8 @@ func (a *acquisition) wasGranted() bool {
 // joinAndWait adds the claim's node under one session, waits for its turn, and confirms it.
 func (a *acquisition) joinAndWait() (driver.Grant, error) {
 	s, seen, err := a.enterAndJoin()
-	if s == nil { // a claim without a session has no node, and none is being added
-		return driver.Grant{}, err
-	}
 	if err != nil {
-		return driver.Grant{}, driverutil.Uncertain(err)
+		return driver.Grant{}, err
 	}
 	seen, err = a.waitForTurn(s, seen)
 	a.stopWatching()
@@ -166,7 +160,7 @@ func (a *acquisition) enterAndJoin() (s *session, seen timedSnapshot, err error)
 func (a *acquisition) bindAndJoin() (*session, timedSnapshot, error) {
 	s, err := a.bindSession()
 	for err != nil {
-		if err = a.waitToSend(err); err != nil {
+		if err = a.waitAndRetry(err); err != nil {
 			return nil, timedSnapshot{}, err
 		}
 		s, err = a.bindSession()
@@ -244,12 +238,12 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 				s.markExpired()
 				return seen, e.markLost(cl, driver.LossSessionExpired)
 			}
-			if err := a.waitToSend(err); err != nil {
+			if err := a.waitAndRetry(err); err != nil {
 				return seen, err
 			}
 			continue
 		}
-		a.noteAnswer()
+		a.NoteAnswer()
 		a.lastNodes = seen.Nodes
 		// The node is there, from this add or from an earlier one without a reply.
 		if i := findOwn(seen.Nodes, a.ID, s.ID); i >= 0 {
@@ -481,7 +475,7 @@ func (a *acquisition) readSnapshot(s *session) (timedSnapshot, error) {
 		done := a.e.beginListing(a.Name)
 		seen, err := a.listNodes(false)
 		if err == nil {
-			a.noteAnswer()
+			a.NoteAnswer()
 			a.e.shareSnapshot(seen, a.cl)
 		}
 		done()

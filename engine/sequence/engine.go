@@ -85,7 +85,9 @@ type Engine struct {
 	store NodeStore
 	info  driver.Info
 	clock driver.Clock
-	life  *driverutil.Lifetime // ends with Close
+
+	retryPause func(ctx context.Context, failures int) error // pauseAfterFailure, made once
+	life       *driverutil.Lifetime                          // ends with Close
 
 	// What the store can do beyond NodeStore; nil if it cannot.
 	mover           Mover
@@ -141,7 +143,7 @@ func New(store NodeStore) *Engine {
 	_, e.reusesNumbers = store.(NumberReuser)
 	e.info = completeInfo(store.Info())
 	e.info.Detached = e.mover != nil
-	e.clock = e.info.Clock
+	e.clock, e.retryPause = e.info.Clock, e.pauseAfterFailure
 	return e
 }
 

@@ -76,7 +76,7 @@ func (a *acquisition) enter() (arrivals int, err error) {
 // leaveEntrance is called when the claim has joined its lock or has ended, with the error of that. If the lock had no
 // room, it has none for the claims of its kind that waited here before this one was added: they get the same error and
 // send nothing. Ten thousand that come at once would else be added and removed one by one. If the store has given no
-// answer for the claim's unreachableTimeout, those that have waited here for theirs do not try once more.
+// answer for the claim's limit, those that have waited here for theirs do not try once more.
 func (a *acquisition) leaveEntrance(arrivals int, err error) {
 	e := a.e
 	e.mu.Lock()
@@ -94,9 +94,9 @@ func (a *acquisition) leaveEntrance(arrivals int, err error) {
 	}
 	for place := at.waiting.Front(); place != nil && (isFull || isSilent); {
 		o, next := place.Value.(*applicant), place.Next()
-		timeout := o.unreachableTimeout
+		timeout := o.RetryLoop.Limit
 		if isFull && o.arrival <= arrivals && o.isAlike(a.Claim) ||
-			isSilent && timeout <= a.unreachableTimeout && timeout <= e.clock.Since(o.since) {
+			isSilent && timeout <= a.RetryLoop.Limit && timeout <= e.clock.Since(o.since) {
 			at.waiting.Remove(place)
 			o.answer <- err
 		}

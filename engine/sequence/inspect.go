@@ -2,13 +2,11 @@ package sequence
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"math/rand/v2"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Inspect lists the lock once, and tries again if that fails.
@@ -24,14 +22,8 @@ func (e *Engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 		if err == nil {
 			return describeLock(snapshot), nil
 		}
-		if driverutil.IsFinal(err) || ctx.Err() != nil {
-			return driver.Lock{}, e.readError(ctx, err)
-		}
-		if retry.noteFailure() {
-			return driver.Lock{}, hideContextError(err)
-		}
-		if ended := e.life.Sleep(ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6))); ended != nil {
-			return driver.Lock{}, fmt.Errorf("%w: %v", ended, err)
+		if err := retry.waitAndRetry(err); err != nil {
+			return driver.Lock{}, err
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (e *Engine) BreakWithReason(ctx context.Context, name, r string, mode drive
 			return err
 		}
 		if err == nil {
-			retry.noteAnswer()
+			retry.NoteAnswer()
 			continue // it has changed meanwhile
 		}
 		if err := retry.waitAndRetry(err); err != nil {
@@ -54,7 +54,7 @@ func (e *Engine) tryBreak(
 	}
 	i := slices.IndexFunc(snapshot.Nodes, func(n Node) bool { return n.Key == which.Key && n.Token == which.Token })
 	if i < 0 {
-		if retry.writeUnresolved && mode != driver.BreakRequestRelease {
+		if retry.Uncertain && mode != driver.BreakRequestRelease {
 			return true, nil
 		}
 		return true, &driver.LossError{Cause: driver.LossGone}
@@ -62,7 +62,7 @@ func (e *Engine) tryBreak(
 	n := snapshot.Nodes[i]
 	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= countGranted(snapshot.Nodes) {
 		existed, err := e.breakNode(ctx, name, n, reason)
-		retry.writeUnresolved = retry.writeUnresolved || err != nil
+		retry.noteWrite(err)
 		return err == nil && existed, err
 	}
 	if n.Foreign {
@@ -78,6 +78,7 @@ func (e *Engine) tryBreak(
 		return true, nil
 	}
 	_, ok, err := e.store.Change(ctx, name, n, payload)
+	retry.noteWrite(err)
 	return err == nil && ok, err
 }
 
@@ -183,7 +184,7 @@ func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration)
 			return err
 		}
 		if err == nil {
-			retry.noteAnswer()
+			retry.NoteAnswer()
 			continue // it has changed meanwhile
 		}
 		if err := retry.waitAndRetry(err); err != nil {
@@ -217,6 +218,7 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	payload.Detached, payload.TTL = true, to.TTL
 	e.spendNumber(g.ID)
 	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, payload)
+	retry.noteWrite(err)
 	if errors.Is(err, ErrSessionExpired) {
 		*to = Session{} // the next try opens another, unless the claim's own session has ended and its node is gone
 	}

@@ -75,7 +75,7 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 		if s == nil || n.token == 0 && !unresolved || s.isExpired() {
 			e.forgetClaim(cl)
 			switch {
-			case retry.writeUnresolved:
+			case retry.Uncertain:
 				return e.resolveRelease(retry, cl, known.asNode(cl.id))
 			case loss != nil:
 				return loss
@@ -104,7 +104,7 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 		if err == nil || errors.Is(err, ErrSessionExpired) {
 			return e.finishRelease(retry, cl, known.asNode(cl.id), existed && err == nil, timedSnapshot{left, start})
 		}
-		retry.writeUnresolved = true
+		retry.noteWrite(err)
 		if err := retry.waitAndRetry(err); err != nil {
 			return err
 		}
@@ -154,6 +154,7 @@ func (e *Engine) resolveRelease(retry *retryLoop, cl *claim, n Node) error {
 // checkNotBroken returns a loss if there is a note that the claim was broken. A missing note proves nothing if the
 // release began so long ago that a note may have expired; the outcome is uncertain then.
 func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.Duration) error {
+	retry.Uncertain = true // the node is gone, and only the note tells why
 	for {
 		ctx, cancel := requestContext(retry.ctx)
 		broken, reason, err := e.readBreakNote(ctx, name, n)
@@ -196,7 +197,7 @@ func (e *Engine) finishRelease(retry *retryLoop, cl *claim, n Node, existed bool
 		return e.checkNotBroken(retry, cl.name, n, retry.ttl)
 	case existed:
 		return nil
-	case retry.writeUnresolved:
+	case retry.Uncertain:
 		return e.resolveRelease(retry, cl, n)
 	}
 	if loss != nil {
@@ -215,7 +216,7 @@ func (e *Engine) releaseElsewhere(retry *retryLoop, c driver.Claim, r string) er
 		n, err := e.findNode(retry.ctx, c.Name, c.ID, r)
 		if err == nil {
 			if n.Token == 0 {
-				if retry.writeUnresolved {
+				if retry.Uncertain {
 					return e.checkNotBroken(retry, c.Name, tried, tried.TTL)
 				}
 				return e.whyGone(retry.ctx, c.Name, nodeOfRef(c.ID, r))
@@ -233,12 +234,13 @@ func (e *Engine) releaseElsewhere(retry *retryLoop, c driver.Claim, r string) er
 				switch {
 				case existed:
 					return nil
-				case retry.writeUnresolved:
+				case retry.Uncertain:
 					return e.checkNotBroken(retry, c.Name, n, n.TTL)
 				}
 				return e.whyGone(retry.ctx, c.Name, n)
 			}
-			retry.writeUnresolved, tried = true, n
+			tried = n
+			retry.noteWrite(err)
 		}
 		if err := retry.waitAndRetry(err); err != nil {
 			return err

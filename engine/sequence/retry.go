@@ -3,7 +3,6 @@ package sequence
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -16,57 +15,41 @@ func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// retryLoop decides whether a failed request is tried again. It ends the loop on an error that another try cannot
-// mend, when the context or the store ends, and when the store has not answered for unreachableTimeout. Between tries
-// it backs off.
+// retryLoop is the loop of one call: see driverutil.RetryLoop. Its Uncertain says that a write of this call had an
+// unknown outcome.
 type retryLoop struct {
-	e                  *Engine
-	ctx                context.Context
-	ttl                time.Duration // of the claim, as the caller knows it
-	unreachableTimeout time.Duration
-	startedAt          driver.Instant // when the call began
-	outage             driverutil.Outage
-	failures           int  // in a row
-	writeUnresolved    bool // a write of this call had an unknown outcome
+	driverutil.RetryLoop
+	e         *Engine
+	ctx       context.Context
+	ttl       time.Duration  // of the claim, as the caller knows it
+	startedAt driver.Instant // when the call began
 }
 
 func (e *Engine) newRetryLoop(ctx context.Context, ttl time.Duration) *retryLoop {
-	return &retryLoop{e: e, ctx: ctx, ttl: ttl, unreachableTimeout: driver.UnreachableTimeout(ttl),
-		startedAt: e.clock.Now()}
+	return &retryLoop{e: e, ctx: ctx, ttl: ttl, startedAt: e.clock.Now(),
+		RetryLoop: driverutil.RetryLoop{Clock: e.clock, Limit: driver.UnreachableTimeout(ttl), Pause: e.retryPause}}
 }
 
-// noteAnswer is called when the store has answered every request of one try. One of several is not enough: a store that
-// answers reads but not writes counts as unreachable.
-func (retry *retryLoop) noteAnswer() {
-	retry.outage.RequestAnswered()
-	retry.failures = 0
+// pauseAfterFailure waits before the next try. NoteAnswer is called when the store has answered every request of one
+// try. One of several is not enough: a store that answers reads but not writes counts as unreachable.
+func (e *Engine) pauseAfterFailure(ctx context.Context, failures int) error {
+	return e.life.Sleep(ctx, rand.N(20*time.Millisecond<<min(failures, 5)))
 }
 
-// noteFailure is called when a request has failed. It reports whether the store counts as unreachable now.
-func (retry *retryLoop) noteFailure() bool {
-	retry.failures++
-	return retry.outage.RequestFailed(retry.e.clock, retry.unreachableTimeout)
+// noteWrite is called with the error of a request that changes something. It may have done so if the store did not
+// refuse it.
+func (retry *retryLoop) noteWrite(err error) {
+	refused := driverutil.IsFinal(err) || errors.Is(err, ErrSessionExpired)
+	retry.Uncertain = retry.Uncertain || err != nil && !refused
 }
 
 // waitAndRetry waits before the next try and returns nil, or returns the error with which the call ends. That is
-// ErrUncertain if the outcome of the last request is not known.
+// ErrUncertain if a write of this call had an unknown outcome.
 func (retry *retryLoop) waitAndRetry(err error) error {
-	return driverutil.Uncertain(retry.waitToSend(err))
-}
-
-// waitToSend is waitAndRetry without that: nothing was sent, or the caller says what is uncertain.
-func (retry *retryLoop) waitToSend(err error) error {
-	switch {
-	case retry.e.life.Err() != nil:
+	if retry.e.life.Err() != nil {
 		return driver.ErrClosed
-	case driverutil.IsFinal(err):
-		return err
-	case retry.ctx.Err() != nil:
-		return retry.ctx.Err()
-	case retry.noteFailure():
-		return hideContextError(err)
 	}
-	return retry.e.life.Sleep(retry.ctx, rand.N(10*time.Millisecond<<min(retry.failures, 6)))
+	return retry.PauseAfterFailure(retry.ctx, err, false)
 }
 
 // contextError is the error of a call whose context has ended. Contexts that are bound to the engine end with Close as
@@ -90,23 +73,5 @@ func (e *Engine) readError(ctx context.Context, err error) error {
 	case e.life.Err() != nil:
 		return driver.ErrClosed
 	}
-	return hideContextError(err)
+	return driverutil.HideContextError(err)
 }
-
-// hideContextError replaces an error of a context. It came from our own limit for one request; callers would take it
-// for the end of their own context.
-func hideContextError(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return noAnswerError{err}
-	}
-	return err
-}
-
-// noAnswerError is the end of a request's own time limit. It does not match the errors of contexts, so that a caller
-// does not take it for the end of its own context.
-type noAnswerError struct{ cause error }
-
-func (e noAnswerError) Error() string { return fmt.Sprintf("the store gave no answer: %v", e.cause) }
-
-// Timeout says that it is an error as those of package net are after a time limit.
-func (e noAnswerError) Timeout() bool { return true }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // session is one session of this client. One serves all claims with its TTL. A detached claim has one of its own, to
@@ -109,7 +110,7 @@ func (e *Engine) openSharedSession(ttl time.Duration, o *sessionOpening) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.openings, ttl)
-	o.err = hideContextError(err)
+	o.err = driverutil.HideContextError(err)
 	if err == nil && e.life.Go(s.keepAliveLoop) && e.life.Go(s.runJanitor) {
 		e.sessions[ttl] = s
 	}
@@ -362,7 +363,7 @@ func (s *session) sendKeepAlive(inFlight chan struct{}) {
 	if lowered || late {
 		err = ErrSessionExpired
 	}
-	s.inFlight, s.lastErr = nil, hideContextError(err)
+	s.inFlight, s.lastErr = nil, driverutil.HideContextError(err)
 	if err == nil {
 		s.noteKeepAlive(start)
 	}

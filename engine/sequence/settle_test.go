@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/internal/memtree"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestDeniedAfterLostReply: an Acquire that is denied after an add without a reply reports an unknown outcome. So
@@ -72,6 +73,30 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 		}
 		if nodes := server.Nodes("m"); len(nodes) != 1 || !nodes[0].Detached {
 			t.Errorf("the nodes are %+v", nodes)
+		}
+	})
+}
+
+// TestDeniedAfterSessionEnded: a move that was refused because the session to which the claim was to be moved has expired has
+// changed nothing. A refusal that comes next is the answer.
+func TestDeniedAfterSessionEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		moved := false
+		e := sequence.New(&memtree.Link{Server: memtree.New(),
+			Transport: func(_ context.Context, what string, do func() any) (any, error) {
+				switch {
+				case what == "move":
+					moved = true
+					time.Sleep(2 * time.Second)
+				case moved && what == "read":
+					return nil, driver.ErrDenied
+				}
+				return do(), nil
+			}})
+		defer e.Close()
+		g := storetest.Acquire(t, e, mutex("m", 10*time.Second))
+		if err := e.Detach(t.Context(), g, time.Second); !errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUncertain) {
+			t.Errorf("Detach returned %v", err)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // shareSnapshot gives a snapshot to those waiting claims of this client that are granted in it. They can rely on it as
@@ -163,7 +162,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 	case <-a.turn.wakeup:
 	case <-poll:
 	case <-a.ctx.Done():
-		return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
+		return timedSnapshot{}, e.contextError(a.ctx)
 	}
 	e.mu.Lock()
 	// Another waiter of this client may be listing the lock right now. That may have begun before the change
@@ -180,7 +179,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 		select {
 		case <-looking:
 		case <-a.ctx.Done():
-			return timedSnapshot{}, driverutil.Uncertain(e.contextError(a.ctx))
+			return timedSnapshot{}, e.contextError(a.ctx)
 		}
 		select {
 		case seen := <-a.turn.snapshots:

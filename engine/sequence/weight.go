@@ -33,9 +33,9 @@ func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 			return err
 		}
 		if err == nil { // the lock has changed meanwhile
-			retry.noteAnswer()
+			retry.NoteAnswer()
 			if err := e.life.Sleep(ctx, rand.N(time.Millisecond<<tries)); err != nil {
-				return driverutil.Uncertain(err)
+				return retry.End(err)
 			}
 			continue
 		}
@@ -90,7 +90,7 @@ func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, la
 			return true, newHeldError(others)
 		}
 	}
-	if err != nil {
+	if retry.noteWrite(err); err != nil {
 		return false, err
 	}
 	e.setWeightResolved(g.ID, true)
