@@ -8,8 +8,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,18 +17,7 @@ import (
 
 	_ "github.com/holdfast-go/holdfast/cmd/holdfast/stores"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/store/consul/consultest"
-	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
-	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
-	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
-	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 	_ "github.com/holdfast-go/holdfast/store/memory"
-	"github.com/holdfast-go/holdfast/store/mysql/mysqltest"
-	"github.com/holdfast-go/holdfast/store/nats/natstest"
-	"github.com/holdfast-go/holdfast/store/postgres/pgtest"
-	"github.com/holdfast-go/holdfast/store/redis/redistest"
-	"github.com/holdfast-go/holdfast/store/s3/s3test"
-	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
 // abilities says for each store and layout what it can do beyond Acquire, Renew, Release, Inspect, List and Break of a
@@ -159,115 +146,6 @@ var defaults = map[string]string{
 	"consul": "claims", "dynamodb": "record", "gcs": "record", "kubernetes": "record", "redis": "plain", "s3": "record",
 	"zookeeper": "curator",
 }
-
-// start starts a store, and returns a function that tells its URL for a layout.
-func start(t *testing.T, store string) func(layout string) string {
-	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	at := func(base string, more ...string) func(string) string {
-		return func(layout string) string {
-			options := more
-			if layout != "" {
-				options = append([]string{"layout=" + layout}, more...)
-			}
-			return base + "?" + strings.Join(options, "&")
-		}
-	}
-	switch store {
-	case "file":
-		return at("file://" + t.TempDir())
-	case "memory":
-		return at("memory://abilities")
-	case "redis":
-		s, err := redistest.Start()
-		must(err)
-		t.Cleanup(s.Stop)
-		return at("redis://" + s.Addr)
-	case "redlock":
-		g, err := redistest.Independent(3)
-		must(err)
-		t.Cleanup(g.Stop)
-		return at("redlock://" + strings.Join(g.Addrs(), ","))
-	case "etcd":
-		c, err := etcdtest.Start(t.Context(), etcdtest.Options{Members: 1})
-		must(err)
-		t.Cleanup(c.Close)
-		return at("etcd://" + c.Endpoints()[0])
-	case "zookeeper":
-		e, err := zktest.Start(t.Context(), zktest.Options{Members: 1})
-		must(err)
-		t.Cleanup(e.Close)
-		return func(layout string) string {
-			return at("zookeeper://"+e.Endpoints()[0], "namespace="+folder(layout))(layout)
-		}
-	case "consul":
-		c, err := consultest.Start(t.Context(), consultest.Options{Dev: true})
-		must(err)
-		t.Cleanup(c.Close)
-		return at(c.URL())
-	case "postgres":
-		s, err := pgtest.Start()
-		must(err)
-		t.Cleanup(s.Stop)
-		return at(s.URL("test"), "sslmode=disable", "create=true")
-	case "mysql":
-		s, err := mysqltest.Start()
-		must(err)
-		t.Cleanup(s.Close)
-		return at(s.URL(), "create=true")
-	case "nats":
-		c, err := natstest.Start(t.Context(), natstest.Options{})
-		must(err)
-		t.Cleanup(c.Close)
-		return at(c.URL("abilities"), "create=true")
-	case "dynamodb":
-		s, err := dynamodbtest.Start(t.Context())
-		must(err)
-		t.Cleanup(func() { s.Stop() })
-		return func(layout string) string {
-			more := []string{"region=eu-central-1", "create=true", "endpoint=" + url.QueryEscape(s.Endpoint)}
-			if layout == "ledger" {
-				more = append(more, "ledger-name=abilities")
-			}
-			return at("dynamodb://"+folder(layout)+"-table", more...)(layout)
-		}
-	case "s3":
-		s := s3test.Start("locks")
-		t.Cleanup(s.Stop)
-		return at("s3://locks", "region=us-east-1", "endpoint="+url.QueryEscape(s.URL))
-	case "gcs":
-		s := gcstest.Start("locks")
-		t.Cleanup(s.Stop)
-		return func(layout string) string {
-			return at("gcs://locks/"+folder(layout), "anonymous=true", "write-interval=1ms", "endpoint="+url.QueryEscape(s.URL))(layout)
-		}
-	case "kubernetes":
-		m := kubernetestest.StartModel()
-		t.Cleanup(m.Stop)
-		config := filepath.Join(t.TempDir(), "kubeconfig")
-		must(os.WriteFile(config, []byte(fmt.Sprintf(`{"current-context": "c",
-			"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-			"clusters": [{"name": "c", "cluster": {"server": %q}}],
-			"users": [{"name": "u", "user": {"token": %q}}]}`, m.Address(), kubernetestest.AllowAll)), 0o600))
-		return at("kubernetes://", "kubeconfig="+config)
-	}
-	t.Fatalf("nobody can start %q", store)
-	return nil
-}
-
-func TestMain(m *testing.M) {
-	os.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
-	os.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
-	os.Exit(m.Run())
-}
-
-// folder is where a layout keeps its locks, apart from those of the others.
-func folder(layout string) string { return "l" + layout }
 
 // listAbilities asks a store for each ability, in the order of the table. One that is refused as unsupported does not
 // count, whatever methods the store has.
