@@ -55,7 +55,7 @@ func BuildCommit(commit, name string, env []string, args ...string) (string, err
 func checkOut(commit, dir string) error {
 	root, err := git(".", "rev-parse", "--show-toplevel")
 	if err != nil {
-		return fmt.Errorf("building commit %s needs a clone of the repository: %w", commit, err)
+		return fmt.Errorf("commit %s is taken from a clone of the repository, which this is not: %w", commit, err)
 	}
 	if _, err := git(root, "cat-file", "-e", commit+"^{commit}"); err != nil {
 		shallow, err := git(root, "rev-parse", "--is-shallow-repository")
