@@ -90,21 +90,22 @@ func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	loop := a.newLoop(c.TTL)
 	for first := true; ; first = false {
 		g, err := t.tryTake(ctx)
+		loop.Uncertain = t.uncertainRVN != ""
 		switch {
 		case err == nil:
 			return g, nil
 		case ctx.Err() != nil,
 			driverutil.IsFinal(err) && !(errors.Is(err, driver.ErrHeld) && (c.Wait || t.isWatchingForeign())):
-			return driver.Grant{}, t.acquireError(ctx, err)
+			return driver.Grant{}, loop.End(t.acquireError(ctx, err))
 		case errors.Is(err, errRefused) && first:
 			continue // the first try knew nothing about the item; no pause is needed
 		case errors.Is(err, errRefused), errors.Is(err, driver.ErrHeld):
 			err = loop.PauseAfterAnswer(ctx)
 		default:
-			err = loop.PauseAfterFailure(ctx, err, false) // acquireError says what is uncertain
+			err = loop.PauseAfterFailure(ctx, err, false) // tryTake has noted what was sent
 		}
 		if err != nil {
-			return driver.Grant{}, t.acquireError(ctx, err)
+			return driver.Grant{}, loop.End(t.acquireError(ctx, err))
 		}
 	}
 }
@@ -213,17 +214,13 @@ func (t *takeAttempt) newGrant(r versionNumber, since driver.Instant) driver.Gra
 	return driver.Grant{Claim: t.claim, Token: r.token, Since: since, GrantedTTL: t.claim.TTL, Ref: r.claimID}
 }
 
-// acquireError is the error with which Acquire ends. It names the last holder if ctx has ended, and is
-// uncertain if a write of unknown outcome may still take effect.
+// acquireError names the last holder in the error of an Acquire whose ctx has ended.
 func (t *takeAttempt) acquireError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, driver.ErrClosed) {
 		err = ctx.Err()
 		if t.heldError != nil {
 			err = fmt.Errorf("%w; %w", err, t.heldError)
 		}
-	}
-	if t.uncertainRVN != "" {
-		err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 	}
 	return err
 }

@@ -27,16 +27,17 @@ func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	loop := l.newLoop(c.TTL)
 	for {
 		g, err := b.try(ctx)
+		loop.Uncertain = b.uncertainAt != 0 // a start may still take effect
 		switch {
 		case err == nil:
 			return g, nil
 		case errors.Is(err, errRefused), c.Wait && errors.Is(err, driver.ErrInProgress):
 			err = loop.PauseAfterAnswer(ctx)
 		case ctx.Err() == nil && !driverutil.IsFinal(err):
-			err = loop.PauseAfterFailure(ctx, err, false) // finalError says what is uncertain
+			err = loop.PauseAfterFailure(ctx, err, false) // try has noted what was sent
 		}
 		if err != nil {
-			return driver.Grant{}, b.finalError(ctx, err)
+			return driver.Grant{}, loop.End(b.finalError(ctx, err))
 		}
 	}
 }
@@ -50,17 +51,13 @@ type beginning struct {
 	uncertainAt int64            // the sequence of a start whose outcome is not known; 0: there is none
 }
 
-// finalError is the error with which Acquire ends. It names the run that is in progress if ctx has ended, and is
-// uncertain if a start may still take effect.
+// finalError names the run that is in progress in the error of an Acquire whose ctx has ended.
 func (b *beginning) finalError(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, driver.ErrClosed) {
 		err = ctx.Err()
 		if b.inProgress != nil {
 			err = fmt.Errorf("%w; %w", err, b.inProgress.Held)
 		}
-	}
-	if b.uncertainAt != 0 {
-		err = fmt.Errorf("%w: %w", driver.ErrUncertain, err)
 	}
 	return err
 }

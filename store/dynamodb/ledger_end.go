@@ -2,7 +2,6 @@ package dynamodb
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // putEnd writes the row that ends a run, unless there is one. Then the error is errRefused.
@@ -54,43 +54,58 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 	}
 	loop := l.newLoop(g.TTL)
 	for {
-		err := l.finishOnce(ctx, key, start, g, o)
+		err := l.finishOnce(ctx, loop, key, start, g, o)
+		if err != nil && !errors.Is(err, driver.ErrLost) {
+			err = loop.PauseAfterFailure(ctx, err, false) // noteWrite has noted what was sent
+			if err == nil {
+				continue
+			}
+		}
 		if err == nil || driverutil.IsFinal(err) {
 			l.forgetRun(g.ID)
-			return err
 		}
-		if err := loop.PauseAfterFailure(ctx, err, true); err != nil {
-			return driverutil.Uncertain(cmp.Or(ctx.Err(), err))
-		}
+		return err
 	}
 }
 
-func (l *ledger) finishOnce(ctx context.Context, key string, start int64, g driver.Grant, o driver.RunOutcome) error {
+// noteWrite returns the error of a write, and notes in the loop of its call if the write may have been made.
+func noteWrite(loop *driverutil.RetryLoop, err error) error {
+	refused := errors.Is(err, errRefused) || errors.Is(err, record.ErrUnsent) || driverutil.IsFinal(err)
+	loop.Uncertain = loop.Uncertain || err != nil && !refused
+	return err
+}
+
+func (l *ledger) finishOnce(
+	ctx context.Context, loop *driverutil.RetryLoop, key string, start int64, g driver.Grant, o driver.RunOutcome,
+) error {
 	run, err := l.runOf(ctx, key, start, g.ID)
 	if err != nil {
 		return err
 	}
 	if l.clock.Clock.SinceAtLeast(g.Since) > g.GrantedTTL {
-		if err := l.endIfExpired(ctx, key, start, run); err != nil {
+		if err := l.endIfExpired(ctx, loop, key, start, run); err != nil {
 			return err
 		}
 	}
 	end := l.endOf(run, o.State, o.Error)
 	end.Result = o.Result
-	if err := l.putEnd(ctx, key, start, &end); !errors.Is(err, errRefused) {
+	if err := noteWrite(loop, l.putEnd(ctx, key, start, &end)); !errors.Is(err, errRefused) {
 		return err
 	}
 	return l.compareEnd(ctx, key, start, &end)
 }
 
 // endIfExpired abandons the run of a worker that reports after its lease has run out.
-func (l *ledger) endIfExpired(ctx context.Context, key string, start int64, run *rowRun) error {
+func (l *ledger) endIfExpired(
+	ctx context.Context, loop *driverutil.RetryLoop, key string, start int64, run *rowRun,
+) error {
 	h, err := l.readHeartbeat(ctx, key)
 	if err != nil {
 		return err
 	}
 	if cause := l.endCause(run, h); cause != "" {
-		if err := l.abandon(ctx, key, start, run, h, cause); err != nil && !errors.Is(err, errRefused) {
+		err := noteWrite(loop, l.abandon(ctx, key, start, run, h, cause))
+		if err != nil && !errors.Is(err, errRefused) {
 			return err
 		}
 	}
@@ -202,18 +217,18 @@ func (l *ledger) Release(ctx context.Context, c driver.Claim, ref string) error 
 	loop := l.newLoop(c.TTL)
 	loop.Restart()
 	for {
-		err := l.releaseOnce(ctx, key, c.ID, ref, report)
-		if err == nil || driverutil.IsFinal(err) {
+		err := l.releaseOnce(ctx, loop, key, c.ID, ref, report)
+		if err == nil || errors.Is(err, driver.ErrLost) {
 			return err
 		}
-		if err := loop.PauseAfterFailure(ctx, err, true); err != nil {
-			return driverutil.Uncertain(cmp.Or(ctx.Err(), err))
+		if err := loop.PauseAfterFailure(ctx, err, false); err != nil { // noteWrite has noted what was sent
+			return err
 		}
 	}
 }
 
 // releaseOnce finds the run and writes its end. report is in the row that this call writes.
-func (l *ledger) releaseOnce(ctx context.Context, key, id, ref, report string) error {
+func (l *ledger) releaseOnce(ctx context.Context, loop *driverutil.RetryLoop, key, id, ref, report string) error {
 	start, refID, ok := parseRef(ref)
 	switch {
 	case ref != "" && !ok:
@@ -239,7 +254,7 @@ func (l *ledger) releaseOnce(ctx context.Context, key, id, ref, report string) e
 	}
 	end := l.endOf(run, driver.RunFailed, "it was released without an outcome")
 	end.Report = report
-	if err := l.putEnd(ctx, key, start, &end); !errors.Is(err, errRefused) {
+	if err := noteWrite(loop, l.putEnd(ctx, key, start, &end)); !errors.Is(err, errRefused) {
 		return err
 	}
 	it, err := l.readItem(ctx, key, start+1)

@@ -27,8 +27,11 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	// The caller takes this claim for refused. But a request that had no reply may still arrive and make it, and a
 	// script that is denied a command has done all that it does before that command. So the claim is released, which
 	// also leaves a tombstone for the late request.
-	if driverutil.IsFinal(err) && s.isInFlight(c.ID) || errors.Is(err, driver.ErrDenied) {
-		_ = s.Release(ctx, c, "")
+	inFlight := s.isInFlight(c.ID)
+	if driverutil.IsFinal(err) && inFlight || errors.Is(err, driver.ErrDenied) {
+		if left := s.Release(ctx, c, ""); inFlight && left != nil && !errors.Is(left, driver.ErrLost) {
+			err = driverutil.Unresolved(err)
+		}
 	}
 	return g, s.addReason(ctx, c.Name, c.ID, err)
 }
@@ -249,6 +252,7 @@ func (a *acquireLoop) waitInQueue(ctx context.Context) (driver.Grant, error) {
 		case r.code == replyHeld:
 			return g, r.heldError()
 		}
+		a.Uncertain = true // it is in the queue, and only for an uncertain outcome will the client release it
 		if sub == nil {
 			var live bool
 			if sub, live = a.store.subscribeToLock(keys[0], a.claim.ID, true); sub == nil {

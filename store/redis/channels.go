@@ -12,6 +12,7 @@ import (
 // Pub/Sub", sharded).
 func (s *store) detectShardedChannels(ctx context.Context) error {
 	p := s.newRetryLoop(driver.MinTTL)
+	p.readOnly = true
 	for {
 		_, err := runAsync(ctx, s, func() (struct{}, error) {
 			return struct{}{}, s.client.Do(ctx, s.client.B().PubsubShardnumsub().Build()).Error()

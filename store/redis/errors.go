@@ -204,27 +204,27 @@ func connectError(err error, o *rueidis.ClientOption) error {
 // errLinkEnded means that a dedicated connection has ended.
 var errLinkEnded = errors.New("the connection to Redis has ended")
 
-// uncertainError marks an error after which the outcome of the call is unknown.
-func uncertainError(err error) error { return fmt.Errorf("%w: %w", driver.ErrUncertain, err) }
-
-// retryLoop repeats one script until it is answered. It gives up when a retry cannot help, when the call's context
-// ends, or when the store has not answered for the unreachable timeout. Every script may be repeated: it finds what an
-// earlier run has done by the claim's id.
+// retryLoop repeats one script until it is answered: see driverutil.RetryLoop. Every script may be repeated: it finds
+// what an earlier run has done by the claim's id.
 type retryLoop struct {
-	store          *store
-	timeout        time.Duration // the unreachable timeout
-	outage         driverutil.Outage
-	failures       int       // in a row
-	closedErrors   int       // in a row: how many failures say that the client is closed
-	outcomeUnknown bool      // a request of this call may have run without a reply
-	readOnly       bool      // it changes nothing, so that a missing reply leaves nothing uncertain
-	startedAt      time.Time // set by Release only, for isNoteExpired
-	mayMake        string    // the claim that its requests may make; empty if none
+	driverutil.RetryLoop // Uncertain: a request of this call may have run without a reply
+	store                *store
+	closedErrors         int       // in a row: how many failures say that the client is closed
+	readOnly             bool      // it changes nothing, so that a missing reply leaves nothing uncertain
+	startedAt            time.Time // set by Release only, for isNoteExpired
+	mayMake              string    // the claim that its requests may make; empty if none
 }
 
 // newRetryLoop begins a call for a claim with this TTL, which decides how long an unreachable server is retried.
 func (s *store) newRetryLoop(ttl time.Duration) retryLoop {
-	return retryLoop{store: s, timeout: driver.UnreachableTimeout(ttl)}
+	return retryLoop{store: s, RetryLoop: driverutil.RetryLoop{
+		Clock: s.clock, Limit: driver.UnreachableTimeout(ttl), Pause: s.pause}}
+}
+
+// pauseBeforeRetry waits before the next try. The delay grows to 320 ms and is random, so that the clients of a server
+// that returns do not all come at the same time.
+func (s *store) pauseBeforeRetry(ctx context.Context, tries int) error {
+	return s.life.Sleep(ctx, rand.N(10*time.Millisecond<<min(tries, 5)))
 }
 
 // run returns a script's reply, and the start of the request that got it. The start of an earlier request that had no
@@ -236,7 +236,7 @@ func (r *retryLoop) run(ctx context.Context, st *script, keys,
 			return m, at, driver.ErrClosed
 		}
 		if ctx.Err() != nil {
-			return m, at, r.wrapUncertain(ctx.Err())
+			return m, at, r.End(ctx.Err())
 		}
 		at = r.store.clock.Now()
 		m, err = r.store.runScript(ctx, st, keys, args)
@@ -245,8 +245,8 @@ func (r *retryLoop) run(ctx context.Context, st *script, keys,
 			if st == r.store.scripts.acquireQueued {
 				r.store.recordRoundTrip(at)
 			}
-			r.outage.RequestAnswered()
-			r.failures, r.closedErrors = 0, 0
+			r.NoteAnswer()
+			r.closedErrors = 0
 			if r.store.life.Err() != nil {
 				return m, at, driver.ErrClosed
 			}
@@ -263,8 +263,8 @@ func (r *retryLoop) waitToRetry(ctx context.Context, err error) error {
 	if r.store.life.Err() != nil {
 		return driver.ErrClosed
 	}
-	if f := r.store.finalError(err); f != nil {
-		return f
+	if final := r.store.finalError(err); final != nil {
+		return r.PauseAfterFailure(ctx, final, false)
 	}
 	// A client that follows a failover closes the old connection with requests on it, and has the new one by then. So
 	// only repeated errors mean that the user has closed the client.
@@ -274,28 +274,14 @@ func (r *retryLoop) waitToRetry(ctx context.Context, err error) error {
 		return driver.ErrClosed // the user has closed the client
 	}
 	// The request may have run, or may still arrive, unless the server refused it or nothing was sent.
-	if _, refused := rueidis.IsRedisErr(err); !refused && !isUnsent(err) {
-		r.outcomeUnknown = true
-		if r.mayMake != "" {
-			r.store.addInFlight(r.mayMake)
-		}
+	sent := !isRedisReply(err) && !isUnsent(err)
+	if sent && r.mayMake != "" {
+		r.store.addInFlight(r.mayMake)
 	}
-	if ctx.Err() != nil {
-		return r.wrapUncertain(ctx.Err())
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		err = explainError(err)
 	}
-	r.failures++
-	if r.outage.RequestFailed(r.store.clock, r.timeout) {
-		return r.wrapUncertain(explainError(err))
-	}
-	// The delay grows to 320 ms and is random, so that the clients of a server that returns do not all come at the same
-	// time.
-	if serr := r.store.life.Sleep(ctx, rand.N(5*time.Millisecond<<min(r.failures, 6))); serr != nil {
-		if errors.Is(serr, driver.ErrClosed) {
-			return serr
-		}
-		return r.wrapUncertain(serr)
-	}
-	return nil
+	return r.PauseAfterFailure(ctx, err, sent && !r.readOnly)
 }
 
 // isUnsent reports whether a request was certainly not sent, since there was no connection for it.
@@ -311,14 +297,6 @@ type unsentError struct{ error }
 
 // Unwrap lets callers see the error of the connection.
 func (e *unsentError) Unwrap() error { return e.error }
-
-// wrapUncertain adds ErrUncertain if a request of this call may have run.
-func (r *retryLoop) wrapUncertain(err error) error {
-	if r.outcomeUnknown && !r.readOnly {
-		return uncertainError(err)
-	}
-	return err
-}
 
 // addInFlight notes that a request which may make a claim may still be under way. Requests on several connections, or
 // before and after a reconnection, may arrive in any order. So a release may arrive before the request that makes the

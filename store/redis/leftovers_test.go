@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
@@ -143,7 +144,7 @@ func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 	for begun, expired := range map[time.Time]bool{
 		time.Now(): false, time.Now().Add(-breakNoteTime - time.Second): true, time.Now().Round(0).Add(-breakNoteTime - time.Second): true,
 	} {
-		p := retryLoop{outcomeUnknown: true, startedAt: begun}
+		p := retryLoop{RetryLoop: driverutil.RetryLoop{Uncertain: true}, startedAt: begun}
 		if err := p.releaseResult(0); expired != errors.Is(err, driver.ErrUncertain) || !expired && err != nil {
 			t.Errorf("begun %v ago: %v", time.Since(begun), err)
 		}

@@ -58,7 +58,7 @@ func (s *store) BreakWithReason(ctx context.Context, name, ref string, mode driv
 	}
 	// An earlier request of this call had no reply, and the claim is gone now: that request has removed it. A requested
 	// release removes nothing, so there the claim has ended without it.
-	if p.outcomeUnknown && mode != driver.BreakRequestRelease {
+	if p.Uncertain && mode != driver.BreakRequestRelease {
 		return nil
 	}
 	return &driver.LossError{Cause: driver.LossGone}

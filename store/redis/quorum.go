@@ -2,14 +2,13 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // A Redlock sends each script to all servers at once. This file sends the requests, counts the replies, and repeats
@@ -127,6 +126,16 @@ func (r *redlockStore) countReplies(ctx context.Context, ttl time.Duration, q se
 	return t, err
 }
 
+// mayHaveRun reports whether the script has run on a server, or may have done so without a reply.
+func (t *replyCounts) mayHaveRun() bool {
+	for _, unknown := range t.outcomeUnknown {
+		if unknown {
+			return true
+		}
+	}
+	return t.replies > 0
+}
+
 // isRedisReply reports whether a server has replied with this error: the request has arrived, and was refused.
 func isRedisReply(err error) bool {
 	_, is := rueidis.IsRedisErr(err)
@@ -139,32 +148,25 @@ func isRedisReply(err error) bool {
 func (r *redlockStore) retryUntilMajority(
 	ctx context.Context, ttl time.Duration, step func() (replyCounts, error),
 ) (t replyCounts, done bool, err error) {
-	start := r.clock.Now()
-	for n := 0; ; n++ {
+	loop := driverutil.RetryLoop{Clock: r.clock, Limit: driver.UnreachableTimeout(ttl), Pause: r.servers[0].pause}
+	loop.Restart()
+	for {
 		if ctx.Err() != nil {
-			return t, done, uncertainError(ctx.Err())
+			return t, done, loop.End(ctx.Err())
 		}
 		t, err = step()
 		switch {
 		case err == nil && t.replies >= r.majority:
 			return t, done, nil
-		case errors.Is(err, driver.ErrClosed):
-			return t, done, err
 		case err != nil:
-			return t, done, uncertainError(err)
-		case r.clock.Since(start) > driver.UnreachableTimeout(ttl):
-			return t, done, uncertainError(fmt.Errorf("only %d of %d servers answer: %w", t.replies, len(r.servers),
-				explainError(t.err)))
-		}
-		if t.refusals > len(r.servers)-r.majority { // no majority is left; the others may just have been slow
-			return t, done, t.refusal
+		case t.refusals > len(r.servers)-r.majority: // no majority is left; the others may just have been slow
+			err = t.refusal
+		default: // what a minority says is not final
+			err = fmt.Errorf("only %d of %d servers answer: %v", t.replies, len(r.servers), explainError(t.err))
 		}
 		done = done || t.byReply[replyDone] > 0
-		if err := r.servers[0].life.Sleep(ctx, rand.N(10*time.Millisecond<<min(n, 5))); err != nil {
-			if errors.Is(err, driver.ErrClosed) {
-				return t, done, err
-			}
-			return t, done, uncertainError(err)
+		if err = loop.PauseAfterFailure(ctx, err, t.mayHaveRun()); err != nil {
+			return t, done, err
 		}
 	}
 }

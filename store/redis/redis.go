@@ -115,7 +115,8 @@ type store struct {
 	shardedKnown atomic.Bool // whether sharded is known; it is asked only in a Cluster
 	sharded      atomic.Bool // scripts notify by SPUBLISH, and not by PUBLISH
 
-	life *driverutil.Lifetime // ends with Close, which waits for its goroutines
+	life  *driverutil.Lifetime                       // ends with Close, which waits for its goroutines
+	pause func(ctx context.Context, tries int) error // pauseBeforeRetry, made once
 
 	// The number of the last change of a weight. It begins with the wall clock, so that the changes of a client that is
 	// started later have larger numbers.
@@ -190,7 +191,7 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	s.lastChange.Store(time.Now().UnixMicro())
 	s.rtt.Store(int64(time.Millisecond))
 	s.recordRoundTrip(s.clock.Now())
-	s.life = driverutil.NewLifetime()
+	s.life, s.pause = driverutil.NewLifetime(), s.pauseBeforeRetry
 	s.info = s.buildInfo()
 	return s, nil
 }

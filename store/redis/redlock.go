@@ -158,21 +158,17 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		}
 		b.giveBack(ctx)
 		if b.finalErr != nil {
-			return g, b.finalErr
+			return g, r.refuse(ctx, c, b.finalErr)
 		}
 		if b.replies >= r.majority {
 			majorityReplied = r.clock.Now()
 			if !c.Wait && len(b.holders) > 0 && n >= min(maxSplitRetries, b.granted*maxSplitRetries) {
-				if r.hasInFlight(c.ID) {
-					// A request without a reply may still make the claim, which its caller takes for refused.
-					_ = r.Release(ctx, c, "")
-				}
-				return g, &driver.HeldError{Holders: b.holders}
+				return g, r.refuse(ctx, c, &driver.HeldError{Holders: b.holders})
 			}
 		} else if r.clock.Since(majorityReplied) > driver.UnreachableTimeout(c.TTL) || !c.Wait && n > 2 {
 			// No majority replies. A claim that waits retries for as long as with a single server, and one that does
 			// not wait retries three times.
-			return g, uncertainError(fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers),
+			return g, driverutil.Unresolved(fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers),
 				cmp.Or(b.denial, err)))
 		}
 		pause := rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond)) + time.Millisecond
@@ -183,6 +179,19 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 			return g, b.endedError(err)
 		}
 	}
+}
+
+// refuse returns the refusal of a claim. Its caller takes the claim for refused, but a request without a reply may still
+// make it. So it is released, and if that fails while a majority may get such a request, the outcome is uncertain.
+func (r *redlockStore) refuse(ctx context.Context, c driver.Claim, refusal error) error {
+	late := r.countInFlight(c.ID)
+	if late == 0 {
+		return refusal
+	}
+	if err := r.Release(ctx, c, ""); late >= r.majority && err != nil && !errors.Is(err, driver.ErrLost) {
+		return driverutil.Unresolved(refusal)
+	}
+	return refusal
 }
 
 // Release removes the claim from all servers. The claim was held if a majority may have had it. A minority proves
@@ -272,9 +281,9 @@ func (r *redlockStore) renewGrant(ctx context.Context, g *driver.Grant) driver.R
 	case lost > minority:
 		a.Err = &driver.LossError{Cause: driver.LossGone}
 	case err != nil:
-		a.Err = uncertainError(err)
+		a.Err = driverutil.Unresolved(err)
 	default:
-		a.Err = uncertainError(fmt.Errorf("%d of %d servers confirm it: %v", renewed, len(r.servers), lastErr))
+		a.Err = driverutil.Unresolved(fmt.Errorf("%d of %d servers confirm it: %v", renewed, len(r.servers), lastErr))
 	}
 	return a
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // A server that is away while a claim is released still has the claim when it returns. Until the TTL ends there, that
@@ -33,7 +34,7 @@ const maxPendingReleases = 4096
 func (r *redlockStore) releaseEverywhere(ctx context.Context, name, id string, ttl time.Duration) (replyCounts, error) {
 	keys := r.servers[0].keys.allKeys(name)
 	tombstone := ""
-	if r.hasInFlight(id) {
+	if r.countInFlight(id) > 0 {
 		tombstone = "1"
 	}
 	args := new(queueArgs).fill(r.servers[0], id, tombstone)
@@ -148,17 +149,17 @@ func (r *redlockStore) releaseResult(t replyCounts, released, unknown map[int]bo
 	case possible >= r.majority:
 		return nil
 	case possible+maybeBroken >= r.majority:
-		return uncertainError(errMaybeBroken)
+		return driverutil.Unresolved(errMaybeBroken)
 	}
 	return &driver.LossError{Cause: driver.LossGone}
 }
 
-// hasInFlight reports whether a request that may make the claim may still be on its way to a server.
-func (r *redlockStore) hasInFlight(id string) bool {
+// countInFlight counts the servers to which a request that may make the claim may still be on its way.
+func (r *redlockStore) countInFlight(id string) (n int) {
 	for _, s := range r.servers {
 		if s.isInFlight(id) {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }

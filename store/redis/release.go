@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Release releases a claim, whether it holds the lock, waits or is unknown. That takes one round trip, or two for a plain
@@ -80,10 +81,10 @@ func (r *retryLoop) releaseResult(reply int64) error {
 		return nil
 	case reply == replyBroken:
 		return &driver.LossError{Cause: driver.LossBroken}
-	case !r.outcomeUnknown:
+	case !r.Uncertain:
 		return &driver.LossError{Cause: driver.LossGone}
 	case reply == replyMaybeBroken || isNoteExpired(r.startedAt):
-		return uncertainError(errMaybeBroken)
+		return driverutil.Unresolved(errMaybeBroken)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // maxRenewBatch is how many mutexes one script renews. Redis runs one script at a time, and all other clients wait
@@ -157,7 +158,7 @@ func (r *renewCall) report(ctx context.Context, which []int, m rueidis.RedisMess
 			readRenewal(&a, readNumber(replies[k]), r.grants[i].Name)
 		}
 		if a.Err == nil && unconfirmed != nil {
-			a.Err = uncertainError(unconfirmed)
+			a.Err = driverutil.Unresolved(unconfirmed)
 		}
 		// A store that was closed meanwhile may have caused the error, so it is reported as closed, unless the loss is
 		// certain.
@@ -203,9 +204,9 @@ func (s *store) renewalError(ctx context.Context, err error) error {
 	case f != nil:
 		return f
 	case ctx.Err() != nil:
-		return uncertainError(ctx.Err())
+		return driverutil.Unresolved(ctx.Err())
 	}
-	return uncertainError(explainError(err))
+	return driverutil.Unresolved(explainError(err))
 }
 
 // isShared reports whether a grant is on a read-write lock or a semaphore, whose holders are kept in keys beside the

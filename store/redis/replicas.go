@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Options.Replicas says how many replicas must have a step that gives a client more than it had: a grant, a renewal, a
@@ -103,13 +104,13 @@ func (s *store) waitForReplicas(ctx context.Context, g *driver.Grant) error {
 		return nil
 	// The caller's cleanup releases the claim: it knows that the outcome is unknown.
 	case ctx.Err() != nil:
-		return uncertainError(ctx.Err())
+		return driverutil.Unresolved(ctx.Err())
 	}
 	// The claim must not stay behind, since its caller gets an error.
 	bounded, done := context.WithTimeout(ctx, time.Second)
 	defer done()
 	if rerr := s.Release(bounded, g.Claim, ""); rerr != nil && !errors.Is(rerr, driver.ErrLost) {
-		return uncertainError(fmt.Errorf("%w; and the grant could not be released, so it ends with its TTL: %w", err,
+		return driverutil.Unresolved(fmt.Errorf("%w; and the grant could not be released, so it ends with its TTL: %w", err,
 			explainError(rerr)))
 	}
 	return fmt.Errorf("%w; the grant was released", err)
@@ -121,8 +122,8 @@ func (s *store) confirmChange(ctx context.Context, g *driver.Grant) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return uncertainError(ctx.Err())
+		return driverutil.Unresolved(ctx.Err())
 	default:
-		return uncertainError(err)
+		return driverutil.Unresolved(err)
 	}
 }

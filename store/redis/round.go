@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // round is one attempt of a claim to be granted by a majority of a Redlock's servers.
@@ -191,7 +192,7 @@ func (rd *round) giveBack(ctx context.Context) {
 // endedError is the error of an Acquire whose context has ended. It names the holders that the last round found.
 func (rd *round) endedError(err error) error {
 	if len(rd.holders) > 0 {
-		return fmt.Errorf("%w: %w; %w", driver.ErrUncertain, err, &driver.HeldError{Holders: rd.holders})
+		return driverutil.Unresolved(fmt.Errorf("%w; %w", err, &driver.HeldError{Holders: rd.holders}))
 	}
-	return uncertainError(err)
+	return driverutil.Unresolved(err)
 }
