@@ -159,7 +159,7 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 	if err := s.opts.checkTimes(info); err != nil {
 		return claim, err
 	}
-	if s.opts.MinHold > 0 && c.findDetacher() == nil {
+	if s.opts.MinHold > 0 && !c.store.Info().Abilities.Detach {
 		return claim, errNotDetached
 	}
 	return claim, claim.Check(info)

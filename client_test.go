@@ -1111,6 +1111,12 @@ type endingStore struct {
 	watchers atomic.Int64
 }
 
+func (f *endingStore) Info() driver.Info {
+	i := f.fakeStore.Info()
+	i.Abilities.Endings = true
+	return i
+}
+
 func (f *endingStore) NextEnding(ctx context.Context) (driver.Ending, error) {
 	f.watchers.Add(1)
 	defer f.watchers.Add(-1)

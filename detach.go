@@ -33,7 +33,7 @@ type Handle struct {
 // those of Release, without a handle.
 func (l *Lease) Detach() (Handle, error) {
 	h, c := l.hold, l.hold.client
-	if c.findDetacher() == nil {
+	if !c.store.Info().Abilities.Detach {
 		return Handle{}, c.wrapError("detach", l.Name(), errNotDetached)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(h.asked.TTL))
@@ -58,14 +58,6 @@ func (l *Lease) Detach() (Handle, error) {
 }
 
 var errNotDetached = fmt.Errorf("%w: claims cannot outlive their client in this store", ErrUnsupported)
-
-// findDetacher is the store, if claims can outlive their client in it, or nil.
-func (c *Client) findDetacher() driver.Detacher {
-	if d, ok := c.store.(driver.Detacher); ok && c.store.Info().Detached {
-		return d
-	}
-	return nil
-}
 
 // driverClaim is what the store knows the handle's claim by.
 func (h Handle) driverClaim() driver.Claim {

@@ -5,14 +5,9 @@ import (
 	"errors"
 	"iter"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
-
-// observePause is how often a lock is read on a store that does not report changes. Half of it is random, so that
-// observers do not all ask at the same moment.
-const observePause = time.Second
 
 // Election is a candidate for a leadership. Of all candidates of that name one at a time leads; the others can see
 // which one, and what it publishes as its Meta. An election is a mutex of that name whose holder can be observed: all

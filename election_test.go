@@ -241,7 +241,7 @@ func TestElectionObserve(t *testing.T) {
 		}()
 		next := func(meta string) {
 			t.Helper()
-			for timeout := time.After(2 * observePause); ; {
+			for timeout := time.After(2 * time.Second); ; {
 				select {
 				case s := <-seen:
 					if s.Meta == "" && meta != "" {

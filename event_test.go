@@ -185,7 +185,7 @@ type refusingRuns struct {
 }
 
 func (s refusingLedger) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := s.Store.OpenLedger(ctx)
 	return refusingRuns{l, s.err}, err
 }
 

@@ -14,6 +14,8 @@ import (
 // fakeStore is a store of mutexes that can fail in every way in which a real one fails. A test can move the two
 // readings of its clock apart. It is used in a synctest bubble.
 type fakeStore struct {
+	driver.Unsupported
+
 	mu      sync.Mutex
 	start   time.Time
 	asleep  time.Duration // how far the boottime reading is ahead
@@ -235,7 +237,11 @@ func (f *fakeStore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lo
 	}
 }
 
-func (f *fakeStore) Break(context.Context, string, string, driver.BreakMode) error {
+func (f *fakeStore) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	return driver.PollChange(ctx, seen, f.Inspect)
+}
+
+func (f *fakeStore) Break(context.Context, string, string, driver.Break) error {
 	return driver.ErrLost
 }
 

@@ -384,7 +384,7 @@ func (h *hold) tryRelease(ctx context.Context) error {
 		return outcome.report(ctx)
 	}
 	if keep > 0 {
-		lost := c.findDetacher().Detach(ctx, grant, keep)
+		lost := c.store.Detach(ctx, grant, keep)
 		if !errors.Is(lost, ErrLost) {
 			return lost
 		}

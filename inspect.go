@@ -71,13 +71,9 @@ func yieldListed[T any](ctx context.Context, c *Client, list func(context.Contex
 // asked.
 func (c *Client) Examine(ctx context.Context) ([]Finding, error) {
 	return makeCall(ctx, c, "examine the settings", "", func() ([]Finding, error) {
-		x, ok := c.store.(driver.Examiner)
-		if !ok {
-			return nil, nil
-		}
 		ctx, end := c.untilClosed(ctx)
 		defer end()
-		findings, err := x.Examine(ctx)
+		findings, err := c.store.Examine(ctx)
 		return findings, c.orClosed(err)
 	})
 }

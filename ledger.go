@@ -405,13 +405,9 @@ func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 	if opened := c.ledger.client.Load(); opened != nil {
 		return opened, nil
 	}
-	opener, ok := c.store.(driver.LedgerOpener)
-	if !ok {
-		return nil, ErrUnsupported
-	}
 	ctx, end := c.untilClosed(ctx)
 	defer end()
-	store, err := opener.OpenLedger(ctx)
+	store, err := c.store.OpenLedger(ctx)
 	if err != nil {
 		return nil, c.orClosed(err)
 	}

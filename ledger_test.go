@@ -248,7 +248,7 @@ type cutLedger struct {
 }
 
 func (s *cutLedger) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := s.Store.OpenLedger(ctx)
 	return &cutRuns{Ledger: l, store: s}, err
 }
 
@@ -636,7 +636,7 @@ type slowOpener struct {
 
 func (s *slowOpener) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 	<-s.proceed
-	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := s.Store.OpenLedger(ctx)
 	return &slowlyOpened{l, s}, err
 }
 

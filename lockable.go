@@ -1,7 +1,5 @@
 package holdfast
 
-import "github.com/holdfast-go/holdfast/driver"
-
 // Lockable is a lock together with the way in which it is to be held: a *Mutex, a *RWMutex (to write), RWMutex.Reader
 // (to read), or Semaphore.Permits. [LockAll] takes any number of them. Only this package implements it.
 type Lockable interface {
@@ -34,8 +32,5 @@ func (s lockSpec) Explain() (Plan, error) {
 	if err != nil {
 		return Plan{}, c.wrapError("explain", s.name, err)
 	}
-	if e, ok := c.store.(driver.Explainer); ok {
-		return Plan(e.Explain(claim)), nil
-	}
-	return Plan{TTL: claim.TTL}, nil
+	return Plan(c.store.Explain(claim)), nil
 }

@@ -337,12 +337,11 @@ func TestLockAllOverStores(t *testing.T) {
 // addressedStore is a store that shows an address of its own.
 type addressedStore struct {
 	driver.Store
-	driver.Detacher
 	address string
 }
 
 func withAddress(s driver.Store, address string) driver.Store {
-	return addressedStore{s, s.(driver.Detacher), address}
+	return addressedStore{s, address}
 }
 
 func (s addressedStore) Info() driver.Info {

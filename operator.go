@@ -61,14 +61,14 @@ func (c *Client) BreakWithReason(ctx context.Context, name, ref string, mode Bre
 	default:
 		return c.wrapError("break", name, newInvalidError("unknown break mode %d", int(mode)))
 	}
-	return c.breakClaim(ctx, "break", name, ref, how, reason)
+	return c.breakClaim(ctx, "break", name, ref, driver.Break{Mode: how, Reason: reason})
 }
 
 // RequestRelease asks the holder of a claim to release it. Nothing is taken away: [Lease.ReleaseRequested] is closed at
 // the holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are those of Break; a
 // claim that waits is notified once it holds the lock.
 func (c *Client) RequestRelease(ctx context.Context, name, ref string) error {
-	return c.breakClaim(ctx, "request release", name, ref, driver.BreakRequestRelease, "")
+	return c.breakClaim(ctx, "request release", name, ref, driver.Break{Mode: driver.BreakRequestRelease})
 }
 
 // checkReason refuses what could confuse a terminal or a log.
@@ -83,19 +83,14 @@ func checkReason(reason string) error {
 	return nil
 }
 
-func (c *Client) breakClaim(
-	ctx context.Context, op, name, ref string, mode driver.BreakMode, reason string,
-) error {
+func (c *Client) breakClaim(ctx context.Context, op, name, ref string, b driver.Break) error {
 	_, err := onStore(ctx, c, op, name, func() (none struct{}, err error) {
 		if ref == "" {
 			if ref, err = c.onlyHolder(ctx, name); err != nil {
 				return none, err
 			}
 		}
-		if b, ok := c.store.(driver.ReasonBreaker); ok && reason != "" {
-			return none, b.BreakWithReason(ctx, name, ref, mode, reason)
-		}
-		return none, c.store.Break(ctx, name, ref, mode)
+		return none, c.store.Break(ctx, name, ref, b)
 	})
 	return err
 }
@@ -132,13 +127,9 @@ type TokenFloor struct {
 // cannot tell.
 func (c *Client) ReadTokenFloor(ctx context.Context) (TokenFloor, error) {
 	return makeCall(ctx, c, "read the token floor", "", func() (TokenFloor, error) {
-		r, ok := c.store.(driver.TokenRaiser)
-		if !ok {
-			return TokenFloor{}, errTokensFixed
-		}
 		ctx, end := c.untilClosed(ctx)
 		defer end()
-		floor, err := r.ReadTokenFloor(ctx)
+		floor, err := c.store.ReadTokenFloor(ctx)
 		if err != nil {
 			return TokenFloor{}, c.orClosed(err)
 		}
@@ -179,11 +170,5 @@ func raiseToken(ctx context.Context, store driver.Store, name string, atLeast in
 		return newInvalidError("a token can be raised to at least 1 and at most %d, not %d",
 			int64(driver.MaxToken-reserve), atLeast)
 	}
-	r, ok := store.(driver.TokenRaiser)
-	if !ok {
-		return errTokensFixed
-	}
-	return r.RaiseToken(ctx, name, atLeast)
+	return store.RaiseToken(ctx, name, atLeast)
 }
-
-var errTokensFixed = fmt.Errorf("%w: this store cannot raise its tokens", ErrUnsupported)

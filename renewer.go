@@ -43,8 +43,7 @@ var (
 // what Monotonic and Boottime have advanced by. So it is never behind either of them, and it orders leases that were
 // granted before and after the machine slept. What it finds expired is checked against the clock itself.
 type renewer struct {
-	client     *Client
-	endWatcher driver.EndWatcher // the store, if it reports the end of grants; else nil
+	client *Client
 
 	mu           sync.Mutex
 	closed       bool
@@ -72,7 +71,6 @@ func (r *renewer) init(c *Client) {
 	r.client = c
 	r.lastRead = c.clock.Now()
 	r.wallStepped()
-	r.endWatcher, _ = c.store.(driver.EndWatcher)
 	r.wake = make(chan struct{}, 1)
 	r.ends, r.dues = newEndHeap(), newDueHeap()
 }
@@ -115,7 +113,7 @@ func (r *renewer) addHold(h *hold, start time.Time) error {
 	if !r.running {
 		r.running = r.client.inflight.start(r.runLoop)
 	}
-	if r.endWatcher != nil && !r.watching {
+	if r.client.store.Info().Abilities.Endings && !r.watching {
 		r.watching = r.client.inflight.start(r.watchEndings)
 	}
 	return nil
@@ -498,7 +496,7 @@ func (r *renewer) watchEndings() {
 		r.unwatch = cancel
 		r.mu.Unlock()
 		for ctx.Err() == nil {
-			ending, err := r.endWatcher.NextEnding(ctx)
+			ending, err := r.client.store.NextEnding(ctx)
 			if err == nil {
 				r.handleEnding(ending)
 			} else {

@@ -19,7 +19,7 @@ type clockedLedgers struct {
 }
 
 func (s clockedLedgers) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := s.Store.OpenLedger(ctx)
 	return clockedLedger{l, s.clock}, err
 }
 

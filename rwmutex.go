@@ -109,10 +109,6 @@ func (l *Lease) changeWeight(ctx context.Context, op string, weight int64) error
 // confirmed it. So the client never believes in more than the store has granted.
 func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	c := h.client
-	store, ok := c.store.(driver.WeightChanger)
-	if !ok {
-		return fmt.Errorf("%w: changing what a lease holds", ErrUnsupported)
-	}
 	if h.asked.Kind != KindRW {
 		return newInvalidError("only a lease of an RWMutex can be downgraded or upgraded")
 	}
@@ -127,7 +123,7 @@ func (h *hold) changeWeight(ctx context.Context, l *Lease, weight int64) error {
 	if err != nil {
 		return err
 	}
-	err = store.SetWeight(ctx, grant, weight)
+	err = c.store.SetWeight(ctx, grant, weight)
 	h.checkExpiry()
 	if errors.Is(err, ErrLost) && h.endAs(stateLost, lossOf(err)) {
 		c.handleLoss(h)

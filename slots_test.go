@@ -107,7 +107,7 @@ type timelessStore struct{ driver.Store }
 type timelessLedger struct{ driver.Ledger }
 
 func (s timelessStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := s.Store.OpenLedger(ctx)
 	return timelessLedger{l}, err
 }
 
@@ -161,7 +161,7 @@ type zonedLedger struct {
 }
 
 func (s zonedStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := s.Store.OpenLedger(ctx)
 	return zonedLedger{l, s.zone}, err
 }
 

@@ -101,10 +101,6 @@ func (s *hangingRenewals) Renew(ctx context.Context, g []driver.Grant, done func
 	}
 }
 
-func (s *hangingRenewals) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
-}
-
 // TestHandle: another process can renew and release a detached claim by its handle.
 func TestHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

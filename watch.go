@@ -37,14 +37,9 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Lock, error] 
 
 // nextChange waits until the lock may differ from seen. If seen is not known it reads the lock at once.
 func (c *Client) nextChange(ctx context.Context, op, name string, seen driver.Lock, known bool) (driver.Lock, error) {
-	w, ok := c.store.(driver.LockWatcher)
-	switch {
-	case !known:
-	case ok:
-		return c.readLock(ctx, op, name,
-			func(ctx context.Context) (driver.Lock, error) { return w.NextChange(ctx, seen) })
-	default:
-		sleepContext(ctx, observePause/2+randomPart(observePause/2))
+	if !known {
+		return c.inspectLock(ctx, op, name)
 	}
-	return c.inspectLock(ctx, op, name)
+	return c.readLock(ctx, op, name,
+		func(ctx context.Context) (driver.Lock, error) { return c.store.NextChange(ctx, seen) })
 }

@@ -44,23 +44,11 @@
 // An error matches context.Canceled or context.DeadlineExceeded only if the context of the call has ended. A store's
 // own timeouts are other errors.
 //
-// # Wrappers
+// # Leaves and wrappers
 //
-// A Store that wraps another one hides its optional interfaces, unless it implements them too.
-//
-// # Optional interfaces
-//
-//   - To report the end of a grant before its next renewal would, implement [EndWatcher].
-//   - To report changes of a lock, implement [LockWatcher]; without it the client reads the lock once a second.
-//   - To let a claim outlive its client (Lease.Detach, MinHold), implement [Detacher] and set [Info].Detached.
-//   - To change a reader into a writer and back, implement [WeightChanger].
-//   - To keep the claims of a killed process until the work under them has ended, implement [LivenessFiler].
-//   - To show where a claim is kept, implement [Explainer].
-//   - To find weak settings, implement [Examiner].
-//   - To remove what the store keeps of a lock that has no claims, implement [Forgetter].
-//   - To tell the holder of a broken lock why it was broken, implement [ReasonBreaker].
-//   - To show and raise tokens after a restore, implement [TokenRaiser].
-//   - To keep a run ledger, implement [LedgerOpener].
+// Every ability is a method of [Store]. A store that has not all of them embeds [Unsupported], which refuses the rest,
+// and says in [Abilities] what it can do. A Store that wraps another one embeds it, and so passes on all that it does
+// not change.
 package driver
 
 import (
@@ -76,10 +64,14 @@ import (
 // have taken effect. It does not clean up: the client does, by Release with the claim's id. No method blocks for longer
 // than its context allows, and none starts a goroutine that outlives Close.
 type Store interface {
+	// # What it is
+
 	// Info returns the promises and bounds of the store, as far as they are known by now. It does no I/O and may be
 	// called at any time, even after Close. What is learned from the store (such as a session time that the server
 	// granted) may change between calls; the rest may not.
 	Info() Info
+
+	// # Claims, for the client
 
 	// Acquire makes a claim with an id that no other claim ever had. At most one call per id is in flight.
 	//
@@ -120,7 +112,7 @@ type Store interface {
 	// The client calls Renew a third of the way through a TTL, with all grants that are then due, and again after an
 	// unknown answer. A renewal never creates a claim: if the claim does not exist, or has another token, it is lost. A
 	// Grant that another process has put together from Name, ID, Token, Ref and TTL is renewed like this client's own.
-	// If only a claim's own client can keep its session alive ([Info].Detached is false then), the answer is
+	// If only a claim's own client can keep its session alive ([Abilities].Detach is false then), the answer is
 	// ErrUnsupported and never nil, because nobody knows whether that client is alive.
 	//
 	// A store whose session is its renewal may use a keep-alive that was started at most a sixth of the TTL before the
@@ -147,66 +139,14 @@ type Store interface {
 	// again.
 	Release(ctx context.Context, c Claim, ref string) error
 
-	// Inspect reads the state of a lock and changes nothing. A lock without claims is a Lock with no holders and no
-	// waiters, not an error. A foreign client's hold is shown as a holder with Foreign set.
-	Inspect(ctx context.Context, name string) (Lock, error)
-
-	// List yields the locks that have a claim and whose names start with prefix, in no particular order. Locks that
-	// only foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an error,
-	// and the listing continues; an error with an empty name ends it.
-	List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
-
-	// Break acts on one claim as an operator: see [BreakMode]. The ref is the one that Inspect returned. Break never
-	// touches another claim. Errors: one that matches ErrLost if the claim does not exist any more; ErrInvalid if the
-	// ref is malformed; ErrUnsupported for BreakGraceful and BreakRequestRelease of a foreign claim, whose holder
-	// cannot be notified; ErrUncertain.
-	Break(ctx context.Context, name, ref string, mode BreakMode) error
-
-	// Close ends the store's connections and sessions, and waits for the goroutines that it started. A connection that
-	// the user made and handed in stays open. Claims that are left are not released: they end like those of a dead
-	// client. Calls in flight and later ones return ErrClosed. A second Close does nothing.
-	Close() error
-}
-
-// MaxReason is the length of the reason of a break, in bytes.
-const MaxReason = 200
-
-// ReasonBreaker is implemented by stores that can pass the reason of a break on to the client whose claim is broken.
-type ReasonBreaker interface {
-	// BreakWithReason is Break with a reason: one line of printable text of 1 to MaxReason bytes, for people. The
-	// client of the claim gets it as the Err of its [*LossError]. It may get none: a store that has no room for the
-	// reason breaks the claim without it, and a store that does not answer at once must not delay the news of the loss.
-	BreakWithReason(ctx context.Context, name, ref string, mode BreakMode, reason string) error
-}
-
-// EndWatcher is implemented by stores that learn of the end of a grant before the next renewal would. The client keeps
-// one call in flight while it holds anything.
-type EndWatcher interface {
-	// NextEnding blocks until something happened to a grant of this store's client, or ctx ends. Endings are kept until
-	// they are fetched. They are hints: the client ends the lease if Err is set, and reports ReleaseRequested.
-	NextEnding(ctx context.Context) (Ending, error)
-}
-
-// LockWatcher is implemented by stores that can notify of changes of a lock. Without it the client polls Inspect.
-type LockWatcher interface {
-	// NextChange blocks until the lock differs from seen, and returns its state. It subscribes first, reads second and
-	// blocks third, so that no change is missed.
-	NextChange(ctx context.Context, seen Lock) (Lock, error)
-}
-
-// Detacher is implemented by stores on which a claim can outlive its client. A store whose [Info].Detached is false may
-// have the method too; it then returns ErrUnsupported.
-type Detacher interface {
 	// Detach leaves a grant in place without a client. The claim expires after keep, not earlier and soon after, or
 	// ends when Release names it. This client does not renew it any more. Another process that knows its name, id,
-	// token and ref may; Renew then extends it to keep from then on. Errors are those of Renew's answers.
+	// token and ref may; Renew then extends it to keep from then on. Errors are those of Renew's answers, and
+	// ErrUnsupported where [Abilities].Detach is false.
 	Detach(ctx context.Context, g Grant, keep time.Duration) error
-}
 
-// WeightChanger is implemented by stores that can change the weight of a granted claim in one step, so that a writer
-// becomes a reader, or a reader a writer, and nobody else can get in between.
-type WeightChanger interface {
-	// SetWeight gives a grant a new weight, from 1 to its limit, instead of g.Weight. The claim keeps its id, its token
+	// SetWeight gives a grant a new weight, from 1 to its limit, instead of g.Weight, in one step, so that a writer
+	// becomes a reader, or a reader a writer, and nobody else can get in between. The claim keeps its id, its token
 	// and its place in the order: no exclusive claim can have been granted since, so the token still fences.
 	//
 	// A smaller weight always succeeds; the waiters that can now be granted, plus the next one, are notified. A larger
@@ -216,25 +156,91 @@ type WeightChanger interface {
 	//
 	// If the claim has the weight already, nothing changes, so a repeated call resolves an unknown outcome. A request
 	// that arrives late, behind a later one, changes nothing. SetWeight is not a renewal. Other errors are those of
-	// Renew's answers, and ErrUnsupported if claims of that kind cannot change their weight.
+	// Renew's answers, and ErrUnsupported where [Abilities].SetWeight is false, or if claims of that kind cannot change
+	// their weight.
 	SetWeight(ctx context.Context, g Grant, weight int64) error
-}
 
-// LivenessFiler is implemented by stores that recognize a dead client by a file that a living one has open. A
-// supervisor that outlives the client can then keep the claims until the work under them has ended too.
-type LivenessFiler interface {
-	// LivenessFile returns a file. As long as any process has it open, the claims of this client count as those of a
-	// living client: they expire after their TTL if nobody renews them, and not before. The caller closes it, and may
-	// pass it to other processes. Closing the store ends the client, even if another process has the file. If there is
-	// no such file, the error is ErrUnsupported, and only the TTL ends the claims of a dead client.
-	LivenessFile() (*os.File, error)
-}
+	// # What others see
 
-// Explainer is implemented by stores that can say where a claim would be kept.
-type Explainer interface {
+	// Inspect reads the state of a lock and changes nothing. A lock without claims is a Lock with no holders and no
+	// waiters, not an error. A foreign client's hold is shown as a holder with Foreign set.
+	Inspect(ctx context.Context, name string) (Lock, error)
+
+	// List yields the locks that have a claim and whose names start with prefix, in no particular order. Locks that
+	// only foreign clients ever used may be missing. A lock that cannot be read is yielded with its name and an error,
+	// and the listing continues; an error with an empty name ends it.
+	List(ctx context.Context, prefix string) iter.Seq2[Lock, error]
+
+	// NextChange blocks until the lock differs from seen, and returns its state. It subscribes first, reads second and
+	// blocks third, so that no change is missed. A store that reports no changes uses [PollChange].
+	NextChange(ctx context.Context, seen Lock) (Lock, error)
+
+	// NextEnding blocks until something happened to a grant of this store's client, or ctx ends, on stores that learn of
+	// the end of a grant before the next renewal would. Endings are kept until they are fetched. They are hints: the
+	// client ends the lease if Err is set, and reports ReleaseRequested. The client keeps one call in flight while it
+	// holds anything, and makes none where [Abilities].Endings is false.
+	NextEnding(ctx context.Context) (Ending, error)
+
+	// # What operators do
+
+	// Break acts on one claim as an operator: see [Break]. The ref is the one that Inspect returned. It never touches
+	// another claim. Errors: one that matches ErrLost if the claim does not exist any more; ErrInvalid if the ref is
+	// malformed; ErrUnsupported for BreakGraceful and BreakRequestRelease of a foreign claim, whose holder cannot be
+	// notified; ErrUncertain.
+	Break(ctx context.Context, name, ref string, b Break) error
+
+	// Forget removes what the store keeps of a lock that has no claims, such as its last token. It is for names that are
+	// not used again: a later token of that name may be smaller. If there are claims, the error is a *HeldError, and
+	// nothing has changed. If nothing is kept, it returns nil. Other errors: ErrUnsupported where [Abilities].Forget is
+	// false, ErrInvalid, ErrDenied, ErrCorrupt, ErrClosed, the context's, and those of the store.
+	Forget(ctx context.Context, name string) error
+
+	// ReadTokenFloor returns the floor of the tokens to come. An operator compares it, after the store was restored from
+	// a backup or replaced, with the tokens that resources have seen. The error is ErrUnsupported where
+	// [Abilities].Tokens is false.
+	ReadTokenFloor(ctx context.Context) (TokenFloor, error)
+
+	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on; if the name is empty,
+	// on any lock of the store. A holder keeps its token. It succeeds without a change if that is so already. atLeast
+	// is 1 to MaxToken.
+	//
+	// It returns an error that wraps ErrUnsupported if no client can do that; the text says what the operator can do
+	// instead. ErrUncertain means that the tokens may or may not have been raised; it may be called again.
+	RaiseToken(ctx context.Context, name string, atLeast int64) error
+
 	// Explain says how a claim would be kept in the store, for people to read. It does no I/O.
 	Explain(c Claim) Plan
+
+	// Examine asks the store for its settings, and returns what makes its locks less safe than they could be, or shows
+	// that another store may have been meant. A finding with SeverityUnknown says what could not be seen, and which
+	// permission is missing. Nothing that Examine writes outlives it, and nothing touches a lock. A store that has
+	// nothing to set up has no findings. There is an error if the store cannot be asked at all.
+	Examine(ctx context.Context) ([]Finding, error)
+
+	// # The store as a whole
+
+	// LivenessFile returns a file, on stores that recognize a dead client by a file that a living one has open. As long as
+	// any process has it open, the claims of this client count as those of a living client: they expire after their TTL if
+	// nobody renews them, and not before. So a supervisor that outlives the client can keep the claims until the work under
+	// them has ended too. The caller closes the file, and may pass it to other processes. Closing the store ends the
+	// client, even if another process has the file. Without such a file the error is ErrUnsupported, and only the TTL ends
+	// the claims of a dead client.
+	LivenessFile() (*os.File, error)
+
+	// OpenLedger opens the store's run ledger. Its keys and the names of the store's locks never meet. ctx bounds the
+	// opening. The ledger uses the store's connection: it must be closed before the store, and closing it leaves the
+	// store open. Errors: ErrUnsupported if this layout has none, ErrInvalid if something must be created first (the
+	// text says how), ErrDenied, ErrClosed, and that of the store.
+	OpenLedger(ctx context.Context) (Ledger, error)
+
+	// Close ends the store's connections and sessions, and waits for the goroutines that it started. A connection that
+	// the user made and handed in stays open. Claims that are left are not released: they end like those of a dead
+	// client. Calls in flight and later ones return ErrClosed. A second Close does nothing.
+	Close() error
 }
+
+// MaxReason is the length of the reason of a break, in bytes.
+const MaxReason = 200
 
 // Plan is how a claim would be kept in a store.
 type Plan struct {
@@ -302,14 +308,24 @@ type Renewal struct {
 	ReleaseRequested bool
 }
 
-// Ending is what an EndWatcher reports about one grant.
+// Ending is what NextEnding reports about one grant.
 type Ending struct {
 	Name, ID         string
 	Err              error // a *LossError, or nil if the holder is only asked to release the lock
 	ReleaseRequested bool
 }
 
-// BreakMode says how hard Break acts.
+// Break is what an operator does to one claim, and why.
+type Break struct {
+	Mode BreakMode
+	// Reason is empty, or one line of printable text of up to MaxReason bytes, for people. The client of the claim gets
+	// it as the Err of its [*LossError]. It may get none: a store that has no room for the reason, or where
+	// [Abilities].Reasons is false, breaks the claim without it, and a store that does not answer at once must not delay
+	// the news of the loss. A requested release has no reason.
+	Reason string
+}
+
+// BreakMode says how hard a break acts.
 type BreakMode int
 
 const (
@@ -353,20 +369,6 @@ type ClaimInfo struct {
 
 // MaxToken is the largest fencing token: 2^53-1, the largest integer that JSON numbers of other languages keep exactly.
 const MaxToken = 1<<53 - 1
-
-// TokenRaiser is a Store whose tokens an operator can look at and raise. That is for a store that was restored from a
-// backup, or that replaces another one: resources that check tokens may have seen larger ones than it will grant.
-type TokenRaiser interface {
-	// ReadTokenFloor returns the floor of the tokens to come.
-	ReadTokenFloor(ctx context.Context) (TokenFloor, error)
-	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on; if the name is empty,
-	// on any lock of the store. A holder keeps its token. It succeeds without a change if that is so already. atLeast
-	// is 1 to MaxToken.
-	//
-	// It returns an error that wraps ErrUnsupported if no client can do that; the text says what the operator can do
-	// instead. ErrUncertain means that the tokens may or may not have been raised; it may be called again.
-	RaiseToken(ctx context.Context, name string, atLeast int64) error
-}
 
 // TokenFloor says how small the tokens to come can be.
 type TokenFloor struct {

@@ -1,27 +1,6 @@
 package driver
 
-import (
-	"context"
-	"strings"
-)
-
-// Examiner is implemented by stores whose settings belong to the user, and can be weak.
-type Examiner interface {
-	// Examine asks the store for its settings, and returns what makes its locks less safe than they could be, or shows
-	// that another store may have been meant. A finding with SeverityUnknown says what could not be seen, and which
-	// permission is missing. Nothing that Examine writes outlives it, and nothing touches a lock. There is an error if
-	// the store cannot be asked at all.
-	Examine(ctx context.Context) ([]Finding, error)
-}
-
-// Forgetter is implemented by stores that keep something of a lock without claims, such as its last token.
-type Forgetter interface {
-	// Forget removes what the store keeps of a lock that has no claims. It is for names that are not used again: a
-	// later token of that name may be smaller. If there are claims, the error is a *HeldError, and nothing has changed.
-	// If nothing is kept, it returns nil. Other errors: ErrInvalid, ErrDenied, ErrCorrupt, ErrClosed, the context's,
-	// and those of the store.
-	Forget(ctx context.Context, name string) error
-}
+import "strings"
 
 // Finding is one thing in a store's settings that makes its locks less safe, or that could not be seen.
 type Finding struct {

@@ -18,7 +18,7 @@ type Info struct {
 	ExpiryClock ExpiryClock // by which clock
 	Order       Order       // whether claims are granted in the order of their arrival
 	Kinds       []Kind      // what its layout carries
-	Detached    bool        // whether a claim can outlive its client
+	Abilities   Abilities   // which of the methods that not every store has
 	Survives    Survives    // what claims and tokens survive
 
 	// NativeQueue says that plain mutex claims wait in the store too, because waiting costs nothing there. If the store
@@ -42,6 +42,18 @@ type Info struct {
 	MaxName, MaxMeta int // bytes
 	// Claims per lock. MaxWaiters 0: the store has no queue.
 	MaxHolders, MaxWaiters int
+}
+
+// Abilities say beforehand which methods of a [Store] do not answer ErrUnsupported.
+type Abilities struct {
+	Detach       bool // Detach: a claim can outlive its client
+	SetWeight    bool // SetWeight
+	Endings      bool // NextEnding
+	Reasons      bool // the reason of a Break reaches the client of the claim
+	Forget       bool // Forget
+	Tokens       bool // ReadTokenFloor; RaiseToken can tell, too, whether the tokens are large enough
+	Ledger       bool // OpenLedger
+	LivenessFile bool // LivenessFile; a store may find later that its machine has none
 }
 
 // The limits that hold wherever a store does not set narrower ones.
@@ -69,7 +81,7 @@ type Tier string
 
 const (
 	TierFenceSafe Tier = "fence-safe"         // tokens never get smaller, and grants are never forgotten
-	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it; see Examiner
+	TierSettings  Tier = "safe-with-settings" // the same, if the store is set up for it; see Store.Examine
 	// good for saving work; the store may grant a lock twice when it forgets grants: see Info.Survives
 	TierAdvisory Tier = "advisory"
 )

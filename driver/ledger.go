@@ -9,15 +9,6 @@ import (
 	"time"
 )
 
-// LedgerOpener is implemented by stores that can keep a run ledger beside their locks.
-type LedgerOpener interface {
-	// OpenLedger opens the store's ledger. Its keys and the names of the store's locks never meet. ctx bounds the
-	// opening. The ledger uses the store's connection: it must be closed before the store, and closing it leaves the
-	// store open. Errors: ErrUnsupported if this layout has none, ErrInvalid if something must be created first (the
-	// text says how), ErrDenied, ErrClosed, and that of the store.
-	OpenLedger(ctx context.Context) (Ledger, error)
-}
-
 // Ledger keeps the runs of keys. Each key is run until a run has succeeded.
 //
 // A ledger is a Store whose locks are its keys. A run in progress is the grant of a mutex on its key: Acquire begins

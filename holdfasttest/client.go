@@ -5,7 +5,6 @@ import (
 	"errors"
 	"iter"
 	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -147,6 +146,13 @@ type endingNotifier struct {
 	endings chan driver.Ending
 }
 
+// Info is that of the store, which reports endings.
+func (s *endingNotifier) Info() driver.Info {
+	i := s.Store.Info()
+	i.Abilities.Endings = true
+	return i
+}
+
 func (s *endingNotifier) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	g, err := s.Store.Acquire(ctx, c)
 	if err == nil {
@@ -178,31 +184,4 @@ func (s *endingNotifier) NextEnding(ctx context.Context) (driver.Ending, error) 
 	case <-ctx.Done():
 		return driver.Ending{}, ctx.Err()
 	}
-}
-
-func (s *endingNotifier) BreakWithReason(
-	ctx context.Context, name, ref string, mode driver.BreakMode, reason string,
-) error {
-	return s.Store.(driver.ReasonBreaker).BreakWithReason(ctx, name, ref, mode, reason)
-}
-
-func (s *endingNotifier) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
-}
-
-func (s *endingNotifier) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
-	return s.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
-}
-
-func (s *endingNotifier) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
-	return s.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
-}
-
-func (s *endingNotifier) RaiseToken(ctx context.Context, name string, atLeast int64) error {
-	return s.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
-}
-
-// OpenLedger opens the run ledger. The endings of runs are not notified: their workers learn of them by renewals.
-func (s *endingNotifier) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	return s.Store.(driver.LedgerOpener).OpenLedger(ctx)
 }

@@ -27,8 +27,7 @@ type brokenStore struct {
 	release   func(b *brokenStore, ctx ctx, c driver.Claim, ref string) error
 	inspect   func(b *brokenStore, ctx ctx, name string) (driver.Lock, error)
 	list      func(b *brokenStore, ctx ctx, prefix string) iter.Seq2[driver.Lock, error]
-	breaks    func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error
-	reasons   func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode, reason string) error
+	breaks    func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error
 	close     func(b *brokenStore) error
 	detach    func(b *brokenStore, ctx ctx, g driver.Grant, keep time.Duration) error
 	setWeight func(b *brokenStore, ctx ctx, g driver.Grant, weight int64) error
@@ -115,18 +114,11 @@ func (b *brokenStore) List(ctx ctx, prefix string) iter.Seq2[driver.Lock, error]
 	return b.Store.List(ctx, prefix)
 }
 
-func (b *brokenStore) Break(ctx ctx, name, ref string, mode driver.BreakMode) error {
+func (b *brokenStore) Break(ctx ctx, name, ref string, how driver.Break) error {
 	if b.breaks != nil {
-		return b.breaks(b, ctx, name, ref, mode)
+		return b.breaks(b, ctx, name, ref, how)
 	}
-	return b.Store.Break(ctx, name, ref, mode)
-}
-
-func (b *brokenStore) BreakWithReason(ctx ctx, name, ref string, mode driver.BreakMode, reason string) error {
-	if b.reasons != nil {
-		return b.reasons(b, ctx, name, ref, mode, reason)
-	}
-	return b.Store.(driver.ReasonBreaker).BreakWithReason(ctx, name, ref, mode, reason)
+	return b.Store.Break(ctx, name, ref, how)
 }
 
 func (b *brokenStore) Close() error {
@@ -137,7 +129,7 @@ func (b *brokenStore) Close() error {
 }
 
 func (b *brokenStore) OpenLedger(ctx ctx) (driver.Ledger, error) {
-	l, err := b.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := b.Store.OpenLedger(ctx)
 	if err == nil && b.ledger != nil {
 		l = b.ledger(l)
 	}
@@ -148,45 +140,45 @@ func (b *brokenStore) ReadTokenFloor(ctx ctx) (driver.TokenFloor, error) {
 	if b.floor != nil {
 		return b.floor(b, ctx)
 	}
-	return b.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+	return b.Store.ReadTokenFloor(ctx)
 }
 
 func (b *brokenStore) RaiseToken(ctx ctx, name string, atLeast int64) error {
 	if b.raise != nil {
 		return b.raise(b, ctx, name, atLeast)
 	}
-	return b.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
+	return b.Store.RaiseToken(ctx, name, atLeast)
 }
 
 func (b *brokenStore) Detach(ctx ctx, g driver.Grant, keep time.Duration) error {
 	if b.detach != nil {
 		return b.detach(b, ctx, g, keep)
 	}
-	if !b.Info().Detached {
+	if !b.Info().Abilities.Detach {
 		return driver.ErrUnsupported
 	}
-	return b.Store.(driver.Detacher).Detach(ctx, g, keep)
+	return b.Store.Detach(ctx, g, keep)
 }
 
 func (b *brokenStore) SetWeight(ctx ctx, g driver.Grant, weight int64) error {
 	if b.setWeight != nil {
 		return b.setWeight(b, ctx, g, weight)
 	}
-	return b.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
+	return b.Store.SetWeight(ctx, g, weight)
 }
 
 func (b *brokenStore) NextChange(ctx ctx, seen driver.Lock) (driver.Lock, error) {
 	if b.change != nil {
 		return b.change(b, ctx, seen)
 	}
-	return b.Store.(driver.LockWatcher).NextChange(ctx, seen)
+	return b.Store.NextChange(ctx, seen)
 }
 
 func (b *brokenStore) NextEnding(ctx ctx) (driver.Ending, error) {
 	if b.ending != nil {
 		return b.ending(b, ctx)
 	}
-	return b.Store.(driver.EndWatcher).NextEnding(ctx)
+	return b.Store.NextEnding(ctx)
 }
 
 // The following functions make the defects of the stores below.
@@ -249,7 +241,7 @@ func newID() string { return strings.ToLower(rand.Text()) }
 func removeAll(ctx ctx, s driver.Store, name string) {
 	l, _ := s.Inspect(ctx, name)
 	for _, h := range l.Holders {
-		s.Break(ctx, name, h.Ref, driver.BreakForce)
+		s.Break(ctx, name, h.Ref, driver.Break{Mode: driver.BreakForce})
 	}
 }
 
@@ -394,7 +386,7 @@ var mutants = []mutant{
 	}},
 	{"tells a floor above its tokens", "token-floor", "granted next", &brokenStore{
 		floor: func(b *brokenStore, ctx ctx) (driver.TokenFloor, error) {
-			floor, err := b.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+			floor, err := b.Store.ReadTokenFloor(ctx)
 			floor.Token += time.Hour.Microseconds()
 			return floor, err
 		},
@@ -688,7 +680,7 @@ var mutants = []mutant{
 		release: func(b *brokenStore, ctx ctx, c driver.Claim, ref string) error {
 			err := b.Store.Release(ctx, c, ref)
 			if c.Kind == driver.KindRW && c.Weight == 1 {
-				b.Store.Break(ctx, c.Name, firstHolder(ctx, b.Store, c.Name).Ref, driver.BreakForce)
+				b.Store.Break(ctx, c.Name, firstHolder(ctx, b.Store, c.Name).Ref, driver.Break{Mode: driver.BreakForce})
 			}
 			return err
 		},
@@ -834,36 +826,36 @@ var mutants = []mutant{
 		},
 	}},
 	{"breaks the holder if the ref is stale", "break-stale", "", &brokenStore{
-		breaks: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error {
-			err := b.Store.Break(ctx, name, ref, mode)
+		breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error {
+			err := b.Store.Break(ctx, name, ref, how)
 			if h := firstHolder(ctx, b.Store, name); errors.Is(err, driver.ErrLost) && h.Ref != "" {
-				b.Store.Break(ctx, name, h.Ref, mode)
+				b.Store.Break(ctx, name, h.Ref, how)
 			}
 			return err
 		},
 	}},
 	{"forgets the reason of a break", "break-reason", "is not passed on", &brokenStore{
-		reasons: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode, _ string) error {
-			return b.Store.Break(ctx, name, ref, mode)
+		breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error {
+			return b.Store.Break(ctx, name, ref, driver.Break{Mode: how.Mode})
 		},
 	}},
 	{"breaks the first of several holders", "break-one", "", &brokenStore{
-		breaks: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error {
-			return b.Store.Break(ctx, name, firstHolder(ctx, b.Store, name).Ref, mode)
+		breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error {
+			return b.Store.Break(ctx, name, firstHolder(ctx, b.Store, name).Ref, how)
 		},
 	}},
 	{"always breaks by force", "break-graceful break-graceful-expired request-release", "", &brokenStore{
-		breaks: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error {
-			return b.Store.Break(ctx, name, ref, driver.BreakForce)
+		breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error {
+			return b.Store.Break(ctx, name, ref, driver.Break{Mode: driver.BreakForce})
 		},
 	}},
 	{"never breaks by force", "break-force break-one ref-of-grant", "", &brokenStore{
-		breaks: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error {
-			return b.Store.Break(ctx, name, ref, min(mode, driver.BreakGraceful))
+		breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error {
+			return b.Store.Break(ctx, name, ref, driver.Break{Mode: min(how.Mode, driver.BreakGraceful)})
 		},
 	}},
 	{"breaks nothing", "break-graceful break-waiting request-release break-force next-ending", "", &brokenStore{
-		breaks: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error { return nil },
+		breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error { return nil },
 	}},
 	{"renews a broken claim", "break-graceful", "want a *LossError", &brokenStore{
 		renew: changeRenewal(func(g driver.Grant, r *driver.Renewal) {
@@ -873,11 +865,11 @@ var mutants = []mutant{
 		}),
 	}},
 	{"reports a release request to the next holder", "request-release break-stale", "", &brokenStore{
-		breaks: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error {
-			if mode == driver.BreakRequestRelease {
+		breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error {
+			if how.Mode == driver.BreakRequestRelease {
 				b.shared.Store(name, true)
 			}
-			return b.Store.Break(ctx, name, ref, mode)
+			return b.Store.Break(ctx, name, ref, how)
 		},
 		renew: func(b *brokenStore, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 			b.Store.Renew(ctx, gs, func(i int, r driver.Renewal) {
@@ -888,13 +880,13 @@ var mutants = []mutant{
 	}},
 	{"ignores release requests to waiting claims", "request-release-waiting request-release-waiting-semaphore", "",
 		&brokenStore{
-			breaks: func(b *brokenStore, ctx ctx, name, ref string, mode driver.BreakMode) error {
+			breaks: func(b *brokenStore, ctx ctx, name, ref string, how driver.Break) error {
 				l, err := b.Store.Inspect(ctx, name)
 				waits := slices.ContainsFunc(l.Waiters, func(w driver.ClaimInfo) bool { return w.Ref == ref })
-				if err == nil && mode == driver.BreakRequestRelease && waits {
+				if err == nil && how.Mode == driver.BreakRequestRelease && waits {
 					return nil
 				}
-				return b.Store.Break(ctx, name, ref, mode)
+				return b.Store.Break(ctx, name, ref, how)
 			},
 		}},
 	{"returns a ref that names no claim", "ref-of-grant release-from-another-client", "", &brokenStore{
@@ -914,12 +906,12 @@ var mutants = []mutant{
 	}},
 	{"keeps detached claims for their own TTL", "detach", "did not return", &brokenStore{
 		detach: func(b *brokenStore, ctx ctx, g driver.Grant, keep time.Duration) error {
-			return b.Store.(driver.Detacher).Detach(ctx, g, g.Claim.TTL)
+			return b.Store.Detach(ctx, g, g.Claim.TTL)
 		},
 	}},
 	{"detaches for a shorter time than requested", "detach", "detached for", &brokenStore{
 		detach: func(b *brokenStore, ctx ctx, g driver.Grant, keep time.Duration) error {
-			return b.Store.(driver.Detacher).Detach(ctx, g, keep/2)
+			return b.Store.Detach(ctx, g, keep/2)
 		},
 	}},
 	{"reports success when it detaches a claim that has ended", "detach-lost", "want a *LossError", &brokenStore{
@@ -928,7 +920,7 @@ var mutants = []mutant{
 	{"does not renew detached claims", "detach-renewed", "", &brokenStore{
 		detach: func(b *brokenStore, ctx ctx, g driver.Grant, keep time.Duration) error {
 			b.shared.Store(g.ID, true)
-			return b.Store.(driver.Detacher).Detach(ctx, g, keep)
+			return b.Store.Detach(ctx, g, keep)
 		},
 		renew: func(b *brokenStore, ctx ctx, gs []driver.Grant, done func(int, driver.Renewal)) {
 			for i, g := range gs {
@@ -943,7 +935,7 @@ var mutants = []mutant{
 	{"releases a writer and makes a new reader", "downgrade", "", &brokenStore{
 		setWeight: func(b *brokenStore, ctx ctx, g driver.Grant, weight int64) error {
 			if weight >= g.Weight {
-				return b.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
+				return b.Store.SetWeight(ctx, g, weight)
 			}
 			b.Store.Release(ctx, g.Claim, "")
 			other := g.Claim
@@ -958,10 +950,16 @@ var mutants = []mutant{
 	{"accepts claims that Info does not support", "semaphore-limit readers-share detached first-come-first-served",
 		"should be refused", &brokenStore{
 			info: func(i driver.Info) driver.Info {
-				i.Kinds, i.Order, i.Detached = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
+				i.Kinds, i.Order, i.Abilities.Detach = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
 				return i
 			},
 		}},
+	{"hides that it can forget locks", "abilities", "Info says of Forget: false", &brokenStore{
+		info: func(i driver.Info) driver.Info { i.Abilities.Forget = false; return i },
+	}},
+	{"announces that it changes weights, and refuses to", "abilities", "Info says of SetWeight: true", &brokenStore{
+		setWeight: func(b *brokenStore, ctx ctx, g driver.Grant, weight int64) error { return driver.ErrUnsupported },
+	}},
 	{"never reports a change", "next-change", "did not report a change", &brokenStore{
 		change: func(b *brokenStore, ctx ctx, seen driver.Lock) (driver.Lock, error) {
 			<-ctx.Done()

@@ -19,14 +19,19 @@ import (
 type client struct {
 	e        *Env
 	store    driver.Store
+	opened   driver.Store // the same without the wrapper, for the harness
 	label    string
 	ctx      context.Context // of its waiting calls; ends when the client is killed
 	endCalls context.CancelFunc
 	dead     bool
 }
 
+// wrapper passes all calls on. The cases see each store through one, so that a store which anybody has wrapped can do what
+// it could before.
+type wrapper struct{ driver.Store }
+
 func newClient(e *Env, st driver.Store, label string) *client {
-	c := &client{e: e, store: st, label: label}
+	c := &client{e: e, store: wrapper{st}, opened: st, label: label}
 	c.ctx, c.endCalls = context.WithCancel(e.ctx)
 	return c
 }
@@ -338,38 +343,30 @@ func (c *client) mustList(prefix string) []string {
 }
 
 // tryBreak breaks the claim that ref names, as an operator does.
-func (c *client) tryBreak(name, ref string, mode driver.BreakMode) (tries int, err error) {
+func (c *client) tryBreak(name, ref string, b driver.Break) (tries int, err error) {
 	err = c.e.retryIfLossy(c.e.ctx, func() error {
 		tries++
-		return c.store.Break(c.e.ctx, name, ref, mode)
+		return c.store.Break(c.e.ctx, name, ref, b)
 	})
 	return tries, err
 }
 
 // mustBreak breaks the claim that ref names. The claim must exist.
 func (c *client) mustBreak(name, ref string, mode driver.BreakMode) {
-	tries, err := c.tryBreak(name, ref, mode)
+	c.mustBreakWith(name, ref, driver.Break{Mode: mode})
+}
+
+func (c *client) mustBreakWith(name, ref string, b driver.Break) {
+	tries, err := c.tryBreak(name, ref, b)
 	if err != nil && (tries == 1 || !errors.Is(err, driver.ErrLost)) { // otherwise an earlier try has broken it
-		c.e.failf("breaking on %q (mode %d): %w", name, mode, err)
+		c.e.failf("breaking on %q (%+v): %w", name, b, err)
 	}
 }
 
-// mustBreakWithReason is mustBreak, on a store that implements driver.ReasonBreaker.
-func (c *client) mustBreakWithReason(name, ref string, mode driver.BreakMode, reason string) {
-	tries := 0
-	err := c.e.retryIfLossy(c.e.ctx, func() error {
-		tries++
-		return c.store.(driver.ReasonBreaker).BreakWithReason(c.e.ctx, name, ref, mode, reason)
-	})
-	if err != nil && (tries == 1 || !errors.Is(err, driver.ErrLost)) { // otherwise an earlier try has broken it
-		c.e.failf("breaking on %q (mode %d) for a reason: %w", name, mode, err)
-	}
-}
-
-// mustReadTokenFloor returns the floor of the tokens to come, from a store that implements driver.TokenRaiser.
+// mustReadTokenFloor returns the floor of the tokens to come, from a store that can tell it.
 func (c *client) mustReadTokenFloor() (floor driver.TokenFloor) {
 	err := c.e.retryIfLossy(c.ctx, func() (err error) {
-		floor, err = c.store.(driver.TokenRaiser).ReadTokenFloor(c.ctx)
+		floor, err = c.store.ReadTokenFloor(c.ctx)
 		return err
 	})
 	if err != nil {
@@ -382,7 +379,7 @@ func (c *client) mustReadTokenFloor() (floor driver.TokenFloor) {
 // say that it is done.
 func (c *client) raiseToken(name string, atLeast int64) (canRaise bool) {
 	floor := c.mustReadTokenFloor()
-	err := c.e.retryIfLossy(c.ctx, func() error { return c.store.(driver.TokenRaiser).RaiseToken(c.ctx, name, atLeast) })
+	err := c.e.retryIfLossy(c.ctx, func() error { return c.store.RaiseToken(c.ctx, name, atLeast) })
 	if err != nil && (!errors.Is(err, driver.ErrUnsupported) || floor.Token >= atLeast) {
 		c.e.failf("raising the tokens to %d, with a floor of %d: %w", atLeast, floor.Token, err)
 	}

@@ -127,16 +127,14 @@ func (e *Env) callEverything(ctx context.Context, c *client, g driver.Grant,
 		err = nil
 	}
 	report("List", err)
-	report("Break", s.Break(ctx, g.Name, g.Ref, driver.BreakRequestRelease))
-	if d, ok := s.(driver.Detacher); ok && e.info.Detached {
-		report("Detach", d.Detach(ctx, g, time.Minute))
+	report("Break", s.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakRequestRelease}))
+	if e.info.Abilities.Detach {
+		report("Detach", s.Detach(ctx, g, time.Minute))
 	}
-	if w, ok := s.(driver.LockWatcher); ok {
-		_, err = w.NextChange(ctx, driver.Lock{Name: e.lockName("calls")})
-		report("NextChange", err)
-	}
-	if w, ok := s.(driver.EndWatcher); ok {
-		_, err = w.NextEnding(ctx)
+	_, err = s.NextChange(ctx, driver.Lock{Name: e.lockName("calls")})
+	report("NextChange", err)
+	if e.info.Abilities.Endings {
+		_, err = s.NextEnding(ctx)
 		report("NextEnding", err)
 	}
 	report("Release", s.Release(ctx, g.Claim, ""))

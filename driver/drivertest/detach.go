@@ -60,13 +60,9 @@ var detachCases = []Case{
 		"its token and ends after that time.", func(e *Env) {
 		keep := 3 * e.minTTL / 2
 		c := e.openClient()
-		d, ok := c.store.(driver.Detacher)
-		if !ok {
-			e.failf("Info.Detached is set, but the store is no Detacher")
-		}
 		g := c.mustTry(e.mutexClaim(e.lockName("m"))) // with a long TTL: it is shortened
 		start := e.now()
-		if err := e.detach(d, g, keep); err != nil {
+		if err := c.detach(g, keep); err != nil {
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
@@ -90,7 +86,7 @@ var detachCases = []Case{
 		c := e.openClient()
 		g := c.mustTry(e.mutexClaim(e.lockName("m")))
 		detaching := e.now()
-		if err := e.detach(c.store.(driver.Detacher), g, keep); err != nil {
+		if err := c.detach(g, keep); err != nil {
 			e.failf("detaching: %w", err)
 		}
 		c.store.Close()
@@ -114,13 +110,9 @@ var detachCases = []Case{
 	}),
 	detachFeature.newCase("detach-lost", "A claim that has ended cannot be detached, and the attempt does not "+
 		"restore it.", func(e *Env) {
-		d, ok := e.a().store.(driver.Detacher)
-		if !ok {
-			e.failf("Info.Detached is set, but the store is no Detacher")
-		}
 		g := e.a().mustTry(e.mutexClaim(e.lockName("m")))
 		e.a().mustRelease(g)
-		if err := e.detach(d, g, time.Minute); causeOf(err) == "" {
+		if err := e.a().detach(g, time.Minute); causeOf(err) == "" {
 			e.failf("detaching a released claim: got %s, want a *LossError", describeError(err))
 		}
 		e.requireEmpty(g.Name, 0)

@@ -71,7 +71,7 @@ func (e *Env) cleanUp() error {
 			continue // the name is invalid or the store cannot be reached; then the claims expire
 		}
 		for _, s := range slices.Concat(l.Waiters, l.Holders) {
-			janitor.Break(ctx, name, s.Ref, driver.BreakForce)
+			janitor.Break(ctx, name, s.Ref, driver.Break{Mode: driver.BreakForce})
 		}
 	}
 	return err
@@ -275,7 +275,7 @@ func (e *Env) killClient(c *client) {
 	}
 	c.dead = true
 	if e.harness.Kill != nil {
-		if err := e.harness.Kill(c.store); err != nil {
+		if err := e.harness.Kill(c.opened); err != nil {
 			e.failf("Harness.Kill: %w", err)
 		}
 	}

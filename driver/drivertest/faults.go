@@ -86,7 +86,7 @@ var faultCases = []Case{
 			answer := make(chan error, 1)
 			e.runInBackground(func() { answer <- c.store.Release(e.ctx, g.Claim, g.Ref) })
 			e.sleep(150 * time.Millisecond)
-			broken := e.a().store.Break(e.ctx, g.Name, g.Ref, driver.BreakForce) == nil
+			broken := e.a().store.Break(e.ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}) == nil
 			if broken {
 				e.b().mustTry(e.mutexClaim(g.Name))
 			}
@@ -105,7 +105,7 @@ var faultCases = []Case{
 		c := e.openClient()
 		g := c.mustTry(withTTL(e.mutexClaim(e.lockName("m")), 6*less))
 		w := e.b().startWaiting(e.queuedClaim(g.Name)).requireQueued()
-		if err := e.harness.Lower(c.store, less); err != nil {
+		if err := e.harness.Lower(c.opened, less); err != nil {
 			e.failf("Harness.Lower: %w", err)
 		}
 		for lowered := e.now(); ; e.sleep(less / 10) {
@@ -169,13 +169,13 @@ func (e *Env) openCuttable() *client {
 }
 
 func (e *Env) cutLink(c *client) {
-	if err := e.harness.Cut(c.store); err != nil {
+	if err := e.harness.Cut(c.opened); err != nil {
 		e.failf("Harness.Cut: %w", err)
 	}
 }
 
 func (e *Env) healLink(c *client) {
-	if err := e.harness.Heal(c.store); err != nil {
+	if err := e.harness.Heal(c.opened); err != nil {
 		e.failf("Harness.Heal: %w", err)
 	}
 }

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -59,18 +60,66 @@ var (
 	}
 
 	detachFeature = feature{
-		isSupported: func(i driver.Info) bool { return i.Detached },
+		isSupported: func(i driver.Info) bool { return i.Abilities.Detach },
 		checkRefusal: func(e *Env) {
 			name := e.lockName("refused")
 			cl := e.mutexClaim(name)
 			cl.Detached = true
 			e.a().mustBeRefused(cl, driver.ErrUnsupported)
 			e.requireEmpty(name, e.slack)
-			if d, ok := e.a().store.(driver.Detacher); ok {
-				g := e.a().mustTry(e.mutexClaim(name))
-				e.requireError(d.Detach(e.ctx, g, time.Minute), driver.ErrUnsupported, "detaching")
-				e.requireHolder(g)
-			}
+			g := e.a().mustTry(e.mutexClaim(name))
+			e.requireError(e.a().store.Detach(e.ctx, g, time.Minute), driver.ErrUnsupported, "detaching")
+			e.requireHolder(g)
 		},
 	}
 )
+
+var abilityCases = []Case{
+	newCase("abilities", "A store refuses as unsupported what its Info says that it cannot do, and nothing else.", func(e *Env) {
+		c := e.a()
+		a := e.info.Abilities
+		check := func(call string, able bool, err error) {
+			if refused := errors.Is(err, driver.ErrUnsupported); refused == able {
+				e.failf("Info says of %s: %v; the call: %s", call, able, describeError(err))
+			}
+		}
+		cl := e.mutexClaim(e.lockName("m"))
+		if slices.Contains(e.info.Kinds, driver.KindRW) {
+			cl = e.writerClaim(cl.Name)
+		}
+		g := c.mustTry(cl)
+		if a.SetWeight {
+			check("SetWeight", true, c.setWeight(g, g.Weight))
+		} else {
+			check("SetWeight", false, c.store.SetWeight(e.ctx, g, g.Weight))
+		}
+		check("Detach", a.Detach, c.detach(g, e.minTTL))
+		c.releaseIfHeld(g.Claim)
+		if !a.Endings {
+			_, err := c.store.NextEnding(e.ctx)
+			check("NextEnding", false, err)
+		}
+		check("Forget", a.Forget, e.retryIfLossy(e.ctx, func() error { return c.store.Forget(e.ctx, e.lockName("never-used")) }))
+		check("ReadTokenFloor", a.Tokens, e.retryIfLossy(e.ctx, func() error {
+			_, err := c.store.ReadTokenFloor(e.ctx)
+			return err
+		}))
+		if !a.Tokens {
+			check("RaiseToken", false, c.store.RaiseToken(e.ctx, cl.Name, 1))
+		}
+		file, err := c.store.LivenessFile()
+		if err == nil {
+			file.Close()
+		}
+		if !a.LivenessFile { // one that has it elsewhere may lack it on this machine
+			check("LivenessFile", false, err)
+		}
+		l := e.openLedger(c)
+		if (l != nil) != a.Ledger {
+			e.failf("Info says of OpenLedger: %v; it was opened: %v", a.Ledger, l != nil)
+		}
+		if l != nil {
+			_ = l.store.Close()
+		}
+	}),
+}

@@ -43,13 +43,9 @@ func newLedgerCase(name, text string, run func(e *Env, a, b *ledgerClient)) Case
 
 // openLedger opens the ledger of a client's store; nil if the store has none.
 func (e *Env) openLedger(c *client) *ledgerClient {
-	opener, ok := c.store.(driver.LedgerOpener)
-	if !ok {
-		return nil
-	}
 	var l driver.Ledger
 	err := e.retryIfLossy(e.ctx, func() (err error) {
-		l, err = opener.OpenLedger(e.ctx)
+		l, err = c.store.OpenLedger(e.ctx)
 		return err
 	})
 	if errors.Is(err, driver.ErrUnsupported) {

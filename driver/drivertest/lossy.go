@@ -120,24 +120,24 @@ func (e *Env) retryIfLossy(ctx context.Context, do func() error) error {
 }
 
 // nextChange waits for the next change of a lock.
-func (e *Env) nextChange(ctx context.Context, w driver.LockWatcher, seen driver.Lock) (l driver.Lock, err error) {
-	err = e.retryIfLossy(ctx, func() error {
-		l, err = w.NextChange(ctx, seen)
+func (c *client) nextChange(ctx context.Context, seen driver.Lock) (l driver.Lock, err error) {
+	err = c.e.retryIfLossy(ctx, func() error {
+		l, err = c.store.NextChange(ctx, seen)
 		return err
 	})
 	return l, err
 }
 
 // nextEnding waits for the next claim that ends.
-func (e *Env) nextEnding(ctx context.Context, w driver.EndWatcher) (end driver.Ending, err error) {
-	err = e.retryIfLossy(ctx, func() error {
-		end, err = w.NextEnding(ctx)
+func (c *client) nextEnding(ctx context.Context) (end driver.Ending, err error) {
+	err = c.e.retryIfLossy(ctx, func() error {
+		end, err = c.store.NextEnding(ctx)
 		return err
 	})
 	return end, err
 }
 
 // detach detaches a grant for the given time.
-func (e *Env) detach(d driver.Detacher, g driver.Grant, keep time.Duration) error {
-	return e.retryIfLossy(e.ctx, func() error { return d.Detach(e.ctx, g, keep) })
+func (c *client) detach(g driver.Grant, keep time.Duration) error {
+	return c.e.retryIfLossy(c.e.ctx, func() error { return c.store.Detach(c.e.ctx, g, keep) })
 }

@@ -109,13 +109,19 @@ func (l *link) Wait(ctx context.Context, name, version string) error {
 	return l.Table.(record.Notifier).Wait(ctx, name, version)
 }
 
-// pollingStore implements the optional interfaces by polling.
+// pollingStore reports endings by polling.
 type pollingStore struct {
 	driver.Store
 	link *link
 
 	mu   sync.Mutex
 	held map[string]driver.Grant
+}
+
+func (w *pollingStore) Info() driver.Info {
+	i := w.Store.Info()
+	i.Abilities.Endings, i.Abilities.Ledger = true, true
+	return i
 }
 
 func (w *pollingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
@@ -126,10 +132,6 @@ func (w *pollingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		w.held[c.ID] = g
 	}
 	return g, err
-}
-
-func (w *pollingStore) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode, reason string) error {
-	return w.Store.(driver.ReasonBreaker).BreakWithReason(ctx, name, ref, mode, reason)
 }
 
 func (w *pollingStore) Release(ctx context.Context, c driver.Claim, ref string) error {
@@ -143,34 +145,6 @@ func (w *pollingStore) Release(ctx context.Context, c driver.Claim, ref string) 
 func (w *pollingStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 	t, err := w.link.Table.(record.LedgerKeeper).OpenLedgerTable(ctx)
 	return record.NewLedger(&link{Table: t, fate: w.link.fate}), err
-}
-
-func (w *pollingStore) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
-	return w.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
-}
-
-func (w *pollingStore) RaiseToken(ctx context.Context, name string, atLeast int64) error {
-	return w.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
-}
-
-func (w *pollingStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return w.Store.(driver.Detacher).Detach(ctx, g, keep)
-}
-
-func (w *pollingStore) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
-	return w.Store.(driver.WeightChanger).SetWeight(ctx, g, weight)
-}
-
-func (w *pollingStore) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
-	for {
-		l, err := w.Inspect(ctx, seen.Name)
-		if err != nil || l.Revision != seen.Revision {
-			return l, err
-		}
-		if err := pause(ctx); err != nil {
-			return l, err
-		}
-	}
 }
 
 func (w *pollingStore) NextEnding(ctx context.Context) (driver.Ending, error) {

@@ -79,20 +79,22 @@ var operatorCases = []Case{
 	newCase("break-reason", "If a store can pass the reason of a break on, the client of the claim learns it: at "+
 		"its next renewal, or while it waits. A store with a queue that answers quickly passes it on, and any "+
 		"other either this text or none.", func(e *Env) {
-		if _, ok := e.c().store.(driver.ReasonBreaker); !ok {
+		if !e.info.Abilities.Reasons {
 			e.refused.Store(true)
 			return
 		}
 		e.requireReason("a renewal after a graceful break", func(reason string) error {
 			g := e.a().mustTry(e.mutexClaim(e.lockName("graceful")))
-			e.c().mustBreakWithReason(g.Name, e.c().refOf(g.Claim), driver.BreakGraceful, reason)
+			e.c().mustBreakWith(g.Name, e.c().refOf(g.Claim),
+				driver.Break{Mode: driver.BreakGraceful, Reason: reason})
 			err := e.a().renewOnce(g).Err
 			e.a().releaseIfHeld(g.Claim)
 			return err
 		})
 		e.requireReason("a renewal after a break by force", func(reason string) error {
 			g := e.a().mustTry(e.mutexClaim(e.lockName("force")))
-			e.c().mustBreakWithReason(g.Name, e.c().refOf(g.Claim), driver.BreakForce, reason)
+			e.c().mustBreakWith(g.Name, e.c().refOf(g.Claim),
+				driver.Break{Mode: driver.BreakForce, Reason: reason})
 			return e.a().renewOnce(g).Err
 		})
 		if e.info.Order == driver.OrderNone {
@@ -101,7 +103,8 @@ var operatorCases = []Case{
 		e.requireReason("a claim that waits", func(reason string) error {
 			g := e.a().mustTry(e.mutexClaim(e.lockName("waiting")))
 			w := e.b().startWaiting(e.fairClaim(g.Name)).requireQueued()
-			e.c().mustBreakWithReason(g.Name, e.c().refOf(w.claim), driver.BreakGraceful, reason)
+			e.c().mustBreakWith(g.Name, e.c().refOf(w.claim),
+				driver.Break{Mode: driver.BreakGraceful, Reason: reason})
 			w.mustFail(driver.ErrLost)
 			e.a().mustRelease(g)
 			return w.err
@@ -148,16 +151,16 @@ var operatorCases = []Case{
 		e.a().mustRelease(g)
 		modes := []driver.BreakMode{driver.BreakGraceful, driver.BreakForce, driver.BreakRequestRelease}
 		for _, mode := range modes {
-			_, err := e.c().tryBreak(g.Name, stale, mode)
+			_, err := e.c().tryBreak(g.Name, stale, driver.Break{Mode: mode})
 			e.requireError(err, driver.ErrLost, "a break on an idle lock")
 		}
 		next := e.b().mustTry(e.mutexClaim(g.Name))
 		elsewhere := e.a().mustTry(e.mutexClaim(e.lockName("elsewhere")))
 		for _, mode := range modes {
-			_, err := e.c().tryBreak(g.Name, stale, mode)
+			_, err := e.c().tryBreak(g.Name, stale, driver.Break{Mode: mode})
 			e.requireError(err, driver.ErrLost, "a break of a claim that does not exist any more")
 			for _, ref := range []string{e.c().refOf(elsewhere.Claim), "", "none"} {
-				if _, err := e.c().tryBreak(g.Name, ref, mode); !errors.Is(err, driver.ErrInvalid) {
+				if _, err := e.c().tryBreak(g.Name, ref, driver.Break{Mode: mode}); !errors.Is(err, driver.ErrInvalid) {
 					e.requireError(err, driver.ErrLost, "a break by the ref %q, which names no claim on this lock", ref)
 				}
 			}

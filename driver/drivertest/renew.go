@@ -66,7 +66,7 @@ var renewCases = []Case{
 		for start := g.Since; e.since(start) < 2*g.GrantedTTL; {
 			e.sleepUntil(g.Since, g.GrantedTTL/4)
 			r := e.b().renewOnce(known)
-			if errors.Is(r.Err, driver.ErrUnsupported) && !e.info.Detached {
+			if errors.Is(r.Err, driver.ErrUnsupported) && !e.info.Abilities.Detach {
 				return // only its own client can keep a session alive
 			}
 			if r.Err != nil {

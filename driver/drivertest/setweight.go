@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"errors"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -10,7 +9,7 @@ import (
 // setWeight changes the weight of a grant, and returns the store's error.
 func (c *client) setWeight(g driver.Grant, weight int64) error {
 	err := c.e.retryIfLossy(c.e.ctx,
-		func() error { return c.store.(driver.WeightChanger).SetWeight(c.e.ctx, g, weight) })
+		func() error { return c.store.SetWeight(c.e.ctx, g, weight) })
 	c.e.checkError(c.e.ctx, err)
 	return err
 }
@@ -26,22 +25,17 @@ func (c *client) mustSetWeight(g driver.Grant, weight int64) driver.Grant {
 	return g
 }
 
-// needWeightChanger skips the case if the store cannot change weights.
-func (e *Env) needWeightChanger() {
-	s, ok := e.a().store.(driver.WeightChanger)
-	if ok { // an engine may implement it although its store cannot
-		ok = !errors.Is(s.SetWeight(e.ctx, driver.Grant{Claim: e.readerClaim(e.lockName("never-claimed"))}, 1),
-			driver.ErrUnsupported)
-	}
-	if !ok {
-		e.skip("the store is no WeightChanger")
+// needSetWeight skips the case if the store cannot change weights.
+func (e *Env) needSetWeight() {
+	if !e.info.Abilities.SetWeight {
+		e.skip("the store cannot change weights")
 	}
 }
 
 var setWeightCases = []Case{
 	rwFeature.newCase("downgrade", "A writer becomes a reader in one step and keeps its token. The readers that "+
 		"are next in the queue are granted, and no other writer is.", func(e *Env) {
-		e.needWeightChanger()
+		e.needSetWeight()
 		name := e.lockName("readers-next")
 		g := e.a().mustTry(e.writerClaim(name))
 		reader := e.b().startWaiting(e.readerClaim(name)).requireQueued()
@@ -71,7 +65,7 @@ var setWeightCases = []Case{
 	rwFeature.newCase("upgrade", "A reader that holds the lock alone becomes a writer and keeps its token, ahead of "+
 		"all waiting claims. If there is another holder, the upgrade is refused at once, and the claim "+
 		"remains a reader.", func(e *Env) {
-		e.needWeightChanger()
+		e.needSetWeight()
 		name := e.lockName("rw")
 		g, beside := e.a().mustTry(e.readerClaim(name)), e.b().mustTry(e.readerClaim(name))
 		start := e.now()
@@ -90,7 +84,7 @@ var setWeightCases = []Case{
 	}),
 	rwFeature.newCase("set-weight-lost", "The weight of a claim that has ended cannot be changed, and the attempt "+
 		"does not restore the claim.", func(e *Env) {
-		e.needWeightChanger()
+		e.needSetWeight()
 		g := e.a().mustTry(e.readerClaim(e.lockName("rw")))
 		e.a().mustRelease(g)
 		for _, weight := range []int64{1, g.Limit} {

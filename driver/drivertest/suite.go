@@ -116,7 +116,7 @@ type Result struct {
 func Cases() []Case {
 	var all []Case
 	for _, theme := range [][]Case{
-		infoCases, exclusionCases, tokenCases, timeCases, renewCases, releaseCases, cancelCases, waitCases, orderCases,
+		infoCases, abilityCases, exclusionCases, tokenCases, timeCases, renewCases, releaseCases, cancelCases, waitCases, orderCases,
 		rwCases, setWeightCases, semaphoreCases, limitCases, nameCases, inspectCases, operatorCases, detachCases,
 		watchCases, ledgerCases, closeCases, loadCases, faultCases,
 	} {

@@ -35,7 +35,7 @@ func TestErrorsOfRefusals(t *testing.T) {
 	t.Parallel()
 	refuse := &brokenStore{
 		info: func(i driver.Info) driver.Info {
-			i.Kinds, i.Order, i.Detached = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
+			i.Kinds, i.Order, i.Abilities.Detach = []driver.Kind{driver.KindMutex}, driver.OrderNone, false
 			return i
 		},
 		acquire: func(b *brokenStore, ctx ctx, c driver.Claim) (driver.Grant, error) {

@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -112,12 +111,7 @@ func newTokenFloorCase(name, text string, run func(e *Env)) Case {
 	return newCase(name, text, func(e *Env) {
 		c := e.a()
 		c.mustRelease(c.mustTry(e.mutexClaim(e.lockName("first")))) // some stores come into being with their first lock
-		r, ok := c.store.(driver.TokenRaiser)
-		if ok {
-			_, err := r.ReadTokenFloor(c.ctx)
-			ok = !errors.Is(err, driver.ErrUnsupported)
-		}
-		if !ok {
+		if !e.info.Abilities.Tokens {
 			e.refused.Store(true)
 			return
 		}

@@ -10,10 +10,6 @@ import (
 var watchCases = []Case{
 	newCase("next-change", "A client that watches a lock is notified of every change of its claims, and not while "+
 		"nothing changes.", func(e *Env) {
-		watcher, ok := e.c().store.(driver.LockWatcher)
-		if !ok {
-			e.skip("the store is no LockWatcher; the client polls")
-		}
 		name := e.lockName("m")
 		seen := e.c().mustInspect(name)
 		next := func(change func(), want int) {
@@ -23,7 +19,7 @@ var watchCases = []Case{
 			got := make(chan driver.Lock, 1)
 			before := seen
 			e.runInBackground(func() {
-				l, err := e.nextChange(e.ctx, watcher, before)
+				l, err := e.c().nextChange(e.ctx, before)
 				if err != nil {
 					e.failf("NextChange: %w", err)
 				}
@@ -44,7 +40,7 @@ var watchCases = []Case{
 				if len(seen.Holders) == want {
 					return
 				}
-				l, err := e.nextChange(e.ctx, watcher, seen)
+				l, err := e.c().nextChange(e.ctx, seen)
 				if err != nil {
 					e.failf("NextChange: %w", err)
 				}
@@ -59,32 +55,27 @@ var watchCases = []Case{
 		}
 		next(func() { e.a().mustRelease(g) }, 0)
 		g = e.a().mustTry(e.mutexClaim(name))
-		if l, err := e.nextChange(e.ctx, watcher, old); err != nil || len(l.Holders) != 1 {
+		if l, err := e.c().nextChange(e.ctx, old); err != nil || len(l.Holders) != 1 {
 			e.failf("a watcher that starts late: got %s, %s", describeLock(l), describeError(err))
 		}
 	}),
 	newCase("next-change-ends", "A watch ends promptly with its context.", func(e *Env) {
-		watcher, ok := e.c().store.(driver.LockWatcher)
-		if !ok {
-			e.skip("the store is no LockWatcher; the client polls")
-		}
 		seen := e.c().mustInspect(e.lockName("m"))
 		ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
 		defer cancel()
 		start := e.now()
-		_, err := e.nextChange(ctx, watcher, seen)
+		_, err := e.c().nextChange(ctx, seen)
 		e.requireError(err, context.DeadlineExceeded, "NextChange")
 		e.requireWithin(start, e.slack, "NextChange with a deadline of 50 ms")
 	}),
 	newCase("next-ending", "The holder of a claim that is broken by force is notified before its next renewal, if "+
-		"the store is an EndWatcher.", func(e *Env) {
+		"the store reports endings.", func(e *Env) {
 		c := e.openClient()
-		watcher, ok := c.store.(driver.EndWatcher)
-		if !ok {
-			e.skip("the store is no EndWatcher; the next renewal reports the loss")
+		if !e.info.Abilities.Endings {
+			e.skip("the store reports no endings; the next renewal reports the loss")
 		}
 		ctx, cancel := context.WithTimeout(e.ctx, 50*time.Millisecond)
-		_, err := e.nextEnding(ctx, watcher)
+		_, err := c.nextEnding(ctx)
 		cancel()
 		e.requireError(err, context.DeadlineExceeded, "NextEnding while nothing ends")
 
@@ -92,7 +83,7 @@ var watchCases = []Case{
 		e.b().mustBreak(broken.Name, e.b().refOf(broken.Claim), driver.BreakForce)
 		ctx, cancel = context.WithTimeout(e.ctx, e.slack)
 		defer cancel()
-		end, err := e.nextEnding(ctx, watcher)
+		end, err := c.nextEnding(ctx)
 		if ctx.Err() != nil {
 			e.latef("%q was broken by force, but NextEnding has not reported it within %v: %w", broken.Name, e.slack,
 				err)

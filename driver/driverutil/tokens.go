@@ -8,10 +8,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// CheckTokenFloor implements driver.TokenRaiser.RaiseToken where tokens are made from the store's clock and cannot be
+// CheckTokenFloor implements driver.Store.RaiseToken where tokens are made from the store's clock and cannot be
 // raised: for all locks of a store at once, and for layouts that have no room for a token. It returns nil if all tokens
 // to come are large enough already.
-func CheckTokenFloor(ctx context.Context, store driver.TokenRaiser, atLeast int64) error {
+func CheckTokenFloor(ctx context.Context, store driver.Store, atLeast int64) error {
 	floor, err := store.ReadTokenFloor(ctx)
 	if err != nil || floor.Token >= atLeast {
 		return err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type store struct {
 func (s *store) Info() driver.Info {
 	i := s.Store.Info()
 	i.Kinds, i.Order, i.MaxHolders, i.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
+	i.Abilities = driver.Abilities{Detach: true, Forget: true, Tokens: true}
 	return i
 }
 
@@ -67,21 +69,27 @@ func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 	}
 }
 
-func (s *store) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return s.Store.(driver.Detacher).Detach(ctx, g, keep)
+func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	l, err := s.Store.NextChange(ctx, seen)
+	return showLock(l), err
 }
 
-func (s *store) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
-	return s.Store.(driver.TokenRaiser).ReadTokenFloor(ctx)
+// Break drops the reason, for which the layout has no room.
+func (s *store) Break(ctx context.Context, name, ref string, b driver.Break) error {
+	return s.Store.Break(ctx, name, ref, driver.Break{Mode: b.Mode})
 }
 
-func (s *store) RaiseToken(ctx context.Context, name string, atLeast int64) error {
-	return s.Store.(driver.TokenRaiser).RaiseToken(ctx, name, atLeast)
+// The bucket or table of a foreign layout is the foreign clients', so nothing but locks is kept in it.
+
+func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
+	return driver.Unsupported{}.SetWeight(ctx, g, weight)
 }
 
-func (s *store) Explain(c driver.Claim) driver.Plan {
-	return s.Store.(driver.Explainer).Explain(c)
+func (s *store) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	return driver.Unsupported{}.OpenLedger(ctx)
 }
+
+func (s *store) LivenessFile() (*os.File, error) { return driver.Unsupported{}.LivenessFile() }
 
 // showLock marks foreign holders, and shows no token for their lock: they have none.
 func showLock(l driver.Lock) driver.Lock {
@@ -103,14 +111,4 @@ func markForeign(holders []driver.ClaimInfo) (any bool) {
 		}
 	}
 	return any
-}
-
-// Examine is that of the record engine over the table.
-func (s *store) Examine(ctx context.Context) ([]driver.Finding, error) {
-	return s.Store.(driver.Examiner).Examine(ctx)
-}
-
-// Forget is that of the record engine over the table.
-func (s *store) Forget(ctx context.Context, name string) error {
-	return s.Store.(driver.Forgetter).Forget(ctx, name)
 }

@@ -70,7 +70,7 @@ func (e *endingHarness) takeLock(by driver.Store) driver.Grant {
 }
 
 func (e *endingHarness) forceBreak(g driver.Grant) {
-	if err := e.other.Break(e.t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+	if err := e.other.Break(e.t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 		e.t.Fatal(err)
 	}
 }
@@ -140,7 +140,7 @@ func TestReleaseAfterShortDetach(t *testing.T) {
 				e := newEndingHarness(t)
 				g := e.takeLock(e.holder)
 				const keep = 100 * time.Millisecond
-				if err := e.holder.(driver.Detacher).Detach(t.Context(), g, keep); err != nil {
+				if err := e.holder.Detach(t.Context(), g, keep); err != nil {
 					t.Fatal(err)
 				}
 				if isReleasedLate {
@@ -186,7 +186,7 @@ func TestDetachThatHasEnded(t *testing.T) {
 		e := newEndingHarness(t)
 		g := e.takeLock(e.holder)
 		e.table.loseNext(true, func() { time.Sleep(time.Second) })
-		if err := e.holder.(driver.Detacher).Detach(t.Context(), g, 100*time.Millisecond); err != nil {
+		if err := e.holder.Detach(t.Context(), g, 100*time.Millisecond); err != nil {
 			t.Error(err)
 		}
 	})
@@ -249,7 +249,7 @@ func TestOperatorStepAfterLostReply(t *testing.T) {
 					driver.BreakForce} {
 					g := e.takeLock(e.other)
 					e.table.loseNext(made, nil)
-					if err := e.holder.Break(t.Context(), g.Name, g.Ref, mode); err != nil {
+					if err := e.holder.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: mode}); err != nil {
 						t.Errorf("break %v: %v", mode, err)
 					}
 					if err := e.other.Release(t.Context(), g.Claim, ""); (err != nil) != (mode == driver.BreakForce) {
@@ -258,13 +258,13 @@ func TestOperatorStepAfterLostReply(t *testing.T) {
 				}
 				g := e.takeLock(e.other)
 				e.table.loseNext(false, func() { storetest.Release(t, e.other, g.Claim) })
-				if err := e.holder.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); !errors.Is(err,
+				if err := e.holder.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); !errors.Is(err,
 					driver.ErrLost) {
 					t.Errorf("a break of a claim that its holder has released: %v", err)
 				}
 				g = e.takeLock(e.holder)
 				e.table.loseNext(made, nil)
-				if err := e.holder.(driver.Detacher).Detach(t.Context(), g, time.Minute); err != nil {
+				if err := e.holder.Detach(t.Context(), g, time.Minute); err != nil {
 					t.Errorf("detach: %v", err)
 				}
 				storetest.Release(t, e.holder, g.Claim)
@@ -273,7 +273,7 @@ func TestOperatorStepAfterLostReply(t *testing.T) {
 				c.Kind, c.Limit, c.Weight = driver.KindRW, driver.RWLimit, driver.RWLimit
 				g = storetest.Acquire(t, e.holder, c)
 				e.table.loseNext(made, nil)
-				if err := e.holder.(driver.WeightChanger).SetWeight(t.Context(), g, 1); err != nil {
+				if err := e.holder.SetWeight(t.Context(), g, 1); err != nil {
 					t.Errorf("set weight: %v", err)
 				}
 				l, err := e.other.Inspect(t.Context(), c.Name)
@@ -296,14 +296,14 @@ func TestUnresolvedOperatorStep(t *testing.T) {
 		g := storetest.Acquire(t, s, paceClaim(1, false))
 		table.writes.Store(time.Now().Add(time.Hour).UnixNano())
 		from := time.Now()
-		err := s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce)
+		err := s.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce})
 		if took := time.Since(from); !errors.Is(err, driver.ErrUncertain) || !errors.Is(err, errUnreachable) ||
 			took < 10*time.Second || took > 15*time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.Break(ctx, g.Name, g.Ref, driver.BreakForce); !errors.Is(err, driver.ErrUncertain) ||
+		if err := s.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); !errors.Is(err, driver.ErrUncertain) ||
 			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after the context has ended: %v", err)
 		}
@@ -340,7 +340,7 @@ func TestAllWaitersLearnOfBreak(t *testing.T) {
 			t.Fatalf("%d claims wait, %v", len(l.Waiters), err)
 		}
 		for _, w := range l.Waiters {
-			if err := holder.Break(t.Context(), "m", w.Ref, driver.BreakGraceful); err != nil {
+			if err := holder.Break(t.Context(), "m", w.Ref, driver.Break{Mode: driver.BreakGraceful}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -371,7 +371,7 @@ func TestUnsentIsKnown(t *testing.T) {
 		another.Name = "another"
 		_, err := s.Acquire(t.Context(), another)
 		for what, err := range map[string]error{"a claim": err,
-			"a break": s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce)} {
+			"a break": s.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce})} {
 			if !errors.Is(err, record.ErrUnsent) || errors.Is(err, driver.ErrUncertain) {
 				t.Errorf("%s returned %v", what, err)
 			}

@@ -116,6 +116,8 @@ func newEngine(table Table) *engine {
 	e.sureNotices = e.clientNotifier != nil && (e.sureNotifier != nil || e.turnTaker != nil)
 	e.liveness, _ = table.(LivenessChecker)
 	e.storeClock = table.Clock()
+	_, e.info.Abilities.Ledger = table.(LedgerKeeper)
+	_, e.info.Abilities.LivenessFile = table.(LivenessFiler)
 	_, e.storeExpiresIdle = table.(SelfExpiring)
 	_, e.tracelessRelease = table.(TracelessReleaser)
 	if t, ok := table.(SizeLimiter); ok {
@@ -126,6 +128,8 @@ func newEngine(table Table) *engine {
 
 // engine is the driver.Store of one table.
 type engine struct {
+	driver.Unsupported
+
 	table Table
 	info  driver.Info
 	clock driver.Clock
@@ -171,7 +175,7 @@ func completeInfo(info driver.Info) driver.Info {
 	info.ExpiredBy = driver.ExpiredByClaimant
 	info.Order = driver.OrderFairOnly
 	info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore}
-	info.Detached = true
+	info.Abilities = driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true}
 	return info.Bounded()
 }
 
@@ -462,7 +466,7 @@ func (e *engine) Explain(c driver.Claim) driver.Plan {
 
 // Examine returns what the table finds in its settings, if it looks for anything.
 func (e *engine) Examine(ctx context.Context) ([]driver.Finding, error) {
-	t, ok := e.table.(driver.Examiner)
+	t, ok := e.table.(Examiner)
 	if !ok {
 		return nil, nil
 	}

@@ -108,17 +108,17 @@ func TestReadsConfirmNoStep(t *testing.T) {
 	}{
 		"Detach": {
 			func(ctx context.Context, s driver.Store, g driver.Grant) error {
-				return s.(driver.Detacher).Detach(ctx, g, time.Hour)
+				return s.Detach(ctx, g, time.Hour)
 			},
 			func(_ driver.Grant, err error) bool { return errors.Is(err, driver.ErrHeld) }},
 		"Break": {
 			func(ctx context.Context, s driver.Store, g driver.Grant) error {
-				return s.Break(ctx, g.Name, g.Ref, driver.BreakForce)
+				return s.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakForce})
 			},
 			func(_ driver.Grant, err error) bool { return err == nil }},
 		"RaiseToken": {
 			func(ctx context.Context, s driver.Store, g driver.Grant) error {
-				return s.(driver.TokenRaiser).RaiseToken(ctx, g.Name, floor)
+				return s.RaiseToken(ctx, g.Name, floor)
 			},
 			func(g driver.Grant, err error) bool { return err == nil && g.Token >= floor }},
 	}

@@ -40,12 +40,12 @@ func TestForeignHolders(t *testing.T) {
 		}
 		ref := rec.describeLock("m", w.stepInput()).Holders[0].Ref
 		for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakRequestRelease} {
-			if err := rec.clone().Break(ref, mode, w.stepInput()); !errors.Is(err, driver.ErrUnsupported) {
+			if err := rec.clone().Break(ref, driver.Break{Mode: mode}, w.stepInput()); !errors.Is(err, driver.ErrUnsupported) {
 				t.Errorf("mode %v: %v", mode, err)
 			}
 		}
 		forced := rec.clone()
-		if err := forced.Break(ref, driver.BreakForce, w.stepInput()); err != nil || forced.Foreign != 0 ||
+		if err := forced.Break(ref, driver.Break{Mode: driver.BreakForce}, w.stepInput()); err != nil || forced.Foreign != 0 ||
 			forced.Token <= rec.Token || forced.Check() != nil {
 			t.Errorf("forced: %+v, %v", forced, err)
 		}

@@ -43,21 +43,15 @@ func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 }
 
 // Break costs one load and one swap. After a swap of unknown outcome the claim may be absent because of this same call;
-// then the note of it says so.
-func (e *engine) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return e.BreakWithReason(ctx, name, ref, mode, "")
-}
-
-// BreakWithReason is Break. The claims of a full record must still be renewed, and broken: if there is no room for the
+// then the note of it says so. The claims of a full record must still be renewed, and broken: if there is no room for the
 // reason, all reasons are dropped.
-func (e *engine) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode, reason string) error {
+func (e *engine) Break(ctx context.Context, name, ref string, b driver.Break) error {
 	return e.applyStep(ctx, name, false, func(rec *Record, in StepInput, again bool) error {
-		in.BreakReason = reason
-		err := rec.Break(ref, mode, in)
+		err := rec.Break(ref, b, in)
 		if again && errors.Is(err, driver.ErrLost) && rec.notedCause(ref) == driver.LossBroken {
 			return errDone
 		}
-		if err == nil && reason != "" {
+		if err == nil && b.Reason != "" {
 			if data, err := Encode(rec); err != nil || e.checkRoom(rec, len(data)) != nil {
 				rec.dropReasons()
 			}

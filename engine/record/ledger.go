@@ -25,6 +25,7 @@ func NewLedger(table Table) driver.Ledger {
 		e.keepsMarks = t.KeepsMarks()
 	}
 	e.info.Kinds = []driver.Kind{driver.KindMutex}
+	e.info.Abilities.Detach, e.info.Abilities.SetWeight, e.info.Abilities.Ledger = false, false, false
 	e.info.MaxName -= len(pageName("", maxPages))
 	return &ledger{engine: e}
 }

@@ -122,7 +122,7 @@ func TestMarksOfOthers(t *testing.T) {
 		if !errors.Is(err, driver.ErrInProgress) {
 			t.Fatal(err)
 		}
-		if err := other.Break(t.Context(), "k", g.Ref, driver.BreakGraceful); err != nil {
+		if err := other.Break(t.Context(), "k", g.Ref, driver.Break{Mode: driver.BreakGraceful}); err != nil {
 			t.Fatal(err)
 		}
 		if !maps.Equal(before, marks.until) {

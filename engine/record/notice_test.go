@@ -335,7 +335,7 @@ func TestBreakFarWaiter(t *testing.T) {
 		synctest.Wait()
 		operator := record.New(noticeTable{m.Table(), "operator", n})
 		defer operator.Close()
-		if err := operator.Break(t.Context(), c.Name, c.ID, driver.BreakForce); err != nil {
+		if err := operator.Break(t.Context(), c.Name, c.ID, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
@@ -459,7 +459,7 @@ func TestDetachIsNoticed(t *testing.T) {
 			granted := acquireLater(t, waiter, c)
 			time.Sleep(30 * time.Second)
 			from := time.Now()
-			if err := holder.(driver.Detacher).Detach(t.Context(), g, keep); err != nil {
+			if err := holder.Detach(t.Context(), g, keep); err != nil {
 				t.Fatal(err)
 			}
 			if late := (<-granted).Sub(from) - keep; late > 200*time.Millisecond {

@@ -72,20 +72,22 @@ var outcomeSteps = map[string]func(t *testing.T, table record.Table) (step func(
 	},
 	"Detach": func(t *testing.T, table record.Table) func(context.Context) error {
 		s, g := acquireForStep(t, table)
-		return func(ctx context.Context) error { return s.(driver.Detacher).Detach(ctx, g, time.Hour) }
+		return func(ctx context.Context) error { return s.Detach(ctx, g, time.Hour) }
 	},
 	"SetWeight": func(t *testing.T, table record.Table) func(context.Context) error {
 		s, g := acquireForStep(t, table)
-		return func(ctx context.Context) error { return s.(driver.WeightChanger).SetWeight(ctx, g, 1) }
+		return func(ctx context.Context) error { return s.SetWeight(ctx, g, 1) }
 	},
 	"Break": func(t *testing.T, table record.Table) func(context.Context) error {
 		s, g := acquireForStep(t, table)
-		return func(ctx context.Context) error { return s.Break(ctx, g.Name, g.Ref, driver.BreakForce) }
+		return func(ctx context.Context) error {
+			return s.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakForce})
+		}
 	},
 	"RaiseToken": func(t *testing.T, table record.Table) func(context.Context) error {
 		s, g := acquireForStep(t, table)
 		return func(ctx context.Context) error {
-			return s.(driver.TokenRaiser).RaiseToken(ctx, g.Name, g.Token+1e9)
+			return s.RaiseToken(ctx, g.Name, g.Token+1e9)
 		}
 	},
 	"FinishRun": func(t *testing.T, table record.Table) func(context.Context) error {

@@ -119,8 +119,6 @@ type StepInput struct {
 	Latest int64
 	// ConfirmWindow is how long a claim that this step promotes has to confirm.
 	ConfirmWindow time.Duration
-	// BreakReason is why the operator whose step this is breaks a claim; only shown, and may be empty.
-	BreakReason string
 	// BeatSkip is added to each new beat. It is random, so that a beat that was lost by the store is not written again.
 	BeatSkip int64
 	// KeepsMarks reports whether the table is a [Marker]. MarkIsGone reports that the row was read without a mark.
@@ -526,10 +524,10 @@ func (r *Record) SetWeight(id string, token, weight int64, in StepInput) error {
 // A graceful break only marks a holder. Its next renewal fails, so its owner stops, and then releases the claim or
 // lets it expire. A forced break removes the claim at once and raises the token, so that a resource that checks
 // tokens and has seen the next holder's refuses the old one. A waiter holds nothing, so it is removed in both modes.
-func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
+func (r *Record) Break(id string, b driver.Break, in StepInput) error {
 	c := r.findClaim(id)
 	if r.Foreign != 0 && id == r.foreignRef() {
-		if mode != driver.BreakForce {
+		if b.Mode != driver.BreakForce {
 			return fmt.Errorf("%w: a foreign holder cannot be notified", driver.ErrUnsupported)
 		}
 		r.Foreign, r.Token, r.Idle = 0, max(r.Token+1, in.Now), max(in.Now, 1)
@@ -540,17 +538,17 @@ func (r *Record) Break(id string, mode driver.BreakMode, in StepInput) error {
 		return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
 	}
 	switch {
-	case mode == driver.BreakRequestRelease:
+	case b.Mode == driver.BreakRequestRelease:
 		c.ReleaseRequested = true
-	case mode == driver.BreakGraceful && c.State == Granted:
-		c.Broken, c.BreakReason = true, in.BreakReason
+	case b.Mode == driver.BreakGraceful && c.State == Granted:
+		c.Broken, c.BreakReason = true, b.Reason
 	default:
 		if c.State == Granted {
 			r.Token = max(r.Token+1, in.Now)
 		} else {
 			r.brokenSession = c.Session
 		}
-		c.BreakReason = in.BreakReason
+		c.BreakReason = b.Reason
 		r.addNote(c, driver.LossBroken, in)
 		r.endRun(c, driver.RunAbandoned, driver.LossBroken.Description(), in)
 		r.Release(id, in)

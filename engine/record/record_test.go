@@ -125,7 +125,7 @@ func TestTokensOnlyRise(t *testing.T) {
 		}
 		last = c.Token
 		if i%3 == 0 {
-			if err := r.Break(id, driver.BreakForce, w.stepInput()); err != nil {
+			if err := r.Break(id, driver.Break{Mode: driver.BreakForce}, w.stepInput()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -159,7 +159,7 @@ func TestBreak(t *testing.T) {
 	runSteps(t, r, w, driver.KindMutex, 1, "+a +b")
 	token := r.Token
 	var loss *driver.LossError
-	if err := r.Break("a", driver.BreakGraceful, w.stepInput()); err != nil ||
+	if err := r.Break("a", driver.Break{Mode: driver.BreakGraceful}, w.stepInput()); err != nil ||
 		claimStates(r) != "a granted, b waiting" {
 		t.Errorf("a gracefully broken holder remains until it learns of it: %v, %s", err, claimStates(r))
 	}
@@ -167,7 +167,7 @@ func TestBreak(t *testing.T) {
 		!loss.StaysHeld {
 		t.Errorf("a gracefully broken holder is not renewed, and keeps others out: %v", err)
 	}
-	if err := r.Break("a", driver.BreakForce, w.stepInput()); err != nil || claimStates(r) != "b promoted" ||
+	if err := r.Break("a", driver.Break{Mode: driver.BreakForce}, w.stepInput()); err != nil || claimStates(r) != "b promoted" ||
 		r.Token <= token {
 		t.Errorf("a forced break frees the lock at once and raises the token: %v, %s", err, claimStates(r))
 	}
@@ -175,7 +175,7 @@ func TestBreak(t *testing.T) {
 		loss.StaysHeld {
 		t.Errorf("a holder that was broken by force keeps nobody out: %v", err)
 	}
-	if err := r.Break("a", driver.BreakForce, w.stepInput()); !errors.Is(err, driver.ErrLost) ||
+	if err := r.Break("a", driver.Break{Mode: driver.BreakForce}, w.stepInput()); !errors.Is(err, driver.ErrLost) ||
 		claimStates(r) != "b promoted" {
 		t.Errorf("a break of a claim that does not exist changes nothing: %v, %s", err, claimStates(r))
 	}
@@ -186,14 +186,14 @@ func TestBreakWaiting(t *testing.T) {
 	w := &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
 	r := &Record{}
 	runSteps(t, r, w, driver.KindMutex, 1, "+a +b +c")
-	if err := r.Break("b", driver.BreakGraceful, w.stepInput()); err != nil ||
+	if err := r.Break("b", driver.Break{Mode: driver.BreakGraceful}, w.stepInput()); err != nil ||
 		claimStates(r) != "a granted, c waiting" {
 		t.Errorf("%v, %s", err, claimStates(r))
 	}
 	for i := range maxEndedNotes - 1 {
 		id := fmt.Sprint("x", i)
 		runSteps(t, r, w, driver.KindMutex, 1, "+"+id)
-		if err := r.Break(id, driver.BreakForce, w.stepInput()); err != nil {
+		if err := r.Break(id, driver.Break{Mode: driver.BreakForce}, w.stepInput()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -215,8 +215,8 @@ func TestBreakNotesAreBounded(t *testing.T) {
 	w := &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
 	r := &Record{}
 	runSteps(t, r, w, driver.KindSemaphore, 1000, "+a +b +c +d +e -e ~a !b")
-	if err := errors.Join(r.Break("c", driver.BreakForce, w.stepInput()),
-		r.Break("d", driver.BreakGraceful, w.stepInput())); err != nil {
+	if err := errors.Join(r.Break("c", driver.Break{Mode: driver.BreakForce}, w.stepInput()),
+		r.Break("d", driver.Break{Mode: driver.BreakGraceful}, w.stepInput())); err != nil {
 		t.Fatal(err)
 	}
 	runSteps(t, r, w, driver.KindSemaphore, 1000, "~d")
@@ -316,7 +316,7 @@ func TestExpiredHolderIsLost(t *testing.T) {
 		t.Errorf("while it may not have expired yet, its renewal returned %v", err)
 	}
 	w.now += 31e6
-	if err := r.Break("a", driver.BreakForce, w.stepInput()); err != nil || claimStates(r) != "" {
+	if err := r.Break("a", driver.Break{Mode: driver.BreakForce}, w.stepInput()); err != nil || claimStates(r) != "" {
 		t.Errorf("after a forced break the claims are %q, %v", claimStates(r), err)
 	}
 }
@@ -347,7 +347,7 @@ func TestMismatchAndBounds(t *testing.T) {
 func TestCodec(t *testing.T) {
 	r, w := &Record{}, &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
 	runSteps(t, r, w, driver.KindSemaphore, 3, "+a:2 +b:2 +c +d:2 +e:2 -a +b:2 ~b +d:2 !d")
-	if err := r.Break("c", driver.BreakGraceful, w.stepInput()); err != nil {
+	if err := r.Break("c", driver.Break{Mode: driver.BreakGraceful}, w.stepInput()); err != nil {
 		t.Fatal(err)
 	}
 	r.NotesDroppedUntil, r.Claims[0].ConfirmWindow, r.Claims[0].Marked = w.now, 5*time.Second, true
@@ -434,9 +434,8 @@ func TestReasonOfBreak(t *testing.T) {
 	}
 	token := r.Token
 	in := w.stepInput()
-	in.BreakReason = "why"
 	for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakForce} {
-		if err := r.Break("a", mode, in); err != nil {
+		if err := r.Break("a", driver.Break{Mode: mode, Reason: "why"}, in); err != nil {
 			t.Fatal(err)
 		}
 		stored()
@@ -445,7 +444,7 @@ func TestReasonOfBreak(t *testing.T) {
 		_, err = r.Acquire(newTestClaim("a", 1), driver.KindMutex, 1, false, info, w.stepInput())
 		check("acquire", err)
 	}
-	if err := r.Break("b", driver.BreakGraceful, in); err != nil { // a waiter
+	if err := r.Break("b", driver.Break{Mode: driver.BreakGraceful, Reason: "why"}, in); err != nil { // a waiter
 		t.Fatal(err)
 	}
 	stored()

@@ -59,16 +59,16 @@ func TestFullRecord(t *testing.T) {
 			var err error
 			switch {
 			case i%3 == 0:
-				err = s.Break(t.Context(), g.Name, g.Ref, driver.BreakRequestRelease)
+				err = s.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakRequestRelease})
 			case i%3 == 1:
-				err = s.(driver.Detacher).Detach(t.Context(), g, driver.MaxTTL)
+				err = s.Detach(t.Context(), g, driver.MaxTTL)
 			}
 			if err == nil {
-				err = s.(driver.WeightChanger).SetWeight(t.Context(), g, driver.MaxLimit/1000)
+				err = s.SetWeight(t.Context(), g, driver.MaxLimit/1000)
 			}
 			if err == nil {
 				reason := strings.Repeat("<", driver.MaxReason) // of 6 bytes each, in the record
-				err = s.(driver.ReasonBreaker).BreakWithReason(t.Context(), g.Name, g.Ref, driver.BreakGraceful, reason)
+				err = s.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakGraceful, Reason: reason})
 			}
 			if err != nil {
 				t.Fatalf("%d: %v", i, err)

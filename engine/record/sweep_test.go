@@ -64,8 +64,7 @@ func TestRaisedTokenSwept(t *testing.T) {
 		sinceStart := func() time.Duration { return time.Since(from) }
 		m := memory.New(&memory.Options{Clock: driver.Clock{Monotonic: sinceStart, Boottime: sinceStart}})
 		s := record.New(m.Table())
-		raiser := s.(driver.TokenRaiser)
-		floor, err := raiser.ReadTokenFloor(t.Context())
+		floor, err := s.ReadTokenFloor(t.Context())
 		if err != nil || !floor.ByClock {
 			t.Fatal(floor, err)
 		}
@@ -78,7 +77,7 @@ func TestRaisedTokenSwept(t *testing.T) {
 			{"raised", raised, nil}, {"raised", raised, nil}, {"raised", 1, nil}, // again, and smaller
 			{"", floor.Token, nil}, {"", raised, driver.ErrUnsupported},
 		} {
-			if err := raiser.RaiseToken(t.Context(), call.name, call.atLeast); !errors.Is(err, call.want) {
+			if err := s.RaiseToken(t.Context(), call.name, call.atLeast); !errors.Is(err, call.want) {
 				t.Errorf("raising %q to %d: %v", call.name, call.atLeast, err)
 			}
 		}

@@ -62,7 +62,7 @@ type Table interface {
 
 	// Delete removes the record if its version is still row.Version. It returns ErrConflict if the version is another
 	// one, and nil if there is no record. The engine deletes only records of locks that have been idle for ten minutes
-	// plus ten times Info.TokenGap, and those of names that are not used again (driver.Forgetter).
+	// plus ten times Info.TokenGap, and those of names that are not used again (driver.Store.Forget).
 	Delete(ctx context.Context, row Row) error
 
 	// List yields the records whose names start with prefix, in any order, each as Load would return it. A record that
@@ -189,7 +189,7 @@ type Marker interface {
 const RemoveMark = -1
 
 // LivenessFiler is implemented by tables with a LivenessChecker that another process can keep alive: see
-// driver.LivenessFiler.
+// driver.Store.LivenessFile.
 type LivenessFiler interface {
 	LivenessFile() (*os.File, error)
 }
@@ -263,10 +263,15 @@ type KeyLister interface {
 	Keys(name string) []string
 }
 
+// Examiner is implemented by tables whose settings belong to the user, and can be weak: see driver.Store.Examine.
+type Examiner interface {
+	Examine(ctx context.Context) ([]driver.Finding, error)
+}
+
 // LedgerKeeper is implemented by tables that can open a table for the run ledger of the same store.
 type LedgerKeeper interface {
 	// OpenLedgerTable opens a table whose records are apart from this one's. It uses the same connection: closing it
-	// leaves this table open, and it is closed first. Errors are those of driver.LedgerOpener.
+	// leaves this table open, and it is closed first. Errors are those of driver.Store.OpenLedger.
 	OpenLedgerTable(ctx context.Context) (Table, error)
 }
 

@@ -548,7 +548,7 @@ func TestOtherClientMakesRoom(t *testing.T) {
 		granted := acquireLater(t, own, waiter)
 		synctest.Wait()
 		from := time.Now()
-		if err := other.Break(t.Context(), "m", held.Ref, driver.BreakForce); err != nil {
+		if err := other.Break(t.Context(), "m", held.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 		if took := (<-granted).Sub(from); took > 100*time.Millisecond {

@@ -32,7 +32,7 @@ func TestReleaseAfterLostReply(t *testing.T) {
 					}
 					if !broken {
 						do()
-					} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+					} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 						t.Error(err)
 					}
 					time.Sleep(time.Second)
@@ -71,7 +71,7 @@ func TestReleaseAfterBreakNoteExpired(t *testing.T) {
 				if what != "remove" || tries.Add(1) > 1 {
 					return do(), nil
 				}
-				if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+				if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 					t.Error(err)
 				}
 				time.Sleep(time.Minute)
@@ -123,7 +123,7 @@ func TestBreakIsReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 		for what, err := range map[string]error{
@@ -141,7 +141,7 @@ func TestBreakIsReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakGraceful); err != nil {
+		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakGraceful}); err != nil {
 			t.Fatal(err)
 		}
 		for what, s := range map[string]driver.Store{"the holder": holder, "another client": operator} {
@@ -186,7 +186,7 @@ func TestReasonReachesClient(t *testing.T) {
 				t.Fatal(lock, err)
 			}
 			for _, ref := range []string{lock.Waiters[0].Ref, g.Ref} {
-				if err := operator.BreakWithReason(t.Context(), "m", ref, mode, reason); err != nil {
+				if err := operator.Break(t.Context(), "m", ref, driver.Break{Mode: mode, Reason: reason}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -221,7 +221,7 @@ func TestWithdrawAfterBreak(t *testing.T) {
 					case what == "withdraw" && tries.Add(1) == 1:
 						if !broken {
 							do()
-						} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+						} else if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 							t.Error(err)
 						}
 						close(gone)
@@ -267,7 +267,7 @@ func TestDelayedAddAfterBreak(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+		if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 		late()

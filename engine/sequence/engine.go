@@ -79,9 +79,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Engine is a driver.Store on a NodeStore. It implements all optional interfaces of package driver. Make one with
-// [New].
+// Engine is a driver.Store on a NodeStore. Make one with [New].
 type Engine struct {
+	driver.Unsupported
+
 	store NodeStore
 	info  driver.Info
 	clock driver.Clock
@@ -142,7 +143,9 @@ func New(store NodeStore) *Engine {
 	e.tokenReporter, _ = store.(TokenReporter)
 	_, e.reusesNumbers = store.(NumberReuser)
 	e.info = completeInfo(store.Info())
-	e.info.Detached = e.mover != nil
+	a := &e.info.Abilities
+	a.Detach, a.SetWeight, a.Tokens = e.mover != nil, e.weightChanger != nil, e.tokenReporter != nil
+	a.Endings, a.Reasons = true, true
 	e.clock, e.retryPause = e.info.Clock, e.pauseAfterFailure
 	return e
 }

@@ -445,7 +445,7 @@ func TestRoomIsAskedFor(t *testing.T) {
 		}
 		// Another client's claim leaves, which this one is not told.
 		l, _ := holder.Inspect(t.Context(), "m")
-		if err := holder.Break(t.Context(), "m", l.Waiters[0].Ref, driver.BreakForce); err != nil {
+		if err := holder.Break(t.Context(), "m", l.Waiters[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 		c.join(ctx, 1, waitingMutex)

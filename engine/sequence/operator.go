@@ -11,15 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Break is BreakWithReason without a reason.
-func (e *Engine) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return e.BreakWithReason(ctx, name, ref, mode, "")
-}
-
-// BreakWithReason marks or removes a node, if it is still as it was just read. The client of a marked claim removes it
+// Break marks or removes a node, if it is still as it was just read. The client of a marked claim removes it
 // when it learns of the mark and releases it, or when the claim's TTL has passed. If that client is gone, its session
 // expires.
-func (e *Engine) BreakWithReason(ctx context.Context, name, r string, mode driver.BreakMode, reason string) error {
+func (e *Engine) Break(ctx context.Context, name, r string, b driver.Break) error {
 	key, token, err := parseRef(r)
 	if err != nil {
 		return err
@@ -28,7 +23,7 @@ func (e *Engine) BreakWithReason(ctx context.Context, name, r string, mode drive
 	defer stop()
 	retry := e.newRetryLoop(ctx, driver.MaxTTL)
 	for {
-		done, err := e.tryBreak(retry, name, Node{Key: key, Token: token}, mode, reason)
+		done, err := e.tryBreak(retry, name, Node{Key: key, Token: token}, b)
 		if done {
 			return err
 		}
@@ -44,7 +39,7 @@ func (e *Engine) BreakWithReason(ctx context.Context, name, r string, mode drive
 
 // tryBreak is one try. If it is not done and returns no error, the node has changed, and Break tries again at once.
 func (e *Engine) tryBreak(
-	retry *retryLoop, name string, which Node, mode driver.BreakMode, reason string,
+	retry *retryLoop, name string, which Node, b driver.Break,
 ) (done bool, err error) {
 	ctx, cancel := requestContext(retry.ctx)
 	defer cancel()
@@ -54,14 +49,14 @@ func (e *Engine) tryBreak(
 	}
 	i := slices.IndexFunc(snapshot.Nodes, func(n Node) bool { return n.Key == which.Key && n.Token == which.Token })
 	if i < 0 {
-		if retry.Uncertain && mode != driver.BreakRequestRelease {
+		if retry.Uncertain && b.Mode != driver.BreakRequestRelease {
 			return true, nil
 		}
 		return true, &driver.LossError{Cause: driver.LossGone}
 	}
 	n := snapshot.Nodes[i]
-	if mode == driver.BreakForce || mode == driver.BreakGraceful && i >= countGranted(snapshot.Nodes) {
-		existed, err := e.breakNode(ctx, name, n, reason)
+	if b.Mode == driver.BreakForce || b.Mode == driver.BreakGraceful && i >= countGranted(snapshot.Nodes) {
+		existed, err := e.breakNode(ctx, name, n, b.Reason)
 		retry.noteWrite(err)
 		return err == nil && existed, err
 	}
@@ -70,10 +65,10 @@ func (e *Engine) tryBreak(
 	}
 	payload := n.Payload
 	// A graceful break asks the holder's client to let go. A waiter has nothing to let go of, and was removed above.
-	if mode == driver.BreakGraceful && !payload.Broken {
-		payload.Broken, payload.BreakReason = true, reason
+	if b.Mode == driver.BreakGraceful && !payload.Broken {
+		payload.Broken, payload.BreakReason = true, b.Reason
 	}
-	payload.ReleaseRequested = payload.ReleaseRequested || mode == driver.BreakRequestRelease
+	payload.ReleaseRequested = payload.ReleaseRequested || b.Mode == driver.BreakRequestRelease
 	if payload == n.Payload {
 		return true, nil
 	}

@@ -96,13 +96,13 @@ var outcomeSteps = map[string]struct {
 		return e.SetWeight(ctx, g, 1)
 	}},
 	"Break by force": {false, func(ctx context.Context, _, other *sequence.Engine, g driver.Grant) error {
-		return other.Break(ctx, g.Name, g.Ref, driver.BreakForce)
+		return other.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakForce})
 	}},
 	"Break": {false, func(ctx context.Context, _, other *sequence.Engine, g driver.Grant) error {
-		return other.Break(ctx, g.Name, g.Ref, driver.BreakGraceful)
+		return other.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakGraceful})
 	}},
 	"Break that asks": {false, func(ctx context.Context, _, other *sequence.Engine, g driver.Grant) error {
-		return other.Break(ctx, g.Name, g.Ref, driver.BreakRequestRelease)
+		return other.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakRequestRelease})
 	}},
 }
 

@@ -250,7 +250,7 @@ func TestStoreAnswersReadsOnly(t *testing.T) {
 		}
 		for what, do := range map[string]func() error{
 			"a release": func() error { return other.Release(t.Context(), g.Claim, g.Ref) },
-			"a break":   func() error { return other.Break(t.Context(), "m", g.Ref, driver.BreakForce) },
+			"a break":   func() error { return other.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakForce}) },
 		} {
 			start := time.Now()
 			if err := do(); !errors.Is(err, driver.ErrUncertain) || refused == 0 {

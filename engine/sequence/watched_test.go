@@ -86,7 +86,7 @@ func TestBreakOfWatchedClaim(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Second) // it is watched
-				if err := operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+				if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 					t.Fatal(err)
 				}
 				if err := storetest.Renew(t, holder, g).Err; storetest.LossOf(err) != driver.LossBroken {
@@ -125,7 +125,7 @@ func TestReadBeforeBreak(t *testing.T) {
 		}
 		time.Sleep(time.Second) // it is watched
 		for _, mode := range []driver.BreakMode{driver.BreakRequestRelease, driver.BreakForce} {
-			if err := operator.Break(t.Context(), g.Name, g.Ref, mode); err != nil {
+			if err := operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: mode}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -180,7 +180,7 @@ func TestCheckIsRepeated(t *testing.T) {
 					t.Fatal(err)
 				}
 				victim := append(l.Waiters, l.Holders...)[0]
-				if err := operator.Break(t.Context(), c.Name, victim.Ref, driver.BreakForce); err != nil {
+				if err := operator.Break(t.Context(), c.Name, victim.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()

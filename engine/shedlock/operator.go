@@ -43,28 +43,28 @@ func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 }
 
 // Break sets a flag in the signature of a holder of ours. A foreign holder can only be ended by force.
-func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (s *store) Break(ctx context.Context, name, ref string, b driver.Break) error {
 	lockedAt, foreign := strings.CutPrefix(ref, ForeignRefPrefix)
 	switch {
 	case ref == "":
 		return fmt.Errorf("%w: an empty ref names no claim", driver.ErrInvalid)
 	case foreign && !isTimestamp(lockedAt):
 		return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
-	case foreign && mode != driver.BreakForce:
+	case foreign && b.Mode != driver.BreakForce:
 		return fmt.Errorf("%w: ShedLock's own holders cannot be notified: force it", driver.ErrUnsupported)
 	case !foreign:
 		lockedAt = ""
 	}
 	loop := s.newLoop(driver.MaxTTL)
 	for {
-		v, done, err := s.breakOnce(ctx, name, SignaturePrefix(ref), lockedAt, mode)
+		v, done, err := s.breakOnce(ctx, name, SignaturePrefix(ref), lockedAt, b.Mode)
 		switch {
 		case done:
 			return nil
 		case err != nil && !errors.Is(err, record.ErrConflict):
 			err = loop.PauseAfterFailure(ctx, err, !errors.Is(err, record.ErrUnsent))
 		case err == nil && (v.Remaining <= 0 || v.Claim.Ref != ref):
-			if loop.Uncertain && mode != driver.BreakRequestRelease {
+			if loop.Uncertain && b.Mode != driver.BreakRequestRelease {
 				return nil // as after an earlier try whose reply was lost
 			}
 			return fmt.Errorf("no such claim exists: %w", driver.ErrLost)

@@ -16,6 +16,8 @@ import (
 // store keeps locks in ShedLock's table. There is no room for a queue, so the layout supports plain mutexes only.
 // Waiters poll, and where the database notifies, other clients of ours notify them.
 type store struct {
+	driver.Unsupported
+
 	table         Table
 	info          driver.Info
 	signatureRoom int // see SignatureRoom
@@ -30,7 +32,8 @@ func New(t Table, nameSize, ownerSize int) driver.Store {
 	s := &store{table: t, info: t.Info(), signatureRoom: max(0, SignatureRoom(ownerSize)),
 		pendingTakes: map[string]<-chan struct{}{}}
 	i := &s.info
-	i.Engine, i.ExpiredBy, i.Order, i.Detached = "script", driver.ExpiredByClaimant, driver.OrderNone, true
+	i.Engine, i.ExpiredBy, i.Order = "script", driver.ExpiredByClaimant, driver.OrderNone
+	i.Abilities = driver.Abilities{Detach: true, Tokens: true}
 	i.Kinds = []driver.Kind{driver.KindMutex}
 	i.MinTTL, i.MaxTTL, i.MaxHolders = driver.MinTTL, driver.MaxTTL, 1
 	i.MaxName, i.MaxMeta = min(nameSize, driver.MaxName), min(s.signatureRoom/2, driver.MaxMeta)
@@ -40,6 +43,11 @@ func New(t Table, nameSize, ownerSize int) driver.Store {
 func (s *store) Info() driver.Info { return s.info }
 
 func (s *store) Close() error { return s.table.Close() }
+
+// NextChange reads the lock about once per second.
+func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	return driver.PollChange(ctx, seen, s.Inspect)
+}
 
 // Explain names the row of a lock.
 func (s *store) Explain(c driver.Claim) driver.Plan {

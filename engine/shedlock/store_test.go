@@ -92,9 +92,11 @@ func TestConflicts(t *testing.T) {
 			return err
 		},
 		"Detach": func(ctx context.Context, s driver.Store) error {
-			return s.(driver.Detacher).Detach(ctx, g, time.Hour)
+			return s.Detach(ctx, g, time.Hour)
 		},
-		"Break": func(ctx context.Context, s driver.Store) error { return s.Break(ctx, "m", c.ID, driver.BreakForce) },
+		"Break": func(ctx context.Context, s driver.Store) error {
+			return s.Break(ctx, "m", c.ID, driver.Break{Mode: driver.BreakForce})
+		},
 	} {
 		for reason, refused := range map[string]TakeResult{
 			"a conflict":             {Err: record.ErrConflict},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // Table is ShedLock's table on a database. It makes one attempt at what it is asked for, and decides nothing about
@@ -19,7 +20,7 @@ import (
 // because of another write, and any request record.ErrUnsent if it was certainly not sent. After an error that is not
 // final a write may have been done, and after one that is neither of these two it may still be done later.
 type Table interface {
-	driver.Examiner
+	record.Examiner
 	// Info returns what is particular to the database.
 	Info() driver.Info
 	Close() error

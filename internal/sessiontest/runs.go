@@ -166,7 +166,7 @@ func (h *Harness[C, P]) RunNotRenewed(t *testing.T) {
 	c := h.Shared(t)
 	pulse := h.watchCluster(t, c)
 	p := h.Peer(t, c)
-	l, err := driver.Store(p).(driver.LedgerOpener).OpenLedger(t.Context())
+	l, err := p.OpenLedger(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

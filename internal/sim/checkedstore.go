@@ -46,24 +46,12 @@ func (s *checkedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	return g, err
 }
 
-// endingStore is a checkedStore for an engine that notifies of endings.
-type endingStore struct{ *checkedStore }
-
-func (s endingStore) NextEnding(ctx context.Context) (driver.Ending, error) {
-	return s.Store.(driver.EndWatcher).NextEnding(ctx)
-}
-
 func (s *checkedStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	return s.Store.(driver.Detacher).Detach(withActor(ctx, actor{call: "detach"}), g, keep)
+	return s.Store.Detach(withActor(ctx, actor{call: "detach"}), g, keep)
 }
 
 func (s *checkedStore) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
-	return s.Store.(driver.WeightChanger).SetWeight(withActor(ctx, actor{call: "set weight"}), g, weight)
-}
-
-// OpenLedger opens the store's ledger. The checker sees its writes at the table.
-func (s *checkedStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	return s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	return s.Store.SetWeight(withActor(ctx, actor{call: "set weight"}), g, weight)
 }
 
 // actor is for whom a table writes.

@@ -188,7 +188,7 @@ func (sim *simulation) breakClaims() {
 		}
 		id := sim.claimIDOf(name, s)
 		sim.checker.noteBreak(id)
-		err := sim.operator.Break(withActor(ctx, actor{breaks: id}), name, s.Ref, mode)
+		err := sim.operator.Break(withActor(ctx, actor{breaks: id}), name, s.Ref, driver.Break{Mode: mode})
 		if err != nil && !errors.Is(err, driver.ErrLost) && !errors.Is(err, driver.ErrUnsupported) {
 			sim.reportViolation("the operator cannot break a claim on %s: %v", name, err)
 		}

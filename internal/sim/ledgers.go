@@ -58,7 +58,7 @@ func (sim *simulation) prepareLedgers() {
 		panic(err)
 	}
 	sim.operatorClient = client
-	if sim.operatorLedger, err = sim.operator.(driver.LedgerOpener).OpenLedger(context.Background()); err != nil {
+	if sim.operatorLedger, err = sim.operator.OpenLedger(context.Background()); err != nil {
 		panic(err)
 	}
 	sim.gentle.Store(true)
@@ -323,7 +323,7 @@ func (sim *simulation) breakRuns() {
 			mode = driver.BreakGraceful
 		}
 		sim.checker.noteBreak(holder.Ref)
-		if err := sim.operatorLedger.Break(ctx, lock.Name, holder.Ref, mode); err != nil && !errors.Is(err, driver.ErrLost) {
+		if err := sim.operatorLedger.Break(ctx, lock.Name, holder.Ref, driver.Break{Mode: mode}); err != nil && !errors.Is(err, driver.ErrLost) {
 			sim.reportViolation("the operator cannot break a run of %s: %v", key, err)
 		}
 	}

@@ -154,11 +154,7 @@ func (sim *simulation) run() Report {
 func (sim *simulation) addHost(h *host) {
 	sim.hosts[h.name] = h
 	store := &checkedStore{Store: sim.newClient(h), host: h}
-	var seen driver.Store = store
-	if _, ok := store.Store.(driver.EndWatcher); ok {
-		seen = endingStore{store}
-	}
-	client, err := holdfast.New(seen, &holdfast.Options{TTL: sim.ttl, Owner: h.name})
+	client, err := holdfast.New(store, &holdfast.Options{TTL: sim.ttl, Owner: h.name})
 	if err != nil {
 		panic(err)
 	}

@@ -12,7 +12,7 @@ import (
 // finding says, and show no password.
 func Examine(t testing.TB, s driver.Store) []string {
 	t.Helper()
-	found, err := s.(driver.Examiner).Examine(t.Context())
+	found, err := s.Examine(t.Context())
 	if err != nil {
 		t.Fatalf("examine: %v", err)
 	}

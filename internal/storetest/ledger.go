@@ -15,7 +15,7 @@ import (
 // OpenLedger opens the ledger of a store. It is closed at the end of the test.
 func OpenLedger(t testing.TB, s driver.Store) driver.Ledger {
 	t.Helper()
-	l, err := s.(driver.LedgerOpener).OpenLedger(t.Context())
+	l, err := s.OpenLedger(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

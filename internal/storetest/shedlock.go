@@ -75,13 +75,13 @@ func MeetShedLock(t *testing.T, s driver.Store, peers []ShedLockClient) {
 		t.Fatalf("%+v %v", l, err)
 	}
 	for _, mode := range []driver.BreakMode{driver.BreakGraceful, driver.BreakRequestRelease} {
-		checkShedLockError(t, s.Break(ctx, "job", l.Holders[0].Ref, mode), driver.ErrUnsupported)
+		checkShedLockError(t, s.Break(ctx, "job", l.Holders[0].Ref, driver.Break{Mode: mode}), driver.ErrUnsupported)
 	}
 	checkShedLockError(t, s.Release(ctx, c, g.Ref), driver.ErrLost)
 	if l := LossOf(Renew(t, s, g).Err); l != driver.LossTaken {
 		t.Errorf("our former holder is told %q", l)
 	}
-	checkShedLockError(t, s.Break(ctx, "job", g.Ref, driver.BreakForce), driver.ErrLost)
+	checkShedLockError(t, s.Break(ctx, "job", g.Ref, driver.Break{Mode: driver.BreakForce}), driver.ErrLost)
 	var machine pace.Pace
 	defer machine.Watch()()
 	start := time.Now()
@@ -114,7 +114,7 @@ func MeetShedLock(t *testing.T, s driver.Store, peers []ShedLockClient) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Break(ctx, "forced", l.Holders[0].Ref, driver.BreakForce); err != nil {
+	if err := s.Break(ctx, "forced", l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 		t.Fatal(err)
 	}
 	Acquire(t, s, Mutex("forced", time.Minute))
@@ -136,7 +136,7 @@ func RenewDetachedShedLock(t *testing.T, s driver.Store) {
 	for name, c := range map[string]struct{ ttl, keep time.Duration }{
 		"longer": {time.Minute, time.Hour}, "less": {time.Hour, time.Minute}} {
 		g := Acquire(t, s, Mutex(name, c.ttl))
-		if err := s.(driver.Detacher).Detach(t.Context(), g, c.keep); err != nil {
+		if err := s.Detach(t.Context(), g, c.keep); err != nil {
 			t.Fatal(err)
 		}
 		err := Renew(t, s, g).Err

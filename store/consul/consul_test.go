@@ -367,7 +367,7 @@ func TestKnownSessions(t *testing.T) {
 	ledger := storetest.OpenLedger(t, s)
 	for i := range 3 {
 		g := acquire(t, other, mutexClaim("m", time.Minute))
-		if err := s.Break(t.Context(), "m", g.Ref, driver.BreakForce); err != nil {
+		if err := s.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 		storetest.CheckFinish(t, ledger, acquire(t, ledger, storetest.NewRun(fmt.Sprint("key", i))))

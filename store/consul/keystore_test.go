@@ -220,7 +220,7 @@ func TestKeyForeign(t *testing.T) {
 	if err != nil || len(l.Holders) != 1 || l.Holders[0].Owner != "consul lock -n" {
 		t.Fatalf("a semaphore is shown as %+v, %v", l, err)
 	}
-	err = commandLine.Break(t.Context(), claim.Name, l.Holders[0].Ref, driver.BreakForce)
+	err = commandLine.Break(t.Context(), claim.Name, l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce})
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "delete its key") {
 		t.Errorf("the break of a semaphore: %v", err)
 	}
@@ -280,7 +280,7 @@ func TestWithdrawChangedKey(t *testing.T) {
 	ask := func() {
 		l, err := other.Inspect(t.Context(), "m")
 		if err == nil && len(l.Holders) == 1 {
-			err = other.Break(t.Context(), "m", l.Holders[0].Ref, driver.BreakRequestRelease)
+			err = other.Break(t.Context(), "m", l.Holders[0].Ref, driver.Break{Mode: driver.BreakRequestRelease})
 		}
 		if err != nil {
 			t.Error(l, err)
@@ -320,7 +320,7 @@ func TestOverwrittenKey(t *testing.T) {
 			t.Errorf("listed: %+v, %v", listed, err)
 		}
 	}
-	if err := other.Break(t.Context(), "m", g.Ref, driver.BreakGraceful); err != nil {
+	if err := other.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakGraceful}); err != nil {
 		t.Errorf("the break returned %v", err)
 	}
 	if r := renew(t, s, g); storetest.LossOf(r.Err) != driver.LossBroken {

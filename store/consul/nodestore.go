@@ -77,6 +77,7 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenRegression: "the servers are restored from a snapshot, wiped, or replaced by others",
 		MaxHolders:      maxClaims, MaxWaiters: maxClaims,
+		Abilities: driver.Abilities{Ledger: true},
 	}
 	return t, nil
 }

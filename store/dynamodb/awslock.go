@@ -26,6 +26,8 @@ import (
 // So tokens are made from the service's clock: then they rise even across a foreign holder, if that holds the
 // lock for longer than the estimates of this clock by two clients can differ.
 type awslockStore struct {
+	driver.Unsupported
+
 	*tableClient
 	info            driver.Info
 	leaseFormat     LeaseFormat
@@ -61,7 +63,7 @@ func newAWSLock(l *tableClient, write LeaseFormat, watches time.Duration) *awslo
 			Store: l.displayURL, Engine: "script", Clock: l.clock.Clock,
 			Tier: driver.TierFenceSafe, ExpiredBy: driver.ExpiredByClaimant,
 			ExpiryClock: driver.ExpiryClockObserver, Order: driver.OrderNone,
-			Kinds: []driver.Kind{driver.KindMutex}, Survives: driver.Survives{Restart: true, PowerCut: true,
+			Kinds: []driver.Kind{driver.KindMutex}, Abilities: driver.Abilities{Tokens: true}, Survives: driver.Survives{Restart: true, PowerCut: true,
 				Failover: true},
 			TokenGap: tokenGap, TokenRegression: tokenRegression, MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL,
 			MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,

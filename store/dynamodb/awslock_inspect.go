@@ -49,8 +49,13 @@ func (a *awslockStore) List(ctx context.Context, prefix string) iter.Seq2[driver
 	}
 }
 
+// NextChange reads the lock about once per second.
+func (a *awslockStore) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	return driver.PollChange(ctx, seen, a.Inspect)
+}
+
 // Break marks a claim of ours for its holder, or, by force, releases the lock of any holder.
-func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (a *awslockStore) Break(ctx context.Context, name, ref string, b driver.Break) error {
 	for tries := 0; ; tries++ {
 		at, err := a.readLock(ctx, name)
 		switch {
@@ -58,11 +63,11 @@ func (a *awslockStore) Break(ctx context.Context, name, ref string, mode driver.
 			return err
 		case at.isFree() || a.refOf(&at) != ref:
 			return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
-		case mode != driver.BreakForce && !at.isOurs:
+		case b.Mode != driver.BreakForce && !at.isOurs:
 			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
 		}
 		u := conditionalUpdate{set: map[string]types.AttributeValue{}}
-		switch mode {
+		switch b.Mode {
 		case driver.BreakGraceful:
 			u.set[markAttribute] = textValue(markBroken + ":" + ref)
 		case driver.BreakRequestRelease:

@@ -33,7 +33,7 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 		is   error
 	}
 	breaks := func(t *testing.T, s driver.Store, g driver.Grant) {
-		if err := s.Break(t.Context(), g.Name, g.Ref, driver.BreakForce); err != nil {
+		if err := s.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 	}

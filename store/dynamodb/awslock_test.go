@@ -81,7 +81,7 @@ func TestNonAcquirableItem(t *testing.T) {
 			}
 			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if err := s.Break(ctx, "m", h[0].Ref, driver.BreakForce); err != nil {
+			if err := s.Break(ctx, "m", h[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 				t.Fatal(err)
 			}
 			if g := acquire(t, s, mutexClaim("m", time.Minute)); g.Token <= 5 {

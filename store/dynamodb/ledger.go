@@ -17,6 +17,8 @@ import (
 
 // ledgerStore is the store of a table with LayoutLedger. It has a run ledger, and no locks.
 type ledgerStore struct {
+	driver.Unsupported
+
 	*tableClient
 	name       string // of the ledger
 	startedAge time.Duration
@@ -35,7 +37,7 @@ func (s *ledgerStore) OpenLedger(context.Context) (driver.Ledger, error) {
 // Info has no kinds: there are no locks.
 func (s *ledgerStore) Info() driver.Info {
 	info := ledgerInfo(s.tableClient, s.name)
-	info.Kinds = nil
+	info.Kinds, info.Abilities = nil, driver.Abilities{Ledger: true}
 	return info
 }
 
@@ -59,8 +61,12 @@ func (s *ledgerStore) List(context.Context, string) iter.Seq2[driver.Lock, error
 	return func(yield func(driver.Lock, error) bool) { yield(driver.Lock{}, errNoLocks()) }
 }
 
-func (s *ledgerStore) Break(context.Context, string, string, driver.BreakMode) error {
+func (s *ledgerStore) Break(context.Context, string, string, driver.Break) error {
 	return errNoLocks()
+}
+
+func (s *ledgerStore) NextChange(context.Context, driver.Lock) (driver.Lock, error) {
+	return driver.Lock{}, errNoLocks()
 }
 
 // ledger keeps runs in the layout of the plain workers that are described at LayoutLedger.
@@ -113,6 +119,8 @@ func (s *ledgerStore) Break(context.Context, string, string, driver.BreakMode) e
 //     the newest row; or, if it looks for the newest row first, it lands after the start of the run that is in
 //     progress, and ends that one. The worker of that run learns it by its next renewal.
 type ledger struct {
+	driver.Unsupported
+
 	*tableClient
 	name       string
 	startedAge time.Duration

@@ -19,7 +19,7 @@ import (
 func ledgerAt(t testing.TB, table, endpoint, more string) *ledger {
 	t.Helper()
 	s := mustOpen(t, storeURL(table, endpoint, "&layout=ledger"+more))
-	l, err := s.(driver.LedgerOpener).OpenLedger(t.Context())
+	l, err := s.OpenLedger(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -347,7 +347,7 @@ func (l *ledger) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 func (k *scannedKey) state() keyState { return stateOf(k.rows) }
 
 // Break ends or marks the run that is in progress. A plain worker's run can only be ended by force.
-func (l *ledger) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (l *ledger) Break(ctx context.Context, name, ref string, b driver.Break) error {
 	key, err := l.partitionOf(name)
 	if err != nil {
 		return err
@@ -363,16 +363,21 @@ func (l *ledger) Break(ctx context.Context, name, ref string, mode driver.BreakM
 			return err
 		case !st.newest.isStarted() || st.newest.sequence != start || st.last.ID != id:
 			return fmt.Errorf("no such run is in progress: %w", driver.ErrLost)
-		case st.newest.run == nil && mode != driver.BreakForce:
+		case st.newest.run == nil && b.Mode != driver.BreakForce:
 			return fmt.Errorf("%w: a plain worker cannot be told", driver.ErrUnsupported)
 		}
-		if err := l.breakRun(ctx, key, &st, mode); !errors.Is(err, errRefused) {
+		if err := l.breakRun(ctx, key, &st, b.Mode); !errors.Is(err, errRefused) {
 			return driverutil.Uncertain(err)
 		}
 		if err := l.pauseBetweenTries(ctx, tries); err != nil {
 			return driverutil.Uncertain(err)
 		}
 	}
+}
+
+// NextChange reads the key about once per second.
+func (l *ledger) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	return driver.PollChange(ctx, seen, l.Inspect)
 }
 
 func (l *ledger) breakRun(ctx context.Context, key string, st *keyState, mode driver.BreakMode) error {

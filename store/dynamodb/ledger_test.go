@@ -596,10 +596,10 @@ func TestLedgerOperator(t *testing.T) {
 		newPlainWorker(t, table)
 	w.mustBegin(t, "plain")
 	ref := holdersOf(t, l, table+"/plain")[0].Ref
-	if err := l.Break(t.Context(), table+"/plain", ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+	if err := l.Break(t.Context(), table+"/plain", ref, driver.Break{Mode: driver.BreakGraceful}); !errors.Is(err, driver.ErrUnsupported) {
 		t.Error(err)
 	}
-	if err := l.Break(t.Context(), table+"/plain", ref, driver.BreakForce); err != nil {
+	if err := l.Break(t.Context(), table+"/plain", ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 		t.Error(err)
 	}
 	fail(t, l, acquire(t, l, runClaim(table, "plain", time.Minute)))
@@ -608,10 +608,10 @@ func TestLedgerOperator(t *testing.T) {
 		driver.BreakForce: driver.LossBroken, driver.BreakRequestRelease: ""} {
 		key := fmt.Sprint("ours", mode)
 		g := acquire(t, l, runClaim(table, key, time.Minute))
-		if err := other.Break(t.Context(), g.Name, "1.nobody", mode); !errors.Is(err, driver.ErrLost) {
+		if err := other.Break(t.Context(), g.Name, "1.nobody", driver.Break{Mode: mode}); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("breaking a run that is not there: %v", err)
 		}
-		if err := other.Break(t.Context(), g.Name, g.Ref, mode); err != nil {
+		if err := other.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: mode}); err != nil {
 			t.Fatal(err)
 		}
 		r := renew(t, l, g)
@@ -623,7 +623,7 @@ func TestLedgerOperator(t *testing.T) {
 			t.Errorf("mode %d: the report is answered with %v", mode, err)
 		}
 	}
-	if err := l.Break(t.Context(), table+"/plain", "nonsense", driver.BreakForce); !errors.Is(err, driver.ErrInvalid) {
+	if err := l.Break(t.Context(), table+"/plain", "nonsense", driver.Break{Mode: driver.BreakForce}); !errors.Is(err, driver.ErrInvalid) {
 		t.Error(err)
 	}
 }
@@ -808,7 +808,7 @@ func TestLedgerStoreHasNoLocks(t *testing.T) {
 	_, acquired := s.Acquire(t.Context(), c)
 	_, inspected := s.Inspect(t.Context(), "m")
 	errs := []error{acquired, inspected, s.Release(t.Context(), c, ""),
-		s.Break(t.Context(), "m", "x", driver.BreakForce),
+		s.Break(t.Context(), "m", "x", driver.Break{Mode: driver.BreakForce}),
 		renew(t, s, driver.Grant{Claim: c}).Err}
 	for _, err := range s.List(t.Context(), "") {
 		errs = append(errs, err)

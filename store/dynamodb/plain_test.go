@@ -92,7 +92,7 @@ func TestPlainHolderRespected(t *testing.T) {
 	if len(h) != 1 || !h[0].Foreign {
 		t.Fatalf("a plain holder is shown as %+v", h)
 	}
-	if err := s.Break(t.Context(), "m", h[0].Ref, driver.BreakRequestRelease); !errors.Is(err, driver.ErrUnsupported) {
+	if err := s.Break(t.Context(), "m", h[0].Ref, driver.Break{Mode: driver.BreakRequestRelease}); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("asking a foreign holder: %v", err)
 	}
 	var g [2]driver.Grant
@@ -127,7 +127,7 @@ func TestPlainHolderRespected(t *testing.T) {
 		if _, err := s.Acquire(t.Context(), mutexClaim("forever", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%v: %v", forEver, err)
 		}
-		if err := s.Break(t.Context(), "forever", holdersOf(t, s, "forever")[0].Ref, driver.BreakForce); err != nil {
+		if err := s.Break(t.Context(), "forever", holdersOf(t, s, "forever")[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Errorf("%v: breaking it: %v", forEver, err)
 		}
 		release(t, s, acquire(t, s, mutexClaim("forever", time.Minute)).Claim)
@@ -153,7 +153,7 @@ func TestPlainUpdate(t *testing.T) {
 	if _, err := s.Acquire(t.Context(), mutexClaim("m", time.Minute)); !errors.Is(err, driver.ErrHeld) {
 		t.Fatal(err)
 	}
-	if err := s.Break(t.Context(), "m", holdersOf(t, s, "m")[0].Ref, driver.BreakForce); err != nil {
+	if err := s.Break(t.Context(), "m", holdersOf(t, s, "m")[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 		t.Fatal(err)
 	}
 	if next := acquire(t, s, mutexClaim("m", time.Minute)); next.Token <= g.Token {
@@ -438,7 +438,7 @@ func TestNamesOfTable(t *testing.T) {
 		t.Errorf("it costs more than one write unit")
 	}
 	release(t, s, g.Claim)
-	e := s.(driver.Explainer).Explain(g.Claim)
+	e := s.Explain(g.Claim)
 	if len(e.Keys) != 1 || !strings.Contains(e.Keys[0], "name=app/m") {
 		t.Errorf("explained as %v", e)
 	}
@@ -459,7 +459,7 @@ func TestPlainWatched(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if l, err := s.(driver.LockWatcher).NextChange(ctx, held); err != nil || len(l.Holders) > 0 {
+	if l, err := s.NextChange(ctx, held); err != nil || len(l.Holders) > 0 {
 		t.Errorf("after the end: %+v %v", l, err)
 	}
 }

@@ -59,7 +59,7 @@ func TestBrokenDuringRelease(t *testing.T) {
 		t.Fatal(state, err)
 	}
 	link.instead <- func() {
-		fails(t, operator.BreakWithReason(t.Context(), t.Name(), state.Holders[0].Ref, driver.BreakForce, reason))
+		fails(t, operator.Break(t.Context(), t.Name(), state.Holders[0].Ref, driver.Break{Mode: driver.BreakForce, Reason: reason}))
 		fails(t, lease(t, other, t.Name()).Release())
 	}
 	var loss *holdfast.LossError

@@ -62,7 +62,7 @@ type Options struct {
 	Clock driver.Clock
 }
 
-// store is a driver.Store on etcd. It implements all optional interfaces of package driver.
+// store is a driver.Store on etcd.
 type store struct {
 	*sequence.Engine
 	nodes *nodeStore

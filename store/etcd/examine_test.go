@@ -60,7 +60,7 @@ func TestExamineCluster(t *testing.T) {
 		if _, err := maintenance.Alarm(t.Context(), request); err != nil {
 			t.Fatal(err)
 		}
-		found, _ := s.(driver.Examiner).Examine(t.Context()) // its lease may be refused
+		found, _ := s.Examine(t.Context()) // its lease may be refused
 		if len(found) != 1 || found[0].Code != "etcd-alarm" || found[0].Fix == "" {
 			t.Errorf("the alarm %v: %v", alarm, found)
 		}
@@ -145,7 +145,7 @@ func TestExamineAuth(t *testing.T) {
 	storetest.ExpectFindings(t, "a user of the range of the locks", s)
 
 	nobody := storetest.Open(t, "etcd://"+c.Members[0].Endpoint)
-	found, err := nobody.(driver.Examiner).Examine(t.Context())
+	found, err := nobody.Examine(t.Context())
 	if len(found) != 3 || slices.ContainsFunc(found, func(f driver.Finding) bool { return f.Code != "etcd-unseen" }) {
 		t.Errorf("without a password: %v, %v", found, err)
 	}

@@ -131,7 +131,7 @@ func TestNestedNames(t *testing.T) {
 		if err != nil || len(l.Holders) != 1 {
 			t.Fatalf("%s: %+v, %v", name, l, err)
 		}
-		fails(t, s.Break(t.Context(), name, l.Holders[0].Ref, driver.BreakForce))
+		fails(t, s.Break(t.Context(), name, l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}))
 	}
 }
 
@@ -266,7 +266,7 @@ func TestWatchCancelled(t *testing.T) {
 	if err != nil || len(l.Holders) != 1 {
 		t.Fatal(l, err)
 	}
-	fails(t, s.Break(t.Context(), t.Name()+"/broken", l.Holders[0].Ref, driver.BreakGraceful))
+	fails(t, s.Break(t.Context(), t.Name()+"/broken", l.Holders[0].Ref, driver.Break{Mode: driver.BreakGraceful}))
 	select {
 	case <-broken.Context().Done():
 		var loss *holdfast.LossError

@@ -118,14 +118,14 @@ func TestForeignHolder(t *testing.T) {
 	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || len(l.Waiters) != 0 {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if err := s.Break(ctx, lock, l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+	if err := s.Break(ctx, lock, l.Holders[0].Ref, driver.Break{Mode: driver.BreakGraceful}); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("a graceful break of a foreign holder: %v", err)
 	}
 	permits.Wait = true
 	done := make(chan error, 1)
 	go func() { _, err := s.Acquire(ctx, permits); done <- err }()
 	sessiontest.AwaitWaiter(t, s, lock)
-	fails(t, s.Break(ctx, lock, l.Holders[0].Ref, driver.BreakForce))
+	fails(t, s.Break(ctx, lock, l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}))
 	fails(t, <-done)
 	fails(t, s.Release(ctx, permits, ""))
 }

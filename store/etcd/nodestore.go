@@ -47,6 +47,7 @@ func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
 		Store: describeCluster(cli, o.Prefix), Clock: o.Clock, Tier: driver.TierFenceSafe,
 		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenRegression: "the cluster is restored from a snapshot without --bump-revision, or replaced by another one",
+		Abilities:       driver.Abilities{Ledger: true},
 	}
 	return t
 }

@@ -59,7 +59,7 @@ func TestSilentWatch(t *testing.T) {
 	fails(t, err)
 	sessiontest.AwaitWatched(t, s, g, func() int { return c.take()["Txn"] })
 	silent.Store(true)
-	fails(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.BreakForce))
+	fails(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}))
 	if err := storetest.Renew(t, s, g).Err; storetest.LossOf(err) != driver.LossBroken {
 		t.Errorf("the renewal returned %v", err)
 	}

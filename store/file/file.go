@@ -74,7 +74,7 @@ func New(ctx context.Context, dir string, opts *Options) (driver.Store, error) {
 	if err := t.openStore(ctx, false); err != nil && !errors.Is(err, errAbsent) {
 		return nil, err
 	}
-	return &store{recordEngine: record.New(t).(recordEngine), table: t, opts: opts}, nil
+	return &store{Store: record.New(t), table: t, opts: opts}, nil
 }
 
 func (o *Options) withDefaults() Options {

@@ -224,7 +224,7 @@ func TestSharedLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	l, err := s.(driver.LedgerOpener).OpenLedger(t.Context())
+	l, err := s.OpenLedger(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestSharedLedger(t *testing.T) {
 	if err := os.Chown(runs.path, mallory, sharingGroup); err != nil {
 		t.Fatal(err)
 	}
-	again, err := s.(driver.LedgerOpener).OpenLedger(t.Context())
+	again, err := s.OpenLedger(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

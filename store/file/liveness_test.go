@@ -5,8 +5,6 @@ package file
 import (
 	"context"
 	"testing"
-
-	"github.com/holdfast-go/holdfast/driver"
 )
 
 // TestSharedLivenessFile: a client whose process has died counts as alive as long as another process has its liveness
@@ -56,7 +54,7 @@ func TestLivenessFileOfStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := store.(driver.LivenessFiler).LivenessFile()
+	f, err := store.LivenessFile()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +64,7 @@ func TestLivenessFileOfStore(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.(driver.LivenessFiler).LivenessFile(); err == nil {
+	if _, err := store.LivenessFile(); err == nil {
 		t.Error("a closed store has a liveness file")
 	}
 }

@@ -63,7 +63,7 @@ func (m *member) do(ctx context.Context, verb, name string) any {
 		case verb == "holder":
 			return lock.Holders[0].Owner
 		}
-		return m.store.Break(ctx, name, lock.Holders[0].Ref, driver.BreakForce)
+		return m.store.Break(ctx, name, lock.Holders[0].Ref, driver.Break{Mode: driver.BreakForce})
 	case "count": // name is how often
 		n, err := strconv.Atoi(name)
 		if err == nil {

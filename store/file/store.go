@@ -10,26 +10,19 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// recordEngine is the record engine, with all the optional interfaces that it implements.
-type recordEngine interface {
-	driver.Store
-	driver.LockWatcher
-	driver.Detacher
-	driver.WeightChanger
-	driver.ReasonBreaker
-	driver.LivenessFiler
-	driver.Explainer
-	driver.Examiner
-	driver.Forgetter
-	driver.TokenRaiser
-}
-
 // store is the record engine over the table of a directory. All calls go to the engine; four of them need something of
 // the table first.
 type store struct {
-	recordEngine
+	driver.Store
 	table *table
 	opts  *Options
+}
+
+// Info is that of the engine, and there is a ledger, in a directory of its own.
+func (s *store) Info() driver.Info {
+	i := s.Store.Info()
+	i.Abilities.Ledger = true
+	return i
 }
 
 // Acquire makes the store if there is none. It does so before the engine makes the claim, because the claim contains
@@ -38,7 +31,7 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	if err := s.table.openStore(ctx, true); err != nil {
 		return driver.Grant{}, err
 	}
-	return s.recordEngine.Acquire(ctx, c)
+	return s.Store.Acquire(ctx, c)
 }
 
 // ReadTokenFloor needs a store: the clock of one that does not exist yet is not known.
@@ -50,7 +43,7 @@ func (s *store) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
 	case err != nil:
 		return driver.TokenFloor{}, err
 	}
-	return s.recordEngine.ReadTokenFloor(ctx)
+	return s.Store.ReadTokenFloor(ctx)
 }
 
 // RaiseToken makes the store if there is none, as Acquire does.
@@ -60,12 +53,12 @@ func (s *store) RaiseToken(ctx context.Context, name string, atLeast int64) erro
 			return err
 		}
 	}
-	return s.recordEngine.RaiseToken(ctx, name, atLeast)
+	return s.Store.RaiseToken(ctx, name, atLeast)
 }
 
 // Renew checks once for all grants that this directory is still the one that other clients open.
 func (s *store) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
-	renewInPlace(ctx, s.table, s.recordEngine, grants, done)
+	renewInPlace(ctx, s.table, s.Store, grants, done)
 }
 
 // renewInPlace renews by the engine of a table, unless its directory is not the one any more that other clients open.
@@ -81,16 +74,9 @@ func renewInPlace(
 	engine.Renew(ctx, grants, done)
 }
 
-// ledgerEngine is the ledger of the record engine, with the optional interfaces that matter for runs.
-type ledgerEngine interface {
-	driver.Ledger
-	driver.LockWatcher
-	driver.LivenessFiler
-}
-
 // ledger is the run ledger of a store: a store of its own in the directory runs below the store's.
 type ledger struct {
-	ledgerEngine
+	driver.Ledger
 	locks, runs *table
 }
 
@@ -103,7 +89,7 @@ func (s *store) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 	if err := t.openStore(ctx, false); err != nil && !errors.Is(err, errAbsent) {
 		return nil, err
 	}
-	return &ledger{ledgerEngine: record.NewLedger(t).(ledgerEngine), locks: s.table, runs: t}, nil
+	return &ledger{Ledger: record.NewLedger(t), locks: s.table, runs: t}, nil
 }
 
 // Acquire makes the stores if there are none, that of the locks first.
@@ -113,10 +99,10 @@ func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 			return driver.Grant{}, err
 		}
 	}
-	return l.ledgerEngine.Acquire(ctx, c)
+	return l.Ledger.Acquire(ctx, c)
 }
 
 // Renew is that of the store.
 func (l *ledger) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
-	renewInPlace(ctx, l.runs, l.ledgerEngine, grants, done)
+	renewInPlace(ctx, l.runs, l.Ledger, grants, done)
 }

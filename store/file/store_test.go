@@ -91,7 +91,7 @@ func checkReads(t *testing.T, s *store) {
 		}
 	})
 	for what, err := range map[string]error{
-		"break":      s.Break(t.Context(), "a", c.ID, driver.BreakForce),
+		"break":      s.Break(t.Context(), "a", c.ID, driver.Break{Mode: driver.BreakForce}),
 		"release":    s.Release(t.Context(), c, ""),
 		"detach":     s.Detach(t.Context(), g, time.Minute),
 		"set-weight": s.SetWeight(t.Context(), g, 1),

@@ -318,11 +318,11 @@ func TestForeignHolder(t *testing.T) {
 				if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign {
 					t.Fatalf("%T holds the lock, and we see %+v, %v", c, l, err)
 				}
-				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err,
+				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.Break{Mode: driver.BreakGraceful}); !errors.Is(err,
 					driver.ErrUnsupported) {
 					t.Errorf("a break that a foreign holder cannot learn of: %v", err)
 				}
-				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.BreakForce); err != nil {
+				if err := store.Break(ctx, "m", l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 					t.Error(err)
 				}
 				g, err := store.Acquire(ctx, mutexClaim("m", time.Minute))

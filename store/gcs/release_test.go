@@ -36,7 +36,7 @@ func TestReleaseAfterBreakWithLostReply(t *testing.T) {
 			holder, _ := mustOpen(t, s, quickLayoutOptions(layout))
 			other, _ := mustOpen(t, s, quickLayoutOptions(layout))
 			g := acquire(t, holder, mutexClaim("m", time.Minute))
-			if err := other.Break(t.Context(), "m", g.Ref, driver.BreakForce); err != nil {
+			if err := other.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 				t.Fatal(err)
 			}
 			release(t, other, acquire(t, other, mutexClaim("m", time.Minute)).Claim)

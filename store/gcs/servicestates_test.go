@@ -201,7 +201,7 @@ func TestForeignMetadata(t *testing.T) {
 			}
 			kept("a renewal")
 		}
-		if err := other.Break(t.Context(), g.Name, g.Ref, driver.BreakRequestRelease); err != nil {
+		if err := other.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakRequestRelease}); err != nil {
 			t.Error(err)
 		}
 		kept("another's write")

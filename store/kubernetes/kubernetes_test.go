@@ -239,7 +239,7 @@ func TestTokenFloor(t *testing.T) {
 	m := startModel(t)
 	for _, layout := range []kubernetes.Layout{kubernetes.LayoutRecord, kubernetes.LayoutLeaderElection} {
 		store := mustOpen(t, m, kubernetestest.AllowAll, &kubernetes.Options{Layout: layout})
-		floor, err := store.(driver.TokenRaiser).ReadTokenFloor(t.Context())
+		floor, err := store.ReadTokenFloor(t.Context())
 		if g := storetest.Acquire(t, store, storetest.Mutex("a", time.Minute)); err != nil || floor.Token < 1 || g.Token < floor.Token {
 			t.Errorf("%s: %+v, %v, then the token %d", layout, floor, err, g.Token)
 		}

@@ -140,7 +140,7 @@ func TestDeadElector(t *testing.T) {
 		len(held.Holders) != 1 || !held.Holders[0].Foreign {
 		t.Errorf("acquiring: %v", err)
 	}
-	if err := store.Break(t.Context(), "dead", l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+	if err := store.Break(t.Context(), "dead", l.Holders[0].Ref, driver.Break{Mode: driver.BreakGraceful}); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("a graceful break: %v", err)
 	}
 	if err := e.Process.Kill(); err != nil {
@@ -184,7 +184,7 @@ func TestForcedBreakOfElector(t *testing.T) {
 		t.Fatalf("%+v, %v", l, err)
 	}
 	// Its renewal may come between the read and the write of a break, which then begins again.
-	if err := store.Break(t.Context(), "broken", l.Holders[0].Ref, driver.BreakForce); err != nil {
+	if err := store.Break(t.Context(), "broken", l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 		t.Fatal(err)
 	}
 	storetest.Eventually(t, "the elector takes it back", func() bool {

@@ -71,7 +71,7 @@ func TestSharedWatch(t *testing.T) {
 			for range 40 {
 				all.Go(func() {
 					for seen := (driver.Lock{Name: "m"}); ctx.Err() == nil; {
-						if now, err := store.(driver.LockWatcher).NextChange(ctx, seen); err == nil {
+						if now, err := store.NextChange(ctx, seen); err == nil {
 							seen = now
 						}
 					}

@@ -175,7 +175,7 @@ func TestShedLockFlags(t *testing.T) {
 	t.Parallel()
 	_, s, _ := openShedLock(t)
 	g := acquire(t, s, mutexClaim("m", time.Hour))
-	if err := s.Break(t.Context(), "m", g.Ref, driver.BreakRequestRelease); err != nil {
+	if err := s.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakRequestRelease}); err != nil {
 		t.Fatal(err)
 	}
 	l, err := s.Inspect(t.Context(), "m")
@@ -186,7 +186,7 @@ func TestShedLockFlags(t *testing.T) {
 	if r := renew(t, s, g); r.Err != nil || !r.ReleaseRequested {
 		t.Errorf("%+v", r)
 	}
-	if err := s.Break(t.Context(), "m", g.Ref, driver.BreakGraceful); err != nil {
+	if err := s.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakGraceful}); err != nil {
 		t.Fatal(err)
 	}
 	if r := renew(t, s, g); storetest.LossOf(r.Err) != driver.LossBroken {
@@ -194,7 +194,7 @@ func TestShedLockFlags(t *testing.T) {
 	}
 	release(t, s, g.Claim)
 	for _, ref := range []string{shedlock.ForeignRefPrefix + "31.12.2026", shedlock.ForeignRefPrefix + "infinity"} {
-		if err := s.Break(t.Context(), "m", ref, driver.BreakForce); !errors.Is(err, driver.ErrLost) {
+		if err := s.Break(t.Context(), "m", ref, driver.Break{Mode: driver.BreakForce}); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
@@ -276,7 +276,7 @@ func TestShedLockReleaseAfterLostReply(t *testing.T) {
 	t.Cleanup(link.Close)
 	st := mustOpen(t, strings.Replace(p.url, p.server.Endpoint, link.Addr, 1)+"&max-conns=1")
 	force := func(name, ref string) {
-		if err := s.Break(t.Context(), name, ref, driver.BreakForce); err != nil {
+		if err := s.Break(t.Context(), name, ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1227,7 +1227,7 @@ func TestLeaderKilled(t *testing.T) {
 	free := acquire(t, store, mutexClaim("free", time.Minute))
 	release(t, store, free.Claim)
 	isWhole := func() bool {
-		found, err := store.(driver.Examiner).Examine(t.Context()) // an error if a server that comes back is slow
+		found, err := store.Examine(t.Context()) // an error if a server that comes back is slow
 		return err == nil && len(found) == 1 && found[0].Code == "nats-sync"
 	}
 	storetest.Eventually(t, "nothing more is found in a whole cluster", isWhole)

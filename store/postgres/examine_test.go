@@ -80,7 +80,7 @@ func TestExamine(t *testing.T) {
 		"postgres-standbys", "postgres-target-session-attrs")
 
 	st.Close()
-	_, err := st.(driver.Examiner).Examine(t.Context())
+	_, err := st.Examine(t.Context())
 	checkError(t, err, driver.ErrClosed)
 }
 
@@ -263,10 +263,10 @@ func TestForeignRefs(t *testing.T) {
 		if err != nil || len(seen.Holders) != 1 {
 			t.Fatalf("%+v %v", seen, err)
 		}
-		if err := st.Break(t.Context(), name, seen.Holders[0].Ref, driver.BreakForce); err != nil {
+		if err := st.Break(t.Context(), name, seen.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Error(err)
 		}
-		checkError(t, st.Break(t.Context(), name, seen.Holders[0].Ref, driver.BreakForce), driver.ErrLost)
-		checkError(t, st.Break(t.Context(), name, shedlock.ForeignRefPrefix+"31.12.2026", driver.BreakForce), driver.ErrLost)
+		checkError(t, st.Break(t.Context(), name, seen.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}), driver.ErrLost)
+		checkError(t, st.Break(t.Context(), name, shedlock.ForeignRefPrefix+"31.12.2026", driver.Break{Mode: driver.BreakForce}), driver.ErrLost)
 	}
 }

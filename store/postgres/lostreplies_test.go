@@ -35,7 +35,7 @@ func forceRelease(t *testing.T, st driver.Store, name string) {
 	t.Helper()
 	l, err := st.Inspect(t.Context(), name)
 	if err == nil && len(l.Holders) == 1 {
-		err = st.Break(t.Context(), name, l.Holders[0].Ref, driver.BreakForce)
+		err = st.Break(t.Context(), name, l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce})
 	}
 	if err != nil {
 		t.Fatalf("%+v %v", l, err)

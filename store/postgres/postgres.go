@@ -120,7 +120,7 @@ func (t *table) withoutListening() record.Table {
 		record.Table
 		record.KeyLister
 		record.LedgerKeeper
-		driver.Examiner
+		record.Examiner
 	}{t, t, t, t}
 }
 

@@ -77,7 +77,7 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 			var next driver.Grant
 			broken := func(name string) driver.Grant {
 				held := acquire(t, s, claim(name))
-				if err := operator.Break(t.Context(), held.Name, held.Ref, driver.BreakForce); err != nil {
+				if err := operator.Break(t.Context(), held.Name, held.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 					t.Fatal(err)
 				}
 				next = acquire(t, operator, claim(name))
@@ -90,7 +90,7 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 			}
 			if kind != "redisson" { // whose claims cannot be marked
 				held = acquire(t, s, claim("marked"))
-				if err := operator.Break(t.Context(), held.Name, held.Ref, driver.BreakGraceful); err != nil {
+				if err := operator.Break(t.Context(), held.Name, held.Ref, driver.Break{Mode: driver.BreakGraceful}); err != nil {
 					t.Fatal(err)
 				}
 				if err := renewUntilSure(t, s, held).Err; loss(err) != driver.LossBroken || !staysHeld(err) {
@@ -98,8 +98,7 @@ func TestHolderLearnsOfBreak(t *testing.T) {
 				}
 			}
 			held = broken("detached")
-			if d, ok := s.(driver.Detacher); !ok ||
-				loss(d.Detach(t.Context(), held, time.Minute)) != driver.LossBroken {
+			if loss(s.Detach(t.Context(), held, time.Minute)) != driver.LossBroken {
 				t.Error("a detach does not report the break")
 			}
 			if err := s.Release(t.Context(), broken("released").Claim, ""); loss(err) != driver.LossBroken {
@@ -197,7 +196,7 @@ func TestBreakDuringRelease(t *testing.T) {
 			g := acquire(t, s, c)
 			via.LoseReplies(rand.N(3))
 			broken := make(chan error, 1)
-			force := func() { broken <- operator.Break(t.Context(), g.Name, g.Ref, driver.BreakForce) }
+			force := func() { broken <- operator.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}) }
 			if i%3 == 0 {
 				force()
 			} else {

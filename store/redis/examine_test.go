@@ -276,12 +276,12 @@ func TestForget(t *testing.T) {
 		s := openForTest(t, url)
 		c := mutex("m", longTTL)
 		acquire(t, s, c)
-		if err := s.(driver.Forgetter).Forget(t.Context(), "m"); !errors.Is(err, driver.ErrHeld) {
+		if err := s.Forget(t.Context(), "m"); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%s: a held lock: %v", url, err)
 		}
 		release(t, s, c)
 		for range 2 {
-			if err := s.(driver.Forgetter).Forget(t.Context(), "m"); err != nil {
+			if err := s.Forget(t.Context(), "m"); err != nil {
 				t.Errorf("%s: %v", url, err)
 			}
 		}
@@ -294,7 +294,7 @@ func TestForget(t *testing.T) {
 	c.Fair = true
 	acquire(t, s, c)
 	release(t, s, c)
-	if err := s.(driver.Forgetter).Forget(t.Context(), "queue"); err != nil {
+	if err := s.Forget(t.Context(), "queue"); err != nil {
 		t.Error(err)
 	}
 	if keys := sendCommand(t, server, "DBSIZE"); keys != ":0" {

@@ -123,13 +123,13 @@ func testForeignHolders(t *testing.T, layout Layout) {
 			t.Fatalf("%s: %+v %v", kind, l, err)
 		}
 		ref := l.Holders[0].Ref
-		if err := s.Break(t.Context(), kind, ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+		if err := s.Break(t.Context(), kind, ref, driver.Break{Mode: driver.BreakGraceful}); !errors.Is(err, driver.ErrUnsupported) {
 			t.Errorf("%s: a graceful break: %v", kind, err)
 		}
-		if err := s.Break(t.Context(), kind, "f.0000", driver.BreakForce); !errors.Is(err, driver.ErrLost) {
+		if err := s.Break(t.Context(), kind, "f.0000", driver.Break{Mode: driver.BreakForce}); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("%s: breaking another: %v", kind, err)
 		}
-		err = s.Break(t.Context(), kind, ref, driver.BreakForce)
+		err = s.Break(t.Context(), kind, ref, driver.Break{Mode: driver.BreakForce})
 		if slices.Contains([]string{"list", "set", "zset", "stream"}, kind) {
 			if !errors.Is(err, driver.ErrUnsupported) || sendCommand(t, server, "DUMP", kind) != before {
 				t.Errorf("%s: breaking it: %v", kind, err)

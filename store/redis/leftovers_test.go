@@ -95,7 +95,7 @@ func TestBreakNotesAreBounded(t *testing.T) {
 		}
 		broken := func() driver.Grant {
 			g := acquire(t, lossy, waiting(mutex(name, longTTL)))
-			if err := s.Break(t.Context(), name, g.Ref, driver.BreakForce); err != nil {
+			if err := s.Break(t.Context(), name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 				t.Fatal(err)
 			}
 			return g
@@ -177,7 +177,7 @@ func TestBrokenPromotedClaim(t *testing.T) {
 	if _, err := enterQueueOnce(t, s, dead); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Break(t.Context(), "m", dead.ID, driver.BreakGraceful); err != nil {
+	if err := s.Break(t.Context(), "m", dead.ID, driver.Break{Mode: driver.BreakGraceful}); err != nil {
 		t.Fatal(err)
 	}
 	release(t, s, g.Claim)
@@ -419,7 +419,7 @@ func TestForeignValueIsNotShown(t *testing.T) {
 			}
 			t.Logf("%v", refused)
 			large := name != "string" && name != "hash"
-			if err := s.Break(t.Context(), name, l.Holders[0].Ref, driver.BreakForce); large != errors.Is(err,
+			if err := s.Break(t.Context(), name, l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}); large != errors.Is(err,
 				driver.ErrUnsupported) {
 				t.Errorf("%s: breaking %s: %v", layout, name, err)
 			}

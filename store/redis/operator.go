@@ -19,23 +19,18 @@ var (
 )
 
 // checkBreak refuses a call of Break that makes no sense.
-func checkBreak(name, ref string, mode driver.BreakMode, info driver.Info) error {
-	if ref == "" || mode < driver.BreakGraceful || mode > driver.BreakRequestRelease {
+func checkBreak(name, ref string, b driver.Break, info driver.Info) error {
+	if ref == "" || b.Mode < driver.BreakGraceful || b.Mode > driver.BreakRequestRelease {
 		return fmt.Errorf("%w: a break needs a ref that Inspect gave and a known mode", driver.ErrInvalid)
 	}
 	return driver.CheckName(name, info)
 }
 
 // Break runs one script. If that removes a holder, it raises the lock's token: the holder may go on working until it
-// learns of it, and whatever checks tokens then refuses its token. It also leaves a note, by which the holder learns
-// why it lost the lock.
-func (s *store) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return s.BreakWithReason(ctx, name, ref, mode, "")
-}
-
-// BreakWithReason is Break. The reason is kept beside the note, and in Redisson's layout it is dropped.
-func (s *store) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode, reason string) error {
-	if err := checkBreak(name, ref, mode, s.info); err != nil {
+// learns of it, and whatever checks tokens then refuses its token. It also leaves a note with the reason, by which the
+// holder learns why it lost the lock. In Redisson's layout the reason is dropped.
+func (s *store) Break(ctx context.Context, name, ref string, b driver.Break) error {
+	if err := checkBreak(name, ref, b, s.info); err != nil {
 		return err
 	}
 	if err := s.ensureChannelsKnown(ctx); err != nil {
@@ -43,7 +38,7 @@ func (s *store) BreakWithReason(ctx context.Context, name, ref string, mode driv
 	}
 	keys := s.keys.allKeys(name)
 	p := s.newRetryLoop(driver.MaxTTL)
-	args := s.operatorArgs(keys[0], idOf(ref), strconv.Itoa(int(mode)), reason)
+	args := s.operatorArgs(keys[0], idOf(ref), strconv.Itoa(int(b.Mode)), b.Reason)
 	m, _, err := p.run(ctx, s.scripts.breakClaim, keys[:s.scripts.keyCount], args)
 	if err != nil {
 		return err
@@ -58,7 +53,7 @@ func (s *store) BreakWithReason(ctx context.Context, name, ref string, mode driv
 	}
 	// An earlier request of this call had no reply, and the claim is gone now: that request has removed it. A requested
 	// release removes nothing, so there the claim has ended without it.
-	if p.Uncertain && mode != driver.BreakRequestRelease {
+	if p.Uncertain && b.Mode != driver.BreakRequestRelease {
 		return nil
 	}
 	return &driver.LossError{Cause: driver.LossGone}

@@ -24,7 +24,7 @@ var outcomeSteps = map[string]func(ctx context.Context, s *store, g driver.Grant
 		return s.SetWeight(ctx, g, 1)
 	},
 	"Break": func(ctx context.Context, s *store, g driver.Grant) error {
-		return s.Break(ctx, g.Name, g.Ref, driver.BreakForce)
+		return s.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakForce})
 	},
 	"RaiseToken": func(ctx context.Context, s *store, g driver.Grant) error {
 		return s.RaiseToken(ctx, g.Name, g.Token+1e9)

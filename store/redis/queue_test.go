@@ -218,7 +218,7 @@ func TestQuietAfterBreak(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Break(t.Context(), "m", ref, driver.BreakForce); err != nil {
+	if err := s.Break(t.Context(), "m", ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-outcome; loss(err) != driver.LossBroken {
@@ -665,7 +665,7 @@ func TestTurnOnQuietLock(t *testing.T) {
 		func() bool { return sendCommand(t, server, "HEXISTS", keys[2], next.ID) == ":1" }); err != nil {
 		t.Fatal("it is not in the queue: ", err)
 	}
-	if err := s.Break(t.Context(), "m", next.ID, driver.BreakRequestRelease); err != nil {
+	if err := s.Break(t.Context(), "m", next.ID, driver.Break{Mode: driver.BreakRequestRelease}); err != nil {
 		t.Fatal(err)
 	}
 	release(t, s, holder.Claim)

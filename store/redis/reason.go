@@ -10,11 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-var (
-	_ driver.ReasonBreaker = (*store)(nil)
-	_ driver.ReasonBreaker = (*redlockStore)(nil)
-)
-
 // maxReasonTime is how long a client that has learned of a break asks for the reason. It knows already what it has lost,
 // so it waits no longer for the rest.
 const maxReasonTime = 2 * time.Second

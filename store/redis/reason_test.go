@@ -43,8 +43,8 @@ func TestBreakReason(t *testing.T) {
 			}
 			breakNow := func(name, ref string, mode driver.BreakMode) {
 				t.Helper()
-				b := operator.(driver.ReasonBreaker)
-				if err := b.BreakWithReason(t.Context(), name, ref, mode, reason); err != nil {
+				b := operator
+				if err := b.Break(t.Context(), name, ref, driver.Break{Mode: mode, Reason: reason}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -67,7 +67,7 @@ func TestBreakReason(t *testing.T) {
 			check("a renewal after a graceful break", renewUntilSure(t, s, broken("a", driver.BreakGraceful)).Err)
 			check("a renewal after a break by force", renewUntilSure(t, s, broken("b", driver.BreakForce)).Err)
 			check("a release", s.Release(t.Context(), broken("c", driver.BreakForce).Claim, ""))
-			check("a detach", s.(driver.Detacher).Detach(t.Context(), broken("d", driver.BreakForce), longTTL))
+			check("a detach", s.Detach(t.Context(), broken("d", driver.BreakForce), longTTL))
 			_, err := s.Acquire(t.Context(), broken("e", driver.BreakForce).Claim)
 			check("a repeated claim", err)
 			if kind == "redisson" || kind == "redlock" {
@@ -126,7 +126,7 @@ func TestReasonWithoutReply(t *testing.T) {
 	}
 	t.Cleanup(func() { s.Close() })
 	gs := []driver.Grant{acquire(t, s, mutex("broken", longTTL)), acquire(t, s, mutex("other", longTTL))}
-	if err := operator.BreakWithReason(t.Context(), "broken", gs[0].Ref, driver.BreakForce, "why"); err != nil {
+	if err := operator.Break(t.Context(), "broken", gs[0].Ref, driver.Break{Mode: driver.BreakForce, Reason: "why"}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -171,7 +171,7 @@ func TestReasonsAreBounded(t *testing.T) {
 	}
 	broken := func(reason string) {
 		g := acquire(t, s, waiting(mutex("m", longTTL)))
-		if err := s.BreakWithReason(t.Context(), "m", g.Ref, driver.BreakForce, reason); err != nil {
+		if err := s.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakForce, Reason: reason}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -99,9 +99,11 @@ const maxForeignTurn = time.Second
 // after a day without use the record is not needed, unless the server's clock was set back by more than a day.
 const retention = 24 * time.Hour
 
-// store keeps locks on a Redis server, a group of replicas, or a Cluster. It implements driver.Store and
-// driver.Detacher. All methods may be called at the same time.
+// store keeps locks on a Redis server, a group of replicas, or a Cluster. All methods may be called
+// at the same time.
 type store struct {
+	driver.Unsupported
+
 	client       rueidis.Client
 	owned        bool                  // Close closes the client
 	settings     *rueidis.ClientOption // those of the client, if this package has made it
@@ -138,10 +140,7 @@ type store struct {
 	inFlight map[string]int // by claim id: how many requests that may make the claim may still arrive
 }
 
-var (
-	_ driver.Store    = (*store)(nil)
-	_ driver.Detacher = (*store)(nil)
-)
+var _ driver.Store = (*store)(nil)
 
 // New makes a store of the user's own client, which stays open when the store is closed. The client may be for one
 // server, for Sentinels or for a Cluster. Its ConnWriteTimeout bounds how long a broken connection goes unnoticed: 1 to
@@ -239,8 +238,8 @@ func (s *store) buildInfo() driver.Info {
 	i := driver.Info{
 		Store: place, Engine: "script", Clock: s.clock, Tier: driver.TierAdvisory,
 		ExpiredBy: driver.ExpiredByStore, ExpiryClock: driver.ExpiryClockStore, Order: driver.OrderFairOnly,
-		Kinds:    []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
-		Detached: true,
+		Kinds:     []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
+		Abilities: driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true, Ledger: true},
 		// A second is more than enough: a new token is the server's time in microseconds, which exceeds that of any
 		// earlier grant unless the clock was set back.
 		TokenGap: time.Second,
@@ -251,6 +250,7 @@ func (s *store) buildInfo() driver.Info {
 	}
 	if s.opts.Layout == LayoutRedisson {
 		i.Kinds, i.Order, i.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 0
+		i.Abilities.SetWeight, i.Abilities.Reasons = false, false
 	}
 	return i
 }

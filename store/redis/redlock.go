@@ -21,6 +21,8 @@ import (
 // all but the plain mutex: no single server knows which claims exist and in which order they came, and two majorities
 // may have received two claims in different orders.
 type redlockStore struct {
+	driver.Unsupported
+
 	servers  []*store
 	majority int
 	info     driver.Info
@@ -31,10 +33,7 @@ type redlockStore struct {
 	rounds   atomic.Int64      // the number of the last round
 }
 
-var (
-	_ driver.Store    = (*redlockStore)(nil)
-	_ driver.Detacher = (*redlockStore)(nil)
-)
+var _ driver.Store = (*redlockStore)(nil)
 
 // agreeTokenScript stores the token that a majority is to agree on.
 var agreeTokenScript = loadScript("agree_token.lua")
@@ -93,6 +92,7 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 	r.info.Store = cmp.Or(o.Place, "redlock://")
 	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
 	// A majority agrees on each token, so tokens fall only if a majority forgets the last one.
+	r.info.Abilities.SetWeight, r.info.Abilities.Ledger = false, false
 	r.info.TokenRegression = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one " +
 		"that drew the last token"
 	return r, nil
@@ -318,26 +318,20 @@ func (r *redlockStore) Detach(ctx context.Context, g driver.Grant, keep time.Dur
 const breakTTL = 10 * time.Second
 
 // Break acts on all servers. With force, one removal in an earlier round is enough: the later rounds find nothing left
-// there.
-func (r *redlockStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
-	return r.BreakWithReason(ctx, name, ref, mode, "")
-}
-
-// BreakWithReason is Break. All servers keep the reason.
-func (r *redlockStore) BreakWithReason(ctx context.Context, name, ref string, mode driver.BreakMode,
-	reason string) error {
-	if err := checkBreak(name, ref, mode, r.info); err != nil {
+// there. All servers keep the reason.
+func (r *redlockStore) Break(ctx context.Context, name, ref string, b driver.Break) error {
+	if err := checkBreak(name, ref, b, r.info); err != nil {
 		return err
 	}
 	keys := r.servers[0].keys.allKeys(name)
-	args := new(queueArgs).fill(r.servers[0], ref, strconv.Itoa(int(mode)), reason)
+	args := new(queueArgs).fill(r.servers[0], ref, strconv.Itoa(int(b.Mode)), b.Reason)
 	q := serverScript{script: plainScripts.breakClaim, keys: keys[:], args: args}
 	t, done, err := r.retryUntilMajority(ctx, driver.MaxTTL,
 		func() (replyCounts, error) { return r.countReplies(ctx, breakTTL, q) })
 	switch {
 	case err != nil:
 		return err
-	case t.byReply[replyDone] >= r.majority, done && mode == driver.BreakForce:
+	case t.byReply[replyDone] >= r.majority, done && b.Mode == driver.BreakForce:
 		return nil
 	case t.byReply[breakForeign] > 0:
 		return errForeign

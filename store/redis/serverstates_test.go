@@ -136,9 +136,9 @@ func TestServerOutOfMemory(t *testing.T) {
 			var err error
 			switch g.Name {
 			case "marked":
-				err = s.BreakWithReason(ctx, g.Name, g.Ref, driver.BreakGraceful, strings.Repeat("x", driver.MaxReason))
+				err = s.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakGraceful, Reason: strings.Repeat("x", driver.MaxReason)})
 			case "forced":
-				err = s.BreakWithReason(ctx, g.Name, g.Ref, driver.BreakForce, strings.Repeat("x", driver.MaxReason))
+				err = s.Break(ctx, g.Name, g.Ref, driver.Break{Mode: driver.BreakForce, Reason: strings.Repeat("x", driver.MaxReason)})
 			case "barred":
 				s.addInFlight(g.ID)
 				err = s.Release(ctx, g.Claim, "")

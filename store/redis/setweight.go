@@ -13,8 +13,6 @@ import (
 // setWeightScript is the same for all stores: only the plain layout has weights.
 var setWeightScript = loadScript("set_weight.lua")
 
-var _ driver.WeightChanger = (*store)(nil)
-
 // SetWeight runs one script. The redisson layout has no weights.
 // Changes are numbered, because requests on several connections may arrive in another order than they were sent, and a
 // retry may arrive after the next change. The script refuses a change that arrives after a later one, so that the

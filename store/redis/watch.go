@@ -10,16 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-var (
-	_ driver.LockWatcher = (*store)(nil)
-	_ driver.Explainer   = (*store)(nil)
-	_ driver.Examiner    = (*store)(nil)
-	_ driver.Forgetter   = (*store)(nil)
-	_ driver.Examiner    = (*redlockStore)(nil)
-	_ driver.Forgetter   = (*redlockStore)(nil)
-	_ driver.Explainer   = (*redlockStore)(nil)
-)
-
 // watchPoll is the mean interval at which a watched lock is read even without a notice. A waiting claim that expires
 // changes no key, and a server or a user's permissions may lack what NextChange needs.
 const watchPoll = time.Second
@@ -109,6 +99,11 @@ func (s *store) claimKeys(c driver.Claim) []string {
 		return s.tryKeys(keys[0])
 	}
 	return keys[:]
+}
+
+// NextChange reads the servers about once per second.
+func (r *redlockStore) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	return driver.PollChange(ctx, seen, r.Inspect)
 }
 
 // Explain returns the keys, which are the same on each server.

@@ -76,7 +76,7 @@ func TestWatch(t *testing.T) {
 		}, 1, 0)
 		g = <-granted
 		next("break", func() {
-			if err := other.Break(t.Context(), "m", g.Ref, driver.BreakForce); err != nil {
+			if err := other.Break(t.Context(), "m", g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 				t.Error(err)
 			}
 		}, 0, 0)
@@ -118,7 +118,7 @@ func TestExplain(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			plan := s.(driver.Explainer).Explain(c)
+			plan := s.Explain(c)
 			for key := range strings.FieldsSeq(sendCommand(t, server, "EVAL",
 				"return table.concat(redis.call('KEYS', '*'), ' ')", "0")) {
 				if !slices.Contains(plan.Keys, key) {

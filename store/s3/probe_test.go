@@ -195,7 +195,7 @@ func TestMayNotDelete(t *testing.T) {
 		store := mustOpen(t, s, nil)
 		s.Counts()
 		release(t, store, acquire(t, store, mutexClaim("m", time.Minute)).Claim)
-		if err := store.(driver.Forgetter).Forget(t.Context(), "m"); err != nil {
+		if err := store.Forget(t.Context(), "m"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		for l, err := range store.List(t.Context(), "") {
@@ -246,7 +246,7 @@ func TestPermissionIsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, store, acquire(t, store, mutexClaim("m", time.Minute)).Claim)
-	if err := store.(driver.Forgetter).Forget(t.Context(), "m"); err != nil {
+	if err := store.Forget(t.Context(), "m"); err != nil {
 		t.Errorf("forgetting without the permission to delete: %v", err)
 	}
 	for l, err := range store.List(t.Context(), "") {

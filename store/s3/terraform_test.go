@@ -185,10 +185,10 @@ func TestTerraformHolder(t *testing.T) {
 		t.Fatalf("Terraform holds the lock, and we list %+v", listed)
 	}
 	ref := listed[0].Holders[0].Ref
-	if err := store.Break(ctx, name, ref, driver.BreakGraceful); !errors.Is(err, driver.ErrUnsupported) {
+	if err := store.Break(ctx, name, ref, driver.Break{Mode: driver.BreakGraceful}); !errors.Is(err, driver.ErrUnsupported) {
 		t.Errorf("a break that a foreign holder cannot learn of: %v", err)
 	}
-	if err := store.Break(ctx, name, ref, driver.BreakForce); err != nil {
+	if err := store.Break(ctx, name, ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 		t.Error(err)
 	}
 

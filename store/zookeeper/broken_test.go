@@ -130,7 +130,7 @@ func TestBrokenDuringRelease(t *testing.T) {
 				t.Error(now, err)
 				return
 			}
-			mustSucceed(t, operator.Break(t.Context(), name, now.Holders[0].Ref, driver.BreakForce))
+			mustSucceed(t, operator.Break(t.Context(), name, now.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}))
 			mustSucceed(t, mustLock(t, other, name).Release())
 		}
 		instead.Store(&do)

@@ -70,7 +70,7 @@ func TestExamine(t *testing.T) {
 	member.Kill()
 	storetest.ExpectFindings(t, "a server that is away", s, "zookeeper-server-away")
 	_ = s.Close()
-	if _, err := s.(driver.Examiner).Examine(t.Context()); !errors.Is(err, driver.ErrClosed) {
+	if _, err := s.Examine(t.Context()); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("a closed store: %v", err)
 	}
 }

@@ -328,7 +328,7 @@ func TestForeignHolders(t *testing.T) {
 			len(l.Waiters) != 0 {
 			t.Fatalf("%+v, %v", l, err)
 		}
-		if err := s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakGraceful); !errors.Is(err,
+		if err := s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.Break{Mode: driver.BreakGraceful}); !errors.Is(err,
 			driver.ErrUnsupported) {
 			t.Errorf("marking a foreign holder: %v", err)
 		}
@@ -337,7 +337,7 @@ func TestForeignHolders(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { _, err := s.Acquire(t.Context(), wait); done <- err }()
 		sessiontest.AwaitWaiter(t, s, t.Name())
-		mustSucceed(t, s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.BreakForce))
+		mustSucceed(t, s.Break(t.Context(), t.Name(), l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}))
 		mustSucceed(t, <-done)
 		mustSucceed(t, s.Release(t.Context(), wait, ""))
 	}

@@ -31,7 +31,7 @@ type plainStore struct {
 
 func newPlainStore(o settings) *plainStore {
 	t := plainTree{newTree(o)}
-	t.info.Kinds = []driver.Kind{driver.KindMutex}
+	t.info.Kinds, t.info.Abilities = []driver.Kind{driver.KindMutex}, driver.Abilities{}
 	return &plainStore{Engine: sequence.New(t), tree: t}
 }
 

@@ -41,7 +41,7 @@ func TestBreakWhileReconnecting(t *testing.T) {
 		closed.Store(true)
 		linked := make(chan error, 1)
 		go func() { linked <- s.tree.openConn().BreakLink(t.Context()) }()
-		mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, mode))
+		mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: mode}))
 		closed.Store(false)
 		mustSucceed(t, <-linked)
 		if err := storetest.Renew(t, s, g).Err; storetest.LossOf(err) != driver.LossBroken {
@@ -102,7 +102,7 @@ func TestWatchesRefused(t *testing.T) {
 			t.Fatal("the watches were refused, and are not set again")
 		}
 	}
-	mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.BreakForce))
+	mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}))
 	if err := storetest.Renew(t, s, g).Err; storetest.LossOf(err) != driver.LossBroken {
 		t.Errorf("the renewal returned %v", err)
 	}

@@ -21,6 +21,8 @@ const LayoutCuratorSemaphore Layout = "curator-semaphore"
 // semaphoreStore is a driver.Store in that layout. The mutex and the permits are each a lock of the sequence engine,
 // in engines of their own, because their nodes are named differently.
 type semaphoreStore struct {
+	driver.Unsupported
+
 	locks, leases *sequence.Engine
 	tree          *tree // that of locks
 }
@@ -51,6 +53,7 @@ func (s *semaphoreStore) Info() driver.Info {
 	i := s.leases.Info()
 	i.MaxName -= len(leasesFolder)
 	i.Kinds = []driver.Kind{driver.KindSemaphore}
+	i.Abilities = driver.Abilities{Endings: true, Reasons: true}
 	return i
 }
 
@@ -248,11 +251,16 @@ func (s *semaphoreStore) List(ctx context.Context, prefix string) iter.Seq2[driv
 }
 
 // Break acts on the node that the ref names.
-func (s *semaphoreStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (s *semaphoreStore) Break(ctx context.Context, name, ref string, b driver.Break) error {
 	if folderOf(ref) == locksFolder {
-		return s.locks.Break(ctx, name+locksFolder, ref, mode)
+		return s.locks.Break(ctx, name+locksFolder, ref, b)
 	}
-	return s.leases.Break(ctx, name+leasesFolder, ref, mode)
+	return s.leases.Break(ctx, name+leasesFolder, ref, b)
+}
+
+// NextChange reads the lock about once per second.
+func (s *semaphoreStore) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
+	return driver.PollChange(ctx, seen, s.Inspect)
 }
 
 // NextEnding returns the next ending of a permit.

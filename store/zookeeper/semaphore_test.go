@@ -90,7 +90,7 @@ func TestSemaphore(t *testing.T) {
 	if listed != 1 {
 		t.Errorf("listed %d times", listed)
 	}
-	mustSucceed(t, s.Break(ctx, t.Name(), l.Holders[0].Ref, driver.BreakForce))
+	mustSucceed(t, s.Break(ctx, t.Name(), l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}))
 	if e, err := s.NextEnding(ctx); err != nil || e.Name != t.Name() || e.ID != held[1].ID {
 		t.Errorf("%+v, %v", e, err)
 	}

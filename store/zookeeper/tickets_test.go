@@ -27,9 +27,11 @@ func TestTicketRemoved(t *testing.T) {
 	}{
 		{"mark", func(ctx context.Context,
 			ref string) error {
-			return s.Break(ctx, "lock", ref, driver.BreakGraceful)
+			return s.Break(ctx, "lock", ref, driver.Break{Mode: driver.BreakGraceful})
 		}},
-		{"force", func(ctx context.Context, ref string) error { return s.Break(ctx, "lock", ref, driver.BreakForce) }},
+		{"force", func(ctx context.Context, ref string) error {
+			return s.Break(ctx, "lock", ref, driver.Break{Mode: driver.BreakForce})
+		}},
 		{"release", func(context.Context, string) error { return nil }},
 	} {
 		what := k.what

@@ -62,6 +62,7 @@ func newTree(o settings) *tree {
 		Store: o.redactedURL(), Clock: o.Clock, Tier: driver.TierFenceSafe,
 		Survives:        driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenRegression: "the ensemble is restored from a snapshot, wiped, or replaced by another one",
+		Abilities:       driver.Abilities{Forget: true, Ledger: true},
 	}
 	if t.layout.secondEnding != nil || o.Layout == LayoutKazoo || o.Layout == LayoutCuratorReadWrite {
 		t.info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW}

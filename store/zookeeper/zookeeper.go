@@ -113,7 +113,7 @@ var (
 	OnlyCreator = []ACL{{allPerms, "auth", ""}}        // those with the credentials of the client that made the node
 )
 
-// store is a driver.Store on ZooKeeper. It implements all optional interfaces of package driver that it can keep.
+// store is a driver.Store on ZooKeeper.
 type store struct {
 	*sequence.Engine
 	tree *tree

@@ -298,7 +298,7 @@ func TestLeases(t *testing.T) {
 				t.Errorf("%s: shown as %+v, %v", what, l, err)
 				return
 			}
-			if err := s.Break(t.Context(), what, l.Holders[0].Ref, driver.BreakForce); err != nil {
+			if err := s.Break(t.Context(), what, l.Holders[0].Ref, driver.Break{Mode: driver.BreakForce}); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 		})

@@ -115,7 +115,7 @@ type attachedStore struct{ driver.Store }
 
 func (s attachedStore) Info() driver.Info {
 	info := s.Store.Info()
-	info.Detached = false
+	info.Abilities.Detach = false
 	return info
 }
 

@@ -53,7 +53,7 @@
 // signals the whole tree (--signal); when the lease expires, or somebody else may have the lock already, it sends
 // SIGKILL until nothing is left. It needs nothing from the wrapper. If the control pipe closes, the wrapper has ended;
 // the guard then terminates the tree. While it does so, it holds the file that keeps the dead wrapper's claim alive
-// (driver.LivenessFiler), so that no other client gets the lock before the tree has ended.
+// (driver.Store.LivenessFile), so that no other client gets the lock before the tree has ended.
 //
 // The wrapper watches the guard in turn: by its reports, and by whether it acts on a loss in time. It kills a guard
 // that does not, and runs its successor itself for what the guard has left (wrapper.takeOverTree). When a guard dies,

@@ -153,11 +153,7 @@ var findingUnseen = driver.Finding{Code: "settings-unseen", Severity: driver.Sev
 
 // examine asks the store for findings about its settings.
 func (d *doctor) examine(ctx context.Context, store driver.Store, result *diagnosis) {
-	x, ok := store.(driver.Examiner)
-	if !ok {
-		return
-	}
-	found, err := x.Examine(ctx)
+	found, err := store.Examine(ctx)
 	result.found = append(result.found, found...)
 	if err != nil {
 		result.found = append(result.found, findingUnseen.With("", "the settings cannot be seen: "+errorText(err)))

@@ -139,12 +139,11 @@ func (p *probe) measureRound(ctx context.Context, name string) (took [3]time.Dur
 // readClock compares the store's clock with this machine's. ZooKeeper tells the time only with a node that would
 // remain, so it is not asked.
 func (m *measurements) readClock(ctx context.Context, store driver.Store) {
-	opener, ok := store.(driver.LedgerOpener)
-	if !ok || strings.HasPrefix(store.Info().Store, "zookeeper") {
+	if info := store.Info(); !info.Abilities.Ledger || strings.HasPrefix(info.Store, "zookeeper") {
 		m.clockUnknown = "it is not asked on this store"
 		return
 	}
-	ledger, err := opener.OpenLedger(ctx)
+	ledger, err := store.OpenLedger(ctx)
 	if err != nil {
 		m.clockUnknown = errorText(err)
 		return

@@ -71,11 +71,7 @@ func (p *probe) run(ctx context.Context) {
 
 // forget removes what is kept of a lock that the probe has used.
 func (p *probe) forget(ctx context.Context, name string) {
-	f, ok := p.stores[0].(driver.Forgetter)
-	if !ok {
-		return
-	}
-	if err := f.Forget(ctx, name); err != nil && !errors.Is(err, driver.ErrUnsupported) {
+	if err := p.stores[0].Forget(ctx, name); err != nil && !errors.Is(err, driver.ErrUnsupported) {
 		p.found = append(p.found, findingLeftover.With("", fmt.Sprintf("the lock %s cannot be removed: %s", name, errorText(err))))
 	}
 }
@@ -153,18 +149,11 @@ func (p *probe) finish(step string, err error) error {
 	return nil
 }
 
-// watch waits for a change of the lock, on stores that report changes; elsewhere it returns nil.
+// watch waits for a change of the lock.
 func (p *probe) watch(ctx context.Context, store driver.Store, seen driver.Lock) <-chan error {
-	w, ok := store.(driver.LockWatcher)
-	if !ok {
-		return nil
-	}
 	changed := make(chan error, 1)
 	p.calls.Go(func() {
-		_, err := w.NextChange(ctx, seen)
-		if errors.Is(err, driver.ErrUnsupported) {
-			err = nil // the client would poll
-		}
+		_, err := store.NextChange(ctx, seen)
 		changed <- err
 	})
 	return changed

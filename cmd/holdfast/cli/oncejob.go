@@ -58,15 +58,10 @@ type ledgerStore struct {
 	ledger driver.Ledger
 }
 
-// OpenLedger implements driver.LedgerOpener.
-func (s *ledgerStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	opener, ok := s.Store.(driver.LedgerOpener)
-	if !ok {
-		return nil, driver.ErrUnsupported
-	}
-	var err error
-	s.ledger, err = opener.OpenLedger(ctx)
-	return s.ledger, err
+func (s *ledgerStore) OpenLedger(ctx context.Context) (l driver.Ledger, err error) {
+	l, err = s.Store.OpenLedger(ctx)
+	s.ledger = l
+	return l, err
 }
 
 // runCommand begins a run of the key, runs the command, and reports to the ledger when the last process has ended.

@@ -190,7 +190,7 @@ type hungStore struct{ driver.Store }
 type hungLedger struct{ driver.Ledger }
 
 func (s hungStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	l, err := s.Store.(driver.LedgerOpener).OpenLedger(ctx)
+	l, err := s.Store.OpenLedger(ctx)
 	return hungLedger{l}, err
 }
 

@@ -125,11 +125,7 @@ func (e *runResult) nothingRan() bool {
 // openLivenessFile opens the file that keeps the claims of this program alive until the guard has ended too, in a
 // store that would otherwise end the claims of a killed program at once. It returns nil for other stores.
 func openLivenessFile(store driver.Store) (*os.File, error) {
-	filer, ok := store.(driver.LivenessFiler)
-	if !ok {
-		return nil, nil
-	}
-	f, err := filer.LivenessFile()
+	f, err := store.LivenessFile()
 	if errors.Is(err, holdfast.ErrUnsupported) {
 		return nil, nil
 	}

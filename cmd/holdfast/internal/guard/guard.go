@@ -21,7 +21,7 @@ import (
 
 // The guard is a process between the wrapper and the command. It knows the lease's expiry and ends the command's tree
 // in time, even if the wrapper is stopped, killed, or stuck in a call to the store. So it asks the wrapper for
-// nothing, waits for no write, and keeps the file open that keeps the wrapper's claim alive (driver.LivenessFiler)
+// nothing, waits for no write, and keeps the file open that keeps the wrapper's claim alive (driver.Store.LivenessFile)
 // until the last process of the tree has ended. It shares no process group and no session with the wrapper, so that a
 // signal to those does not reach it.
 

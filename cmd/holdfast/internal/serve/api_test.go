@@ -213,12 +213,12 @@ type goneStore struct {
 	gone func()
 }
 
-func (s *goneStore) Break(ctx context.Context, name, ref string, mode driver.BreakMode) error {
+func (s *goneStore) Break(ctx context.Context, name, ref string, b driver.Break) error {
 	s.gone()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.Store.Break(ctx, name, ref, mode)
+	return s.Store.Break(ctx, name, ref, b)
 }
 
 // TestAuditOfAClientThatGoes: a client that goes while its break is carried out changes neither that nor its record.

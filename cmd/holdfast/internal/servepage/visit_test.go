@@ -51,12 +51,8 @@ func (s *agedStore) List(ctx context.Context, prefix string) iter.Seq2[driver.Lo
 }
 
 func (s *agedStore) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
-	lock, err := s.Store.(driver.LockWatcher).NextChange(ctx, seen)
+	lock, err := s.Store.NextChange(ctx, seen)
 	return s.age(lock), err
-}
-
-func (s *agedStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	return s.Store.(driver.LedgerOpener).OpenLedger(ctx)
 }
 
 // newVisitedSite is the site of TestVisit, with what is to be seen there.

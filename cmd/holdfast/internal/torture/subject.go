@@ -25,7 +25,6 @@ type Subject struct {
 // NewSubject is a store that Holdfast uses.
 func NewSubject(store driver.Store, client *holdfast.Client) Subject {
 	info := client.Info()
-	forgetter, _ := store.(driver.Forgetter)
 	return Subject{
 		Store: info.Store,
 		Tier:  string(info.Tier),
@@ -44,8 +43,8 @@ func NewSubject(store driver.Store, client *holdfast.Client) Subject {
 				for key := int64(1); key <= lastKey; key++ {
 					_ = ledger.Forget(ctx, fmt.Sprint(key)) // what is left is said in the documentation of torture
 				}
-			} else if forgetter != nil {
-				_ = forgetter.Forget(ctx, lock.Name)
+			} else {
+				_ = store.Forget(ctx, lock.Name)
 			}
 		},
 	}
