@@ -43,7 +43,7 @@ func (t distantTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 // TestRenewalsGoFirst: a holder's renewals succeed while 120 clients try to acquire the lock, and the queue is
 // bounded.
 func TestRenewalsGoFirst(t *testing.T) {
-	for ttl, renewals := range map[time.Duration]int{3 * time.Second: 10, 30 * time.Second: 3} {
+	for ttl, renewals := range map[time.Duration]int{3 * time.Second: 6, 30 * time.Second: 1} {
 		t.Run(ttl.String(), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { runRush(t, ttl, renewals) }) })
 	}
 }

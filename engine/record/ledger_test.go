@@ -225,7 +225,7 @@ func TestLedgerOrphanPages(t *testing.T) {
 	})
 }
 
-var manyAttempts = flag.Int("attempts", 2000, "how many runs of one key TestLedgerManyAttempts makes")
+var manyAttempts = flag.Int("attempts", 500, "how many runs of one key TestLedgerManyAttempts makes")
 
 // TestLedgerManyAttempts: however many runs a key has had, the next one costs the same: two swaps, one that is refused
 // because the key is not new, and one more for a page of sixteen runs.

@@ -306,7 +306,7 @@ var ledgerMutants = []mutant{
 
 // sampleInterval is which fraction of the mutants make test runs: one in so many. This shows that simulations still
 // find violations.
-const sampleInterval = 8
+const sampleInterval = 16
 
 var allMutants = flag.Bool("all", false, "run all mutants")
 

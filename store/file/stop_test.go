@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math"
@@ -348,6 +349,9 @@ func stopCleaner(t *testing.T, remover string, age, kr, ka int) {
 	}
 }
 
+// prove runs the long counts, which take minutes.
+var prove = flag.Bool("prove", false, "run the long counts")
+
 // TestInterleavings runs several processes, some with two goroutines, one file operation at a time in random order,
 // with long stops and late swaps, half of the time on a disk that is full now and then, with swaps that are given up.
 func TestInterleavings(t *testing.T) {
@@ -355,7 +359,7 @@ func TestInterleavings(t *testing.T) {
 	for _, course := range []struct {
 		name                   string
 		swaps, switches, seeds int // swaps per goroutine, and a switch in one of so many operations
-	}{{"in turns", 6, 8, 3000}, {"each alone for long", 30, 80, 1000}} {
+	}{{"in turns", 6, 8, 800}, {"each alone for long", 30, 80, 500}} {
 		t.Run(course.name, func(t *testing.T) {
 			t.Parallel()
 			runInterleavings(t, course.swaps, course.switches, course.seeds)
@@ -364,8 +368,8 @@ func TestInterleavings(t *testing.T) {
 }
 
 func runInterleavings(t *testing.T, swaps, switches, seeds int) {
-	if testing.Short() {
-		seeds /= 10
+	if *prove {
+		seeds *= 20
 	}
 	done, refused := 0, 0
 	for seed := range seeds {

@@ -254,7 +254,7 @@ func TestPages(t *testing.T) {
 	store := mustOpen(t, m, kubernetestest.AllowAll, nil)
 	const n = 600 // pages have 250
 	for i := range n {
-		storetest.Acquire(t, store, storetest.Mutex(fmt.Sprintf("lock-%04d", i), time.Minute))
+		storetest.Acquire(t, store, storetest.Mutex(fmt.Sprintf("lock-%04d", i), time.Hour))
 	}
 	for _, compacts := range []bool{false, true} {
 		seen := map[string]bool{}
@@ -266,7 +266,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("%s is listed twice", l.Name)
 			}
 			if seen[l.Name] = true; compacts && len(seen) == 1 {
-				storetest.Acquire(t, store, storetest.Mutex("another", time.Minute)) // the next page would be of an older version
+				storetest.Acquire(t, store, storetest.Mutex("another", time.Hour)) // the next page would be of an older version
 				m.Compact()
 			}
 		}

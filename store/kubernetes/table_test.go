@@ -34,6 +34,7 @@ func checkTable(t *testing.T, c server) {
 		return kubernetes.NewTable(web, c.Address(), kubernetestest.Namespace, opts)
 	}
 	storetest.ConformTable(t, tabletest.Harness{
+		Rows:  600, // pages have 250
 		Open:  func(context.Context) (record.Table, error) { return open(nil) },
 		Lossy: func(_ context.Context, fate func() drivertest.Fate) (record.Table, error) { return open(fate) },
 	})

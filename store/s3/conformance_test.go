@@ -11,15 +11,17 @@ import (
 )
 
 // TestConformance: the store keeps every promise of the contract, and in Terraform's layout refuses what that does not
-// support. It runs before the other tests, because it keeps the machine busy.
+// support. It runs before the other tests, because it keeps the machine busy, and with all its counts with -prove.
 func TestConformance(t *testing.T) {
+	effort := 0.4
+	if *prove {
+		effort = 1
+	}
 	for _, layout := range layouts {
 		t.Run(string(layout), func(t *testing.T) {
-			if layout != s3.LayoutRecord {
-				t.Parallel()
-			}
+			t.Parallel()
 			storetest.Conform(t, newHarness(t, startServer(t).URL, layoutOptions(layout)),
-				drivertest.Options{Parallel: 16})
+				drivertest.Options{Effort: effort, Parallel: 16})
 		})
 	}
 }
