@@ -3,11 +3,14 @@ package stores_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,6 +100,58 @@ func TestTwoVersionsOfLedger(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestTwoVersionsOfServe: servers of both versions renew and release by each other's handles, and keep each other's clients
+// out.
+func TestTwoVersionsOfServe(t *testing.T) {
+	t.Parallel()
+	both, err := buildVersions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := (&scene{url: start(t, "file")("")}).in(t)
+	a, b := s.serve(both[0]), s.serve(both[1])
+	for i, pair := range [][2]func(string, string, int) string{{a, b}, {b, a}} {
+		lock := fmt.Sprintf("/v1/locks/%s/try", s.lock(fmt.Sprint("serve-", i)))
+		const options = `{"ttl_ms": 60000}`
+		handle := pair[0](lock, options, http.StatusOK)
+		pair[1](lock, options, http.StatusConflict)
+		pair[1]("/v1/handles/"+handle+"/renew", "", http.StatusOK)
+		pair[0](lock, options, http.StatusConflict)
+		pair[1]("/v1/handles/"+handle+"/release", "", http.StatusOK)
+		pair[0](lock, options, http.StatusOK)
+	}
+}
+
+// serve starts a server, and returns a function that posts to it, checks the status, and returns the handle in the answer.
+func (s *scene) serve(v version) (post func(path, body string, status int) string) {
+	s.Helper()
+	socket := filepath.Join(s.TempDir(), "socket")
+	p := s.start(v, "serve", "--json", "--listen", "unix:"+socket)
+	if p.line() == "" {
+		p.wait()
+		s.Fatalf("%s: %s", p.what, &p.errs)
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	s.Cleanup(client.CloseIdleConnections)
+	return func(path, body string, status int) string {
+		s.Helper()
+		r, err := client.Post("http://localhost"+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer r.Body.Close()
+		text, err := io.ReadAll(r.Body)
+		if err != nil || r.StatusCode != status {
+			s.Errorf("%s: %s answers %d, want %d: %s, %v", v.name, path, r.StatusCode, status, text, err)
+		}
+		var answer struct{ Handle string }
+		_ = json.Unmarshal(text, &answer)
+		return answer.Handle
+	}
 }
 
 // eachStore calls check for each kind of store.
