@@ -167,8 +167,9 @@ func Decode(name string, data []byte) (*Record, error) {
 	}
 	switch {
 	case w.Format > Format:
-		return nil, corruptError(name, data, fmt.Errorf(
-			"format %d was written by a newer version, and this one knows up to %d: upgrade it", w.Format, Format))
+		// Without it, a run that has succeeded would begin again.
+		return nil, fmt.Errorf("%w: %q: a newer version of Holdfast wrote it in format %d, and this one knows up to %d: "+
+			"upgrade this one, and leave the record as it is", driver.ErrCorrupt, name, w.Format, Format)
 	case w.Format < 1:
 		return nil, corruptError(name, data, fmt.Errorf("not a Holdfast record"))
 	}

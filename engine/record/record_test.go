@@ -368,7 +368,7 @@ func TestCodec(t *testing.T) {
 		`{"holdfast":1,"token":5,"runs":{"list":[],"pages":1125899906842624}}`,
 		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":1,"dropped":2}}`,
 		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":1,"dropped":-1}}`,
-		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":2}}`, "", "{", "null", "[]", "hello", `{"holdfast":2,"token":1}`, `{"holdfast":1}{}`,
+		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":2}}`, "", "{", "null", "[]", "hello", `{"holdfast":1}{}`,
 		`{"holdfast":1,"token":5,"kind":"mutex","limit":1,"claims":[{"id":"a","weight":2,"ttl_ms":1,"allow_ms":1,"state":"waiting"}]}`,
 		`{"holdfast":1,"token":5,"kind":"mutex","limit":1,"claims":[{"id":"a","weight":1,"ttl_ms":1,"allow_ms":1,"state":"granted","token":6}]}`,
 	} {
@@ -382,6 +382,14 @@ func TestCodec(t *testing.T) {
 	r.Claims[0].Weight = 9
 	if _, err := Encode(r); err == nil {
 		t.Error("a broken record was encoded")
+	}
+}
+
+// TestNewerFormat: a record of a newer version is refused, with the advice to upgrade, and not to remove it.
+func TestNewerFormat(t *testing.T) {
+	_, err := Decode("x", fmt.Appendf(nil, `{"holdfast":%d,"token":1}`, Format+1))
+	if !errors.Is(err, driver.ErrCorrupt) || !strings.Contains(err.Error(), "upgrade") || strings.Contains(err.Error(), "remove") {
+		t.Error(err)
 	}
 }
 
