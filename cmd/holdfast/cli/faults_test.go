@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -186,6 +187,11 @@ func TestNestedRunRefused(t *testing.T) {
 	outer.launch().wait().check(t, 0)
 	// Another store's lock of that name is another lock.
 	w.runProgram("run", "a", program, "--store", w.store+"2", "run", "a", "true").check(t, 0)
+	// One store has many names.
+	alias := w.storeAlias()
+	w.runProgram("run", "a", program, "--store", alias, "run", "a", "true").check(t, 64, "already held")
+	w.runProgram("run", "a", program, "--store", alias, "run", "b", "true").check(t, 0)
+	w.runProgram("run", "a", program, "--store", "file:///dev/null", "run", "a", "true").check(t, 69)
 	// An environment that was kept for longer than the lock proves nothing.
 	w.runProgram("run", "a", "sh", "-c", `echo "$HOLDFAST_HELD" >kept`).check(t, 0)
 	r := w.newProgram("run", "a", "true")
@@ -194,10 +200,20 @@ func TestNestedRunRefused(t *testing.T) {
 	r.launch().wait().check(t, 0)
 }
 
+// storeAlias returns another name of the workspace's store.
+func (w *workspace) storeAlias() string {
+	link := w.filePath("alias")
+	if err := os.Symlink(w.dir, link); err != nil {
+		w.Fatal(err)
+	}
+	return "file://" + filepath.Join(link, "store")
+}
+
 func TestHeldEntriesRoundTrip(t *testing.T) {
-	for _, h := range []heldLock{{"file:/a b", "ü#\n%41", 5, 1, 1}, {"", "$(x)", 1 << 52, 2, 1 << 20}} {
+	for _, h := range []heldLock{{"file:/a b", "ü#\n%41", "k@5", 5, 1, 1}, {"", "$(x)", "#", 1 << 52, 2, 1 << 20},
+		{"file:/a", "ledger/key", "id", 7, 0, 0}} {
 		t.Setenv(heldVariable, "x "+h.String()+" "+h.String())
-		if got := inheritedLocks(); len(got) != 2 || got[0] != h || got[1] != h {
+		if got := slices.Concat(inheritedLocks(h.name), inheritedRuns(h.name)); len(got) != 2 || got[0] != h || got[1] != h {
 			t.Errorf("%q: got %+v", h, got)
 		}
 		if strings.ContainsAny(h.String(), " \n$") {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -310,12 +311,19 @@ func withHandle(store, handle string, f func(context.Context, *holdfast.Client, 
 		return usageError("that is not a handle; acquire prints one")
 	}
 	err = withClient(store, func(ctx context.Context, client *holdfast.Client) error {
-		if here := client.Info().Store; h.store != here {
-			return usageError("the handle is for the store %s, and this is %s, %s; give --store or HOLDFAST_STORE the URL that "+
-				"acquire had", printableText(h.store), printableText(here), usedStore.Load().origin())
-		}
 		ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 		defer cancel()
+		if here := client.Info().Store; h.store != here { // but one store has many names
+			switch lock, err := client.Inspect(ctx, h.Name); {
+			case err != nil:
+				return storeError(err)
+			case !slices.ContainsFunc(lock.Holders,
+				func(c holdfast.ClaimInfo) bool { return c.Ref == h.Ref && c.Token == h.Token }):
+				return usageError("the handle is for the store %s, and this is %s, %s, which does not have that claim; give "+
+					"--store or HOLDFAST_STORE the URL that acquire had", printableText(h.store), printableText(here),
+					usedStore.Load().origin())
+			}
+		}
 		err := f(ctx, client, h)
 		switch {
 		case err == nil:

@@ -124,6 +124,12 @@ func TestAcquireRenewRelease(t *testing.T) {
 		w.runProgram("release", empty).check(t, 0, "nothing to release")
 	}
 	w.runProgram("--store", w.store+"2", "release", h).check(t, 64, "the handle is for the store")
+	// One store has many names.
+	alias := w.storeAlias()
+	named := w.runProgram("acquire", "--ttl", "30s", "aliased")
+	w.runProgram("--store", alias, "renew", strings.TrimSpace(named.out)).check(t, 0)
+	w.runProgram("--store", alias, "release", strings.TrimSpace(named.out)).check(t, 0)
+	w.runProgram("run", "-n", "aliased", "true").check(t, 0)
 	w.runProgram("renew", strings.Replace(h, `"token":`, `"token":-`, 1)).check(t, 64)
 	w.runProgram("renew", strings.Replace(h, `"store":`, `"shop":`, 1)).check(t, 64, "that is not a handle")
 }

@@ -13,21 +13,29 @@ import (
 )
 
 // heldVariable lists the locks that are held around a command: entries separated by blanks, each
-// STORE#NAME#TOKEN#WEIGHT/LIMIT, with the store as "holdfast stores" shows it, and special characters as %XX. By it a
-// run inside a run finds out that it would wait for itself. Stores are compared by name: one store under two names
-// (localhost and 127.0.0.1) is not recognized. The entry of a key that once runs is STORE#LEDGER/KEY#TOKEN#run.
+// STORE#NAME#REF#TOKEN#WEIGHT/LIMIT, with the store as "holdfast stores" shows it, and special characters as %XX. The
+// entry of a key that once runs is STORE#LEDGER/KEY#ID#TOKEN#run. By it a run inside a run finds out that it would wait
+// for itself. The ref or the id, and the token, identify the claim; the store is only a hint, since one store has many
+// names.
 const heldVariable = "HOLDFAST_HELD"
 
 // heldLock is one entry of heldVariable.
 type heldLock struct {
-	store, name   string
-	token         int64
-	weight, limit int64
+	store, name, ref string
+	token            int64
+	weight, limit    int64 // 0 for a run, whose ref is its id
 }
 
 func (h heldLock) String() string {
-	return fmt.Sprintf("%s#%s#%d#%d/%d", escapeEntry(h.store), escapeEntry(h.name), h.token, h.weight, h.limit)
+	size := runEntrySize
+	if h.limit > 0 {
+		size = fmt.Sprintf("%d/%d", h.weight, h.limit)
+	}
+	return fmt.Sprintf("%s#%s#%s#%d#%s", escapeEntry(h.store), escapeEntry(h.name), escapeEntry(h.ref), h.token, size)
 }
+
+// runEntrySize ends the entry of a run. No entry of a lock ends so.
+const runEntrySize = "run"
 
 // escapeEntry escapes the characters that separate entries, and those that could confuse a shell or a terminal.
 func escapeEntry(s string) string {
@@ -57,46 +65,38 @@ func unescapeEntry(s string) string {
 	return b.String()
 }
 
-// inheritedLocks are the entries in this program's environment. It skips what is not an entry.
-func inheritedLocks() []heldLock {
-	var all []heldLock
+// inheritedLocks are the locks of this name in this program's environment, and inheritedRuns the runs of this key. Both
+// skip what is not an entry.
+func inheritedLocks(name string) []heldLock {
+	return slices.DeleteFunc(inheritedEntries(), func(h heldLock) bool { return h.limit == 0 || h.name != name })
+}
+
+func inheritedRuns(key string) []heldLock {
+	return slices.DeleteFunc(inheritedEntries(), func(h heldLock) bool { return h.limit > 0 || h.name != key })
+}
+
+func inheritedEntries() (all []heldLock) {
 	for _, entry := range strings.Fields(os.Getenv(heldVariable)) {
 		part := strings.Split(entry, "#")
-		if len(part) != 4 {
+		if len(part) != 5 {
 			continue
 		}
-		h := heldLock{store: unescapeEntry(part[0]), name: unescapeEntry(part[1])}
-		token, err := strconv.ParseInt(part[2], 10, 64)
-		n, scanErr := fmt.Sscanf(part[3], "%d/%d", &h.weight, &h.limit)
-		if h.token = token; err == nil && scanErr == nil && n == 2 {
+		h := heldLock{store: unescapeEntry(part[0]), name: unescapeEntry(part[1]), ref: unescapeEntry(part[2])}
+		var err error
+		if h.token, err = strconv.ParseInt(part[3], 10, 64); err != nil {
+			continue
+		}
+		n, err := fmt.Sscanf(part[4], "%d/%d", &h.weight, &h.limit)
+		if part[4] == runEntrySize || err == nil && n == 2 && h.limit > 0 {
 			all = append(all, h)
 		}
 	}
 	return all
 }
 
-// inheritedRun is the token of the run of a key that is in this program's environment, or 0. key has the ledger's name.
-func inheritedRun(store, key string) (token int64) {
-	for _, entry := range strings.Fields(os.Getenv(heldVariable)) {
-		text, ok := strings.CutPrefix(entry, runEntryPrefix(store, key))
-		number, isRun := strings.CutSuffix(text, runEntrySuffix)
-		if n, err := strconv.ParseInt(number, 10, 64); ok && isRun && err == nil {
-			token = n
-		}
-	}
-	return token
-}
-
-// runEntrySuffix ends the entry of a run. No entry of a lock ends so.
-const runEntrySuffix = "#run"
-
-func runEntryPrefix(store, key string) string {
-	return escapeEntry(store) + "#" + escapeEntry(key) + "#"
-}
-
-// runEntry is the entry of a run of a key.
-func runEntry(store, key string, token int64) string {
-	return runEntryPrefix(store, key) + strconv.FormatInt(token, 10) + runEntrySuffix
+// isNamed reports whether one of the entries has this name of the store.
+func isNamed(entries []heldLock, store string) bool {
+	return slices.ContainsFunc(entries, func(h heldLock) bool { return h.store == store })
 }
 
 // weightAndLimit are the weight of the request and the limit of the lock.
@@ -111,20 +111,24 @@ func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 }
 
 // checkSelfDeadlock refuses a request that could wait forever for a lock that is held around it. An entry counts only
-// while its claim exists: an environment may be kept for longer than the lock.
+// while its claim exists: an environment may be kept for longer than the lock. The name of the store is only a hint: if it
+// is another one, a lock that cannot be read is no reason to refuse.
 func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Client) error {
-	around := slices.DeleteFunc(inheritedLocks(), func(h heldLock) bool {
-		return h.store != client.Info().Store || h.name != r.name
-	})
+	around := inheritedLocks(r.name)
 	if len(around) == 0 {
 		return nil
 	}
 	lock, err := client.Inspect(ctx, r.name)
-	if err != nil {
+	switch {
+	case err != nil && isNamed(around, client.Info().Store):
 		return err
+	case err != nil:
+		return nil
 	}
 	around = slices.DeleteFunc(around, func(h heldLock) bool {
-		return !slices.ContainsFunc(lock.Holders, func(s holdfast.ClaimInfo) bool { return s.Token == h.token })
+		return !slices.ContainsFunc(lock.Holders, func(s holdfast.ClaimInfo) bool {
+			return s.Ref == h.ref && s.Token == h.token
+		})
 	})
 	weight, limit := r.weightAndLimit()
 	within := weight
@@ -148,7 +152,8 @@ func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Cl
 // either way.
 func (r *lockRequest) heldEntry(client *holdfast.Client, lease *holdfast.Lease) heldLock {
 	weight, limit := r.weightAndLimit()
-	return heldLock{store: client.Info().Store, name: lease.Name(), token: lease.Token(), weight: weight, limit: limit}
+	return heldLock{store: client.Info().Store, name: lease.Name(), ref: lease.Ref(), token: lease.Token(),
+		weight: weight, limit: limit}
 }
 
 // commandEnvironment is the environment of the command: the inherited one, with the variables of an outer run

@@ -200,8 +200,8 @@ When somebody asks for the lock
 
 Runs inside runs
   HOLDFAST_HELD lists the locks that are held around the command. A run, hold or acquire of one of them inside the
-  command is refused as wrong usage (exit 64), because it would wait for itself. This works only if both name the store
-  the same way: inside a run on redis://127.0.0.1, a run on redis://localhost waits for the outer one.
+  command is refused as wrong usage (exit 64), because it would wait for itself. It does not matter how the store is
+  named: a claim is found by its ref and its token.
 
 Messages
   Messages are lines on stderr that begin with "holdfast: ". If stderr is not a terminal, the time comes before that. A

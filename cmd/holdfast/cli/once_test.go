@@ -272,6 +272,9 @@ func TestOnceInsideOnce(t *testing.T) {
 	w.checkStates("a", holdfast.RunFailed)
 	w.runProgram("once", "c", program, "run", "c", program, "once", "d", "true").check(t, 0)
 	w.runProgram("once", "e", program, "once", "--ledger", "other", "e", "true").check(t, 0)
+	// One store has many names, and another store's ledger is another one.
+	w.runProgram("once", "f", program, "--store", w.storeAlias(), "once", "--wait", "f", "true").check(t, 64, "f is already being run")
+	w.runProgram("once", "g", program, "--store", w.store+"2", "once", "g", "true").check(t, 0)
 }
 
 // TestOnceKeepsOutput: the command's output is copied exactly, and the end of it is kept.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -88,19 +89,23 @@ func (j *onceJob) ledgerFlag() string {
 	return " --ledger " + quoteName(j.ledger)
 }
 
-// checkSelfWait refuses a key that is being run around this program: it would wait for itself.
+// checkSelfWait refuses a key that is being run around this program: it would wait for itself. As in checkSelfDeadlock,
+// the name of the store is only a hint.
 func (j *onceJob) checkSelfWait(ctx context.Context, store string, ledger *holdfast.Ledger, key string) error {
-	token := inheritedRun(store, j.ledger+"/"+key)
-	if token == 0 {
+	around := inheritedRuns(j.ledger + "/" + key)
+	if len(around) == 0 {
 		return nil
 	}
 	ctx, cancel := j.limitCall(ctx)
 	defer cancel()
 	runs, err := ledger.LastRuns(ctx, key, 1)
-	if err != nil {
+	switch {
+	case err != nil && isNamed(around, store):
 		return ledgerError(err)
+	case err != nil || len(runs) == 0 || runs[0].State != holdfast.RunStarted:
+		return nil
 	}
-	if len(runs) > 0 && runs[0].State == holdfast.RunStarted && runs[0].Token == token {
+	if slices.ContainsFunc(around, func(h heldLock) bool { return h.ref == runs[0].ID && h.token == runs[0].Token }) {
 		return usageError("%s is already being run by an enclosing holdfast once", quoteName(key))
 	}
 	return nil

@@ -112,7 +112,7 @@ func TestRunHelp(t *testing.T) {
 			t.Errorf("want %q in the help; %s", text, short.description)
 		}
 	}
-	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "name the store the same way",
+	for _, text := range []string{"setsid", "KillMode=mixed", "HOLDFAST_HELD", "does not matter how the store is",
 		"not-acquired", "nohup"} {
 		if text == "setsid" && runtime.GOOS == "linux" {
 			text = "even those that left its process group"

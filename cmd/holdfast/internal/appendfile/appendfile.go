@@ -16,6 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// lockTimeout is how long a line waits for another process that appends to the file.
+const lockTimeout = 5 * time.Second
+
 // pipeTimeout is how long a line may wait for the reader of a pipe that is full.
 const pipeTimeout = 2 * time.Second
 
@@ -111,17 +114,20 @@ func (f *File) follow() error {
 
 // Append appends a line, which ends in \n, in one write. If the file was renamed or removed, it creates a new one. A line
 // before it that has no end, because a disk was full or a process died, is ended first, so that the new line can be
-// read. durably waits until the line is on the disk.
+// read. For that, processes append one after the other, by a lock on the file. durably waits until the line is on the
+// disk.
 func (f *File) Append(line []byte, durably bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.follow(); err != nil {
 		return err
 	}
+	unlock := f.lock()
 	if !f.endsWithLine() {
 		line = append([]byte{'\n'}, line...)
 	}
 	n, err := f.write(line)
+	unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("its reader does not read: %w", err)
 	}
@@ -130,6 +136,35 @@ func (f *File) Append(line []byte, durably bool) error {
 		return err
 	}
 	return f.sync(int64(n))
+}
+
+// lock keeps other processes from appending. If the file has no locks, or another process keeps one for longer than
+// lockTimeout, the line is written nevertheless.
+func (f *File) lock() (unlock func()) {
+	unlock = func() {}
+	info, err := f.file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return unlock
+	}
+	raw, err := f.file.SyscallConn()
+	if err != nil {
+		return unlock
+	}
+	flock := func(how int) (err error) {
+		if controlErr := raw.Control(func(fd uintptr) { err = unix.Flock(int(fd), how) }); controlErr != nil {
+			return controlErr
+		}
+		return err
+	}
+	for end := time.Now().Add(lockTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		switch err := flock(unix.LOCK_EX | unix.LOCK_NB); {
+		case err == nil:
+			return func() { _ = flock(unix.LOCK_UN) }
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return unlock
+		}
+	}
+	return unlock
 }
 
 // write writes a line, for pipeTimeout at most if the file is no regular one.

@@ -105,6 +105,35 @@ func TestTornLine(t *testing.T) {
 	check(t, path, "1\n{\"torn\n2\n{\"also torn\n3\n4\n")
 }
 
+// TestLineTornByAnother: a line that another process tears while it has the file locked is ended before the next one, which
+// waits for that process.
+func TestLineTornByAnother(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "log")
+	f := open(t, path)
+	other, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	appended := make(chan error, 1)
+	go func() { appended <- f.Append([]byte("whole\n"), false) }()
+	time.Sleep(50 * time.Millisecond) // so that a line that does not wait comes first
+	if _, err := other.WriteString("to"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-appended; err != nil {
+		t.Fatal(err)
+	}
+	check(t, path, "to\nwhole\n")
+}
+
 // TestFIFO: a FIFO without a reader is an error at once. If its reader stops reading, a line is given up after a while,
 // and does not spoil the line after it.
 func TestFIFO(t *testing.T) {

@@ -109,7 +109,7 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 		return err
 	}
 	if _, err := s.checkRight(r); err != nil { // it was lost during the wait
-		_ = lease.Release()
+		s.releaseUntold(lease)
 		return err
 	}
 	began := time.Now()
@@ -123,6 +123,13 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	// Nobody has the handle, or it may be worth nothing.
 	s.releaseUnsent(lease, handle)
 	return err
+}
+
+// releaseUntold releases a lock of which its client does not know, at once: nobody has used it, so its MinHold is not
+// kept, for which a lease that is released would stay held.
+func (s *Server) releaseUntold(lease *holdfast.Lease) {
+	handle, _ := lease.Detach()
+	s.releaseUnsent(lease, handle)
 }
 
 // releaseUnsent releases a lock whose handle its client has not got.

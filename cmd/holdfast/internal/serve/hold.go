@@ -172,7 +172,7 @@ func (h *holdRun) wait() error {
 	giveUp := func(why error) {
 		cancel(why)
 		if g := <-result; g.lease != nil {
-			_ = g.lease.Release()
+			h.server.releaseUntold(g.lease)
 		}
 	}
 	views := make(chan holdfast.Lock, 1)

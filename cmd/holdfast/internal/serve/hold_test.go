@@ -652,3 +652,35 @@ func TestClientGoesWhileWaiting(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// lateStore grants a claim, and tells it only after its caller has given up.
+type lateStore struct{ driver.Store }
+
+func (s lateStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	g, err := s.Store.Acquire(ctx, c)
+	<-ctx.Done()
+	return g, err
+}
+
+// TestMinHoldOfUntoldHold: a lock that was granted when its client had already ended the wait is free at once. Its MinHold,
+// in which nobody worked, is not kept.
+func TestMinHoldOfUntoldHold(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.New(lateStore{memory.New(nil).Open()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s := startServer(t, func(c *Config) { c.Client = client })
+	st := s.hold("a", `{"ttl_ms": 600000, "min_hold_ms": 600000}`)
+	holders := func(n int) func() bool {
+		return func() bool {
+			l, err := client.Inspect(t.Context(), "a")
+			return err == nil && len(l.Holders) == n
+		}
+	}
+	st.next(eventWaiting)
+	s.await("a holder", holders(1))
+	st.close()
+	s.await("a free lock", holders(0))
+}
