@@ -207,7 +207,8 @@ func (c *ServerClock) Bounds() (early, late int64, known bool) {
 }
 
 // TokenFloor implements [Table].TokenFloor: the best estimate of the server's clock, and before the first reply this
-// machine's wall clock.
+// machine's wall clock. It rises with each call, also while a better estimate is behind an earlier one: so the tokens of a
+// client rise even if somebody removes the record in between.
 func (c *ServerClock) TokenFloor() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,6 +216,6 @@ func (c *ServerClock) TokenFloor() int64 {
 	if c.known {
 		_, now = c.boundsAt(c.Clock.Now())
 	}
-	c.last = max(c.last, now)
+	c.last = max(c.last+1, now)
 	return c.last
 }

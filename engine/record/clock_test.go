@@ -310,3 +310,19 @@ func TestServerClockReadingsDisagree(t *testing.T) {
 		}
 	}
 }
+
+// TestTokenFloorRises: the floor of tokens rises with each call, even when a reply shows that the server's clock is behind
+// what was estimated.
+func TestTokenFloorRises(t *testing.T) {
+	w := newClockHarness(t)
+	w.serverTime = w.serverTime.Truncate(time.Second)
+	last := int64(0)
+	for range 20 {
+		w.addDate(0, 0, 0) // the later ones show that the second has just begun
+		if next := w.c.TokenFloor(); next <= last {
+			t.Errorf("%d after %d", next, last)
+		} else {
+			last = next
+		}
+	}
+}

@@ -43,7 +43,7 @@ func (t *tableClient) findTable(ctx context.Context, create bool, expires string
 		if err := t.createTable(ctx, expires); err != nil {
 			return err
 		}
-		return t.probeTable(ctx)
+		return t.findTable(ctx, false, expires)
 	case refusal.ErrorCode() == "ValidationException":
 		return t.explainKeyMismatch(ctx, err)
 	}

@@ -727,12 +727,22 @@ func TestLedgerTables(t *testing.T) {
 		if _, err := client.CreateTable(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
-		_, err := driver.Open(t.Context(), storeURL(table, endpoint, "&layout=ledger"))
-		if !errors.Is(err, driver.ErrInvalid) ||
-			!strings.Contains(err.Error(), "HASH partition_key (S) and RANGE sequence (N)") {
-			t.Errorf("%s: %v", c.what, err)
+		isNew := newProxy(t, endpoint) // whose first reply is that of a service which has just begun to make the table
+		var replies atomic.Int64
+		isNew.Decide(func(dynamodbtest.Request) dynamodbtest.Fate {
+			if replies.Add(1) == 1 {
+				return dynamodbtest.Fate{Status: http.StatusBadRequest, Code: "ResourceNotFoundException"}
+			}
+			return dynamodbtest.Fate{}
+		})
+		for _, at := range []string{endpoint, isNew.Endpoint} {
+			_, err := driver.Open(t.Context(), storeURL(table, at, "&layout=ledger"))
+			if !errors.Is(err, driver.ErrInvalid) ||
+				!strings.Contains(err.Error(), "HASH partition_key (S) and RANGE sequence (N)") {
+				t.Errorf("%s: %v", c.what, err)
+			}
+			t.Log(err)
 		}
-		t.Log(err)
 	}
 	for option, words := range map[string]string{
 		"&layout=ledger&prefix=p": "prefix", "&layout=ledger&started-age=1s": "1m0s", "&started-age=1h": "layout ledger",
