@@ -19,7 +19,7 @@ func (e *Engine) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	if err := c.Check(e.info); err != nil {
 		return driver.Grant{}, err
 	}
-	if c.Detached && e.mover == nil {
+	if c.Detached && !e.traits.Moves {
 		return driver.Grant{}, fmt.Errorf("%w: on this store a claim ends with its client, so none can be detached",
 			driver.ErrUnsupported)
 	}
@@ -253,7 +253,7 @@ func (a *acquisition) ensureNode(s *session) (timedSnapshot, error) {
 			return seen, e.contextError(a.ctx)
 		}
 		// A node has the key that this client did not know of, such as one that was restored from a backup.
-		if condition < 0 && e.reusesNumbers {
+		if condition < 0 && e.traits.ReusesNumbers {
 			if a.mayHaveNode() { // an add without a reply, which could still take effect under the old number
 				if err := a.removeOwnNode(s); err != nil {
 					return seen, err
@@ -382,7 +382,7 @@ func (a *acquisition) removeOwnNode(s *session) error {
 		if unresolved {
 			_, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
 		} else {
-			_, _, err = e.store.Remove(ctx, cl.name, Node{Key: n.key, Token: n.token}, false)
+			_, _, err = e.store.Remove(ctx, cl.name, Node{Key: n.key, Token: n.token}, Then{})
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionExpired) { // then the node went with the session

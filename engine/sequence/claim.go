@@ -324,7 +324,7 @@ func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossErr
 	// callers have made sure that the session lives, so it was broken.
 	case !found || cl.node.token != 0 && n.Token != cl.node.token:
 		loss := e.markLostLocked(cl, driverutil.BrokenError(n.BreakReason))
-		if e.leftoverChecker != nil && e.leftoverChecker.MayHaveLeftovers(cl.node.key) {
+		if e.store.MayHaveLeftovers(cl.node.key) {
 			// Only Withdraw removes the leftover.
 			cl.addUnresolved, cl.numberSpent = true, true
 		}

@@ -83,21 +83,13 @@ import (
 type Engine struct {
 	driver.Unsupported
 
-	store NodeStore
-	info  driver.Info
-	clock driver.Clock
+	store  NodeStore
+	traits Traits
+	info   driver.Info
+	clock  driver.Clock
 
 	retryPause func(ctx context.Context, failures int) error // pauseAfterFailure, made once
 	life       *driverutil.Lifetime                          // ends with Close
-
-	// What the store can do beyond NodeStore; nil if it cannot.
-	mover           Mover
-	weightChanger   WeightChanger
-	successorReader SuccessorReader
-	breaker         Breaker
-	leftoverChecker LeftoverChecker
-	tokenReporter   TokenReporter
-	reusesNumbers   bool // it is a NumberReuser
 
 	mu       sync.Mutex
 	sessions map[time.Duration]*session // by requested TTL; without those of detached claims
@@ -130,21 +122,14 @@ const (
 // New makes an engine. Closing it closes the store. New does no I/O.
 func New(store NodeStore) *Engine {
 	e := &Engine{
-		store: store, sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
+		store: store, traits: store.Traits(), sessions: map[time.Duration]*session{}, openings: map[time.Duration]*sessionOpening{},
 		claims: map[string]*claim{}, waiting: map[string]map[*acquisition]struct{}{}, entrances: map[string]*entrance{},
 		fullSince: map[string]time.Duration{},
 		listings:  map[string]chan struct{}{}, endingQueued: make(chan struct{}, 1), life: driverutil.NewLifetime(),
 	}
-	e.mover, _ = store.(Mover)
-	e.weightChanger, _ = store.(WeightChanger)
-	e.successorReader, _ = store.(SuccessorReader)
-	e.breaker, _ = store.(Breaker)
-	e.leftoverChecker, _ = store.(LeftoverChecker)
-	e.tokenReporter, _ = store.(TokenReporter)
-	_, e.reusesNumbers = store.(NumberReuser)
 	e.info = completeInfo(store.Info())
 	a := &e.info.Abilities
-	a.Detach, a.SetWeight, a.Tokens = e.mover != nil, e.weightChanger != nil, e.tokenReporter != nil
+	a.Detach, a.SetWeight, a.Tokens = e.traits.Moves, e.traits.ComparesNodes, e.traits.ReportsTokens
 	a.Endings, a.Reasons = true, true
 	e.clock, e.retryPause = e.info.Clock, e.pauseAfterFailure
 	return e

@@ -265,7 +265,7 @@ func (s *session) removeIfAbandoned(cl *claim, n Node) bool {
 	var err error
 	if n.Token != 0 {
 		var existed bool
-		existed, _, err = e.store.Remove(ctx, cl.name, n, false)
+		existed, _, err = e.store.Remove(ctx, cl.name, n, Then{})
 		if err == nil && !existed {
 			return true // it was changed at the same time: read it again
 		}

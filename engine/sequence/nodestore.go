@@ -3,6 +3,7 @@ package sequence
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -18,8 +19,12 @@ import (
 // ErrInvalid) means that the outcome is not known, and the engine asks again.
 type NodeStore interface {
 	// Info returns what the store promises. The engine fills in its own part: Engine, ExpiredBy, ExpiryClock, Order,
-	// Kinds, Detached, NativeQueue, and the limits that are zero.
+	// Kinds, NativeQueue, the Abilities but Forget and Ledger, and the limits that are zero.
 	Info() driver.Info
+
+	// Traits say what the store can do beyond the rest. The engine asks once. A store that lacks any of it embeds
+	// [Unsupported].
+	Traits() Traits
 
 	// OpenSession begins a session. The store removes the session's nodes when it has received no keep-alive for the
 	// session's TTL. That is ttl or more, counted by the store's own clock from the last KeepAlive that it received,
@@ -45,7 +50,7 @@ type NodeStore interface {
 	// Add adds a node behind all nodes of the lock, bound to the session, and returns the lock as it is then. It is
 	// idempotent: if the claim's node exists from an earlier call with the same session and number, no other is
 	// added. The engine gives each claim a number, counted from 0, that it uses for no other claim of that session,
-	// except as NumberReuser says. A call takes effect at most once, however late: neither the network link nor the SDK
+	// except as Traits.ReusesNumbers says. A call takes effect at most once, however late: neither the network link nor the SDK
 	// repeats it.
 	//
 	// With a condition the node is added only if that is true, in one atomic step; the returned snapshot shows
@@ -66,14 +71,34 @@ type NodeStore interface {
 	// under a key, it returns a zero Node. Keys are those of nodes that the store returned before.
 	Read(ctx context.Context, refs []NodeRef) ([]Node, error)
 
-	// Change replaces a node's payload if the node has the version n.Version, and returns the node with its new
-	// version. It returns false if the node has another version or does not exist.
-	Change(ctx context.Context, name string, n Node, payload Payload) (Node, bool, error)
+	// Change replaces a node's payload if the node has the version n.Version and all is as among says, and returns the
+	// node with its new version. It returns false if that is not so, or the node does not exist. among is the zero value
+	// unless Traits.ComparesNodes is set.
+	Change(ctx context.Context, name string, n Node, payload Payload, among Among) (Node, bool, error)
+
+	// Move binds a node to another session, with another payload, if the node has the version n.Version. Key and
+	// Token do not change. In the same step it makes sure that no Add of that node can take effect any more: the node
+	// may be removed before a delayed Add arrives, and nobody would look for a new one under the session it was made
+	// for. It is called if Traits.Moves is set.
+	Move(ctx context.Context, name string, n Node, to Session, payload Payload) (Node, bool, error)
 
 	// Remove removes the node with n.Key and n.Token if it exists, and, if n.Version is not zero, only at that
-	// version. It never removes another node. If list is set, it may return the lock as it is then, if that comes
-	// with the same reply; otherwise the snapshot has no Revision.
-	Remove(ctx context.Context, name string, n Node, list bool) (existed bool, left Snapshot, err error)
+	// version. It never removes another node. The snapshot is what then asks for, as it is after that; it has no Revision
+	// if nothing was read.
+	Remove(ctx context.Context, name string, n Node, then Then) (existed bool, left Snapshot, err error)
+
+	// BreakNode removes the node with n.Key and n.Token if it exists, and in the same step leaves a note of the claim
+	// n.ID, which ReadBreakNote finds for at least [BreakNoteTime] of n.TTL. The note expires without a request, and is
+	// part of no lock. It contains the reason, which may be empty. It is called if Traits.LeavesNotes is set. Without such
+	// a note, a holder whose lock was broken, and whose first request to release it got no reply, mistakes the break for
+	// its own release.
+	BreakNode(ctx context.Context, name string, n Node, reason string) (existed bool, err error)
+	// ReadBreakNote reports whether there is such a note of a claim, and its reason. n has the claim's ID, Key and Token.
+	ReadBreakNote(ctx context.Context, name string, n Node) (found bool, reason string, err error)
+
+	// MayHaveLeftovers reports whether something of a claim may still exist although its node, under this key, is gone:
+	// on some stores a claim can have more than one node. Withdraw removes that, too.
+	MayHaveLeftovers(key string) bool
 
 	// Watch calls changed, from a goroutine of the store's own, whenever the node may have changed or gone since the
 	// snapshot of the given revision (0: unknown). With the key [WatchRemovals] it does so whenever any node of the
@@ -87,6 +112,11 @@ type NodeStore interface {
 	// not be satisfied by a stale replica. The session is one that this client has opened and that is not detached.
 	ConfirmWatches(ctx context.Context, session string) error
 
+	// ReadLastToken returns a number such that every node that is added from now on has a larger token, and what an
+	// operator does to the servers, in one or two sentences, so that all tokens to come are at least that large: only the
+	// store itself makes them, so no client can raise them. It is called if Traits.ReportsTokens is set.
+	ReadLastToken(ctx context.Context) (last int64, adviseRaise func(atLeast int64) string, err error)
+
 	// Walk yields, each as List would return it in full, the locks whose names start with prefix and that have a node
 	// of ours or one that certainly belongs to a foreign client. An error ends the walk, unless it comes with the
 	// name of a lock: then only that lock cannot be read. A snapshot without nodes says that the store has answered
@@ -97,67 +127,66 @@ type NodeStore interface {
 	Close() error
 }
 
-// Mover is implemented by stores on which a node can outlive the session that it was made under.
-type Mover interface {
-	// Move binds a node to another session, with another payload, if the node has the version n.Version. Key and
-	// Token do not change. In the same step it makes sure that no Add of that node can take effect any more: the node
-	// may be removed before a delayed Add arrives, and nobody would look for a new one under the session it was made
-	// for.
-	Move(ctx context.Context, name string, n Node, to Session, payload Payload) (Node, bool, error)
+// Traits are what a NodeStore can do beyond what all of them can.
+type Traits struct {
+	// Moves: a node can outlive the session that it was made under, by Move.
+	Moves bool
+	// ComparesNodes: Change can compare several nodes in the step that changes one. So the weight of a claim can grow.
+	ComparesNodes bool
+	// ReadsNext: Remove can read one node in the step that removes another.
+	ReadsNext bool
+	// LeavesNotes: BreakNode leaves a note, which ReadBreakNote finds.
+	LeavesNotes bool
+	// ReportsTokens: ReadLastToken can tell how large the tokens are.
+	ReportsTokens bool
+	// ReusesNumbers is for stores that keep something of each key that was ever used, and read a lock more slowly the
+	// more keys it has had. On them the engine gives the number of a claim to another one when nothing can come of the
+	// first any more: all its adds have had replies, and its node is known to be gone. The store promises that a Remove
+	// that comes late compares the token, as all stores must, also where a node of another claim has the same key, and
+	// that each listing has the tokens.
+	ReusesNumbers bool
 }
 
-// WeightChanger is implemented by stores on which a claim can change its weight: they can compare several nodes in
-// the step that changes one, and can change the weight of an existing node.
-type WeightChanger interface {
-	// ChangeAmong is Change under a condition: all nodes in among, of which n is one, have their versions, and no
-	// other node has come. Exactly: every other node of the lock is in among, or has a token no larger than revision.
-	ChangeAmong(ctx context.Context, name string, n Node, payload Payload, among []Node,
-		revision int64) (Node, bool, error)
+// Unsupported is embedded by a NodeStore that has not all traits. Its methods are those of stores without them.
+type Unsupported struct{}
+
+// Move returns ErrUnsupported.
+func (Unsupported) Move(context.Context, string, Node, Session, Payload) (Node, bool, error) {
+	return Node{}, false, driver.ErrUnsupported
 }
 
-// SuccessorReader is implemented by stores that can read one node in the step that removes another.
-type SuccessorReader interface {
-	// RemoveAndReadNext removes the node with n.Key and n.Token if it exists, and returns the node under the key
-	// next, as it is then, as a snapshot of only that node. If n did not exist, the snapshot has no Revision.
-	RemoveAndReadNext(ctx context.Context, name string, n Node, next string) (existed bool, left Snapshot, err error)
+// BreakNode returns ErrUnsupported.
+func (Unsupported) BreakNode(context.Context, string, Node, string) (bool, error) {
+	return false, driver.ErrUnsupported
 }
 
-// NumberReuser is implemented by stores that keep something of each key that was ever used, and read a lock more slowly
-// the more keys it has had. On them the engine gives the number of a claim to another one when nothing can come of the
-// first any more: all its adds have had replies, and its node is known to be gone.
-type NumberReuser interface {
-	// ReusesNumbers promises that a Remove that comes late compares the token, as all stores must, also where a node of
-	// another claim has the same key, and that each listing has the tokens.
-	ReusesNumbers()
+// ReadBreakNote finds no note.
+func (Unsupported) ReadBreakNote(context.Context, string, Node) (bool, string, error) {
+	return false, "", nil
 }
 
-// LeftoverChecker is implemented by stores on which a claim may have more than one node.
-type LeftoverChecker interface {
-	// MayHaveLeftovers reports whether something of a claim may still exist although its node, under this key, is gone.
-	// Withdraw removes that, too.
-	MayHaveLeftovers(key string) bool
+// MayHaveLeftovers returns false.
+func (Unsupported) MayHaveLeftovers(string) bool { return false }
+
+// ReadLastToken returns ErrUnsupported.
+func (Unsupported) ReadLastToken(context.Context) (int64, func(int64) string, error) {
+	return 0, nil, fmt.Errorf("%w: the store cannot tell how large its tokens are", driver.ErrUnsupported)
 }
 
-// Breaker is implemented by stores that can leave a note of a node that was removed by force. Without such a note, a
-// holder whose lock was broken, and whose first request to release it got no reply, mistakes the break for its own
-// release.
-type Breaker interface {
-	// BreakNode removes the node with n.Key and n.Token if it exists, and in the same step leaves a note of the claim
-	// n.ID, which ReadBreakNote finds for at least [BreakNoteTime] of n.TTL. The note expires without a request, and is
-	// part of no lock. It contains the reason, which may be empty.
-	BreakNode(ctx context.Context, name string, n Node, reason string) (existed bool, err error)
-	// ReadBreakNote reports whether there is such a note of a claim, and its reason. n has the claim's ID, Key and Token.
-	ReadBreakNote(ctx context.Context, name string, n Node) (found bool, reason string, err error)
+// Among is a condition of a Change about the other nodes of the lock: all Nodes, of which the changed one is one, have
+// their versions, and no other node has come. Exactly: every other node of the lock is in Nodes, or has a token no larger
+// than Revision. The zero value is no condition.
+type Among struct {
+	Nodes    []Node
+	Revision int64
 }
 
-// TokenReporter is implemented by stores that can tell how large their tokens have become. Only the store itself makes
-// them, so no client can raise them.
-type TokenReporter interface {
-	// ReadLastToken returns a number such that every node that is added from now on has a larger token.
-	ReadLastToken(ctx context.Context) (int64, error)
-	// RaiseAdvice says in one or two sentences what an operator does to the servers so that all tokens to come are at
-	// least that large.
-	RaiseAdvice(atLeast int64) string
+// Then says what is read in the step that removes a node. The zero value asks for nothing.
+type Then struct {
+	// List asks for the whole lock, if that comes with the same reply.
+	List bool
+	// Next is the key of the one node to read, as a snapshot of only that node, if Traits.ReadsNext is set.
+	Next string
 }
 
 // BreakNoteTime is how long a note of a broken claim must be kept: as long as the claim's holder may believe in its

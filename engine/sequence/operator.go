@@ -72,17 +72,17 @@ func (e *Engine) tryBreak(
 	if payload == n.Payload {
 		return true, nil
 	}
-	_, ok, err := e.store.Change(ctx, name, n, payload)
+	_, ok, err := e.store.Change(ctx, name, n, payload, Among{})
 	retry.noteWrite(err)
 	return err == nil && ok, err
 }
 
 // breakNode removes another client's node, and leaves a note of it for the holder where the store can.
 func (e *Engine) breakNode(ctx context.Context, name string, n Node, reason string) (existed bool, err error) {
-	if e.breaker != nil && !n.Foreign {
-		return e.breaker.BreakNode(ctx, name, n, reason)
+	if e.traits.LeavesNotes && !n.Foreign {
+		return e.store.BreakNode(ctx, name, n, reason)
 	}
-	existed, _, err = e.store.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+	existed, _, err = e.store.Remove(ctx, name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, Then{})
 	return existed, err
 }
 
@@ -98,21 +98,23 @@ func (e *Engine) whyGone(ctx context.Context, name string, n Node) *driver.LossE
 
 // ReadTokenFloor costs what the store needs to tell its last token.
 func (e *Engine) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
-	if e.tokenReporter == nil {
-		return driver.TokenFloor{}, fmt.Errorf("%w: the store cannot tell how large its tokens are", driver.ErrUnsupported)
-	}
+	floor, _, err := e.readTokenFloor(ctx)
+	return floor, err
+}
+
+func (e *Engine) readTokenFloor(ctx context.Context) (f driver.TokenFloor, adviseRaise func(int64) string, err error) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
-	last, err := e.tokenReporter.ReadLastToken(ctx)
+	last, adviseRaise, err := e.store.ReadLastToken(ctx)
 	if err != nil {
-		return driver.TokenFloor{}, err
+		return f, nil, err
 	}
-	return driver.TokenFloor{Token: last + 1}, nil
+	return driver.TokenFloor{Token: last + 1}, adviseRaise, nil
 }
 
 // RaiseToken changes nothing, because the store makes the tokens. It says what an operator can do.
 func (e *Engine) RaiseToken(ctx context.Context, _ string, atLeast int64) error {
-	floor, err := e.ReadTokenFloor(ctx)
+	floor, adviseRaise, err := e.readTokenFloor(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -120,15 +122,15 @@ func (e *Engine) RaiseToken(ctx context.Context, _ string, atLeast int64) error 
 		return nil
 	}
 	return fmt.Errorf("%w: the store itself makes the tokens, now from %d on, for clients of every make; %s",
-		driver.ErrUnsupported, floor.Token, e.tokenReporter.RaiseAdvice(atLeast))
+		driver.ErrUnsupported, floor.Token, adviseRaise(atLeast))
 }
 
 // readBreakNote reports whether the store has a note that this node was broken, and its reason.
 func (e *Engine) readBreakNote(ctx context.Context, name string, n Node) (found bool, reason string, err error) {
-	if e.breaker == nil || n.ID == "" || n.Token == 0 {
+	if n.ID == "" || n.Token == 0 {
 		return false, "", nil
 	}
-	return e.breaker.ReadBreakNote(ctx, name, n)
+	return e.store.ReadBreakNote(ctx, name, n)
 }
 
 // maxReasonTime limits how long a client that finds claims gone asks for the reasons, before it tells their holders.
@@ -161,7 +163,7 @@ func (e *Engine) readBreakReason(ctx context.Context, cl *claim) string {
 // Detach moves a claim's node to a session of its own, to which this client sends no keep-alives. The node keeps its
 // place and its token.
 func (e *Engine) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	if e.mover == nil {
+	if !e.traits.Moves {
 		return fmt.Errorf("%w: on this store a claim ends with its client", driver.ErrUnsupported)
 	}
 	ctx, stop := e.life.Bind(ctx)
@@ -212,7 +214,7 @@ func (e *Engine) tryDetach(retry *retryLoop, g driver.Grant, keep time.Duration,
 	payload := n.Payload
 	payload.Detached, payload.TTL = true, to.TTL
 	e.spendNumber(g.ID)
-	_, ok, err := e.mover.Move(ctx, g.Name, n, *to, payload)
+	_, ok, err := e.store.Move(ctx, g.Name, n, *to, payload)
 	retry.noteWrite(err)
 	if errors.Is(err, ErrSessionExpired) {
 		*to = Session{} // the next try opens another, unless the claim's own session has ended and its node is gone

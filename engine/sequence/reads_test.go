@@ -19,6 +19,8 @@ type slowReader struct {
 	mu       sync.Mutex
 }
 
+func (*slowReader) Traits() Traits { return Traits{} }
+
 func (r *slowReader) Info() driver.Info { return driver.Info{Store: "slow:"} }
 func (r *slowReader) Close() error      { return nil }
 

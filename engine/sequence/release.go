@@ -92,13 +92,13 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 		case unresolved:
 			existed, err = e.store.Withdraw(ctx, cl.name, s.Session, cl.addNumber, cl.id)
 		case next.token != 0:
-			existed, left, err = e.successorReader.RemoveAndReadNext(ctx, cl.name, node, next.key)
+			existed, left, err = e.store.Remove(ctx, cl.name, node, Then{Next: next.key})
 			// Meanwhile the waiter may have gone, and a claim behind all others may have its key.
 			if len(left.Nodes) > 0 && left.Nodes[0].Token != next.token {
 				left.Nodes = nil
 			}
 		default:
-			existed, left, err = e.store.Remove(ctx, cl.name, node, list)
+			existed, left, err = e.store.Remove(ctx, cl.name, node, Then{List: list})
 		}
 		cancel()
 		if err == nil || errors.Is(err, ErrSessionExpired) {
@@ -116,7 +116,7 @@ func (e *Engine) removeClaim(retry *retryLoop, cl *claim) error {
 // no such waiter, or if the whole lock must be listed: of readers several may be granted, and a semaphore's claim must
 // know which claim is behind it. It is called with mu held.
 func (e *Engine) successorLocked(cl *claim) (next ownNode) {
-	if e.successorReader == nil || !cl.wasGranted() || !cl.isExclusive {
+	if !e.traits.ReadsNext || !cl.wasGranted() || !cl.isExclusive {
 		return next
 	}
 	for a := range e.waiting[cl.name] {
@@ -162,7 +162,7 @@ func (e *Engine) checkNotBroken(retry *retryLoop, name string, n Node, ttl time.
 		switch {
 		case err == nil && broken:
 			return driverutil.BrokenError(reason)
-		case err == nil && e.breaker != nil && e.clock.Since(retry.startedAt) > BreakNoteTime(ttl)-ttl:
+		case err == nil && e.traits.LeavesNotes && e.clock.Since(retry.startedAt) > BreakNoteTime(ttl)-ttl:
 			return fmt.Errorf("%w: the release was asked for so long ago that a note of a break may be gone",
 				driver.ErrUncertain)
 		case err == nil:
@@ -223,7 +223,7 @@ func (e *Engine) releaseElsewhere(retry *retryLoop, c driver.Claim, r string) er
 			}
 			var existed bool
 			ctx, cancel := requestContext(retry.ctx)
-			existed, _, err = e.store.Remove(ctx, c.Name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, false)
+			existed, _, err = e.store.Remove(ctx, c.Name, Node{Key: n.Key, Token: n.Token, Foreign: n.Foreign}, Then{})
 			cancel()
 			if err == nil {
 				if existed && n.Detached {

@@ -259,7 +259,7 @@ func (e *Engine) renewElsewhere(ctx context.Context, g driver.Grant) driver.Rene
 			// The client that made the claim finds the larger number, and does not remove the claim as abandoned.
 			payload.Renewed++
 			bctx, cancel := requestContext(ctx)
-			_, ok, err := e.store.Change(bctx, g.Name, n, payload)
+			_, ok, err := e.store.Change(bctx, g.Name, n, payload, Among{})
 			cancel()
 			if err != nil {
 				return driver.Renewal{Err: driverutil.Uncertain(e.readError(ctx, err))}

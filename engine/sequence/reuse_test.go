@@ -130,7 +130,7 @@ func TestUnknownNodeUnderKey(t *testing.T) {
 			time.Sleep(time.Second)
 			for _, left := range server.Nodes("m") {
 				if left.ID == was.ID {
-					if _, _, err := link.Remove(t.Context(), "m", left, false); err != nil {
+					if _, _, err := link.Remove(t.Context(), "m", left, sequence.Then{}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -190,8 +190,10 @@ func TestBlockerComesAgain(t *testing.T) {
 	})
 }
 
-// partialLists is a tree without the optional interfaces, whose listings leave out the tokens, as ZooKeeper's do.
+// partialLists is a tree without traits, whose listings leave out the tokens, as ZooKeeper's do.
 type partialLists struct{ sequence.NodeStore }
+
+func (partialLists) Traits() sequence.Traits { return sequence.Traits{} }
 
 func (t partialLists) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	l, err := t.NodeStore.List(ctx, name, full)

@@ -180,7 +180,7 @@ func without(sessions []*session, s *session) []*session {
 // freeNumber lets another claim have the number of one that is being forgotten, if the store wants that and nothing can
 // come of the first any more. It is called with mu held.
 func (s *session) freeNumber(cl *claim) {
-	if s.e.reusesNumbers && !cl.numberSpent && !cl.isBusy() {
+	if s.e.traits.ReusesNumbers && !cl.numberSpent && !cl.isBusy() {
 		s.freeNumbers = append(s.freeNumbers, cl.addNumber)
 	}
 }

@@ -144,9 +144,12 @@ type contendedStore struct {
 	tries int
 }
 
-func (b *contendedStore) ChangeAmong(
-	ctx context.Context, name string, n sequence.Node, note sequence.Payload, among []sequence.Node, revision int64,
+func (b *contendedStore) Change(
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among sequence.Among,
 ) (sequence.Node, bool, error) {
+	if len(among.Nodes) == 0 {
+		return b.Link.Change(ctx, name, n, payload, among)
+	}
 	b.tries++
 	return n, false, nil
 }

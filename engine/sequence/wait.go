@@ -210,7 +210,7 @@ func (a *acquisition) markAdmitted() {
 			}
 			payload := n.Payload
 			payload.Admitted = true
-			now, ok, err := e.store.Change(ctx, cl.name, n, payload)
+			now, ok, err := e.store.Change(ctx, cl.name, n, payload, Among{})
 			if err == nil && ok {
 				_ = e.updateNodeUnder(n.Key, reported, cl, now)
 				return

@@ -19,6 +19,7 @@ type slowWalker struct {
 	then  int           // how many locks there are
 }
 
+func (*slowWalker) Traits() Traits      { return Traits{} }
 func (w *slowWalker) Info() driver.Info { return driver.Info{Store: "walker:"} }
 func (w *slowWalker) Close() error      { return nil }
 

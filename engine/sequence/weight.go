@@ -19,7 +19,7 @@ import (
 // meanwhile, and every claim that comes later sees the new weight.
 func (e *Engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
-	case e.weightChanger == nil || g.Kind != driver.KindRW:
+	case !e.traits.ComparesNodes || g.Kind != driver.KindRW:
 		return fmt.Errorf("%w: changing the weight of a claim", driver.ErrUnsupported)
 	case weight < 1 || weight > g.Limit:
 		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, g.Limit, weight)
@@ -72,7 +72,7 @@ func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, la
 	// Less weight can take nothing from others, so the other nodes do not matter.
 	if weight <= n.Weight {
 		e.setWeightResolved(g.ID, false)
-		now, ok, err = e.store.Change(ctx, g.Name, n, payload)
+		now, ok, err = e.store.Change(ctx, g.Name, n, payload, Among{})
 	} else {
 		room := n.Limit - weight + n.Weight
 		for k := range snapshot.Nodes[:grantedCount] {
@@ -83,8 +83,8 @@ func (e *Engine) trySetWeight(retry *retryLoop, g driver.Grant, weight int64, la
 			return true, newHeldError(others)
 		}
 		e.setWeightResolved(g.ID, false)
-		among := snapshot.Nodes[:min(grantedCount+1, len(snapshot.Nodes))]
-		now, ok, err = e.weightChanger.ChangeAmong(ctx, g.Name, n, payload, among, snapshot.Revision)
+		among := Among{snapshot.Nodes[:min(grantedCount+1, len(snapshot.Nodes))], snapshot.Revision}
+		now, ok, err = e.store.Change(ctx, g.Name, n, payload, among)
 		if err == nil && !ok && last {
 			e.setWeightResolved(g.ID, true)
 			return true, newHeldError(others)

@@ -162,6 +162,8 @@ func (s *Server) findNode(name, key string) *sequence.Node {
 
 // Link is one client's connection to the server: a sequence.NodeStore.
 type Link struct {
+	sequence.Unsupported
+
 	Server *Server
 	Clock  driver.Clock
 	// Transport, if set, carries a request: it runs do at the server and returns its result. It may lose, delay and
@@ -317,8 +319,11 @@ func (l *Link) Add(
 	return got.snapshot, cmp.Or(err, got.err)
 }
 
-// ReusesNumbers makes the link a sequence.NumberReuser.
-func (l *Link) ReusesNumbers() {}
+// Traits has all of them.
+func (l *Link) Traits() sequence.Traits {
+	return sequence.Traits{Moves: true, ComparesNodes: true, ReadsNext: true, LeavesNotes: true, ReportsTokens: true,
+		ReusesNumbers: true}
+}
 
 // Withdraw removes a node, and refuses a delayed add of it.
 func (l *Link) Withdraw(
@@ -362,9 +367,17 @@ type changeResult struct {
 
 // Change replaces a node's payload.
 func (l *Link) Change(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among sequence.Among,
 ) (sequence.Node, bool, error) {
-	return l.changeNode(ctx, "change", name, n, n.Session, payload)
+	return l.changeNode(ctx, "change", name, n, n.Session, payload, func(s *Server) bool {
+		for _, a := range among.Nodes {
+			if at := s.findNode(name, a.Key); at == nil || at.Version != a.Version {
+				return false
+			}
+		}
+		return len(among.Nodes) == 0 ||
+			!slices.ContainsFunc(s.locks[name], func(o *sequence.Node) bool { return o.Token > among.Revision })
+	})
 }
 
 // Move binds a node to another session, and refuses a delayed add of it.
@@ -372,20 +385,6 @@ func (l *Link) Move(
 	ctx context.Context, name string, n sequence.Node, to sequence.Session, payload sequence.Payload,
 ) (sequence.Node, bool, error) {
 	return l.changeNode(ctx, "move", name, n, to.ID, payload)
-}
-
-// ChangeAmong replaces a payload if the other nodes are unchanged.
-func (l *Link) ChangeAmong(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among []sequence.Node, revision int64,
-) (sequence.Node, bool, error) {
-	return l.changeNode(ctx, "change", name, n, n.Session, payload, func(s *Server) bool {
-		for _, a := range among {
-			if at := s.findNode(name, a.Key); at == nil || at.Version != a.Version {
-				return false
-			}
-		}
-		return !slices.ContainsFunc(s.locks[name], func(o *sequence.Node) bool { return o.Token > revision })
-	})
 }
 
 func (l *Link) changeNode(
@@ -419,7 +418,7 @@ type removeResult struct {
 
 // Remove removes a node.
 func (l *Link) Remove(
-	ctx context.Context, name string, n sequence.Node, snapshot bool,
+	ctx context.Context, name string, n sequence.Node, then sequence.Then,
 ) (bool, sequence.Snapshot, error) {
 	got, err := request(ctx, l, "remove", func(s *Server) (r removeResult) {
 		at := s.findNode(name, n.Key)
@@ -427,7 +426,13 @@ func (l *Link) Remove(
 			r.existed = true
 			s.removeNode(name, at)
 		}
-		if snapshot {
+		switch {
+		case then.Next != "" && r.existed:
+			r.left = sequence.Snapshot{Name: name, Revision: s.revision, Full: true}
+			if at := s.findNode(name, then.Next); at != nil {
+				r.left.Nodes = []sequence.Node{*at}
+			}
+		case then.List:
 			r.left = s.readLock(name)
 		}
 		return r
@@ -467,31 +472,13 @@ func (l *Link) ReadBreakNote(ctx context.Context, _ string, n sequence.Node) (bo
 }
 
 // ReadLastToken returns the newest revision: a token is the revision in which a node was added.
-func (l *Link) ReadLastToken(ctx context.Context) (int64, error) {
-	return request(ctx, l, "list", func(s *Server) int64 { return s.revision })
+func (l *Link) ReadLastToken(ctx context.Context) (int64, func(int64) string, error) {
+	last, err := request(ctx, l, "list", func(s *Server) int64 { return s.revision })
+	return last, adviseRaise, err
 }
 
-// RaiseAdvice says that nothing can be done.
-func (l *Link) RaiseAdvice(int64) string { return "a tree in memory counts its changes" }
-
-// RemoveAndReadNext removes a node, and reads another one.
-func (l *Link) RemoveAndReadNext(
-	ctx context.Context, name string, n sequence.Node, next string,
-) (bool, sequence.Snapshot, error) {
-	got, err := request(ctx, l, "remove", func(s *Server) (r removeResult) {
-		at := s.findNode(name, n.Key)
-		if at == nil || at.Token != n.Token {
-			return r
-		}
-		s.removeNode(name, at)
-		left := sequence.Snapshot{Name: name, Revision: s.revision, Full: true}
-		if at := s.findNode(name, next); at != nil {
-			left.Nodes = []sequence.Node{*at}
-		}
-		return removeResult{existed: true, left: left}
-	})
-	return got.existed, got.left, err
-}
+// adviseRaise says that nothing can be done.
+func adviseRaise(int64) string { return "a tree in memory counts its changes" }
 
 // Watch notifies of changes, from goroutines of the link.
 func (l *Link) Watch(name, key string, revision int64, changed func()) sequence.Subscription {

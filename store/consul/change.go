@@ -14,7 +14,7 @@ import (
 // Change replaces the value of the key, which stays bound to its session. Its create index, which is the token, does
 // not change; its modify index is its version.
 func (t *nodeStore) Change(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, _ sequence.Among,
 ) (sequence.Node, bool, error) {
 	return t.changeNode(ctx, name, n, payload, func(key string, value []byte) []*api.TxnOp {
 		return []*api.TxnOp{op(api.KVCAS, key, atIndex(n.Version), withValue(value))}
@@ -59,15 +59,15 @@ func (t *nodeStore) changeNode(
 
 // Remove is one transaction, unless another client has changed the claim: see deleteClaim.
 func (t *nodeStore) Remove(
-	ctx context.Context, name string, n sequence.Node, list bool,
+	ctx context.Context, name string, n sequence.Node, then sequence.Then,
 ) (bool, sequence.Snapshot, error) {
 	dir := t.lockDir(name)
 	var more []*api.TxnOp
-	if list {
+	if then.List {
 		more = append(more, op(api.KVGetTree, dir))
 	}
 	pairs, existed, err := t.deleteClaim(ctx, dir+n.Key, n, more...)
-	if err != nil || !existed || !list {
+	if err != nil || !existed || !then.List {
 		return existed, sequence.Snapshot{}, err
 	}
 	return true, newSnapshot(name, pairs[1:], len(dir)), nil // the first is what the key was

@@ -102,7 +102,7 @@ func New(ctx context.Context, config *api.Config, opts *Options) (driver.Store, 
 	if suffix, ok := suffixes[nodes.opts.Layout]; ok {
 		return newKeyStore(nodes, suffix), nil
 	}
-	return &store{Engine: sequence.New(claimNodes{nodes}), nodes: nodes}, nil
+	return &store{Engine: sequence.New(nodes), nodes: nodes}, nil
 }
 
 // NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New it

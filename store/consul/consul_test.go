@@ -496,7 +496,7 @@ func TestRequestsPerOperation(t *testing.T) {
 	}
 	changed := l.Nodes[0].Payload
 	changed.Admitted = true
-	if _, ok, err := s.nodes.Change(t.Context(), "m", l.Nodes[0], changed); err != nil || !ok {
+	if _, ok, err := s.nodes.Change(t.Context(), "m", l.Nodes[0], changed, sequence.Among{}); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	expect("a release of a claim that was changed", 1, func() { release(t, s, g.Claim) })

@@ -233,10 +233,17 @@ func (t keyNodes) Read(ctx context.Context, refs []sequence.NodeRef) (nodes []se
 	return nodes, nil
 }
 
+// Traits are those of the claims, but a claim has no key of its own.
+func (t keyNodes) Traits() sequence.Traits {
+	traits := t.nodeStore.Traits()
+	traits.ReusesNumbers = false
+	return traits
+}
+
 // Change locks both keys again by the session that holds them, with another value. The key's modify index, which is the
 // version, changes with that.
 func (t keyNodes) Change(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, _ sequence.Among,
 ) (sequence.Node, bool, error) {
 	value, err := formatPayload(payload)
 	if err != nil {
@@ -273,7 +280,9 @@ func (t keyNodes) Move(
 }
 
 // Remove frees the key: see freeKey.
-func (t keyNodes) Remove(ctx context.Context, name string, n sequence.Node, _ bool) (bool, sequence.Snapshot, error) {
+func (t keyNodes) Remove(
+	ctx context.Context, name string, n sequence.Node, _ sequence.Then,
+) (bool, sequence.Snapshot, error) {
 	existed, err := t.freeKey(ctx, name, n)
 	return existed, sequence.Snapshot{}, err
 }

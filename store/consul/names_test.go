@@ -141,9 +141,9 @@ func TestRefusedRemoval(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nodes.Close() })
-	for _, s := range []sequence.NodeStore{claimNodes{nodes}, keyNodes{nodes, ""}} {
+	for _, s := range []sequence.NodeStore{nodes, keyNodes{nodes, ""}} {
 		removals.Store(0)
-		existed, _, err := s.Remove(t.Context(), "m", sequence.Node{Key: "5", Token: 5}, false)
+		existed, _, err := s.Remove(t.Context(), "m", sequence.Node{Key: "5", Token: 5}, sequence.Then{})
 		if existed || err == nil || !strings.Contains(err.Error(), "nobody has changed") {
 			t.Errorf("%T: %v, %v", s, existed, err)
 		}

@@ -23,6 +23,8 @@ import (
 //
 // Reads ask for consistency: by default a leader that was replaced, and does not know it yet, may still answer them.
 type nodeStore struct {
+	sequence.Unsupported
+
 	client     *api.Client
 	web        *httpclient.Client // sends its requests
 	transport  *http.Transport
@@ -44,12 +46,11 @@ type nodeStore struct {
 	micros      int64            // the largest that Now has returned
 }
 
-// claimNodes is the nodeStore of LayoutClaims. In the other layouts a claim has no key of its own.
-type claimNodes struct{ *nodeStore }
-
-// ReusesNumbers makes the store a sequence.NumberReuser. The servers keep an entry in memory of each key that was
-// deleted, for 15 minutes, and every read of a lock goes through all entries of its keys.
-func (claimNodes) ReusesNumbers() {}
+// Traits has ReusesNumbers because the servers keep an entry in memory of each key that was deleted, for 15 minutes, and
+// every read of a lock goes through all entries of its keys.
+func (t *nodeStore) Traits() sequence.Traits {
+	return sequence.Traits{Moves: true, LeavesNotes: true, ReportsTokens: true, ReusesNumbers: true}
+}
 
 // maxClaims is how many holders a lock may have, and how many waiters: each claim that comes reads all others, as text.
 const maxClaims = 64

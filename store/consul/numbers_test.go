@@ -48,7 +48,7 @@ func TestKeysUsedAgain(t *testing.T) {
 // TestKeyLayoutNumbers: the layouts of other clients, in which a claim has no key of its own, do not ask the engine to
 // use numbers again.
 func TestKeyLayoutNumbers(t *testing.T) {
-	if _, ok := any(keyNodes{}).(sequence.NumberReuser); ok {
+	if (keyNodes{nodeStore: &nodeStore{}}).Traits().ReusesNumbers {
 		t.Error("the layouts of other clients use numbers again")
 	}
 }
@@ -82,7 +82,7 @@ func TestLateRemoval(t *testing.T) {
 	remove := func(n sequence.Node, want bool) {
 		t.Helper()
 		n.Version = 0
-		if existed, _, err := own.Remove(t.Context(), "m", n, false); err != nil || existed != want {
+		if existed, _, err := own.Remove(t.Context(), "m", n, sequence.Then{}); err != nil || existed != want {
 			t.Errorf("%v, %v", existed, err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestLateRemoval(t *testing.T) {
 		t.Helper()
 		payload := n.Payload
 		payload.Renewed++
-		now, ok, err := by.Change(t.Context(), "m", n, payload)
+		now, ok, err := by.Change(t.Context(), "m", n, payload, sequence.Among{})
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
@@ -114,7 +114,7 @@ func TestLateRemoval(t *testing.T) {
 	}
 	seen := now // by an operator, before the next change
 	change(other, change(own, now))
-	if existed, _, err := own.Remove(t.Context(), "m", seen, false); err != nil || existed {
+	if existed, _, err := own.Remove(t.Context(), "m", seen, sequence.Then{}); err != nil || existed {
 		t.Errorf("at an earlier version: %v, %v", existed, err)
 	}
 	if l, err := own.List(t.Context(), "m", true); err != nil || len(l.Nodes) != 1 || l.Nodes[0].Token != now.Token {
@@ -145,7 +145,7 @@ func TestRemovalBesideNewClaim(t *testing.T) {
 	look("the first look", true)
 	was := add("was")
 	look("a claim has come", false)
-	if existed, _, err := nodes.Remove(t.Context(), "m", was, false); err != nil || !existed {
+	if existed, _, err := nodes.Remove(t.Context(), "m", was, sequence.Then{}); err != nil || !existed {
 		t.Fatal(existed, err)
 	}
 	add("now")

@@ -49,7 +49,7 @@ func TestWritesGoTogether(t *testing.T) {
 				}
 				tokens[id], snapshots = true, append(snapshots, snapshot)
 				mu.Unlock()
-				existed, left, err := s.nodes.RemoveAndReadNext(ctx, name, n, n.Key)
+				existed, left, err := s.nodes.Remove(ctx, name, n, sequence.Then{Next: n.Key})
 				if err != nil || !existed || len(left.Nodes) > 0 {
 					t.Errorf("removed: %v, left: %v, %v", existed, left.Nodes, err)
 				}

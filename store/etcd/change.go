@@ -12,10 +12,22 @@ import (
 
 // Change puts the key again, under the lease that it has. Its create revision, which is the token, does not change; its
 // mod revision is its version.
+//
+// It compares the others in the same transaction. If one of them has gone, its comparison fails, since the mod
+// revision of a missing key is 0; a key that has come since has a larger create revision. A comparison with a range
+// is true if it is true for every key in it, and an empty range compares as a missing key.
 func (t *nodeStore) Change(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among sequence.Among,
 ) (sequence.Node, bool, error) {
-	return t.putNode(ctx, name, n, payload, clientv3.WithIgnoreLease())
+	if len(among.Nodes) == 0 {
+		return t.putNode(ctx, name, n, payload, clientv3.WithIgnoreLease())
+	}
+	from, to := t.lockRange(name)
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", among.Revision+1)}
+	for _, o := range among.Nodes {
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(t.lockDir(name)+o.Key), "=", o.Version))
+	}
+	return t.putNodeIf(ctx, name, n, payload, conditions, clientv3.WithIgnoreLease())
 }
 
 // Move puts the key again, under another lease, and changes the gate of the session before, as Withdraw does. The
@@ -33,20 +45,6 @@ func (t *nodeStore) Move(
 		t.setGateRevision(from, now.Version)
 	}
 	return now, ok, err
-}
-
-// ChangeAmong compares the others in the same transaction. If one of them has gone, its comparison fails, since the mod
-// revision of a missing key is 0; a key that has come since has a larger create revision. A comparison with a range
-// is true if it is true for every key in it, and an empty range compares as a missing key.
-func (t *nodeStore) ChangeAmong(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, among []sequence.Node, revision int64,
-) (sequence.Node, bool, error) {
-	from, to := t.lockRange(name)
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", revision+1)}
-	for _, o := range among {
-		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(t.lockDir(name)+o.Key), "=", o.Version))
-	}
-	return t.putNodeIf(ctx, name, n, payload, conditions, clientv3.WithIgnoreLease())
 }
 
 // putNode replaces a node at its version.

@@ -89,7 +89,7 @@ func TestLateRemoval(t *testing.T) {
 	was.Version = 0
 	remove := func(want bool) {
 		t.Helper()
-		if existed, _, err := s.nodes.Remove(ctx, name, was, false); err != nil || existed != want {
+		if existed, _, err := s.nodes.Remove(ctx, name, was, sequence.Then{}); err != nil || existed != want {
 			t.Errorf("%v, %v", existed, err)
 		}
 	}
@@ -99,7 +99,7 @@ func TestLateRemoval(t *testing.T) {
 		t.Fatalf("the keys are %s and %s", was.Key, now.Key)
 	}
 	remove(false)
-	if existed, _, err := s.nodes.RemoveAndReadNext(ctx, name, was, now.Key); err != nil || existed {
+	if existed, _, err := s.nodes.Remove(ctx, name, was, sequence.Then{Next: now.Key}); err != nil || existed {
 		t.Errorf("%v, %v", existed, err)
 	}
 	var all sync.WaitGroup
@@ -636,7 +636,8 @@ func TestChangeAmong(t *testing.T) {
 	heavy.Weight = heavy.Limit
 	change := func(snapshot sequence.Snapshot, want bool, what string) {
 		t.Helper()
-		if _, ok, err := s.nodes.ChangeAmong(ctx, name, snapshot.Nodes[0], heavy, snapshot.Nodes, snapshot.Revision); ok != want ||
+		among := sequence.Among{Nodes: snapshot.Nodes, Revision: snapshot.Revision}
+		if _, ok, err := s.nodes.Change(ctx, name, snapshot.Nodes[0], heavy, among); ok != want ||
 			err != nil {
 			t.Errorf("%s: changed: %v, %v", what, ok, err)
 		}
@@ -644,13 +645,13 @@ func TestChangeAmong(t *testing.T) {
 	change(alone, false, "beside one that has come since")
 	other := note
 	other.ID, other.ReleaseRequested = "b", true
-	if _, ok, err := s.nodes.Change(ctx, name, both.Nodes[1], other); !ok || err != nil {
+	if _, ok, err := s.nodes.Change(ctx, name, both.Nodes[1], other, sequence.Among{}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	change(both, false, "beside one that has changed since")
 	snapshot, err := s.nodes.List(ctx, name, true)
 	fails(t, err)
-	if _, _, err := s.nodes.Remove(ctx, name, snapshot.Nodes[1], false); err != nil {
+	if _, _, err := s.nodes.Remove(ctx, name, snapshot.Nodes[1], sequence.Then{}); err != nil {
 		t.Fatal(err)
 	}
 	change(snapshot, false, "when one has gone since")

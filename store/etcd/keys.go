@@ -47,11 +47,14 @@ func claimKey(session string, number int64) string {
 	return session + "." + strconv.FormatInt(number, 10)
 }
 
-// ReusesNumbers makes the store a sequence.NumberReuser. Until the history is compacted, which is never unless the
+// Traits has all of them. ReusesNumbers: until the history is compacted, which is never unless the
 // servers are set up for it, each member keeps an entry in memory of each key that was deleted, and every read of a
 // range and every comparison with one goes through all entries in it. So a lock whose claims all had keys of their own
 // would get slower with each claim, and all that the cluster does with it.
-func (t *nodeStore) ReusesNumbers() {}
+func (t *nodeStore) Traits() sequence.Traits {
+	return sequence.Traits{Moves: true, ComparesNodes: true, ReadsNext: true, LeavesNotes: true, ReportsTokens: true,
+		ReusesNumbers: true}
+}
 
 // isClaimKey reports whether s has the form of a claim's key: a lease in lower-case hex, with or without a number.
 func isClaimKey(s string) bool {

@@ -15,6 +15,8 @@ import (
 // nodeStore is etcd as a sequence.NodeStore. A session is a lease, the order is that of create revisions, and every
 // step is one transaction.
 type nodeStore struct {
+	sequence.Unsupported
+
 	cli         *clientv3.Client
 	kv          clientv3.KV
 	leases      pb.LeaseClient

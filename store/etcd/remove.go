@@ -9,9 +9,10 @@ import (
 )
 
 // Remove compares the token: a key is made again after its removal, by us and by foreign clients. So a Remove that is
-// repeated, or arrives late, deletes nothing that it should not.
+// repeated, or arrives late, deletes nothing that it should not. To read the whole lock costs every member of the cluster
+// more than to read the next key.
 func (t *nodeStore) Remove(
-	ctx context.Context, name string, n sequence.Node, list bool,
+	ctx context.Context, name string, n sequence.Node, then sequence.Then,
 ) (bool, sequence.Snapshot, error) {
 	key := t.lockDir(name) + n.Key
 	remove := write{lock: name, then: []clientv3.Op{clientv3.OpDelete(key)},
@@ -19,10 +20,20 @@ func (t *nodeStore) Remove(
 	if n.Version != 0 {
 		remove.conditions = append(remove.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", n.Version))
 	}
-	if list {
+	switch {
+	case then.Next != "":
+		remove.then = append(remove.then, clientv3.OpGet(t.lockDir(name)+then.Next))
+	case then.List:
 		remove.then = append(remove.then, t.readLock(name))
 	}
-	return t.removeNode(ctx, &remove)
+	r, err := t.commitWrite(ctx, &remove)
+	if err != nil || !r.Succeeded || r.Responses[0].GetResponseDeleteRange().Deleted == 0 {
+		return false, sequence.Snapshot{}, t.convertError(err)
+	}
+	if len(remove.then) == 1 {
+		return true, sequence.Snapshot{}, nil
+	}
+	return true, t.newSnapshot(name, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
 }
 
 // BreakNode is one transaction, after the grant of a lease for the note. The note expires with that lease, and none is
@@ -63,27 +74,4 @@ func (t *nodeStore) ReadBreakNote(ctx context.Context, _ string, n sequence.Node
 	var note breakNote
 	_ = json.Unmarshal(r.Kvs[0].Value, &note)
 	return true, note.Reason, nil
-}
-
-// RemoveAndReadNext reads one key in the same transaction. To read the whole lock would cost every member of the
-// cluster more.
-func (t *nodeStore) RemoveAndReadNext(
-	ctx context.Context, name string, n sequence.Node, next string,
-) (bool, sequence.Snapshot, error) {
-	dir := t.lockDir(name)
-	return t.removeNode(ctx, &write{lock: name,
-		conditions: []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(dir+n.Key), "=", n.Token)},
-		then:       []clientv3.Op{clientv3.OpDelete(dir + n.Key), clientv3.OpGet(dir + next)}})
-}
-
-// removeNode commits a removal. If the transaction also reads, it returns the snapshot.
-func (t *nodeStore) removeNode(ctx context.Context, w *write) (bool, sequence.Snapshot, error) {
-	r, err := t.commitWrite(ctx, w)
-	if err != nil || !r.Succeeded || r.Responses[0].GetResponseDeleteRange().Deleted == 0 {
-		return false, sequence.Snapshot{}, t.convertError(err)
-	}
-	if len(w.then) == 1 {
-		return true, sequence.Snapshot{}, nil
-	}
-	return true, t.newSnapshot(w.lock, r.Responses[1].GetResponseRange().Kvs, r.Header.Revision), nil
 }

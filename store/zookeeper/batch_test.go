@@ -74,7 +74,7 @@ func TestWritesGoTogether(t *testing.T) {
 				}
 				tokens[id] = true
 				mu.Unlock()
-				existed, left, err := s.tree.RemoveAndReadNext(ctx, name, n, n.Key)
+				existed, left, err := s.tree.Remove(ctx, name, n, sequence.Then{Next: n.Key})
 				if err != nil || !existed || len(left.Nodes) > 0 {
 					t.Errorf("removed: %v, left: %v, %v", existed, left.Nodes, err)
 				}
@@ -123,7 +123,7 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 	n := snapshot.Nodes[0]
 	var all sync.WaitGroup
 	all.Go(func() {
-		if existed, _, err := s.tree.Remove(ctx, "apart", n, true); !existed || err != nil {
+		if existed, _, err := s.tree.Remove(ctx, "apart", n, sequence.Then{List: true}); !existed || err != nil {
 			t.Errorf("a node that exists: removed %v, %v", existed, err)
 		}
 	})
@@ -131,7 +131,7 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 	gone.Key = strings.Replace(gone.Key, n.ID, strings.ToLower(rand.Text()), 1)
 	for i := range 16 {
 		all.Go(func() {
-			if existed, _, err := s.tree.Remove(ctx, "apart", gone, i%2 == 0); existed || err != nil {
+			if existed, _, err := s.tree.Remove(ctx, "apart", gone, sequence.Then{List: i%2 == 0}); existed || err != nil {
 				t.Errorf("a node that is gone: removed %v, %v", existed, err)
 			}
 		})
@@ -173,7 +173,7 @@ func TestLateReadIsNotCached(t *testing.T) {
 	if err != nil || len(snapshot.Nodes) != 1 || !snapshot.Nodes[0].Admitted {
 		t.Errorf("what was read of one that exists: %+v, %v", snapshot.Nodes, err)
 	}
-	_, _, err = s.tree.Remove(ctx, "forgotten", n, false)
+	_, _, err = s.tree.Remove(ctx, "forgotten", n, sequence.Then{})
 	mustSucceed(t, err)
 	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
 	if len(s.tree.cache.byPath) > 0 {

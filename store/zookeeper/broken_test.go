@@ -52,7 +52,7 @@ func TestBreakNote(t *testing.T) {
 			return is
 		}
 		n := add(0)
-		if existed, _, err := holder.Remove(t.Context(), name, n, false); err != nil || !existed || noted(n) {
+		if existed, _, err := holder.Remove(t.Context(), name, n, sequence.Then{}); err != nil || !existed || noted(n) {
 			t.Errorf("%s: released: %v, %v; broken: %v", layout, existed, err, noted(n))
 		}
 		if existed, err := breaker.BreakNode(t.Context(), name, n, "alice: INC-123"); err != nil || existed || noted(n) {
@@ -72,7 +72,7 @@ func TestBreakNote(t *testing.T) {
 			mustSucceed(t, other.Unlock())
 		}
 		next := add(2)
-		if existed, _, err := holder.Remove(t.Context(), name, next, false); err != nil || !existed {
+		if existed, _, err := holder.Remove(t.Context(), name, next, sequence.Then{}); err != nil || !existed {
 			t.Errorf("%s: the next: %v, %v", layout, existed, err)
 		}
 		for snapshot, err := range breaker.Walk(t.Context(), "") {

@@ -14,7 +14,7 @@ import (
 // the writes of others as well. After a lost reply the caller reads the node: its version tells whether the change was
 // made.
 func (t *tree) Change(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, _ sequence.Among,
 ) (sequence.Node, bool, error) {
 	data, err := json.Marshal(payload)
 	if err != nil {

@@ -284,10 +284,10 @@ func TestReleaseRemovesBothNodes(t *testing.T) {
 	defer s.Close()
 	for _, release := range []func(n sequence.Node) (bool, sequence.Snapshot, error){
 		func(n sequence.Node) (bool, sequence.Snapshot, error) {
-			return s.tree.RemoveAndReadNext(t.Context(), name, n, n.Key)
+			return s.tree.Remove(t.Context(), name, n, sequence.Then{Next: n.Key})
 		},
 		func(n sequence.Node) (bool, sequence.Snapshot, error) {
-			return s.tree.Remove(t.Context(), name, sequence.Node{Key: n.Key, Token: n.Token}, true)
+			return s.tree.Remove(t.Context(), name, sequence.Node{Key: n.Key, Token: n.Token}, sequence.Then{List: true})
 		},
 	} {
 		ses, err := s.tree.OpenSession(t.Context(), time.Minute)

@@ -9,6 +9,7 @@ import (
 	gozk "github.com/go-zookeeper/zk"
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
@@ -194,10 +195,10 @@ func TestPlainLate(t *testing.T) {
 		zk.Delete(path, int32(n.Version-1))); err != nil || why != codeNoTicket {
 		t.Errorf("a late removal: %v, %v", why, err)
 	}
-	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Payload); err != nil || ok {
+	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Payload, sequence.Among{}); err != nil || ok {
 		t.Errorf("a late change: %v, %v", ok, err)
 	}
-	if existed, _, err := s.tree.Remove(ctx, t.Name(), n, false); err != nil || existed {
+	if existed, _, err := s.tree.Remove(ctx, t.Name(), n, sequence.Then{}); err != nil || existed {
 		t.Errorf("a removal of what is gone: %v, %v", existed, err)
 	}
 
@@ -209,7 +210,7 @@ func TestPlainLate(t *testing.T) {
 	mustSucceed(t, cli.Delete(path, -1))
 	_, err = cli.Create(path, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
-	if existed, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], false); err != nil || existed {
+	if existed, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], sequence.Then{}); err != nil || existed {
 		t.Errorf("a removal after a foreign client's: %v, %v", existed, err)
 	}
 	if err := s.Release(ctx, b.Claim, b.Ref); !errors.Is(err, driver.ErrLost) {

@@ -130,7 +130,7 @@ func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session
 	if len(l.Nodes) > 0 && l.Nodes[0].Key == n.Key {
 		n = l.Nodes[0]
 	}
-	existed, _, err := t.Remove(ctx, name, n, false)
+	existed, _, err := t.Remove(ctx, name, n, sequence.Then{})
 	return existed, err
 }
 
@@ -178,9 +178,14 @@ func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequenc
 	return nodes, nil
 }
 
+// Traits are those of the tree, but no claim waits in the store, so that none is next.
+func (t plainTree) Traits() sequence.Traits {
+	return sequence.Traits{LeavesNotes: true, ReportsTokens: true}
+}
+
 // Change replaces the node's data if the ticket exists.
 func (t plainTree) Change(
-	ctx context.Context, name string, n sequence.Node, payload sequence.Payload,
+	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, _ sequence.Among,
 ) (sequence.Node, bool, error) {
 	data, err := json.Marshal(payload)
 	if err != nil {
@@ -206,7 +211,9 @@ func (t plainTree) Change(
 }
 
 // Remove deletes the node, and its ticket with it.
-func (t plainTree) Remove(ctx context.Context, name string, n sequence.Node, _ bool) (bool, sequence.Snapshot, error) {
+func (t plainTree) Remove(
+	ctx context.Context, name string, n sequence.Node, _ sequence.Then,
+) (bool, sequence.Snapshot, error) {
 	existed, err := t.removeNode(ctx, t.pathOf(name), n, t.sendMulti)
 	return existed, sequence.Snapshot{}, err
 }

@@ -13,7 +13,14 @@ import (
 //
 // A repeated Remove is harmless, because the name of a node has its claim's id, its session and a number: the same name
 // does not come again for another claim.
-func (t *tree) Remove(ctx context.Context, name string, n sequence.Node, list bool) (bool, sequence.Snapshot, error) {
+func (t *tree) Remove(
+	ctx context.Context, name string, n sequence.Node, then sequence.Then,
+) (bool, sequence.Snapshot, error) {
+	next, ok := parseKey(then.Next)
+	if ok && !t.mayHaveTwoNodes(n.Key) {
+		return t.removeAndReadNext(ctx, name, n, next, then.Next)
+	}
+	list := then.List || then.Next != ""
 	path := t.pathOf(name)
 	for {
 		keys, exists, err := t.keysToRemove(ctx, path, n)
@@ -150,15 +157,11 @@ func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *
 // MayHaveLeftovers reports whether a claim has, or may have, more nodes than one.
 func (t *tree) MayHaveLeftovers(key string) bool { return t.mayHaveTwoNodes(key) }
 
-// RemoveAndReadNext removes a node and reads the next one, instead of the names of all: on a lock with many waiters,
+// removeAndReadNext removes a node and reads the next one, instead of the names of all: on a lock with many waiters,
 // their names would be most of what this lock sends over the network.
-func (t *tree) RemoveAndReadNext(
-	ctx context.Context, name string, n sequence.Node, next string,
+func (t *tree) removeAndReadNext(
+	ctx context.Context, name string, n sequence.Node, nextNode claimNode, next string,
 ) (bool, sequence.Snapshot, error) {
-	nextNode, ok := parseKey(next)
-	if !ok || t.mayHaveTwoNodes(n.Key) {
-		return t.Remove(ctx, name, n, true)
-	}
 	path := t.pathOf(name)
 	remove, read := zk.Delete(path+"/"+n.Key, zk.AnyVersion), zk.GetData(path+"/"+next)
 	if err := t.write(ctx, &zk.Write{Calls: []*zk.Call{remove, read}}); err != nil {

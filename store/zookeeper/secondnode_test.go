@@ -132,7 +132,7 @@ func TestLeftoverNodeRemoved(t *testing.T) {
 	n := snapshot.Nodes[0]
 	path := s.tree.pathOf(t.Name())
 	mustSucceed(t, cli.Delete(path+"/"+n.Key, -1))
-	if existed, _, err := s.tree.Remove(t.Context(), t.Name(), n, false); err != nil || existed {
+	if existed, _, err := s.tree.Remove(t.Context(), t.Name(), n, sequence.Then{}); err != nil || existed {
 		t.Errorf("removed: %v, %v", existed, err)
 	}
 	catchUp(t, cli)

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/sequence"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
@@ -22,6 +23,8 @@ import (
 // Requests that depend on what a session has sent before (Add, Withdraw, KeepAlive) go over that session. All others
 // go over any session: over one of the engine's, or over one without claims while the engine has none.
 type tree struct {
+	sequence.Unsupported
+
 	opts     settings
 	layout   claimEndings
 	root     string // the namespace as a path, empty for none
@@ -71,6 +74,11 @@ func newTree(o settings) *tree {
 }
 
 func (t *tree) Info() driver.Info { return t.info }
+
+// Traits lacks Moves: an ephemeral node cannot outlive its session.
+func (t *tree) Traits() sequence.Traits {
+	return sequence.Traits{ReadsNext: true, LeavesNotes: true, ReportsTokens: true}
+}
 
 // zkConfig says how the servers are reached.
 func (t *tree) zkConfig() zk.Config {
