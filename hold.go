@@ -300,7 +300,7 @@ func (h *hold) releaseLease(l *Lease, e ending) (last, cleanUpDue bool, err erro
 	if h.state != stateHeld {
 		l.state = leaseEnded
 		l.endContext(h.err())
-		return false, open == 1 && e.outcome == nil && h.mustCleanUp(), h.err()
+		return false, open == 1 && e.outcome == nil && h.takeCleanUp(), h.err()
 	}
 	l.endContext(ErrReleased)
 	if open > 1 {
@@ -329,8 +329,8 @@ func (h *hold) countLeases() (n int) {
 	return n
 }
 
-// mustCleanUp reports, once, that a lost claim has to be cleaned up. It is called with mu held.
-func (h *hold) mustCleanUp() bool {
+// takeCleanUp gives its caller, once, the task to clean up a lost claim. It is called with mu held.
+func (h *hold) takeCleanUp() bool {
 	must := h.state == stateLost && !h.cleanedUp
 	h.cleanedUp = h.cleanedUp || must
 	return must
@@ -475,7 +475,7 @@ func (c *Client) handleLoss(h *hold) {
 		c.inflight.start(func() {
 			sleepContext(c.waiting, maxHoldGraceOf(h.asked.TTL))
 			h.mu.Lock()
-			due := h.mustCleanUp()
+			due := h.takeCleanUp()
 			h.mu.Unlock()
 			if due {
 				c.cleanUp(h.asked.TTL, h.tryRelease)

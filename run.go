@@ -119,7 +119,7 @@ func (r *Run) reportLate(ctx context.Context, outcome *runOutcome) error {
 	}
 	defer h.client.inflight.exit()
 	h.mu.Lock()
-	first, reported := h.mustCleanUp(), h.extras.reported
+	first, reported := h.takeCleanUp(), h.extras.reported
 	err := h.err()
 	h.mu.Unlock()
 	switch {

@@ -106,11 +106,11 @@ const (
 	maxTurnWatchTime = 10 * time.Millisecond
 )
 
-// mustJoin notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
+// observeHolder notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
 // queue: the lock goes from one holder to the next, and has done so for too long. If the table cannot notify, no claim
 // joins, since each place in the queue costs writes. While the claim waits, its hub calls this, with the engine's mutex
 // held.
-func (a *acquire) mustJoin(rec *Record) bool {
+func (a *acquire) observeHolder(rec *Record) bool {
 	w := &a.queue.watching
 	if rec.Token != w.token && a.turnTaker != nil {
 		w.noteHolder(rec)
@@ -199,7 +199,7 @@ func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err 
 	case err != nil && next.Runs.lastRun().State != a.rec.Runs.lastRun().State:
 		return grant, false, a.writeAbandoned(ctx, next, err)
 	case errors.Is(err, driver.ErrHeld) && a.claim.Wait:
-		if !a.queue.joins && a.isPlainWaiter() && a.mustJoin(a.rec) {
+		if !a.queue.joins && a.isPlainWaiter() && a.observeHolder(a.rec) {
 			a.queue.joins = true
 			return grant, false, nil
 		}
@@ -261,6 +261,7 @@ func (a *acquire) stepFunc() stepFunc {
 func (a *acquire) writeClaim(
 	ctx context.Context, next *Record, mine *Claim, since driver.Instant,
 ) (grant driver.Grant, done bool, err error) {
+	a.backoff.yields = 0
 	mine.Beat += a.unresolved.count // so that no two attempts write the same beat
 	if a.claim.Run != nil {
 		if err := a.makeRoomForRuns(ctx, a.claim.Name, next, a.claim.Run.KeepRuns); err != nil {
@@ -341,11 +342,7 @@ const maxYields = 8
 func (a *acquire) mustYield() bool {
 	mine := a.rec.findClaim(a.claim.ID)
 	isPromoted := mine != nil && mine.State == Promoted
-	if isPromoted || a.backoff.yields >= maxYields || !a.isRenewalDue(a.row, a.rec) {
-		a.backoff.yields = 0
-		return false
-	}
-	return true
+	return !isPromoted && a.backoff.yields < maxYields && a.isRenewalDue(a.row, a.rec)
 }
 
 func (a *acquire) yieldToRenewal(ctx context.Context) error {
@@ -582,7 +579,7 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 	a.backoff.noteAnswer() // the store has answered, and nothing needs to be asked now
 	a.backoff.pacedWaits = 0
 	sub := &subscription{
-		id: a.claim.ID, version: a.row.Version, isAffected: a.isAffected, inQueue: inQueue,
+		id: a.claim.ID, version: a.row.Version, observe: a.observe, inQueue: inQueue,
 		unreachableTimeout: driver.UnreachableTimeout(a.claim.TTL), updates: make(chan update, 1),
 	}
 	unsubscribe := a.subscribe(sub, a.row, a.rec, a.backoff.idleLoads)
@@ -612,14 +609,14 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 	}
 }
 
-// isAffected reports whether a change of the lock concerns this claim: it can be granted, was promoted or removed, or
-// is the first waiter after the promoted ones. The other waiters need not wake up.
-func (a *acquire) isAffected(rec *Record) bool {
+// observe takes in a change of the lock, and reports whether it concerns this claim: it can be granted, was promoted or
+// removed, or is the first waiter after the promoted ones. The other waiters need not wake up.
+func (a *acquire) observe(rec *Record) bool {
 	mine := rec.findClaim(a.claim.ID)
 	switch {
 	case !a.queue.joins:
 		fits := len(rec.Claims) == 0 || rec.totalWeight()+a.claim.Weight <= rec.Limit
-		return fits || rec.Kind != a.claim.Kind || a.isPlainWaiter() && a.mustJoin(rec)
+		return fits || rec.Kind != a.claim.Kind || a.isPlainWaiter() && a.observeHolder(rec)
 	case mine == nil || mine.State != Waiting:
 		return true
 	}

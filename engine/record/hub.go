@@ -36,14 +36,14 @@ type waiterHub struct {
 // It takes no row whose load was started before it subscribed. Such a row may be older than the one that the claim
 // knows: the claim would miss itself in a queue that it has joined since, and find the queue full.
 type subscription struct {
-	id                 string      // the claim's
-	version            string      // the row's, as the claim knew it when it subscribed, or as the hub has looked at it since
-	loadsBefore        int64       // how many loads the hub had started by then
-	updates            chan update // buffered; sent to with the engine's mutex held
-	isAffected         func(*Record) bool
-	inQueue            bool              // the claim is in the store's queue
-	unreachableTimeout time.Duration     // how long the claim waits for a store that does not answer
-	outage             driverutil.Outage // guarded by the engine's mutex until the subscription has ended
+	id                 string             // the claim's
+	version            string             // the row's, as the claim knew it when it subscribed, or as the hub has looked at it since
+	loadsBefore        int64              // how many loads the hub had started by then
+	updates            chan update        // buffered; sent to with the engine's mutex held
+	observe            func(*Record) bool // takes in a change, and reports whether it concerns the claim
+	inQueue            bool               // the claim is in the store's queue
+	unreachableTimeout time.Duration      // how long the claim waits for a store that does not answer
+	outage             driverutil.Outage  // guarded by the engine's mutex until the subscription has ended
 }
 
 // update is what a hub sends to a subscription: the row as it is now, or the error that ends the wait.
@@ -122,7 +122,7 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 	defer h.endTurn()
 	for ; ctx.Err() == nil; idleLoads++ {
 		notified, mayLook := false, true
-		if h.needsTurn() {
+		if h.noteTurnNeed() {
 			mayLook, notified = h.takeTurn(ctx)
 		} else {
 			h.withdrawRequest()
@@ -245,14 +245,11 @@ func (h *waiterHub) nextLoad() int64 {
 const ownWriteInterval = 50 * time.Millisecond
 
 // ownsHead reports whether this client has made all claims ahead of the hub's first one, and there are some. Then it is
-// this client that makes room for it, if nothing goes wrong.
+// this client that makes room for it, if nothing goes wrong. It is called with mu held.
 func (h *waiterHub) ownsHead(rec *Record) bool {
-	h.e.mu.Lock()
-	defer h.e.mu.Unlock()
 	if !h.isQueue() {
 		return false
 	}
-	h.awaitsNotice = false
 	for i := range rec.Claims {
 		switch c := &rec.Claims[i]; {
 		case h.serves(c.ID):
@@ -289,7 +286,11 @@ const (
 // A table with a Notifier is polled rarely, in case it misses a change. If the Notifier fails, or if the last load
 // failed, polling takes over at its usual rate.
 func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record, idleLoads int, failing bool) sign {
-	if h.ownsHead(rec) {
+	h.e.mu.Lock()
+	h.awaitsNotice = false
+	ownsHead := h.ownsHead(rec)
+	h.e.mu.Unlock()
+	if ownsHead {
 		// While the lock goes from one claim of this client to the next, it would be notified of nothing but its own writes.
 		quiet := time.NewTimer(ownWriteInterval)
 		defer quiet.Stop()
@@ -404,7 +405,7 @@ func (h *waiterHub) notifyAffected(u update, load int64) (woke bool) {
 		default:
 			isKnown := sub.version == u.row.Version // the claim has looked at this row, and waits
 			sub.version = u.row.Version
-			if u.expired || !isKnown && sub.isAffected(u.rec) {
+			if u.expired || !isKnown && sub.observe(u.rec) {
 				sub.deliver(u)
 				woke = true
 			}

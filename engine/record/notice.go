@@ -80,7 +80,7 @@ func (h *waiterHub) claimsAhead(rec *Record) (ahead []Claim) {
 	}
 	first := len(rec.Claims)
 	for sub := range h.subscribers {
-		if !sub.inQueue || sub.isAffected(rec) && !h.e.sureNotices {
+		if !sub.inQueue || sub.observe(rec) && !h.e.sureNotices {
 			return nil
 		}
 		for i := range rec.Claims[:first] {

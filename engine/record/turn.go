@@ -32,9 +32,9 @@ type takenTurn struct {
 	err  error
 }
 
-// needsTurn reports whether the hub waits for its turn before it looks at changes. A hub with claims in the queue never
+// noteTurnNeed notes and reports whether the hub waits for its turn before it looks at changes. A hub with claims in the queue never
 // does: each change may concern them.
-func (h *waiterHub) needsTurn() bool {
+func (h *waiterHub) noteTurnNeed() bool {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	h.awaitsTurn = h.e.turnTaker != nil && h.turn.pass == nil && !h.turn.unavailable

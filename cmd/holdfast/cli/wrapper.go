@@ -584,7 +584,7 @@ func (w *wrapper) forwardSignal(s receivedSignal) {
 		s.groupSignaled = true
 	}
 	m := guard.ControlMessage{Signal: sig, GroupSignaled: s.groupSignaled && sig != unix.SIGCONT}
-	if sig == unix.SIGINT && terminal && w.isSecondCtrlC(s.receivedAt) {
+	if sig == unix.SIGINT && terminal && w.noteCtrlC(s.receivedAt) {
 		m = guard.ControlMessage{Kill: true}
 	}
 	w.sendControl(m)
@@ -601,8 +601,8 @@ func (w *wrapper) sentToOurProcesses(sig syscall.Signal) bool {
 	return both && time.Since(at) < guardSignalWindow && !isSystemd(os.Getppid())
 }
 
-// isSecondCtrlC reports whether a Ctrl-C follows another one, and is not the same one received twice.
-func (w *wrapper) isSecondCtrlC(at time.Time) bool {
+// noteCtrlC notes a Ctrl-C, and reports whether it follows another one, and is not the same one received twice.
+func (w *wrapper) noteCtrlC(at time.Time) bool {
 	gap := at.Sub(w.firstCtrlC)
 	if w.firstCtrlC.IsZero() || gap >= secondCtrlCWindow {
 		w.firstCtrlC = at
