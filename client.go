@@ -281,7 +281,7 @@ func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o *LockO
 		if hasTurn {
 			c.queue.setHold(claim.Name, nil)
 		}
-		c.cleanUp(claim.TTL, c.releaseOf(*claim))
+		c.cleanUp(claim.TTL, c.withdrawalOf(*claim))
 		if !claim.Wait || errors.Is(err, ErrClosed) {
 			return nil, err
 		}
@@ -325,7 +325,7 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 	if !mayExist(err) {
 		return grant, err
 	}
-	c.cleanUp(claim.TTL, c.releaseOf(claim))
+	c.cleanUp(claim.TTL, c.withdrawalOf(claim))
 	switch {
 	case c.waiting.Err() != nil:
 		return grant, ErrClosed
@@ -374,7 +374,9 @@ func (c *Client) tryCleanUp(ctx context.Context, release func(context.Context) e
 	return isOneOf(err, lastingErrors...)
 }
 
-func (c *Client) releaseOf(claim driver.Claim) func(context.Context) error {
+// withdrawalOf releases a claim that nobody was told of. If it begins a run, no run is left.
+func (c *Client) withdrawalOf(claim driver.Claim) func(context.Context) error {
+	claim.Withdrawn = true
 	return func(ctx context.Context) error { return c.store.Release(ctx, claim, "") }
 }
 

@@ -15,7 +15,7 @@ func infoFromDriver(i driver.Info) Info {
 		Kinds: i.Kinds, Detached: i.Abilities.Detach, Survives: Survives(i.Survives),
 		NativeQueue: i.NativeQueue, DeadHolderTimeout: i.DeadHolderTimeout, WriteInterval: i.WriteInterval,
 		TokenGap: i.TokenGap, TokenRegression: i.TokenRegression,
-		MinTTL: i.MinTTL, MaxTTL: i.MaxTTL, MaxName: i.MaxName, MaxMeta: i.MaxMeta,
+		MinTTL: i.MinTTL, MaxTTL: i.MaxTTL, MaxName: i.MaxName, MaxMeta: i.MaxMeta, MaxRunResult: i.MaxRunResult,
 		MaxHolders: i.MaxHolders, MaxWaiters: i.MaxWaiters,
 	}
 }

@@ -41,6 +41,7 @@ type Info struct {
 
 	MinTTL, MaxTTL         time.Duration // a TTL outside of these is refused with ErrInvalid
 	MaxName, MaxMeta       int           // length of a lock's name and of a claim's Meta, in bytes
+	MaxRunResult           int           // of a Ledger: size of the largest result, in bytes; 0 for locks
 	MaxHolders, MaxWaiters int           // claims per lock; MaxWaiters is 0 where no claim waits in the store
 }
 

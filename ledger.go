@@ -25,7 +25,8 @@ var (
 	ErrAttemptsUsed = driver.ErrAttemptsUsed
 )
 
-// MaxRunResult is the size of the largest result that a run can store, in bytes.
+// MaxRunResult is the size of the largest result that a run can store, in bytes. Where the store's records are small, as on
+// a NATS server whose messages are, it is less: see Info.MaxRunResult of [Ledger.Info].
 const MaxRunResult = driver.MaxRunResult
 
 // Ledger keeps the runs of keys, so that each key is run until a run has succeeded, and then never again. The key is
@@ -57,7 +58,8 @@ type LedgerOptions struct {
 	// Owner is Options.Owner for the runs. Default: the client's.
 	Owner string
 	// MaxAttempts is how many runs a key may have; then Begin returns ErrAttemptsUsed. An attempt counts when it is
-	// begun, whatever becomes of it. Default: no limit.
+	// begun, whatever becomes of it. A Begin that returns an error has begun none, once the client has told the store:
+	// see Begin. Default: no limit.
 	MaxAttempts int
 	// Pause is the least time between the end of a run and the start of the next. Default: none.
 	Pause time.Duration
@@ -65,8 +67,8 @@ type LedgerOptions struct {
 	KeepRuns int
 	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this key
 	// is run again, so it must be longer than messages can be late. Stores and clients remove old histories now and
-	// then: it may take longer. Of a key with more than 32 runs, the older ones may go when they ended that long ago.
-	// Default: forever.
+	// then: it may take longer. Of a key with many runs, more than 8 KiB of them, the older ones may go when they ended
+	// that long ago. Default: forever.
 	KeepFor time.Duration
 }
 
@@ -153,7 +155,12 @@ func (l *Ledger) Info(ctx context.Context) (Info, error) {
 // get ErrInProgress. The caller ends the run with Succeed or Fail.
 //
 // Errors: ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed and ErrMismatch, each as a [*RunError] with the last
-// run of the key; and those of Lock. ctx bounds the call, not the run. opts may be nil.
+// run of the key; ErrInvalid also if the store has no room for the run's texts; and those of Lock. ctx bounds the call, not
+// the run. opts may be nil.
+//
+// After an error, the store may have begun the run nevertheless. The client then takes it back in the background, so that
+// no run is left of it, no attempt is used up and no pause begins. Only if it cannot reach the store for the TTL, or dies,
+// the run is abandoned.
 func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run, error) {
 	const op = "begin run"
 	if opts == nil {

@@ -55,19 +55,19 @@ func (r *Run) String() string {
 }
 
 // Succeed ends the run as succeeded, so that the key is never run again, and stores the result, at most [MaxRunResult]
-// bytes; nil is a result, too. It returns nil if and only if the ledger shows the success.
+// bytes, or fewer where Info.MaxRunResult says so; nil is a result, too. It returns nil if and only if the ledger shows the
+// success.
 //
 // If the run was lost, Succeed still reports to the ledger. It returns nil if nobody has ended the run there, and
 // otherwise [ErrLost]: then the history of the abandoned run notes that its worker reported too late. If the store cannot
 // be reached before ctx ends, Succeed returns [ErrUncertain], and the client goes on reporting in the background for as
 // long as the TTL. A result that is too large is ErrInvalid, and the run goes on. A second call returns [ErrReleased].
 func (r *Run) Succeed(ctx context.Context, result []byte) error {
-	if len(result) > MaxRunResult {
-		return r.ledger.wrapError("succeed", r.key, newInvalidError(
-			"the result has %d bytes, and a run stores at most %d: store it elsewhere, and its name here",
-			len(result), MaxRunResult))
+	o, err := driver.RunOutcome{State: driver.RunSucceeded, Result: result}.Check(r.lease.hold.client.store.Info())
+	if err != nil {
+		return r.ledger.wrapError("succeed", r.key, err)
 	}
-	return r.finish(ctx, "succeed", driver.RunOutcome{State: driver.RunSucceeded, Result: result})
+	return r.finish(ctx, "succeed", o)
 }
 
 // Fail ends the run as failed, with the text of an error, which is cut after 1 KiB. The next Begin gets the key, after
@@ -80,7 +80,14 @@ func (r *Run) Fail(ctx context.Context, reason error) error {
 	return r.finish(ctx, "fail", driver.RunOutcome{State: driver.RunFailed, Error: text})
 }
 
-// finish ends the lease by an outcome, in place of a release.
+// Withdraw ends the run as if it had not begun: it leaves nothing in the history, uses up no attempt and starts no pause.
+// It is for programs that begin runs for others, when they find that the worker was never told of its run. If work may have
+// begun, use Fail. Errors are those of Succeed. In the events the run has failed.
+func (r *Run) Withdraw(ctx context.Context) error {
+	return r.finish(ctx, "withdraw", driver.RunOutcome{})
+}
+
+// finish ends the lease by an outcome, in place of a release. The zero outcome withdraws the run.
 func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error {
 	h := r.lease.hold
 	if ctx == nil {
@@ -89,8 +96,12 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 	h.mu.Lock()
 	grant := h.currentGrant()
 	h.mu.Unlock()
-	outcome := &runOutcome{o.State, func(ctx context.Context) error {
-		err := h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
+	outcome := &runOutcome{o.State, func(ctx context.Context) (err error) {
+		if o.State == "" {
+			err = h.client.withdrawalOf(grant.Claim)(ctx)
+		} else {
+			err = h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
+		}
 		if err == nil {
 			h.mu.Lock()
 			h.extras.reported = true

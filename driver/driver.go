@@ -281,6 +281,9 @@ type Claim struct {
 	// restarted.
 	ForOthers bool
 	Run       *RunTerms // for a Ledger: the claim begins a run; nil for a lock
+	// Withdrawn is for the Release of a run that its caller was never told of, so that no work has begun: the run is taken
+	// out of the history, uses up no attempt and starts no pause.
+	Withdrawn bool
 }
 
 // Exclusive reports whether nobody else can be granted beside this claim, so that its token can fence.

@@ -40,6 +40,9 @@ type Info struct {
 	// refusing. Its bounds may become known only when it is first used.
 	MinTTL, MaxTTL   time.Duration
 	MaxName, MaxMeta int // bytes
+	// MaxRunResult is the size of the largest result of a run in a ledger, in bytes: MaxRunResult, or less where the
+	// store's records are small. 0 for locks.
+	MaxRunResult int
 	// Claims per lock. MaxWaiters 0: the store has no queue.
 	MaxHolders, MaxWaiters int
 }

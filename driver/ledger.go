@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,8 +17,10 @@ import (
 // granted, expired and fenced by the rules of a lock. In the same step as the claim, the ledger changes the history of
 // the key.
 //
-// Acquire takes only claims with Run set. It returns a [*RunError] if the history refuses another run. A run whose
-// claim was ended by somebody else is [RunAbandoned]. Release ends a run that has no outcome, as [RunFailed].
+// Acquire takes only claims with Run set. It returns a [*RunError] if the history refuses another run, and ErrInvalid
+// if the store has no room for this one: a run that has begun can always be ended, with a result of any size up to
+// [Info].MaxRunResult. A run whose claim was ended by somebody else is [RunAbandoned]. Release ends a run that has no
+// outcome, as [RunFailed]. If Claim.Withdrawn is set, it takes the run out of the history instead.
 type Ledger interface {
 	Store
 
@@ -67,7 +70,7 @@ const (
 
 // Bounds of what a run stores.
 const (
-	MaxRunResult      = 64 << 10 // bytes
+	MaxRunResult      = 64 << 10 // bytes; less on some stores: see Info.MaxRunResult
 	MaxRunError       = 1 << 10  // bytes; longer texts are cut
 	MaxRunFingerprint = 256      // bytes
 )
@@ -106,8 +109,8 @@ type RunTerms struct {
 	Pause time.Duration
 	// KeepRuns is how many runs of the key are kept at least; older ones may be removed. 0: all.
 	KeepRuns int64
-	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. Runs beyond
-	// the latest 32 may be removed when they ended that long ago. 0: forever.
+	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. If the key
+	// has many runs, the older ones may be removed when they ended that long ago. 0: forever.
 	KeepFor time.Duration
 }
 
@@ -158,18 +161,20 @@ func (t RunTerms) Refuse(last Run, retryAllowed bool, now time.Time) *RunError {
 type RunOutcome struct {
 	State  RunState // RunSucceeded or RunFailed
 	Error  string   // for RunFailed
-	Result []byte   // for RunSucceeded; at most MaxRunResult bytes
+	Result []byte   // for RunSucceeded; at most Info.MaxRunResult bytes
 }
 
-// Check reports what is wrong with the outcome, and returns it as it is stored: with a text of at most MaxRunError bytes
-// of UTF-8.
-func (o RunOutcome) Check() (RunOutcome, error) {
-	switch {
+// Check reports what is wrong with the outcome, in a ledger with these bounds, and returns it as it is stored: with a text
+// of at most MaxRunError bytes of UTF-8.
+func (o RunOutcome) Check(info Info) (RunOutcome, error) {
+	switch most := cmp.Or(info.MaxRunResult, MaxRunResult); {
 	case o.State != RunSucceeded && o.State != RunFailed:
 		return o, invalid("no run ends as %q", o.State)
-	case len(o.Result) > MaxRunResult:
-		return o, invalid("the result has %d bytes, and a run keeps at most %d: store it elsewhere, and its name here",
-			len(o.Result), MaxRunResult)
+	case o.State == RunFailed && len(o.Result) > 0:
+		return o, invalid("a run that has failed has no result")
+	case len(o.Result) > most:
+		return o, invalid("the result has %d bytes, and a run in this store keeps at most %d: store it elsewhere, and its name here",
+			len(o.Result), most)
 	}
 	o.Error = cutText(o.Error, MaxRunError)
 	return o, nil

@@ -147,6 +147,11 @@ var ledgerMutants = []mutant{
 			g := driver.Grant{Claim: c, Token: h.Runs[len(h.Runs)-1].Token}
 			return l.FinishRun(ctx, g, driver.RunOutcome{State: driver.RunSucceeded})
 		}})},
+	{"counts a withdrawn run as a failure", "ledger-withdrawn", "", withLedger(brokenLedger{
+		release: func(l driver.Ledger, ctx ctx, c driver.Claim, ref string) error {
+			c.Withdrawn = false
+			return l.Release(ctx, c, ref)
+		}})},
 	{"ignores the terms of a run", "ledger-terms", "", withLedger(brokenLedger{
 		acquire: func(l driver.Ledger, ctx ctx, c driver.Claim) (driver.Grant, error) {
 			c.Run = &driver.RunTerms{}

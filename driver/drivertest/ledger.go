@@ -269,6 +269,46 @@ var ledgerCases = []Case{
 		b.mustReadRuns(g.Name, "failed abandoned")
 		b.mustBegin(e.newRun("k"), 3)
 	}),
+	newLedgerCase("ledger-withdrawn", "A run that is withdrawn, because its caller was never told of it, leaves nothing in "+
+		"the history. It uses up no attempt, starts no pause, and leaves a permission to retry.",
+		func(e *Env, a, b *ledgerClient) {
+			begin := func(attempts int64) driver.Claim {
+				c := e.newRun("k")
+				c.Run = &driver.RunTerms{Fingerprint: c.ID, MaxAttempts: attempts, Pause: time.Hour}
+				return c
+			}
+			withdraw := func(c *ledgerClient, g driver.Grant) {
+				g.Claim.Withdrawn = true
+				err := e.retryIfLossy(e.ctx, func() error { return c.store.Release(e.ctx, g.Claim, "") })
+				if err != nil && !errors.Is(err, driver.ErrLost) {
+					e.failf("withdrawing a run: %w", err)
+				}
+			}
+			for i := range 2 {
+				withdraw([]*ledgerClient{a, b}[i], []*ledgerClient{a, b}[i].mustBegin(begin(1), 1))
+				a.mustReadRuns(e.prefix+"k", "")
+			}
+			last := begin(1)
+			g := a.mustBegin(last, 1)
+			a.mustFail(g, "no")
+			b.mustRefuse(begin(2), driver.ErrMismatch)
+			if err := b.allowRetry(g.Name); err != nil {
+				e.failf("allowing another run: %w", err)
+			}
+			again := func() driver.Claim {
+				c := begin(1)
+				c.Run.Fingerprint = last.Run.Fingerprint
+				return c
+			}
+			for i := range 2 {
+				c := []*ledgerClient{b, a}[i]
+				withdraw(c, c.mustBegin(again(), 2))
+				b.mustReadRuns(g.Name, "failed")
+			}
+			b.mustFail(b.mustBegin(again(), 2), "again")
+			a.mustRefuse(again(), driver.ErrAttemptsUsed)
+			a.mustReadRuns(g.Name, "failed failed")
+		}),
 	newLedgerCase("ledger-terms", "A key with another fingerprint, too many attempts, or too short a pause is refused. "+
 		"An operator can allow one more run. A fingerprint can be any UTF-8.", func(e *Env, a, b *ledgerClient) {
 		terms := driver.RunTerms{Fingerprint: "sum \"<&>\\\" \u00e9\u2028\ufffd\x01", MaxAttempts: 1, Pause: time.Hour}
@@ -311,13 +351,17 @@ var ledgerCases = []Case{
 		e.requireRising(g.Token, next.Token)
 		a.mustSucceed(next, "two")
 	}),
-	newLedgerCase("ledger-result", "A result of 64 KiB is stored. A larger one is refused, and the run goes on.",
+	newLedgerCase("ledger-result", "A result of 64 KiB is stored, or of what the ledger's Info says. A larger one is refused, "+
+		"and the run goes on.",
 		func(e *Env, a, b *ledgerClient) {
+			most := a.store.Info().MaxRunResult
+			if most < 1 || most > driver.MaxRunResult {
+				e.failf("the largest result of the ledger has %d bytes", most)
+			}
 			g := a.mustBegin(e.newRun("k"), 1)
-			o := driver.RunOutcome{State: driver.RunSucceeded, Result: bytes.Repeat([]byte{0, 255}, driver.MaxRunResult/2)}
-			o.Result = append(o.Result, 1)
+			o := driver.RunOutcome{State: driver.RunSucceeded, Result: bytes.Repeat([]byte{0, 255}, most)[:most+1]}
 			e.requireError(a.finish(g, o), driver.ErrInvalid, "a result that is too large")
-			o.Result = o.Result[:driver.MaxRunResult]
+			o.Result = o.Result[:most]
 			if err := a.finish(g, o); err != nil {
 				e.failf("a result of the largest size: %w", err)
 			}

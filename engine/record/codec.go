@@ -11,9 +11,15 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Format is the version of the encoding that this code writes. A record of a later version is refused: a program that
-// does not understand a record must not decide about its lock.
-const Format = 1
+// Format is the version of the encoding that this code writes for the records of a ledger. Those of locks have
+// lockFormat, which has not changed. A record of a later version is refused: a program that does not understand a record
+// must not decide about its lock.
+//
+// In format 1, each page of a history has 16 runs. In format 2, it has any number.
+const (
+	Format     = 2
+	lockFormat = 1
+)
 
 // recordJSON is a record as a table keeps it: one JSON object, so that an operator can read it with the store's own
 // tools.
@@ -112,18 +118,14 @@ func Encode(r *Record) ([]byte, error) {
 	defer encoders.Put(e)
 	claims := e.record.Claims[:0]
 	for i := range r.Claims {
-		c := &r.Claims[i]
-		claims = append(claims, claimJSON{
-			ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
-			State: c.State, Token: c.Token, Beat: c.Beat,
-			SilenceLimit: ceilMillis(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
-			ConfirmWindow: ceilMillis(c.ConfirmWindow),
-			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
-			BreakReason: c.BreakReason,
-		})
+		claims = append(claims, encodeClaim(&r.Claims[i]))
+	}
+	format := lockFormat
+	if r.Runs != nil {
+		format = Format
 	}
 	e.record = recordJSON{
-		Format: Format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Claims: claims,
+		Format: format, Kind: r.Kind, Limit: r.Limit, Token: r.Token, Idle: r.Idle, Claims: claims,
 		Ended: r.encodeNotes(), NotesDroppedUntil: r.NotesDroppedUntil, Runs: encodeRuns(r.Runs),
 	}
 	e.text.Reset()
@@ -135,12 +137,29 @@ func Encode(r *Record) ([]byte, error) {
 	}
 	data := bytes.Clone(bytes.TrimSuffix(e.text.Bytes(), []byte("\n")))
 	if len(data) > MaxData {
-		err = tooLargeError(len(data))
+		err = r.tooLargeError(len(data))
 	}
 	return data, err
 }
 
-func tooLargeError(size int) error {
+func encodeClaim(c *Claim) claimJSON {
+	return claimJSON{
+		ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),
+		State: c.State, Token: c.Token, Beat: c.Beat,
+		SilenceLimit: ceilMillis(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
+		ConfirmWindow: ceilMillis(c.ConfirmWindow),
+		Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
+		BreakReason: c.BreakReason,
+	}
+}
+
+// tooLargeError refuses a record. There may be room on a lock later, when it has fewer claims. A key has one claim, and
+// waiting does not help.
+func (r *Record) tooLargeError(size int) error {
+	if r.Runs != nil {
+		return fmt.Errorf("%w: the record of the key would grow to %d bytes, and the store does not keep so many; "+
+			"use shorter texts", driver.ErrInvalid, size)
+	}
 	return fmt.Errorf("%w: its record would grow to %d bytes", driver.ErrQueueFull, size)
 }
 
@@ -149,12 +168,30 @@ func tooLargeError(size int) error {
 // still be renewed.
 const claimReserve = 224
 
-// checkRoom refuses a record whose claims could not grow.
+// checkRoom refuses a record whose claims could not grow, or in which the open run could not end with any result.
 func (e *engine) checkRoom(r *Record, size int) error {
-	if full := size + len(r.Claims)*claimReserve; full > e.maxRecord {
-		return tooLargeError(full)
+	full := size + len(r.Claims)*claimReserve
+	if len(r.Claims) > 0 {
+		full += e.room.result
+	}
+	if full > e.maxRecord {
+		return r.tooLargeError(full)
 	}
 	return nil
+}
+
+// encodeWithRoom encodes a record that has one claim more, for which there must be room. What operators have said goes
+// first.
+func (e *engine) encodeWithRoom(r *Record) ([]byte, error) {
+	data, err := Encode(r)
+	if err == nil {
+		err = e.checkRoom(r, len(data))
+	}
+	if err != nil && r.hasReasons() {
+		r.dropReasons()
+		return e.encodeWithRoom(r)
+	}
+	return data, err
 }
 
 // Decode reads what Encode wrote. If it cannot, it returns ErrCorrupt, with the first bytes; such a record is left as

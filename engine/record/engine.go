@@ -145,6 +145,7 @@ type engine struct {
 	tracelessRelease bool            // nothing remains of a lock that is free
 	maxRecord        int             // bytes
 	keepsRuns        bool            // it is the engine of a ledger
+	room             runRoom         // of a ledger
 	keepsMarks       bool            // the table keeps marks of the claims: see Marker
 
 	retryPause func(ctx context.Context, failures int) error // pauseAfterFailure, made once
@@ -364,10 +365,11 @@ func (e *engine) swapRecord(ctx context.Context, seen snapshot, rec *Record, add
 
 // encodeRow makes the row that replaces another one.
 func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
-	data, err := Encode(rec)
-	if err == nil && addsClaim {
-		err = e.checkRoom(rec, len(data))
+	encode := Encode
+	if addsClaim {
+		encode = e.encodeWithRoom
 	}
+	data, err := encode(rec)
 	if err != nil {
 		return Row{}, err
 	}
@@ -511,5 +513,11 @@ func (e *engine) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 	if err != nil {
 		return nil, e.errorOrClosed(err)
 	}
-	return NewLedger(table), nil
+	l := NewLedger(table).(*ledger)
+	if l.maxRecord < minLedgerRecord {
+		_ = l.Close()
+		return nil, fmt.Errorf("%w: the store keeps records of at most %d bytes, and a run ledger needs %d: "+
+			"raise the limit of the store", driver.ErrInvalid, l.maxRecord, minLedgerRecord)
+	}
+	return l, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +18,8 @@ import (
 //
 // A key is a record with a history: see [RunLog]. A run begins and ends in one swap each, together with its claim, so a
 // ledger needs no rules of its own for who may run, who has stopped, and what a lost reply means. Only the latest runs
-// are in the record itself. Older ones move to pages, rows of their own that are written once.
+// are in the record itself. Older ones move to pages, rows of their own that are written once. Both are bounded by bytes:
+// see runRoom.
 func NewLedger(table Table) driver.Ledger {
 	e := newEngine(table)
 	e.keepsRuns = true
@@ -27,12 +29,12 @@ func NewLedger(table Table) driver.Ledger {
 	e.info.Kinds = []driver.Kind{driver.KindMutex}
 	e.info.Abilities.Detach, e.info.Abilities.SetWeight, e.info.Abilities.Ledger = false, false, false
 	e.info.MaxName -= len(pageName("", maxPages))
+	e.room = newRunRoom(e.maxRecord)
+	e.info.MaxMeta, e.info.MaxRunResult = min(e.info.MaxMeta, e.room.maxMeta()), e.room.maxResult()
 	return &ledger{engine: e}
 }
 
 const (
-	maxRecentRuns = 32      // runs in the record of a key
-	runsPerPage   = 16      // runs that move to a page together
 	maxPages      = 1 << 40 // only for the length of a page's name
 	deletesPerRun = 4       // pages that a new run removes, so that it does not take long
 	pageLoads     = 16      // pages that are read at the same time
@@ -92,10 +94,11 @@ func (l *ledger) Detach(context.Context, driver.Grant, time.Duration) error {
 
 // FinishRun costs one swap if the row is as this client last saw it.
 func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
-	o, err := o.Check()
+	o, err := o.Check(l.info)
 	if err != nil {
 		return err
 	}
+	o.Error = l.room.cutError(o.Error)
 	var outcome error
 	err = l.applyStep(ctx, g.Name, true, func(rec *Record, in StepInput, _ bool) error {
 		var changed bool
@@ -115,7 +118,8 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 	return err
 }
 
-// ReadRuns costs one load, and one for each page of older runs that is needed.
+// ReadRuns costs one load, and one for each page of older runs that is needed, or up to sixteen at once: how many runs a
+// page has is known when it was read.
 func (l *ledger) ReadRuns(ctx context.Context, key string, last int) (driver.RunHistory, error) {
 	if err := checkKey(key); err != nil {
 		return driver.RunHistory{Key: key}, err
@@ -131,13 +135,13 @@ func (l *ledger) ReadRuns(ctx context.Context, key string, last int) (driver.Run
 	if rec.Runs == nil {
 		return h, nil
 	}
-	first := rec.Runs.Dropped
-	if last > 0 {
-		missing := max(0, int64(last-len(h.Runs)))
-		first = max(first, rec.Runs.Pages-(missing+runsPerPage-1)/runsPerPage)
+	end := rec.Runs.Pages
+	for err == nil && end > rec.Runs.Dropped && (last == 0 || len(h.Runs) < last) {
+		first := max(rec.Runs.Dropped, end-pageLoads)
+		var older []driver.Run
+		older, err = l.loadPages(ctx, key, first, end)
+		h.Runs, end = append(older, h.Runs...), first
 	}
-	older, err := l.loadPages(ctx, key, first, rec.Runs.Pages)
-	h.Runs = append(older, h.Runs...)
 	return h, l.errorOrClosed(err)
 }
 
@@ -154,22 +158,16 @@ func (l *ledger) describeRuns(row Row, rec *Record) driver.RunHistory {
 	return h
 }
 
-// loadPages reads the runs of the pages from first to before end.
+// loadPages reads the runs of the pages from first to before end, which are at most pageLoads, at the same time.
 func (l *ledger) loadPages(ctx context.Context, key string, first, end int64) (all []driver.Run, err error) {
-	for ; err == nil && first < end; first += pageLoads {
-		var pages [pageLoads][]driver.Run
-		var errs [pageLoads]error
-		var loads sync.WaitGroup
-		for i := range min(pageLoads, end-first) {
-			loads.Go(func() { pages[i], errs[i] = l.loadPage(ctx, pageName(key, first+i)) })
-		}
-		loads.Wait()
-		for _, page := range pages {
-			all = append(all, page...)
-		}
-		err = errors.Join(errs[:]...)
+	var pages [pageLoads][]driver.Run
+	var errs [pageLoads]error
+	var loads sync.WaitGroup
+	for i := range end - first {
+		loads.Go(func() { pages[i], errs[i] = l.loadPage(ctx, pageName(key, first+i)) })
 	}
-	return all, err
+	loads.Wait()
+	return slices.Concat(pages[:]...), errors.Join(errs[:]...)
 }
 
 func (l *ledger) loadPage(ctx context.Context, name string) ([]driver.Run, error) {
@@ -261,23 +259,26 @@ func (e *engine) deletePages(ctx context.Context, key string, runs *RunLog, upTo
 		return nil
 	}
 	for page := runs.Dropped; page < runs.Pages; page++ {
-		if err := e.deletePage(ctx, pageName(key, page), upTo); err != nil {
+		_, err := e.deletePageIf(ctx, pageName(key, page), func(l *RunLog) bool { return l.firstToken() <= upTo })
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *engine) deletePage(ctx context.Context, name string, upTo int64) error {
+// deletePageIf removes a page with such runs, or one that cannot be read. It reports whether the page has gone.
+func (e *engine) deletePageIf(ctx context.Context, name string, hasSuch func(*RunLog) bool) (gone bool, err error) {
 	row, err := e.table.Load(ctx, name)
 	if err != nil || row.Version == "" {
-		return err
+		return err == nil, err
 	}
 	row.Name = name
-	if page, err := decodeRow(row); err == nil && page.Runs.firstToken() > upTo {
-		return nil
+	if page, err := decodeRow(row); err == nil && !hasSuch(page.Runs) {
+		return false, nil
 	}
-	return e.table.Delete(ctx, row)
+	err = e.table.Delete(ctx, row)
+	return err == nil, err
 }
 
 // ReadClock costs what the table's needs.
@@ -295,36 +296,43 @@ func (e *engine) deleteOrphanPage(ctx context.Context, page Row, key string) {
 	}
 }
 
-// makeRoomForRuns moves the oldest runs of a record to a page if it has too many, and removes what is beyond the number
-// of runs to keep. It is called before the record is written, and does its own writes first: if the record is then not
-// written, the page has runs that are in the record, too, and the next attempt writes the same page.
+// makeRoomForRuns moves the oldest runs of a record to a page if they take too much of it, and removes what is beyond the
+// number of runs to keep. It is called before the record is written, and does its own writes first: if the record is then
+// not written, the page has runs that are in the record, too, and the next attempt writes the same page.
+//
+// The run before the one that begins is always kept. If nobody is told of that one, it is the last one again.
 func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, keep int64) error {
-	l := rec.Runs
-	upTo := l.firstToken()
-	before := int64(len(l.Runs) - 1) // without the run that begins, which does so only if the record is written
-	if keep > 0 && keep <= runsPerPage {
-		l.Runs = l.Runs[max(0, len(l.Runs)-int(keep)):]
-	} else if len(l.Runs) > maxRecentRuns {
-		if err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.KeepFor, l.Runs[:runsPerPage]); err != nil {
-			return err
-		}
-		l.Pages++
-		l.Runs = l.Runs[runsPerPage:]
-		before -= runsPerPage
+	l, old := rec.Runs, e.room.countOld(rec.Runs.Runs)
+	if err := e.room.checkRun(rec); err != nil {
+		return err
 	}
-	if keep == 0 {
+	if keep > 0 {
+		// The run that begins counts only if the record is written.
+		first, upTo := l.lastRun().Attempt-max(keep-1, 1), l.firstToken()
+		isPast := func(page *RunLog) bool { return page.firstToken() <= upTo && page.lastRun().Attempt < first }
+		looks := old > 0 || l.firstAttempt() <= first // otherwise the pages are needed, or were when the last one was written
+		for n := 0; looks && n < deletesPerRun && l.Dropped < l.Pages; n++ {
+			gone, err := e.deletePageIf(ctx, pageName(key, l.Dropped), isPast)
+			if err != nil {
+				return err
+			}
+			if looks = gone; gone {
+				l.Dropped++
+			}
+		}
+		if l.Dropped == l.Pages {
+			l.Runs = slices.DeleteFunc(l.Runs, func(r driver.Run) bool { return r.Attempt < first })
+			old = e.room.countOld(l.Runs)
+		}
+	}
+	if old == 0 {
 		return nil
 	}
-	needed := (keep - before + runsPerPage - 1) / runsPerPage
-	for range deletesPerRun {
-		if l.Pages-l.Dropped <= max(needed, 0) {
-			break
-		}
-		if err := e.deletePage(ctx, pageName(key, l.Dropped), upTo); err != nil {
-			return err
-		}
-		l.Dropped++
+	if err := e.writePage(ctx, pageName(key, l.Pages), rec.Token, l.KeepFor, l.Runs[:old]); err != nil {
+		return err
 	}
+	l.Pages++
+	l.Runs = l.Runs[old:]
 	return nil
 }
 

@@ -11,6 +11,9 @@ import (
 // can break all waiters at once and each of them still learns of it.
 const maxEndedNotes = driver.MaxWaiters
 
+// maxRunNotes is the same for a key of a ledger, which has one claim at a time.
+const maxRunNotes = 4
+
 // addNote leaves a note that somebody other than its owner has ended the claim.
 //
 // The note is kept for the claim's TTL, because a renewal may ask until then, and for the time during which a release
@@ -19,7 +22,11 @@ const maxEndedNotes = driver.MaxWaiters
 func (r *Record) addNote(c *Claim, cause driver.LossCause, in StepInput) {
 	until := max(in.Latest, in.Now) + (c.TTL + driver.UnreachableTimeout(c.TTL)).Microseconds()
 	r.Ended = append(slices.Clone(r.Ended), EndedClaim{ID: c.ID, Cause: cause, Until: until, Reason: c.BreakReason})
-	if len(r.Ended) > maxEndedNotes {
+	most := maxEndedNotes
+	if r.Runs != nil {
+		most = maxRunNotes
+	}
+	for len(r.Ended) > most {
 		soonest := slices.MinFunc(r.Ended, func(a, b EndedClaim) int { return cmp.Compare(a.Until, b.Until) })
 		r.NotesDroppedUntil = max(r.NotesDroppedUntil, soonest.Until)
 		r.dropNote(soonest.ID)
@@ -56,6 +63,11 @@ func (r *Record) notedReason(id string) string {
 		}
 	}
 	return ""
+}
+
+func (r *Record) hasReasons() bool {
+	return slices.ContainsFunc(r.Ended, func(n EndedClaim) bool { return n.Reason != "" }) ||
+		slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.BreakReason != "" })
 }
 
 // dropReasons forgets what operators have said.

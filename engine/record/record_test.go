@@ -368,7 +368,7 @@ func TestCodec(t *testing.T) {
 		`{"holdfast":1,"token":5,"runs":{"list":[],"pages":1125899906842624}}`,
 		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":1,"dropped":2}}`,
 		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":1,"dropped":-1}}`,
-		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":2}}`, "", "{", "null", "[]", "hello", `{"holdfast":1}{}`,
+		`{"holdfast":1,"token":5,"runs":{"list":[` + run + `],"pages":17}}`, "", "{", "null", "[]", "hello", `{"holdfast":1}{}`,
 		`{"holdfast":1,"token":5,"kind":"mutex","limit":1,"claims":[{"id":"a","weight":2,"ttl_ms":1,"allow_ms":1,"state":"waiting"}]}`,
 		`{"holdfast":1,"token":5,"kind":"mutex","limit":1,"claims":[{"id":"a","weight":1,"ttl_ms":1,"allow_ms":1,"state":"granted","token":6}]}`,
 	} {
@@ -376,8 +376,11 @@ func TestCodec(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	if _, err := Decode("x", []byte(`{"holdfast":1,"token":5,"runs":{"list":[`+run+`],"pages":1,"dropped":1}}`)); err != nil {
-		t.Errorf("a history with a page: %v", err)
+	for _, format := range []string{"1", "2"} {
+		text := `{"holdfast":` + format + `,"token":5,"runs":{"list":[` + run + `],"pages":1,"dropped":1}}`
+		if _, err := Decode("x", []byte(text)); err != nil {
+			t.Errorf("a history with a page: %v", err)
+		}
 	}
 	r.Claims[0].Weight = 9
 	if _, err := Encode(r); err == nil {

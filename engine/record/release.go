@@ -140,7 +140,11 @@ func (r *release) removeClaim(rec *Record, in StepInput) bool {
 	if c := rec.findClaim(r.id); c != nil {
 		r.ttl = c.TTL
 	}
-	if r.removed, r.expired = rec.Release(r.id, in); !r.removed && r.bars {
+	remove := rec.Release
+	if r.claim.Withdrawn {
+		remove = rec.Withdraw
+	}
+	if r.removed, r.expired = remove(r.id, in); !r.removed && r.bars {
 		rec.Token++ // any change will do: the pending swap expects the current version, and will be refused
 		rec.expireAndPromote(in, "")
 	}

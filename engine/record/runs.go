@@ -3,8 +3,11 @@ package record
 import (
 	"bytes"
 	"cmp"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -14,9 +17,10 @@ import (
 //
 // A run is started in the step that grants its claim, and gets its last state in the step that removes that claim. So
 // a run is started exactly as long as its claim exists, and no run is changed after it has ended. The only later note
-// is the late report of a worker whose run was ended by somebody else.
+// is the late report of a worker whose run was ended by somebody else. A run that nobody was told of is taken out together
+// with its claim.
 type RunLog struct {
-	// Runs are the latest runs, the last one at the end. Older ones are in pages: see makeRoomForRuns.
+	// Runs are the latest runs, the last one at the end. Older ones are in pages: see runRoom.
 	Runs []driver.Run
 	// Pages is how many pages were written, from the first on. The first Dropped of them have been removed again.
 	Pages, Dropped int64
@@ -24,7 +28,8 @@ type RunLog struct {
 	RetryAfter int64
 	// KeepFor is how long the history is kept after the end of its last run, as that run was begun; 0: forever.
 	KeepFor time.Duration
-	// ForgetAt is the store's clock, in microseconds, after which the whole history may be removed; 0: never.
+	// ForgetAt is the store's clock, in microseconds, after which the whole history may be removed, if no run is in
+	// progress; 0: never.
 	ForgetAt int64
 }
 
@@ -125,7 +130,7 @@ func (r *Record) startRun(c *Claim, terms driver.RunTerms, in StepInput) {
 		Attempt: last.Attempt + 1, State: driver.RunStarted, ID: c.ID, Token: c.Token, Owner: c.Owner, Meta: c.Meta,
 		Fingerprint: fingerprint, StartedAt: time.UnixMicro(in.Now),
 	})
-	r.Runs.KeepFor, r.Runs.ForgetAt = terms.KeepFor, 0
+	r.Runs.KeepFor = terms.KeepFor
 }
 
 // endRun gives the run of a claim that is being removed its last state. For a lock it does nothing.
@@ -140,10 +145,24 @@ func (r *Record) endRun(c *Claim, state driver.RunState, why string, in StepInpu
 			ended = max(ended, started)
 		} // else its worker did not know the store's time
 		run.EndedAt = time.UnixMicro(ended)
+		r.Runs.ForgetAt = 0
 		if r.Runs.KeepFor > 0 && in.StoreTime.Known { // otherwise the history is kept
 			r.Runs.ForgetAt = in.StoreTime.Late + r.Runs.KeepFor.Microseconds()
 		}
 	}
+}
+
+// Withdraw is the Release of a claim whose owner was never told of it. Its run is taken out of the history. All else is
+// as it was before the run began: also ForgetAt, which has no effect while there is a claim.
+//
+// If the record has no run before that one, although there was one, the run ends as failed. So it is only if a program of
+// format 1 has left a run before it that is too large to stay in the record.
+func (r *Record) Withdraw(id string, in StepInput) (existed, expired bool) {
+	c, last := r.findClaim(id), r.Runs.lastRun()
+	if c != nil && last.ID == id && last.Token == c.Token && (last.Attempt == 1 || len(r.Runs.Runs) > 1) {
+		r.Runs.Runs = r.Runs.Runs[:len(r.Runs.Runs)-1]
+	}
+	return r.Release(id, in)
 }
 
 // Finish is the step of a worker that reports the outcome of its run. The report counts only while the run's claim
@@ -194,7 +213,7 @@ func (r *Record) checkRuns() error {
 		return nil
 	}
 	pages, dropped, first := r.Runs.Pages, r.Runs.Dropped, r.Runs.firstAttempt()
-	if dropped < 0 || dropped > pages || pages > 0 && (first < 1 || pages > (first-1)/runsPerPage) {
+	if dropped < 0 || dropped > pages || pages > 0 && pages >= first { // each has a run
 		return fmt.Errorf("%d pages of runs, %d of them removed, before run %d", pages, dropped, first)
 	}
 	var before driver.Run
@@ -228,4 +247,94 @@ func (l *RunLog) size() (n int) {
 		n += fixed + len(l.Runs[i].Result) + len(l.Runs[i].Error)
 	}
 	return n
+}
+
+// runRoom says how many bytes each part of a record of a ledger may take as it is stored. A run begins only if its claim
+// and its texts keep to a share of the record, so that there is room for whatever becomes of it. What the runs before it
+// have left cannot take that room: they had the same share, and all but one can move to a page.
+type runRoom struct {
+	share  int // a run with its claim and the text of its error; and as much for the run before
+	result int // a result, which is in base64
+	ended  int // all ended runs
+}
+
+const (
+	minLedgerRecord = 4 << 10  // bytes of the smallest record in which there can be a run
+	maxRunShare     = 24 << 10 // in JSON a text can take six times its length
+	maxEndedRuns    = 8 << 10
+	recordReserve   = 1 << 10 // for what is in a record beside runs, the room of its claim to grow included
+)
+
+func newRunRoom(maxRecord int) runRoom {
+	m := runRoom{share: min(maxRunShare, maxRecord/3)}
+	left := maxRecord - recordReserve - m.share
+	m.result = min(base64.StdEncoding.EncodedLen(driver.MaxRunResult), max(0, left-m.share))
+	m.ended = min(maxEndedRuns, left-m.result)
+	return m
+}
+
+// maxResult is the size of the largest result.
+func (m runRoom) maxResult() int { return min(driver.MaxRunResult, m.result/4*3) }
+
+// maxMeta is the size of the largest note for which there is room if the other texts are short.
+func (m runRoom) maxMeta() int { return max(0, (m.textRoom()-runFixed)/4) }
+
+// runFixed is about what a run and its claim take without texts.
+const runFixed = 640
+
+// errorRoom is what the text of an error may take, and textRoom what is left of a share.
+func (m runRoom) errorRoom() int { return m.share / 4 }
+func (m runRoom) textRoom() int  { return m.share - m.errorRoom() }
+
+// checkRun refuses a run that is about to begin if its end might have no room.
+func (m runRoom) checkRun(r *Record) error {
+	if m.share == maxRunShare {
+		return nil // there is room for all that is allowed
+	}
+	const growth = 128 // a state, an end, a late report
+	last := r.Runs.lastRun()
+	if size := jsonSize(encodeClaim(r.findClaim(last.ID))) + jsonSize(encodeRun(last)) + growth; size > m.textRoom() {
+		return fmt.Errorf("%w: the owner, the note (Meta) and the fingerprint of this run take %d bytes in the store, whose "+
+			"records have room for %d: use shorter ones", driver.ErrInvalid, size, m.textRoom())
+	}
+	return nil
+}
+
+// cutError shortens the text of an error to what there is room for.
+func (m runRoom) cutError(text string) string {
+	for text != "" {
+		over := jsonSize(text) - m.errorRoom()
+		if over <= 0 {
+			break
+		}
+		text = strings.ToValidUTF8(text[:len(text)-(over+5)/6], "")
+	}
+	return text
+}
+
+// countOld returns how many of the runs of a record, in which the last one begins, have to move to a page. If there are
+// too many for their room, half of it is left free, so that not each run writes a page.
+func (m runRoom) countOld(runs []driver.Run) int {
+	ended := runs[:len(runs)-1]
+	size, old := 0, len(ended)
+	for i := len(ended) - 1; i >= 0; i-- {
+		if size += jsonSize(encodeRun(ended[i])); size <= m.ended/2 {
+			old = i
+		}
+	}
+	switch {
+	case size <= m.ended:
+		return 0
+	case len(ended) == 0 || jsonSize(encodeRun(ended[len(ended)-1])) > m.share: // of format 1: see Withdraw
+		return len(ended)
+	}
+	return min(old, len(ended)-1)
+}
+
+func jsonSize(v any) int {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // there are only texts and numbers
+	}
+	return len(data)
 }

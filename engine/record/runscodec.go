@@ -41,17 +41,21 @@ func encodeRuns(l *RunLog) *runLogJSON {
 		KeepFor: l.KeepFor.Milliseconds(), ForgetAt: l.ForgetAt,
 	}
 	for _, r := range l.Runs {
-		j := runJSON{
-			Attempt: r.Attempt, State: r.State, ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
-			Fingerprint: r.Fingerprint, StartedAt: r.StartedAt.UnixMicro(), Error: r.Error, Result: r.Result,
-			LateReport: r.LateReport,
-		}
-		if !r.EndedAt.IsZero() {
-			j.EndedAt = r.EndedAt.UnixMicro()
-		}
-		w.List = append(w.List, j)
+		w.List = append(w.List, encodeRun(r))
 	}
 	return w
+}
+
+func encodeRun(r driver.Run) runJSON {
+	j := runJSON{
+		Attempt: r.Attempt, State: r.State, ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
+		Fingerprint: r.Fingerprint, StartedAt: r.StartedAt.UnixMicro(), Error: r.Error, Result: r.Result,
+		LateReport: r.LateReport,
+	}
+	if !r.EndedAt.IsZero() {
+		j.EndedAt = r.EndedAt.UnixMicro()
+	}
+	return j
 }
 
 func decodeRuns(w *runLogJSON) *RunLog {

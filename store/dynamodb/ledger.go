@@ -31,7 +31,8 @@ func errNoLocks() error {
 
 // OpenLedger opens the ledger, with the same connections.
 func (s *ledgerStore) OpenLedger(context.Context) (driver.Ledger, error) {
-	return &ledger{tableClient: s.share(), name: s.name, startedAge: s.startedAge, runs: map[string]rowRun{}}, nil
+	return &ledger{tableClient: s.share(), name: s.name, startedAge: s.startedAge, runs: map[string]rowRun{},
+		unsure: map[string]unsureStart{}}, nil
 }
 
 // Info has no kinds: there are no locks.
@@ -87,8 +88,12 @@ func (s *ledgerStore) NextChange(context.Context, driver.Lock) (driver.Lock, err
 // changes its created_at; exec_status stays what it was. A row of an end has a counter, too. So a start that hits one
 // does not get 1.
 //
-// A start row is never removed, not even when its key is forgotten. A plain worker may have read the rows before it a
-// long time ago; if its start came to an empty place, it would begin a run beside ours.
+// A start row is never removed, not even when its key is forgotten, or its run is withdrawn. A plain worker may have read
+// the rows before it a long time ago; if its start came to an empty place, it would begin a run beside ours.
+//
+// So the row that ends a withdrawn run says once more how the run before it has ended (rowRun.Withdrawn): from then on
+// that is the last run again, for all who read the newest row. If there was no run before, the row hides both rows, as
+// that of a forgotten key does. Plain workers see a run that has failed.
 //
 // # Heartbeats
 //
@@ -107,8 +112,10 @@ func (s *ledgerStore) NextChange(context.Context, driver.Lock) (driver.Lock, err
 // Each request is sent once, and may arrive late. What that can do:
 //
 //   - Our start arrives after others have begun the run: it is refused, or adds to a counter.
-//   - Our start arrives when nobody waits for it any more: the run exists, is not renewed, and is abandoned after its
-//     TTL. A start whose reply was lost is found by its claim, and renewed before it counts.
+//   - Our start arrives when nobody waits for it any more: to withdraw the claim, its client sends the same start again.
+//     One of the two takes the place, and the run is then ended. If the client dies before that, the run exists, is not
+//     renewed, and is abandoned after its TTL. A start whose reply was lost is found by its claim, and renewed before it
+//     counts.
 //   - A renewal arrives after a later one: its beat is not above, and it is refused. After the run was abandoned, or
 //     the next one was renewed: refused.
 //   - An end arrives after another end: refused, and read. So a report is repeated until the row is there, and the row
@@ -125,8 +132,15 @@ type ledger struct {
 	name       string
 	startedAge time.Duration
 
-	mu   sync.Mutex
-	runs map[string]rowRun // by claim id: the runs that this client has begun and that have not ended
+	mu     sync.Mutex
+	runs   map[string]rowRun      // by claim id: the runs that this client has begun and that have not ended
+	unsure map[string]unsureStart // by claim id: starts that may still take effect
+}
+
+// unsureStart is a start whose outcome is not known.
+type unsureStart struct {
+	sequence int64
+	run      rowRun
 }
 
 // controlPrefix begins the partition keys of the items that are not rows. No key contains a NUL.
@@ -145,6 +159,7 @@ func ledgerInfo(t *tableClient, name string) driver.Info {
 		Survives: driver.Survives{Restart: true, PowerCut: true, Failover: true},
 		TokenGap: tokenGap, TokenRegression: "when somebody removes all rows of a key within 3 s of its last run",
 		MinTTL: driver.MinTTL, MaxTTL: driver.MaxTTL, MaxName: driver.MaxName, MaxMeta: driver.MaxMeta, MaxHolders: 1,
+		MaxRunResult: driver.MaxRunResult,
 	}
 }
 

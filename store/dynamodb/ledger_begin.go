@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -59,6 +60,9 @@ func (b *beginning) finalError(ctx context.Context, err error) error {
 			err = fmt.Errorf("%w; %w", err, b.inProgress.Held)
 		}
 	}
+	if b.uncertainAt == 0 {
+		b.forgetRun(b.claim.ID)
+	}
 	return err
 }
 
@@ -100,7 +104,7 @@ func (b *beginning) refuse(ctx context.Context, st *keyState, h heartbeat, refus
 		if err != nil {
 			return driver.Grant{}, err
 		}
-		if h.retry == st.newest.sequence {
+		if h.retry == st.retrySequence() {
 			return b.start(ctx, st)
 		}
 	}
@@ -127,6 +131,7 @@ func (b *beginning) start(ctx context.Context, st *keyState) (driver.Grant, erro
 	case err != nil:
 		if !driverutil.IsFinal(err) && !errors.Is(err, record.ErrUnsent) {
 			b.uncertainAt = sequence
+			b.rememberStart(unsureStart{sequence, run})
 		}
 		return driver.Grant{}, err
 	case counter != "1":
@@ -181,12 +186,13 @@ const (
 	removedPerRun = 4
 )
 
-// firstToKeep is the sequence with which the history begins when a new run starts.
+// firstToKeep is the sequence with which the history begins when a new run starts. The run before it is always kept: if
+// the new one is withdrawn, it is the last one again.
 func firstToKeep(first, start, keep int64) int64 {
 	if keep <= 0 {
 		return first
 	}
-	return max(first, min(start-rowsPerRun*(keep-1), first+rowsPerRun*removedPerRun))
+	return max(first, min(start-rowsPerRun*max(keep-1, 1), first+rowsPerRun*removedPerRun))
 }
 
 // deleteEnd removes the row that ended a run. A start stays: see ledger.
@@ -207,12 +213,23 @@ func (l *ledger) rememberRun(r rowRun) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs[r.ID] = r
+	delete(l.unsure, r.ID)
+}
+
+// rememberStart keeps what the withdrawal of a run needs that may still begin.
+func (l *ledger) rememberStart(s unsureStart) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.clock.TokenFloor()
+	maps.DeleteFunc(l.unsure, func(_ string, o unsureStart) bool { return o.run.ExpiresAt < now }) // nobody has withdrawn them
+	l.unsure[s.run.ID] = s
 }
 
 func (l *ledger) forgetRun(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.runs, id)
+	delete(l.unsure, id)
 }
 
 // runOf returns the run that begins in a row: from memory, or else from the table.

@@ -2,10 +2,12 @@ package dynamodb
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -44,7 +46,7 @@ func (l *ledger) endOf(run *rowRun, state driver.RunState, text string) rowRun {
 // FinishRun is one conditional put. If the lease may have run out, it reads the heartbeat first: a run that has expired
 // is abandoned, even if nobody else has noticed.
 func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
-	o, err := o.Check()
+	o, err := o.Check(l.Info())
 	if err != nil {
 		return err
 	}
@@ -206,19 +208,19 @@ func (l *ledger) endForeign(ctx context.Context, key string, st *keyState, why s
 	return l.putEnd(ctx, key, st.newest.sequence, &end)
 }
 
-// Release ends a run as failed. A claim whose start was lost and comes later is abandoned after its TTL.
+// Release ends a run as failed, or withdraws it.
 func (l *ledger) Release(ctx context.Context, c driver.Claim, ref string) error {
 	key, err := l.partitionOf(c.Name)
 	if err != nil {
 		return err
 	}
-	defer l.forgetRun(c.ID)
 	report := rand.Text()
 	loop := l.newLoop(c.TTL)
 	loop.Restart()
 	for {
-		err := l.releaseOnce(ctx, loop, key, c.ID, ref, report)
+		err := l.releaseOnce(ctx, loop, key, c, ref, report)
 		if err == nil || errors.Is(err, driver.ErrLost) {
+			l.forgetRun(c.ID)
 			return err
 		}
 		if err := loop.PauseAfterFailure(ctx, err, false); err != nil { // noteWrite has noted what was sent
@@ -228,22 +230,30 @@ func (l *ledger) Release(ctx context.Context, c driver.Claim, ref string) error 
 }
 
 // releaseOnce finds the run and writes its end. report is in the row that this call writes.
-func (l *ledger) releaseOnce(ctx context.Context, loop *driverutil.RetryLoop, key, id, ref, report string) error {
+func (l *ledger) releaseOnce(
+	ctx context.Context, loop *driverutil.RetryLoop, key string, c driver.Claim, ref, report string,
+) error {
 	start, refID, ok := parseRef(ref)
 	switch {
 	case ref != "" && !ok:
 		return fmt.Errorf("%w: %q is no ref of this store", driver.ErrInvalid, ref)
-	case ref != "" && id != "" && id != refID:
+	case ref != "" && c.ID != "" && c.ID != refID:
 		return &driver.LossError{Cause: driver.LossGone} // no claim has both
 	case ref == "":
 		st, err := l.readState(ctx, key)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case st.newest.run == nil || st.newest.run.ID != id:
-			return &driver.LossError{Cause: driver.LossGone}
 		}
-		start, refID = st.newest.sequence, id
+		switch run := st.newest.run; {
+		case run != nil && run.Report == report:
+			return nil // this call has withdrawn it
+		case run == nil || run.ID != c.ID || run.Withdrawn != 0:
+			if c.Withdrawn {
+				err = noteWrite(loop, l.takePlace(ctx, key, c.ID, &st))
+			}
+			return cmp.Or[error](err, &driver.LossError{Cause: driver.LossGone})
+		}
+		start, refID = st.newest.sequence, c.ID
 		if !st.newest.isStarted() {
 			start--
 		}
@@ -253,6 +263,11 @@ func (l *ledger) releaseOnce(ctx context.Context, loop *driverutil.RetryLoop, ke
 		return err
 	}
 	end := l.endOf(run, driver.RunFailed, "it was released without an outcome")
+	if c.Withdrawn {
+		if end, err = l.withdrawnEnd(ctx, key, start, run); err != nil {
+			return err
+		}
+	}
 	end.Report = report
 	if err := noteWrite(loop, l.putEnd(ctx, key, start, &end)); !errors.Is(err, errRefused) {
 		return err
@@ -265,4 +280,48 @@ func (l *ledger) releaseOnce(ctx context.Context, loop *driverutil.RetryLoop, ke
 		return nil
 	}
 	return lossOfRow(key, it, refID, driver.LossGone)
+}
+
+// takePlace makes sure that a start which may still be on its way does not begin a run that nobody ends. If its place is
+// free, it sends the start again: whichever of the two comes first, the next look at the key finds the run. nil means that
+// the start can begin nothing any more.
+func (l *ledger) takePlace(ctx context.Context, key, id string, st *keyState) error {
+	l.mu.Lock()
+	s, ok := l.unsure[id]
+	l.mu.Unlock()
+	if !ok || st.newest.sequence >= s.sequence {
+		return nil
+	}
+	switch counter, err := l.sendStart(ctx, key, s.sequence, &s.run); {
+	case err != nil:
+		return err // also errRefused: somebody has taken the place
+	case counter != "1":
+		return nil
+	}
+	l.rememberRun(s.run)
+	return errRefused // there is a run to end now
+}
+
+// withdrawnEnd returns the end of a run that nobody was told of: see ledger.
+func (l *ledger) withdrawnEnd(ctx context.Context, key string, start int64, run *rowRun) (end rowRun, err error) {
+	rows, err := l.readRows(ctx, key, 2*rowsPerRun, func(r *ledgerRow) bool { return r.run != nil && r.sequence < start })
+	if err != nil {
+		return end, err
+	}
+	st := stateOf(slices.DeleteFunc(rows, func(r ledgerRow) bool { return r.sequence >= start }))
+	before := st.last
+	if before.Attempt == 0 {
+		end = l.endOf(run, driver.RunFailed, "no worker was told of it")
+		end.First = start + rowsPerRun
+		return end, nil
+	}
+	if before.State == driver.RunStarted {
+		endWithoutRow(&before)
+	}
+	return rowRun{
+		ID: before.ID, Attempt: before.Attempt, Token: before.Token, Owner: before.Owner, Meta: before.Meta,
+		Fingerprint: before.Fingerprint, StartedAt: max(0, before.StartedAt.UnixMicro()), MaxToken: run.MaxToken,
+		First: run.First, State: before.State, EndedAt: before.EndedAt.UnixMicro(), Error: before.Error,
+		Withdrawn: st.retrySequence(),
+	}, nil
 }

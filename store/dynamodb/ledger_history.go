@@ -26,6 +26,9 @@ func (l *ledger) ReadRuns(ctx context.Context, name string, last int) (driver.Ru
 	pageSize := int32(min(last, 500) * rowsPerRun)
 	rows, err := l.readRows(ctx, key, pageSize, func(r *ledgerRow) bool {
 		count++
+		if r.run != nil && r.run.Withdrawn != 0 {
+			count -= rowsPerRun
+		}
 		if r.run != nil {
 			first = max(first, r.run.First)
 		}
@@ -54,7 +57,7 @@ func (l *ledger) showRuns(ctx context.Context, key string, rows []ledgerRow, fir
 		if beat, late, err = l.controlItems(ctx, key); err != nil {
 			return h, err
 		}
-		h.RetryAllowed = beat.retry == newest.sequence
+		h.RetryAllowed = beat.retry == (&keyState{newest: *newest}).retrySequence()
 	}
 	for i := range runs {
 		runs[i].LateReport = late[runs[i].sequence]
@@ -194,7 +197,7 @@ func (l *ledger) RetryRun(ctx context.Context, name string) error {
 		return &driver.RunError{Reason: driver.ErrInProgress, Run: st.last}
 	}
 	_, err = l.updateRow(ctx, controlPrefix+key, heartbeatSequence, "SET #retry = :retry", "", heartbeatNames,
-		item{":retry": numberValue(st.newest.sequence)})
+		item{":retry": numberValue(st.retrySequence())})
 	return driverutil.Uncertain(err)
 }
 

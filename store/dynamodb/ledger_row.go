@@ -52,6 +52,9 @@ type rowRun struct {
 	Cause   driver.LossCause `json:"cause,omitempty"` // why it was abandoned
 	Result  []byte           `json:"result,omitempty"`
 	Report  string           `json:"report,omitempty"` // unique to the call that has written the row
+	// Withdrawn says that the run of these two rows was withdrawn, and that the row has the run before it instead. It is the
+	// sequence of the row in which that run had ended.
+	Withdrawn int64 `json:"withdrawn,omitempty"`
 }
 
 // toRun shows the run.
@@ -119,6 +122,15 @@ type keyState struct {
 	last     driver.Run // the last run; its attempt is 0 if there is none
 	maxToken int64
 	first    int64 // the sequence with which the history begins
+}
+
+// retrySequence is the sequence after which an operator lets one more run begin: that of the row in which the last run has
+// ended.
+func (st *keyState) retrySequence() int64 {
+	if run := st.newest.run; run != nil && run.Withdrawn != 0 {
+		return run.Withdrawn
+	}
+	return st.newest.sequence
 }
 
 // readState is one request if the newest row is ours. Otherwise it reads on, down to the last row of ours: there are
@@ -193,6 +205,8 @@ func foldRows(rows []ledgerRow, first int64) []runRow {
 		}
 		last := &runs[len(runs)-1]
 		switch {
+		case row.run != nil && row.run.Withdrawn != 0 && len(runs) > 1:
+			runs = runs[:len(runs)-1]
 		case row.run != nil:
 			last.Run = row.run.toRun()
 			offset = row.run.Attempt - int64(len(runs))

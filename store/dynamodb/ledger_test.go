@@ -855,3 +855,57 @@ func TestLedgerListPages(t *testing.T) {
 		t.Errorf("%d keys are listed", len(seen))
 	}
 }
+
+// TestLedgerWithdrawsLateStart: a start that may still be on its way when its claim is withdrawn begins no run, whenever it
+// arrives, and the key is as it was before.
+func TestLedgerWithdrawsLateStart(t *testing.T) {
+	for _, before := range []string{"", "failed", "plain"} {
+		for _, arrives := range []string{"before", "after", "never"} {
+			t.Run(before+" "+arrives, func(t *testing.T) {
+				t.Parallel()
+				table := newTableName()
+				l := ledgerAt(t, table, sharedServer(t).Endpoint, "")
+				w, key := newPlainWorker(t, table), "k"
+				switch before {
+				case "failed":
+					fail(t, l, acquire(t, l, runClaim(table, key, time.Minute)))
+				case "plain":
+					w.mustEnd(t, key, w.mustBegin(t, key), "failed")
+				}
+				was := statesOf(readRuns(t, l, table+"/"+key))
+				st, err := l.readState(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := runClaim(table, key, time.Minute)
+				run := rowRun{ID: c.ID, Attempt: st.last.Attempt + 1, Token: st.maxToken + 1, MaxToken: st.maxToken + 1,
+					TTL: c.TTL.Milliseconds(), ExpiresAt: l.latestEnd(c.TTL), First: st.first}
+				sequence := max(st.newest.sequence+1, firstSequence)
+				l.rememberStart(unsureStart{sequence, run})
+				if arrives == "before" {
+					if _, err := l.sendStart(t.Context(), key, sequence, &run); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.Withdrawn = true
+				if err := l.Release(t.Context(), c, ""); err != nil && !errors.Is(err, driver.ErrLost) {
+					t.Fatal(err)
+				}
+				if arrives == "after" {
+					if _, err := l.sendStart(t.Context(), key, sequence, &run); !errors.Is(err, errRefused) {
+						t.Errorf("a start that came late: %v", err)
+					}
+				}
+				if now := statesOf(readRuns(t, l, table+"/"+key)); now != was {
+					t.Errorf("the history was%s, and is%s", was, now)
+				}
+				if g := acquire(t, l, runClaim(table, key, time.Minute)); g.Attempt != st.last.Attempt+1 {
+					t.Errorf("the next run is attempt %d", g.Attempt)
+				}
+				if n := len(l.unsure); n != 0 {
+					t.Errorf("%d starts are remembered", n)
+				}
+			})
+		}
+	}
+}

@@ -158,6 +158,9 @@ func (j *onceJob) openAndBegin(
 	if err := j.checkSelfWait(ctx, where, ledger, key); err != nil {
 		return client, nil, err
 	}
+	if err := j.checkOutput(ctx, ledger); err != nil {
+		return client, nil, err
+	}
 	began := time.Now().Add(-waitedForStore)
 	if run.Run, err = j.beginRun(ctx, ledger, key, began, rec); err != nil {
 		return client, nil, err
@@ -167,6 +170,17 @@ func (j *onceJob) openAndBegin(
 	rec.addFields(fields{"token": run.Token(), "id": run.ID(), "attempt": run.Attempt()})
 	rec.addEvent(eventRunStarted, fields{"waited_ms": jsonMillis(time.Since(began))})
 	return client, run, nil
+}
+
+// checkOutput refuses to keep more output than the store has room for, before anything is run. What is wrong with the
+// ledger is said when the run begins.
+func (j *onceJob) checkOutput(ctx context.Context, ledger *holdfast.Ledger) error {
+	ctx, cancel := j.limitCall(ctx)
+	defer cancel()
+	if info, err := ledger.Info(ctx); err == nil && j.keepOutput > info.MaxRunResult {
+		return usageError("--keep-output: this store has room for %d bytes", info.MaxRunResult)
+	}
+	return nil
 }
 
 // commandEnvironment is the environment of the command: the inherited one, with the variables of an outer once or run

@@ -84,7 +84,7 @@ func ledgerAsJSON(i holdfast.Info, err error) fields {
 		return fields{"supported": true, "message": errorText(err)}
 	}
 	return fields{"supported": true, "expiry_clock": i.ExpiryClock, "max_key_bytes": i.MaxName,
-		"max_result_bytes": holdfast.MaxRunResult}
+		"max_result_bytes": i.MaxRunResult}
 }
 
 // ledgerRows say whether the store keeps runs, and where that differs from locks, what it promises of them.
@@ -104,7 +104,7 @@ func ledgerRows(i holdfast.Info, err error) [][]string {
 		{"expiry of runs is judged by", i.ExpiryClock.Description()},
 		{"a killed worker is replaced", takeover},
 		{"a key has at most", fmt.Sprintf("%d bytes", i.MaxName)},
-		{"a result has at most", fmt.Sprintf("%d bytes", holdfast.MaxRunResult)},
+		{"a result has at most", fmt.Sprintf("%d bytes", i.MaxRunResult)},
 	}
 }
 

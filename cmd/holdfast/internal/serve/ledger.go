@@ -200,16 +200,14 @@ func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 	o := s.runs.add(r, ledgerName, run, ttl)
 	if _, err := s.checkRight(r); err != nil { // it was lost during the wait
 		o.startEnd()
-		_ = s.endRun(o, func(ctx context.Context) error { return run.Fail(ctx, err) })
+		_ = s.endRun(o, run.Withdraw)
 		return err
 	}
 	if err := writeJSON(w, begunView{Run: o.id, Ledger: ledgerName, Key: key, Attempt: run.Attempt(), Token: run.Token(),
 		ID: run.ID(), TTL: millis(ttl), Remaining: millis(o.remaining())}); err != nil {
 		// The client does not know that it has the run.
 		o.startEnd()
-		_ = s.endRun(o, func(ctx context.Context) error {
-			return run.Fail(ctx, errors.New("the worker was gone when the run began"))
-		})
+		_ = s.endRun(o, run.Withdraw)
 	}
 	return nil
 }
