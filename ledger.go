@@ -63,7 +63,8 @@ type LedgerOptions struct {
 	MaxAttempts int
 	// Pause is the least time between the end of a run and the start of the next. Default: none.
 	Pause time.Duration
-	// KeepRuns is how many runs of a key are kept at least; older ones are removed when new ones begin. Default: all.
+	// KeepRuns is how many runs of a key are kept at least, and the one in progress; older ones are removed when new ones
+	// begin. Default: all.
 	KeepRuns int
 	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this key
 	// is run again, so it must be longer than messages can be late. Stores and clients remove old histories now and

@@ -307,8 +307,8 @@ func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, k
 		return err
 	}
 	if keep > 0 {
-		// The run that begins counts only if the record is written.
-		first, upTo := l.lastRun().Attempt-max(keep-1, 1), l.firstToken()
+		// The run that begins does not count: the record may not be written, and the run may be withdrawn.
+		first, upTo := l.lastRun().Attempt-keep, l.firstToken()
 		isPast := func(page *RunLog) bool { return page.firstToken() <= upTo && page.lastRun().Attempt < first }
 		looks := old > 0 || l.firstAttempt() <= first // otherwise the pages are needed, or were when the last one was written
 		for n := 0; looks && n < deletesPerRun && l.Dropped < l.Pages; n++ {

@@ -21,6 +21,9 @@ func RunLedger(seed uint64, only string) Report {
 	sim := newSimulation(seed, chooseKind(ledgerKinds, seed, only), nil)
 	sim.runs = newRunChecker(sim.checker)
 	sim.storeShift = sim.upTo(20*time.Hour) - 10*time.Hour
+	if sim.chance(0.5) {
+		sim.maxRecord = 4<<10 + int(sim.randomFloat()*(12<<10))
+	}
 	return sim.run()
 }
 
@@ -61,6 +64,10 @@ func (sim *simulation) prepareLedgers() {
 	if sim.operatorLedger, err = sim.operator.OpenLedger(context.Background()); err != nil {
 		panic(err)
 	}
+	sim.runs.maxResult = sim.operatorLedger.Info().MaxRunResult
+	for _, name := range []string{plainLedger, slotLedger} { // the longest note for which there is room besides other texts
+		sim.runs.ledgers[name] = &holdfast.LedgerOptions{Meta: strings.Repeat("m", sim.operatorLedger.Info().MaxMeta/2)}
+	}
 	sim.gentle.Store(true)
 	defer sim.gentle.Store(false)
 	clients := []*holdfast.Client{client}
@@ -84,6 +91,7 @@ func (sim *simulation) addOldRuns(ledger string) {
 	for range 28 {
 		run, err := l.Begin(context.Background(), oldKey, nil)
 		if err == nil {
+			sim.runs.noteReport(run)
 			err = run.Fail(context.Background(), nil)
 		}
 		if err != nil {
@@ -134,7 +142,7 @@ func (sim *simulation) useLedger(ctx context.Context, h *host) {
 // runJob runs a job once per time slot. The store's clock decides which slot it is, and the clocks of all hosts are
 // wrong by the same time, up to ten hours.
 func (sim *simulation) runJob(ctx context.Context, h *host) {
-	l := h.client.Ledger(slotLedger, nil)
+	l := h.client.Ledger(slotLedger, sim.runs.ledgers[slotLedger])
 	from := sim.storeTime()
 	slot, err := l.CurrentSlot(ctx, holdfast.Every(slotLength))
 	to := sim.storeTime()
@@ -199,7 +207,7 @@ func (sim *simulation) workOnRun(h *host, call beginCall, run *holdfast.Run) boo
 // reportOutcome reports the end of a run: half of them have succeeded.
 func (sim *simulation) reportOutcome(ctx context.Context, key string, run *holdfast.Run) {
 	if sim.chance(0.02) {
-		err := run.Succeed(ctx, make([]byte, holdfast.MaxRunResult+1))
+		err := run.Succeed(ctx, make([]byte, sim.runs.maxResult+1))
 		if !errors.Is(err, holdfast.ErrInvalid) {
 			sim.reportViolation("a result that is too large: %v", err)
 		}
@@ -208,7 +216,7 @@ func (sim *simulation) reportOutcome(ctx context.Context, key string, run *holdf
 	state, result := driver.RunFailed, []byte(nil)
 	var err error
 	if sim.chance(0.5) {
-		state, result = driver.RunSucceeded, resultOf(run)
+		state, result = driver.RunSucceeded, sim.resultOf(run)
 		err = run.Succeed(ctx, result)
 	} else {
 		err = run.Fail(ctx, errWorkFailed)
@@ -219,10 +227,17 @@ func (sim *simulation) reportOutcome(ctx context.Context, key string, run *holdf
 	}
 }
 
-var errWorkFailed = errors.New("the work has failed")
+// errWorkFailed has a text that takes six times its length in a record.
+var errWorkFailed = errors.New("the work has failed: " + strings.Repeat("<", 200))
 
-// resultOf is what a run stores: no other run has the same.
-func resultOf(run *holdfast.Run) []byte { return []byte(run.ID()) }
+// resultOf is what a run stores: no other run has the same. Where records are small, some results have the largest size.
+func (sim *simulation) resultOf(run *holdfast.Run) []byte {
+	result := []byte(run.ID())
+	if sim.maxRecord > 0 && run.Token()%2 == 0 {
+		result = append(result, make([]byte, max(0, sim.runs.maxResult-len(result)))...)
+	}
+	return result
+}
 
 // doKey runs a key with Do.
 func (sim *simulation) doKey(ctx context.Context, h *host, l *holdfast.Ledger, call beginCall, key string,
@@ -236,14 +251,14 @@ func (sim *simulation) doKey(ctx context.Context, h *host, l *holdfast.Ledger, c
 		sim.runs.noteReport(r)
 		run = r
 		if succeeds {
-			return resultOf(r), nil
+			return sim.resultOf(r), nil
 		}
 		return nil, errWorkFailed
 	})
 	switch {
 	case h.waitUntilRunning(context.Background()) != nil:
 	case run != nil && succeeds:
-		sim.runs.checkReportResult(call.key, run, driver.RunSucceeded, resultOf(run), err)
+		sim.runs.checkReportResult(call.key, run, driver.RunSucceeded, sim.resultOf(run), err)
 	case run != nil && !errors.Is(err, errWorkFailed):
 		sim.reportViolation("Do of %s whose function fails: %v", key, err)
 	case run == nil && err == nil:
@@ -420,8 +435,8 @@ func (sim *simulation) checkRetention(h *host) {
 	time.Sleep(time.Minute)
 	sim.readHistory(context.Background(), h, l, sim.runs.noteCall(name+"/"+running), running)
 	sim.runs.noteReport(last)
-	err := last.Succeed(context.Background(), resultOf(last))
-	sim.runs.checkReportResult(name+"/"+running, last, driver.RunSucceeded, resultOf(last), err)
+	err := last.Succeed(context.Background(), sim.resultOf(last))
+	sim.runs.checkReportResult(name+"/"+running, last, driver.RunSucceeded, sim.resultOf(last), err)
 	if err != nil {
 		sim.reportViolation("a run that was renewed for hours: %v", err)
 	}

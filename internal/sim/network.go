@@ -209,6 +209,10 @@ func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error)
 func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	by := actorOf(ctx)
 	by.host = t.host
+	if size := len(row.Data); size > t.MaxRecordSize() {
+		t.host.sim.reportViolation("a record of %d bytes is written, and %d fit", size, t.MaxRecordSize())
+		return record.Row{}, driver.ErrInvalid
+	}
 	return t.callStore(ctx, func() reply {
 		now, err := t.Table.Swap(context.Background(), row)
 		switch {
@@ -232,6 +236,14 @@ func (t *faultyTable) Delete(ctx context.Context, row record.Row) error {
 		return reply{err: t.Table.Delete(context.Background(), row)}
 	})
 	return err
+}
+
+// MaxRecordSize is small in some simulations of ledgers.
+func (t *faultyTable) MaxRecordSize() int {
+	if t.keepsRuns && t.host.sim.maxRecord > 0 {
+		return t.host.sim.maxRecord
+	}
+	return record.MaxData
 }
 
 // deleteRuns deletes a row of a ledger, and lets the checker see what was in it.

@@ -19,13 +19,17 @@ import (
 type runChecker struct {
 	*checker
 	runHistories
-	ledgers  map[string]*holdfast.LedgerOptions
-	active   map[*holdfast.Run]*activeRun // runs whose workers act on them
-	ended    map[string]bool              // by run id: it has ended in the store, perhaps before a failover
-	reported map[string]bool              // by run id: its worker has reported an outcome
-	acked    map[string]driver.RunState   // by run id: the outcome that the ledger has acknowledged
-	settleBy map[string]time.Duration     // by run id: until when a report with an unknown outcome may take effect
-	results  map[string]map[string]bool   // by key: the results of all runs that ever succeeded
+	ledgers map[string]*holdfast.LedgerOptions
+
+	maxResult   int                          // bytes
+	withdrawals int                          // runs that were taken out of their histories
+	active      map[*holdfast.Run]*activeRun // runs whose workers act on them
+	ended       map[string]bool              // by run id: it has ended in the store, perhaps before a failover
+	reported    map[string]bool              // by run id: its worker has reported an outcome
+	acked       map[string]driver.RunState   // by run id: the outcome that the ledger has acknowledged
+	settleBy    map[string]time.Duration     // by run id: until when a report with an unknown outcome may take effect
+	results     map[string]map[string]bool   // by key: the results of all runs that ever succeeded
+	told        map[string]bool              // by run id: a worker has got it
 }
 
 // runHistories is what the store has. A failover that loses writes returns it to what it was.
@@ -67,6 +71,7 @@ func newRunChecker(chk *checker) *runChecker {
 		acked:        map[string]driver.RunState{},
 		settleBy:     map[string]time.Duration{},
 		results:      map[string]map[string]bool{},
+		told:         map[string]bool{},
 	}
 }
 
@@ -129,6 +134,9 @@ func (c *runChecker) checkSwap(row record.Row, by actor) {
 		return
 	}
 	c.checkRunsAndClaims(key, runs, rec)
+	if !by.forgets { // which may end a run unseen
+		c.noteWithdrawal(key, k, runs)
+	}
 	if len(runs) == 0 {
 		if len(k.runs) > 0 {
 			c.noteHistoryRemoved(key, k, by.forgets)
@@ -167,6 +175,22 @@ func (c *runChecker) checkSwap(row record.Row, by actor) {
 	if o := c.optionsOf(key); o.KeepFor > 0 && k.lastRun().State != driver.RunStarted {
 		k.forgetAt = c.sim.elapsed() + o.KeepFor
 	}
+}
+
+// noteWithdrawal notes that the run in progress was taken out of its history. Nobody may know of it.
+func (c *runChecker) noteWithdrawal(key string, k *keyHistory, runs []driver.Run) {
+	last := k.lastRun()
+	if last.State != driver.RunStarted || len(runs) == 0 && last.Attempt > 1 ||
+		len(runs) > 0 && runs[len(runs)-1].Attempt != last.Attempt-1 {
+		return
+	}
+	if c.told[last.ID] {
+		c.addViolation("run %d of %s was taken out of its history, and its worker had got it", last.Attempt, key)
+	}
+	c.appendHistory(key, "run %d is withdrawn", last.Attempt)
+	c.withdrawals++
+	k.runs = k.runs[:len(k.runs)-1]
+	delete(c.byID, last.ID)
 }
 
 // findRun returns the run of a history that has the same id and token.
@@ -254,6 +278,9 @@ func (c *runChecker) checkRunEnd(key string, run driver.Run) {
 	c.ended[run.ID] = true
 	if until, ok := c.settleBy[run.ID]; ok && run.State != driver.RunAbandoned && c.sim.elapsed() > until {
 		c.addViolation("a report on %s, whose outcome was unknown, took effect only now", key)
+	}
+	if run.State == driver.RunFailed && !c.told[run.ID] && !c.reported[run.ID] {
+		c.addViolation("run %d of %s has failed, and no worker ever got it", run.Attempt, key)
 	}
 	for r, a := range c.active {
 		if r.ID() != run.ID || c.broken[run.ID] || !a.host.canAct() {
@@ -380,6 +407,7 @@ func (c *runChecker) noteRunStart(h *host, call beginCall, run *holdfast.Run) {
 	case call.succeeded && k.removals == call.removals:
 		c.addViolation("a run of %s began after an acknowledged success", key)
 	}
+	c.told[run.ID()] = true
 	c.active[run] = &activeRun{host: h, key: key}
 	c.checkOverlappingRuns(key)
 }
@@ -535,6 +563,9 @@ func (c *runChecker) checkHistory(call beginCall, runs []holdfast.RunInfo) {
 		}
 	}
 	wanted := int64(len(call.runs))
+	if wanted > 0 && c.byID[call.runs[wanted-1].ID] == nil { // it was withdrawn since
+		wanted--
+	}
 	if len(runs) == 0 {
 		if wanted > 0 {
 			c.addViolation("the history of %s is empty, and %d runs had begun", call.key, wanted)

@@ -50,6 +50,7 @@ type simulation struct {
 	operatorLedger  driver.Ledger
 	checksRetention bool
 	storeShift      time.Duration // by how much the store's clock is ahead of those of all hosts
+	maxRecord       int           // bytes of the store's largest record; 0: as large as usual
 
 	// storeMu guards the fields below. It is held while the store does something that the checker must see in order.
 	storeMu     sync.Mutex

@@ -186,13 +186,13 @@ const (
 	removedPerRun = 4
 )
 
-// firstToKeep is the sequence with which the history begins when a new run starts. The run before it is always kept: if
-// the new one is withdrawn, it is the last one again.
+// firstToKeep is the sequence with which the history begins when a new run starts. That run does not count: it may be
+// withdrawn.
 func firstToKeep(first, start, keep int64) int64 {
 	if keep <= 0 {
 		return first
 	}
-	return max(first, min(start-rowsPerRun*max(keep-1, 1), first+rowsPerRun*removedPerRun))
+	return max(first, min(start-rowsPerRun*keep, first+rowsPerRun*removedPerRun))
 }
 
 // deleteEnd removes the row that ended a run. A start stays: see ledger.

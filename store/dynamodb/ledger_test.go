@@ -581,6 +581,7 @@ func TestLedgerForget(t *testing.T) {
 		}
 	}
 	const want = "1:started 3:started 5:started 7:started 9:started 11:started 13:started 15:started 17:started 19:started " +
+		"20:failed " +
 		"21:started 22:failed 23:started 24:failed"
 	if got := w.rows(t, "few"); got != want {
 		t.Errorf("the rows are %s", got)

@@ -652,3 +652,32 @@ func fuzzServer(t *testing.T) *Server {
 	client := newMemoryClient(t)
 	return New(Config{Client: client, Store: "memory:", AllowBreak: true, MaxStreams: 10})
 }
+
+// TestBeginUnanswered: a run that its client was never told of, because the answer could not be sent, leaves nothing in the
+// history: it uses up no attempt, and no pause begins.
+func TestBeginUnanswered(t *testing.T) {
+	s := startServer(t, nil)
+	body := `{"max_attempts": 1, "pause_ms": 3600000}`
+	for range 2 {
+		r := httptest.NewRequest(http.MethodPost, "/v1/ledgers/l/keys/k/begin", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Host = "localhost"
+		s.handler.ServeHTTP(&deadRecorder{httptest.NewRecorder()}, r)
+		if runs, err := s.direct.Ledger("l", nil).History(t.Context(), "k"); err != nil || len(runs) != 0 {
+			t.Fatalf("the history is %+v, %v", runs, err)
+		}
+	}
+	if n := s.runs.count(); n != 0 {
+		t.Errorf("%d runs are kept", n)
+	}
+	answer := s.send(t.Context(), http.MethodPost, "/v1/ledgers/l/keys/k/begin", body)
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("a run after those that nobody was told of: %s", answer.Status)
+	}
+}
+
+// deadRecorder is the answer to a client that has gone.
+type deadRecorder struct{ *httptest.ResponseRecorder }
+
+func (deadRecorder) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
