@@ -77,10 +77,10 @@ func TestRunsHaveRoom(t *testing.T) {
 					switch attempt % 4 {
 					case 0:
 						reason := strings.Repeat("<", driver.MaxReason)
-						err = l.(driver.ReasonBreaker).BreakWithReason(t.Context(), "k", c.ID, driver.BreakForce, reason)
+						err = l.Break(t.Context(), "k", c.ID, driver.Break{Mode: driver.BreakForce, Reason: reason})
 					case 1:
 						reason := strings.Repeat("<", driver.MaxReason)
-						err = l.(driver.ReasonBreaker).BreakWithReason(t.Context(), "k", c.ID, driver.BreakGraceful, reason)
+						err = l.Break(t.Context(), "k", c.ID, driver.Break{Mode: driver.BreakGraceful, Reason: reason})
 						time.Sleep(2 * c.TTL)
 					default:
 						err = l.FinishRun(t.Context(), g, driver.RunOutcome{State: driver.RunFailed,
