@@ -56,46 +56,65 @@ func (a *awslockStore) NextChange(ctx context.Context, seen driver.Lock) (driver
 
 // Break marks a claim of ours for its holder, or, by force, releases the lock of any holder.
 func (a *awslockStore) Break(ctx context.Context, name, ref string, b driver.Break) error {
-	for tries := 0; ; tries++ {
-		at, err := a.readLock(ctx, name)
-		switch {
-		case err != nil:
+	loop := a.newLoop(driver.MaxTTL)
+	for {
+		done, err := a.tryBreak(ctx, loop, name, ref, b.Mode)
+		if done {
 			return err
-		case at.isFree() || a.refOf(&at) != ref:
-			return fmt.Errorf("no such claim exists: %w", driver.ErrLost)
-		case b.Mode != driver.BreakForce && !at.isOurs:
-			return fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
 		}
-		u := conditionalUpdate{set: map[string]types.AttributeValue{}}
-		switch b.Mode {
-		case driver.BreakGraceful:
-			u.set[markAttribute] = textValue(markBroken + ":" + ref)
-		case driver.BreakRequestRelease:
-			u.set[markAttribute] = textValue(markReleaseRequested + ":" + ref)
-		default: // a holder that still works finds another recordVersionNumber
-			now := a.clock.TokenFloor()
-			u.set[releasedAttribute], u.set[tokenAttribute] = textValue("1"), numberValue(max(now, at.token+1))
-			u.set[rvnAttribute] = textValue(versionNumber{claimID: "broken", token: at.token}.makeUnique())
-			u.remove = []string{nonAcquirableAttribute}
-			if at.isOurs {
-				u.set[endedAttribute] = at.addEndNote("broken", now)
-			}
-		}
-		if at.rvn == "" {
-			u.addCondition("NOT attribute_type(#rvn, :string)", ":string", textValue("S"))
+		if errors.Is(err, errRefused) {
+			err = loop.PauseAfterAnswer(ctx)
 		} else {
-			u.addCondition("#rvn = :seen", ":seen", textValue(at.rvn))
+			err = loop.PauseAfterFailure(ctx, err, false) // tryBreak has noted what was sent
 		}
-		if !at.released {
-			u.addCondition("attribute_not_exists(isReleased)")
-		}
-		if _, _, err := a.updateItem(ctx, name, u); !errors.Is(err, errRefused) {
-			return driverutil.Uncertain(err)
-		}
-		if err := a.pauseBetweenTries(ctx, tries); err != nil {
-			return driverutil.Uncertain(err)
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// tryBreak is one try. A claim that is gone after a request of unknown outcome was ended by that request. A requested
+// release ends nothing.
+func (a *awslockStore) tryBreak(
+	ctx context.Context, loop *driverutil.RetryLoop, name, ref string, mode driver.BreakMode,
+) (done bool, err error) {
+	at, err := a.readLock(ctx, name)
+	switch gone := at.isFree() || a.refOf(&at) != ref; {
+	case err != nil:
+		return false, err
+	case gone && loop.Uncertain && mode != driver.BreakRequestRelease:
+		return true, nil
+	case gone:
+		return true, fmt.Errorf("no such claim exists: %w", driver.ErrLost)
+	case mode != driver.BreakForce && !at.isOurs:
+		return true, fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
+	}
+	u := conditionalUpdate{set: map[string]types.AttributeValue{}}
+	switch mode {
+	case driver.BreakGraceful:
+		u.set[markAttribute] = textValue(markBroken + ":" + ref)
+	case driver.BreakRequestRelease:
+		u.set[markAttribute] = textValue(markReleaseRequested + ":" + ref)
+	default: // a holder that still works finds another recordVersionNumber
+		now := a.clock.TokenFloor()
+		u.set[releasedAttribute], u.set[tokenAttribute] = textValue("1"), numberValue(max(now, at.token+1))
+		u.set[rvnAttribute] = textValue(versionNumber{claimID: "broken", token: at.token}.makeUnique())
+		u.remove = []string{nonAcquirableAttribute}
+		if at.isOurs {
+			u.set[endedAttribute] = at.addEndNote("broken", now)
+		}
+	}
+	if at.rvn == "" {
+		u.addCondition("NOT attribute_type(#rvn, :string)", ":string", textValue("S"))
+	} else {
+		u.addCondition("#rvn = :seen", ":seen", textValue(at.rvn))
+	}
+	if !at.released {
+		u.addCondition("attribute_not_exists(isReleased)")
+	}
+	_, _, err = a.updateItem(ctx, name, u)
+	err = noteWrite(loop, err)
+	return err == nil, err
 }
 
 // ReadTokenFloor is one read, whose reply shows the service's clock. A token is that time, as each client estimates it.

@@ -241,7 +241,7 @@ func (t *tableClient) latestEnd(d time.Duration) int64 {
 	return late + d.Microseconds()
 }
 
-// newLoop makes the loop of one Acquire or Release.
+// newLoop makes the loop of one call.
 func (t *tableClient) newLoop(ttl time.Duration) *driverutil.RetryLoop {
 	return &driverutil.RetryLoop{Clock: t.clock.Clock, Limit: driver.UnreachableTimeout(ttl),
 		Pause: t.pauseBetweenTries}

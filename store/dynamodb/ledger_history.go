@@ -219,23 +219,33 @@ func (l *ledger) ForgetRuns(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	for tries := 0; ; tries++ {
+	loop := l.newLoop(driver.MaxTTL)
+	var hidden int64 // where the history begins if what this call has sent took effect
+	for {
 		st, err := l.settle(ctx, key)
 		switch {
 		case err != nil:
-			return err
-		case st.last.State == driver.RunStarted && st.last.Owner == forgetOwner:
-			if err := l.pauseBetweenTries(ctx, tries); err != nil {
-				return driverutil.Uncertain(err)
+		case hidden > 0 && st.first >= hidden, st.last.State == "":
+			if err = l.deleteEndsBefore(ctx, key, st.first); err == nil {
+				return nil
 			}
-			continue
+		case st.last.State == driver.RunStarted && st.last.Owner == forgetOwner:
+			err = errRefused
 		case st.last.State == driver.RunStarted:
 			return &driver.RunError{Reason: driver.ErrInProgress, Run: st.last}
-		case st.last.State == "":
-			return l.deleteEndsBefore(ctx, key, st.first)
+		default:
+			hidden = st.newest.sequence + 1 + rowsPerRun
+			if err = noteWrite(loop, l.hideHistory(ctx, key, &st)); err == nil {
+				continue
+			}
 		}
-		if err := l.hideHistory(ctx, key, &st); err != nil && !errors.Is(err, errRefused) {
-			return driverutil.Uncertain(err)
+		if errors.Is(err, errRefused) {
+			err = loop.PauseAfterAnswer(ctx)
+		} else {
+			err = loop.PauseAfterFailure(ctx, err, false) // noteWrite has noted what was sent
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -359,21 +369,29 @@ func (l *ledger) Break(ctx context.Context, name, ref string, b driver.Break) er
 	if !ok {
 		return fmt.Errorf("%w: %q is no ref of this store", driver.ErrInvalid, ref)
 	}
-	for tries := 0; ; tries++ {
+	loop := l.newLoop(driver.MaxTTL)
+	for {
 		st, err := l.readState(ctx, key)
-		switch {
+		switch gone := !st.newest.isStarted() || st.newest.sequence != start || st.last.ID != id; {
 		case err != nil:
-			return err
-		case !st.newest.isStarted() || st.newest.sequence != start || st.last.ID != id:
+		case gone && loop.Uncertain && b.Mode != driver.BreakRequestRelease:
+			return nil // a request of unknown outcome has ended it; one for a release ends nothing
+		case gone:
 			return fmt.Errorf("no such run is in progress: %w", driver.ErrLost)
 		case st.newest.run == nil && b.Mode != driver.BreakForce:
 			return fmt.Errorf("%w: a plain worker cannot be told", driver.ErrUnsupported)
+		default:
+			if err = l.breakRun(ctx, loop, key, &st, b.Mode); err == nil {
+				return nil
+			}
 		}
-		if err := l.breakRun(ctx, key, &st, b.Mode); !errors.Is(err, errRefused) {
-			return driverutil.Uncertain(err)
+		if errors.Is(err, errRefused) {
+			err = loop.PauseAfterAnswer(ctx)
+		} else {
+			err = loop.PauseAfterFailure(ctx, err, false) // breakRun has noted what was sent
 		}
-		if err := l.pauseBetweenTries(ctx, tries); err != nil {
-			return driverutil.Uncertain(err)
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -383,19 +401,21 @@ func (l *ledger) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock,
 	return driver.PollChange(ctx, seen, l.Inspect)
 }
 
-func (l *ledger) breakRun(ctx context.Context, key string, st *keyState, mode driver.BreakMode) error {
+func (l *ledger) breakRun(
+	ctx context.Context, loop *driverutil.RetryLoop, key string, st *keyState, mode driver.BreakMode,
+) error {
 	run := st.newest.run
 	switch {
 	case run == nil:
-		return l.endForeign(ctx, key, st, driver.LossBroken.Description())
+		return noteWrite(loop, l.endForeign(ctx, key, st, driver.LossBroken.Description()))
 	case mode == driver.BreakGraceful:
-		return l.markRun(ctx, key, run.Token, markBroken)
+		return noteWrite(loop, l.markRun(ctx, key, run.Token, markBroken))
 	case mode == driver.BreakRequestRelease:
-		return l.markRun(ctx, key, run.Token, markReleaseRequested)
+		return noteWrite(loop, l.markRun(ctx, key, run.Token, markReleaseRequested))
 	}
 	h, err := l.readHeartbeat(ctx, key)
 	if err != nil {
 		return err
 	}
-	return l.abandon(ctx, key, st.newest.sequence, run, h, driver.LossBroken)
+	return noteWrite(loop, l.abandon(ctx, key, st.newest.sequence, run, h, driver.LossBroken))
 }
