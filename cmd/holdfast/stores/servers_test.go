@@ -26,6 +26,9 @@ import (
 // scratch is a directory of these tests, which TestMain removes.
 var scratch string
 
+// ledgerName is the ledger of the tests. A table of plain workers has one only.
+const ledgerName = "stores"
+
 // servers are the servers of all stores, which the tests share.
 var servers struct {
 	sync.Mutex
@@ -157,7 +160,7 @@ func startServer(store string) (of urlOf, stop func(), err error) {
 		return func(layout string) string {
 			more := []string{"region=eu-central-1", "create=true", "endpoint=" + url.QueryEscape(s.Endpoint)}
 			if layout == "ledger" {
-				more = append(more, "ledger-name=stores")
+				more = append(more, "ledger-name="+ledgerName)
 			}
 			return at("dynamodb://"+folder(layout)+"-table", more...)(layout)
 		}, func() { s.Stop() }, nil

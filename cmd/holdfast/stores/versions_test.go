@@ -86,19 +86,53 @@ func TestTwoVersions(t *testing.T) {
 	})
 }
 
+// TestTwoVersionsOfLayouts: programs of both versions exclude each other in the layouts that Holdfast shares with other
+// clients, and on Redlock.
+func TestTwoVersionsOfLayouts(t *testing.T) {
+	t.Parallel()
+	both, err := buildVersions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for store, layouts := range abilities {
+		for layout := range layouts {
+			if layout == "" && store != "redlock" || layout == "ledger" { // TestTwoVersions and TestTwoVersionsOfLedger
+				continue
+			}
+			t.Run(strings.Trim(store+"/"+layout, "/"), func(t *testing.T) {
+				t.Parallel()
+				s := (&scene{url: start(t, store)(layout)}).in(t)
+				if layout == "curator-semaphore" { // it has no mutex
+					s.checkMutex(both[0], both[1], "--limit", "1")
+				} else {
+					s.checkMutex(both[0], both[1])
+				}
+			})
+		}
+	}
+}
+
 // TestTwoVersionsOfLedger: a key whose run has succeeded by the version before or by this one is never run again by the
 // other. This version continues what the former has begun. The former may refuse a key that this one has run, with a
 // message; a key that it has run itself stays good for it, whatever this version has read, or done to other keys.
 func TestTwoVersionsOfLedger(t *testing.T) {
-	eachStore(t, func(t *testing.T, s *scene, old, new version) {
+	check := func(t *testing.T, s *scene, old, new version) {
 		for _, pair := range [][2]version{{old, new}, {new, old}} {
 			t.Run(pair[0].name+"-"+pair[1].name, func(t *testing.T) {
 				t.Parallel()
-				s := s.in(t)
-				l := &ledgerScene{scene: s, old: old, name: "versions-" + s.id, last: map[string]lastRun{}}
+				l := &ledgerScene{scene: s.in(t), old: old, name: ledgerName, last: map[string]lastRun{}}
 				l.check(pair[0], pair[1])
 			})
 		}
+	}
+	eachStore(t, check)
+	t.Run("dynamodb-ledger", func(t *testing.T) {
+		t.Parallel()
+		both, err := buildVersions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, &scene{url: start(t, "dynamodb")("ledger")}, both[0], both[1])
 	})
 }
 
@@ -308,18 +342,19 @@ func (s *scene) awaitWaiters(name string, n int) {
 }
 
 // checkMutex: each keeps the other out, and the one that waits gets the lock when it is released.
-func (s *scene) checkMutex(a, b version) {
+func (s *scene) checkMutex(a, b version, flags ...string) {
 	s.Helper()
 	name := s.lock("mutex")
-	first := s.hold(a, name)
+	args := append(flags, name)
+	first := s.hold(a, args...)
 	tokens := []int64{first.token()}
-	s.refused(b, name)
-	second := s.hold(b, name)
+	s.refused(b, args...)
+	second := s.hold(b, args...)
 	first.end()
 	tokens = append(tokens, second.token())
-	s.refused(a, name)
+	s.refused(a, args...)
 	second.end()
-	third := s.hold(a, name)
+	third := s.hold(a, args...)
 	tokens = append(tokens, third.token())
 	third.end()
 	s.rising(name, tokens...)
@@ -427,7 +462,7 @@ const script = `echo $HOLDFAST_ATTEMPT $HOLDFAST_TOKEN; cat; exit $0`
 func (l *ledgerScene) begin(v version, key string, code int, flags ...string) *process {
 	l.Helper()
 	return l.start(v, slices.Concat([]string{"once", "--ledger", l.name}, flags,
-		[]string{key, "--", "sh", "-c", script, strconv.Itoa(code)})...)
+		[]string{l.id + key, "--", "sh", "-c", script, strconv.Itoa(code)})...)
 }
 
 // ran reads whether the run has begun, and checks that it is the next attempt, with a larger token.
@@ -488,7 +523,7 @@ func (l *ledgerScene) skip(v version, key string, want int, flags ...string) {
 // show checks that a version shows the last run of a key, or refuses if it may.
 func (l *ledgerScene) show(v version, key, state, result string) {
 	l.Helper()
-	p := l.start(v, "runs", "show", "--json", "--ledger", l.name, key)
+	p := l.start(v, "runs", "show", "--json", "--ledger", l.name, l.id+key)
 	code, out := p.wait()
 	if l.refuses(p, v, key, code) {
 		return
