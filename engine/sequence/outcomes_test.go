@@ -189,7 +189,8 @@ func TestRefusalOfUncertainStep(t *testing.T) {
 							l.afterLost()
 						}
 					}
-					if err := step(t.Context()); errors.Is(err, driver.ErrUncertain) != lost || !errors.Is(err, driver.ErrDenied) {
+					err := step(t.Context())
+					if errors.Is(err, driver.ErrUncertain) != lost || !errors.Is(err, driver.ErrDenied) {
 						t.Errorf("unexpected error %v", err)
 					}
 				})

@@ -95,7 +95,8 @@ func TestDeniedAfterSessionEnded(t *testing.T) {
 			}})
 		defer e.Close()
 		g := storetest.Acquire(t, e, mutex("m", 10*time.Second))
-		if err := e.Detach(t.Context(), g, time.Second); !errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUncertain) {
+		err := e.Detach(t.Context(), g, time.Second)
+		if !errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("Detach returned %v", err)
 		}
 	})

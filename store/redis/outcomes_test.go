@@ -59,7 +59,8 @@ func TestRefusalOfUncertainStep(t *testing.T) {
 				} else {
 					sendCommand(t, server, "ACL", "SETUSER", user, "-@all")
 				}
-				if err := step(t.Context(), s, g); !errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUncertain) != lost {
+				err = step(t.Context(), s, g)
+				if !errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUncertain) != lost {
 					t.Errorf("unexpected error %v", err)
 				}
 			})
