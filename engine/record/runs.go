@@ -133,6 +133,10 @@ func (r *Record) startRun(c *Claim, terms driver.RunTerms, in StepInput) {
 	r.Runs.KeepFor = terms.KeepFor
 }
 
+// maxStartError is by how many microseconds the start of a run may be wrong, if its worker knew the store's time: it is an
+// estimate.
+const maxStartError = 10e6
+
 // endRun gives the run of a claim that is being removed its last state. For a lock it does nothing.
 func (r *Record) endRun(c *Claim, state driver.RunState, why string, in StepInput) {
 	if run := r.Runs.findRun(c.ID, c.Token); run != nil && run.State == driver.RunStarted {
@@ -141,7 +145,7 @@ func (r *Record) endRun(c *Claim, state driver.RunState, why string, in StepInpu
 		if state == driver.RunAbandoned && c.ExpiresAt > 0 {
 			ended = min(ended, c.ExpiresAt)
 		}
-		if started := run.StartedAt.UnixMicro(); !in.StoreTime.Known || started <= in.StoreTime.Late {
+		if started := run.StartedAt.UnixMicro(); !in.StoreTime.Known || started <= in.StoreTime.Late+maxStartError {
 			ended = max(ended, started)
 		} // else its worker did not know the store's time
 		run.EndedAt = time.UnixMicro(ended)

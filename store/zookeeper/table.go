@@ -30,6 +30,7 @@ type table struct {
 	closeTree func() error // ends the connections, which may also serve a store of locks
 	// markSessions are the sessions of the marks beside the records; nil if the table keeps none.
 	markSessions *driverutil.Rotation[*zk.Conn]
+	runs         *oldRuns // of the run ledger; otherwise nil
 }
 
 func newTable(t *tree, folder string) *table {
@@ -38,16 +39,18 @@ func newTable(t *tree, folder string) *table {
 	return tb
 }
 
-// records is the node above the records of a table, and runs the one above those of the run ledger. No lock's path
-// contains them: in a lock's path two digits follow a %.
+// records is the node above the records of a table, runs the one above the folders of the run ledger, and oldFolder the one
+// that earlier programs use for it. No lock's path contains them: in a lock's path two digits follow a %.
 const (
-	records = "%records"
-	runs    = "%runs"
+	records   = "%records"
+	runs      = "%ledger"
+	oldFolder = "%runs"
 )
 
 // OpenLedger opens the run ledger beside the locks.
 func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
 	tb := newTable(s.tree, runs)
+	tb.runs = &oldRuns{path: s.tree.root + "/" + oldFolder}
 	tb.keepMarks()
 	return record.NewLedger(tb), nil
 }
@@ -57,7 +60,7 @@ func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
 const tokenGap = time.Minute
 
 func (tb *table) recordPath(name string) string {
-	return tb.t.root + "/" + tb.folder + "/" + flattenName(name, false)
+	return tb.folderOf(name) + "/" + flattenName(name, false)
 }
 
 // Info is that of the ensemble, for the record engine.
@@ -119,28 +122,23 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
-	path := tb.recordPath(name)
-	calls, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
-	switch {
-	case err != nil:
-		return record.Row{}, tb.t.translateError(err, path)
-	case calls[0].Err == zk.CodeNoNode:
-		return record.Row{Name: name}, nil
-	case calls[0].Err != nil:
-		return record.Row{}, tb.t.translateError(calls[0].Err, path)
-	}
-	return decodeRow(name, calls[0])
+	return tb.readRecord(ctx, name)
 }
 
-// Swap sends one transaction.
+// Swap sends one transaction. For a new record of a ledger it first reads the old folder, unless there is nothing in it.
 func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
-	path := tb.recordPath(r.Name)
+	path := tb.pathOf(r.Name, r.Version)
 	life, version, err := tb.parseVersion(r)
 	if err != nil {
 		return record.Row{}, err
+	}
+	if life == "" {
+		if row, err := tb.checkIsNew(ctx, r.Name); err != nil {
+			return row, err
+		}
 	}
 	if life == "" { // a new record: the create fails if there is one
 		life = strings.ToLower(rand.Text())
@@ -151,7 +149,8 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	} else {
 		data := append([]byte(life+"\n"), r.Data...)
 		err = tb.swapMarked(ctx, r, path, zk.Check(path+"/"+life, zk.AnyVersion), zk.SetData(path, data, version))
-		r.Version = life + "." + strconv.Itoa(int(version)+1)
+		where, _, _ := strings.Cut(r.Version, life)
+		r.Version = where + life + "." + strconv.Itoa(int(version)+1)
 	}
 	if err != nil {
 		return record.Row{}, err
@@ -169,7 +168,7 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 		return err
 	}
 	if life != "" {
-		path := tb.recordPath(r.Name)
+		path := tb.pathOf(r.Name, r.Version)
 		err := tb.writeSteps(ctx, tb.sendMulti, path, false, zk.Delete(path+"/"+life, zk.AnyVersion), zk.Delete(path, version))
 		if err != record.ErrConflict {
 			return err
@@ -190,7 +189,7 @@ func (tb *table) parseVersion(r record.Row) (life string, version int32, err err
 	if r.Version == "" {
 		return "", 0, nil
 	}
-	life, text, _ := strings.Cut(r.Version, ".")
+	life, text, _ := strings.Cut(strings.TrimPrefix(r.Version, oldVersion), ".")
 	v, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {
 		return "", 0, fmt.Errorf("%w: the version %q", driver.ErrInvalid, r.Version)
@@ -261,62 +260,115 @@ func (tb *table) createFolder(ctx context.Context, path string) error {
 	return err
 }
 
-// List lists the children of the node above all records, and reads those that have the prefix.
+// List lists the children of the nodes above all records, and reads those that have the prefix.
 func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if tb.life.Err() != nil {
 			yield(record.Row{}, driver.ErrClosed)
 			return
 		}
-		folder := tb.t.root + "/" + tb.folder
-		names, err := tb.listNames(ctx, folder, prefix)
-		if err != nil {
-			yield(record.Row{}, tb.t.translateError(err, folder))
-			return
-		}
-		// The names are fresh, and each record is read when its turn comes. One that was removed meanwhile is left out.
-		for some := range slices.Chunk(names, sequence.MaxRead) {
-			calls, err := tb.readBounded(ctx, false, func() (calls []*zk.Call) {
-				for _, name := range some {
-					calls = append(calls, zk.GetData(tb.recordPath(name)))
-				}
-				return calls
-			})
-			if err != nil {
-				yield(record.Row{}, tb.t.translateError(err, folder))
-				return
+		where, err := tb.listFolders(ctx)
+		for some := range slices.Chunk(where, sequence.MaxRead/4) {
+			var names [][]string
+			if err == nil {
+				names, err = tb.listNames(ctx, some, prefix)
 			}
-			for i, read := range calls {
-				if read.Err == zk.CodeNoNode {
-					continue
-				}
-				r, err := record.Row{Name: some[i]}, tb.t.translateError(read.Err, folder)
-				if err == nil {
-					r, err = decodeRow(some[i], read)
-				}
-				if !yield(r, err) {
+			for i := range names {
+				if !tb.readListed(ctx, some[i], names[i], yield) {
 					return
 				}
 			}
 		}
+		if err != nil {
+			yield(record.Row{}, tb.t.translateError(err, tb.t.root+"/"+tb.folder))
+		}
 	}
 }
 
-func (tb *table) listNames(ctx context.Context, folder, prefix string) (names []string, err error) {
-	calls, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetChildren(folder)} })
+// listFolders returns the nodes above the records. What is listed later is as fresh: see tree.read.
+func (tb *table) listFolders(ctx context.Context) (paths []string, err error) {
+	path := tb.t.root + "/" + tb.folder
+	if tb.runs == nil {
+		_, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.Exists(path)} })
+		return []string{path}, err
+	}
+	calls, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetChildren(path)} })
 	if err != nil {
 		return nil, err
 	}
-	keys, _, err := calls[0].Children()
-	if err == zk.CodeNoNode {
-		return nil, nil
+	names, _, err := calls[0].Children()
+	if err != nil && err != zk.CodeNoNode {
+		return nil, err
 	}
-	for _, key := range keys {
-		if name, ok := unescapeElement(key); ok && strings.HasPrefix(name, prefix) {
-			names = append(names, name)
+	for _, name := range names {
+		paths = append(paths, path+"/"+name)
+	}
+	if !tb.runs.empty.Load() {
+		paths = append(paths, tb.runs.path)
+	}
+	return paths, nil
+}
+
+// readListed reads and yields the records with these names in a folder. Each is read when its turn comes. One that was
+// removed meanwhile is left out. It returns false if the listing is to end.
+func (tb *table) readListed(
+	ctx context.Context, folder string, names []string, yield func(record.Row, error) bool,
+) bool {
+	for some := range slices.Chunk(names, sequence.MaxRead) {
+		calls, err := tb.readBounded(ctx, false, func() (calls []*zk.Call) {
+			for _, name := range some {
+				calls = append(calls, zk.GetData(folder+"/"+flattenName(name, false)))
+			}
+			return calls
+		})
+		if err != nil {
+			yield(record.Row{}, tb.t.translateError(err, folder))
+			return false
+		}
+		for i, read := range calls {
+			if read.Err == zk.CodeNoNode {
+				continue
+			}
+			r, err := record.Row{Name: some[i]}, tb.t.translateError(read.Err, folder)
+			if err == nil {
+				r, err = decodeRow(some[i], read)
+			}
+			if tb.runs != nil && folder == tb.runs.path {
+				r.Version = oldVersion + r.Version
+			}
+			if !yield(r, err) {
+				return false
+			}
 		}
 	}
-	return names, err
+	return true
+}
+
+// listNames lists the records with the prefix in each folder.
+func (tb *table) listNames(ctx context.Context, paths []string, prefix string) (names [][]string, err error) {
+	calls, err := tb.readBounded(ctx, false, func() (calls []*zk.Call) {
+		for _, path := range paths {
+			calls = append(calls, zk.GetChildren(path))
+		}
+		return calls
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range calls {
+		keys, _, err := c.Children()
+		if err != nil && err != zk.CodeNoNode {
+			return nil, err
+		}
+		var found []string
+		for _, key := range keys {
+			if name, ok := unescapeElement(key); ok && strings.HasPrefix(name, prefix) {
+				found = append(found, name)
+			}
+		}
+		names = append(names, found)
+	}
+	return names, nil
 }
 
 // Wait subscribes first and loads second, so that a change between the two is not missed. A watch fires once and says
@@ -324,7 +376,7 @@ func (tb *table) listNames(ctx context.Context, folder, prefix string) (names []
 // followed by another look.
 func (tb *table) Wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
-	watch := tb.t.subscribe(zk.Watcher{Path: tb.recordPath(name), Recurs: true}, func() {
+	watch := tb.t.subscribe(zk.Watcher{Path: tb.pathOf(name, version), Recurs: true}, func() {
 		select {
 		case changed <- struct{}{}:
 		default:

@@ -120,7 +120,13 @@ func TestTwoVersionsOfLedger(t *testing.T) {
 		for _, pair := range [][2]version{{old, new}, {new, old}} {
 			t.Run(pair[0].name+"-"+pair[1].name, func(t *testing.T) {
 				t.Parallel()
-				l := &ledgerScene{scene: s.in(t), old: old, name: ledgerName, last: map[string]lastRun{}}
+				s := s.in(t)
+				if strings.HasPrefix(s.url, "zookeeper:") {
+					// There, from the first key that this version runs, the former begins no run of any key of the namespace.
+					server, _, _ := strings.Cut(s.url, "?")
+					s.url = server + "?namespace=" + s.id
+				}
+				l := &ledgerScene{scene: s, old: old, name: ledgerName, last: map[string]lastRun{}}
 				l.check(pair[0], pair[1])
 			})
 		}
@@ -535,7 +541,12 @@ func (l *ledgerScene) show(v version, key, state, result string) {
 			State, Result string
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &history); err != nil || code != exitOK || len(history.Runs) == 0 {
+	err := json.Unmarshal([]byte(out), &history)
+	if v == l.old && l.last[key].by != l.old && err == nil && code == exitOK && len(history.Runs) == 0 &&
+		strings.HasPrefix(l.url, "zookeeper:") {
+		return // it looks where there is nothing
+	}
+	if err != nil || code != exitOK || len(history.Runs) == 0 {
 		l.Fatalf("%s: exit %d, %v: %s%s", p.what, code, err, out, &p.errs)
 	}
 	got, want := history.Runs[0], l.last[key]

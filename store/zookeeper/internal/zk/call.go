@@ -71,6 +71,15 @@ func SetData(path string, data []byte, version int32) *Call {
 	return c
 }
 
+// SetACL replaces a node's ACL, whatever version it has.
+func SetACL(path string, acl []ACL) *Call {
+	c := &Call{op: OpSetACL}
+	c.body.putString(path)
+	c.body.putACL(acl)
+	c.body.putInt(AnyVersion)
+	return c
+}
+
 // Exists asks for a node's [Call.Stat].
 func Exists(path string) *Call { return readCall(OpExists, path, false) }
 

@@ -1,0 +1,214 @@
+package zookeeper
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	gozk "github.com/go-zookeeper/zk"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
+	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
+)
+
+// openRuns opens a ledger in a namespace: as it is now, or as earlier programs keep it.
+func openRuns(t *testing.T, servers []string, namespace string, old bool) driver.Ledger {
+	t.Helper()
+	s, err := openAs[*store](servers, Options{Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if !old {
+		return storetest.OpenLedger(t, s)
+	}
+	tb := newTable(s.tree, oldFolder)
+	tb.keepMarks()
+	l := record.NewLedger(tb)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func failRun(t *testing.T, l driver.Ledger, g driver.Grant) {
+	t.Helper()
+	if err := l.FinishRun(t.Context(), g, driver.RunOutcome{State: driver.RunFailed, Error: "no"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOldLedger: the keys of earlier programs are read and run where they are, and these programs see it. From the first new
+// key on, they can begin no run of a key that they do not find, and so run nothing that has been run below the new nodes.
+func TestOldLedger(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	namespace := "runs" + strings.ToLower(rand.Text())
+	l, old := openRuns(t, c.Endpoints(), namespace, false), openRuns(t, c.Endpoints(), namespace, true)
+	failRun(t, old, storetest.Acquire(t, old, storetest.NewRun("failed")))
+	running := storetest.Acquire(t, old, storetest.NewRun("running"))
+	lastState := func(l driver.Ledger, key string) string {
+		t.Helper()
+		h, err := l.ReadRuns(t.Context(), key, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		for _, r := range h.Runs {
+			text += fmt.Sprintf("%d:%s ", r.Attempt, r.State)
+		}
+		return text
+	}
+	expect := func(l driver.Ledger, key, want string) {
+		t.Helper()
+		if got := lastState(l, key); got != want {
+			t.Errorf("the runs of %s are %q, want %q", key, got, want)
+		}
+	}
+	expect(l, "failed", "1:failed ")
+	expect(l, "running", "1:started ")
+	if _, err := l.Acquire(t.Context(), storetest.NewRun("running")); !errors.Is(err, driver.ErrInProgress) {
+		t.Errorf("a key that is running: %v", err)
+	}
+	again := storetest.Acquire(t, l, storetest.NewRun("failed"))
+	if _, err := old.Acquire(t.Context(), storetest.NewRun("failed")); !errors.Is(err, driver.ErrInProgress) {
+		t.Errorf("a key that is running: %v", err) // nothing is closed before there is a new key
+	}
+	storetest.CheckFinish(t, l, again)
+	expect(old, "failed", "1:failed 2:succeeded ")
+
+	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("new")))
+	for _, key := range []string{"new", "another", "failed"} {
+		if g, err := old.Acquire(t.Context(), storetest.NewRun(key)); !errors.Is(err, driver.ErrDenied) {
+			t.Errorf("an earlier program begins %s: %+v, %v", key, g, err)
+		}
+	}
+	storetest.CheckFinish(t, old, running)
+	expect(l, "running", "1:succeeded ")
+	later := openRuns(t, c.Endpoints(), namespace, false)
+	for _, key := range []string{"failed", "running", "new"} {
+		if _, err := later.Acquire(t.Context(), storetest.NewRun(key)); !errors.Is(err, driver.ErrSucceeded) {
+			t.Errorf("%s is run again: %v", key, err)
+		}
+	}
+	storetest.CheckFinish(t, later, storetest.Acquire(t, later, storetest.NewRun("another")))
+	listed := map[string]int{}
+	for h, err := range later.ListRuns(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed[h.Key]++
+	}
+	if want := map[string]int{"failed": 1, "running": 1, "new": 1, "another": 1}; fmt.Sprint(listed) != fmt.Sprint(want) {
+		t.Errorf("listed are %v, want %v", listed, want)
+	}
+	if err := later.ForgetRuns(t.Context(), "failed"); err != nil {
+		t.Fatal(err)
+	}
+	expect(l, "failed", "")
+	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("failed")))
+	expect(later, "failed", "1:succeeded ")
+}
+
+// TestLedgerIsSpread: the records are spread over many nodes. A ledger that is used for the first time leaves nothing open
+// to earlier programs.
+func TestLedgerIsSpread(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	namespace := "runs" + strings.ToLower(rand.Text())
+	l := openRuns(t, c.Endpoints(), namespace, false)
+	const keys = 60
+	for i := range keys {
+		storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun(fmt.Sprint("key/", i))))
+	}
+	cli := newAdmin(t, c)
+	catchUp(t, cli)
+	used, most := 0, int32(0)
+	for i := range folders {
+		_, stat, err := cli.Get(fmt.Sprintf("/%s/%%ledger/%02x", namespace, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used, most = used+min(1, int(stat.NumChildren)), max(most, stat.NumChildren)
+	}
+	if used < keys/3 || most > keys/5 {
+		t.Errorf("%d records are below %d of %d nodes, the most below one being %d", keys, used, folders, most)
+	}
+	if names, _, err := cli.Children("/" + namespace + "/%runs"); err != nil || len(names) != 0 {
+		t.Errorf("below the node of earlier programs is %q, %v", names, err)
+	}
+	if _, err := cli.Create("/"+namespace+"/%runs/x", nil, 0, gozk.WorldACL(gozk.PermAll)); err != gozk.ErrNoAuth {
+		t.Errorf("an earlier program can make a record: %v", err)
+	}
+	n := 0
+	for _, err := range l.ListRuns(t.Context(), "key/1") {
+		if n++; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 11 {
+		t.Errorf("%d keys are listed", n)
+	}
+}
+
+// TestOldLedgerNotClosed: if earlier programs cannot be kept out, no new key is run, and the error says what to do.
+func TestOldLedgerNotClosed(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	namespace := "runs" + strings.ToLower(rand.Text())
+	cli := newAdmin(t, c)
+	for _, path := range []string{"", "/%runs"} {
+		acl := gozk.WorldACL(gozk.PermRead | gozk.PermWrite | gozk.PermCreate | gozk.PermDelete)
+		_, err := cli.Create("/"+namespace+path, nil, 0, acl)
+		mustSucceed(t, err)
+	}
+	l, old := openRuns(t, c.Endpoints(), namespace, false), openRuns(t, c.Endpoints(), namespace, true)
+	failRun(t, old, storetest.Acquire(t, old, storetest.NewRun("old")))
+	_, err := l.Acquire(t.Context(), storetest.NewRun("new"))
+	if !errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUncertain) ||
+		!strings.Contains(err.Error(), "permission to create") {
+		t.Errorf("a new key: %v", err)
+	}
+	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("old")))
+}
+
+// TestOldFolderStaysClosed: the node of earlier programs, which the servers would remove with its last child, keeps one when
+// it is closed.
+func TestOldFolderStaysClosed(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	namespace := "runs" + strings.ToLower(rand.Text())
+	l, old := openRuns(t, c.Endpoints(), namespace, false), openRuns(t, c.Endpoints(), namespace, true)
+	failRun(t, old, storetest.Acquire(t, old, storetest.NewRun("old")))
+	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("new")))
+	tb := newTable(openStoreTree(t, c.Endpoints(), namespace), oldFolder)
+	for row, err := range tb.List(t.Context(), "") {
+		if err == nil {
+			err = tb.Delete(t.Context(), row)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls, err := tb.readBounded(t.Context(), true, func() []*zk.Call {
+		return []*zk.Call{zk.GetChildren("/" + namespace + "/%runs")}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, _, err := calls[0].Children(); err != nil || len(names) != 1 || names[0] != keeperName {
+		t.Errorf("the node has the children %q, %v", names, err)
+	}
+}
+
+func openStoreTree(t *testing.T, servers []string, namespace string) *tree {
+	t.Helper()
+	s, err := openAs[*store](servers, Options{Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s.tree
+}
