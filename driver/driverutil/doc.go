@@ -1,8 +1,9 @@
 // Package driverutil has tools for those who build a store: package driver is the contract, this is what helps to keep
 // it.
 //
-//   - [ParseOptions] and [RedactURL] read the store's URL and show it without its secrets; [ReadSecretFile] and [TLSConfig]
-//     read the files that its options name.
+//   - [ParseOptions] and [RedactURL] read the store's URL and show it without its secrets.
+//   - [Secret] and [TLSOptions] are the passwords, tokens and certificates of the URL, which are read from their files
+//     again for each connection, and [Admission] knows for how long a refusal of them may pass.
 //   - [CallWithTimeout] gives up one request that hangs, and [Outage] measures for how long a store has not answered.
 //   - [IsFinal] and [Uncertain] tell errors apart: those that say what is so, and those after which nothing is known.
 //     [RefuseStore] makes one of the first kind.

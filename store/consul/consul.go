@@ -59,6 +59,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
@@ -77,6 +78,9 @@ type Options struct {
 	Node string
 	// Clock is for tests. Default: the clock of this machine.
 	Clock driver.Clock
+
+	token *driverutil.Secret   // of the URL; nil: that of the settings
+	files *driverutil.TLSFiles // of the URL; nil: none
 }
 
 const (
@@ -157,7 +161,7 @@ func (s *store) Explain(c driver.Claim) driver.Plan {
 }
 
 // newClient makes a client with connections of its own, which are those of the transport.
-func newClient(config *api.Config, clock driver.Clock) (*api.Client, *httpclient.Client, *http.Transport, error) {
+func newClient(config *api.Config, o Options) (*api.Client, *httpclient.Client, *http.Transport, error) {
 	if config == nil {
 		return nil, nil, nil, fmt.Errorf("%w: the settings are nil: pass what api.DefaultConfig returns", driver.ErrInvalid)
 	}
@@ -166,14 +170,31 @@ func newClient(config *api.Config, clock driver.Clock) (*api.Client, *httpclient
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	web := httpclient.New(client, httpclient.Service{Name: "the agent of Consul", IsOwn: isOwnReply, IsOwnBody: isOwnBody,
-		Clock: clock})
+	service := httpclient.Service{Name: "the agent of Consul", IsOwn: isOwnReply, IsOwnBody: isOwnBody, Clock: o.Clock}
+	if o.token != nil && o.token.IsFile() {
+		service.Sources = o.token.Sources()
+		client.Transport = tokenTransport{client.Transport, o.token}
+	}
+	web := httpclient.New(client, service)
 	c.HttpClient = web.HTTPClient()
 	made, err := api.NewClient(&c)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("%w: %v", driver.ErrInvalid, err)
 	}
 	return made, web, transport, nil
+}
+
+// tokenTransport gives each request the token as it is at the time.
+type tokenTransport struct {
+	base  http.RoundTripper
+	token *driverutil.Secret
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Consul-Token", t.token.Current())
+	return t.base.RoundTrip(r)
 }
 
 // isOwnReply reports whether a reply can come from an agent, whose refusals are plain text.

@@ -40,7 +40,7 @@ func (t *nodeStore) convertError(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, &certificate):
-		return driverutil.RefuseStore(fmt.Errorf("no TLS connection to Consul: %v", err))
+		return t.web.CertificateRefused(unsentError{fmt.Errorf("no TLS connection to Consul: %v", err)})
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return unsentError{fmt.Errorf("no connection to Consul: %v", dial)}
 	}

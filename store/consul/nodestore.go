@@ -60,7 +60,7 @@ func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, web, transport, err := newClient(config, o.Clock)
+	client, web, transport, err := newClient(config, o)
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if dial := driverutil.DialerOf(ctx); dial != nil {
 		config.Transport.DialContext = dial
 	}
+	if files := opts.files; files != nil {
+		config.Transport.DialTLSContext = files.Dialer(config.Transport.DialContext, dialTimeout)
+	}
 	return New(ctx, config, &opts)
 }
 
@@ -44,18 +47,15 @@ func parseURL(u *url.URL) (*api.Config, Options, error) {
 	c := &api.Config{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: dialTimeout,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext}}
 	var o Options
-	var ca, cert, key, name string
-	var fileToken string
-	var secure, plain bool
-	token, _ := u.User.Password()
+	var secure driverutil.TLSOptions
+	inURL, _ := u.User.Password()
+	token := driverutil.NewSecret(inURL)
 	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"token-file": func(v string) (err error) { fileToken, err = driverutil.ReadSecretFile(v); return err },
+	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
+		"token-file": token.ReadFrom,
 		"layout":     func(v string) error { o.Layout = Layout(v); return nil },
 		"prefix":     text(&o.Prefix), "node": text(&o.Node), "dc": text(&c.Datacenter),
-		"tls":    func(v string) (err error) { secure, err = strconv.ParseBool(v); plain = !secure; return err },
-		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
-	})
+	}))
 	if err != nil {
 		return nil, o, err
 	}
@@ -63,9 +63,9 @@ func parseURL(u *url.URL) (*api.Config, Options, error) {
 	case u.User.Username() != "":
 		return nil, o, fmt.Errorf("%w: Consul has no users: write a token as consul://:TOKEN@host, or use token-file",
 			driver.ErrInvalid)
-	case token != "" && fileToken != "":
+	case inURL != "" && token.IsFile():
 		return nil, o, fmt.Errorf("%w: the URL has a token and a token-file: leave one of them out", driver.ErrInvalid)
-	case plain && ca+cert+key+name != "":
+	case secure.Off && secure.HasFiles():
 		return nil, o, fmt.Errorf("%w: the URL has tls=false and other tls options: leave out tls=false, or the others",
 			driver.ErrInvalid)
 	case u.Path != "" && u.Path != "/":
@@ -77,12 +77,13 @@ func parseURL(u *url.URL) (*api.Config, Options, error) {
 	case u.Host != "":
 		c.Address, c.Scheme = net.JoinHostPort(cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "8500")), "http"
 	}
-	c.Token = cmp.Or(fileToken, token)
-	if secure || ca+cert+key+name != "" {
+	c.Token, o.token = token.Current(), token
+	if o.files, err = secure.Open(); err != nil {
+		return nil, o, err
+	}
+	if o.files != nil {
 		c.Scheme = "https"
-		if c.Transport.TLSClientConfig, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
-			return nil, o, err
-		}
+		c.Transport.TLSClientConfig = o.files.Config() // for connections by way of a proxy
 		// Consul's own client changes nothing in the transport of a client that it is given.
 		c.HttpClient = &http.Client{Transport: c.Transport}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 )
 
@@ -26,8 +28,11 @@ type memberClocks struct {
 	last string // the endpoint that has told its time last
 }
 
-func newMemberClocks(config *tls.Config) *memberClocks {
+func newMemberClocks(config *tls.Config, files *driverutil.TLSFiles) *memberClocks {
 	transport := &http.Transport{TLSClientConfig: config.Clone()}
+	if files != nil {
+		transport.DialTLSContext = files.Dialer((&net.Dialer{}).DialContext, requestTimeout)
+	}
 	web := httpclient.New(&http.Client{Transport: transport}, httpclient.Service{Name: "etcd", IsOwn: isVersionReply})
 	return &memberClocks{web: web, transport: transport}
 }

@@ -23,7 +23,7 @@ var deniedErrors = []struct {
 	{rpctypes.ErrPermissionDenied,
 		"; the user's role must allow reading and writing the whole range of keys that starts with the prefix"},
 	{rpctypes.ErrUserEmpty, "; the cluster asks for a user and a password, and the URL has none: write etcd://USER:PASSWORD@host"},
-	{rpctypes.ErrAuthFailed, ""}, {rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
+	{rpctypes.ErrInvalidAuthMgmt, ""}, {rpctypes.ErrAuthNotEnabled, ""},
 }
 
 // unusableErrors are further ones, after which the servers take no writes from anybody.
@@ -68,12 +68,16 @@ func leaveOpen(err error) error { return fmt.Errorf("%w, although it says: %v", 
 // convertError turns an error of etcd into one that the engines know.
 func (t *nodeStore) convertError(err error) error {
 	if err == nil {
+		t.admission.CredentialsAccepted()
 		return nil
 	}
 	if t.life.Err() != nil {
 		return driver.ErrClosed
 	}
 	err = rpctypes.Error(err)
+	if errors.Is(err, rpctypes.ErrAuthFailed) {
+		return t.admission.CredentialsRefused(err)
+	}
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return t.explainDeadline(err)
 	}
@@ -92,7 +96,7 @@ func (t *nodeStore) convertError(err error) error {
 	}
 	switch text := err.Error(); {
 	case strings.Contains(text, "authentication handshake failed"): // TLS: wrong certificate, name or authority
-		return driverutil.RefuseStore(errors.New(explainHandshake(text)))
+		return t.admission.CertificateRefused(&unavailableError{errors.New(explainHandshake(text))})
 	case errors.Is(err, rpctypes.ErrLeaseTTLTooLarge), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, text)
 	}
@@ -122,8 +126,8 @@ func (t *nodeStore) explainDeadline(err error) error {
 	if t.tls != nil {
 		hint = "uses TLS"
 	}
-	return fmt.Errorf("%w: no connection to etcd: check that a server listens at %s, and that it %s",
-		context.DeadlineExceeded, strings.Join(t.cli.Endpoints(), ", "), hint)
+	return driverutil.AddProblems(fmt.Errorf("%w: no connection to etcd: check that a server listens at %s, and that it %s",
+		context.DeadlineExceeded, strings.Join(t.cli.Endpoints(), ", "), hint), t.admission.Sources)
 }
 
 // explainHandshake is the text of a failed TLS handshake without what gRPC writes around it, and with a hint.

@@ -45,6 +45,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -60,6 +61,9 @@ type Options struct {
 	TLS *tls.Config
 	// Clock is for tests. Default: the clock of this machine.
 	Clock driver.Clock
+
+	files   *driverutil.TLSFiles // of the URL; nil: none
+	secrets []driverutil.SecretSource
 }
 
 // store is a driver.Store on etcd.

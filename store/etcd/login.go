@@ -3,11 +3,14 @@ package etcd
 import (
 	"context"
 	"errors"
+	"net"
 
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 )
 
 // openStream opens a stream with the login that the client has. etcd's client would otherwise log in again, with the
@@ -20,20 +23,46 @@ func openStream(
 	return open(ctx, desc, cc, method, opts...)
 }
 
-// forgetLogin has the client forget a login that the servers do not know any more, after a restart for example. The client
+// login gives the client's logins the password as it is at the time: etcd's client keeps the one that it was made with. A
+// login is lost when the password changes, also on a connection that stays.
+//
+// It also has the client forget a login that the servers do not know any more, after a restart for example. The client
 // sends the token of its last login with every request, also with the one by which it logs in again. Servers before
 // 3.4.28 refuse that for the token, and etcd's client would ask for another login, with the same token, for ever. At this
 // error it drops the token. Its next request is refused because it has no user, and so the client logs in.
-func forgetLogin(
-	ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker,
-	opts ...grpc.CallOption,
-) error {
-	err := call(ctx, method, request, reply, cc, opts...)
-	if method == pb.Auth_Authenticate_FullMethodName && isLoginExpired(err) {
-		return rpctypes.ErrGRPCAuthNotEnabled
+func login(password *driverutil.Secret) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
+		if r, ok := request.(*pb.AuthenticateRequest); ok && password.IsFile() {
+			request = &pb.AuthenticateRequest{Name: r.Name, Password: password.Current()}
+		}
+		err := call(ctx, method, request, reply, cc, opts...)
+		if method == pb.Auth_Authenticate_FullMethodName && isLoginExpired(err) {
+			return rpctypes.ErrGRPCAuthNotEnabled
+		}
+		return err
 	}
-	return err
 }
+
+// handshaker makes TLS connections with the certificates that the files have at the time.
+type handshaker struct {
+	credentials.TransportCredentials // for all but handshakes
+	files                            *driverutil.TLSFiles
+}
+
+func newHandshaker(files *driverutil.TLSFiles) handshaker {
+	return handshaker{credentials.NewTLS(files.Config()), files}
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (h handshaker) ClientHandshake(
+	ctx context.Context, authority string, conn net.Conn,
+) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(h.files.Config()).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h handshaker) Clone() credentials.TransportCredentials { return newHandshaker(h.files) }
 
 // renewLogin renews a login that has expired. Any request that is not a stream does so. Its reply is ignored: a user
 // who may not read this key may still read others.

@@ -22,6 +22,7 @@ type nodeStore struct {
 	leases      pb.LeaseClient
 	prefix      string
 	tls         *tls.Config // of the client, as far as it is known
+	admission   driverutil.Admission
 	info        driver.Info
 	clocks      *memberClocks
 	hub         *watchHub
@@ -41,8 +42,9 @@ func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
 	t := &nodeStore{
 		cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, tls: o.TLS,
 		gateRevisions: map[string]int64{}, nodeCache: map[string]sequence.Node{}, ownSessions: map[string]bool{},
-		life: driverutil.NewLifetime(), clocks: newMemberClocks(o.TLS),
+		life: driverutil.NewLifetime(), clocks: newMemberClocks(o.TLS, o.files),
 	}
+	t.admission.Clock, t.admission.Sources = o.Clock, o.secrets
 	t.hub = newWatchHub(t, pb.NewWatchClient(cli.ActiveConnection()))
 	t.batcher = t.newBatcher()
 	t.info = driver.Info{

@@ -32,6 +32,7 @@ func (t *nodeStore) lastReading() reading {
 // noteRevision is called with the revision of each reply, and the reading from before its request. A smaller revision
 // means that the cluster was restored from a snapshot.
 func (t *nodeStore) noteRevision(before reading, revision int64) {
+	t.admission.CredentialsAccepted()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {

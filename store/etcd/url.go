@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,7 +31,7 @@ func init() { driver.Register("etcd", openURL) }
 //
 // The cluster need not be reachable. Only with a password must some server answer, because the client logs in first.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	cfg, prefix, err := parseURL(u)
+	cfg, o, err := parseURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +43,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, explainOpen(err)
 	}
-	nodes := newNodeStore(cli, Options{Prefix: prefix, TLS: cfg.TLS})
+	nodes := newNodeStore(cli, o)
 	nodes.closeClient = func() error {
 		if err := cli.Close(); !errors.Is(err, context.Canceled) {
 			return err
@@ -63,7 +62,7 @@ func explainOpen(err error) error {
 }
 
 // parseURL reads a store's URL. It makes no request.
-func parseURL(u *url.URL) (clientv3.Config, string, error) {
+func parseURL(u *url.URL) (clientv3.Config, Options, error) {
 	cfg := clientv3.Config{
 		DialTimeout: 2 * time.Second,
 		// A server that hangs is noticed in time for the smallest TTLs that make sense over a network. By default a
@@ -74,51 +73,50 @@ func parseURL(u *url.URL) (clientv3.Config, string, error) {
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2,
 				MaxDelay: time.Second}})},
 	}
-	var prefix, ca, cert, key, name string
-	secure := false
+	var o Options
+	var secure driverutil.TLSOptions
 	cfg.Username = u.User.Username()
-	cfg.Password, _ = u.User.Password()
-	text := func(to *string) func(string) error {
-		return func(v string) error { *to = v; return nil }
+	inURL, _ := u.User.Password()
+	password := driverutil.NewSecret(inURL)
+	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
+		"prefix":        func(v string) error { o.Prefix = v; return nil },
+		"password-file": password.ReadFrom,
+	}))
+	if err == nil {
+		err = checkPrefix(o.Prefix)
 	}
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"prefix": text(&prefix),
-		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
-		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"password-file": func(v string) (err error) { cfg.Password, err = driverutil.ReadSecretFile(v); return err },
-	})
+	if err == nil {
+		o.files, err = secure.Open()
+	}
 	if err != nil {
-		return cfg, "", err
+		return cfg, o, err
 	}
-	if err := checkPrefix(prefix); err != nil {
-		return cfg, "", err
-	}
+	cfg.Password, o.secrets = password.Current(), password.Sources()
 	if u.Path != "" && u.Path != "/" {
-		return cfg, "", fmt.Errorf("%w: an etcd store's URL has no path; write ?prefix=... for what starts its keys",
+		return cfg, o, fmt.Errorf("%w: an etcd store's URL has no path; write ?prefix=... for what starts its keys",
 			driver.ErrInvalid)
 	}
 	scheme := "http://"
-	if secure || ca+cert+key+name != "" {
-		scheme = "https://"
-		if cfg.TLS, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
-			return cfg, "", err
-		}
+	if o.files != nil {
+		scheme, cfg.TLS = "https://", o.files.Config()
+		o.TLS, o.secrets = cfg.TLS, append(o.secrets, o.files)
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithTransportCredentials(newHandshaker(o.files)))
 	}
 	for host := range strings.SplitSeq(u.Host, ",") {
 		if _, _, err := net.SplitHostPort(host); err != nil {
 			host += ":2379"
 		}
 		if h, _, err := net.SplitHostPort(host); err != nil || h == "" {
-			return cfg, "", fmt.Errorf("%w: an etcd store's URL is etcd://host:port,host:port", driver.ErrInvalid)
+			return cfg, o, fmt.Errorf("%w: an etcd store's URL is etcd://host:port,host:port", driver.ErrInvalid)
 		}
 		cfg.Endpoints = append(cfg.Endpoints, scheme+host)
 	}
 	if u.Query().Has("password-file") && cfg.Username == "" {
-		return cfg, "", fmt.Errorf("%w: password-file takes a user: etcd://user@%s", driver.ErrInvalid, u.Host)
+		return cfg, o, fmt.Errorf("%w: password-file takes a user: etcd://user@%s", driver.ErrInvalid, u.Host)
 	}
 	if u.User != nil {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithStreamInterceptor(openStream),
-			grpc.WithChainUnaryInterceptor(forgetLogin))
+			grpc.WithChainUnaryInterceptor(login(password)))
 	}
-	return cfg, prefix, nil
+	return cfg, o, nil
 }

@@ -35,15 +35,15 @@ func TestURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, prefix, err := parseURL(u)
+		cfg, o, err := parseURL(u)
 		if got := strings.Join(cfg.Endpoints, " "); want != "" && (err != nil || got != want) {
 			t.Errorf("%s: %s, %v, want %s", raw, got, err, want)
 		}
 		if want == "" && (!errors.Is(err, driver.ErrInvalid) || strings.Contains(err.Error(), "hunter2")) {
 			t.Errorf("%s: %v", raw, err)
 		}
-		if strings.Contains(raw, "prefix=") && prefix != "/locks/" {
-			t.Errorf("%s: the prefix is %q", raw, prefix)
+		if strings.Contains(raw, "prefix=") && o.Prefix != "/locks/" {
+			t.Errorf("%s: the prefix is %q", raw, o.Prefix)
 		}
 	}
 	u := &url.URL{Scheme: "etcd", User: url.User("u"), Host: "h", RawQuery: "password-file=" + secretFile(t)}

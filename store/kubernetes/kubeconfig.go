@@ -230,35 +230,31 @@ func (k *kubeconfig) find(name string) (a access, err error) {
 // newHTTPClient makes a client with the certificates and the credentials of an access. It speaks HTTP/1.1: a connection
 // of its own for each request in flight, so that one that is cut holds up nothing else.
 func (a *access) newHTTPClient(dial driverutil.DialFunc) (*http.Client, *http.Transport, error) {
-	tlsConfig := &tls.Config{ServerName: a.cluster.TLSServerName, InsecureSkipVerify: a.cluster.Insecure,
-		NextProtos: []string{"http/1.1"}}
-	ca, err := dataOrFile(a.cluster.CAData, a.cluster.CA)
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(ca) > 0 {
-		tlsConfig.RootCAs = x509.NewCertPool()
-		if !tlsConfig.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, nil, fmt.Errorf("%w: the certificate authority of the cluster is not PEM", driver.ErrInvalid)
-		}
-	}
-	auth := &authTransport{user: a.user, cluster: a.cluster}
+	auth := &authTransport{user: a.user, cluster: a.cluster, tokenFile: driverutil.NewSecret(a.user.Token)}
 	switch {
 	case a.user.AuthProvider != nil:
 		return nil, nil, fmt.Errorf("%w: the kubeconfig's user has an auth-provider, which kubectl has no longer: use "+
 			"exec", driver.ErrUnsupported)
 	case a.user.As != "":
 		return nil, nil, fmt.Errorf("%w: the kubeconfig's user impersonates another one", driver.ErrUnsupported)
-	case a.user.Cert != "" || a.user.CertData != "" || a.user.Exec != nil:
-		tlsConfig.GetClientCertificate = auth.clientCertificate
+	case a.user.TokenFile != "":
+		if err := auth.tokenFile.ReadFrom(a.user.TokenFile); err != nil {
+			return nil, nil, driverutil.RefuseStore(err)
+		}
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig,
+	files, err := a.openFiles(auth)
+	if err != nil {
+		return nil, nil, err
+	}
+	dialer := (&net.Dialer{Timeout: requestTimeout, KeepAlive: keepAlive}).DialContext
+	if dial != nil {
+		dialer = dial
+	}
+	// The TLS configuration is for connections by way of a proxy: those keep the authority of the start.
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: files.Config(),
 		TLSHandshakeTimeout: requestTimeout, MaxIdleConnsPerHost: maxIdleConns, MaxIdleConns: maxIdleConns,
 		IdleConnTimeout: idleTimeout, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
-		DialContext: (&net.Dialer{Timeout: requestTimeout, KeepAlive: keepAlive}).DialContext}
-	if dial != nil {
-		transport.DialContext = dial
-	}
+		DialContext: dialer, DialTLSContext: files.Dialer(dialer, requestTimeout)}
 	if a.cluster.ProxyURL != "" {
 		proxy, err := url.Parse(a.cluster.ProxyURL)
 		if err != nil {
@@ -268,6 +264,37 @@ func (a *access) newHTTPClient(dial driverutil.DialFunc) (*http.Client, *http.Tr
 	}
 	auth.base = transport
 	return &http.Client{Transport: auth}, transport, nil
+}
+
+// openFiles returns what makes the TLS connections, with the files and the data of the configuration.
+func (a *access) openFiles(auth *authTransport) (*driverutil.TLSFiles, error) {
+	o := driverutil.TLSOptions{On: true, Name: a.cluster.TLSServerName}
+	roots := x509.NewCertPool()
+	if a.cluster.CAData == "" {
+		o.CA = a.cluster.CA
+	} else if ca, err := dataOrFile(a.cluster.CAData, ""); err != nil {
+		return nil, err
+	} else if !roots.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("%w: the certificate authority of the cluster is not PEM", driver.ErrInvalid)
+	}
+	asks := a.user.Exec != nil || a.user.CertData != "" || a.user.KeyData != ""
+	if !asks {
+		o.Cert, o.Key = a.user.Cert, a.user.Key
+	}
+	files, err := o.Open()
+	if err != nil {
+		return nil, fmt.Errorf("the files of the kubeconfig: %w", err)
+	}
+	files.Adjust = func(c *tls.Config) {
+		c.InsecureSkipVerify, c.NextProtos = a.cluster.Insecure, []string{"http/1.1"}
+		if a.cluster.CAData != "" {
+			c.RootCAs = roots
+		}
+		if asks {
+			c.GetClientCertificate = auth.clientCertificate
+		}
+	}
+	return files, nil
 }
 
 const (
@@ -298,9 +325,10 @@ func dataOrFile(data, file string) ([]byte, error) {
 // authTransport adds the user's credentials to requests. If the server does not know credentials that may have been
 // replaced, the request, which the server has not done, is sent once more with the new ones.
 type authTransport struct {
-	base    *http.Transport
-	user    kubeUser
-	cluster kubeCluster
+	base      *http.Transport
+	user      kubeUser
+	cluster   kubeCluster
+	tokenFile *driverutil.Secret
 
 	mu      sync.Mutex
 	token   string
@@ -375,11 +403,7 @@ func (a *authTransport) currentToken(ctx context.Context, bad string) (token str
 	if a.token != "" && (bad == "" || a.token != bad) && time.Since(a.read) < tokenAge {
 		return a.token, false, nil
 	}
-	data, err := os.ReadFile(a.user.TokenFile)
-	if err != nil {
-		return "", false, fmt.Errorf("%w: %w", errConfig, err)
-	}
-	a.token, a.read = strings.TrimSpace(string(data)), time.Now()
+	a.token, a.read = strings.TrimSpace(a.tokenFile.Current()), time.Now()
 	return a.token, true, nil
 }
 
@@ -429,7 +453,7 @@ func (a *authTransport) runPlugin(run *pluginRun) {
 	close(run.done)
 }
 
-// clientCertificate returns the user's certificate when a connection is made. Files are read again each time.
+// clientCertificate returns the user's certificate when a connection is made, if not both parts of it are files.
 func (a *authTransport) clientCertificate(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	if a.user.Exec != nil {
 		if _, _, err := a.currentToken(r.Context(), ""); err != nil {

@@ -105,8 +105,12 @@ func (t *table) explainRefusal(e *mysql.MySQLError) error {
 		return fmt.Errorf("%w: %s: GRANT %s ON %s TO the user", driver.ErrDenied, e.Message,
 			t.requiredPrivileges(), t.quotedName)
 	case loginErrors[e.Number]:
-		return fmt.Errorf("%w: %s: check the user, the password, and from which hosts the user may connect",
-			driver.ErrDenied, e.Message)
+		err := t.admission.CredentialsRefused(fmt.Errorf("%s: check the user, the password, and from which hosts the user may "+
+			"connect", e.Message))
+		if driverutil.IsFinal(err) {
+			return err
+		}
+		return brokenConnError{unsentError{err}}
 	case wrongCharacters[e.Number]:
 		return fmt.Errorf("%w: the table %s has another character set, which lacks a character of this claim: %s",
 			driver.ErrInvalid, t.quotedName, e.Message)

@@ -60,6 +60,8 @@ type Options struct {
 	Replica bool
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
+
+	secrets []driverutil.SecretSource
 }
 
 // Layout is how a lock is stored in its row.
@@ -178,7 +180,7 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 		return nil, fmt.Errorf("%w: the pool is nil: pass one that sql.Open has made", driver.ErrInvalid)
 	}
 	t := &table{db: db, opts: o, quotedName: quoteName(o.Table), closePool: closePool, life: driverutil.NewLifetime()}
-	t.clock.Clock = o.Clock
+	t.clock.Clock, t.admission.Clock, t.admission.Sources = o.Clock, o.Clock, o.secrets
 	state, err := t.readServerState(ctx)
 	if err == nil {
 		err = t.refuseReplica(ctx, state)
@@ -197,6 +199,7 @@ func newTable(ctx context.Context, db *sql.DB, opts *Options, closePool func()) 
 	if err != nil {
 		return nil, err
 	}
+	t.admission.CredentialsAccepted()
 	t.setInfo(state)
 	if o.Layout == LayoutShedLock {
 		return t, nil // which has statements of its own

@@ -40,6 +40,7 @@ type table struct {
 	life       *driverutil.Lifetime
 	isPlain    bool       // the server is on another machine, and the connection is not encrypted
 	isClosing  sync.Mutex // held by closeReadOnlyConns
+	admission  driverutil.Admission
 
 	loadStmt, insertStmt, updateStmt, deleteStmt, pageStmt *sql.Stmt
 	prepared                                               []*sql.Stmt // all of them
@@ -118,6 +119,7 @@ func (t *table) callServer(ctx context.Context, call func(context.Context) error
 	err := driverutil.CallWithTimeout(living, t.opts.Timeout, "the server", call)
 	switch {
 	case err == nil:
+		t.admission.CredentialsAccepted()
 		return nil
 	case t.life.Err() != nil:
 		return driver.ErrClosed

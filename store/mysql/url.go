@@ -58,6 +58,8 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 // storeURL is a URL that was read.
 type storeURL struct {
 	config   *mysql.Config
+	password *driverutil.Secret
+	tls      *driverutil.TLSFiles // nil: no TLS
 	opts     Options
 	maxConns int
 }
@@ -67,10 +69,11 @@ func readURL(u *url.URL) (*storeURL, error) {
 	s := &storeURL{config: mysql.NewConfig(), maxConns: defaultMaxConns}
 	c := s.config
 	password, _ := u.User.Password()
-	c.User, c.Passwd, c.DBName = u.User.Username(), password, strings.TrimPrefix(u.Path, "/")
+	s.password = driverutil.NewSecret(password)
+	c.User, c.DBName = u.User.Username(), strings.TrimPrefix(u.Path, "/")
 	c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
-	var secure bool
-	var ca, cert, key, name, socket string
+	var secure driverutil.TLSOptions
+	var socket string
 	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
 	duration := func(to *time.Duration, least time.Duration) func(string) error {
 		return func(v string) (err error) {
@@ -80,7 +83,7 @@ func readURL(u *url.URL) (*storeURL, error) {
 			return err
 		}
 	}
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
 		"table":      text(&s.opts.Table),
 		"layout":     func(v string) error { s.opts.Layout = Layout(v); return nil },
 		"create":     func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
@@ -94,10 +97,8 @@ func readURL(u *url.URL) (*storeURL, error) {
 			return err
 		},
 		"socket":        text(&socket),
-		"password-file": func(v string) (err error) { c.Passwd, err = driverutil.ReadSecretFile(v); return err },
-		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"tls-ca":        text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
-	})
+		"password-file": s.password.ReadFrom,
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +119,23 @@ func readURL(u *url.URL) (*storeURL, error) {
 			driver.ErrInvalid,
 			u.Scheme)
 	}
-	if secure || ca+cert+key+name != "" {
-		if c.TLS, err = driverutil.TLSConfig(ca, cert, key, cmp.Or(name, u.Hostname())); err != nil {
-			return nil, err
-		}
+	if secure.On || secure.HasFiles() {
+		secure.On, secure.Name = true, cmp.Or(secure.Name, u.Hostname())
 	}
-	return s, nil
+	if s.tls, err = secure.Open(); err != nil {
+		return nil, err
+	}
+	s.opts.secrets = s.password.Sources()
+	_ = s.readSecrets(context.Background(), c)
+	return s, c.Apply(mysql.BeforeConnect(s.readSecrets))
+}
+
+// readSecrets puts what the files have now into the settings of a connection.
+func (s *storeURL) readSecrets(_ context.Context, c *mysql.Config) error {
+	if c.Passwd = s.password.Current(); s.tls != nil {
+		c.TLS = s.tls.Config()
+	}
+	return nil
 }
 
 // open opens a store with a pool of its own.
@@ -141,7 +153,7 @@ func (s *storeURL) tryOpen(ctx context.Context) (driver.Store, error) {
 		_ = db.Close()
 		return nil, err
 	}
-	t.isPlain = s.config.TLS == nil && isRemote(s.config)
+	t.isPlain = s.tls == nil && isRemote(s.config)
 	return t.newStore(ctx)
 }
 

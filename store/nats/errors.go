@@ -72,7 +72,8 @@ func (t *table) checkConnected() error {
 		if err := t.conn().LastError(); err != nil {
 			why = ": " + err.Error()
 		}
-		return unsentError{fmt.Errorf("there is no connection to NATS at present%s", why)}
+		return unsentError{driverutil.AddProblems(fmt.Errorf("there is no connection to NATS at present%s", why),
+			t.opts.secrets)}
 	}
 }
 

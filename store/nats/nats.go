@@ -71,6 +71,8 @@ type Options struct {
 	Timeout time.Duration
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
+
+	secrets []driverutil.SecretSource
 }
 
 const (

@@ -51,14 +51,16 @@ func TestURL(t *testing.T) {
 		o.ClockSkew != 2*time.Second || o.Timeout != 4*time.Second {
 		t.Errorf("%+v", s)
 	}
-	if strings.Join(c.Servers, " ") != "nats://h:4222 nats://i:7" || c.User != "u" || c.Password != "s3cret" ||
-		!c.Secure || c.TLSConfig.ServerName != "n" {
+	if strings.Join(c.Servers, " ") != "nats://h:4222 nats://i:7" || !c.Secure || c.TLSConfig.ServerName != "n" {
 		t.Errorf("%+v", c)
+	}
+	if user, password := c.UserInfo(); user != "u" || password != "s3cret" {
+		t.Errorf("%s, %s", user, password)
 	}
 	if c := parseURL(t, "nats://u:p%40ss@h/b").config; c.Password != "p@ss" || c.Secure || c.MaxReconnect >= 0 {
 		t.Errorf("%+v", c)
 	}
-	if c := parseURL(t, "nats://h/b?token-file="+file).config; c.Token != "s3cret" {
+	if c := parseURL(t, "nats://h/b?token-file="+file).config; c.TokenHandler() != "s3cret" {
 		t.Errorf("%+v", c)
 	}
 	if one, two := parseURL(t, "nats://h:4222,i:7/b"), parseURL(t, "nats://i:7,h:4222/b"); one.hosts != two.hosts {

@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -100,8 +101,9 @@ func readURL(u *url.URL) (*storeURL, error) {
 	c := &s.config
 	c.User = u.User.Username()
 	c.Password, _ = u.User.Password()
-	var secure bool
-	var ca, cert, key, name, creds string
+	password, token := driverutil.NewSecret(""), driverutil.NewSecret("")
+	var secure driverutil.TLSOptions
+	var creds string
 	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
 	duration := func(to *time.Duration, least time.Duration) func(string) error {
 		return func(v string) (err error) {
@@ -111,7 +113,7 @@ func readURL(u *url.URL) (*storeURL, error) {
 			return err
 		}
 	}
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
 		"prefix":     text(&s.opts.Prefix),
 		"domain":     text(&s.domain),
 		"create":     func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
@@ -126,11 +128,9 @@ func readURL(u *url.URL) (*storeURL, error) {
 			return nil
 		},
 		"creds":         text(&creds),
-		"password-file": func(v string) (err error) { c.Password, err = driverutil.ReadSecretFile(v); return err },
-		"token-file":    func(v string) (err error) { c.Token, err = driverutil.ReadSecretFile(v); return err },
-		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"tls-ca":        text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
-	})
+		"password-file": password.ReadFrom,
+		"token-file":    token.ReadFrom,
+	}))
 	if err == nil {
 		s.opts, err = s.opts.withDefaults()
 	}
@@ -148,14 +148,21 @@ func readURL(u *url.URL) (*storeURL, error) {
 			return nil, fmt.Errorf("%w: creds: %v", driver.ErrInvalid, err)
 		}
 	}
-	if secure || ca+cert+key+name != "" {
-		c.Secure = true
-		if c.TLSConfig, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
-			return nil, err
-		}
-		if c.TLSConfig == nil {
-			c.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-		}
+	files, err := secure.Open()
+	if err != nil {
+		return nil, err
+	}
+	if s.opts.secrets = slices.Concat(password.Sources(), token.Sources()); files != nil {
+		s.opts.secrets = append(s.opts.secrets, files)
+		c.Secure, c.TLSConfig = true, files.Config()
+		c.RootCAsCB = func() (*x509.CertPool, error) { return files.Config().RootCAs, nil }
+	}
+	if user := c.User; password.IsFile() {
+		c.User, c.Password = "", ""
+		c.UserInfo = func() (string, string) { return user, password.Current() }
+	}
+	if token.IsFile() {
+		c.TokenHandler = token.Current
 	}
 	return s, nil
 }

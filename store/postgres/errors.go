@@ -98,7 +98,7 @@ func (p *location) explainRefusal(e *pgconn.PgError) error {
 		return fmt.Errorf("%w: %s: if the server wants TLS, set sslmode=require", driver.ErrDenied, e.Message)
 	}
 	if strings.HasPrefix(e.Code, "28") { // invalid authorization
-		return fmt.Errorf("%w: %s: check the user and the password", driver.ErrDenied, e.Message)
+		return p.admission.CredentialsRefused(fmt.Errorf("%s: check the user and the password", e.Message))
 	}
 	return fmt.Errorf("PostgreSQL says: %s (%s)", e.Message, e.Code)
 }

@@ -46,6 +46,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -64,6 +65,8 @@ type Options struct {
 	Timeout time.Duration
 	// Clock is the client's clock, which tests replace. Default: driver.SystemClock.
 	Clock driver.Clock
+
+	secrets []driverutil.SecretSource
 }
 
 // Layout is how a lock is stored in its row.
@@ -156,6 +159,7 @@ type location struct {
 	// hasWritten: the server has accepted a write of this store. If it refuses writes later, it was
 	// probably demoted, and another server may be about to take over its name.
 	hasWritten atomic.Bool
+	admission  driverutil.Admission
 }
 
 // mayReadStandby reports whether replies of a standby may be used. They may if the store names only one
@@ -282,7 +286,8 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 			clock = opts.Clock
 		}
 	}
-	t.clock.Clock = clock
+	t.clock.Clock, p.admission.Clock, p.admission.Sources = clock, clock, t.opts.secrets
+	p.admission.CredentialsAccepted()
 	t.info = driver.Info{
 		Store: p.displayURL, Clock: clock, Tier: driver.TierFenceSafe,
 		ExpiryClock: driver.ExpiryClockStore, Survives: s.faultsSurvived(),

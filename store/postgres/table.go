@@ -140,6 +140,7 @@ func (t *table) readResult(ctx context.Context, st *statement, a result) ([][][]
 	case !st.isRead():
 		t.location.hasWritten.Store(true)
 	}
+	t.location.admission.CredentialsAccepted()
 	if a.isTimed && len(a.rows) > 0 {
 		t.clock.AddReply(readMicros(a.rows[0][0]), a.sentAt, a.receivedAt)
 	}

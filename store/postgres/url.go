@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,7 +62,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 // readURL turns a URL into the pool's settings and ours. It sends nothing to a server.
 func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	o := &Options{}
-	var password *string
+	password := driverutil.NewSecret("")
 	known := map[string]func(string) error{
 		"schema": func(v string) error { o.Schema = v; return nil },
 		"table":  func(v string) error { o.Table = v; return nil },
@@ -73,11 +74,7 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 			}
 			return err
 		},
-		"password-file": func(v string) error {
-			p, err := driverutil.ReadSecretFile(v)
-			password = &p
-			return err
-		},
+		"password-file": password.ReadFrom,
 	}
 	ours := slices.Collect(maps.Keys(known))
 	for _, name := range libpqOptions {
@@ -99,9 +96,12 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
 	}
-	if password != nil {
-		config.ConnConfig.Password = *password
+	secrets := &urlSecrets{url: plain.String(), password: password}
+	if password.IsFile() {
+		config.ConnConfig.Password = password.Current()
 	}
+	config.BeforeConnect = secrets.readAgain
+	o.secrets = []driverutil.SecretSource{password, secrets}
 	// Where several servers are named, the primary is meant, unless the user says otherwise.
 	if config.ConnConfig.ValidateConnect == nil && hasSeveralServers(config.ConnConfig) &&
 		!query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
@@ -110,6 +110,53 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	params := config.ConnConfig.RuntimeParams
 	params["application_name"] = cmp.Or(params["application_name"], "holdfast")
 	return config, o, nil
+}
+
+// urlSecrets reads the files of a URL again for each connection: those that libpq's options name or that it finds by
+// itself, such as passfile and sslcert, by reading the URL again.
+type urlSecrets struct {
+	url      string
+	password *driverutil.Secret
+
+	mu      sync.Mutex
+	last    *pgx.ConnConfig // the last that could be read; nil: that of the pool
+	problem error
+}
+
+// readAgain puts what the files have now into the settings of a connection. If they cannot be used, as when they are being
+// replaced, that is what they had before.
+func (s *urlSecrets) readAgain(_ context.Context, c *pgx.ConnConfig) error {
+	now, err := pgx.ParseConfig(s.url)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.problem = err; err == nil {
+		s.last = now
+	}
+	if s.last != nil {
+		c.Password, c.TLSConfig, c.Fallbacks = s.last.Password, s.last.TLSConfig, s.last.Fallbacks
+	}
+	if s.password.IsFile() {
+		c.Password = s.password.Current()
+	}
+	return nil
+}
+
+// Problem implements driverutil.SecretSource.
+func (s *urlSecrets) Problem() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.problem == nil {
+		return nil
+	}
+	files := ""
+	if u, err := url.Parse(s.url); err == nil {
+		for _, name := range []string{"sslrootcert", "sslcert", "sslkey", "passfile", "servicefile"} {
+			if file := u.Query().Get(name); file != "" {
+				files += ", " + file
+			}
+		}
+	}
+	return fmt.Errorf("what the files had before was used%s: %s", files, s.problem)
 }
 
 // openConfig opens a store with a pool of its own.

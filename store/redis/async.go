@@ -49,6 +49,9 @@ func (s *store) isConnected() bool {
 func (s *store) trackLink(err error) {
 	_, reply := rueidis.IsRedisErr(err)
 	s.leaveReplica(err)
+	if err == nil {
+		s.admission.CredentialsAccepted()
+	}
 	s.linkUncertain.Store(err != nil && !reply)
 }
 

@@ -42,14 +42,15 @@ func (s *store) finalError(err error) error {
 		if isReadOnly(r.Error()) && s.hasGranted.Load() {
 			return nil
 		}
-		return finalReply(r.Error(), s.topology == single, s.opts.Layout)
+		return finalReply(r.Error(), s.topology == single, s.opts.Layout, &s.admission)
 	}
 	return nil
 }
 
 // finalReply decides about an error that a server has replied: it returns nil if the condition may pass. alone means
-// that no other server could take over. Redis has no codes for many of these errors, so that their texts are compared.
-func finalReply(text string, alone bool, layout Layout) error {
+// that no other server could take over, and admission knows whether a refusal of the credentials may pass. Redis has no
+// codes for many of these errors, so that their texts are compared.
+func finalReply(text string, alone bool, layout Layout, admission *driverutil.Admission) error {
 	says := func(parts ...string) bool {
 		for _, p := range parts {
 			if strings.Contains(text, p) {
@@ -61,7 +62,11 @@ func finalReply(text string, alone bool, layout Layout) error {
 	switch {
 	// Credentials come first: their errors may contain words of the later cases.
 	case says("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password"):
-		return fmt.Errorf("%w: Redis refuses the credentials: %s", driver.ErrDenied, shortenReply(text))
+		if err := admission.CredentialsRefused(fmt.Errorf("Redis refuses the credentials: %s", shortenReply(text))); errors.Is(
+			err, driver.ErrDenied) {
+			return err
+		}
+		return nil
 	case says("NOPERM", "can't run this command", "can't access", "can't publish", "ACL failure"):
 		return fmt.Errorf("%w: the Redis user lacks a permission: %s; %s", driver.ErrDenied, shortenReply(text),
 			aclRule(text, layout))

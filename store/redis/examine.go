@@ -339,6 +339,7 @@ func (s *store) examineSentinels(ctx context.Context) (all []driver.Finding) {
 	for _, at := range s.settings.InitAddress {
 		o := *s.settings
 		o.Username, o.Password, o.TLSConfig = o.Sentinel.Username, o.Sentinel.Password, o.Sentinel.TLSConfig
+		o.Dialer = o.Sentinel.Dialer
 		o.InitAddress, o.ForceSingleClient, o.SelectDB, o.Sentinel = []string{at}, true, 0, rueidis.SentinelOption{}
 		c, err := connectClient(ctx, o)
 		if err != nil {

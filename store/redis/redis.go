@@ -127,6 +127,7 @@ type store struct {
 	// This store has granted something, so the server accepted writes then. If it refuses writes now, a failover may be
 	// under way, and another server may take over its name: see finalError.
 	hasGranted    atomic.Bool
+	admission     driverutil.Admission
 	linkUncertain atomic.Bool // the last request was not answered, so the client may have to connect again
 	disconnecting atomic.Bool // closeConnection is running
 
@@ -172,6 +173,8 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 		return nil, err
 	}
 	s.clock = s.opts.Clock
+	s.admission.Clock = s.clock
+	s.admission.CredentialsAccepted() // the client is connected
 	s.keys = newKeyspace(s.opts.Key, s.opts.Layout)
 	s.scripts = plainScripts
 	if s.opts.Layout == LayoutRedisson {

@@ -56,7 +56,7 @@ func openRedlock(ctx context.Context, p *storeURL) (driver.Store, error) {
 		return nil, err
 	}
 	for _, s := range r.servers {
-		s.owned = true
+		s.owned, s.admission.Sources = true, p.password.Sources()
 	}
 	return r, nil
 }

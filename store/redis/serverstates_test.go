@@ -270,7 +270,7 @@ func TestServerTooOld(t *testing.T) {
 		"ERR unknown command 'AUTH', with args beginning with: 'user' 'hunter2'":                                        "too old",
 		"ERR Write commands not allowed after non deterministic commands. Call redis.replicate_commands() at the start": "too old",
 	} {
-		expectError(t, text, finalReply(text, true, LayoutPlain), driver.ErrUnsupported, what)
+		expectError(t, text, finalReply(text, true, LayoutPlain, &driverutil.Admission{}), driver.ErrUnsupported, what)
 	}
 }
 
@@ -305,8 +305,8 @@ func TestClusterMisused(t *testing.T) {
 	}
 	r := openForTest(t, "redis+cluster://"+g.Servers[0].Addr+"?layout=redisson")
 	expectError(t, "two slots", tryLock(t, r, "a{b"), driver.ErrInvalid, "two hash slots", "braces")
-	expectError(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain),
-		driver.ErrInvalid, "two hash slots")
+	expectError(t, "a reply", finalReply("CROSSSLOT Keys in request don't hash to the same slot", false, LayoutPlain,
+		&driverutil.Admission{}), driver.ErrInvalid, "two hash slots")
 	if err := tryLock(t, openForTest(t, "redis+cluster://"+startServer(t).Addr), "m"); err != nil {
 		t.Errorf("one server opened as a Cluster: %v", err)
 	}

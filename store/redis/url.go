@@ -42,8 +42,10 @@ func init() {
 
 // storeURL is a URL that was read.
 type storeURL struct {
-	client rueidis.ClientOption
-	opts   Options
+	client   rueidis.ClientOption
+	opts     Options
+	password *driverutil.Secret
+	tls      *driverutil.TLSFiles // nil: no TLS
 }
 
 // openURL opens the URLs of one server, of Sentinels and of a Cluster.
@@ -57,33 +59,52 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.admission.Sources = p.password.Sources()
 	return s, nil
 }
 
-// useDialer makes the client connect as ctx says: see driverutil.WithDialer.
+// useDialer makes the client connect as ctx says (see driverutil.WithDialer), and with the certificates that the files
+// have at the time.
 func (p *storeURL) useDialer(ctx context.Context) {
 	dial := driverutil.DialerOf(ctx)
-	if dial == nil {
+	if dial == nil && p.tls == nil && !p.password.IsFile() {
 		return
 	}
 	p.client.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 		defer cancel()
-		conn, err := dial(ctx, "tcp", addr)
-		if err != nil || config == nil {
-			return conn, err
+		connect := d.DialContext
+		if dial != nil {
+			connect = dial
 		}
-		if config.ServerName == "" {
-			config = config.Clone()
-			config.ServerName, _, _ = net.SplitHostPort(addr)
+		conn, err := connect(ctx, "tcp", addr)
+		if err == nil && config != nil {
+			conn, err = p.tls.Handshake(ctx, conn, addr)
 		}
-		secure := tls.Client(conn, config)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			conn.Close()
-			return nil, err
+		if err == nil && d.Resolver == sentinelResolver {
+			return sentinelConn{conn}, nil
 		}
-		return secure, nil
+		return conn, err
 	}
+}
+
+// sentinelResolver is that of the dialer of Sentinels, by which it is known. It works like the default.
+var sentinelResolver = new(net.Resolver)
+
+// sentinelConn is a connection to a Sentinel. Its address shows that: see storeURL.credentials.
+type sentinelConn struct{ net.Conn }
+
+// sentinelAddr is the address of a Sentinel.
+type sentinelAddr struct{ net.Addr }
+
+func (c sentinelConn) RemoteAddr() net.Addr { return sentinelAddr{c.Conn.RemoteAddr()} }
+
+// credentials returns the user and the password for one connection. Sentinels have their own.
+func (p *storeURL) credentials(c rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+	if _, ok := c.Address.(sentinelAddr); ok {
+		return rueidis.AuthCredentials{Username: p.client.Sentinel.Username, Password: p.client.Sentinel.Password}, nil
+	}
+	return rueidis.AuthCredentials{Username: p.client.Username, Password: p.password.Current()}, nil
 }
 
 // parseURL turns a URL into the options of a client and of a store. It sends no request.
@@ -102,9 +123,9 @@ func parseURL(u *url.URL) (*storeURL, error) {
 	o.InitAddress = parseAddresses(u.Host, port)
 	o.Username = u.User.Username()
 	o.Password, _ = u.User.Password()
-	var ca, cert, key, name string
-	secure := u.Scheme == "rediss"
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
+	p.password = driverutil.NewSecret(o.Password)
+	var secure driverutil.TLSOptions
+	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
 		"prefix":   func(v string) error { p.opts.Key = v + "*"; return rejectStar(v) },
 		"template": func(v string) error { p.opts.Key = v; return nil },
 		"layout":   func(v string) error { p.opts.Layout = Layout(v); return nil },
@@ -117,11 +138,6 @@ func parseURL(u *url.URL) (*storeURL, error) {
 			o.InitAddress = append(o.InitAddress, parseAddresses(v, port)...)
 			return nil
 		},
-		"tls":      func(v string) (err error) { on, err := strconv.ParseBool(v); secure = secure || on; return err },
-		"tls-ca":   func(v string) error { ca = v; return nil },
-		"tls-cert": func(v string) error { cert = v; return nil },
-		"tls-key":  func(v string) error { key = v; return nil },
-		"tls-name": func(v string) error { name = v; return nil },
 		"timeout": func(v string) (err error) {
 			o.ConnWriteTimeout, err = time.ParseDuration(v)
 			if err == nil && o.ConnWriteTimeout < 10*time.Millisecond {
@@ -131,15 +147,20 @@ func parseURL(u *url.URL) (*storeURL, error) {
 		},
 		"sentinel-user":     func(v string) error { o.Sentinel.Username = v; return nil },
 		"sentinel-password": func(v string) error { o.Sentinel.Password = v; return nil },
-		"password-file":     func(v string) (err error) { o.Password, err = driverutil.ReadSecretFile(v); return err },
-	})
+		"password-file":     p.password.ReadFrom,
+	}))
 	if err != nil {
 		return nil, err
 	}
-	if secure || ca+cert+key+name != "" {
-		if o.TLSConfig, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
-			return nil, err
-		}
+	if p.password.IsFile() {
+		o.AuthCredentialsFn = p.credentials
+	}
+	secure.On = secure.On || u.Scheme == "rediss"
+	if p.tls, err = secure.Open(); err != nil {
+		return nil, err
+	}
+	if p.tls != nil {
+		o.TLSConfig = p.tls.Config() // that TLS is used; see useDialer
 		o.Sentinel.TLSConfig = o.TLSConfig
 	}
 	return p, p.parsePath(u)
@@ -157,6 +178,7 @@ func (p *storeURL) parsePath(u *url.URL) error {
 		}
 		p.client.Sentinel.MasterSet = name
 		p.client.Sentinel.Dialer = p.client.Dialer
+		p.client.Sentinel.Dialer.Resolver = sentinelResolver
 	case "redis+cluster":
 		if path != "" && path != "0" {
 			return fmt.Errorf("%w: a Redis Cluster has no databases but 0", driver.ErrInvalid)
@@ -303,7 +325,7 @@ func connectClient(ctx context.Context, o rueidis.ClientOption) (rueidis.Client,
 			return nil, fmt.Errorf("%w: Redis wants a password, and the URL has no password: write redis://:PASSWORD@host, "+
 				"or password-file=FILE", driver.ErrDenied)
 		}
-		if f := finalReply(r.Error(), o.ForceSingleClient, ""); f != nil {
+		if f := finalReply(r.Error(), o.ForceSingleClient, "", &driverutil.Admission{}); f != nil {
 			return nil, f
 		}
 	}

@@ -176,11 +176,20 @@ func (o *settings) sendWord(ctx context.Context, server, word string) (map[strin
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() {
+		if conn != nil {
+			conn.Close()
+		}
+	}()
 	if end, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(end)
 	}
-	if o.TLS != nil {
+	switch {
+	case o.files != nil:
+		if conn, err = o.files.Handshake(ctx, conn, server); err != nil {
+			return nil, err
+		}
+	case o.TLS != nil:
 		config := o.TLS.Clone()
 		if config.ServerName == "" {
 			config.ServerName, _, _ = net.SplitHostPort(server)

@@ -84,6 +84,9 @@ func (t *tree) Traits() sequence.Traits {
 func (t *tree) zkConfig() zk.Config {
 	o := &t.opts
 	config := zk.Config{Servers: o.servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
+	if o.files != nil {
+		config.Handshake = o.files.Handshake
+	}
 	for _, a := range o.Auth {
 		config.Auth = append(config.Auth, zk.Auth(a))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -37,13 +36,13 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 
 func parseOptions(u *url.URL) (Options, error) {
 	var o Options
-	var ca, cert, key, name string
-	secure := false
-	password, _ := u.User.Password()
+	var secure driverutil.TLSOptions
+	inURL, _ := u.User.Password()
+	password := driverutil.NewSecret(inURL)
 	text := func(to *string) func(string) error {
 		return func(v string) error { *to = v; return nil }
 	}
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
+	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
 		"namespace": text(&o.Namespace),
 		"layout":    func(v string) error { o.Layout = Layout(v); return nil },
 		"acl": func(v string) error {
@@ -57,10 +56,8 @@ func parseOptions(u *url.URL) (Options, error) {
 			}
 			return nil
 		},
-		"tls-ca": text(&ca), "tls-cert": text(&cert), "tls-key": text(&key), "tls-name": text(&name),
-		"tls":           func(v string) (err error) { secure, err = strconv.ParseBool(v); return err },
-		"password-file": func(v string) (err error) { password, err = driverutil.ReadSecretFile(v); return err },
-	})
+		"password-file": password.ReadFrom,
+	}))
 	if err != nil {
 		return o, err
 	}
@@ -68,16 +65,18 @@ func parseOptions(u *url.URL) (Options, error) {
 		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; "+
 			"write ?namespace=... for what precedes all names", driver.ErrInvalid)
 	}
-	if secure || ca+cert+key+name != "" {
-		if o.TLS, err = driverutil.TLSConfig(ca, cert, key, name); err != nil {
-			return o, err
-		}
+	if o.files, err = secure.Open(); err != nil {
+		return o, err
+	}
+	if o.files != nil {
+		o.TLS = o.files.Config()
 	}
 	if u.Query().Has("password-file") && u.User.Username() == "" {
 		return o, fmt.Errorf("%w: password-file takes a user: zookeeper://user@%s", driver.ErrInvalid, u.Host)
 	}
 	if u.User != nil {
-		o.Auth = []Auth{{"digest", u.User.Username() + ":" + password}}
+		// Not read again: with a digest, another password is another user, who may not use the nodes of the first.
+		o.Auth = []Auth{{"digest", u.User.Username() + ":" + password.Current()}}
 	}
 	return o, nil
 }

@@ -69,6 +69,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
@@ -94,6 +95,7 @@ type Options struct {
 	// Clock is for tests. Default: the machine's.
 	Clock driver.Clock
 
+	files  *driverutil.TLSFiles                                     // of the URL; nil: none
 	lookup func(ctx context.Context, host string) ([]string, error) // net.Resolver's
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -87,9 +86,9 @@ begin with (* for all). printf %s TOKEN | sha256sum prints a hash. The rights ar
     cert:ops.example.org ops see,hold,break *
 
 Started by systemd with a socket unit, it uses that socket instead of --listen. On SIGHUP it reads the files of
---tokens, --tls-cert and --tls-key again, and closes an audit log that was rotated. On SIGTERM or SIGINT it begins
-nothing more, tells the holders, waits for them for --grace, and releases their locks, or detaches those whose clients
-have asked for that. A second signal ends it at once.
+--tokens, --tls-cert, --tls-key and --client-ca again, and closes an audit log that was rotated. On SIGTERM or SIGINT it
+begins nothing more, tells the holders, waits for them for --grace, and releases their locks, or detaches those whose
+clients have asked for that. A second signal ends it at once.
 
 Exit codes:
   0   it was ended by a signal, and nothing is held any more, besides what was detached
@@ -183,25 +182,14 @@ func (s *serveRun) secure(certificate *serve.Certificate) (*tls.Config, error) {
 	if s.tlsCert == "" {
 		return nil, nil
 	}
-	if err := certificate.Load(s.tlsCert, s.tlsKey); err != nil {
-		return nil, usageError("--tls-cert, --tls-key: %s", rootCause(err))
+	if err := certificate.Load(s.tlsCert, s.tlsKey, s.clientCA); err != nil {
+		return nil, usageError("%s", errorText(err))
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.Get, NextProtos: []string{"http/1.1"}}
-	if s.clientCA != "" {
-		pem, err := os.ReadFile(s.clientCA)
-		if err != nil {
-			return nil, usageError("--client-ca: %s", rootCause(err))
-		}
-		config.ClientCAs = x509.NewCertPool()
-		if !config.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, usageError("--client-ca: %s has no certificate", s.clientCA)
-		}
-		config.ClientAuth = tls.RequireAndVerifyClientCert
-		if s.tokens != "" { // a token is enough
-			config.ClientAuth = tls.VerifyClientCertIfGiven
-		}
+	auth := tls.RequireAndVerifyClientCert
+	if s.tokens != "" { // a token is enough
+		auth = tls.VerifyClientCertIfGiven
 	}
-	return config, nil
+	return certificate.Config(auth), nil
 }
 
 func (s *serveRun) run(c *cobra.Command) error {
@@ -345,7 +333,7 @@ func (s *serveRun) reload(server *serve.Server, certificate *serve.Certificate, 
 	}
 	access, err := s.access()
 	if err == nil && s.tlsCert != "" {
-		err = certificate.Load(s.tlsCert, s.tlsKey)
+		err = certificate.Load(s.tlsCert, s.tlsKey, s.clientCA)
 	}
 	if err != nil {
 		printMessage("SIGHUP changes nothing: %s", errorText(err))

@@ -14,10 +14,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // MaxReply bounds what is read of a reply: a page of the largest records, which are escaped in JSON.
@@ -39,6 +39,8 @@ type Service struct {
 	IsOwnBody func(*http.Response, []byte) bool
 	// Clock is the clock of this machine.
 	Clock driver.Clock
+	// Sources are those of the credentials: see [driverutil.Admission].
+	Sources []driverutil.SecretSource
 	// AddDate, if set, is told the Date of each reply of the service's, also of a refusal, unless it comes from a cache.
 	AddDate func(date time.Time, from, to driver.Instant)
 }
@@ -48,11 +50,8 @@ type Client struct {
 	service Service
 	doer    Doer
 
-	mu           sync.Mutex
-	worked       bool           // the service has accepted the credentials
-	refused      bool           // and has not accepted them since it refused them
-	refusedSince driver.Instant // the first refusal
-	refusedLast  driver.Instant // the last refusal
+	// The client itself sees that a request was done, and with it that the credentials are accepted.
+	*driverutil.Admission
 }
 
 // New makes a client that sends its requests with doer, whose settings it leaves alone.
@@ -60,7 +59,8 @@ func New(doer Doer, service Service) *Client {
 	if service.Clock.Monotonic == nil {
 		service.Clock = driver.SystemClock
 	}
-	return &Client{service: service, doer: withoutRedirects(doer)}
+	return &Client{service: service, doer: withoutRedirects(doer),
+		Admission: &driverutil.Admission{Clock: service.Clock, Sources: service.Sources}}
 }
 
 // withoutRedirects returns a client that follows no redirect: a write that is redirected can become a read, whose reply

@@ -1,7 +1,6 @@
 package httpclient_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -128,36 +127,4 @@ func TestBoundedBody(t *testing.T) {
 	if n, err := io.Copy(io.Discard, reply.Body); err == nil || n != httpclient.MaxReply {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-}
-
-// TestCredentialsRefused: credentials that were never accepted are denied at once, and those that were only when they were
-// refused for as long as a store may be unreachable. A refusal after a pause begins again.
-func TestCredentialsRefused(t *testing.T) {
-	t.Parallel()
-	var passed time.Duration
-	now := func() time.Duration { return passed }
-	about := service()
-	about.Clock = driver.Clock{Monotonic: now, Boottime: now}
-	c := httpclient.New(http.DefaultClient, about)
-	limit := driver.UnreachableTimeout(driver.MaxTTL)
-	refusal := errors.New("expired")
-	expect := func(what string, denied bool) {
-		t.Helper()
-		if err := c.CredentialsRefused(refusal); errors.Is(err, driver.ErrDenied) != denied || !errors.Is(err, refusal) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	expect("never accepted", true)
-	c.CredentialsAccepted()
-	expect("the first refusal", false)
-	passed += limit
-	expect("refused for the limit", false)
-	passed += time.Millisecond
-	expect("refused for longer", true)
-	passed += limit + time.Millisecond
-	expect("after a pause", false)
-	passed += limit
-	c.CredentialsAccepted()
-	passed += limit / 2
-	expect("accepted in between", false)
 }

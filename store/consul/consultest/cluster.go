@@ -23,6 +23,8 @@ type Options struct {
 	Token   string   // if set, access is by tokens alone, and this one may do everything
 	// Cert and Key are files in PEM, with which clients connect by TLS.
 	Cert, Key string
+	// CA, if set, is a file with whom the servers trust: clients need a certificate then.
+	CA string
 }
 
 // Cluster is one Consul cluster. It grants sessions of 1 s, so that tests need not wait for long.
@@ -85,6 +87,9 @@ func (c *Cluster) startMembers(binary string) error {
 			args = append(args, "-hcl", fmt.Sprintf(`tls { https { cert_file = %q key_file = %q } }`, c.opts.Cert,
 				c.opts.Key))
 		}
+		if c.opts.CA != "" {
+			args = append(args, "-hcl", fmt.Sprintf(`tls { https { ca_file = %q verify_incoming = true } }`, c.opts.CA))
+		}
 		name := "n" + strconv.Itoa(i+1)
 		m := &servertest.Server{Name: name, Endpoint: net.JoinHostPort("127.0.0.1", ports[0]),
 			Dir: filepath.Join(c.Dir, name)}
@@ -118,6 +123,9 @@ func (c *Cluster) Config(m *servertest.Server) *api.Config {
 	config.Address, config.Token, config.Scheme = m.Endpoint, c.opts.Token, "http"
 	if c.opts.Cert != "" {
 		config.Scheme, config.TLSConfig.CAFile = "https", c.opts.Cert
+	}
+	if c.opts.CA != "" {
+		config.TLSConfig = api.TLSConfig{CAFile: c.opts.CA, CertFile: c.opts.Cert, KeyFile: c.opts.Key}
 	}
 	return config
 }

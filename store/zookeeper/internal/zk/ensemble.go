@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Config says how the servers of an ensemble are reached. All fields but Servers may be left empty.
@@ -18,6 +20,8 @@ type Config struct {
 	Auth []Auth
 	// TLS, if set, encrypts the connections. Certificates are checked for its ServerName, or else for the host.
 	TLS *tls.Config
+	// Handshake, if set, makes TLS connections instead, over a connection to a server of that name.
+	Handshake func(ctx context.Context, conn net.Conn, name string) (net.Conn, error)
 	// Dial makes the connections, and then also looks up the names. Default: net.Dialer's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Lookup looks up the addresses of a host. Default: the resolver of the system.
@@ -33,8 +37,9 @@ type Auth struct{ Scheme, Credential string }
 // Ensemble is a group of servers that keep the same nodes, and what its connections have in common: where the servers
 // are, and how much of the servers' history any of the connections has seen.
 type Ensemble struct {
-	config Config
-	life   context.Context
+	config    Config
+	life      context.Context
+	admission driverutil.Admission
 
 	mu        sync.Mutex
 	addresses map[string][]string // of the servers, by name, from the last lookup that succeeded
@@ -132,7 +137,10 @@ func (e *Ensemble) dialServer(ctx context.Context, s server) (net.Conn, error) {
 		dial = (&net.Dialer{}).DialContext
 	}
 	nc, err := dial(ctx, "tcp", s.address)
-	if err != nil || e.config.TLS == nil {
+	switch {
+	case err == nil && e.config.Handshake != nil:
+		return e.config.Handshake(ctx, nc, s.name)
+	case err != nil || e.config.TLS == nil:
 		return nc, err
 	}
 	config := e.config.TLS

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // errHungUp says that a server was reached, and closed the connection instead of taking the session. Servers never
@@ -88,7 +87,7 @@ func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link
 	nc, err := c.ensemble.dialServer(ctx, s)
 	var distrust *tls.CertificateVerificationError
 	if errors.As(err, &distrust) {
-		err = driverutil.RefuseStore(fmt.Errorf("the certificate of ZooKeeper server %s: %w", s.name, distrust))
+		err = c.ensemble.admission.CertificateRefused(fmt.Errorf("the certificate of ZooKeeper server %s: %w", s.name, err))
 	}
 	if err != nil {
 		return nil, got, err
@@ -113,6 +112,7 @@ func (c *Conn) openLink(s server, timeout time.Duration, want identity) (_ *link
 		}
 		return nil, got, &shortTTLError{want.ttl, got.ttl}
 	}
+	c.ensemble.admission.CredentialsAccepted()
 	_ = nc.SetDeadline(time.Time{})
 	l.lastHeard = time.Now()
 	return l, got, nil
