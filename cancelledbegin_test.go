@@ -184,7 +184,7 @@ type smallLedger struct {
 
 type smallRecords struct{ record.Table }
 
-func (smallRecords) MaxRecordSize() int { return 8 << 10 }
+func (smallRecords) Traits() record.Traits { return record.Traits{MaxRecord: 8 << 10, Ledger: true} }
 
 func (s smallLedger) OpenLedger(context.Context) (driver.Ledger, error) {
 	return record.NewLedger(smallRecords{s.table}), nil

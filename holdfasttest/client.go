@@ -91,7 +91,7 @@ type linkedTable struct {
 
 // OpenLedgerTable opens the table of the run ledger, at the end of the same link.
 func (l *linkedTable) OpenLedgerTable(ctx context.Context) (record.Table, error) {
-	runs, err := l.Table.(record.LedgerKeeper).OpenLedgerTable(ctx)
+	runs, err := l.Table.OpenLedgerTable(ctx)
 	return &linkedTable{runs, l.link}, err
 }
 
@@ -116,13 +116,13 @@ func (l *linkedTable) Delete(ctx context.Context, row record.Row) error {
 	return l.Table.Delete(ctx, row)
 }
 
-func (l *linkedTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (l *linkedTable) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := l.passRequest(ctx); err != nil {
 			yield(record.Row{}, err)
 			return
 		}
-		l.Table.List(ctx, prefix)(yield)
+		l.Table.List(ctx, prefix, after)(yield)
 	}
 }
 

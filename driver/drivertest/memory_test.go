@@ -91,10 +91,9 @@ func (l *link) Delete(ctx context.Context, row record.Row) error {
 	return err
 }
 
-func (l *link) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (l *link) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	rows, err := drivertest.Carry(l.fate(), func() (iter.Seq2[record.Row, error], error) {
-		return l.Table.List(ctx,
-			prefix), nil
+		return l.Table.List(ctx, prefix, after), nil
 	})
 	if err != nil {
 		return func(yield func(record.Row, error) bool) { yield(record.Row{}, err) }
@@ -143,7 +142,7 @@ func (w *pollingStore) Release(ctx context.Context, c driver.Claim, ref string) 
 
 // OpenLedger opens the run ledger behind a link with the same fate.
 func (w *pollingStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	t, err := w.link.Table.(record.LedgerKeeper).OpenLedgerTable(ctx)
+	t, err := w.link.Table.OpenLedgerTable(ctx)
 	return record.NewLedger(&link{Table: t, fate: w.link.fate}), err
 }
 

@@ -264,7 +264,7 @@ func TestPlainClaimAtFullQueue(t *testing.T) {
 // smallNotifyingTable is a table that notifies, and whose records must be small.
 type smallNotifyingTable struct{ notifyingTable }
 
-func (smallNotifyingTable) MaxRecordSize() int { return 1000 }
+func (smallNotifyingTable) Traits() record.Traits { return record.Traits{MaxRecord: 1000} }
 
 // TestPlainClaimAtFullRecord: a plain claim for which the record has no room goes on to wait.
 func TestPlainClaimAtFullRecord(t *testing.T) {

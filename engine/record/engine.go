@@ -80,6 +80,7 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,7 +99,7 @@ func New(table Table) driver.Store { return newEngine(table) }
 
 func newEngine(table Table) *engine {
 	e := &engine{
-		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), maxRecord: MaxData,
+		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), traits: table.Traits(),
 		rows:         newKnownRows(),
 		watchedSince: map[string]map[observation]driver.Instant{},
 		writtenAt:    map[string]driver.Instant{},
@@ -114,15 +115,10 @@ func newEngine(table Table) *engine {
 	e.clientNotifier, _ = table.(ClientNotifier)
 	e.sureNotifier, _ = table.(SureNotifier)
 	e.sureNotices = e.clientNotifier != nil && (e.sureNotifier != nil || e.turnTaker != nil)
-	e.liveness, _ = table.(LivenessChecker)
+	e.liveness = table.Liveness()
 	e.storeClock = table.Clock()
-	_, e.info.Abilities.Ledger = table.(LedgerKeeper)
-	_, e.info.Abilities.LivenessFile = table.(LivenessFiler)
-	_, e.storeExpiresIdle = table.(SelfExpiring)
-	_, e.tracelessRelease = table.(TracelessReleaser)
-	if t, ok := table.(SizeLimiter); ok {
-		e.maxRecord = min(MaxData, t.MaxRecordSize())
-	}
+	e.info.Abilities.Ledger, e.info.Abilities.LivenessFile = e.traits.Ledger, e.liveness != nil
+	e.maxRecord = min(MaxData, cmp.Or(e.traits.MaxRecord, MaxData))
 	return e
 }
 
@@ -134,19 +130,17 @@ type engine struct {
 	info  driver.Info
 	clock driver.Clock
 
-	notifier         Notifier        // nil if the table has none
-	turnTaker        TurnTaker       // nil if the table has no turns
-	clientNotifier   ClientNotifier  // nil if the table cannot notify single clients
-	sureNotifier     SureNotifier    // nil if notices are not sent in one step with the swap
-	liveness         LivenessChecker // nil if the table has none
-	storeClock       Clock           // nil if the store tells no time by which claims may expire
-	sureNotices      bool            // no notice is lost, so the head of the queue waits for notices, too
-	storeExpiresIdle bool            // the store removes idle records itself
-	tracelessRelease bool            // nothing remains of a lock that is free
-	maxRecord        int             // bytes
-	keepsRuns        bool            // it is the engine of a ledger
-	room             runRoom         // of a ledger
-	keepsMarks       bool            // the table keeps marks of the claims: see Marker
+	notifier       Notifier        // nil if the table has none
+	turnTaker      TurnTaker       // nil if the table has no turns
+	clientNotifier ClientNotifier  // nil if the table cannot notify single clients
+	sureNotifier   SureNotifier    // nil if notices are not sent in one step with the swap
+	liveness       LivenessChecker // nil if the table has none
+	storeClock     Clock           // nil if the store tells no time by which claims may expire
+	sureNotices    bool            // no notice is lost, so the head of the queue waits for notices, too
+	traits         Traits          // as the table had them when the engine was made
+	maxRecord      int             // bytes
+	keepsRuns      bool            // it is the engine of a ledger
+	room           runRoom         // of a ledger
 
 	retryPause func(ctx context.Context, failures int) error // pauseAfterFailure, made once
 
@@ -379,7 +373,7 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 	if at, ok := rec.neededUntil(); ok {
 		row.KeepUntil = e.keepUntil(at)
 	}
-	if e.keepsMarks && len(rec.Claims) == 0 {
+	if e.traits.Marks && len(rec.Claims) == 0 {
 		row.MarkTTL = RemoveMark
 	}
 	for i := range rec.Claims {
@@ -449,30 +443,21 @@ func (e *engine) pauseAfterFailure(ctx context.Context, failures int) error {
 
 // LivenessFile returns the table's liveness file, if it has one.
 func (e *engine) LivenessFile() (*os.File, error) {
-	t, ok := e.table.(LivenessFiler)
-	if !ok {
-		return nil, driver.ErrUnsupported
+	if e.liveness == nil {
+		return e.Unsupported.LivenessFile()
 	}
-	f, err := t.LivenessFile()
+	f, err := e.liveness.LivenessFile()
 	return f, e.errorOrClosed(err)
 }
 
 // Explain says that the TTL is kept as it is, and where the record is.
 func (e *engine) Explain(c driver.Claim) driver.Plan {
-	plan := driver.Plan{TTL: c.TTL}
-	if t, ok := e.table.(KeyLister); ok {
-		plan.Keys = t.Keys(c.Name)
-	}
-	return plan
+	return driver.Plan{TTL: c.TTL, Keys: e.table.Keys(c.Name)}
 }
 
 // Examine returns what the table finds in its settings, if it looks for anything.
 func (e *engine) Examine(ctx context.Context) ([]driver.Finding, error) {
-	t, ok := e.table.(Examiner)
-	if !ok {
-		return nil, nil
-	}
-	findings, err := t.Examine(ctx)
+	findings, err := e.table.Examine(ctx)
 	return findings, e.errorOrClosed(err)
 }
 
@@ -505,11 +490,10 @@ func (e *engine) Forget(ctx context.Context, name string) error {
 
 // OpenLedger opens the ledger of the same store, if the table has one.
 func (e *engine) OpenLedger(ctx context.Context) (driver.Ledger, error) {
-	keeper, ok := e.table.(LedgerKeeper)
-	if !ok {
-		return nil, fmt.Errorf("%w: it keeps no run ledger", driver.ErrUnsupported)
+	if !e.traits.Ledger {
+		return e.Unsupported.OpenLedger(ctx)
 	}
-	table, err := keeper.OpenLedgerTable(ctx)
+	table, err := e.table.OpenLedgerTable(ctx)
 	if err != nil {
 		return nil, e.errorOrClosed(err)
 	}

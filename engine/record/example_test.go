@@ -33,6 +33,8 @@ func newMapServer() *mapServer {
 
 // mapTable is one client of a mapServer, and a record.Table.
 type mapTable struct {
+	record.Unsupported
+
 	server *mapServer
 	closed atomic.Bool
 }
@@ -114,7 +116,7 @@ func (t *mapTable) Delete(ctx context.Context, row record.Row) error {
 }
 
 // List yields the records after it has unlocked the server, because the caller may use the table meanwhile.
-func (t *mapTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *mapTable) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := t.checkCall(ctx); err != nil {
 			yield(record.Row{}, err)

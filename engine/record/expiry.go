@@ -31,7 +31,7 @@ func (e *engine) stepInput(row Row, rec *Record) StepInput {
 	if in.StoreTime = (TimeBounds{in.Earliest, in.Latest, in.ClockTrusted}); e.storeClock == nil {
 		in.StoreTime = e.storeTime()
 	}
-	in.KeepsMarks, in.MarkIsGone = e.keepsMarks, e.keepsMarks && !row.Marked
+	in.KeepsMarks, in.MarkIsGone = e.traits.Marks, e.traits.Marks && !row.Marked
 	in.LivenessOf = e.livenessOf(row.Name, rec)
 	return in
 }

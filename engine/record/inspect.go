@@ -24,7 +24,7 @@ func (e *engine) Inspect(ctx context.Context, name string) (driver.Lock, error) 
 // List shows each lock as Inspect does, without the idle locks.
 func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
-		for row, err := range e.table.List(ctx, prefix) {
+		for row, err := range e.table.List(ctx, prefix, "") {
 			lock := driver.Lock{Name: row.Name}
 			if err == nil {
 				var rec *Record
@@ -94,7 +94,7 @@ func (e *engine) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) 
 
 // RaiseToken costs one load and one swap. A store that removes idle records itself would forget the token.
 func (e *engine) RaiseToken(ctx context.Context, name string, atLeast int64) error {
-	if name == "" || e.storeExpiresIdle {
+	if name == "" || e.traits.ExpiresIdle {
 		return driverutil.CheckTokenFloor(ctx, e, atLeast)
 	}
 	return e.applyStep(ctx, name, false, func(rec *Record, in StepInput, _ bool) error {

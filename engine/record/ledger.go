@@ -23,9 +23,6 @@ import (
 func NewLedger(table Table) driver.Ledger {
 	e := newEngine(table)
 	e.keepsRuns = true
-	if t, ok := table.(Marker); ok {
-		e.keepsMarks = t.KeepsMarks()
-	}
 	e.info.Kinds = []driver.Kind{driver.KindMutex}
 	e.info.Abilities.Detach, e.info.Abilities.SetWeight, e.info.Abilities.Ledger = false, false, false
 	e.info.MaxName -= len(pageName("", maxPages))
@@ -185,7 +182,7 @@ func (l *ledger) loadPage(ctx context.Context, name string) ([]driver.Run, error
 // ListRuns shows each key with its last run.
 func (l *ledger) ListRuns(ctx context.Context, prefix string) iter.Seq2[driver.RunHistory, error] {
 	return func(yield func(driver.RunHistory, error) bool) {
-		for row, err := range l.table.List(ctx, prefix) {
+		for row, err := range l.table.List(ctx, prefix, "") {
 			if strings.Contains(row.Name, pageMark) {
 				continue
 			}

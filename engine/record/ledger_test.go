@@ -87,7 +87,7 @@ func TestLedgerPages(t *testing.T) {
 	if err := l.ForgetRuns(t.Context(), "k"); err != nil {
 		t.Fatal(err)
 	}
-	for row, err := range table.List(t.Context(), "") {
+	for row, err := range table.List(t.Context(), "", "") {
 		if err != nil || strings.Contains(row.Name, "\x1f") {
 			t.Errorf("after the history was removed there is %q, %v", row.Name, err)
 		}
@@ -127,7 +127,7 @@ func TestLedgerRetention(t *testing.T) {
 				t.Errorf("%s: %d runs, %v", key, len(h.Runs), err)
 			}
 		}
-		for row := range table.List(t.Context(), "dropped") {
+		for row := range table.List(t.Context(), "dropped", "") {
 			t.Errorf("%q is left", row.Name)
 		}
 	})
@@ -219,7 +219,7 @@ func TestLedgerOrphanPages(t *testing.T) {
 			failRuns(t, l, "later", 1)
 			synctest.Wait()
 		}
-		for row := range table.List(t.Context(), "k") {
+		for row := range table.List(t.Context(), "k", "") {
 			t.Errorf("%q is left", row.Name)
 		}
 	})

@@ -41,7 +41,7 @@ func newMarkedLedgers(t *testing.T) (open func() driver.Ledger, m *marks) {
 
 func (m *marks) exists(name string) bool { return time.Now().Before(m.until[name]) }
 
-func (t *markTable) KeepsMarks() bool { return true }
+func (t *markTable) Traits() record.Traits { return record.Traits{Marks: true} }
 
 func (t *markTable) Clock() record.Clock { return nil }
 

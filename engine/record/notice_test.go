@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"context"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,6 +56,10 @@ func (t noticeTable) Wait(ctx context.Context, name, version string) error {
 }
 
 func (t noticeTable) Session() string { return t.session }
+
+func (t noticeTable) Liveness() record.LivenessChecker { return t }
+
+func (noticeTable) LivenessFile() (*os.File, error) { return nil, driver.ErrUnsupported }
 
 func (t noticeTable) IsDead(session string) bool {
 	t.notices.checks.Add(1)

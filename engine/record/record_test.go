@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -530,6 +531,8 @@ type aliveTable struct{}
 
 func (aliveTable) Session() string    { return "own" }
 func (aliveTable) IsDead(string) bool { return false }
+
+func (aliveTable) LivenessFile() (*os.File, error) { return nil, driver.ErrUnsupported }
 
 // TestRecordsThatMustOutlive: a record is written to the disk if anybody but its clients' processes relies on it.
 func TestRecordsThatMustOutlive(t *testing.T) {

@@ -167,7 +167,7 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 	case r.rec.Foreign != 0:
 		return driverutil.Uncertain(errors.New(
 			"a foreign client holds the lock, and may have taken it before or after this release"))
-	case r.tracelessRelease:
+	case r.traits.Traceless:
 		return driverutil.Uncertain(errors.New(
 			"the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
 	case r.rec.NotesDroppedUntil != 0 && !in.hasPassed(r.rec.NotesDroppedUntil):

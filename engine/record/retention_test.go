@@ -19,7 +19,7 @@ type keepingTable struct {
 	until map[string]time.Time // zero: forever
 }
 
-func (k *keepingTable) ExpiresIdleRecords() {}
+func (k *keepingTable) Traits() record.Traits { return record.Traits{ExpiresIdle: true} }
 
 func (k *keepingTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	now, err := k.Table.Swap(ctx, row)

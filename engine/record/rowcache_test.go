@@ -18,6 +18,8 @@ import (
 
 // mapTable is a table that accepts every write, or refuses all requests.
 type mapTable struct {
+	Unsupported
+
 	refuses bool
 	n       int
 }
@@ -55,7 +57,7 @@ func (p *mapTable) Swap(ctx context.Context, r Row) (Row, error) {
 }
 
 func (*mapTable) Delete(context.Context, Row) error { return nil }
-func (*mapTable) List(context.Context, string) iter.Seq2[Row, error] {
+func (*mapTable) List(context.Context, string, string) iter.Seq2[Row, error] {
 	return func(func(Row, error) bool) {}
 }
 func (*mapTable) Close() error { return nil }

@@ -22,7 +22,7 @@ type boundedTable struct {
 	t   *testing.T
 }
 
-func (b boundedTable) MaxRecordSize() int { return b.max }
+func (b boundedTable) Traits() record.Traits { return record.Traits{MaxRecord: b.max, Ledger: true} }
 
 func (b boundedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if len(row.Data) > b.max {
@@ -114,7 +114,7 @@ func TestRunsHaveRoom(t *testing.T) {
 						t.Fatalf("run %d is %+v", i+1, r)
 					}
 				}
-				for row, err := range table.List(t.Context(), "") {
+				for row, err := range table.List(t.Context(), "", "") {
 					if most := 64 << 10; err != nil || strings.Contains(row.Name, "\x1f") && len(row.Data) > most {
 						t.Errorf("the page %q has %d bytes, %v", row.Name, len(row.Data), err)
 					}
@@ -137,7 +137,7 @@ func TestRunWithoutRoom(t *testing.T) {
 		!strings.Contains(err.Error(), "shorter") {
 		t.Errorf("a run without room: %v", err)
 	}
-	for row := range table.List(t.Context(), "") {
+	for row := range table.List(t.Context(), "", "") {
 		t.Errorf("%q is stored: %s", row.Name, row.Data)
 	}
 }
@@ -194,7 +194,7 @@ func TestLedgerFormats(t *testing.T) {
 	isWhole(40)
 	failRuns(t, l, "k", 100)
 	isWhole(140)
-	for row, err := range table.List(t.Context(), "") {
+	for row, err := range table.List(t.Context(), "", "") {
 		if want := `{"holdfast":2,`; err != nil || row.Name != "k\x1f0" && !strings.HasPrefix(string(row.Data), want) {
 			t.Errorf("%q begins with %.20s, %v", row.Name, row.Data, err)
 		}

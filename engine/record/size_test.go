@@ -16,7 +16,7 @@ import (
 // smallTable is a table whose records must be small.
 type smallTable struct{ record.Table }
 
-func (smallTable) MaxRecordSize() int { return 40 << 10 }
+func (smallTable) Traits() record.Traits { return record.Traits{MaxRecord: 40 << 10} }
 
 // TestFullRecord: the claims of a full record can be renewed, asked to release, broken, detached and released, because
 // space is reserved for the growth of existing claims.
@@ -24,7 +24,7 @@ func TestFullRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
 		table := smallTable{m.Table()}
-		maxSize := table.MaxRecordSize()
+		maxSize := table.Traits().MaxRecord
 		s := record.New(table)
 		defer s.Close()
 		claim := func(n, note int) driver.Claim {

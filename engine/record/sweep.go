@@ -33,7 +33,7 @@ func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.To
 func (e *engine) sweepIfDue(now driver.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.storeExpiresIdle {
+	if e.traits.ExpiresIdle {
 		return
 	}
 	first := e.nextSweep == driver.Instant{}
@@ -56,7 +56,7 @@ func (e *engine) sweepIfDue(now driver.Instant) {
 }
 
 func (e *engine) sweepAtClose() {
-	if !e.storeExpiresIdle && rand.N(closeSweepOdds) == 0 {
+	if !e.traits.ExpiresIdle && rand.N(closeSweepOdds) == 0 {
 		ctx, cancel := context.WithTimeout(e.life, closeSweepLimit)
 		defer cancel()
 		e.sweepIdle(ctx)
@@ -70,14 +70,13 @@ func (e *engine) sweepAtClose() {
 // last one stopped, if the table can do that. The first sweep of a client begins at a random place, because those of
 // short-lived clients are all cut short, and would otherwise all see the same records.
 func (e *engine) sweepIdle(ctx context.Context) (all bool) {
-	table, ok := e.table.(ResumableLister)
-	if !ok {
-		_, err := e.sweepRows(ctx, e.table.List(ctx, ""))
+	if !e.traits.ListsInOrder {
+		_, err := e.sweepRows(ctx, e.table.List(ctx, "", ""))
 		return err == nil
 	}
 	at := e.sweepStart()
 	for {
-		last, err := e.sweepRows(ctx, table.ListAfter(ctx, at.after))
+		last, err := e.sweepRows(ctx, e.table.List(ctx, "", at.after))
 		switch {
 		case err != nil:
 			at.after = cmp.Or(last, at.after)
@@ -185,7 +184,7 @@ func (r *Record) neededUntil() (at int64, ok bool) {
 // keepUntil returns until when the store keeps a row that nobody needs from a time on; 0, which is forever, if the
 // store removes no rows, or if its clock is not known.
 func (e *engine) keepUntil(neededUntil int64) int64 {
-	if !e.storeExpiresIdle {
+	if !e.traits.ExpiresIdle {
 		return 0
 	}
 	early, late, known := e.storeBounds()

@@ -22,18 +22,17 @@ import (
 // Names are 1 to 512 bytes of UTF-8 without NUL. No two names may ever share a record, even where the store folds
 // case or has special characters. Data is at most [MaxData] bytes.
 //
-// A table may implement these interfaces as well:
-//   - [Notifier], if the store can notify of changes, and [TurnTaker] and [ClientNotifier], if many clients wait;
-//   - [LivenessChecker], if it can tell that a client is dead before its claims expire, and [LivenessFiler];
-//   - [Marker], if the store has no clock but ends sessions itself, in the ledger's own table;
-//   - [SelfExpiring] or [ResumableLister], for the removal of idle records;
-//   - [SizeLimiter], [TracelessReleaser] and [KeyLister], for what is particular about its records;
-//   - [LedgerKeeper], if the store can keep a run ledger.
+// A table that has not all of this embeds [Unsupported]; one that wraps another embeds Table. A table may implement
+// [Notifier] as well, if the store can notify of changes, and [TurnTaker], [ClientNotifier] and [SureNotifier], if many
+// clients wait.
 type Table interface {
-	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Detached, and the
+	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Abilities, and the
 	// limits that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap,
 	// TokenRegression, DeadHolderTimeout and WriteInterval.
 	Info() driver.Info
+
+	// Traits say what the store does beyond the rest, or less. The engine asks once, when it is made.
+	Traits() Traits
 
 	// TokenFloor returns a time in microseconds since 1970, without I/O. It never falls while the table is open. Tokens
 	// and times that are only shown are made from it, and nothing else: it may be the wall clock of this machine, which
@@ -66,8 +65,25 @@ type Table interface {
 	Delete(ctx context.Context, row Row) error
 
 	// List yields the records whose names start with prefix, in any order, each as Load would return it. A record that
-	// cannot be read is yielded with its Name and an error. An error without a name ends the listing.
-	List(ctx context.Context, prefix string) iter.Seq2[Row, error]
+	// cannot be read is yielded with its Name and an error. An error without a name ends the listing. after is empty unless
+	// Traits.ListsInOrder is set. Then only those names are listed that come after it in the order of the listing; it is
+	// the last name that was listed, or any other text.
+	List(ctx context.Context, prefix, after string) iter.Seq2[Row, error]
+
+	// Keys says where the record of a name is kept, for people. It does no I/O, and may return nil.
+	Keys(name string) []string
+
+	// Liveness returns what tells sooner than the TTL that the client of a claim is dead, or nil. The engine asks for it
+	// once.
+	Liveness() LivenessChecker
+
+	// OpenLedgerTable opens the table for the run ledger of the same store, whose records are apart from this one's. It
+	// uses the same connection: closing it leaves this table open, and it is closed first. Errors are those of
+	// driver.Store.OpenLedger.
+	OpenLedgerTable(ctx context.Context) (Table, error)
+
+	// Examine finds weak settings: see driver.Store.Examine.
+	Examine(ctx context.Context) ([]driver.Finding, error)
 
 	// Close releases the table's resources. Calls in flight and later calls return driver.ErrClosed.
 	Close() error
@@ -96,14 +112,14 @@ type Row struct {
 	// change concerns. If the swap takes effect, each of them gets a notice for the record's name, if it listens.
 	Notify []string
 
-	// KeepUntil is set by the engine for the Swap of a table that is [SelfExpiring]: the time of the store's clock, in
+	// KeepUntil is set by the engine for the Swap of a table with Traits.ExpiresIdle: the time of the store's clock, in
 	// microseconds, until which the row must be kept if it is not replaced before; 0: forever. The table has its store
 	// remove the row after that time, or later. In that step, the row must still be the one for which the time was set.
 	KeepUntil int64
 
-	// Marked is set by a [Marker] on the rows that it returns: the row's mark exists. The engine passes it back to Swap.
+	// Marked is set by a table with Traits.Marks on the rows that it returns: the row's mark exists. The engine passes it back to Swap.
 	Marked bool
-	// MarkTTL is set by the engine for the Swap of a [Marker]. If it is positive, the mark is written again and lasts for
+	// MarkTTL is set by the engine for the Swap of a table with Traits.Marks. If it is positive, the mark is written again and lasts for
 	// at least that long from the start of the call; [RemoveMark] removes it, and 0 leaves it as it is.
 	MarkTTL time.Duration
 
@@ -142,7 +158,7 @@ type TurnTaker interface {
 // clients of the store can listen, the swaps of such a table notify all of them.
 type ClientNotifier interface {
 	// Session names this table's own client. It is stored with the client's claims that wait in the queue. It is unique for
-	// ever, and at most 64 bytes. If the table is a [LivenessChecker], this is the same session.
+	// ever, and at most 64 bytes. If the table has a [LivenessChecker], this is the same session.
 	Session() string
 	// ListenForNotice returns a channel that is closed when a swap of that name has this table's session in Row.Notify. It
 	// misses no swap that takes effect after it has returned. The channel may also be closed without a reason, and is if
@@ -160,7 +176,7 @@ type SureNotifier interface {
 	MayHaveMissedNotice(name, version string) bool
 }
 
-// LivenessChecker is implemented by tables that can tell sooner than by the TTL that the client of a claim is dead.
+// LivenessChecker tells whether the client of a claim is dead.
 type LivenessChecker interface {
 	// Session names this table's own client. It is stored with the client's claims. It is unique forever, and at most
 	// 64 bytes.
@@ -169,30 +185,12 @@ type LivenessChecker interface {
 	// claims of a dead client at once. It may be called fifty times per second for each session. A client that is dead
 	// remains dead.
 	IsDead(session string) bool
-}
-
-// Marker is implemented by tables whose store has no clock that could expire claims, but ends sessions by itself. Such a
-// table keeps a mark beside each row with a claim. The mark belongs to a session, with which the store removes it. Each
-// renewal writes the mark again, and a claim without its mark has expired. So even a client that reads the row for the
-// first time can tell.
-type Marker interface {
-	// KeepsMarks reports whether this table keeps marks. If so, Swap changes the mark together with the row, in one atomic
-	// step, and is refused with ErrConflict if the mark does not exist although Row.Marked says so. Rows are read together
-	// with their marks, so that both are from the same moment.
-	//
-	// A mark that was written for some time must not vanish earlier, except by a Swap. Nor may it last much longer if it is
-	// not written again, whatever else its client does: a client that lives may have lost the claim.
-	KeepsMarks() bool
+	// LivenessFile is driver.Store.LivenessFile.
+	LivenessFile() (*os.File, error)
 }
 
 // RemoveMark is the [Row.MarkTTL] that removes the mark.
 const RemoveMark = -1
-
-// LivenessFiler is implemented by tables with a LivenessChecker that another process can keep alive: see
-// driver.Store.LivenessFile.
-type LivenessFiler interface {
-	LivenessFile() (*os.File, error)
-}
 
 // Clock is the store's clock as a client knows it between requests. [ServerClock] learns it from replies.
 type Clock interface {
@@ -230,50 +228,52 @@ func ReadClockByLoad(ctx context.Context, t Table) (now time.Time, maxError time
 	return time.UnixMicro(early + half), time.Duration(half) * time.Microsecond, nil
 }
 
-// SelfExpiring is implemented by tables whose store removes the records of idle locks itself: see Row.KeepUntil. The
-// engine then never sweeps them.
-type SelfExpiring interface {
-	ExpiresIdleRecords()
+// Traits are what a Table does beyond what all of them do, or less.
+type Traits struct {
+	// MaxRecord is the size of the largest record in bytes, if the table cannot keep one of [MaxData] bytes; else 0. A new
+	// claim is refused with ErrQueueFull while the existing ones still have the room to be renewed.
+	MaxRecord int
+	// ExpiresIdle: the store removes the records of idle locks itself (see Row.KeepUntil), or must not remove them at
+	// all. The engine never sweeps them.
+	ExpiresIdle bool
+	// Traceless: nothing remains of a lock that is free, and so no note of who has ended a claim.
+	Traceless bool
+	// ListsInOrder: List has a fixed order, and can begin anywhere in it. A sweep has a few seconds at a time; with this it
+	// continues where it stopped. Without it, idle records that come after very many others would never be seen.
+	ListsInOrder bool
+	// Marks is for a table whose store has no clock that could expire claims, but ends sessions by itself. Such a table
+	// keeps a mark beside each row with a claim. The mark belongs to a session, with which the store removes it. Each
+	// renewal writes the mark again, and a claim without its mark has expired. So even a client that reads the row for the
+	// first time can tell.
+	//
+	// Swap changes the mark together with the row, in one atomic step, and is refused with ErrConflict if the mark does not
+	// exist although Row.Marked says so. Rows are read together with their marks, so that both are from the same moment. A
+	// mark that was written for some time must not vanish earlier, except by a Swap. Nor may it last much longer if it is
+	// not written again, whatever else its client does: a client that lives may have lost the claim.
+	Marks bool
+	// Ledger: OpenLedgerTable works.
+	Ledger bool
 }
 
-// ResumableLister is implemented by tables that list their records in a fixed order and can begin anywhere in it. A
-// sweep has a few seconds at a time; with this it continues where it stopped. Without it, idle records that come
-// after very many others would never be seen.
-type ResumableLister interface {
-	// ListAfter lists all names that come after a text in that order, as List does. The text is the last name that was
-	// listed, or any other text.
-	ListAfter(ctx context.Context, after string) iter.Seq2[Row, error]
+// Unsupported is embedded by a [Table] that has not all of this. Its methods are those of tables without traits.
+type Unsupported struct{}
+
+// Traits returns none.
+func (Unsupported) Traits() Traits { return Traits{} }
+
+// Keys returns nil.
+func (Unsupported) Keys(string) []string { return nil }
+
+// Liveness returns nil.
+func (Unsupported) Liveness() LivenessChecker { return nil }
+
+// OpenLedgerTable returns ErrUnsupported.
+func (Unsupported) OpenLedgerTable(context.Context) (Table, error) {
+	return nil, fmt.Errorf("%w: it keeps no run ledger", driver.ErrUnsupported)
 }
 
-// SizeLimiter is implemented by tables that cannot keep a record of [MaxData] bytes.
-type SizeLimiter interface {
-	// MaxRecordSize returns the size of the largest record in bytes. A new claim is refused with ErrQueueFull while the
-	// existing ones still have the room to be renewed.
-	MaxRecordSize() int
-}
-
-// TracelessReleaser is implemented by tables in which nothing remains of a lock that is free, and so no note of who has
-// ended a claim.
-type TracelessReleaser interface {
-	ReleasesWithoutTrace()
-}
-
-// KeyLister is implemented by tables that can tell an operator where the record of a name is kept.
-type KeyLister interface {
-	Keys(name string) []string
-}
-
-// Examiner is implemented by tables whose settings belong to the user, and can be weak: see driver.Store.Examine.
-type Examiner interface {
-	Examine(ctx context.Context) ([]driver.Finding, error)
-}
-
-// LedgerKeeper is implemented by tables that can open a table for the run ledger of the same store.
-type LedgerKeeper interface {
-	// OpenLedgerTable opens a table whose records are apart from this one's. It uses the same connection: closing it
-	// leaves this table open, and it is closed first. Errors are those of driver.Store.OpenLedger.
-	OpenLedgerTable(ctx context.Context) (Table, error)
-}
+// Examine finds nothing.
+func (Unsupported) Examine(context.Context) ([]driver.Finding, error) { return nil, nil }
 
 // ErrConflict is returned by Swap and Delete if the record does not have the expected version. Nothing was changed.
 var ErrConflict = errors.New("the record has changed")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -230,6 +231,10 @@ type knownTurnTable struct {
 }
 
 func (t knownTurnTable) Session() string { return t.session }
+
+func (t knownTurnTable) Liveness() record.LivenessChecker { return t }
+
+func (knownTurnTable) LivenessFile() (*os.File, error) { return nil, driver.ErrUnsupported }
 
 func (knownTurnTable) IsDead(string) bool { return false }
 

@@ -245,12 +245,7 @@ func (t *gatedTable) TokenFloor() int64 {
 
 func (t *gatedTable) Clock() record.Clock { return record.ExactClock(t.TokenFloor) }
 
-func (t *gatedTable) MaxRecordSize() int {
-	if t.maxSize > 0 {
-		return t.maxSize
-	}
-	return record.MaxData
-}
+func (t *gatedTable) Traits() record.Traits { return record.Traits{MaxRecord: t.maxSize} }
 
 func (t *gatedTable) shut() {
 	t.mu.Lock()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/engine/record"
 )
 
 // Table is ShedLock's table on a database. It makes one attempt at what it is asked for, and decides nothing about
@@ -20,7 +19,8 @@ import (
 // because of another write, and any request record.ErrUnsent if it was certainly not sent. After an error that is not
 // final a write may have been done, and after one that is neither of these two it may still be done later.
 type Table interface {
-	record.Examiner
+	// Examine finds weak settings: see driver.Store.Examine.
+	Examine(ctx context.Context) ([]driver.Finding, error)
 	// Info returns what is particular to the database.
 	Info() driver.Info
 	Close() error

@@ -420,7 +420,7 @@ var table = []mutant{
 		edits: []edit{{"if strings.Contains(key, pageMark) {", "if false {"}}},
 	{name: "a missing object counted as one's own release", file: "engine/record/release.go", pkg: "./store/gcs",
 		test:  "TestReleaseAfterBreakWithLostReply",
-		edits: []edit{{"\tcase r.tracelessRelease:\n", "\tcase false:\n"}}},
+		edits: []edit{{"\tcase r.traits.Traceless:\n", "\tcase false:\n"}}},
 	{name: "the short note of a detached claim taken for a long one", file: "engine/record/release.go",
 		pkg: "./engine/record", test: "TestReleaseAfterShortDetach",
 		edits: []edit{{"r.ttl = c.TTL", "r.ttl = max(r.ttl, c.TTL)"}}},

@@ -464,7 +464,7 @@ func (sim *simulation) ledgerTable() record.Table {
 	if sim.revertible != nil {
 		return sim.revertible
 	}
-	table, err := sim.memory.Table().(record.LedgerKeeper).OpenLedgerTable(context.Background())
+	table, err := sim.memory.Table().OpenLedgerTable(context.Background())
 	if err != nil {
 		panic(err)
 	}

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -209,8 +211,8 @@ func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error)
 func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	by := actorOf(ctx)
 	by.host = t.host
-	if size := len(row.Data); size > t.MaxRecordSize() {
-		t.host.sim.reportViolation("a record of %d bytes is written, and %d fit", size, t.MaxRecordSize())
+	if size := len(row.Data); size > cmp.Or(t.Traits().MaxRecord, record.MaxData) {
+		t.host.sim.reportViolation("a record of %d bytes is written, and %d fit", size, cmp.Or(t.Traits().MaxRecord, record.MaxData))
 		return record.Row{}, driver.ErrInvalid
 	}
 	return t.callStore(ctx, func() reply {
@@ -238,13 +240,17 @@ func (t *faultyTable) Delete(ctx context.Context, row record.Row) error {
 	return err
 }
 
-// MaxRecordSize is small in some simulations of ledgers.
-func (t *faultyTable) MaxRecordSize() int {
-	if t.keepsRuns && t.host.sim.maxRecord > 0 {
-		return t.host.sim.maxRecord
+// Traits have small records in some simulations of ledgers. There is a ledger in all, and no order of a listing.
+func (t *faultyTable) Traits() record.Traits {
+	traits := record.Traits{Ledger: true}
+	if t.keepsRuns {
+		traits.MaxRecord = t.host.sim.maxRecord
 	}
-	return record.MaxData
+	return traits
 }
+
+// Liveness works in some simulations.
+func (t *faultyTable) Liveness() record.LivenessChecker { return t }
 
 // deleteRuns deletes a row of a ledger, and lets the checker see what was in it.
 func (t *faultyTable) deleteRuns(row record.Row) error {
@@ -263,13 +269,13 @@ func (t *faultyTable) OpenLedgerTable(context.Context) (record.Table, error) {
 	return t.host.sim.newTable(t.host, t.host.sim.ledgerTable(), true), nil
 }
 
-func (t *faultyTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *faultyTable) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if _, err := t.callStore(ctx, func() reply { return reply{} }); err != nil {
 			yield(record.Row{}, err)
 			return
 		}
-		t.Table.List(ctx, prefix)(yield)
+		t.Table.List(ctx, prefix, after)(yield)
 	}
 }
 
@@ -328,6 +334,9 @@ func (sim *simulation) sendNotices(row record.Row) {
 		delete(sim.bells, who)
 	}
 }
+
+// LivenessFile is refused: the hosts share no files.
+func (t *faultyTable) LivenessFile() (*os.File, error) { return nil, driver.ErrUnsupported }
 
 func (t *faultyTable) IsDead(session string) bool {
 	h := t.host.sim.hosts[session]

@@ -86,7 +86,7 @@ func (b *revertibleTable) Delete(_ context.Context, row record.Row) error {
 	return nil
 }
 
-func (b *revertibleTable) List(_ context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (b *revertibleTable) List(_ context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		b.mu.Lock()
 		rows := maps.Clone(b.rows)

@@ -399,7 +399,7 @@ func (sim *simulation) leftoverNodes() []string {
 
 // checkNoClaimsLeft checks the records of a simulation in which nothing went wrong: nothing may be left to expire.
 func (sim *simulation) checkNoClaimsLeft() {
-	for row, err := range sim.memory.Table().List(context.Background(), "") {
+	for row, err := range sim.memory.Table().List(context.Background(), "", "") {
 		rec, derr := record.Decode(row.Name, row.Data)
 		if err != nil || derr != nil || len(rec.Claims) > 0 {
 			sim.reportViolation("%s is left with %s (%v, %v)", row.Name, row.Data, err, derr)

@@ -23,6 +23,8 @@ import (
 // table is Consul as a record.Table. Each record is one key without a session, and its version is the key's modify
 // index, which is that of one write of the whole cluster. So no version comes twice, even after a deletion.
 type table struct {
+	record.Unsupported
+
 	store      *nodeStore
 	folder     string          // before the names in keys
 	life       context.Context // ends with the table, or with the store
@@ -81,11 +83,10 @@ func newLedgerTable(t *nodeStore) *table {
 	return tb
 }
 
-// KeepsMarks implements record.Marker.
-func (tb *table) KeepsMarks() bool { return tb.markSessions != nil }
-
-// MaxRecordSize implements record.SizeLimiter.
-func (tb *table) MaxRecordSize() int { return maxRecord }
+// Traits say that the table of the ledger has marks.
+func (tb *table) Traits() record.Traits {
+	return record.Traits{MaxRecord: maxRecord, ListsInOrder: true, Marks: tb.markSessions != nil}
+}
 
 // Info returns what the servers promise.
 func (tb *table) Info() driver.Info {
@@ -133,7 +134,7 @@ func (tb *table) commit(ctx context.Context, ops ...*api.TxnOp) (pairs api.KVPai
 // readRow reads a record, and its mark if the table keeps marks.
 func (tb *table) readRow(name string) []*api.TxnOp {
 	ops := []*api.TxnOp{op(api.KVGetOrEmpty, tb.recordKey(name))}
-	if tb.KeepsMarks() {
+	if tb.markSessions != nil {
 		ops = append(ops, op(api.KVGetOrEmpty, tb.markKey(name)))
 	}
 	return ops
@@ -145,7 +146,7 @@ func (tb *table) parseRow(name string, pairs api.KVPairs) record.Row {
 	if kv := findPair(pairs, tb.recordKey(name)); kv.ModifyIndex > 0 {
 		row.Version, row.Data = strconv.FormatUint(kv.ModifyIndex, 10), kv.Value
 	}
-	row.Marked = tb.KeepsMarks() && findPair(pairs, tb.markKey(name)).Session != ""
+	row.Marked = tb.markSessions != nil && findPair(pairs, tb.markKey(name)).Session != ""
 	return row
 }
 
@@ -250,15 +251,12 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-// List reads the keys, and then the records with 32 per request: Consul has no pages.
-func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return tb.list(ctx, encodePrefix(prefix), func(name string) bool { return strings.HasPrefix(name, prefix) })
-}
-
-// ListAfter implements record.ResumableLister. The order is that of the keys.
-func (tb *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
+// List reads the keys, and then the records with 32 per request: Consul has no pages. The order is that of the keys.
+func (tb *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	last := encodeName(after)
-	return tb.list(ctx, "", func(name string) bool { return encodeName(name) > last })
+	return tb.list(ctx, encodePrefix(prefix), func(name string) bool {
+		return strings.HasPrefix(name, prefix) && (after == "" || encodeName(name) > last)
+	})
 }
 
 func (tb *table) list(ctx context.Context, start string, isWanted func(name string) bool) iter.Seq2[record.Row, error] {

@@ -29,6 +29,8 @@ import (
 // was written with it, a dot, and a random text. If the two differ, a foreign client has taken the lock since: it may
 // update the TTL attribute and leave the attributes that it does not know as they are.
 type table struct {
+	record.Unsupported
+
 	*tableClient
 	prefix       string // before the names in keys
 	ttlAttribute string // empty: no foreign client looks at the records
@@ -73,10 +75,10 @@ func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Dur
 	return record.ReadClockByLoad(ctx, t)
 }
 
-// MaxRecordSize and ExpiresIdleRecords implement optional interfaces of engine/record. A scan for idle items would read, and pay for, the whole table. Its TTL removes them without
-// charge.
-func (t *table) MaxRecordSize() int  { return maxItem }
-func (t *table) ExpiresIdleRecords() {}
+// Traits: a scan for idle items would read, and pay for, the whole table. Its TTL removes them without charge.
+func (t *table) Traits() record.Traits {
+	return record.Traits{MaxRecord: maxItem, ExpiresIdle: true, Ledger: true}
+}
 
 // Keys names the item of a lock, for people.
 func (t *table) Keys(name string) []string {
@@ -229,7 +231,7 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 
 // List scans the table: partition keys have no order in DynamoDB, so a prefix can only be filtered. The service filters
 // after it has read, and all that it has read is paid for.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		in := &sdk.ScanInput{TableName: &t.tableName, ConsistentRead: new(true)}
 		if t.prefix+prefix != "" {

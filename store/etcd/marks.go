@@ -20,8 +20,8 @@ func (tb *table) markKey(name string) string {
 	return tb.store.prefix + reservedPrefix + markFolder + name
 }
 
-// KeepsMarks implements record.Marker.
-func (tb *table) KeepsMarks() bool { return tb.markLeases != nil }
+// Traits say that the table of the ledger has marks.
+func (tb *table) Traits() record.Traits { return record.Traits{Marks: tb.markLeases != nil} }
 
 // keepMarks makes this a table with marks.
 //

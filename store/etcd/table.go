@@ -19,6 +19,8 @@ import (
 // table is etcd as a record.Table. Each record is one key without a lease, and its version is the key's mod revision. A
 // revision belongs to one transaction of the whole cluster, so no version comes twice, even after a deletion.
 type table struct {
+	record.Unsupported
+
 	store      *nodeStore
 	folder     string          // before the names in keys
 	life       context.Context // ends with the table, or with the store
@@ -93,7 +95,7 @@ func newRow(name string, kv *mvccpb.KeyValue) record.Row {
 // readRow reads a record, and its mark if the table keeps marks. Its replies are for parseRow.
 func (tb *table) readRow(name string) []clientv3.Op {
 	ops := []clientv3.Op{clientv3.OpGet(tb.recordKey(name))}
-	if tb.KeepsMarks() {
+	if tb.markLeases != nil {
 		ops = append(ops, clientv3.OpGet(tb.markKey(name), clientv3.WithKeysOnly()))
 	}
 	return ops
@@ -128,7 +130,7 @@ func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))
 	}
 	put := clientv3.OpPut(tb.recordKey(r.Name), string(r.Data))
-	if tb.KeepsMarks() {
+	if tb.markLeases != nil {
 		return tb.swapMarked(ctx, r, put)
 	}
 	return tb.writeRecord(ctx, r, put)
@@ -177,7 +179,7 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, changes ...clien
 
 // List reads one page after the other, each with its marks. There are no more marks than records, and they are in the
 // same order. So the first of them, as many as a page has records, have all marks of the page.
-func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (tb *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		from := tb.recordKey(prefix)
 		end := clientv3.GetPrefixRangeEnd(from)
@@ -210,7 +212,7 @@ func (tb *table) readPage(
 	ctx context.Context, from, end string,
 ) (page *pb.RangeResponse, marked map[string]bool, err error) {
 	ops := []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))}
-	if tb.KeepsMarks() {
+	if tb.markLeases != nil {
 		first := tb.markKey(strings.TrimPrefix(from, tb.recordKey("")))
 		last := clientv3.GetPrefixRangeEnd(tb.markKey(""))
 		ops = append(ops, clientv3.OpGet(first, clientv3.WithRange(last), clientv3.WithLimit(pageSize), clientv3.WithKeysOnly()))

@@ -37,6 +37,8 @@ import (
 // As long as there is no store in the directory, the table is not open: it reads as empty, and reading leaves no trace.
 // openStore opens it, and each call tries to: so it opens as soon as another client has made the store.
 type table struct {
+	record.Unsupported
+
 	storeDir
 	locksDir     int
 	clientsDir   int
@@ -498,7 +500,7 @@ func (t *table) removeTurns(name string) {
 
 // List yields the records whose names begin with prefix. The prefix is compared with the directory's name first, so
 // that only records that may match are read; for a hashed directory name, the record's header decides.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		entries, err := t.listEntries(ctx)
 		if errors.Is(err, errAbsent) {
@@ -556,6 +558,9 @@ func (t *table) loadEntry(ctx context.Context, entry string) (storedRecord, erro
 	defer t.endCall()
 	return versionedFile{storeDir: &t.storeDir, parent: t.locksDir, dirName: entry}.loadRecord(ctx)
 }
+
+// Liveness tells of clients by the files that living ones have open.
+func (t *table) Liveness() record.LivenessChecker { return t }
 
 // Session is empty until the table is open: see Now.
 func (t *table) Session() string {

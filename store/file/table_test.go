@@ -94,7 +94,7 @@ func TestAwkwardLockNames(t *testing.T) {
 	_ = os.WriteFile(filepath.Join(tab.path, "locks", ".DS_Store"), nil, 0o600)
 	for _, prefix := range []string{"", "a", "A", "ää", strings.Repeat("ä", 200), "."} {
 		var have, want []string
-		for row, err := range tab.List(t.Context(), prefix) {
+		for row, err := range tab.List(t.Context(), prefix, "") {
 			if err != nil || string(row.Data) != row.Name {
 				t.Errorf("%q: %q, %v", row.Name, row.Data, err)
 			}
@@ -287,7 +287,7 @@ func TestDamagedRecords(t *testing.T) {
 		t.Errorf("a file in the place of a lock: %v", err)
 	}
 	bad := 0
-	for _, err := range tab.List(t.Context(), "") {
+	for _, err := range tab.List(t.Context(), "", "") {
 		if errors.Is(err, driver.ErrCorrupt) {
 			bad++
 		}
@@ -426,7 +426,7 @@ func TestConcurrentLists(t *testing.T) {
 		lists.Go(func() {
 			for range 10 {
 				n := 0
-				for _, err := range tab.List(t.Context(), "") {
+				for _, err := range tab.List(t.Context(), "", "") {
 					if err != nil {
 						t.Error(err)
 					}

@@ -77,10 +77,10 @@ func (t *foreignTable) Info() driver.Info {
 	return i
 }
 
-// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no
-// idle records.
-func (t *foreignTable) ReleasesWithoutTrace() {}
-func (t *foreignTable) ExpiresIdleRecords()   {}
+// Traits: there are no idle records.
+func (t *foreignTable) Traits() record.Traits {
+	return record.Traits{Traceless: true, ExpiresIdle: true}
+}
 
 // checkName refuses a name for which our object would be another one than a foreign client's. Names with line ends are
 // escaped: the service refuses them, so no foreign client has such an object.
@@ -259,7 +259,7 @@ func (t *foreignTable) makeContent(
 }
 
 // List returns for each object what Load returns.
-func (t *foreignTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *foreignTable) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return t.listRows(ctx, prefix, "", t.Load)
 }
 

@@ -22,6 +22,8 @@ import (
 // preconditions"). The service is strongly consistent for objects and for lists ("Consistency"), unless an object is
 // cached, which Cache-Control: no-store prevents.
 type table struct {
+	record.Unsupported
+
 	closeClient   func() error // closes the client, if it belongs to the store
 	bucket        *bucketClient
 	bucketName    string
@@ -63,6 +65,9 @@ func (t *table) Clock() record.Clock { return t.clock }
 func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	return record.ReadClockByLoad(ctx, t)
 }
+
+// Traits say that a sweep can go on where it stopped.
+func (t *table) Traits() record.Traits { return record.Traits{ListsInOrder: true, Ledger: true} }
 
 // Keys names the object of a lock as a URL, for people.
 func (t *table) Keys(name string) []string {
@@ -240,14 +245,9 @@ func (t *table) removeObject(ctx context.Context, row record.Row) error {
 	return err
 }
 
-// List reads the names page by page, and some of the objects at a time.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, prefix, "", t.Load)
-}
-
-// ListAfter is List for the names after one, in the order of the objects' names.
-func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, "", encodeName(after), t.Load)
+// List reads the names page by page, in the order of the objects' names, and some of the objects at a time.
+func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, prefix, encodeName(after), t.Load)
 }
 
 // listRows yields the rows of all objects whose names begin with prefix and come after after. It skips

@@ -29,6 +29,8 @@ const (
 // waiter has no place in a lease, so there is no queue, and waiters poll. It never removes an object, because others may
 // have made it, and count its leaseTransitions.
 type leaderElectionTable struct {
+	record.Unsupported
+
 	t *table
 	// How a lock's name becomes that of an object, and the reverse. Tests replace them.
 	objectOf func(name string) (string, error)
@@ -64,9 +66,10 @@ func (e *leaderElectionTable) ReadClock(ctx context.Context) (time.Time, time.Du
 	return e.t.ReadClock(ctx)
 }
 
-// The following implement optional interfaces of engine/record.
-func (e *leaderElectionTable) MaxRecordSize() int  { return e.t.MaxRecordSize() }
-func (e *leaderElectionTable) ExpiresIdleRecords() {}
+// Traits: an object is the user's, and nobody removes it.
+func (e *leaderElectionTable) Traits() record.Traits {
+	return record.Traits{MaxRecord: maxRecord, ExpiresIdle: true}
+}
 
 // Keys names the object of a lock, for people.
 func (e *leaderElectionTable) Keys(name string) []string {
@@ -296,7 +299,7 @@ func (e *leaderElectionTable) Delete(ctx context.Context, row record.Row) error 
 }
 
 // List lists all leases of the namespace but those of Holdfast's own layout.
-func (e *leaderElectionTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (e *leaderElectionTable) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return e.t.listRows(ctx, prefix, "", "", func(l *lease) (record.Row, error) {
 		if l.Meta.Labels[managedByLabel] == managedBy {
 			return record.Row{}, nil

@@ -20,6 +20,8 @@ import (
 // is the object's uid and resource version. The API server compares both before it replaces or removes an object, and
 // reads without a resource version show what was written before ("Kubernetes API Concepts", "Resource versions").
 type table struct {
+	record.Unsupported
+
 	*client
 	prefix string // of the objects' names
 	label  string // what the objects keep, by which they are listed
@@ -71,8 +73,10 @@ func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Dur
 	return record.ReadClockByLoad(ctx, t)
 }
 
-// MaxRecordSize implements an optional interface of engine/record.
-func (t *table) MaxRecordSize() int { return maxRecord }
+// Traits say that the objects are listed in the order of their names.
+func (t *table) Traits() record.Traits {
+	return record.Traits{MaxRecord: maxRecord, ListsInOrder: true, Ledger: true}
+}
 
 // Keys names the object of a lock, for people.
 func (t *table) Keys(name string) []string {
@@ -187,8 +191,12 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 }
 
 // List reads the objects page by page.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, prefix, "", t.labels(), t.readListed)
+func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
+	last := ""
+	if after != "" {
+		last = objectName(t.prefix, after)
+	}
+	return t.listRows(ctx, prefix, last, t.labels(), t.readListed)
 }
 
 // readListed is readRow without the objects of stores whose prefix begins with ours.
@@ -197,15 +205,6 @@ func (t *table) readListed(l *lease) (record.Row, error) {
 		return record.Row{}, nil
 	}
 	return t.readRow(l)
-}
-
-// ListAfter is List for the names after one, in the order of the objects' names.
-func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	last := ""
-	if after != "" {
-		last = objectName(t.prefix, after)
-	}
-	return t.listRows(ctx, "", last, t.labels(), t.readListed)
 }
 
 // listRows yields the rows of all objects with these labels whose locks' names begin with prefix, and whose own names

@@ -96,6 +96,8 @@ func (t *table) OpenLedgerTable(context.Context) (record.Table, error) { return 
 
 // table is one client's access to the store. Its Close ends only its own calls: the rows belong to all clients.
 type table struct {
+	record.Unsupported
+
 	m      *Memory
 	closed chan struct{}
 	close  sync.Once
@@ -115,6 +117,9 @@ func (t *table) Info() driver.Info {
 		ExpiryClock: expiryClock,
 	}
 }
+
+// Traits say that rows are listed in the order of their names.
+func (t *table) Traits() record.Traits { return record.Traits{ListsInOrder: true, Ledger: true} }
 
 // TokenFloor continues from the wall clock when the store was made. It does not follow when the wall clock is set, because
 // the store's clock must not fall.
@@ -212,16 +217,7 @@ func (m *Memory) replaceRow(name string, e entry) {
 
 // List takes all rows at one moment and yields them afterwards. What is written meanwhile is not seen, which the contract
 // allows.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, func(name string) bool { return strings.HasPrefix(name, prefix) })
-}
-
-// ListAfter lists by the order of the names.
-func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, func(name string) bool { return name > after })
-}
-
-func (t *table) listRows(ctx context.Context, wanted func(name string) bool) iter.Seq2[record.Row, error] {
+func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := t.lockRows(ctx); err != nil {
 			yield(record.Row{}, err)
@@ -229,7 +225,7 @@ func (t *table) listRows(ctx context.Context, wanted func(name string) bool) ite
 		}
 		var rows []record.Row
 		for name := range t.m.rows {
-			if wanted(name) {
+			if strings.HasPrefix(name, prefix) && name > after {
 				rows = append(rows, t.m.currentRow(name))
 			}
 		}

@@ -30,6 +30,8 @@ import (
 // want the same version one finds it changed. A SELECT is a transaction of its own, too, and sees all that was
 // committed before it began.
 type table struct {
+	record.Unsupported
+
 	db         *sql.DB
 	opts       Options
 	quotedName string
@@ -101,8 +103,10 @@ func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Dur
 	return record.ReadClockByLoad(ctx, t)
 }
 
-// MaxRecordSize implements record.SizeLimiter: the server's max_allowed_packet may be small.
-func (t *table) MaxRecordSize() int { return t.maxRecord }
+// Traits limit the records, because the server's max_allowed_packet may be small.
+func (t *table) Traits() record.Traits {
+	return record.Traits{MaxRecord: t.maxRecord, ListsInOrder: true, Ledger: true}
+}
 
 // Keys names the row of a lock, for people.
 func (t *table) Keys(name string) []string {
@@ -298,13 +302,12 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 }
 
 // List reads page by page. Names are ordered by their bytes.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.listFrom(ctx, prefix, prefix)
-}
-
-// ListAfter implements record.ResumableLister.
-func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	return t.listFrom(ctx, nextName(after), "")
+func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
+	from := prefix
+	if after != "" {
+		from = max(from, nextName(after))
+	}
+	return t.listFrom(ctx, from, prefix)
 }
 
 // nextName is the smallest name after another one: names have no NUL.

@@ -157,7 +157,7 @@ func (l *lossyTable) Load(ctx context.Context, name string) (record.Row, error) 
 	return drivertest.Carry(l.fate(), func() (record.Row, error) { return l.table.Load(ctx, name) })
 }
 
-func (l *lossyTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (l *lossyTable) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		names, err := drivertest.Carry(l.fate(), func() ([]string, error) { return l.listNames(ctx, prefix, "") })
 		if err != nil {

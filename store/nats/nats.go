@@ -372,7 +372,11 @@ func (t *table) subject(key string) string { return "$KV." + t.bucket + "." + ke
 func (t *table) key(name string) string    { return t.keyPrefix + "." + encodeName(name) }
 func (t *table) conn() *nats.Conn          { return t.js.Conn() }
 func (t *table) Keys(name string) []string { return []string{t.bucket + ": " + t.key(name)} }
-func (t *table) MaxRecordSize() int        { return t.knownSettings().maxRecord }
+
+// Traits limit the records as the bucket does.
+func (t *table) Traits() record.Traits {
+	return record.Traits{MaxRecord: t.knownSettings().maxRecord, ListsInOrder: true, Ledger: true}
+}
 
 // Info implements record.Table.
 func (t *table) Info() driver.Info {

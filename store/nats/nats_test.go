@@ -219,7 +219,7 @@ func TestRemovedKeys(t *testing.T) {
 		if row, err := table.Load(t.Context(), "m"); err != nil || row.Version != "" {
 			t.Errorf("a removed key: %+v %v", row, err)
 		}
-		for row, err := range table.List(t.Context(), "") {
+		for row, err := range table.List(t.Context(), "", "") {
 			t.Errorf("a list without keys: %+v %v", row, err)
 		}
 		first.Data = []byte("2")
@@ -782,7 +782,7 @@ func TestUsers(t *testing.T) {
 	if err := <-told; err != nil {
 		t.Errorf("to wait with the fewest permissions: %v", err)
 	}
-	for _, err := range least.List(t.Context(), "") {
+	for _, err := range least.List(t.Context(), "", "") {
 		if err != nil {
 			t.Errorf("to list with the fewest permissions: %v", err)
 		}

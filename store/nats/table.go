@@ -30,6 +30,8 @@ import (
 //
 // A key that was removed leaves a marker, which has a revision of its own, and which the server removes later.
 type table struct {
+	record.Unsupported
+
 	js        jetstream.JetStream
 	stream    jetstream.Stream
 	kv        jetstream.KeyValue
@@ -396,7 +398,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 
 // Swap is one request. To create a key that was removed takes three.
 func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	if len(row.Data) > t.MaxRecordSize() {
+	if len(row.Data) > t.Traits().MaxRecord {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(row.Data))
 	}
 	expected, err := parseVersion(row.Version)
@@ -478,20 +480,11 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	return nil
 }
 
-// List asks for all keys below the prefix, and reads some of them at a time.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, prefix, "")
-}
-
-// ListAfter implements record.ResumableLister. Names are ordered by their bytes.
-func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, "", after)
-}
-
 // maxConcurrentReads is how many keys a listing reads at a time.
 const maxConcurrentReads = 16
 
-func (t *table) listRows(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
+// List asks for all keys below the prefix, and reads some of them at a time. Names are ordered by their bytes.
+func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		names, err := t.listNames(ctx, prefix, after)
 		if err != nil {

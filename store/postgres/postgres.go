@@ -119,12 +119,7 @@ func (t *table) withoutListening() record.Table {
 	if !t.behindPooler {
 		return t
 	}
-	return struct {
-		record.Table
-		record.KeyLister
-		record.LedgerKeeper
-		record.Examiner
-	}{t, t, t, t}
+	return struct{ record.Table }{t}
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. Use another

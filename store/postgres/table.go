@@ -26,6 +26,8 @@ import (
 // edited has another version. PostgreSQL's own xmin would not do: transaction numbers are used again, and a
 // dump does not keep them.
 type table struct {
+	record.Unsupported
+
 	location     *location
 	opts         Options
 	info         driver.Info
@@ -112,6 +114,9 @@ func (t *table) Clock() record.Clock { return &t.clock }
 func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	return record.ReadClockByLoad(ctx, t)
 }
+
+// Traits say that there is a ledger.
+func (t *table) Traits() record.Traits { return record.Traits{Ledger: true} }
 
 // Keys names the row of a lock, for people.
 func (t *table) Keys(name string) []string {
@@ -284,7 +289,7 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 }
 
 // List reads page by page. Names are ordered by their bytes.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		for from := prefix; ; {
 			rows, err := t.queryRows(ctx, t.pageStmt, []byte(from))

@@ -30,6 +30,8 @@ const (
 
 // table implements record.Table: each record is a hash under a key of its own.
 type table struct {
+	record.Unsupported
+
 	s      *store
 	prefix string // rowPrefix or runPrefix
 	clock  record.ServerClock
@@ -94,8 +96,8 @@ func (t *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Dur
 	return record.ReadClockByLoad(ctx, t)
 }
 
-// ExpiresIdleRecords implements record.SelfExpiring: the server expires the keys of rows that nobody needs.
-func (t *table) ExpiresIdleRecords() {}
+// Traits: the server expires the keys of rows that nobody needs.
+func (t *table) Traits() record.Traits { return record.Traits{ExpiresIdle: true} }
 
 // rowKey returns the key of a row, which is also the name of its channel.
 func (t *table) rowKey(name string) string { return t.prefix + t.s.keys.lockKey(name) }
@@ -304,7 +306,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 
 // List scans all keys of the server. SCAN may return a key more than once (redis.io: "SCAN"), and a deleted row keeps
 // its version for a day: both are skipped.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		seen := map[string]bool{}
 		for key, err := range t.s.scanKeys(ctx, globEscape.Replace(t.prefix+t.s.keys.prefix+prefix)+"*") {

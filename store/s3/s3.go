@@ -96,11 +96,8 @@ func New(ctx context.Context, client *sdk.Client, bucket string, opts *Options) 
 
 // newStore makes the store of a layout.
 func (t *table) newStore(opts *Options) (driver.Store, error) {
-	switch {
-	case opts != nil && opts.Layout == LayoutTerraform:
+	if opts != nil && opts.Layout == LayoutTerraform {
 		return newTerraformStore(t, opts.ForeignAge)
-	case !t.removal.compares():
-		return record.New(keepingTable{t}), nil
 	}
 	return record.New(t), nil
 }
@@ -109,11 +106,8 @@ func (t *table) newStore(opts *Options) (driver.Store, error) {
 // Prefix that no store of locks has.
 func NewTable(ctx context.Context, client *sdk.Client, bucket string, opts *Options) (record.Table, error) {
 	t, err := newTable(ctx, client, bucket, opts)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case !t.removal.compares():
-		return keepingTable{t}, nil
 	}
 	return t, nil
 }
@@ -126,9 +120,6 @@ const runsPrefix = string(escapeChar) + "holdfast-runs/"
 func (t *table) OpenLedgerTable(context.Context) (record.Table, error) {
 	l := *t
 	l.bucket, l.prefix, l.column = t.bucket.share(), t.prefix+runsPrefix, 0
-	if !t.removal.compares() {
-		return keepingTable{&l}, nil
-	}
 	return &l, nil
 }
 

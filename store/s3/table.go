@@ -20,6 +20,8 @@ import (
 // Reads and lists show what was written before (Amazon S3 User Guide, "Amazon S3 data consistency model"; MinIO and R2
 // promise the same). "How to prevent object overwrites with conditional writes" describes the conditions.
 type table struct {
+	record.Unsupported
+
 	bucket        *bucketClient
 	prefix        string
 	column        int    // of the prefix: see encodeName
@@ -31,12 +33,11 @@ type table struct {
 	removal       removal
 }
 
-// keepingTable is a table on a service that deletes without comparing, or of which nobody knows. It never deletes an
-// object, so the engine does not look for idle records.
-type keepingTable struct{ *table }
-
-// ExpiresIdleRecords implements an optional interface of engine/record: a lifecycle rule may remove idle records.
-func (keepingTable) ExpiresIdleRecords() {}
+// Traits: on a service that deletes without comparing, or of which nobody knows, no object is ever deleted, so the engine
+// does not look for idle records. A lifecycle rule may remove them.
+func (t *table) Traits() record.Traits {
+	return record.Traits{ExpiresIdle: !t.removal.compares(), ListsInOrder: true, Ledger: true}
+}
 
 // tokenGap is more than the estimates of the service's clock of two clients can differ, if each has seen one reply on a
 // slow network.
@@ -216,14 +217,9 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	return err
 }
 
-// List reads the keys page by page, and some of the objects at a time.
-func (t *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, prefix, "", t.Load)
-}
-
-// ListAfter is List for the names after one, in the order of the objects' keys.
-func (t *table) ListAfter(ctx context.Context, after string) iter.Seq2[record.Row, error] {
-	return t.listRows(ctx, "", after, t.Load)
+// List reads the keys page by page, in their order, and some of the objects at a time.
+func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
+	return t.listRows(ctx, prefix, after, t.Load)
 }
 
 // loadFunc is the type of Load.

@@ -97,10 +97,10 @@ func (t *terraformTable) Info() driver.Info {
 	return i
 }
 
-// ReleasesWithoutTrace and ExpiresIdleRecords implement optional interfaces of engine/record: there are no idle
-// records.
-func (t *terraformTable) ReleasesWithoutTrace() {}
-func (t *terraformTable) ExpiresIdleRecords()   {}
+// Traits: there are no idle records.
+func (t *terraformTable) Traits() record.Traits {
+	return record.Traits{Traceless: true, ExpiresIdle: true}
+}
 
 // Load is one read.
 func (t *terraformTable) Load(ctx context.Context, name string) (record.Row, error) {
@@ -317,7 +317,7 @@ func (t *terraformTable) makeLockFile(row record.Row, c *record.Claim, random st
 }
 
 // List returns for each object what Load returns.
-func (t *terraformTable) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t *terraformTable) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return t.listRows(ctx, prefix, "", t.Load)
 }
 

@@ -16,8 +16,8 @@ import (
 // is marked, and one read tells all. The other child of a record has a longer name.
 const markName = "mark"
 
-// KeepsMarks implements record.Marker.
-func (tb *table) KeepsMarks() bool { return tb.markSessions != nil }
+// Traits say that the table of the ledger has marks.
+func (tb *table) Traits() record.Traits { return record.Traits{Marks: tb.markSessions != nil} }
 
 // keepMarks makes this a table with marks.
 //

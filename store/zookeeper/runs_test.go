@@ -184,7 +184,7 @@ func TestOldFolderStaysClosed(t *testing.T) {
 	failRun(t, old, storetest.Acquire(t, old, storetest.NewRun("old")))
 	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("new")))
 	tb := newTable(openStoreTree(t, c.Endpoints(), namespace), oldFolder)
-	for row, err := range tb.List(t.Context(), "") {
+	for row, err := range tb.List(t.Context(), "", "") {
 		if err == nil {
 			err = tb.Delete(t.Context(), row)
 		}

@@ -23,6 +23,8 @@ import (
 // transaction that also checks that the child exists, and so cannot replace a later record of the same name. The
 // transaction that created the node would tell the records apart as well, but no request can be made to depend on it.
 type table struct {
+	record.Unsupported
+
 	t         *tree
 	folder    string          // the node above its records, below the namespace
 	life      context.Context // ends with the table, or with the store
@@ -261,7 +263,7 @@ func (tb *table) createFolder(ctx context.Context, path string) error {
 }
 
 // List lists the children of the nodes above all records, and reads those that have the prefix.
-func (tb *table) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (tb *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if tb.life.Err() != nil {
 			yield(record.Row{}, driver.ErrClosed)

@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,7 +204,7 @@ func checkDelete(e *caseEnv) error {
 			return fmt.Errorf("after a Delete that succeeded: %w", err)
 		}
 	}
-	for r, err := range ts[1].List(e.ctx, e.prefix) {
+	for r, err := range ts[1].List(e.ctx, e.prefix, "") {
 		if err != nil || r.Name == name {
 			return fmt.Errorf("after a Delete that succeeded List yields %q (%w)", r.Name, err)
 		}
@@ -280,10 +281,7 @@ func checkData(e *caseEnv) error {
 	if err != nil {
 		return err
 	}
-	largest := record.MaxData
-	if l, ok := t.(record.SizeLimiter); ok {
-		largest = min(largest, l.MaxRecordSize())
-	}
+	largest := min(record.MaxData, cmp.Or(t.Traits().MaxRecord, record.MaxData))
 	unpadded, err := heldData("x")
 	if err != nil {
 		return err
@@ -380,7 +378,7 @@ func checkList(e *caseEnv) error {
 // expectListed checks that List yields exactly these rows.
 func expectListed(e *caseEnv, t record.Table, prefix string, want map[string]record.Row) error {
 	found := map[string]bool{}
-	for got, err := range t.List(e.ctx, prefix) {
+	for got, err := range t.List(e.ctx, prefix, "") {
 		w, ok := want[got.Name]
 		switch {
 		case err != nil:
@@ -411,8 +409,8 @@ func checkKept(e *caseEnv) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := t.(record.SelfExpiring); !ok {
-		return skipped("the table is not SelfExpiring")
+	if !t.Traits().ExpiresIdle {
+		return skipped("the store removes no idle records")
 	}
 	forEver, err := writeRow(e, t, newRow(e.recordName("for ever"), "", baseToken))
 	if err != nil {
@@ -562,7 +560,7 @@ func callEach(
 		return err
 	}
 	err = nil
-	for _, err = range t.List(ctx, e.prefix) {
+	for _, err = range t.List(ctx, e.prefix, "") {
 		if err != nil {
 			break
 		}

@@ -114,7 +114,7 @@ func checkLostList(e *caseEnv) error {
 	for n := range int64(lists) {
 		refused.Store(requests.Load() + 1 + n)
 		found, failed := map[string]bool{}, false
-		for row, err := range t.List(e.ctx, e.prefix) {
+		for row, err := range t.List(e.ctx, e.prefix, "") {
 			found[row.Name], failed = true, failed || err != nil
 		}
 		if refused.Store(0); !failed && len(found) != records {

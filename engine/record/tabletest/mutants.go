@@ -222,10 +222,10 @@ func (t folded) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 // firstPage lists as many records as servers return at once.
 type firstPage struct{ record.Table }
 
-func (t firstPage) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t firstPage) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		n := 0
-		for row, err := range t.Table.List(ctx, prefix) {
+		for row, err := range t.Table.List(ctx, prefix, after) {
 			if n++; n > 1000 || !yield(row, err) {
 				return
 			}
@@ -401,7 +401,11 @@ type forgetful struct {
 	written sync.Map // when, by name
 }
 
-func (*forgetful) ExpiresIdleRecords() {}
+func (t *forgetful) Traits() record.Traits {
+	traits := t.Table.Traits()
+	traits.ExpiresIdle = true
+	return traits
+}
 
 func (t *forgetful) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	t.written.Store(row.Name, time.Now())
@@ -427,9 +431,9 @@ func (t unsent) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 
 type partial struct{ record.Table }
 
-func (t partial) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
+func (t partial) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
-		for row, err := range t.Table.List(ctx, prefix) {
+		for row, err := range t.Table.List(ctx, prefix, after) {
 			if err == nil && !yield(row, nil) {
 				return
 			}

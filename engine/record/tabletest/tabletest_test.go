@@ -21,7 +21,7 @@ type remote struct {
 	onLoad func(t record.Table)
 }
 
-func (*remote) ExpiresIdleRecords() {}
+func (*remote) Traits() record.Traits { return record.Traits{ExpiresIdle: true} }
 
 // ask is one request.
 func ask[T any](t *remote, request func() (T, error)) (T, error) {
@@ -47,8 +47,8 @@ func (t *remote) Delete(ctx context.Context, row record.Row) error {
 	return err
 }
 
-func (t *remote) List(ctx context.Context, prefix string) iter.Seq2[record.Row, error] {
-	rows, err := ask(t, func() (iter.Seq2[record.Row, error], error) { return t.Table.List(ctx, prefix), nil })
+func (t *remote) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
+	rows, err := ask(t, func() (iter.Seq2[record.Row, error], error) { return t.Table.List(ctx, prefix, after), nil })
 	if err != nil {
 		return func(yield func(record.Row, error) bool) { yield(record.Row{}, err) }
 	}
