@@ -29,7 +29,8 @@ func init() { driver.Register("etcd", openURL) }
 //	tls-cert=FILE, tls-key=FILE   this client's own certificate
 //	tls-name=N    the name that the servers' certificates are checked for
 //
-// The cluster need not be reachable. Only with a password must some server answer, because the client logs in first.
+// The cluster need not be reachable. Only with a password must some server answer, because the client logs in first: it
+// tries for ten seconds.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	cfg, o, err := parseURL(u)
 	if err != nil {
@@ -39,18 +40,20 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(
 			func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
 	}
-	cli, err := clientv3.New(cfg) // this logs in, if there is a password
-	if err != nil {
-		return nil, explainOpen(err)
-	}
-	nodes := newNodeStore(cli, o)
-	nodes.closeClient = func() error {
-		if err := cli.Close(); !errors.Is(err, context.Canceled) {
-			return err
+	return driverutil.OpenWithRetry(ctx, func(context.Context) (driver.Store, error) {
+		cli, err := clientv3.New(cfg) // this logs in, if there is a password
+		if err != nil {
+			return nil, explainOpen(err)
 		}
-		return nil
-	}
-	return newStore(nodes), nil
+		nodes := newNodeStore(cli, o)
+		nodes.closeClient = func() error {
+			if err := cli.Close(); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		}
+		return newStore(nodes), nil
+	})
 }
 
 // explainOpen is the error of a login that has failed: the servers cannot be reached or have no leader, or they refuse it.
