@@ -294,3 +294,37 @@ func TestKeepForOfAllSlots(t *testing.T) {
 		t.Errorf("--every 1h, kept for a minute: got %v", got)
 	}
 }
+
+// smallRuns is a store whose ledger has room for results of 100 bytes.
+type smallRuns struct{ driver.Store }
+
+type smallRunLedger struct{ driver.Ledger }
+
+func (s smallRuns) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	l, err := s.Store.OpenLedger(ctx)
+	return smallRunLedger{l}, err
+}
+
+func (l smallRunLedger) Info() driver.Info {
+	info := l.Ledger.Info()
+	info.MaxRunResult = 100
+	return info
+}
+
+// TestOnceKeepsTooMuch: more output than the store has room for is refused before anything is run.
+func TestOnceKeepsTooMuch(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.New(smallRuns{memory.New(nil).Open()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, size := range []int{0, 100, 101} {
+		job := onceJob{key: "job", keepOutput: size, opts: holdfast.LedgerOptions{TTL: time.Minute}}
+		err := job.checkOutput(t.Context(), client.Ledger(defaultLedger, nil))
+		var exit *exitError
+		if refused := errors.As(err, &exit) && exit.code == exitUsage; refused != (size > 100) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}
