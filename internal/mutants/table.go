@@ -989,7 +989,7 @@ var table = []mutant{
 		edits: []edit{{"\t\t// The client does not know that it has the run.\n\t\to.startEnd()\n\t\t_ = s.endRun(o, run.Withdraw)\n",
 			"\t\to.startEnd()\n\t\t_ = s.endRun(o, func(ctx context.Context) error { return run.Fail(ctx, err) })\n"}}},
 	{name: "a late start that begins a run which was withdrawn", file: "store/dynamodb/ledger_end.go", pkg: "./store/dynamodb",
-		test: "TestLedgerWithdrawsLateStart", edits: []edit{{"\tif !ok || st.newest.sequence >= s.sequence {\n", "\tif true {\n"}}},
+		test: "TestLedgerWithdrawsLateStart", edits: []edit{{"\tif !ok || st.newest.sequence >= s.sequence {\n", "\tif ok || !ok {\n"}}},
 	{name: "a ledger in one node of ZooKeeper", file: "store/zookeeper/runs.go", pkg: "./store/zookeeper",
 		test: "TestLedgerIsSpread", edits: []edit{{"h.Sum32()%folders)", "h.Sum32()%1)"}}},
 	{name: "an old folder of runs that is not closed", file: "store/zookeeper/runs.go", pkg: "./store/zookeeper",

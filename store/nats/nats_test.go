@@ -1382,3 +1382,32 @@ func TestMissedNotice(t *testing.T) {
 		}
 	}
 }
+
+// TestSmallMessages: with the smallest messages that are accepted, runs of a ledger begin and end, whatever those before have
+// left. Only the largest result is smaller.
+func TestSmallMessages(t *testing.T) {
+	small := startServers(t, natstest.Options{Config: "max_payload: 16384"})
+	s, err := New(t.Context(), connect(t, small), freshBucket(), &Options{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	l := storetest.OpenLedger(t, s)
+	most := l.Info().MaxRunResult
+	if most < 1<<10 || most > 4<<10 {
+		t.Errorf("the largest result has %d bytes", most)
+	}
+	for i := range 12 {
+		g := storetest.Acquire(t, l, storetest.NewRun("k"))
+		o := driver.RunOutcome{State: driver.RunFailed, Error: strings.Repeat("<br>&", driver.MaxRunError/5)}
+		if i == 11 {
+			o = driver.RunOutcome{State: driver.RunSucceeded, Result: make([]byte, most)}
+		}
+		if err := l.FinishRun(t.Context(), g, o); err != nil {
+			t.Errorf("run %d: %v", i+1, err)
+		}
+	}
+	if h, err := l.ReadRuns(t.Context(), "k", 0); err != nil || len(h.Runs) != 12 || len(h.Runs[11].Result) != most {
+		t.Errorf("there are %d runs, %v", len(h.Runs), err)
+	}
+}

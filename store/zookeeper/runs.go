@@ -97,7 +97,7 @@ func (tb *table) checkIsNew(ctx context.Context, name string) (record.Row, error
 	}
 	row, err := tb.readRecord(ctx, name)
 	if err == nil && row.Version == "" && !tb.runs.closed.Load() {
-		if err = tb.prepareFolders(ctx); err == nil {
+		if err = tb.prepareFolders(ctx); err == nil && !tb.runs.empty.Load() {
 			row, err = tb.readRecord(ctx, name)
 		}
 	}
@@ -123,24 +123,27 @@ func (tb *table) prepareFolders(ctx context.Context) error {
 	above := tb.t.root + "/" + tb.folder
 	for {
 		calls, err := tb.readBounded(ctx, true, func() []*zk.Call {
-			return []*zk.Call{zk.Exists(above), zk.GetChildren(tb.runs.path)}
+			return []*zk.Call{zk.Exists(above), zk.Exists(tb.runs.path), zk.Exists(tb.runs.path + "/" + keeperName)}
 		})
+		for i := 0; err == nil && i < len(calls); i++ {
+			if calls[i].Err != zk.CodeNoNode {
+				err = calls[i].Err
+			}
+		}
 		if err != nil {
-			return tb.t.translateError(err, above)
-		}
-		others, _, err := calls[1].Children()
-		others = slices.DeleteFunc(others, func(name string) bool { return name == keeperName || name == probeName })
-		switch {
-		case calls[0].Err == nil && err == nil:
-			tb.runs.closed.Store(true)
-			tb.runs.empty.Store(len(others) == 0)
-			return nil
-		case err != nil && err != zk.CodeNoNode:
 			return tb.t.translateError(err, tb.runs.path)
-		case calls[0].Err != nil && calls[0].Err != zk.CodeNoNode:
-			return tb.t.translateError(calls[0].Err, above)
 		}
-		if err := tb.closeOldFolder(ctx, len(others) > 0); err != nil {
+		old, _ := calls[1].Stat()
+		inUse := old.Children > 0
+		if calls[2].Err == nil {
+			inUse = old.Children > 1
+		}
+		if calls[0].Err == nil && calls[1].Err == nil {
+			tb.runs.closed.Store(true)
+			tb.runs.empty.Store(!inUse)
+			return nil
+		}
+		if err := tb.closeOldFolder(ctx, inUse); err != nil {
 			return err
 		}
 		nodes := []string{above}

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
+	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
 // openRuns opens a ledger in a namespace: as it is now, or as earlier programs keep it.
@@ -211,4 +212,22 @@ func openStoreTree(t *testing.T, servers []string, namespace string) *tree {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s.tree
+}
+
+// TestLedgerWithoutPermissions: on servers that check no permissions, a ledger that no earlier program has used works. One
+// that an earlier program may be using is refused, with what to do.
+func TestLedgerWithoutPermissions(t *testing.T) {
+	t.Parallel()
+	c := startEnsemble(t, zktest.Options{Members: 1, Direct: true, Args: []string{"-Dzookeeper.skipACL=yes"}})
+	l, old := openRuns(t, c.Endpoints(), "fresh", false), openRuns(t, c.Endpoints(), "used", true)
+	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("new")))
+	storetest.CheckFinish(t, old, storetest.Acquire(t, old, storetest.NewRun("old")))
+	used := openRuns(t, c.Endpoints(), "used", false)
+	if _, err := used.Acquire(t.Context(), storetest.NewRun("old")); !errors.Is(err, driver.ErrSucceeded) {
+		t.Errorf("a key of before: %v", err)
+	}
+	_, err := used.Acquire(t.Context(), storetest.NewRun("new"))
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "end these programs") {
+		t.Errorf("a new key: %v", err)
+	}
 }
