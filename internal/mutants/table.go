@@ -385,7 +385,7 @@ var table = []mutant{
 	{name: "a server of ZooKeeper that is not trusted for a moment", file: "store/zookeeper/internal/zk/handshake.go",
 		pkg: "./store/zookeeper", test: "TestRotation", edits: []edit{{"\tc.ensemble.admission.CredentialsAccepted()\n", ""}}},
 	{name: "a server of etcd that is not trusted for a moment", file: "store/etcd/errors.go", pkg: "./store/etcd",
-		test: "TestRotation", edits: []edit{{"return t.admission.CertificateRefused(", "return driverutil.RefuseStore("}}},
+		test: "TestDistrustPasses", edits: []edit{{"return t.admission.CertificateRefused(", "return driverutil.RefuseStore("}}},
 	{name: "an agent of Consul that is not trusted for a moment", file: "store/consul/errors.go", pkg: "./store/consul",
 		test: "TestRotation", edits: []edit{{"return t.web.CertificateRefused(", "return driverutil.RefuseStore("}}},
 	{name: "certificates of Kubernetes read once", file: "store/kubernetes/kubeconfig.go", pkg: "./store/kubernetes",

@@ -9,8 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // TestRotation: the password and the certificates are replaced while locks are held and waited for. Nothing is lost, and
@@ -78,4 +81,23 @@ func TestRotation(t *testing.T) {
 		URL: func(dir string) string {
 			return "etcd://locker@" + m.Endpoint + "?password-file=" + files.Password(dir) + "&" + files.TLSOptions(dir)
 		}})
+}
+
+// TestDistrustPasses: a server whose certificate is not trusted, and a password that is refused, are final only as long as
+// the store has never worked.
+func TestDistrustPasses(t *testing.T) {
+	t.Parallel()
+	nodes := &nodeStore{life: driverutil.NewLifetime()}
+	defer nodes.life.End()
+	for _, worked := range []bool{false, true} {
+		if worked {
+			fails(t, nodes.convertError(nil))
+		}
+		for _, err := range []error{rpctypes.ErrAuthFailed, status.Error(codes.Unavailable,
+			`connection error: desc = "transport: authentication handshake failed: x509: unknown authority"`)} {
+			if err := nodes.convertError(err); driverutil.IsFinal(err) == worked {
+				t.Errorf("it has worked %v: %v", worked, err)
+			}
+		}
+	}
 }
