@@ -1721,6 +1721,8 @@ var table = []mutant{
 		test: "TestTwoVersions/redis", edits: []edit{{"const reserved = \"holdfast\"", "const reserved = \"holdlocks\""}}},
 	{name: "a handle that names its lock in another way", file: "cmd/holdfast/cli/handle.go", pkg: "./cmd/holdfast/stores",
 		test: "TestTwoVersions/file", edits: []edit{{"`json:\"lock\"`", "`json:\"name\"`"}}},
+	{name: "a run that keeps its attempt under another word", file: "engine/record/runscodec.go", pkg: "./cmd/holdfast/stores",
+		test: "TestTwoVersionsOfHistory/file", edits: []edit{{"`json:\"attempt\"`", "`json:\"try\"`"}}},
 	{name: "a run ledger in another place than before", file: "store/postgres/postgres.go", pkg: "./cmd/holdfast/stores",
 		test: "TestTwoVersionsOfLedger/postgres", edits: []edit{{"+ \"_runs\"", "+ \"_ledger\""}}},
 	{name: "a second holder that the probe does not notice", file: "cmd/holdfast/cli/doctorprobe.go", pkg: "./cmd/holdfast/cli",

@@ -120,14 +120,7 @@ func TestTwoVersionsOfLedger(t *testing.T) {
 		for _, pair := range [][2]version{{old, new}, {new, old}} {
 			t.Run(pair[0].name+"-"+pair[1].name, func(t *testing.T) {
 				t.Parallel()
-				s := s.in(t)
-				if strings.HasPrefix(s.url, "zookeeper:") {
-					// There, from the first key that this version runs, the former begins no run of any key of the namespace.
-					server, _, _ := strings.Cut(s.url, "?")
-					s.url = server + "?namespace=" + s.id
-				}
-				l := &ledgerScene{scene: s, old: old, name: ledgerName, last: map[string]lastRun{}}
-				l.check(pair[0], pair[1])
+				newLedgerScene(s.in(t), old).check(pair[0], pair[1])
 			})
 		}
 	}
@@ -140,6 +133,32 @@ func TestTwoVersionsOfLedger(t *testing.T) {
 		}
 		check(t, &scene{url: start(t, "dynamodb")("ledger")}, both[0], both[1])
 	})
+}
+
+// TestTwoVersionsOfHistory: this version continues a history that the version before has written in several pages, and shows
+// all of it.
+func TestTwoVersionsOfHistory(t *testing.T) {
+	t.Parallel()
+	both, err := buildVersions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, store := range []string{"file", "zookeeper"} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			l := newLedgerScene((&scene{url: start(t, store)("")}).in(t), both[0])
+			for range 40 {
+				l.run(both[0], "many", 3)
+			}
+			l.show(both[1], "many", "failed", "")
+			for range 20 {
+				l.run(both[1], "many", 3)
+			}
+			l.show(both[1], "many", "failed", "")
+			l.runEither(both[1], both[0], "many")
+			l.show(both[1], "many", "succeeded", "")
+		})
+	}
 }
 
 // TestTwoVersionsOfServe: servers of both versions renew and release by each other's handles, and keep each other's clients
@@ -450,16 +469,27 @@ func (s *scene) checkHandle(a, b version) {
 type ledgerScene struct {
 	*scene
 	old  version
-	name string // of the ledger
 	last map[string]lastRun
 }
 
-// lastRun is the last run of a key.
-type lastRun struct {
-	by      version
-	attempt int
-	token   int64
+func newLedgerScene(s *scene, old version) *ledgerScene {
+	if server, _, _ := strings.Cut(s.url, "?"); strings.HasPrefix(server, "zookeeper:") {
+		// There, from the first key that this version runs, the former begins no run of any key of the namespace.
+		s.url = server + "?namespace=" + s.id
+	}
+	return &ledgerScene{s, old, map[string]lastRun{}}
 }
+
+// lastRun is the last run of a key. tokens are those of all its runs.
+type lastRun struct {
+	by     version
+	tokens []int64
+}
+
+func (r lastRun) attempt() int { return len(r.tokens) }
+
+// token is that of the run, and 0 if there was none.
+func (r lastRun) token() int64 { return append([]int64{0}, r.tokens...)[len(r.tokens)] }
 
 // script prints what it was started with, and exits with the code that it is given, as soon as its input ends.
 const script = `echo $HOLDFAST_ATTEMPT $HOLDFAST_TOKEN; cat; exit $0`
@@ -467,7 +497,7 @@ const script = `echo $HOLDFAST_ATTEMPT $HOLDFAST_TOKEN; cat; exit $0`
 // begin starts a run of a key, which ends with the code when the input of the process ends.
 func (l *ledgerScene) begin(v version, key string, code int, flags ...string) *process {
 	l.Helper()
-	return l.start(v, slices.Concat([]string{"once", "--ledger", l.name}, flags,
+	return l.start(v, slices.Concat([]string{"once", "--ledger", ledgerName}, flags,
 		[]string{l.id + key, "--", "sh", "-c", script, strconv.Itoa(code)})...)
 }
 
@@ -478,22 +508,24 @@ func (l *ledgerScene) ran(p *process, v version, key string) bool {
 	if line == "" {
 		return false
 	}
-	was, now := l.last[key], lastRun{by: v}
-	if _, err := fmt.Sscan(line, &now.attempt, &now.token); err != nil {
+	was := l.last[key]
+	var attempt int
+	var token int64
+	if _, err := fmt.Sscan(line, &attempt, &token); err != nil {
 		l.Fatalf("%s: %q: %v", p.what, line, err)
 	}
-	if now.attempt != was.attempt+1 || now.token <= was.token {
-		l.Errorf("%s: attempt %d with token %d follows attempt %d with token %d", p.what, now.attempt, now.token,
-			was.attempt, was.token)
+	if attempt != was.attempt()+1 || token <= was.token() {
+		l.Errorf("%s: attempt %d with token %d follows attempt %d with token %d", p.what, attempt, token, was.attempt(),
+			was.token())
 	}
-	l.last[key] = now
+	l.last[key] = lastRun{v, append(was.tokens, token)}
 	return true
 }
 
 // refuses reports whether a version has refused a key, as the old one may if the new one has run it.
 func (l *ledgerScene) refuses(p *process, v version, key string, code int) bool {
 	last := l.last[key]
-	return v == l.old && last.attempt > 0 && last.by != l.old && (code == exitUsage || code == exitUnavailable) &&
+	return v == l.old && last.attempt() > 0 && last.by != l.old && (code == exitUsage || code == exitUnavailable) &&
 		p.errs.Len() > 0
 }
 
@@ -508,7 +540,7 @@ func (l *ledgerScene) run(v version, key string, want int, flags ...string) bool
 	if ran && code == want || !ran && l.refuses(p, v, key, code) {
 		return ran
 	}
-	l.Errorf("%s: after attempt %d by the %s version: ran %v, exit %d: %s", p.what, before.attempt, before.by.name, ran, code,
+	l.Errorf("%s: after attempt %d by the %s version: ran %v, exit %d: %s", p.what, before.attempt(), before.by.name, ran, code,
 		&p.errs)
 	return ran
 }
@@ -526,10 +558,10 @@ func (l *ledgerScene) skip(v version, key string, want int, flags ...string) {
 	}
 }
 
-// show checks that a version shows the last run of a key, or refuses if it may.
+// show checks that a version shows all runs of a key, and how the last one has ended, or refuses if it may.
 func (l *ledgerScene) show(v version, key, state, result string) {
 	l.Helper()
-	p := l.start(v, "runs", "show", "--json", "--ledger", l.name, l.id+key)
+	p := l.start(v, "runs", "show", "--json", "--ledger", ledgerName, l.id+key)
 	code, out := p.wait()
 	if l.refuses(p, v, key, code) {
 		return
@@ -549,10 +581,14 @@ func (l *ledgerScene) show(v version, key, state, result string) {
 	if err != nil || code != exitOK || len(history.Runs) == 0 {
 		l.Fatalf("%s: exit %d, %v: %s%s", p.what, code, err, out, &p.errs)
 	}
-	got, want := history.Runs[0], l.last[key]
-	if got.Attempt != want.attempt || got.Token != want.token || got.State != state || got.Result != result {
-		l.Errorf("%s: %s, want attempt %d with token %d, %s with result %q", p.what, out, want.attempt, want.token, state,
-			result)
+	want := l.last[key]
+	for i, run := range history.Runs {
+		if len(history.Runs) != want.attempt() || run.Attempt != i+1 || run.Token != want.tokens[i] {
+			l.Fatalf("%s: %s, want the tokens %v", p.what, out, want.tokens)
+		}
+	}
+	if got := history.Runs[len(history.Runs)-1]; got.State != state || got.Result != result {
+		l.Errorf("%s: %s, want at last %s with result %q", p.what, out, state, result)
 	}
 }
 
@@ -570,7 +606,7 @@ func (l *ledgerScene) check(a, b version) {
 	l.run(a, "done", 0, "--keep-output", "1k")
 	l.skip(b, "done", exitOK)
 	l.skip(a, "done", exitOK)
-	l.show(b, "done", "succeeded", fmt.Sprintf("%d %d\n", l.last["done"].attempt, l.last["done"].token))
+	l.show(b, "done", "succeeded", fmt.Sprintf("%d %d\n", l.last["done"].attempt(), l.last["done"].token()))
 
 	l.run(a, "slot", 0, "--every", "87600h")
 	l.skip(b, "slot", exitOK, "--every", "87600h")
