@@ -269,11 +269,14 @@ func (l *cutRuns) Renew(ctx context.Context, g []driver.Grant, done func(int, dr
 }
 
 func (l *cutRuns) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutcome) error {
-	if !l.store.cut.Load() {
-		return l.Ledger.FinishRun(ctx, g, o)
+	for l.store.cut.Load() { // a report that waits arrives when the link is whole again
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return errors.Join(driver.ErrUncertain, ctx.Err())
+		}
 	}
-	<-ctx.Done()
-	return errors.Join(driver.ErrUncertain, ctx.Err())
+	return l.Ledger.FinishRun(ctx, g, o)
 }
 
 func (l *cutRuns) Release(ctx context.Context, c driver.Claim, ref string) error {
