@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -495,10 +496,17 @@ func TestRunsWithUnreadableKey(t *testing.T) {
 	}
 }
 
+// lockStore is a store without a ledger.
+type lockStore struct{ driver.Store }
+
+func (lockStore) OpenLedger(context.Context) (driver.Ledger, error) {
+	return nil, driver.ErrUnsupported
+}
+
 // TestRunsOnStoreWithoutLedger: on a store without a ledger, runs says so.
 func TestRunsOnStoreWithoutLedger(t *testing.T) {
 	t.Parallel()
-	client, err := holdfast.New(struct{ driver.Store }{memory.New(nil).Open()}, nil)
+	client, err := holdfast.New(lockStore{memory.New(nil).Open()}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
