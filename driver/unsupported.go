@@ -62,17 +62,17 @@ func (Unsupported) OpenLedger(context.Context) (Ledger, error) {
 const pollInterval = time.Second
 
 // PollChange is the NextChange of a store that reports no changes: it calls inspect about once per second until the lock
-// differs from seen.
+// differs from seen. It pauses before each call, so that a lock that changes all the time costs no more.
 func PollChange(ctx context.Context, seen Lock, inspect func(context.Context, string) (Lock, error)) (Lock, error) {
 	for {
-		l, err := inspect(ctx, seen.Name)
-		if err != nil || l.Revision != seen.Revision {
-			return l, err
-		}
 		select {
 		case <-time.After(pollInterval/2 + rand.N(pollInterval/2)): // so that many clients do not read at the same time
 		case <-ctx.Done():
-			return l, context.Cause(ctx)
+			return seen, context.Cause(ctx)
+		}
+		l, err := inspect(ctx, seen.Name)
+		if err != nil || l.Revision != seen.Revision {
+			return l, err
 		}
 	}
 }

@@ -69,9 +69,9 @@ func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, 
 	}
 }
 
+// NextChange reads the lock about once per second.
 func (s *store) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
-	l, err := s.Store.NextChange(ctx, seen)
-	return showLock(l), err
+	return driver.PollChange(ctx, seen, s.Inspect)
 }
 
 // Break drops the reason, for which the layout has no room.

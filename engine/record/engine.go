@@ -61,7 +61,7 @@
 //   - The store's clock is surely past the claim's end. The writer sets the end by the latest value that the clock
 //     may have had, and others compare it with the earliest value that the clock may have now. An error in either
 //     estimate makes the claim expire later, never earlier.
-//   - The claim's mark is gone ([Marker], only in a ledger). The store removes the mark by itself, at the earliest when
+//   - The claim's mark is gone ([Traits].Marks, only in a ledger). The store removes the mark by itself, at the earliest when
 //     the TTL has passed since the start of the swap that wrote it last.
 //   - This client has watched the claim unchanged for its whole silence limit (its TTL, or the confirm window if it was
 //     promoted) and a margin, on its own clock. Every renewal changes a counter in the claim, its beat, and the

@@ -67,7 +67,7 @@ type Claim struct {
 	ReleaseRequested bool   // its holder is asked to release it
 	Broken           bool   // an operator broke it gracefully: its next renewal fails
 	BreakReason      string // what the operator said; only shown, and may be empty
-	Marked           bool   // it has expired when the row has no mark: see [Marker]
+	Marked           bool   // it has expired when the row has no mark: see [Traits]
 
 	renewed bool // by the step that is being made; not stored
 	own     bool // this client has made it; not stored, so a claim that was read does not say so: a hint
@@ -121,7 +121,7 @@ type StepInput struct {
 	ConfirmWindow time.Duration
 	// BeatSkip is added to each new beat. It is random, so that a beat that was lost by the store is not written again.
 	BeatSkip int64
-	// KeepsMarks reports whether the table is a [Marker]. MarkIsGone reports that the row was read without a mark.
+	// KeepsMarks reports whether the table has Traits.Marks. MarkIsGone reports that the row was read without a mark.
 	KeepsMarks, MarkIsGone bool
 	// Sharing has the ids of the claims whose owners' steps are made together with this one. Each of those steps decides
 	// what becomes of its claim, which does not expire before.

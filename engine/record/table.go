@@ -24,7 +24,7 @@ import (
 //
 // A table that has not all of this embeds [Unsupported]; one that wraps another embeds Table. A table may implement
 // [Notifier] as well, if the store can notify of changes, and [TurnTaker], [ClientNotifier] and [SureNotifier], if many
-// clients wait.
+// clients wait. A wrapper has these four only if it implements them itself; without them the engine polls.
 type Table interface {
 	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Abilities, and the
 	// limits that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap,

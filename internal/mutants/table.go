@@ -288,6 +288,8 @@ var table = []mutant{
 		pkg: "./engine/record", test: "TestOldLoadIsNotDelivered",
 		edits: []edit{{"case load <= sub.loadsBefore:", "case false && load == 0:"}},
 	},
+	{name: "a lock that changes all the time, read all the time", file: "driver/unsupported.go", pkg: "./driver",
+		test: "TestPollChange", edits: []edit{{"time.After(pollInterval/2 + rand.N(pollInterval/2))", "time.After(rand.N(pollInterval/2) / 1e6)"}}},
 	{name: "a run after one that has succeeded", file: "driver/ledger.go", pkg: ".",
 		test:  "TestLedgerRunsUntilSuccess",
 		edits: []edit{{"case last.State == RunSucceeded:\n\t\trefused", "case false:\n\t\trefused"}}},
