@@ -36,6 +36,9 @@ func (s *checkedStore) Release(ctx context.Context, c driver.Claim, ref string) 
 }
 
 func (s *checkedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if call, ok := ctx.Value(lockAllKey{}).(*lockAllCall); ok {
+		s.host.sim.checker.noteLockAllClaim(call, c)
+	}
 	if c.Wait {
 		s.host.sim.checker.noteWait(s.host, c)
 		defer s.host.sim.checker.noteWaitEnd(c)
@@ -47,6 +50,7 @@ func (s *checkedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 }
 
 func (s *checkedStore) Detach(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	s.host.sim.checker.noteDetachStart(g.ID, s.host, keep)
 	return s.Store.Detach(withActor(ctx, actor{call: "detach"}), g, keep)
 }
 

@@ -54,6 +54,7 @@ type heldLease struct {
 	host      *host
 	weight    int64
 	limit     int64
+	minHold   time.Duration // of a LockAll
 	maxHold   time.Duration
 	heldFrom  time.Duration
 	valid     func() bool     // whether the user may act as the holder; nil: the lease's Valid
@@ -163,7 +164,7 @@ func (chk *checker) noteSuspension(h *host) {
 	defer chk.mu.Unlock()
 	for _, ts := range chk.leases {
 		for _, t := range ts {
-			t.suspended = t.suspended || t.host == h
+			t.suspended = t.suspended || t.host.machine == h.machine
 		}
 	}
 }
@@ -248,6 +249,14 @@ func (chk *checker) noteReleaseStart(id string, by *host) {
 	chk.releasing[id], chk.releasers[id] = true, by
 }
 
+// noteDetachStart notes that a claim is about to be detached. It may have ended before its user learns of that.
+func (chk *checker) noteDetachStart(id string, by *host, keep time.Duration) {
+	chk.mu.Lock()
+	defer chk.mu.Unlock()
+	chk.detachedUntil[id] = max(chk.detachedUntil[id], 0)
+	chk.appendHistory(id, "%s detaches it for %v", by.name, keep)
+}
+
 // noteDetached notes that a claim was detached for the time keep, which counts from the given moment, or from the
 // claim's grant if that moment is 0.
 func (chk *checker) noteDetached(id string, from, keep time.Duration) {
@@ -256,7 +265,22 @@ func (chk *checker) noteDetached(id string, from, keep time.Duration) {
 	if from == 0 {
 		from = chk.grantedAt[id]
 	}
-	chk.detachedUntil[id] = from + keep - keep/50 // clocks run at different rates
+	until := from + keep - keep/50 // clocks run at different rates
+	chk.detachedUntil[id] = until
+	at, ended := chk.endedAt[id]
+	if ended && at < until && !chk.exists(id) && !chk.broken[id] && chk.sim.tree == nil && chk.readsAreCurrent() {
+		chk.addViolation("a claim was to be held until %v, but was removed at %v%s", until, at, chk.historyOf(id))
+	}
+}
+
+// exists reports whether a claim is in the store. It is called with mu held.
+func (chk *checker) exists(id string) bool {
+	for _, claims := range chk.claims {
+		if _, ok := claims[id]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // noteDetachedRelease notes that a detached claim is about to be released.
@@ -298,6 +322,9 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 			chk.arrivals++
 			chk.arrival[c.ID] = chk.arrivals
 		}
+		if c.Detached && !chk.tokens[row.Name][c.Token] {
+			chk.addViolation("a claim on %s outlives its lease, which no user ever had%s", row.Name, chk.historyOf(c.ID))
+		}
 		if c.State == record.Granted {
 			granted += c.Weight
 			if _, ok := chk.grantedAt[c.ID]; !ok {
@@ -319,7 +346,7 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 			if !chk.releasing[id] {
 				chk.ejected++
 				if chk.sim.faultless && !detached && !chk.broken[id] {
-					chk.addViolation("a claim on %s was removed though nothing went wrong", row.Name)
+					chk.addViolation("a claim on %s was removed though nothing went wrong%s", row.Name, chk.historyOf(id))
 				}
 			}
 			delete(chk.arrival, id)
@@ -505,6 +532,37 @@ func (chk *checker) noteWaitEnd(c driver.Claim) {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()
 	delete(chk.waiting, c.ID)
+}
+
+// lockAllCall is one LockAll. It is the value of its context.
+type lockAllCall struct {
+	severalClients bool
+	claims         []string // the ids of all claims that it has made
+}
+
+type lockAllKey struct{}
+
+// noteLockAllClaim notes a claim of a LockAll. If it waits, the call must hold no lock, unless all are of one client.
+func (chk *checker) noteLockAllClaim(call *lockAllCall, c driver.Claim) {
+	chk.mu.Lock()
+	defer chk.mu.Unlock()
+	for _, id := range call.claims {
+		if c.Wait && call.severalClients && chk.grantKnown[id] && !chk.releasing[id] {
+			chk.addViolation("a LockAll waits for %s while it holds another lock%s", c.Name, chk.historyOf(id))
+		}
+	}
+	call.claims = append(call.claims, c.ID)
+}
+
+// checkLockAllFailed checks that none of the claims of a LockAll that failed is left.
+func (chk *checker) checkLockAllFailed(call *lockAllCall, err error) {
+	chk.mu.Lock()
+	defer chk.mu.Unlock()
+	for _, id := range call.claims {
+		if chk.exists(id) {
+			chk.addViolation("a second after a LockAll has failed it still has a claim: %v%s", err, chk.historyOf(id))
+		}
+	}
 }
 
 // checkWaitersNotified checks that every claim that waited when the store stopped answering has ended its wait.

@@ -6,6 +6,10 @@
 // compares the leases of the users with the state of the store: two users may never act as holders of one lock at the
 // same time. At the end the faults stop, and then every user must get the lock that it waits for.
 //
+// A paired simulation has two stores, each with a clock and a network of its own, and each host has a client of both.
+// Its users take locks of one store or of both with LockAll, some with a MinHold. The checker then sees that no LockAll
+// waits for a lock of one client while it holds one of another, and that one that has failed leaves nothing held.
+//
 // In a simulation with ledgers the users run keys in place of taking locks, and an operator allows retries, breaks runs
 // and removes histories. The checker then sees every write of the store, and compares the histories in it with what
 // the users were told.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -66,6 +67,13 @@ func (sim *simulation) causeKindFault() {
 		sim.breakClaims()
 	case lowered:
 		sim.lowerSessionTimeout()
+	case paired: // the usual faults cut hosts off from the first store only
+		h := sim.hosts["host"+strconv.Itoa(int(sim.randomFloat()*hostCount))]
+		h.setDisconnected(sim.chance(0.5))
+		h.second.setDisconnected(true)
+		time.Sleep(sim.upTo(2 * sim.timeScale))
+		h.setDisconnected(false)
+		h.second.setDisconnected(false)
 	}
 }
 

@@ -10,20 +10,27 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// host is a machine with one client on it.
+// host is a machine with one client on it. In a paired simulation each machine has a second host, for the other store.
 type host struct {
-	name     string
-	reliable bool // no fault affects it
-	sim      *simulation
-	client   *holdfast.Client
+	*machine
+	name         string
+	reliable     bool // no fault affects it
+	sim          *simulation
+	client       *holdfast.Client
+	disconnected bool   // no message passes between it and the store
+	second       *host  // in a paired simulation: the same machine with its client of the second store
+	inSecond     bool   // it is such a host
+	address      string // of the store, as the host knows it; empty: as all hosts know it
+}
 
-	mu           sync.Mutex
-	running      chan struct{} // closed while the host runs; replaced by an open one while it is stopped
-	disconnected bool          // no message passes between it and the store
-	crashed      bool
-	suspended    bool          // its monotonic clock has stopped
-	asleep       time.Duration // how long that clock was stopped in total
-	suspendedAt  time.Duration // when it stopped last
+// machine is what the hosts of one machine share.
+type machine struct {
+	mu          sync.Mutex    // also guards disconnected
+	running     chan struct{} // closed while the host runs; replaced by an open one while it is stopped
+	crashed     bool
+	suspended   bool          // its monotonic clock has stopped
+	asleep      time.Duration // how long that clock was stopped in total
+	suspendedAt time.Duration // when it stopped last
 	// its Boottime can be set, and it is never suspended; otherwise Boottime is never set
 	boottimeSettable bool
 	boottimeOffset   time.Duration // by how much its Boottime was set
@@ -35,7 +42,7 @@ type host struct {
 var errCrashed = errors.New("the host has crashed")
 
 func newHost(sim *simulation, name string) *host {
-	h := &host{name: name, sim: sim, running: make(chan struct{})}
+	h := &host{name: name, sim: sim, machine: &machine{running: make(chan struct{})}}
 	close(h.running)
 	h.clockBase = [2]time.Duration{sim.upTo(time.Hour), sim.upTo(time.Hour)}
 	h.boottimeSettable = sim.chance(0.3)

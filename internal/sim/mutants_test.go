@@ -202,6 +202,21 @@ var kindMutants = []mutant{
 	{name: "a waiter hub that does not pass on errors", file: "engine/record/hub.go", kind: silent,
 		edits: []edit{{"\t\th.noteLoadResult(ctx, err)\n", ""}},
 		want:  "did not end within"},
+	{name: "LockAll waits while it holds locks of another client", file: "lockall.go", kind: paired,
+		edits: []edit{{"lg.takeLocks(ctx, list, !severalClients)", "lg.takeLocks(ctx, list, true)"}},
+		want:  "waits for .* while it holds another lock"},
+	{name: "a LockAll over several clients that does not release before it waits", file: "lockall.go", kind: paired,
+		edits: []edit{{"\t\tlg.releaseUnused(ctx)\n", "\t\tif !severalClients || ctx.Err() != nil {\n\t\t\tlg.releaseUnused(ctx)\n\t\t}\n"}},
+		want:  "waits for .* while it holds another lock"},
+	{name: "a LockAll that failed keeps MinHold", file: "lockall.go", kind: paired,
+		edits: []edit{{"l.hold.setUnused(l, true)", "_ = l"}},
+		want:  "which no user ever had"},
+	{name: "a LockAll that succeeded does not keep MinHold", file: "lockall.go", kind: paired,
+		edits: []edit{{"\t\t\tlg.markUsed()\n", ""}},
+		want:  "was to be held until"},
+	{name: "a LockAll that is given up releases nothing", file: "lockall.go", kind: paired,
+		edits: []edit{{"\tdone := make(chan struct{})\n", "\tif ctx.Err() != nil {\n\t\treturn\n\t}\n\tdone := make(chan struct{})\n"}},
+		want:  "has failed it still has a claim"},
 }
 
 var treeMutants = []mutant{

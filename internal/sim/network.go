@@ -146,6 +146,7 @@ func (t *faultyTable) Info() driver.Info {
 	info := t.Table.Info()
 	info.Clock = t.host.newClock()
 	info.MaxWaiters = t.host.sim.maxWaiters
+	info.Store = cmp.Or(t.host.address, info.Store)
 	return info
 }
 

@@ -26,7 +26,7 @@ func TestWorlds(t *testing.T) { runWorlds(t, Run) }
 func TestTreeWorlds(t *testing.T) { runWorlds(t, RunTree) }
 
 // TestKindWorlds is TestWorlds for stores that misbehave as some real ones do: they lose writes, set their clocks, or
-// stop answering.
+// stop answering. In some worlds there are two stores, and users take locks of both with one LockAll.
 func TestKindWorlds(t *testing.T) {
 	runWorlds(t, func(seed uint64) Report { return RunKind(seed, *which) })
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// simulation is one store and the hosts around it.
+// simulation is one store, or two, and the hosts around it.
 type simulation struct {
 	seed          uint64
 	kind          kind // what is particular about its store; empty: nothing
@@ -32,6 +32,7 @@ type simulation struct {
 	hosts         map[string]*host
 	checker       *checker
 	memory        *memory.Memory
+	second        *memory.Memory   // the second store of a paired simulation
 	tree          *memtree.Server  // used in place of memory for the sequence engine
 	revertible    *revertibleTable // used in place of memory if writes may be lost
 	operator      driver.Store     // a client that no fault affects
@@ -118,7 +119,7 @@ func (sim *simulation) run() Report {
 	for i := range hostCount {
 		sim.addHost(newHost(sim, fmt.Sprint("host", i)))
 	}
-	operatorHost := &host{sim: sim, name: "operator", running: make(chan struct{}), rate: 1, reliable: true}
+	operatorHost := &host{sim: sim, name: "operator", reliable: true, machine: &machine{running: make(chan struct{}), rate: 1}}
 	close(operatorHost.running)
 	sim.operator = sim.newClient(operatorHost)
 	if sim.runs != nil {
@@ -151,9 +152,18 @@ func (sim *simulation) run() Report {
 	return sim.checker.makeReport(sim.seed)
 }
 
-// addHost adds a host with a client. The checker sees the client's calls to the store.
+// addHost adds a host, and in a paired simulation one more on the same machine.
 func (sim *simulation) addHost(h *host) {
 	sim.hosts[h.name] = h
+	if sim.second != nil {
+		h.pair()
+		sim.addClient(h.second)
+	}
+	sim.addClient(h)
+}
+
+// addClient gives a host its client. The checker sees the client's calls to the store.
+func (sim *simulation) addClient(h *host) {
 	store := &checkedStore{Store: sim.newClient(h), host: h}
 	client, err := holdfast.New(store, &holdfast.Options{TTL: sim.ttl, Owner: h.name})
 	if err != nil {
@@ -168,8 +178,11 @@ func (sim *simulation) newClient(h *host) driver.Store {
 		return sequence.New(sim.newLink(h))
 	}
 	table := sim.memory.Table()
-	if sim.revertible != nil {
+	switch {
+	case sim.revertible != nil:
 		table = sim.revertible
+	case h.inSecond:
+		table = sim.second.Table()
 	}
 	return record.New(sim.newTable(h, table, false))
 }
@@ -257,7 +270,9 @@ func (sim *simulation) waitForGroup(who string, group *sync.WaitGroup, limit tim
 		sim.checker.mu.Unlock()
 		for _, h := range sim.hosts {
 			h.crash()
-			h.client.Close()
+			for _, c := range h.clients() {
+				c.Close()
+			}
 		}
 		<-done
 	}
@@ -293,18 +308,25 @@ func (sim *simulation) checkEnd() {
 	}
 	for _, h := range sim.hosts {
 		if h.hasCrashed() {
-			h.client.Close()
+			for _, c := range h.clients() {
+				c.Close()
+			}
 		}
 	}
 	for _, h := range sim.hosts {
-		if err := h.client.Close(); err != nil && !h.hasCrashed() {
-			sim.reportViolation("closing: %v", err)
+		for _, c := range h.clients() {
+			if err := c.Close(); err != nil && !h.hasCrashed() {
+				sim.reportViolation("closing: %v", err)
+			}
 		}
 	}
 	if sim.faultless && sim.runs != nil {
 		sim.checkNoRunsLeft()
 	} else if sim.faultless && sim.tree == nil {
-		sim.checkNoClaimsLeft()
+		sim.checkNoClaimsLeft(sim.memory)
+		if sim.second != nil {
+			sim.checkNoClaimsLeft(sim.second)
+		}
 	} else if left := sim.leftoverNodes(); len(left) > 0 {
 		sim.reportViolation("something is left on %q", left)
 	}
@@ -332,9 +354,9 @@ func (sim *simulation) takeWholeLock(h *host, name string) {
 	var err error
 	switch name {
 	case "rw":
-		lease, err = h.client.RWMutex(name, nil).Lock(ctx)
+		lease, err = h.clientOf(name).RWMutex(name, nil).Lock(ctx)
 	case "semaphore":
-		lease, err = h.client.Semaphore(name, 3, nil).Acquire(ctx, 3)
+		lease, err = h.clientOf(name).Semaphore(name, 3, nil).Acquire(ctx, 3)
 	default:
 		lease, err = h.client.Mutex(name, nil).Lock(ctx)
 	}
@@ -398,8 +420,8 @@ func (sim *simulation) leftoverNodes() []string {
 }
 
 // checkNoClaimsLeft checks the records of a simulation in which nothing went wrong: nothing may be left to expire.
-func (sim *simulation) checkNoClaimsLeft() {
-	for row, err := range sim.memory.Table().List(context.Background(), "", "") {
+func (sim *simulation) checkNoClaimsLeft(store *memory.Memory) {
+	for row, err := range store.Table().List(context.Background(), "", "") {
 		rec, derr := record.Decode(row.Name, row.Data)
 		if err != nil || derr != nil || len(rec.Claims) > 0 {
 			sim.reportViolation("%s is left with %s (%v, %v)", row.Name, row.Data, err, derr)

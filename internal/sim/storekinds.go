@@ -3,11 +3,13 @@ package sim
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
+	"github.com/holdfast-go/holdfast/store/memory"
 )
 
 // kind is a kind of store that misbehaves as some real ones do, apart from losing and delaying messages.
@@ -23,11 +25,12 @@ const (
 	silent    kind = "silent"    // the store answers nothing for a while, or denies everything; the TTLs are long
 	broken    kind = "broken"    // an operator breaks claims
 	lowered   kind = "lowered"   // the store keeps its sessions for a shorter time than it promised
+	paired    kind = "paired"    // there are two stores, and users take locks of both at once, some with a MinHold
 )
 
 // kinds are those of the record engine, treeKinds those of the sequence engine.
 var (
-	kinds     = []kind{undurable, stepped, astray, stale, crowded, silent, broken}
+	kinds     = []kind{undurable, stepped, astray, stale, crowded, silent, broken, paired}
 	treeKinds = []kind{crowded, broken, lowered}
 )
 
@@ -51,7 +54,39 @@ func (sim *simulation) prepareKind() {
 		// left behind expire one after the other while others wait: hours in which the waiters poll.
 		sim.timeScale, sim.ttl = 3*time.Second, 5*time.Minute
 		sim.turns = []string{"plain", "fair", "rw", "semaphore"}
+	case paired:
+		sim.faultless = sim.chance(0.3)
+		sim.turns = []string{"plain", "fair", "rw", "semaphore", "all", "all", "all", "all"}
+		clock := newHost(sim, "second store").newClock()
+		sim.second = memory.New(&memory.Options{Clock: clock, Unclocked: sim.chance(0.5)})
+		if sim.chance(0.2) {
+			sim.second = sim.memory // two clients of one store
+		}
 	}
+}
+
+// pair gives a host's machine a client of the second store. Each host knows the two stores by addresses of its own, so
+// there is no order of the stores that is the same on all hosts.
+func (h *host) pair() {
+	h.second = &host{machine: h.machine, name: h.name, sim: h.sim, inSecond: true, address: "2"}
+	h.address = strconv.Itoa(1 + 2*int(2*h.sim.randomFloat()))
+}
+
+// clientOf returns the client with which a host takes a lock. In a paired simulation two of the locks are in the second
+// store.
+func (h *host) clientOf(name string) *holdfast.Client {
+	if h.second != nil && (name == "rw" || name == "semaphore") {
+		return h.second.client
+	}
+	return h.client
+}
+
+// clients returns the clients of a host's machine.
+func (h *host) clients() []*holdfast.Client {
+	if h.second != nil {
+		return []*holdfast.Client{h.client, h.second.client}
+	}
+	return []*holdfast.Client{h.client}
 }
 
 // runAtTree carries out one request, and notes for the checker which nodes it has removed. Only a claim's own client

@@ -57,7 +57,7 @@ func (sim *simulation) takeLock(ctx context.Context, h *host, name string) {
 			lease, err = mu.Lock(ctx)
 		}
 	case "rw":
-		rw := h.client.RWMutex(name, nil)
+		rw := h.clientOf(name).RWMutex(name, nil)
 		t.limit = driver.RWLimit
 		if sim.chance(0.4) {
 			t.weight = driver.RWLimit
@@ -67,7 +67,7 @@ func (sim *simulation) takeLock(ctx context.Context, h *host, name string) {
 		}
 	case "semaphore":
 		t.limit, t.weight = 3, 1+int64(sim.randomFloat()*3)
-		lease, err = h.client.Semaphore(name, t.limit, nil).Acquire(ctx, t.weight)
+		lease, err = h.clientOf(name).Semaphore(name, t.limit, nil).Acquire(ctx, t.weight)
 	}
 	if h.waitUntilRunning(context.Background()) != nil {
 		return // the host has crashed: its user never learns of a grant
@@ -186,35 +186,44 @@ func (sim *simulation) runCandidate(ctx context.Context, h *host) {
 
 // takeAll takes some of the usual locks with LockAll, in a random order, and sometimes one of them twice.
 func (sim *simulation) takeAll(ctx context.Context, h *host) {
-	weights := map[string]int64{}
+	wanted := map[string]*heldLease{}
 	var items []holdfast.Lockable
+	call := &lockAllCall{}
 	for _, name := range []string{"plain", "fair", "rw", "semaphore"} {
 		if sim.chance(0.4) {
 			continue
 		}
+		client, o := h.clientOf(name), &holdfast.LockOptions{Fair: name == "fair"}
+		if sim.kind == paired && sim.chance(0.5) {
+			o.MinHold = sim.upTo(sim.ttl)
+		}
+		want := &heldLease{host: h, weight: 1, limit: 1, minHold: o.MinHold}
 		switch name {
 		case "rw":
-			rw := h.client.RWMutex(name, nil)
+			want.limit = driver.RWLimit
+			rw := client.RWMutex(name, o)
 			items = append(items, rw.Reader())
-			weights[name] = 1
 			if sim.chance(0.4) {
 				items = append(items, rw)
-				weights[name] = driver.RWLimit
+				want.weight = driver.RWLimit
 			}
 		case "semaphore":
-			weights[name] = 1 + int64(sim.randomFloat()*3)
-			items = append(items, h.client.Semaphore(name, 3, nil).Permits(weights[name]))
+			want.limit, want.weight = 3, 1+int64(sim.randomFloat()*3)
+			items = append(items, client.Semaphore(name, 3, o).Permits(want.weight))
 		default:
-			weights[name] = 1
-			items = append(items, h.client.Mutex(name, &holdfast.LockOptions{Fair: name == "fair"}))
+			items = append(items, client.Mutex(name, o))
 		}
+		for before := range wanted {
+			call.severalClients = call.severalClients || h.clientOf(before) != client
+		}
+		wanted[name] = want
 	}
 	if len(items) == 0 {
 		return
 	}
 	order := rand.New(rand.NewPCG(uint64(sim.upTo(time.Hour)), 1))
 	order.Shuffle(len(items), func(i, k int) { items[i], items[k] = items[k], items[i] })
-	set, err := holdfast.LockAll(ctx, items...)
+	set, err := holdfast.LockAll(context.WithValue(ctx, lockAllKey{}, call), items...)
 	if h.waitUntilRunning(context.Background()) != nil {
 		return
 	}
@@ -223,23 +232,26 @@ func (sim *simulation) takeAll(ctx context.Context, h *host) {
 			return
 		}
 		sim.checkError("all", err)
+		if sim.faultless {
+			time.Sleep(time.Second)
+			sim.checker.checkLockAllFailed(call, err)
+		}
 		return
 	}
-	sim.holdGroup(h, set, weights)
+	sim.holdGroup(h, set, wanted)
 }
 
-func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, weights map[string]int64) {
-	if len(set.All()) != len(weights) {
-		sim.reportViolation("%d locks were taken at once, and %d were requested", len(set.All()), len(weights))
+func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, wanted map[string]*heldLease) {
+	if len(set.All()) != len(wanted) {
+		sim.reportViolation("%d locks were taken at once, and %d were requested", len(set.All()), len(wanted))
 	}
-	limits := map[string]int64{"plain": 1, "fair": 1, "rw": driver.RWLimit, "semaphore": 3}
 	for _, l := range set.All() {
-		if l.Exclusive() != (weights[l.Name()] == limits[l.Name()]) {
+		t := wanted[l.Name()]
+		if l.Exclusive() != (t.weight == t.limit) {
 			sim.reportViolation("%s was not taken as requested", l.Name())
 		}
-		sim.checker.noteLeaseStart(l.Name(), l, &heldLease{
-			host: h, weight: weights[l.Name()], limit: limits[l.Name()], valid: set.Valid, ctx: set.Context(),
-		})
+		t.valid, t.ctx = set.Valid, set.Context()
+		sim.checker.noteLeaseStart(l.Name(), l, t)
 	}
 	sim.waitWhileHeld(set.Context())
 	if h.waitUntilRunning(context.Background()) != nil {
@@ -248,8 +260,14 @@ func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, weights map[
 	for _, l := range set.All() {
 		sim.checker.noteLeaseEnd(l.Name(), l, l.Err() != nil)
 	}
-	if err := set.Release(); err != nil && sim.faultless {
+	err := set.Release()
+	if err != nil && sim.faultless {
 		sim.reportViolation("releasing all: %v", err)
+	}
+	for _, l := range set.All() {
+		if t := wanted[l.Name()]; err == nil && t.minHold > 0 {
+			sim.checker.noteDetached(l.ID(), 0, t.minHold)
+		}
 	}
 }
 
