@@ -62,7 +62,7 @@ func finalReply(text string, alone bool, layout Layout, admission *driverutil.Ad
 	switch {
 	// Credentials come first: their errors may contain words of the later cases.
 	case says("NOAUTH", "WRONGPASS", "invalid username-password", "invalid password"):
-		if err := admission.CredentialsRefused(fmt.Errorf("Redis refuses the credentials: %s", shortenReply(text))); errors.Is(
+		if err := admission.CredentialsRefused(fmt.Errorf("the Redis server refuses the credentials: %s", shortenReply(text))); errors.Is(
 			err, driver.ErrDenied) {
 			return err
 		}
