@@ -121,7 +121,7 @@ func TestOpenErrorsOfRedis(t *testing.T) {
 	}
 	w.expectOpenErrors([]string{"outcome", "p4ss", "w0rd", "NOAUTH"}, []openErrorCase{
 		{"redis://" + plain, 69, []string{"the URL has no password: write redis://:PASSWORD@host, or password-file=FILE"}},
-		{"redis://:p4ss@" + plain, 69, []string{"Redis refuses the credentials: WRONGPASS"}},
+		{"redis://:p4ss@" + plain, 69, []string{"the Redis server refuses the credentials: WRONGPASS"}},
 	})
 	w.runProgram("run", "--store", "redis://:p4ssw0rd@"+plain, "a", "true").check(t, 0)
 }
