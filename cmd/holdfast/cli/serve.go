@@ -160,10 +160,10 @@ func (s *serveRun) checkRemote(where string) error {
 }
 
 // access says who may do what.
-func (s *serveRun) access() (*serve.Access, error) {
+func (s *serveRun) access(certificate *serve.Certificate) (*serve.Access, error) {
 	switch {
 	case s.tokens != "":
-		a, err := serve.ReadAccess(s.tokens)
+		a, err := serve.ReadAccess(s.tokens, certificate)
 		if err != nil {
 			return nil, usageError("--tokens: %s", errorText(err))
 		}
@@ -172,7 +172,7 @@ func (s *serveRun) access() (*serve.Access, error) {
 		}
 		return a, nil
 	case s.clientCA != "":
-		return serve.NewCertificateAccess(), nil
+		return serve.NewCertificateAccess(certificate), nil
 	}
 	return nil, nil
 }
@@ -201,11 +201,11 @@ func (s *serveRun) run(c *cobra.Command) error {
 	if err := s.checkFlags(); err != nil {
 		return err
 	}
-	access, err := s.access()
+	certificate := &serve.Certificate{}
+	access, err := s.access(certificate)
 	if err != nil {
 		return err
 	}
-	certificate := &serve.Certificate{}
 	secure, err := s.secure(certificate)
 	if err != nil {
 		return err
@@ -331,7 +331,7 @@ func (s *serveRun) reload(server *serve.Server, certificate *serve.Certificate, 
 			printMessage("the audit log cannot be opened again: %s", rootCause(err))
 		}
 	}
-	access, err := s.access()
+	access, err := s.access(certificate)
 	if err == nil && s.tlsCert != "" {
 		err = certificate.Load(s.tlsCert, s.tlsKey, s.clientCA)
 	}

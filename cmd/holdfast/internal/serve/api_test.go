@@ -542,13 +542,13 @@ func TestTokensFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("cert:a a see *"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadAccess(path); err != nil {
+	if _, err := ReadAccess(path, nil); err != nil {
 		t.Error(err)
 	}
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadAccess(path); err == nil || !strings.Contains(err.Error(), "chmod o=") {
+	if _, err := ReadAccess(path, nil); err == nil || !strings.Contains(err.Error(), "chmod o=") {
 		t.Errorf("a file that everybody can read: %v", err)
 	}
 }

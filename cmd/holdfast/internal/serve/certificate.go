@@ -4,9 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // Certificate is the server's certificate, and the authorities of its clients' certificates. Both may be replaced while
@@ -62,6 +64,37 @@ func (c *Certificate) Config(auth tls.ClientAuthType) *tls.Config {
 		return now, nil
 	}
 	return config
+}
+
+// ofClient is the certificate of a request's client. It is nil if there is none, or none that one of the authorities has
+// signed which were read last: a connection may be older than they, and be used as long as its client likes. That a
+// certificate expires ends no connection, so the time is one at which the handshake's chain was valid.
+func (c *Certificate) ofClient(r *http.Request) *x509.Certificate {
+	if c == nil || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return nil
+	}
+	chain, now, conn := r.TLS.VerifiedChains[0], c.current.Load(), connectionOf(r)
+	if now == nil || now.clients == nil {
+		return nil
+	}
+	if conn.trustedBy.Load() == now {
+		return chain[0]
+	}
+	o := x509.VerifyOptions{Roots: now.clients, Intermediates: x509.NewCertPool(), CurrentTime: time.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	for _, by := range r.TLS.PeerCertificates[1:] {
+		o.Intermediates.AddCert(by)
+	}
+	for _, each := range chain {
+		if each.NotAfter.Before(o.CurrentTime) {
+			o.CurrentTime = each.NotAfter
+		}
+	}
+	if _, err := chain[0].Verify(o); err != nil {
+		return nil
+	}
+	conn.trustedBy.Store(now)
+	return chain[0]
 }
 
 // Names are the names that the certificate is for, without those with a wildcard. They need --host.

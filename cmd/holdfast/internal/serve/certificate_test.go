@@ -2,11 +2,18 @@ package serve
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/storetest"
@@ -80,6 +87,101 @@ func TestCertificate(t *testing.T) {
 	}
 	if connect(files.Old) == nil {
 		t.Error("a certificate of the old authority is accepted")
+	}
+}
+
+// TestRemovedAuthority: when an authority is removed from --client-ca, its certificates count for nothing, also on
+// connections that exist. What was begun on them ends. A client that connects again with a new certificate goes on.
+func TestRemovedAuthority(t *testing.T) {
+	t.Parallel()
+	files := storetest.NewSecretFiles(t, "client")
+	ca, cert, key := files.ServerFiles()
+	c := &Certificate{}
+	load := func() {
+		t.Helper()
+		if err := c.Load(cert, key, ca); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load()
+	s := startServer(t, func(config *Config) { config.Access = NewCertificateAccess(c) })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Serve(l, c.Config(tls.RequireAndVerifyClientCert)) }()
+	o := driverutil.TLSOptions{CA: filepath.Join(files.Client, "ca.pem"), Cert: filepath.Join(files.Client, "cert.pem"),
+		Key: filepath.Join(files.Client, "key.pem")}
+	client := func() *testServer {
+		f, err := o.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := *s
+		own.url, own.transport = "https://"+l.Addr().String(), &http.Transport{
+			DialTLSContext: f.Dialer((&net.Dialer{}).DialContext, driverutil.MaxOpenTime)}
+		t.Cleanup(own.transport.CloseIdleConnections)
+		return &own
+	}
+	caller := client()
+	held := client().hold("held", `{"ttl_ms": 600000, "heartbeat_ms": 100}`)
+	held.next(eventAcquired)
+	caller.want(http.MethodGet, "/v1/locks/held", "")
+
+	load() // with the same authority
+	s.SetAccess(NewCertificateAccess(c))
+	caller.want(http.MethodGet, "/v1/locks/held", "")
+	held.next(eventHeartbeat, eventRenewed)
+
+	files.Replace()
+	load()
+	// The certificate that this client has from now on is another one.
+	caller.refuse(codeUnauthorized, http.MethodGet, "/v1/locks/held", "")
+	caller.want(http.MethodGet, "/v1/locks/held", "")
+	s.SetAccess(NewCertificateAccess(c))
+	if line := held.next(eventLost); line["cause"] != string(causeRevoked) {
+		t.Errorf("%v", line)
+	}
+	held.close()
+	client().want(http.MethodGet, "/v1/locks/held", "")
+}
+
+// TestExpiredOnConnection: a certificate that expires while its connection is open counts on, and a server's certificate
+// that is signed by the same authority does not count as a client's.
+func TestExpiredOnConnection(t *testing.T) {
+	t.Parallel()
+	sign := func(c, by *x509.Certificate, own, key *ecdsa.PrivateKey, until time.Duration) *x509.Certificate {
+		t.Helper()
+		c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(1), time.Now().Add(-time.Hour), time.Now().Add(until)
+		der, err := x509.CreateCertificate(rand.Reader, c, by, &own.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err = x509.ParseCertificate(der); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	var keys [2]*ecdsa.PrivateKey
+	for i := range keys {
+		var err error
+		if keys[i], err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+			t.Fatal(err)
+		}
+	}
+	template := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	authority := sign(template, template, keys[0], keys[0], time.Hour)
+	c := &Certificate{}
+	c.current.Store(&certificates{clients: x509.NewCertPool()})
+	c.current.Load().clients.AddCert(authority)
+	for usage, want := range map[x509.ExtKeyUsage]bool{x509.ExtKeyUsageClientAuth: true, x509.ExtKeyUsageServerAuth: false} {
+		own := sign(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{usage}}, authority, keys[1], keys[0],
+			-time.Minute)
+		r := &http.Request{TLS: &tls.ConnectionState{PeerCertificates: []*x509.Certificate{own},
+			VerifiedChains: [][]*x509.Certificate{{own, authority}}}}
+		if got := c.ofClient(r) != nil; got != want {
+			t.Errorf("usage %d: %v", usage, got)
+		}
 	}
 }
 

@@ -52,6 +52,8 @@ type connection struct {
 	unused *list.Element // its place in the table while no request uses it; guarded by the table's mutex, as is closed
 	closed bool
 
+	trustedBy atomic.Pointer[certificates] // whose authorities have signed the client's certificate
+
 	lookUpPeer sync.Once
 	peerName   string // the user at the other end of a unix socket
 	peerPID    int

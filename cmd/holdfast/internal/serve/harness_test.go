@@ -28,6 +28,8 @@ type testServer struct {
 	url    string
 	direct *holdfast.Client // of the same store, as another process has it
 	header http.Header      // that all requests have
+	// of the connections; nil: each request has one of its own
+	transport *http.Transport
 }
 
 // startServer starts a server. change may be nil.
@@ -102,7 +104,11 @@ func (s *testServer) send(ctx context.Context, method, path, body string) *http.
 	if host := s.header.Get("Host"); host != "" {
 		r.Host = host
 	}
-	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	transport := s.transport
+	if transport == nil {
+		transport = &http.Transport{DisableKeepAlives: true}
+	}
+	answer, err := transport.RoundTrip(r)
 	if err != nil {
 		s.Fatal(err)
 	}

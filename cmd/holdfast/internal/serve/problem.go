@@ -112,6 +112,7 @@ type problem struct {
 	RetryAfter int64              `json:"retry_after_ms,omitempty"`
 	challenge  string             // for the header WWW-Authenticate
 	quotes     bool               // the detail may say what others have done
+	reconnect  bool               // the client must make a new connection
 }
 
 func (p *problem) Error() string {
@@ -255,7 +256,7 @@ func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if p.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt((p.RetryAfter+999)/1000, 10))
 	}
-	if p.Code == codeTooLarge {
+	if p.reconnect || p.Code == codeTooLarge {
 		h.Set("Connection", "close")
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))

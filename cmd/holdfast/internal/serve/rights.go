@@ -22,10 +22,13 @@ type Access struct {
 	byName  map[string]*caller // of certificates
 	// every caller with a certificate that the authority of --client-ca has signed may do everything
 	anyCertificate bool
+	certificate    *Certificate // knows the authorities; nil: no certificate counts
 }
 
 // NewCertificateAccess lets everybody with a valid client certificate do everything.
-func NewCertificateAccess() *Access { return &Access{anyCertificate: true} }
+func NewCertificateAccess(c *Certificate) *Access {
+	return &Access{anyCertificate: true, certificate: c}
+}
 
 // HasCertificates reports whether the file names client certificates.
 func (a *Access) HasCertificates() bool { return a != nil && len(a.byName) > 0 }
@@ -126,8 +129,8 @@ func (a *Access) identify(r *http.Request) (*caller, error) {
 	if a == nil {
 		return &caller{everything: true}, nil
 	}
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		certificate := r.TLS.VerifiedChains[0][0]
+	certificate := a.certificate.ofClient(r)
+	if certificate != nil {
 		if c := a.ofCertificate(certificate); c != nil {
 			return c, nil
 		}
@@ -143,6 +146,11 @@ func (a *Access) identify(r *http.Request) (*caller, error) {
 	}
 	if token == "" {
 		p := newProblem(codeUnauthorized, "send the header Authorization: Bearer TOKEN")
+		if certificate == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+			p = newProblem(codeUnauthorized, "the authority of this connection's client certificate is not trusted any more; "+
+				"connect again with another certificate")
+			p.reconnect = true
+		}
 		p.challenge = challengeOf(r)
 		return nil, p
 	}
@@ -187,8 +195,9 @@ func certificateName(certificate *x509.Certificate) string {
 	return "certificate " + certificate.SerialNumber.String()
 }
 
-// ReadAccess reads the file of --tokens. Others must not be able to read it.
-func ReadAccess(path string) (*Access, error) {
+// ReadAccess reads the file of --tokens. Others must not be able to read it. Certificates of clients count as the
+// authorities say that c has then.
+func ReadAccess(path string, c *Certificate) (*Access, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -201,7 +210,12 @@ func ReadAccess(path string) (*Access, error) {
 	if info.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("everybody on this machine can use %s; run chmod o= %s", path, path)
 	}
-	return parseAccess(f, path)
+	a, err := parseAccess(f, path)
+	if err != nil {
+		return nil, err
+	}
+	a.certificate = c
+	return a, nil
 }
 
 // parseAccess reads lines of CREDENTIAL NAME RIGHTS PREFIX. Several lines may have the same credential.
