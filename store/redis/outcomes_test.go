@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,6 +102,42 @@ func TestRedlockRefusalAfterUnknownOutcome(t *testing.T) {
 		if !errors.Is(err, c.want) || errors.Is(err, driver.ErrUncertain) != c.uncertain {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// TestRedlockRefusedByMajority: a majority that refuses the password of a store which has worked is waited for, as servers
+// that are away are, and then the store is denied, whichever servers they are.
+func TestRedlockRefusedByMajority(t *testing.T) {
+	t.Parallel()
+	for _, refusing := range [][]int{{1, 2}, {0, 1}} {
+		t.Run(fmt.Sprint(refusing), func(t *testing.T) {
+			t.Parallel()
+			g := mustStart(t)(redistest.Independent(3))
+			for _, server := range g.Servers {
+				sendCommand(t, server, "ACL", "SETUSER", "worker", "on", ">hunter2", "~*", "&*", "+@all")
+			}
+			a := g.Addrs()
+			var passed atomic.Int64
+			passed.Store(int64(time.Hour))
+			now := func() time.Duration { return time.Duration(passed.Load()) }
+			s := openForTest(t, "redlock://worker:hunter2@"+a[0]+"?addrs="+a[1]+","+a[2], func(o *Options) {
+				o.Clock = driver.Clock{Monotonic: now, Boottime: now}
+			}).(*redlockStore)
+			limit := driver.UnreachableTimeout(driver.MaxTTL)
+			s.servers[0].pause = func(context.Context, int) error { passed.Add(int64(limit) / 3); return nil }
+			held := acquire(t, s, mutex("x", longTTL))
+			for _, i := range refusing {
+				sendCommand(t, g.Servers[i], "ACL", "SETUSER", "worker", "resetpass", ">hunter3")
+				sendCommand(t, g.Servers[i], "CLIENT", "KILL", "USER", "worker")
+			}
+			err := error(nil)
+			for tries := 0; tries < 20 && !errors.Is(err, driver.ErrDenied); tries++ {
+				err = s.Break(t.Context(), held.Name, held.Ref, driver.Break{Mode: driver.BreakForce})
+			}
+			if !errors.Is(err, driver.ErrDenied) || now() < time.Hour+limit {
+				t.Errorf("after %v: %v", now(), err)
+			}
+		})
 	}
 }
 

@@ -110,7 +110,7 @@ func (r *redlockStore) countReplies(ctx context.Context, ttl time.Duration, q se
 	err := r.askServers(ctx, ttl, q, func(v serverReply) bool {
 		if v.err != nil {
 			t.err, t.outcomeUnknown[v.server] = v.err, !isRedisReply(v.err) && !isUnsent(v.err)
-			if f := r.servers[0].finalError(v.err); f != nil {
+			if f := r.servers[v.server].finalError(v.err); f != nil {
 				t.refusals++
 				t.refusal = f
 			}
