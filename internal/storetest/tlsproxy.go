@@ -33,7 +33,7 @@ func TLSProxy(t testing.TB, files *SecretFiles, dial func() (net.Conn, error)) (
 		clients := x509.NewCertPool()
 		clients.AppendCertsFromPEM(pem)
 		return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: clients,
-			ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"}}, nil
+			ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1", "postgresql"}}, nil
 	}})
 	var mu sync.Mutex
 	var conns []net.Conn

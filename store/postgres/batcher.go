@@ -245,8 +245,7 @@ func (b *batcher) sendBatch(ctx context.Context, batch []*request) bool {
 		if ctx.Err() == nil && timed.Err() != nil && b.life.Err() == nil && s.AcquiredConns() >= s.MaxConns() {
 			err = poolExhaustedError(s.MaxConns())
 		}
-		// A server that refuses a new connection keeps the existing ones.
-		if ctx.Err() == nil && !isServerError(err) {
+		if ctx.Err() == nil && !isConnRefused(err) {
 			b.onBrokenConn()
 		}
 		b.failRequests(batch, result{err: err, notSent: true})

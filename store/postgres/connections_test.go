@@ -3,6 +3,9 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestNoMoreConnections: when a server accepts no more connections, a store keeps those that it has, and a holder
@@ -34,6 +38,57 @@ func TestNoMoreConnections(t *testing.T) {
 		all.Wait()
 		if r := renew(t, st, g); r.Err != nil {
 			t.Fatalf("on the connection that exists: %v", r.Err)
+		}
+	}
+}
+
+// TestDistrustKeepsConnections: when one side does not trust the certificate of the other at a new connection, those that
+// exist are used on. First it is the client that does not trust, and then the server.
+func TestDistrustKeepsConnections(t *testing.T) {
+	t.Parallel()
+	s := sharedServer(t)
+	files, other := storetest.NewSecretFiles(t, "client"), storetest.NewSecretFiles(t, "client")
+	at := storetest.TLSProxy(t, files, func() (net.Conn, error) { return net.Dial("tcp", s.Addr) })
+	path := func(name string) string { return filepath.Join(files.Client, name) }
+	config, opts := parseURL(t, "postgres://test@"+at+"/postgres?layout=shedlock&create=true&schema=distrust&sslnegotiation=direct"+
+		"&sslmode=verify-full&sslrootcert="+path("ca.pem")+"&sslcert="+path("cert.pem")+"&sslkey="+path("key.pem"))
+	pool := newPool(t, config)
+	table, err := newTable(t.Context(), pool, opts, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = table.Close() })
+	read := newShedlockTable(table).readStmt
+	copyFiles := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			content, err := os.ReadFile(filepath.Join(other.Client, name))
+			if err == nil {
+				err = os.WriteFile(path(name), content, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, distrust := range []struct {
+		of    string
+		begin func()
+	}{
+		{"the client", func() { copyFiles("ca.pem") }},
+		{"the server", func() { files.Replace(); copyFiles("cert.pem", "key.pem") }},
+	} {
+		distrust.begin()
+		idle := pool.AcquireAllIdle(t.Context())
+		err := table.batcher.runStatement(t.Context(), read, []byte("m")).err
+		for _, c := range idle {
+			c.Release()
+		}
+		if len(idle) == 0 || err == nil || !strings.Contains(err.Error(), "tls: ") {
+			t.Errorf("distrust of %s: %d connections; on a new one: %v", distrust.of, len(idle), err)
+		}
+		if err := table.batcher.runStatement(t.Context(), read, []byte("m")).err; err != nil {
+			t.Errorf("distrust of %s: on a connection that exists: %v", distrust.of, err)
 		}
 	}
 }

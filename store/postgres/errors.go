@@ -3,8 +3,10 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -161,6 +163,14 @@ func isWarning(n *pgconn.Notice) bool {
 func isServerError(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e)
+}
+
+// isConnRefused reports whether a new connection was refused by the server, or ended because one side does not trust the
+// certificate of the other, as while certificates are replaced. The connections that exist go on.
+func isConnRefused(err error) bool {
+	var distrust *tls.CertificateVerificationError
+	var alert *net.OpError
+	return isServerError(err) || errors.As(err, &distrust) || errors.As(err, &alert) && alert.Op == "remote error"
 }
 
 // hasNoConnLeft reports whether the server refused a connection because it has, or the role has, as many as allowed.

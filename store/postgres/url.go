@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -96,7 +97,7 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
 	}
-	secrets := &urlSecrets{url: plain.String(), password: password}
+	secrets := &urlSecrets{url: plain.String(), password: password, last: config.ConnConfig}
 	if password.IsFile() {
 		config.ConnConfig.Password = password.Current()
 	}
@@ -119,22 +120,24 @@ type urlSecrets struct {
 	password *driverutil.Secret
 
 	mu      sync.Mutex
-	last    *pgx.ConnConfig // the last that could be read; nil: that of the pool
+	last    *pgx.ConnConfig // the last that could be read
 	problem error
 }
 
 // readAgain puts what the files have now into the settings of a connection. If they cannot be used, as when they are being
-// replaced, that is what they had before.
+// replaced, that is what they had before. pgx takes a passfile that it cannot read for one without a password.
 func (s *urlSecrets) readAgain(_ context.Context, c *pgx.ConnConfig) error {
 	now, err := pgx.ParseConfig(s.url)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.problem = err; err == nil {
+		if now.Password == "" && s.last.Password != "" && !s.password.IsFile() {
+			s.problem = errors.New("there is no password any more in the passfile (by default PGPASSFILE or ~/.pgpass)")
+			now.Password = s.last.Password
+		}
 		s.last = now
 	}
-	if s.last != nil {
-		c.Password, c.TLSConfig, c.Fallbacks = s.last.Password, s.last.TLSConfig, s.last.Fallbacks
-	}
+	c.Password, c.TLSConfig, c.Fallbacks = s.last.Password, s.last.TLSConfig, s.last.Fallbacks
 	if s.password.IsFile() {
 		c.Password = s.password.Current()
 	}

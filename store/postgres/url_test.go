@@ -74,6 +74,39 @@ func TestURL(t *testing.T) {
 	}
 }
 
+// TestPassfile: while the passfile is missing, or has no line for the user, the password is the one that it had, and the
+// problem names the file. What else the URL's files have now is used.
+func TestPassfile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "passfile")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("h:7:db:u:one\n")
+	config, o := parseURL(t, "postgres://u@h:7/db?sslmode=disable&passfile="+path)
+	for _, c := range []struct{ text, want, problem string }{{"-", "one", path}, {"h:7:db:u:two\n", "two", ""},
+		{"", "two", path}, {"h:7:db:", "two", path}, {"h:7:db:u:three\n", "three", ""}} {
+		if c.text == "-" {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			write(c.text)
+		}
+		conn := config.ConnConfig.Copy()
+		if err := config.BeforeConnect(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		p := o.secrets[1].Problem()
+		if conn.Password != c.want || (p != nil) != (c.problem != "") || p != nil && !strings.Contains(p.Error(), c.problem) {
+			t.Errorf("%q: %q, %v", c.text, conn.Password, p)
+		}
+	}
+}
+
 // TestOpeningDuringRestart: opening succeeds although the server is unreachable for a moment, refuses connections,
 // closes them, or is starting up.
 func TestOpeningDuringRestart(t *testing.T) {
