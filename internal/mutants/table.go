@@ -370,7 +370,7 @@ var table = []mutant{
 		test: "TestPassfile", edits: []edit{{"if now.Password == \"\" && s.last", "if false && s.last"}}},
 	{name: "a distrusted certificate of PostgreSQL that ends the good connections", file: "store/postgres/errors.go",
 		pkg: "./store/postgres", test: "TestDistrustKeepsConnections",
-		edits: []edit{{"isServerError(err) || errors.As(err, &distrust) || ", "isServerError(err) || "}}},
+		edits: []edit{{"errors.As(err, &distrust) ||", "errors.As(err, &distrust) && false ||"}}},
 	{name: "an alert of PostgreSQL that ends the good connections", file: "store/postgres/errors.go",
 		pkg: "./store/postgres", test: "TestDistrustKeepsConnections",
 		edits: []edit{{" || errors.As(err, &alert) && alert.Op == \"remote error\"", " || alert != nil"}}},
