@@ -108,14 +108,18 @@ func (c *ledgerClient) mustFail(g driver.Grant, reason string) {
 	}
 }
 
-// mustReadRuns reads a history and requires the states of its runs, in words separated by spaces. It checks what is
-// promised of every history.
-func (c *ledgerClient) mustReadRuns(key, states string) []driver.Run {
-	var h driver.RunHistory
-	err := c.e.retryIfLossy(c.ctx, func() (err error) {
+func (c *ledgerClient) readRuns(key string) (h driver.RunHistory, err error) {
+	err = c.e.retryIfLossy(c.ctx, func() (err error) {
 		h, err = c.ledger.ReadRuns(c.ctx, key, 0)
 		return err
 	})
+	return h, err
+}
+
+// mustReadRuns reads a history and requires the states of its runs, in words separated by spaces. It checks what is
+// promised of every history.
+func (c *ledgerClient) mustReadRuns(key, states string) []driver.Run {
+	h, err := c.readRuns(key)
 	if err != nil {
 		c.e.failf("reading the runs of %q: %w", key, err)
 	}
@@ -270,7 +274,8 @@ var ledgerCases = []Case{
 		b.mustBegin(e.newRun("k"), 3)
 	}),
 	newLedgerCase("ledger-withdrawn", "A run that is withdrawn, because its caller was never told of it, leaves nothing in "+
-		"the history. It uses up no attempt, starts no pause, and leaves a permission to retry.",
+		"the history. It uses up no attempt, starts no pause, leaves a permission to retry, and takes the place of no run "+
+		"that is to be kept.",
 		func(e *Env, a, b *ledgerClient) {
 			begin := func(attempts int64) driver.Claim {
 				c := e.newRun("k")
@@ -308,6 +313,36 @@ var ledgerCases = []Case{
 			b.mustFail(b.mustBegin(again(), 2), "again")
 			a.mustRefuse(again(), driver.ErrAttemptsUsed)
 			a.mustReadRuns(g.Name, "failed failed")
+
+			const keep = 2
+			trimmed := func() driver.Claim {
+				c := e.newRun("trimmed")
+				c.Run.KeepRuns = keep
+				return c
+			}
+			mustKeep := func(last int64) int {
+				h, err := a.readRuns(e.prefix + "trimmed")
+				n := len(h.Runs)
+				if err != nil || n < keep || h.Runs[n-1].Attempt != last {
+					e.failf("where %d runs are to be kept, and attempt %d is the last, there are %+v (%v)", keep, last, h.Runs, err)
+				}
+				return n
+			}
+			kept := 0
+			for i := range int64(16) {
+				a.mustFail(a.mustBegin(trimmed(), i+1), "no")
+				if 2 <= i && i <= 4 {
+					for range 7 - i {
+						withdraw(b, b.mustBegin(trimmed(), i+2))
+					}
+				}
+				if i+1 >= keep {
+					kept = mustKeep(i + 1)
+				}
+			}
+			if kept > keep+1 && !e.suite.opts.losesRequests() {
+				e.failf("where %d runs are to be kept, %d are, long after others were withdrawn", keep, kept)
+			}
 		}),
 	newLedgerCase("ledger-terms", "A key with another fingerprint, too many attempts, or too short a pause is refused. "+
 		"An operator can allow one more run. A fingerprint can be any UTF-8.", func(e *Env, a, b *ledgerClient) {
@@ -401,11 +436,7 @@ var ledgerCases = []Case{
 					e.failf("where the last %d runs are needed, there are %d (%v)", last, n, err)
 				}
 			}
-			var few driver.RunHistory
-			err := e.retryIfLossy(e.ctx, func() (err error) {
-				few, err = b.ledger.ReadRuns(e.ctx, e.prefix+"few", 0)
-				return err
-			})
+			few, err := b.readRuns(e.prefix + "few")
 			if n := len(few.Runs); err != nil || n < 3 || n > 4 || few.Runs[n-1].Attempt != attempts {
 				e.failf("where 3 are to be kept, there are %d runs (%v)", len(few.Runs), err)
 			}

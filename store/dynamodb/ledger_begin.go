@@ -9,6 +9,7 @@ import (
 	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
@@ -121,7 +122,8 @@ func (b *beginning) start(ctx context.Context, st *keyState) (driver.Grant, erro
 		Owner: b.claim.Owner, Meta: b.claim.Meta,
 		Fingerprint: cmp.Or(b.claim.Run.Fingerprint, st.last.Fingerprint), StartedAt: now,
 		TTL: b.claim.TTL.Milliseconds(), ExpiresAt: b.latestEnd(b.claim.TTL),
-		First: firstToKeep(st.first, sequence, b.claim.Run.KeepRuns),
+		First:         firstToKeep(st, sequence, b.claim.Run.KeepRuns),
+		WithdrawnRuns: st.withdrawnRuns,
 	}
 	run.MaxToken = run.Token
 	counter, err := b.sendStart(ctx, b.key, sequence, &run)
@@ -138,12 +140,16 @@ func (b *beginning) start(ctx context.Context, st *keyState) (driver.Grant, erro
 		return driver.Grant{}, errRefused
 	}
 	b.uncertainAt = 0
-	b.rememberRun(run)
 	for end := run.First - 1; end > st.first; end -= rowsPerRun {
-		if b.deleteEnd(ctx, b.key, end) != nil {
+		withdrawn, err := b.deleteEnd(ctx, b.key, end)
+		if err != nil {
 			break // it is not shown any more; the run goes on
 		}
+		if withdrawn && run.WithdrawnRuns > 0 {
+			run.WithdrawnRuns-- // the row that ends the run will say so
+		}
 	}
+	b.rememberRun(run)
 	return b.newGrant(&run, sequence, since), nil
 }
 
@@ -187,25 +193,29 @@ const (
 )
 
 // firstToKeep is the sequence with which the history begins when a new run starts. That run does not count: it may be
-// withdrawn.
-func firstToKeep(first, start, keep int64) int64 {
+// withdrawn. Nor do the runs that were.
+func firstToKeep(st *keyState, start, keep int64) int64 {
 	if keep <= 0 {
-		return first
+		return st.first
 	}
-	return max(first, min(start-rowsPerRun*keep, first+rowsPerRun*removedPerRun))
+	return max(st.first, min(start-rowsPerRun*(keep+st.withdrawnRuns), st.first+rowsPerRun*removedPerRun))
 }
 
-// deleteEnd removes the row that ended a run. A start stays: see ledger.
-func (l *ledger) deleteEnd(ctx context.Context, key string, sequence int64) error {
-	_, err := sendRequest(ctx, l.tableClient, l.client.DeleteItem, &sdk.DeleteItemInput{
+// deleteEnd removes the row that ended a run, and reports whether that run was withdrawn. A start stays: see ledger.
+func (l *ledger) deleteEnd(ctx context.Context, key string, sequence int64) (withdrawn bool, err error) {
+	out, err := sendRequest(ctx, l.tableClient, l.client.DeleteItem, &sdk.DeleteItemInput{
 		TableName: &l.tableName, Key: l.rowKey(key, sequence), ConditionExpression: new("#status <> :started"),
 		ExpressionAttributeNames:  map[string]string{"#status": statusAttribute},
-		ExpressionAttributeValues: item{":started": textValue(statusStarted)},
+		ExpressionAttributeValues: item{":started": textValue(statusStarted)}, ReturnValues: types.ReturnValueAllOld,
 	})
 	if err = refusedOr(err); errors.Is(err, errRefused) {
-		return nil
+		return false, nil
 	}
-	return err
+	if err != nil || len(out.Attributes) == 0 {
+		return false, err
+	}
+	row, unreadable := decodeRow(key, out.Attributes)
+	return unreadable == nil && row.run != nil && row.run.Withdrawn != 0, nil
 }
 
 // rememberRun keeps what the row of the end needs.

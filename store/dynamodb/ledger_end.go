@@ -203,7 +203,8 @@ func (l *ledger) isTooOld(row *ledgerRow) bool {
 // endForeign writes the end of a plain worker's run.
 func (l *ledger) endForeign(ctx context.Context, key string, st *keyState, why string) error {
 	end := l.endOf(&rowRun{ID: st.last.ID, Attempt: st.last.Attempt, Owner: st.last.Owner,
-		StartedAt: max(0, st.last.StartedAt.UnixMicro()), MaxToken: max(1, st.maxToken), First: st.first},
+		StartedAt: max(0, st.last.StartedAt.UnixMicro()), MaxToken: max(1, st.maxToken), First: st.first,
+		WithdrawnRuns: st.withdrawnRuns},
 		driver.RunAbandoned, why)
 	return l.putEnd(ctx, key, st.newest.sequence, &end)
 }
@@ -312,7 +313,7 @@ func (l *ledger) withdrawnEnd(ctx context.Context, key string, start int64, run 
 	before := st.last
 	if before.Attempt == 0 {
 		end = l.endOf(run, driver.RunFailed, "no worker was told of it")
-		end.First = start + rowsPerRun
+		end.First, end.WithdrawnRuns = start+rowsPerRun, 0
 		return end, nil
 	}
 	if before.State == driver.RunStarted {
@@ -321,7 +322,7 @@ func (l *ledger) withdrawnEnd(ctx context.Context, key string, start int64, run 
 	return rowRun{
 		ID: before.ID, Attempt: before.Attempt, Token: before.Token, Owner: before.Owner, Meta: before.Meta,
 		Fingerprint: before.Fingerprint, StartedAt: max(0, before.StartedAt.UnixMicro()), MaxToken: run.MaxToken,
-		First: run.First, State: before.State, EndedAt: before.EndedAt.UnixMicro(), Error: before.Error,
+		First: run.First, WithdrawnRuns: run.WithdrawnRuns + 1, State: before.State, EndedAt: before.EndedAt.UnixMicro(), Error: before.Error,
 		Withdrawn: st.retrySequence(),
 	}, nil
 }

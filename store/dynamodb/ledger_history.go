@@ -257,7 +257,7 @@ func (l *ledger) hideHistory(ctx context.Context, key string, st *keyState) erro
 	now := l.clock.TokenFloor()
 	run := rowRun{ID: strings.ToLower(rand.Text()), Attempt: st.last.Attempt + 1, Token: max(now, st.maxToken+1),
 		Owner: forgetOwner, StartedAt: now, ExpiresAt: l.latestEnd(forgetTTL),
-		TTL: forgetTTL.Milliseconds(), First: st.first}
+		TTL: forgetTTL.Milliseconds(), First: st.first, WithdrawnRuns: st.withdrawnRuns}
 	run.MaxToken = run.Token
 	counter, err := l.sendStart(ctx, key, start, &run)
 	if err != nil {
@@ -267,7 +267,7 @@ func (l *ledger) hideHistory(ctx context.Context, key string, st *keyState) erro
 		return errRefused
 	}
 	end := l.endOf(&run, driver.RunFailed, "the key was forgotten")
-	end.First = start + rowsPerRun
+	end.First, end.WithdrawnRuns = start+rowsPerRun, 0
 	return l.putEnd(ctx, key, start, &end)
 }
 
@@ -287,7 +287,7 @@ func (l *ledger) deleteEndsBefore(ctx context.Context, key string, first int64) 
 		}
 	}
 	for _, sequence := range ends {
-		if err := l.deleteEnd(ctx, key, sequence); err != nil {
+		if _, err := l.deleteEnd(ctx, key, sequence); err != nil {
 			return err
 		}
 	}

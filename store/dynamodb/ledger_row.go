@@ -44,6 +44,9 @@ type rowRun struct {
 	ExpiresAt   int64  `json:"expires_us,omitempty"` // unless the run is renewed, by the latest the clock can be
 	MaxToken    int64  `json:"max_token"`            // the largest token of the key
 	First       int64  `json:"first,omitempty"`      // the sequence with which the history begins
+	// WithdrawnRuns is how many runs since First were withdrawn: their rows count for nothing when runs are kept. It is
+	// at least that many, or 0 if an older program has written the row.
+	WithdrawnRuns int64 `json:"withdrawn_runs,omitempty"`
 
 	// Of the row that ends a run.
 	State   driver.RunState  `json:"state,omitempty"`
@@ -122,6 +125,8 @@ type keyState struct {
 	last     driver.Run // the last run; its attempt is 0 if there is none
 	maxToken int64
 	first    int64 // the sequence with which the history begins
+
+	withdrawnRuns int64 // since then
 }
 
 // retrySequence is the sequence after which an operator lets one more run begin: that of the row in which the last run has
@@ -148,6 +153,7 @@ func stateOf(rows []ledgerRow) keyState {
 	st := keyState{newest: rows[len(rows)-1], first: firstSequence}
 	if oldest := rows[0].run; oldest != nil {
 		st.maxToken, st.first = oldest.MaxToken, max(oldest.First, firstSequence)
+		st.withdrawnRuns = oldest.WithdrawnRuns
 	}
 	if runs := foldRows(rows, st.first); len(runs) > 0 {
 		st.last = runs[len(runs)-1].Run
