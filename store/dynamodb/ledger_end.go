@@ -219,7 +219,13 @@ func (l *ledger) Release(ctx context.Context, c driver.Claim, ref string) error 
 	loop := l.newLoop(c.TTL)
 	loop.Restart()
 	for {
-		err := l.releaseOnce(ctx, loop, key, c, ref, report)
+		var err error
+		if ref == "" {
+			ref, err = l.findClaim(ctx, loop, key, c) // once: after a lost reply, others may have begun the next run
+		}
+		if err == nil {
+			err = l.releaseOnce(ctx, loop, key, c, ref, report)
+		}
 		if err == nil || errors.Is(err, driver.ErrLost) {
 			l.forgetRun(c.ID)
 			return err
@@ -230,34 +236,37 @@ func (l *ledger) Release(ctx context.Context, c driver.Claim, ref string) error 
 	}
 }
 
-// releaseOnce finds the run and writes its end. report is in the row that this call writes.
+// findClaim returns the ref of the run that a claim has begun. The error is ErrLost if there is none, and none can begin
+// any more.
+func (l *ledger) findClaim(ctx context.Context, loop *driverutil.RetryLoop, key string, c driver.Claim) (
+	ref string, err error) {
+	st, err := l.readState(ctx, key)
+	if err != nil {
+		return "", err
+	}
+	if run := st.newest.run; run == nil || run.ID != c.ID || run.Withdrawn != 0 {
+		if c.Withdrawn {
+			err = noteWrite(loop, l.takePlace(ctx, key, c.ID, &st))
+		}
+		return "", cmp.Or[error](err, &driver.LossError{Cause: driver.LossGone})
+	}
+	start := st.newest.sequence
+	if !st.newest.isStarted() {
+		start--
+	}
+	return refOf(start, c.ID), nil
+}
+
+// releaseOnce writes the end of a run. report is in the row that this call writes.
 func (l *ledger) releaseOnce(
 	ctx context.Context, loop *driverutil.RetryLoop, key string, c driver.Claim, ref, report string,
 ) error {
 	start, refID, ok := parseRef(ref)
 	switch {
-	case ref != "" && !ok:
+	case !ok:
 		return fmt.Errorf("%w: %q is no ref of this store", driver.ErrInvalid, ref)
-	case ref != "" && c.ID != "" && c.ID != refID:
+	case c.ID != "" && c.ID != refID:
 		return &driver.LossError{Cause: driver.LossGone} // no claim has both
-	case ref == "":
-		st, err := l.readState(ctx, key)
-		if err != nil {
-			return err
-		}
-		switch run := st.newest.run; {
-		case run != nil && run.Report == report:
-			return nil // this call has withdrawn it
-		case run == nil || run.ID != c.ID || run.Withdrawn != 0:
-			if c.Withdrawn {
-				err = noteWrite(loop, l.takePlace(ctx, key, c.ID, &st))
-			}
-			return cmp.Or[error](err, &driver.LossError{Cause: driver.LossGone})
-		}
-		start, refID = st.newest.sequence, c.ID
-		if !st.newest.isStarted() {
-			start--
-		}
 	}
 	run, err := l.runOf(ctx, key, start, refID)
 	if err != nil {
@@ -322,7 +331,8 @@ func (l *ledger) withdrawnEnd(ctx context.Context, key string, start int64, run 
 	return rowRun{
 		ID: before.ID, Attempt: before.Attempt, Token: before.Token, Owner: before.Owner, Meta: before.Meta,
 		Fingerprint: before.Fingerprint, StartedAt: max(0, before.StartedAt.UnixMicro()), MaxToken: run.MaxToken,
-		First: run.First, WithdrawnRuns: run.WithdrawnRuns + 1, State: before.State, EndedAt: before.EndedAt.UnixMicro(), Error: before.Error,
+		First: run.First, WithdrawnRuns: run.WithdrawnRuns + 1,
+		State: before.State, EndedAt: before.EndedAt.UnixMicro(), Error: before.Error,
 		Withdrawn: st.retrySequence(),
 	}, nil
 }

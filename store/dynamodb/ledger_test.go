@@ -910,3 +910,81 @@ func TestLedgerWithdrawsLateStart(t *testing.T) {
 		}
 	}
 }
+
+// TestLedgerUnconfirmedStart: after a start without a reply that took effect, a refusal of the renewal that confirms it is not
+// the outcome: the run may be there, so the client withdraws it.
+func TestLedgerUnconfirmedStart(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"AccessDeniedException", "ResourceNotFoundException"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			table := newTableName()
+			p := newProxy(t, sharedServer(t).Direct)
+			l := ledgerAt(t, table, p.Endpoint, "")
+			updates := 0
+			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+				if r.Operation != "UpdateItem" {
+					return dynamodbtest.Fate{}
+				}
+				if updates++; updates == 1 {
+					return dynamodbtest.Fate{DropReply: true}
+				}
+				return dynamodbtest.Fate{Status: 400, Code: code, Message: "not now"}
+			})
+			c := runClaim(table, "k", time.Minute)
+			if _, err := l.Acquire(t.Context(), c); !errors.Is(err, driver.ErrUncertain) || updates != 2 {
+				t.Errorf("after %d updates: %v", updates, err)
+			}
+			p.Decide(func(dynamodbtest.Request) dynamodbtest.Fate { return dynamodbtest.Fate{} })
+			if runs := readRuns(t, l, table+"/k"); statesOf(runs) != " started" {
+				t.Fatalf("the runs are %+v", runs)
+			}
+			c.Withdrawn = true
+			if err := l.Release(t.Context(), c, ""); err != nil {
+				t.Errorf("withdrawing the run: %v", err)
+			}
+			if runs := readRuns(t, l, table+"/k"); len(runs) != 0 {
+				t.Errorf("the runs are %+v", runs)
+			}
+		})
+	}
+}
+
+// TestLedgerWithdrawalWithoutReply: a withdrawal whose reply was lost has been made, also if somebody else has begun the next
+// run before it is sent again.
+func TestLedgerWithdrawalWithoutReply(t *testing.T) {
+	t.Parallel()
+	for _, before := range []int{0, 1} {
+		t.Run(fmt.Sprint(before), func(t *testing.T) {
+			t.Parallel()
+			table := newTableName()
+			p := newProxy(t, sharedServer(t).Direct)
+			l, other := ledgerAt(t, table, p.Endpoint, ""), ledgerAt(t, table, sharedServer(t).Endpoint, "")
+			for range before {
+				fail(t, l, acquire(t, l, runClaim(table, "k", time.Minute)))
+			}
+			c := runClaim(table, "k", time.Minute)
+			acquire(t, l, c)
+			lost, begun := false, false
+			p.Decide(func(r dynamodbtest.Request) dynamodbtest.Fate {
+				switch {
+				case r.Operation == "PutItem" && !lost:
+					lost = true
+					return dynamodbtest.Fate{DropReply: true}
+				case lost && !begun:
+					begun = true
+					acquire(t, other, runClaim(table, "k", time.Minute))
+				}
+				return dynamodbtest.Fate{}
+			})
+			c.Withdrawn = true
+			if err := l.Release(t.Context(), c, ""); err != nil || !begun {
+				t.Errorf("withdrawing the run: %v (another has begun: %t)", err, begun)
+			}
+			want := strings.Repeat(" failed", before) + " started"
+			if runs := readRuns(t, other, table+"/k"); statesOf(runs) != want {
+				t.Errorf("the runs are%s, want%s", statesOf(runs), want)
+			}
+		})
+	}
+}
