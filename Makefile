@@ -50,7 +50,7 @@ servers: install-servers
 # than there are processors; the packages that take longest begin first. make check vets.
 suites:
 	go list -race -test -deps -export $(addsuffix /...,$(MODULES)) >/dev/null
-	go test -race -shuffle=on -vet=off -timeout 15m -p $$(($$(nproc) + 2)) -parallel $$((2 * $$(nproc))) $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds'
+	go test -race -shuffle=on -vet=off -timeout 15m -p $$(($$(nproc) + 1)) -parallel $$((2 * $$(nproc))) $(addsuffix /...,$(MODULES)) -skip 'TestWorlds|TestTreeWorlds|TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds'
 
 # Some of them with the race detector, all without it, since it would take seven times as long.
 worlds:
