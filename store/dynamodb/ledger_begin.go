@@ -225,6 +225,7 @@ func (l *ledger) deleteEnd(ctx context.Context, key string, sequence int64) (wit
 func (l *ledger) rememberRun(r rowRun) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forgetOldLocked()
 	l.runs[r.ID] = r
 	delete(l.unsure, r.ID)
 }
@@ -233,9 +234,16 @@ func (l *ledger) rememberRun(r rowRun) {
 func (l *ledger) rememberStart(s unsureStart) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.clock.TokenFloor()
-	maps.DeleteFunc(l.unsure, func(_ string, o unsureStart) bool { return o.run.ExpiresAt < now }) // nobody has withdrawn them
+	l.forgetOldLocked()
 	l.unsure[s.run.ID] = s
+}
+
+// forgetOldLocked forgets the starts that nobody has withdrawn, and the runs that nobody has ended. A run that was renewed
+// since is read from the table when it ends.
+func (l *ledger) forgetOldLocked() {
+	now := l.clock.TokenFloor()
+	maps.DeleteFunc(l.unsure, func(_ string, o unsureStart) bool { return o.run.ExpiresAt < now })
+	maps.DeleteFunc(l.runs, func(_ string, r rowRun) bool { return r.ExpiresAt < now })
 }
 
 func (l *ledger) forgetRun(id string) {

@@ -659,6 +659,26 @@ func TestLedgerRequests(t *testing.T) {
 	}
 }
 
+// TestLedgerForgetsOldRuns: a client does not remember runs that nobody has ended, for as long as it lives. One that was
+// renewed can still end.
+func TestLedgerForgetsOldRuns(t *testing.T) {
+	t.Parallel()
+	table := newTableName()
+	l := ledgerAt(t, table, sharedServer(t).Direct, "")
+	renewed := acquire(t, l, runClaim(table, "renewed", time.Minute))
+	l.mu.Lock()
+	old := l.runs[renewed.ID]
+	old.ExpiresAt = l.clock.TokenFloor() - 1
+	l.runs[renewed.ID] = old
+	l.mu.Unlock()
+	next := acquire(t, l, runClaim(table, "next", time.Minute))
+	if _, ok := l.runs[next.ID]; len(l.runs) != 1 || !ok {
+		t.Errorf("%d runs are remembered", len(l.runs))
+	}
+	succeed(t, l, renewed, "")
+	succeed(t, l, next, "")
+}
+
 // TestLedgerLastRuns: the last runs are the same as those of the whole history, also where plain workers, whose rows do
 // not say which attempt they are, have run the key.
 func TestLedgerLastRuns(t *testing.T) {
