@@ -24,7 +24,11 @@ import (
 // lets nobody create a child. Such a program begins each run of a key that it does not know with a try to create it, and so
 // begins none any more. It can renew and end what it has begun. What is in the folder stays there, and is read and changed
 // there, until it is forgotten. A new key is made below the 256 only after a look at the old folder, from a time when that
-// was closed: what is missing then will never be there.
+// was closed: what is missing then will not be there later.
+//
+// Servers that check no permissions (skipACL) let nothing be closed. There a ledger whose old folder was empty is used, and
+// what earlier programs make later in that folder is still seen. But these programs do not see the new keys, and between a
+// look at the old folder and the swap of a new key they may make the same one: so they must not run at the same time.
 
 // folders is the number of nodes among which the records are spread. It never changes.
 const folders = 256
@@ -43,8 +47,8 @@ func (tb *table) folderOf(name string) string {
 // oldRuns is what a table knows of the old folder.
 type oldRuns struct {
 	path   string
-	closed atomic.Bool // it is closed, and so the folders of the new records exist
-	empty  atomic.Bool // and there is nothing in it, and never will be
+	closed atomic.Bool // the folders of the new records exist, and so it is closed if the servers check permissions
+	empty  atomic.Bool // it is closed, and there is nothing in it, and never will be
 }
 
 // oldVersion begins the versions of records in the old folder.
@@ -90,7 +94,7 @@ func (tb *table) readRecord(ctx context.Context, name string) (record.Row, error
 }
 
 // checkIsNew returns record.ErrConflict and the row if a new record has one in the old folder. Otherwise it makes sure that
-// there never will be one.
+// there never will be one, if the servers check permissions.
 func (tb *table) checkIsNew(ctx context.Context, name string) (record.Row, error) {
 	if tb.runs == nil || tb.runs.empty.Load() {
 		return record.Row{}, nil
@@ -117,13 +121,16 @@ const (
 	probeName  = "%probe"
 )
 
+// openMark is the data of the node above the new folders if no try to create a child of the old one was refused.
+const openMark = "open"
+
 // prepareFolders closes the old folder and makes the new ones, unless that is done. The node above the new ones is made
-// when the old one is closed, and so shows that.
+// when the old one is closed, and so shows that; its data is openMark if it could not be closed.
 func (tb *table) prepareFolders(ctx context.Context) error {
 	above := tb.t.root + "/" + tb.folder
 	for {
 		calls, err := tb.readBounded(ctx, true, func() []*zk.Call {
-			return []*zk.Call{zk.Exists(above), zk.Exists(tb.runs.path), zk.Exists(tb.runs.path + "/" + keeperName)}
+			return []*zk.Call{zk.GetData(above), zk.Exists(tb.runs.path), zk.Exists(tb.runs.path + "/" + keeperName)}
 		})
 		for i := 0; err == nil && i < len(calls); i++ {
 			if calls[i].Err != zk.CodeNoNode {
@@ -138,15 +145,23 @@ func (tb *table) prepareFolders(ctx context.Context) error {
 		if calls[2].Err == nil {
 			inUse = old.Children > 1
 		}
-		if calls[0].Err == nil && calls[1].Err == nil {
+		if mark, _, err := calls[0].Data(); err == nil && calls[1].Err == nil {
 			tb.runs.closed.Store(true)
-			tb.runs.empty.Store(!inUse)
+			tb.runs.empty.Store(!inUse && string(mark) != openMark)
 			return nil
 		}
-		if err := tb.closeOldFolder(ctx, inUse); err != nil {
+		isClosed, err := tb.closeOldFolder(ctx, inUse)
+		if err != nil {
 			return err
 		}
-		nodes := []string{above}
+		var mark []byte
+		if !isClosed {
+			mark = []byte(openMark)
+		}
+		if err := tb.sendAlone(ctx, zk.CreatePersistent(above, mark, tb.t.acl)); err != nil {
+			return tb.t.translateError(err, above)
+		}
+		var nodes []string
 		for i := range folders {
 			nodes = append(nodes, fmt.Sprintf("%s/%02x", above, i))
 		}
@@ -158,13 +173,14 @@ func (tb *table) prepareFolders(ctx context.Context) error {
 	}
 }
 
-// closeOldFolder takes the permission to create children from the old folder, which it makes if there is none. If the
-// servers check no permissions, only a folder with nothing in it is left alone.
+// closeOldFolder takes the permission to create children from the old folder, which it makes if there is none, and reports
+// whether it is closed. If the servers check no permissions, only a folder with nothing in it is left open.
 //
-// The folder is closed when a try to create a child was refused. A change of an ACL alone proves nothing, although it was
-// acknowledged: the leader compares a create with the ACL as it was before any change that it has not applied yet, and a
-// follower may have applied and confirmed one by then. So the try is repeated for a while.
-func (tb *table) closeOldFolder(ctx context.Context, inUse bool) error {
+// The folder is closed when a try to create a child was refused, and its ACL lets nobody create one. A change of an ACL
+// alone proves nothing, although it was acknowledged: the leader compares a create with the ACL as it was before any change
+// that it has not applied yet, and a follower may have applied and confirmed one by then. So the try is repeated for a
+// while. A refusal alone may be for this user only.
+func (tb *table) closeOldFolder(ctx context.Context, inUse bool) (isClosed bool, err error) {
 	path := tb.runs.path
 	closed := slices.Clone(tb.t.acl)
 	for i := range closed {
@@ -172,60 +188,83 @@ func (tb *table) closeOldFolder(ctx context.Context, inUse bool) error {
 			closed[i].Perms = permRead
 		}
 	}
-	for tries := 0; ; {
+	for tries, denials := 0, 0; ; {
 		probe := path + "/" + probeName
 		code, err := tb.sendMulti(ctx, []*zk.Call{
 			zk.CreatePersistent(probe, nil, tb.t.acl), zk.Delete(probe, zk.AnyVersion)})
 		switch {
 		case err != nil:
-			return tb.t.translateError(err, path)
+			return false, tb.t.translateError(err, path)
 		case code == zk.CodeNoAuth:
-			return nil // nobody can begin a run there
+			return true, tb.checkNobodyCreates(ctx)
 		case code == zk.CodeNoNode:
 			if tb.t.root != "" {
 				if err := tb.createFolder(ctx, tb.t.root); err != nil {
-					return tb.t.translateError(err, path)
+					return false, tb.t.translateError(err, path)
 				}
 			}
 			if err := tb.createNodes(ctx, closed, path); err != nil {
-				return err
+				return false, err
 			}
 			continue
 		case code == zk.CodeNodeExists:
 			continue // another client probes it
 		case code != zk.CodeOK:
-			return tb.t.translateError(code, path)
-		case tries > 0 && tries < maxProbes:
-			tries++
-			select {
-			case <-time.After(probePause):
-			case <-ctx.Done():
-				return ctx.Err()
+			return false, tb.t.translateError(code, path)
+		case tries == 0:
+			err := tb.createNodes(ctx, tb.t.acl, path+"/"+keeperName)
+			if err == nil {
+				err = tb.t.translateError(tb.sendAlone(ctx, zk.SetACL(path, closed)), path)
 			}
-			continue
-		case tries > 0 && !inUse:
-			return nil
-		case tries > 0:
-			return fmt.Errorf("%w: programs of an earlier version may run keys below %s, and the ZooKeeper servers check no "+
+			switch {
+			case err == nil:
+				tries = 1
+				continue
+			case !errors.Is(err, driver.ErrDenied):
+				return false, err
+			case denials == maxDenials:
+				return false, tb.errNotClosed()
+			}
+			denials++ // another client may have closed the folder since the probe, which the next probe shows
+		case tries < maxProbes:
+			tries++
+		case !inUse:
+			return false, nil
+		default:
+			return false, fmt.Errorf("%w: programs of an earlier version may run keys below %s, and the ZooKeeper servers check no "+
 				"permissions that could keep them out: end these programs, and remove %s with all nodes below it, or use another "+
 				"namespace", driver.ErrInvalid, path, path)
 		}
-		if err := tb.createNodes(ctx, tb.t.acl, path+"/"+keeperName); err != nil {
-			return err
+		select {
+		case <-time.After(probePause):
+		case <-ctx.Done():
+			return false, ctx.Err()
 		}
-		if err := tb.sendAlone(ctx, zk.SetACL(path, closed)); err == zk.CodeNoAuth {
-			return fmt.Errorf("%w: programs of an earlier version may run keys below %s, and the ZooKeeper user lacks the permission "+
-				"to administer that node: have the permission to create taken from its ACL", driver.ErrDenied, path)
-		} else if err != nil {
-			return tb.t.translateError(err, path)
-		}
-		tries = 1
 	}
+}
+
+// checkNobodyCreates returns an error if the ACL of the old folder lets anybody create children.
+func (tb *table) checkNobodyCreates(ctx context.Context) error {
+	calls, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetACL(tb.runs.path)} })
+	if err != nil {
+		return tb.t.translateError(err, tb.runs.path)
+	}
+	acl, err := calls[0].ACL()
+	if err == zk.CodeNoAuth || slices.ContainsFunc(acl, func(a zk.ACL) bool { return a.Perms&permCreate != 0 }) {
+		return tb.errNotClosed()
+	}
+	return tb.t.translateError(err, tb.runs.path)
+}
+
+func (tb *table) errNotClosed() error {
+	return fmt.Errorf("%w: programs of an earlier version may run keys below %s, and the ZooKeeper user lacks the permission "+
+		"to administer that node: have the permission to create taken from its ACL", driver.ErrDenied, tb.runs.path)
 }
 
 const (
 	permRead, permCreate = 1, 4
 	maxProbes            = 40
+	maxDenials           = 2
 	probePause           = 50 * time.Millisecond
 )
 

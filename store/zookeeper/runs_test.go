@@ -4,7 +4,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	gozk "github.com/go-zookeeper/zk"
@@ -175,6 +178,89 @@ func TestOldLedgerNotClosed(t *testing.T) {
 	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("old")))
 }
 
+// TestOldLedgerClosedByOthers: clients that close the node of earlier programs at the same time all begin their runs,
+// whichever steps of the others come between the steps of one.
+func TestOldLedgerClosedByOthers(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := newAdmin(t, c)
+	closeFolder := func(path string, perms int32) {
+		catchUp(t, cli)
+		if _, err := cli.Create(path+"/"+keeperName, nil, 0, gozk.WorldACL(gozk.PermAll)); err != gozk.ErrNodeExists {
+			mustSucceed(t, err)
+		}
+		_, err := cli.SetACL(path, gozk.WorldACL(perms), -1)
+		mustSucceed(t, err)
+		for err == nil { // until the leader obeys it
+			if _, err = cli.Create(path+"/x", nil, 0, gozk.WorldACL(gozk.PermAll)); err == nil {
+				mustSucceed(t, cli.Delete(path+"/x", -1))
+			}
+		}
+		if err != gozk.ErrNoAuth {
+			t.Error(err)
+		}
+	}
+	for _, step := range []struct {
+		op    uint32
+		words string
+		perms int32 // that are left
+	}{
+		{zk.OpCreate, keeperName, gozk.PermAll &^ gozk.PermCreate},
+		{zk.OpSetACL, oldFolder, gozk.PermRead | gozk.PermWrite | gozk.PermDelete},
+	} {
+		namespace := "runs" + strings.ToLower(rand.Text())
+		old := openRuns(t, c.Endpoints(), namespace, true)
+		failRun(t, old, storetest.Acquire(t, old, storetest.NewRun("old")))
+		var closes sync.Once
+		s, err := openAs[*store](c.Endpoints(), Options{Namespace: namespace,
+			Dial: newInterceptingDialer(step.op, step.words, func(net.Conn) {
+				closes.Do(func() { closeFolder("/"+namespace+"/"+oldFolder, step.perms) })
+			}, nil)})
+		mustSucceed(t, err)
+		t.Cleanup(func() { _ = s.Close() })
+		l := storetest.OpenLedger(t, s)
+		storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("new")))
+		closes.Do(func() { t.Errorf("no step of the other client came before operation %d", step.op) })
+	}
+	namespace := "runs" + strings.ToLower(rand.Text())
+	old := openRuns(t, c.Endpoints(), namespace, true)
+	failRun(t, old, storetest.Acquire(t, old, storetest.NewRun("old")))
+	var begins sync.WaitGroup
+	for i := range 8 {
+		l := openRuns(t, c.Endpoints(), namespace, false)
+		_, err := l.ReadRuns(t.Context(), "x", 0) // it is connected
+		mustSucceed(t, err)
+		begins.Go(func() {
+			if _, err := l.Acquire(t.Context(), storetest.NewRun(fmt.Sprint("new", i))); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	begins.Wait()
+}
+
+// TestOldLedgerOfOthers: if this user may not create nodes below the node of earlier programs, and another one may, that
+// node is not closed: no new key is run, and the error says what to do.
+func TestOldLedgerOfOthers(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t)
+	cli := newAdmin(t, c)
+	mustSucceed(t, cli.AddAuth("digest", []byte("old:secret")))
+	for _, public := range [][]gozk.ACL{gozk.WorldACL(gozk.PermRead), nil} {
+		namespace := "runs" + strings.ToLower(rand.Text())
+		_, err := cli.Create("/"+namespace, nil, 0, gozk.WorldACL(gozk.PermAll))
+		mustSucceed(t, err)
+		acl := append(slices.Clone(public), gozk.DigestACL(gozk.PermAll, "old", "secret")...)
+		_, err = cli.Create("/"+namespace+"/%runs", nil, 0, acl)
+		mustSucceed(t, err)
+		l := openRuns(t, c.Endpoints(), namespace, false)
+		if g, err := l.Acquire(t.Context(), storetest.NewRun("new")); !errors.Is(err, driver.ErrDenied) ||
+			!strings.Contains(err.Error(), "permission to create") {
+			t.Errorf("a new key: token %d, %v", g.Token, err)
+		}
+	}
+}
+
 // TestOldFolderStaysClosed: the node of earlier programs, which the servers would remove with its last child, keeps one when
 // it is closed.
 func TestOldFolderStaysClosed(t *testing.T) {
@@ -215,12 +301,22 @@ func openStoreTree(t *testing.T, servers []string, namespace string) *tree {
 }
 
 // TestLedgerWithoutPermissions: on servers that check no permissions, a ledger that no earlier program has used works. One
-// that an earlier program may be using is refused, with what to do.
+// that an earlier program may be using is refused, with what to do. What earlier programs run later is seen, also by clients
+// that come when the new nodes exist.
 func TestLedgerWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1, Direct: true, Args: []string{"-Dzookeeper.skipACL=yes"}})
 	l, old := openRuns(t, c.Endpoints(), "fresh", false), openRuns(t, c.Endpoints(), "used", true)
 	storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun("new")))
+	early := openRuns(t, c.Endpoints(), "fresh", true)
+	for i, l := range []driver.Ledger{l, openRuns(t, c.Endpoints(), "fresh", false)} {
+		key := fmt.Sprint("early", i)
+		storetest.CheckFinish(t, l, storetest.Acquire(t, l, storetest.NewRun(key+"/new")))
+		storetest.CheckFinish(t, early, storetest.Acquire(t, early, storetest.NewRun(key)))
+		if _, err := l.Acquire(t.Context(), storetest.NewRun(key)); !errors.Is(err, driver.ErrSucceeded) {
+			t.Errorf("a key that an earlier program has run since: %v", err)
+		}
+	}
 	storetest.CheckFinish(t, old, storetest.Acquire(t, old, storetest.NewRun("old")))
 	used := openRuns(t, c.Endpoints(), "used", false)
 	if _, err := used.Acquire(t.Context(), storetest.NewRun("old")); !errors.Is(err, driver.ErrSucceeded) {

@@ -80,6 +80,13 @@ func SetACL(path string, acl []ACL) *Call {
 	return c
 }
 
+// GetACL asks for a node's [Call.ACL].
+func GetACL(path string) *Call {
+	c := &Call{op: OpGetACL}
+	c.body.putString(path)
+	return c
+}
+
 // Exists asks for a node's [Call.Stat].
 func Exists(path string) *Call { return readCall(OpExists, path, false) }
 
@@ -176,6 +183,16 @@ func (c *Call) Data() ([]byte, Stat, error) {
 	data := d.readBytes()
 	s := d.readStat()
 	return data, s, d.err
+}
+
+// ACL returns the answer to [GetACL], or Err.
+func (c *Call) ACL() ([]ACL, error) {
+	if c.Err != nil {
+		return nil, c.Err
+	}
+	d := c.reply
+	acl := d.readACL()
+	return acl, d.err
 }
 
 // Children returns the answer to [GetChildren], or Err: the children's names, and the Stat of the node itself.

@@ -140,6 +140,13 @@ func (d *decoder) readStrings() []string {
 	return all
 }
 
+func (d *decoder) readACL() (all []ACL) {
+	for n := d.readInt(); n > 0 && d.err == nil; n-- {
+		all = append(all, ACL{Perms: d.readInt(), Scheme: d.readString(), ID: d.readString()})
+	}
+	return all
+}
+
 func (d *decoder) readStat() (s Stat) {
 	s.Czxid, s.Mzxid = d.readLong(), d.readLong()
 	d.readLong() // ctime

@@ -9,6 +9,7 @@ const (
 	OpExists          = 3
 	OpGetData         = 4
 	OpSetData         = 5
+	OpGetACL          = 6
 	OpSetACL          = 7
 	OpPing            = 11
 	OpGetChildren     = 12 // with the parent's Stat
