@@ -81,6 +81,8 @@ func (r *Run) Fail(ctx context.Context, reason error) error {
 }
 
 // Withdraw ends the run as if it had not begun: it leaves nothing in the history, uses up no attempt and starts no pause.
+// The exception is a run before which a program of an earlier version has left one that is too large to stay in the
+// record: then it ends as failed, and counts.
 // It is for programs that begin runs for others, when they find that the worker was never told of its run. If work may have
 // begun, use Fail. Errors are those of Succeed. In the events the run has failed.
 func (r *Run) Withdraw(ctx context.Context) error {
