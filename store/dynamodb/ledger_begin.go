@@ -160,7 +160,7 @@ func (b *beginning) newGrant(run *rowRun, start int64, since driver.Instant) dri
 }
 
 // confirm renews a run that this claim has begun before, in a start whose reply was lost. The lease counts from the
-// renewal. If the service refuses that for any other reason than a loss, the run is there all the same.
+// renewal. If the service refuses that for any other reason than a loss, the run is there nevertheless.
 func (b *beginning) confirm(ctx context.Context, st *keyState) (driver.Grant, error) {
 	g := b.newGrant(st.newest.run, st.newest.sequence, driver.Instant{})
 	renewed := b.renewRun(ctx, g)
