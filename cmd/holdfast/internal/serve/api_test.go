@@ -677,6 +677,59 @@ func TestBeginUnanswered(t *testing.T) {
 	}
 }
 
+// TestBeginClientGone: a client that goes while its run begins is told nothing, and leaves no run, also if the answer could
+// be sent.
+func TestBeginClientGone(t *testing.T) {
+	gone, leave := context.WithCancel(t.Context())
+	store := memory.New(nil)
+	client, err := holdfast.New(departureStore{store.Open(), leave}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	direct, err := holdfast.New(store.Open(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer direct.Close()
+	s := startServer(t, func(c *Config) { c.Client = client })
+	r := httptest.NewRequest(http.MethodPost, "/v1/ledgers/l/keys/k/begin", strings.NewReader("{}")).WithContext(gone)
+	r.Header.Set("Content-Type", "application/json")
+	r.Host = "localhost"
+	answer := httptest.NewRecorder()
+	s.handler.ServeHTTP(answer, r)
+	if gone.Err() == nil || answer.Code == http.StatusOK {
+		t.Errorf("the answer is %d %s (%v)", answer.Code, answer.Body, gone.Err())
+	}
+	if runs, err := direct.Ledger("l", nil).History(t.Context(), "k"); err != nil || len(runs) != 0 {
+		t.Errorf("the history is %+v, %v", runs, err)
+	}
+	if n := s.runs.count(); n != 0 {
+		t.Errorf("%d runs are kept", n)
+	}
+}
+
+// departureStore calls leave when a run has begun.
+type departureStore struct {
+	driver.Store
+	leave func()
+}
+
+func (s departureStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	l, err := s.Store.OpenLedger(ctx)
+	return departureLedger{l, s.leave}, err
+}
+
+type departureLedger struct {
+	driver.Ledger
+	leave func()
+}
+
+func (l departureLedger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	defer l.leave()
+	return l.Ledger.Acquire(ctx, c)
+}
+
 // deadRecorder is the answer to a client that has gone.
 type deadRecorder struct{ *httptest.ResponseRecorder }
 

@@ -198,7 +198,11 @@ func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	o := s.runs.add(r, ledgerName, run, ttl)
-	if _, err := s.checkRight(r); err != nil { // it was lost during the wait
+	_, err = s.checkRight(r) // it may be lost during the wait
+	if err == nil {
+		err = r.Context().Err() // an answer to a client that has gone is lost, often without an error
+	}
+	if err != nil {
 		o.startEnd()
 		_ = s.endRun(o, run.Withdraw)
 		return err
