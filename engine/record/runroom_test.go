@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,6 +122,90 @@ func TestRunsHaveRoom(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// slowPages stops the first write of a page until it is released, and says that it has come.
+type slowPages struct {
+	record.Table
+	arrived, release chan struct{}
+	once             sync.Once
+}
+
+func (s *slowPages) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if strings.Contains(row.Name, "\x1f") {
+		s.once.Do(func() {
+			close(s.arrived)
+			<-s.release
+		})
+	}
+	return s.Table.Swap(ctx, row)
+}
+
+// TestSlowPage: a client that begins a run, and writes a page of old runs when another one has written the same page and
+// gone on, takes no run out of the history, although a late report was noted between the two.
+func TestSlowPage(t *testing.T) {
+	compared := 0
+	for length := 60; length < 120; length++ {
+		synctest.Test(t, func(t *testing.T) {
+			table := memory.New(nil).Table()
+			slowTable := &slowPages{Table: table, arrived: make(chan struct{}), release: make(chan struct{})}
+			l, slow := record.NewLedger(table), record.NewLedger(slowTable)
+			defer l.Close()
+			defer slow.Close()
+			recordSize := func() int {
+				row, err := table.Load(t.Context(), "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(row.Data)
+			}
+			var late driver.Grant
+			for recordSize() < 8<<10+200 { // somewhat more than the room of ended runs
+				g := storetest.Acquire(t, l, newRun("k"))
+				var err error
+				if recordSize() > 7<<10 && late.Name == "" {
+					late = g
+					err = l.Break(t.Context(), "k", g.ID, driver.Break{Mode: driver.BreakForce})
+				} else {
+					text := strings.Repeat("e", length)
+					err = l.FinishRun(t.Context(), g, driver.RunOutcome{State: driver.RunFailed, Error: text})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			begun := make(chan error, 1)
+			go func() {
+				_, err := slow.Acquire(t.Context(), newRun("k"))
+				begun <- err
+			}()
+			synctest.Wait()
+			select {
+			case <-slowTable.arrived:
+				compared++
+			case err := <-begun: // there was room
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err := l.FinishRun(t.Context(), late, succeeded("x")); !errors.Is(err, driver.ErrLost) {
+				t.Fatal(err)
+			}
+			g := storetest.Acquire(t, l, newRun("k"))
+			close(slowTable.release)
+			if err := <-begun; !errors.Is(err, driver.ErrInProgress) {
+				t.Errorf("a run begins next to another one: %v", err)
+			}
+			h, err := l.ReadRuns(t.Context(), "k", 0)
+			if err != nil || len(h.Runs) != int(g.Attempt) {
+				t.Errorf("with errors of %d bytes, the history has %d of %d runs, %v", length, len(h.Runs), g.Attempt, err)
+			}
+		})
+	}
+	if compared < 10 {
+		t.Errorf("only %d pages were written", compared)
 	}
 }
 

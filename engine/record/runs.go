@@ -317,22 +317,30 @@ func (m runRoom) cutError(text string) string {
 }
 
 // countOld returns how many of the runs of a record, in which the last one begins, have to move to a page. If there are
-// too many for their room, half of it is left free, so that not each run writes a page.
+// too many for their room, about half of it is left free, so that not each run writes a page.
+//
+// The oldest runs are taken, until they fill half of the room. So the page is the same whatever the newest runs are, and
+// whether a late report was noted: a slow client, whose record is not of today, may write the page over one that counts.
 func (m runRoom) countOld(runs []driver.Run) int {
 	ended := runs[:len(runs)-1]
-	size, old := 0, len(ended)
-	for i := len(ended) - 1; i >= 0; i-- {
-		if size += jsonSize(encodeRun(ended[i])); size <= m.ended/2 {
-			old = i
-		}
+	rest := 0
+	for _, r := range ended {
+		rest += jsonSize(encodeRun(r))
 	}
 	switch {
-	case size <= m.ended:
+	case rest <= m.ended:
 		return 0
 	case len(ended) == 0 || jsonSize(encodeRun(ended[len(ended)-1])) > m.share: // of format 1: see Withdraw
 		return len(ended)
 	}
-	return min(old, len(ended)-1)
+	old := 0
+	for page := 0; old < len(ended)-1 && (page < m.ended/2 || rest > m.ended); old++ {
+		rest -= jsonSize(encodeRun(ended[old]))
+		moved := ended[old]
+		moved.LateReport = ""
+		page += jsonSize(encodeRun(moved))
+	}
+	return old
 }
 
 func jsonSize(v any) int {
