@@ -58,7 +58,7 @@ func TestRunsHaveRoom(t *testing.T) {
 					}
 					return c
 				}
-				if size == 8<<10 && l.Info().MaxMeta != 352 { // as docs/run-once.md says of NATS with its smallest messages
+				if size == 8<<10 && l.Info().MaxMeta != 352 { // as docs/run-once.md says of NATS
 					t.Errorf("notes have at most %d bytes", l.Info().MaxMeta)
 				}
 				const attempts = 80

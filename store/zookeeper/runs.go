@@ -231,9 +231,9 @@ func (tb *table) closeOldFolder(ctx context.Context, inUse bool) (isClosed bool,
 		case !inUse:
 			return false, nil
 		default:
-			return false, fmt.Errorf("%w: programs of an earlier version may run keys below %s, and the ZooKeeper servers check no "+
-				"permissions that could keep them out: end these programs, and remove %s with all nodes below it, or use another "+
-				"namespace", driver.ErrInvalid, path, path)
+			return false, fmt.Errorf("%w: programs of an earlier version may run keys below %s, and the ZooKeeper servers "+
+				"check no permissions that could keep them out: end these programs, and remove %s with all nodes below it, "+
+				"or use another namespace", driver.ErrInvalid, path, path)
 		}
 		select {
 		case <-time.After(probePause):
