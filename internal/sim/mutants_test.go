@@ -324,7 +324,7 @@ var ledgerMutants = []mutant{
 		more:  []mutant{{file: "run.go", edits: []edit{{"\t\tif o.State == \"\" {\n", "\t\tif o.State == driver.RunFailed {\n"}}}},
 		want:  "its worker had got it"},
 	{name: "ended runs that leave no room for a result", file: runsFile, runs: true,
-		edits: []edit{{"\tcase size <= m.ended:\n", "\tcase size <= 8<<10:\n"}},
+		edits: []edit{{"\tcase rest <= m.ended:\n", "\tcase rest <= 8<<10:\n"}},
 		more:  []mutant{{file: "engine/record/codec.go", edits: []edit{{"\t\tfull += e.room.result\n", "\t\tfull += 0\n"}}}},
 		want:  "bytes is written"},
 }
