@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -198,15 +197,6 @@ func TestNestedRunRefused(t *testing.T) {
 	r.cmd.Env = w.testEnvironment("HOLDFAST_HELD=nonsense " + strings.TrimSpace(w.readFile(w.filePath("kept"))) +
 		" %%#")
 	r.launch().wait().check(t, 0)
-}
-
-// storeAlias returns another name of the workspace's store.
-func (w *workspace) storeAlias() string {
-	link := w.filePath("alias")
-	if err := os.Symlink(w.dir, link); err != nil {
-		w.Fatal(err)
-	}
-	return "file://" + filepath.Join(link, "store")
 }
 
 func TestHeldEntriesRoundTrip(t *testing.T) {

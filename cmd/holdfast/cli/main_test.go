@@ -268,6 +268,15 @@ func (w *workspace) checkLines() {
 // filePath returns the path of a file in the test's directory.
 func (w *workspace) filePath(name string) string { return filepath.Join(w.dir, name) }
 
+// storeAlias returns another name of the workspace's store.
+func (w *workspace) storeAlias() string {
+	link := w.filePath("alias")
+	if err := os.Symlink(w.dir, link); err != nil {
+		w.Fatal(err)
+	}
+	return "file://" + filepath.Join(link, "store")
+}
+
 // testEnvironment returns this process's environment with the store, and without other variables and the configuration
 // files that the program reads.
 func (w *workspace) testEnvironment(more ...string) []string {
