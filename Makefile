@@ -17,7 +17,7 @@ EXAMPLES = event-worker nightly stock transfer webhook
 SEEDS  ?= 200
 KINDS  ?= 70
 
-.PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants prove dist dist-test build setup install-servers
+.PHONY: run $(EXAMPLES) test core servers suites worlds check bench mutants evidence prove dist dist-test build setup install-servers
 
 build:
 	@scripts/setup build
@@ -80,6 +80,11 @@ dist:
 dist-test:
 	@scripts/setup dist
 	scripts/dist-test
+
+# The promises with what each of their tests checks, in dist/EVIDENCE.md.
+evidence:
+	mkdir -p dist
+	go run ./internal/evidence >dist/EVIDENCE.md
 
 # Switches off one safety rule after another; a test must fail each time. Single ones: go run ./internal/mutants -run redis
 mutants: install-servers

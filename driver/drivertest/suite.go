@@ -1,6 +1,6 @@
 // Package drivertest is the conformance suite that every store of Holdfast passes.
 //
-// A case is data: a name, which EVIDENCE.md refers to, a promise in one or two sentences, and a function that checks
+// A case is data: a name, which docs/promises.md refers to, a promise in one or two sentences, and a function that checks
 // whether a running store keeps the promise. Nothing here needs package testing, so the same cases run in a store's
 // tests and in a trial against a real server. A store's own test has ten lines:
 //

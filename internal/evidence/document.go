@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,64 +16,68 @@ var folders = map[string]string{"Files": "file", "etcd": "etcd", "ZooKeeper": "z
 
 var (
 	heading = regexp.MustCompile(`^(##+) (.+)$`)
-	proof   = regexp.MustCompile("^(  - `((?:Test|suite: |mutant: )[^`]+)`)")
-	anyName = regexp.MustCompile("`((?:Test[A-Z]|suite: |mutant: )[^`]*)`")
+	anyName = regexp.MustCompile("`(Test[A-Z]\\w*|suite:[^`]+)`")
 	label   = regexp.MustCompile(`(?m)^\*\*([^*]+)\.\*\*`)
 )
 
-// completeDocument writes behind each proof of a document what it checks. It fails if the document names something that
-// does not exist, or leaves out a mutant of the simulation.
-func completeDocument(document string, p *proofs) (string, error) {
-	var completed strings.Builder
+// proofPrefix begins the lines that name what proves the promise above them.
+const proofPrefix = "  `"
+
+// writeEvidence writes the document with what each proof checks, and after it the mutants of tests that no promise names.
+// It fails if the document names something that does not exist.
+func writeEvidence(promises string, p *proofs) (string, error) {
+	var w strings.Builder
 	var faults []error
 	folder := ""
-	named := map[string]bool{}
-	for line := range strings.Lines(document) {
-		line = strings.TrimSuffix(line, "\n")
-		if m := heading.FindStringSubmatch(line); m != nil && m[1] == "##" {
+	for line := range strings.Lines(promises) {
+		if m := heading.FindStringSubmatch(strings.TrimSpace(line)); m != nil && m[1] == "##" {
 			folder = folders[m[2]]
 		}
-		if m := proof.FindStringSubmatch(line); m != nil {
-			text, err := p.describe(m[2], folder)
-			if err != nil {
-				faults = append(faults, err)
-			}
-			line = m[1] + ": " + text
-			if tests := p.tests[m[2]]; len(tests) > 0 {
-				line = m[1] + " in " + text
-			}
-			named[m[2]] = true
-		} else {
-			for _, m := range anyName.FindAllStringSubmatch(line, -1) {
-				if _, err := p.describe(m[1], ""); err != nil {
-					faults = append(faults, err)
-				}
-				named[m[1]] = true
+		proves := strings.HasPrefix(line, proofPrefix)
+		for _, m := range anyName.FindAllStringSubmatch(line, -1) {
+			if proves {
+				faults = append(faults, p.describe(&w, m[1], folder))
+			} else if len(p.tests[m[1]]) == 0 {
+				faults = append(faults, fmt.Errorf("there is no test %s", m[1]))
 			}
 		}
-		completed.WriteString(line + "\n")
+		if !proves {
+			w.WriteString(line)
+		}
 	}
+	p.writeOtherMutants(&w)
+	return w.String(), errors.Join(faults...)
+}
+
+// writeOtherMutants writes the mutants of tests that were not described, and those of the simulation.
+func (p *proofs) writeOtherMutants(w *strings.Builder) {
+	w.WriteString("\n## Further rules\n\n")
+	for _, name := range slices.Sorted(maps.Keys(p.tests)) {
+		for _, t := range p.tests[name] {
+			if !p.described[t.id] && p.mutants[t.id] != nil {
+				p.describeTest(w, t)
+			}
+		}
+	}
+	w.WriteString("\n## Rules of the simulation\n\nThe simulation of whole clients fails with each of these:\n\n")
 	for _, m := range p.simulated {
-		if !named["mutant: "+m] {
-			faults = append(faults, fmt.Errorf("EVIDENCE.md does not name %q", "mutant: "+m))
-		}
+		fmt.Fprintf(w, "- %s\n", m)
 	}
-	return completed.String(), errors.Join(faults...)
 }
 
 // unproved lists the promises of GUARANTEES.md, by their labels such as "**Order.**", that have no section in
-// EVIDENCE.md, or one that names neither a test nor a case of the suite.
-func unproved(guarantees, evidence string) (labels []string) {
+// promises.md, or one that names neither a test nor a case of the suite.
+func unproved(guarantees, promises string) (labels []string) {
 	proved := map[string]bool{}
 	title, chapter := "", ""
-	for line := range strings.Lines(evidence) {
+	for line := range strings.Lines(promises) {
 		line = strings.TrimSuffix(line, "\n")
 		if m := heading.FindStringSubmatch(line); m != nil {
 			title = m[2]
 			if m[1] == "##" {
 				chapter = title
 			}
-		} else if proof.MatchString(line) && !strings.HasPrefix(line, "  - `mutant: ") {
+		} else if strings.HasPrefix(line, proofPrefix) {
 			proved[title], proved[chapter] = true, true
 		}
 	}

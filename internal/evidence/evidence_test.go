@@ -5,75 +5,76 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/mutants/mutantlist"
 )
 
 const root = "../.."
 
-// TestEvidence: EVIDENCE.md says of each test, case and mutant that it names what the comments in the code say. All of
-// them exist, and no mutant of the simulation is left out.
+// TestEvidence: all tests and cases that the promises name exist, and no mutant is left out.
 func TestEvidence(t *testing.T) {
-	document := readFile(t, "EVIDENCE.md")
-	p, err := collectProofs(root)
+	evidence, err := collectEvidence(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	completed, err := completeDocument(document, p)
+	mutants, err := mutantlist.Read(root)
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
-	if completed != document {
-		t.Error("EVIDENCE.md is out of date: go run ./internal/evidence")
-	}
-	if named := strings.Count(document, "\n  - `"); named < 500 {
-		t.Errorf("EVIDENCE.md names only %d proofs", named)
+	for _, m := range mutants {
+		if !strings.Contains(evidence, "    - it catches: "+m.Name+"\n") {
+			t.Errorf("the evidence leaves out the mutant %q", m.Name)
+		}
 	}
 }
 
-// TestGuaranteesAreProved: each promise of GUARANTEES.md has a section of the same name in EVIDENCE.md, with tests.
+// TestGuaranteesAreProved: each promise of GUARANTEES.md has a section of the same name in promises.md, with tests.
 func TestGuaranteesAreProved(t *testing.T) {
 	guarantees := readFile(t, "GUARANTEES.md")
-	for _, l := range unproved(guarantees, readFile(t, "EVIDENCE.md")) {
-		t.Errorf("no test in EVIDENCE.md proves the promise %q of GUARANTEES.md: it needs a section of that name", l)
+	for _, l := range unproved(guarantees, readFile(t, "docs/promises.md")) {
+		t.Errorf("no test in promises.md proves the promise %q of GUARANTEES.md: it needs a section of that name", l)
 	}
 	if promises := len(label.FindAllString(guarantees, -1)); promises < 20 {
 		t.Errorf("GUARANTEES.md has only %d promises with a label", promises)
 	}
 }
 
-// TestUnproved: a promise without a section, or with mutants alone, is found.
+// TestUnproved: a promise without a section, or without a test, is found.
 func TestUnproved(t *testing.T) {
 	guarantees := "**Order.** First come.\n\n**Loss.** Once.\n\n**Tokens.** They rise.\n\n**Redis.** Fast.\n"
-	evidence := "## Redis\n\n### Speed\n\n- It is fast.\n  - `suite: fast`\n\n" +
-		"### Order\n\n- In order.\n  - `TestOrder`\n\n### Loss\n\n- Once.\n  - `mutant: twice`\n"
-	if got, want := unproved(guarantees, evidence), []string{"Loss", "Tokens"}; !slices.Equal(got, want) {
+	promises := "## Redis\n\n### Speed\n\n- It is fast.\n  `suite:fast`\n\n" +
+		"### Order\n\n- In order.\n  `TestOrder`\n\n### Loss\n\n- Once.\n"
+	if got, want := unproved(guarantees, promises), []string{"Loss", "Tokens"}; !slices.Equal(got, want) {
 		t.Errorf("unproved are %q, want %q", got, want)
 	}
 }
 
-// TestCompleteDocument: what was written behind a name is replaced by what the code says, and a name that does not
-// exist is an error.
-func TestCompleteDocument(t *testing.T) {
+// TestWriteEvidence: each name is followed by what the code says of it, and a name that does not exist is an error.
+func TestWriteEvidence(t *testing.T) {
+	etcd, redis := testID{"store/etcd", "TestKill"}, testID{"store/redis", "TestKill"}
+	other := testID{".", "TestOther"}
 	p := &proofs{
 		tests: map[string][]testFunc{
-			"TestKill": {{"store/etcd", "a killed holder is replaced"}, {"store/redis", "the same"}},
+			"TestKill":  {{etcd, "a killed holder is replaced"}, {redis, "the same"}},
+			"TestOther": {{other, ""}},
 		},
-		suite:   map[string]string{"order": "First come, first served."},
-		mutants: map[string]string{"m": "`TestKill` fails"},
+		suite:     map[string]string{"order": "First come, first served."},
+		mutants:   map[testID][]string{etcd: {"a lease for ever"}, other: {"none"}},
+		simulated: []string{"two at once"},
+		described: map[testID]bool{},
 	}
-	old := "- Holders\n  - `TestKill`: old\n  - `suite: order`\n  - `mutant: m`\n## etcd\n- Holders\n  - `TestKill`\n"
-	want := "- Holders\n  - `TestKill` in store/etcd: a killed holder is replaced; store/redis: the same\n" +
-		"  - `suite: order`: First come, first served.\n  - `mutant: m`: `TestKill` fails\n" +
-		"## etcd\n- Holders\n  - `TestKill` in store/etcd: a killed holder is replaced\n"
-	for range 2 { // the second time changes nothing
-		got, err := completeDocument(old, p)
-		if got != want || err != nil {
-			t.Errorf("%v\n%s", err, got)
-		}
-		old = got
+	got, err := writeEvidence("- Holders\n  `TestKill` `suite:order`\n## etcd\n- Holders (`TestKill`)\n  `TestKill`\n", p)
+	want := "- Holders\n  - `TestKill` in store/etcd: a killed holder is replaced\n    - it catches: a lease for ever\n" +
+		"  - `TestKill` in store/redis: the same\n  - `suite:order`: First come, first served.\n" +
+		"## etcd\n- Holders (`TestKill`)\n" +
+		"  - `TestKill` in store/etcd: a killed holder is replaced\n    - it catches: a lease for ever\n" +
+		"\n## Further rules\n\n  - `TestOther` in the root\n    - it catches: none\n" +
+		"\n## Rules of the simulation\n\nThe simulation of whole clients fails with each of these:\n\n- two at once\n"
+	if got != want || err != nil {
+		t.Errorf("%v\n%s", err, got)
 	}
-	for _, bad := range []string{"  - `TestGone`\n", "  - `suite: gone`\n", "  - `mutant: gone`\n",
-		"| a | `TestGone` |\n", "## ZooKeeper\n  - `TestKill`\n"} {
-		if _, err := completeDocument(bad, p); err == nil {
+	for _, bad := range []string{"  `TestGone`\n", "  `suite:gone`\n", "| a | `TestGone` |\n", "## ZooKeeper\n  `TestKill`\n"} {
+		if _, err := writeEvidence(bad, p); err == nil {
 			t.Errorf("accepted: %s", bad)
 		}
 	}

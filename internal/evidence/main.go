@@ -1,10 +1,10 @@
-// Evidence completes EVIDENCE.md: behind each test, case of the conformance suite and mutant that a promise names, it
-// writes what that one checks, as its own comment says.
+// Evidence writes what proves each promise of GUARANTEES.md. It takes docs/promises.md, which names tests, and adds what each of
+// them checks, as its own comment says, and the mutants that it catches.
 //
-//	go run ./internal/evidence
+//	go run ./internal/evidence >EVIDENCE.md
 //
-// A promise is a line that begins with "- ", and what proves it are the indented lines below it. To add one, write its
-// name, as in "  - `TestName`", and run this program.
+// In docs/promises.md a promise is a line that begins with "- ". The indented lines below it name its tests and cases of the
+// conformance suite.
 package main
 
 import (
@@ -13,26 +13,23 @@ import (
 )
 
 func main() {
-	if err := run("."); err != nil {
+	document, err := collectEvidence(".")
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "evidence:", err)
 		os.Exit(1)
 	}
+	fmt.Print(document)
 }
 
-// run rewrites EVIDENCE.md in the root of a checkout.
-func run(root string) error {
+// collectEvidence returns the evidence for the promises of a checkout.
+func collectEvidence(root string) (string, error) {
 	p, err := collectProofs(root)
 	if err != nil {
-		return err
+		return "", err
 	}
-	file := root + "/EVIDENCE.md"
-	old, err := os.ReadFile(file)
+	promises, err := os.ReadFile(root + "/docs/promises.md")
 	if err != nil {
-		return err
+		return "", err
 	}
-	completed, err := completeDocument(string(old), p)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, []byte(completed), 0o644)
+	return writeEvidence(string(promises), p)
 }

@@ -14,26 +14,34 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/mutants/mutantlist"
 )
 
 // proofs is all that can prove a promise.
 type proofs struct {
-	tests   map[string][]testFunc // by name
-	suite   map[string]string     // the promise of each case of the conformance suite
-	mutants map[string]string     // what catches each mutant
-	// simulated are the mutants of the simulation.
-	simulated []string
+	tests     map[string][]testFunc // by name
+	suite     map[string]string     // the promise of each case of the conformance suite
+	mutants   map[testID][]string   // by the test that catches them
+	simulated []string              // the mutants of the simulation
+	described map[testID]bool
+}
+
+// testID identifies a test.
+type testID struct {
+	folder string // of its package, below the root
+	name   string
 }
 
 // testFunc is one test.
 type testFunc struct {
-	dir      string // of its package, below the root
+	id       testID
 	sentence string // the first one of its comment, without its name
 }
 
 // collectProofs reads the tests of a checkout.
 func collectProofs(root string) (*proofs, error) {
-	p := &proofs{tests: map[string][]testFunc{}, suite: map[string]string{}, mutants: map[string]string{}}
+	p := &proofs{tests: map[string][]testFunc{}, suite: map[string]string{}, mutants: map[testID][]string{},
+		described: map[testID]bool{}}
 	for _, c := range drivertest.Cases() {
 		p.suite[c.Name] = c.Promise
 	}
@@ -69,7 +77,7 @@ func (p *proofs) collectTests(root, path string) error {
 		if !isFunc || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Test") {
 			continue
 		}
-		t := testFunc{filepath.ToSlash(dir), firstSentence(f.Name.Name, f.Doc.Text())}
+		t := testFunc{testID{filepath.ToSlash(dir), f.Name.Name}, firstSentence(f.Name.Name, f.Doc.Text())}
 		if !slices.Contains(p.tests[f.Name.Name], t) { // it may be declared once per operating system
 			p.tests[f.Name.Name] = append(p.tests[f.Name.Name], t)
 		}
@@ -84,79 +92,74 @@ func firstSentence(name, comment string) string {
 	return strings.TrimSuffix(strings.TrimSpace(strings.TrimPrefix(sentence, ":")), ".")
 }
 
-// collectMutants reads the tables of mutants.
+// collectMutants reads the lists of mutants.
 func (p *proofs) collectMutants(root string) error {
-	named := regexp.MustCompile(`\{name: "([^"]+)"`)
 	simulation, err := os.ReadFile(root + "/internal/sim/mutants_test.go")
 	if err != nil {
 		return err
 	}
-	for _, m := range named.FindAllStringSubmatch(string(simulation), -1) {
-		p.mutants[m[1]] = "the simulation fails"
+	for _, m := range regexp.MustCompile(`\{name: "([^"]+)"`).FindAllStringSubmatch(string(simulation), -1) {
 		p.simulated = append(p.simulated, m[1])
 	}
-	table, err := os.ReadFile(root + "/internal/mutants/table.go")
+	all, err := mutantlist.Read(root)
 	if err != nil {
 		return err
 	}
-	test := regexp.MustCompile(`\btest:\s+"([^"]+)"`)
-	rows := named.FindAllStringSubmatchIndex(string(table), -1)
-	for i, at := range rows {
-		row := string(table[at[0]:])
-		if i+1 < len(rows) {
-			row = string(table[at[0]:rows[i+1][0]])
-		}
-		m := test.FindStringSubmatch(row)
-		if m == nil {
-			return fmt.Errorf("the mutant %q names no test", table[at[2]:at[3]])
-		}
-		p.mutants[string(table[at[2]:at[3]])] = "`" + m[1] + "` fails"
+	for _, m := range all {
+		name, _, _ := strings.Cut(m.Test, "/")
+		catcher := testID{m.Folder, name}
+		p.mutants[catcher] = append(p.mutants[catcher], m.Name)
 	}
 	return nil
 }
 
-// describe says what a name that stands for a proof means, in the section about one folder or, without a folder, about
+// describe writes what a name that stands for a proof means, in the section about one folder or, without a folder, about
 // all.
-func (p *proofs) describe(name, folder string) (string, error) {
-	if c, isCase := strings.CutPrefix(name, "suite: "); isCase {
-		if promise, exists := p.suite[c]; exists {
-			return promise, nil
+func (p *proofs) describe(w *strings.Builder, name, folder string) error {
+	if c, isCase := strings.CutPrefix(name, "suite:"); isCase {
+		promise, exists := p.suite[c]
+		if !exists {
+			return fmt.Errorf("the conformance suite has no case %q", c)
 		}
-		return "", fmt.Errorf("the conformance suite has no case %q", c)
-	}
-	if m, isMutant := strings.CutPrefix(name, "mutant: "); isMutant {
-		if catcher, exists := p.mutants[m]; exists {
-			return catcher, nil
-		}
-		return "", fmt.Errorf("there is no mutant %q", m)
+		fmt.Fprintf(w, "  - `%s`: %s\n", name, promise)
+		return nil
 	}
 	tests := p.testsIn(name, folder)
 	if len(tests) == 0 {
-		return "", fmt.Errorf("there is no test %s%s", name, inFolder(folder))
+		return fmt.Errorf("there is no test %s%s", name, inFolder(folder))
 	}
-	var texts []string
 	for _, t := range tests {
-		text := t.dir
-		if t.dir == "." {
-			text = "root"
-		}
-		if t.sentence != "" {
-			text += ": " + t.sentence
-		}
-		texts = append(texts, text)
+		p.describeTest(w, t)
 	}
-	return strings.Join(texts, "; "), nil
+	return nil
 }
 
-// testsIn are the tests of a name: those of a folder, or else those of the code that all stores share. Without a folder
-// they are all.
+// describeTest writes what a test checks, and the mutants that it catches.
+func (p *proofs) describeTest(w *strings.Builder, t testFunc) {
+	folder := t.id.folder
+	if folder == "." {
+		folder = "the root"
+	}
+	fmt.Fprintf(w, "  - `%s` in %s", t.id.name, folder)
+	if t.sentence != "" {
+		fmt.Fprintf(w, ": %s", t.sentence)
+	}
+	w.WriteString("\n")
+	for _, m := range p.mutants[t.id] {
+		fmt.Fprintf(w, "    - it catches: %s\n", m)
+	}
+	p.described[t.id] = true
+}
+
+// testsIn returns the tests with a name that are in a folder, or else in the code that all stores share. Without a folder
+// it returns all.
 func (p *proofs) testsIn(name, folder string) (tests []testFunc) {
 	if folder == "" {
 		return p.tests[name]
 	}
 	var shared []testFunc
 	for _, t := range p.tests[name] {
-		parts := strings.Split(t.dir, "/")
+		parts := strings.Split(t.id.folder, "/")
 		switch {
 		case slices.Contains(parts, folder):
 			tests = append(tests, t)

@@ -1,6 +1,6 @@
 // Command mutants shows that tests can fail. It switches off one rule of the code at a time, by a change of a few words,
 // and runs the test that is named for it, which must then fail. The changed files replace the real ones in one build
-// only; no file of the repository is changed.
+// only; no file of the repository is changed. The mutants stand next to the code, in a file mutants.txt per folder.
 //
 //	go run ./internal/mutants [-run REGEXP] [-list]
 //
@@ -18,21 +18,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/mutants/mutantlist"
 )
-
-// mutant is one rule switched off.
-type mutant struct {
-	name  string // what goes wrong without the rule, in a few plain words; unique
-	file  string // below the repository's root
-	edits []edit
-	more  []mutant // edits in further files
-	pkg   string   // the folder of the test: ./store/postgres
-	test  string   // the test that must fail; TestOuter/inner for one part of it
-	want  string   // a regular expression that the test's output must match; "" for any failure
-}
-
-// edit replaces a text that occurs in the file exactly once.
-type edit struct{ old, new string }
 
 func main() {
 	run := flag.String("run", "", "only mutants whose name or package matches this regular expression")
@@ -48,20 +36,25 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	mutants, err := mutantlist.Read(root)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	r := runner{root: root, passed: map[string]bool{}}
 	caught, missed := 0, 0
-	for _, m := range table {
+	for _, m := range mutants {
 		switch {
-		case !wanted.MatchString(m.name) && !wanted.MatchString(m.pkg):
+		case !wanted.MatchString(m.Name) && !wanted.MatchString(m.Folder):
 		case *list:
-			fmt.Printf("%s: %s (%s)\n", m.pkg, m.name, m.test)
+			fmt.Printf("%s: %s (%s)\n", m.Folder, m.Name, m.Test)
 		default:
 			if err := r.checkMutant(m); err != nil {
 				missed++
-				fmt.Printf("MISSED  %s: %s: %v\n", m.pkg, m.name, err)
+				fmt.Printf("MISSED  %s: %s: %v\n", m.Folder, m.Name, err)
 			} else {
 				caught++
-				fmt.Printf("caught  %s: %s (%s)\n", m.pkg, m.name, m.test)
+				fmt.Printf("caught  %s: %s (%s)\n", m.Folder, m.Name, m.Test)
 			}
 		}
 	}
@@ -81,23 +74,23 @@ type runner struct {
 }
 
 // checkMutant returns nil if the mutant's test passes without the mutant and fails with it.
-func (r *runner) checkMutant(m mutant) error {
+func (r *runner) checkMutant(m mutantlist.Mutant) error {
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if key := m.pkg + " " + m.test; !r.passed[key] {
+	if key := m.Folder + " " + m.Test; !r.passed[key] {
 		out, ok, err := r.runTest(m, filepath.Join(dir, "original"))
 		if err != nil {
 			return err
 		}
 		if !ok {
-			return fmt.Errorf("%s fails without the mutant, so it proves nothing:\n%s", m.test, lastPart(out))
+			return fmt.Errorf("%s fails without the mutant, so it proves nothing:\n%s", m.Test, lastPart(out))
 		}
 		r.passed[key] = true
 	}
-	overlay, err := m.writeOverlay(r.root, dir)
+	overlay, err := writeOverlay(m, r.root, dir)
 	if err != nil {
 		return err
 	}
@@ -106,53 +99,53 @@ func (r *runner) checkMutant(m mutant) error {
 	case err != nil:
 		return err
 	case ok:
-		return fmt.Errorf("%s passes with the mutant", m.test)
-	case !bytes.Contains(out, []byte(strings.Split(m.test, "/")[0])):
-		return fmt.Errorf("it failed, but not in %s:\n%s", m.test, lastPart(out))
-	case m.want != "" && !regexp.MustCompile(m.want).Match(out):
-		return fmt.Errorf("%s failed, but its output does not match %q:\n%s", m.test, m.want, lastPart(out))
+		return fmt.Errorf("%s passes with the mutant", m.Test)
+	case !bytes.Contains(out, []byte(strings.Split(m.Test, "/")[0])):
+		return fmt.Errorf("it failed, but not in %s:\n%s", m.Test, lastPart(out))
+	case m.Output != "" && !regexp.MustCompile(m.Output).Match(out):
+		return fmt.Errorf("%s failed, but its output does not match %q:\n%s", m.Test, m.Output, lastPart(out))
 	}
 	return nil
 }
 
 // runTest builds the test's package and runs only that test. It returns its output and whether it passed.
-func (r *runner) runTest(m mutant, binary string, build ...string) ([]byte, bool, error) {
-	args := append([]string{"test", "-c", "-o", binary}, append(build, m.pkg)...)
+func (r *runner) runTest(m mutantlist.Mutant, binary string, build ...string) ([]byte, bool, error) {
+	args := append([]string{"test", "-c", "-o", binary}, append(build, "./"+m.Folder)...)
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = r.root, append(os.Environ(), r.env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, false, fmt.Errorf("the test does not build: %w\n%s", err, lastPart(out))
 	}
 	var pattern []string
-	for part := range strings.SplitSeq(m.test, "/") {
+	for part := range strings.SplitSeq(m.Test, "/") {
 		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
 	}
 	cmd = exec.Command(binary, "-test.run", strings.Join(pattern, "/"), "-test.v", "-test.timeout", "5m")
-	cmd.Dir = filepath.Join(r.root, m.pkg)
+	cmd.Dir = filepath.Join(r.root, m.Folder)
 	cmd.Env = append(os.Environ(), r.env...)
 	if len(build) > 0 { // the test may build programs itself
 		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+strings.Join(build, "=")))
 	}
 	out, err := cmd.CombinedOutput()
-	if err == nil && !bytes.Contains(out, []byte("--- PASS: "+strings.Split(m.test, "/")[0])) {
-		return nil, false, fmt.Errorf("there is no %s in %s, or it was skipped", m.test, m.pkg)
+	if err == nil && !bytes.Contains(out, []byte("--- PASS: "+strings.Split(m.Test, "/")[0])) {
+		return nil, false, fmt.Errorf("there is no %s in %s, or it was skipped", m.Test, m.Folder)
 	}
 	return out, err == nil, nil
 }
 
 // writeOverlay writes changed copies of the mutant's files to dir, and returns a file for go build -overlay.
-func (m mutant) writeOverlay(root, dir string) (string, error) {
+func writeOverlay(m mutantlist.Mutant, root, dir string) (string, error) {
 	replace := map[string]string{}
-	for i, part := range append([]mutant{m}, m.more...) {
-		text, err := part.changedText(root)
+	for i, f := range m.Files {
+		text, err := changeText(root, f)
 		if err != nil {
 			return "", err
 		}
-		path := filepath.Join(dir, fmt.Sprint(i, filepath.Base(part.file)))
+		path := filepath.Join(dir, fmt.Sprint(i, filepath.Base(f.Name)))
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return "", err
 		}
-		replace[filepath.Join(root, part.file)] = path
+		replace[filepath.Join(root, f.Name)] = path
 	}
 	data, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
@@ -162,23 +155,20 @@ func (m mutant) writeOverlay(root, dir string) (string, error) {
 	return list, os.WriteFile(list, data, 0o600)
 }
 
-// changedText returns the changed text of the file. Each edit must match exactly once, so that no mutant silently changes
+// changeText returns the changed text of a file. Each edit must match exactly once, so that no mutant silently changes
 // nothing.
-func (m mutant) changedText(root string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(root, m.file))
+func changeText(root string, f mutantlist.File) (string, error) {
+	data, err := os.ReadFile(filepath.Join(root, f.Name))
 	if err != nil {
 		return "", err
 	}
 	text := string(data)
-	if len(m.edits) == 0 {
-		return "", fmt.Errorf("%s: no edits", m.file)
-	}
-	for _, e := range m.edits {
-		if n := strings.Count(text, e.old); n != 1 || e.old == e.new {
+	for _, e := range f.Edits {
+		if n := strings.Count(text, e.Old); n != 1 || e.Old == e.New {
 			return "", fmt.Errorf("%s has %q %d times, and should have it once: the mutant must follow the code",
-				m.file, e.old, n)
+				f.Name, e.Old, n)
 		}
-		text = strings.Replace(text, e.old, e.new, 1)
+		text = strings.Replace(text, e.Old, e.New, 1)
 	}
 	return text, nil
 }

@@ -3,31 +3,33 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/mutants/mutantlist"
 )
 
-// TestTable: every mutant still matches the code, and the test named for it exists.
-func TestTable(t *testing.T) {
+// TestMutants: every mutant still matches the code, and the test named for it exists.
+func TestMutants(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	named := map[string]bool{}
-	for _, m := range table {
-		if named[m.name] {
-			t.Errorf("two mutants have the name %q", m.name)
+	mutants, err := mutantlist.Read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants {
+		if named[m.Name] {
+			t.Errorf("two mutants have the name %q", m.Name)
 		}
-		named[m.name] = true
-		for _, part := range append([]mutant{m}, m.more...) {
-			if _, err := part.changedText(root); err != nil {
-				t.Errorf("%s: %v", m.name, err)
+		named[m.Name] = true
+		for _, f := range m.Files {
+			if _, err := changeText(root, f); err != nil {
+				t.Errorf("%s: %v", m.Name, err)
 			}
 		}
-		if _, err := regexp.Compile(m.want); err != nil {
-			t.Errorf("%s: %v", m.name, err)
-		}
-		if name, _, _ := strings.Cut(m.test, "/"); !hasTest(t, filepath.Join(root, m.pkg), name) {
-			t.Errorf("%s: there is no %s in %s", m.name, name, m.pkg)
+		if name, _, _ := strings.Cut(m.Test, "/"); !hasTest(t, filepath.Join(root, m.Folder), name) {
+			t.Errorf("%s: there is no %s in %s", m.Name, name, m.Folder)
 		}
 	}
 }
@@ -77,29 +79,32 @@ func TestCheckMutant(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	minus := []edit{{"a + b", "a - b"}}
+	change := func(old, new string) []mutantlist.File {
+		return []mutantlist.File{{Name: "p.go", Edits: []mutantlist.Edit{{Old: old, New: new}}}}
+	}
+	minus := change("a + b", "a - b")
 	r := runner{root: root, env: []string{"GOWORK=off", "GOFLAGS="}, passed: map[string]bool{}}
 	for _, c := range []struct {
-		mutant
+		mutantlist.Mutant
 		want string // the error; "" if it is caught
 	}{
-		{mutant{name: "caught", file: "p.go", test: "TestSum", edits: minus, want: "sum is 0"}, ""},
-		{mutant{name: "missed", file: "p.go", test: "TestSum", edits: []edit{{"return 1", "return 2"}}},
+		{mutantlist.Mutant{Name: "caught", Test: "TestSum", Files: minus, Output: "sum is 0"}, ""},
+		{mutantlist.Mutant{Name: "missed", Test: "TestSum", Files: change("return 1", "return 2")},
 			"passes with the mutant"},
-		{mutant{name: "other words", file: "p.go", test: "TestSum", edits: minus, want: "sum is 7"}, "does not match"},
-		{mutant{name: "broken", file: "p.go", test: "TestBroken", edits: minus}, "fails without the mutant"},
-		{mutant{name: "skipped", file: "p.go", test: "TestSkipped", edits: minus}, "or it was skipped"},
-		{mutant{name: "no test", file: "p.go", test: "TestNothing", edits: minus}, "there is no TestNothing"},
-		{mutant{name: "outdated", file: "p.go", test: "TestSum", edits: []edit{{"a * b", ""}}}, "must follow the code"},
-		{mutant{name: "does not build", file: "p.go", test: "TestSum", edits: []edit{{"a + b", "c"}}},
+		{mutantlist.Mutant{Name: "other words", Test: "TestSum", Files: minus, Output: "sum is 7"}, "does not match"},
+		{mutantlist.Mutant{Name: "broken", Test: "TestBroken", Files: minus}, "fails without the mutant"},
+		{mutantlist.Mutant{Name: "skipped", Test: "TestSkipped", Files: minus}, "or it was skipped"},
+		{mutantlist.Mutant{Name: "no test", Test: "TestNothing", Files: minus}, "there is no TestNothing"},
+		{mutantlist.Mutant{Name: "outdated", Test: "TestSum", Files: change("a * b", "")}, "must follow the code"},
+		{mutantlist.Mutant{Name: "does not build", Test: "TestSum", Files: change("a + b", "c")},
 			"does not build"},
 	} {
-		c.pkg = "."
-		switch err := r.checkMutant(c.mutant); {
+		c.Folder = "."
+		switch err := r.checkMutant(c.Mutant); {
 		case err == nil && c.want != "":
-			t.Errorf("%s counts as caught", c.name)
+			t.Errorf("%s counts as caught", c.Name)
 		case err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: %v", c.Name, err)
 		}
 	}
 }

@@ -248,7 +248,7 @@ func (w *workspace) startTortureConsul(s *tortureStore) error {
 	return nil
 }
 
-// startTortureZooKeeper: docs/evidence.md says why kills are another kind of store.
+// startTortureZooKeeper: docs/torture-results.md says why kills are another kind of store.
 func (w *workspace) startTortureZooKeeper(s *tortureStore, kills bool) error {
 	e, err := zktest.Start(w.Context(), zktest.Options{Direct: true})
 	if err != nil {
