@@ -38,6 +38,7 @@ var lastingErrors = []error{ErrDenied, ErrCorrupt, ErrInvalid, ErrUnsupported, E
 // the last lease has ended.
 type Client struct {
 	store driver.Store
+	runs  driver.Ledger // the store, if this client keeps the runs of a ledger; otherwise nil
 	clock driver.Clock
 	opts  Options
 

@@ -272,7 +272,7 @@ func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) it
 		c, err := l.open(ctx)
 		if err == nil {
 			err = yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.RunHistory, error] {
-				return c.store.(driver.Ledger).ListRuns(ctx, l.recordKey(prefix))
+				return c.runs.ListRuns(ctx, l.recordKey(prefix))
 			}, func(h driver.RunHistory, err error) bool {
 				if err != nil {
 					key := strings.TrimPrefix(h.Key, l.recordKey(""))
@@ -424,6 +424,7 @@ func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
+	opened.runs = store
 	opened.events = c.events // so that the receivers get one event at a time
 	c.ledger.client.Store(opened)
 	if c.waiting.Err() != nil { // Close may have found no client
@@ -465,7 +466,7 @@ func onLedger[T any](ctx context.Context, l *Ledger, op, key string,
 	defer c.inflight.exit()
 	ctx, end := c.untilClosed(ctx)
 	defer end()
-	result, err = call(ctx, c.store.(driver.Ledger))
+	result, err = call(ctx, c.runs)
 	if err = c.orClosed(err); err != nil {
 		err = l.wrapError(op, key, err)
 	}

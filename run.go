@@ -102,7 +102,7 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 		if o.State == "" {
 			err = h.client.withdrawalOf(grant.Claim)(ctx)
 		} else {
-			err = h.client.store.(driver.Ledger).FinishRun(ctx, grant, o)
+			err = h.client.runs.FinishRun(ctx, grant, o)
 		}
 		if err == nil {
 			h.mu.Lock()

@@ -8,15 +8,12 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // SecretFiles are the files of a server and of its clients: a password, and the certificates with which both prove who
@@ -150,26 +147,6 @@ func newGeneration(t testing.TB, user string) (g generation) {
 		*to.cert, *to.key = signCertificate(t, leaf, ca, own, key)
 	}
 	return g
-}
-
-// signCertificate returns a certificate and its key in PEM.
-func signCertificate(t testing.TB, c, by *x509.Certificate, own, signer *ecdsa.PrivateKey) (cert, key []byte) {
-	t.Helper()
-	number, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.SerialNumber, c.NotBefore, c.NotAfter = number, time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	der, err := x509.CreateCertificate(rand.Reader, c, by, &own.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
 }
 
 // Share lets another user read the server's files, as whom the server may run.
