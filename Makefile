@@ -10,8 +10,9 @@ SHELL       := /bin/bash
 export GOFLAGS := -tags=grpcnotrace,disable_grpc_modules
 
 # CORE needs no server; SERVERS are the stores on servers, and what is tested with foreign clients of theirs.
-CORE    = ./cmd/holdfast . ./otel ./prometheus ./test
-SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast otel prometheus test) $(CURDIR),$(shell go list -m -f '{{.Dir}}'))
+CORE    = ./cmd/holdfast/cli ./cmd/holdfast/internal . ./otel ./prometheus $(addprefix ./test/,bench docs election lockall storm)
+SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast otel prometheus test) $(CURDIR),$(shell go list -m -f '{{.Dir}}')) \
+	./cmd/holdfast/stores $(addprefix ./test/,dynamodb fence ledger ops redis scale)
 MODULES = $(CORE)
 EXAMPLES = event-worker nightly stock transfer webhook
 SEEDS  ?= 200
@@ -34,7 +35,7 @@ $(EXAMPLES): install-servers
 
 # All tests, with the real servers, which scripts/setup installs.
 test: install-servers
-	$(MAKE) core MODULES="$(firstword $(CORE)) $(SERVERS) $(wordlist 2,9,$(CORE))"
+	$(MAKE) core MODULES="$(firstword $(CORE)) $(SERVERS) $(wordlist 2,99,$(CORE))"
 
 # All that needs no server. The many worlds of the simulation come after the suites, which measure time.
 core: setup

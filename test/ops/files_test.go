@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/metrics"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 const (
