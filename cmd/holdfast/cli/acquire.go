@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -70,7 +71,7 @@ func (r *lockRequest) acquireUntilSignal(
 	r.acquiredAt = time.Now()
 	waited := r.acquiredAt.Sub(r.began)
 	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
-	rec.addEvent(eventAcquired, fields{"waited_ms": jsonMillis(waited), "ref": lease.Ref()})
+	rec.addEvent(eventAcquired, fields{"waited_ms": shown.Millis(waited), "ref": lease.Ref()})
 	r.messages.printDetail("acquired %s, with token %d, after a wait of %v%s", quoteName(r.name), lease.Token(),
 		waited.Round(time.Millisecond), storeNote(""))
 	return client, lease, nil
@@ -163,7 +164,7 @@ func newEventHandler(name string, rec *runRecord, messages messageFlags) func(ho
 		switch e.Kind {
 		case holdfast.EventRenewalFailing:
 			rec.addEvent(eventRenewalFailing,
-				fields{"remaining_ms": jsonMillis(e.Remaining), "message": errorText(e.Err)})
+				fields{"remaining_ms": shown.Millis(e.Remaining), "message": errorText(e.Err)})
 			if e.Time.Sub(last) < pause && !messages.verbose {
 				return
 			}

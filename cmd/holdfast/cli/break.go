@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 func newBreak(storeURL *string) *cobra.Command {
@@ -111,7 +112,7 @@ func isWaiter(lock holdfast.Lock, claim holdfast.ClaimInfo) bool {
 
 // changeAsJSON is the claim that was broken, or asked to release its lock, as it was before.
 func changeAsJSON(info holdfast.Info, lock holdfast.Lock, claim holdfast.ClaimInfo) fields {
-	return fields{"store": info.Store, "lock": lock.Name, "claim": claimsAsJSON([]holdfast.ClaimInfo{claim})[0],
+	return fields{"store": info.Store, "lock": lock.Name, "claim": shown.NewClaim(claim, shown.PlainRef),
 		"waiting": isWaiter(lock, claim)}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -84,7 +85,7 @@ type diagnosis struct {
 
 // json is the diagnosis for programs.
 func (r *diagnosis) json() fields {
-	f := fields{"store": r.store, "severity": cmp.Or(r.severity, "none"), "findings": findingsAsJSON(r.found),
+	f := fields{"store": r.store, "severity": cmp.Or(r.severity, "none"), "findings": shown.NewFindings(r.found),
 		"probe": r.probe}
 	if r.measured != nil {
 		f["measured"] = r.measured.json()

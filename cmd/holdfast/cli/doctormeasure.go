@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -50,11 +51,13 @@ func (s spread) json() fields {
 	return fields{"median_ms": roundUpMillis(s.median), "worst_ms": roundUpMillis(s.worst)}
 }
 
-func roundUpMillis(d time.Duration) int64 { return jsonMillis(d + time.Millisecond - time.Nanosecond) }
+func roundUpMillis(d time.Duration) int64 {
+	return shown.Millis(d + time.Millisecond - time.Nanosecond)
+}
 
 // json is what was measured, for programs.
 func (m *measurements) json() fields {
-	f := fields{"ttl_ms": jsonMillis(m.ttl), "renewal_slack_ms": jsonMillis(m.renewalSlack),
+	f := fields{"ttl_ms": shown.Millis(m.ttl), "renewal_slack_ms": shown.Millis(m.renewalSlack),
 		"acquire": m.acquire.json(), "renew": m.renew.json(), "release": m.release.json()}
 	if m.failed != "" {
 		f["message"] = m.failed

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -138,19 +139,19 @@ func (p *runPlan) json() fields {
 	f := fields{
 		"store": p.info.Store, "lock": r.name, "kind": r.kind, "limit": p.limit,
 		"keys": append([]string{}, p.plan.Keys...), "notes": append([]string{}, p.plan.Notes...),
-		"ttl_ms": jsonMillis(ttl), "renew_every_ms": jsonMillis(ttl / 3),
-		"renewal_slack_ms": jsonMillis(p.renewalSlack()),
-		"signal":           signalName(p.policy.Signal), "signaled_after_ms": jsonMillis(p.signaledAfter()),
-		"grace_ms": jsonMillis(p.policy.Grace), "margin_ms": jsonMillis(p.margin()),
-		"dead_machine_ms": jsonMillis(ttl), "killed_holder_ms": jsonMillis(killTakeover(p.info, ttl, p.policy)),
-		"queue": queueCode(p.info, r), "now": lockAsJSON(p.info, p.lock),
-		"findings": findingsAsJSON(p.findings),
+		"ttl_ms": shown.Millis(ttl), "renew_every_ms": shown.Millis(ttl / 3),
+		"renewal_slack_ms": shown.Millis(p.renewalSlack()),
+		"signal":           signalName(p.policy.Signal), "signaled_after_ms": shown.Millis(p.signaledAfter()),
+		"grace_ms": shown.Millis(p.policy.Grace), "margin_ms": shown.Millis(p.margin()),
+		"dead_machine_ms": shown.Millis(ttl), "killed_holder_ms": shown.Millis(killTakeover(p.info, ttl, p.policy)),
+		"queue": queueCode(p.info, r), "now": shown.NewLock(p.info, p.lock, shown.PlainRef),
+		"findings": shown.NewFindings(p.findings),
 	}
 	if d := r.opts.MinHold; d > 0 {
-		f["min_hold_ms"] = jsonMillis(d)
+		f["min_hold_ms"] = shown.Millis(d)
 	}
 	if d := r.opts.MaxHold; d > 0 {
-		f["max_hold_ms"] = jsonMillis(d)
+		f["max_hold_ms"] = shown.Millis(d)
 	}
 	if p.refusal != nil {
 		refused := fields{"message": errorText(p.refusal)}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver/boot"
 )
 
@@ -73,7 +74,7 @@ type handleRecord struct {
 func writeHandle(w io.Writer, store string, h holdfast.Handle, since time.Time, bootSince bootInstant) error {
 	f := fields{
 		"store": store, "lock": h.Name, "kind": h.Kind, "limit": h.Limit, "weight": h.Weight,
-		"ttl_ms": jsonMillis(h.TTL), "id": h.ID, "ref": h.Ref, "token": h.Token, "expires": jsonTime(since.Add(h.TTL)),
+		"ttl_ms": shown.Millis(h.TTL), "id": h.ID, "ref": h.Ref, "token": h.Token, "expires": shown.FormatTime(since.Add(h.TTL)),
 	}
 	if bootSince.boot != "" {
 		f["boot"], f["boot_expires_ms"] = bootSince.boot, (bootSince.at + h.TTL).Milliseconds()

@@ -15,6 +15,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // schemaFile describes all JSON of this command.
@@ -210,7 +212,7 @@ func TestSchemaIsStrict(t *testing.T) {
 	}
 	now := time.Date(2006, 1, 2, 15, 4, 5, 0, time.UTC)
 	base := func() map[string]any {
-		return map[string]any{"type": "event", "time": jsonTime(now), "host": "h", "user": "u", "version": "v",
+		return map[string]any{"type": "event", "time": shown.FormatTime(now), "host": "h", "user": "u", "version": "v",
 			"event": "renewal_failing", "remaining_ms": 5, "message": "no route"}
 	}
 	validate := func(record map[string]any) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -167,7 +167,7 @@ func printLocks(w io.Writer, info holdfast.Info, locks []holdfast.Lock, asJSON b
 	rows := [][]string{{"NAME", "KIND", "STATE", "HOLDERS", "WAITING", "HELD BY", "NOTE", "SINCE", "EXPIRES"}}
 	for _, l := range locks {
 		rows = append(rows, []string{quoteName(l.Name), describeKind(l), lockState(l), fmt.Sprint(len(l.Holders)),
-			waiters.Count(info, l), "-", "-", "-", "-"})
+			shown.CountWaiters(info, l), "-", "-", "-", "-"})
 		if len(l.Holders) > 0 {
 			h, row := l.Holders[0], rows[len(rows)-1]
 			row[5], row[6] = printableText(h.Owner), cmp.Or(printableText(h.Meta), "-")

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // TestListForeign: a lock of another kind of client, here a plain SET, is listed as foreign if a prefix in the URL
@@ -92,7 +92,7 @@ func TestWaitersUnknown(t *testing.T) {
 		{holdfast.Info{MaxWaiters: 3}, full, "3+"},
 		{holdfast.Info{MaxWaiters: 64}, holdfast.Lock{}, "0"},
 	} {
-		if got := waiters.Count(c.info, c.lock); got != c.want {
+		if got := shown.CountWaiters(c.info, c.lock); got != c.want {
 			t.Errorf("%+v, %+v: %s, want %s", c.info, c.lock, got, c.want)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -168,7 +169,7 @@ func (j *onceJob) openAndBegin(
 	j.messages.printDetail("attempt %d of %s begins, with token %d, after a wait of %v", run.Attempt(), quoteName(key),
 		run.Token(), time.Since(began).Round(time.Millisecond))
 	rec.addFields(fields{"token": run.Token(), "id": run.ID(), "attempt": run.Attempt()})
-	rec.addEvent(eventRunStarted, fields{"waited_ms": jsonMillis(time.Since(began))})
+	rec.addEvent(eventRunStarted, fields{"waited_ms": shown.Millis(time.Since(began))})
 	return client, run, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -27,7 +28,7 @@ func (j *onceJob) chooseSlot(ctx context.Context, ledger *holdfast.Ledger, rec *
 		if !isEarly {
 			return slot, j.checkMissed(ctx, ledger, slot)
 		}
-		rec.addEvent(eventSlotEarly, fields{"next_slot": formatSlot(slot.End), "remaining_ms": jsonMillis(early)})
+		rec.addEvent(eventSlotEarly, fields{"next_slot": formatSlot(slot.End), "remaining_ms": shown.Millis(early)})
 		if j.messages.tellsWaitOf(early) {
 			printMessage("waiting %v for the next slot of %s, %s", early.Round(time.Millisecond), quoteName(j.key),
 				formatSlot(slot.End))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/appendfile"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // runRecord is the record of --record: a line of JSON per event, the last of which has the outcome. It must never
@@ -90,7 +91,7 @@ func (r *runRecord) addEvent(kind eventKind, f fields) {
 	if r.closed {
 		return
 	}
-	line := fields{"type": recordEvent, "time": jsonTime(time.Now()), "event": kind}
+	line := fields{"type": recordEvent, "time": shown.FormatTime(time.Now()), "event": kind}
 	maps.Copy(line, r.base)
 	maps.Copy(line, f)
 	data, err := json.Marshal(line)
@@ -181,10 +182,10 @@ func (r *runRecord) addOutcome(err error) {
 	}
 	var held *holdfast.HeldError
 	if errors.As(exit.err, &held) && len(held.Holders) > 0 {
-		last["holders"] = claimsAsJSON(held.Holders)
+		last["holders"] = shown.NewClaims(held.Holders, shown.PlainRef)
 	}
 	if exit.run != nil {
-		last["run"] = runAsJSON(*exit.run, len(exit.run.Result))
+		last["run"] = runAsJSON(*exit.run)
 	}
 	switch {
 	case exit.err != nil:

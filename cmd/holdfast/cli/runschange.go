@@ -38,7 +38,7 @@ func newRunsRetry(storeURL *string) *cobra.Command {
 					return err
 				case asJSON:
 					return writeRecord(c.OutOrStdout(), recordRetry, fields{"store": from.store, "ledger": from.ledger,
-						"key": args[0], "last_run": runAsJSON(last, len(last.Result))})
+						"key": args[0], "last_run": runAsJSON(last)})
 				}
 				last.Error = shortenText(last.Error)
 				_, err = fmt.Fprintf(c.OutOrStdout(),

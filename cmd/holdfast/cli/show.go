@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 func newShow(storeURL *string) *cobra.Command {
@@ -45,7 +45,7 @@ func printClaims(w io.Writer, info holdfast.Info, lock holdfast.Lock) error {
 	}
 	waiting := fmt.Sprintf("%d waiting", len(lock.Waiters))
 	switch {
-	case waiters.AllSeen(info, lock):
+	case shown.AllWaiters(info, lock):
 	case len(lock.Waiters) == 0:
 		waiting = "how many wait is not known"
 	default:

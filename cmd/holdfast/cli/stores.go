@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -36,7 +37,7 @@ With --compare it opens no store. It shows side by side what each kind of store 
 				findings, unseen := client.Examine(ctx)
 				if asJSON {
 					f := promisesAsJSON(client.Info())
-					f["run_ledger"], f["findings"] = ledgerAsJSON(ledger, ledgerErr), findingsAsJSON(findings)
+					f["run_ledger"], f["findings"] = ledgerAsJSON(ledger, ledgerErr), shown.NewFindings(findings)
 					if unseen != nil {
 						f["findings_message"] = errorText(unseen)
 					}
@@ -59,15 +60,15 @@ func promisesAsJSON(i holdfast.Info) fields {
 		"order": i.Order, "kinds": append([]holdfast.Kind{}, i.Kinds...), "detached": i.Detached,
 		"survives": fields{"restart": i.Survives.Restart, "power_cut": i.Survives.PowerCut,
 			"failover": i.Survives.Failover},
-		"min_ttl_ms": jsonMillis(i.MinTTL), "max_ttl_ms": jsonMillis(i.MaxTTL), "max_name_bytes": i.MaxName,
-		"max_holders": i.MaxHolders, "max_waiters": i.MaxWaiters, "token_gap_ms": jsonMillis(i.TokenGap),
+		"min_ttl_ms": shown.Millis(i.MinTTL), "max_ttl_ms": shown.Millis(i.MaxTTL), "max_name_bytes": i.MaxName,
+		"max_holders": i.MaxHolders, "max_waiters": i.MaxWaiters, "token_gap_ms": shown.Millis(i.TokenGap),
 		"schemes": driver.Schemes(),
 	}
 	if i.DeadHolderTimeout > 0 {
-		f["killed_holder_ms"] = jsonMillis(i.DeadHolderTimeout)
+		f["killed_holder_ms"] = shown.Millis(i.DeadHolderTimeout)
 	}
 	if i.WriteInterval > 0 {
-		f["write_interval_ms"] = jsonMillis(i.WriteInterval)
+		f["write_interval_ms"] = shown.Millis(i.WriteInterval)
 	}
 	if i.TokenRegression != "" {
 		f["token_regression"] = i.TokenRegression

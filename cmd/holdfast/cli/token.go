@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // maxTokenLead is how far ahead of the store's clock a token may be raised without --force: more than any clock that was
@@ -165,7 +166,7 @@ func (t *tokenRaise) raise(ctx context.Context, c *cobra.Command, client *holdfa
 	}
 	if t.asJSON {
 		return writeRecord(c.OutOrStdout(), recordTokenFloor, fields{"store": client.Info().Store, "lock": name,
-			"all": false, "at_least": t.atLeast, "holders": claimsAsJSON(lock.Holders)})
+			"all": false, "at_least": t.atLeast, "holders": shown.NewClaims(lock.Holders, shown.PlainRef)})
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "no token smaller than %d is granted from now on, on %s\n", t.atLeast,
 		quoteName(name))

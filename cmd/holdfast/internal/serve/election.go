@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // leaderView says who leads.
 type leaderView struct {
-	Lock   string     `json:"lock"`
-	Leader *claimView `json:"leader,omitempty"`
+	Lock   string       `json:"lock"`
+	Leader *shown.Claim `json:"leader,omitempty"`
 }
 
 // unknownView says why it is not known who leads.
@@ -25,7 +26,7 @@ type unknownView struct {
 func viewLeader(name string, leader holdfast.ClaimInfo) leaderView {
 	v := leaderView{Lock: name}
 	if leader.Ref != "" {
-		claim := viewClaim(leader)
+		claim := shown.NewClaim(leader, shown.HiddenRef)
 		v.Leader = &claim
 	}
 	return v

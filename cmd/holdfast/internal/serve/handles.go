@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -61,7 +61,7 @@ func usableFor(ttl time.Duration, since time.Time) time.Duration {
 
 func viewHandle(h holdfast.Handle, since time.Time) handleView {
 	return handleView{Handle: encodeHandle(h), Lock: h.Name, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight,
-		Token: h.Token, Ref: shownref.Of(h.Ref), TTL: millis(h.TTL), Remaining: millis(usableFor(h.TTL, since))}
+		Token: h.Token, Ref: shown.HiddenRef(h.Ref), TTL: shown.Millis(h.TTL), Remaining: shown.Millis(usableFor(h.TTL, since))}
 }
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request) error {
@@ -171,8 +171,8 @@ func (s *Server) renewHandle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, renewedView{Lock: h.Name, Token: h.Token, TTL: millis(ttl),
-		Remaining: millis(usableFor(ttl, began))})
+	return writeJSON(w, renewedView{Lock: h.Name, Token: h.Token, TTL: shown.Millis(ttl),
+		Remaining: shown.Millis(usableFor(ttl, began))})
 }
 
 // renewClaim renews a claim, and returns its TTL. It releases one that an operator broke: its holder knows it then.

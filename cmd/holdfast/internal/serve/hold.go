@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 const (
@@ -63,7 +63,7 @@ type holdLine struct {
 	Hold      string             `json:"hold,omitempty"`
 	Position  int                `json:"position,omitempty"`
 	Waiters   *int               `json:"waiters,omitempty"`
-	Holders   []claimView        `json:"holders,omitempty"`
+	Holders   []shown.Claim      `json:"holders,omitempty"`
 	Kind      holdfast.Kind      `json:"kind,omitempty"`
 	Token     int64              `json:"token,omitempty"`
 	Ref       string             `json:"ref,omitempty"`
@@ -238,7 +238,7 @@ func (h *holdRun) sendWaiting(last *holdLine, lock *holdfast.Lock) error {
 		waiters := len(lock.Waiters)
 		line = holdLine{Waiters: &waiters, Position: h.position(lock)}
 		if maySee(h.r) {
-			line.Holders = viewClaims(lock.Holders)
+			line.Holders = shown.NewClaims(lock.Holders, shown.HiddenRef)
 		}
 	}
 	line.Lock, line.Hold = h.claim.name, h.id
@@ -273,9 +273,9 @@ func (h *holdRun) position(lock *holdfast.Lock) (place int) {
 func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
 	h.lease = lease
 	h.setLease(lease)
-	waitedFor := millis(waited)
+	waitedFor := shown.Millis(waited)
 	err := h.sendHeld(eventAcquired, holdLine{Lock: h.claim.name, Hold: h.id, Kind: h.claim.kind, Token: lease.Token(),
-		Ref: shownref.Of(lease.Ref()), Owner: h.claim.opts.Owner, TTL: millis(h.ttl), Heartbeat: millis(h.heartbeat),
+		Ref: shown.HiddenRef(lease.Ref()), Owner: h.claim.opts.Owner, TTL: shown.Millis(h.ttl), Heartbeat: shown.Millis(h.heartbeat),
 		Waited: &waitedFor})
 	if err != nil {
 		h.endBySendError(err)
@@ -288,7 +288,7 @@ func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
 func (h *holdRun) sendHeld(kind event, line holdLine) error {
 	now := time.Now()
 	left := h.lease.Remaining()
-	remaining := millis(left)
+	remaining := shown.Millis(left)
 	line.Remaining = &remaining
 	h.validUntil = now.Add(left)
 	_ = h.promise(h.validUntil) // before it is sent: the client may get it although that fails
@@ -403,7 +403,7 @@ func (h *holdRun) obey(c holdCommand) (ended bool) {
 
 func (h *holdRun) sendDetached(handle holdfast.Handle) {
 	_ = h.out.send(eventDetached, time.Now(),
-		holdLine{Handle: encodeHandle(handle), Token: handle.Token, TTL: millis(handle.TTL)})
+		holdLine{Handle: encodeHandle(handle), Token: handle.Token, TTL: shown.Millis(handle.TTL)})
 }
 
 // causeOf is why a lock was lost.

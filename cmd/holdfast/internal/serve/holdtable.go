@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // openHold is a hold of a client, from its request until a while after its end.
@@ -170,7 +171,7 @@ func (s *Server) checkHold(w http.ResponseWriter, r *http.Request) error {
 	if end := h.promise(time.Now().Add(left)); end != nil {
 		return end
 	}
-	return writeJSON(w, holdView{Hold: h.id, Lock: h.name, Token: lease.Token(), Remaining: millis(left),
+	return writeJSON(w, holdView{Hold: h.id, Lock: h.name, Token: lease.Token(), Remaining: shown.Millis(left),
 		ReleaseRequested: requested})
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -61,17 +62,17 @@ type keyView struct {
 // runList is the answer to a listing of runs.
 type runList struct {
 	Ledger     string       `json:"ledger"`
-	Runs       []runView    `json:"runs"`
+	Runs       []shown.Run  `json:"runs"`
 	Truncated  bool         `json:"truncated"`
 	Unreadable []unreadable `json:"unreadable"`
 }
 
 // history is the answer to a request for the runs of a key.
 type history struct {
-	Ledger  string    `json:"ledger"`
-	Key     string    `json:"key"`
-	Runs    []runView `json:"runs"`
-	Earlier bool      `json:"earlier"`
+	Ledger  string      `json:"ledger"`
+	Key     string      `json:"key"`
+	Runs    []shown.Run `json:"runs"`
+	Earlier bool        `json:"earlier"`
 }
 
 // keyOf is the ledger and the key in the path, and the name by which rights on them are given.
@@ -96,7 +97,7 @@ func (s *Server) listRuns(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()
 	ledger := r.PathValue("ledger")
-	list := runList{Ledger: ledger, Runs: []runView{}, Unreadable: []unreadable{}}
+	list := runList{Ledger: ledger, Runs: []shown.Run{}, Unreadable: []unreadable{}}
 	for run, err := range s.client.Ledger(ledger, nil).List(ctx, r.URL.Query().Get("prefix"), states...) {
 		switch {
 		case err != nil && run.Key == "":
@@ -108,13 +109,13 @@ func (s *Server) listRuns(w http.ResponseWriter, r *http.Request) error {
 			p := problemOf(err)
 			list.Unreadable = append(list.Unreadable, unreadable{Key: run.Key, Code: p.Code, Message: p.Error()})
 		default:
-			list.Runs = append(list.Runs, viewRun(run, false))
+			list.Runs = append(list.Runs, shown.NewRun(run, len(run.Result)))
 		}
 		if list.Truncated {
 			break
 		}
 	}
-	slices.SortFunc(list.Runs, func(a, b runView) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(list.Runs, func(a, b shown.Run) int { return strings.Compare(a.Key, b.Key) })
 	return writeJSON(w, list)
 }
 
@@ -130,9 +131,9 @@ func (s *Server) showRuns(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	v := history{Ledger: ledger, Key: key, Runs: []runView{}, Earlier: len(runs) > 0 && runs[0].Attempt > 1}
+	v := history{Ledger: ledger, Key: key, Runs: []shown.Run{}, Earlier: len(runs) > 0 && runs[0].Attempt > 1}
 	for _, run := range runs {
-		v.Runs = append(v.Runs, viewRun(run, true))
+		v.Runs = append(v.Runs, shown.NewRunWithResult(run))
 	}
 	return writeJSON(w, v)
 }
@@ -208,7 +209,7 @@ func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := writeJSON(w, begunView{Run: o.id, Ledger: ledgerName, Key: key, Attempt: run.Attempt(), Token: run.Token(),
-		ID: run.ID(), TTL: millis(ttl), Remaining: millis(o.remaining())}); err != nil {
+		ID: run.ID(), TTL: shown.Millis(ttl), Remaining: shown.Millis(o.remaining())}); err != nil {
 		// The client does not know that it has the run.
 		o.startEnd()
 		_ = s.endRun(o, run.Withdraw)
@@ -251,7 +252,7 @@ func (s *Server) beatRun(w http.ResponseWriter, r *http.Request) error {
 	if !o.beat() {
 		return newProblem(codeReleased, "the run is being ended")
 	}
-	return writeJSON(w, beatView{Run: o.id, Remaining: millis(o.remaining())})
+	return writeJSON(w, beatView{Run: o.id, Remaining: shown.Millis(o.remaining())})
 }
 
 func (s *Server) succeedRun(w http.ResponseWriter, r *http.Request) error {

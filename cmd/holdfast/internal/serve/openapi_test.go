@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"net/http"
 	"os"
 	"regexp"
@@ -175,6 +176,52 @@ func TestSpecification(t *testing.T) {
 		}
 	}
 	sameNames(t, "events", eventsDescribed, constantsOf(t, "stream.go", "event"))
+}
+
+// TestSameRecords: claims, locks, runs and findings have the same keys in docs/openapi.yaml as in docs/json-schema.json, and
+// the same ones are always there. A run has its key besides, which the records of the command tell before.
+func TestSameRecords(t *testing.T) {
+	t.Parallel()
+	spec, err := specify()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile("../../../../docs/json-schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type object struct {
+		Properties map[string]any
+		Required   []string
+	}
+	var records struct {
+		Defs map[string]object `json:"$defs"`
+	}
+	var api struct {
+		Components struct{ Schemas map[string]object }
+	}
+	if err := json.Unmarshal(data, &records); err != nil {
+		t.Fatal(err)
+	}
+	if data, err = json.Marshal(spec.document); err == nil {
+		err = json.Unmarshal(data, &api)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, record := range map[string]string{"Claim": "claim", "Lock": "lock_state", "Run": "run_state",
+		"Finding": "finding"} {
+		here, there := api.Components.Schemas[name], records.Defs[record]
+		if name == "Run" {
+			there.Properties["key"], there.Required = nil, append(there.Required, "key")
+		}
+		if len(here.Properties) == 0 {
+			t.Errorf("%s has no %s", specFile, name)
+		}
+		sameNames(t, "keys of "+name, slices.Collect(maps.Keys(here.Properties)),
+			slices.Collect(maps.Keys(there.Properties)))
+		sameNames(t, "required keys of "+name, here.Required, there.Required)
+	}
 }
 
 // constantsOf are the values of the constants with a type in a file of this package.

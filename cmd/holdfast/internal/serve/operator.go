@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
 
@@ -18,9 +18,22 @@ const listTimeout = 25 * time.Second
 
 // lockList is the answer to a listing of locks.
 type lockList struct {
-	Locks      []lockView   `json:"locks"`
+	Locks      []shown.Lock `json:"locks"`
 	Truncated  bool         `json:"truncated"`
 	Unreadable []unreadable `json:"unreadable"`
+}
+
+// unreadable is a lock or a key that could not be read.
+type unreadable struct {
+	Lock    string `json:"lock,omitempty"`
+	Key     string `json:"key,omitempty"`
+	Code    code   `json:"code"`
+	Message string `json:"message"`
+}
+
+// viewLock makes the JSON of a lock for those who may not know the refs of its claims.
+func (s *Server) viewLock(lock holdfast.Lock) shown.Lock {
+	return shown.NewLock(s.client.Info(), lock, shown.HiddenRef)
 }
 
 func (s *Server) listLocks(w http.ResponseWriter, r *http.Request) error {
@@ -30,7 +43,7 @@ func (s *Server) listLocks(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()
-	list := lockList{Locks: []lockView{}, Unreadable: []unreadable{}}
+	list := lockList{Locks: []shown.Lock{}, Unreadable: []unreadable{}}
 	for lock, err := range s.client.List(ctx, r.URL.Query().Get("prefix")) {
 		switch {
 		case err != nil && lock.Name == "":
@@ -48,7 +61,7 @@ func (s *Server) listLocks(w http.ResponseWriter, r *http.Request) error {
 			break
 		}
 	}
-	slices.SortFunc(list.Locks, func(a, b lockView) int { return strings.Compare(a.Lock, b.Lock) })
+	slices.SortFunc(list.Locks, func(a, b shown.Lock) int { return strings.Compare(a.Lock, b.Lock) })
 	return writeJSON(w, list)
 }
 
@@ -104,9 +117,9 @@ type breakBody struct {
 
 // changeView is the answer to break and request-release.
 type changeView struct {
-	Lock  string     `json:"lock"`
-	Claim *claimView `json:"claim,omitempty"` // if the caller may see it
-	Mode  string     `json:"mode,omitempty"`
+	Lock  string       `json:"lock"`
+	Claim *shown.Claim `json:"claim,omitempty"` // if the caller may see it
+	Mode  string       `json:"mode,omitempty"`
 }
 
 // chooseClaim finds the claim that a request names: by the ref that it was shown, or the only holder.
@@ -119,11 +132,11 @@ func chooseClaim(lock holdfast.Lock, ref string) (holdfast.ClaimInfo, error) {
 			return lock.Holders[0], nil
 		}
 		p := newProblem(codeInvalid, "the lock has %d holders; give the ref of one", len(lock.Holders))
-		p.Holders = viewClaims(lock.Holders)
+		p.Holders = shown.NewClaims(lock.Holders, shown.HiddenRef)
 		return holdfast.ClaimInfo{}, p
 	}
 	for _, c := range slices.Concat(lock.Holders, lock.Waiters) {
-		if shownref.Of(c.Ref) == ref {
+		if shown.HiddenRef(c.Ref) == ref {
 			return c, nil
 		}
 	}
@@ -172,14 +185,14 @@ func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode s
 	if err != nil {
 		return err
 	}
-	entry.Lock, entry.Ref, entry.Owner, entry.Token = name, shownref.Of(claim.Ref), claim.Owner, claim.Token
+	entry.Lock, entry.Ref, entry.Owner, entry.Token = name, shown.HiddenRef(claim.Ref), claim.Owner, claim.Token
 	if err := s.audited(r, entry, func() error { return act(ctx, name, claim.Ref) }); err != nil {
 		return err
 	}
 	view := changeView{Lock: name, Mode: mode}
 	if maySee(r) {
-		shown := viewClaim(claim)
-		view.Claim = &shown
+		before := shown.NewClaim(claim, shown.HiddenRef)
+		view.Claim = &before
 	}
 	return writeJSON(w, view)
 }
@@ -195,7 +208,7 @@ type planView struct {
 	RenewEvery int64         `json:"renew_every_ms"`
 	Margin     int64         `json:"margin_ms"`
 	DeadHolder int64         `json:"dead_holder_ms"`
-	Now        lockView      `json:"now"`
+	Now        shown.Lock    `json:"now"`
 }
 
 func (s *Server) explainLock(w http.ResponseWriter, r *http.Request) error {
@@ -217,8 +230,8 @@ func (s *Server) explainLock(w http.ResponseWriter, r *http.Request) error {
 	}
 	limit := map[holdfast.Kind]int64{holdfast.KindMutex: 1, holdfast.KindRW: 1 << 20, holdfast.KindSemaphore: c.limit}
 	return writeJSON(w, planView{Lock: c.name, Kind: c.kind, Limit: limit[c.kind], Keys: append([]string{}, plan.Keys...),
-		Notes: append([]string{}, plan.Notes...), TTL: millis(plan.TTL), RenewEvery: millis(plan.TTL / 3),
-		Margin: millis(driver.Margin(plan.TTL)), DeadHolder: millis(plan.TTL),
+		Notes: append([]string{}, plan.Notes...), TTL: shown.Millis(plan.TTL), RenewEvery: shown.Millis(plan.TTL / 3),
+		Margin: shown.Millis(driver.Margin(plan.TTL)), DeadHolder: shown.Millis(plan.TTL),
 		Now: s.viewLock(lock)})
 }
 
@@ -240,23 +253,13 @@ func (s *Server) showStore(w http.ResponseWriter, _ *http.Request) error {
 	i := s.client.Info()
 	return writeJSON(w, storeView{Store: s.config.Store, Engine: i.Engine, Tier: string(i.Tier),
 		ExpiredBy: string(i.ExpiredBy), ExpiryClock: string(i.ExpiryClock), Order: string(i.Order), Kinds: i.Kinds,
-		Detached: i.Detached, MinTTL: millis(i.MinTTL), MaxTTL: millis(i.MaxTTL)})
-}
-
-// findingView is one finding of doctor.
-type findingView struct {
-	Code     string            `json:"code"`
-	Severity holdfast.Severity `json:"severity"`
-	Message  string            `json:"message"`
-	Subject  string            `json:"subject,omitempty"`
-	Why      string            `json:"why,omitempty"`
-	Fix      string            `json:"fix,omitempty"`
+		Detached: i.Detached, MinTTL: shown.Millis(i.MinTTL), MaxTTL: shown.Millis(i.MaxTTL)})
 }
 
 // findingList is the answer to /v1/doctor.
 type findingList struct {
-	Store    string        `json:"store"`
-	Findings []findingView `json:"findings"`
+	Store    string          `json:"store"`
+	Findings []shown.Finding `json:"findings"`
 }
 
 func (s *Server) examineStore(w http.ResponseWriter, r *http.Request) error {
@@ -266,10 +269,5 @@ func (s *Server) examineStore(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := findingList{Store: s.config.Store, Findings: []findingView{}}
-	for _, f := range found {
-		list.Findings = append(list.Findings, findingView{Code: f.Code, Severity: f.Severity, Message: f.What,
-			Subject: f.Subject, Why: f.Why, Fix: f.Fix})
-	}
-	return writeJSON(w, list)
+	return writeJSON(w, findingList{Store: s.config.Store, Findings: shown.NewFindings(found)})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // code says what is wrong. Codes never change.
@@ -105,10 +106,10 @@ type problem struct {
 	Code       code               `json:"code"`
 	Detail     string             `json:"detail,omitempty"`
 	Lock       string             `json:"lock,omitempty"`
-	Holders    []claimView        `json:"holders,omitempty"`
+	Holders    []shown.Claim      `json:"holders,omitempty"`
 	Waiting    int                `json:"waiting,omitempty"`
 	Cause      holdfast.LossCause `json:"cause,omitempty"`
-	Run        *runView           `json:"run,omitempty"`
+	Run        *shown.Run         `json:"run,omitempty"`
 	RetryAfter int64              `json:"retry_after_ms,omitempty"`
 	challenge  string             // for the header WWW-Authenticate
 	quotes     bool               // the detail may say what others have done
@@ -198,7 +199,7 @@ func problemOf(err error) *problem {
 	}
 	var held *holdfast.HeldError
 	if errors.As(err, &held) {
-		p.Holders, p.Waiting = viewClaims(held.Holders), held.Waiting
+		p.Holders, p.Waiting = shown.NewClaims(held.Holders, shown.HiddenRef), held.Waiting
 	}
 	var loss *holdfast.LossError
 	if errors.As(err, &loss) {
@@ -206,8 +207,8 @@ func problemOf(err error) *problem {
 	}
 	var run *holdfast.RunError
 	if errors.As(err, &run) {
-		view := viewRun(run.Run, false)
-		p.Run, p.RetryAfter = &view, millis(run.RetryAfter)
+		view := shown.NewRun(run.Run, len(run.Run.Result))
+		p.Run, p.RetryAfter = &view, shown.Millis(run.RetryAfter)
 	}
 	return p
 }

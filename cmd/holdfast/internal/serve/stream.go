@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // eventStream is an answer that consists of lines and does not end soon.
@@ -68,7 +70,7 @@ func (s *eventStream) send(kind event, at time.Time, fields any) error {
 		line = append(append(append(line, "event: "...), kind...), "\ndata: "...)
 	}
 	line = append(append(append(line, `{"event":"`...), kind...), `","time":"`...)
-	line = append(append(line, formatTime(at)...), '"')
+	line = append(append(line, shown.FormatTime(at)...), '"')
 	if len(object) > len("{}") {
 		line = append(append(line, ','), object[1:]...)
 	} else {

@@ -10,9 +10,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
 
 // perPage is how many locks or runs are on one page.
@@ -274,7 +273,7 @@ func tokenCell(token int64) markup {
 // waiterCell is how many claims wait, and the first of them in their order.
 func (p *Page) waiterCell(l lockState) markup {
 	const named = 3
-	count := waiters.Count(p.opts.Client.Info(), l.Lock)
+	count := shown.CountWaiters(p.opts.Client.Info(), l.Lock)
 	if count == "-" {
 		return span("soft", plain("not known"))
 	}
@@ -307,7 +306,7 @@ func (p *Page) rowActions(r *http.Request, l lockState) markup {
 func claimActions(name string, c holdfast.ClaimInfo, waits, all bool) markup {
 	action := func(a Action, words, what string) markup {
 		return element("a", attrs{"class", "button small", "data-confirm", "", "href",
-			buildURL("/locks/confirm", "name", name, "ref", shownref.Of(c.Ref), "action", string(a)), "aria-label",
+			buildURL("/locks/confirm", "name", name, "ref", shown.HiddenRef(c.Ref), "action", string(a)), "aria-label",
 			what + " " + text.QuoteName(name) + ": " + text.Printable(c.Owner)}, plain(words))
 	}
 	switch {

@@ -11,9 +11,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/waiters"
 )
 
 // rowKey is a short key of a name, fit for an attribute.
@@ -82,10 +81,10 @@ func (p *Page) showLock(r *http.Request) (*content, error) {
 
 // describeWaiters is how many claims wait, as far as it is known.
 func describeWaiters(info holdfast.Info, l holdfast.Lock) string {
-	switch count := waiters.Count(info, l); {
+	switch count := shown.CountWaiters(info, l); {
 	case count == "-":
 		return "not known: plain claims wait in their own processes"
-	case !waiters.AllSeen(info, l):
+	case !shown.AllWaiters(info, l):
 		return fmt.Sprintf("%d, and maybe others in their own processes", len(l.Waiters))
 	default:
 		return count
@@ -93,7 +92,7 @@ func describeWaiters(info holdfast.Info, l holdfast.Lock) string {
 }
 
 func emptyQueue(info holdfast.Info, l holdfast.Lock) string {
-	if waiters.AllSeen(info, l) {
+	if shown.AllWaiters(info, l) {
 		return "No claim waits."
 	}
 	return "No claim waits in the store. Plain claims may wait in their own processes, where they are not seen."
@@ -135,7 +134,7 @@ func claimTable(caption string, l lockState, claims []holdfast.ClaimInfo, usual 
 		if weighed {
 			cells = append(cells, plain(describeWeight(l.Lock, c)))
 		}
-		cells = append(cells, element("code", nil, foreignText(shownref.Of(c.Ref))))
+		cells = append(cells, element("code", nil, foreignText(shown.HiddenRef(c.Ref))))
 		if may {
 			cells = append(cells, claimActions(l.Name, c, waits, true))
 		}
@@ -219,7 +218,7 @@ func (p *Page) claimOf(r *http.Request) (l lockState, c holdfast.ClaimInfo, wait
 		return l, c, false, err
 	}
 	for i, claim := range slices.Concat(l.Holders, l.Waiters) {
-		if shownref.Of(claim.Ref) == ref {
+		if shown.HiddenRef(claim.Ref) == ref {
 			return l, claim, i >= len(l.Holders), nil
 		}
 	}
@@ -238,7 +237,7 @@ func (p *Page) confirmOnLock(r *http.Request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	confirm.post = buildURL("/locks/act", "name", l.Name, "ref", shownref.Of(c.Ref), "action", string(action),
+	confirm.post = buildURL("/locks/act", "name", l.Name, "ref", shown.HiddenRef(c.Ref), "action", string(action),
 		"when", describeTurn(waits))
 	confirm.cancelTo = lockURL(l.Name)
 	token, cookie := p.formToken(r)
@@ -347,7 +346,7 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	case len(reason) > maxReason:
 		return nil, newPageError(http.StatusBadRequest, "A reason may have %d bytes. Nothing was changed.", maxReason)
 	}
-	finish, err := p.audit(r, AuditEntry{Action: action, Lock: l.Name, Ref: shownref.Of(c.Ref), Owner: c.Owner,
+	finish, err := p.audit(r, AuditEntry{Action: action, Lock: l.Name, Ref: shown.HiddenRef(c.Ref), Owner: c.Owner,
 		Token: c.Token, Reason: reason})
 	if err != nil {
 		return nil, err

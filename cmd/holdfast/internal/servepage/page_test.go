@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shownref"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
@@ -188,7 +188,7 @@ func (s *site) onLock(name string, action Action) string {
 	if err != nil || len(lock.Holders) == 0 {
 		s.Fatalf("%q has no holder: %v", name, err)
 	}
-	return buildURL("/locks/confirm", "name", name, "ref", shownref.Of(lock.Holders[0].Ref), "action", string(action))
+	return buildURL("/locks/confirm", "name", name, "ref", shown.HiddenRef(lock.Holders[0].Ref), "action", string(action))
 }
 
 // TestList: the list shows each lock with its holder, token and waiters in their order; it is sorted, searched and
@@ -406,7 +406,7 @@ func TestBreakOnPage(t *testing.T) {
 	for _, e := range written {
 		actions = append(actions, e.Action)
 		if e.Lock != "deploy" || e.Owner != "alice" || e.Token != lease.Token() ||
-			e.Ref != shownref.Of(lease.Ref()) || (e.Reason == "INC-1") != (e.Action == ActionBreak) {
+			e.Ref != shown.HiddenRef(lease.Ref()) || (e.Reason == "INC-1") != (e.Action == ActionBreak) {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -445,7 +445,7 @@ func TestRemoveWaiter(t *testing.T) {
 	if err != nil || len(lock.Waiters) != 1 {
 		t.Fatal(lock, err)
 	}
-	path := buildURL("/locks/confirm", "name", "a", "ref", shownref.Of(lock.Waiters[0].Ref), "action",
+	path := buildURL("/locks/confirm", "name", "a", "ref", shown.HiddenRef(lock.Waiters[0].Ref), "action",
 		string(ActionBreak))
 	if r := s.get(path); !strings.Contains(r.body, "The holder is not touched.") {
 		t.Error(r.body)
@@ -475,7 +475,7 @@ func TestWaiterBecameHolder(t *testing.T) {
 	if err != nil || len(lock.Waiters) != 1 {
 		t.Fatal(lock, err)
 	}
-	r := s.get(buildURL("/locks/confirm", "name", "a", "ref", shownref.Of(lock.Waiters[0].Ref), "action",
+	r := s.get(buildURL("/locks/confirm", "name", "a", "ref", shown.HiddenRef(lock.Waiters[0].Ref), "action",
 		string(ActionBreak)))
 	action, token := formAction.FindStringSubmatch(r.body)[1], formToken.FindStringSubmatch(r.body)[1]
 	if err := lease.Release(); err != nil {

@@ -1,5 +1,4 @@
-// Package waiters says how much is known of the claims that wait for a lock.
-package waiters
+package shown
 
 import (
 	"fmt"
@@ -7,9 +6,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// AllSeen reports whether all claims that wait for a lock are in the store, where others see them. Claims on a plain
+// AllWaiters reports whether all claims that wait for a lock are in the store, where others see them. Claims on a plain
 // mutex wait in their own processes, on most stores; and so do those that find the queue full.
-func AllSeen(info holdfast.Info, lock holdfast.Lock) bool {
+func AllWaiters(info holdfast.Info, lock holdfast.Lock) bool {
 	if info.MaxWaiters > 0 && len(lock.Waiters) >= info.MaxWaiters {
 		return false
 	}
@@ -22,11 +21,11 @@ func AllSeen(info holdfast.Info, lock holdfast.Lock) bool {
 	return true // nobody holds it, so nobody has to wait
 }
 
-// Count is how many claims wait: a number; N+ if there may be others; or - if none is seen, but some may wait.
-func Count(info holdfast.Info, lock holdfast.Lock) string {
+// CountWaiters is how many claims wait: a number; N+ if there may be others; or - if none is seen, but some may wait.
+func CountWaiters(info holdfast.Info, lock holdfast.Lock) string {
 	n := len(lock.Waiters)
 	switch {
-	case AllSeen(info, lock):
+	case AllWaiters(info, lock):
 		return fmt.Sprint(n)
 	case n == 0:
 		return "-"
