@@ -88,16 +88,25 @@ func TestFailureReasons(t *testing.T) {
 		f := newFakeStore()
 		c := newClient(t, f, &Options{OnEvent: r.addEvent})
 		held := mustLock(t, c, "a", nil)
+		wantReason := func(err error, want FailureReason) {
+			t.Helper()
+			if got := FailureReasonOf(err); got != want {
+				t.Errorf("%v is %s, want %s", err, got, want)
+			}
+		}
 		_, err := c.Mutex("a", nil).TryLock(t.Context())
 		wantIs(t, err, ErrHeld)
+		wantReason(err, FailureHeld)
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err = c.Mutex("a", nil).Lock(soon)
 		wantIs(t, err, context.DeadlineExceeded)
+		wantReason(err, FailureTimeout)
 		ctx, cancelNow := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancelNow)
 		_, err = c.Mutex("a", &LockOptions{Fair: true}).Lock(ctx)
 		wantIs(t, err, context.Canceled)
+		wantReason(err, FailureCanceled)
 		if err := held.Release(); err != nil {
 			t.Error(err)
 		}
@@ -112,12 +121,15 @@ func TestFailureReasons(t *testing.T) {
 		}
 	})
 	for _, f := range failureReasons {
-		if got := failureReasonOf(fmt.Errorf("said the store: %w", f.err)); got != f.reason {
+		if got := FailureReasonOf(fmt.Errorf("said the store: %w", f.err)); got != f.reason {
 			t.Errorf("%v is %s, want %s", f.err, got, f.reason)
 		}
 	}
-	if got := failureReasonOf(errors.New("connection refused")); got != FailureStore || !got.IsStoreFailure() {
+	if got := FailureReasonOf(errors.New("connection refused")); got != FailureStore || !got.IsStoreFailure() {
 		t.Errorf("an error of the store is %s", got)
+	}
+	if got := FailureReasonOf(nil); got != "" {
+		t.Errorf("no error is %s", got)
 	}
 }
 

@@ -68,7 +68,26 @@ var failureReasons = []struct {
 	{ErrHeld, FailureHeld},
 }
 
-// failureReasonOf is for an error of claimInTurn or claimAtStore.
+// FailureReasonOf is why a call has failed, by its error: the reason that the event of a lock or a run has for it. It is
+// for what shows the errors of calls as codes, also of those that acquire nothing, such as Inspect. It is [FailureStore]
+// for errors that it does not know, and "" for nil.
+func FailureReasonOf(err error) FailureReason {
+	if err == nil {
+		return ""
+	}
+	switch reason := failureReasonOf(err); {
+	case reason != FailureStore:
+		return reason
+	case errors.Is(err, context.DeadlineExceeded):
+		return FailureTimeout
+	case errors.Is(err, context.Canceled):
+		return FailureCanceled
+	}
+	return FailureStore
+}
+
+// failureReasonOf is for an error of claimInTurn or claimAtStore. That the caller's context has ended is told there by a
+// type: a store may have a deadline of its own for a request.
 func failureReasonOf(err error) FailureReason {
 	var ended *waitEndedError
 	if errors.As(err, &ended) {

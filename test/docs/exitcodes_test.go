@@ -131,13 +131,14 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// checkConstants: the codes are those of the constants in cmd/holdfast whose names begin with "exit".
+// checkConstants: the codes are those of the constants in cmd/holdfast whose names begin with "exit" or "Exit".
 func checkConstants(t *testing.T, documented map[string]bool) {
 	t.Helper()
 	sources, err := filepath.Glob(root + "/cmd/holdfast/cli/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
+	sources = append(sources, root+"/cmd/holdfast/internal/failure/failure.go")
 	found := 0
 	for _, file := range sources {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -146,7 +147,7 @@ func checkConstants(t *testing.T, documented map[string]bool) {
 		}
 		ast.Inspect(parsed, func(n ast.Node) bool {
 			spec, ok := n.(*ast.ValueSpec)
-			if !ok || len(spec.Values) != 1 || !regexp.MustCompile(`^exit[A-Z]`).MatchString(spec.Names[0].Name) {
+			if !ok || len(spec.Values) != 1 || !regexp.MustCompile(`^[eE]xit[A-Z]`).MatchString(spec.Names[0].Name) {
 				return true
 			}
 			value, ok := spec.Values[0].(*ast.BasicLit)

@@ -41,34 +41,16 @@ const (
 	eventOutcome            eventKind = "outcome"             // the last line
 )
 
-// failureReasons are the codes of the reasons for which a lock was not acquired or a run not begun, in the order in
-// which they are looked for.
-var failureReasons = []struct {
-	err    error
-	reason holdfast.FailureReason
-}{
-	{holdfast.ErrSucceeded, holdfast.FailureSucceeded},
-	{holdfast.ErrInProgress, holdfast.FailureInProgress},
-	{holdfast.ErrTooSoon, holdfast.FailureTooSoon},
-	{holdfast.ErrAttemptsUsed, holdfast.FailureAttemptsUsed},
-	{holdfast.ErrQueueFull, holdfast.FailureQueueFull},
-	{holdfast.ErrMismatch, holdfast.FailureMismatch},
-	{holdfast.ErrInvalid, holdfast.FailureInvalid},
-	{holdfast.ErrUnsupported, holdfast.FailureUnsupported},
-	{holdfast.ErrDenied, holdfast.FailureDenied},
-	{holdfast.ErrCorrupt, holdfast.FailureCorrupt},
-	{holdfast.ErrUncertain, holdfast.FailureUncertain},
-	{holdfast.ErrHeld, holdfast.FailureHeld},
-}
-
-// failureReasonOf is the code of an error, or empty.
+// failureReasonOf is why a lock was not acquired or a run not begun, as a code, or empty: for what says nothing about the
+// lock or the run, and for what the caller of the program decides, such as how long to wait.
 func failureReasonOf(err error) holdfast.FailureReason {
-	for _, f := range failureReasons {
-		if errors.Is(err, f.err) {
-			return f.reason
-		}
+	switch reason := holdfast.FailureReasonOf(err); reason {
+	case holdfast.FailureStore, holdfast.FailureTimeout, holdfast.FailureCanceled, holdfast.FailureClosed,
+		holdfast.FailureLost:
+		return ""
+	default:
+		return reason
 	}
-	return ""
 }
 
 // failureReason is why nothing was run, as a code; empty if something was run, or if the outcome says it all.

@@ -12,20 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
 // Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
 const (
-	exitNoHolder     = 1   // break, request-release: nobody holds the lock
-	exitNoRun        = 1   // runs: the key has no run that could be printed, retried or forgotten
-	exitUsage        = 64  // the command line, or the way a lock is used, is wrong
-	exitUnavailable  = 69  // the store cannot be reached, refuses, or cannot be read
+	exitNoHolder     = failure.ExitGone // break, request-release: nobody holds the lock
+	exitNoRun        = failure.ExitGone // runs: the key has no run that could be printed, retried or forgotten
+	exitUsage        = failure.ExitUsage
+	exitUnavailable  = failure.ExitUnavailable
+	exitNotAcquired  = failure.ExitNotAcquired
+	exitAttemptsUsed = failure.ExitAttemptsUsed
 	exitNotRecorded  = 73  // once: the command has succeeded, and the store has not confirmed that
 	exitOutputFailed = 74  // the output cannot be written
-	exitNotAcquired  = 75  // held by others, or not granted in time
 	exitLost         = 76  // the lock was lost while the command ran
-	exitAttemptsUsed = 77  // once: the key has had as many runs as it may have
 	exitOnRequest    = 79  // the lock was released because somebody asked for it: --on-request release
 	exitCannotRun    = 126 // the command is there but cannot be run
 	exitNotFound     = 127 // there is no such command
@@ -82,7 +83,7 @@ func storeError(err error) *exitError {
 	if errors.As(err, &exit) {
 		return exit
 	}
-	code := exitUnavailable
+	code := failure.Of(err).Exit
 	var signaled *signalError
 	fault := findLocalFault(err)
 	switch {
@@ -92,13 +93,7 @@ func storeError(err error) *exitError {
 		if !strings.Contains(err.Error(), fault.words) {
 			err = fmt.Errorf("%w; %s", err, fault.words)
 		}
-	case errors.Is(err, holdfast.ErrHeld), errors.Is(err, holdfast.ErrQueueFull):
-		code = exitNotAcquired
-	case errors.Is(err, holdfast.ErrInvalid), errors.Is(err, holdfast.ErrUnsupported),
-		errors.Is(err, holdfast.ErrMismatch):
-		code = exitUsage
-	case errors.Is(err, holdfast.ErrLost): // break: the claim has ended meanwhile
-		code = exitNoHolder
+		code = exitUnavailable
 	}
 	return &exitError{code: code, err: err}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
@@ -124,8 +125,8 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 	}
 	run := refused.Run
 	last := fmt.Sprintf("attempt %d by %s", run.Attempt, printableText(run.Owner))
-	e := &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, run: &run}
-	e.reason = failureReasonOf(refused.Reason)
+	means := failure.Of(refused.Reason)
+	e := &exitError{code: means.Exit, outcome: outcomeNotAcquired, reason: means.Reason, run: &run}
 	switch refused.Reason {
 	case holdfast.ErrSucceeded:
 		e.code, e.outcome = j.doneCode, outcomeDone
@@ -140,11 +141,11 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 		e.err = fmt.Errorf("%s is not run yet: %s has %s, and the pause after it ends in %v", name, last, run.State,
 			refused.RetryAfter.Round(time.Millisecond))
 	case holdfast.ErrAttemptsUsed:
-		e.code, e.outcome = exitAttemptsUsed, outcomeAttemptsUsed
+		e.outcome = outcomeAttemptsUsed
 		e.err = fmt.Errorf("%s is not run again: all attempts are used, and %s has %s (%s); to allow one more, use: "+
 			"holdfast runs retry%s %s", name, last, run.State, printableText(run.Error), j.ledgerFlag(), name)
 	case holdfast.ErrMismatch:
-		e.code, e.outcome = exitUsage, outcomeUsage
+		e.outcome = outcomeUsage
 		e.err = fmt.Errorf("%s was run with another --fingerprint, %s, in %s; give each payload a key of its own",
 			name, printableText(run.Fingerprint), last)
 	default:

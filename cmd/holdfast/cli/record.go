@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/appendfile"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
@@ -204,7 +205,7 @@ func (e *exitError) outcomeOrDefault() outcome {
 		return e.outcome
 	case errors.As(e.err, &signaled):
 		return outcomeInterrupted
-	case e.err != nil && (errors.Is(e.err, holdfast.ErrHeld) || errors.Is(e.err, holdfast.ErrQueueFull)):
+	case e.err != nil && failure.Of(e.err).Exit == exitNotAcquired:
 		return outcomeNotAcquired
 	case e.code == exitUsage:
 		return outcomeUsage

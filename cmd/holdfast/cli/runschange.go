@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
 )
 
 const runsRetryHelp = `retry lets one more run of KEY begin, if its last run has failed or was abandoned: whatever the pause between attempts,
@@ -125,10 +126,10 @@ func changeRefused(key string, err error) *exitError {
 	run := refused.Run
 	switch {
 	case errors.Is(err, holdfast.ErrSucceeded):
-		return exitWith(exitNoRun, "%s has succeeded in attempt %d, so there is nothing to retry; "+
+		return exitWith(failure.Of(err).Exit, "%s has succeeded in attempt %d, so there is nothing to retry; "+
 			"to run it again in spite of that, use: holdfast runs forget --force", quoteName(key), run.Attempt)
 	case errors.Is(err, holdfast.ErrInProgress):
-		return exitWith(exitNotAcquired, "a run of %s is in progress: attempt %d by %s since %s; "+
+		return exitWith(failure.Of(err).Exit, "a run of %s is in progress: attempt %d by %s since %s; "+
 			"wait for its end, or stop its worker and wait until the run is abandoned; see holdfast runs --help",
 			quoteName(key), run.Attempt, printableText(run.Owner), formatTime(run.StartedAt))
 	}

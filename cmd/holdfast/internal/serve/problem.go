@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
@@ -58,13 +58,12 @@ const (
 	causeRevoked  holdfast.LossCause = "revoked"  // the caller may not hold it any more
 )
 
-// codes are all codes, with the status of the response and what they mean.
-var codes = []struct {
+// ownCodes are the codes that no error of the library has, with the status of the response and what they mean.
+var ownCodes = []struct {
 	code   code
 	status int
 	title  string
 }{
-	{codeInvalid, http.StatusBadRequest, "the request is wrong"},
 	{codeTokenInURL, http.StatusBadRequest, "there is a secret in the URL"},
 	{codeUnauthorized, http.StatusUnauthorized, "a token is missing or not known"},
 	{codeForbidden, http.StatusForbidden, "the caller has not the right"},
@@ -75,27 +74,26 @@ var codes = []struct {
 	{codeMethodNotAllowed, http.StatusMethodNotAllowed, "the path does not have this method"},
 	{codeTooLarge, http.StatusRequestEntityTooLarge, "the request is too large"},
 	{codeMediaType, http.StatusUnsupportedMediaType, "the body is not application/json"},
-	{codeHeld, http.StatusConflict, "the lock is held"},
-	{codeTimeout, http.StatusConflict, "the lock was not granted in time"},
-	{codeMismatch, http.StatusConflict, "the name is in use in another way"},
 	{codeNotAcquired, http.StatusConflict, "the lock is not granted yet"},
-	{codeSucceeded, http.StatusConflict, "the key has succeeded before"},
-	{codeInProgress, http.StatusConflict, "a run of the key is in progress"},
-	{codeTooSoon, http.StatusConflict, "the pause since the last run has not passed"},
-	{codeAttemptsUsed, http.StatusConflict, "the key has had as many runs as it may have"},
-	{codeLost, http.StatusGone, "the lock or the run was lost"},
-	{codeReleased, http.StatusGone, "the lock was released before"},
 	{codeRateLimited, http.StatusTooManyRequests, "the client sends too many requests"},
-	{codeUnsupported, http.StatusNotImplemented, "the store cannot do this"},
-	{codeDenied, http.StatusBadGateway, "the store refuses the server"},
-	{codeCorrupt, http.StatusBadGateway, "the data in the store cannot be understood"},
-	{codeQueueFull, http.StatusServiceUnavailable, "the lock has as many claims as its store allows"},
-	{codeUncertain, http.StatusServiceUnavailable, "the store gave no answer, so the outcome is not known"},
-	{codeStoreError, http.StatusServiceUnavailable, "the store cannot be used"},
 	{codeTooManyStreams, http.StatusServiceUnavailable, "the server has as many streams as it may have"},
-	{codeShuttingDown, http.StatusServiceUnavailable, "the server shuts down"},
 	{codeAuditFailed, http.StatusServiceUnavailable, "the audit log cannot be written"},
 	{codeInternal, http.StatusInternalServerError, "the server has made a mistake"},
+}
+
+// meaningOf is the status of the response with a code, and what the code means.
+func meaningOf(c code) (status int, title string) {
+	for _, row := range ownCodes {
+		if row.code == c {
+			return row.status, row.title
+		}
+	}
+	for _, row := range failure.Rows {
+		if row.Problem == string(c) {
+			return row.Status, row.Title
+		}
+	}
+	return http.StatusInternalServerError, ""
 }
 
 // problem is an error as a client gets it: RFC 9457, with a code.
@@ -126,11 +124,7 @@ func (p *problem) Error() string {
 // newProblem makes the problem of a code. The text says what is wrong this time.
 func newProblem(c code, format string, args ...any) *problem {
 	p := &problem{Type: "urn:holdfast:problem:" + string(c), Code: c, Detail: fmt.Sprintf(format, args...)}
-	for _, row := range codes {
-		if row.code == c {
-			p.Status, p.Title = row.status, row.title
-		}
-	}
+	p.Status, p.Title = meaningOf(c)
 	return p
 }
 
@@ -138,37 +132,6 @@ func newRateProblem() *problem {
 	p := newProblem(codeRateLimited, "wait a second; --rate of the server sets the limit")
 	p.RetryAfter = 1000
 	return p
-}
-
-// reasons are the errors of the library and their codes, in the order in which they are looked for: an error may match
-// several.
-func reasons() []struct {
-	err  error
-	code code
-} {
-	return []struct {
-		err  error
-		code code
-	}{
-		{errWaitLimit, codeTimeout},
-		{errShuttingDown, codeShuttingDown},
-		{holdfast.ErrClosed, codeShuttingDown},
-		{holdfast.ErrSucceeded, codeSucceeded},
-		{holdfast.ErrInProgress, codeInProgress},
-		{holdfast.ErrTooSoon, codeTooSoon},
-		{holdfast.ErrAttemptsUsed, codeAttemptsUsed},
-		{holdfast.ErrQueueFull, codeQueueFull},
-		{holdfast.ErrMismatch, codeMismatch},
-		{holdfast.ErrInvalid, codeInvalid},
-		{holdfast.ErrUnsupported, codeUnsupported},
-		{holdfast.ErrDenied, codeDenied},
-		{holdfast.ErrCorrupt, codeCorrupt},
-		{holdfast.ErrUncertain, codeUncertain},
-		{holdfast.ErrLost, codeLost},
-		{holdfast.ErrReleased, codeReleased},
-		{holdfast.ErrHeld, codeHeld},
-		{context.DeadlineExceeded, codeTimeout},
-	}
 }
 
 // problemOf is the problem of any error.
@@ -180,19 +143,16 @@ func problemOf(err error) *problem {
 	if errors.As(err, new(*http.MaxBytesError)) {
 		return newProblem(codeTooLarge, "a request has at most %d bytes", maxBody)
 	}
-	c := codeStoreError
-	for _, r := range reasons() {
-		if errors.Is(err, r.err) {
-			c = r.code
-			break
-		}
+	means := failure.Of(err)
+	c := code(means.Problem)
+	switch {
+	case errors.Is(err, errWaitLimit):
+		c, means.OfOthers = codeTimeout, false
+	case errors.Is(err, errShuttingDown):
+		c, means.OfOthers = codeShuttingDown, false
 	}
 	p = newProblem(c, "%s", errorText(err))
-	switch c {
-	case codeInvalid, codeUnsupported, codeLost, codeReleased, codeShuttingDown, codeTimeout: // about this caller alone
-	default:
-		p.quotes = true
-	}
+	p.quotes = means.OfOthers
 	var own *holdfast.Error
 	if errors.As(err, &own) {
 		p.Lock = own.Lock
