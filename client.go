@@ -381,11 +381,43 @@ func (c *Client) withdrawalOf(claim driver.Claim) func(context.Context) error {
 	return func(ctx context.Context) error { return c.store.Release(ctx, claim, "") }
 }
 
+// Shutdown closes the client when the work under its leases has ended. New calls and calls that wait end with
+// [ErrClosed] at once. Leases that are held are renewed until their work releases them, and can be downgraded, detached
+// and released as usual, and a run can be reported; the function of [Election.Run] leads until it returns. Shutdown
+// tells nobody to stop: that is up to the caller, who also ends ctx when the work has had time enough.
+//
+// When nothing is held any more, Shutdown closes the client as [Client.Close] does, and returns what that returns. If
+// ctx ends before that, it closes the client at once, with the leases that are still held, and the error says how many
+// and wraps that of ctx.
+func (c *Client) Shutdown(ctx context.Context) error {
+	if err := checkCall(c, ctx); err != nil {
+		return c.wrapError("shut down", "", err)
+	}
+	held := c.drain(ctx)
+	err := c.Close()
+	if held > 0 {
+		err = errors.Join(c.wrapError("shut down", "",
+			fmt.Errorf("%w: ended %d that were still held", contextError(ctx), held)), err)
+	}
+	return err
+}
+
+// drain refuses new calls and leases, and waits until nothing is held or ctx ends. It returns how many leases are held
+// then.
+func (c *Client) drain(ctx context.Context) (held int) {
+	c.inflight.refuseCalls()
+	c.waiting.End()
+	if opened := c.ledger.client.Load(); opened != nil {
+		held = opened.drain(ctx)
+	}
+	return held + c.renewer.drain(ctx)
+}
+
 // Close ends all leases with [ErrClosed] as the cause, releases their locks, waits for what is under way in the
 // background, and closes the store. It takes about 10 s at most. Calls that wait for a lock return ErrClosed, and so do
 // later calls.
 //
-// Close does not wait for the work under the leases: stop that first. Nor does it wait for the body of a loop over List
+// Close does not wait for the work under the leases, as [Client.Shutdown] does: stop that first. Nor does it wait for the body of a loop over List
 // or [Ledger.List], which then end with ErrClosed. A lock that could not be released in time expires by its TTL, and
 // Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
 func (c *Client) Close() error {
@@ -416,8 +448,8 @@ func (c *Client) CloseContext(ctx context.Context) error {
 }
 
 func (c *Client) releaseAndClose(ctx context.Context) error {
-	c.inflight.enter()
-	c.inflight.refuseCalls()
+	c.inflight.enterHeld()
+	c.inflight.close()
 	c.waiting.End()
 	var ledgerErr error
 	var ledger sync.WaitGroup

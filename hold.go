@@ -473,7 +473,7 @@ func (c *Client) handleLoss(h *hold) {
 	}
 	if h.loss.Cause == LossMaxHold {
 		c.inflight.start(func() {
-			sleepContext(c.waiting, maxHoldGraceOf(h.asked.TTL))
+			sleepContext(c.base, maxHoldGraceOf(h.asked.TTL))
 			h.mu.Lock()
 			due := h.takeCleanUp()
 			h.mu.Unlock()

@@ -8,14 +8,26 @@ import (
 // inflight counts what is under way for a client, the calls of users and its own goroutines alike, so that Close can
 // wait for the last of them. (A sync.WaitGroup cannot be added to while it is waited for, nor waited for with a bound.)
 type inflight struct {
-	mu      sync.Mutex
-	count   int
-	closing bool
-	idle    chan struct{} // closed when nothing is under way and nothing can begin
+	mu       sync.Mutex
+	count    int
+	refusing bool          // no call of a user begins any more, except about a lease that is held
+	closing  bool          // nothing begins any more once nothing is under way
+	idle     chan struct{} // closed when nothing is under way and nothing can begin
 }
 
-// enter counts a call of a user. It returns false once the client is closing.
+// enter counts a call of a user. It returns false once the client is shutting down or closing.
 func (i *inflight) enter() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.refusing {
+		return false
+	}
+	i.count++
+	return true
+}
+
+// enterHeld counts a call of a user about a lease that is held. It returns false once the client is closing.
+func (i *inflight) enterHeld() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closing {
@@ -41,7 +53,7 @@ func (i *inflight) start(f func()) bool {
 	return true
 }
 
-// exit ends what enter has counted.
+// exit ends what enter or enterHeld has counted.
 func (i *inflight) exit() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -51,11 +63,18 @@ func (i *inflight) exit() {
 	}
 }
 
-// refuseCalls makes enter return false from now on. The caller has entered itself, and exits afterwards.
+// refuseCalls makes enter return false from now on.
 func (i *inflight) refuseCalls() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.closing = true
+	i.refusing = true
+}
+
+// close lets nothing begin once nothing is under way. The caller is counted itself, and exits afterwards.
+func (i *inflight) close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.refusing, i.closing = true, true
 }
 
 // waitIdle waits until nothing is under way or ctx ends, and reports whether nothing is under way.

@@ -175,7 +175,7 @@ func (l *Lease) giveUp(ctx context.Context, op string, e ending) error {
 	if ctx == nil {
 		return c.wrapError(op, l.Name(), errNilContext)
 	}
-	if c.inflight.enter() {
+	if c.inflight.enterHeld() {
 		defer c.inflight.exit()
 	} else {
 		return c.wrapError(op, l.Name(), l.errAfterClose())

@@ -46,7 +46,8 @@ type renewer struct {
 	client *Client
 
 	mu           sync.Mutex
-	closed       bool
+	closed       bool             // new holds are refused
+	drained      chan struct{}    // nil until drain is called; closed when there are no holds
 	lastRead     driver.Instant   // the last reading of the clock
 	elapsed      time.Duration    // the same moment on the renewer's scale
 	wallAhead    time.Duration    // how far the wall clock was ahead of Boottime
@@ -139,6 +140,9 @@ func (r *renewer) removeLocked(h *hold) {
 	if r.ends.Len() > 0 {
 		return
 	}
+	if r.drained != nil {
+		close(r.drained) // once, since no hold is added any more
+	}
 	r.byID = nil
 	if cap(r.ends.holds) > keptCapacity {
 		r.ends.holds, r.dues.holds = nil, nil
@@ -163,6 +167,27 @@ func (r *renewer) takeAll() []*hold {
 	}
 	r.wakeUp()
 	return all
+}
+
+// drain refuses new holds, and waits until there are none or ctx ends. It returns how many there are then.
+func (r *renewer) drain(ctx context.Context) int {
+	r.mu.Lock()
+	r.closed = true
+	if r.drained == nil {
+		r.drained = make(chan struct{})
+		if r.ends.Len() == 0 {
+			close(r.drained)
+		}
+	}
+	drained := r.drained
+	r.mu.Unlock()
+	select {
+	case <-drained:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ends.Len()
 }
 
 // renewalTimes is when a lease ends, and when it must be renewed.

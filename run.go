@@ -127,7 +127,7 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 // the report counts, and the run is ended as by a report in time.
 func (r *Run) reportLate(ctx context.Context, outcome *runOutcome) error {
 	h := r.lease.hold
-	if !h.client.inflight.enter() {
+	if !h.client.inflight.enterHeld() {
 		return r.lease.errAfterClose()
 	}
 	defer h.client.inflight.exit()

@@ -100,9 +100,19 @@ func (l *Lease) TryUpgrade(ctx context.Context) error {
 
 func (l *Lease) changeWeight(ctx context.Context, op string, weight int64) error {
 	c := l.hold.client
-	_, err := onStore(ctx, c, op, l.Name(),
-		func() (none struct{}, err error) { return none, l.hold.changeWeight(ctx, l, weight) })
-	return err
+	err := checkCall(c, ctx)
+	switch {
+	case err != nil:
+	case !c.inflight.enterHeld():
+		err = l.errAfterClose()
+	default:
+		defer c.inflight.exit()
+		err = l.hold.changeWeight(ctx, l, weight)
+	}
+	if err != nil {
+		return c.wrapError(op, l.Name(), err)
+	}
+	return nil
 }
 
 // changeWeight changes what the lease is good for: to less before the store is asked, to more only after the store has
