@@ -103,6 +103,11 @@ func (c *client) mustTry(cl driver.Claim) driver.Grant {
 	if errors.Is(err, driver.ErrUncertain) {
 		c.e.latef("a try on a free place of %q had no answer in time: %w", cl.Name, err)
 	}
+	var held *driver.HeldError
+	if errors.As(err, &held) && slices.ContainsFunc(held.Holders, func(h driver.ClaimInfo) bool { return h.Owner == cl.Owner }) {
+		// An earlier request of this try had no reply, and the session with which it was granted has expired since.
+		c.e.latef("a try on a free place of %q is refused by what it left itself: %w", cl.Name, err)
+	}
 	if err != nil {
 		c.e.failf("a try on a free place of %q was not granted: %w", cl.Name, err)
 	}
@@ -475,9 +480,10 @@ func (w *waitingCall) mustBeGrantedWithin(d time.Duration) driver.Grant {
 	return w.grant
 }
 
-// mustFail returns when the call has returned with the given error.
+// mustFail returns when the call has returned with the given error. It allows for several requests in a row, since the
+// call may have to find out why it fails.
 func (w *waitingCall) mustFail(target error) {
-	w.awaitReturn(w.c.e.slack)
+	w.awaitReturn(5 * w.c.e.slack)
 	w.c.e.requireError(w.err, target, "the waiting Acquire of %s", w.claim.Owner)
 }
 
