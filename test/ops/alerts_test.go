@@ -69,7 +69,8 @@ func startMonitor(t *testing.T, scraped string) monitor {
 		t.Fatal(err)
 	}
 	config := fmt.Sprintf("global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\n"+
-		"rule_files: [rules.yml]\nscrape_configs: [{job_name: shop, static_configs: [{targets: ['%s']}]}]\n", scraped)
+		"rule_files: [rules.yml]\nscrape_configs: [{job_name: shop, static_configs: [{targets: ['%[1]s']}]}, "+
+		"{job_name: node, metrics_path: /jobs, static_configs: [{targets: ['%[1]s']}]}]\n", scraped)
 	for name, text := range map[string]string{"rules.yml": shortenTimes(t, string(rules)), "prometheus.yml": config} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -147,19 +148,26 @@ func (m monitor) await(t *testing.T, alert string, do func()) {
 type shop struct {
 	collector *holdfastprom.Collector
 	addr      string // where it is scraped
+	jobs      string // the file of metrics that jobs write
 }
 
 func newShop(t *testing.T) *shop {
 	t.Helper()
 	beforeNumber := func(lock string) string { lock, _, _ = strings.Cut(lock, "-"); return lock }
-	s := &shop{collector: holdfastprom.New(&holdfastprom.Options{LockLabel: beforeNumber})}
+	s := &shop{collector: holdfastprom.New(&holdfastprom.Options{LockLabel: beforeNumber}), jobs: filepath.Join(t.TempDir(), "jobs.prom")}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(s.collector)
 	listener, err := servertest.Listen()
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
+	pages := http.NewServeMux()
+	pages.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	pages.HandleFunc("/jobs", func(w http.ResponseWriter, r *http.Request) { // as node_exporter does
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		http.ServeFile(w, r, s.jobs)
+	})
+	server := &http.Server{Handler: pages}
 	var done sync.WaitGroup
 	done.Go(func() { _ = server.Serve(listener) })
 	t.Cleanup(func() {
@@ -229,6 +237,8 @@ func TestAlertsFire(t *testing.T) {
 		"HoldfastEventsDropped":    func(t *testing.T) func() { return dropEvents(t, s) },
 		"HoldfastStoreUnavailable": func(t *testing.T) func() { return stopStore(t, s, dying) },
 		"HoldfastRenewalsFail":     func(t *testing.T) func() { return stopStore(t, s, startRedis(t)) },
+		"HoldfastJobFailed":        func(t *testing.T) func() { return useCommand(t, s, 1, "run", "report", "false") },
+		"HoldfastSlotMissed":       func(t *testing.T) func() { return missSlot(t, s) },
 	} {
 		t.Run(alert, func(t *testing.T) { m.await(t, alert, provoke(t)) })
 	}
@@ -399,4 +409,31 @@ func stopStore(t *testing.T, s *shop, server *redistest.Server) func() {
 		}
 		server.Signal(syscall.SIGSTOP)
 	}
+}
+
+// useCommand uses the command for a job that writes metrics. The job exits with code.
+func useCommand(t *testing.T, s *shop, code int, subcommand string, args ...string) func() {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "holdfast")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
+	build.Dir = "../../cmd/holdfast"
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	args = append([]string{subcommand, "--metrics-file", s.jobs}, args...)
+	return func() {
+		cmd := exec.CommandContext(t.Context(), program, args...)
+		cmd.Env = append(os.Environ(), "HOLDFAST_STORE=file://"+filepath.Join(dir, "locks"))
+		out, err := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != code {
+			t.Errorf("exit code %d, %v: %s", got, err, out)
+		}
+	}
+}
+
+// missSlot starts a job of cron half an hour late.
+func missSlot(t *testing.T, s *shop) func() {
+	due := time.Now().UTC().Add(-30 * time.Minute)
+	return useCommand(t, s, 0, "once", "--schedule", fmt.Sprintf("%d %d * * *", due.Minute(), due.Hour()), "--tz", "UTC",
+		"nightly", "true")
 }

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,6 +82,85 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// TestFailoverOfManyProcesses: a failover, in which each of 50 processes fails to renew some of its 200 leases for a moment, and
+// one of them all, raises no alert.
+func TestFailoverOfManyProcesses(t *testing.T) {
+	t.Parallel()
+	rules, err := filepath.Abs(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type series struct {
+		Series string `yaml:"series"`
+		Values string `yaml:"values"`
+	}
+	input := []series{
+		{`holdfast_store_requests_total{job="pods",operation="renew",outcome="ok"}`, "0+60000x120"},
+		{`holdfast_store_requests_total{job="pods",operation="renew",outcome="error"}`, "0x30 350x90"},
+	}
+	for i := range 50 {
+		failed := 3
+		if i == 0 {
+			failed = 200
+		}
+		name := fmt.Sprintf(`holdfast_renewal_seconds_count{job="pods",instance="%d",outcome=`, i)
+		input = append(input, series{name + `"failed"}`, fmt.Sprintf("0x30 %dx90", failed)},
+			series{name + `"renewed"}`, "0+1200x120"})
+	}
+	text, err := yaml.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "1m", "tests": []any{map[string]any{
+		"interval": "1m", "input_series": input, "promql_expr_test": []any{map[string]any{
+			"expr": `count(count_over_time(ALERTS{alertname=~"Holdfast.*"}[2h]))`, "eval_time": "2h", "exp_samples": []any{}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	promtoolTests(t, string(text))
+}
+
+// promtoolTests runs tests of rules by promtool.
+func promtoolTests(t *testing.T, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "test.yml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "test", "rules", file)
+}
+
+// TestShownRules: the rules in ops/README.md, for the user's own file, are rules for Prometheus. That for a job that is overdue
+// looks at the machine that has run the job last.
+func TestShownRules(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../ops/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(readme)
+	if shown == nil {
+		t.Fatal("ops/README.md shows no rules")
+	}
+	rules := filepath.Join(t.TempDir(), "rules.yml")
+	if err := os.WriteFile(rules, shown[1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", rules)
+	promtoolTests(t, "rule_files: ['"+rules+`']
+evaluation_interval: 1h
+tests:
+  - interval: 1h
+    input_series:
+      - {series: 'holdfast_command_success_timestamp_seconds{name="nightly",instance="a"}', values: '0x24 86400x60'}
+      - {series: 'holdfast_command_success_timestamp_seconds{name="nightly",instance="b"}', values: '0x90'}
+    promql_expr_test:
+      - {expr: 'count_over_time(ALERTS[50h])', eval_time: 50h, exp_samples: []}
+    alert_rule_test:
+      - alertname: NightlyJobOverdue
+        eval_time: 51h
+        exp_alerts:
+          - exp_labels: {severity: critical}
+            exp_annotations: {summary: 'nightly has not succeeded for 1d 3h 0m 0s'}
+`)
+}
+
 // TestRunbooks: each alert has a runbook, which its annotation and the table of ops/README.md name, and there are no
 // others.
 func TestRunbooks(t *testing.T) {
@@ -93,7 +173,7 @@ func TestRunbooks(t *testing.T) {
 	for _, r := range readAlerts(t) {
 		name := r.Alert + ".md"
 		want = append(want, name)
-		if got := r.Annotations["runbook"]; got != "ops/runbooks/"+name {
+		if got := r.Annotations["runbook_url"]; got != "https://github.com/holdfast-go/holdfast/blob/main/ops/runbooks/"+name {
 			t.Errorf("the runbook of %s is %q", r.Alert, got)
 		}
 		row := "| [" + r.Alert + "](runbooks/" + name + ") | " + r.Labels["severity"] + " |"
@@ -213,6 +293,21 @@ func TestRuleNames(t *testing.T) {
 	}
 }
 
+// commandMetric returns the labels of a metric of the command, or nil if it has no metric of this name. Its own tests see to it
+// that docs/metrics.md has them all.
+func commandMetric(t *testing.T, name string) (labels []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile("\n\\| `" + name + "` \\| \\w+ \\| (.*?) \\|").FindSubmatch(text)
+	if line == nil || !strings.HasPrefix(name, "holdfast_command_") {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(string(line[1]), "`", ""), ", ")
+}
+
 // checkNames checks that an expression has only metrics that exist, and for each of them only labels that it has. It
 // notes the metrics in used.
 func checkNames(t *testing.T, where, expr string, used map[string]bool) {
@@ -233,6 +328,9 @@ func checkNames(t *testing.T, where, expr string, used map[string]bool) {
 	}
 	for _, s := range selectors {
 		m := known[s[1]]
+		if labels := commandMetric(t, s[1]); labels != nil {
+			m = &metrics.Metric{Name: s[1], Labels: labels}
+		}
 		if m == nil {
 			t.Errorf("%s uses %s, which does not exist", where, s[1])
 			continue

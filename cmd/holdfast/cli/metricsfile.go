@@ -235,6 +235,9 @@ func (f *metricsFile) addTo(t *metricsText) map[string]float64 {
 	}
 	outcomes := []string{outcomeSucceeded, outcomeFailed, string(outcomeKilled), string(outcomeLost),
 		string(outcomeNotAcquired), string(outcomeUnavailable)} // 0 at least, for increase()
+	if f.command == "once" {
+		outcomes = append(outcomes, string(outcomeMissed))
+	}
 	if f.outcome != "" && !slices.Contains(outcomes, f.outcome) {
 		outcomes = append(outcomes, f.outcome)
 	}

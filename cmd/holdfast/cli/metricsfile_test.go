@@ -91,6 +91,7 @@ func TestMetricsFile(t *testing.T) {
 		`holdfast_command_ends_total{command="run",name="nightly",outcome="not-acquired"}`:               1,
 		`holdfast_command_ends_total{command="run",name="nightly",outcome="lost"}`:                       0,
 		`holdfast_command_ends_total{command="once",name="key",outcome="succeeded"}`:                     1,
+		`holdfast_command_ends_total{command="once",name="key",outcome="missed"}`:                        0,
 		`holdfast_command_exit_code{command="run",name="nightly"}`:                                       0,
 		`holdfast_acquire_attempts_total{lock="nightly",kind="mutex"}`:                                   3,
 		`holdfast_acquire_failures_total{lock="nightly",kind="mutex",reason="held"}`:                     1,
