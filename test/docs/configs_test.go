@@ -121,6 +121,7 @@ func yamlCommands(t *testing.T, file string, b codeBlock) (commands []string) {
 			fault("the role has %s", got)
 		}
 	case at(root, "deploy.script") != nil:
+	case root["groups"] != nil: // rules of Prometheus; the tests in test/ops check them
 	default:
 		fault("no test knows what this is for")
 	}
@@ -215,8 +216,7 @@ var unitKeys = map[string][]string{
 	"Install": {"WantedBy"},
 }
 
-// unitCommands checks a unit file, by systemd-analyze too if the machine has it, and returns the command that it
-// starts.
+// unitCommands checks a unit file, by systemd-analyze too, and returns the command that it starts.
 func unitCommands(t *testing.T, file string, b codeBlock) (commands []string) {
 	t.Helper()
 	section, isTimer := "", false
@@ -241,10 +241,6 @@ func unitCommands(t *testing.T, file string, b codeBlock) (commands []string) {
 	if !isTimer && len(commands) != 1 {
 		t.Errorf("%s:%d: the unit starts %d commands", file, b.line, len(commands))
 	}
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		return commands
-	}
 	dir := t.TempDir()
 	unit := filepath.Join(dir, "example.service")
 	if isTimer {
@@ -258,12 +254,33 @@ func unitCommands(t *testing.T, file string, b codeBlock) (commands []string) {
 	if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(analyze, "verify", "--man=no", "--generators=no", "--recursive-errors=no", unit)
+	cmd := exec.Command("systemd-analyze", "verify", "--man=no", "--generators=no", "--recursive-errors=no", unit)
 	out, err := cmd.CombinedOutput()
 	if strings.Contains(string(out), "example.") || err != nil && len(out) == 0 {
 		t.Errorf("%s:%d: %v: %s", file, b.line, err, out)
 	}
 	return commands
+}
+
+// TestUnitsOfServe: systemd accepts the service and the socket in ops/systemd.
+func TestUnitsOfServe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"holdfast.service", "holdfast.socket"} {
+		text := readDocument(t, filepath.Join(root, "ops", "systemd", name))
+		replaced := strings.Replace(text, "\nExecStart=holdfast serve", "\nExecStart="+holdfastProgram(t)+" serve", 1)
+		if strings.HasSuffix(name, ".service") && replaced == text {
+			t.Errorf("%s does not leave it to systemd where holdfast is installed", name)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(replaced), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("systemd-analyze", "verify", "--man=no", "--generators=no", filepath.Join(dir, "holdfast.service"),
+		filepath.Join(dir, "holdfast.socket"))
+	if out, err := cmd.CombinedOutput(); strings.Contains(string(out), "holdfast.") || err != nil && len(out) == 0 {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 // imageCommands checks a Dockerfile, and returns the command that its image runs, if that is holdfast.
@@ -273,7 +290,7 @@ func imageCommands(t *testing.T, file string, b codeBlock) (commands []string) {
 	for line := range strings.Lines(b.text) {
 		instruction, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		switch instruction {
-		case "FROM", "COPY", "":
+		case "FROM", "COPY", "RUN", "":
 		case "ENTRYPOINT", "CMD":
 			var args []string
 			if err := json.Unmarshal([]byte(rest), &args); err != nil {

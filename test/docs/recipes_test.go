@@ -237,18 +237,13 @@ func TestNextPodWaits(t *testing.T) {
 				continue
 			}
 			for _, line := range yamlCommands(t, file, b) {
-				words := shellWords(line)
-				i := 0
-				for i < len(words) && words[i] != "--" {
-					i++
-				}
-				if len(words) < 2 || words[1] != "once" || i == len(words) {
+				call, _, hasCommand := strings.Cut(withSlot(line, time.Minute), " '--' ")
+				if !hasCommand || !strings.HasPrefix(call, "'holdfast' 'once' ") {
 					continue
 				}
 				checked++
-				call := strings.Join(words[:i], " ")
 				first := start(t, m, call+" sh -c 'echo begun; read end; exit 1'")
-				next := start(t, m, strings.Replace(call, " once ", " once -v ", 1)+" sh -c 'echo ran' 2>&1")
+				next := start(t, m, strings.Replace(call, "'once'", "once -v", 1)+" sh -c 'echo ran' 2>&1")
 				_ = first.stdin.Close()
 				if code := endWith(t, first, 0); code != 1 {
 					t.Errorf("the first pod: exit code %d", code)

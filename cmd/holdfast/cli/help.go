@@ -130,12 +130,14 @@ const runExamples = `  holdfast run nightly ./report.sh --full                  
 const runAfterFlags = `Flags of run come before NAME. COMMAND is run directly, without a shell, with the input and output of run. It finds the
 name of the lock, its fencing token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID.
 
-In cron, the same line on many machines runs COMMAND on one of them:
+In cron, the same lines on many machines run COMMAND on one of them:
+  PATH=/usr/local/bin:/usr/bin:/bin
   0 3 * * *  holdfast run -n --skip-ok -q --min-hold 10m nightly -- ./report.sh
 --min-hold keeps the lock for longer than the machines' clocks differ. Without it, a machine whose clock is behind finds
 the lock free again when the job is done, and runs it a second time. With -q a skipped run prints nothing, so cron sends
-no mail. Cron does not read the profile of your shell: set HOLDFAST_STORE in the crontab. "holdfast once --schedule"
-runs COMMAND once per time slot, whatever the clocks show.
+no mail. Cron does not read the profile of your shell, and does not look for programs in /usr/local/bin by itself: set
+PATH and HOLDFAST_STORE in the crontab. "holdfast once --schedule" runs COMMAND once per time slot, whatever the clocks
+show.
 
 Exit codes: that of COMMAND, or
   64       wrong usage
@@ -285,7 +287,7 @@ Exit codes: that of COMMAND, or
   128+n    COMMAND died of signal n, or signal n ended the wait
 
 The guard, signals, messages, --store-wait, and the record of --record are those of run: see "holdfast help run-details".
---quiet also prints nothing if KEY has succeeded before, or its slot was missed. More outcomes in the record are:
+--quiet also prints nothing if KEY has succeeded before. It does not hide that a slot was missed: nobody has run it. More outcomes in the record are:
 done-before, missed, attempts-used, not-recorded (73).`
 
 const holdHelp = `hold acquires the lock NAME, prints its fencing token on a line of its own, and holds the lock until it receives SIGINT
