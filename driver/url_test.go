@@ -165,6 +165,20 @@ func TestOpenMisplacedCharacters(t *testing.T) {
 	}
 }
 
+// TestOpenPasswordOfUser: a password that is also the name of the user is hidden as a password, and nowhere else: an error may
+// name the user in what is to be done.
+func TestOpenPasswordOfUser(t *testing.T) {
+	for _, raw := range []string{"test://USER:USER@host/?reparse=1", "test://USER@host/?reparse=1&password=USER"} {
+		for _, user := range []string{"worker", "app"} {
+			_, err := driver.Open(t.Context(), strings.ReplaceAll(raw, "USER", user))
+			if err == nil || !strings.Contains(err.Error(), "test://"+user) || strings.Contains(err.Error(), ":"+user+"@") ||
+				strings.Contains(err.Error(), "password="+user) {
+				t.Errorf("%s: %v", raw, err)
+			}
+		}
+	}
+}
+
 // TestOpenShortSecrets: a short password is hidden where it is a word of its own, and leaves other words whole.
 func TestOpenShortSecrets(t *testing.T) {
 	_, err := driver.Open(t.Context(), "test://u:p@host/?reparse=1&password=p")

@@ -3,6 +3,7 @@ package redact
 
 import (
 	"errors"
+	"iter"
 	"net/url"
 	"regexp"
 	"slices"
@@ -29,24 +30,59 @@ func isSecret(name, value string) bool {
 }
 
 // FindSecrets returns the parts of a URL that must not be shown, decoded and as written, the longest first.
+//
+// A password that is also the name of the user, or another part that is shown, is hidden only where it is written as a
+// password. Hidden wherever it stands, it would spoil what an error says about the user, and show that both are the same.
 func FindSecrets(u *url.URL) []string {
 	var s []string
-	if password, ok := u.User.Password(); ok {
+	isPublic := publicParts(u)
+	if password, ok := u.User.Password(); ok && isPublic[password] {
+		s = append(s, ":"+password+"@", "password="+password)
+	} else if ok {
 		s = append(s, password, url.QueryEscape(password), url.PathEscape(password))
 		if _, written, ok := strings.Cut(u.User.String(), ":"); ok {
 			s = append(s, written)
 		}
 	}
-	for _, pair := range strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
-		name, value, _ := strings.Cut(pair, "=")
-		if decoded, err := url.QueryUnescape(value); err == nil && isSecret(name, value) {
+	for name, value := range options(u) {
+		decoded, err := url.QueryUnescape(value)
+		switch {
+		case !isSecret(name, value):
+		case err == nil && isPublic[decoded]:
+			s = append(s, name+"="+value)
+		case err == nil:
 			s = append(s, value, decoded, url.PathEscape(decoded))
-		} else if isSecret(name, value) {
+		default:
 			s = append(s, value)
 		}
 	}
 	slices.SortFunc(s, func(a, b string) int { return len(b) - len(a) })
 	return slices.DeleteFunc(slices.Compact(s), func(s string) bool { return s == "" })
+}
+
+// options yields the options of a URL as they are written.
+func options(u *url.URL) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for _, pair := range strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
+			if name, value, _ := strings.Cut(pair, "="); !yield(name, value) {
+				return
+			}
+		}
+	}
+}
+
+// publicParts are the parts of a URL that are shown.
+func publicParts(u *url.URL) map[string]bool {
+	parts := map[string]bool{u.User.Username(): true, u.Hostname(): true, u.Scheme: true}
+	for _, segment := range strings.Split(u.Path, "/") {
+		parts[segment] = true
+	}
+	for name, value := range options(u) {
+		if decoded, err := url.QueryUnescape(value); err == nil && !isSecret(name, value) {
+			parts[decoded] = true
+		}
+	}
+	return parts
 }
 
 // HideSecrets replaces the secrets in an error's text. errors.Is gives the same answers for the result.
@@ -67,7 +103,7 @@ const maxShortSecret = 3
 
 // hideSecret replaces a secret in a text.
 func hideSecret(text, secret string) string {
-	if len(secret) > maxShortSecret {
+	if len(secret) > maxShortSecret || strings.HasPrefix(secret, ":") {
 		return strings.ReplaceAll(text, secret, "xxxxx")
 	}
 	var b strings.Builder
