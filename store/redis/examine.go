@@ -22,7 +22,8 @@ var (
 		Fix: "use Redis 6.2 or later"}
 	findingEviction = driver.Finding{Code: "redis-eviction", Severity: driver.SeverityCritical,
 		Why: "it may evict locks and their tokens when memory runs out",
-		Fix: "CONFIG SET maxmemory-policy noeviction"}
+		Fix: "give the locks a Redis of their own if this one is a cache that must evict; there, maxmemory-policy noeviction " +
+			"in redis.conf (what CONFIG SET alone has set is lost at the next start)"}
 	findingMemory = driver.Finding{Code: "redis-memory", Severity: driver.SeverityWarning,
 		Why: "new claims are refused when the memory is full",
 		Fix: "raise maxmemory, or give the locks a server of their own"}
@@ -31,7 +32,7 @@ var (
 		Fix: "set appendonly yes and appendfsync always"}
 	findingAppendFsync = driver.Finding{Code: "redis-appendfsync", Severity: driver.SeverityWarning,
 		Why: "if the machine crashes, the server has forgotten the locks of the last second or more",
-		Fix: "CONFIG SET appendfsync always"}
+		Fix: "appendfsync always in redis.conf (what CONFIG SET alone has set is lost at the next start)"}
 	findingDiskFailed = driver.Finding{Code: "redis-disk-failed", Severity: driver.SeverityCritical,
 		Why: "the server refuses writes, and so all claims, or loses them when it restarts",
 		Fix: "make room on its disk, and make the directory of its dir setting writable for it"}
@@ -44,7 +45,8 @@ var (
 	findingMinReplicas = driver.Finding{Code: "redis-min-replicas", Severity: driver.SeverityWarning,
 		Why: "replicas follow asynchronously: a failover may forget locks, and a primary that was cut off goes on granting " +
 			"and renewing them",
-		Fix: "CONFIG SET min-replicas-to-write 1, CONFIG SET min-replicas-max-lag 10, and open the store with replicas=1"}
+		Fix: "min-replicas-to-write 1 and min-replicas-max-lag 10 in redis.conf of all servers (what CONFIG SET alone has set is " +
+			"lost at the next start), and open the store with replicas=1"}
 	findingCommandMissing = driver.Finding{Code: "redis-command-missing", Severity: driver.SeverityCritical,
 		Why: "steps of locks that need it fail",
 		Fix: "remove the rename-command lines of these commands from redis.conf, and restart the server"}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -104,7 +105,10 @@ func (d *doctor) run(w io.Writer) error {
 	var stores [2]driver.Store
 	for i := range stores {
 		store, err := openURL(ctx, withoutCreate(choice.url))
-		if err != nil {
+		if err != nil && withoutCreate(choice.url) != choice.url && isMissing(err) {
+			return usageError("there is nothing to examine yet: doctor makes nothing, so it leaves out create=true, which is in the " +
+				"URL; holdfast list makes what is missing")
+		} else if err != nil {
 			return err
 		}
 		client, err := newClient(store, nil)
@@ -147,6 +151,12 @@ func withoutCreate(where string) string {
 	query.Del("create")
 	u.RawQuery = query.Encode()
 	return u.String()
+}
+
+// isMissing reports whether the error of opening a store, or its ledger, says that it does not exist and how to make it.
+func isMissing(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "there is no ") && strings.Contains(text, "create=true")
 }
 
 var findingUnseen = driver.Finding{Code: "settings-unseen", Severity: driver.SeverityUnknown,

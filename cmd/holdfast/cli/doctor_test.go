@@ -105,6 +105,9 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("keys are left: %s", keys)
 	}
 	sendRedis(t, server, "CONFIG", "SET", "appendfsync", "everysec")
+	if r := w.runProgram("stores"); !strings.Contains(r.out, "what the servers' settings keep on disk") {
+		t.Error(r.description)
+	}
 	if d, codes := w.readDiagnosis(exitWarning, "--quick"); !slices.Equal(codes, []string{"redis-appendfsync"}) ||
 		d.Severity != driver.SeverityWarning {
 		t.Errorf("a warning: %+v", d)
@@ -114,7 +117,8 @@ func TestDoctor(t *testing.T) {
 	r.check(t, exitCritical)
 	critical, warning := strings.Index(r.out, "critical: redis-eviction, "+server.Addr),
 		strings.Index(r.out, "warning: redis-appendfsync, "+server.Addr)
-	if critical < 0 || warning < critical || !strings.Contains(r.out, "  change:  CONFIG SET maxmemory-policy noeviction\n") {
+	if critical < 0 || warning < critical || !strings.Contains(r.out, "  change:  give the locks a Redis of their own") ||
+		!strings.Contains(r.out, "maxmemory-policy noeviction in redis.conf") {
 		t.Errorf("the worst first: %s", r.description)
 	}
 }
@@ -208,9 +212,17 @@ func TestDoctorMakesNothing(t *testing.T) {
 	}
 	t.Cleanup(server.Stop)
 	w.store = server.URL("test") + "?sslmode=disable&create=true"
-	w.runProgram("doctor").check(t, exitUsage, "create=true")
+	w.runProgram("doctor").check(t, exitUsage, "there is nothing to examine yet", "leaves out create=true", "holdfast list makes")
 	if n, err := server.QueryValue("select count(*) from pg_tables where schemaname = 'public'"); n != "0" || err != nil {
 		t.Errorf("doctor has made %s tables, %v", n, err)
+	}
+	w.runProgram("list").check(t, 0) // it makes the table of locks, and none of runs
+	if r := w.runProgram("doctor", "--ttl", "5m"); !strings.Contains(r.out, "not compared: this store has no run ledger yet") {
+		t.Error(r.description)
+	}
+	w.runProgram("runs").check(t, 0)
+	if r := w.runProgram("doctor", "--ttl", "5m"); !strings.Contains(r.out, "this machine's, within") {
+		t.Error(r.description)
 	}
 	w.store = "redis://127.0.0.1:1"
 	w.runProgram("doctor").check(t, exitUnavailable, "127.0.0.1:1")

@@ -147,7 +147,11 @@ func (m *measurements) readClock(ctx context.Context, store driver.Store) {
 		return
 	}
 	ledger, err := store.OpenLedger(ctx)
-	if err != nil {
+	if err != nil && isMissing(err) {
+		m.clockUnknown = "not compared: this store has no run ledger yet, by which its clock is read; holdfast runs makes one, with " +
+			"create=true in the URL"
+		return
+	} else if err != nil {
 		m.clockUnknown = errorText(err)
 		return
 	}

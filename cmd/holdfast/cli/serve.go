@@ -80,9 +80,9 @@ With --tokens, each caller needs a token there, too. Other addresses require --t
 --client-ca.
 
 A line of the file of --tokens has four fields: the credential, a name, the rights, and what the names of the locks
-begin with (* for all). printf %s TOKEN | sha256sum prints a hash. The rights are see, hold and break.
+begin with (* for all). printf %s TOKEN | sha256sum prints the hash of TOKEN, which is below. The rights are see, hold and break.
 
-    sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 billing see,hold billing/
+    sha256:f98103e9217f099208569d295c1b276f1821348636c268c854bb2a086e0037cd billing see,hold billing/
     cert:ops.example.org ops see,hold,break *
 
 Started by systemd with a socket unit, it uses that socket instead of --listen. On SIGHUP it reads the files of

@@ -124,7 +124,7 @@ func printPromises(w io.Writer, i holdfast.Info, more [][]string) error {
 		{"order", i.Order.Description()},
 		{"kinds of locks", cmp.Or(strings.Join(kinds, ", "), "none: it keeps a run ledger alone")},
 		{"locks can outlive their process", formatYesNo(i.Detached)},
-		{"locks and tokens survive", describeSurvives(i.Survives)},
+		{"locks and tokens survive", shown.DescribeSurvives(i)},
 		{"tokens can go down", describeRegression(i)},
 		{"TTL", fmt.Sprintf("%v to %v", i.MinTTL, i.MaxTTL)},
 		{"a name has at most", fmt.Sprintf("%d bytes", i.MaxName)},
@@ -153,25 +153,6 @@ func describeTakeover(i holdfast.Info) string {
 		return "when its TTL has passed"
 	}
 	return "within " + i.DeadHolderTimeout.String()
-}
-
-func describeSurvives(s holdfast.Survives) string {
-	var list []string
-	for _, x := range []struct {
-		what string
-		does bool
-	}{
-		{"a restart of the store", s.Restart},
-		{"a power cut", s.PowerCut}, {"a failover", s.Failover},
-	} {
-		if x.does {
-			list = append(list, x.what)
-		}
-	}
-	if len(list) == 0 {
-		return "nothing"
-	}
-	return strings.Join(list, ", ")
 }
 
 // describeRegression is when a fencing token may be smaller than an earlier one of the same lock.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
@@ -58,7 +59,7 @@ func (p *Page) showHealth(r *http.Request) (*content, error) {
 			describeCode(string(info.ExpiredBy), info.ExpiredBy.Description())},
 		definition{"By which clock", describeCode(string(info.ExpiryClock), info.ExpiryClock.Description())},
 		definition{"Order of waiters", describeCode(string(info.Order), info.Order.Description())},
-		definition{"Claims and tokens survive", plain(describeSurvives(info.Survives))},
+		definition{"Claims and tokens survive", plain(shown.DescribeSurvives(info))},
 	), element("h2", nil, plain("Findings of the doctor"))}
 	live = append(live, p.findings(r, now))
 	return &content{title: "Health", part: "health", at: now, events: "list",
@@ -71,25 +72,6 @@ func describeCode(code, description string) markup {
 		return plain("unknown")
 	}
 	return join(plain(description), span("detail", element("code", nil, plain(code))))
-}
-
-func describeSurvives(s holdfast.Survives) string {
-	words := ""
-	for _, e := range []struct {
-		survived bool
-		what     string
-	}{{s.Restart, "a restart"}, {s.PowerCut, "a power cut"}, {s.Failover, "a failover"}} {
-		if e.survived && words != "" {
-			words += ", "
-		}
-		if e.survived {
-			words += e.what
-		}
-	}
-	if words == "" {
-		return "nothing"
-	}
-	return words
 }
 
 // findings are what the doctor has found.
