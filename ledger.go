@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -74,6 +75,9 @@ type LedgerOptions struct {
 }
 
 // RunOptions are the options of one run. The zero value and nil are valid.
+//
+// The TTL of a run, its attempts and pauses are those of the ledger. Client.Ledger costs nothing, so runs that need others are
+// begun by a Ledger of the same name with other LedgerOptions.
 type RunOptions struct {
 	// Fingerprint describes the payload that belongs to the key, for example by a hash in hex or base64. If an earlier
 	// run of the key had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256
@@ -97,6 +101,7 @@ const (
 
 // RunInfo is a run as the ledger keeps it.
 type RunInfo struct {
+	Ledger      string
 	Key         string
 	Attempt     int64 // 1 for the first run of the key
 	State       RunState
@@ -268,27 +273,59 @@ func (l *Ledger) readRuns(ctx context.Context, key string, last int) ([]RunInfo,
 // listing.
 func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) iter.Seq2[RunInfo, error] {
 	return func(yield func(RunInfo, error) bool) {
-		const op = "list runs"
 		c, err := l.open(ctx)
 		if err == nil {
-			err = yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.RunHistory, error] {
-				return c.runs.ListRuns(ctx, l.recordKey(prefix))
-			}, func(h driver.RunHistory, err error) bool {
-				if err != nil {
-					key := strings.TrimPrefix(h.Key, l.recordKey(""))
-					return yield(RunInfo{Key: key}, l.wrapError(op, key, c.orClosed(err))) && h.Key != ""
-				}
-				runs := l.runsFromDriver(h)
-				if len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State) {
-					return true
-				}
-				return yield(runs[len(runs)-1], nil)
-			})
+			err = c.yieldRuns(ctx, l.recordKey(prefix), states, func(string) *Ledger { return l }, yield)
 		}
 		if err != nil {
-			yield(RunInfo{}, l.wrapError(op, "", err))
+			yield(RunInfo{}, l.wrapError("list runs", "", err))
 		}
 	}
+}
+
+// ListRuns yields the last run of each key of all ledgers, as [Ledger.List] does for one of them: RunInfo.Ledger is its name.
+func (c *Client) ListRuns(ctx context.Context, states ...RunState) iter.Seq2[RunInfo, error] {
+	return func(yield func(RunInfo, error) bool) {
+		err := checkCall(c, ctx)
+		var runs *Client
+		if err == nil {
+			runs, err = c.openLedger(ctx)
+		}
+		if err == nil {
+			err = runs.yieldRuns(ctx, "", states, func(recordKey string) *Ledger {
+				name, _, _ := strings.Cut(recordKey, "/")
+				return c.Ledger(name, nil)
+			}, yield)
+		}
+		if err != nil {
+			yield(RunInfo{}, c.wrapError("list runs", "", err))
+		}
+	}
+}
+
+// yieldRuns yields the last run of each key in the store that starts with prefix. ledgerOf finds the ledger of such a key.
+// It returns the error that ends the listing.
+func (c *Client) yieldRuns(ctx context.Context, prefix string, states []RunState, ledgerOf func(recordKey string) *Ledger,
+	yield func(RunInfo, error) bool) (ended error) {
+	err := yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.RunHistory, error] {
+		return c.runs.ListRuns(ctx, prefix)
+	}, func(h driver.RunHistory, err error) bool {
+		if err != nil && h.Key == "" {
+			ended = c.orClosed(err)
+			return false
+		}
+		l := ledgerOf(h.Key)
+		if err != nil {
+			key := strings.TrimPrefix(h.Key, l.recordKey(""))
+			return yield(RunInfo{Ledger: l.name, Key: key}, l.wrapError("list runs", key, c.orClosed(err)))
+		}
+		runs := l.runsFromDriver(h)
+		if len(runs) == 0 || len(states) > 0 && !slices.Contains(states, runs[len(runs)-1].State) {
+			return true
+		}
+		return yield(runs[len(runs)-1], nil)
+	})
+	return cmp.Or(ended, err)
 }
 
 // Watch yields the last run of a key as it is now, and each time it has changed, until ctx ends. A key that was never
@@ -494,7 +531,7 @@ func (l *Ledger) runsFromDriver(h driver.RunHistory) []RunInfo {
 
 func (l *Ledger) runFromDriver(key string, r driver.Run) RunInfo {
 	return RunInfo{
-		Key: key, Attempt: r.Attempt, State: RunState(r.State), ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
+		Ledger: l.name, Key: key, Attempt: r.Attempt, State: RunState(r.State), ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
 		Fingerprint: r.Fingerprint, StartedAt: r.StartedAt.UTC(), EndedAt: r.EndedAt.UTC(), Error: r.Error, Result: r.Result,
 		LateReport: RunState(r.LateReport),
 	}

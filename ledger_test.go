@@ -500,7 +500,9 @@ func TestLedgerInfo(t *testing.T) {
 
 // TestLedgerOfOperators: keys are listed by prefix and state, watched, and forgotten.
 func TestLedgerOfOperators(t *testing.T) {
-	a, b := openLedgers(t, nil)
+	m := memory.New(nil)
+	client := newMemoryClient(t, m, nil)
+	a, b := client.Ledger("events", nil), newMemoryClient(t, m, nil).Ledger("events", nil)
 	for key, end := range map[string]func(*holdfast.Run) error{
 		"x/1": func(r *holdfast.Run) error { return r.Succeed(t.Context(), nil) },
 		"x/2": func(r *holdfast.Run) error { return r.Fail(t.Context(), nil) },
@@ -526,6 +528,19 @@ func TestLedgerOfOperators(t *testing.T) {
 				t.Errorf("for %v, listed are %v", states, found)
 			}
 		}
+	}
+	if err := mustBegin(t, client.Ledger("other", nil), "x/2").Fail(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	failed := map[string]bool{}
+	for run, err := range client.ListRuns(t.Context(), holdfast.RunFailed) {
+		if err != nil {
+			t.Error(err)
+		}
+		failed[run.Ledger+" "+run.Key] = true
+	}
+	if len(failed) != 2 || !failed["events x/2"] || !failed["other x/2"] {
+		t.Errorf("the failed runs of all ledgers are %v", failed)
 	}
 	if err := b.Forget(t.Context(), "x/3"); !errors.Is(err, holdfast.ErrInProgress) {
 		t.Errorf("forgetting a run in progress: %v", err)
