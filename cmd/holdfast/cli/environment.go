@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/spf13/cobra"
 )
 
 // variablePrefix begins the names of the variables of this program.
@@ -42,13 +40,4 @@ func checkEnvironment(environ []string) error {
 			"use %s, or rename it", shown, variablePrefix, strings.Join(settingVariables, " or "))
 	}
 	return nil
-}
-
-// findSimilar returns the words that were probably meant by a mistyped one, or an empty text.
-func findSimilar(word string, known ...string) string {
-	c := &cobra.Command{SuggestionsMinimumDistance: 3}
-	for _, k := range known {
-		c.AddCommand(&cobra.Command{Use: k, Run: func(*cobra.Command, []string) {}})
-	}
-	return strings.Join(c.SuggestionsFor(word), " or ")
 }

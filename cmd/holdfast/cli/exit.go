@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -154,7 +155,22 @@ func flagErrorText(err error) string {
 	if errors.As(err, &number) {
 		return "not a number, or too large"
 	}
-	return strings.TrimPrefix(errorText(err), "time: ")
+	return durationErrorText(strings.TrimPrefix(errorText(err), "time: "))
+}
+
+var badDuration = regexp.MustCompile(`^(?:missing unit in duration "(\d+)"|unknown unit "d" in duration "(\d{1,4})d")$`)
+
+// durationErrorText says what was probably meant by a number without a unit, and by days, which have no unit.
+func durationErrorText(text string) string {
+	m := badDuration.FindStringSubmatch(text)
+	switch {
+	case m == nil:
+		return text
+	case m[1] != "":
+		return fmt.Sprintf("give a unit: did you mean %ss?", m[1])
+	}
+	days, _ := strconv.Atoi(m[2])
+	return fmt.Sprintf("the largest unit is the hour: did you mean %dh?", 24*days)
 }
 
 // rootCause is the innermost error: that of the system, without the operation and the file, which our own message

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,6 +88,9 @@ func (p *waitLimit) Set(s string) error {
 		return nil
 	}
 	d, err := time.ParseDuration(s)
+	if err != nil && badDuration.MatchString(strings.TrimPrefix(err.Error(), "time: ")) {
+		return err
+	}
 	if err != nil || d < 0 {
 		return errors.New("give a duration with its unit, such as 10s, or forever")
 	}

@@ -36,7 +36,8 @@ another kind of client). EXPIRES is when the lock expires if its holder stops re
 On a terminal, long texts are shortened to its width, and broken, detached and foreign locks have a color, unless
 NO_COLOR is set. --watch shows the locks again and again, until a signal ends it or the store fails (69).
 
-With --json each lock is a record of the type "lock". If there are no locks, nothing is printed.`,
+With --json each lock is a record of the type "lock". If there are no locks, nothing is printed, besides a line on a
+terminal that says so.`,
 		Args: prefixArg,
 		RunE: func(c *cobra.Command, args []string) error {
 			prefix, err := prefixOf(args)
@@ -129,8 +130,11 @@ func (l *lockList) print(ctx context.Context, w io.Writer, client *holdfast.Clie
 	if err := printLocks(w, client.Info(), locks, l.asJSON); err != nil {
 		return err
 	}
-	if failed != nil {
+	switch {
+	case failed != nil:
 		return storeError(failed)
+	case len(locks) == 0 && !l.asJSON:
+		return newDisplay(w).tellNothing("no lock is held or waited for")
 	}
 	return nil
 }

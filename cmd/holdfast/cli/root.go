@@ -188,6 +188,11 @@ func flagError(c *cobra.Command, err error) error {
 	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
 		return usageError("unknown flag -%s", missing.GetSpecifiedName())
 	case errors.As(err, &missing):
+		var known []string
+		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+		if like := findSimilar(missing.GetSpecifiedName(), known...); like != "" {
+			return usageError("unknown flag --%s; did you mean --%s?", missing.GetSpecifiedName(), like)
+		}
 		return usageError("unknown flag --%s", missing.GetSpecifiedName())
 	case errors.As(err, &value):
 		return usageError("the flag --%s needs a value", value.GetFlag().Name)

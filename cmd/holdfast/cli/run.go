@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,6 +158,8 @@ func findCommand(name, after string) (string, error) {
 		return path, nil
 	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
 		return "", cannotRun(exitNotFound, "there is no command %s; flags come before %s", quoteName(name), after)
+	case (errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist)) && strings.ContainsAny(name, " ;&|<>$"):
+		return "", cannotRun(exitNotFound, "there is no command %s; a line for a shell is run by: sh -c LINE", quoteName(name))
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		return "", cannotRun(exitNotFound, "there is no command %s", quoteName(name))
 	case errors.Is(err, exec.ErrDot):
@@ -251,7 +256,34 @@ func startFailure(name string, err error) error {
 	if errors.Is(err, os.ErrNotExist) { // it was removed meanwhile, or its interpreter does not exist
 		code = exitNotFound
 	}
-	return cannotRun(code, "%s cannot be run: %s", quoteName(name), rootCause(err))
+	return cannotRun(code, "%s cannot be run: %s", quoteName(name), cmp.Or(describeScript(name, err), rootCause(err)))
+}
+
+// describeScript says why the system does not start a script, whose first line says which program reads it. It returns
+// nothing for other programs and other errors.
+func describeScript(name string, err error) string {
+	path, pathErr := exec.LookPath(name)
+	if pathErr != nil {
+		return ""
+	}
+	f, openErr := os.Open(path)
+	if openErr != nil {
+		return ""
+	}
+	defer f.Close()
+	start := make([]byte, 256)
+	n, _ := io.ReadFull(f, start)
+	line, _, _ := strings.Cut(string(start[:n]), "\n")
+	interpreter, isScript := strings.CutPrefix(line, "#!")
+	switch {
+	case isScript && strings.HasSuffix(line, "\r") && errors.Is(err, os.ErrNotExist):
+		return "its lines end as on Windows (CRLF), so its first line names no program; remove the carriage returns"
+	case isScript && errors.Is(err, os.ErrNotExist):
+		return fmt.Sprintf("its first line names %s, which does not exist", quoteName(strings.TrimSpace(interpreter)))
+	case errors.Is(err, syscall.ENOEXEC) && !strings.ContainsRune(line, 0):
+		return "its first line does not say which program reads it; begin it with #!/bin/sh, or write sh before its name"
+	}
+	return ""
 }
 
 // commandExitError is the exit code of a command that ended on its own or by a signal; nil for 0.

@@ -52,6 +52,21 @@ func TestUsageErrors(t *testing.T) {
 		{"COMMAND", []string{"run", "a"}},
 		{"COMMAND", []string{"run", "a", "--"}},
 		{"--bad", []string{"run", "--bad", "a", "true"}},
+		{"unknown flag --tll; did you mean --ttl?", []string{"run", "--tll", "3s", "a", "true"}},
+		{"unknown flag --skipok; did you mean --skip-ok?", []string{"acquire", "--skipok", "a"}},
+		{"unknown flag --xyzzy; see", []string{"run", "--xyzzy", "a", "true"}},
+		{"did you mean 30s?", []string{"run", "--ttl", "30", "a", "true"}},
+		{"did you mean 30s?", []string{"run", "--wait", "30", "a", "true"}},
+		{"did you mean 24h?", []string{"once", "--every", "1d", "a", "true"}},
+		{`unknown unit "x"`, []string{"once", "--every", "1x", "a", "true"}},
+		{`crontab(5) has no L, W and #, as in "L"`, []string{"once", "--schedule", "0 3 L * *", "--tz", "UTC", "a", "true"}},
+		{"crontab(5) has no seconds", []string{"once", "--schedule", "0 0 3 * * *", "--tz", "UTC", "a", "true"}},
+		{"failed to parse int from soon; give", []string{"once", "--schedule", "soon 3 * * *", "--tz", "UTC", "a", "true"}},
+		{"unknown store postgress://; did you mean postgres://?", []string{"list", "--store", "postgress://host/db"}},
+		{"unknown store xyzzy://; known are", []string{"list", "--store", "xyzzy://host/db"}},
+		{"a path of Windows cannot be used here", []string{"list", "--store", `C:\locks`}},
+		{"a path of Windows cannot be used here", []string{"list", "--store", `file:///c:/locks`}},
+		{"begins with a quotation mark", []string{"list", "--store", `"redis://:p4ssw0rd@host"`}},
 		{"unknown flag -x", []string{"run", "-xyz", "a", "true"}},
 		{"needs a value", []string{"run", "--ttl"}},
 		{"unit", []string{"run", "--ttl", "10", "a", "true"}},
@@ -97,9 +112,49 @@ func TestUsageErrors(t *testing.T) {
 		w.runProgram(c.args...).check(t, 64, c.words)
 	}
 	w.runProgram("run", "--shared", "--limit", "2", "a", "true").check(t, 64, "see holdfast run --help")
-	r := w.newProgram("run", "a", "true")
-	r.cmd.Env = append(w.testEnvironment("HOLDFAST_STORE="), "XDG_STATE_HOME="+w.dir)
-	r.launch().wait().check(t, 64, "HOLDFAST_STORE is set, and empty")
+	for value, words := range map[string]string{
+		"":                  "HOLDFAST_STORE is set, and empty",
+		`"` + w.store + `"`: "the URL from HOLDFAST_STORE begins with a quotation mark",
+		`'` + w.store + `'`: "leave the quotation marks out",
+	} {
+		r := w.newProgram("run", "a", "true")
+		r.cmd.Env = append(w.testEnvironment("HOLDFAST_STORE="+value), "XDG_STATE_HOME="+w.dir)
+		r.launch().wait().check(t, 64, words)
+	}
+}
+
+// TestStoreURLWithNewline: a newline at the end of a URL, as secrets from a file often have it, changes nothing.
+func TestStoreURLWithNewline(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	w.startHolder("a")
+	r := w.newProgram("run", "-n", "a", "true")
+	r.cmd.Env = w.testEnvironment("HOLDFAST_STORE=" + w.store + "\n")
+	r.launch().wait().check(t, 75, "a is held")
+}
+
+// TestUnstartableScripts: a script that the system does not start is reported with the reason, and with what to do.
+func TestUnstartableScripts(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	for name, c := range map[string]struct {
+		text  string
+		code  int
+		words string
+	}{
+		"plain":  {"echo ran\n", 126, "begin it with #!/bin/sh, or write sh before its name"},
+		"crlf":   {"#!/bin/sh\r\necho ran\r\n", 127, "its lines end as on Windows (CRLF)"},
+		"absent": {"#!/no/such/interpreter\n", 127, "its first line names /no/such/interpreter, which does not exist"},
+		"binary": {"\x7fELF\x00\n", 126, "exec format error"},
+	} {
+		w.writeFile(name, c.text)
+		if err := os.Chmod(w.filePath(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		w.runProgram("run", "a", "./"+name).check(t, c.code, c.words)
+	}
+	w.runProgram("run", "a", "--", "true && true").check(t, 127, "a line for a shell is run by: sh -c LINE")
+	w.runProgram("run", "a", "no such").check(t, 127, "sh -c LINE")
 }
 
 // TestRunHelp: the help of run is short, and the details are in run-details.
@@ -159,7 +214,7 @@ func TestCommandCannotRun(t *testing.T) {
 	w.runProgram("run", "held", "./plain").check(t, 126, "permission denied")
 	w.runProgram("run", "held", w.dir).check(t, 126, "directory")
 	// This error comes when the command is started, and the lock is released.
-	w.runProgram("run", "b", "./broken").check(t, 126, "exec format error")
+	w.runProgram("run", "b", "./broken").check(t, 126, "its first line does not say which program reads it")
 	w.runProgram("run", "-n", "b", "true").check(t, 0)
 }
 

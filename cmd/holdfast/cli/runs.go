@@ -155,8 +155,11 @@ func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, from ledgerN
 	if err := printRunList(w, from, runs, asJSON); err != nil {
 		return err
 	}
-	if failed != nil {
+	switch {
+	case failed != nil:
 		return ledgerError(failed)
+	case len(runs) == 0 && !asJSON:
+		return newDisplay(w).tellNothing("no key of this ledger has such a run")
 	}
 	return nil
 }

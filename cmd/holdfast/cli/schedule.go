@@ -47,7 +47,7 @@ func parseSchedule(expression, zone string) (*cronSchedule, error) {
 	parsed, err := cronParser.Parse(strings.Join(fields, " "))
 	if err != nil {
 		return nil, usageError("--schedule %q: %s; give the five fields of crontab(5), such as '0 3 * * *', or a name "+
-			"such as @daily", expression, err)
+			"such as @daily", expression, describeScheduleError(fields, err))
 	}
 	s := &cronSchedule{wall: parsed, zone: location, original: expression}
 	if len(fields) == 5 {
@@ -60,6 +60,21 @@ func parseSchedule(expression, zone string) (*cronSchedule, error) {
 		return nil, usageError("--schedule %q: there is no such day", expression)
 	}
 	return s, nil
+}
+
+// describeScheduleError says what is wrong with a schedule. Some programs have more than crontab(5): seconds, a year, and
+// letters for days such as the last one of a month.
+func describeScheduleError(fields []string, err error) string {
+	for _, field := range fields {
+		if strings.ContainsAny(field, "LW#") && strings.Trim(field, "0123456789LW#,-") == "" {
+			return fmt.Sprintf("crontab(5) has no L, W and #, as in %q", field)
+		}
+	}
+	if len(fields) > 5 {
+		return fmt.Sprintf("it has %d fields; crontab(5) has no seconds and no years", len(fields))
+	}
+	text, _, _ := strings.Cut(err.Error(), ": strconv.")
+	return text
 }
 
 // renameSunday replaces a 7 for Sunday, which crontab(5) allows and the parser does not.

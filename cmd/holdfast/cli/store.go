@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -74,6 +75,10 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 	if like := suggestURL(where); like != "" {
 		return nil, usageError("%w", &openError{fmt.Errorf("the store is not given as a URL; did you mean %s?", like)})
 	}
+	if windowsPath.MatchString(where) {
+		return nil, usageError("%w", &openError{errors.New("a path of Windows cannot be used here; give a directory of this " +
+			"system, such as file:///var/lib/holdfast")})
+	}
 	// The library's own error for this is meant for programmers.
 	scheme, _, ok := strings.Cut(where, "://")
 	if u, err := url.Parse(where); err == nil && ok && u.Scheme == scheme && !slices.Contains(driver.Schemes(), scheme) {
@@ -81,7 +86,11 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 		if choice := usedStore.Load(); choice != nil && choice.source == "" {
 			return nil, usageError("this command has no default store: give one by --store or HOLDFAST_STORE; known are %s", known)
 		}
-		return nil, usageError("%w", &openError{fmt.Errorf("unknown store %s://; known are %s", scheme, known)})
+		meant := ""
+		if like := findSimilar(scheme, driver.Schemes()...); like != "" {
+			meant = fmt.Sprintf("; did you mean %s://?", like)
+		}
+		return nil, usageError("%w", &openError{fmt.Errorf("unknown store %s://%s; known are %s", scheme, meant, known)})
 	}
 	store, err := driver.Open(ctx, where)
 	if err != nil {
@@ -92,6 +101,8 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 
 // portSchemes are the stores that can be recognized by their default ports.
 var portSchemes = map[string]string{"2181": "zookeeper", "2379": "etcd", "3306": "mysql", "4222": "nats", "5432": "postgres", "6379": "redis", "8500": "consul"}
+
+var windowsPath = regexp.MustCompile(`^(file:/*)?[A-Za-z]:[\\/]`)
 
 // suggestURL is the URL that was probably meant by a plain path or host:port, or empty. It never repeats anything
 // else, which may contain a password.

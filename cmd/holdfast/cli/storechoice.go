@@ -34,6 +34,18 @@ func resolveStore(flag string) (storeChoice, error) {
 }
 
 func chooseStore(flag string) (storeChoice, error) {
+	choice, err := findStore(flag)
+	// A secret that is kept in a file often ends with a newline, and no URL begins or ends with a blank.
+	choice.url = strings.TrimSpace(choice.url)
+	if err == nil && (strings.HasPrefix(choice.url, `"`) || strings.HasPrefix(choice.url, "'")) {
+		return storeChoice{}, usageError("the URL %s begins with a quotation mark, which no shell has removed there; leave the "+
+			"quotation marks out", choice.origin())
+	}
+	return choice, err
+}
+
+// findStore finds the store's URL as it was written.
+func findStore(flag string) (storeChoice, error) {
 	config, err := readConfiguration()
 	if err != nil {
 		return storeChoice{}, err

@@ -37,6 +37,15 @@ func newDisplay(w io.Writer) *display {
 	return d
 }
 
+// tellNothing says on a terminal that a list is empty. For scripts an empty list is no output.
+func (d *display) tellNothing(text string) error {
+	if f, ok := d.Writer.(*os.File); !ok || !isTerminal(f) {
+		return nil
+	}
+	_, err := fmt.Fprintln(d, text)
+	return err
+}
+
 // Colors, as the numbers that terminals know them by.
 const (
 	colorRed    = 31

@@ -120,6 +120,20 @@ func (s terminalScreen) awaitText(text string) {
 	s.awaitTrue(fmt.Sprintf("%q at the terminal", text), func() bool { return strings.Contains(s.textSoFar(), text) })
 }
 
+// TestListNothing: list and runs say on a terminal that there is nothing; elsewhere they print nothing.
+func TestListNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	for subcommand, words := range map[string]string{"list": "no lock is held or waited for", "runs": "no key of this ledger"} {
+		r, terminal := w.prepareTerminal(subcommand)
+		terminal.begin(r)
+		terminal.awaitText(words)
+		if got := w.runProgram(subcommand); got.code != 0 || got.out+got.err != "" {
+			t.Error(got.description)
+		}
+	}
+}
+
 // pressCtrlCTwice types Ctrl-C twice, with a longer pause than between two deliveries of the same signal.
 func (s terminalScreen) pressCtrlCTwice(r *startedProgram, record string) {
 	s.workspace.Helper()
