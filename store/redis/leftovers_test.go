@@ -122,8 +122,13 @@ func TestBreakNotesAreBounded(t *testing.T) {
 		if n := fields(""); n != ":1" {
 			t.Errorf("%s: %s notes, and the maximum is 4096", layout, n)
 		}
-		lose()
-		if err := lossy.Release(t.Context(), forgotten.Claim, ""); !errors.Is(err, driver.ErrUncertain) {
+		// A ping of the client may be what loses its reply. The release then has one, and says that the claim is lost.
+		err := error(driver.ErrLost)
+		for tries := 0; tries < 10 && errors.Is(err, driver.ErrLost); tries++ {
+			lose()
+			err = lossy.Release(t.Context(), forgotten.Claim, "")
+		}
+		if !errors.Is(err, driver.ErrUncertain) {
 			t.Errorf("%s: the release of a broken claim whose note is gone: %v", layout, err)
 		}
 		own := acquire(t, lossy, waiting(mutex(name, longTTL)))
