@@ -19,6 +19,8 @@ type slowTable struct {
 	request, reply *time.Duration // of the next swap
 }
 
+func (slowTable) Watcher() record.Watcher { return nil }
+
 func (t slowTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if row.Version == "" { // a client that does not know the record begins with a swap that is refused
 		return t.Table.Swap(ctx, row)
@@ -183,6 +185,8 @@ type smallLedger struct {
 }
 
 type smallRecords struct{ record.Table }
+
+func (smallRecords) Watcher() record.Watcher { return nil }
 
 func (smallRecords) Traits() record.Traits { return record.Traits{MaxRecord: 8 << 10, Ledger: true} }
 

@@ -126,14 +126,20 @@ func (l *linkedTable) List(ctx context.Context, prefix, after string) iter.Seq2[
 	}
 }
 
-func (l *linkedTable) Wait(ctx context.Context, name, version string) error {
-	if err := l.passRequest(ctx); err != nil {
-		return err
-	}
-	if err := l.Table.(record.Notifier).Wait(ctx, name, version); err != nil {
-		return err
-	}
-	return l.passRequest(ctx)
+// Watcher notifies of each change that comes through the link.
+func (l *linkedTable) Watcher() record.Watcher {
+	watcher := l.Table.Watcher()
+	return record.WatcherFunc(func(ctx context.Context, name, version string) error {
+		if err := l.passRequest(ctx); err != nil {
+			return err
+		}
+		watch := watcher.Watch(name)
+		defer watch.Stop()
+		if err := watch.Wait(ctx, version, record.Anywhere); err != nil {
+			return err
+		}
+		return l.passRequest(ctx)
+	})
 }
 
 // maxEndings is how many endings may be queued for a client. Of further ones it learns at its next renewal.

@@ -67,6 +67,8 @@ type mistakenTable struct {
 	swap func(row record.Row, err error) (record.Row, error)
 }
 
+func (*mistakenTable) Watcher() record.Watcher { return nil }
+
 func (m *mistakenTable) Load(ctx context.Context, name string) (record.Row, error) {
 	row, err := m.Table.Load(ctx, name)
 	if m.load != nil {

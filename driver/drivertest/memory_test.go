@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/engine/record"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
@@ -101,11 +102,13 @@ func (l *link) List(ctx context.Context, prefix, after string) iter.Seq2[record.
 	return rows
 }
 
-func (l *link) Wait(ctx context.Context, name, version string) error {
-	if l.down.Load() {
-		return l.lost(ctx)
-	}
-	return l.Table.(record.Notifier).Wait(ctx, name, version)
+func (l *link) Watcher() record.Watcher {
+	return record.WatcherFunc(func(ctx context.Context, name, version string) error {
+		if l.down.Load() {
+			return l.lost(ctx)
+		}
+		return storetest.WaitForChange(ctx, l.Table, name, version)
+	})
 }
 
 // pollingStore reports endings by polling.

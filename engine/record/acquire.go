@@ -112,7 +112,7 @@ const (
 // held.
 func (a *acquire) observeHolder(rec *Record) bool {
 	w := &a.queue.watching
-	if rec.Token != w.token && a.turnTaker != nil {
+	if rec.Token != w.token && a.traits.PeerNotices {
 		w.noteHolder(rec)
 	}
 	limit := maxWatchTime
@@ -127,7 +127,7 @@ func (a *acquire) observeHolder(rec *Record) bool {
 		w.overtaken, w.since = true, a.clock.Now()
 	}
 	w.token = rec.Token
-	return w.over && a.notifier != nil
+	return w.over && a.watcher != nil
 }
 
 // noteHolder notes which client holds the lock, and whether it held it before. It looks at one holder: where claims
@@ -417,8 +417,8 @@ func (a *acquire) ownClaim() Claim {
 	case c.Detached:
 	case a.liveness != nil:
 		session = a.liveness.Session()
-	case a.clientNotifier != nil && a.queue.joins:
-		session = a.clientNotifier.Session()
+	case a.watcher != nil && a.queue.joins:
+		session = a.watcher.Session()
 	}
 	var window time.Duration
 	if w := a.confirmWindow(); w > maxDefaultWindow {

@@ -20,6 +20,8 @@ type clockedTable struct {
 	offset *atomic.Int64 // by how much the server's clock was set forward
 }
 
+func (*clockedTable) Watcher() record.Watcher { return nil }
+
 func (s *clockedTable) TokenFloor() int64   { return s.clock.TokenFloor() }
 func (s *clockedTable) Clock() record.Clock { return &s.clock }
 

@@ -16,6 +16,8 @@ type slowClosingTable struct {
 	closes, closed atomic.Int64
 }
 
+func (*slowClosingTable) Watcher() record.Watcher { return nil }
+
 func (c *slowClosingTable) Close() error {
 	c.closes.Add(1)
 	time.Sleep(time.Second)

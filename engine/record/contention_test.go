@@ -24,6 +24,8 @@ type distantTable struct {
 	spread time.Duration
 }
 
+func (distantTable) Watcher() record.Watcher { return nil }
+
 func (t distantTable) travelOneWay() {
 	time.Sleep(25*time.Millisecond - t.spread/2 + rand.N(t.spread+1))
 }
@@ -107,13 +109,11 @@ func runRush(t *testing.T, ttl time.Duration, renewals int) {
 // notifyingTable is a table that notifies as another one does.
 type notifyingTable struct {
 	record.Table
-	notifier   record.Notifier
+	watcher    record.Watcher
 	maxWaiters int // 0: as many as usual
 }
 
-func (t notifyingTable) Wait(ctx context.Context, name, version string) error {
-	return t.notifier.Wait(ctx, name, version)
-}
+func (t notifyingTable) Watcher() record.Watcher { return t.watcher }
 
 func (t notifyingTable) Info() driver.Info {
 	i := t.Table.Info()
@@ -158,7 +158,7 @@ func runCrowd(ctx context.Context, t *testing.T, open func() record.Table, clien
 // openFar opens a store whose client needs 50 ms for each request.
 func openFar(m *memory.Memory, maxWaiters int) driver.Store {
 	table := m.Table()
-	return record.New(notifyingTable{distantTable{Table: table}, table.(record.Notifier), maxWaiters})
+	return record.New(notifyingTable{distantTable{Table: table}, table.Watcher(), maxWaiters})
 }
 
 // TestPlainClaimIsNotStarved: a plain claim whose client is far from the store, and which comes too late at each release,
@@ -218,7 +218,7 @@ func TestPlainClaimAtFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
 		open := func(table record.Table) driver.Store {
-			s := record.New(notifyingTable{table, m.Table().(record.Notifier), 2})
+			s := record.New(notifyingTable{table, m.Table().Watcher(), 2})
 			t.Cleanup(func() { s.Close() })
 			return s
 		}
@@ -272,7 +272,7 @@ func TestPlainClaimAtFullRecord(t *testing.T) {
 		m := fakeMemory()
 		others, table := m.Open(), m.Table()
 		defer others.Close()
-		outside := record.New(smallNotifyingTable{notifyingTable{Table: table, notifier: table.(record.Notifier)}})
+		outside := record.New(smallNotifyingTable{notifyingTable{Table: table, watcher: table.Watcher()}})
 		defer outside.Close()
 		held := storetest.Acquire(t, others, paceClaim(0, false))
 		took := acquireLater(t, outside, paceClaim(1, true))
@@ -300,7 +300,7 @@ func TestPlainClaimAtFullRecord(t *testing.T) {
 func TestClaimTooLargeForRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := fakeMemory().Table()
-		s := record.New(smallNotifyingTable{notifyingTable{Table: table, notifier: table.(record.Notifier)}})
+		s := record.New(smallNotifyingTable{notifyingTable{Table: table, watcher: table.Watcher()}})
 		defer s.Close()
 		c := paceClaim(0, true)
 		c.Meta = strings.Repeat("m", 1000)

@@ -124,6 +124,8 @@ func TestVeryDistantWaiterConfirms(t *testing.T) {
 // veryDistantTable is a table with a round trip of 6 s.
 type veryDistantTable struct{ record.Table }
 
+func (veryDistantTable) Watcher() record.Watcher { return nil }
+
 func (v veryDistantTable) Load(ctx context.Context, name string) (record.Row, error) {
 	time.Sleep(3 * time.Second)
 	defer time.Sleep(3 * time.Second)

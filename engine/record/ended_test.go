@@ -24,6 +24,8 @@ type lossyTable struct {
 	after func()
 }
 
+func (*lossyTable) Watcher() record.Watcher { return nil }
+
 func (l *lossyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if !l.lose {
 		return l.Table.Swap(ctx, row)
@@ -354,6 +356,8 @@ func TestAllWaitersLearnOfBreak(t *testing.T) {
 
 // unsentTable is a table that has no connection for writes.
 type unsentTable struct{ record.Table }
+
+func (unsentTable) Watcher() record.Watcher { return nil }
 
 func (unsentTable) Swap(context.Context, record.Row) (record.Row, error) {
 	return record.Row{}, fmt.Errorf("connection refused: %w", record.ErrUnsent)

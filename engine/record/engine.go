@@ -110,13 +110,7 @@ func newEngine(table Table) *engine {
 		life:         driverutil.NewLifetime(),
 	}
 	e.clock, e.retryPause = e.info.Clock, e.pauseAfterFailure
-	e.notifier, _ = table.(Notifier)
-	e.turnTaker, _ = table.(TurnTaker)
-	e.clientNotifier, _ = table.(ClientNotifier)
-	e.sureNotifier, _ = table.(SureNotifier)
-	e.sureNotices = e.clientNotifier != nil && (e.sureNotifier != nil || e.turnTaker != nil)
-	e.liveness = table.Liveness()
-	e.storeClock = table.Clock()
+	e.watcher, e.liveness, e.storeClock = table.Watcher(), table.Liveness(), table.Clock()
 	e.info.Abilities.Ledger, e.info.Abilities.LivenessFile = e.traits.Ledger, e.liveness != nil
 	e.maxRecord = min(MaxData, cmp.Or(e.traits.MaxRecord, MaxData))
 	return e
@@ -130,17 +124,13 @@ type engine struct {
 	info  driver.Info
 	clock driver.Clock
 
-	notifier       Notifier        // nil if the table has none
-	turnTaker      TurnTaker       // nil if the table has no turns
-	clientNotifier ClientNotifier  // nil if the table cannot notify single clients
-	sureNotifier   SureNotifier    // nil if notices are not sent in one step with the swap
-	liveness       LivenessChecker // nil if the table has none
-	storeClock     Clock           // nil if the store tells no time by which claims may expire
-	sureNotices    bool            // no notice is lost, so the head of the queue waits for notices, too
-	traits         Traits          // as the table had them when the engine was made
-	maxRecord      int             // bytes
-	keepsRuns      bool            // it is the engine of a ledger
-	room           runRoom         // of a ledger
+	watcher    Watcher         // nil if the engine polls
+	liveness   LivenessChecker // nil if the table has none
+	storeClock Clock           // nil if the store tells no time by which claims may expire
+	traits     Traits          // as the table had them when the engine was made
+	maxRecord  int             // bytes
+	keepsRuns  bool            // it is the engine of a ledger
+	room       runRoom         // of a ledger
 
 	retryPause func(ctx context.Context, failures int) error // pauseAfterFailure, made once
 

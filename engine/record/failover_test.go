@@ -25,6 +25,8 @@ type undurableTable struct {
 	durable record.Row
 }
 
+func (*undurableTable) Watcher() record.Watcher { return nil }
+
 func (f *undurableTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	now, err := f.Table.Swap(ctx, row)
 	if err != nil {
@@ -155,6 +157,8 @@ func TestReadsConfirmNoStep(t *testing.T) {
 // unclockedTable is a table that does not know its store's clock, so that clients must observe claims to expire them.
 type unclockedTable struct{ record.Table }
 
+func (unclockedTable) Watcher() record.Watcher { return nil }
+
 func (unclockedTable) TokenFloor() int64   { return 0 }
 func (unclockedTable) Clock() record.Clock { return nil }
 
@@ -206,6 +210,8 @@ type lostPageTable struct {
 	written, lost bool
 }
 
+func (*lostPageTable) Watcher() record.Watcher { return nil }
+
 func (f *lostPageTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	now, err := f.Table.Swap(ctx, row)
 	if strings.Contains(row.Name, "\x1f") && err == nil && !f.written {
@@ -246,6 +252,8 @@ type forgettingTable struct {
 	row, before record.Row
 	versions    int
 }
+
+func (*forgettingTable) Watcher() record.Watcher { return nil }
 
 func (f *forgettingTable) Load(context.Context, string) (record.Row, error) { return f.row, nil }
 

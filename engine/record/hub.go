@@ -12,23 +12,20 @@ import (
 // waiterHub watches one lock for all claims of this client that wait for it. So a change costs one load per client,
 // however many claims wait, and only the claims that it affects are woken.
 //
-// A hub exists while it has subscribers. It runs one goroutine, which waits for a sign of a change, loads the row, and
-// notifies the subscribers. The engine shows the hub what this client writes, so that needs no load.
+// A hub exists while it has subscribers. It runs one goroutine, which waits for a reason to load the row, and wakes the
+// subscribers. The engine shows the hub what this client writes, so that needs no load.
 type waiterHub struct {
-	e            *engine
-	name         string
-	subscribers  map[*subscription]struct{} // guarded by the engine's mutex, like seen, replaced and news
-	seen         snapshot                   // as last loaded, or written by this client
-	replaced     []string                   // versions that this client has replaced, one after the other, up to seen
-	news         bool                       // this client has written seen since the last load was started
-	loads        int64                      // how many loads were started; guarded by the engine's mutex
-	loadNow      chan struct{}              // buffered: load at once
-	wrote        chan struct{}              // buffered: this client has written the row
-	turn         turn
-	notice       notice
-	awaitsTurn   bool // it does not look at changes until it has the turn; guarded by the engine's mutex
-	awaitsNotice bool // it does not look at changes until it is notified; guarded by the engine's mutex
-	stop         context.CancelFunc
+	e           *engine
+	name        string
+	subscribers map[*subscription]struct{} // guarded by the engine's mutex, like all down to loads
+	seen        snapshot                   // as last loaded, or written by this client
+	replaced    []string                   // versions that this client has replaced, one after the other, up to seen
+	hasWritten  bool                       // this client has written seen since the last load was started
+	loads       int64                      // how many loads were started
+	loadNow     chan struct{}              // buffered: load at once
+	wrote       chan struct{}              // buffered: this client has written the row
+	place       Place                      // of the claims for which it waits at present; guarded by the engine's mutex
+	stop        context.CancelFunc
 }
 
 // subscription is one claim that waits.
@@ -70,9 +67,12 @@ func (e *engine) subscribe(sub *subscription, row Row, rec *Record, idleLoads in
 	}
 	sub.loadsBefore = h.loads
 	h.subscribers[sub] = struct{}{}
+	if len(h.subscribers) == 1 {
+		h.place = h.placeOfClaims()
+	}
 	switch {
-	case sub.inQueue && h.awaitsTurn, h.awaitsNotice:
-		h.requestLoad() // the hub must look at changes for this claim
+	case h.place != h.placeOfClaims():
+		h.requestLoad() // the hub must wait for something else now
 	case h.seen.row.Version == row.Version:
 	case sub.inQueue && slices.Contains(h.replaced, row.Version):
 		h.showWritten(sub)
@@ -99,7 +99,7 @@ func (e *engine) startHub(row Row, rec *Record, idleLoads int) *waiterHub {
 	}
 	var ctx context.Context
 	ctx, h.stop = context.WithCancel(e.life)
-	if e.life.Go(func() { h.run(ctx, rec, idleLoads) }) {
+	if e.life.Go(func() { h.run(ctx, h.seen, idleLoads) }) {
 		e.hubs[row.Name] = h
 	}
 	return h
@@ -112,35 +112,32 @@ func (h *waiterHub) requestLoad() {
 	}
 }
 
-// run loads the row whenever it may have changed, until ctx ends because nobody waits any more.
-func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
-	h.e.mu.Lock()
-	version := h.seen.row.Version
-	h.e.mu.Unlock()
+// run loads the row whenever it may have changed from the one that is known, until ctx ends because nobody waits any more.
+func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
+	var watch Watch
+	if h.e.watcher != nil {
+		watch = h.e.watcher.Watch(h.name)
+		defer watch.Stop()
+	}
 	var failed error
-	defer h.endNotice()
-	defer h.endTurn()
+	vain := 0        // notices in a row that brought no change
+	offered := false // a claim was woken: if this client has had the turn to look, that has served its purpose
 	for ; ctx.Err() == nil; idleLoads++ {
-		notified, mayLook := false, true
-		if h.noteTurnNeed() {
-			mayLook, notified = h.takeTurn(ctx)
-		} else {
-			h.withdrawRequest()
+		notifier := watch
+		if vain >= maxVainNotices {
+			notifier = nil
 		}
-		if mayLook {
-			sign := h.waitForSign(ctx, version, rec, idleLoads, failed != nil)
-			if sign == ownWrite {
-				s, ok := h.takeNews()
-				if !ok {
-					continue // a load that was started since has brought it
-				}
-				h.e.observeClaims(h.name, s.rec)
-				version, rec, idleLoads = s.row.Version, s.rec, 0
-				if !h.e.anyExpired(s.row, s.rec) { // a renewal removes no other claim
-					continue
-				}
+		why := h.awaitReason(ctx, notifier, known, idleLoads, failed != nil)
+		if why == ownWrite {
+			s, ok := h.takeOwnWrite()
+			if !ok {
+				continue // a load that was started since has brought it
 			}
-			notified = sign != noSign
+			h.e.observeClaims(h.name, s.rec)
+			known, idleLoads = s, 0
+			if !h.e.anyExpired(s.row, s.rec) { // a renewal removes no other claim
+				continue
+			}
 		}
 		if ctx.Err() != nil {
 			return
@@ -152,19 +149,31 @@ func (h *waiterHub) run(ctx context.Context, rec *Record, idleLoads int) {
 			continue
 		}
 		h.e.observeClaims(h.name, now)
-		if h.turn.offered {
-			h.passTurn()
+		if offered && watch != nil {
+			watch.PassTurn()
 		}
-		expired := h.e.anyExpired(row, now)
-		if row.Version != version || notified {
+		offered = false
+		expired, changed := h.e.anyExpired(row, now), row.Version != known.row.Version
+		switch {
+		case changed:
+			vain = 0
+		case why == noticed:
+			vain++
+		}
+		if changed || why != timeToPoll {
 			idleLoads = 0
 		} else if !expired {
 			continue
 		}
-		version, rec = row.Version, now
-		h.turn.offered = h.notifyAffected(update{snapshot: snapshot{row: row, rec: rec}, expired: expired}, load)
+		known = snapshot{row: row, rec: now}
+		offered = h.wakeAffected(update{snapshot: known, expired: expired}, load)
 	}
 }
+
+// maxVainNotices is after how many notices that brought no change a hub polls until the row changes: a table that cannot
+// notify any more may say that by notices, again and again. Single ones are usual: a hub may have loaded what a notice is
+// about before that comes.
+const maxVainNotices = 3
 
 // showHubWrite shows the hub of a lock, if there is one, what this client has written. The hub takes it if it knows the
 // row that this has replaced, and wakes the subscribers that are promoted or removed. Those that are granted learn it
@@ -175,13 +184,13 @@ func (e *engine) showHubWrite(s snapshot) {
 	defer e.mu.Unlock()
 	h := e.hubs[s.row.Name]
 	switch {
-	case h == nil || !h.isQueue():
+	case h == nil || h.placeOfClaims() != InQueue:
 		return
 	case h.seen.row.Version != s.replaced:
 		h.requestLoad()
 		return
 	}
-	h.seen, h.news = s, true
+	h.seen, h.hasWritten = s, true
 	if len(h.replaced) == maxReplaced {
 		h.replaced = slices.Delete(h.replaced, 0, 1)
 	}
@@ -213,23 +222,30 @@ func (h *waiterHub) showWritten(sub *subscription) {
 	}
 }
 
-// isQueue reports whether all subscribers are in the store's queue. It is called with mu held.
-func (h *waiterHub) isQueue() bool {
+// placeOfClaims returns where the subscribers wait. It is called with mu held.
+func (h *waiterHub) placeOfClaims() Place {
+	queued := 0
 	for sub := range h.subscribers {
-		if !sub.inQueue {
-			return false
+		if sub.inQueue {
+			queued++
 		}
 	}
-	return true
+	switch queued {
+	case 0:
+		return Outside
+	case len(h.subscribers):
+		return InQueue
+	}
+	return Anywhere
 }
 
-// takeNews returns what this client has written since the last load was started, if it has.
-func (h *waiterHub) takeNews() (snapshot, bool) {
+// takeOwnWrite returns what this client has written since the last load was started, if it has.
+func (h *waiterHub) takeOwnWrite() (snapshot, bool) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
-	news := h.news
-	h.news = false
-	return h.seen, news
+	hasWritten := h.hasWritten
+	h.hasWritten = false
+	return h.seen, hasWritten
 }
 
 // nextLoad counts a load that starts, and returns its number.
@@ -237,7 +253,7 @@ func (h *waiterHub) nextLoad() int64 {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	h.loads++
-	h.news = false
+	h.hasWritten = false
 	return h.loads
 }
 
@@ -247,7 +263,7 @@ const ownWriteInterval = 50 * time.Millisecond
 // ownsHead reports whether this client has made all claims ahead of the hub's first one, and there are some. Then it is
 // this client that makes room for it, if nothing goes wrong. It is called with mu held.
 func (h *waiterHub) ownsHead(rec *Record) bool {
-	if !h.isQueue() {
+	if h.placeOfClaims() != InQueue {
 		return false
 	}
 	for i := range rec.Claims {
@@ -271,24 +287,30 @@ func (h *waiterHub) serves(id string) bool {
 	return false
 }
 
-// sign is what has ended a hub's wait.
-type sign int
+// reason is why a hub loads the row.
+type reason int
 
 const (
-	noSign         sign = iota // it is time to poll
-	mayHaveChanged             // a notification, a request to load, or a dead client
-	ownWrite                   // this client has written the row
+	timeToPoll reason = iota
+	noticed           // the table has notified
+	asked             // a subscriber needs a load, or a client is dead
+	ownWrite          // this client has written the row, which need not be loaded for that
 )
 
-// waitForSign waits for a sign that the row may have changed. Without a sign it returns when it is time to poll, which is
-// later from load to load, but at the latest when the next claim can expire.
+// stoppedPoll is the longest time between two loads of a hub that depends on another client's notice or turn, if the
+// clients notify each other ([Traits].PeerNotices). That client may have been stopped.
+const stoppedPoll = time.Second
+
+// awaitReason waits for a reason to load the row. Without another one it returns when it is time to poll, which is later
+// from load to load, but at the latest when the next claim can expire.
 //
-// A table with a Notifier is polled rarely, in case it misses a change. If the Notifier fails, or if the last load
-// failed, polling takes over at its usual rate.
-func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record, idleLoads int, failing bool) sign {
+// A table that notifies is polled rarely, in case a notice is lost. If it cannot notify, or if the last load failed,
+// polling takes over at its usual rate.
+func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot, idleLoads int, failing bool) reason {
+	rec := known.rec
 	h.e.mu.Lock()
-	h.awaitsNotice = false
-	ownsHead := h.ownsHead(rec)
+	h.place = h.placeOfClaims()
+	place, ahead, ownsHead := h.place, h.claimsAhead(rec), h.ownsHead(rec)
 	h.e.mu.Unlock()
 	if ownsHead {
 		// While the lock goes from one claim of this client to the next, it would be notified of nothing but its own writes.
@@ -298,52 +320,52 @@ func (h *waiterHub) waitForSign(ctx context.Context, version string, rec *Record
 		case <-h.wrote:
 			return ownWrite
 		case <-h.loadNow:
-			return mayHaveChanged
+			return asked
 		case <-quiet.C:
 		case <-ctx.Done():
-			return noSign
+			return timeToPoll
 		}
 	}
 	shortPoll := h.pollDelay(rec, idleLoads, 20*time.Millisecond, time.Second)
 	limit := shortPoll
-	if h.e.notifier != nil && !failing {
+	if watch != nil && !failing {
 		limit = h.pollDelay(rec, idleLoads, time.Second, 5*time.Second)
 	}
-	ahead := h.claimsAhead(rec)
-	if h.e.turnTaker != nil && isNext(ahead) {
+	if h.e.traits.PeerNotices && (place == Outside || isNext(ahead)) {
 		limit = min(limit, stoppedPoll/2+randomPart(stoppedPoll/2))
 	}
-	if h.awaitNotice(ctx, ahead != nil, version) {
-		return mayHaveChanged
-	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	changed, unavailable, waitForListener := h.startListening(ctx, version)
-	defer waitForListener()
+	waited := make(chan error, 1)
+	var listener sync.WaitGroup
+	defer listener.Wait()
 	defer cancel()
+	if watch != nil {
+		listener.Go(func() { waited <- watch.Wait(ctx, known.row.Version, place) })
+	}
 	liveness := time.NewTicker(livenessInterval)
 	defer liveness.Stop()
 	for ticks := 1; ; {
 		select {
-		case <-changed:
-			return mayHaveChanged
+		case err := <-waited:
+			if err == nil {
+				return noticed
+			}
+			defer time.AfterFunc(shortPoll, cancel).Stop()
 		case <-h.loadNow:
-			return mayHaveChanged
+			return asked
 		case <-h.wrote:
 			return ownWrite
-		case <-unavailable:
-			unavailable = nil
-			defer time.AfterFunc(shortPoll, cancel).Stop()
 		case <-liveness.C:
+			if watch != nil && !watch.HasTurn() {
+				continue
+			}
 			now := h.e.clock.Now()
 			if slices.ContainsFunc(claimsToCheck(rec, ahead, ticks), func(c Claim) bool { return h.e.isDead(&c, now) }) {
-				return mayHaveChanged
+				return asked
 			}
 			ticks++
 		case <-ctx.Done():
-			if h.e.turnTaker != nil {
-				h.endNotice() // listen again: somebody may have removed what this hub listens to
-			}
-			return noSign
+			return timeToPoll
 		}
 	}
 }
@@ -359,38 +381,14 @@ func (h *waiterHub) pollDelay(rec *Record, idleLoads int, minDelay, maxDelay tim
 	return d
 }
 
-// startListening asks the table to notify, unless the hub listens for a notice. It returns a channel that is closed
-// when the row has changed or the notice has come, one that is closed when the table cannot notify at present, and a
-// function that waits for the listener, which ends with ctx.
-func (h *waiterHub) startListening(
-	ctx context.Context, version string,
-) (changed, unavailable <-chan struct{}, wait func()) {
-	switch {
-	case h.notice.stop != nil:
-		return h.notice.noticed, nil, func() {}
-	case h.e.notifier == nil:
-		return nil, nil, func() {}
-	}
-	didChange, isUnavailable := make(chan struct{}), make(chan struct{})
-	var listener sync.WaitGroup
-	listener.Go(func() {
-		if h.e.notifier.Wait(ctx, h.name, version) == nil {
-			close(didChange)
-		} else {
-			close(isUnavailable)
-		}
-	})
-	return didChange, isUnavailable, listener.Wait
-}
-
-// notifyAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because
+// wakeAffected wakes the subscribers that the change affects. If a claim has expired it wakes all of them, because
 // any of them may remove it. A subscriber that came after the load was started gets the row of another load, unless it
 // knows this row already. It reports whether it woke any.
-func (h *waiterHub) notifyAffected(u update, load int64) (woke bool) {
+func (h *waiterHub) wakeAffected(u update, load int64) (woke bool) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
 	switch {
-	case h.news && slices.Contains(h.replaced, u.row.Version): // it was replaced while it was read
+	case h.hasWritten && slices.Contains(h.replaced, u.row.Version): // it was replaced while it was read
 		u.snapshot = h.seen
 	case u.row.Version != h.seen.row.Version:
 		h.replaced = nil

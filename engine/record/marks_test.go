@@ -24,6 +24,8 @@ type markTable struct {
 	marks *marks
 }
 
+func (*markTable) Watcher() record.Watcher { return nil }
+
 // marks are the marks of all clients: until when each exists.
 type marks struct {
 	mu    sync.Mutex

@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -20,40 +21,67 @@ type noticeTable struct {
 	record.Table
 	session string
 	notices *notices
+	known   *sync.Map // by version that the client has read or written: how many notices had been sent to it before
 }
 
 // notices is what the clients of a store share.
 type notices struct {
 	mu       sync.Mutex
 	bells    map[string]chan struct{} // by session
+	rung     map[string]int           // by session: how many notices were sent
 	dead     map[string]bool          // by session
+	peer     bool                     // the clients send them after the swap
 	lose     bool                     // nobody is notified
 	onListen func()                   // called before a client listens, if it is set
-	blocked  bool                     // nobody can listen
+	blocked  bool                     // nobody can be notified
 	vain     bool                     // each client gets a notice at once
-	inSwap   bool                     // they are sent with the swap
-	rung     map[string]int           // by session: how many notices were sent
 	requests atomic.Int64             // loads and swaps of all clients
 	checks   atomic.Int64             // how often clients have asked whether another one is dead
+	watches  atomic.Int64             // how often clients have begun to watch all changes
+}
+
+func newNotices() *notices {
+	return &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, dead: map[string]bool{}}
+}
+
+// table makes the table of a client.
+func (n *notices) table(m *memory.Memory, session string) noticeTable {
+	return noticeTable{m.Table(), session, n, &sync.Map{}}
+}
+
+// open opens a client that has a session.
+func (n *notices) open(m *memory.Memory, session string) driver.Store {
+	return record.New(n.table(m, session))
+}
+
+func (n *notices) countRung(session string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rung[session]
 }
 
 func (t noticeTable) Load(ctx context.Context, name string) (record.Row, error) {
 	t.notices.requests.Add(1)
-	return t.Table.Load(ctx, name)
+	rung := t.notices.countRung(t.session)
+	row, err := t.Table.Load(ctx, name)
+	t.known.Store(row.Version, rung)
+	return row, err
 }
 
 func (t noticeTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	t.notices.requests.Add(1)
+	rung := t.notices.countRung(t.session)
 	now, err := t.Table.Swap(ctx, row)
+	t.known.Store(now.Version, rung)
 	if err == nil {
 		t.notices.ring(row.Notify)
 	}
 	return now, err
 }
 
-func (t noticeTable) Wait(ctx context.Context, name, version string) error {
-	return t.Table.(record.Notifier).Wait(ctx, name, version)
-}
+func (t noticeTable) Traits() record.Traits { return record.Traits{PeerNotices: t.notices.peer} }
+
+func (t noticeTable) Watcher() record.Watcher { return t }
 
 func (t noticeTable) Session() string { return t.session }
 
@@ -68,40 +96,64 @@ func (t noticeTable) IsDead(session string) bool {
 	return t.notices.dead[session]
 }
 
-func (t noticeTable) ListenForNotice(
-	ctx context.Context, _ string,
-) (noticed <-chan struct{}, stop func(), err error) {
-	if t.notices.onListen != nil {
-		t.notices.onListen()
-	}
-	if t.notices.vain {
-		time.Sleep(time.Millisecond) // so that time passes even if it is called again and again
-	}
-	if t.notices.blocked {
-		<-ctx.Done()
-		return nil, nil, ctx.Err()
-	}
-	t.notices.mu.Lock()
-	defer t.notices.mu.Unlock()
-	bell := make(chan struct{})
-	if other := t.notices.bells[t.session]; other != nil { // of a call that is just ending, or is not: it may miss a notice
-		close(other)
-	}
-	if t.notices.vain {
-		close(bell)
-	} else {
-		t.notices.bells[t.session] = bell
-	}
-	return bell, func() {}, nil
+func (t noticeTable) Watch(name string) record.Watch { return &noticeWatch{table: t, name: name} }
+
+// noticeWatch is a client's watch.
+type noticeWatch struct {
+	record.PlainWatch
+	table noticeTable
+	name  string
+	bell  chan struct{} // nil before the first wait for a notice
 }
 
-// open opens a client that has a session.
-func (n *notices) open(m *memory.Memory, session string) driver.Store {
-	table := noticeTable{m.Table(), session, n}
-	if n.inSwap {
-		return record.New(newSureTable(table, &atomic.Int64{}))
+func (w *noticeWatch) Wait(ctx context.Context, version string, place record.Place) error {
+	if place != record.InQueue {
+		if ctx.Err() == nil { // else nobody waits any more
+			w.table.notices.watches.Add(1)
+		}
+		return storetest.WaitForChange(ctx, w.table.Table, w.name, version)
 	}
-	return record.New(table)
+	n, isNew := w.table.notices, w.bell == nil
+	if isNew {
+		w.listen()
+	}
+	switch {
+	case n.blocked:
+		return errors.New("no notices at present")
+	case n.vain:
+		time.Sleep(time.Millisecond) // so that time passes even if it is called again and again
+		return nil
+	}
+	rung, ok := w.table.known.Load(version)
+	if isNew && n.peer || !n.peer && (!ok || rung != n.countRung(w.table.session)) {
+		return nil // it may have missed a notice
+	}
+	select {
+	case <-w.bell:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *noticeWatch) listen() {
+	n := w.table.notices
+	if n.onListen != nil {
+		n.onListen()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w.bell = make(chan struct{}, 1)
+	n.bells[w.table.session] = w.bell
+}
+
+func (w *noticeWatch) Stop() {
+	n := w.table.notices
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.bells[w.table.session] == w.bell {
+		delete(n.bells, w.table.session)
+	}
 }
 
 // ring notifies the clients of sessions.
@@ -109,10 +161,13 @@ func (n *notices) ring(sessions []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, session := range sessions {
+		if n.lose {
+			continue
+		}
 		n.rung[session]++
-		if bell := n.bells[session]; bell != nil && !n.lose {
-			close(bell)
-			delete(n.bells, session)
+		select {
+		case n.bells[session] <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -143,83 +198,22 @@ func fairWaiters(t *testing.T, m *memory.Memory, n *notices, clients int) (grant
 	return granted
 }
 
-// machineTable is the table of a store whose clients are processes of one machine.
-type machineTable struct {
-	noticeTable
-	waits *atomic.Int64 // how often clients have begun to watch
-}
-
-func (t machineTable) Wait(ctx context.Context, name, version string) error {
-	if ctx.Err() == nil { // else nobody waits any more
-		t.waits.Add(1)
-	}
-	return t.noticeTable.Wait(ctx, name, version)
-}
-
-func (t machineTable) TakeTurn(ctx context.Context, _ string) (pass func(), err error) {
-	return func() {}, nil
-}
-
-// sureTable is the table of a store that sends notices with the swap.
-type sureTable struct {
-	noticeTable
-	waits *atomic.Int64 // how often clients have begun to watch
-	known *sync.Map     // by version that the client has read or written: how many notices had been sent to it before
-}
-
-func newSureTable(of noticeTable, waits *atomic.Int64) record.Table {
-	return sureTable{of, waits, &sync.Map{}}
-}
-
-func (t sureTable) countRung() int {
-	t.notices.mu.Lock()
-	defer t.notices.mu.Unlock()
-	return t.notices.rung[t.session]
-}
-
-func (t sureTable) Load(ctx context.Context, name string) (record.Row, error) {
-	rung := t.countRung()
-	row, err := t.noticeTable.Load(ctx, name)
-	t.known.Store(row.Version, rung)
-	return row, err
-}
-
-func (t sureTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	rung := t.countRung()
-	now, err := t.noticeTable.Swap(ctx, row)
-	t.known.Store(now.Version, rung)
-	return now, err
-}
-
-func (t sureTable) MayHaveMissedNotice(_, version string) bool {
-	rung, ok := t.known.Load(version)
-	return !ok || rung != t.countRung()
-}
-
-func (t sureTable) Wait(ctx context.Context, name, version string) error {
-	return machineTable{t.noticeTable, t.waits}.Wait(ctx, name, version)
-}
-
-// TestNoticesToHead: where no notice gets lost, the head of the queue listens for notices as well. Nobody watches the lock,
-// a hand-over costs a few requests, and no client asks at each step whether the others are alive.
+// TestNoticesToHead: the head of the queue waits for notices as well. Nobody watches the lock, a hand-over costs a few
+// requests, and no client asks at each step whether the others are alive.
 func TestNoticesToHead(t *testing.T) {
-	t.Run("one machine", func(t *testing.T) {
-		testNoticesToHead(t, 24, func(of noticeTable, waits *atomic.Int64) record.Table { return machineTable{of, waits} })
-	})
-	t.Run("with the swap", func(t *testing.T) {
-		testNoticesToHead(t, 12, newSureTable)
-	})
+	t.Run("one machine", func(t *testing.T) { testNoticesToHead(t, true, 24) })
+	t.Run("with the swap", func(t *testing.T) { testNoticesToHead(t, false, 12) })
 }
 
-func testNoticesToHead(t *testing.T, limit float64, tableOf func(noticeTable, *atomic.Int64) record.Table) {
+func testNoticesToHead(t *testing.T, peer bool, limit float64) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, turns = 8, 20
-		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}}
-		var waits atomic.Int64
+		m, n := fakeMemory(), newNotices()
+		n.peer = peer
 		var crowd sync.WaitGroup
 		from := time.Now()
 		for i := range clients {
-			s := record.New(tableOf(noticeTable{m.Table(), string(rune('a' + i)), n}, &waits))
+			s := n.open(m, string(rune('a'+i)))
 			defer s.Close()
 			crowd.Go(func() {
 				for turn := range turns {
@@ -235,12 +229,12 @@ func testNoticesToHead(t *testing.T, limit float64, tableOf func(noticeTable, *a
 		}
 		crowd.Wait()
 		perTurn := float64(n.requests.Load()) / clients / turns
-		t.Logf("%.1f requests per turn, %d watches, %v", perTurn, waits.Load(), time.Since(from))
+		t.Logf("%.1f requests per turn, %d watches, %v", perTurn, n.watches.Load(), time.Since(from))
 		if perTurn > limit {
 			t.Errorf("%.1f requests per turn", perTurn)
 		}
-		if waits.Load() > 0 {
-			t.Errorf("clients have watched the lock %d times", waits.Load())
+		if n.watches.Load() > 0 {
+			t.Errorf("clients have watched the lock %d times", n.watches.Load())
 		}
 		// Each may ask for each other one every 20 ms.
 		if most := clients * clients * (time.Since(from).Milliseconds()/20 + 1); n.checks.Load() > most {
@@ -256,9 +250,10 @@ func testNoticesToHead(t *testing.T, limit float64, tableOf func(noticeTable, *a
 // finds out within a second.
 func TestStoppedBeforeNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, lose: true}
+		m, n := fakeMemory(), newNotices()
+		n.peer, n.lose = true, true
 		open := func(session string) driver.Store {
-			s := record.New(machineTable{noticeTable{m.Table(), session, n}, &atomic.Int64{}})
+			s := n.open(m, session)
 			t.Cleanup(func() { s.Close() })
 			return s
 		}
@@ -282,16 +277,17 @@ func TestStoppedBeforeNotice(t *testing.T) {
 // TestNotices: a hand-over costs the same number of requests, however many claims are in the queue. If the notices are sent
 // with the swap, it costs four: two writes of the claim that gets the lock, and a read of it and of the next one.
 func TestNotices(t *testing.T) {
-	t.Run("after the swap", func(t *testing.T) { testNotices(t, false, 9) })
-	t.Run("with the swap", func(t *testing.T) { testNotices(t, true, 4.5) })
+	t.Run("after the swap", func(t *testing.T) { testNotices(t, true, 9) })
+	t.Run("with the swap", func(t *testing.T) { testNotices(t, false, 4.5) })
 }
 
-func testNotices(t *testing.T, inSwap bool, most float64) {
+func testNotices(t *testing.T, peer bool, most float64) {
 	perTurn := map[int]float64{}
 	for _, clients := range []int{6, 36} {
 		synctest.Test(t, func(t *testing.T) {
-			m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, inSwap: inSwap}
-			holder := record.New(noticeTable{m.Table(), "holder", n})
+			m, n := fakeMemory(), newNotices()
+			n.peer = peer
+			holder := n.open(m, "holder")
 			defer holder.Close()
 			held := storetest.Acquire(t, holder, paceClaim(0, false))
 			granted := fairWaiters(t, m, n, clients)
@@ -323,12 +319,12 @@ func testNotices(t *testing.T, inSwap bool, most float64) {
 // TestBreakFarWaiter: a claim that is far from the head of the queue is broken, and learns of it at once.
 func TestBreakFarWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}}
+		m, n := fakeMemory(), newNotices()
 		holder := m.Open()
 		defer holder.Close()
 		held := storetest.Acquire(t, holder, paceClaim(0, false))
 		granted := fairWaiters(t, m, n, 5)
-		far := record.New(noticeTable{m.Table(), "far", n})
+		far := n.open(m, "far")
 		defer far.Close()
 		c := paceClaim(6, true)
 		c.Fair = true
@@ -338,7 +334,7 @@ func TestBreakFarWaiter(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
-		operator := record.New(noticeTable{m.Table(), "operator", n})
+		operator := n.open(m, "operator")
 		defer operator.Close()
 		if err := operator.Break(t.Context(), c.Name, c.ID, driver.Break{Mode: driver.BreakForce}); err != nil {
 			t.Fatal(err)
@@ -357,7 +353,8 @@ func TestBreakFarWaiter(t *testing.T) {
 // TestLostNotices: if no notice ever comes, each waiter still learns of its turn in time to confirm it.
 func TestLostNotices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, lose: true}
+		m, n := fakeMemory(), newNotices()
+		n.peer, n.lose = true, true
 		holder := m.Open()
 		defer holder.Close()
 		held := storetest.Acquire(t, holder, paceClaim(0, false))
@@ -374,14 +371,14 @@ func TestLostNotices(t *testing.T) {
 	})
 }
 
-// TestNoNotices: while no client can listen for notices, or each gets one at once that brings no change, waiters wait
-// as they do in a store without notices: they look at each change, and poll no more often.
+// TestNoNotices: while no client can be notified, or each gets a notice at once that brings no change, waiters poll as they
+// do in a store that does not notify.
 func TestNoNotices(t *testing.T) {
-	for what, n := range map[string]*notices{"blocked": {blocked: true}, "vain": {vain: true}} {
+	for _, what := range []string{"blocked", "vain"} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n.bells, n.rung = map[string]chan struct{}{}, map[string]int{}
-				m := fakeMemory()
+				m, n := fakeMemory(), newNotices()
+				n.blocked, n.vain = what == "blocked", what == "vain"
 				holder := m.Open()
 				defer holder.Close()
 				held := storetest.Acquire(t, holder, paceClaim(0, false))
@@ -390,7 +387,7 @@ func TestNoNotices(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				n.requests.Store(0)
 				time.Sleep(14 * time.Second) // no claim is renewed yet
-				if polls := n.requests.Load(); polls > 14*clients/2 {
+				if polls := n.requests.Load(); polls > 14*clients*2 {
 					t.Errorf("%d clients wait for 14 s with %d requests", clients, polls)
 				}
 				from := time.Now()
@@ -408,13 +405,14 @@ func TestNoNotices(t *testing.T) {
 
 // TestNoticeDuringListen: a claim that is promoted just before its client listens for notices is granted at once.
 func TestNoticeDuringListen(t *testing.T) {
-	t.Run("after the swap", func(t *testing.T) { testNoticeDuringListen(t, false) })
-	t.Run("with the swap", func(t *testing.T) { testNoticeDuringListen(t, true) })
+	t.Run("after the swap", func(t *testing.T) { testNoticeDuringListen(t, true) })
+	t.Run("with the swap", func(t *testing.T) { testNoticeDuringListen(t, false) })
 }
 
-func testNoticeDuringListen(t *testing.T, inSwap bool) {
+func testNoticeDuringListen(t *testing.T, peer bool) {
 	synctest.Test(t, func(t *testing.T) {
-		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, inSwap: inSwap}
+		m, n := fakeMemory(), newNotices()
+		n.peer = peer
 		holder, ahead := n.open(m, "holder"), m.Open()
 		defer holder.Close()
 		defer ahead.Close()
@@ -450,9 +448,10 @@ func testNoticeDuringListen(t *testing.T, inSwap bool) {
 // passed for which the holder has left it.
 func TestDetachIsNoticed(t *testing.T) {
 	const keep = 300 * time.Millisecond
-	for _, inSwap := range []bool{false, true} {
+	for _, peer := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, inSwap: inSwap}
+			m, n := fakeMemory(), newNotices()
+			n.peer = peer
 			holder, waiter := n.open(m, "holder"), n.open(m, "waiter")
 			defer holder.Close()
 			defer waiter.Close()
@@ -468,20 +467,20 @@ func TestDetachIsNoticed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if late := (<-granted).Sub(from) - keep; late > 200*time.Millisecond {
-				t.Errorf("notices with the swap %v: granted %v late", inSwap, late)
+				t.Errorf("notices of clients %v: granted %v late", peer, late)
 			}
 		})
 	}
 }
 
-// lostReplyTable is a sureTable that loses the reply of its next swap once lose is set.
+// lostReplyTable is a noticeTable that loses the reply of its next swap once lose is set.
 type lostReplyTable struct {
-	sureTable
+	noticeTable
 	lose *atomic.Bool
 }
 
 func (t lostReplyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
-	now, err := t.sureTable.Swap(ctx, row)
+	now, err := t.noticeTable.Swap(ctx, row)
 	if err == nil && t.lose.CompareAndSwap(true, false) {
 		return record.Row{}, errUnreachable
 	}
@@ -497,10 +496,8 @@ func TestReleaseWithoutReply(t *testing.T) {
 }
 
 func testReleaseWithoutReply(t *testing.T) {
-	m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, inSwap: true}
-	table := newSureTable(noticeTable{m.Table(), "own", n}, &atomic.Int64{})
-	lose := &atomic.Bool{}
-	own, other := record.New(lostReplyTable{table.(sureTable), lose}), n.open(m, "other")
+	m, n, lose := fakeMemory(), newNotices(), &atomic.Bool{}
+	own, other := record.New(lostReplyTable{n.table(m, "own"), lose}), n.open(m, "other")
 	defer own.Close()
 	defer other.Close()
 	held := storetest.Acquire(t, own, paceClaim(0, false))
@@ -529,15 +526,15 @@ func testReleaseWithoutReply(t *testing.T) {
 // behind them is granted at once.
 func TestDeadAheadInQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, dead: map[string]bool{}}
-		holder := record.New(noticeTable{m.Table(), "holder", n})
+		m, n := fakeMemory(), newNotices()
+		holder := n.open(m, "holder")
 		defer holder.Close()
 		storetest.Acquire(t, holder, paceClaim(0, false))
 		const dying = 50
 		var wait context.Context
 		wait, end := context.WithCancel(t.Context())
 		for i := range dying {
-			s := record.New(noticeTable{m.Table(), string(rune('a' + i)), n})
+			s := n.open(m, string(rune('a'+i)))
 			defer s.Close()
 			go func() {
 				c := paceClaim(i+1, true)
@@ -546,7 +543,7 @@ func TestDeadAheadInQueue(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		living := record.New(noticeTable{m.Table(), "living", n})
+		living := n.open(m, "living")
 		defer living.Close()
 		c := paceClaim(dying+1, true)
 		c.Fair = true
@@ -566,43 +563,6 @@ func TestDeadAheadInQueue(t *testing.T) {
 	})
 }
 
-// TestNoticesForgotten: if the store forgets who listens, as when somebody removes its directory of pipes, the clients
-// that wait listen again within some seconds, although nobody tells them.
-func TestNoticesForgotten(t *testing.T) {
-	for range 10 { // the clients look at random times
-		synctest.Test(t, testNoticesForgotten)
-	}
-}
-
-func testNoticesForgotten(t *testing.T) {
-	m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}}
-	var granted [3]<-chan time.Time
-	var clients [len(granted)]driver.Store
-	claim := func(i int) driver.Claim {
-		c := paceClaim(i, true)
-		c.Fair = true
-		return c
-	}
-	for i := range clients {
-		clients[i] = record.New(machineTable{noticeTable{m.Table(), string(rune('a' + i)), n}, &atomic.Int64{}})
-		defer clients[i].Close()
-		granted[i] = acquireLater(t, clients[i], claim(i))
-		synctest.Wait()
-	}
-	<-granted[0]
-	for i := range len(clients) - 1 {
-		n.mu.Lock()
-		clear(n.bells)
-		n.mu.Unlock()
-		time.Sleep(10 * time.Second)
-		from := time.Now()
-		storetest.Release(t, clients[i], claim(i))
-		if took := (<-granted[i+1]).Sub(from); took > 50*time.Millisecond {
-			t.Errorf("granted %v after the release", took)
-		}
-	}
-}
-
 // TestDeadAmongHolders: the head of the queue, which listens for notices, notices the death of one of many holders as
 // soon as that of a single one.
 func TestDeadAmongHolders(t *testing.T) {
@@ -614,9 +574,10 @@ func TestDeadAmongHolders(t *testing.T) {
 	}
 	for round := range rounds { // it dies at another time each time
 		synctest.Test(t, func(t *testing.T) {
-			m, n := fakeMemory(), &notices{bells: map[string]chan struct{}{}, rung: map[string]int{}, dead: map[string]bool{}}
+			m, n := fakeMemory(), newNotices()
+			n.peer = true
 			open := func(session string) driver.Store {
-				s := record.New(machineTable{noticeTable{m.Table(), session, n}, &atomic.Int64{}})
+				s := n.open(m, session)
 				t.Cleanup(func() { s.Close() })
 				return s
 			}

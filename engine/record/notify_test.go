@@ -10,19 +10,18 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// muteNotifier is a table whose notifications fail at present.
-type muteNotifier struct{ record.Table }
+// muteTable is a table that cannot notify at present.
+type muteTable struct{ record.Table }
 
-func (muteNotifier) Wait(context.Context, string, string) error {
-	return errors.New("too many watches")
+func (muteTable) Watcher() record.Watcher {
+	return record.WatcherFunc(func(context.Context, string, string) error { return errors.New("too many watches") })
 }
 
-// TestNotifierFails: while a table's notifications fail, a waiter is granted as promptly as on a table without
-// notifications.
-func TestNotifierFails(t *testing.T) {
+// TestWatcherFails: while a table cannot notify, a waiter is granted as promptly as on a table that never does.
+func TestWatcherFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
-		holder, waiter := m.Open(), record.New(muteNotifier{m.Table()})
+		holder, waiter := m.Open(), record.New(muteTable{m.Table()})
 		defer holder.Close()
 		defer waiter.Close()
 		for range 20 {

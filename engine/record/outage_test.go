@@ -20,6 +20,8 @@ type unreachableTable struct {
 	reads, writes atomic.Int64 // until when they fail, in Unix nanoseconds
 }
 
+func (*unreachableTable) Watcher() record.Watcher { return nil }
+
 var errUnreachable = errors.New("connection refused")
 
 func (t *unreachableTable) Load(ctx context.Context, name string) (record.Row, error) {
@@ -42,6 +44,8 @@ type slowLoadTable struct {
 	next    atomic.Bool   // the next load is delayed
 	release chan struct{} // closed to let it return
 }
+
+func (*slowLoadTable) Watcher() record.Watcher { return nil }
 
 func (t *slowLoadTable) Info() driver.Info {
 	info := t.Table.Info()
@@ -171,6 +175,8 @@ type refusingTable struct {
 	record.Table
 	with atomic.Pointer[error]
 }
+
+func (*refusingTable) Watcher() record.Watcher { return nil }
 
 func (r *refusingTable) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := r.with.Load(); err != nil {

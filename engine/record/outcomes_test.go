@@ -22,6 +22,8 @@ type faultyTable struct {
 	afterLost                      func() // called when a swap's reply was lost
 }
 
+func (*faultyTable) Watcher() record.Watcher { return nil }
+
 func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error) {
 	if t.loads.Add(-1) >= 0 {
 		return record.Row{}, errUnreachable

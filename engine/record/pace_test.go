@@ -22,6 +22,8 @@ type pacedTable struct {
 	writes *[]time.Time
 }
 
+func (pacedTable) Watcher() record.Watcher { return nil }
+
 func (t pacedTable) Info() driver.Info {
 	i := t.Table.Info()
 	i.WriteInterval = t.pace

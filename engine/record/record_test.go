@@ -1,7 +1,6 @@
 package record
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -469,24 +468,17 @@ func TestReasonOfBreak(t *testing.T) {
 	}
 }
 
-// noticeSession is a ClientNotifier of a client with that session.
+// noticeSession is the Watcher of a client with that session.
 type noticeSession string
 
 func (s noticeSession) Session() string { return string(s) }
 
-func (noticeSession) ListenForNotice(context.Context, string) (noticed <-chan struct{}, stop func(), err error) {
-	return nil, func() {}, nil
-}
-
-// noticeInSwap is that in a store that sends notices with the swap.
-type noticeInSwap struct{ noticeSession }
-
-func (noticeInSwap) MayHaveMissedNotice(string, string) bool { return true }
+func (noticeSession) Watch(string) Watch { return nil }
 
 // TestClientsToNotify: a swap notifies the clients of all claims that are promoted, and of the first one that waits,
 // and not its own. When a promoted claim did not confirm, all others are promoted. Then the client that removes it may
-// have a claim in their middle, which goes on waiting. If the notices are sent with the swap, those for whom nothing has
-// changed are not notified again.
+// have a claim in their middle, which goes on waiting. Those for whom nothing has changed are notified again only if
+// the clients notify each other.
 func TestClientsToNotify(t *testing.T) {
 	w, r := &stepWorld{now: 1}, &Record{}
 	claimOf := func(id string) Claim {
@@ -500,7 +492,7 @@ func TestClientsToNotify(t *testing.T) {
 		if _, err := r.Acquire(claimOf(id), driver.KindMutex, 1, true, info, w.stepInput()); err != nil {
 			t.Fatal(err)
 		}
-		return (&engine{clientNotifier: noticeSession(id)}).clientsToNotify(before, r)
+		return (&engine{watcher: noticeSession(id), traits: Traits{PeerNotices: true}}).clientsToNotify(before, r)
 	}
 	for _, id := range []string{"holder", "dead", "a", "b", "c", "d"} {
 		acquire(id)
@@ -508,17 +500,17 @@ func TestClientsToNotify(t *testing.T) {
 	queued := r.clone()
 	r.Release("holder", w.stepInput())
 	for own, want := range map[noticeSession][]string{"holder": {"dead", "a"}, "a": {"dead"}, "d": {"dead", "a"}} {
-		if got := (&engine{clientNotifier: own}).clientsToNotify(queued, r); !slices.Equal(got, want) {
+		if got := (&engine{watcher: own}).clientsToNotify(queued, r); !slices.Equal(got, want) {
 			t.Errorf("%s: after a release %q are notified, want %q", own, got, want)
 		}
 	}
-	e := &engine{clientNotifier: noticeSession("x"), sureNotifier: noticeInSwap{}}
-	if got, want := e.clientsToNotify(queued, r), []string{"dead", "a"}; !slices.Equal(got, want) {
-		t.Errorf("sent with the release, notices go to %q, want %q", got, want)
-	}
-	later := r.clone()
-	if got := e.clientsToNotify(r, later); len(got) > 0 {
+	e := &engine{watcher: noticeSession("x")}
+	if got := e.clientsToNotify(r, r.clone()); len(got) > 0 {
 		t.Errorf("%q are notified again", got)
+	}
+	e.traits.PeerNotices = true
+	if got, want := e.clientsToNotify(r, r.clone()), []string{"dead", "a"}; !slices.Equal(got, want) {
+		t.Errorf("clients that notify each other notify %q again, want %q", got, want)
 	}
 	w.now += time.Minute.Microseconds() / 10
 	if got, want := acquire("b"), []string{"a", "c", "d"}; !slices.Equal(got, want) {

@@ -19,6 +19,8 @@ type keepingTable struct {
 	until map[string]time.Time // zero: forever
 }
 
+func (*keepingTable) Watcher() record.Watcher { return nil }
+
 func (k *keepingTable) Traits() record.Traits { return record.Traits{ExpiresIdle: true} }
 
 func (k *keepingTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
@@ -85,6 +87,8 @@ type raceTable struct {
 	record.Table
 	beforeDelete func()
 }
+
+func (*raceTable) Watcher() record.Watcher { return nil }
 
 func (r *raceTable) Delete(ctx context.Context, row record.Row) error {
 	if before := r.beforeDelete; before != nil && !strings.Contains(row.Name, "\x1f") {

@@ -23,6 +23,8 @@ type countingTable struct {
 	loads, swaps atomic.Int64 // a sweep counts in the background
 }
 
+func (*countingTable) Watcher() record.Watcher { return nil }
+
 func (t *countingTable) Load(ctx context.Context, name string) (record.Row, error) {
 	t.loads.Add(1)
 	return t.Table.Load(ctx, name)
@@ -91,6 +93,8 @@ type queueInfoTable struct {
 	record.Table
 	limit int
 }
+
+func (queueInfoTable) Watcher() record.Watcher { return nil }
 
 func (l queueInfoTable) Info() driver.Info {
 	i := l.Table.Info()

@@ -23,6 +23,8 @@ type boundedTable struct {
 	t   *testing.T
 }
 
+func (boundedTable) Watcher() record.Watcher { return nil }
+
 func (b boundedTable) Traits() record.Traits { return record.Traits{MaxRecord: b.max, Ledger: true} }
 
 func (b boundedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
@@ -134,6 +136,8 @@ type slowPages struct {
 	arrived, release chan struct{}
 	once             sync.Once
 }
+
+func (*slowPages) Watcher() record.Watcher { return nil }
 
 func (s *slowPages) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	if strings.Contains(row.Name, "\x1f") {

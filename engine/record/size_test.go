@@ -16,6 +16,8 @@ import (
 // smallTable is a table whose records must be small.
 type smallTable struct{ record.Table }
 
+func (smallTable) Watcher() record.Watcher { return nil }
+
 func (smallTable) Traits() record.Traits { return record.Traits{MaxRecord: 40 << 10} }
 
 // TestFullRecord: the claims of a full record can be renewed, asked to release, broken, detached and released, because

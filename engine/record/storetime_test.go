@@ -22,6 +22,8 @@ type wallClockTable struct {
 	fails    *error // what ReadClock returns instead of the time
 }
 
+func (wallClockTable) Watcher() record.Watcher { return nil }
+
 func (t wallClockTable) TokenFloor() int64 { return time.Now().Add(t.off).UnixMicro() }
 
 func (t wallClockTable) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {

@@ -101,6 +101,8 @@ type slowList struct {
 	listed atomic.Int64
 }
 
+func (*slowList) Watcher() record.Watcher { return nil }
+
 func (s *slowList) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		for row, err := range s.Table.List(ctx, prefix, after) {

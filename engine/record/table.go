@@ -22,9 +22,7 @@ import (
 // Names are 1 to 512 bytes of UTF-8 without NUL. No two names may ever share a record, even where the store folds
 // case or has special characters. Data is at most [MaxData] bytes.
 //
-// A table that has not all of this embeds [Unsupported]; one that wraps another embeds Table. A table may implement
-// [Notifier] as well, if the store can notify of changes, and [TurnTaker], [ClientNotifier] and [SureNotifier], if many
-// clients wait. A wrapper has these four only if it implements them itself; without them the engine polls.
+// A table that has not all of this embeds [Unsupported]; one that wraps another embeds Table.
 type Table interface {
 	// Info returns what the store promises. The engine sets Engine, ExpiredBy, Order, Kinds and Abilities, and the
 	// limits that are zero. The table sets all else: Store, Clock, Tier, ExpiryClock, Survives, TokenGap,
@@ -77,6 +75,10 @@ type Table interface {
 	// once.
 	Liveness() LivenessChecker
 
+	// Watcher returns what notifies this client of changes, or nil if it must poll: the store cannot notify, or this client
+	// may not listen. The engine asks for it once.
+	Watcher() Watcher
+
 	// OpenLedgerTable opens the table for the run ledger of the same store, whose records are apart from this one's. It
 	// uses the same connection: closing it leaves this table open, and it is closed first. Errors are those of
 	// driver.Store.OpenLedger.
@@ -108,8 +110,9 @@ type Row struct {
 	// also read by foreign clients shows it to them.
 	ExpiresAt int64
 
-	// Notify is set by the engine for the Swap of a table that is a [ClientNotifier]: the sessions of other clients that the
-	// change concerns. If the swap takes effect, each of them gets a notice for the record's name, if it listens.
+	// Notify is set by the engine for the Swap of a table whose Watcher has a session: the sessions of other clients that
+	// the change concerns. If the swap takes effect, each of them gets a notice for the record's name, if it waits for one.
+	// It is empty if this client has no Watcher. If other clients of the store have one, such a swap notifies all of them.
 	Notify []string
 
 	// KeepUntil is set by the engine for the Swap of a table with Traits.ExpiresIdle: the time of the store's clock, in
@@ -127,53 +130,6 @@ type Row struct {
 	// clock, in microseconds, up to which that client holds the lock. No claim of ours holds it then, whatever Data
 	// says; of Data only the token still counts, if there is any. The engine leaves the record alone until then.
 	Foreign int64
-}
-
-// Notifier is implemented by tables that can notify of a change.
-type Notifier interface {
-	// Wait returns nil when the record may have changed since it had the given version. It returns an error when ctx
-	// ends, or when the store cannot notify at present. It subscribes first and then compares the version, so that it
-	// misses no change. The engine takes it for a hint: it loads the record, and polls as well.
-	Wait(ctx context.Context, name, version string) error
-}
-
-// TurnTaker is implemented by tables with a [Notifier] whose clients are many processes on one machine. If hundreds of
-// them wait for one lock and all of them look at each change, each change costs hundreds of loads and as many writes
-// that come too late. With turns, one process at a time looks at the changes and tries to take the lock.
-type TurnTaker interface {
-	// TakeTurn blocks until this client has the turn to wait for a lock, and returns a function that passes the turn
-	// on, to one of those that wait for it. It returns an error when ctx ends, or if there are no turns at present. A
-	// turn ends with its process. It is a matter of speed only: the engine relies on it for nothing, and polls while
-	// it has no turn, since the process that has it may have been stopped.
-	TakeTurn(ctx context.Context, name string) (pass func(), err error)
-}
-
-// ClientNotifier is implemented by tables with a [Notifier] that can also notify single clients. Otherwise all clients in
-// a queue load the record at each change, although it concerns only those at its head. A swap notifies the clients of
-// [Row.Notify]. A notice is a hint: the engine polls as well. If the table is a [SureNotifier], the head of the queue
-// also waits for notices. So it does if the table is a [TurnTaker]: its clients are processes of one machine, among which
-// notices are sure, except that a client may be stopped before it sends them. There the head polls once per second.
-//
-// The engine of a client that cannot listen gets a table without this interface, and does not set Row.Notify. If other
-// clients of the store can listen, the swaps of such a table notify all of them.
-type ClientNotifier interface {
-	// Session names this table's own client. It is stored with the client's claims that wait in the queue. It is unique for
-	// ever, and at most 64 bytes. If the table has a [LivenessChecker], this is the same session.
-	Session() string
-	// ListenForNotice returns a channel that is closed when a swap of that name has this table's session in Row.Notify. It
-	// misses no swap that takes effect after it has returned. The channel may also be closed without a reason, and is if
-	// a notice may have been missed. stop ends the listening. ctx bounds the call only. If the store cannot notify at
-	// present, the call returns an error, or waits until it can.
-	ListenForNotice(ctx context.Context, name string) (noticed <-chan struct{}, stop func(), err error)
-}
-
-// SureNotifier is implemented by tables with a [ClientNotifier] whose store sends the notices in one step with the swap. So
-// to listen for notices is as good as to watch the record, and wakes fewer clients; and a claim need not be notified
-// again and again of the same.
-type SureNotifier interface {
-	// MayHaveMissedNotice reports whether there may have been a notice for a name since this client has read or written
-	// that version. It is called while the client listens. If it reports false, the record need not be loaded again.
-	MayHaveMissedNotice(name, version string) bool
 }
 
 // LivenessChecker tells whether the client of a claim is dead.
@@ -251,6 +207,10 @@ type Traits struct {
 	// mark that was written for some time must not vanish earlier, except by a Swap. Nor may it last much longer if it is
 	// not written again, whatever else its client does: a client that lives may have lost the claim.
 	Marks bool
+	// PeerNotices: the clients notify each other, after the swap, as processes of one machine do. A client that is stopped or
+	// killed in between notifies nobody. So the engine sends notices again with later swaps, and loads the record once
+	// per second for those that depend on one. It also takes it that clients take turns at looking: see [WithTurns].
+	PeerNotices bool
 	// Ledger: OpenLedgerTable works.
 	Ledger bool
 }
@@ -263,6 +223,9 @@ func (Unsupported) Traits() Traits { return Traits{} }
 
 // Keys returns nil.
 func (Unsupported) Keys(string) []string { return nil }
+
+// Watcher returns nil.
+func (Unsupported) Watcher() Watcher { return nil }
 
 // Liveness returns nil.
 func (Unsupported) Liveness() LivenessChecker { return nil }

@@ -2,115 +2,117 @@ package record
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
-const (
-	// turnPoll is the longest time between two loads of a hub that waits for its turn. The client that has the turn may
-	// have been stopped.
-	turnPoll = time.Second
-	// turnPause is how long a hub that has passed its turn on leaves it to others.
-	turnPause = 2 * time.Millisecond
-)
+// turnPause is how long a client that has passed its turn on leaves it to others.
+const turnPause = 2 * time.Millisecond
 
-// turn is a hub's turn to look at changes of its lock: see [TurnTaker]. It is used by the hub's goroutine only.
-type turn struct {
+// WithTurns returns a Watch for a table whose clients are many processes on one machine. If hundreds of them wait for one lock
+// and all of them look at each change, each change costs hundreds of loads and as many writes that come too late. With
+// turns, one process at a time looks at the changes and tries to take the lock. Claims in the queue need no turn.
+//
+// take blocks until this client has the turn, and returns a function that passes the turn on, to one of those that wait
+// for it. It returns an error when ctx ends, or if there are no turns at present. A turn ends with its process. It is a
+// matter of speed only: the engine relies on it for nothing, and polls while it has no turn, since the process that has
+// it may have been stopped.
+func WithTurns(watch Watch, take func(ctx context.Context) (pass func(), err error)) Watch {
+	return &turnWatch{Watch: watch, take: take}
+}
+
+type turnWatch struct {
+	Watch
+	take        func(ctx context.Context) (pass func(), err error)
 	pass        func() // nil without the turn
-	offered     bool   // a claim was notified that it may be granted: the turn has served its purpose
-	passed      bool   // the last turn was passed on by this hub
-	unavailable bool   // the table has no turns at present
+	passed      bool   // the last turn was passed on by this client
+	unavailable bool   // there are no turns at present
+	looks       atomic.Bool
 
-	// request is the call of TakeTurn that is under way, if there is one. It goes on while the hub polls, so that it keeps
-	// its place among those of other clients.
+	// request is the call of take that is under way, if there is one. It goes on between two calls of Wait, so that it
+	// keeps its place among those of other clients.
 	request <-chan takenTurn
 	cancel  context.CancelFunc // ends it
 }
 
-// takenTurn is what a call of TakeTurn returned.
+// takenTurn is what a call of take returned.
 type takenTurn struct {
 	pass func()
 	err  error
 }
 
-// noteTurnNeed notes and reports whether the hub waits for its turn before it looks at changes. A hub with claims in the queue never
-// does: each change may concern them.
-func (h *waiterHub) noteTurnNeed() bool {
-	h.e.mu.Lock()
-	defer h.e.mu.Unlock()
-	h.awaitsTurn = h.e.turnTaker != nil && h.turn.pass == nil && !h.turn.unavailable
-	for sub := range h.subscribers {
-		h.awaitsTurn = h.awaitsTurn && !sub.inQueue
+func (w *turnWatch) HasTurn() bool { return w.looks.Load() }
+
+func (w *turnWatch) Wait(ctx context.Context, version string, place Place) error {
+	if place != Outside {
+		w.withdraw()
+	} else if err := w.takeTurn(ctx); err != nil {
+		return err
 	}
-	return h.awaitsTurn
+	w.looks.Store(true)
+	return w.Watch.Wait(ctx, version, place)
 }
 
-// takeTurn waits for the turn. It returns false if the row should be loaded without it, and then whether somebody asked
-// for that.
-func (h *waiterHub) takeTurn(ctx context.Context) (taken, asked bool) {
-	poll := time.NewTimer(turnPoll/2 + randomPart(turnPoll/2))
-	defer poll.Stop()
-	if h.turn.passed {
-		h.turn.passed = false
+// takeTurn returns when this client has the turn, or there are none.
+func (w *turnWatch) takeTurn(ctx context.Context) error {
+	if w.pass != nil || w.unavailable {
+		return nil
+	}
+	w.looks.Store(false)
+	if w.passed {
+		w.passed = false
 		pause := time.NewTimer(turnPause)
 		defer pause.Stop()
 		select {
 		case <-pause.C:
-		case <-h.loadNow:
-			return false, true
 		case <-ctx.Done():
-			return false, false
+			return ctx.Err()
 		}
 	}
-	if h.turn.request == nil {
-		h.requestTurn(ctx)
+	if w.request == nil {
+		w.requestTurn()
 	}
 	select {
-	case got := <-h.turn.request:
-		h.turn.cancel()
-		h.turn.request, h.turn.pass = nil, got.pass
-		h.turn.unavailable = got.err != nil && ctx.Err() == nil
-		return got.err == nil || h.turn.unavailable, false
-	case <-h.loadNow:
-		return false, true
-	case <-poll.C:
+	case got := <-w.request:
+		w.cancel()
+		w.request, w.pass, w.unavailable = nil, got.pass, got.err != nil
+		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return false, false
 }
 
-func (h *waiterHub) requestTurn(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
+func (w *turnWatch) requestTurn() {
+	ctx, cancel := context.WithCancel(context.Background())
 	request := make(chan takenTurn, 1)
-	h.turn.request, h.turn.cancel = request, cancel
+	w.request, w.cancel = request, cancel
 	go func() {
-		pass, err := h.e.turnTaker.TakeTurn(ctx, h.name)
+		pass, err := w.take(ctx)
 		request <- takenTurn{pass, err}
 	}()
 }
 
-// withdrawRequest ends the request for the turn, and passes the turn on if the request was granted meanwhile.
-func (h *waiterHub) withdrawRequest() {
-	if h.turn.request == nil {
+// withdraw ends the request for the turn, and passes the turn on if the request was granted meanwhile.
+func (w *turnWatch) withdraw() {
+	if w.request == nil {
 		return
 	}
-	h.turn.cancel()
-	if got := <-h.turn.request; got.pass != nil {
+	w.cancel()
+	if got := <-w.request; got.pass != nil {
 		got.pass()
 	}
-	h.turn.request = nil
+	w.request = nil
 }
 
-// passTurn gives the turn to another client, if this one has it.
-func (h *waiterHub) passTurn() {
-	if h.turn.pass != nil {
-		h.turn.pass()
-		h.turn.pass, h.turn.passed = nil, true
+func (w *turnWatch) PassTurn() {
+	if w.pass != nil {
+		w.pass()
+		w.pass, w.passed = nil, true
 	}
-	h.turn.offered = false
 }
 
-// endTurn ends the hub's part in the turns.
-func (h *waiterHub) endTurn() {
-	h.withdrawRequest()
-	h.passTurn()
+func (w *turnWatch) Stop() {
+	w.withdraw()
+	w.PassTurn()
+	w.Watch.Stop()
 }

@@ -21,7 +21,7 @@ import (
 type turnTable struct {
 	record.Table
 	turns    chan struct{} // has one element while nobody has the turn
-	err      error         // what TakeTurn returns if it is set
+	err      error         // there are no turns
 	requests *atomic.Int64 // loads and swaps of all clients
 }
 
@@ -35,11 +35,17 @@ func (t turnTable) Swap(ctx context.Context, row record.Row) (record.Row, error)
 	return t.Table.Swap(ctx, row)
 }
 
-func (t turnTable) Wait(ctx context.Context, name, version string) error {
-	return t.Table.(record.Notifier).Wait(ctx, name, version)
+func (turnTable) Traits() record.Traits { return record.Traits{PeerNotices: true} }
+
+func (t turnTable) Watcher() record.Watcher { return t }
+
+func (turnTable) Session() string { return "" }
+
+func (t turnTable) Watch(name string) record.Watch {
+	return record.WithTurns(t.Table.Watcher().Watch(name), t.takeTurn)
 }
 
-func (t turnTable) TakeTurn(ctx context.Context, _ string) (pass func(), err error) {
+func (t turnTable) takeTurn(ctx context.Context) (pass func(), err error) {
 	if t.err != nil {
 		return nil, t.err
 	}

@@ -21,7 +21,7 @@ import (
 func openCounted() (driver.Store, *countingTable) {
 	table := fakeMemory().Table()
 	counted := &countingTable{Table: distantTable{Table: table}}
-	return record.New(notifyingTable{counted, table.(record.Notifier), 0}), counted
+	return record.New(notifyingTable{counted, table.Watcher(), 0}), counted
 }
 
 // crowdClaim is a claim of one of the goroutines that want one lock.
@@ -95,6 +95,8 @@ type hangingTable struct {
 	hang bool
 	hung chan struct{} // closed when a swap hangs
 }
+
+func (*hangingTable) Watcher() record.Watcher { return nil }
 
 func (t *hangingTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	t.mu.Lock()
@@ -202,6 +204,8 @@ type gatedTable struct {
 	maxSize int           // of a record; 0: as usual
 	noReply func(row record.Row) (takesEffect, lost bool)
 }
+
+func (*gatedTable) Watcher() record.Watcher { return nil }
 
 func (t *gatedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	t.mu.Lock()

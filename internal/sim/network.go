@@ -243,7 +243,7 @@ func (t *faultyTable) Delete(ctx context.Context, row record.Row) error {
 
 // Traits have small records in some simulations of ledgers. There is a ledger in all, and no order of a listing.
 func (t *faultyTable) Traits() record.Traits {
-	traits := record.Traits{Ledger: true}
+	traits := record.Traits{Ledger: true, PeerNotices: true} // notices may be lost
 	if t.keepsRuns {
 		traits.MaxRecord = t.host.sim.maxRecord
 	}
@@ -280,41 +280,66 @@ func (t *faultyTable) List(ctx context.Context, prefix, after string) iter.Seq2[
 	}
 }
 
-// Wait works in some simulations. In the others the table cannot notify.
-func (t *faultyTable) Wait(ctx context.Context, name, version string) error {
-	if !t.host.sim.notifies {
-		return driver.ErrUnsupported
-	}
-	if err := t.Table.(record.Notifier).Wait(ctx, name, version); err != nil {
-		return err
-	}
-	time.Sleep(t.host.sim.messageDelay())
-	return t.host.waitUntilRunning(ctx)
-}
+// Watcher notifies in some simulations. In the others the table cannot notify.
+func (t *faultyTable) Watcher() record.Watcher { return t }
 
 // Session is for notices, and for a store that can tell that a client is dead.
 func (t *faultyTable) Session() string { return t.host.name }
 
+// Watch implements record.Watcher.
+func (t *faultyTable) Watch(name string) record.Watch { return &simWatch{table: t, name: name} }
+
 // listening is a client that listens for notices of a lock.
 type listening struct{ lock, session string }
 
-// ListenForNotice works in some simulations in which the table notifies.
-func (t *faultyTable) ListenForNotice(
-	_ context.Context, name string,
-) (noticed <-chan struct{}, stop func(), err error) {
-	sim, who := t.host.sim, listening{name, t.Session()}
-	if !sim.notifiesOne {
-		return nil, nil, driver.ErrUnsupported
+// simWatch is a record.Watch.
+type simWatch struct {
+	record.PlainWatch
+	table *faultyTable
+	name  string
+	bell  chan struct{} // rings for a notice; nil before the first wait for one
+}
+
+func (w *simWatch) Wait(ctx context.Context, version string, place record.Place) error {
+	t, sim := w.table, w.table.host.sim
+	if !sim.notifies {
+		return driver.ErrUnsupported
 	}
-	bell := make(chan struct{})
-	sim.storeMu.Lock()
-	defer sim.storeMu.Unlock()
-	sim.bells[who] = append(sim.bells[who], bell)
-	return bell, func() {
+	if place == record.InQueue && sim.notifiesOne {
+		return w.waitForNotice(ctx)
+	}
+	watch := t.Table.Watcher().Watch(w.name)
+	defer watch.Stop()
+	if err := watch.Wait(ctx, version, place); err != nil {
+		return err
+	}
+	time.Sleep(sim.messageDelay())
+	return t.host.waitUntilRunning(ctx)
+}
+
+// waitForNotice waits for the bell. When it has just begun to listen, it may have missed a notice.
+func (w *simWatch) waitForNotice(ctx context.Context) error {
+	sim, who := w.table.host.sim, listening{w.name, w.table.Session()}
+	if w.bell == nil {
+		w.bell = make(chan struct{}, 1)
 		sim.storeMu.Lock()
 		defer sim.storeMu.Unlock()
-		sim.bells[who] = slices.DeleteFunc(sim.bells[who], func(b chan struct{}) bool { return b == bell })
-	}, nil
+		sim.bells[who] = append(sim.bells[who], w.bell)
+		return nil
+	}
+	select {
+	case <-w.bell:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *simWatch) Stop() {
+	sim, who := w.table.host.sim, listening{w.name, w.table.Session()}
+	sim.storeMu.Lock()
+	defer sim.storeMu.Unlock()
+	sim.bells[who] = slices.DeleteFunc(sim.bells[who], func(b chan struct{}) bool { return b == w.bell })
 }
 
 // sendNotices notifies the clients that a swap concerns. Notices are late as messages are, and some are lost. It is called
@@ -329,10 +354,12 @@ func (sim *simulation) sendNotices(row record.Row) {
 		for _, bell := range sim.bells[who] {
 			sim.requests.Go(func() {
 				time.Sleep(delay)
-				close(bell)
+				select {
+				case bell <- struct{}{}:
+				default:
+				}
 			})
 		}
-		delete(sim.bells, who)
 	}
 }
 

@@ -1,69 +1,83 @@
 package storetest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// CheckNotices checks that a client that listens for notices of a record gets those of the swaps that name its session, and
-// no others. one and two are tables of two clients, in a store whose watches show each change once.
+// WaitForChange waits for a change of a record.
+func WaitForChange(ctx context.Context, table record.Table, name, version string) error {
+	return waitAt(ctx, table, name, version, record.Anywhere)
+}
+
+func waitAt(ctx context.Context, table record.Table, name, version string, place record.Place) error {
+	watch := table.Watcher().Watch(name)
+	defer watch.Stop()
+	return watch.Wait(ctx, version, place)
+}
+
+// CheckNotices checks that a client in the queue of a record gets the notices of the swaps that name its session, and no
+// others. one and two are tables of two clients, in a store whose watches show each change once.
 func CheckNotices(t *testing.T, one, two record.Table) {
 	t.Helper()
-	listener, watcher := two.(record.ClientNotifier), two.(record.Notifier)
+	session := two.Watcher().Session()
 	var row record.Row
-	swap := func(name string, sessions ...string) {
+	swap := func(sessions ...string) (before string) {
 		t.Helper()
-		if row.Name != name {
-			row = record.Row{Name: name}
-		}
-		row.Data, row.Notify = []byte("{}"), sessions
-		now, err := one.Swap(t.Context(), row)
+		before = row.Version
+		now, err := one.Swap(t.Context(), record.Row{Name: "m", Version: before, Data: []byte("{}"), Notify: sessions})
 		if err != nil {
 			t.Fatal(err)
 		}
-		row.Version = now.Version
+		row = now
+		row.Name = "m"
+		return before
 	}
-	listen := func() <-chan struct{} {
-		t.Helper()
-		noticed, stop, err := listener.ListenForNotice(t.Context(), row.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(stop)
-		return noticed
+	swap()
+	if err := WaitForChange(t.Context(), two, "m", swap()); err != nil { // from here on there is a watch
+		t.Fatal(err)
 	}
-	swap("other")
-	other := listen()
-	swap("m")
-	noticed := listen()
-	for _, sessions := range [][]string{nil, {record.NewSession()}, {listener.Session() + "\x00"}} {
-		before := row.Version
-		swap("m", sessions...)
-		if err := watcher.Wait(t.Context(), "m", before); err != nil {
-			t.Fatal(err)
-		}
-		if IsClosed(noticed) {
-			t.Errorf("it was notified of a change that concerns %q", sessions)
-		}
-	}
-	swap("m", record.NewSession(), listener.Session())
-	Eventually(t, "the notice", func() bool { return IsClosed(noticed) })
-	noticed = listen()
 	many := make([]string, 1000)
 	for i := range many {
 		many[i] = record.NewSession()
 	}
-	swap("m", many...)
-	Eventually(t, "the notice for too many to be named", func() bool { return IsClosed(noticed) })
-	noticed = listen()
+	for _, c := range []struct {
+		what     string
+		sessions []string
+		want     bool
+	}{
+		{"a change that concerns nobody", nil, false},
+		{"a change that concerns another client", []string{record.NewSession()}, false},
+		{"a change for a name that is no session", []string{session + "\x00"}, false},
+		{"a change that concerns it, too", []string{record.NewSession(), session}, true},
+		{"a change that concerns too many to be named", many, true},
+	} {
+		before := swap(c.sessions...)
+		if err := WaitForChange(t.Context(), two, "m", before); err != nil { // from here on the watch has shown it
+			t.Fatal(err)
+		}
+		if got := hasNotice(t, two, before); got != c.want {
+			t.Errorf("%s: notified %v, want %v", c.what, got, c.want)
+		}
+		if hasNotice(t, two, row.Version) {
+			t.Errorf("%s: it is notified again", c.what)
+		}
+	}
 	if err := one.Delete(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the notice of the removal", func() bool { return IsClosed(noticed) })
-	if IsClosed(other) {
-		t.Error("it was notified about another record")
+	if err := waitAt(t.Context(), two, "m", row.Version, record.InQueue); err != nil {
+		t.Errorf("the removal: %v", err)
 	}
+}
+
+// hasNotice reports whether a claim in the queue that knows a version of m need not wait for a notice.
+func hasNotice(t *testing.T, table record.Table, version string) bool {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	return waitAt(ended, table, "m", version, record.InQueue) == nil
 }
 
 // IsClosed reports whether a channel is closed from which nothing else can be received.

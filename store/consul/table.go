@@ -297,8 +297,11 @@ func (tb *table) list(ctx context.Context, start string, isWanted func(name stri
 	}
 }
 
-// Wait implements record.Notifier by a blocking query.
-func (tb *table) Wait(ctx context.Context, name, version string) error {
+// Watcher notifies of each change.
+func (tb *table) Watcher() record.Watcher { return record.WatcherFunc(tb.wait) }
+
+// wait makes a blocking query.
+func (tb *table) wait(ctx context.Context, name, version string) error {
 	look := func(ctx context.Context, o *api.QueryOptions) (bool, uint64, error) {
 		kv, meta, err := tb.store.client.KV().Get(tb.recordKey(name), o.WithContext(ctx))
 		if err != nil {

@@ -232,8 +232,11 @@ func (tb *table) readPage(
 	return r.Responses[0].GetResponseRange(), marked, nil
 }
 
-// Wait subscribes, and reads the record when the subscription exists and after every event.
-func (tb *table) Wait(ctx context.Context, name, version string) error {
+// Watcher notifies of each change.
+func (tb *table) Watcher() record.Watcher { return record.WatcherFunc(tb.wait) }
+
+// wait subscribes, and reads the record when the subscription exists and after every event.
+func (tb *table) wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
 	watch := tb.store.hub.add(&watch{key: tb.recordKey(name), changed: func() {
 		select {

@@ -383,7 +383,7 @@ func TestSharedTurn(t *testing.T) {
 	}
 	one, two := tables[0], tables[1]
 	turn := dir + "/store/turns/a%2fb"
-	pass, err := one.TakeTurn(t.Context(), "a/b")
+	pass, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +414,7 @@ func TestSharedTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pass, err := one.TakeTurn(t.Context(), "a/b"); err == nil {
+	if pass, err := one.takeTurn(t.Context(), "a/b"); err == nil {
 		pass()
 		t.Error("a turn in a directory that is elsewhere")
 	}

@@ -26,7 +26,7 @@ type noticePipe struct {
 	ended    chan struct{} // closed when run has returned
 }
 
-// listener is the last call of ListenForNotice for a lock, until it is stopped.
+// listener is the last call of listenForNotice for a lock, until it is stopped.
 type listener struct {
 	noticed    chan struct{} // closed with the next notice
 	isNotified bool
@@ -36,8 +36,8 @@ type listener struct {
 // client may wait for thousands of locks, one after the other.
 const maxNoticePipes = 64
 
-// ListenForNotice makes a pipe that is named after the lock and this client's session, unless there is one.
-func (t *table) ListenForNotice(
+// listenForNotice makes a pipe that is named after the lock and this client's session, unless there is one.
+func (t *table) listenForNotice(
 	ctx context.Context, name string,
 ) (noticed <-chan struct{}, stop func(), err error) {
 	if err := t.beginCall(ctx); err != nil { // before noticeMu, which Close locks when it has locked callsMu
@@ -61,6 +61,14 @@ func (t *table) ListenForNotice(
 	l := &listener{noticed: make(chan struct{})}
 	p.listener = l
 	return l.noticed, func() { t.stopListening(p, l) }, nil
+}
+
+// listens reports whether a channel of listenForNotice still gets the notices: the pipe may have been removed by hand.
+func (t *table) listens(name string, noticed <-chan struct{}) bool {
+	t.noticeMu.Lock()
+	defer t.noticeMu.Unlock()
+	p := t.pipes[name]
+	return p != nil && p.listener != nil && p.listener.noticed == noticed && p.isSameFile(p.pipeName(t), p.fd)
 }
 
 // stopListening ends the call of a listener. The pipe then stays for a while.

@@ -29,7 +29,7 @@ import (
 //	locks/<encoded name>/<version>   the records: see versionedFile
 //	clock/<version>                  the clock and its floor: see dirClock
 //	clients/<session>                which clients are alive: see livenessFile
-//	turns/<encoded name>             who looks at changes for the others: see TakeTurn
+//	turns/<encoded name>             who looks at changes for the others: see takeTurn
 //	turns/<hash>+...                 pipes on which the others are notified: see noticeDir
 //	tmp/                             what is being made
 //	broken/                          copies of what a power cut has torn
@@ -601,8 +601,63 @@ func (t *table) Keys(name string) []string {
 	}
 }
 
-// Wait subscribes before it loads the record, so that it misses no change between the two.
-func (t *table) Wait(ctx context.Context, name, version string) error {
+// Watcher notifies claims in the queue by pipes. The others take turns at looking at file events.
+func (t *table) Watcher() record.Watcher { return t }
+
+// Traits say that clients notify each other.
+func (t *table) Traits() record.Traits { return record.Traits{PeerNotices: true} }
+
+// Watch implements record.Watcher.
+func (t *table) Watch(name string) record.Watch {
+	take := func(ctx context.Context) (pass func(), err error) { return t.takeTurn(ctx, name) }
+	return record.WithTurns(&watch{table: t, name: name}, take)
+}
+
+// watch is a record.Watch.
+type watch struct {
+	record.PlainWatch
+	table   *table
+	name    string
+	noticed <-chan struct{}
+	stop    func() // ends the listening to the pipe
+}
+
+// Wait listens to a pipe for claims in the queue. What is written before it listens, again or for the first time, may
+// have been missed. If it cannot, it looks at each change.
+func (w *watch) Wait(ctx context.Context, version string, place record.Place) error {
+	if place == record.InQueue {
+		switch {
+		case w.stop != nil && w.table.listens(w.name, w.noticed):
+			select {
+			case <-w.noticed:
+				_ = w.listen(ctx) // now, so that it misses no notice until the next call
+				return nil
+			case <-w.table.closed:
+				return driver.ErrClosed
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		case w.listen(ctx) == nil:
+			return nil
+		}
+	}
+	return w.table.wait(ctx, w.name, version)
+}
+
+func (w *watch) listen(ctx context.Context) (err error) {
+	w.noticed, w.stop, err = w.table.listenForNotice(ctx, w.name)
+	return err
+}
+
+// Stop ends the listening.
+func (w *watch) Stop() {
+	if w.stop != nil {
+		w.stop()
+	}
+}
+
+// wait subscribes before it loads the record, so that it misses no change between the two.
+func (t *table) wait(ctx context.Context, name, version string) error {
 	if err := t.openStore(ctx, false); err != nil {
 		return err
 	}

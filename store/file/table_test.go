@@ -324,7 +324,7 @@ func TestWaitNoticesChanges(t *testing.T) {
 		t.Helper()
 		results := make(chan error, 2)
 		for range cap(results) {
-			go func() { results <- tab.Wait(t.Context(), row.Name, row.Version) }()
+			go func() { results <- tab.wait(t.Context(), row.Name, row.Version) }()
 		}
 		waitUntil(t, func() bool {
 			tab.events.mu.Lock()
@@ -338,7 +338,7 @@ func TestWaitNoticesChanges(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if err := tab.Wait(t.Context(), row.Name, row.Version); err != nil {
+		if err := tab.wait(t.Context(), row.Name, row.Version); err != nil {
 			t.Errorf("%s, after the fact: %v", what, err)
 		}
 		row = next
@@ -357,11 +357,11 @@ func TestWaitNoticesChanges(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if err := tab.Wait(ctx, "Lock", ""); !errors.Is(err, context.DeadlineExceeded) {
+	if err := tab.wait(ctx, "Lock", ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("with an ended context: %v", err)
 	}
 	results := make(chan error)
-	go func() { results <- tab.Wait(t.Context(), "Lock", "") }()
+	go func() { results <- tab.wait(t.Context(), "Lock", "") }()
 	_ = tab.Close()
 	if err := <-results; !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("after Close: %v", err)

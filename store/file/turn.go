@@ -16,11 +16,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TakeTurn takes the turn to wait for a lock among the clients of this directory. The client that has the turn keeps
+// takeTurn takes the turn to wait for a lock among the clients of this directory. The client that has the turn keeps
 // the file turns/<lock> locked (flock), so that the turn ends with its process. Each of the others listens to a pipe
 // of its own there, a ticket. To pass the turn on, a client removes the file and notifies the living client with the
 // oldest ticket, which makes the next file.
-func (t *table) TakeTurn(ctx context.Context, name string) (pass func(), err error) {
+func (t *table) takeTurn(ctx context.Context, name string) (pass func(), err error) {
 	f, err := t.openTurns(ctx, name)
 	if err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func openTurnTables(t *testing.T) (one, two *table, path string) {
 	return one, two, filepath.Join(dir, "turns", encodeName("a/b"))
 }
 
-// turnResult is what a call of TakeTurn returned.
+// turnResult is what a call of takeTurn returned.
 type turnResult struct {
 	pass func()
 	err  error
@@ -46,7 +46,7 @@ type turnResult struct {
 func takeTurnLater(ctx context.Context, table *table) <-chan turnResult {
 	results := make(chan turnResult, 1)
 	go func() {
-		pass, err := table.TakeTurn(ctx, "a/b")
+		pass, err := table.takeTurn(ctx, "a/b")
 		results <- turnResult{pass, err}
 	}()
 	return results
@@ -56,7 +56,7 @@ func takeTurnLater(ctx context.Context, table *table) <-chan turnResult {
 func TestTurn(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	pass, err := one.TakeTurn(t.Context(), "a/b")
+	pass, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func openTestTurns(t *testing.T, table *table) turnFile {
 	return f
 }
 
-// waitContext closes a channel when somebody waits for the end of the context, which TakeTurn does when it has nothing
+// waitContext closes a channel when somebody waits for the end of the context, which takeTurn does when it has nothing
 // else left to do.
 type waitContext struct {
 	context.Context
@@ -133,7 +133,7 @@ func TestTurnPassesToOne(t *testing.T) {
 		t.Cleanup(func() { _ = table.Close() })
 		return table
 	}
-	pass, err := open().TakeTurn(t.Context(), "a/b")
+	pass, err := open().takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,11 +201,11 @@ func TestTurnPassesToOne(t *testing.T) {
 func TestNotice(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
+	noticed, stop, err := two.listenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, stopOther, err := two.ListenForNotice(t.Context(), "a")
+	other, stopOther, err := two.listenForNotice(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,11 +231,11 @@ func TestNotice(t *testing.T) {
 func TestNoticeOverlaps(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	_, stopFirst, err := two.ListenForNotice(t.Context(), "a/b")
+	_, stopFirst, err := two.listenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
+	noticed, stop, err := two.listenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestNoticePipeStays(t *testing.T) {
 		if i == 2 {
 			two.pipeKeep = time.Millisecond
 		}
-		noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
+		noticed, stop, err := two.listenForNotice(t.Context(), "a/b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func TestNoticePipeStays(t *testing.T) {
 		stop()
 	}
 	waitUntil(t, func() bool { return len(listDir(t, filepath.Dir(path))) == 0 })
-	noticed, stop, err := two.ListenForNotice(t.Context(), "a/b")
+	noticed, stop, err := two.listenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestNoticePipeStays(t *testing.T) {
 	if err := os.Remove(pipe); err != nil { // as that of a client that was taken for dead
 		t.Fatal(err)
 	}
-	again, stopAgain, err := two.ListenForNotice(t.Context(), "a/b")
+	again, stopAgain, err := two.listenForNotice(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,13 +305,65 @@ func TestNoticePipeStays(t *testing.T) {
 	<-again
 }
 
+// TestNoticeBetweenWaits: a client in the queue misses no notice that comes before its first wait, or between two, and
+// is woken once by each.
+func TestNoticeBetweenWaits(t *testing.T) {
+	t.Parallel()
+	one, two, _ := openTurnTables(t)
+	notify := func() { one.notifyClients("a/b", []string{two.liveness.session}) }
+	w := two.Watch("a/b")
+	defer w.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	notify() // nobody listens
+	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+		t.Fatalf("a notice before the first wait: %v", err)
+	}
+	for range 3 {
+		notify()
+		if err := w.Wait(ctx, "", record.InQueue); err != nil {
+			t.Fatalf("a notice between two waits: %v", err)
+		}
+		ended, end := context.WithCancel(ctx)
+		end()
+		for range 10 {
+			if w.Wait(ended, "", record.InQueue) == nil {
+				t.Fatal("one notice ends two waits")
+			}
+		}
+	}
+}
+
+// TestRemovedNoticePipe: if somebody removes the pipe of a client that waits, it listens again with its next wait.
+func TestRemovedNoticePipe(t *testing.T) {
+	t.Parallel()
+	one, two, path := openTurnTables(t)
+	w := two.Watch("a/b")
+	defer w.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(filepath.Dir(path), noticePrefix("a/b")+two.liveness.session)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+		t.Errorf("it waits where nobody notifies it: %v", err)
+	}
+	one.notifyClients("a/b", []string{two.liveness.session})
+	if err := w.Wait(ctx, "", record.InQueue); err != nil {
+		t.Errorf("after that it is not notified: %v", err)
+	}
+}
+
 // TestNoticePipesOfManyLocks: a client that waits for very many locks, one after the other, keeps a few pipes only.
 func TestNoticePipesOfManyLocks(t *testing.T) {
 	t.Parallel()
 	one, _, path := openTurnTables(t)
 	one.pipeKeep = time.Hour
 	for i := range 2 * maxNoticePipes {
-		_, stop, err := one.ListenForNotice(t.Context(), fmt.Sprint("lock", i))
+		_, stop, err := one.listenForNotice(t.Context(), fmt.Sprint("lock", i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,7 +394,7 @@ func TestListenWhileClosed(t *testing.T) {
 			return waits
 		})
 		calls.Go(func() {
-			if _, _, err := table.ListenForNotice(t.Context(), "a/b"); !errors.Is(err, driver.ErrClosed) {
+			if _, _, err := table.listenForNotice(t.Context(), "a/b"); !errors.Is(err, driver.ErrClosed) {
 				t.Error(err)
 			}
 		})
@@ -356,13 +408,13 @@ func TestListenWhileClosed(t *testing.T) {
 func TestPipesOfKilled(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	pass, err := one.TakeTurn(t.Context(), "a/b")
+	pass, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := takeTurnLater(t.Context(), two)
 	ticket := filepath.Base(findTicket(t, two, ""))
-	if _, _, err := one.ListenForNotice(t.Context(), "a/b"); err != nil {
+	if _, _, err := one.listenForNotice(t.Context(), "a/b"); err != nil {
 		t.Fatal(err)
 	}
 	alive := listDir(t, filepath.Dir(path))
@@ -414,7 +466,7 @@ func TestTurnsOfIdleLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, stop, err := two.ListenForNotice(t.Context(), "another")
+	_, stop, err := two.listenForNotice(t.Context(), "another")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +489,7 @@ func TestTurnsOfIdleLock(t *testing.T) {
 func TestTurnEnds(t *testing.T) {
 	t.Parallel()
 	one, two, _ := openTurnTables(t)
-	pass, err := one.TakeTurn(t.Context(), "a/b")
+	pass, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,7 +523,7 @@ func TestTurnOfDeadProcess(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	pass, err := one.TakeTurn(ctx, "a/b")
+	pass, err := one.takeTurn(ctx, "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -482,7 +534,7 @@ func TestTurnOfDeadProcess(t *testing.T) {
 func TestRemovedTurn(t *testing.T) {
 	t.Parallel()
 	one, two, _ := openTurnTables(t)
-	passFirst, err := one.TakeTurn(t.Context(), "a/b")
+	passFirst, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,7 +544,7 @@ func TestRemovedTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	passFirst()
-	passSecond, err := two.TakeTurn(t.Context(), "a/b")
+	passSecond, err := two.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -507,7 +559,7 @@ func TestTurnWithoutStore(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir() + "/store"
 	none := newTable(dir, (&Options{}).withDefaults())
-	if _, err := none.TakeTurn(t.Context(), "a"); err == nil {
+	if _, err := none.takeTurn(t.Context(), "a"); err == nil {
 		t.Error("a turn without a store")
 	}
 	one, err := openTable(t.Context(), dir, nil)
@@ -518,7 +570,7 @@ func TestTurnWithoutStore(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "turns"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := one.TakeTurn(t.Context(), "a"); err == nil {
+	if _, err := one.takeTurn(t.Context(), "a"); err == nil {
 		t.Error("a turn in a file")
 	}
 }
@@ -527,7 +579,7 @@ func TestTurnWithoutStore(t *testing.T) {
 func TestTicketNotOpenYet(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	pass, err := one.TakeTurn(t.Context(), "a/b")
+	pass, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -553,7 +605,7 @@ func TestTicketNotOpenYet(t *testing.T) {
 func TestNotifiedWithoutEffect(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)
-	pass, err := one.TakeTurn(t.Context(), "a/b")
+	pass, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -594,7 +646,7 @@ func (c *endedContext) Err() error {
 func TestNotifiedTooLate(t *testing.T) {
 	t.Parallel()
 	one, two, _ := openTurnTables(t)
-	pass, err := one.TakeTurn(t.Context(), "a/b")
+	pass, err := one.takeTurn(t.Context(), "a/b")
 	if err != nil {
 		t.Fatal(err)
 	}

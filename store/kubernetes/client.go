@@ -43,7 +43,7 @@ type client struct {
 	clock     *record.ServerClock
 	life      *driverutil.Lifetime
 	watches   *watches
-	session   string // names the client in records: see record.ClientNotifier
+	session   string // names the client in records: see record.Watcher
 	onClose   func()
 }
 

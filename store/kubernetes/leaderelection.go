@@ -25,7 +25,7 @@ const (
 	maxRemembered     = 4096
 )
 
-// leaderElectionTable is the leases of a namespace as a record.Table for LayoutLeaderElection. It has no Notifier: a
+// leaderElectionTable is the leases of a namespace as a record.Table for LayoutLeaderElection. It has no Watcher: a
 // waiter has no place in a lease, so there is no queue, and waiters poll. It never removes an object, because others may
 // have made it, and count its leaseTransitions.
 type leaderElectionTable struct {

@@ -17,19 +17,19 @@ import (
 // watches are the watches of one store.
 type watches struct {
 	mu       sync.Mutex
-	byObject map[string]*watch
+	byObject map[string]*objectWatch
 }
 
-func newWatches() *watches { return &watches{byObject: map[string]*watch{}} }
+func newWatches() *watches { return &watches{byObject: map[string]*objectWatch{}} }
 
-// watch is the watch of one object, which all calls of Wait for it share. It stays for a moment when nobody waits: a
+// objectWatch is the watch of one object, which all calls of Wait for it share. It stays for a moment when nobody waits: a
 // waiter that was woken reads the object, and waits again.
 //
 // It begins at the version that its first waiter has read, and the server sends each change after that. So a waiter
 // that knows an older version than the last one here has missed something, and one that knows a newer version waits
 // until the watch has got as far: resource versions grow with each change ("Kubernetes API Concepts", "Resource
 // versions").
-type watch struct {
+type objectWatch struct {
 	object string
 	stop   context.CancelCauseFunc
 
@@ -37,12 +37,11 @@ type watch struct {
 	waiting int
 	idle    *time.Timer   // runs while nobody waits, and ends the watch
 	last    version       // what the watch has shown last
+	notice  version       // what it has shown last of what concerns this client, or what it began with
 	isLate  bool          // a waiter has read what comes after that
 	late    *time.Timer   // runs while isLate, and ends the watch
 	err     error         // why the watch has ended
 	changed chan struct{} // closed when one of the above changes that a waiter looks at
-	noticed chan struct{} // closed by the next change that concerns this client, and when the watch ends
-	live    chan struct{} // closed when the server has answered
 }
 
 const (
@@ -85,14 +84,32 @@ func parseRevision(text string) (uint64, error) {
 	return n, nil
 }
 
+// Watcher watches objects.
+func (t *table) Watcher() record.Watcher { return t }
+
+// Session is a random one.
+func (t *table) Session() string { return t.session }
+
+// Watch implements record.Watcher.
+func (t *table) Watch(name string) record.Watch {
+	return &watch{table: t, object: objectName(t.prefix, name)}
+}
+
+// watch is a record.Watch. Its part in the watch of the object is kept for a while after each Wait.
+type watch struct {
+	record.PlainWatch
+	table  *table
+	object string
+}
+
 // Wait joins the watch of a lock's object.
-func (t *table) Wait(ctx context.Context, name, seen string) error {
-	object := objectName(t.prefix, name)
+func (one *watch) Wait(ctx context.Context, seen string, place record.Place) error {
+	t := one.table
 	known, err := parseVersion(seen)
 	if err != nil {
 		return err
 	}
-	w, err := t.joinWatch(object, known)
+	w, err := t.joinWatch(one.object, known)
 	if err != nil {
 		return err
 	}
@@ -100,11 +117,14 @@ func (t *table) Wait(ctx context.Context, name, seen string) error {
 	asked := version{revision: math.MaxUint64}
 	for {
 		t.watches.mu.Lock()
-		last, err, changed := w.last, w.err, w.changed
+		last, awaited, err, changed := w.last, w.last, w.err, w.changed
+		if place == record.InQueue {
+			awaited = w.notice
+		}
 		t.watches.mu.Unlock()
 		isComparable := last.revision > 0 && known.revision > 0
 		switch {
-		case isComparable && last.revision > known.revision:
+		case isComparable && awaited.revision > known.revision:
 			return nil
 		case errors.Is(err, errChanged):
 			return nil
@@ -115,7 +135,7 @@ func (t *table) Wait(ctx context.Context, name, seen string) error {
 		case !isComparable && last.exists != known.exists && last != asked:
 			// Either the object has changed, or the watch shows what came before the waiter's read. A read tells. If it is
 			// the second, what comes after this read is still to be shown.
-			now, err := t.readVersion(ctx, object)
+			now, err := t.readVersion(ctx, one.object)
 			if err != nil || now != known {
 				return err
 			}
@@ -132,36 +152,6 @@ func (t *table) Wait(ctx context.Context, name, seen string) error {
 	}
 }
 
-// Session and ListenForNotice implement record.ClientNotifier.
-func (t *table) Session() string { return t.session }
-
-func (t *table) ListenForNotice(
-	ctx context.Context, name string,
-) (noticed <-chan struct{}, stop func(), err error) {
-	object := objectName(t.prefix, name)
-	now, err := t.readVersion(ctx, object)
-	if err != nil {
-		return nil, nil, err
-	}
-	w, err := t.joinWatch(object, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	t.watches.mu.Lock()
-	noticed = w.noticed
-	t.watches.mu.Unlock()
-	select {
-	case <-w.live:
-		return noticed, func() { t.leaveWatch(w) }, nil
-	case <-noticed:
-		err = errors.New("the watch has ended, or has shown a change")
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	t.leaveWatch(w)
-	return nil, nil, err
-}
-
 // readVersion reads what the version of an object is now.
 func (c *client) readVersion(ctx context.Context, object string) (version, error) {
 	l, err := c.get(ctx, object)
@@ -175,13 +165,12 @@ func (c *client) readVersion(ctx context.Context, object string) (version, error
 }
 
 // joinWatch returns the watch of an object for a waiter that has read a version of it, and begins one if there is none.
-func (c *client) joinWatch(object string, known version) (*watch, error) {
+func (c *client) joinWatch(object string, known version) (*objectWatch, error) {
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
 	w := c.watches.byObject[object]
 	if w == nil {
-		w = &watch{object: object, last: known,
-			changed: make(chan struct{}), noticed: make(chan struct{}), live: make(chan struct{})}
+		w = &objectWatch{object: object, last: known, notice: known, changed: make(chan struct{})}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancelCause(c.life)
 		w.idle = time.AfterFunc(idleWatch, func() { c.endIf(w, errIdle, func() bool { return w.waiting == 0 }) })
@@ -197,7 +186,7 @@ func (c *client) joinWatch(object string, known version) (*watch, error) {
 	return w, nil
 }
 
-func (c *client) leaveWatch(w *watch) {
+func (c *client) leaveWatch(w *objectWatch) {
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
 	if w.waiting--; w.waiting == 0 && w.err == nil {
@@ -206,7 +195,7 @@ func (c *client) leaveWatch(w *watch) {
 }
 
 // expectChange notes that there is more than what a watch has shown last.
-func (c *client) expectChange(w *watch, last version) {
+func (c *client) expectChange(w *objectWatch, last version) {
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
 	if w.last == last && w.err == nil {
@@ -225,7 +214,7 @@ func (c *client) expectShown(object string, read version) {
 }
 
 // expectMore is called with mu held.
-func (w *watch) expectMore() {
+func (w *objectWatch) expectMore() {
 	if !w.isLate {
 		w.isLate = true
 		w.late.Reset(maxLate)
@@ -233,7 +222,7 @@ func (w *watch) expectMore() {
 }
 
 // endIf ends a watch if its timer has found what is still so.
-func (c *client) endIf(w *watch, err error, isSo func() bool) {
+func (c *client) endIf(w *objectWatch, err error, isSo func() bool) {
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
 	if w.err == nil && isSo() {
@@ -242,19 +231,18 @@ func (c *client) endIf(w *watch, err error, isSo func() bool) {
 }
 
 // endLocked ends a watch. It is called with mu held.
-func (c *client) endLocked(w *watch, err error) {
+func (c *client) endLocked(w *objectWatch, err error) {
 	w.stop(err)
 	w.idle.Stop()
 	w.late.Stop()
 	delete(c.watches.byObject, w.object)
 	w.err = err
 	close(w.changed)
-	close(w.noticed)
 }
 
 // runWatch watches an object until the watch breaks, the server ends it, or nobody waits. It does not go on by itself:
 // the waiters read the object, and the first that waits again begins a watch at the version that it has read.
-func (c *client) runWatch(ctx context.Context, w *watch, known version) {
+func (c *client) runWatch(ctx context.Context, w *objectWatch, known version) {
 	err := c.watchFrom(ctx, w, known)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -269,11 +257,10 @@ func (c *client) runWatch(ctx context.Context, w *watch, known version) {
 // watchFrom watches an object from a version on. The server knows the changes of the last minutes. If the version is
 // older, or there was no object, the watch begins with what the server has in its cache, and a read after that finds
 // what the cache does not have yet.
-func (c *client) watchFrom(ctx context.Context, w *watch, known version) error {
+func (c *client) watchFrom(ctx context.Context, w *objectWatch, known version) error {
 	show := func(now shownChange) { c.showChange(w, now) }
-	live := sync.OnceFunc(func() { close(w.live) })
 	if known.exists {
-		err := c.watch(ctx, w.object, strconv.FormatUint(known.revision, 10), func() error { live(); return nil }, show)
+		err := c.watch(ctx, w.object, strconv.FormatUint(known.revision, 10), func() error { return nil }, show)
 		if !errors.Is(err, errExpired) {
 			return err
 		}
@@ -286,14 +273,13 @@ func (c *client) watchFrom(ctx context.Context, w *watch, known version) error {
 		case now != known:
 			return errChanged
 		}
-		live()
 		return nil
 	}, show)
 }
 
 // showChange shows a change to the waiters. A watch that begins with the server's cache may show what is older than the
 // version that it has begun with.
-func (c *client) showChange(w *watch, now shownChange) {
+func (c *client) showChange(w *objectWatch, now shownChange) {
 	c.watches.mu.Lock()
 	defer c.watches.mu.Unlock()
 	if w.err != nil || now.revision <= w.last.revision {
@@ -305,7 +291,6 @@ func (c *client) showChange(w *watch, now shownChange) {
 	w.changed = make(chan struct{})
 	sessions, ok := now.annotations[notifyAnnotation]
 	if !now.exists || !ok || record.NamesSession(sessions, c.session) {
-		close(w.noticed)
-		w.noticed = make(chan struct{})
+		w.notice = w.last
 	}
 }

@@ -143,7 +143,7 @@ func (w *watched) begin(behind bool) {
 func (w *watched) wait(version string) (ended <-chan error) {
 	w.Helper()
 	result := make(chan error, 1)
-	go func() { result <- w.table.(record.Notifier).Wait(w.Context(), "a", version) }()
+	go func() { result <- storetest.WaitForChange(w.Context(), w.table, "a", version) }()
 	storetest.Eventually(w, "the watch", func() bool { return w.CountWatches() == 1 })
 	return result
 }
@@ -239,7 +239,7 @@ func TestWatchAfterCompaction(t *testing.T) {
 			seen := change(w)
 			w.Compact()
 			ended := make(chan error, 1)
-			go func() { ended <- w.table.(record.Notifier).Wait(t.Context(), "a", seen) }()
+			go func() { ended <- storetest.WaitForChange(t.Context(), w.table, "a", seen) }()
 			w.mustEnd(fmt.Sprintf("%s, behind: %v", what, behind), ended)
 		}
 	}
@@ -311,26 +311,40 @@ func TestWatchStaysBehind(t *testing.T) {
 	w.mustEnd("a change", late)
 }
 
-// TestNoticesStayBehind: a client that listens for notices, and reads what its watch does not show, is notified: the
-// watch may have been cut, and then would show no notice.
+// TestNoticesStayBehind: a client that listens for notices, and reads what its watch does not show, is told that it
+// gets none at present: the watch may have been cut.
 func TestNoticesStayBehind(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
 	w.change()
-	noticed, stop, err := w.table.(record.ClientNotifier).ListenForNotice(t.Context(), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	noticed := make(chan error, 1)
+	version := w.row.Version
+	go func() { noticed <- w.table.Watcher().Watch("a").Wait(t.Context(), version, record.InQueue) }()
+	storetest.Eventually(t, "the watch", func() bool { return w.CountWatches() == 1 })
 	w.DelayWatches()
 	w.change()
 	if _, err := w.table.Load(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case <-noticed:
+	case err := <-noticed:
+		if err == nil {
+			t.Error("a notice has come")
+		}
 	case <-time.After(time.Minute):
 		t.Error("nothing tells that the watch is behind")
+	}
+}
+
+// TestNoticeBeforeWatch: a claim in the queue that knows an older version than the one with which the watch began learns at
+// once that it may have missed a notice.
+func TestNoticeBeforeWatch(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	old := w.change()
+	w.wait(w.change()) // there is a watch now
+	if err := w.table.Watcher().Watch("a").Wait(t.Context(), old, record.InQueue); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -348,7 +362,7 @@ func TestWatchEnds(t *testing.T) {
 		}
 	}
 	w.change()
-	if err := w.table.(record.Notifier).Wait(t.Context(), "a", first); err != nil {
+	if err := storetest.WaitForChange(t.Context(), w.table, "a", first); err != nil {
 		t.Errorf("a change between two watches: %v", err)
 	}
 	storetest.Eventually(t, "the end of the watch", func() bool { return w.CountWatches() == 0 })
@@ -388,7 +402,7 @@ func TestWatchesUnderChanges(t *testing.T) {
 				}
 				known[i].Store(row.Version)
 				// An error says that it should read again.
-				_ = w.table.(record.Notifier).Wait(ctx, "a", row.Version)
+				_ = storetest.WaitForChange(ctx, w.table, "a", row.Version)
 			}
 		})
 	}

@@ -202,7 +202,7 @@ func (t *table) Delete(ctx context.Context, row record.Row) error {
 	}
 }
 
-// replaceRow replaces a row, and wakes the calls of Wait for it.
+// replaceRow replaces a row, and wakes the calls of wait for it.
 func (m *Memory) replaceRow(name string, e entry) {
 	if w := m.waiting[name]; w != nil {
 		close(w.changed)
@@ -240,9 +240,12 @@ func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record
 	}
 }
 
-// Wait waits for the current row to be replaced, or for an absent one to be written. The version is compared and the
+// Watcher notifies of each change.
+func (t *table) Watcher() record.Watcher { return record.WatcherFunc(t.wait) }
+
+// wait waits for the current row to be replaced, or for an absent one to be written. The version is compared and the
 // channel is taken under one mutex, so no change between the two is missed.
-func (t *table) Wait(ctx context.Context, name, version string) error {
+func (t *table) wait(ctx context.Context, name, version string) error {
 	if err := t.lockRows(ctx); err != nil {
 		return err
 	}
@@ -268,7 +271,7 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 	}
 }
 
-// leave ends a call of Wait. The last one leaves nothing of the name.
+// leave ends a call of wait. The last one leaves nothing of the name.
 func (m *Memory) leave(name string, w *waiting) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

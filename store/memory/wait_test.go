@@ -18,11 +18,11 @@ func TestWaitForAbsentRow(t *testing.T) {
 		a, b := m.Table().(*table), m.Table()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := a.Wait(ctx, "row", ""); !errors.Is(err, context.DeadlineExceeded) || len(m.waiting) != 0 {
+		if err := a.wait(ctx, "row", ""); !errors.Is(err, context.DeadlineExceeded) || len(m.waiting) != 0 {
 			t.Errorf("%v, and %d names are awaited", err, len(m.waiting))
 		}
 		returned := make(chan error)
-		go func() { returned <- a.Wait(t.Context(), "row", "") }()
+		go func() { returned <- a.wait(t.Context(), "row", "") }()
 		synctest.Wait()
 		if len(m.waiting) != 1 {
 			t.Errorf("%d names are awaited", len(m.waiting))

@@ -37,7 +37,7 @@ type table struct {
 	kv        jetstream.KeyValue
 	bucket    string
 	place     string // Info.Store
-	session   string // names the client in records: see record.ClientNotifier
+	session   string // names the client in records: see record.Watcher
 	opts      Options
 	keyPrefix string // without the dot after it
 	clock     record.ServerClock
@@ -46,8 +46,8 @@ type table struct {
 	life      *driverutil.Lifetime
 
 	mu       sync.Mutex
-	settings settings          // guarded by mu
-	watches  map[string]*watch // by name; guarded by mu
+	settings settings             // guarded by mu
+	watches  map[string]*keyWatch // by name; guarded by mu
 	// The last revisions that this client has seen, by name; guarded by mu. See checkFresh and mayReplace.
 	seen  map[string]lastSeen
 	epoch epoch // guarded by mu

@@ -13,12 +13,12 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// watch is the watch of one key, which all calls of Wait for it share. It stays for a moment when nobody waits: a hub
+// keyWatch is the watch of one key, which all calls of Wait for it share. It stays for a moment when nobody waits: a hub
 // that was woken reads the key, and waits again.
 //
 // The server makes a consumer for each watch. A subscription to the key's subject alone would cost less, but it shows
 // a write before it is done, and those that are refused.
-type watch struct {
+type keyWatch struct {
 	stop context.CancelFunc
 
 	// Guarded by the table's mu.
@@ -26,34 +26,53 @@ type watch struct {
 	idle     *time.Timer // ends the watch when nobody has waited for a while
 	revision uint64      // the last one that was reported
 	removed  bool        // it is a marker
+	notice   uint64      // the last one that concerns this client, or may have hidden one that does
 	err      error       // the watch has ended
 	changed  chan struct{}
-	noticed  chan struct{} // closed by the next message that concerns this client, and when the watch ends
-
-	live   chan struct{} // closed when the consumer exists
-	failed chan struct{} // closed when the watch has ended
 }
 
 // idleWatch is when a watch ends that no call waits for, counted from the end of the last call.
 const idleWatch = 5 * time.Second
 
-// Wait implements record.Notifier.
-func (t *table) Wait(ctx context.Context, name, version string) error {
+// Watcher watches keys.
+func (t *table) Watcher() record.Watcher { return t }
+
+// Session is a random one.
+func (t *table) Session() string { return t.session }
+
+// Watch implements record.Watcher.
+func (t *table) Watch(name string) record.Watch { return &watch{table: t, name: name} }
+
+// watch is a record.Watch. Its part in the watch of the key is kept for a while after each Wait.
+type watch struct {
+	record.PlainWatch
+	table *table
+	name  string
+}
+
+// Wait waits for a message that is newer than the version. The watch begins with the key's last message, so that one which
+// is newer already is found.
+func (one *watch) Wait(ctx context.Context, version string, place record.Place) error {
+	t := one.table
 	known, err := parseVersion(version)
 	if err != nil {
 		return err
 	}
-	w, err := t.joinWatch(name)
+	w, err := t.joinWatch(one.name)
 	if err != nil {
 		return err
 	}
 	defer t.leaveWatch(w)
 	for {
 		t.mu.Lock()
-		news, err, changed := w.revision > known.revision && (known.revision > 0 || !w.removed), w.err, w.changed
+		last, err, changed := w.revision, w.err, w.changed
+		if place == record.InQueue {
+			last = w.notice
+		}
+		isNews := last > known.revision && (known.revision > 0 || !w.removed)
 		t.mu.Unlock()
 		switch {
-		case news:
+		case isNews:
 			return nil
 		case err != nil:
 			return err
@@ -67,13 +86,12 @@ func (t *table) Wait(ctx context.Context, name, version string) error {
 }
 
 // joinWatch returns the watch of a name, and begins one if there is none.
-func (t *table) joinWatch(name string) (*watch, error) {
+func (t *table) joinWatch(name string) (*keyWatch, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.watches[name]
 	if w == nil {
-		w = &watch{changed: make(chan struct{}), noticed: make(chan struct{}), live: make(chan struct{}),
-			failed: make(chan struct{})}
+		w = &keyWatch{changed: make(chan struct{})}
 		var ctx context.Context
 		ctx, w.stop = context.WithCancel(t.life)
 		w.idle = time.AfterFunc(idleWatch, w.stop)
@@ -88,7 +106,7 @@ func (t *table) joinWatch(name string) (*watch, error) {
 	return w, nil
 }
 
-func (t *table) leaveWatch(w *watch) {
+func (t *table) leaveWatch(w *keyWatch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w.waiting--; w.waiting == 0 {
@@ -97,7 +115,7 @@ func (t *table) leaveWatch(w *watch) {
 }
 
 // runWatch watches a key until ctx ends or the watch fails.
-func (t *table) runWatch(ctx context.Context, name string, w *watch) {
+func (t *table) runWatch(ctx context.Context, name string, w *keyWatch) {
 	err := t.watchKey(ctx, name, w)
 	w.stop()
 	t.mu.Lock()
@@ -108,13 +126,11 @@ func (t *table) runWatch(ctx context.Context, name string, w *watch) {
 	}
 	w.err = err
 	close(w.changed)
-	close(w.noticed)
-	close(w.failed)
 }
 
 // watchKey subscribes to a consumer of the key's messages without their data. The watches of jetstream.KeyValue are the
 // same, but show no headers.
-func (t *table) watchKey(ctx context.Context, name string, w *watch) error {
+func (t *table) watchKey(ctx context.Context, name string, w *keyWatch) error {
 	if err := t.checkConnected(); err != nil {
 		return err
 	}
@@ -133,7 +149,6 @@ func (t *table) watchKey(ctx context.Context, name string, w *watch) error {
 	tooLong.Stop()
 	sub.SetClosedHandler(func(string) { close(ended) })
 	defer func() { _ = sub.Unsubscribe() }() // this needs no reply
-	close(w.live)
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -145,7 +160,7 @@ func (t *table) watchKey(ctx context.Context, name string, w *watch) error {
 // showMessage shows the waiters a message of a key. The server keeps a key's last message only, so a watch that is
 // behind, or that the client of NATS has begun again, does not show all of them. Each says which one it has replaced.
 // If that one was not shown, this client may have missed a notice.
-func (t *table) showMessage(w *watch, m *nats.Msg) {
+func (t *table) showMessage(w *keyWatch, m *nats.Msg) {
 	about, err := m.Metadata()
 	if err != nil {
 		return
@@ -159,42 +174,16 @@ func (t *table) showMessage(w *watch, m *nats.Msg) {
 	if w.err != nil {
 		return
 	}
-	missed := w.revision > 0 && replaced != strconv.FormatUint(w.revision, 10)
+	missed := replaced != strconv.FormatUint(w.revision, 10)
 	w.revision, w.removed = about.Sequence.Stream, removed
 	close(w.changed)
 	w.changed = make(chan struct{})
 	if concerned || missed {
-		close(w.noticed)
-		w.noticed = make(chan struct{})
+		w.notice = w.revision
 	}
 }
 
 // isMarker reports whether a message with these headers says that its key was removed.
 func isMarker(h nats.Header) bool {
 	return h.Get("KV-Operation") != "" || h.Get(jetstream.MarkerReasonHeader) != ""
-}
-
-// Session and ListenForNotice implement record.ClientNotifier.
-func (t *table) Session() string { return t.session }
-
-func (t *table) ListenForNotice(
-	ctx context.Context, name string,
-) (noticed <-chan struct{}, stop func(), err error) {
-	w, err := t.joinWatch(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	t.mu.Lock()
-	noticed = w.noticed
-	t.mu.Unlock()
-	select {
-	case <-w.live:
-		return noticed, func() { t.leaveWatch(w) }, nil
-	case <-w.failed:
-		err = errors.New("the watch has ended")
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	t.leaveWatch(w)
-	return nil, nil, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/internal/canceltest"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
 // TestListenerKilled: a waiter learns of a release even if its listening connection was killed before, several
@@ -92,7 +93,7 @@ func TestWaiterLearnsOfMissedChange(t *testing.T) {
 	defer cancel()
 	returned := startWaiter(t, s, "wait_after_loss", func() error {
 		for ctx.Err() == nil {
-			if err := table.Wait(ctx, row.Name, row.Version); err != nil {
+			if err := storetest.WaitForChange(ctx, table, row.Name, row.Version); err != nil {
 				return err
 			}
 			if now, err := table.Load(ctx, row.Name); err != nil || now.Version != row.Version {

@@ -113,49 +113,40 @@ func newListener(l *batcher, p *location) *listener {
 	return n
 }
 
-// Wait subscribes first and reads second, so that a change between the two is not missed: the manual's
-// advice for LISTEN. It returns nil when the record may have changed from this version. It need not read if
-// the caller has, while changes were notified already.
-func (t *table) Wait(ctx context.Context, name, version string) error {
-	n := t.listener
-	w := wanted{bucket: bucketOf(name)}
-	s, live := n.subscribe(w, name)
+// Watcher listens, unless the client is behind a pooler.
+func (t *table) Watcher() record.Watcher {
+	if t.behindPooler {
+		return nil
+	}
+	return t
+}
+
+// Session is the channel of this client.
+func (t *table) Session() string { return t.listener.session }
+
+// Watch implements record.Watcher.
+func (t *table) Watch(name string) record.Watch { return &rowNotices{table: t, name: name} }
+
+// rowNotices is a record.Watch. What it has subscribed to is kept for a while after each Wait: see unsubscribe.
+type rowNotices struct {
+	record.PlainWatch
+	table *table
+	name  string
+}
+
+// Wait subscribes first, so that a change between that and the read is not missed: the manual's advice for LISTEN. If this
+// client has neither read nor written the version while changes were notified, it returns at once, so that it is read.
+func (r *rowNotices) Wait(ctx context.Context, version string, place record.Place) error {
+	n, w := r.table.listener, wanted{bucketOf(r.name), place == record.InQueue}
+	s, live := n.subscribe(w, r.name)
 	if s == nil {
 		return driver.ErrClosed
 	}
-	defer n.unsubscribe(w, name, s)
-	if err := n.await(ctx, live, s.notified); err != nil {
+	defer n.unsubscribe(w, r.name, s)
+	if err := n.await(ctx, live, s.notified); err != nil || !n.isCurrent(w, r.name, version) {
 		return err
 	}
-	if !n.isCurrent(w, name, version) {
-		if r, err := t.Load(ctx, name); err != nil || r.Version != version {
-			return err
-		}
-	}
 	return n.await(ctx, s.notified, nil)
-}
-
-// Session and ListenForNotice implement record.ClientNotifier, and MayHaveMissedNotice record.SureNotifier.
-func (t *table) Session() string { return t.listener.session }
-
-func (t *table) ListenForNotice(
-	ctx context.Context, name string,
-) (noticed <-chan struct{}, stop func(), err error) {
-	n := t.listener
-	w := wanted{bucketOf(name), true}
-	s, live := n.subscribe(w, name)
-	if s == nil {
-		return nil, nil, driver.ErrClosed
-	}
-	if err := n.await(ctx, live, s.notified); err != nil {
-		n.unsubscribe(w, name, s)
-		return nil, nil, err
-	}
-	return s.notified, func() { n.unsubscribe(w, name, s) }, nil
-}
-
-func (t *table) MayHaveMissedNotice(name, version string) bool {
-	return !t.listener.isCurrent(wanted{bucketOf(name), true}, name, version)
 }
 
 // await returns nil when one of two channels is closed.

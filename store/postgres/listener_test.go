@@ -159,7 +159,16 @@ func TestListenerClosesIdleConnection(t *testing.T) {
 	}
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		returned := startWaiter(t, s, "leaves", func() error { return table.Wait(ctx, "m", "") })
+		returned := startWaiter(t, s, "leaves", func() error {
+			for {
+				if err := storetest.WaitForChange(ctx, table, "m", ""); err != nil {
+					return err
+				}
+				if _, err := table.Load(ctx, "m"); err != nil {
+					return err
+				}
+			}
+		})
 		cancel()
 		checkError(t, <-returned, context.Canceled)
 		eventually(t, "the end of the listening", func() bool { return !running() })
@@ -191,15 +200,6 @@ func openTables(t *testing.T, application string) (one, two *table) {
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	one, two := openTables(t, "notices")
-	listen := func(name string) <-chan struct{} {
-		t.Helper()
-		noticed, stop, err := two.ListenForNotice(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(stop)
-		return noticed
-	}
 	versions := map[string]string{}
 	swap := func(name string, sessions ...string) {
 		t.Helper()
@@ -209,7 +209,7 @@ func TestNotices(t *testing.T) {
 		}
 		versions[name] = row.Version
 	}
-	noticed, last := listen("a/b"), listen("last")
+	noticed, last := listen(t, two, "a/b"), listen(t, two, "last")
 	swap("a/b")
 	swap("a/b", one.Session())
 	swap("b", two.Session())
@@ -226,20 +226,30 @@ func TestNotices(t *testing.T) {
 	for range 300 {
 		many = append(many, one.location.channel+"_"+record.NewSession())
 	}
-	noticed = listen("a/b")
+	noticed = listen(t, two, "a/b")
 	swap("a/b", many...)
 	eventually(t, "the notice with many others", func() bool { return storetest.IsClosed(noticed) })
 	tooLong := (one.location.channel + "_" + strings.Repeat("A", 64))[:maxChannel+1]
 	for _, other := range []string{record.NewSession(), tooLong} {
-		noticed = listen("a/b")
+		noticed = listen(t, two, "a/b")
 		swap("a/b", other)
 		eventually(t, "the notice for a version before", func() bool { return storetest.IsClosed(noticed) })
 	}
-	noticed = listen("a/b")
+	noticed = listen(t, two, "a/b")
 	one.behindPooler = true
 	one.buildStatements()
 	swap("a/b")
 	eventually(t, "the notice of a client behind a pooler", func() bool { return storetest.IsClosed(noticed) })
+}
+
+// listen listens for notices of a name, and returns a channel that is closed by the first one.
+func listen(t *testing.T, client *table, name string) <-chan struct{} {
+	t.Helper()
+	notices := wanted{bucketOf(name), true}
+	s, live := client.listener.subscribe(notices, name)
+	t.Cleanup(func() { client.listener.unsubscribe(notices, name, s) })
+	<-live
+	return s.notified
 }
 
 // TestNotifiedByVersionBefore: clients of the versions before notify on the table's channel, and name the sessions, if
@@ -254,11 +264,7 @@ func TestNotifiedByVersionBefore(t *testing.T) {
 		execSQL(t, s, fmt.Sprintf("select pg_notify('%s', '%s/%s') where not pg_try_advisory_xact_lock(%d, %d)",
 			p.channel, session, name, p.lockClass, bucketOf(name)))
 	}
-	noticed, stop, err := two.ListenForNotice(t.Context(), "m")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	noticed := listen(t, two, "m")
 	watch := wanted{bucket: bucketOf("watched")}
 	watcher, live := two.listener.subscribe(watch, "watched")
 	defer two.listener.unsubscribe(watch, "watched", watcher)
@@ -352,6 +358,7 @@ func (c countingConn) Read(b []byte) (int, error) {
 func TestMayHaveMissedNotice(t *testing.T) {
 	t.Parallel()
 	one, two := openTables(t, "missed_notice")
+	notices := wanted{bucketOf("m"), true}
 	var row record.Row
 	swap := func(by *table, sessions ...string) {
 		t.Helper()
@@ -364,13 +371,15 @@ func TestMayHaveMissedNotice(t *testing.T) {
 	}
 	check := func(when string, want bool) {
 		t.Helper()
-		_, stop, err := two.ListenForNotice(t.Context(), "m")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stop()
-		if got := two.MayHaveMissedNotice("m", row.Version); got != want {
+		listen(t, two, "m")
+		if got := !two.listener.isCurrent(notices, "m", row.Version); got != want {
 			t.Errorf("%s: it may have missed a notice: %v, want %v", when, got, want)
+		}
+		if !want {
+			return
+		}
+		if err := two.Watch("m").Wait(t.Context(), row.Version, record.InQueue); err != nil {
+			t.Errorf("%s: %v", when, err)
 		}
 	}
 	read := func() {
@@ -390,12 +399,8 @@ func TestMayHaveMissedNotice(t *testing.T) {
 	known := row.Version
 	swap(one, two.Session())
 	eventually(t, "the notice that came while it did not listen", func() bool {
-		_, stop, err := two.ListenForNotice(t.Context(), "m")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stop()
-		return two.MayHaveMissedNotice("m", known)
+		listen(t, two, "m")
+		return !two.listener.isCurrent(notices, "m", known)
 	})
 }
 

@@ -110,16 +110,7 @@ func openStore(ctx context.Context, pool *pgxpool.Pool, opts *Options, release f
 	case t.location.layout == LayoutShedLock:
 		return newShedlock(t), nil
 	}
-	return record.New(t.withoutListening()), nil
-}
-
-// withoutListening returns the table as an engine may use it: behind a pooler nobody can listen, so it has no Wait there,
-// and the engine polls.
-func (t *table) withoutListening() record.Table {
-	if !t.behindPooler {
-		return t
-	}
-	return struct{ record.Table }{t}
+	return record.New(t), nil
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. Use another
@@ -129,7 +120,7 @@ func NewTable(ctx context.Context, pool *pgxpool.Pool, opts *Options) (record.Ta
 	if err != nil {
 		return nil, err
 	}
-	return t.withoutListening(), nil
+	return t, nil
 }
 
 // OpenLedgerTable opens the records of the run ledger: a table of its own, whose name is that of the locks' table with

@@ -229,7 +229,3 @@ type owningTable struct {
 }
 
 func (t *owningTable) Close() error { return errors.Join(t.Table.Close(), t.s.Close()) }
-
-func (t *owningTable) Wait(ctx context.Context, name, version string) error {
-	return t.Table.(record.Notifier).Wait(ctx, name, version)
-}

@@ -261,9 +261,12 @@ func (t *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-// Wait returns when the row may have changed. It listens to the row's channel, which has the name of its key. It
+// Watcher notifies of each change.
+func (t *table) Watcher() record.Watcher { return record.WatcherFunc(t.wait) }
+
+// wait returns when the row may have changed. It listens to the row's channel, which has the name of its key. It
 // subscribes first and reads the row afterwards, so that it misses no change in between.
-func (t *table) Wait(ctx context.Context, name, version string) error {
+func (t *table) wait(ctx context.Context, name, version string) error {
 	if err := t.s.ensureChannelsKnown(ctx); err != nil {
 		return err
 	}

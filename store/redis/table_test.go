@@ -42,7 +42,7 @@ func TestTableCluster(t *testing.T) {
 		sub, _ := s.(*store).subscribeToKey(key, "", false, key)
 		waitUntilListening(t, sub)
 		outcome := make(chan error, 1)
-		go func() { outcome <- tab.Wait(ctx, r.Name, r.Version) }()
+		go func() { outcome <- tab.wait(ctx, r.Name, r.Version) }()
 		time.Sleep(100 * time.Millisecond)
 		sub.unsubscribe()
 		now, err := tab.Swap(ctx, r)
@@ -156,7 +156,7 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 	go func() {
 		defer close(outcome)
 		for {
-			err := tab.Wait(ctx, r.Name, r.Version)
+			err := tab.wait(ctx, r.Name, r.Version)
 			var now record.Row
 			if err == nil {
 				now, err = tab.Load(ctx, r.Name)

@@ -373,10 +373,13 @@ func (tb *table) listNames(ctx context.Context, paths []string, prefix string) (
 	return names, nil
 }
 
-// Wait subscribes first and loads second, so that a change between the two is not missed. A watch fires once and says
+// Watcher notifies of each change.
+func (tb *table) Watcher() record.Watcher { return record.WatcherFunc(tb.wait) }
+
+// wait subscribes first and loads second, so that a change between the two is not missed. A watch fires once and says
 // only that something has happened (Programmer's Guide, "Things to Remember about Watches"), so each one is
 // followed by another look.
-func (tb *table) Wait(ctx context.Context, name, version string) error {
+func (tb *table) wait(ctx context.Context, name, version string) error {
 	changed := make(chan struct{}, 1)
 	watch := tb.t.subscribe(zk.Watcher{Path: tb.pathOf(name, version), Recurs: true}, func() {
 		select {

@@ -15,6 +15,11 @@ const watchInterval = time.Second
 func (e *engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock, error) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
+	var watch Watch
+	if e.watcher != nil {
+		watch = e.watcher.Watch(seen.Name)
+		defer watch.Stop()
+	}
 	for {
 		row, rec, err := e.loadRecord(ctx, seen.Name)
 		if ctx.Err() != nil {
@@ -26,15 +31,15 @@ func (e *engine) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock,
 		if lock := e.describeRow(row, rec); lock.Revision != seen.Revision {
 			return lock, nil
 		}
-		e.waitForRowChange(ctx, row)
+		waitForRowChange(ctx, watch, row.Version)
 	}
 }
 
 // waitForRowChange returns when the row may have changed, and after watchInterval at the latest.
-func (e *engine) waitForRowChange(ctx context.Context, row Row) {
+func waitForRowChange(ctx context.Context, watch Watch, version string) {
 	ctx, cancel := context.WithTimeout(ctx, watchInterval/2+randomPart(watchInterval/2))
 	defer cancel()
-	if e.notifier == nil || e.notifier.Wait(ctx, row.Name, row.Version) != nil {
+	if watch == nil || watch.Wait(ctx, version, Anywhere) != nil {
 		<-ctx.Done()
 	}
 }

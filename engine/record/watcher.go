@@ -1,0 +1,73 @@
+package record
+
+import "context"
+
+// Watcher notifies a client of changes for which its claims wait. A notice is a hint: the engine loads the record, and
+// polls as well.
+type Watcher interface {
+	// Session names this table's own client in [Row].Notify. It is empty if the store cannot notify single clients. Otherwise it
+	// is stored with the client's claims that wait in the queue. It is unique forever, and at most 64 bytes. If the table
+	// has a [LivenessChecker], this is the same session.
+	Session() string
+	// Watch begins to watch a record, without I/O. The engine keeps the Watch from the first claim of this client that waits
+	// for the lock to the last, so that a place among other clients is not lost with each notice.
+	Watch(name string) Watch
+}
+
+// Watch is how a client watches one record. One goroutine uses it; HasTurn may be called while Wait waits.
+type Watch interface {
+	// Wait returns nil when the record may have changed since it had the given version, as far as that concerns claims at
+	// that place. It subscribes first and then compares the version, so that it misses no change, neither during the
+	// call nor between two calls. It returns an error when ctx ends, or when the store cannot notify at present.
+	Wait(ctx context.Context, version string, place Place) error
+	// HasTurn reports whether this client looks at changes at present. It is false while it waits for its turn: see
+	// [WithTurns].
+	HasTurn() bool
+	// PassTurn says that a claim of this client had its chance at the lock after a notice. If there are turns, this one is
+	// over.
+	PassTurn()
+	// Stop ends the watch.
+	Stop()
+}
+
+// Place is where the claims stand for which a client waits.
+type Place int
+
+// The places.
+const (
+	Anywhere Place = iota // each change may concern them
+	Outside               // outside of the queue: so does each change, but it suffices that one client at a time looks
+	InQueue               // in the queue: it suffices to be notified of swaps that name this client in Row.Notify
+)
+
+// WatcherFunc makes a Watcher of a function that returns nil when the record may have changed since it had that version, as
+// [Watch].Wait does. It notifies of all changes, wherever the claims stand.
+type WatcherFunc func(ctx context.Context, name, version string) error
+
+// Session returns "".
+func (WatcherFunc) Session() string { return "" }
+
+// Watch implements [Watcher].
+func (wait WatcherFunc) Watch(name string) Watch { return funcWatch{wait: wait, name: name} }
+
+type funcWatch struct {
+	PlainWatch
+	wait WatcherFunc
+	name string
+}
+
+func (w funcWatch) Wait(ctx context.Context, version string, _ Place) error {
+	return w.wait(ctx, w.name, version)
+}
+
+// PlainWatch is embedded by a [Watch] without turns, which keeps nothing between two calls of Wait.
+type PlainWatch struct{}
+
+// HasTurn returns true.
+func (PlainWatch) HasTurn() bool { return true }
+
+// PassTurn does nothing.
+func (PlainWatch) PassTurn() {}
+
+// Stop does nothing.
+func (PlainWatch) Stop() {}
