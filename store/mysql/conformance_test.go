@@ -3,15 +3,18 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -109,10 +112,10 @@ func newHarness(t *testing.T, raw string) drivertest.Harness {
 }
 
 // TestConformance: the store keeps every promise of the contract, even when the server is killed and comes back. The
-// suite runs before the other tests, because it keeps the machine busy.
+// suite runs before the other tests, because it keeps the machine busy. The store has a prefix; the other suite's has none.
 func TestConformance(t *testing.T) {
 	s := startServer(t)
-	h := newHarness(t, freshURL(s))
+	h := newHarness(t, freshURL(s, "prefix=team/"))
 	h.Restart = func(context.Context) error {
 		s.Kill()
 		return s.StartAgain()
@@ -162,4 +165,31 @@ func TestTableContract(t *testing.T) {
 	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
 		return NewTable(ctx, pool, &Options{Table: "tabletest_rows", Create: true})
 	}})
+}
+
+// TestPrefix: stores with prefixes share a table and its ledger, and do not see each other. The row of a lock has the
+// prefix, which operators read in the table.
+func TestPrefix(t *testing.T) {
+	t.Parallel()
+	server := sharedServer(t)
+	raw := freshURL(server)
+	open := func(options string) driver.Store {
+		s, err := driver.Open(t.Context(), raw+options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	one := open("&prefix=a%20b/")
+	storetest.CheckPrefixes(t, one, open("&prefix=b/"), open(""))
+	table := strings.TrimPrefix(raw[strings.Index(raw, "table="):], "table=")
+	if got, want := one.Explain(storetest.Mutex("m", time.Minute)).Keys, fmt.Sprintf("`%s`: name = %q", table, "a b/m"); !slices.Contains(got, want) {
+		t.Errorf("it explains %q, want %q", got, want)
+	}
+	for _, options := range []string{"&layout=shedlock&prefix=a/", "&prefix=" + strings.Repeat("a", 256), "&prefix=%00"} {
+		if _, err := driver.Open(t.Context(), raw+options); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%.30s: %v", options, err)
+		}
+	}
 }

@@ -43,6 +43,10 @@ type Options struct {
 	// Table is the table that holds the locks, in the database that the connections use. Default: holdfast, or shedlock
 	// for LayoutShedLock.
 	Table string
+	// Prefix begins the names of the rows, so that several stores share a table: no prefix of one may begin with that of
+	// another, as a/ and b/ do not. It takes its room from the names of locks, and has at most 255 bytes. ShedLock's
+	// layout has none.
+	Prefix string
 	// Create makes the table if it does not exist: see [Migrate].
 	Create bool
 	// Layout is how a lock is stored in its row. Default: LayoutHoldfast, which supports all kinds.
@@ -87,6 +91,7 @@ const (
 	defaultClockSkew = time.Second
 	// maxTableName leaves room for the suffix of the ledger's table within MySQL's limit of 64 characters.
 	maxTableName = 58
+	maxPrefix    = 255 // bytes, half of what the rows' names may have
 )
 
 // New makes a store that uses the connections of the user's own pool, which go-sql-driver/mysql has made. It does not
@@ -114,14 +119,14 @@ func NewTable(ctx context.Context, db *sql.DB, opts *Options) (record.Table, err
 	if err != nil {
 		return nil, err
 	}
-	return t, nil
+	return record.WithPrefix(t, t.opts.Prefix), nil
 }
 
 // OpenLedgerTable opens the records of the run ledger: a table of its own, whose name is that of the locks' table with
 // _runs after it. It is made as the locks' table is: see Options.Create and [Migrate].
 func (t *table) OpenLedgerTable(ctx context.Context) (record.Table, error) {
 	o := t.opts
-	o.Table = cmp.Or(o.Table, defaultTable) + "_runs"
+	o.Table, o.Prefix = cmp.Or(o.Table, defaultTable)+"_runs", "" // record.WithPrefix adds it
 	return NewTable(ctx, t.db, &o)
 }
 
@@ -144,6 +149,11 @@ func (o *Options) withDefaults() (Options, error) {
 	case c.ClockSkew > 0 && c.Layout == LayoutShedLock:
 		return c, fmt.Errorf("%w: ShedLock's layout needs one server, whose clock all clients use: it allows for no clock "+
 			"skew", driver.ErrInvalid)
+	case c.Prefix != "" && c.Layout == LayoutShedLock:
+		return c, fmt.Errorf("%w: the layout %s has no prefix: use another table", driver.ErrInvalid, c.Layout)
+	case !utf8.ValidString(c.Prefix) || strings.ContainsRune(c.Prefix, 0) || len(c.Prefix) > maxPrefix:
+		return c, fmt.Errorf("%w: a prefix must be UTF-8 of at most %d bytes without NUL, %q is not", driver.ErrInvalid,
+			maxPrefix, c.Prefix)
 	case !utf8.ValidString(c.Table) || strings.ContainsRune(c.Table, 0) ||
 		utf8.RuneCountInString(c.Table) > maxTableName:
 		return c, fmt.Errorf("%w: the name of a table must be UTF-8 of at most %d characters, %q is not",
@@ -159,7 +169,7 @@ func (o *Options) withDefaults() (Options, error) {
 // newStore makes the store of the table's layout. It closes the table if it fails.
 func (t *table) newStore(ctx context.Context) (driver.Store, error) {
 	if t.opts.Layout != LayoutShedLock {
-		return record.New(t), nil
+		return record.New(record.WithPrefix(t, t.opts.Prefix)), nil
 	}
 	s, err := newShedlock(ctx, t)
 	if err != nil {

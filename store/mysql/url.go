@@ -26,6 +26,7 @@ import (
 // Options:
 //
 //	table=T             the locks' table
+//	prefix=P            begins the names of the rows
 //	layout=shedlock     uses ShedLock's table
 //	create=true         makes the table if it does not exist
 //	timeout=3s          a connection that does not answer for so long is given up
@@ -85,6 +86,7 @@ func readURL(u *url.URL) (*storeURL, error) {
 	}
 	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
 		"table":      text(&s.opts.Table),
+		"prefix":     text(&s.opts.Prefix),
 		"layout":     func(v string) error { s.opts.Layout = Layout(v); return nil },
 		"create":     func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
 		"replica":    func(v string) (err error) { s.opts.Replica, err = strconv.ParseBool(v); return err },

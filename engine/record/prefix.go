@@ -1,0 +1,93 @@
+package record
+
+import (
+	"cmp"
+	"context"
+	"iter"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// WithPrefix returns a view of a table that has the prefix before all of its names there, and shows only the records whose
+// names begin with it. So several stores share a table: no prefix of one may begin with that of another. Closing the
+// view closes the table.
+func WithPrefix(table Table, prefix string) Table {
+	if prefix == "" {
+		return table
+	}
+	return &prefixedTable{table, prefix}
+}
+
+type prefixedTable struct {
+	Table
+	prefix string
+}
+
+// Info allows names that are as much shorter.
+func (t *prefixedTable) Info() driver.Info {
+	info := t.Table.Info()
+	info.MaxName = cmp.Or(info.MaxName, driver.MaxName) - len(t.prefix)
+	return info
+}
+
+func (t *prefixedTable) Load(ctx context.Context, name string) (Row, error) {
+	row, err := t.Table.Load(ctx, t.prefix+name)
+	row.Name = name
+	return row, err
+}
+
+func (t *prefixedTable) Swap(ctx context.Context, row Row) (Row, error) {
+	name := row.Name
+	row.Name = t.prefix + name
+	now, err := t.Table.Swap(ctx, row)
+	if now.Name != "" {
+		now.Name = name
+	}
+	return now, err
+}
+
+func (t *prefixedTable) Delete(ctx context.Context, row Row) error {
+	row.Name = t.prefix + row.Name
+	return t.Table.Delete(ctx, row)
+}
+
+func (t *prefixedTable) List(ctx context.Context, prefix, after string) iter.Seq2[Row, error] {
+	if after != "" {
+		after = t.prefix + after
+	}
+	return func(yield func(Row, error) bool) {
+		for row, err := range t.Table.List(ctx, t.prefix+prefix, after) {
+			if row.Name != "" {
+				row.Name = row.Name[len(t.prefix):]
+			}
+			if !yield(row, err) {
+				return
+			}
+		}
+	}
+}
+
+func (t *prefixedTable) Keys(name string) []string { return t.Table.Keys(t.prefix + name) }
+
+func (t *prefixedTable) Watcher() Watcher {
+	if w := t.Table.Watcher(); w != nil {
+		return prefixedWatcher{w, t.prefix}
+	}
+	return nil
+}
+
+type prefixedWatcher struct {
+	Watcher
+	prefix string
+}
+
+func (w prefixedWatcher) Watch(name string) Watch { return w.Watcher.Watch(w.prefix + name) }
+
+// OpenLedgerTable opens the ledger of the same stores: its records have the same prefix.
+func (t *prefixedTable) OpenLedgerTable(ctx context.Context) (Table, error) {
+	ledger, err := t.Table.OpenLedgerTable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return WithPrefix(ledger, t.prefix), nil
+}
