@@ -25,7 +25,7 @@ func TestRaisedByRestore(t *testing.T) {
 	const seen = 1795404378628155 // a token of another store
 	fails(t, client.RaiseToken(t.Context(), t.Name(), before.Token()))
 	err = client.RaiseToken(t.Context(), t.Name(), seen+1)
-	if !errors.Is(err, holdfast.ErrUnsupported) || client.RaiseAllTokens(t.Context(), seen+1) == nil {
+	if !errors.Is(err, holdfast.ErrUnsupported) || client.CheckTokens(t.Context(), seen+1) == nil {
 		t.Fatal(err)
 	}
 	_, flags, ok := strings.Cut(err.Error(), "etcdutl snapshot restore ")
@@ -49,7 +49,7 @@ func TestRaisedByRestore(t *testing.T) {
 	fails(t, m.Start())
 	fails(t, c.Ready(t.Context()))
 	again := newClient(t, rig.Peer(t, c), 30*time.Second)
-	fails(t, again.RaiseAllTokens(t.Context(), seen+1))
+	fails(t, again.CheckTokens(t.Context(), seen+1))
 	after := lease(t, again, t.Name())
 	if after.Token() <= seen {
 		t.Errorf("the token is %d, want more than %d", after.Token(), int64(seen))

@@ -22,7 +22,7 @@ func TestRaisedByEpoch(t *testing.T) {
 	const seen = 1795404378628155 // a token of another store
 	mustSucceed(t, client.RaiseToken(t.Context(), t.Name(), before.Token()))
 	err := client.RaiseToken(t.Context(), t.Name(), seen+1)
-	if !errors.Is(err, holdfast.ErrUnsupported) || client.RaiseAllTokens(t.Context(), seen+1) == nil {
+	if !errors.Is(err, holdfast.ErrUnsupported) || client.CheckTokens(t.Context(), seen+1) == nil {
 		t.Fatal(err)
 	}
 	advice := regexp.MustCompile(`write (\d+) into the file (\S+)`).FindStringSubmatch(err.Error())
@@ -38,7 +38,7 @@ func TestRaisedByEpoch(t *testing.T) {
 	}
 	mustSucceed(t, c.Ready(t.Context()))
 	again := newClient(t, rig.Peer(t, c), 20*time.Second)
-	mustSucceed(t, again.RaiseAllTokens(t.Context(), seen+1))
+	mustSucceed(t, again.CheckTokens(t.Context(), seen+1))
 	after := mustLock(t, again, t.Name())
 	if after.Token() <= seen {
 		t.Errorf("the token is %d, want more than %d", after.Token(), int64(seen))

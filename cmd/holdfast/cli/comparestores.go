@@ -21,7 +21,7 @@ type storePromise struct {
 	TokensCanFall   string `json:"tokens_can_fall"`
 	SmallestTTL     string `json:"smallest_ttl"`
 	HoldersWaiters  string `json:"holders_waiters"`
-	WaitersAreTold  string `json:"waiters_are_told"`
+	WaitersNotified string `json:"waiters_notified"`
 	SharesLocksWith string `json:"shares_locks_with,omitempty"`
 }
 
@@ -31,35 +31,35 @@ var storePromises = []storePromise{
 		Survives:    "restart; after a power cut, tokens and detached claims",
 		DeadHolder:  "the next client: within 0.5 s after a kill, else after the TTL",
 		KilledAfter: "0.5 s", TokensCanFall: "never", SmallestTTL: "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold: "by the kernel"},
+		WaitersNotified: "by the kernel"},
 	{Store: "etcd", URL: "etcd://host:2379", Tier: "fence-safe",
 		Survives:      "restart, power cut, failover",
 		DeadHolder:    "the cluster, within TTL + 1 s",
 		KilledAfter:   "TTL + 1 s",
 		TokensCanFall: "if restored from a snapshot without --bump-revision",
 		SmallestTTL:   "1 s (2 s granted by default)", HoldersWaiters: "256, 256",
-		WaitersAreTold: "by a watch", SharesLocksWith: "etcdctl lock, Go's concurrency.Mutex"},
+		WaitersNotified: "by a watch", SharesLocksWith: "etcdctl lock, Go's concurrency.Mutex"},
 	{Store: "ZooKeeper", URL: "zookeeper://host:2181", Tier: "fence-safe",
 		Survives:      "restart, power cut, failover",
 		DeadHolder:    "the ensemble, within TTL + 1.5 ticks",
 		KilledAfter:   "TTL + 1.5 ticks",
 		TokensCanFall: "if restored from an older snapshot",
 		SmallestTTL:   "what the servers allow", HoldersWaiters: "256, 256",
-		WaitersAreTold: "by a watch", SharesLocksWith: "Curator, kazoo"},
+		WaitersNotified: "by a watch", SharesLocksWith: "Curator, kazoo"},
 	{Store: "Consul", URL: "consul://127.0.0.1:8500", Tier: "fence-safe",
 		Survives:      "restart, power cut, failover",
 		DeadHolder:    "the servers, within 2 TTL + 1 s",
 		KilledAfter:   "2 TTL + 1 s",
 		TokensCanFall: "if restored from an older snapshot",
 		SmallestTTL:   "1 s (10 s granted by default)", HoldersWaiters: "64, 64",
-		WaitersAreTold: "by blocking query", SharesLocksWith: "consul lock, the Lock of Consul's clients"},
+		WaitersNotified: "by blocking query", SharesLocksWith: "consul lock, the Lock of Consul's clients"},
 	{Store: "PostgreSQL", URL: "postgres://user@host/database", Tier: "fence-safe with fsync and synchronous_commit",
 		Survives:      "restart, power cut; failover with synchronous standbys",
 		DeadHolder:    "the next client, within TTL + 1 s",
 		KilledAfter:   "TTL + 1 s",
 		TokensCanFall: "if a row is deleted within 1 s of its last grant, or lost in a failover",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold: "by NOTIFY", SharesLocksWith: "ShedLock"},
+		WaitersNotified: "by NOTIFY", SharesLocksWith: "ShedLock"},
 	{Store: "MySQL, MariaDB", URL: "mysql://user@host/database",
 		Tier:          "fence-safe with innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 if it logs",
 		Survives:      "restart, power cut",
@@ -67,7 +67,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL + 1 s",
 		TokensCanFall: "if a row is deleted within 1 min of its last grant, or lost in a failover",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold: "by polling", SharesLocksWith: "ShedLock"},
+		WaitersNotified: "by polling", SharesLocksWith: "ShedLock"},
 	{Store: "NATS", URL: "nats://host:4222/bucket",
 		Tier:          "safe with settings: sync_interval: always on all servers",
 		Survives:      "restart; power cut with sync_interval: always; failover with three replicas",
@@ -75,7 +75,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL + 1 s",
 		TokensCanFall: "if a grant is lost within 1 min: in a power cut, or with its key or bucket",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold: "by a watch"},
+		WaitersNotified: "by a watch"},
 	{Store: "DynamoDB", URL: "dynamodb://table?region=eu-central-1",
 		Tier:          "fence-safe; not on global tables or through DAX",
 		Survives:      "as the service promises",
@@ -83,7 +83,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL + 3 s",
 		TokensCanFall: "if an item is deleted or overwritten within 3 s of its last grant",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold:  "by polling",
+		WaitersNotified: "by polling",
 		SharesLocksWith: "the AWS lock client, dynamolock, clients with a conditional put"},
 	{Store: "Cloud Storage", URL: "gcs://bucket/prefix",
 		Tier:          "safe with settings: no rule may remove or hold objects below the prefix",
@@ -92,7 +92,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL + 1 s",
 		TokensCanFall: "if an object is deleted within 2 s of its last grant",
 		SmallestTTL:   "5 s", HoldersWaiters: "8, 8",
-		WaitersAreTold: "by polling", SharesLocksWith: "gcslock, Vault"},
+		WaitersNotified: "by polling", SharesLocksWith: "gcslock, Vault"},
 	{Store: "S3, MinIO, R2", URL: "s3://bucket/prefix?region=eu-central-1",
 		Tier:          "safe with settings: no lifecycle rule within 3 days; MinIO with one server pool",
 		Survives:      "as the service promises",
@@ -100,7 +100,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL + 3 s",
 		TokensCanFall: "if an object is deleted within 3 s of its last grant, or with a raised token",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold: "by polling", SharesLocksWith: "Terraform's and OpenTofu's S3 lock file"},
+		WaitersNotified: "by polling", SharesLocksWith: "Terraform's and OpenTofu's S3 lock file"},
 	{Store: "Kubernetes", URL: "kubernetes://namespace",
 		Tier:          "safe with settings: the API servers' clocks agree within 1 s",
 		Survives:      "restart, power cut, failover",
@@ -108,7 +108,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL + 5 s",
 		TokensCanFall: "if a Lease is deleted within 6 s of its last grant",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
-		WaitersAreTold: "by a watch", SharesLocksWith: "the leader election of client-go"},
+		WaitersNotified: "by a watch", SharesLocksWith: "the leader election of client-go"},
 	{Store: "Redis", URL: "redis://host:6379",
 		Tier:          "advisory as a rule; better with appendonly, noeviction and replicas",
 		Survives:      "what it keeps on disk or on replicas",
@@ -116,7 +116,7 @@ var storePromises = []storePromise{
 		KilledAfter:   "TTL",
 		TokensCanFall: "after a loss of data, if clocks disagree",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 4096",
-		WaitersAreTold:  "by messages",
+		WaitersNotified: "by messages",
 		SharesLocksWith: "redis-py, redsync, redislock, rueidislock, Redisson"},
 }
 
@@ -159,7 +159,7 @@ func printComparison(w io.Writer, asJSON bool) error {
 	rows := [][]string{{"STORE", "TIER", "KILLED HOLDER", "MIN TTL", "HOLDERS, WAITERS", "WAITERS TOLD"}}
 	for _, p := range storePromises {
 		ttl, _, _ := strings.Cut(strings.TrimPrefix(p.SmallestTTL, "what "), " (")
-		rows = append(rows, []string{p.Store, p.shortTier(), p.KilledAfter, ttl, p.HoldersWaiters, p.WaitersAreTold})
+		rows = append(rows, []string{p.Store, p.shortTier(), p.KilledAfter, ttl, p.HoldersWaiters, p.WaitersNotified})
 	}
 	if err := writeTable(w, rows); err != nil {
 		return err

@@ -128,7 +128,7 @@ type tokenRaise struct {
 }
 
 func (t *tokenRaise) checkAll(ctx context.Context, c *cobra.Command, client *holdfast.Client) error {
-	if err := client.RaiseAllTokens(ctx, t.atLeast); err != nil {
+	if err := client.CheckTokens(ctx, t.atLeast); err != nil {
 		return storeError(err)
 	}
 	if t.asJSON {
