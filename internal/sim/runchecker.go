@@ -40,17 +40,17 @@ type runHistories struct {
 
 // keyHistory is the history of a key since it was last removed.
 type keyHistory struct {
-	runs      []driver.Run    // all runs, in order, also those that are not kept any more
-	kept      int64           // the first attempt that the record has itself
-	pages     map[int64]int64 // the runs in pages: the token of each attempt
-	maxToken  int64           // of all runs ever
-	removals  int             // how often the history was removed
-	permits   map[int64]bool  // attempts after which an operator has allowed one more
-	beat      int64           // of the claim of the run in progress
-	beatAt    time.Duration   // when that last changed
-	ttl       time.Duration   // of that claim
-	forgetAt  time.Duration   // since when the history may be removed; 0: never
-	succeeded bool            // a success was acknowledged to its worker
+	runs      []driver.Run               // all runs, in order, also those that are not kept any more
+	kept      int64                      // the first attempt that the record has itself
+	pages     map[string]map[int64]int64 // by page: the token of each attempt in it
+	maxToken  int64                      // of all runs ever
+	removals  int                        // how often the history was removed
+	permits   map[int64]bool             // attempts after which an operator has allowed one more
+	beat      int64                      // of the claim of the run in progress
+	beatAt    time.Duration              // when that last changed
+	ttl       time.Duration              // of that claim
+	forgetAt  time.Duration              // since when the history may be removed; 0: never
+	succeeded bool                       // a success was acknowledged to its worker
 }
 
 // activeRun is a run as its worker sees it.
@@ -79,7 +79,7 @@ func newRunChecker(chk *checker) *runChecker {
 func (c *runChecker) history(key string) *keyHistory {
 	k := c.keys[key]
 	if k == nil {
-		k = &keyHistory{pages: map[int64]int64{}, permits: map[int64]bool{}}
+		k = &keyHistory{pages: map[string]map[int64]int64{}, permits: map[int64]bool{}}
 		c.keys[key] = k
 	}
 	return k
@@ -123,13 +123,15 @@ func (c *runChecker) checkSwap(row record.Row, by actor) {
 	k := c.history(key)
 	if isPage {
 		c.appendHistory(key, "page %s is written with %d runs, the first under token %d", page, len(runs), runs[0].Token)
+		tokens := map[int64]int64{} // instead of those that the page had
 		for _, run := range runs {
 			// The request may be late, and the page that of a history that was removed meanwhile.
 			if !c.ended[run.ID] || run.State == driver.RunStarted {
 				c.addViolation("a page of %s has a run that has not ended: %+v%s", key, run, c.historyOf(key))
 			}
-			k.pages[run.Attempt] = run.Token
+			tokens[run.Attempt] = run.Token
 		}
+		k.pages[page] = tokens
 		c.checkRunsKept(key, k)
 		return
 	}
@@ -331,11 +333,21 @@ func (c *runChecker) checkRunsKept(key string, k *keyHistory) {
 		first = max(1, int64(len(k.runs))-keep+1)
 	}
 	for a := first; a < k.kept; a++ {
-		if k.pages[a] != k.runs[a-1].Token {
+		if !k.isInPage(k.runs[a-1]) {
 			c.addViolation("run %d of %s is not kept, of %d%s", a, key, len(k.runs), c.historyOf(key))
 			return
 		}
 	}
+}
+
+// isInPage reports whether a page has a run.
+func (k *keyHistory) isInPage(run driver.Run) bool {
+	for _, tokens := range k.pages {
+		if tokens[run.Attempt] == run.Token {
+			return true
+		}
+	}
+	return false
 }
 
 // noteHistoryRemoved checks that a history may be removed.
@@ -364,11 +376,7 @@ func (c *runChecker) checkDelete(row record.Row) {
 	case !isPage && len(k.runs) > 0:
 		c.noteHistoryRemoved(key, k, false)
 	case isPage && err == nil && rec.Runs != nil:
-		for _, run := range rec.Runs.Runs {
-			if k.pages[run.Attempt] == run.Token {
-				delete(k.pages, run.Attempt)
-			}
-		}
+		delete(k.pages, page)
 		c.checkRunsKept(key, k)
 	}
 }
