@@ -1,5 +1,5 @@
 // Command charts draws figures of benchmarks as bars, in pictures for the documents, and writes them into the tables of
-// docs/performance.md. It reads the files in figures/bench, and writes docs/images. Run it in the project's root, as
+// figures/performance.md. It reads the files in figures/bench, and writes docs/images. Run it in the project's root, as
 // scripts/bench does when a figure has changed.
 package main
 

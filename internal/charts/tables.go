@@ -12,7 +12,7 @@ import (
 )
 
 // document is the file with the tables.
-const document = "docs/performance.md"
+const document = "figures/performance.md"
 
 // measuredStore is a store whose locks are measured in the setups of internal/benchtest.
 type measuredStore struct {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTablesAreCurrent: the tables in docs/performance.md show what is in figures/bench.
+// TestTablesAreCurrent: the tables in figures/performance.md show what is in figures/bench.
 func TestTablesAreCurrent(t *testing.T) {
 	got, err := os.ReadFile("../../" + document)
 	if err != nil {

@@ -3,7 +3,7 @@ module github.com/holdfast-go/holdfast/store/dynamodb
 go 1.26.0
 
 // The SDK's versions are the last before service/dynamodb v1.69.0, whose package builds tables of all types when a program
-// starts: see "What a start costs" in docs/performance.md.
+// starts: see "What a start costs" in figures/performance.md.
 require (
 	github.com/aws/aws-sdk-go-v2 v1.47.0
 	github.com/aws/aws-sdk-go-v2/config v1.33.4

@@ -24,6 +24,24 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// TestPieceOfProgram: the lines of Go with which README.md begins are those of its program.
+func TestPieceOfProgram(t *testing.T) {
+	var pieces []string
+	for _, b := range documentBlocks(t, root+"/README.md") {
+		if b.language == "go" {
+			pieces = append(pieces, b.text)
+		}
+	}
+	if len(pieces) != 2 {
+		t.Fatalf("README.md has %d pieces of Go", len(pieces))
+	}
+	for line := range strings.Lines(pieces[0]) {
+		if !strings.Contains(pieces[1], "\t"+strings.TrimSpace(line)+"\n") {
+			t.Errorf("the program of README.md does not contain: %s", line)
+		}
+	}
+}
+
 // vetProgram compiles a program in a module of its own, which uses the modules of this checkout.
 func vetProgram(t *testing.T, program string) {
 	if out, err := goInModule(t, writeModule(t, program), "vet", "-mod=mod", ".").CombinedOutput(); err != nil {
@@ -91,7 +109,7 @@ func goInModule(t *testing.T, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// makeCommand makes the command of docs/adding-a-store.md by the commands that it shows, in an empty directory beside the
+// makeCommand makes the command of docs/adding-a-store.md by the commands that it shows, in an empty directory next to the
 // module of a store, and builds it. It returns the directory.
 func makeCommand(t *testing.T, program string) (dir string) {
 	commands := regexp.MustCompile("(?m)^(    mkdir mycommand\n(?:    .*\n)*)").

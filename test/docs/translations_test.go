@@ -3,7 +3,6 @@ package docs
 import (
 	"crypto/sha256"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,7 +12,7 @@ import (
 
 // translations are the documents that exist in another language: the path of the original.
 var translations = map[string]string{
-	"README.ja.md":        "README.md",
+	"docs/README.ja.md":   "README.md",
 	"docs/choosing.ja.md": "docs/choosing.md",
 }
 
@@ -53,7 +52,8 @@ func TestTranslations(t *testing.T) {
 			compareParts(t, where, "code", codeBlocks(s.text), codeBlocks(from.text))
 			compareParts(t, where, "words in code", sortedSet(inlineCode.FindAllString(prose(s.text), -1)),
 				sortedSet(inlineCode.FindAllString(prose(from.text), -1)))
-			compareParts(t, where, "links", sortedSet(targetsOf(s.text)), sortedSet(translatedTargets(t, filepath.Dir(file), targetsOf(from.text))))
+			compareParts(t, where, "links", sortedSet(targetsOf(s.text)),
+				sortedSet(translatedTargets(t, file, original, targetsOf(from.text))))
 			compareTables(t, where, tableRows(s.text), tableRows(from.text))
 			sum := sha256.Sum256([]byte(from.text))
 			hash := fmt.Sprintf("%x", sum[:4])
@@ -107,14 +107,25 @@ func targetsOf(text string) (targets []string) {
 	return targets
 }
 
-// translatedTargets are the targets of links, each as a translated document has it: a translation, if there is one.
-func translatedTargets(t *testing.T, dir string, targets []string) (all []string) {
+// translatedTargets are the targets of links of an original, each as its translation has it: from the folder of the
+// translation, and to a translation if there is one.
+func translatedTargets(t *testing.T, translation, original string, targets []string) (all []string) {
 	t.Helper()
 	for _, target := range targets {
-		path, heading, _ := strings.Cut(target, "#")
-		if other := strings.TrimSuffix(path, ".md") + ".ja.md"; heading == "" && strings.HasSuffix(path, ".md") {
-			if _, err := os.Stat(filepath.Join(root, dir, other)); err == nil {
-				target = other
+		path, heading, hasHeading := strings.Cut(target, "#")
+		if path != "" && !strings.Contains(path, ":") {
+			path = filepath.Join(filepath.Dir(original), path)
+			for other, from := range translations {
+				if from == path && !hasHeading {
+					path = other
+				}
+			}
+			relative, err := filepath.Rel(filepath.Dir(translation), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if target = relative; hasHeading {
+				target += "#" + heading
 			}
 		}
 		all = append(all, target)

@@ -12,7 +12,7 @@
 // While all waiters wait, the memory of each and the requests are measured. Then each gets the lock in turn, releases
 // it at once, and leaves; that is repeated. The gap is the time from one holder to the next.
 //
-// The last line of a table has the figures of all sizes in each cell, for the tables in docs/performance.md.
+// The last line of a table has the figures of all sizes in each cell, for the tables in figures/performance.md.
 //
 //	go run . -store redis
 //	go run . -store etcd,consul -parts cycles
