@@ -166,6 +166,12 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 	return claim, claim.Check(info)
 }
 
+// A claim that was refused because the queue is full is not released. The store has left nothing of it, as with all
+// refusals. So 1,000 claims that come at once cost ZooKeeper less than 6,000 requests in 15 s. Rejected: to release
+// each of them. A release has the store look for the claim by its id, which takes a request for each claim of the lock:
+// 350,000 to 500,000 requests in these 15 s. That kept the servers so busy that adds got no answer, and to settle
+// those, all claims were read as well.
+
 // acquireClaim makes a claim, in its turn where the claims of this client take turns, and waits if the claim says so.
 func (c *Client) acquireClaim(ctx context.Context, op string, claim *driver.Claim, o *LockOptions) (*Lease, error) {
 	if !c.inflight.enter() {

@@ -22,6 +22,9 @@ type Handle struct {
 	Token  int64         `json:"token"` // the fencing token; see Lease.Token
 }
 
+// A handle comes from a detached lease. A process that dies before it detaches leaves nothing that needs a TTL, and
+// waiting claims always belong to a living process. Rejected: a second way to lock.
+
 // Detach ends the lease and leaves the lock held until its TTL has passed from now, or what is left of its MaxHold if
 // that is less, or of its MinHold if that is more: a timed lock. That time is the TTL of the returned handle. No client
 // renews the lock; with the handle this or another process can, by [Client.Renew], or release it earlier, by

@@ -67,7 +67,7 @@ func (k EventKind) Description() string {
 
 // Event is something that happened to a lock or a run of a client. See Options.OnEvent. It contains no secrets.
 //
-// Fields without a kind beside them are set for all kinds, as far as they are known: Token and Ref are known from the
+// Fields without a kind next to them are set for all kinds, as far as they are known: Token and Ref are known from the
 // grant on.
 type Event struct {
 	Kind EventKind
@@ -141,7 +141,7 @@ func (c *Client) deliverEvent(e *Event) {
 	}
 }
 
-// eventDetails is what an event of a hold has beside what the hold knows.
+// eventDetails is what an event of a hold has besides what the hold knows.
 type eventDetails struct {
 	start                time.Time // of EventAcquired: when the attempt began
 	roundTrip, remaining time.Duration

@@ -74,7 +74,7 @@ func TestPlainClaimsAtFullQueue(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		server.TakeRequestCounts()
 		time.Sleep(time.Minute)
-		// A client asks every 0.8 to 1.6 s, beside what those in the queue read.
+		// A client asks every 0.8 to 1.6 s, besides what those in the queue read.
 		counts := server.TakeRequestCounts()
 		if lists := counts["list"]; counts["add"] > 0 || lists < 2*30 || lists > 2*120 {
 			t.Errorf("in a minute %d claims were added to the full queue, which was read %d times", counts["add"], lists)

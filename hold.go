@@ -56,7 +56,7 @@ type extras struct {
 	weight         int64         // at present; asked.Weight is the one that was claimed; guarded by the mutex of the hold
 
 	// Of any hold, and guarded by its mutex:
-	reentries         []*Lease      // the leases beside the first one that have not been released
+	reentries         []*Lease      // the leases besides the first one that have not been released
 	releaseRequestedC chan struct{} // is closed when it is; nil until a caller asks for it
 	renewalErr        error         // why the last renewal failed; nil if it succeeded
 	detachFor         time.Duration // how long the claim must exist after the release

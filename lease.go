@@ -99,7 +99,7 @@ func (l *Lease) Ref() string { return l.hold.ref }
 // ID returns the claim's own id, which no other claim ever has.
 func (l *Lease) ID() string { return l.hold.id }
 
-// Exclusive reports whether no other claim can be granted beside this lease: a mutex, a writer, or all permits of a
+// Exclusive reports whether no other claim can be granted next to this lease: a mutex, a writer, or all permits of a
 // semaphore.
 func (l *Lease) Exclusive() bool {
 	l.hold.mu.Lock()

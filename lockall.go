@@ -19,6 +19,14 @@ type LeaseGroup struct {
 	leases []*Lease // in the order in which they were taken
 }
 
+// LockAll over several clients needs no order between stores. It never waits for a lock while it holds another one. It
+// tries all but the first, and if one is held, it gives back the rest and waits for that one. A random pause, which
+// doubles up to a second, ends a chase of two calls. A lock that it gives back was never used, so its MinHold does not
+// count. Within one client the order of the names is enough, and a place in a queue is kept. Rejected: an order by the
+// addresses of the stores. Two stores can show the same address, and one store another address after a failover. An
+// identity kept in the store would have to survive a failover, and reading would create it. The simulation runs LockAll
+// over one store and over two, with a MinHold on some locks.
+
 // LockAll acquires all locks or none. It waits until it has them all, or until ctx ends, which bounds the waiting as a
 // whole. The locks may belong to several clients and stores. If one cannot be acquired, or one is lost before the last
 // one is acquired, LockAll releases everything and returns the reason; errors are those of Mutex.Lock. Then no work has

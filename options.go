@@ -27,7 +27,7 @@ type Options struct {
 	// Owner is shown to others as the holder; it is never compared. At most 256 bytes of UTF-8 without NUL.
 	// Default: host, program and process id.
 	Owner string
-	// Meta is a note shown beside the owner, for locks whose LockOptions have none; at most 1 KiB of UTF-8 without NUL.
+	// Meta is a note shown next to the owner, for locks whose LockOptions have none; at most 1 KiB of UTF-8 without NUL.
 	Meta string
 	// ForOthers says that the client holds locks and runs for somebody outside of this process, as a server does. They
 	// may work on when this process dies. So each lock and run then lasts until its TTL has passed, on all stores; without

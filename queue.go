@@ -9,6 +9,15 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+// A plain mutex claim that finds the queue in the store full goes on waiting in its process, also on etcd, ZooKeeper
+// and Consul, where waiting in the store costs nothing. They have room for 256 claims, Consul for 64: so the goroutines
+// of one process could be too many, on some stores only. The claims that were refused take turns, as all plain ones do
+// on other stores, and later ones of the client go behind them. The first of them tries again every 0.8 to 1.6 s, and
+// when a claim of its client has left the queue. Rejected: to watch the lock for room, since each hand-over would wake
+// all clients that wait for it. Rejected: the same for fair claims, whose promised order is that of arrival.
+//
+// If a store fails for good, one answer notifies all callers of a plain mutex that wait in the process.
+
 // queue lets the plain mutex claims of one client take turns, first come, first served, on stores where waiting in the
 // store costs something, or has no room for them. Only the claim that has the turn for a name is made in the store; its
 // lease keeps the turn until it ends. So a handover inside the process costs one Release and one Acquire, however many

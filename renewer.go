@@ -34,6 +34,9 @@ var (
 	errStoreClosed = errors.New("the store was closed under its client") // not the client: no ErrClosed
 )
 
+// MaxHold ends a lease by the clock alone. The claim is released a moment later. The store is not asked, so this works
+// on every store.
+
 // renewer keeps the leases of a client renewed and ends them at their deadlines. It has two heaps and one goroutine,
 // runLoop, which exists while anything is held and a moment longer. That goroutine never calls the store: batches of
 // renewals are sent by goroutines of their own, at most maxBatches of them, so a store that hangs delays no deadline. A

@@ -77,7 +77,7 @@ func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease)
 }
 
 // Downgrade makes a writer's lease a reader's, with no moment in between at which another writer could get the lock.
-// Waiting readers that are next in the queue are granted beside it. The lease keeps its token and is renewed as before;
+// Waiting readers that are next in the queue are granted next to it. The lease keeps its token and is renewed as before;
 // from the call on it is no longer [Lease.Exclusive]. On a reader's lease Downgrade confirms that with the store and
 // changes nothing.
 //
@@ -85,6 +85,13 @@ func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease)
 // be writing); ErrUnsupported where the store cannot do it; ErrLost; ErrUncertain if the store did not answer: the
 // lease is then a reader's, others may still be kept out, and Downgrade may be called again.
 func (l *Lease) Downgrade(ctx context.Context) error { return l.changeWeight(ctx, "downgrade", 1) }
+
+// A lease that changes its weight keeps its token. No exclusive claim can have been granted since, so the token of an
+// upgraded reader is larger than that of every writer before it. Rejected: a new token. It would have to be settled
+// after a lost answer, during which renewals with the old one would look like losses.
+//
+// An upgrade passes the waiters: it held the lock before they came. It never waits, so two upgrades cannot block each
+// other.
 
 // TryUpgrade makes a reader's lease a writer's if it is the only holder. It never waits, since two readers that waited
 // for each other would wait forever. If there is another holder it returns ErrHeld, with a [*HeldError] that says who,

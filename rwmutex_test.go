@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestDowngrade: a writer becomes a reader: other readers are granted beside it, writers are not, and its token
+// TestDowngrade: a writer becomes a reader: other readers are granted next to it, writers are not, and its token
 // remains.
 func TestDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

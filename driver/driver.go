@@ -286,7 +286,7 @@ type Claim struct {
 	Withdrawn bool
 }
 
-// Exclusive reports whether nobody else can be granted beside this claim, so that its token can fence.
+// Exclusive reports whether nobody else can be granted next to this claim, so that its token can fence.
 func (c Claim) Exclusive() bool { return c.Weight == c.Limit }
 
 // Grant is a granted claim.

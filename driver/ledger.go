@@ -107,7 +107,7 @@ type RunTerms struct {
 	MaxAttempts int64
 	// Pause is the least time from the end of a run to the start of the next, by the store's clock.
 	Pause time.Duration
-	// KeepRuns is how many runs of the key are kept at least, beside the one that begins; older ones may be removed. 0: all.
+	// KeepRuns is how many runs of the key are kept at least, besides the one that begins; older ones may be removed. 0: all.
 	KeepRuns int64
 	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. If the key
 	// has many runs, the older ones may be removed when they ended that long ago. 0: forever.

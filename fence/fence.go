@@ -29,6 +29,19 @@
 //   - [WriteFile] and [AppendFile] for files.
 //   - [RedisScript] for Redis, with any client.
 //   - dynamodb.FencePut and dynamodb.FenceUpdate, and gcsfence.Write, in packages of those stores.
+//
+// # Decisions
+//
+// The check is one statement that writes. It locks the row of the resource until the end of the transaction, so holders
+// of different tokens go one after the other under every isolation level. Rejected: a check that reads, and a write
+// after it: under read committed, two transactions pass each other.
+//
+// A gate is for a service that writes somewhere else. It lets writers in and waits until those with smaller tokens have
+// left before it lets in a larger one. Otherwise a request that has passed the check could still be at work when the
+// next holder's request is served.
+//
+// A fence takes the token from a lease, or as a fence.Token. So the tokens of readers and of semaphore permits, which
+// fence nothing, are refused where they are made. Rejected: any number.
 package fence
 
 import (

@@ -31,4 +31,9 @@
 // A client that is paused or disconnected does not stop the code under test: no test can freeze a goroutine in the
 // middle of a line. To test a process that was frozen, and then continues to write under an old token, use
 // [Store.Steal]: the holder does not learn of the theft before its next renewal.
+//
+// # Decisions
+//
+// The test kit has no clock of its own. In a bubble of testing/synctest, timers and clocks agree. Rejected: a clock
+// moved by hand, which would need hooks in the client, in the engine and in the user's own timers.
 package holdfasttest

@@ -1,5 +1,11 @@
 // Package metrics makes and keeps measurements of the events of a client. The modules otel (OpenTelemetry) and prometheus
 // export them. Most programs use one of these, and not this package.
+//
+// Package metrics decides what is measured of which event, and keeps it: to call a metrics library for each event would
+// cost more than the event. It has no dependencies; modules otel and prometheus export the measurements with the
+// libraries of their users, when these collect. Only histograms of OpenTelemetry cannot be read, and are told each
+// time. Spans are made after the fact, of the grant's event and of the end's, with the times of the events. So no
+// exporter is called by a caller of Lock.
 package metrics
 
 import "strings"

@@ -120,7 +120,7 @@ func lockOf(e *holdfast.Event) trace.SpanStartEventOption {
 	return trace.WithAttributes(attribute.String("holdfast.lock", e.Lock))
 }
 
-// claimOf is what is known of the claim, beside its lock.
+// claimOf is what is known of the claim, besides its lock.
 func claimOf(e *holdfast.Event) []attribute.KeyValue {
 	list := []attribute.KeyValue{
 		attribute.String("holdfast.kind", string(e.LockKind)), attribute.String("holdfast.id", e.ID),

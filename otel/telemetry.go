@@ -5,6 +5,13 @@
 //
 // It uses the API of OpenTelemetry only: the program chooses the SDK and the exporters, and without any, nothing is
 // measured. docs/metrics.md lists the metrics and the spans.
+//
+// # Decisions
+//
+// The spans of two holders are not linked. The lock's name and the tokens, which rise, say which hold came next, in the
+// traces of both. Rejected: the previous holder's span context in the record of the lock. Each grant would carry it,
+// the layouts of foreign clients have no room for it, and a holder that died could not be told from one that was not
+// traced.
 package holdfastotel
 
 import (

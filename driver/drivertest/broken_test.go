@@ -222,7 +222,7 @@ func (b *brokenStore) inventGrant(c driver.Claim) driver.Grant {
 	return driver.Grant{Claim: c, Token: time.Now().UnixMicro() + 1e9, Since: clock.Now(), GrantedTTL: c.TTL, Ref: c.ID}
 }
 
-// overtakeWaiters grants a claim that fits beside the holders, even if others wait.
+// overtakeWaiters grants a claim that fits next to the holders, even if others wait.
 func overtakeWaiters(b *brokenStore, ctx ctx, c driver.Claim) (driver.Grant, error) {
 	l, err := b.Store.Inspect(ctx, c.Name)
 	room := c.Limit
@@ -332,7 +332,7 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
-	{"grants every claim that fits beside the holders", "try-never-overtakes reader-behind-writer semaphore-big-claim",
+	{"grants every claim that fits next to the holders", "try-never-overtakes reader-behind-writer semaphore-big-claim",
 		"",
 		&brokenStore{acquire: overtakeWaiters}},
 	{"grants plain claims before fair ones", "plain-never-overtakes-fair", "", &brokenStore{

@@ -140,7 +140,7 @@ func (c *ledgerClient) mustReadRuns(key, states string) []driver.Run {
 	return h.Runs
 }
 
-// hasLocks reports whether the store keeps locks beside its ledger.
+// hasLocks reports whether the store keeps locks next to its ledger.
 func (e *Env) hasLocks() bool { return len(e.info.Kinds) > 0 }
 
 // readClock returns the store's time, or zero if the store does not tell it.

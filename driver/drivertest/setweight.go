@@ -69,7 +69,7 @@ var setWeightCases = []Case{
 		name := e.lockName("rw")
 		g, beside := e.a().mustTry(e.readerClaim(name)), e.b().mustTry(e.readerClaim(name))
 		start := e.now()
-		e.requireError(e.a().setWeight(g, g.Limit), driver.ErrHeld, "making a writer of a reader beside another")
+		e.requireError(e.a().setWeight(g, g.Limit), driver.ErrHeld, "making a writer of a reader next to another")
 		e.requireWithin(start, e.slack, "the refusal")
 		e.d().mustRelease(e.d().mustTry(e.readerClaim(name)))
 		e.b().mustRelease(beside)

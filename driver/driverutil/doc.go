@@ -15,4 +15,16 @@
 //   - [Lifetime] ends a store's calls when it is closed, and waits for its goroutines.
 //
 // No store has to use any of it.
+//
+// # Decisions
+//
+// etcd and ZooKeeper: writes are batched (driverutil.Batcher). A few writes are in flight at a time. Those that come
+// meanwhile are sent as one transaction, on which the members agree once. All nodes that one etcd transaction makes
+// have the same revision, so it contains at most one claim per lock. A transaction is applied as a whole or not at all,
+// so writes that were refused together are repeated one by one, and the refusal says nothing of each: a session of one
+// of them may have ended. One refusal of etcd's does not even say that nothing was done. A member that finds the quota
+// used up as it applies a transaction applies it, and then answers that there is no space. So after that answer the
+// keys are read, as after a lost reply. A claim behind others of its client waits a millisecond for another write to be
+// sent with; on a busy lock that is the next release, which halves the requests. Rejected: a release that makes the
+// next claim of the same lock in its own step; each client would have to wait for the other.
 package driverutil

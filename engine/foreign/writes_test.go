@@ -116,7 +116,7 @@ func TestKnownWrites(t *testing.T) {
 }
 
 // TestAbandonedWrites: a write goes on when its caller gives up, and a read of its lock waits for it; a read of another
-// lock does not, nor one beside a write that replaces an object and whose caller is there. A write whose context has ended
+// lock does not, nor one next to a write that replaces an object and whose caller is there. A write whose context has ended
 // is not begun.
 func TestAbandonedWrites(t *testing.T) {
 	t.Parallel()

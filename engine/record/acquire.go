@@ -55,7 +55,7 @@ type unresolvedWrite struct {
 	unknown  bool   // the last of them may have taken effect, or may still do so
 	replaces string // the version that it would replace
 	count    int64  // how many swaps had an unknown outcome
-	unsent   bool   // the last swap surely did not reach the store
+	unsent   bool   // the last swap certainly did not reach the store
 }
 
 func (u *unresolvedWrite) noteUnknown(version string) {
@@ -385,7 +385,7 @@ func (a *acquire) waitForWriteInterval(ctx context.Context) error {
 // maxDoubtWait limits how long a try, which does not want to wait, waits for the store's clock to become clear.
 const maxDoubtWait = 2 * time.Second
 
-// mayExpireSoon reports whether a claim that is in the way may have expired already, and will surely have expired in a
+// mayExpireSoon reports whether a claim that is in the way may have expired already, and will certainly have expired in a
 // moment. That happens where the store's clock is known only roughly.
 func (a *acquire) mayExpireSoon() bool {
 	early, late, _ := a.storeBounds()

@@ -35,7 +35,7 @@
 // promotion.
 //
 // No call waits for long because of another one's request: after a tenth of a second and some round trips the next swap
-// goes beside one that hangs, and the store refuses one of the two.
+// goes next to one that hangs, and the store refuses one of the two.
 //
 // # Lost replies
 //
@@ -58,7 +58,7 @@
 // client that comes to the lock does it. A claim has expired in one of four cases:
 //
 //   - The table knows that its client is dead ([LivenessChecker]).
-//   - The store's clock is surely past the claim's end. The writer sets the end by the latest value that the clock
+//   - The store's clock is certainly past the claim's end. The writer sets the end by the latest value that the clock
 //     may have had, and others compare it with the earliest value that the clock may have now. An error in either
 //     estimate makes the claim expire later, never earlier.
 //   - The claim's mark is gone ([Traits].Marks, only in a ledger). The store removes the mark by itself, at the earliest when
@@ -77,6 +77,94 @@
 //
 // A claim that somebody else has ended leaves a note in the record (see [EndedClaim]). By the note its owner can tell
 // a lease that was taken away from one that it released itself with a reply that was lost.
+//
+// # Decisions
+//
+// On the file store, a client that waits is notified through a pipe (FIFO) of its own. Rejected: a file that all of
+// them watch, since each hand-over woke hundreds of processes. Rejected: a file of its own that it watches: on most
+// systems a user may have 128 watchers, and each process needs one. Rejected: to block in flock(2), whose queue the
+// kernel keeps: Go cannot end such a call when a context ends.
+//
+// A refused write is repeated at once, with the record that the refusal brought, while the lock has fewer than eight
+// claims; with more, clients spread their attempts. Rejected: waiting longer after each refusal. Such a client lost
+// every race against one that came and went all the time. 50 ms away from the store, with four such readers, one writer
+// in ten waited for 5 s or more, and some releases took longer than the TTL. With the decision one in ten waits for 1.6
+// s or more, and no release takes so long.
+//
+// Calls of one client on one lock share swaps (writer). A call that is alone pays for that with one allocation per
+// acquire and release: it has no queue, no goroutine and no closure. A swap that hangs is overtaken after 100 ms and
+// eight round trips: two swaps of one client are as safe as those of two, since the store refuses one of them. So a
+// renewal never waits for another call's request for longer. A shared swap that is refused is not repeated by the
+// writer; each call gets the refusal and goes on by its own rules (how long to pause, whether to let a renewal go
+// first). After a shared swap that has granted the last place of a lock, the next one waits for a round trip, 5 ms at
+// most, if it has only claims that must wait anyway: a holder that releases at once takes them with it, which saves a
+// third of the swaps. Rejected: to wait for more steps otherwise, which lone callers would pay for. Rejected: one
+// goroutine per lock that makes all writes: two changes of goroutine per step, and a lifetime to manage. Rejected: that
+// a caller writes the steps of the others under its own context. When it gave up, it would leave them all with unknown
+// outcomes. Rejected: only renewals and releases overtake a swap that hangs. It needs a second kind of queue, and the
+// claims would wait for nothing. Not in groups: an operator's steps, detaching and changes of weight, which are rare
+// and load first; and the ledger, whose steps also write pages.
+//
+// A hub believes its own client's writes, and nothing else without a load. It takes a write only if that replaced the
+// row which the hub knows, so what it knows never goes back. While all claims ahead of its waiters are its client's
+// own, it does not even listen: it would be notified of its own writes. After 50 ms without one it listens, so that it
+// notices a break, or a claim that expires. Rejected: to compare versions, which have no order; and to take a row that
+// is shown again for an old read at any time. A store may have forgotten a write after a failover, so a read is old
+// only if the write was acknowledged while it was under way.
+//
+// A client that ends another client's claim leaves a note of it in the record, for the claim's TTL and the time for
+// which a release retries: at most 64 notes of about 80 bytes each. If there were more, the record says until when a
+// note may be missing. So a release whose reply was lost can tell its own success from a forced break. Rejected: a note
+// of each release, which every record would contain all the time.
+//
+// A grant that was only read is written once more, on every store, even where a read would prove enough. It costs one
+// write per lost reply, and no table has to declare what its reads prove.
+//
+// Idle records are kept for ten minutes and ten times the error of the store's clock (Info.TokenGap), for their tokens.
+// After that, a token made from the clock is larger anyway. Any client may sweep them.
+//
+// The store's clock decides where there is one. Watching is for stores without one. Both are sound, and the simulation
+// runs both.
+//
+// One estimator of a server's clock (record.ServerClock) serves exact clocks, clocks in milliseconds, and the date of a
+// reply. It keeps a lower and an upper bound: each reply narrows them, and passing time widens them. A reply that
+// contradicts the others is believed when another one agrees with it. Until then either clock may be right: the ends of
+// claims are set by the later of the two, and tokens are made from the earlier. No claim is expired by a clock that is
+// ahead of one that was seen within a day, because its end was set by the other clock. So one odd reply, seconds or
+// years off, expires nobody's lock.
+//
+// A server's clock and ours may run 1 % apart. Two good clocks differ by less than 0.05 %. But a time daemon that
+// corrects a clock makes it run faster or slower for a while, including the monotonic one, and 1 % is what the margin
+// of a long lease allows for. The cost is one more request after half a minute without any.
+//
+// A foreign holder is Row.Foreign (DynamoDB). Rejected: a claim in the record, since nothing may be written into what a
+// foreign client holds.
+//
+// A version is never a hash of the data. After a waiter has come and gone, the record can be the same as before, and a
+// swap that is still in flight would be accepted.
+//
+// A plain claim that waits only watches, and joins the queue when the lock has gone to others for a second, if the
+// table can notify. Of one process, one claim per lock watches; the others wait in the process (queue.go). A claim that
+// watches writes nothing, and a newcomer may take the free lock before it, so a busy lock goes round with the fewest
+// writes: on PostgreSQL with 16 clients, three times as often as a fair one. But a client that is far from the store
+// would come too late forever, and so would one that finds fair claims in the queue, since the lock is never free then.
+// And with 100 clients, of which each looks at each change, a hand-over costs 60 to 90 requests, while with a queue it
+// costs 15. Time tells the cases apart: with eight processes a claim is overtaken for some milliseconds, and 100 that
+// come once are served within a second. One hand-over is not enough, so that the candidates of a lock that goes to
+// another holder once a year do not write the record all the time. A claim that finds the queue full, or the record,
+// looks again after a pause, not at each change.
+//
+// On files a claim joins after 10 ms, if it has seen one client hold the lock twice. There clients take turns at
+// looking, so only one claim looks, and a claim joins only when those before it have. Eight processes that come and go
+// then have the lock in turn, each for some milliseconds and some 20 cycles, which makes several times as many cycles
+// as a fair lock. If each client comes once, as in a herd, none can be starved by another one, and the queue would cost
+// a third more.
+//
+// Rejected: to join at once. With eight processes on PostgreSQL that costs twice the processor time per turn, and the
+// lock goes round half as often. Rejected: to count how often a claim is overtaken. When eight times were enough, most
+// of 48 processes were in the queue, which cost twice the processor time of watching; and on a lock that is held for
+// minutes that takes long. Rejected: to join on tables that are polled, where each place in the queue costs writes as
+// long as it waits.
 package record
 
 import (
@@ -400,7 +488,7 @@ func (e *engine) roundTrip() time.Duration {
 }
 
 // confirmWindow is how long a promoted claim has to confirm: long enough for a live client that needs a few round
-// trips, and short beside a TTL.
+// trips, and short compared with a TTL.
 func (e *engine) confirmWindow() time.Duration { return 2*time.Second + 10*e.roundTrip() }
 
 // crowdSize is the number of claims from which on the clients of a lock spread their writes over time.

@@ -60,7 +60,7 @@ func (e *engine) livenessOf(name string, rec *Record) func(*Claim) Liveness {
 
 func countAsAlive(*Claim) Liveness { return Alive }
 
-// storeBounds returns the bounds between which the store's clock surely is. If trusted is false, nothing is known of it.
+// storeBounds returns the bounds between which the store's clock certainly is. If trusted is false, nothing is known of it.
 func (e *engine) storeBounds() (early, late int64, trusted bool) {
 	if e.storeClock == nil {
 		return 0, 0, false

@@ -242,7 +242,7 @@ func (r *Record) describeLock(name string, in StepInput) driver.Lock {
 	return l
 }
 
-// remainingTime is how long a claim surely remains if it is not renewed; 0 if the store's clock cannot tell.
+// remainingTime is how long a claim certainly remains if it is not renewed; 0 if the store's clock cannot tell.
 func (in StepInput) remainingTime(c *Claim) time.Duration {
 	if c.ExpiresAt == 0 {
 		return 0
@@ -250,7 +250,7 @@ func (in StepInput) remainingTime(c *Claim) time.Duration {
 	return in.timeUntil(c.ExpiresAt)
 }
 
-// timeUntil is how long it surely is until a time of the store's clock; 0 if that is not known, or never comes.
+// timeUntil is how long it certainly is until a time of the store's clock; 0 if that is not known, or never comes.
 func (in StepInput) timeUntil(at int64) time.Duration {
 	if !in.ClockTrusted || at == NoEnd {
 		return 0

@@ -14,6 +14,32 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+// Decisions about the ledger.
+//
+// Runs that nobody was told of. If a Begin is given up while its request is on its way, its run may exist. The client
+// then withdraws the claim (Claim.Withdrawn), and the step that removes the claim takes the run out of the history: no
+// attempt is used up, and no pause begins. The run before is still there, since it stays in the record while one is
+// open. Rejected: pages for all runs but the open one. Each retry would cost one or two requests more, and a late
+// report or a withdrawn run would have to read and write pages.
+//
+// Marks are keys under leases, or ephemeral nodes, that nobody keeps alive. Each lease is used for a third of a TTL
+// (driverutil.Rotation), and later renewals write their marks under the next one. Rejected: one session for the whole
+// life of a client, which would cost less: the mark of a run that was lost, while its client lives on with other runs,
+// would exist for as long as the client does, and block the key. Rejected: the clocks that these servers show (the Date
+// of etcd's HTTP port, the time of a ZooKeeper write). Each member shows its own, and any of them may be set. A lease
+// and a session are timed by the leader, on a clock that is never set.
+//
+// A page is kept until its own last run has been kept for long enough, since it is written long before the end of the
+// last run is known. It may vanish before the record, which then shows fewer old runs. It may outlive a record that was
+// kept for less, and a later history of the key replaces it.
+//
+// What is stored to be compared later (the ends of runs, pauses, how long records are kept) goes by the table's Clock,
+// and where there is none, by an answer of ReadClock that is at most a minute old. A time slot is decided by ReadClock:
+// it does not matter there if a server's clock steps, since a slot that has succeeded has succeeded. Rejected:
+// ReadClock for all on all stores, because it would cost each end of a run a round trip, for the clock that the replies
+// show anyway. Rejected: one estimate with an error, in which a negative error meant "for tokens only": a caller that
+// took its absolute value removed histories by a wall clock.
+
 // NewLedger makes a run ledger of a table that has no locks in it. Closing the ledger closes the table.
 //
 // A key is a record with a history: see [RunLog]. A run begins and ends in one swap each, together with its claim, so a

@@ -8,6 +8,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
+// Wrappers. A wrapper embeds a Table and overrides what it is about, so it loses nothing. record.WithPrefix gives
+// several stores one table, on MySQL. DynamoDB, Consul, Cloud Storage and S3 have a prefix of their own: it is part of
+// how they encode keys, or leaves names their full length, and what they have stored must stay where it is.
+
 // WithPrefix returns a view of a table that has the prefix before all of its names there, and shows only the records whose
 // names begin with it. So several stores share a table: no prefix of one may begin with that of another. Closing the
 // view closes the table.

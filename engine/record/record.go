@@ -57,7 +57,7 @@ type Claim struct {
 	Token        int64         // 0 until granted
 	Beat         int64         // grows with every renewal and every promotion
 	SilenceLimit time.Duration // how long after this beat the claim expires: the TTL, or the confirm window if promoted
-	// ExpiresAt is the store's clock, in microseconds, past which the claim has surely not been renewed for
+	// ExpiresAt is the store's clock, in microseconds, past which the claim has certainly not been renewed for
 	// SilenceLimit; 0 if its writer did not know the store's clock. Then the claim can expire only by being watched.
 	ExpiresAt int64
 	Since     int64 // store's clock when it was granted, or arrived; 0: not known; only shown
@@ -113,9 +113,9 @@ type StepInput struct {
 	// StoreTime bounds the store's clock for the times that a ledger stores and compares later. It may be known although
 	// ClockTrusted is false: it is good enough for a pause, and not for the end of a claim.
 	StoreTime TimeBounds
-	// Earliest is a lower bound: the store's clock is surely past it.
+	// Earliest is a lower bound: the store's clock is certainly past it.
 	Earliest int64
-	// Latest is an upper bound: the store's clock is surely not past it.
+	// Latest is an upper bound: the store's clock is certainly not past it.
 	Latest int64
 	// ConfirmWindow is how long a claim that this step promotes has to confirm.
 	ConfirmWindow time.Duration
@@ -193,7 +193,7 @@ func (in StepInput) judgeClaim(c *Claim) Liveness {
 	return v
 }
 
-// isExpired reports whether a claim has surely expired by the store's clock, or by its mark.
+// isExpired reports whether a claim has certainly expired by the store's clock, or by its mark.
 func (in StepInput) isExpired(c *Claim) bool {
 	return c.Marked && in.MarkIsGone || in.ClockTrusted && c.ExpiresAt > 0 && in.Earliest > c.ExpiresAt
 }
@@ -222,7 +222,7 @@ func (in StepInput) expiryAfter(d time.Duration) int64 {
 	return in.Latest + d.Microseconds()
 }
 
-// hasPassed reports whether a time of the store's clock has surely passed.
+// hasPassed reports whether a time of the store's clock has certainly passed.
 func (in StepInput) hasPassed(at int64) bool { return in.ClockTrusted && in.Earliest > at }
 
 // expireAndPromote is part of nearly every step. It removes the claims that have expired, except the one with the id

@@ -266,7 +266,7 @@ const (
 	minLedgerRecord = 4 << 10  // bytes of the smallest record in which there can be a run
 	maxRunShare     = 24 << 10 // in JSON a text can take six times its length
 	maxEndedRuns    = 8 << 10
-	recordReserve   = 1 << 10 // for what is in a record beside runs, the room of its claim to grow included
+	recordReserve   = 1 << 10 // for what is in a record besides runs, the room of its claim to grow included
 )
 
 func newRunRoom(maxRecord int) runRoom {

@@ -12,7 +12,7 @@ import (
 // records are kept. A wall clock of a client has no part in that, since another client's may differ by any amount. Where
 // the table has a Clock, it is that one. Elsewhere the store is asked, and the answer is used for a minute.
 
-// TimeBounds are the times between which the store's clock surely is, in microseconds since 1970.
+// TimeBounds are the times between which the store's clock certainly is, in microseconds since 1970.
 type TimeBounds struct {
 	Early, Late int64
 	Known       bool // false: the store does not tell its time

@@ -24,7 +24,7 @@ const (
 	closeSweepLimit = 250 * time.Millisecond
 )
 
-// idleKeep is how long the record of an idle lock is kept: until tokens that are made from the store's clock are surely
+// idleKeep is how long the record of an idle lock is kept: until tokens that are made from the store's clock are certainly
 // larger than the one in the record. Then nothing is lost with the record.
 func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.TokenGap }
 

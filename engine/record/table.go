@@ -137,7 +137,7 @@ type LivenessChecker interface {
 	// Session names this table's own client. It is stored with the client's claims. It is unique forever, and at most
 	// 64 bytes.
 	Session() string
-	// IsDead reports whether the client of that session is surely dead; false if in doubt. The engine removes the
+	// IsDead reports whether the client of that session is certainly dead; false if in doubt. The engine removes the
 	// claims of a dead client at once. It may be called fifty times per second for each session. A client that is dead
 	// remains dead.
 	IsDead(session string) bool
@@ -150,7 +150,7 @@ const RemoveMark = -1
 
 // Clock is the store's clock as a client knows it between requests. [ServerClock] learns it from replies.
 type Clock interface {
-	// Bounds returns the times between which the store's clock surely is, in microseconds since 1970. Claims expire by
+	// Bounds returns the times between which the store's clock certainly is, in microseconds since 1970. Claims expire by
 	// the first, and their ends are set by the second. If known is false, the store has not told its time yet.
 	Bounds() (early, late int64, known bool)
 	// IsStale reports whether a Load would bring the bounds much closer together. The engine asks before it makes or
@@ -198,7 +198,7 @@ type Traits struct {
 	// continues where it stopped. Without it, idle records that come after very many others would never be seen.
 	ListsInOrder bool
 	// Marks is for a table whose store has no clock that could expire claims, but ends sessions by itself. Such a table
-	// keeps a mark beside each row with a claim. The mark belongs to a session, with which the store removes it. Each
+	// keeps a mark next to each row with a claim. The mark belongs to a session, with which the store removes it. Each
 	// renewal writes the mark again, and a claim without its mark has expired. So even a client that reads the row for the
 	// first time can tell.
 	//
@@ -241,7 +241,7 @@ func (Unsupported) Examine(context.Context) ([]driver.Finding, error) { return n
 // ErrConflict is returned by Swap and Delete if the record does not have the expected version. Nothing was changed.
 var ErrConflict = errors.New("the record has changed")
 
-// ErrUnsent says that a request has surely not reached the store, since there was no connection to send it on. If a
+// ErrUnsent says that a request has certainly not reached the store, since there was no connection to send it on. If a
 // Swap or Delete returns it, the outcome is known: nothing was changed.
 var ErrUnsent = errors.New("nothing was sent")
 

@@ -2,6 +2,23 @@ package record
 
 import "context"
 
+// Files write a notice into a pipe of the client, and PostgreSQL sends it on a channel of the client. NATS puts the
+// clients' sessions into a header of the message, and Kubernetes into an annotation of the object: the waiting clients
+// get those anyway, and read the record only if they are named.
+//
+// PostgreSQL, NATS and Kubernetes send notices with the swap, and a client knows when it may have missed one: then it
+// reads. On files the clients notify each other after the swap (Traits.PeerNotices). One that is stopped in between
+// notifies nobody. So there each swap notifies the whole head of the queue, and who depends on another's notice or turn
+// polls every second. Elsewhere waiters poll every few seconds.
+//
+// One Watcher. A table has one, or none: then the engine polls. Its Watch is kept for a lock from the first claim of
+// the client that waits to the last, with what must last as long: a place among those that wait for their turn, or a
+// pipe. The engine says where its claims stand (Place), and the table decides what ends the wait. Wait blocks and
+// returns an error when it cannot notify. Rejected: a channel that gets signs. It needs a goroutine in each table, and
+// an answer to who closes it; a function that blocks is what tables have, and WatcherFunc makes a Watcher of it.
+// Rejected: a place for the head of the queue. What concerns the head, it is notified of; to look at each change costs
+// a read for each renewal of the holder.
+
 // Watcher notifies a client of changes for which its claims wait. A notice is a hint: the engine loads the record, and
 // polls as well.
 type Watcher interface {

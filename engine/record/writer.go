@@ -93,7 +93,7 @@ type groupSwap struct {
 	addsClaim bool
 }
 
-// minHang is how long the queue waits for a swap that does not return, beside some round trips. Then the next swap
+// minHang is how long the queue waits for a swap that does not return, and some round trips. Then the next swap
 // goes without its result, and one of the two is refused. So a swap that hangs holds up no renewal for longer.
 const minHang = 100 * time.Millisecond
 
@@ -463,7 +463,7 @@ func (e *engine) takeOutcome(s *groupStep) stepOutcome {
 	return *s.outcome
 }
 
-// leaveStep ends a call's part in its step because of err. A step that was not sent is withdrawn, and surely has no
+// leaveStep ends a call's part in its step because of err. A step that was not sent is withdrawn, and certainly has no
 // effect. The outcome of one that was sent is unknown, as if its reply were lost.
 func (e *engine) leaveStep(err error, s *groupStep) stepOutcome {
 	e.mu.Lock()

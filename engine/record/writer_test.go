@@ -139,7 +139,7 @@ func TestHangingSwap(t *testing.T) {
 		from := time.Now()
 		s.Renew(t.Context(), []driver.Grant{held}, func(_ int, r driver.Renewal) {
 			if took := time.Since(from); r.Err != nil || took > 500*time.Millisecond {
-				t.Errorf("a renewal beside a swap that hangs took %v: %v", took, r.Err)
+				t.Errorf("a renewal next to a swap that hangs took %v: %v", took, r.Err)
 			}
 		})
 		cancel()

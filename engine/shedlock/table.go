@@ -15,7 +15,7 @@ import (
 // passed. done says that the write was done. Otherwise the row is as it was seen shortly before or after the attempt,
 // so it may look as if the write should have been done: then the write is tried again.
 //
-// Errors are as in package driver. Beside them a write may return record.ErrConflict if the server has refused it
+// Errors are as in package driver. Besides them a write may return record.ErrConflict if the server has refused it
 // because of another write, and any request record.ErrUnsent if it was certainly not sent. After an error that is not
 // final a write may have been done, and after one that is neither of these two it may still be done later.
 type Table interface {

@@ -1,5 +1,5 @@
-// Package benchtest measures what locks on a store cost, in the same way for all stores: Holdfast's beside those of
-// other clients, and beside the floor, which is the least work on the same store that takes a lock and releases it.
+// Package benchtest measures what locks on a store cost, in the same way for all stores: Holdfast's next to those of
+// other clients, and next to the floor, which is the least work on the same store that takes a lock and releases it.
 //
 // A benchmark named Locks has up to five setups. "alone", "own-keys", "one-key" and "processes" measure cycles (one
 // takes a lock and releases it), and "held" many locks that are held at a time.

@@ -59,15 +59,15 @@ func TestWriteEvidence(t *testing.T) {
 			"TestOther": {{other, ""}},
 		},
 		suite:     map[string]string{"order": "First come, first served."},
-		mutants:   map[testID][]string{etcd: {"a lease for ever"}, other: {"none"}},
+		mutants:   map[testID][]string{etcd: {"a lease forever"}, other: {"none"}},
 		simulated: []string{"two at once"},
 		described: map[testID]bool{},
 	}
 	got, err := writeEvidence("- Holders\n  `TestKill` `suite:order`\n## etcd\n- Holders (`TestKill`)\n  `TestKill`\n", p)
-	want := "- Holders\n  - `TestKill` in store/etcd: a killed holder is replaced\n    - it catches: a lease for ever\n" +
+	want := "- Holders\n  - `TestKill` in store/etcd: a killed holder is replaced\n    - it catches: a lease forever\n" +
 		"  - `TestKill` in store/redis: the same\n  - `suite:order`: First come, first served.\n" +
 		"## etcd\n- Holders (`TestKill`)\n" +
-		"  - `TestKill` in store/etcd: a killed holder is replaced\n    - it catches: a lease for ever\n" +
+		"  - `TestKill` in store/etcd: a killed holder is replaced\n    - it catches: a lease forever\n" +
 		"\n## Further rules\n\n  - `TestOther` in the root\n    - it catches: none\n" +
 		"\n## Rules of the simulation\n\nThe simulation of whole clients fails with each of these:\n\n- two at once\n"
 	if got != want || err != nil {

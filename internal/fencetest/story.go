@@ -75,7 +75,7 @@ func tellStories(t *testing.T, r Resource, stops int, fenced bool) (o Outcome) {
 	for o.Stops < stops && !t.Failed() {
 		at := 1 + rand.N(r.Steps)
 		if !fenced {
-			at = 1 // before it begins: what it does afterwards is surely late
+			at = 1 // before it begins: what it does afterwards is certainly late
 		}
 		tellStory(t, r, servers, at, fenced, &o)
 	}

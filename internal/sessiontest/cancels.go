@@ -38,7 +38,7 @@ func (h *Harness[C, P]) Cancels(t *testing.T) {
 	ended := time.Now()
 	left := run.awaitNoClaims(t, blocker, servers, ended)
 	t.Logf("%d acquires in %v: %d granted before the cancel, %d canceled while queued, %d canceled earlier; "+
-		"%d claims left after %v, beside the holder", *cancelCount, ended.Sub(start).Round(time.Millisecond),
+		"%d claims left after %v, besides the holder", *cancelCount, ended.Sub(start).Round(time.Millisecond),
 		run.granted, run.queued, run.early, left, time.Since(ended).Round(100*time.Millisecond))
 	if left != 0 {
 		t.Errorf("%d claims are left", left)
@@ -117,7 +117,7 @@ func (run *cancelRun) cancelOne(t *testing.T, client *holdfast.Client, name stri
 	}
 }
 
-// awaitNoClaims waits for a second and returns how many claims are left then, beside the holder's. A claim that is
+// awaitNoClaims waits for a second and returns how many claims are left then, besides the holder's. A claim that is
 // left by mistake exists for its TTL of 30 s. Slow servers get more time, but at most half of that.
 func (run *cancelRun) awaitNoClaims(t *testing.T, s driver.Store, servers *pace.Pace, ended time.Time) (left int) {
 	t.Helper()

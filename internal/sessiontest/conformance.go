@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// caseLimit is the time limit of one case of the suite: many run at the same time, beside three servers.
+// caseLimit is the time limit of one case of the suite: many run at the same time, next to three servers.
 const caseLimit = 4 * time.Minute
 
 // Conformance runs the driver's suite on three servers, which are restarted during it unless they are shared.
@@ -64,7 +64,7 @@ func (h *Harness[C, P]) Table(t *testing.T) {
 			p.(P).Cut()
 			return nil
 		},
-		Slack: 2 * time.Second, // many swaps of a row conflict, beside all the other tests
+		Slack: 2 * time.Second, // many swaps of a row conflict, next to all the other tests
 	}, drivertest.Options{Parallel: 8, Limit: caseLimit, Effort: 0.3,
 		Match: func(c drivertest.Case) bool { return c.Name != "close-stops" }}) // the store under it goes on
 }

@@ -236,7 +236,7 @@ func (c *runChecker) checkRunStart(key string, k *keyHistory, run driver.Run) {
 	case last.State == driver.RunSucceeded:
 		c.addViolation("run %d of %s began after one that had succeeded", run.Attempt, key)
 	case last.State == driver.RunStarted:
-		c.addViolation("run %d of %s began beside another one", run.Attempt, key)
+		c.addViolation("run %d of %s began next to another one", run.Attempt, key)
 	case run.Token <= k.maxToken:
 		c.addViolation("token %d of %s came after %d", run.Token, key, k.maxToken)
 	case last.Fingerprint != "" && run.Fingerprint != last.Fingerprint:

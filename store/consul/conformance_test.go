@@ -131,7 +131,7 @@ func lossyConfig(c *consultest.Cluster, fate func() drivertest.Fate) *api.Config
 	return config
 }
 
-// caseLimit is the time limit of one case of the suite: many run at the same time, beside the server.
+// caseLimit is the time limit of one case of the suite: many run at the same time, next to the server.
 const caseLimit = 90 * time.Second
 
 // TestConformance: the store keeps every promise of the contract, even when the server is restarted. The suites run

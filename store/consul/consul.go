@@ -13,7 +13,7 @@
 //
 // A claim on the lock NAME is the key PREFIX NAME/.claims/SESSION.NUMBER, which Consul deletes with the session. The
 // order of the claims is that in which their keys were made, and the fencing token is the key's CreateIndex. Names are
-// written as they are, except for what a path cannot have: such bytes are %XX. Beside the claims there are, below
+// written as they are, except for what a path cannot have: such bytes are %XX. Next to the claims there are, below
 // PREFIX.holdfast/:
 //
 //   - gates/SESSION, written when a claim is given up whose request got no reply. It keeps that request from taking
@@ -28,7 +28,7 @@
 // So it excludes consul lock NAME, and the Lock of Consul's clients with that key, as Terraform and Vault use it,
 // and is excluded by them. Any key that a session has locked holds the lock. There are only mutexes and elections, in
 // no order. A key that exists and was never locked is not touched, since its value would be overwritten. After a
-// foreign session was invalidated, its lock-delay bars the lock for Holdfast, too. Beside the key there is
+// foreign session was invalidated, its lock-delay bars the lock for Holdfast, too. Next to the key there is
 // PREFIX.holdfast/tickets/NAME while a claim of ours holds it; its CreateIndex is the token, and its value the claim.
 //
 // # Sessions
@@ -45,6 +45,21 @@
 // The leader of the servers ends a session when it has received no renewal for twice the TTL, by a clock that is never
 // set. A holder counts one TTL from the start of its last renewal. So a claim of a dead holder blocks the lock for two
 // TTLs. Consul refuses a TTL of less than 10 s (session_ttl_min); a smaller one is raised to that.
+//
+// # Decisions
+//
+// Claims are nodes under sessions. Rejected: records with compare-and-swap, which would cost the same writes.
+// Consul tells no time, so a dead holder would have to be watched, and a job that tries once and exits would never get
+// its lock. Rejected: the Date of the agents' replies as a clock: each agent has its own.
+//
+// A key that is shared with foreign clients has a ticket next to it, whose create index is the token. Rejected:
+// the key's LockIndex, which begins again when consul lock deletes the key; and its ModifyIndex, which changes when the
+// holder is asked to release. What the claim says is in the ticket, because anybody may write into the key.
+//
+// A renewal counts only if its reply comes within a TTL of the renewal before; otherwise the client destroys
+// the session. The leader answers renewals of a session that it is about to delete, for as long as that write takes or
+// fails. Rejected: a consistent read of the session after each renewal, which finds the session until the write is
+// done. The cost is that a waiter whose client was cut off for longer than its TTL joins the queue again at its end.
 package consul
 
 import (
@@ -109,7 +124,7 @@ func New(ctx context.Context, config *api.Config, opts *Options) (driver.Store, 
 	return &store{Engine: sequence.New(nodes), nodes: nodes}, nil
 }
 
-// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New it
+// NewTable gives access to bare records next to the locks, for data that is built on records but is no lock. Like New it
 // does no I/O.
 func NewTable(ctx context.Context, config *api.Config, opts *Options) (record.Table, error) {
 	nodes, err := newNodeStore(config, opts)

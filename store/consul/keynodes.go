@@ -23,7 +23,7 @@ import (
 // keyNodes is a NodeStore on which a lock has one node or none: its key, as long as that is bound to a session.
 //
 // Consul counts how often a key was locked, but consul lock deletes the key after each use, and the count begins again.
-// So a claim of ours has a ticket as well: a key beside the locks, which the step that locks the key deletes and makes
+// So a claim of ours has a ticket as well: a key next to the locks, which the step that locks the key deletes and makes
 // again. Its create index is the token, and its value says what the claim is. The key has the same value, for people who
 // look, but anybody may overwrite that, and the key stays locked. Foreign clients know nothing of tickets. A ticket
 // counts only if its session is that of the key.

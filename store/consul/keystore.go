@@ -85,7 +85,7 @@ const (
 	maxDelayPoll = time.Second
 )
 
-// Between two polls beside the watch. The pause is random, so that waiters which began together do not poll together.
+// Between two polls next to the watch. The pause is random, so that waiters which began together do not poll together.
 const (
 	minPoll = 2 * time.Second
 	maxPoll = 5 * time.Second
@@ -116,7 +116,7 @@ func (s *keyStore) awaitFree(ctx context.Context, name string) error {
 	return nil
 }
 
-// OpenLedger opens the run ledger beside the locks.
+// OpenLedger opens the run ledger next to the locks.
 func (s *keyStore) OpenLedger(context.Context) (driver.Ledger, error) {
 	return record.NewLedger(newLedgerTable(s.nodes.nodeStore)), nil
 }

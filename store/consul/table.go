@@ -30,7 +30,7 @@ type table struct {
 	life       context.Context // ends with the table, or with the store
 	end        context.CancelFunc
 	closeNodes func() error // ends the nodeStore, which may also serve a store of locks
-	// markSessions are the sessions of the marks beside the records; nil if the table keeps none.
+	// markSessions are the sessions of the marks next to the records; nil if the table keeps none.
 	markSessions *driverutil.Rotation[string]
 }
 
@@ -58,7 +58,7 @@ func newTable(t *nodeStore, folder string) *table {
 	return tb
 }
 
-// OpenLedger opens the run ledger beside the locks.
+// OpenLedger opens the run ledger next to the locks.
 func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
 	return record.NewLedger(newLedgerTable(s.nodes)), nil
 }

@@ -48,7 +48,7 @@ func TestWatchPlaces(t *testing.T) {
 }
 
 // TestWatchSize: a watch that waits for its place has no more than 48 bytes, which is one of the sizes in which Go
-// allocates, beside the function that it will run.
+// allocates, besides the function that it will run.
 func TestWatchSize(t *testing.T) {
 	t.Parallel()
 	if size := unsafe.Sizeof(watch{}); size > 48 {

@@ -290,12 +290,12 @@ func TestForeignWatch(t *testing.T) {
 	}
 	foreign("long", "theirs", time.Minute)
 	if took, err := tries(patient, "long"); !errors.Is(err, driver.ErrHeld) || took > 30*time.Second {
-		t.Errorf("beside a lease that is longer: %v after %v", err, took)
+		t.Errorf("next to a lease that is longer: %v after %v", err, took)
 	}
 	foreign("alive", "theirs", 20*time.Second)
 	time.AfterFunc(time.Second, func() { foreign("alive", "theirs again", 20*time.Second) })
 	if took, err := tries(patient, "alive"); !errors.Is(err, driver.ErrHeld) || took > 20*time.Second {
-		t.Errorf("beside a living holder: %v after %v", err, took)
+		t.Errorf("next to a living holder: %v after %v", err, took)
 	}
 	if _, err := New(t.Context(), direct, table, &Options{ForeignWatch: time.Second}); !errors.Is(err,
 		driver.ErrInvalid) {

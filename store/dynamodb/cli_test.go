@@ -55,7 +55,7 @@ func TestCommandLine(t *testing.T) {
 		t.Fatal("the command was refused on an idle lock")
 	}
 	if _, err := s.Acquire(t.Context(), mutexClaim("job", time.Minute)); !errors.Is(err, driver.ErrHeld) {
-		t.Fatalf("beside the command: %v", err)
+		t.Fatalf("next to the command: %v", err)
 	}
 	next := acquire(t, s, waitingClaim(mutexClaim("job", time.Minute)))
 	if next.Token <= g.Token {

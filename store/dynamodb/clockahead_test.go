@@ -33,7 +33,7 @@ func TestOddDate(t *testing.T) {
 				for range 5 {
 					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); !errors.Is(err, driver.ErrHeld) &&
 						believes() {
-						t.Fatalf("beside a living holder: %v", err)
+						t.Fatalf("next to a living holder: %v", err)
 					}
 				}
 				next := acquire(t, other, waitingClaim(mutexClaim("m", ttl)))

@@ -246,7 +246,7 @@ const minStartedAge = time.Minute
 // maxPrefix leaves room for the longest name in a key, which DynamoDB limits to 2,048 bytes.
 const maxPrefix = 1024
 
-// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. They
+// NewTable gives access to bare records next to the locks, for data that is built on records but is no lock. They
 // have no TTL attribute, so neither foreign clients nor the table's TTL touch them.
 func NewTable(ctx context.Context, client *sdk.Client, tableName string, opts *Options) (record.Table, error) {
 	opts = cmp.Or(opts, &Options{})

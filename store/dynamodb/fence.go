@@ -27,7 +27,7 @@ const (
 const fenceCondition = "attribute_not_exists(" + fenceName + ") OR " + fenceName + " <= " + fenceValue
 
 // FencePut makes a put reject a stale token: it adds the token to the item, in the attribute holdfast_fence, and a
-// condition that no larger one is there, beside the put's own condition. Items that are deleted forget their token, so
+// condition that no larger one is there, besides the put's own condition. Items that are deleted forget their token, so
 // mark them as deleted instead. The error of the put goes through [FenceError].
 //
 // See package fence for what a fence promises. It returns fence.ErrInvalid for a number that is not a token, and changes

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// The attributes of a heartbeat, beside tokenAttribute and markAttribute. A mark is one of the words of markBroken, a
+// The attributes of a heartbeat, besides tokenAttribute and markAttribute. A mark is one of the words of markBroken, a
 // colon, and the token of the run that it is for.
 const (
 	beatAttribute      = "holdfast_beat"

@@ -531,7 +531,7 @@ func TestLedgerForgetUnanswered(t *testing.T) {
 }
 
 // TestLedgerForget: a forgotten key begins again for everybody, and so does one of which few runs are kept. The starts
-// stay, so that a plain worker that has read the key long ago does not begin beside another run.
+// stay, so that a plain worker that has read the key long ago does not begin next to another run.
 func TestLedgerForget(t *testing.T) {
 	t.Parallel()
 	table := newTableName()

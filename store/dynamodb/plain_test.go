@@ -85,7 +85,7 @@ func TestPlainHolderRespected(t *testing.T) {
 		var held *driver.HeldError
 		if _, err := s.Acquire(t.Context(), c); !errors.As(err, &held) || len(held.Holders) != 1 ||
 			!held.Holders[0].Foreign {
-			t.Fatalf("beside a plain holder a %s is told %v", c.Kind, err)
+			t.Fatalf("next to a plain holder a %s is told %v", c.Kind, err)
 		}
 	}
 	h := holdersOf(t, s, "m")
@@ -103,7 +103,7 @@ func TestPlainHolderRespected(t *testing.T) {
 		wg.Go(func() {
 			g[i] = acquire(t, s, c)
 			if now := time.Now(); now.Before(time.Unix(until+1, 0)) {
-				t.Errorf("let in at %v beside a plain item that ends with second %d", now, until)
+				t.Errorf("let in at %v next to a plain item that ends with second %d", now, until)
 			} else {
 				t.Logf("let in %v after the end of a plain item",
 					now.Sub(time.Unix(until+1, 0)).Round(time.Millisecond))
@@ -269,7 +269,7 @@ func TestPlainOwner(t *testing.T) {
 			t.Errorf("%s: it may renew what it does not hold, or not take what is free", what)
 		}
 		if _, err := s.Acquire(t.Context(), mutexClaim(what, time.Minute)); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("%s: beside a foreign holder: %v", what, err)
+			t.Errorf("%s: next to a foreign holder: %v", what, err)
 		}
 		if !them.renew(what, later.Add(time.Minute)) || !them.delete(what) {
 			t.Errorf("%s: it may not renew or delete what it holds", what)

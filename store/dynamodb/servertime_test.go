@@ -98,7 +98,7 @@ func TestClockOff(t *testing.T) {
 			now := time.Now().Add(off).Unix()
 			putItem(t, client, table, item{"primary_id": textValue("stands"), "expired_at": numberText(now + 60)})
 			if _, err := one.Acquire(t.Context(), mutexClaim("stands", time.Minute)); !errors.Is(err, driver.ErrHeld) {
-				t.Errorf("beside a plain item: %v", err)
+				t.Errorf("next to a plain item: %v", err)
 			}
 			putItem(t, client, table, item{"primary_id": textValue("over"), "expired_at": numberText(now - 60)})
 			acquire(t, two, mutexClaim("over", time.Minute))

@@ -22,7 +22,7 @@
 // ignore them: to concurrency.Mutex every key that starts with NAME/ is a waiter, so one on the lock a waits for
 // those of the lock a/b, too. Do not nest the names of locks that you share with such clients.
 //
-// There are two kinds of keys beside the claims:
+// There are two kinds of keys next to the claims:
 //
 //   - PREFIX, a zero byte, holdfast/LEASE is written when a claim is given up whose request got no reply. It keeps
 //     that request from taking effect later, and is deleted with the lease.
@@ -34,6 +34,23 @@
 //
 // So a user of the cluster whose role is limited to a range of keys needs the whole range that starts with
 // Options.Prefix, for reading and writing.
+//
+// # Decisions
+//
+// Our own watch stream and keep-alives, on the connection of the user's client. Ten thousand watches cost two
+// goroutines, no watch starts at a past revision (the server delays those), and the moment at which a keep-alive is
+// sent is known. The price: wrappers around the client's interfaces are bypassed. Rejected: the client's Watcher and
+// Lease.
+//
+// The range of a lock contains the locks whose names begin with its name and a slash, because etcd's own clients
+// use prefixes, and a compare knows only ranges. So an upgrade among nested names can be refused by claims on another
+// lock. It is tried eight times, then it reports that the lock is held.
+//
+// The heartbeat interval cannot be asked for, but the margin of a TTL must cover one. The smallest TTL that a
+// cluster grants reveals its election timeout, and so the longest interval that it can have. Holdfast warns by that,
+// and refuses no TTL.
+//
+// A gate key per session. Ten thousand canceled acquires leave no keys. Rejected: a tombstone per claim.
 package etcd
 
 import (
@@ -86,7 +103,7 @@ func New(ctx context.Context, client *clientv3.Client, opts *Options) (driver.St
 	return newStore(nodes), nil
 }
 
-// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New
+// NewTable gives access to bare records next to the locks, for data that is built on records but is no lock. Like New
 // it does no I/O, its Close leaves the client open, and its errors are the same.
 func NewTable(ctx context.Context, client *clientv3.Client, opts *Options) (record.Table, error) {
 	nodes, err := openNodeStore(client, opts)

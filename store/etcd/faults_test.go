@@ -642,13 +642,13 @@ func TestChangeAmong(t *testing.T) {
 			t.Errorf("%s: changed: %v, %v", what, ok, err)
 		}
 	}
-	change(alone, false, "beside one that has come since")
+	change(alone, false, "next to one that has come since")
 	other := note
 	other.ID, other.ReleaseRequested = "b", true
 	if _, ok, err := s.nodes.Change(ctx, name, both.Nodes[1], other, sequence.Among{}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	change(both, false, "beside one that has changed since")
+	change(both, false, "next to one that has changed since")
 	snapshot, err := s.nodes.List(ctx, name, true)
 	fails(t, err)
 	if _, _, err := s.nodes.Remove(ctx, name, snapshot.Nodes[1], sequence.Then{}); err != nil {

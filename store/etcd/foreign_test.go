@@ -112,7 +112,7 @@ func TestForeignHolder(t *testing.T) {
 	permits := mutexClaim(lock)
 	permits.Kind, permits.Limit = driver.KindSemaphore, 3
 	if _, err := s.Acquire(ctx, permits); !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("a try beside a foreign holder: %v", err)
+		t.Errorf("a try next to a foreign holder: %v", err)
 	}
 	l, err := s.Inspect(ctx, lock)
 	if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || len(l.Waiters) != 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 )
 
-// BenchmarkLocks: the floor is one transaction and one delete. Beside it are the requests that a mutex of ours makes,
+// BenchmarkLocks: the floor is one transaction and one delete. Next to it are the requests that a mutex of ours makes,
 // sent by nothing but etcd's client: what they cost more than the floor is their content, and what our mutex costs more
 // than they do is our code. The peer is etcd's own mutex.
 func BenchmarkLocks(b *testing.B) {

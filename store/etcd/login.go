@@ -28,7 +28,7 @@ func openStream(
 //
 // It also has the client forget a login that the servers do not know any more, after a restart for example. The client
 // sends the token of its last login with every request, also with the one by which it logs in again. Servers before
-// 3.4.28 refuse that for the token, and etcd's client would ask for another login, with the same token, for ever. At this
+// 3.4.28 refuse that for the token, and etcd's client would ask for another login, with the same token, forever. At this
 // error it drops the token. Its next request is refused because it has no user, and so the client logs in.
 func login(password *driverutil.Secret) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker,

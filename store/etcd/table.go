@@ -26,7 +26,7 @@ type table struct {
 	life       context.Context // ends with the table, or with the store
 	end        context.CancelFunc
 	closeNodes func() error // ends the nodeStore, which may also serve a store of locks
-	// markLeases are the leases of the marks beside the records; nil if the table keeps none.
+	// markLeases are the leases of the marks next to the records; nil if the table keeps none.
 	markLeases *driverutil.Rotation[clientv3.LeaseID]
 }
 
@@ -42,7 +42,7 @@ func newTable(t *nodeStore, folder string) *table {
 	return tb
 }
 
-// OpenLedger opens the run ledger beside the locks.
+// OpenLedger opens the run ledger next to the locks.
 func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
 	tb := newTable(s.nodes, runFolder)
 	tb.keepMarks()

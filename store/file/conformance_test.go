@@ -80,7 +80,7 @@ func TestConformance(t *testing.T) {
 }
 
 // The suites run fewer cases at a time than those of other stores, with more slack, and one suite after the other:
-// they write to one disk, beside the compiler.
+// they write to one disk, next to the compiler.
 const (
 	diskParallel = 8
 	diskSlack    = 3 * time.Second

@@ -129,7 +129,7 @@ func TestContainersInTurn(t *testing.T) {
 	}
 }
 
-// TestTimedLockAmongContainers: in the same situation, no claim is granted beside a detached claim that has not
+// TestTimedLockAmongContainers: in the same situation, no claim is granted next to a detached claim that has not
 // expired.
 func TestTimedLockAmongContainers(t *testing.T) {
 	t.Parallel()

@@ -210,7 +210,7 @@ func TestSharedStoreMadeByAll(t *testing.T) {
 		t.Errorf("%d, want %d", n, each*len(all))
 	}
 	if left := listDir(t, parent); !slices.Equal(left, []string{"store"}) {
-		t.Errorf("left beside the store: %v", left)
+		t.Errorf("left next to the store: %v", left)
 	}
 	checkSharedModes(t, dir)
 }

@@ -29,7 +29,7 @@ func TestOddDate(t *testing.T) {
 				for n := range 6 {
 					if _, err := other.Acquire(t.Context(), mutexClaim("m", ttl)); !errors.Is(err, driver.ErrHeld) &&
 						believes() {
-						t.Fatalf("beside a living holder: %v", err)
+						t.Fatalf("next to a living holder: %v", err)
 					}
 					if n == 2 && !stays {
 						s.Shift(0)

@@ -38,6 +38,12 @@
 // storage.objects.get, create, delete (which replacing needs) and list (without it the service does not tell
 // an absent object from a forbidden one): the role Storage Object User. Lifecycle rules, retention policies
 // and holds must not affect the locks.
+//
+// # Decisions
+//
+// A try waits if a claim may just have expired. The date of a reply has whole seconds. A try that finds
+// a claim whose end lies in that second waits once, 2 s at most, so that a job that tries once is not refused because
+// of an expired lock.
 package gcs
 
 import (

@@ -30,6 +30,28 @@
 // A role with the verbs get, create, update, watch, list and delete for the resource leases of the API group
 // coordination.k8s.io in the namespace. Without watch, waiters poll. Without list and delete, idle locks are not
 // removed, and holdfast list is refused.
+//
+// # Decisions
+//
+// Requests of our own, and not client-go, which would make each program with this package larger by 20 MB. The store
+// sends seven kinds of requests. A program that has a configuration of client-go passes the HTTP client that it makes.
+//
+// Records with compare-and-swap, by uid and resourceVersion. Rejected: the holder alone, as in client-go, which has no
+// queue and no tokens, and takes a dead holder's lease only after it has watched it for its whole duration.
+//
+// The Date of replies is the clock, although each API server has its own: claims allow for a second between them.
+// Rejected: the renewTime in a Lease, which is by its writer's clock. It is only shown.
+//
+// The holderIdentity of a Lease in our own layout is for people, and no client of ours reads it. It is never empty, and
+// its leaseDurationSeconds is the longest, so that client-go takes no such Lease, not even that of a free lock, on
+// which its leader would exclude nobody.
+//
+// One watch per object and client, which all waiters share while anybody waits. It begins at the version that the first
+// of them has read. A server that has forgotten that version says so; then the watch begins with what the server has,
+// and the object is read once more. Each waiter compares the version that it has read with what the watch has shown, so
+// that no change is missed before it came; Kubernetes documents that resource versions grow. When the watch ends, the
+// waiters read, and the next watch begins there. A watch that does not show what a read has shown is taken for broken
+// after 5 s.
 package kubernetes
 
 import (

@@ -26,7 +26,7 @@ const (
 	floorRelease = `update floor set ends = '1970-01-01' where name = ? and owner = ?`
 )
 
-// BenchmarkLocks: beside the floor is GET_LOCK, which has no TTL and no token, and writes nothing. The server flushes
+// BenchmarkLocks: next to the floor is GET_LOCK, which has no TTL and no token, and writes nothing. The server flushes
 // each commit.
 func BenchmarkLocks(b *testing.B) {
 	var server *mysqltest.Server

@@ -22,6 +22,21 @@
 //
 // [Migrate] makes the table, and so does opening the store with create=true. [New] works on the user's own pool. In a
 // transaction of the user's own, fence.SQL refuses the work of a holder that has lost its lock.
+//
+// # Decisions
+//
+// MySQL and PostgreSQL: no layout for users of GET_LOCK and pg_advisory_lock. Such a lock is free at the moment at
+// which the server ends the connection. The holder learns of that later, so a foreign client could begin before our
+// holder has stopped. A row next to the lock would not help, because foreign clients do not read it. Users take both
+// locks while they move.
+//
+// A replica that takes writes is refused, if the server shows what it is. Rejected: a finding of doctor alone,
+// which comes too late, since locks are granted twice although nothing has failed. Users whose servers replicate in a
+// circle say so in the URL.
+//
+// What shows a read-only server ends the connections to it. Rejected: a largest age of connections, which would
+// leave claims failing until then, and the driver's own RejectReadOnly, which does not see reads and is not set in a
+// pool of the user's.
 package mysql
 
 import (
@@ -87,7 +102,7 @@ const (
 const (
 	defaultTable   = "holdfast"
 	defaultTimeout = 3 * time.Second
-	// defaultClockSkew is for servers that take writes beside other ones.
+	// defaultClockSkew is for servers that take writes next to other ones.
 	defaultClockSkew = time.Second
 	// maxTableName leaves room for the suffix of the ledger's table within MySQL's limit of 64 characters.
 	maxTableName = 58

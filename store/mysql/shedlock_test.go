@@ -214,10 +214,10 @@ func TestShedLockNames(t *testing.T) {
 		}
 		if g, err := manual.Acquire(ctx, mutexClaim(other, time.Minute)); !errors.Is(err, driver.ErrInvalid) ||
 			!strings.Contains(err.Error(), "for one name") {
-			t.Errorf("%q, beside %q: %+v %v", other, name, g, err)
+			t.Errorf("%q, next to %q: %+v %v", other, name, g, err)
 		}
 		if _, err := manual.Inspect(t.Context(), other); !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("the state of %q, beside %q: %v", other, name, err)
+			t.Errorf("the state of %q, next to %q: %v", other, name, err)
 		}
 		held := acquire(t, made, mutexClaim(name, time.Minute))
 		release(t, made, acquire(t, made, mutexClaim(other, time.Minute)).Claim)

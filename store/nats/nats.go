@@ -32,6 +32,19 @@
 // [CreateBucket] makes the bucket, and so does opening the store with create=true. [New] works on the user's own
 // connection. A bucket must not remove keys by itself, so one with a TTL is refused. The settings are read again every
 // half a minute: then calls fail with ErrUnsupported if the bucket has become one that is refused.
+//
+// # Decisions
+//
+// After a new connection a client reads each key again before it replaces it. A server that comes back without its last
+// writes gives their revisions to others. Rejected: to compare the last revision after each reconnect, since others may
+// have written as many until then. Rejected: to make the connection a part of the version: the engine takes another
+// version for proof that a write which is on its way will be refused. So a version is the revision and a checksum of
+// the data, and the table knows which versions it has seen on this connection. A write costs no more requests than
+// before.
+//
+// The revisions of a bucket begin with the time. So a bucket that was made again does not repeat those of the one
+// before, and the server refuses the writes of its holders. Rejected: the time of the bucket in the keys, which users
+// also read with other tools.
 package nats
 
 import (
@@ -350,7 +363,7 @@ func clusterName(state *jetstream.StreamInfo) string {
 // minMessage is how large messages must be allowed to be, in bytes. A lock with several claims takes a few thousand.
 const minMessage = 16 << 10
 
-// headerReserve is what a message needs beside the data of a record, in bytes.
+// headerReserve is what a message needs besides the data of a record, in bytes.
 const headerReserve = 4 << 10
 
 // isCode reports whether the server has refused a request with a code of JetStream's API.

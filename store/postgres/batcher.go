@@ -52,7 +52,7 @@ type batcher struct {
 const (
 	// maxBatch is how many statements are sent at once.
 	maxBatch = 16
-	// maxBatchBytes is how many bytes are sent before replies are read, beside the first statement. It
+	// maxBatchBytes is how many bytes are sent before replies are read, besides the first statement. It
 	// must fit into the buffers on the way: the server stops reading while its own replies are not read,
 	// and then neither side would go on. (The manual, under "Pipelining", warns of this deadlock.)
 	maxBatchBytes = 16 << 10

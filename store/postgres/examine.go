@@ -46,7 +46,7 @@ var (
 		Why:  "nobody can listen through it, so waiters poll, and are granted a lock later",
 		Fix:  "give the locks the address of the server itself"}
 	findingStatementTimeout = driver.Finding{Code: "postgres-statement-timeout", Severity: driver.SeverityWarning,
-		Why: "on a busy server renewals are cancelled, and locks are lost",
+		Why: "on a busy server renewals are canceled, and locks are lost",
 		Fix: "ALTER ROLE <user> SET statement_timeout = '5s', or 0"}
 	findingIdleTimeout = driver.Finding{Code: "postgres-idle-timeout", Severity: driver.SeverityWarning,
 		Why: "the server ends the connection on which a waiter listens, and those on which the next renewal is sent",

@@ -198,7 +198,7 @@ func TestShedLockLocalTime(t *testing.T) {
 	g := acquire(t, s, mutexClaim("west", time.Minute))
 	gone := acquire(t, s, mutexClaim("released", time.Minute))
 	release(t, s, gone.Claim)
-	execSQL(t, server, `insert into shedlock values ('freed by hand', '-infinity', timezone('utc', now()), 'x'), ('for ever', 'infinity', timezone('utc', now()), 'x')`)
+	execSQL(t, server, `insert into shedlock values ('freed by hand', '-infinity', timezone('utc', now()), 'x'), ('forever', 'infinity', timezone('utc', now()), 'x')`)
 	if codes := examine(t, s); slices.Contains(codes, "postgres-shedlock-time") {
 		t.Errorf("nothing is odd: %q", codes)
 	}

@@ -174,7 +174,7 @@ func TestListenerClosesIdleConnection(t *testing.T) {
 		eventually(t, "the end of the listening", func() bool { return !running() })
 		left, err := s.QueryValue(`select count(*) from pg_stat_activity where application_name = 'leaves'`)
 		if open := int(pool.Stat().TotalConns()); err != nil || left != strconv.Itoa(open) {
-			t.Errorf("%s connections are left, beside a pool of %d: %v", left, open, err)
+			t.Errorf("%s connections are left, besides a pool of %d: %v", left, open, err)
 		}
 	}
 }

@@ -23,7 +23,7 @@ const (
 	floorRelease = `update floor set ends = '-infinity' where name = $1 and token = $2`
 )
 
-// BenchmarkLocks: beside the floor is an advisory lock, which has no TTL and no token, and writes nothing. All have
+// BenchmarkLocks: next to the floor is an advisory lock, which has no TTL and no token, and writes nothing. All have
 // pools of four connections.
 func BenchmarkLocks(b *testing.B) {
 	var server *pgtest.Server

@@ -44,7 +44,7 @@ func forceRelease(t *testing.T, st driver.Store, name string) {
 
 // TestHolderLearnsOfBreak: when an operator has ended a claim by force, its holder's renewal and release say so.
 // This holds even if the first reply to the release is lost, and another claim has held the lock since. If no
-// operator has ended the claim, such a release succeeds. The notes for this fit beside the longest names.
+// operator has ended the claim, such a release succeeds. The notes for this fit next to the longest names.
 func TestHolderLearnsOfBreak(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

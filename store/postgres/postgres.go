@@ -26,6 +26,28 @@
 //
 // Behind a pooler such as PgBouncer, in any mode, everything works except listening. The store
 // detects a pooler, prepares no statement for longer than a transaction, and its waiters poll.
+//
+// # Decisions
+//
+// A NOTIFY only where somebody listens, because notifications make commits wait for one another. A client
+// that watches a lock holds a shared advisory lock on one of 256 buckets, and the writing statement notifies on the
+// bucket's channel only if it cannot have that bucket alone. A claim in the queue has its client's channel instead,
+// whose name is in the record. So a notification goes to those whom it concerns. Rejected: one channel for all, with
+// the names in the notification: each hand-over then wakes every process that waits for any lock of the table. Before
+// version 19, PostgreSQL's own processes are woken nevertheless, one for each connection of the database that listens,
+// but they send nothing to the client. Rejected: to wait without LISTEN, which would spare the server that too: for an
+// advisory lock of the claim ahead, a client would need a connection for each lock that it waits for, and a holder one
+// as long as it holds. The table's channel is left for clients behind a pooler, which do not know whom they concern,
+// and for the versions before; all listen there.
+//
+// A swap takes the sessions to notify with it, and does not notify afterwards. On PostgreSQL, NATS and Kubernetes the
+// store itself tells the waiting clients of the write, in one step with it. So the notice costs no request, and is sent
+// even if the reply to the swap is lost. Rejected: to give waiting clients the record with the notification, so that
+// they can see for themselves: a notification of PostgreSQL has no room for it, and every client would decode it at
+// each change.
+//
+// Statements share a few connections. A caller that finds one free runs its statement on it; the statements
+// of others follow in batches. A caller that gives up leaves at once and breaks no connection.
 package postgres
 
 import (

@@ -126,7 +126,7 @@ func (s *store) dropDirect(c *directConn) {
 func (s *store) connectDirect() (*directConn, error) {
 	c, o := &directConn{}, *s.settings
 	o.AlwaysPipelining = false
-	o.Dialer.KeepAlive = -1 // no pings by rueidis: one beside a request would start its goroutines
+	o.Dialer.KeepAlive = -1 // no pings by rueidis: one next to a request would start its goroutines
 	o.DialFn = nil
 	o.DialCtxFn = func(_ context.Context, addr string, _ *net.Dialer, config *tls.Config) (net.Conn, error) {
 		if c.ready {

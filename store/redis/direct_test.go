@@ -86,7 +86,7 @@ func TestDirectConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if _, err := s.Acquire(ctx, mutex("beside", time.Minute)); err != nil {
-		t.Error("beside a request that hangs:", err)
+		t.Error("next to a request that hangs:", err)
 	}
 	close(goOn)
 	first.Wait()

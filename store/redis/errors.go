@@ -99,7 +99,7 @@ func finalReply(text string, alone bool, layout Layout, admission *driverutil.Ad
 		// that moves a slot.
 		return nil
 	case says("WRONGTYPE"):
-		return fmt.Errorf("%w: a key beside the lock holds another type: %s", driver.ErrCorrupt, shortenReply(text))
+		return fmt.Errorf("%w: a key that Holdfast keeps next to the lock has the wrong type: %s", driver.ErrCorrupt, shortenReply(text))
 	case failedScript().MatchString(shortenReply(text)):
 		return fmt.Errorf("%w: Redis reports: %s", driver.ErrCorrupt, shortenReply(text))
 	}

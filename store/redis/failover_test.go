@@ -391,7 +391,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	if err != nil {
 		t.Fatal("the old primary does not become a replica: ", err)
 	}
-	t.Logf("split brain for %v: %d grants by the old primary, %d of them beside the holder of the new one",
+	t.Logf("split brain for %v: %d grants by the old primary, %d of them next to the holder of the new one",
 		time.Since(back).Round(100*time.Millisecond), strays, twice)
 	if lost != nil {
 		select {

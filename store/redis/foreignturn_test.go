@@ -145,7 +145,7 @@ func TestForeignTurn(t *testing.T) {
 			return faults
 		})
 		if r := x.look(t, x.first); r == nil || !heldByForeign(r) {
-			t.Errorf("%s: beside a foreign holder the first in the queue was told %+v", name, r)
+			t.Errorf("%s: next to a foreign holder the first in the queue was told %+v", name, r)
 		}
 		sendCommand(t, server, "DEL", x.name)
 		x.endTurn(t)

@@ -16,7 +16,7 @@ const (
 	redissonTokens  = "redisson_lock_token"
 )
 
-// redissonScripts has no scripts for queues and shared locks. Our record is kept beside Redisson's keys, for the
+// redissonScripts has no scripts for queues and shared locks. Our record is kept next to Redisson's keys, for the
 // description of the holder and for notes of broken claims. Redisson ignores it.
 var redissonScripts = &layoutScripts{
 	acquire:    loadScript("redisson/acquire.lua"),

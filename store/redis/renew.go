@@ -209,7 +209,7 @@ func (s *store) renewalError(ctx context.Context, err error) error {
 	return driverutil.Unresolved(explainError(err))
 }
 
-// isShared reports whether a grant is on a read-write lock or a semaphore, whose holders are kept in keys beside the
+// isShared reports whether a grant is on a read-write lock or a semaphore, whose holders are kept in keys next to the
 // lock. A grant that was made from a handle has no kind, and shows it by its ref.
 func isShared(g *driver.Grant) bool {
 	return g.Kind != driver.KindMutex && g.Kind != "" || strings.HasSuffix(g.Ref, sharedSuffix)

@@ -173,7 +173,7 @@ func acquireSteps(t *testing.T, s *store) (steps confirmedSteps) {
 	return steps
 }
 
-// openRows opens a table beside the locks.
+// openRows opens a table next to the locks.
 func openRows(t *testing.T, s *store) record.Table {
 	t.Helper()
 	rows, err := s.openTable(t.Context(), rowPrefix)

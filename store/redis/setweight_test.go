@@ -9,7 +9,7 @@ import (
 )
 
 // TestLateWeightChange: a downgrade that arrives after the upgrade that was requested later changes nothing: no other
-// claim is granted beside a writer.
+// claim is granted next to a writer.
 func TestLateWeightChange(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -32,6 +32,6 @@ func TestLateWeightChange(t *testing.T) {
 	reader := c
 	reader.ID, reader.Weight = mutex("m", longTTL).ID, 1
 	if in, err := s.Acquire(t.Context(), reader); !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("beside a writer: %+v, %v", in, err)
+		t.Errorf("next to a writer: %+v, %v", in, err)
 	}
 }

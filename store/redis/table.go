@@ -44,7 +44,7 @@ type table struct {
 	closeStore func() error
 }
 
-// NewTable gives access to records that are stored beside the locks, for data that is built on records but is no lock.
+// NewTable gives access to records that are stored next to the locks, for data that is built on records but is no lock.
 // Their keys begin with "holdfast-row:". The client stays open when the table is closed. ctx bounds the one request
 // that reads the server's clock. It returns the errors of New, and those of that request.
 func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record.Table, error) {
@@ -61,7 +61,7 @@ func NewTable(ctx context.Context, client rueidis.Client, opts *Options) (record
 	return t, nil
 }
 
-// OpenLedger opens the run ledger beside the locks. Its keys begin with "holdfast-run:".
+// OpenLedger opens the run ledger next to the locks. Its keys begin with "holdfast-run:".
 func (s *store) OpenLedger(ctx context.Context) (driver.Ledger, error) {
 	t, err := s.openTable(ctx, runPrefix)
 	if err != nil {

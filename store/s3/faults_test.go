@@ -332,7 +332,7 @@ func TestOddDate(t *testing.T) {
 			_, err := other.Acquire(t.Context(), mutexClaim("m", ttl))
 			believes := func() bool { return holder.Info().Clock.Since(g.Since) < ttl-driver.Margin(ttl) }
 			if believes() && !errors.Is(err, driver.ErrHeld) {
-				t.Errorf("beside a living holder: %v", err)
+				t.Errorf("next to a living holder: %v", err)
 			}
 			next := acquire(t, other, storetest.Waiting(mutexClaim("m", ttl)))
 			if believes() || next.Token <= g.Token {

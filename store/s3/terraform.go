@@ -33,7 +33,7 @@ const (
 	// foreign holder cannot be notified, so it can be broken by force only.
 	//
 	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has
-	// surely passed the token: up to two seconds after the lock was taken. If it is not known whether a write that
+	// certainly passed the token: up to two seconds after the lock was taken. If it is not known whether a write that
 	// takes the lock has taken effect, a release waits until 15 s after that write: it could come later, and take the
 	// lock again. The service must compare before it deletes, or a late release could remove the lock of somebody else;
 	// others, such as MinIO, are refused, and so is a client without s3:DeleteObject.
@@ -271,7 +271,7 @@ func (t *terraformTable) replaceAndRemove(ctx context.Context, row record.Row, e
 	return err
 }
 
-// awaitToken waits until the service's clock has surely passed a token.
+// awaitToken waits until the service's clock has certainly passed a token.
 func (t *terraformTable) awaitToken(ctx context.Context, token int64) error {
 	for from := t.bucket.clock.Clock.Now(); t.bucket.clock.Clock.Since(from) < maxSettleTime; {
 		early, _, _ := t.bucket.clock.Bounds()

@@ -23,7 +23,7 @@ var (
 		Why: "the others may be too few if one more fails",
 		Fix: "start it, or leave it out of the URL"}
 	findingVersion = driver.Finding{Code: "zookeeper-version", Severity: driver.SeverityWarning,
-		Why: "it has no containers, so the nodes of locks that nobody uses remain for ever",
+		Why: "it has no containers, so the nodes of locks that nobody uses remain forever",
 		Fix: "use ZooKeeper 3.5 or later"}
 	findingReadOnly = driver.Finding{Code: "zookeeper-read-only", Severity: driver.SeverityWarning,
 		Why: "it is cut off from the others and accepts no claims",

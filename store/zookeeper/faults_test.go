@@ -321,7 +321,7 @@ func TestForeignHolders(t *testing.T) {
 			gozk.WorldACL(gozk.PermAll))
 		mustSucceed(t, err)
 		if _, err := s.Acquire(t.Context(), mutexClaim(t.Name())); !errors.Is(err, driver.ErrHeld) {
-			t.Errorf("a try beside %s: %v", name, err)
+			t.Errorf("a try next to %s: %v", name, err)
 		}
 		l, err := s.Inspect(t.Context(), t.Name())
 		if err != nil || len(l.Holders) != 1 || !l.Holders[0].Foreign || l.Holders[0].Token == 0 ||
@@ -371,7 +371,7 @@ func TestDowngrade(t *testing.T) {
 	mustSucceed(t, cli.Delete(writer, -1))
 	select {
 	case err := <-done:
-		t.Fatalf("a writer came in beside a reader: %v", err)
+		t.Fatalf("a writer came in next to a reader: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
 	share := mutexClaim(t.Name() + "/other")
@@ -381,7 +381,7 @@ func TestDowngrade(t *testing.T) {
 	_, err = cli.Create(other+id+"__READ__", nil, gozk.FlagEphemeral|gozk.FlagSequence, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
 	if _, err := s.Acquire(t.Context(), share); err != nil {
-		t.Errorf("a reader beside a foreign reader: %v", err)
+		t.Errorf("a reader next to a foreign reader: %v", err)
 	}
 	mustSucceed(t, cli.Delete(reader, -1))
 	mustSucceed(t, <-done)
@@ -521,7 +521,7 @@ func TestRevoked(t *testing.T) {
 }
 
 // TestNumberOverflow: when the counter of a lock's children is at its end, where numbers repeat, nobody gets in
-// beside a holder, and the order stays that of arrival.
+// next to a holder, and the order stays that of arrival.
 func TestNumberOverflow(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1})

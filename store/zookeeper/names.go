@@ -108,7 +108,7 @@ const (
 // have.
 type claimEndings struct {
 	ending       func(driver.Claim) string // of a claim's key
-	secondEnding func(driver.Claim) string // of the key of a second node beside it; nil: there is none
+	secondEnding func(driver.Claim) string // of the key of a second node next to it; nil: there is none
 }
 
 // Layout is how a lock is stored in the ensemble, and so which other clients see it.

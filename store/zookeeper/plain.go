@@ -66,7 +66,7 @@ func (s *plainStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant,
 	}
 }
 
-// Between two polls beside the watch. An event that was lost delays a waiter by at most maxPoll. The pause is random,
+// Between two polls next to the watch. An event that was lost delays a waiter by at most maxPoll. The pause is random,
 // so that waiters which began together do not poll together.
 const (
 	minPoll = 2 * time.Second

@@ -139,7 +139,7 @@ func TestPlainForeign(t *testing.T) {
 		var held *driver.HeldError
 		if _, err := s.Acquire(t.Context(), mutexClaim(name)); !errors.As(err, &held) ||
 			len(held.Holders) != 1 || !held.Holders[0].Foreign {
-			t.Fatalf("a try beside a node that is %s: %v", what, err)
+			t.Fatalf("a try next to a node that is %s: %v", what, err)
 		}
 		wait := mutexClaim(name)
 		wait.Wait = true
@@ -151,7 +151,7 @@ func TestPlainForeign(t *testing.T) {
 		}()
 		select {
 		case <-got:
-			t.Errorf("granted beside a node that is %s", what)
+			t.Errorf("granted next to a node that is %s", what)
 		case <-time.After(100 * time.Millisecond):
 		}
 		mustSucceed(t, cli.Delete(node, -1))

@@ -251,7 +251,7 @@ func (t plainTree) removeNode(
 	return false, err
 }
 
-// BreakNode removes the node and its ticket, and leaves a note beside the lock.
+// BreakNode removes the node and its ticket, and leaves a note next to the lock.
 func (t plainTree) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
 	note := zk.CreateEphemeral(t.notePath(n), []byte(reason), t.acl)
 	return t.withNoteSession(ctx, t.pathOf(name), n.TTL, func(c *zk.Conn) (bool, error) {

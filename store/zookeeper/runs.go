@@ -29,6 +29,9 @@ import (
 // Servers that check no permissions (skipACL) let nothing be closed. There a ledger whose old folder was empty is used, and
 // what earlier programs make later in that folder is still seen. But these programs do not see the new keys, and between a
 // look at the old folder and the swap of a new key they may make the same one: so they must not run at the same time.
+//
+// Rejected: to move the records, since a mark cannot go from one session to another; and a marker for each key in the old
+// folder, which would have as many children as before.
 
 // folders is the number of nodes among which the records are spread. It never changes.
 const folders = 256

@@ -30,7 +30,7 @@ type table struct {
 	life      context.Context // ends with the table, or with the store
 	end       context.CancelFunc
 	closeTree func() error // ends the connections, which may also serve a store of locks
-	// markSessions are the sessions of the marks beside the records; nil if the table keeps none.
+	// markSessions are the sessions of the marks next to the records; nil if the table keeps none.
 	markSessions *driverutil.Rotation[*zk.Conn]
 	runs         *oldRuns // of the run ledger; otherwise nil
 }
@@ -49,7 +49,7 @@ const (
 	oldFolder = "%runs"
 )
 
-// OpenLedger opens the run ledger beside the locks.
+// OpenLedger opens the run ledger next to the locks.
 func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
 	tb := newTable(s.tree, runs)
 	tb.runs = &oldRuns{path: s.tree.root + "/" + oldFolder}

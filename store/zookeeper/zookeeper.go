@@ -39,7 +39,7 @@
 //
 // Two faults of those recipes cannot be repaired here: kazoo's ReadLock waits for writers behind it, which wait
 // for it (2.8.0); and a writer of Curator's that becomes a reader gets a new number, so that a waiting writer is
-// let in beside it (5.4.0; where it keeps its number, as in later versions, we respect it).
+// let in next to it (5.4.0; where it keeps its number, as in later versions, we respect it).
 //
 // Characters that ZooKeeper does not take in a path are written as %XX, and so is %.
 //
@@ -57,6 +57,36 @@
 //
 // A TTL should be at least three ticks of the servers. A follower tells the leader every half tick which sessions
 // it has heard from: with less, a holder may rely on its lock for up to a sixth of a tick too long.
+//
+// # Decisions
+//
+// A connection of our own (store/zookeeper/internal/zk; the lock recipe is in store/zookeeper). It sends no
+// request late or twice. Rejected: go-zookeeper, which has no contexts, may send queued requests in a new session after
+// the old one has expired, and does not return the transaction that made a node.
+//
+// The keep-alive is a transaction that is sure to be refused, which goes through the quorum. So is what
+// precedes a read that must be fresh. It is a transaction of one check, because servers with enableEagerACLCheck refuse
+// single writes by themselves, also when they are cut off: its answer has the outcome of the check, which no server
+// knows alone. Rejected: a sync. A deposed leader answers it that has not learned of its end (a holder was valid 0.3 s
+// too long in one of 20 partitions), and a leader answers it before it has applied what its followers have confirmed
+// already (1 of 100 reads by a busy leader did not show a claim that was granted before). The cost is a write per read
+// that must be fresh. Taking a free lock and releasing it need none; a client that renews sends one for all its locks.
+//
+// A server is asked for an unused session before it is shown ours. A server that takes over a session grants
+// it a new timeout, at most its own maxSessionTimeout, and the ensemble applies that even if the reply is lost. The
+// cost is two writes per reconnect. Rejected: trusting less during each reconnect, which would lose leases at every
+// short cut; trusting the reply alone, which allows two holders if it is lost.
+//
+// The note of a broken claim is an ephemeral node of a session that is left to expire. Nobody has to remove
+// it, and it needs no server that supports nodes with a TTL. It is under the lock's own node, where a client that may
+// break a claim may certainly write.
+//
+// ZooKeeper's plain layout, one ephemeral node per lock, is for excluding clients that use one (hand-written locks,
+// leader nodes as in Hadoop and Kafka), and for nothing else: a release wakes all waiters, each of which sends three
+// requests, and there is no order. A delete compares the version of the data, which starts again with each node, so a
+// late delete could remove another client's lock. Therefore each claim has a ticket: a second node with a name that is
+// never used again, made and removed in one step with the lock's node. In this layout a lock's name is one element of
+// the path, with its slashes as %2F, because an ephemeral node has no children.
 package zookeeper
 
 import (
@@ -141,7 +171,7 @@ func New(ctx context.Context, servers []string, opts *Options) (driver.Store, er
 	return &store{Engine: sequence.New(t), tree: t}, nil
 }
 
-// NewTable gives access to bare records beside the locks, for data that is built on records but is no lock. Like New
+// NewTable gives access to bare records next to the locks, for data that is built on records but is no lock. Like New
 // it does no I/O, and its connections are its own.
 func NewTable(ctx context.Context, servers []string, opts *Options) (record.Table, error) {
 	o, err := newSettings(servers, opts)

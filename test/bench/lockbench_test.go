@@ -52,7 +52,7 @@ func openCounters(testing.TB, string) benchtest.Cycle {
 	}
 }
 
-// openFlock keeps its files beside the store.
+// openFlock keeps its files next to the store.
 func openFlock(b testing.TB, address string) benchtest.Lock {
 	dir := strings.TrimPrefix(address, "file://") + "-floor"
 	if err := os.MkdirAll(dir, 0o700); err != nil {

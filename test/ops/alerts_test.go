@@ -377,7 +377,7 @@ func dropEvents(t *testing.T, s *shop) func() {
 			<-goOn
 			s.collector.OnEvent(e)
 		}})
-		for range 15_000 { // three events each; 16384 events may wait, beside those that are being delivered
+		for range 15_000 { // three events each; 16384 events may wait, besides those that are being delivered
 			check(t, client.Mutex("busy", nil).Do(t.Context(), func(context.Context, *holdfast.Lease) error { return nil }))
 		}
 		close(goOn)

@@ -22,7 +22,7 @@ import (
 )
 
 // BenchmarkLocks: the floor is two scripts that do what our mutex does: a token that rises with the server's clock, and
-// a notice of the release. Beside it are two scripts with a token that falls if the server loses its data, and no
+// a notice of the release. Next to it are two scripts with a token that falls if the server loses its data, and no
 // notice. Where many want one lock, the least is one script that enters the queue, and one that hands the lock to the
 // next one and tells it; in "confirmed" that one renews the lock before it trusts it.
 func BenchmarkLocks(b *testing.B) {

@@ -105,7 +105,7 @@ func (r *lockRequest) openAndAcquire(
 // releaseLease releases the lease, by release, when nothing runs under the lock any more. It returns an error only if the
 // lease is known to be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure.
 // The work was done while the lease was valid, and a scheduler would answer a failure by doing the work again. (Only
-// an operator who broke the lock by force just then, and was warned, can have let somebody else run beside it.)
+// an operator who broke the lock by force just then, and was warned, can have let somebody else run next to it.)
 func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec *runRecord) error {
 	timeout := driver.UnreachableTimeout(r.opts.TTL) + time.Second
 	if lossReported {

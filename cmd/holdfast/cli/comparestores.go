@@ -10,7 +10,7 @@ import (
 
 // storePromise is what a store promises as it is usually set up. GUARANTEES.md has the same table, and explains it.
 // The layout with which a store shares its locks with other clients may promise less. In JSON it is a set of texts for
-// people, beside the codes of storePromise.json.
+// people, next to the codes of storePromise.json.
 type storePromise struct {
 	Store           string `json:"-"`
 	URL             string `json:"-"`

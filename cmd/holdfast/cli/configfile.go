@@ -138,7 +138,7 @@ func parseSection(line string) (pattern string, err error) {
 	return pattern, nil
 }
 
-// plainKey matches what is surely a key: another text may be part of a password.
+// plainKey matches what is certainly a key: another text may be part of a password.
 var plainKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z][A-Za-z_-]{0,30}$`) })
 
 // checkConfigKey refuses an unknown key, and one in the wrong place.

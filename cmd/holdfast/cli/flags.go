@@ -98,7 +98,7 @@ func (p *waitLimit) Set(s string) error {
 	return nil
 }
 
-// newRequest checks the flags and makes a request of them. note is shown beside the owner, unless
+// newRequest checks the flags and makes a request of them. note is shown next to the owner, unless
 // --note is given.
 func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockRequest, error) {
 	if err := applyLockConfig(c, name); err != nil {

@@ -195,7 +195,7 @@ When somebody asks for the lock
            after --grace. Then it releases the lock and exits 79. The lock stays held, and is renewed, until all have
            ended; --min-hold still applies. If it is lost meanwhile, the exit code is 76. If only descendants of the
            command are left, they are ended, and the exit code is that of the command.
-  SCRIPT   anything else is a script for sh, which runs beside the command, with the same environment and output, and
+  SCRIPT   anything else is a script for sh, which runs next to the command, with the same environment and output, and
            no input. HOLDFAST_COMMAND_PID is the process id of the command: 'kill -USR1 $HOLDFAST_COMMAND_PID'. The
            script counts as a part of the command: it is ended if the lock is lost, and the lock is kept until it has
            ended. Its exit code does not matter.

@@ -23,7 +23,7 @@ const (
 	metricsFileHeader   = "# Written by holdfast --metrics-file. Other programs must not write here.\n"
 )
 
-// commandMetrics are the metrics of this command, beside those of the library. Those that describe a single use of the
+// commandMetrics are the metrics of this command, besides those of the library. Those that describe a single use of the
 // command describe the last one that has reached that point.
 var commandMetrics = struct {
 	started, acquired, released, ended, succeeded, exitCode, waited, outcomes *metrics.Metric

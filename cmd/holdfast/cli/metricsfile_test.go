@@ -45,7 +45,7 @@ func (w *workspace) checkMetrics(file string, want map[string]float64) map[strin
 	return got
 }
 
-// checkNothingLeft: the folder has nothing beside these files.
+// checkNothingLeft: the folder has nothing besides these files.
 func (w *workspace) checkNothingLeft(folder string, files ...string) {
 	w.Helper()
 	entries, err := os.ReadDir(w.filePath(folder))

@@ -217,7 +217,7 @@ func readOwnFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// replaceFile writes a file beside the other one, and then gives it its name. It does not wait until the disk has the
+// replaceFile writes a file next to the other one, and then gives it its name. It does not wait until the disk has the
 // data: no job should wait for that, and after a power cut the counters may begin at 0. Everybody may read the file,
 // whatever the umask is: node_exporter has a user of its own.
 func replaceFile(staged, path string, data []byte) error {

@@ -13,7 +13,7 @@ import (
 // zero value ignores the request.
 type requestAction struct {
 	release bool   // end the command, and release the lock
-	script  string // run it beside the command; empty: none
+	script  string // run it next to the command; empty: none
 }
 
 // maxRequestScript is how many bytes a script may have: it must fit into the pipe to the guard.

@@ -29,7 +29,7 @@ func (l *claimLabels) addFlags(c *cobra.Command) {
 	c.Flags().Var(&labelFlag{&l.owner, driver.MaxOwner}, "owner",
 		"show `NAME` as the holder (default user@host, the program and its process id)")
 	c.Flags().Var(&labelFlag{&l.note, maxLabel}, "note",
-		"show `TEXT` beside the holder, such as the reason or a ticket (default the name of the command)")
+		"show `TEXT` next to the holder, such as the reason or a ticket (default the name of the command)")
 }
 
 // ownerOrDefault is the owner of the claims.

@@ -123,7 +123,7 @@ func (r *runRecord) close() {
 	}
 }
 
-// outcome is how a run ended. It is needed beside the exit code, because a command may exit with one of this
+// outcome is how a run ended. It is needed besides the exit code, because a command may exit with one of this
 // program's codes.
 type outcome string
 

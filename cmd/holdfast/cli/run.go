@@ -175,7 +175,7 @@ func cannotRun(code int, format string, args ...any) error {
 	return exit
 }
 
-// commandNote is what others see beside the owner: the name of the command, without its arguments, which may be secret.
+// commandNote is what others see next to the owner: the name of the command, without its arguments, which may be secret.
 func commandNote(argv []string) string {
 	if len(argv) == 0 {
 		return ""

@@ -106,7 +106,7 @@ func (s *servedProgram) cpu() time.Duration {
 }
 
 // TestServeLatency: holding and releasing a lock over a unix socket works many times over one connection each. It shows
-// how long that takes, beside the library.
+// how long that takes, next to the library.
 func TestServeLatency(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

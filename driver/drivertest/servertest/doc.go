@@ -1,5 +1,5 @@
 // Package servertest runs servers for the tests of stores, and breaks the network between them and their clients. It is
-// what the test kits beside the stores (etcdtest, zktest, redistest, pgtest, dynamodbtest) are made of, and it is for
+// what the test kits next to the stores (etcdtest, zktest, redistest, pgtest, dynamodbtest) are made of, and it is for
 // stores in other repositories as well.
 //
 //   - [FreePort] reserves a port of the loopback interface for a server, and [Listen] listens on one.

@@ -14,7 +14,7 @@ import (
 type Server struct {
 	Name     string
 	Endpoint string   // host:port for clients
-	Dir      string   // of its data, within that of the cluster; its output goes to a file beside it, Dir + ".log"
+	Dir      string   // of its data, within that of the cluster; its output goes to a file next to it, Dir + ".log"
 	Args     []string // the command that runs it, in the foreground
 
 	mu   sync.Mutex

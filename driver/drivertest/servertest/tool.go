@@ -17,7 +17,7 @@ import (
 // minutes. So it is kept in the user's cache directory under its name, and built again only when its sources or its sums
 // change.
 //
-// The tools module, which pins the versions, is the directory tools beside the package whose import path is given. args
+// The tools module, which pins the versions, is the directory tools next to the package whose import path is given. args
 // are what follows go build: flags, and the package to build.
 func BuildTool(packagePath, name string, args ...string) (string, error) {
 	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", packagePath).Output()

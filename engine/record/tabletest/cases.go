@@ -412,7 +412,7 @@ func checkKept(e *caseEnv) error {
 	if !t.Traits().ExpiresIdle {
 		return skipped("the store removes no idle records")
 	}
-	forEver, err := writeRow(e, t, newRow(e.recordName("for ever"), "", baseToken))
+	forEver, err := writeRow(e, t, newRow(e.recordName("forever"), "", baseToken))
 	if err != nil {
 		return err
 	}
@@ -436,7 +436,7 @@ func checkKept(e *caseEnv) error {
 		}
 	}
 	if err := expectRow(e, t, forEver); err != nil {
-		return fmt.Errorf("a row that was to be kept for ever: %w", err)
+		return fmt.Errorf("a row that was to be kept forever: %w", err)
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func Cases() []Case {
 		},
 		{
 			"kept",
-			"A table that removes idle records itself keeps a row until the time of KeepUntil, and for ever if that is 0.",
+			"A table that removes idle records itself keeps a row until the time of KeepUntil, and forever if that is 0.",
 			checkKept,
 		},
 		{

@@ -8,7 +8,7 @@ import (
 
 const packagePath = "github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 
-// Tool builds "etcd", "etcdctl" or "etcdutl" from the tools module beside this package, and returns the path of the binary. It
+// Tool builds "etcd", "etcdctl" or "etcdutl" from the tools module next to this package, and returns the path of the binary. It
 // is kept in the user's cache directory, and built again only when the tools module changes.
 func Tool(name string) (string, error) { return tools[name]() }
 

@@ -10,7 +10,7 @@ local h = redis.call('HMGET', record, 'token', 'floor', 'kept')
 if math.max((tonumber(h[1]) or 0) + 1, tonumber(h[2]) or 0) >= floor then return {DONE} end
 redis.call('HSET', record, 'floor', ARGV[1])
 -- Later tokens are at least the server's time. So the record must be kept until the clock has passed the floor, and the
--- keys beside it as long as shared/state.lua says: a later script moves no expiry to an earlier time.
+-- keys next to it as long as shared/state.lua says: a later script moves no expiry to an earlier time.
 local t = redis.call('TIME')
 local kept = math.max(t[1] * 1000000 + t[2], floor) + ARGV[2] * 1000 + 3600000000
 if (tonumber(h[3]) or 0) < kept then

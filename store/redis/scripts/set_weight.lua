@@ -1,5 +1,5 @@
 -- Changes the weight of a holder. The weight of a promoted claim counts as held. A larger weight must fit in the limit
--- beside the other holders. It need not wait for claims in the queue, since holders are ahead of them.
+-- next to the other holders. It need not wait for claims in the queue, since holders are ahead of them.
 --- include shared/state.lua
 --- include shared/notes.lua
 --- include shared/foreign.lua

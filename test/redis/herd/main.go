@@ -1,5 +1,5 @@
 // Command herd measures what it costs when many processes start at once and want one lock: "holdfast run" on files and
-// on Redis, with and without --fair, beside flock(1). Each has a job of a millisecond. It prints figures as benchmarks
+// on Redis, with and without --fair, next to flock(1). Each has a job of a millisecond. It prints figures as benchmarks
 // do: the seconds for all and for the slowest, and per turn the CPU of all processes and of the server, and the
 // scripts.
 package main

@@ -1,5 +1,5 @@
 // Command start measures what it costs to start and stop the command: CPU, time, memory and the size of its file,
-// beside flock(1) and a Go program that does nothing. It builds the command as the Makefile does, and as "go install"
+// next to flock(1) and a Go program that does nothing. It builds the command as the Makefile does, and as "go install"
 // does with and without its flags. It prints figures as benchmarks do. CPU is that of all processes of a run. Memory is
 // that of a run while its command runs (PSS, without that of the command): its own pages, and its share of those that
 // all runs share, most of which are the file of the program; anonymous pages are in no file.

@@ -103,7 +103,7 @@ const (
 	ReportTerminating  = "told"    // Code, Why: the tree was asked to end
 	ReportKilled       = "killed"  // SIGKILL was sent for the first time
 	ReportUnkillable   = "stuck"   // Left: processes that SIGKILL did not end
-	ReportBeside       = "beside"  // PID, or Why it could not be started: of a program beside the command
+	ReportBeside       = "beside"  // PID, or Why it could not be started: of a program next to the command
 	ReportPartlyHidden = "unseen"  // Why: only children can be found
 	// nothing is left; Status, of the command, as in ReportExited, which may have been dropped; Code, Why, if the tree
 	// was ended; the last report

@@ -231,7 +231,7 @@ func (s *supervisor) reportUnkillable() {
 		left = []Process{{Name: "a process that cannot be seen"}}
 	}
 	s.unkillableReported = true
-	what := "and another holder may run beside it"
+	what := "and another holder may run next to it"
 	if s.lost != nil { // a user or another caller wants it ended
 		what = "and " + text.QuoteName(s.lease.Name()) + " stays held until that has ended"
 	}

@@ -197,7 +197,7 @@ func (t *Tree) freeDescriptors() (keep func()) {
 	return t.keepDescriptors
 }
 
-// StartListener starts the listener, which is a child of this process beside the tree. It returns nil if that fails.
+// StartListener starts the listener, which is a child of this process next to the tree. It returns nil if that fails.
 func (t *Tree) StartListener(program string) *Listener {
 	children.Lock() // it must not be reaped before it is known
 	defer children.Unlock()

@@ -4,6 +4,37 @@
 // client has been told last decides how a hold ends. A client that closes its connection has stopped, so its lock is
 // released at once. A client that cannot be reached may still be working, so its lock is kept until the time has passed
 // that the last line promised.
+//
+// # Decisions
+//
+// serve gives each stream a connection, and offers no HTTP/2. The end of the connection is what releases a lock. A
+// connection that its client closed says that the client has stopped. One that the system gave up, or that was reset,
+// says nothing about the client, so the lock is then kept until the time has passed that the last line named. Nor does
+// the end of one direction: the server sends a line more, and only a system that refuses it shows that nobody reads.
+// Over TLS an end must be announced, since anybody in between can end what is below TLS. With HTTP/2 a stream can end
+// in either way without its connection, and a proxy in between decides which. Rejected: to release at once in both
+// cases, since a client behind a cut network may be working; and to ask clients for signs of life, which every client
+// would have to send in time from a thread of its own.
+//
+// What serve holds does not end with serve. Others were told that it is valid, so its claims have no session once they
+// are granted (Options.ForOthers), and on files each write of them is synced, since a restart of the machine does not
+// stop the clients on others. Rejected: claims that are detached and that the server renews by itself, which would be a
+// second way to renew, and which a run does not have; and a second process that keeps the claims alive, which a
+// machine, a container and a service manager end together with the server.
+//
+// serve has one client of the store for all callers, so that renewals are sent in batches. Its queue of plain mutexes
+// then orders all callers of one server, and their place in it is not seen by others: a caller that must see its
+// position asks for a fair lock.
+//
+// serve shows a hash of a claim's ref. On most stores the ref is the claim's id, and a handle needs nothing else, so
+// anyone who may see a holder could release its lock, without the right to break it and past the audit log. The hash
+// names the claim in requests to every server, and cannot be turned back. Rejected: signed handles. A handle works at
+// every server of the store and after a restart, so all servers would need one key, which someone would have to make,
+// spread and renew.
+//
+// A run of the HTTP API belongs to the server that began it, and ends as failed when no beat has come for its TTL.
+// Rejected: runs that any server can continue. The library has no detached runs, since a success must be reported by
+// the claim that began the run.
 package serve
 
 import (

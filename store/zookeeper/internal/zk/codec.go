@@ -15,7 +15,7 @@ import (
 // ErrMalformed is returned for an answer that cannot be decoded.
 var ErrMalformed = errors.New("the server's answer is malformed")
 
-// Stat is what a server says about a node beside its data. Fields that are not needed are left out.
+// Stat is what a server says about a node besides its data. Fields that are not needed are left out.
 type Stat struct {
 	Czxid, Mzxid int64 // the transactions that created the node and that changed it last
 	Pzxid        int64 // the transaction that added or removed a child last

@@ -37,7 +37,7 @@ type kindsCase struct {
 
 // TestForeignKinds: whatever a foreign client holds, in whatever layout of a store, the command's claims on it end: a try
 // soon, and a wait with its context or with a final error. None of them hammers the store, and none is granted, except a
-// reader beside a foreign reader.
+// reader next to a foreign reader.
 func TestForeignKinds(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) map[string]kindsCase{
@@ -106,7 +106,7 @@ func checkForeignKind(t *testing.T, url, lock string, byReader bool) {
 			switch {
 			case lease != nil:
 				if !shared || !byReader {
-					t.Errorf("it was granted beside a foreign client: %s", describe)
+					t.Errorf("it was granted next to a foreign client: %s", describe)
 				}
 				_ = lease.Release()
 			case n > maxClaims, !isFinal && !(wait && errors.Is(err, context.DeadlineExceeded)):
