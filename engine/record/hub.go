@@ -173,7 +173,7 @@ func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
 // maxVainNotices is after how many notices that brought no change a hub polls until the row changes: a table that cannot
 // notify any more may say that by notices, again and again. Single ones are usual: a hub may have loaded what a notice is
 // about before that comes.
-const maxVainNotices = 3
+const maxVainNotices = 20
 
 // showHubWrite shows the hub of a lock, if there is one, what this client has written. The hub takes it if it knows the
 // row that this has replaced, and wakes the subscribers that are promoted or removed. Those that are granted learn it

@@ -129,13 +129,16 @@ func TestStoppedClientHasTurn(t *testing.T) {
 		holder, waiter := m.Open(), record.New(table)
 		defer holder.Close()
 		defer waiter.Close()
-		held := storetest.Acquire(t, holder, paceClaim(0, false))
-		granted := acquireLater(t, waiter, paceClaim(1, true))
-		time.Sleep(time.Minute / 7)
-		from := time.Now()
-		storetest.Release(t, holder, held.Claim)
-		if took := (<-granted).Sub(from); took > time.Second+50*time.Millisecond {
-			t.Errorf("granted %v after the release", took)
+		for range 10 { // it looks at random times
+			held := storetest.Acquire(t, holder, paceClaim(0, false))
+			granted := acquireLater(t, waiter, paceClaim(1, true))
+			time.Sleep(time.Minute / 7)
+			from := time.Now()
+			storetest.Release(t, holder, held.Claim)
+			if took := (<-granted).Sub(from); took > time.Second+50*time.Millisecond {
+				t.Errorf("granted %v after the release", took)
+			}
+			storetest.Release(t, waiter, paceClaim(1, true))
 		}
 	})
 }

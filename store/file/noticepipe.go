@@ -21,22 +21,17 @@ type noticePipe struct {
 	lock     string
 	pipe     *os.File
 	fd       int
-	listener *listener     // nil if nobody listens; guarded by noticeMu, like removal
+	listener chan struct{} // of the last call of listenForNotice; nil if nobody listens; guarded by noticeMu, like removal
 	removal  *time.Timer   // set while nobody listens
 	ended    chan struct{} // closed when run has returned
-}
-
-// listener is the last call of listenForNotice for a lock, until it is stopped.
-type listener struct {
-	noticed    chan struct{} // closed with the next notice
-	isNotified bool
 }
 
 // maxNoticePipes is how many pipes a client may have for one of them to stay. Each takes two file descriptors, and a
 // client may wait for thousands of locks, one after the other.
 const maxNoticePipes = 64
 
-// listenForNotice makes a pipe that is named after the lock and this client's session, unless there is one.
+// listenForNotice makes a pipe that is named after the lock and this client's session, unless there is one. The channel
+// gets the notices.
 func (t *table) listenForNotice(
 	ctx context.Context, name string,
 ) (noticed <-chan struct{}, stop func(), err error) {
@@ -58,9 +53,9 @@ func (t *table) listenForNotice(
 	}
 	p.keep()
 	p.notify() // an earlier call, which is just ending
-	l := &listener{noticed: make(chan struct{})}
+	l := make(chan struct{}, 1)
 	p.listener = l
-	return l.noticed, func() { t.stopListening(p, l) }, nil
+	return l, func() { t.stopListening(p, l) }, nil
 }
 
 // listens reports whether a channel of listenForNotice still gets the notices: the pipe may have been removed by hand.
@@ -68,11 +63,11 @@ func (t *table) listens(name string, noticed <-chan struct{}) bool {
 	t.noticeMu.Lock()
 	defer t.noticeMu.Unlock()
 	p := t.pipes[name]
-	return p != nil && p.listener != nil && p.listener.noticed == noticed && p.isSameFile(p.pipeName(t), p.fd)
+	return p != nil && p.listener == noticed && p.isSameFile(p.pipeName(t), p.fd)
 }
 
 // stopListening ends the call of a listener. The pipe then stays for a while.
-func (t *table) stopListening(p *noticePipe, l *listener) {
+func (t *table) stopListening(p *noticePipe, l chan struct{}) {
 	t.noticeMu.Lock()
 	defer t.noticeMu.Unlock()
 	switch {
@@ -126,9 +121,9 @@ func (p *noticePipe) run(t *table) {
 
 // notify notifies the listener, if there is one. It is called with noticeMu held.
 func (p *noticePipe) notify() {
-	if l := p.listener; l != nil && !l.isNotified {
-		close(l.noticed)
-		l.isNotified = true
+	select {
+	case p.listener <- struct{}{}:
+	default: // it has not taken the one before yet
 	}
 }
 

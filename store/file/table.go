@@ -618,8 +618,8 @@ type watch struct {
 	record.PlainWatch
 	table   *table
 	name    string
-	noticed <-chan struct{}
-	stop    func() // ends the listening to the pipe
+	noticed <-chan struct{} // buffered, so that it misses no notice between two calls of Wait
+	stop    func()          // ends the listening to the pipe
 }
 
 // Wait listens to a pipe for claims in the queue. What is written before it listens, again or for the first time, may
@@ -630,23 +630,25 @@ func (w *watch) Wait(ctx context.Context, version string, place record.Place) er
 		case w.stop != nil && w.table.listens(w.name, w.noticed):
 			select {
 			case <-w.noticed:
-				_ = w.listen(ctx) // now, so that it misses no notice until the next call
 				return nil
 			case <-w.table.closed:
 				return driver.ErrClosed
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		case w.listen(ctx) == nil:
+		case w.listen(ctx):
 			return nil
 		}
 	}
 	return w.table.wait(ctx, w.name, version)
 }
 
-func (w *watch) listen(ctx context.Context) (err error) {
-	w.noticed, w.stop, err = w.table.listenForNotice(ctx, w.name)
-	return err
+func (w *watch) listen(ctx context.Context) (ok bool) {
+	noticed, stop, err := w.table.listenForNotice(ctx, w.name)
+	if err == nil {
+		w.noticed, w.stop = noticed, stop
+	}
+	return err == nil
 }
 
 // Stop ends the listening.

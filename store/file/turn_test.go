@@ -319,8 +319,14 @@ func TestNoticeBetweenWaits(t *testing.T) {
 	if err := w.Wait(ctx, "", record.InQueue); err != nil {
 		t.Fatalf("a notice before the first wait: %v", err)
 	}
+	hasCome := func() bool {
+		two.noticeMu.Lock()
+		defer two.noticeMu.Unlock()
+		return len(two.pipes["a/b"].listener) == 1
+	}
 	for range 3 {
 		notify()
+		waitUntil(t, hasCome)
 		if err := w.Wait(ctx, "", record.InQueue); err != nil {
 			t.Fatalf("a notice between two waits: %v", err)
 		}

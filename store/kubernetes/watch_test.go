@@ -343,7 +343,9 @@ func TestNoticeBeforeWatch(t *testing.T) {
 	w := newWatched(t)
 	old := w.change()
 	w.wait(w.change()) // there is a watch now
-	if err := w.table.Watcher().Watch("a").Wait(t.Context(), old, record.InQueue); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := w.table.Watcher().Watch("a").Wait(ctx, old, record.InQueue); err != nil {
 		t.Error(err)
 	}
 }

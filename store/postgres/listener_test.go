@@ -378,7 +378,9 @@ func TestMayHaveMissedNotice(t *testing.T) {
 		if !want {
 			return
 		}
-		if err := two.Watch("m").Wait(t.Context(), row.Version, record.InQueue); err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := two.Watch("m").Wait(ctx, row.Version, record.InQueue); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
