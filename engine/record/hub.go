@@ -93,13 +93,14 @@ func (e *engine) subscribe(sub *subscription, row Row, rec *Record, idleLoads in
 // startHub makes a hub. If the engine is closed it does not run; then the subscriber's own context ends its wait. It is
 // called with mu held.
 func (e *engine) startHub(row Row, rec *Record, idleLoads int) *waiterHub {
+	known := snapshot{row: row, rec: rec}
 	h := &waiterHub{
-		e: e, name: row.Name, seen: snapshot{row: row, rec: rec}, subscribers: map[*subscription]struct{}{},
+		e: e, name: row.Name, seen: known, subscribers: map[*subscription]struct{}{},
 		loadNow: make(chan struct{}, 1), wrote: make(chan struct{}, 1),
 	}
 	var ctx context.Context
 	ctx, h.stop = context.WithCancel(e.life)
-	if e.life.Go(func() { h.run(ctx, h.seen, idleLoads) }) {
+	if e.life.Go(func() { h.run(ctx, known, idleLoads) }) {
 		e.hubs[row.Name] = h
 	}
 	return h
