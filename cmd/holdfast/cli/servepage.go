@@ -13,7 +13,10 @@ func newServePage(client *holdfast.Client, allowBreak bool, server func() *serve
 	return servepage.New(servepage.Options{
 		Client: client, Store: client.Info().Store, AllowBreak: allowBreak, Doctor: client.Examine,
 		Ledgers: []string{defaultLedger},
-		Rights:  func(r *http.Request, lock string) servepage.Rights { return servepage.Rights(serve.RightsOf(r, lock)) },
+		Viewer: func(r *http.Request) servepage.Viewer {
+			return servepage.Viewer{Name: serve.CallerName(r), Rights: serve.DescribeRights(r, allowBreak)}
+		},
+		Rights: func(r *http.Request, lock string) servepage.Rights { return servepage.Rights(serve.RightsOf(r, lock)) },
 		Audit: func(r *http.Request, e servepage.AuditEntry) (finish func(error), err error) {
 			return server().BeginAudit(r, auditEntry(e))
 		},

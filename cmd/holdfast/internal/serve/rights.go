@@ -115,6 +115,35 @@ func CallerName(r *http.Request) string {
 	return clientAddress(r)
 }
 
+// DescribeRights are the rights of a request's caller in words. A server may break nothing, whatever they are.
+func DescribeRights(r *http.Request, allowBreak bool) (all []string) {
+	c := callerOf(r)
+	grants := c.grants
+	if c.everything {
+		grants = []grantedRights{{rights: Rights{See: true, Hold: true, Break: true}}}
+	}
+	for _, g := range grants {
+		var words []string
+		for _, x := range []struct {
+			has  bool
+			word string
+		}{{g.rights.See, "see"}, {g.rights.Hold, "hold"}, {g.rights.Break && allowBreak, "break"}} {
+			if x.has {
+				words = append(words, x.word)
+			}
+		}
+		if len(words) == 0 {
+			continue
+		}
+		names := "all names"
+		if g.prefix != "" {
+			names = "names that begin with " + g.prefix
+		}
+		all = append(all, strings.Join(words, ", ")+" "+names)
+	}
+	return all
+}
+
 func requireRight(has bool, right, name string) error {
 	if has {
 		return nil

@@ -56,7 +56,7 @@ func (p *Page) servePage(show pageFunc) http.Handler {
 		if c.status != 0 {
 			w.WriteHeader(c.status)
 		}
-		_, _ = w.Write([]byte(p.frame(c)))
+		_, _ = w.Write([]byte(p.frame(r, c)))
 	})
 }
 
@@ -73,7 +73,7 @@ func (p *Page) errorContent(err error) *content {
 }
 
 // frame is the whole page.
-func (p *Page) frame(c *content) markup {
+func (p *Page) frame(r *http.Request, c *content) markup {
 	if c.at.IsZero() {
 		c.at = time.Now()
 	}
@@ -99,7 +99,7 @@ func (p *Page) frame(c *content) markup {
 				"20"}), plain("Holdfast")),
 		element("nav", attrs{"aria-label", "Parts"}, element("ul", nil,
 			part("locks", "/", "Locks"), part("runs", "/runs", "Runs"), part("health", "/health", "Health"))),
-		div("place", span("store", foreignText(p.opts.Store)), mode,
+		div("place", span("store", foreignText(p.opts.Store)), p.viewerName(r), mode,
 			element("span", attrs{"id", "connection", "class", "badge quiet", "role", "status"})))
 	main := element("main", attrs{"id", "main", "tabindex", "-1"}, c.fixed,
 		element("div", attrs{"id", "live", "data-events", attrIf(c.events != "", c.events),
@@ -113,6 +113,14 @@ func (p *Page) frame(c *content) markup {
 		header, main, footer,
 		element("div", attrs{"id", "announcements", "class", "for-readers", "aria-live", "polite"}),
 		element("dialog", attrs{"id", "dialog", "aria-labelledby", "dialog-title"}))), "\n")
+}
+
+// viewerName says who looks at the page.
+func (p *Page) viewerName(r *http.Request) markup {
+	if p.opts.Viewer == nil {
+		return ""
+	}
+	return span("viewer", plain("you are "), link("/health", foreignText(p.opts.Viewer(r).Name)))
 }
 
 // buildURL is a path with a query of names and values in turn. Values that are empty are left out.

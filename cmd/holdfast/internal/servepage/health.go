@@ -1,9 +1,11 @@
 package servepage
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -60,8 +62,14 @@ func (p *Page) showHealth(r *http.Request) (*content, error) {
 		definition{"By which clock", describeCode(string(info.ExpiryClock), info.ExpiryClock.Description())},
 		definition{"Order of waiters", describeCode(string(info.Order), info.Order.Description())},
 		definition{"Claims and tokens survive", plain(shown.DescribeSurvives(info))},
-	), element("h2", nil, plain("Findings of the doctor"))}
-	live = append(live, p.findings(r, now))
+	)}
+	if p.opts.Viewer != nil {
+		you := p.opts.Viewer(r)
+		may := cmp.Or(strings.Join(you.Rights, "; "), "nothing")
+		live = append(live, element("h2", nil, plain("You")),
+			facts(definition{"Your name here", foreignText(you.Name)}, definition{"You may", foreignText(may)}))
+	}
+	live = append(live, element("h2", nil, plain("Findings of the doctor")), p.findings(r, now))
 	return &content{title: "Health", part: "health", at: now, events: "list",
 		fixed: element("h1", nil, plain("Health")), live: join(live...)}, nil
 }

@@ -125,7 +125,7 @@ func (p *Page) showList(r *http.Request) (*content, error) {
 	pages := max(1, (len(shown)+perPage-1)/perPage)
 	q.page = min(q.page, pages)
 	part := shown[(q.page-1)*perPage : min(q.page*perPage, len(shown))]
-	live := []markup{p.listProblems(list), summary(visible, now)}
+	live := []markup{p.listProblems(list), summary(visible, now, p.failedRunsTile(r))}
 	if len(part) == 0 {
 		words := "No lock is held or waited for."
 		if len(visible) > 0 {
@@ -172,8 +172,8 @@ func (p *Page) listProblems(list listing) markup {
 	return join(notes...)
 }
 
-// summary counts the locks.
-func summary(locks []lockState, now time.Time) markup {
+// summary counts the locks. runs is a tile of the runs.
+func summary(locks []lockState, now time.Time, runs markup) markup {
 	held, waited, attention := 0, 0, 0
 	for _, l := range locks {
 		if len(l.Holders) > 0 {
@@ -198,7 +198,7 @@ func summary(locks []lockState, now time.Time) markup {
 		tile(held, "/", "held", "tile"), tile(waited, "/?only=waiting", "with waiters", "tile"),
 		tile(attention, "/?only=attention",
 			map[bool]string{true: "needs attention", false: "need attention"}[attention == 1],
-			class))
+			class), runs)
 }
 
 // lockTable is the table of locks.

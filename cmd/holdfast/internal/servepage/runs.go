@@ -113,6 +113,8 @@ func (p *Page) showRuns(r *http.Request) (*content, error) {
 		return nil, err
 	}
 	now := time.Now()
+	ledgers, _ := p.ledgers.get(r.Context()) // what is wrong with the store is said of the list
+	known := p.countLedgers(r, ledgers)
 	counts := map[holdfast.RunState]int{}
 	var shown []listedRun
 	for _, run := range list.runs {
@@ -134,7 +136,7 @@ func (p *Page) showRuns(r *http.Request) (*content, error) {
 	pages := max(1, (len(shown)+perPage-1)/perPage)
 	page, _ := strconv.Atoi(v.Get("page"))
 	page = min(max(1, page), pages)
-	live := []markup{runProblems(list), stateTiles(state, counts, href)}
+	live := []markup{p.ledgerTiles(q.ledger, known), runProblems(list), stateTiles(state, counts, href)}
 	if len(shown) == 0 {
 		live = append(live, paragraph("empty", plain("There are no such runs.")))
 	} else {
@@ -144,7 +146,7 @@ func (p *Page) showRuns(r *http.Request) (*content, error) {
 	return &content{title: "Runs", part: "runs", at: now, live: join(live...),
 		events: "runs&ledger=" + url.QueryEscape(q.ledger) + "&prefix=" + url.QueryEscape(q.prefix),
 		fixed: join(element("h1", nil, plain("Runs")), p.doneNote(r, "/runs", "ledger", q.ledger),
-			p.runsForm(q, state))}, nil
+			p.runsForm(q, state, slices.Sorted(maps.Keys(known))))}, nil
 }
 
 // runProblems says what is wrong with a listing.
@@ -184,9 +186,9 @@ func stateTiles(chosen holdfast.RunState, counts map[holdfast.RunState]int,
 }
 
 // runsForm chooses a ledger and keys.
-func (p *Page) runsForm(q runsQuery, state holdfast.RunState) markup {
+func (p *Page) runsForm(q runsQuery, state holdfast.RunState, ledgers []string) markup {
 	var known []markup
-	for _, name := range p.opts.Ledgers {
+	for _, name := range ledgers {
 		known = append(known, voidElement("option", attrs{"value", name}))
 	}
 	return element("form", attrs{"class", "search", "role", "search", "method", "get", "action", "/runs"},
@@ -464,6 +466,7 @@ func (p *Page) actOnRun(r *http.Request) (*content, error) {
 		seeAt = p.doneURL(action, "/runs", "ledger", name)
 	}
 	finish(err)
+	p.ledgers.invalidate()
 	p.mu.Lock()
 	for q, s := range p.runs {
 		if q.ledger == name {

@@ -49,6 +49,49 @@ func TestRunsOnPage(t *testing.T) {
 	}
 }
 
+// TestLedgersOnPage: all ledgers with keys are listed, and runs that have failed or were abandoned are counted where the locks
+// are shown, without the keys that the viewer may not see.
+func TestLedgersOnPage(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Options{
+		Rights: func(_ *http.Request, name string) Rights { return Rights{See: !strings.HasPrefix(name, "secret")} },
+		Viewer: func(*http.Request) Viewer {
+			return Viewer{"carol", []string{"see all names", "hold names that begin with a/"}}
+		},
+	})
+	empty := s.get("/").body
+	if strings.Contains(empty, "runs need attention") {
+		t.Error("runs are counted where there are no ledgers")
+	}
+	s.addRuns()
+	for _, ledger := range []string{"nightly", "secret"} {
+		run, err := s.client("x").Ledger(ledger, nil).Begin(t.Context(), "report@2026-11-28", nil)
+		if err == nil {
+			err = run.Fail(t.Context(), errors.New("no paper"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.page.ledgers.invalidate()
+	list, runs, health := s.get("/").body, s.get("/runs").body, s.get("/health").body
+	for _, c := range []struct{ page, want string }{
+		{list, `href="/runs?ledger=nightly" class="tile alarm"><strong>2</strong> runs need attention`},
+		{list, `you are <a href="/health"><bdi>carol</bdi></a>`},
+		{runs, `href="/runs?ledger=nightly" class="tile alarm"><strong><bdi>nightly</bdi></strong> 1 key, 1 failed or abandoned`},
+		{runs, `<option value="nightly">`},
+		{runs, "once</bdi></strong> 4 keys, 1 failed or abandoned"},
+		{health, "see all names; hold names that begin with a/"},
+	} {
+		if !strings.Contains(c.page, c.want) {
+			t.Errorf("%q is missing in\n%s", c.want, c.page)
+		}
+	}
+	if strings.Contains(list+runs, "secret") {
+		t.Error("a ledger is named whose keys the viewer may not see")
+	}
+}
+
 // TestRetryAndForget: a failed key is retried and a key is forgotten after a confirmation, a success only with the box
 // ticked. What cannot be done says why.
 func TestRetryAndForget(t *testing.T) {

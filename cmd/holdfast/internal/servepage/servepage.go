@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,8 +33,16 @@ type Options struct {
 	Audit func(*http.Request, AuditEntry) (finish func(error), err error)
 	// Doctor examines the store. It is called once per minute at most, while somebody looks. Nil: it is not shown.
 	Doctor func(context.Context) ([]holdfast.Finding, error)
-	// Ledgers are the names of ledgers that the page offers. Others can be typed. Nil: "once".
+	// Ledgers are the names of ledgers that the page offers, besides those that have keys. Nil: "once".
 	Ledgers []string
+	// Viewer says who has sent a request, and what they may do. Nil: it is not shown.
+	Viewer func(*http.Request) Viewer
+}
+
+// Viewer is who looks at the page.
+type Viewer struct {
+	Name   string
+	Rights []string // in words: "see and hold names that begin with billing/"
 }
 
 // Rights are what somebody may do with a lock.
@@ -78,6 +87,7 @@ type Page struct {
 
 	locks   *shared[listing]
 	doctor  *shared[diagnosis]
+	ledgers *shared[allLedgers]
 	history *history
 
 	mu      sync.Mutex
@@ -99,6 +109,7 @@ func New(opts Options) *Page {
 		streamTimeout: streamTimeout, tickPause: tickPause}
 	p.base, p.end = context.WithCancel(context.Background())
 	p.locks = newShared(p.base, listInterval, p.listLocks, listing.differsFrom)
+	p.ledgers = newShared(p.base, ledgersInterval, p.listLedgers, func(a, b allLedgers) bool { return !slices.Equal(a.keys, b.keys) })
 	p.doctor = newShared(p.base, doctorInterval, p.diagnose, func(a, b diagnosis) bool { return a.at != b.at })
 	for pattern, handler := range p.routes() {
 		p.mux.Handle(pattern, handler)

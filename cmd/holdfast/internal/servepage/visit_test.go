@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"iter"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,11 +65,12 @@ func newVisitedSite(t *testing.T) (s *site, alice *holdfast.Lease) {
 		"app5 worker[19] import/customers": 21 * time.Second, "app6 worker[7] import/orders": 2 * time.Minute,
 		"app1 api[2210] leader/scheduler": 76 * time.Hour}
 	opts := Options{AllowBreak: true,
+		Viewer: func(*http.Request) Viewer { return Viewer{"ops", []string{"see, hold, break all names"}} },
 		Doctor: func(context.Context) ([]holdfast.Finding, error) {
 			return []holdfast.Finding{{Code: "redis-eviction", Severity: holdfast.SeverityCritical,
 				Subject: "10.0.0.5:6379",
 				What:    "maxmemory-policy is allkeys-lru", Why: "the server may remove a lock that is held, and grant it again",
-				Fix: "CONFIG SET maxmemory-policy noeviction"}}, nil
+				Fix: "maxmemory-policy noeviction in redis.conf"}}, nil
 		}}
 	s = newSiteOn(t, opts, memory.New(nil), func(store driver.Store) driver.Store { return &agedStore{store, ages} })
 	s.page.opts.Store = "redis:10.0.0.5:6379/0"
