@@ -340,6 +340,8 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 		ended := &waitEndedError{err: contextError(ctx)}
 		if held := findHeldError(err); held != nil {
 			ended.holders = held.Holders
+		} else if errors.Is(ended.err, context.DeadlineExceeded) && c.runs == nil {
+			ended.err = fmt.Errorf("%w; the store has not said who holds it, so it may give no answers", ended.err)
 		}
 		return grant, ended
 	}

@@ -128,6 +128,21 @@ func TestTimeoutNamesHolder(t *testing.T) {
 	})
 }
 
+// TestTimeoutOfSilentStore: the error of a wait that timed out tells a store that does not answer from a lock that is held.
+func TestTimeoutOfSilentStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		f.down = true
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		_, err := newClient(t, f, nil).Mutex("a", nil).Lock(ctx)
+		wantIs(t, err, context.DeadlineExceeded)
+		if !strings.Contains(err.Error(), "the store has not said who holds it") {
+			t.Error(err)
+		}
+	})
+}
+
 // sameStore is another client of the same store.
 type sameStore struct{ *fakeStore }
 
