@@ -105,7 +105,7 @@ func parseTrouble(err error) string {
 	case strings.Contains(text, "invalid port"):
 		return "the port is not a number; in a password, write %2F for /, %3A for : and %40 for @"
 	case strings.Contains(text, "control character"):
-		return "it contains a control character"
+		return "it contains a control character, such as a newline at its end"
 	case strings.Contains(text, "missing protocol scheme"), strings.Contains(text, "first path segment"):
 		return "it must start with a scheme such as file://"
 	}

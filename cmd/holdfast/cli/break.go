@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -70,7 +71,7 @@ func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.
 		mode = holdfast.BreakForce
 	}
 	if err := client.BreakWithReason(ctx, name, claim.Ref, mode, describeBreak(b.force, b.reason)); err != nil {
-		return storeError(err)
+		return foreignError(err, name, claim)
 	}
 	owner := printableText(claim.Owner)
 	waiting := isWaiter(lock, claim)
@@ -103,6 +104,15 @@ func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.
 		"%s is taken from %s, which learns it at its next renewal; otherwise the lock passes on %s\n",
 		quoteName(name), owner, expiry)
 	return err
+}
+
+// foreignError is the error of a break or of a request that the store refuses because another kind of client holds the lock.
+func foreignError(err error, name string, claim holdfast.ClaimInfo) error {
+	if !claim.Foreign || !errors.Is(err, holdfast.ErrUnsupported) {
+		return storeError(err)
+	}
+	return usageError("%s is held by another kind of client, which cannot be told; holdfast break --force frees it at once, and "+
+		"that client may still be working", quoteName(name))
 }
 
 // isWaiter reports whether a claim of a lock waits.

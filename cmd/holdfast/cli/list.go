@@ -31,7 +31,8 @@ special characters are in quotes.
 WAITING is the number of claims that wait; - means that it is not known, and 3+ that there may be more than 3: a run that
 waits without --fair for a plain lock waits in its own process, on most stores, and is not seen. STATE is held, or waited
 for; broken (its holder has not released it yet), detached (held without a process, see acquire) or foreign (held by
-another kind of client). EXPIRES is when the lock expires if its holder stops renewing it.
+another kind of client). EXPIRES is when the lock expires if its holder stops renewing it; - means that this is not known, or that another kind of
+client holds the lock without an end: then holdfast break --force ends it.
 
 On a terminal, long texts are shortened to its width, and broken, detached and foreign locks have a color, unless
 NO_COLOR is set. --watch shows the locks again and again, until a signal ends it or the store fails (69).

@@ -31,6 +31,13 @@ func TestListForeign(t *testing.T) {
 	if r := w.runProgram("list", "--json"); !strings.Contains(r.out, `"foreign":true`) {
 		t.Error(r.description)
 	}
+	// Such a holder cannot be told of anything; a SET without an end stays until it is removed by force.
+	sendRedis(t, server, "SET", "locks:stuck", "secret")
+	for _, subcommand := range []string{"break", "request-release"} {
+		w.runProgram(subcommand, "stuck").check(t, 64, "stuck is held by another kind of client", "holdfast break --force")
+	}
+	w.runProgram("break", "--force", "stuck").check(t, 0)
+	w.runProgram("run", "-n", "stuck", "true").check(t, 0)
 	w.store = "redis://" + server.Addr
 	if r := w.runProgram("list"); r.code != 0 || r.out != "" {
 		t.Error(r.description)

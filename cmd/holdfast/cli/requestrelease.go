@@ -58,7 +58,7 @@ func requestRelease(ctx context.Context, c *cobra.Command, client *holdfast.Clie
 		return err
 	}
 	if err := client.RequestRelease(ctx, name, claim.Ref); err != nil {
-		return storeError(err)
+		return foreignError(err, name, claim)
 	}
 	if asJSON {
 		return writeRecord(c.OutOrStdout(), recordReleaseRequest, changeAsJSON(client.Info(), lock, claim))

@@ -62,7 +62,7 @@ func TestUsageErrors(t *testing.T) {
 		{`crontab(5) has no L, W and #, as in "L"`, []string{"once", "--schedule", "0 3 L * *", "--tz", "UTC", "a", "true"}},
 		{"crontab(5) has no seconds", []string{"once", "--schedule", "0 0 3 * * *", "--tz", "UTC", "a", "true"}},
 		{"failed to parse int from soon; give", []string{"once", "--schedule", "soon 3 * * *", "--tz", "UTC", "a", "true"}},
-		{"unknown store postgress://; did you mean postgres://?", []string{"list", "--store", "postgress://host/db"}},
+		{"unknown store postgress:// (did you mean postgres://?); known are", []string{"list", "--store", "postgress://host/db"}},
 		{"unknown store xyzzy://; known are", []string{"list", "--store", "xyzzy://host/db"}},
 		{"a path of Windows cannot be used here", []string{"list", "--store", `C:\locks`}},
 		{"a path of Windows cannot be used here", []string{"list", "--store", `file:///c:/locks`}},

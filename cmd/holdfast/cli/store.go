@@ -88,7 +88,7 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 		}
 		meant := ""
 		if like := findSimilar(scheme, driver.Schemes()...); like != "" {
-			meant = fmt.Sprintf("; did you mean %s://?", like)
+			meant = fmt.Sprintf(" (did you mean %s://?)", like)
 		}
 		return nil, usageError("%w", &openError{fmt.Errorf("unknown store %s://%s; known are %s", scheme, meant, known)})
 	}
