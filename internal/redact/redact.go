@@ -82,6 +82,7 @@ func publicParts(u *url.URL) map[string]bool {
 			parts[decoded] = true
 		}
 	}
+	delete(parts, "")
 	return parts
 }
 

@@ -149,12 +149,22 @@ type shop struct {
 	collector *holdfastprom.Collector
 	addr      string // where it is scraped
 	jobs      string // the file of metrics that jobs write
+	command   func() (program string, err error)
 }
 
 func newShop(t *testing.T) *shop {
 	t.Helper()
 	beforeNumber := func(lock string) string { lock, _, _ = strings.Cut(lock, "-"); return lock }
 	s := &shop{collector: holdfastprom.New(&holdfastprom.Options{LockLabel: beforeNumber}), jobs: filepath.Join(t.TempDir(), "jobs.prom")}
+	program := filepath.Join(t.TempDir(), "holdfast")
+	s.command = sync.OnceValues(func() (string, error) {
+		build := exec.Command("go", "build", "-o", program, ".")
+		build.Dir = "../../cmd/holdfast"
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
+		}
+		return program, nil
+	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(s.collector)
 	listener, err := servertest.Listen()
@@ -413,13 +423,9 @@ func stopStore(t *testing.T, s *shop, server *redistest.Server) func() {
 
 // useCommand uses the command for a job that writes metrics. The job exits with code.
 func useCommand(t *testing.T, s *shop, code int, subcommand string, args ...string) func() {
+	program, err := s.command()
+	check(t, err)
 	dir := t.TempDir()
-	program := filepath.Join(dir, "holdfast")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
-	build.Dir = "../../cmd/holdfast"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
 	args = append([]string{subcommand, "--metrics-file", s.jobs}, args...)
 	return func() {
 		cmd := exec.CommandContext(t.Context(), program, args...)
