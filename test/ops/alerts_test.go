@@ -155,7 +155,8 @@ type shop struct {
 func newShop(t *testing.T) *shop {
 	t.Helper()
 	beforeNumber := func(lock string) string { lock, _, _ = strings.Cut(lock, "-"); return lock }
-	s := &shop{collector: holdfastprom.New(&holdfastprom.Options{LockLabel: beforeNumber}), jobs: filepath.Join(t.TempDir(), "jobs.prom")}
+	s := &shop{collector: holdfastprom.New(&holdfastprom.Options{LockLabel: beforeNumber}),
+		jobs: filepath.Join(t.TempDir(), "jobs.prom")}
 	program := filepath.Join(t.TempDir(), "holdfast")
 	s.command = sync.OnceValues(func() (string, error) {
 		build := exec.Command("go", "build", "-o", program, ".")

@@ -107,9 +107,11 @@ func TestFailoverOfManyProcesses(t *testing.T) {
 		input = append(input, series{name + `"failed"}`, fmt.Sprintf("0x30 %dx90", failed)},
 			series{name + `"renewed"}`, "0+1200x120"})
 	}
-	text, err := yaml.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "1m", "tests": []any{map[string]any{
-		"interval": "1m", "input_series": input, "promql_expr_test": []any{map[string]any{
-			"expr": `count(count_over_time(ALERTS{alertname=~"Holdfast.*"}[2h]))`, "eval_time": "2h", "exp_samples": []any{}}}}}})
+	type fields map[string]any
+	noAlert := fields{"expr": `count(count_over_time(ALERTS{alertname=~"Holdfast.*"}[2h]))`, "eval_time": "2h",
+		"exp_samples": []any{}}
+	text, err := yaml.Marshal(fields{"rule_files": []string{rules}, "evaluation_interval": "1m", "tests": []fields{
+		{"interval": "1m", "input_series": input, "promql_expr_test": []fields{noAlert}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

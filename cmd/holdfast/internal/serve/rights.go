@@ -116,8 +116,11 @@ func CallerName(r *http.Request) string {
 }
 
 // DescribeRights are the rights of a request's caller in words. A server may break nothing, whatever they are.
-func DescribeRights(r *http.Request, allowBreak bool) (all []string) {
-	c := callerOf(r)
+func DescribeRights(r *http.Request, allowBreak bool) []string {
+	return callerOf(r).describeRights(allowBreak)
+}
+
+func (c *caller) describeRights(allowBreak bool) (all []string) {
 	grants := c.grants
 	if c.everything {
 		grants = []grantedRights{{rights: Rights{See: true, Hold: true, Break: true}}}

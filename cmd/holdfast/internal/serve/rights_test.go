@@ -236,3 +236,26 @@ func TestRevoked(t *testing.T) {
 	bob.refuse(codeUnauthorized, http.MethodPost, "/v1/runs/"+text(run, "run")+"/beat", "")
 	kept.next(eventHeartbeat, eventRenewed)
 }
+
+// TestDescribeRights: a caller's rights in words are those that count on this server.
+func TestDescribeRights(t *testing.T) {
+	t.Parallel()
+	some := &caller{grants: []grantedRights{{"billing/", Rights{See: true, Hold: true}}, {"ops/", Rights{See: true, Break: true}},
+		{"x/", Rights{Break: true}}}}
+	for _, c := range []struct {
+		caller     *caller
+		allowBreak bool
+		want       string
+	}{
+		{&caller{}, true, ""},
+		{&caller{everything: true}, true, "see, hold, break all names"},
+		{&caller{everything: true}, false, "see, hold all names"},
+		{some, true, "see, hold names that begin with billing/; see, break names that begin with ops/; " +
+			"break names that begin with x/"},
+		{some, false, "see, hold names that begin with billing/; see names that begin with ops/"},
+	} {
+		if got := strings.Join(c.caller.describeRights(c.allowBreak), "; "); got != c.want {
+			t.Errorf("%+v may %q, not %q", c.caller, got, c.want)
+		}
+	}
+}

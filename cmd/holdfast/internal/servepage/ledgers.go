@@ -38,7 +38,9 @@ func (p *Page) listLedgers(ctx context.Context) (all allLedgers) {
 		}
 		all.keys = append(all.keys, ledgerKey{run.Ledger, run.Key, err != nil || runNeedsAttention(run)})
 	}
-	slices.SortFunc(all.keys, func(a, b ledgerKey) int { return cmp.Or(cmp.Compare(a.ledger, b.ledger), cmp.Compare(a.key, b.key)) })
+	slices.SortFunc(all.keys, func(a, b ledgerKey) int {
+		return cmp.Or(cmp.Compare(a.ledger, b.ledger), cmp.Compare(a.key, b.key))
+	})
 	return all
 }
 

@@ -109,7 +109,8 @@ func New(opts Options) *Page {
 		streamTimeout: streamTimeout, tickPause: tickPause}
 	p.base, p.end = context.WithCancel(context.Background())
 	p.locks = newShared(p.base, listInterval, p.listLocks, listing.differsFrom)
-	p.ledgers = newShared(p.base, ledgersInterval, p.listLedgers, func(a, b allLedgers) bool { return !slices.Equal(a.keys, b.keys) })
+	p.ledgers = newShared(p.base, ledgersInterval, p.listLedgers,
+		func(a, b allLedgers) bool { return !slices.Equal(a.keys, b.keys) })
 	p.doctor = newShared(p.base, doctorInterval, p.diagnose, func(a, b diagnosis) bool { return a.at != b.at })
 	for pattern, handler := range p.routes() {
 		p.mux.Handle(pattern, handler)
