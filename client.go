@@ -395,8 +395,8 @@ func (c *Client) withdrawalOf(claim driver.Claim) func(context.Context) error {
 // tells nobody to stop: that is up to the caller, who also ends ctx when the work has had time enough.
 //
 // When nothing is held any more, Shutdown closes the client as [Client.Close] does, and returns what that returns. If
-// ctx ends before that, it closes the client at once, with the leases that are still held, and the error says how many
-// and wraps that of ctx.
+// ctx ends first, it closes the client at once. The leases that are still held then end. The error matches that of ctx,
+// and its text says how many there were.
 func (c *Client) Shutdown(ctx context.Context) error {
 	if err := checkCall(c, ctx); err != nil {
 		return c.wrapError("shut down", "", err)
@@ -425,9 +425,10 @@ func (c *Client) drain(ctx context.Context) (held int) {
 // background, and closes the store. It takes about 10 s at most. Calls that wait for a lock return ErrClosed, and so do
 // later calls.
 //
-// Close does not wait for the work under the leases, as [Client.Shutdown] does: stop that first. Nor does it wait for the body of a loop over List
-// or [Ledger.List], which then end with ErrClosed. A lock that could not be released in time expires by its TTL, and
-// Close then returns ErrUncertain. A second Close waits for the first one and does nothing else.
+// Close does not wait for the work under the leases: stop that first, or use [Client.Shutdown], which waits. Nor does it
+// wait for the body of a loop over List or [Ledger.List], which then end with ErrClosed. A lock that could not be
+// released in time expires by its TTL, and Close then returns ErrUncertain. A second Close waits for the first one and
+// does nothing else.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

@@ -13,7 +13,7 @@
 // it is released, lost or detached, or the client is closed. A lease is valid for its TTL, minus a margin, counted from
 // the start of the last request that confirmed it, on a clock that keeps running while the machine sleeps. At that
 // moment its context ends, whatever the network does, and no late answer makes it valid again. Nobody else can have
-// been granted the lock before.
+// been granted the lock before that moment.
 //
 // # Losing a lease
 //

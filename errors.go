@@ -17,7 +17,7 @@ var (
 	// ErrLost is returned when a lease ended before its holder released it. errors.As finds a [*LossError] with the
 	// cause.
 	ErrLost = driver.ErrLost
-	// ErrReleased is returned when the holder has released or detached the lease before.
+	// ErrReleased is returned when the holder has already released or detached the lease, or ended the run.
 	ErrReleased = driver.ErrReleased
 	// ErrQueueFull is returned when the lock has as many claims as its store allows; nothing is left of the one that was
 	// refused. Try again later. A claim of a plain mutex that waits is not refused, but goes on waiting outside of the

@@ -94,7 +94,7 @@ type Event struct {
 
 	// Waited is how long the caller has waited: EventAcquired, EventFailed, EventRunStarted, EventRunRefused.
 	Waited time.Duration
-	// Held is the time since the grant, from EventRenewed on.
+	// Held is the time since the grant. Events up to the grant have none.
 	Held time.Duration
 	// RoundTrip is how long the answer of the store to a renewal took: EventRenewed, EventRunRenewed,
 	// EventRenewalFailing.

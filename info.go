@@ -33,8 +33,8 @@ type Info struct {
 	// WriteInterval is the shortest time between two writes to one lock that the store accepts; a new claim that can
 	// wait keeps this distance from the last write. 0: there is no such limit.
 	WriteInterval time.Duration
-	// TokenGap: where the record of a lock was removed, later tokens are larger than earlier ones only if the last
-	// grant is older than this.
+	// TokenGap is how old the last grant of a lock must be for the next token to be larger, where the record of the lock
+	// was removed in between.
 	TokenGap time.Duration
 	// TokenRegression says when a token can be smaller than an earlier one; empty: never.
 	TokenRegression string

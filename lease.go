@@ -111,7 +111,7 @@ func (l *Lease) Exclusive() bool {
 func (l *Lease) Valid() bool { return l.Remaining() > 0 }
 
 // Remaining is how long the lease stays valid if no renewal succeeds any more; 0 when it has ended. It is shorter than
-// what is left of the TTL by a margin: a tenth of the TTL, or 1 s and a hundredth of the TTL if that is less. It is
+// what is left of the TTL by a margin: a tenth of the TTL, and at most 1 s plus a hundredth of the TTL. It is
 // never more than what is left of LockOptions.MaxHold.
 func (l *Lease) Remaining() time.Duration {
 	left := l.hold.checkExpiry()

@@ -22,7 +22,7 @@ var (
 	ErrInProgress = driver.ErrInProgress
 	// ErrTooSoon is returned when the pause since the last run has not passed.
 	ErrTooSoon = driver.ErrTooSoon
-	// ErrAttemptsUsed is returned when the key has had as many runs as RunOptions.MaxAttempts allows.
+	// ErrAttemptsUsed is returned when the key has had as many runs as LedgerOptions.MaxAttempts allows.
 	ErrAttemptsUsed = driver.ErrAttemptsUsed
 )
 
@@ -207,8 +207,12 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 	return &Run{ledger: l, key: key, lease: lease}, nil
 }
 
-// Do runs f for the key unless a run has succeeded, and returns the result of f, or else the stored one. f runs under
-// the run's context, which ends with ctx, too. If f returns an error or panics, the run has failed.
+// Do begins a run of the key, calls f, and reports the outcome: what f returns is the result of the run, and if f returns
+// an error or panics, the run has failed. If a run has succeeded before, Do does not call f, and returns the stored result.
+// The context of f ends with ctx and with the run.
+//
+// Errors are those of Begin but ErrSucceeded; that of f, joined with that of Fail; and those of Succeed. If f has ended the
+// run itself, Do reports nothing more, and returns what f has returned.
 func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
 	f func(ctx context.Context, r *Run) ([]byte, error)) (result []byte, err error) {
 	if f == nil {

@@ -10,10 +10,10 @@ type Mutex struct {
 	opts   LockOptions
 }
 
-// Mutex names a mutex: 1 to 512 bytes of UTF-8 without NUL. o may be nil. Name and options are checked when the mutex
-// is used.
-func (c *Client) Mutex(name string, o *LockOptions) *Mutex {
-	return &Mutex{client: c, name: name, opts: o.orZero()}
+// Mutex returns the mutex with that name: UTF-8 without NUL, from 1 to Info.MaxName bytes (512 on most stores). opts may be
+// nil. Name and options are checked when the mutex is used.
+func (c *Client) Mutex(name string, opts *LockOptions) *Mutex {
+	return &Mutex{client: c, name: name, opts: opts.orZero()}
 }
 
 // lockSpec is empty for a nil Mutex, which LockAll and Explain report as an error.

@@ -52,7 +52,8 @@ type LockOptions struct {
 	TTL time.Duration
 	// Fair makes a Mutex be granted in order of arrival among all clients of the store. Without it, only the callers of
 	// one client are served in order. A fair claim waits in the store, which has room for a bounded number
-	// (Info.MaxWaiters); the others are refused with ErrQueueFull. It has no effect on read-write locks and semaphores, which are always fair.
+	// (Info.MaxWaiters); the others are refused with ErrQueueFull. It has no effect on read-write locks and semaphores,
+	// which are always fair.
 	Fair bool
 	// Meta is Options.Meta for this lock. Default: the client's.
 	Meta string

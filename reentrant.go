@@ -74,6 +74,7 @@ func (c *Client) carriedHolds(ctx context.Context, name string) iter.Seq[*hold] 
 	}
 }
 
+// reenter returns one more lease of the hold, or nil if it cannot be entered any more, and the lock must be acquired.
 func (h *hold) reenter(ctx context.Context, claim driver.Claim) (*Lease, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 )
 
 // Run is one run of a key in a [Ledger]. It is a lease on the key: it is renewed in the background and ends with
-// Succeed, with Fail, by loss, or when its client is closed. A run that is never ended is renewed for as long as its
+// Succeed, Fail or Withdraw, by loss, or when its client is closed. A run that is never ended is renewed for as long as its
 // client lives, so call Succeed or Fail on every path, or use [Ledger.Do]. All methods may be called from any
 // goroutine.
 type Run struct {
@@ -41,7 +41,7 @@ func (r *Run) Valid() bool { return r.lease.Valid() }
 // Remaining is how long the run stays valid if no renewal succeeds any more: see [Lease.Remaining].
 func (r *Run) Remaining() time.Duration { return r.lease.Remaining() }
 
-// Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed or Fail,
+// Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed, Fail or Withdraw,
 // or [ErrClosed].
 func (r *Run) Err() error { return r.lease.Err() }
 
@@ -81,10 +81,11 @@ func (r *Run) Fail(ctx context.Context, reason error) error {
 }
 
 // Withdraw ends the run as if it had not begun: it leaves nothing in the history, uses up no attempt and starts no pause.
-// The exception is a run before which a program of an earlier version has left one that is too large to stay in the
-// record: then it ends as failed, and counts.
-// It is for programs that begin runs for others, when they find that the worker was never told of its run. If work may have
+// Programs that begin runs for others call it when they find that the worker was never told of its run. If work may have
 // begun, use Fail. Errors are those of Succeed. In the events the run has failed.
+//
+// A program of an earlier version may have left a run that is too large to stay in the record. A run that follows it
+// cannot be withdrawn: it ends as failed, and uses up an attempt.
 func (r *Run) Withdraw(ctx context.Context) error {
 	return r.finish(ctx, "withdraw", driver.RunOutcome{})
 }

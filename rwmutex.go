@@ -21,8 +21,8 @@ type RWMutex struct {
 
 // RWMutex names a read-write lock; see [Client.Mutex]. The name must not be in use as another kind of lock.
 // LockOptions.Fair has no effect: a read-write lock is always fair.
-func (c *Client) RWMutex(name string, o *LockOptions) *RWMutex {
-	return &RWMutex{client: c, name: name, opts: o.orZero()}
+func (c *Client) RWMutex(name string, opts *LockOptions) *RWMutex {
+	return &RWMutex{client: c, name: name, opts: opts.orZero()}
 }
 
 // lockSpec is empty for a nil RWMutex, which LockAll and Explain report as an error.
@@ -39,7 +39,7 @@ func (m *RWMutex) readerSpec() lockSpec {
 	return s
 }
 
-// Reader is the reader's side of the lock, for [LockAll] and Explain.
+// Reader returns the reader's side of the lock, as an item for [LockAll] and Explain.
 func (m *RWMutex) Reader() Lockable { return m.readerSpec() }
 
 // Explain returns how a writer's claim on the lock would be kept in the store; see [Lockable].

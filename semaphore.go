@@ -14,8 +14,8 @@ type Semaphore struct {
 // Semaphore names a semaphore; see [Client.Mutex]. limit is 1 to 10^12, and all users of the name must agree on it
 // (ErrMismatch). It can be changed while the semaphore has no holders and no waiters. LockOptions.Fair has no effect: a
 // semaphore is always fair.
-func (c *Client) Semaphore(name string, limit int64, o *LockOptions) *Semaphore {
-	return &Semaphore{client: c, name: name, limit: limit, opts: o.orZero()}
+func (c *Client) Semaphore(name string, limit int64, opts *LockOptions) *Semaphore {
+	return &Semaphore{client: c, name: name, limit: limit, opts: opts.orZero()}
 }
 
 func (s *Semaphore) permitsSpec(weight int64) lockSpec {
@@ -25,10 +25,11 @@ func (s *Semaphore) permitsSpec(weight int64) lockSpec {
 	return lockSpec{s.client, s.name, KindSemaphore, s.limit, weight, s.opts}
 }
 
-// Permits is weight of the semaphore, 1 to its limit, for [LockAll] and Explain.
+// Permits returns a claim on weight permits, from 1 to the limit, as an item for [LockAll] and Explain.
 func (s *Semaphore) Permits(weight int64) Lockable { return s.permitsSpec(weight) }
 
-// Acquire waits until weight is granted, 1 to the limit. The lease's token fences only if weight is the whole limit.
+// Acquire waits until weight permits are granted, from 1 to the limit. The lease's token fences only if weight is the
+// whole limit.
 // Errors are those of Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, weight int64) (*Lease, error) {
 	return s.client.takeLock(ctx, "acquire", s.permitsSpec(weight), true)

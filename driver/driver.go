@@ -200,9 +200,9 @@ type Store interface {
 	// [Abilities].Tokens is false.
 	ReadTokenFloor(ctx context.Context) (TokenFloor, error)
 
-	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on; if the name is empty,
-	// on any lock of the store. A holder keeps its token. It succeeds without a change if that is so already. atLeast
-	// is 1 to MaxToken.
+	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on. A holder keeps its token.
+	// It succeeds without a change if that is so already. atLeast is 1 to MaxToken. If the name is empty, it changes
+	// nothing, and succeeds if no smaller token is granted from now on, on any lock of the store.
 	//
 	// It returns an error that wraps ErrUnsupported if no client can do that; the text says what the operator can do
 	// instead. ErrUncertain means that the tokens may or may not have been raised; it may be called again.
@@ -328,7 +328,7 @@ type Break struct {
 	Reason string
 }
 
-// BreakMode says how hard a break acts.
+// BreakMode says what is done to the claim: it is ended, at once or gracefully, or its holder is asked to release it.
 type BreakMode int
 
 const (
@@ -358,13 +358,13 @@ type ClaimInfo struct {
 	Ref    string        // names it for Break and Release
 	Owner  string        // as the claim said, or what is known of a foreign holder
 	Meta   string        // as the claim said
-	Weight int64         //
+	Weight int64         // how much of the limit it takes
 	Token  int64         // 0 for a waiting claim, or a foreign one that has none
 	TTL    time.Duration // 0 if not known
 	// Since is when it was granted or began to wait, by a clock that is only good for showing; zero if not known.
 	Since            time.Time
-	Remaining        time.Duration // when it expires if it is not renewed; 0 if not known
-	Detached         bool          //
+	Remaining        time.Duration // how long it lasts if it is not renewed; 0 if not known
+	Detached         bool          // does not end with its client
 	Foreign          bool          // made by another kind of client
 	ReleaseRequested bool          // its holder was asked to release the lock
 	Broken           bool          // was broken gracefully, and exists only until its holder has learned of it

@@ -158,7 +158,7 @@ type Survives struct {
 	Failover bool // to another of the store's machines
 }
 
-// Margin is how long before the end of its TTL a holder stops relying on its lease: a tenth of the TTL, or one second
-// and a hundredth of the TTL if that is less. The hundredth allows two clocks to run 1 % apart (an undisciplined quartz
+// Margin is how long before the end of its TTL a holder stops relying on its lease: a tenth of the TTL, and at most one
+// second plus a hundredth of the TTL. The hundredth allows two clocks to run 1 % apart (an undisciplined quartz
 // is a hundred times better); the rest covers the time between a timer and the code that it wakes.
 func Margin(ttl time.Duration) time.Duration { return min(ttl/10, time.Second+ttl/100) }

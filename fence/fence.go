@@ -41,7 +41,7 @@
 // next holder's request is served.
 //
 // A fence takes the token from a lease, or as a fence.Token. So the tokens of readers and of semaphore permits, which
-// fence nothing, are refused where they are made. Rejected: any number.
+// fence nothing, are refused where they are made. Rejected: to accept any number.
 package fence
 
 import (
@@ -104,7 +104,7 @@ func Of(h Holder) (Token, error) {
 	return t, t.Check()
 }
 
-// Parse reads a token that was passed on as text: decimal digits without a sign.
+// Parse reads a token that was passed on as text: decimal digits without a sign. Anything else is [ErrInvalid].
 func Parse(text string) (Token, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n > maxToken || text[0] == '+' {

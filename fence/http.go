@@ -39,7 +39,7 @@ type problem struct {
 	Largest string `json:"largest,omitempty"`
 }
 
-// Guard lets only requests through to a resource that bring a valid token.
+// Guard lets through to a resource only those requests that bring a valid token.
 //
 // It keeps the fence's promise only as far as its Gate does: see [Gate]. A handler that writes to a database should
 // also call [SQL.Check] in its transaction, with [FromContext].
@@ -70,8 +70,8 @@ type Gate interface {
 }
 
 // Handler returns a handler that calls next for requests with a valid token. Other requests get a problem as in RFC
-// 9457: 412 for a stale token, 428 for none, 400 for what is not one token of this resource's lock, 503 if the token
-// cannot be checked now. It panics if the Guard has no Gate or no Resource.
+// 9457: 412 for a stale token, 428 for none, 400 for what is not a token, or not one of this resource's lock,
+// 503 if the token cannot be checked now. It panics if the Guard has no Gate or no Resource.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	if g.Gate == nil || g.Resource == nil {
 		panic("fence: a Guard needs a Gate and a Resource")

@@ -43,7 +43,7 @@ type Tx interface {
 }
 
 // NewSQL makes a fence. table is the name of its table, with a schema before a dot if needed; empty: [DefaultTable].
-// It does no I/O.
+// It does no I/O. It returns [ErrInvalid] if there is no such dialect, or no such name for a table.
 func NewSQL(d Dialect, table string) (*SQL, error) {
 	if table == "" {
 		table = DefaultTable
@@ -137,7 +137,8 @@ func (f *SQL) Migrate(ctx context.Context, db *sql.DB) error {
 // Check checks a token in the transaction that writes to the resource, and remembers it. Call it first, before the
 // transaction reads what it decides by. After an error, roll back.
 //
-// A smaller token than the largest one is a [*StaleError]. Other transactions that check a token for the same resource
+// A smaller token than the largest one is a [*StaleError]. A transaction, token, resource or table that cannot work is
+// [ErrInvalid]. Other transactions that check a token for the same resource
 // wait until this one ends, so the writes are in the order of their tokens. A transaction that is rolled back remembers
 // nothing; neither does one that is rolled back to a savepoint from before the check.
 //
