@@ -37,7 +37,9 @@ func (e *engine) clientsToNotify(before, rec *Record) (sessions []string) {
 	return sessions
 }
 
-// claimsAtHead yields the claims that are promoted, and the first one that waits.
+// claimsAtHead yields the claims that are promoted, and the first one that waits. A promoted claim can stand behind one that
+// waits: after a promoted claim has not confirmed, all the next ones are promoted, and the claim whose call finds this out
+// waits again if it does not fit yet (see acquireAgain).
 func (r *Record) claimsAtHead() iter.Seq[*Claim] {
 	return func(yield func(*Claim) bool) {
 		oneWaits := false

@@ -598,3 +598,66 @@ func TestDeadAmongHolders(t *testing.T) {
 		})
 	}
 }
+
+// countedTable is a noticeTable that counts the requests of its client.
+type countedTable struct {
+	noticeTable
+	loads, swaps *atomic.Int64
+}
+
+func (t countedTable) Load(ctx context.Context, name string) (record.Row, error) {
+	t.loads.Add(1)
+	return t.noticeTable.Load(ctx, name)
+}
+
+func (t countedTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	t.swaps.Add(1)
+	return t.noticeTable.Swap(ctx, row)
+}
+
+// TestPromotedBehindWriter: a writer removes a claim that did not confirm, so all waiters are asked to confirm, and goes on
+// waiting itself. The client of a reader behind it answers at once, and not when it polls: by then it may be too late.
+func TestPromotedBehindWriter(t *testing.T) { synctest.Test(t, testPromotedBehindWriter) }
+
+func testPromotedBehindWriter(t *testing.T) {
+	m, n := fakeMemory(), newNotices()
+	claim := func(id int, weight int64) driver.Claim {
+		c := paceClaim(id, true)
+		c.Kind, c.Limit, c.Weight, c.TTL = driver.KindRW, driver.RWLimit, weight, time.Hour // it renews no place
+		return c
+	}
+	join := func(s driver.Store, c driver.Claim) <-chan time.Time {
+		t.Cleanup(func() { s.Close() })
+		granted := acquireLater(t, s, c)
+		synctest.Wait()
+		return granted
+	}
+	var loads, swaps atomic.Int64
+	first, ahead, dead, writer := n.open(m, "first"), n.open(m, "ahead"), n.open(m, "dead"), n.open(m, "writer")
+	behind := record.New(countedTable{n.table(m, "behind"), &loads, &swaps})
+	<-join(first, claim(0, driver.RWLimit))
+	aheadGranted := join(ahead, claim(1, 1))
+	go func() { _, _ = dead.Acquire(t.Context(), claim(2, 1)) }()
+	synctest.Wait()
+	writerGranted := join(writer, claim(3, driver.RWLimit))
+	behindGranted := join(behind, claim(4, 1))
+	_ = dead.Close()             // which leaves its claim in the queue, as if it had been killed
+	time.Sleep(30 * time.Second) // by now each waits for 2.5 to 5 s between two loads
+	for before := loads.Load(); loads.Load() == before; {
+		time.Sleep(time.Millisecond)
+	}
+	written := swaps.Load()
+	storetest.Release(t, first, claim(0, driver.RWLimit))
+	<-aheadGranted
+	time.Sleep(2400 * time.Millisecond) // the dead one has had 2 s and ten round trips
+	if swaps.Load() == written {
+		t.Error("the reader behind the writer has not answered: its client was not notified")
+	}
+	storetest.Release(t, ahead, claim(1, 1))
+	<-writerGranted
+	storetest.Release(t, writer, claim(3, driver.RWLimit))
+	from := time.Now()
+	if took := (<-behindGranted).Sub(from); took > turnsTake {
+		t.Errorf("the reader was granted the lock %v after the writer had released it", took)
+	}
+}
