@@ -121,13 +121,13 @@ type RunError struct {
 	Reason     error         // ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed or ErrMismatch
 	Run        RunInfo       // the last run of the key
 	RetryAfter time.Duration // for ErrTooSoon: how long until a run may begin
-	err        error
+	err        error         // what the store has reported; nil if it was not asked
 }
 
-func (e *RunError) Error() string { return e.err.Error() }
+func (e *RunError) Error() string { return e.Unwrap().Error() }
 
-// Unwrap returns what the store has reported.
-func (e *RunError) Unwrap() error { return e.err }
+// Unwrap returns what the store has reported, or else the Reason.
+func (e *RunError) Unwrap() error { return cmp.Or(e.err, e.Reason) }
 
 // Ledger returns the ledger with that name. Keys of different ledgers never meet. It does no I/O: an error in the name
 // or in the options is returned by the methods. opts may be nil.

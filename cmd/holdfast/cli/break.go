@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
@@ -43,7 +43,7 @@ break exits 1 if nobody holds the lock. To ask the holder instead, use request-r
 	c.Flags().Var(nonEmptyString{&b.ref}, "holder",
 		"which holder or waiter, by the `REF` that show prints (default the only holder)")
 	c.Flags().BoolVar(&b.force, "force", false, "free the lock at once, even though its holder may still be working")
-	c.Flags().Var(&labelFlag{&b.reason, maxBreakReason}, "reason",
+	c.Flags().Var(&labelFlag{&b.reason, operator.MaxReason}, "reason",
 		"`TEXT` for the holder, such as a ticket: why you break the lock")
 	addJSONFlag(c, &b.asJSON)
 	return c
@@ -66,24 +66,23 @@ func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.
 	if err != nil {
 		return err
 	}
-	mode := holdfast.BreakGraceful
+	action := operator.Break
 	if b.force {
-		mode = holdfast.BreakForce
+		action = operator.BreakForce
 	}
-	if err := client.BreakWithReason(ctx, name, claim.Ref, mode, describeBreak(b.force, b.reason)); err != nil {
-		return foreignError(err, name, claim)
+	if err := claim.Act(ctx, client, action, operator.DescribeBreak(breakerName(), action, b.reason)); err != nil {
+		return foreignError(err, claim)
 	}
 	owner := printableText(claim.Owner)
-	waiting := isWaiter(lock, claim)
 	if b.asJSON {
-		f := changeAsJSON(client.Info(), lock, claim)
+		f := changeAsJSON(client.Info(), claim)
 		f["force"] = b.force
 		err := writeRecord(c.OutOrStdout(), recordBreak, f)
-		if err != nil || !b.force || waiting {
+		if err != nil || !b.force || claim.Waits {
 			return err
 		}
 	}
-	if waiting {
+	if claim.Waits {
 		_, err := fmt.Fprintf(c.OutOrStdout(), "%s has lost its place in the queue for %s\n", owner, quoteName(name))
 		return err
 	}
@@ -107,58 +106,40 @@ func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.
 }
 
 // foreignError is the error of a break or of a request that the store refuses because another kind of client holds the lock.
-func foreignError(err error, name string, claim holdfast.ClaimInfo) error {
+func foreignError(err error, claim *operator.Claim) error {
 	if !claim.Foreign || !errors.Is(err, holdfast.ErrUnsupported) {
 		return storeError(err)
 	}
 	return usageError("%s is held by another kind of client, which cannot be told; holdfast break --force frees it at once, and "+
-		"that client may still be working", quoteName(name))
-}
-
-// isWaiter reports whether a claim of a lock waits.
-func isWaiter(lock holdfast.Lock, claim holdfast.ClaimInfo) bool {
-	return slices.ContainsFunc(lock.Waiters, func(s holdfast.ClaimInfo) bool { return s.Ref == claim.Ref })
+		"that client may still be working", quoteName(claim.Lock.Name))
 }
 
 // changeAsJSON is the claim that was broken, or asked to release its lock, as it was before.
-func changeAsJSON(info holdfast.Info, lock holdfast.Lock, claim holdfast.ClaimInfo) fields {
-	return fields{"store": info.Store, "lock": lock.Name, "claim": shown.NewClaim(claim, shown.PlainRef),
-		"waiting": isWaiter(lock, claim)}
+func changeAsJSON(info holdfast.Info, claim *operator.Claim) fields {
+	return fields{"store": info.Store, "lock": claim.Lock.Name, "claim": shown.NewClaim(claim.ClaimInfo, shown.PlainRef),
+		"waiting": claim.Waits}
 }
 
-// maxBreakReason leaves room for the operator's name before the reason.
-const maxBreakReason = 120
-
-// describeBreak is what the holder is told: who has broken the lock, how, and why.
-func describeBreak(force bool, reason string) string {
+// breakerName is who breaks a lock, for its holder: a name that leaves room for a reason.
+func breakerName() string {
 	who := operatorName()
-	if len(who) > holdfast.MaxReason-maxBreakReason-len(", by force: ") || strings.ContainsFunc(who, isNotPrintable) {
-		who = strconv.Itoa(os.Getuid())
-	}
-	if force {
-		who += ", by force"
-	}
-	if reason != "" {
-		who += ": " + reason
+	if len(who) > holdfast.MaxReason-operator.MaxReason-len(", by force: ") || strings.ContainsFunc(who, isNotPrintable) {
+		return strconv.Itoa(os.Getuid())
 	}
 	return who
 }
 
 // chooseClaim finds the claim with a ref, or the only holder if ref is empty. how tells the user how to choose one of
 // several.
-func chooseClaim(lock holdfast.Lock, name, ref, how string) (holdfast.ClaimInfo, error) {
+func chooseClaim(lock holdfast.Lock, name, ref, how string) (*operator.Claim, error) {
+	claim, err := operator.FindClaim(lock, ref, shown.PlainRef)
 	switch {
-	case ref != "":
-		for _, s := range slices.Concat(lock.Holders, lock.Waiters) {
-			if s.Ref == ref {
-				return s, nil
-			}
-		}
-		return holdfast.ClaimInfo{}, exitWith(exitNoHolder,
-			"there is no claim %s on %s; it may have ended meanwhile", quoteName(ref), quoteName(name))
-	case len(lock.Holders) == 0:
-		return holdfast.ClaimInfo{}, exitWith(exitNoHolder, "nobody holds %s", quoteName(name))
-	case len(lock.Holders) > 1:
+	case errors.Is(err, operator.ErrNoClaim):
+		return nil, exitWith(exitNoHolder, "there is no claim %s on %s; it may have ended meanwhile", quoteName(ref),
+			quoteName(name))
+	case errors.Is(err, operator.ErrNoHolder):
+		return nil, exitWith(exitNoHolder, "nobody holds %s", quoteName(name))
+	case errors.Is(err, operator.ErrAmbiguous):
 		var refs []string
 		for _, s := range lock.Holders {
 			refs = append(refs, fmt.Sprintf("%s (%s)", printableText(s.Ref), printableText(s.Owner)))
@@ -166,8 +147,7 @@ func chooseClaim(lock holdfast.Lock, name, ref, how string) (holdfast.ClaimInfo,
 		for _, s := range lock.Waiters {
 			refs = append(refs, fmt.Sprintf("%s (%s, waiting)", printableText(s.Ref), printableText(s.Owner)))
 		}
-		return holdfast.ClaimInfo{}, usageError("%s has %d holders; %s: %s",
-			quoteName(name), len(lock.Holders), how, strings.Join(refs, ", "))
+		return nil, usageError("%s has %d holders; %s: %s", quoteName(name), len(lock.Holders), how, strings.Join(refs, ", "))
 	}
-	return lock.Holders[0], nil
+	return claim, err
 }

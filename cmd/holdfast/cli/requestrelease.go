@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
 
 const requestReleaseHelp = `request-release asks the holder of NAME to release it. It takes nothing away: the holder decides. Use break to take a
@@ -57,14 +58,14 @@ func requestRelease(ctx context.Context, c *cobra.Command, client *holdfast.Clie
 	if err != nil {
 		return err
 	}
-	if err := client.RequestRelease(ctx, name, claim.Ref); err != nil {
-		return foreignError(err, name, claim)
+	if err := claim.Act(ctx, client, operator.RequestRelease, ""); err != nil {
+		return foreignError(err, claim)
 	}
 	if asJSON {
-		return writeRecord(c.OutOrStdout(), recordReleaseRequest, changeAsJSON(client.Info(), lock, claim))
+		return writeRecord(c.OutOrStdout(), recordReleaseRequest, changeAsJSON(client.Info(), claim))
 	}
 	when := "at its next renewal"
-	if isWaiter(lock, claim) {
+	if claim.Waits {
 		when = "once it holds the lock"
 	}
 	_, err = fmt.Fprintf(c.OutOrStdout(), "%s is asked to release %s; it learns of the request %s\n",

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
@@ -516,11 +517,12 @@ func TestRunsOnStoreWithoutLedger(t *testing.T) {
 	if f := ledgerAsJSON(l.Info(t.Context())); f["supported"] != false {
 		t.Errorf("stores --json says of the ledger: %v", f)
 	}
-	_, retryErr := retryRun(t.Context(), l, "a")
+	_, retryErr := changeRuns(t.Context(), l, operator.Retry, "a", false)
+	_, forgetErr := changeRuns(t.Context(), l, operator.Forget, "a", true)
 	for what, err := range map[string]error{
 		"list":   listRuns(t.Context(), io.Discard, l, ledgerName{}, "", runFilter{}, false),
 		"retry":  retryErr,
-		"forget": forgetRuns(t.Context(), l, "a", true),
+		"forget": forgetErr,
 	} {
 		var exit *exitError
 		if !errors.As(err, &exit) || exit.code != 64 || !strings.Contains(exit.Error(), "keeps no runs") {

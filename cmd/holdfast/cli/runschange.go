@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
 
 const runsRetryHelp = `retry lets one more run of KEY begin, if its last run has failed or was abandoned: whatever the pause between attempts,
@@ -33,7 +34,7 @@ func newRunsRetry(storeURL *string) *cobra.Command {
 		Args:  exactArgs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
-				last, err := retryRun(ctx, l, args[0])
+				last, err := changeRuns(ctx, l, operator.Retry, args[0], false)
 				switch {
 				case err != nil:
 					return err
@@ -63,7 +64,7 @@ func newRunsForget(storeURL *string) *cobra.Command {
 		Args:  exactArgs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
-				err := forgetRuns(ctx, l, args[0], force)
+				_, err := changeRuns(ctx, l, operator.Forget, args[0], force)
 				switch {
 				case err != nil:
 					return err
@@ -83,8 +84,10 @@ func newRunsForget(storeURL *string) *cobra.Command {
 	return c
 }
 
-// retryRun lets one more run of a key begin. It returns the last one.
-func retryRun(ctx context.Context, l *holdfast.Ledger, key string) (last holdfast.RunInfo, err error) {
+// changeRuns carries out an action on the runs of a key, and returns the last one as it was. It checks first what is lost.
+// Between the check and the action a run may end: an operator who changes a key that is being run must expect that.
+func changeRuns(ctx context.Context, l *holdfast.Ledger, action operator.Action, key string,
+	force bool) (last holdfast.RunInfo, err error) {
 	runs, err := l.LastRuns(ctx, key, 1)
 	switch {
 	case err != nil:
@@ -92,29 +95,18 @@ func retryRun(ctx context.Context, l *holdfast.Ledger, key string) (last holdfas
 	case len(runs) == 0:
 		return last, neverRun(key)
 	}
-	if err := l.Retry(ctx, key); err != nil {
+	last = runs[len(runs)-1]
+	if operator.RepeatsSuccess(action, last) && !force {
+		return last, usageError("%s has succeeded in attempt %d, and without its history it is run again; to do that, give "+
+			"--force", quoteName(key), last.Attempt)
+	}
+	if err = operator.CheckRun(action, last); err == nil {
+		err = operator.ActOnRun(ctx, l, action, key)
+	}
+	if err != nil {
 		return last, changeRefused(key, err)
 	}
-	return runs[len(runs)-1], nil
-}
-
-// forgetRuns checks first what is lost. Between the check and the removal a run may end: an operator who forgets a key
-// that is being run must expect that.
-func forgetRuns(ctx context.Context, l *holdfast.Ledger, key string, force bool) error {
-	runs, err := l.LastRuns(ctx, key, 1)
-	switch {
-	case err != nil:
-		return ledgerError(err)
-	case len(runs) == 0:
-		return neverRun(key)
-	case runs[len(runs)-1].State == holdfast.RunSucceeded && !force:
-		return usageError("%s has succeeded in attempt %d, and without its history it is run again; to do that, give --force",
-			quoteName(key), runs[len(runs)-1].Attempt)
-	}
-	if err := l.Forget(ctx, key); err != nil {
-		return changeRefused(key, err)
-	}
-	return nil
+	return last, nil
 }
 
 // changeRefused explains why an operator's change of a key was refused, and what to do instead.

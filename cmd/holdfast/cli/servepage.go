@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/serve"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/servepage"
 )
@@ -16,15 +17,10 @@ func newServePage(client *holdfast.Client, allowBreak bool, server func() *serve
 		Viewer: func(r *http.Request) servepage.Viewer {
 			return servepage.Viewer{Name: serve.CallerName(r), Rights: serve.DescribeRights(r, allowBreak)}
 		},
-		Rights: func(r *http.Request, lock string) servepage.Rights { return servepage.Rights(serve.RightsOf(r, lock)) },
-		Audit: func(r *http.Request, e servepage.AuditEntry) (finish func(error), err error) {
-			return server().BeginAudit(r, auditEntry(e))
+		Rights: serve.RightsOf,
+		Audit: func(r *http.Request, e operator.Entry) (finish func(error), err error) {
+			return server().BeginAudit(r, e)
 		},
-		Refused: func(r *http.Request, e servepage.AuditEntry) { server().AuditRefused(r, auditEntry(e)) },
+		Refused: func(r *http.Request, e operator.Entry) { server().AuditRefused(r, e) },
 	})
-}
-
-func auditEntry(e servepage.AuditEntry) serve.AuditEntry {
-	return serve.AuditEntry{Action: string(e.Action), Lock: e.Lock, Ref: e.Ref, Owner: e.Owner, Token: e.Token,
-		Ledger: e.Ledger, Key: e.Key, Reason: e.Reason}
 }

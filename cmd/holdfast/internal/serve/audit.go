@@ -4,26 +4,8 @@ import (
 	"net/http"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/appendfile"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
-
-// The actions of operators, as the paths have them, too.
-const (
-	actionRequest    = "request-release"
-	actionBreak      = "break"
-	actionBreakForce = "break-force"
-	actionRetry      = "retry"
-	actionForget     = "forget"
-)
-
-// AuditEntry is what an operator is about to do.
-type AuditEntry struct {
-	Action      string // one of the constants
-	Lock        string
-	Ref, Owner  string // of the claim; the ref as it is shown
-	Token       int64  // of the claim; 0 if it has none
-	Ledger, Key string // of retry and forget
-	Reason      string
-}
 
 // AuditLog is the file of --audit-log. Nothing is broken that could not be written into it first.
 type AuditLog struct {
@@ -49,8 +31,8 @@ func (a *AuditLog) write(fields map[string]any) error {
 	return a.Append(line, true)
 }
 
-// fields are those of the record of an entry. outcome is "started", "done", "failed" or "refused".
-func (e *AuditEntry) fields(r *http.Request, outcome string) map[string]any {
+// auditFields are those of the record of an entry. outcome is "started", "done", "failed" or "refused".
+func auditFields(r *http.Request, e operator.Entry, outcome string) map[string]any {
 	f := map[string]any{"action": e.Action, "by": CallerName(r), "from": clientAddress(r), "outcome": outcome}
 	for name, text := range map[string]string{
 		"lock": e.Lock, "ref": e.Ref, "owner": e.Owner, "ledger": e.Ledger, "key": e.Key, "reason": e.Reason,
@@ -67,17 +49,17 @@ func (e *AuditEntry) fields(r *http.Request, outcome string) map[string]any {
 
 // BeginAudit writes what the caller of a request is about to do. After an error it must not be done. Otherwise the caller
 // does it, and calls finish with its error, which writes the outcome.
-func (s *Server) BeginAudit(r *http.Request, e AuditEntry) (finish func(error), err error) {
+func (s *Server) BeginAudit(r *http.Request, e operator.Entry) (finish func(error), err error) {
 	if s.config.Audit == nil {
 		return func(error) {}, nil
 	}
-	if err := s.config.Audit.write(e.fields(r, "started")); err != nil {
+	if err := s.config.Audit.write(auditFields(r, e, "started")); err != nil {
 		s.counts.auditFailed.Add(1)
 		s.config.Report("the audit log cannot be written, so %s was refused: %v", e.Action, err)
 		return nil, newProblem(codeAuditFailed, "the audit log cannot be written, so nothing was done")
 	}
 	return func(err error) {
-		f := e.fields(r, "done")
+		f := auditFields(r, e, "done")
 		if err != nil {
 			f["outcome"], f["code"] = "failed", problemOf(err).Code
 		}
@@ -92,13 +74,13 @@ func (s *Server) BeginAudit(r *http.Request, e AuditEntry) (finish func(error), 
 const refusalsPerSecond = 1
 
 // AuditRefused writes that the caller of a request wanted to do what it has no right for.
-func (s *Server) AuditRefused(r *http.Request, e AuditEntry) {
+func (s *Server) AuditRefused(r *http.Request, e operator.Entry) {
 	if s.config.Audit == nil || !s.refusals.allow(callerOf(r).limitKey(r)) {
 		return
 	}
-	f := e.fields(r, "refused")
+	f := auditFields(r, e, "refused")
 	f["code"] = codeForbidden
-	if !s.config.AllowBreak && e.Action != actionRequest {
+	if !s.config.AllowBreak && e.Action != operator.RequestRelease {
 		f["code"] = codeBreakNotAllowed
 	}
 	if err := s.config.Audit.write(f); err != nil {
@@ -108,7 +90,7 @@ func (s *Server) AuditRefused(r *http.Request, e AuditEntry) {
 }
 
 // audited writes what is about to be done, does it, and writes the outcome.
-func (s *Server) audited(r *http.Request, e AuditEntry, act func() error) error {
+func (s *Server) audited(r *http.Request, e operator.Entry, act func() error) error {
 	finish, err := s.BeginAudit(r, e)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -325,24 +326,23 @@ func (s *Server) endRun(o *openRun, report func(context.Context) error) error {
 }
 
 func (s *Server) retryKey(w http.ResponseWriter, r *http.Request) error {
-	return s.changeKey(w, r, actionRetry, (*holdfast.Ledger).Retry)
+	return s.changeKey(w, r, operator.Retry)
 }
 
 func (s *Server) forgetKey(w http.ResponseWriter, r *http.Request) error {
-	return s.changeKey(w, r, actionForget, (*holdfast.Ledger).Forget)
+	return s.changeKey(w, r, operator.Forget)
 }
 
 // changeKey writes the audit log, and acts on a key.
-func (s *Server) changeKey(w http.ResponseWriter, r *http.Request, action string,
-	act func(*holdfast.Ledger, context.Context, string) error) error {
+func (s *Server) changeKey(w http.ResponseWriter, r *http.Request, action operator.Action) error {
 	if err := readBody(r, nil); err != nil {
 		return err
 	}
 	ledger, key, _ := keyOf(r)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTimeout) // as in changeClaim
 	defer cancel()
-	err := s.audited(r, AuditEntry{Action: action, Ledger: ledger, Key: key}, func() error {
-		return act(s.client.Ledger(ledger, nil), ctx, key)
+	err := s.audited(r, operator.Entry{Action: action, Ledger: ledger, Key: key}, func() error {
+		return operator.ActOnRun(ctx, s.client.Ledger(ledger, nil), action, key)
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -123,24 +125,17 @@ type changeView struct {
 }
 
 // chooseClaim finds the claim that a request names: by the ref that it was shown, or the only holder.
-func chooseClaim(lock holdfast.Lock, ref string) (holdfast.ClaimInfo, error) {
-	if ref == "" {
-		switch len(lock.Holders) {
-		case 0:
-			return holdfast.ClaimInfo{}, newProblem(codeNotFound, "nobody holds the lock")
-		case 1:
-			return lock.Holders[0], nil
-		}
+func chooseClaim(lock holdfast.Lock, ref string) (*operator.Claim, error) {
+	claim, err := operator.FindClaim(lock, ref, shown.HiddenRef)
+	switch {
+	case errors.Is(err, operator.ErrAmbiguous):
 		p := newProblem(codeInvalid, "the lock has %d holders; give the ref of one", len(lock.Holders))
 		p.Holders = shown.NewClaims(lock.Holders, shown.HiddenRef)
-		return holdfast.ClaimInfo{}, p
+		return nil, p
+	case err != nil:
+		return nil, newProblem(codeNotFound, "%s", err)
 	}
-	for _, c := range slices.Concat(lock.Holders, lock.Waiters) {
-		if shown.HiddenRef(c.Ref) == ref {
-			return c, nil
-		}
-	}
-	return holdfast.ClaimInfo{}, newProblem(codeNotFound, "the lock has no claim with this ref; it may have ended")
+	return claim, nil
 }
 
 func (s *Server) breakLock(w http.ResponseWriter, r *http.Request) error {
@@ -148,17 +143,11 @@ func (s *Server) breakLock(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(r, &body); err != nil {
 		return err
 	}
-	mode, modeName, action := holdfast.BreakGraceful, "graceful", actionBreak
+	mode, action := holdfast.BreakGraceful, operator.Break
 	if body.Force {
-		mode, modeName, action = holdfast.BreakForce, "force", actionBreakForce
+		mode, action = holdfast.BreakForce, operator.BreakForce
 	}
-	return s.changeClaim(w, r, body.Ref, modeName, AuditEntry{Action: action, Reason: body.Reason},
-		func(ctx context.Context, name, ref string) error {
-			if body.Reason != "" {
-				return s.client.BreakWithReason(ctx, name, ref, mode, body.Reason)
-			}
-			return s.client.Break(ctx, name, ref, mode)
-		})
+	return s.changeClaim(w, r, body.Ref, mode.String(), operator.Entry{Action: action, Reason: body.Reason})
 }
 
 func (s *Server) requestRelease(w http.ResponseWriter, r *http.Request) error {
@@ -166,13 +155,11 @@ func (s *Server) requestRelease(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(r, &body); err != nil {
 		return err
 	}
-	return s.changeClaim(w, r, body.Ref, "", AuditEntry{Action: actionRequest},
-		s.client.RequestRelease)
+	return s.changeClaim(w, r, body.Ref, "", operator.Entry{Action: operator.RequestRelease})
 }
 
 // changeClaim finds a claim, writes the audit log, and acts.
-func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode string, entry AuditEntry,
-	act func(ctx context.Context, name, ref string) error) error {
+func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode string, entry operator.Entry) error {
 	name := nameOf(r, "name")
 	// A client that goes must not make the audit log say that what has been done has failed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), storeTimeout)
@@ -186,12 +173,13 @@ func (s *Server) changeClaim(w http.ResponseWriter, r *http.Request, ref, mode s
 		return err
 	}
 	entry.Lock, entry.Ref, entry.Owner, entry.Token = name, shown.HiddenRef(claim.Ref), claim.Owner, claim.Token
-	if err := s.audited(r, entry, func() error { return act(ctx, name, claim.Ref) }); err != nil {
+	err = s.audited(r, entry, func() error { return claim.Act(ctx, s.client, entry.Action, entry.Reason) })
+	if err != nil {
 		return err
 	}
 	view := changeView{Lock: name, Mode: mode}
 	if maySee(r) {
-		before := shown.NewClaim(claim, shown.HiddenRef)
+		before := shown.NewClaim(claim.ClaimInfo, shown.HiddenRef)
 		view.Claim = &before
 	}
 	return writeJSON(w, view)

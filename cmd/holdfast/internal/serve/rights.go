@@ -11,10 +11,9 @@ import (
 	"os"
 	"strconv"
 	"strings"
-)
 
-// Rights are what a caller may do with the locks, elections and runs of some names.
-type Rights struct{ See, Hold, Break bool }
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
+)
 
 // Access knows who may do what. A nil Access lets everybody do everything.
 type Access struct {
@@ -43,13 +42,13 @@ type caller struct {
 // grantedRights are the rights on all names with a prefix.
 type grantedRights struct {
 	prefix string
-	rights Rights
+	rights operator.Rights
 }
 
 // rightsOn are the rights of a caller on one name.
-func (c *caller) rightsOn(name string) (all Rights) {
+func (c *caller) rightsOn(name string) (all operator.Rights) {
 	if c.everything {
-		return Rights{See: true, Hold: true, Break: true}
+		return operator.Rights{See: true, Hold: true, Break: true}
 	}
 	for _, g := range c.grants {
 		if strings.HasPrefix(name, g.prefix) {
@@ -105,7 +104,7 @@ func (s *Server) require(c *caller, needs right, name string) error {
 }
 
 // RightsOf are the rights of a request's caller on one name.
-func RightsOf(r *http.Request, name string) Rights { return callerOf(r).rightsOn(name) }
+func RightsOf(r *http.Request, name string) operator.Rights { return callerOf(r).rightsOn(name) }
 
 // CallerName is the name of a request's caller, or its address.
 func CallerName(r *http.Request) string {
@@ -123,7 +122,7 @@ func DescribeRights(r *http.Request, allowBreak bool) []string {
 func (c *caller) describeRights(allowBreak bool) (all []string) {
 	grants := c.grants
 	if c.everything {
-		grants = []grantedRights{{rights: Rights{See: true, Hold: true, Break: true}}}
+		grants = []grantedRights{{rights: operator.Rights{See: true, Hold: true, Break: true}}}
 	}
 	for _, g := range grants {
 		var words []string
@@ -311,7 +310,7 @@ func cutField(line string) (field, rest string) {
 	return line, ""
 }
 
-func parseRights(list string) (r Rights, err error) {
+func parseRights(list string) (r operator.Rights, err error) {
 	for _, right := range strings.Split(list, ",") {
 		switch right {
 		case "see":

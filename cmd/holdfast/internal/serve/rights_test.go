@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
 
 // rightsRow is a request, and what its route must ask for on the name jobs/x or jobs/k.
@@ -240,8 +242,8 @@ func TestRevoked(t *testing.T) {
 // TestDescribeRights: a caller's rights in words are those that count on this server.
 func TestDescribeRights(t *testing.T) {
 	t.Parallel()
-	some := &caller{grants: []grantedRights{{"billing/", Rights{See: true, Hold: true}}, {"ops/", Rights{See: true, Break: true}},
-		{"x/", Rights{Break: true}}}}
+	some := &caller{grants: []grantedRights{{"billing/", operator.Rights{See: true, Hold: true}},
+		{"ops/", operator.Rights{See: true, Break: true}}, {"x/", operator.Rights{Break: true}}}}
 	for _, c := range []struct {
 		caller     *caller
 		allowBreak bool

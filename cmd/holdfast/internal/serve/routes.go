@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
 
 // endpoint answers a request. An error becomes a problem, if no line of a stream has been sent.
@@ -136,12 +138,12 @@ func (s *Server) allow(r *http.Request, row route) error {
 	if _, err = s.checkRight(r); err == nil {
 		return nil
 	}
-	switch action := path.Base(row.path); action {
-	case actionBreak, actionRequest:
-		s.AuditRefused(r, AuditEntry{Action: action, Lock: a.name})
-	case actionRetry, actionForget:
+	switch action := operator.Action(path.Base(row.path)); action {
+	case operator.Break, operator.RequestRelease:
+		s.AuditRefused(r, operator.Entry{Action: action, Lock: a.name})
+	case operator.Retry, operator.Forget:
 		ledger, key, _ := keyOf(r)
-		s.AuditRefused(r, AuditEntry{Action: action, Ledger: ledger, Key: key})
+		s.AuditRefused(r, operator.Entry{Action: action, Ledger: ledger, Key: key})
 	}
 	return err
 }

@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"net/http"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
 
 // csrfCookie is the cookie without which no form is accepted.
@@ -59,7 +61,7 @@ func (p *Page) checkForm(r *http.Request) error {
 
 // doneURL is the page to see after an action, with a note that says what was done. The note is signed, so that nobody
 // can make a link that tells an untruth.
-func (p *Page) doneURL(done Action, path string, query ...string) string {
+func (p *Page) doneURL(done operator.Action, path string, query ...string) string {
 	where := buildURL(path, query...)
 	return buildURL(path, append(query, "done", string(done), "by", p.sign("done "+string(done)+" "+where))...)
 }
@@ -71,17 +73,17 @@ func (p *Page) doneNote(r *http.Request, path string, query ...string) markup {
 	if done == "" || !hmac.Equal([]byte(r.URL.Query().Get("by")), []byte(signed)) {
 		return ""
 	}
-	return element("p", attrs{"class", "done", "role", "status"}, plain(doneTexts[Action(done)]))
+	return element("p", attrs{"class", "done", "role", "status"}, plain(doneTexts[operator.Action(done)]))
 }
 
 // doneTexts say what was done.
-var doneTexts = map[Action]string{
-	ActionRequestRelease: "The holder is asked to release the lock. It learns of the request at its next renewal.",
-	ActionBreak: "The claim is broken. Its holder learns that at its next renewal; otherwise the lock passes on when " +
+var doneTexts = map[operator.Action]string{
+	operator.RequestRelease: "The holder is asked to release the lock. It learns of the request at its next renewal.",
+	operator.Break: "The claim is broken. Its holder learns that at its next renewal; otherwise the lock passes on when " +
 		"its TTL has passed.",
-	ActionBreakForce: "The claim was removed at once. Its old holder may still be working.",
-	ActionRetry:      "One more run of the key can begin at once.",
-	ActionForget:     "The history of the key is removed. Its next run is attempt 1.",
+	operator.BreakForce: "The claim was removed at once. Its old holder may still be working.",
+	operator.Retry:      "One more run of the key can begin at once.",
+	operator.Forget:     "The history of the key is removed. Its next run is attempt 1.",
 }
 
 // confirmation is a form that carries out an action, and says what will happen.

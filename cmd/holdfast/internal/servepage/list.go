@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
@@ -304,20 +305,20 @@ func (p *Page) rowActions(r *http.Request, l lockState) markup {
 // claimActions are links to the confirmations of what can be done with a claim. A break by force of a holder that can
 // be told is left out unless all are asked for.
 func claimActions(name string, c holdfast.ClaimInfo, waits, all bool) markup {
-	action := func(a Action, words, what string) markup {
+	action := func(a operator.Action, words, what string) markup {
 		return element("a", attrs{"class", "button small", "data-confirm", "", "href",
 			buildURL("/locks/confirm", "name", name, "ref", shown.HiddenRef(c.Ref), "action", string(a)), "aria-label",
 			what + " " + text.QuoteName(name) + ": " + text.Printable(c.Owner)}, plain(words))
 	}
 	switch {
 	case waits:
-		return action(ActionBreak, "Remove…", "Remove from the queue of")
+		return action(operator.Break, "Remove…", "Remove from the queue of")
 	case c.Foreign, c.Broken:
-		return action(ActionBreakForce, "Force…", "Force a break of")
+		return action(operator.BreakForce, "Force…", "Force a break of")
 	}
-	actions := []markup{action(ActionRequestRelease, "Ask…", "Ask to release"), action(ActionBreak, "Break…", "Break")}
+	actions := []markup{action(operator.RequestRelease, "Ask…", "Ask to release"), action(operator.Break, "Break…", "Break")}
 	if all {
-		actions = append(actions, action(ActionBreakForce, "Force…", "Force a break of"))
+		actions = append(actions, action(operator.BreakForce, "Force…", "Force a break of"))
 	}
 	return div("actions", actions...)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
@@ -204,67 +205,65 @@ func (p *Page) historySection(name string, now time.Time) markup {
 	return join(section...)
 }
 
-// claimOf finds the claim that a request names, on a lock that its sender may break. waits says that it is a waiter.
-func (p *Page) claimOf(r *http.Request) (l lockState, c holdfast.ClaimInfo, waits bool, err error) {
+// claimOf finds the claim that a request names, on a lock that its sender may break.
+func (p *Page) claimOf(r *http.Request) (l lockState, c *operator.Claim, err error) {
 	name, ref := r.URL.Query().Get("name"), r.URL.Query().Get("ref")
 	if !p.opts.AllowBreak {
-		return l, c, false, newPageError(http.StatusForbidden,
+		return l, nil, newPageError(http.StatusForbidden,
 			"This page is read-only: the server was started without --allow-break.")
 	}
 	if !p.rights(r, name).Break {
-		return l, c, false, newPageError(http.StatusForbidden, "You may not break this lock.")
+		return l, nil, newPageError(http.StatusForbidden, "You may not break this lock.")
 	}
 	if l, err = p.lockOf(r); err != nil {
-		return l, c, false, err
+		return l, nil, err
 	}
-	for i, claim := range slices.Concat(l.Holders, l.Waiters) {
-		if shown.HiddenRef(claim.Ref) == ref {
-			return l, claim, i >= len(l.Holders), nil
-		}
+	if c, err = operator.FindClaim(l.Lock, ref, shown.HiddenRef); ref == "" || err != nil {
+		return l, nil, newPageError(http.StatusConflict,
+			"This claim does not exist any more: it has ended meanwhile. Nothing was changed.")
 	}
-	return l, c, false, newPageError(http.StatusConflict,
-		"This claim does not exist any more: it has ended meanwhile. Nothing was changed.")
+	return l, c, nil
 }
 
 // confirmOnLock is the page that says what an action on a claim will do.
 func (p *Page) confirmOnLock(r *http.Request) (*content, error) {
-	l, c, waits, err := p.claimOf(r)
+	l, c, err := p.claimOf(r)
 	if err != nil {
 		return nil, err
 	}
-	action := Action(r.URL.Query().Get("action"))
-	confirm, err := describeAction(action, l, c, waits)
+	action := operator.Action(r.URL.Query().Get("action"))
+	confirm, err := describeAction(action, c)
 	if err != nil {
 		return nil, err
 	}
 	confirm.post = buildURL("/locks/act", "name", l.Name, "ref", shown.HiddenRef(c.Ref), "action", string(action),
-		"when", describeTurn(waits))
+		"when", describeTurn(c))
 	confirm.cancelTo = lockURL(l.Name)
 	token, cookie := p.formToken(r)
 	return &content{title: confirm.title, part: "locks", fixed: confirm.form(token), cookie: cookie}, nil
 }
 
 // describeTurn is whether a claim waits, in the URL of a form. A waiter may hold the lock when the form is sent.
-func describeTurn(waits bool) string {
-	if waits {
+func describeTurn(c *operator.Claim) string {
+	if c.Waits {
 		return "waiting"
 	}
 	return "holding"
 }
 
 // describeAction says what an action on a claim will do.
-func describeAction(action Action, l lockState, c holdfast.ClaimInfo, waits bool) (confirmation, error) {
+func describeAction(action operator.Action, c *operator.Claim) (confirmation, error) {
 	var who []markup
 	renewal := "at its next renewal"
 	if c.TTL > 0 {
 		renewal += ", after at most " + describeDuration(c.TTL/3)
 	}
 	state := " holds "
-	if waits {
+	if c.Waits {
 		state = " waits for "
 	}
 	who = append(who, element("strong", nil, foreignText(c.Owner)), plain(state),
-		element("strong", nil, nameText(l.Name)))
+		element("strong", nil, nameText(c.Lock.Name)))
 	if c.Token != 0 {
 		who = append(who, plain(fmt.Sprintf(" under token %d", c.Token)))
 	}
@@ -274,25 +273,25 @@ func describeAction(action Action, l lockState, c holdfast.ClaimInfo, waits bool
 	happens := []markup{paragraph("", append(who, ".")...)}
 	say := func(s string) { happens = append(happens, paragraph("", plain(s))) }
 	switch {
-	case action == ActionRequestRelease && c.Foreign:
+	case action == operator.RequestRelease && c.Foreign:
 		return confirmation{}, newPageError(http.StatusUnprocessableEntity,
 			"The holder is another kind of client, which cannot be asked.")
-	case action == ActionRequestRelease:
-		if waits {
+	case action == operator.RequestRelease:
+		if c.Waits {
 			renewal = "once it holds the lock"
 		}
 		say("The holder is asked to release the lock. It learns of the request " + renewal +
 			", and it decides. Nothing is " +
 			"taken away.")
 		return confirmation{title: "Ask to release?", happens: happens, button: "Ask to release"}, nil
-	case action == ActionBreak && waits:
+	case action == operator.Break && c.Waits:
 		say("Its wait ends with an error, and it loses its place in the queue. The holder is not touched.")
 		return confirmation{title: "Remove from the queue?", happens: happens, button: "Remove from the queue",
 			reason: true}, nil
-	case action == ActionBreak && c.Foreign:
+	case action == operator.Break && c.Foreign:
 		return confirmation{}, newPageError(http.StatusUnprocessableEntity,
 			"The holder is another kind of client, which cannot be told. Its claim can be broken by force only.")
-	case action == ActionBreak:
+	case action == operator.Break:
 		left := "when its TTL has passed"
 		if c.Remaining > 0 {
 			left += ", in " + describeDuration(c.Remaining)
@@ -302,9 +301,9 @@ func describeAction(action Action, l lockState, c holdfast.ClaimInfo, waits bool
 			"renew, the lock passes on " + left + ".")
 		say("Two holders never work at the same time.")
 		return confirmation{title: "Break the lock?", happens: happens, button: "Break", reason: true}, nil
-	case action == ActionBreakForce:
+	case action == operator.BreakForce:
 		next := "The lock is free at once."
-		if n := len(l.Waiters); n > 0 && !waits {
+		if n := len(c.Lock.Waiters); n > 0 && !c.Waits {
 			next = fmt.Sprintf("The lock is free at once, and passes on to the next of %d waiters.", n)
 		}
 		say(next + " The old holder learns that " + renewal + ", and may work until then.")
@@ -321,20 +320,20 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 		return nil, err
 	}
 	if name := r.URL.Query().Get("name"); !p.rights(r, name).Break {
-		p.refused(r, AuditEntry{Lock: name})
+		p.refused(r, operator.Entry{Lock: name})
 	} else if w, err := p.watchLock(name); err == nil {
 		w.state.invalidate() // what counts is the lock as it is now
 	}
-	l, c, waits, err := p.claimOf(r)
+	l, c, err := p.claimOf(r)
 	if err != nil {
 		return nil, err
 	}
-	action, reason := Action(r.URL.Query().Get("action")), r.PostForm.Get("reason")
-	confirm, err := describeAction(action, l, c, waits)
+	action, reason := operator.Action(r.URL.Query().Get("action")), r.PostForm.Get("reason")
+	confirm, err := describeAction(action, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case r.URL.Query().Get("when") != describeTurn(waits):
+	case r.URL.Query().Get("when") != describeTurn(c):
 		return nil, newPageError(http.StatusConflict,
 			"The claim was waiting when you opened the confirmation, and holds the lock now. Nothing was changed.")
 	case confirm.danger != "" && r.PostForm.Get("sure") != "yes":
@@ -343,25 +342,18 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	case text.OneLine(reason) != reason:
 		return nil, newPageError(http.StatusBadRequest,
 			"A reason must be one line of printable text. Nothing was changed.")
-	case len(reason) > maxReason:
-		return nil, newPageError(http.StatusBadRequest, "A reason may have %d bytes. Nothing was changed.", maxReason)
+	case len(reason) > operator.MaxReason:
+		return nil, newPageError(http.StatusBadRequest, "A reason may have %d bytes. Nothing was changed.", operator.MaxReason)
 	}
-	finish, err := p.audit(r, AuditEntry{Action: action, Lock: l.Name, Ref: shown.HiddenRef(c.Ref), Owner: c.Owner,
+	finish, err := p.audit(r, operator.Entry{Action: action, Lock: l.Name, Ref: shown.HiddenRef(c.Ref), Owner: c.Owner,
 		Token: c.Token, Reason: reason})
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTimeout)
 	defer cancel()
-	client := p.opts.Client
-	switch action {
-	case ActionRequestRelease:
-		err = client.RequestRelease(ctx, l.Name, c.Ref)
-	case ActionBreak:
-		err = client.BreakWithReason(ctx, l.Name, c.Ref, holdfast.BreakGraceful, describeBreak("", reason))
-	case ActionBreakForce:
-		err = client.BreakWithReason(ctx, l.Name, c.Ref, holdfast.BreakForce, describeBreak(", by force", reason))
-	}
+	err = c.Act(ctx, p.opts.Client, action,
+		operator.DescribeBreak("an operator, on the page of holdfast serve", action, reason))
 	finish(err)
 	p.locks.invalidate()
 	if w, err := p.watchLock(l.Name); err == nil {
@@ -373,28 +365,16 @@ func (p *Page) actOnLock(r *http.Request) (*content, error) {
 	return &content{seeAt: p.doneURL(action, "/locks/show", "name", l.Name)}, nil
 }
 
-// maxReason leaves room for what describeBreak adds.
-const maxReason = 120
-
-// describeBreak is what the holder is told.
-func describeBreak(how, reason string) string {
-	s := "an operator, on the page of holdfast serve" + how
-	if reason != "" {
-		s += ": " + reason
-	}
-	return s
-}
-
 // refused reports an action that its sender may not carry out.
-func (p *Page) refused(r *http.Request, e AuditEntry) {
-	e.Action = Action(r.URL.Query().Get("action"))
+func (p *Page) refused(r *http.Request, e operator.Entry) {
+	e.Action = operator.Action(r.URL.Query().Get("action"))
 	if _, known := doneTexts[e.Action]; known && p.opts.Refused != nil {
 		p.opts.Refused(r, e)
 	}
 }
 
 // audit writes an action down before it is carried out. finish writes its outcome.
-func (p *Page) audit(r *http.Request, e AuditEntry) (finish func(error), err error) {
+func (p *Page) audit(r *http.Request, e operator.Entry) (finish func(error), err error) {
 	if p.opts.Audit == nil {
 		return func(error) {}, nil
 	}

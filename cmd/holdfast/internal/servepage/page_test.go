@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
@@ -182,7 +183,7 @@ func (s *site) post(path string, fields ...string) response {
 }
 
 // onLock is the URL of a confirmation on the only holder of a lock.
-func (s *site) onLock(name string, action Action) string {
+func (s *site) onLock(name string, action operator.Action) string {
 	s.Helper()
 	lock, err := s.client("the test").Inspect(s.Context(), name)
 	if err != nil || len(lock.Holders) == 0 {
@@ -289,9 +290,9 @@ func TestOddNames(t *testing.T) {
 			t.Errorf("%q: %d", name, r.status)
 		}
 		check(r.body)
-		r = s.confirm(s.onLock(name, ActionBreakForce), "sure", "yes")
+		r = s.confirm(s.onLock(name, operator.BreakForce), "sure", "yes")
 		check(r.body)
-		if r.status != http.StatusOK || !strings.Contains(r.body, doneTexts[ActionBreakForce][:20]) {
+		if r.status != http.StatusOK || !strings.Contains(r.body, doneTexts[operator.BreakForce][:20]) {
 			t.Errorf("breaking %q: %d %s", name, r.status, r.body)
 		}
 		if lock, err := s.client("x").Inspect(t.Context(), name); err != nil || len(lock.Holders) != 0 {
@@ -345,9 +346,9 @@ func TestHeaders(t *testing.T) {
 func TestBreakOnPage(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	var written []AuditEntry
+	var written []operator.Entry
 	finished := 0
-	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e AuditEntry) (func(error), error) {
+	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e operator.Entry) (func(error), error) {
 		mu.Lock()
 		defer mu.Unlock()
 		written = append(written, e)
@@ -360,9 +361,9 @@ func TestBreakOnPage(t *testing.T) {
 		}, nil
 	}})
 	lease := s.hold("alice", "deploy")
-	for action, want := range map[Action]string{
-		ActionRequestRelease: "Nothing is taken away.", ActionBreak: "Two holders never work at the same time.",
-		ActionBreakForce: "two may work at the same time",
+	for action, want := range map[operator.Action]string{
+		operator.RequestRelease: "Nothing is taken away.", operator.Break: "Two holders never work at the same time.",
+		operator.BreakForce: "two may work at the same time",
 	} {
 		if r := s.get(s.onLock("deploy", action)); r.status != http.StatusOK || !strings.Contains(r.body, want) ||
 			!strings.Contains(r.body, fmt.Sprint(lease.Token())) || !strings.Contains(r.body, "<bdi>alice</bdi>") {
@@ -372,8 +373,8 @@ func TestBreakOnPage(t *testing.T) {
 	if len(written) != 0 || lease.Err() != nil {
 		t.Error("a confirmation has changed something")
 	}
-	ask := s.onLock("deploy", ActionRequestRelease)
-	force := s.onLock("deploy", ActionBreakForce)
+	ask := s.onLock("deploy", operator.RequestRelease)
+	force := s.onLock("deploy", operator.BreakForce)
 	if r := s.confirm(ask); r.status != http.StatusOK || !strings.Contains(r.body, "asked to release") ||
 		!strings.HasPrefix(r.url, "/locks/show?name=deploy&done=") {
 		t.Errorf("%d %s %s", r.status, r.url, r.body)
@@ -391,7 +392,7 @@ func TestBreakOnPage(t *testing.T) {
 	if page := s.get(lockURL("deploy")).body; strings.Contains(page, lease.Ref()) {
 		t.Error("the page shows the ref, with which everybody could release the lock")
 	}
-	if r := s.confirm(s.onLock("deploy", ActionBreak), "reason", "INC-1"); r.status != http.StatusOK {
+	if r := s.confirm(s.onLock("deploy", operator.Break), "reason", "INC-1"); r.status != http.StatusOK {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	s.see(lockURL("deploy"), ">broken</span>")
@@ -402,15 +403,15 @@ func TestBreakOnPage(t *testing.T) {
 	if r := s.get(force); r.status != http.StatusConflict || !strings.Contains(r.body, "does not exist any more") {
 		t.Errorf("a claim that has ended: %d", r.status)
 	}
-	var actions []Action
+	var actions []operator.Action
 	for _, e := range written {
 		actions = append(actions, e.Action)
 		if e.Lock != "deploy" || e.Owner != "alice" || e.Token != lease.Token() ||
-			e.Ref != shown.HiddenRef(lease.Ref()) || (e.Reason == "INC-1") != (e.Action == ActionBreak) {
+			e.Ref != shown.HiddenRef(lease.Ref()) || (e.Reason == "INC-1") != (e.Action == operator.Break) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if want := []Action{ActionRequestRelease, ActionBreak, ActionBreakForce}; !slices.Equal(actions, want) {
+	if want := []operator.Action{operator.RequestRelease, operator.Break, operator.BreakForce}; !slices.Equal(actions, want) {
 		t.Errorf("the audit log has %v, want %v", actions, want)
 	}
 	if finished != len(actions) {
@@ -426,7 +427,7 @@ func TestReasonReachesHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.confirm(s.onLock("a", ActionBreak), "reason", "INC-124")
+	s.confirm(s.onLock("a", operator.Break), "reason", "INC-124")
 	<-lease.Context().Done()
 	var loss *holdfast.LossError
 	if !errors.As(lease.Err(), &loss) || loss.Cause != holdfast.LossBroken ||
@@ -446,7 +447,7 @@ func TestRemoveWaiter(t *testing.T) {
 		t.Fatal(lock, err)
 	}
 	path := buildURL("/locks/confirm", "name", "a", "ref", shown.HiddenRef(lock.Waiters[0].Ref), "action",
-		string(ActionBreak))
+		string(operator.Break))
 	if r := s.get(path); !strings.Contains(r.body, "The holder is not touched.") {
 		t.Error(r.body)
 	}
@@ -476,7 +477,7 @@ func TestWaiterBecameHolder(t *testing.T) {
 		t.Fatal(lock, err)
 	}
 	r := s.get(buildURL("/locks/confirm", "name", "a", "ref", shown.HiddenRef(lock.Waiters[0].Ref), "action",
-		string(ActionBreak)))
+		string(operator.Break)))
 	action, token := formAction.FindStringSubmatch(r.body)[1], formToken.FindStringSubmatch(r.body)[1]
 	if err := lease.Release(); err != nil {
 		t.Fatal(err)
@@ -495,12 +496,12 @@ func TestWaiterBecameHolder(t *testing.T) {
 // TestForgedForms: a form without the cookie, with another token, from another site or of another type changes nothing.
 func TestForgedForms(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, AuditEntry) (func(error), error) {
+	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, operator.Entry) (func(error), error) {
 		t.Error("a forged form reaches the audit log")
 		return func(error) {}, nil
 	}})
 	s.hold("alice", "a")
-	confirm := s.get(s.onLock("a", ActionBreakForce))
+	confirm := s.get(s.onLock("a", operator.BreakForce))
 	action := unescape(formAction.FindStringSubmatch(confirm.body)[1])
 	token := formToken.FindStringSubmatch(confirm.body)[1]
 	send := func(change func(r *http.Request)) int {
@@ -557,7 +558,7 @@ func TestForgedForms(t *testing.T) {
 		}
 	}
 	if r := s.get("/locks/show?name=a&done=break-force&by=x"); strings.Contains(r.body,
-		doneTexts[ActionBreakForce][:20]) {
+		doneTexts[operator.BreakForce][:20]) {
 		t.Error("a link can say that something was done")
 	}
 }
@@ -570,7 +571,7 @@ func TestReadOnlyPage(t *testing.T) {
 	if r := s.get(lockURL("a")); strings.Contains(r.body, "/locks/confirm") {
 		t.Error("the lock offers actions")
 	}
-	for _, action := range []Action{ActionRequestRelease, ActionBreak, ActionBreakForce} {
+	for _, action := range []operator.Action{operator.RequestRelease, operator.Break, operator.BreakForce} {
 		path := s.onLock("a", action)
 		if r := s.get(path); r.status != http.StatusForbidden || !strings.Contains(r.body, "--allow-break") {
 			t.Errorf("%s: %d", action, r.status)
@@ -603,16 +604,16 @@ func findSecret(context.Context) ([]holdfast.Finding, error) {
 // TestRights: nobody sees a lock without the right to see it, or breaks one without the right to break it.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Options{AllowBreak: true, Rights: func(_ *http.Request, lock string) Rights {
-		return Rights{See: !strings.HasPrefix(lock, "secret"), Break: strings.HasPrefix(lock, "mine") ||
+	s := newSite(t, Options{AllowBreak: true, Rights: func(_ *http.Request, lock string) operator.Rights {
+		return operator.Rights{See: !strings.HasPrefix(lock, "secret"), Break: strings.HasPrefix(lock, "mine") ||
 			strings.HasPrefix(lock, "secret")}
 	}})
 	seesAll := newSite(t, Options{Doctor: findSecret})
 	if health := seesAll.get("/health").body; !strings.Contains(health, "secret/1") {
 		t.Error(health)
 	}
-	seesSome := newSite(t, Options{Doctor: findSecret, Rights: func(_ *http.Request, lock string) Rights {
-		return Rights{See: strings.HasPrefix(lock, "mine")}
+	seesSome := newSite(t, Options{Doctor: findSecret, Rights: func(_ *http.Request, lock string) operator.Rights {
+		return operator.Rights{See: strings.HasPrefix(lock, "mine")}
 	}})
 	if health := seesSome.get("/health").body; strings.Contains(health, "secret/1") {
 		t.Error(health)
@@ -627,8 +628,8 @@ func TestRights(t *testing.T) {
 	}
 	for path, want := range map[string]int{
 		lockURL("secret/1"): 403, lockURL("secret/none"): 403, lockURL("theirs/1"): 200, lockURL("mine/1"): 200,
-		s.onLock("secret/1", ActionBreak): 403, s.onLock("theirs/1", ActionBreak): 403,
-		s.onLock("theirs/1", ActionRequestRelease): 403, s.onLock("mine/1", ActionBreak): 200,
+		s.onLock("secret/1", operator.Break): 403, s.onLock("theirs/1", operator.Break): 403,
+		s.onLock("theirs/1", operator.RequestRelease): 403, s.onLock("mine/1", operator.Break): 200,
 		"/events?of=lock&name=secret%2F1": 403,
 	} {
 		if r := s.get(path); r.status != want {
@@ -640,11 +641,11 @@ func TestRights(t *testing.T) {
 // TestAuditRefuses: an action that cannot be written to the audit log is not carried out.
 func TestAuditRefuses(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, AuditEntry) (func(error), error) {
+	s := newSite(t, Options{AllowBreak: true, Audit: func(*http.Request, operator.Entry) (func(error), error) {
 		return nil, errors.New("no space left on device")
 	}})
 	lease := s.hold("alice", "a")
-	r := s.confirm(s.onLock("a", ActionBreakForce), "sure", "yes")
+	r := s.confirm(s.onLock("a", operator.BreakForce), "sure", "yes")
 	if r.status != http.StatusServiceUnavailable || !strings.Contains(r.body, "no space left") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
@@ -922,15 +923,15 @@ func TestNoViewers(t *testing.T) {
 // a row here.
 func TestEachPathAsksForRights(t *testing.T) {
 	t.Parallel()
-	var rights atomic.Pointer[Rights]
-	var refused []AuditEntry
-	rights.Store(&Rights{See: true, Break: true})
+	var rights atomic.Pointer[operator.Rights]
+	var refused []operator.Entry
+	rights.Store(&operator.Rights{See: true, Break: true})
 	s := newSite(t, Options{AllowBreak: true, Doctor: findSecret,
-		Rights:  func(*http.Request, string) Rights { return *rights.Load() },
-		Refused: func(_ *http.Request, e AuditEntry) { refused = append(refused, e) }})
+		Rights:  func(*http.Request, string) operator.Rights { return *rights.Load() },
+		Refused: func(_ *http.Request, e operator.Entry) { refused = append(refused, e) }})
 	lease := s.hold("SECRET-OWNER", "secret/1")
 	s.addRuns()
-	onLock, onRun := s.onLock("secret/1", ActionBreakForce), "/runs/confirm?key=invoice%2F2026-1119&action=forget"
+	onLock, onRun := s.onLock("secret/1", operator.BreakForce), "/runs/confirm?key=invoice%2F2026-1119&action=forget"
 	form := s.get(onLock).body
 	token := formToken.FindStringSubmatch(form)[1]
 	act := unescape(formAction.FindStringSubmatch(form)[1])
@@ -958,7 +959,7 @@ func TestEachPathAsksForRights(t *testing.T) {
 			t.Errorf("%s has no row", pattern)
 		}
 	}
-	for _, none := range []Rights{{}, {Hold: true}, {Break: true}} {
+	for _, none := range []operator.Rights{{}, {Hold: true}, {Break: true}} {
 		rights.Store(&none)
 		refused = nil
 		for pattern, row := range paths {
@@ -973,9 +974,9 @@ func TestEachPathAsksForRights(t *testing.T) {
 				t.Errorf("%+v: %s: %d %s", none, pattern, r.status, r.body)
 			}
 		}
-		slices.SortFunc(refused, func(a, b AuditEntry) int { return strings.Compare(string(a.Action), string(b.Action)) })
-		if want := []AuditEntry{{Action: ActionBreakForce, Lock: "secret/1"},
-			{Action: ActionForget, Ledger: "once", Key: "invoice/2026-1119"}}; !slices.Equal(refused, want) {
+		slices.SortFunc(refused, func(a, b operator.Entry) int { return strings.Compare(string(a.Action), string(b.Action)) })
+		if want := []operator.Entry{{Action: operator.BreakForce, Lock: "secret/1"},
+			{Action: operator.Forget, Ledger: "once", Key: "invoice/2026-1119"}}; !slices.Equal(refused, want) {
 			t.Errorf("refused: %+v", refused)
 		}
 	}
@@ -988,8 +989,8 @@ func TestEachPathAsksForRights(t *testing.T) {
 // not even look for changes on their behalf.
 func TestEventsTellNothingHidden(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Options{Rights: func(_ *http.Request, name string) Rights {
-		return Rights{See: strings.HasPrefix(name, "team/")}
+	s := newSite(t, Options{Rights: func(_ *http.Request, name string) operator.Rights {
+		return operator.Rights{See: strings.HasPrefix(name, "team/")}
 	}})
 	s.page.tickPause = time.Millisecond
 	for _, of := range []string{"list", "runs&ledger=payroll&prefix=bonus", "runs&ledger=team2", "runs"} {
@@ -1015,7 +1016,7 @@ func TestEventsTellNothingHidden(t *testing.T) {
 func TestEventsEndWithTheRight(t *testing.T) {
 	t.Parallel()
 	var hidden atomic.Bool
-	s := newSite(t, Options{Rights: func(*http.Request, string) Rights { return Rights{See: !hidden.Load()} }})
+	s := newSite(t, Options{Rights: func(*http.Request, string) operator.Rights { return operator.Rights{See: !hidden.Load()} }})
 	lease := s.hold("alice", "a")
 	events := s.openEvents("lock&name=a")
 	nextChange(t, events)

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
@@ -238,16 +239,16 @@ func (p *Page) runTable(r *http.Request, ledger string, runs []listedRun, now ti
 
 // runActions are links to the confirmations of what can be done with a key.
 func runActions(ledger string, run holdfast.RunInfo) markup {
-	action := func(a Action, words string) markup {
+	action := func(a operator.Action, words string) markup {
 		return element("a", attrs{"class", "button small", "data-confirm", "", "href",
 			buildURL("/runs/confirm", "ledger", ledger, "key", run.Key, "action", string(a)),
 			"aria-label", strings.TrimSuffix(words, "…") + " " + text.QuoteName(run.Key)}, plain(words))
 	}
 	switch run.State {
 	case holdfast.RunFailed, holdfast.RunAbandoned:
-		return div("actions", action(ActionRetry, "Retry…"), action(ActionForget, "Forget…"))
+		return div("actions", action(operator.Retry, "Retry…"), action(operator.Forget, "Forget…"))
 	case holdfast.RunSucceeded:
-		return div("actions", action(ActionForget, "Forget…"))
+		return div("actions", action(operator.Forget, "Forget…"))
 	}
 	return ""
 }
@@ -364,32 +365,28 @@ func result(data []byte) markup {
 }
 
 // describeRunAction says what an action on a key will do.
-func describeRunAction(action Action, key string, last holdfast.RunInfo) (confirmation, error) {
+func describeRunAction(action operator.Action, key string, last holdfast.RunInfo) (confirmation, error) {
 	happens := []markup{paragraph("", element("strong", nil, nameText(key)), plain(fmt.Sprintf(
 		": attempt %d by ", last.Attempt)), foreignText(last.Owner), plain(" is "+string(last.State)+"."))}
 	say := func(s string) { happens = append(happens, paragraph("", plain(s))) }
-	switch {
-	case action != ActionRetry && action != ActionForget:
+	if action != operator.Retry && action != operator.Forget {
 		return confirmation{}, newPageError(http.StatusBadRequest, "There is no such action.")
-	case last.State == holdfast.RunStarted:
-		return confirmation{}, newPageError(http.StatusConflict,
-			"A run of the key is in progress. Wait for its end, or stop "+
-				"its worker and wait until the run is abandoned.")
-	case action == ActionRetry && last.State == holdfast.RunSucceeded:
-		return confirmation{}, newPageError(http.StatusConflict, "The key has succeeded, so there is nothing to retry.")
-	case action == ActionRetry:
+	}
+	if err := operator.CheckRun(action, last); err != nil {
+		return confirmation{}, err
+	}
+	if action == operator.Retry {
 		say("One more run may begin at once: whatever the pause between attempts, and even if all attempts are used. Nothing " +
 			"is started now: the next worker that asks for the key gets it.")
 		return confirmation{title: "Retry the key?", happens: happens, button: "Retry"}, nil
 	}
 	say("The history of the key is removed, with its result. The next worker that asks for the key runs it as attempt 1.")
-	c := confirmation{title: "Forget the key?", happens: happens, button: "Forget"}
-	if last.State == holdfast.RunSucceeded {
+	c := confirmation{title: "Forget the key?", button: "Forget"}
+	if operator.RepeatsSuccess(action, last) {
 		say("The key has succeeded. Without its history its work is done again.")
-		c.happens, c.danger = happens, "I know that the work may be done a second time"
-	} else {
-		c.happens = happens
+		c.danger = "I know that the work may be done a second time"
 	}
+	c.happens = happens
 	return c, nil
 }
 
@@ -414,7 +411,7 @@ func (p *Page) confirmOnRun(r *http.Request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	action := Action(r.URL.Query().Get("action"))
+	action := operator.Action(r.URL.Query().Get("action"))
 	confirm, err := describeRunAction(action, key, runs[len(runs)-1])
 	if err != nil {
 		return nil, err
@@ -432,14 +429,14 @@ func (p *Page) actOnRun(r *http.Request) (*content, error) {
 		return nil, err
 	}
 	if err := p.mayChangeRuns(r); err != nil {
-		p.refused(r, AuditEntry{Ledger: p.ledgerOf(r), Key: r.URL.Query().Get("key")})
+		p.refused(r, operator.Entry{Ledger: p.ledgerOf(r), Key: r.URL.Query().Get("key")})
 		return nil, err
 	}
 	name, key, runs, err := p.runsOf(r)
 	if err != nil {
 		return nil, err
 	}
-	action, last := Action(r.URL.Query().Get("action")), runs[len(runs)-1]
+	action, last := operator.Action(r.URL.Query().Get("action")), runs[len(runs)-1]
 	confirm, err := describeRunAction(action, key, last)
 	switch {
 	case err != nil:
@@ -451,20 +448,13 @@ func (p *Page) actOnRun(r *http.Request) (*content, error) {
 		return nil, newPageError(http.StatusBadRequest,
 			"Tick the box before you forget a success. Nothing was changed.")
 	}
-	finish, err := p.audit(r, AuditEntry{Action: action, Ledger: name, Key: key, Owner: last.Owner, Token: last.Token})
+	finish, err := p.audit(r, operator.Entry{Action: action, Ledger: name, Key: key, Owner: last.Owner, Token: last.Token})
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), readTimeout)
 	defer cancel()
-	ledger := p.opts.Client.Ledger(name, nil)
-	seeAt := p.doneURL(action, "/runs/show", "ledger", name, "key", key)
-	if action == ActionRetry {
-		err = ledger.Retry(ctx, key)
-	} else {
-		err = ledger.Forget(ctx, key)
-		seeAt = p.doneURL(action, "/runs", "ledger", name)
-	}
+	err = operator.ActOnRun(ctx, p.opts.Client.Ledger(name, nil), action, key)
 	finish(err)
 	p.ledgers.invalidate()
 	p.mu.Lock()
@@ -477,5 +467,8 @@ func (p *Page) actOnRun(r *http.Request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &content{seeAt: seeAt}, nil
+	if action == operator.Forget { // nothing is left of the key
+		return &content{seeAt: p.doneURL(action, "/runs", "ledger", name)}, nil
+	}
+	return &content{seeAt: p.doneURL(action, "/runs/show", "ledger", name, "key", key)}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
@@ -54,7 +55,9 @@ func TestRunsOnPage(t *testing.T) {
 func TestLedgersOnPage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Options{
-		Rights: func(_ *http.Request, name string) Rights { return Rights{See: !strings.HasPrefix(name, "secret")} },
+		Rights: func(_ *http.Request, name string) operator.Rights {
+			return operator.Rights{See: !strings.HasPrefix(name, "secret")}
+		},
 		Viewer: func(*http.Request) Viewer {
 			return Viewer{"carol", []string{"see all names", "hold names that begin with a/"}}
 		},
@@ -96,21 +99,21 @@ func TestLedgersOnPage(t *testing.T) {
 // ticked. What cannot be done says why.
 func TestRetryAndForget(t *testing.T) {
 	t.Parallel()
-	var written []AuditEntry
-	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e AuditEntry) (func(error), error) {
+	var written []operator.Entry
+	s := newSite(t, Options{AllowBreak: true, Audit: func(_ *http.Request, e operator.Entry) (func(error), error) {
 		written = append(written, e) // one request after the other
 		return func(error) {}, nil
 	}})
 	s.addRuns()
 	const failed, succeeded, started = "invoice/2026-1118", "invoice/2026-1117", "invoice/2026-1119"
-	path := func(key string, action Action) string {
+	path := func(key string, action operator.Action) string {
 		return buildURL("/runs/confirm", "ledger", "once", "key", key, "action", string(action))
 	}
 	strict := s.client("x").Ledger("once", &holdfast.LedgerOptions{MaxAttempts: 2})
 	if _, err := strict.Begin(t.Context(), failed, nil); !errors.Is(err, holdfast.ErrAttemptsUsed) {
 		t.Fatal(err)
 	}
-	if r := s.confirm(path(failed, ActionRetry)); r.status != http.StatusOK ||
+	if r := s.confirm(path(failed, operator.Retry)); r.status != http.StatusOK ||
 		!strings.Contains(r.body, "One more run") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
@@ -121,20 +124,20 @@ func TestRetryAndForget(t *testing.T) {
 	if err := run.Fail(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]int{path(started, ActionRetry): 409, path(started, ActionForget): 409,
-		path(succeeded, ActionRetry): 409, path("never", ActionRetry): 404, path(failed, "break"): 400} {
+	for path, want := range map[string]int{path(started, operator.Retry): 409, path(started, operator.Forget): 409,
+		path(succeeded, operator.Retry): 409, path("never", operator.Retry): 404, path(failed, "break"): 400} {
 		if r := s.get(path); r.status != want {
 			t.Errorf("%s: %d, want %d", path, r.status, want)
 		}
 	}
-	if r := s.confirm(path(succeeded, ActionForget)); r.status != http.StatusBadRequest {
+	if r := s.confirm(path(succeeded, operator.Forget)); r.status != http.StatusBadRequest {
 		t.Errorf("without the box: %d", r.status)
 	}
 	if runs, err := strict.History(t.Context(), succeeded); err != nil || len(runs) != 1 {
 		t.Errorf("%v %v", runs, err)
 	}
 	// A form from before another run began changes nothing.
-	r := s.get(path(failed, ActionForget))
+	r := s.get(path(failed, operator.Forget))
 	action, token := formAction.FindStringSubmatch(r.body)[1], formToken.FindStringSubmatch(r.body)[1]
 	if err := s.client("x").Ledger("once", nil).Retry(t.Context(), failed); err != nil {
 		t.Fatal(err)
@@ -149,7 +152,7 @@ func TestRetryAndForget(t *testing.T) {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	for _, key := range []string{failed, succeeded} {
-		if r := s.confirm(path(key, ActionForget), "sure", "yes"); r.status != http.StatusOK ||
+		if r := s.confirm(path(key, operator.Forget), "sure", "yes"); r.status != http.StatusOK ||
 			!strings.Contains(r.body, "The history of the key is removed.") {
 			t.Errorf("%d %s", r.status, r.body)
 		}
@@ -157,9 +160,9 @@ func TestRetryAndForget(t *testing.T) {
 			t.Errorf("%v %v", runs, err)
 		}
 	}
-	if len(written) != 3 || written[0].Action != ActionRetry || written[0].Ledger != "once" ||
+	if len(written) != 3 || written[0].Action != operator.Retry || written[0].Ledger != "once" ||
 		written[0].Key != failed ||
-		written[2].Action != ActionForget || written[2].Key != succeeded {
+		written[2].Action != operator.Forget || written[2].Key != succeeded {
 		t.Errorf("%+v", written)
 	}
 }
@@ -167,8 +170,8 @@ func TestRetryAndForget(t *testing.T) {
 // TestRunRights: nobody sees a run without the right to see it, or changes one without the right to break it.
 func TestRunRights(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Options{AllowBreak: true, Rights: func(_ *http.Request, lock string) Rights {
-		return Rights{See: lock != "once/invoice/2026-1117", Break: lock == "once/invoice/2026-1119"}
+	s := newSite(t, Options{AllowBreak: true, Rights: func(_ *http.Request, lock string) operator.Rights {
+		return operator.Rights{See: lock != "once/invoice/2026-1117", Break: lock == "once/invoice/2026-1119"}
 	}})
 	s.addRuns()
 	if r := s.get("/runs"); strings.Contains(r.body, "2026-1117") || strings.Contains(r.body, "/runs/confirm") ||

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
 
 // Options are what a page shows, and what it may do.
@@ -25,12 +26,12 @@ type Options struct {
 	AllowBreak bool
 	// Rights returns what the sender of a request may do with a lock. For a run of a ledger, the name is the ledger's,
 	// a slash and the key. A right on a name is one on all names that begin with it. Nil: everything.
-	Rights func(r *http.Request, lock string) Rights
+	Rights func(r *http.Request, lock string) operator.Rights
 	// Refused is called when somebody without the right for it sends an action. Nil: no calls.
-	Refused func(*http.Request, AuditEntry)
+	Refused func(*http.Request, operator.Entry)
 	// Audit is called before an action is carried out. If it returns an error, nothing is done. Otherwise finish is called
 	// with the error of the action. Nil: no calls.
-	Audit func(*http.Request, AuditEntry) (finish func(error), err error)
+	Audit func(*http.Request, operator.Entry) (finish func(error), err error)
 	// Doctor examines the store. It is called once per minute at most, while somebody looks. Nil: it is not shown.
 	Doctor func(context.Context) ([]holdfast.Finding, error)
 	// Ledgers are the names of ledgers that the page offers, besides those that have keys. Nil: "once".
@@ -43,37 +44,6 @@ type Options struct {
 type Viewer struct {
 	Name   string
 	Rights []string // in words: "see and hold names that begin with billing/"
-}
-
-// Rights are what somebody may do with a lock.
-type Rights struct {
-	See   bool // look at it
-	Hold  bool // acquire it; the page never does
-	Break bool // request its release, break it, and retry and forget runs
-}
-
-// Action is what an operator does on the page. Its values are codes, fit for logs and JSON.
-type Action string
-
-// The actions.
-const (
-	ActionRequestRelease Action = "request-release"
-	ActionBreak          Action = "break"
-	ActionBreakForce     Action = "break-force"
-	ActionRetry          Action = "retry"
-	ActionForget         Action = "forget"
-)
-
-// AuditEntry is an action that is about to be carried out.
-type AuditEntry struct {
-	Action Action
-	Lock   string // empty for runs
-	Ref    string // of the claim, as it is shown
-	Owner  string // of the claim, or of the last run
-	Token  int64  // of the claim, or of the last run
-	Ledger string // empty for locks
-	Key    string // of the run
-	Reason string // what the operator has typed; may be empty
 }
 
 // Page is the page, as a handler for /, /locks/, /runs, /health, /events and /static/.
@@ -164,8 +134,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // rights are what the sender of a request may do with a lock. Nothing can be broken on a page that is read-only.
-func (p *Page) rights(r *http.Request, lock string) Rights {
-	rights := Rights{See: true, Hold: true, Break: true}
+func (p *Page) rights(r *http.Request, lock string) operator.Rights {
+	rights := operator.Rights{See: true, Hold: true, Break: true}
 	if p.opts.Rights != nil {
 		rights = p.opts.Rights(r, lock)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/store/memory"
 )
@@ -247,7 +248,7 @@ func TestVisit(t *testing.T) {
 
 	for _, path := range []string{"/", lockURL("deploy/web"), "/runs", keyURL("once", "invoice/2026-1118"), "/health",
 		"/nothing",
-		s.onLock("schema/migration", ActionBreakForce)} {
+		s.onLock("schema/migration", operator.BreakForce)} {
 		b.open(s.server.URL + path)
 		for _, scheme := range []string{"light", "dark"} {
 			b.setView(1180, 640, scheme)
