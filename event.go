@@ -9,62 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// EventKind says what has happened. Its values are codes, fit for logs and JSON; they never change.
-type EventKind string
-
-const (
-	// Of locks. Each EventAttempt is followed by one EventAcquired or one EventFailed, and each EventAcquired by one
-	// EventLost or one EventReleased. Re-entering a lock makes no event.
-	EventAttempt          EventKind = "lock_acquire_attempt" // a caller begins to acquire a lock
-	EventAcquired         EventKind = "lock_acquired"        // a lease was granted
-	EventFailed           EventKind = "lock_failed"          // the lock was not acquired
-	EventRenewed          EventKind = "lock_renewed"         // the lease was renewed
-	EventRenewalFailing   EventKind = "renewal_failing"      // a renewal failed or had no answer, and is tried again
-	EventReleaseRequested EventKind = "release_requested"    // the holder was asked to release; the lease goes on
-	EventLost             EventKind = "lock_lost"            // the lease ended before its holder released it
-	EventReleased         EventKind = "lock_released"        // the holder released or detached the lease
-
-	// Of the runs of a Ledger, which also have EventRenewalFailing and EventReleaseRequested. Each EventRunAttempt is
-	// followed by one EventRunStarted or one EventRunRefused, and each EventRunStarted by one of the last four. A run
-	// that was lost, and whose worker still reports in time, has an EventRunSucceeded or EventRunFailed as well.
-	EventRunAttempt   EventKind = "run_attempt"   // a caller asks for a run
-	EventRunStarted   EventKind = "run_started"   // the run was begun
-	EventRunRefused   EventKind = "run_refused"   // the run was not begun: a run has succeeded, or is in progress, ...
-	EventRunRenewed   EventKind = "run_renewed"   // the run was renewed
-	EventRunLost      EventKind = "run_lost"      // the run ended before its worker reported
-	EventRunSucceeded EventKind = "run_succeeded" // the worker reported success
-	EventRunFailed    EventKind = "run_failed"    // the worker reported a failure, or its client was closed before it reported
-	EventRunAbandoned EventKind = "run_abandoned" // the ledger has refused the report, or could not be told of the Close
-)
-
-var eventDescriptions = map[EventKind]string{
-	EventAttempt:          "a caller begins to acquire the lock",
-	EventAcquired:         "the lock was acquired",
-	EventFailed:           "the lock was not acquired",
-	EventRenewed:          "the lease was renewed",
-	EventRenewalFailing:   "a renewal failed and is tried again",
-	EventReleaseRequested: "the holder was asked to release the lock",
-	EventLost:             "the lock was lost",
-	EventReleased:         "the lock was released",
-	EventRunAttempt:       "a caller begins a run",
-	EventRunStarted:       "the run was started",
-	EventRunRefused:       "the run was not started",
-	EventRunRenewed:       "the run was renewed",
-	EventRunLost:          "the run was lost",
-	EventRunSucceeded:     "the run has succeeded",
-	EventRunFailed:        "the run has failed",
-	EventRunAbandoned:     "the run was abandoned",
-}
-
-// Description says what the code means, in a few words for people. The words may change. An unknown code describes
-// itself.
-func (k EventKind) Description() string {
-	if text, ok := eventDescriptions[k]; ok {
-		return text
-	}
-	return string(k)
-}
-
 // Event is something that happened to a lock or a run of a client. See Options.OnEvent. It contains no secrets.
 //
 // Fields without a kind next to them are set for all kinds, as far as they are known: Token and Ref are known from the
@@ -92,22 +36,19 @@ type Event struct {
 	// clients tries a lock while it holds another one.
 	Wait bool
 
-	// Waited is how long the caller has waited: EventAcquired, EventFailed, EventRunStarted, EventRunRefused.
+	// Waited is how long the caller has waited: of grants and failures.
 	Waited time.Duration
 	// Held is the time since the grant. Events up to the grant have none.
 	Held time.Duration
-	// RoundTrip is how long the answer of the store to a renewal took: EventRenewed, EventRunRenewed,
-	// EventRenewalFailing.
+	// RoundTrip is how long the answer of the store to a renewal took.
 	RoundTrip time.Duration
-	// Remaining is how long the lease remains valid if no other renewal succeeds: EventRenewed, EventRunRenewed,
-	// EventRenewalFailing.
+	// Remaining is how long the lease remains valid if no other renewal succeeds: of renewals.
 	Remaining time.Duration
-	// Reason is a code: for EventFailed and EventRunRefused a FailureReason; for EventLost and EventRunLost a
-	// LossCause.
+	// Reason is a code: of failures a FailureReason, of losses a LossCause.
 	Reason string
-	// Err is, for EventLost, a *LossError; for EventFailed and EventRenewalFailing, why; for EventReleased, why the
-	// store has not confirmed the release, or nil. The events of runs have the same: an EventRunSucceeded with an Err
-	// that matches ErrUncertain was reported, and it is not known whether the ledger shows it.
+	// Err is, of a loss, a *LossError; of a failure and a failing renewal, why; of an end, why the store has not confirmed
+	// it, or nil: an EventRunSucceeded with an Err that matches ErrUncertain was reported, and it is not known whether the
+	// ledger shows it.
 	Err     error
 	Late    bool // EventRunSucceeded, EventRunFailed: the run was lost before its worker reported
 	Dropped int  // how many events were dropped before this one because the receivers were too slow
@@ -122,15 +63,6 @@ func (e Event) String() string {
 	return s
 }
 
-// runEvents are the kinds that take the place of those of locks in the events of runs.
-var runEvents = map[EventKind]EventKind{
-	EventAttempt:  EventRunAttempt,
-	EventAcquired: EventRunStarted,
-	EventFailed:   EventRunRefused,
-	EventRenewed:  EventRunRenewed,
-	EventLost:     EventRunLost,
-}
-
 // deliverEvent calls the receivers.
 func (c *Client) deliverEvent(e *Event) {
 	if c.opts.OnEvent != nil {
@@ -143,7 +75,7 @@ func (c *Client) deliverEvent(e *Event) {
 
 // eventDetails is what an event of a hold has besides what the hold knows.
 type eventDetails struct {
-	start                time.Time // of EventAcquired: when the attempt began
+	start                time.Time // of a grant: when the attempt began
 	roundTrip, remaining time.Duration
 	err                  error
 	late                 bool
@@ -162,12 +94,12 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 	}
 	e.Ref, e.Token, e.Expected, e.Err = h.ref, h.token, h.expected, d.err
 	e.RoundTrip, e.Remaining, e.Late = d.roundTrip, d.remaining, d.late
-	if kind == EventAcquired {
+	if kind.Phase() == PhaseGrant {
 		e.Waited = e.Time.Sub(d.start)
 	} else {
 		e.Held = c.clock.Since(h.startedAt)
 	}
-	if kind == EventLost {
+	if kind.Phase() == PhaseLoss {
 		e.Reason = string(lossOf(d.err).Cause)
 	}
 	c.events.addEvent(&e)
@@ -195,7 +127,7 @@ func (c *Client) emitFailure(ctx context.Context, claim *driver.Claim, o *LockOp
 
 func newEvent(kind EventKind, at time.Time, ctx context.Context, claim *driver.Claim, isRun bool) Event {
 	if isRun {
-		kind = cmp.Or(runEvents[kind], kind)
+		kind = cmp.Or(kind.row().onRun, kind)
 	}
 	return Event{Kind: kind, Time: at, Context: ctx, Lock: claim.Name, LockKind: claim.Kind, ID: claim.ID,
 		Owner: claim.Owner, Weight: claim.Weight, Limit: claim.Limit, TTL: claim.TTL, Wait: claim.Wait}

@@ -2,6 +2,7 @@ package holdfast
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -404,6 +405,40 @@ func TestEventsCostNothing(t *testing.T) {
 	}
 }
 
+// TestEventKinds: each kind of event has one row in the table from which logs, metrics and traces know what it means. The
+// kind that takes its place in the events of runs means the same.
+func TestEventKinds(t *testing.T) {
+	source, err := os.ReadFile("eventkind.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	constants := regexp.MustCompile(`(?m)^\tEvent\w+ +EventKind = "(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(constants) < 16 || len(EventKinds()) != len(constants) {
+		t.Errorf("%d rows for %d constants", len(EventKinds()), len(constants))
+	}
+	for _, c := range constants {
+		kind := EventKind(c[1])
+		row := rowsByKind[kind]
+		if row == nil {
+			t.Errorf("%s has no row", kind)
+			continue
+		}
+		phases := []EventPhase{PhaseAttempt, PhaseGrant, PhaseFailure, PhaseRenewal, PhaseNotice, PhaseLoss, PhaseEnd}
+		if !slices.Contains(phases, row.phase) || !strings.Contains(row.description, " ") ||
+			kind.Description() != row.description ||
+			kind.OfRuns() != strings.HasPrefix(c[1], "run_") {
+			t.Errorf("%+v", row)
+		}
+		if other := rowsByKind[row.onRun]; row.onRun != "" && (other == nil || !other.ofRuns || row.ofRuns ||
+			other.phase != row.phase || other.level != row.level || other.urgent != row.urgent) {
+			t.Errorf("%+v is %+v for runs", row, other)
+		}
+	}
+	if k := EventKind("new"); k.Phase() != "" || k.Description() != "new" || k.OfRuns() {
+		t.Errorf("an unknown kind is %q, %q", k.Phase(), k.Description())
+	}
+}
+
 // TestEventDocs: docs/metrics.md lists all events, reasons and attributes of log lines, and no other events.
 func TestEventDocs(t *testing.T) {
 	data, err := os.ReadFile("docs/metrics.md")
@@ -411,13 +446,18 @@ func TestEventDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	events, attributes, _ := strings.Cut(string(data), "## Attributes of log lines")
-	for kind := range eventDescriptions {
-		if !strings.Contains(events, fmt.Sprintf("\n| `%s` |", kind)) {
-			t.Errorf("docs/metrics.md does not list the event %s", kind)
+	for _, row := range eventRows {
+		level := map[slog.Level]string{slog.LevelWarn: "warning"}[row.level]
+		line := fmt.Sprintf("\n| `%s` | %s", row.kind, cmp.Or(level, strings.ToLower(row.level.String())))
+		if row.kind == EventRunRefused {
+			line = "\n| `run_refused` | as `lock_failed`"
+		}
+		if !strings.Contains(events, line) {
+			t.Errorf("docs/metrics.md has no line that begins with %q", line)
 		}
 	}
-	if n := strings.Count(events, "\n| `"); n != len(eventDescriptions) {
-		t.Errorf("docs/metrics.md lists %d events of %d", n, len(eventDescriptions))
+	if n := strings.Count(events, "\n| `"); n != len(eventRows) {
+		t.Errorf("docs/metrics.md lists %d events of %d", n, len(eventRows))
 	}
 	for _, r := range failureReasons {
 		if !strings.Contains(attributes, fmt.Sprintf("`%s`", r.reason)) {

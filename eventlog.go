@@ -12,7 +12,7 @@ func logEvent(l *slog.Logger, e *Event) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	level := e.logLevel()
+	level := e.Level()
 	if !l.Enabled(ctx, level) {
 		return
 	}
@@ -41,17 +41,17 @@ func logEvent(l *slog.Logger, e *Event) {
 	}
 	addTime("ttl", e.TTL, true)
 	addTime("expected", e.Expected, false)
-	switch e.Kind {
-	case EventAttempt, EventRunAttempt:
+	switch phase := e.Kind.Phase(); phase {
+	case PhaseAttempt:
 		attrs = append(attrs, slog.Bool("wait", e.Wait))
-	case EventAcquired, EventFailed, EventRunStarted, EventRunRefused:
+	case PhaseGrant, PhaseFailure:
 		addTime("waited", e.Waited, true)
-	case EventRenewed, EventRunRenewed, EventRenewalFailing:
-		addTime("held", e.Held, true)
-		addTime("round_trip", e.RoundTrip, true)
-		addTime("remaining", e.Remaining, true)
 	default:
 		addTime("held", e.Held, true)
+		if phase == PhaseRenewal {
+			addTime("round_trip", e.RoundTrip, true)
+			addTime("remaining", e.Remaining, true)
+		}
 	}
 	addText("reason", e.Reason)
 	if e.Err != nil {
@@ -61,24 +61,4 @@ func logEvent(l *slog.Logger, e *Event) {
 		attrs = append(attrs, slog.Int("dropped", e.Dropped))
 	}
 	l.LogAttrs(ctx, level, "holdfast: "+e.Kind.Description(), attrs...)
-}
-
-func (e *Event) logLevel() slog.Level {
-	switch e.Kind {
-	case EventLost, EventRunLost:
-		return slog.LevelError
-	case EventRenewalFailing, EventRunAbandoned, EventRunFailed:
-		return slog.LevelWarn
-	case EventReleaseRequested:
-		return slog.LevelInfo
-	case EventFailed, EventRunRefused:
-		if FailureReason(e.Reason).isUsual() {
-			return slog.LevelDebug
-		}
-		return slog.LevelWarn
-	}
-	if e.Err != nil {
-		return slog.LevelWarn
-	}
-	return slog.LevelDebug
 }

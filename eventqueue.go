@@ -49,18 +49,9 @@ func (q *eventQueue) addEvent(e *Event) {
 		if q.running = q.inflight.start(q.run); !q.running { // the client is closed, and delivers nothing any more
 			q.queue = nil
 		}
-	case len(q.queue) == fullBatch || q.closing || e.isUrgent():
+	case len(q.queue) == fullBatch || q.closing || e.Kind.row().urgent:
 		q.wakeUp()
 	}
-}
-
-// isUrgent is true for the events that are rare, and on which somebody may want to act.
-func (e *Event) isUrgent() bool {
-	switch e.Kind {
-	case EventRenewalFailing, EventReleaseRequested, EventLost, EventRunLost:
-		return true
-	}
-	return false
 }
 
 func (q *eventQueue) wakeUp() {

@@ -127,7 +127,7 @@ func TestFailingStore(t *testing.T) {
 		{Kind: holdfast.EventFailed, Reason: string(holdfast.FailureHeld)},
 		{Kind: holdfast.EventFailed, Reason: string(holdfast.FailureCanceled)},
 		{Kind: holdfast.EventRunRefused, Lock: "jobs/k", Reason: string(holdfast.FailureDenied)},
-		{Kind: holdfast.EventRenewalFailing, Dropped: 7},
+		{Kind: holdfast.EventRenewalFailing, Err: holdfast.ErrUncertain, Dropped: 7},
 		{Kind: holdfast.EventReleased, Err: holdfast.ErrUncertain},
 		{Kind: holdfast.EventRunFailed, Run: 1, Lock: "jobs/k", Late: true},
 	} {

@@ -1,8 +1,7 @@
 package metrics
 
 import (
-	"maps"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -111,29 +110,30 @@ func (r *Recorder) forgetClaims() {
 
 func (r *Recorder) recordLock(e *holdfast.Event) {
 	s := r.seriesOf(e)
-	switch e.Kind {
-	case holdfast.EventAttempt:
+	switch phase := e.Kind.Phase(); phase {
+	case holdfast.PhaseAttempt:
 		s.attempts.add(1)
 		s.waiting.add(1)
 		r.claims.add(openClaim{id: e.ID, series: s, since: e.Time})
-	case holdfast.EventAcquired:
+	case holdfast.PhaseGrant:
 		s.acquiredWaits.observe(e.Waited.Seconds())
 		r.holdClaim(e, s)
-	case holdfast.EventFailed:
+	case holdfast.PhaseFailure:
 		r.failure(s, e.Reason).add(1)
 		s.failedWaits.observe(e.Waited.Seconds())
 		r.closeClaim(e)
-	case holdfast.EventRenewed, holdfast.EventRenewalFailing:
+	case holdfast.PhaseRenewal:
 		countSlow(e, r.holdClaim(e, s))
-	case holdfast.EventReleaseRequested:
-		s.requests.add(1)
-	case holdfast.EventLost, holdfast.EventReleased:
+	case holdfast.PhaseLoss, holdfast.PhaseEnd:
 		countSlow(e, r.holdClaim(e, s))
 		r.closeClaim(e)
 		s.holds.observe(e.Held.Seconds())
-		if e.Kind == holdfast.EventLost {
+		if phase == holdfast.PhaseLoss {
 			r.loss(s, e.Reason).add(1)
 		}
+	}
+	if e.Kind == holdfast.EventReleaseRequested {
+		s.requests.add(1)
 	}
 }
 
@@ -175,27 +175,25 @@ func countSlow(e *holdfast.Event, c *openClaim) {
 	}
 }
 
-// outcomes are the values of the label "outcome" of runs.
-var outcomes = map[holdfast.EventKind]string{
-	holdfast.EventRunStarted:   "started",
-	holdfast.EventRunSucceeded: "succeeded",
-	holdfast.EventRunFailed:    "failed",
-	holdfast.EventRunLost:      "lost",
-	holdfast.EventRunAbandoned: "abandoned",
+// outcomeOf is the value of the label "outcome" of a kind of event that says what has become of a run, or empty.
+func outcomeOf(kind holdfast.EventKind) string {
+	switch kind.Phase() {
+	case holdfast.PhaseGrant, holdfast.PhaseLoss, holdfast.PhaseEnd:
+		return strings.TrimPrefix(string(kind), "run_")
+	}
+	return ""
 }
 
 func (r *Recorder) recordRun(e *holdfast.Event) {
-	ledger, outcome := r.ledgers.bound(ledgerOf(e.Lock)), outcomes[e.Kind]
+	ledger, outcome := r.ledgers.bound(ledgerOf(e.Lock)), outcomeOf(e.Kind)
 	r.startLedger(ledger)
-	switch {
-	case e.Kind == holdfast.EventRunRefused:
+	switch e.Kind.Phase() {
+	case holdfast.PhaseFailure:
 		r.runSeries(refusals, ledger, e.Reason).add(1)
-	case outcome == "":
-		return
-	case e.Kind == holdfast.EventRunStarted:
+	case holdfast.PhaseGrant:
 		r.runSeries(running, ledger, "").add(1)
 		r.runSeries(runs, ledger, outcome).add(1)
-	default:
+	case holdfast.PhaseLoss, holdfast.PhaseEnd:
 		r.runSeries(runs, ledger, outcome).add(1)
 		r.runSeries(runTimes, ledger, outcome).observe(e.Held.Seconds())
 		if !e.Late {
@@ -209,38 +207,36 @@ func (r *Recorder) startLedger(ledger string) {
 	if r.byRun[runKey{runs, ledger, "started"}] != nil {
 		return
 	}
-	for _, kind := range slices.Sorted(maps.Keys(outcomes)) {
-		r.runSeries(runs, ledger, outcomes[kind])
+	for _, kind := range holdfast.EventKinds() {
+		if outcome := outcomeOf(kind); kind.OfRuns() && outcome != "" {
+			r.runSeries(runs, ledger, outcome)
+		}
 	}
 	r.runSeries(refusals, ledger, string(holdfast.FailureAttemptsUsed))
 }
 
 // recordStore counts whether the store has answered. A caller that gave up says nothing about the store.
 func (r *Recorder) recordStore(e *holdfast.Event) {
-	count := func(steps [2]*series, failed bool) {
+	answer := func(failed bool) int {
 		if failed {
-			steps[1].add(1)
-		} else {
-			steps[0].add(1)
+			return 1
 		}
+		return 0
 	}
-	switch e.Kind {
-	case holdfast.EventAcquired, holdfast.EventRunStarted:
-		count(r.store.acquires, false)
-	case holdfast.EventFailed, holdfast.EventRunRefused:
+	switch e.Kind.Phase() {
+	case holdfast.PhaseGrant:
+		r.store.acquires[answer(false)].add(1)
+	case holdfast.PhaseFailure:
 		switch reason := holdfast.FailureReason(e.Reason); reason {
 		case holdfast.FailureTimeout, holdfast.FailureCanceled, holdfast.FailureClosed, holdfast.FailureInvalid,
 			holdfast.FailureUnsupported:
 		default:
-			count(r.store.acquires, reason.IsStoreFailure())
+			r.store.acquires[answer(reason.IsStoreFailure())].add(1)
 		}
-	case holdfast.EventRenewed, holdfast.EventRunRenewed:
-		r.store.renewalTimes[0].observe(e.RoundTrip.Seconds())
-		count(r.store.renewals, false)
-	case holdfast.EventRenewalFailing:
-		r.store.renewalTimes[1].observe(e.RoundTrip.Seconds())
-		count(r.store.renewals, true)
-	case holdfast.EventReleased, holdfast.EventRunSucceeded, holdfast.EventRunFailed, holdfast.EventRunAbandoned:
-		count(r.store.releases, e.Err != nil)
+	case holdfast.PhaseRenewal:
+		r.store.renewalTimes[answer(e.Err != nil)].observe(e.RoundTrip.Seconds())
+		r.store.renewals[answer(e.Err != nil)].add(1)
+	case holdfast.PhaseEnd:
+		r.store.releases[answer(e.Err != nil)].add(1)
 	}
 }

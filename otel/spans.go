@@ -2,6 +2,7 @@ package holdfastotel
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -25,18 +26,17 @@ func (s *spans) addEvent(e *holdfast.Event) {
 	if e.Dropped > 0 {
 		s.endOpen(e.Time)
 	}
-	switch e.Kind {
-	case holdfast.EventAcquired, holdfast.EventRunStarted:
+	switch phase := e.Kind.Phase(); {
+	case phase == holdfast.PhaseGrant:
 		acquire, sampled := s.addAcquire(e)
 		s.openHold(e, acquire, sampled)
-	case holdfast.EventFailed, holdfast.EventRunRefused:
+	case phase == holdfast.PhaseFailure:
 		s.addAcquire(e)
-	case holdfast.EventRenewalFailing, holdfast.EventReleaseRequested:
+	case phase == holdfast.PhaseNotice, phase == holdfast.PhaseRenewal && e.Err != nil:
 		if span, ok := s.open[e.ID]; ok {
 			span.AddEvent(string(e.Kind), trace.WithTimestamp(e.Time), trace.WithAttributes(errorOf(e)...))
 		}
-	case holdfast.EventLost, holdfast.EventReleased, holdfast.EventRunLost, holdfast.EventRunSucceeded,
-		holdfast.EventRunFailed, holdfast.EventRunAbandoned:
+	case phase == holdfast.PhaseLoss, phase == holdfast.PhaseEnd:
 		s.closeHold(e)
 	}
 }
@@ -72,7 +72,7 @@ func (s *spans) openHold(e *holdfast.Event, acquire trace.SpanContext, sampled b
 		parent = trace.ContextWithSpanContext(parent, acquire)
 	}
 	name := "holdfast hold"
-	if e.Kind == holdfast.EventRunStarted {
+	if e.Kind.OfRuns() {
 		name = "holdfast run"
 	}
 	_, span := s.tracer.Start(parent, name, trace.WithTimestamp(e.Time), lockOf(e),
@@ -92,7 +92,7 @@ func (s *spans) closeHold(e *holdfast.Event) {
 	delete(s.open, e.ID)
 	span.SetAttributes(attribute.String("holdfast.end", string(e.Kind)))
 	span.SetAttributes(errorOf(e)...)
-	if e.Err != nil || e.Kind == holdfast.EventRunFailed || e.Kind == holdfast.EventRunAbandoned {
+	if e.Level() >= slog.LevelWarn {
 		span.SetStatus(codes.Error, e.Kind.Description())
 	}
 	span.End(trace.WithTimestamp(e.Time))

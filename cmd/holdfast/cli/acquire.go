@@ -71,7 +71,7 @@ func (r *lockRequest) acquireUntilSignal(
 	r.acquiredAt = time.Now()
 	waited := r.acquiredAt.Sub(r.began)
 	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
-	rec.addEvent(eventAcquired, fields{"waited_ms": shown.Millis(waited), "ref": lease.Ref()})
+	rec.addEvent(holdfast.EventAcquired, fields{"waited_ms": shown.Millis(waited), "ref": lease.Ref()})
 	r.messages.printDetail("acquired %s, with token %d, after a wait of %v%s", quoteName(r.name), lease.Token(),
 		waited.Round(time.Millisecond), storeNote(""))
 	return client, lease, nil
@@ -97,7 +97,7 @@ func (r *lockRequest) openAndAcquire(
 	if err := r.checkSelfDeadlock(ctx, client); err != nil {
 		return client, nil, err
 	}
-	rec.addEvent(eventAcquireAttempt, nil)
+	rec.addEvent(holdfast.EventAttempt, nil)
 	lease, err := r.acquireWithinLimit(ctx, client)
 	return client, lease, err
 }
@@ -114,7 +114,7 @@ func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec 
 	err := runWithTimeout(timeout, release)
 	switch {
 	case err == nil:
-		rec.addEvent(eventReleased, nil)
+		rec.addEvent(holdfast.EventReleased, nil)
 		r.printReleased()
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
@@ -161,18 +161,19 @@ func newEventHandler(name string, rec *runRecord, messages messageFlags) func(ho
 	const pause = 5 * time.Second
 	var last time.Time
 	return func(e holdfast.Event) {
-		switch e.Kind {
-		case holdfast.EventRenewalFailing:
-			rec.addEvent(eventRenewalFailing,
-				fields{"remaining_ms": shown.Millis(e.Remaining), "message": errorText(e.Err)})
+		switch phase := e.Kind.Phase(); {
+		case phase == holdfast.PhaseRenewal && e.Err != nil:
+			rec.addEvent(e.Kind, fields{"remaining_ms": shown.Millis(e.Remaining), "message": errorText(e.Err)})
 			if e.Time.Sub(last) < pause && !messages.verbose {
 				return
 			}
 			last = e.Time
 			printStoreMessage("%s cannot be renewed, and is valid for %v more: %s",
 				quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
-		case holdfast.EventReleaseRequested:
-			rec.addEvent(eventReleaseRequested, nil)
+		case phase == holdfast.PhaseNotice:
+			rec.addEvent(e.Kind, nil)
+		}
+		if e.Kind == holdfast.EventReleaseRequested {
 			messages.printNotice("somebody requests the release of %s", quoteName(name))
 		}
 	}

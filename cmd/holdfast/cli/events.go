@@ -7,38 +7,25 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
-// eventKind is what a line of the record of run, hold or once is about. What the library reports as well has the
-// library's code.
-type eventKind string
-
+// The kinds of lines in the record of run, hold or once that the library has no event for. Its own kinds have their codes
+// in the record as well: those of a lock or a run that the program acquires, keeps and ends.
 const (
-	eventAcquireAttempt   = eventKind(holdfast.EventAttempt)          // the lock is asked for; it may be held
-	eventAcquired         = eventKind(holdfast.EventAcquired)         //
-	eventRenewalFailing   = eventKind(holdfast.EventRenewalFailing)   //
-	eventReleaseRequested = eventKind(holdfast.EventReleaseRequested) //
-	eventLockLost         = eventKind(holdfast.EventLost)             //
-	eventReleased         = eventKind(holdfast.EventReleased)         //
-	eventRunStarted       = eventKind(holdfast.EventRunStarted)       // once: a run of the key was begun
-	eventRunLost          = eventKind(holdfast.EventRunLost)          //
-	eventRunSucceeded     = eventKind(holdfast.EventRunSucceeded)     // the ledger has recorded it
-	eventRunFailed        = eventKind(holdfast.EventRunFailed)        // the ledger has recorded it
-
-	eventRunWaiting         eventKind = "run_waiting"         // once: a run of the key is in progress
-	eventSlotEarly          eventKind = "slot_early"          // once: the next slot starts soon, and is waited for
-	eventCommandStarted     eventKind = "command_started"     //
-	eventCommandExited      eventKind = "command_exited"      // what it has started may still run
-	eventCommandTerminating eventKind = "command_terminating" // it and what it has started were signaled to end
-	eventCommandKilled      eventKind = "command_killed"      // the first SIGKILL
-	eventSignalReceived     eventKind = "signal_received"     // by this program
-	eventProcessesLeft      eventKind = "processes_left"      // they outlive the command
-	eventProcessesHidden    eventKind = "processes_hidden"    // not all can be seen
-	eventProcessesUnkilled  eventKind = "processes_unkilled"  // SIGKILL did not end them
-	eventGuardGone          eventKind = "guard_gone"          // the guard has ended before the command
-	eventScriptStarted      eventKind = "script_started"      // that of --on-request
-	eventScriptFailed       eventKind = "script_failed"       // it could not be started
-	eventReleaseUnconfirmed eventKind = "release_unconfirmed" // the lock stays held until its TTL has passed
-	eventReportUnconfirmed  eventKind = "report_unconfirmed"  // once: the store has not confirmed the end of the run
-	eventOutcome            eventKind = "outcome"             // the last line
+	eventRunWaiting         holdfast.EventKind = "run_waiting"         // once: a run of the key is in progress
+	eventSlotEarly          holdfast.EventKind = "slot_early"          // once: the next slot starts soon, and is waited for
+	eventCommandStarted     holdfast.EventKind = "command_started"     //
+	eventCommandExited      holdfast.EventKind = "command_exited"      // what it has started may still run
+	eventCommandTerminating holdfast.EventKind = "command_terminating" // it and what it has started were signaled to end
+	eventCommandKilled      holdfast.EventKind = "command_killed"      // the first SIGKILL
+	eventSignalReceived     holdfast.EventKind = "signal_received"     // by this program
+	eventProcessesLeft      holdfast.EventKind = "processes_left"      // they outlive the command
+	eventProcessesHidden    holdfast.EventKind = "processes_hidden"    // not all can be seen
+	eventProcessesUnkilled  holdfast.EventKind = "processes_unkilled"  // SIGKILL did not end them
+	eventGuardGone          holdfast.EventKind = "guard_gone"          // the guard has ended before the command
+	eventScriptStarted      holdfast.EventKind = "script_started"      // that of --on-request
+	eventScriptFailed       holdfast.EventKind = "script_failed"       // it could not be started
+	eventReleaseUnconfirmed holdfast.EventKind = "release_unconfirmed" // the lock stays held until its TTL has passed
+	eventReportUnconfirmed  holdfast.EventKind = "report_unconfirmed"  // once: the store has not confirmed the end of the run
+	eventOutcome            holdfast.EventKind = "outcome"             // the last line
 )
 
 // failureReasonOf is why a lock was not acquired or a run not begun, as a code, or empty: for what says nothing about the

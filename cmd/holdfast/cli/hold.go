@@ -88,7 +88,7 @@ func holdLock(request *lockRequest, store string, asJSON bool, onRequest request
 	signals.waitForEnd(ctx)
 	if err := lease.Err(); err != nil {
 		printStoreMessage("%s is lost: %s", quoteName(request.name), lossText(err))
-		r.addEvent(eventLockLost, causeFields(err))
+		r.addEvent(holdfast.EventLost, causeFields(err))
 	}
 	if err := request.releaseLease(lease.Release, lease.Err() != nil, r); err != nil {
 		return lostError(err)

@@ -111,14 +111,13 @@ func (f *metricsFile) addEvent(e *holdfast.Event) {
 		return
 	}
 	f.recorder.Record(e)
-	switch e.Kind {
-	case holdfast.EventAcquired, holdfast.EventRunStarted:
+	switch phase := e.Kind.Phase(); {
+	case phase == holdfast.PhaseGrant:
 		f.set(commandMetrics.waited, e.Waited.Seconds())
 		f.set(commandMetrics.acquired, seconds(e.Time))
-	case holdfast.EventLost, holdfast.EventReleased, holdfast.EventRunSucceeded, holdfast.EventRunFailed,
-		holdfast.EventRunLost, holdfast.EventRunAbandoned:
+	case phase == holdfast.PhaseLoss, phase == holdfast.PhaseEnd:
 		f.set(commandMetrics.released, seconds(e.Time))
-	case holdfast.EventRenewed, holdfast.EventRunRenewed: // these can wait
+	case phase == holdfast.PhaseRenewal && e.Err == nil: // these can wait
 	default:
 		f.wake()
 	}

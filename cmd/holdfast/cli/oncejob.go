@@ -81,7 +81,7 @@ func (j *onceJob) runCommand(rec *runRecord) error {
 		return err
 	}
 	w := &wrapper{
-		name: run.Key(), lease: run, lostEvent: eventRunLost, clock: client.Info().Clock, ttl: j.opts.TTL, policy: j.policy, signals: signals,
+		name: run.Key(), lease: run, lostEvent: holdfast.EventRunLost, clock: client.Info().Clock, ttl: j.opts.TTL, policy: j.policy, signals: signals,
 		record: rec,
 	}
 	env := run.commandEnvironment(os.Environ(), client.Info().Store, j.ledger)
@@ -169,7 +169,7 @@ func (j *onceJob) openAndBegin(
 	j.messages.printDetail("attempt %d of %s begins, with token %d, after a wait of %v", run.Attempt(), quoteName(key),
 		run.Token(), time.Since(began).Round(time.Millisecond))
 	rec.addFields(fields{"token": run.Token(), "id": run.ID(), "attempt": run.Attempt()})
-	rec.addEvent(eventRunStarted, fields{"waited_ms": shown.Millis(time.Since(began))})
+	rec.addEvent(holdfast.EventRunStarted, fields{"waited_ms": shown.Millis(time.Since(began))})
 	return client, run, nil
 }
 
@@ -226,7 +226,7 @@ func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, rec *runRecord) e
 	err := j.report(run, false, func(ctx context.Context) error { return run.Succeed(ctx, result) })
 	switch {
 	case err == nil:
-		rec.addEvent(eventRunSucceeded, fields{"result_bytes": len(result)})
+		rec.addEvent(holdfast.EventRunSucceeded, fields{"result_bytes": len(result)})
 		j.messages.printDetail("the run of %s has succeeded, and that is recorded", quoteName(run.Key()))
 		return nil
 	case errors.Is(err, holdfast.ErrLost):
@@ -246,7 +246,7 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, r
 	err := j.report(run, lossReported, func(ctx context.Context) error { return run.Fail(ctx, errors.New(why)) })
 	switch {
 	case err == nil:
-		rec.addEvent(eventRunFailed, fields{"message": oneLine(why)})
+		rec.addEvent(holdfast.EventRunFailed, fields{"message": oneLine(why)})
 		j.messages.printDetail("the run of %s has failed, and that is recorded: %s", quoteName(run.Key()), why)
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {

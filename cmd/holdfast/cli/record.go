@@ -83,7 +83,7 @@ func (r *runRecord) addFields(f fields) {
 }
 
 // addEvent adds a line. It never waits: if the queue is full, it drops the line and warns.
-func (r *runRecord) addEvent(kind eventKind, f fields) {
+func (r *runRecord) addEvent(kind holdfast.EventKind, f fields) {
 	if r == nil {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -210,7 +211,7 @@ func (j *job) runCommand(r *runRecord) error {
 		policy.MaxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
 	}
 	w := &wrapper{
-		name: lease.Name(), lease: lease, lostEvent: eventLockLost, clock: client.Info().Clock,
+		name: lease.Name(), lease: lease, lostEvent: holdfast.EventLost, clock: client.Info().Clock,
 		ttl: opts.TTL, policy: policy, signals: signals,
 		record: r, releaseRequested: lease.ReleaseRequested(), onRequest: j.onRequest,
 	}

@@ -62,8 +62,8 @@ type guardedCommand struct {
 type wrapper struct {
 	name             string // of the lock, or the key
 	lease            heldLease
-	lostEvent        eventKind       // what the record calls a loss of the lease
-	releaseRequested <-chan struct{} // closed by a request; nil for once, and when it is answered
+	lostEvent        holdfast.EventKind // what the record calls a loss of the lease
+	releaseRequested <-chan struct{}    // closed by a request; nil for once, and when it is answered
 	onRequest        requestAction
 	clock            driver.Clock
 	ttl              time.Duration
