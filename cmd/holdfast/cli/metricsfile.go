@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/promtext"
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
@@ -200,9 +201,9 @@ func (f *metricsFile) writeChanges() {
 func (f *metricsFile) writeOnce() error {
 	// what is not in the file if the write fails is added by the next one
 	var added map[string]float64
-	err := updateMetricsFile(f.path, func(t *metricsText) {
+	err := updateMetricsFile(f.path, func(t *promtext.Text) {
 		if f.label == "" {
-			f.label = t.boundName(f.name)
+			f.label = boundName(t, f.name)
 		}
 		added = f.addTo(t)
 	})
@@ -214,22 +215,21 @@ func (f *metricsFile) writeOnce() error {
 
 // addTo adds the difference between what was measured and what the file has to its text. It returns what the file has
 // then.
-func (f *metricsFile) addTo(t *metricsText) map[string]float64 {
+func (f *metricsFile) addTo(t *promtext.Text) map[string]float64 {
 	total := map[string]float64{}
-	add := func(m *metrics.Metric, suffix string, value float64, labels ...string) {
-		key := seriesKey(m.Name+suffix, labels...)
+	add := func(m *metrics.Metric, key string, value float64) {
 		total[key] = value
-		t.add(m, key, value-f.counters[key])
+		t.Add(m, key, value-f.counters[key])
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := &commandMetrics
 	for _, m := range []*metrics.Metric{c.started, c.acquired, c.released, c.ended, c.succeeded, c.exitCode, c.waited} {
-		key := seriesKey(m.Name, "command", f.command, "name", f.label)
+		key := promtext.SeriesKey(m.Name, "command", f.command, "name", f.label)
 		if value, known := f.gauges[m]; known {
-			t.set(m, key, value)
+			t.Set(m, key, value)
 		} else if strings.HasSuffix(m.Name, "_timestamp_seconds") {
-			t.add(m, key, 0) // so that rules can compare it
+			t.Add(m, key, 0) // so that rules can compare it
 		}
 	}
 	outcomes := []string{outcomeSucceeded, outcomeFailed, string(outcomeKilled), string(outcomeLost),
@@ -245,40 +245,19 @@ func (f *metricsFile) addTo(t *metricsText) map[string]float64 {
 		if outcome == f.outcome {
 			n = 1
 		}
-		add(c.outcomes, "", n, "command", f.command, "name", f.label, "outcome", outcome)
+		add(c.outcomes, promtext.SeriesKey(c.outcomes.Name, "command", f.command, "name", f.label, "outcome", outcome), n)
 	}
 	for _, s := range f.recorder.Collect() {
-		labels := f.labelsOf(&s)
-		switch s.Metric.Type {
-		case metrics.Counter:
-			add(s.Metric, "", s.Value, labels...)
-		case metrics.Histogram:
-			count := 0.0
-			for i, n := range s.Counts {
-				count += float64(n)
-				bound := "+Inf"
-				if i < len(s.Metric.Bounds) {
-					bound = formatValue(s.Metric.Bounds[i])
-				}
-				add(s.Metric, "_bucket", count, append(labels[:len(labels):len(labels)], "le", bound)...)
-			}
-			add(s.Metric, "_sum", s.Sum, labels...)
-			add(s.Metric, "_count", float64(s.Count), labels...)
+		if s.Metric.Type == metrics.Gauge {
+			continue // those of a process that was killed would remain
 		}
-		// The library's gauges are left out: those of a process that was killed would remain.
+		labels := promtext.LabelsOf(&s)
+		for i := 0; i < len(labels); i += 2 {
+			if labels[i] == "lock" {
+				labels[i+1] = f.label
+			}
+		}
+		promtext.EachSeries(&s, labels, func(key string, value float64) { add(s.Metric, key, value) })
 	}
 	return total
-}
-
-// labelsOf returns the names and the values of the labels of a sample, with the lock's name.
-func (f *metricsFile) labelsOf(s *metrics.Sample) []string {
-	var labels []string
-	for i, name := range s.Metric.Labels {
-		value := s.Labels[i]
-		if name == "lock" {
-			value = f.label
-		}
-		labels = append(labels, name, value)
-	}
-	return labels
 }

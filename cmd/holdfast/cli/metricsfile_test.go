@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/promtext"
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
@@ -21,14 +23,13 @@ func (w *workspace) readMetrics(file string) map[string]float64 {
 	if err != nil {
 		w.Fatal(err)
 	}
-	text, err := parseMetricsText(data)
-	if err != nil || len(data) == 0 {
+	if _, err := parseMetricsFile(data); err != nil || len(data) == 0 {
 		w.Fatalf("%v in %q", err, data)
 	}
 	all := map[string]float64{}
-	for _, m := range text.families {
-		for key, value := range m.values {
-			all[key] = value
+	for line := range strings.Lines(string(data)) {
+		if space := strings.LastIndexByte(line, ' '); line[0] != '#' {
+			all[line[:space]], _ = strconv.ParseFloat(strings.TrimSpace(line[space:]), 64)
 		}
 	}
 	return all
@@ -186,7 +187,7 @@ func shareMetricsFile(t *testing.T) (all bool) {
 			default:
 			}
 			if data := w.readFile(w.filePath("all.prom")); data != "" {
-				if _, err := parseMetricsText([]byte(data)); err != nil {
+				if _, err := parseMetricsFile([]byte(data)); err != nil {
 					t.Fatalf("%v in %q", err, data)
 				}
 			}
@@ -298,23 +299,21 @@ func TestMetricsFileLocked(t *testing.T) {
 // TestMetricsTextNames: any name can be in a file, and is read as it was written. There are only so many names.
 func TestMetricsTextNames(t *testing.T) {
 	t.Parallel()
-	text := newMetricsText()
+	text := promtext.New()
 	for i := range 3 * maxMetricsFileNames {
 		name := fmt.Sprintf("%d \"} 7\n\\\x00\xff", i)
-		label := text.boundName(name)
+		label := boundName(text, name)
 		if bounded := label == "other"; bounded != (i >= maxMetricsFileNames) {
 			t.Errorf("name %d has the label %q", i, label)
 		}
-		text.set(commandMetrics.started, seriesKey(commandMetrics.started.Name, "command", "run", "name", label), float64(i))
-		read, err := parseMetricsText(text.bytes())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(read.bytes()) != string(text.bytes()) {
-			t.Fatalf("%s is read as %s", text.bytes(), read.bytes())
+		m := commandMetrics.started
+		text.Set(m, promtext.SeriesKey(m.Name, "command", "run", "name", label), float64(i))
+		read, ok := promtext.Parse(string(text.Bytes()))
+		if !ok || string(read.Bytes()) != string(text.Bytes()) {
+			t.Fatalf("%s cannot be read again", text.Bytes())
 		}
 		text = read
-		if again := text.boundName(name); again != label {
+		if again := boundName(text, name); again != label {
 			t.Errorf("%q becomes %q", label, again)
 		}
 	}
