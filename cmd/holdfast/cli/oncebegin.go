@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -54,21 +53,7 @@ func (j *onceJob) waitForRun(
 		timer := time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) })
 		defer timer.Stop()
 	}
-	opts := &holdfast.RunOptions{Fingerprint: j.fingerprint, Wait: true}
-	for pause := acquire.MinPause; ; pause = min(2*pause, acquire.MaxPause) {
-		run, err := ledger.Begin(ctx, key, opts)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case acquire.EndedByStore(err), errors.Is(err, holdfast.ErrQueueFull):
-			// This program was stopped for longer than the TTL, or the store was unreachable: try again.
-		default:
-			return run, err
-		}
-		if err := sleepContext(ctx, rand.N(pause)+pause/2); err != nil {
-			return nil, err
-		}
-	}
+	return acquire.Begin(ctx, ledger, key, &holdfast.RunOptions{Fingerprint: j.fingerprint, Wait: true})
 }
 
 // viewRunInProgress looks for the run that this program waits for.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -65,7 +64,7 @@ func openAgain(
 ) (driver.Store, error) {
 	began := time.Now()
 	timeout, told := firstOpenTime, false
-	for pause := acquire.MinPause; ; pause = min(2*pause, acquire.MaxPause) {
+	for pauses := (acquire.Pauses{}); ; {
 		store, err := open(ctx, timeout)
 		left := limit.limit - time.Since(began)
 		if err == nil || !mayPass(err) || ctx.Err() != nil || limit.limited && left <= 0 {
@@ -80,7 +79,7 @@ func openAgain(
 			text := fmt.Sprintf("%s; trying again %s: %s", what, limit.describe(), errorText(err))
 			messages.printNotice("%s%s", text, storeNote(text))
 		}
-		wait := rand.N(pause) + pause/2
+		wait := pauses.Next()
 		timeout = laterOpenTime
 		if limit.limited {
 			wait = min(wait, left)

@@ -1,5 +1,5 @@
-// Package acquire acquires a lock for the command and for the server: as the kind that it is to have, and again after a
-// wait that ended although nobody has decided against it.
+// Package acquire acquires a lock, or begins a run, for the command and for the server: a lock as the kind that it is to
+// have, and both again after a wait that ended although nobody has decided against it.
 package acquire
 
 import (
@@ -11,11 +11,72 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Between two tries the pause doubles from MinPause to MaxPause.
+// Between two tries the pause doubles from minPause to maxPause.
 const (
-	MinPause = 25 * time.Millisecond
-	MaxPause = time.Second
+	minPause = 25 * time.Millisecond
+	maxPause = time.Second
 )
+
+// Pauses are the pauses between tries, which get longer. The zero value is ready.
+type Pauses struct{ last time.Duration }
+
+// Next is how long the next pause takes. A part of it is random, because many may try at the same time.
+func (p *Pauses) Next() time.Duration {
+	p.last = min(max(2*p.last, minPause), maxPause)
+	return p.last/2 + rand.N(p.last)
+}
+
+// verdict is what an error of a try means.
+type verdict int
+
+const (
+	final verdict = iota
+	againAtOnce
+	againSoon
+	againLater // as many as the queue can hold are ahead, and hundreds may be waiting for a place
+)
+
+// untilFinal tries until it succeeds or has an error that is final. If ctx ends first, it returns the cause.
+func untilFinal[T any](ctx context.Context, try func() (T, error), judge func(error) (verdict, error)) (T, error) {
+	var pauses Pauses
+	for {
+		result, err := try()
+		if err == nil {
+			return result, nil
+		}
+		var none T
+		if ctx.Err() != nil {
+			return none, context.Cause(ctx)
+		}
+		then, err := judge(err)
+		switch {
+		case ctx.Err() != nil:
+			return none, context.Cause(ctx)
+		case then == final:
+			return none, err
+		case then == againAtOnce:
+			continue
+		case then == againLater:
+			pauses.last = maxPause
+		}
+		select {
+		case <-time.After(pauses.Next()):
+		case <-ctx.Done():
+			return none, context.Cause(ctx)
+		}
+	}
+}
+
+// judgeWait is the verdict on a wait that has ended.
+func judgeWait(err error) (verdict, error) {
+	switch {
+	case EndedByStore(err):
+		return againSoon, err
+	case errors.Is(err, holdfast.ErrQueueFull):
+		return againLater, err
+	}
+	return final, err
+}
 
 // maxContradictions is how many times in a row a lock may be refused as one of another kind while an Inspect shows it
 // free, or as the very kind that was claimed. The lock may change between the two requests, but hardly so often.
@@ -56,53 +117,54 @@ func (r *Request) Lockable(client *holdfast.Client) holdfast.Lockable {
 // mutex's queue it would be granted the lock for itself alone, and all readers would run one by one from then on.
 func (r *Request) Acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	as := *r
-	contradictions := 0
-	for pause := MinPause; ; pause = min(2*pause, MaxPause) {
-		lease, err := as.acquireOnce(ctx, client)
-		switch {
-		case err == nil:
-			return lease, nil
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case EndedByStore(err) && r.Wait:
-			contradictions = 0
-		case errors.Is(err, holdfast.ErrQueueFull) && r.Wait:
-			contradictions = 0
-			pause = MaxPause // as many as the queue can hold are ahead, and hundreds may be waiting for a place
-		case errors.Is(err, holdfast.ErrMismatch) && r.AnyKind:
+	contradictions, moved := 0, false
+	return untilFinal(ctx, func() (*holdfast.Lease, error) { return as.acquireOnce(ctx, client) },
+		func(err error) (verdict, error) {
+			if !errors.Is(err, holdfast.ErrMismatch) || !r.AnyKind {
+				contradictions = 0
+				if !r.Wait {
+					return final, err
+				}
+				return judgeWait(err)
+			}
 			lock, inspectErr := client.Inspect(ctx, r.Name)
 			switch {
-			case ctx.Err() != nil:
-				return nil, context.Cause(ctx)
 			case inspectErr != nil:
-				return nil, inspectErr
+				return final, inspectErr
 			case lock.Kind == holdfast.KindSemaphore:
-				return nil, err
+				return final, err
 			case lock.Kind == "", lock.Kind == as.Kind:
 				// It has changed since it was refused; or the store refuses what Inspect does not show.
 				if contradictions++; contradictions >= maxContradictions {
-					return nil, err
+					return final, err
 				}
+				return againSoon, err
 			case !r.Wait && (r.Shared || as.Kind != r.Kind):
-				return nil, &holdfast.HeldError{Holders: lock.Holders}
-			case !r.Shared:
-				isFirst := as.Kind == r.Kind && pause == MinPause
-				contradictions, as.Kind = 0, lock.Kind
-				if isFirst {
-					continue
-				}
-			default:
-				contradictions = 0
+				return final, &holdfast.HeldError{Holders: lock.Holders}
 			}
-		default:
-			return nil, err
-		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
+			contradictions = 0
+			if r.Shared {
+				return againSoon, err
+			}
+			as.Kind = lock.Kind
+			if moved {
+				return againSoon, err
+			}
+			moved = true
+			return againAtOnce, err
+		})
+}
+
+// Begin begins a run of a key. It waits for the end of another one if the options say so; such a wait is begun again as
+// that of Acquire is.
+func Begin(ctx context.Context, ledger *holdfast.Ledger, key string, o *holdfast.RunOptions) (*holdfast.Run, error) {
+	return untilFinal(ctx, func() (*holdfast.Run, error) { return ledger.Begin(ctx, key, o) },
+		func(err error) (verdict, error) {
+			if !o.Wait {
+				return final, err
+			}
+			return judgeWait(err)
+		})
 }
 
 // EndedByStore reports whether the store ended a wait, and no operator did: usually because the session of the wait

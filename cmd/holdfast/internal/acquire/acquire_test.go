@@ -149,3 +149,72 @@ func TestAnyKind(t *testing.T) {
 		}
 	})
 }
+
+// interruptedStore ends the first waits for a lock or a run as a store does whose session with the client has expired, and
+// then as one whose queue is full.
+type interruptedStore struct {
+	driver.Store
+	left atomic.Int64
+}
+
+func (s *interruptedStore) interrupt() error {
+	switch n := s.left.Add(-1); {
+	case n >= 2:
+		return &driver.LossError{Cause: driver.LossSessionExpired}
+	case n >= 0:
+		return driver.ErrQueueFull
+	}
+	return nil
+}
+
+func (s *interruptedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := s.interrupt(); err != nil {
+		return driver.Grant{}, err
+	}
+	return s.Store.Acquire(ctx, c)
+}
+
+func (s *interruptedStore) OpenLedger(ctx context.Context) (driver.Ledger, error) {
+	l, err := s.Store.OpenLedger(ctx)
+	return interruptedLedger{l, s}, err
+}
+
+type interruptedLedger struct {
+	driver.Ledger
+	store *interruptedStore
+}
+
+func (l interruptedLedger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if err := l.store.interrupt(); err != nil {
+		return driver.Grant{}, err
+	}
+	return l.Ledger.Acquire(ctx, c)
+}
+
+// TestWaitBegunAgain: a wait for a lock or for the end of a run is begun again after the store has ended it, and after it
+// found the queue full; one that does not wait is not.
+func TestWaitBegunAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &interruptedStore{Store: memory.New(nil).Open()}
+		client, err := holdfast.New(s, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		const interruptions = 4
+		for _, wait := range []bool{true, false} {
+			s.left.Store(interruptions)
+			r := Request{Name: "a", Kind: driver.KindMutex, Wait: wait}
+			lease, err := r.Acquire(t.Context(), client)
+			if (err == nil) != wait || wait && lease.Release() != nil {
+				t.Errorf("a lock, wait %v: %v", wait, err)
+			}
+			s.left.Store(interruptions)
+			run, err := Begin(t.Context(), client.Ledger("jobs", nil), "k", &holdfast.RunOptions{Wait: wait})
+			if (err == nil) != wait || wait && run.Fail(t.Context(), nil) != nil {
+				t.Errorf("a run, wait %v: %v", wait, err)
+			}
+		}
+	})
+}

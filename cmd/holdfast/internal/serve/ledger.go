@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
@@ -224,7 +225,7 @@ func beginWithin(ctx context.Context, ledger *holdfast.Ledger, key, fingerprint 
 	if wait > 0 {
 		limited, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
-		run, err := ledger.Begin(limited, key, &holdfast.RunOptions{Fingerprint: fingerprint, Wait: true})
+		run, err := acquire.Begin(limited, ledger, key, &holdfast.RunOptions{Fingerprint: fingerprint, Wait: true})
 		if err == nil || ctx.Err() != nil || limited.Err() == nil {
 			return run, err
 		}
