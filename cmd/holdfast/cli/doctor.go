@@ -171,9 +171,6 @@ func (d *doctor) examine(ctx context.Context, store driver.Store, result *diagno
 	}
 }
 
-// severities are in the order of their weight.
-var severities = []driver.Severity{driver.SeverityCritical, driver.SeverityWarning, driver.SeverityUnknown}
-
 // severityColors are the colors of the severities at a terminal.
 var severityColors = map[driver.Severity]int{
 	driver.SeverityCritical: colorRed, driver.SeverityWarning: colorYellow, driver.SeverityUnknown: colorYellow,
@@ -181,9 +178,7 @@ var severityColors = map[driver.Severity]int{
 
 // sortFindings sorts the findings by severity, and sets the severity of the whole.
 func (r *diagnosis) sortFindings() {
-	slices.SortStableFunc(r.found, func(a, b driver.Finding) int {
-		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
-	})
+	shown.SortFindings(r.found)
 	if len(r.found) > 0 {
 		r.severity = r.found[0].Severity
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
@@ -35,19 +37,7 @@ func formatRelative(d time.Duration) string {
 }
 
 // formatDuration is a duration in its two largest units.
-func formatDuration(d time.Duration) string {
-	d = d.Round(time.Second)
-	const day = 24 * time.Hour
-	switch {
-	case d >= day:
-		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-	case d >= time.Hour:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	case d >= time.Minute:
-		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
-	}
-	return fmt.Sprintf("%ds", d/time.Second)
-}
+func formatDuration(d time.Duration) string { return shown.FormatDuration(d, "") }
 
 // describeHolders names the first holders of a lock, for one line.
 func describeHolders(claims []holdfast.ClaimInfo) string {
@@ -83,14 +73,4 @@ func writeTable(w io.Writer, rows [][]string) error {
 }
 
 // describeKind is the kind and limit of a lock in words.
-func describeKind(l holdfast.Lock) string {
-	switch l.Kind {
-	case holdfast.KindRW:
-		return "read-write lock"
-	case holdfast.KindSemaphore:
-		return fmt.Sprintf("semaphore of %d", l.Limit)
-	case "":
-		return "-"
-	}
-	return string(l.Kind)
-}
+func describeKind(l holdfast.Lock) string { return cmp.Or(shown.DescribeKind(l), "-") }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 const runsHelp = `runs shows what has become of the keys that were run once: for each key that starts with PREFIX its last run, in the
@@ -195,21 +196,11 @@ func describeRunError(r holdfast.RunInfo) string {
 	if r.Error != "" {
 		text = printableText(r.Error)
 	}
-	if r.LateReport != "" {
-		text += fmt.Sprintf("; later its worker reported: %s, which does not count", r.LateReport)
+	if late := shown.DescribeLateReport(r); late != "" {
+		text += "; " + late
 	}
 	return text
 }
 
 // formatTook is how long a run took, or has taken until now.
-func formatTook(r holdfast.RunInfo) string {
-	end := r.EndedAt
-	if end.IsZero() {
-		end = time.Now()
-	}
-	d := max(end.Sub(r.StartedAt), 0) // the store's clock may be ahead of this machine's
-	if d < 10*time.Second {
-		return d.Round(time.Millisecond).String()
-	}
-	return formatDuration(d)
-}
+func formatTook(r holdfast.RunInfo) string { return shown.FormatTook(r, time.Now(), "") }

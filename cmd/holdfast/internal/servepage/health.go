@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,10 +26,7 @@ type diagnosis struct {
 func (p *Page) diagnose(ctx context.Context) diagnosis {
 	d := diagnosis{at: time.Now()}
 	d.findings, d.err = p.opts.Doctor(ctx)
-	order := []holdfast.Severity{holdfast.SeverityCritical, holdfast.SeverityWarning, holdfast.SeverityUnknown}
-	slices.SortStableFunc(d.findings, func(a, b holdfast.Finding) int {
-		return slices.Index(order, a.Severity) - slices.Index(order, b.Severity)
-	})
+	shown.SortFindings(d.findings)
 	return d
 }
 

@@ -218,7 +218,7 @@ func (p *Page) lockTable(r *http.Request, locks []lockState, q listQuery, now ti
 	var rows []row
 	for _, l := range locks {
 		cells := []markup{
-			join(link(lockURL(l.Name), nameText(l.Name)), span("detail", plain(describeKind(l.Lock)))),
+			join(link(lockURL(l.Name), nameText(l.Name)), span("detail", plain(shown.DescribeKind(l.Lock)))),
 			lockBadges(l, now)}
 		if l.err != nil {
 			cells = append(cells, span("detail", plain(describeStoreError(l.err).text)), "", "", "", "")
@@ -381,17 +381,6 @@ func describeLock(l lockState) string {
 		}
 		return s
 	}
-}
-
-// describeKind is the kind and limit of a lock in words.
-func describeKind(l holdfast.Lock) string {
-	switch l.Kind {
-	case holdfast.KindRW:
-		return "read-write lock"
-	case holdfast.KindSemaphore:
-		return fmt.Sprintf("semaphore of %d", l.Limit)
-	}
-	return string(l.Kind)
 }
 
 func lockURL(name string) string { return buildURL("/locks/show", "name", name) }

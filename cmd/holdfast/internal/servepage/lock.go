@@ -51,7 +51,7 @@ func (p *Page) showLock(r *http.Request) (*content, error) {
 	now, may := time.Now(), p.rights(r, l.Name).Break
 	name := text.QuoteName(l.Name)
 	info := p.opts.Client.Info()
-	kind := describeKind(l.Lock)
+	kind := shown.DescribeKind(l.Lock)
 	if kind == "" {
 		kind = "none: it has no claims"
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
@@ -260,11 +261,7 @@ func took(run holdfast.RunInfo, now time.Time) markup {
 	if run.EndedAt.IsZero() {
 		return age(run.StartedAt, now)
 	}
-	d := max(run.EndedAt.Sub(run.StartedAt), 0)
-	if d < 10*time.Second {
-		return plain(d.Round(time.Millisecond).String())
-	}
-	return plain(describeDuration(d))
+	return plain(shown.FormatTook(run, now, " "))
 }
 
 // outcome is what has become of a run.
@@ -278,9 +275,8 @@ func outcome(run holdfast.RunInfo, resultSize int) markup {
 	case run.Error != "":
 		parts = append(parts, foreignText(text.Shorten(run.Error, 200)))
 	}
-	if run.LateReport != "" {
-		parts = append(parts, span("detail", plain(fmt.Sprintf(
-			"later its worker reported: %s, which does not count", run.LateReport))))
+	if late := shown.DescribeLateReport(run); late != "" {
+		parts = append(parts, span("detail", plain(late)))
 	}
 	return join(parts...)
 }

@@ -1,24 +1,14 @@
 package servepage
 
 import (
-	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
 // describeDuration is a duration in its two largest units.
-func describeDuration(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch d = d.Round(time.Second); {
-	case d >= day:
-		return fmt.Sprintf("%dd %dh", d/day, d%day/time.Hour)
-	case d >= time.Hour:
-		return fmt.Sprintf("%dh %dm", d/time.Hour, d%time.Hour/time.Minute)
-	case d >= time.Minute:
-		return fmt.Sprintf("%dm %ds", d/time.Minute, d%time.Minute/time.Second)
-	}
-	return fmt.Sprintf("%ds", d/time.Second)
-}
+func describeDuration(d time.Duration) string { return shown.FormatDuration(d, " ") }
 
 // age shows for how long something has been so. The script counts on. now is the time of the page.
 func age(since, now time.Time) markup {

@@ -1,4 +1,5 @@
-// Package text makes text safe to be shown. Names, owners and the names of processes are written by others.
+// Package text makes text safe to be shown. Names, owners and the names of processes are written by others. It is not a
+// part of package shown, because the guard of a command shows text as well, and needs nothing of the library.
 package text
 
 import (
