@@ -182,7 +182,7 @@ func TestCrashedHolder(t *testing.T) {
 var opened *fakeStore
 
 func init() {
-	driver.Register("fake", func(context.Context, *url.URL) (driver.Store, error) { return opened, nil })
+	driver.Register("fake", func(context.Context, *url.URL) (driver.Store, error) { return opened, nil }, nil)
 }
 
 // TestOpen: a URL opens a store and a client. If the options are invalid, the store is closed again.

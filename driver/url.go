@@ -13,59 +13,139 @@ import (
 )
 
 // Opener opens the store that a URL names. It is registered by a store's package and called by [Open]. It checks the
-// URL's options, for example with driverutil.ParseOptions. ctx bounds the opening and not the store.
+// URL and its options, for example with package driverutil/storeurl. ctx bounds the opening and not the store.
 type Opener func(ctx context.Context, u *url.URL) (Store, error)
+
+// URLForm says what the URLs of a store look like, for people. Package driverutil/storeurl makes it.
+type URLForm struct {
+	// Shape is what a URL looks like; what is in brackets may be left out.
+	Shape string
+	// Options are all options that it can have.
+	Options []URLOption
+	// Check reads a URL as the opener does, and returns the same errors for it. It opens nothing.
+	Check func(u *url.URL) error
+}
+
+// URLOption describes an option of a store's URL.
+type URLOption struct {
+	Name string
+	// Type is text, number, duration, choice or another common word.
+	Type string
+	// Bounds are those of a number or a duration, such as "1 to 5" or "50ms or more". Empty: any.
+	Bounds string
+	// Values are those of a choice.
+	Values []string
+	// Default says what counts without the option, between backticks if it is a value. Empty: nothing in particular.
+	Default string
+	// Layouts are the layouts of the store that the option is for. Empty: all.
+	Layouts []string
+	// Means says what the option is. It may have code between backticks.
+	Means string
+}
+
+// DescribeValue says what values the option has, with code between backticks.
+func (o URLOption) DescribeValue() string {
+	text := o.Type
+	if len(o.Values) > 0 {
+		text = "`" + strings.Join(o.Values, "`, `") + "`"
+	}
+	if o.Bounds != "" {
+		text += ", " + o.Bounds
+	}
+	return text
+}
+
+// scheme is what is known of a URL scheme.
+type scheme struct {
+	open     Opener
+	describe func() URLForm // nil: unknown
+}
 
 var registry = struct {
 	sync.Mutex
-	openers map[string]Opener
-}{openers: map[string]Opener{}}
+	schemes map[string]scheme
+}{schemes: map[string]scheme{}}
 
-// Register makes a URL scheme known to [Open]; a store's package calls it when it is imported. It panics if the scheme
-// is known already: two packages would fight for it.
-func Register(scheme string, open Opener) {
+// Register makes a URL scheme known to [Open]; a store's package calls it when it is imported. describe says what its
+// URLs look like, for [DescribeURL]; it may be nil. Register panics if the scheme is known already: two packages would
+// fight for it.
+func Register(name string, open Opener, describe func() URLForm) {
 	registry.Lock()
 	defer registry.Unlock()
-	if _, twice := registry.openers[scheme]; twice {
-		panic("holdfast: the URL scheme " + scheme + " is registered twice")
+	if _, twice := registry.schemes[name]; twice {
+		panic("holdfast: the URL scheme " + name + " is registered twice")
 	}
-	registry.openers[scheme] = open
+	registry.schemes[name] = scheme{open, describe}
 }
 
 // Schemes are the registered URL schemes, sorted.
 func Schemes() []string {
 	registry.Lock()
 	defer registry.Unlock()
-	return slices.Sorted(maps.Keys(registry.openers))
+	return slices.Sorted(maps.Keys(registry.schemes))
+}
+
+// DescribeURL says what the URLs of a scheme look like. It returns false if nobody knows: the scheme is not registered, or
+// its store does not say.
+func DescribeURL(name string) (URLForm, bool) {
+	registry.Lock()
+	describe := registry.schemes[name].describe
+	registry.Unlock()
+	if describe == nil {
+		return URLForm{}, false
+	}
+	return describe(), true
 }
 
 // Open opens the store that raw names. It returns ErrInvalid if raw is not a URL, or if no imported package has
 // registered its scheme, and otherwise the error of the opener. No error shows a password of raw, nor the value of an
 // option that is named like a secret, nor any part of a URL that cannot be parsed.
 func Open(ctx context.Context, raw string) (Store, error) {
-	if trouble := misplacedCharacter(raw); trouble != "" {
-		return nil, invalid("the store's URL cannot be used: %s", trouble)
-	}
-	u, err := url.Parse(raw)
+	u, s, err := parseURL(raw)
 	if err != nil {
-		return nil, invalid("the store's URL cannot be parsed: %s", parseTrouble(err))
+		return nil, err
 	}
-	if u.Scheme == "" || !strings.HasPrefix(raw[len(u.Scheme):], "://") {
-		// What stands before a lone colon may as well be a user's name or a key.
-		return nil, invalid("a store's URL looks like scheme://..., with one of the schemes %s", knownSchemes())
-	}
-	registry.Lock()
-	open := registry.openers[u.Scheme]
-	registry.Unlock()
-	if open == nil {
-		return nil, invalid("no store is registered for %s://, only for %s; is its package imported, as in "+
-			"import _ \"github.com/holdfast-go/holdfast/store/%s\"?", u.Scheme, knownSchemes(), u.Scheme)
-	}
-	store, err := open(ctx, u)
+	store, err := s.open(ctx, u)
 	if err != nil {
 		return nil, redact.HideSecrets(err, redact.FindSecrets(u))
 	}
 	return store, nil
+}
+
+// CheckURL reads a URL as [Open] does, as far as the URLForm of its store says what it may have, and returns the same
+// errors. It opens nothing. Of a store that does not describe its URLs, only the scheme is checked.
+func CheckURL(raw string) error {
+	u, s, err := parseURL(raw)
+	if err != nil || s.describe == nil {
+		return err
+	}
+	if err := s.describe().Check(u); err != nil {
+		return redact.HideSecrets(err, redact.FindSecrets(u))
+	}
+	return nil
+}
+
+// parseURL parses a store's URL, and finds its scheme.
+func parseURL(raw string) (*url.URL, scheme, error) {
+	if trouble := misplacedCharacter(raw); trouble != "" {
+		return nil, scheme{}, invalid("the store's URL cannot be used: %s", trouble)
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		return nil, scheme{}, invalid("the store's URL cannot be parsed: %s", parseTrouble(err))
+	}
+	if u.Scheme == "" || !strings.HasPrefix(raw[len(u.Scheme):], "://") {
+		// What stands before a lone colon may as well be a user's name or a key.
+		return nil, scheme{}, invalid("a store's URL looks like scheme://..., with one of the schemes %s", knownSchemes())
+	}
+	registry.Lock()
+	s := registry.schemes[u.Scheme]
+	registry.Unlock()
+	if s.open == nil {
+		return nil, scheme{}, invalid("no store is registered for %s://, only for %s; is its package imported, as in "+
+			"import _ \"github.com/holdfast-go/holdfast/store/%s\"?", u.Scheme, knownSchemes(), u.Scheme)
+	}
+	return u, s, nil
 }
 
 // misplacedCharacter says which character of a URL has to be written as %XX, or returns an empty text. Such a URL can

@@ -11,11 +11,20 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
 func number(v string) error { _, err := strconv.Atoi(v); return err }
 func file(v string) error   { _, err := os.ReadFile(v); return err }
+
+func testForm() *storeurl.Form {
+	f := &storeurl.Form{Shape: "test://[user[:password]@][host[:1]][,host...][/path]"}
+	for name, read := range map[string]func(string) error{"db": number, "password": number, "password-file": file,
+		"tls-key": file, "sslkey": file, "credentials": file} {
+		f.Options = append(f.Options, storeurl.Option{Name: name, To: storeurl.Func("text", read)})
+	}
+	return f
+}
 
 func init() {
 	driver.Register("test", func(ctx context.Context, u *url.URL) (driver.Store, error) {
@@ -23,11 +32,8 @@ func init() {
 			_, err := url.Parse(u.Scheme + "://" + u.User.String() + "@[" + u.RawQuery)
 			return nil, fmt.Errorf("dial %s with %s: %w", u, u.Query().Get("password"), err)
 		}
-		return nil, driverutil.ParseOptions(u, map[string]func(string) error{
-			"db": number, "password": number,
-			"password-file": file, "tls-key": file, "sslkey": file, "credentials": file,
-		})
-	})
+		return nil, testForm().Read(u)
+	}, nil)
 }
 
 // No part of a secret shows in an error, however broken the URL is around it.
@@ -137,7 +143,7 @@ func TestRegisterTwice(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	driver.Register("test", nil)
+	driver.Register("test", nil, nil)
 }
 
 // TestOpenMisplacedCharacters: a character that must be written as %XX is an error before anything is taken for a host, and

@@ -50,7 +50,7 @@ func TestRefusalNamesFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	secret := driverutil.NewSecret("")
+	secret := new(driverutil.Secret)
 	if err := secret.ReadFrom(path); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 // Secret is a password or a token of a store's URL: a text in the URL, or the content of a file that the URL names. A
 // password in a file need not be in the URL, where a list of processes or a log may show it. And it may be replaced: the
-// file is read again for each connection. The methods may be called concurrently.
+// file is read again for each connection. The zero Secret is empty. The methods may be called concurrently.
 type Secret struct {
 	text string // that of the URL, or what the file had when it was last good
 	path string
@@ -19,10 +19,10 @@ type Secret struct {
 	problem error
 }
 
-// NewSecret returns a secret with the text that the URL has, which may be empty.
-func NewSecret(text string) *Secret { return &Secret{text: text} }
+// SetText sets the secret to the text that the URL has, which may be empty. It is called before the secret is used.
+func (s *Secret) SetText(text string) { s.text = text }
 
-// ReadFrom names the file, and reads it for the first time. It can be an option's function: see [ParseOptions].
+// ReadFrom names the file, and reads it for the first time.
 func (s *Secret) ReadFrom(path string) error {
 	text, err := readSecret(path)
 	if err != nil {

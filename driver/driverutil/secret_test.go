@@ -19,11 +19,11 @@ import (
 // missing, it is the last one, and the problem names the file.
 func TestSecret(t *testing.T) {
 	t.Parallel()
-	if s := driverutil.NewSecret("in the URL"); s.Current() != "in the URL" || s.IsFile() || s.Problem() != nil {
+	var s driverutil.Secret
+	if s.SetText("in the URL"); s.Current() != "in the URL" || s.IsFile() || s.Problem() != nil {
 		t.Errorf("%q, %v", s.Current(), s.Problem())
 	}
 	path := filepath.Join(t.TempDir(), "password")
-	s := driverutil.NewSecret("in the URL")
 	if err := s.ReadFrom(path); err == nil || s.IsFile() {
 		t.Errorf("a file that does not exist: %v", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -26,19 +25,6 @@ type TLSOptions struct {
 	Name string
 	// On and Off are whether the option tls is true or false. Without it, both are false.
 	On, Off bool
-}
-
-// AddTo adds the options tls, tls-ca, tls-cert, tls-key and tls-name to those that a store knows.
-func (o *TLSOptions) AddTo(known map[string]func(string) error) map[string]func(string) error {
-	for name, to := range map[string]*string{"tls-ca": &o.CA, "tls-cert": &o.Cert, "tls-key": &o.Key, "tls-name": &o.Name} {
-		known[name] = func(v string) error { *to = v; return nil }
-	}
-	known["tls"] = func(v string) (err error) {
-		o.On, err = strconv.ParseBool(v)
-		o.Off = !o.On
-		return err
-	}
-	return known
 }
 
 // HasFiles reports whether one of the other options is given: each turns TLS on.

@@ -1,43 +1,9 @@
 package driverutil
 
 import (
-	"errors"
 	"net/url"
-	"strings"
 	"testing"
-
-	"github.com/holdfast-go/holdfast/driver"
 )
-
-// Options are checked by name, number and value, and the error names the option.
-func TestParseOptions(t *testing.T) {
-	var got string
-	known := map[string]func(string) error{
-		"db":  func(v string) error { got = v; return nil },
-		"bad": func(v string) error { return errors.New("must be good") },
-	}
-	for query, says := range map[string]string{
-		"db=7":       "",
-		"db=a%26b":   "",
-		"":           "",
-		"nope=1":     "unknown option nope in the store's URL; known are: bad, db",
-		"db=1&db=2":  "option db stands in the store's URL twice",
-		"bad=1":      "option bad of the store's URL: must be good",
-		"db=%zz":     "cannot be parsed",
-		"db=1;bad=1": "cannot be parsed",
-	} {
-		err := ParseOptions(&url.URL{RawQuery: query}, known)
-		switch {
-		case says == "" && err != nil:
-			t.Errorf("%s: %v", query, err)
-		case says != "" && (!errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), says)):
-			t.Errorf("%s: %v, want ErrInvalid that says %q", query, err, says)
-		}
-	}
-	if ParseOptions(&url.URL{RawQuery: "db=a%26b"}, known); got != "a&b" {
-		t.Errorf("got %q", got)
-	}
-}
 
 // RedactURL keeps the place and nothing else.
 func TestRedactURL(t *testing.T) {

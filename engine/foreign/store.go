@@ -6,13 +6,13 @@ package foreign
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -43,8 +43,7 @@ func (s *store) Info() driver.Info {
 // Acquire refuses what the layout does not support.
 func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
-		return driver.Grant{}, fmt.Errorf("%w: the layout %s supports only a mutex without a queue",
-			driver.ErrUnsupported, s.layout)
+		return driver.Grant{}, driverutil.OnlyUnfairMutexes(s.layout)
 	}
 	g, err := s.Store.Acquire(ctx, c)
 	var held *driver.HeldError

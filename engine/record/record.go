@@ -378,8 +378,7 @@ func (r *Record) Acquire(
 		return r.acquireAgain(mine, info, in)
 	}
 	if len(r.Claims) > 0 && (r.Kind != kind || r.Limit != limit) {
-		return nil, fmt.Errorf("%w: it exists as %s of %d, and was claimed as %s of %d",
-			driver.ErrMismatch, r.Kind, r.Limit, kind, limit)
+		return nil, driverutil.Mismatch(r.Kind, r.Limit, kind, limit)
 	}
 	fits := r.totalWeight()+c.Weight <= limit
 	switch {

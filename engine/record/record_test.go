@@ -328,8 +328,8 @@ func TestMismatchAndBounds(t *testing.T) {
 	r := &Record{}
 	runSteps(t, r, w, driver.KindSemaphore, 2, "+a")
 	_, err := r.Acquire(newTestClaim("b", 1), driver.KindSemaphore, 3, true, info, w.stepInput())
-	if !errors.Is(err, driver.ErrMismatch) || !strings.Contains(err.Error(), "semaphore of 2") ||
-		!strings.Contains(err.Error(), "semaphore of 3") {
+	if !errors.Is(err, driver.ErrMismatch) || !strings.Contains(err.Error(), "semaphore with limit 2") ||
+		!strings.Contains(err.Error(), "semaphore with limit 3") {
 		t.Errorf("a mismatch names both: %v", err)
 	}
 	for i := range info.MaxWaiters {

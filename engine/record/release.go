@@ -169,7 +169,7 @@ func (r *release) outcomeIfAbsent(in StepInput) error {
 			"a foreign client holds the lock, and may have taken it before or after this release"))
 	case r.traits.Traceless:
 		return driverutil.Uncertain(errors.New(
-			"the store keeps nothing of a free lock: somebody else may have ended the claim before this release"))
+			"this store remembers nothing about a free lock, so another client may have ended the claim first"))
 	case r.rec.NotesDroppedUntil != 0 && !in.hasPassed(r.rec.NotesDroppedUntil):
 		return driverutil.Uncertain(errors.New("too many claims were ended by others to tell whether this one was"))
 	case r.clock.Since(r.started) > driver.UnreachableTimeout(r.ttl):

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // The one rule: a node is granted when the weight of all nodes ahead of it, plus its own weight, fits in the limit.
@@ -121,15 +122,14 @@ func mustMarkAdmitted(nodes []Node, i int) bool {
 func checkMismatch(nodes []Node, c *driver.Claim) error {
 	for i := range nodes {
 		if n := &nodes[i]; n.KindConflictHint != "" && n.Kind != c.Kind {
-			return fmt.Errorf("%w: a foreign client holds it that a %s would not keep out: %s",
+			return fmt.Errorf("%w: another program holds the lock, and a %s would not exclude it: %s",
 				driver.ErrMismatch, c.Kind, n.KindConflictHint)
 		}
 		if n := &nodes[i]; !n.Foreign && n.ID != c.ID {
 			if n.Kind == c.Kind && n.Limit == c.Limit {
 				return nil
 			}
-			return fmt.Errorf("%w: it is held as a %s of %d, and a %s of %d was claimed",
-				driver.ErrMismatch, n.Kind, n.Limit, c.Kind, c.Limit)
+			return driverutil.Mismatch(n.Kind, n.Limit, c.Kind, c.Limit)
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 		return driver.Grant{}, err
 	}
 	if c.Kind != driver.KindMutex || c.Fair || c.Limit != 1 {
-		return driver.Grant{}, fmt.Errorf("%w: ShedLock's layout supports plain mutexes only", driver.ErrUnsupported)
+		return driver.Grant{}, driverutil.OnlyUnfairMutexes("shedlock")
 	}
 	loop := s.newLoop(c.TTL)
 	g, seen, err := s.takeLock(ctx, c, loop)

@@ -143,9 +143,8 @@ func (o *Options) withDefaults() (Options, error) {
 		c = *o
 	}
 	c.Layout, c.Node = cmp.Or(c.Layout, LayoutClaims), cmp.Or(c.Node, defaultNode)
-	if _, ok := suffixes[c.Layout]; !ok && c.Layout != LayoutClaims {
-		return c, fmt.Errorf("%w: the layout %q: there are %s, %s and %s", driver.ErrInvalid, c.Layout, LayoutClaims,
-			LayoutLock, LayoutKey)
+	if err := driverutil.CheckLayout(c.Layout, layouts...); err != nil {
+		return c, err
 	}
 	if c.Layout == LayoutClaims {
 		c.Prefix = cmp.Or(c.Prefix, defaultPrefix)

@@ -88,7 +88,7 @@ func TestURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, o, err := parseURL(u)
+		c, o, err := readURL(u)
 		if err != nil {
 			t.Fatal(err)
 		}

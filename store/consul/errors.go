@@ -25,8 +25,8 @@ type unsentError struct{ error }
 
 func (u unsentError) Unwrap() []error { return []error{u.error, record.ErrUnsent} }
 
-// convertError turns an error of Consul's client into one that the engines know. Most refusals come as text alone.
-func (t *nodeStore) convertError(err error) error {
+// explainError turns an error of Consul's client into one that the engines know. Most refusals come as text alone.
+func (t *nodeStore) explainError(err error) error {
 	for inURL := (*url.Error)(nil); errors.As(err, &inURL); {
 		err = inURL.Err // it names the agent, which the store's own name does as well
 	}

@@ -30,7 +30,7 @@ var (
 			"uses this agent", maxConns)}
 	findingPlain = driver.Finding{Code: "consul-plain", Severity: driver.SeverityWarning,
 		What: "the connection to an agent on another machine is not encrypted",
-		Why:  "an attacker between this client and the agent can read the token and answer for the agent",
+		Why:  "an attacker between this client and the agent can read the token and impersonate the agent",
 		Fix:  "use the agent on this machine, or set tls=true in the URL"}
 	findingUnseen = driver.Finding{Code: "consul-unseen", Severity: driver.SeverityUnknown,
 		What: "the agent's settings cannot be seen",
@@ -47,7 +47,7 @@ func (t *nodeStore) examine(ctx context.Context) (all []driver.Finding, err erro
 	query := (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 	checks, _, err := t.client.Health().Node(t.opts.Node, query)
 	if err != nil {
-		return nil, t.convertError(err)
+		return nil, t.explainError(err)
 	}
 	for _, c := range checks {
 		if c.CheckID == "serfHealth" {
@@ -57,7 +57,7 @@ func (t *nodeStore) examine(ctx context.Context) (all []driver.Finding, err erro
 	}
 	peers, err := t.client.Status().PeersWithQueryOptions(query)
 	if err != nil {
-		return nil, t.convertError(err)
+		return nil, t.explainError(err)
 	}
 	if len(peers) == 2 {
 		all = append(all, findingServers)
@@ -74,7 +74,7 @@ func (t *nodeStore) examineAgent(ctx context.Context) (all []driver.Finding, err
 	var self map[string]map[string]any
 	// Not the client's own Self, which has no context.
 	_, err = t.client.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
-	if err = t.convertError(err); errors.Is(err, driver.ErrDenied) {
+	if err = t.explainError(err); errors.Is(err, driver.ErrDenied) {
 		return []driver.Finding{findingUnseen}, nil
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
@@ -25,6 +26,9 @@ const (
 	// LayoutKey has mutexes and elections alone, in the layout of the Lock of Consul's clients: the key NAME.
 	LayoutKey Layout = "key"
 )
+
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutClaims, LayoutLock, LayoutKey}
 
 // suffixes are what the layouts with one key per lock write behind a name.
 var suffixes = map[Layout]string{LayoutLock: "/.lock", LayoutKey: ""}
@@ -52,8 +56,7 @@ func (s *keyStore) Info() driver.Info {
 // Acquire tries, and tries again whenever the key may be free. The engine's own way to wait needs a node per waiter.
 func (s *keyStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
-		return driver.Grant{}, fmt.Errorf("%w: the layouts %s and %s have mutexes without an order only",
-			driver.ErrUnsupported, LayoutLock, LayoutKey)
+		return driver.Grant{}, driverutil.OnlyUnfairMutexes(s.nodes.opts.Layout)
 	}
 	if err := checkKeyName(c.Name); err != nil {
 		return driver.Grant{}, err

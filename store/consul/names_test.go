@@ -267,7 +267,7 @@ func TestWatchGoesOn(t *testing.T) {
 func TestTLSTransport(t *testing.T) {
 	t.Parallel()
 	u, _ := url.Parse("consul://h?tls=true")
-	config, _, err := parseURL(u)
+	config, _, err := readURL(u)
 	if err != nil {
 		t.Fatal(err)
 	}

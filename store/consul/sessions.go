@@ -47,7 +47,7 @@ func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequenc
 			return sequence.Session{}, fmt.Errorf("%w: Consul says: %s; dc must be a datacenter that the agent can reach, "+
 				"and for another one than the agent's own, the agent must be a server", driver.ErrInvalid, agentMessage(err))
 		default:
-			return sequence.Session{}, t.convertError(err)
+			return sequence.Session{}, t.explainError(err)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (t *nodeStore) registerNode(ctx context.Context) error {
 		Datacenter: t.datacenter, // this request takes it from its body alone
 
 		NodeMeta: map[string]string{"used-by": "holdfast"}}, (&api.WriteOptions{}).WithContext(ctx))
-	return t.convertError(err)
+	return t.explainError(err)
 }
 
 // isOwnSession reports whether a session is one with which this client has made claims, and has not ended.
@@ -152,7 +152,7 @@ func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time
 	case errors.As(err, &status) && status.Code == http.StatusNotFound, err == nil && len(entries) == 0:
 		return 0, t.explainMissing(ctx, session)
 	case err != nil:
-		return 0, t.convertError(err)
+		return 0, t.explainError(err)
 	}
 	promise, err = time.ParseDuration(entries[0].TTL)
 	if err != nil || promise == 0 {
@@ -167,7 +167,7 @@ func (t *nodeStore) explainMissing(ctx context.Context, session string) error {
 	entry, _, err := t.client.Session().Info(session, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 	switch {
 	case err != nil:
-		return t.convertError(err)
+		return t.explainError(err)
 	case entry != nil:
 		return errors.New("the leader does not know the session yet")
 	}
@@ -179,5 +179,5 @@ func (t *nodeStore) explainMissing(ctx context.Context, session string) error {
 func (t *nodeStore) EndSession(ctx context.Context, session string) error {
 	t.forgetSession(session)
 	_, err := t.client.Session().Destroy(session, (&api.WriteOptions{}).WithContext(ctx))
-	return t.convertError(err)
+	return t.explainError(err)
 }

@@ -266,7 +266,7 @@ func (tb *table) list(ctx context.Context, start string, isWanted func(name stri
 		err := tb.send(ctx, func(ctx context.Context) (err error) {
 			keys, _, err = tb.store.client.KV().Keys(folder+start, "",
 				(&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
-			return tb.store.convertError(err)
+			return tb.store.explainError(err)
 		})
 		if err != nil {
 			yield(record.Row{}, err)

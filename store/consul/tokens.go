@@ -13,7 +13,7 @@ func (t *nodeStore) ReadLastToken(ctx context.Context) (int64, func(int64) strin
 	_, meta, err := t.client.KV().Get(t.opts.Prefix+reservedFolder+"none",
 		(&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 	if err != nil {
-		return 0, nil, t.convertError(err)
+		return 0, nil, t.explainError(err)
 	}
 	return int64(meta.LastIndex), adviseRaise, nil
 }

@@ -60,7 +60,7 @@ func (t *nodeStore) commit(ctx context.Context, ops ...*api.TxnOp) (api.KVPairs,
 	// leads. Writes go through the quorum anyway.
 	ok, reply, _, err := t.client.Txn().Txn(ops, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 	if err != nil {
-		return nil, false, t.convertError(err)
+		return nil, false, t.explainError(err)
 	}
 	if !ok {
 		return nil, false, t.explainRefusal(ops, reply.Errors)
@@ -83,7 +83,7 @@ func (t *nodeStore) commit(ctx context.Context, ops ...*api.TxnOp) (api.KVPairs,
 func (t *nodeStore) readTree(ctx context.Context, start string) (api.KVPairs, error) {
 	if start == "" { // no transaction reads all keys
 		pairs, _, err := t.client.KV().List("", (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
-		return pairs, t.convertError(err)
+		return pairs, t.explainError(err)
 	}
 	pairs, ok, err := t.commit(ctx, op(api.KVGetOrEmpty, start), op(api.KVGetTree, start))
 	if err != nil || !ok {

@@ -3,7 +3,6 @@ package consul
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -15,21 +14,39 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-// The URL form is consul://[:TOKEN@]host[:8500][?options]. Without a host, the agent and all else come from the
-// environment variables of Consul's own tools, such as CONSUL_HTTP_ADDR; options of the URL come before these.
-//
-//	token-file=FILE   reads the ACL token from a file, which keeps it out of the URL
-//	layout=L          lock or key: that of consul lock, and that of the Lock of Consul's clients
-//	prefix=P          starts all keys
-//	node=N            the node of the catalog that sessions belong to
-//	dc=D              the datacenter: by default the agent's own
-//	tls=true, tls-ca=FILE, tls-cert=FILE, tls-key=FILE, tls-name=NAME   as for the other stores
-func init() { driver.Register("consul", openURL) }
+func init() { driver.Register("consul", openURL, storeurl.Describe((*storeURL).form)) }
+
+// storeURL is what a URL says. Without a host, the agent and all else come from the environment variables of Consul's own
+// tools, such as CONSUL_HTTP_ADDR; options of the URL come before these.
+type storeURL struct {
+	agent      string
+	token      driverutil.Secret
+	datacenter string
+	opts       Options
+	tls        driverutil.TLSOptions
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{
+		Shape:    "consul://[:TOKEN@][host[:8500]]",
+		Password: &s.token, Host: &s.agent,
+		Options: []storeurl.Option{
+			storeurl.TokenFile(&s.token, "a file with the ACL token, which keeps it out of the URL"),
+			storeurl.Prefix(&s.opts.Prefix, "the beginning of all keys", "`holdfast/`, and nothing with `lock` or `key`"),
+			storeurl.Layout(&s.opts.Layout, "`lock` is that of consul lock, and `key` that of the Lock of Consul's clients; both are for the mutex", layouts...),
+			{Name: "node", To: storeurl.Text(&s.opts.Node), Default: "`" + defaultNode + "`", Means: "the node of the catalog " +
+				"that the sessions belong to, which is registered if it does not exist"},
+			{Name: "dc", To: storeurl.Text(&s.datacenter), Default: "the agent's", Means: "the datacenter"},
+		},
+		TLS: &s.tls,
+	}
+}
 
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	config, opts, err := parseURL(u)
+	config, opts, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -42,52 +59,36 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return New(ctx, config, &opts)
 }
 
-// parseURL reads a store's URL. It makes no request.
-func parseURL(u *url.URL) (*api.Config, Options, error) {
+// readURL turns a URL into the client's settings and ours. It makes no request.
+func readURL(u *url.URL) (*api.Config, Options, error) {
 	c := &api.Config{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: dialTimeout,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext}}
-	var o Options
-	var secure driverutil.TLSOptions
-	inURL, _ := u.User.Password()
-	token := driverutil.NewSecret(inURL)
-	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
-	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
-		"token-file": token.ReadFrom,
-		"layout":     func(v string) error { o.Layout = Layout(v); return nil },
-		"prefix":     text(&o.Prefix), "node": text(&o.Node), "dc": text(&c.Datacenter),
-	}))
+	var s storeURL
+	err := s.form().Read(u)
 	if err != nil {
-		return nil, o, err
+		return nil, s.opts, err
 	}
-	switch {
-	case u.User.Username() != "":
-		return nil, o, fmt.Errorf("%w: Consul has no users: write a token as consul://:TOKEN@host, or use token-file",
-			driver.ErrInvalid)
-	case inURL != "" && token.IsFile():
-		return nil, o, fmt.Errorf("%w: the URL has a token and a token-file: leave one of them out", driver.ErrInvalid)
-	case secure.Off && secure.HasFiles():
-		return nil, o, fmt.Errorf("%w: the URL has tls=false and other tls options: leave out tls=false, or the others",
-			driver.ErrInvalid)
-	case u.Path != "" && u.Path != "/":
-		return nil, o, fmt.Errorf("%w: a Consul store's URL has no path; write ?prefix=... for what starts its keys",
-			driver.ErrInvalid)
-	case strings.Contains(u.Host, ","):
-		return nil, o, fmt.Errorf("%w: a Consul store's URL names one agent, as in consul://127.0.0.1:8500",
-			driver.ErrInvalid)
-	case u.Host != "":
-		c.Address, c.Scheme = net.JoinHostPort(cmp.Or(u.Hostname(), "127.0.0.1"), cmp.Or(u.Port(), "8500")), "http"
+	switch _, hasToken := u.User.Password(); {
+	case hasToken && s.token.IsFile():
+		return nil, s.opts, storeurl.RefuseBoth("a token", "a token-file")
+	case s.tls.Off && s.tls.HasFiles():
+		return nil, s.opts, storeurl.RefuseBoth("tls=false", "other options about TLS")
 	}
-	c.Token, o.token = token.Current(), token
-	if o.files, err = secure.Open(); err != nil {
-		return nil, o, err
+	if s.agent != "" {
+		host, port, _ := net.SplitHostPort(s.agent)
+		c.Address, c.Scheme = net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port), "http"
 	}
-	if o.files != nil {
+	c.Datacenter, c.Token, s.opts.token = s.datacenter, s.token.Current(), &s.token
+	if s.opts.files, err = s.tls.Open(); err != nil {
+		return nil, s.opts, err
+	}
+	if s.opts.files != nil {
 		c.Scheme = "https"
-		c.Transport.TLSClientConfig = o.files.Config() // for connections by way of a proxy
+		c.Transport.TLSClientConfig = s.opts.files.Config() // for connections by way of a proxy
 		// Consul's own client changes nothing in the transport of a client that it is given.
 		c.HttpClient = &http.Client{Transport: c.Transport}
 	}
-	return c, o, nil
+	return c, s.opts, nil
 }
 
 // describeAgent names the agent without secrets, and says whether it is on another machine and reached without TLS.

@@ -85,8 +85,7 @@ func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	case err != nil:
 		return driver.Grant{}, err
 	case c.Kind != driver.KindMutex || c.Fair || c.Detached || c.Limit != 1:
-		return driver.Grant{}, fmt.Errorf("%w: the layout of the AWS lock client supports the plain mutex only",
-			driver.ErrUnsupported)
+		return driver.Grant{}, driverutil.OnlyUnfairMutexes(LayoutAWSLock)
 	}
 	t := takeAttempt{awslockStore: a, claim: c, mustRead: a.clock.IsStale()}
 	loop := a.newLoop(c.TTL)
@@ -280,7 +279,7 @@ func (a *awslockStore) renewGrant(ctx context.Context, g driver.Grant) driver.Re
 		case l.isHeldBy(g.ID) && l.mark == markBroken:
 			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossBroken, StaysHeld: true}}
 		case l.isHeldBy(g.ID) && l.parsedRVN.token == g.Token:
-			return driver.Renewal{Err: fmt.Errorf("the renewal of %q met another: ask again", g.Name)}
+			return driver.Renewal{Err: fmt.Errorf("another renewal of %q is in progress; try again", g.Name)}
 		case !l.isFree():
 			loss = driver.LossTaken
 		}

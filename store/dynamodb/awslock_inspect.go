@@ -87,7 +87,7 @@ func (a *awslockStore) tryBreak(
 	case gone:
 		return true, fmt.Errorf("no such claim exists: %w", driver.ErrLost)
 	case mode != driver.BreakForce && !at.isOurs:
-		return true, fmt.Errorf("%w: a foreign holder cannot be told", driver.ErrUnsupported)
+		return true, fmt.Errorf("%w: a foreign holder cannot be notified; remove its claim by force", driver.ErrUnsupported)
 	}
 	u := conditionalUpdate{set: map[string]types.AttributeValue{}}
 	switch mode {

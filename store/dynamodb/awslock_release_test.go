@@ -87,8 +87,8 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-			holder := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
-			other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout=awslock"))
+			holder := mustOpen(t, urlOf(table, p.Endpoint, "&layout=awslock"))
+			other := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, "&layout=awslock"))
 			g := acquire(t, holder, mutexClaim("m", 10*time.Second)) // the release has as long to be answered
 			lost, goOn, told := make(chan bool), make(chan bool), make(chan error, 1)
 			var asked atomic.Int32
@@ -133,7 +133,7 @@ func TestAWSLockReleaseAfterLostReply(t *testing.T) {
 func TestAWSLockReleaseNotSent(t *testing.T) {
 	t.Parallel()
 	table, s := newTableName(), sharedServer(t)
-	other := mustOpen(t, storeURL(table, s.Endpoint, "&layout=awslock"))
+	other := mustOpen(t, urlOf(table, s.Endpoint, "&layout=awslock"))
 	var failing atomic.Int32
 	client := sdk.New(dynamodbtest.Client(s.Endpoint).Options(), func(o *sdk.Options) {
 		o.HTTPClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
@@ -168,7 +168,7 @@ func TestAWSLockLateTake(t *testing.T) {
 	t.Parallel()
 	table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 	p := newProxy(t, sharedServer(t).Direct)
-	s := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+	s := mustOpen(t, urlOf(table, p.Endpoint, "&layout=awslock"))
 	take, cancel := context.WithCancel(t.Context())
 	var late dynamodbtest.Request // the take, which arrives last
 	var reads int
@@ -260,7 +260,7 @@ func TestForeignWatch(t *testing.T) {
 	t.Parallel()
 	table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 	watches := func(more string) driver.Store {
-		return mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout=awslock"+more))
+		return mustOpen(t, urlOf(table, sharedServer(t).Endpoint, "&layout=awslock"+more))
 	}
 	foreign := func(name, rvn string, lease time.Duration) {
 		putItem(t, direct, table, item{"key": textValue(name), ownerAttribute: textValue("them"),
@@ -311,7 +311,7 @@ func TestTokensAcrossForeignPut(t *testing.T) {
 		t.Run("layout"+layout, func(t *testing.T) {
 			t.Parallel()
 			table, direct := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
-			s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout))
+			s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, layout))
 			if s.Info().TokenRegression == "" {
 				t.Error("Info does not say when tokens fall")
 			}
@@ -321,7 +321,7 @@ func TestTokensAcrossForeignPut(t *testing.T) {
 				ownerAttribute: textValue("them"), leaseAttribute: textValue("1000"),
 				rvnAttribute: textValue("theirs"), releasedAttribute: textValue("1")})
 			time.Sleep(s.Info().TokenGap)
-			other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout))
+			other := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, layout))
 			if second := acquire(t, other, mutexClaim("m", time.Minute)); second.Token <= first.Token {
 				t.Errorf("token %d after %d", second.Token, first.Token)
 			}
@@ -333,7 +333,7 @@ func TestTokensAcrossForeignPut(t *testing.T) {
 func TestTokensAcrossRestart(t *testing.T) {
 	t.Parallel()
 	s, table := startServer(t), newTableName()
-	url := storeURL(table, s.Endpoint, "")
+	url := urlOf(table, s.Endpoint, "")
 	first := mustOpen(t, url)
 	g := acquire(t, first, mutexClaim("m", time.Minute))
 	release(t, first, g.Claim)

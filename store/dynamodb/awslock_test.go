@@ -47,7 +47,7 @@ func TestNonAcquirableItem(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-			s := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+			s := mustOpen(t, urlOf(table, p.Endpoint, "&layout=awslock"))
 			it := item{"key": textValue("m"), ownerAttribute: textValue("them"), leaseAttribute: textValue("1"),
 				rvnAttribute: textValue("uuid"), releasedAttribute: textValue("1")}
 			for attribute, v := range c.change {

@@ -45,7 +45,7 @@ func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
 	put := commandLine(t, table)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	g := acquire(t, s, mutexClaim("job", time.Minute))
 	if put(3) {
 		t.Fatal("the command took a lock that is held")
@@ -76,7 +76,7 @@ func TestCommandLineContended(t *testing.T) {
 	}
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
 	put := commandLine(t, table)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	from := time.Now()
 	put(60)
 	usual := time.Since(from) // the command starts slowly

@@ -217,11 +217,10 @@ func (t *tableClient) explainError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: there is no table %q in this region and account: correct the table or the region, "+
 			"or open it with create=true to have it made (%w)", driver.ErrInvalid, t.tableName, refusal)
 	case "AccessDeniedException":
-		return fmt.Errorf("%w: these credentials may not do dynamodb:%s on the table %q; allow it to them (%w)",
-			driver.ErrDenied, operation, t.tableName, refusal)
+		return fmt.Errorf("%w (%w)", driverutil.LackPermission("dynamodb:"+operation, "the table "+t.tableName), refusal)
 	case "UnrecognizedClientException", "InvalidSignatureException", "SignatureDoesNotMatch", "MissingAuthenticationTokenException",
 		"IncompleteSignatureException", "ExpiredTokenException", "InvalidClientTokenId", "AuthFailure", "OptInRequired":
-		return t.web.CredentialsRefused(fmt.Errorf("these credentials are not good in this region (%w)", refusal))
+		return t.web.CredentialsRefused(fmt.Errorf("AWS rejected these credentials in this region (%w)", refusal))
 	case "ValidationException":
 		if strings.Contains(refusal.ErrorMessage(), "Item size") {
 			return fmt.Errorf("%w: its item, with what others keep in it, is larger than DynamoDB accepts (%w)",

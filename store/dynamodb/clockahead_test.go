@@ -19,8 +19,8 @@ func TestOddDate(t *testing.T) {
 			t.Run(layout+what, func(t *testing.T) {
 				t.Parallel()
 				table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-				holder, other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, layout)), mustOpen(t,
-					storeURL(table, p.Endpoint, layout))
+				holder, other := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, layout)), mustOpen(t,
+					urlOf(table, p.Endpoint, layout))
 				release(t, other, acquire(t, other, mutexClaim("before", time.Minute)).Claim)
 				g := acquire(t, holder, mutexClaim("m", ttl))
 				for _, shift := range shifts {
@@ -72,7 +72,7 @@ func TestNoDate(t *testing.T) {
 		p := newProxy(t, sharedServer(t).Direct)
 		p.AlterHeader(header)
 		for _, layout := range []string{"", "&layout=awslock"} {
-			if _, err := driver.Open(t.Context(), storeURL(newTableName(), p.Endpoint, layout)); !errors.Is(err,
+			if _, err := driver.Open(t.Context(), urlOf(newTableName(), p.Endpoint, layout)); !errors.Is(err,
 				driver.ErrUnsupported) {
 				t.Errorf("with a wrong %s, %q: %v", header, layout, err)
 			}

@@ -23,7 +23,7 @@ func runConformance(t *testing.T, s *dynamodbtest.Server, more string, opts driv
 			return nil, nil, err
 		}
 		t.Cleanup(p.Close)
-		store, err := driver.Open(ctx, storeURL(table, p.Endpoint, more))
+		store, err := driver.Open(ctx, urlOf(table, p.Endpoint, more))
 		return store, p, err
 	})
 	h.Secrets = []string{"hunter2secret"}

@@ -71,7 +71,7 @@ func (t *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
 	}
 	out, derr := sendRead(ctx, t, t.client.DescribeTable, &sdk.DescribeTableInput{TableName: &t.tableName})
 	if derr != nil {
-		return fmt.Errorf("%w; the table is needed with the key %s: %s", err, needed, advice)
+		return fmt.Errorf("%w; Holdfast needs the key %s: %s", err, needed, advice)
 	}
 	has := ""
 	for _, k := range out.Table.KeySchema {
@@ -81,7 +81,7 @@ func (t *tableClient) explainKeyMismatch(ctx context.Context, err error) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: the table %q has the key%s, and is needed with %s: %s", driver.ErrInvalid, t.tableName, has,
+	return fmt.Errorf("%w: the table %q has the key%s, but Holdfast needs %s: %s", driver.ErrInvalid, t.tableName, has,
 		needed, advice)
 }
 

@@ -90,6 +90,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -144,6 +145,9 @@ const (
 	// a ledger, and no locks. See the package's documentation.
 	LayoutLedger Layout = "ledger"
 )
+
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutRecord, LayoutAWSLock, LayoutLedger}
 
 // reservedChar is in the keys of items that are no locks. A lock's name cannot contain it.
 const reservedChar = "\x00"
@@ -201,20 +205,27 @@ func (o *Options) ttlAttribute() string {
 
 // checkOptions says what is wrong with the options.
 func (o *Options) checkOptions() error {
+	if err := driverutil.CheckLayout(o.Layout, layouts...); err != nil {
+		return err
+	}
 	switch {
-	case !slices.Contains([]Layout{"", LayoutRecord, LayoutAWSLock, LayoutLedger}, o.Layout):
-		return fmt.Errorf("%w: a layout is %s, %s or %s, not %q",
-			driver.ErrInvalid, LayoutRecord, LayoutAWSLock, LayoutLedger, o.Layout)
 	case !slices.Contains([]LeaseFormat{"", LeaseFormatMillis, LeaseFormatDuration}, o.LeaseFormat):
 		return fmt.Errorf("%w: a lease format is %s or %s, not %q",
 			driver.ErrInvalid, LeaseFormatMillis, LeaseFormatDuration, o.LeaseFormat)
-	case (o.Layout == LayoutAWSLock || o.Layout == LayoutLedger) && o.TTLAttribute+o.Prefix != "":
-		return fmt.Errorf("%w: the layout %s has neither a TTL attribute nor a prefix", driver.ErrInvalid, o.Layout)
-	case o.Layout != LayoutAWSLock && (o.LeaseFormat != "" || o.ForeignWatch != 0), o.ForeignWatch < 0:
-		return fmt.Errorf("%w: a lease format and a foreign watch, which cannot be negative, are for the layout %s",
-			driver.ErrInvalid, LayoutAWSLock)
-	case o.Layout != LayoutLedger && (o.LedgerName != "" || o.StartedAge != 0):
-		return fmt.Errorf("%w: a ledger's name and a started age are for the layout %s", driver.ErrInvalid, LayoutLedger)
+	case (o.Layout == LayoutAWSLock || o.Layout == LayoutLedger) && o.TTLAttribute != "":
+		return driverutil.RefuseForLayout("TTLAttribute", LayoutRecord)
+	case (o.Layout == LayoutAWSLock || o.Layout == LayoutLedger) && o.Prefix != "":
+		return driverutil.RefuseForLayout("Prefix", LayoutRecord)
+	case o.Layout != LayoutAWSLock && o.LeaseFormat != "":
+		return driverutil.RefuseForLayout("LeaseFormat", LayoutAWSLock)
+	case o.Layout != LayoutAWSLock && o.ForeignWatch != 0:
+		return driverutil.RefuseForLayout("ForeignWatch", LayoutAWSLock)
+	case o.ForeignWatch < 0:
+		return fmt.Errorf("%w: ForeignWatch must not be negative", driver.ErrInvalid)
+	case o.Layout != LayoutLedger && o.LedgerName != "":
+		return driverutil.RefuseForLayout("LedgerName", LayoutLedger)
+	case o.Layout != LayoutLedger && o.StartedAge != 0:
+		return driverutil.RefuseForLayout("StartedAge", LayoutLedger)
 	case o.StartedAge < 0 || o.StartedAge > 0 && o.StartedAge < minStartedAge:
 		return fmt.Errorf("%w: a started age is %v or more: the clocks of workers may differ by less", driver.ErrInvalid,
 			minStartedAge)

@@ -23,7 +23,7 @@ func TestExamine(t *testing.T) {
 	server := sharedServer(t)
 	name := newTableName()
 	p := newProxy(t, server.Direct)
-	s := mustOpen(t, storeURL(name, p.Endpoint, ""))
+	s := mustOpen(t, urlOf(name, p.Endpoint, ""))
 	storetest.ExpectFindings(t, "the emulator, whose tables have no TTL", s, "dynamodb-ttl")
 	for what, c := range map[string]struct {
 		table, ttl string
@@ -71,6 +71,6 @@ func TestExamine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	storetest.ExpectFindings(t, "little capacity", mustOpen(t, storeURL(small, server.Endpoint, "")), "dynamodb-capacity",
+	storetest.ExpectFindings(t, "little capacity", mustOpen(t, urlOf(small, server.Endpoint, "")), "dynamodb-capacity",
 		"dynamodb-ttl")
 }

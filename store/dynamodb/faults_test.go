@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-var layouts = []string{"record", "awslock"}
+var lockLayouts = []string{"record", "awslock"}
 
 // decideWrites makes f the fate of the next n writes. It returns the count of those that have met it.
 func decideWrites(p *dynamodbtest.Proxy, n int, f dynamodbtest.Fate) (met *atomic.Int32) {
@@ -50,10 +50,10 @@ func TestLostReplies(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			for _, layout := range layouts {
+			for _, layout := range lockLayouts {
 				p, table := newProxy(t, sharedServer(t).Direct), newTableName()
-				s, witness := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
-					storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+				s, witness := mustOpen(t, urlOf(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
+					urlOf(table, sharedServer(t).Endpoint, "&layout="+layout))
 				for i := range times {
 					c := mutexClaim("m", time.Minute)
 					if i%2 == 0 {
@@ -90,12 +90,12 @@ func TestLostReplies(t *testing.T) {
 // write is answered for the unreachable timeout, although reads are.
 func TestRetryAfterLateFailure(t *testing.T) {
 	t.Parallel()
-	for _, layout := range layouts {
+	for _, layout := range lockLayouts {
 		t.Run(layout, func(t *testing.T) {
 			t.Parallel()
 			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-			s, holder := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
-				storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+			s, holder := mustOpen(t, urlOf(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
+				urlOf(table, sharedServer(t).Endpoint, "&layout="+layout))
 			g := acquire(t, holder, mutexClaim("m", time.Minute))
 			fail := dynamodbtest.Fate{Status: 500, Code: "InternalServerError", Message: "later"}
 			late := fail
@@ -141,7 +141,7 @@ func TestCancel(t *testing.T) {
 		n = 10000
 	}
 	table := newTableName()
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	canceltest.Run(t, slices.Repeat([]driver.Store{s}, 8), n, 30*time.Millisecond, func(worker int) driver.Claim {
 		c := waitingClaim(mutexClaim(fmt.Sprint("m", worker%4), 30*time.Second))
 		c.Fair = rand.N(2) == 0
@@ -153,14 +153,14 @@ func TestCancel(t *testing.T) {
 // arrive after that.
 func TestLateTake(t *testing.T) {
 	t.Parallel()
-	for _, layout := range layouts {
+	for _, layout := range lockLayouts {
 		for i, state := range []string{"absent", "idle", "held", "absent", "idle", "held"} {
 			takes := 1 + i/3
 			t.Run(fmt.Sprintf("%s %s, %d takes", layout, state, takes), func(t *testing.T) {
 				t.Parallel()
 				table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-				s, other := mustOpen(t, storeURL(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
-					storeURL(table, sharedServer(t).Endpoint, "&layout="+layout))
+				s, other := mustOpen(t, urlOf(table, p.Endpoint, "&layout="+layout)), mustOpen(t,
+					urlOf(table, sharedServer(t).Endpoint, "&layout="+layout))
 				holder := mutexClaim("m", time.Minute)
 				if state != "absent" {
 					acquire(t, other, holder)

@@ -19,7 +19,7 @@ func newFencedTable(t *testing.T) (client *sdk.Client, table string) {
 	t.Helper()
 	s := sharedServer(t)
 	table = newTableName()
-	mustOpen(t, storeURL(table, s.Endpoint, ""))
+	mustOpen(t, urlOf(table, s.Endpoint, ""))
 	return dynamodbtest.Client(s.Endpoint), table
 }
 

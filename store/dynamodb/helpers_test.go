@@ -91,7 +91,7 @@ func newProxy(t testing.TB, to string) *dynamodbtest.Proxy {
 // newTableName returns a name that no other test has.
 func newTableName() string { return "t-" + strings.ToLower(rand.Text()[:12]) }
 
-func storeURL(table, endpoint, more string) string {
+func urlOf(table, endpoint, more string) string {
 	return fmt.Sprintf("dynamodb://%s?region=eu-central-1&create=true&endpoint=%s%s", table,
 		url.QueryEscape(endpoint), more)
 }

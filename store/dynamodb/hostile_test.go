@@ -25,7 +25,7 @@ func TestHostileReplies(t *testing.T) {
 			emulator.ServeHTTP(w, r.WithContext(context.WithoutCancel(r.Context()))) // it crashes when a client gives up
 		}),
 		Open: func(t testing.TB, endpoint string) driver.Store {
-			return storetest.Open(t, storeURL(table, endpoint, ""))
+			return storetest.Open(t, urlOf(table, endpoint, ""))
 		},
 		RefuseCredentials: func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/x-amz-json-1.0")

@@ -30,7 +30,7 @@ func TestAfterIdleHours(t *testing.T) {
 	defer machine.Watch()()
 	began := time.Now()
 	acquire(t, s, mutexClaim("m", time.Minute))
-	if h := holdersOf(t, mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 ||
+	if h := holdersOf(t, mustOpen(t, urlOf(table, p.Endpoint, "&layout=awslock")), "m"); len(h) != 1 ||
 		h[0].Remaining > time.Minute+3*time.Second+machine.Lost(began) {
 		t.Errorf("%+v", h)
 	}
@@ -43,7 +43,7 @@ func TestAfterIdleHours(t *testing.T) {
 	if err := renew(t, s, g).Err; err != nil {
 		t.Fatal(err)
 	}
-	if h := holdersOf(t, mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock")), "day"); len(h) != 1 ||
+	if h := holdersOf(t, mustOpen(t, urlOf(table, p.Endpoint, "&layout=awslock")), "day"); len(h) != 1 ||
 		h[0].Remaining > driver.MaxTTL+3*time.Second+machine.Lost(began) {
 		t.Errorf("after a renewal: %+v", h)
 	}

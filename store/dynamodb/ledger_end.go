@@ -264,7 +264,7 @@ func (l *ledger) releaseOnce(
 	start, refID, ok := parseRef(ref)
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: %q is no ref of this store", driver.ErrInvalid, ref)
+		return fmt.Errorf("%w: %q is not a ref of this store", driver.ErrInvalid, ref)
 	case c.ID != "" && c.ID != refID:
 		return &driver.LossError{Cause: driver.LossGone} // no claim has both
 	}

@@ -128,7 +128,7 @@ func (l *ledger) renewRun(ctx context.Context, g driver.Grant) driver.Renewal {
 		case h.token > g.Token:
 			return driver.Renewal{Err: &driver.LossError{Cause: driver.LossTaken}}
 		case !first:
-			return driver.Renewal{Err: fmt.Errorf("the renewal of %q met another: ask again", g.Name)}
+			return driver.Renewal{Err: fmt.Errorf("another renewal of %q is in progress; try again", g.Name)}
 		}
 		beat = h.beat + 1 // another client's clock was ahead of ours
 	}

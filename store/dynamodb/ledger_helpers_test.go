@@ -18,7 +18,7 @@ import (
 // ledgerAt opens the ledger of a table.
 func ledgerAt(t testing.TB, table, endpoint, more string) *ledger {
 	t.Helper()
-	s := mustOpen(t, storeURL(table, endpoint, "&layout=ledger"+more))
+	s := mustOpen(t, urlOf(table, endpoint, "&layout=ledger"+more))
 	l, err := s.OpenLedger(t.Context())
 	if err != nil {
 		t.Fatal(err)

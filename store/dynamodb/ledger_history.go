@@ -367,7 +367,7 @@ func (l *ledger) Break(ctx context.Context, name, ref string, b driver.Break) er
 	}
 	start, id, ok := parseRef(ref)
 	if !ok {
-		return fmt.Errorf("%w: %q is no ref of this store", driver.ErrInvalid, ref)
+		return fmt.Errorf("%w: %q is not a ref of this store", driver.ErrInvalid, ref)
 	}
 	loop := l.newLoop(driver.MaxTTL)
 	for {
@@ -379,7 +379,7 @@ func (l *ledger) Break(ctx context.Context, name, ref string, b driver.Break) er
 		case gone:
 			return fmt.Errorf("no such run is in progress: %w", driver.ErrLost)
 		case st.newest.run == nil && b.Mode != driver.BreakForce:
-			return fmt.Errorf("%w: a plain worker cannot be told", driver.ErrUnsupported)
+			return fmt.Errorf("%w: a plain worker cannot be notified; remove its claim by force", driver.ErrUnsupported)
 		default:
 			if err = l.breakRun(ctx, loop, key, &st, b.Mode); err == nil {
 				return nil

@@ -757,7 +757,7 @@ func TestLedgerTables(t *testing.T) {
 			return dynamodbtest.Fate{}
 		})
 		for _, at := range []string{endpoint, isNew.Endpoint} {
-			_, err := driver.Open(t.Context(), storeURL(table, at, "&layout=ledger"))
+			_, err := driver.Open(t.Context(), urlOf(table, at, "&layout=ledger"))
 			if !errors.Is(err, driver.ErrInvalid) ||
 				!strings.Contains(err.Error(), "HASH partition_key (S) and RANGE sequence (N)") {
 				t.Errorf("%s: %v", c.what, err)
@@ -769,7 +769,7 @@ func TestLedgerTables(t *testing.T) {
 		"&layout=ledger&prefix=p": "prefix", "&layout=ledger&started-age=1s": "1m0s", "&started-age=1h": "layout ledger",
 		"&ledger-name=x": "layout ledger", "&layout=ledger&partition-key=sequence": "sequence", "&layout=ledger&ledger-name=a/b": "slash",
 	} {
-		_, err := driver.Open(t.Context(), storeURL(newTableName(), endpoint, option))
+		_, err := driver.Open(t.Context(), urlOf(newTableName(), endpoint, option))
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v", option, err)
 		}
@@ -834,7 +834,7 @@ func TestLedgerTables(t *testing.T) {
 // TestLedgerStoreHasNoLocks: a store with this layout refuses all that locks need, and says what to use.
 func TestLedgerStoreHasNoLocks(t *testing.T) {
 	t.Parallel()
-	s := mustOpen(t, storeURL(newTableName(), sharedServer(t).Endpoint, "&layout=ledger"))
+	s := mustOpen(t, urlOf(newTableName(), sharedServer(t).Endpoint, "&layout=ledger"))
 	c := mutexClaim("m", time.Minute)
 	_, acquired := s.Acquire(t.Context(), c)
 	_, inspected := s.Inspect(t.Context(), "m")

@@ -47,8 +47,8 @@ func TestOperatorsStepsAreTriedAgain(t *testing.T) {
 		t.Run(what+", Break of a lock", func(t *testing.T) {
 			t.Parallel()
 			table, p := newTableName(), newProxy(t, sharedServer(t).Direct)
-			holder := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&layout=awslock"))
-			other := mustOpen(t, storeURL(table, p.Endpoint, "&layout=awslock"))
+			holder := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, "&layout=awslock"))
+			other := mustOpen(t, urlOf(table, p.Endpoint, "&layout=awslock"))
 			g := acquire(t, holder, mutexClaim("m", time.Minute))
 			failEachFirst(p, fate)
 			if err := other.Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: driver.BreakForce}); err != nil {

@@ -22,7 +22,7 @@ import (
 func TestPlainClientRefusedWhileHeld(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	g := acquire(t, s, mutexClaim("m", 8*time.Second))
 	for s.Info().Clock.Since(g.Since) < 10*time.Second {
 		if mustPlainLock(t, client, table, "m", 1<<33) {
@@ -73,7 +73,7 @@ func TestPlainClientRefusedWhileHeld(t *testing.T) {
 func TestPlainHolderRespected(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	first := acquire(t, s, mutexClaim("m", time.Minute))
 	release(t, s, first.Claim)
 	until := time.Now().Unix() + 10
@@ -139,7 +139,7 @@ func TestPlainHolderRespected(t *testing.T) {
 func TestPlainUpdate(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	g := acquire(t, s, mutexClaim("m", time.Minute))
 	release(t, s, g.Claim)
 	_, err := client.UpdateItem(t.Context(),
@@ -225,7 +225,7 @@ func TestPlainOwner(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
 	them := ownerClient{t, dynamodbtest.Client(sharedServer(t).Endpoint), table, "me"}
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	past, later := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	const free = "attribute_not_exists(primary_id) OR expired_at < :now"
 	for what, holds := range map[string]func(name string, until time.Time) bool{
@@ -285,14 +285,14 @@ func TestPlainOwner(t *testing.T) {
 func TestDeletion(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	g := acquire(t, s, mutexClaim("early", time.Minute))
 	deleteItem(t, client, table, "early")
 	if err := renew(t, s, g).Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("a holder whose item was removed is told %v", err)
 	}
 	time.Sleep(s.Info().TokenGap)
-	other := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	other := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	next := acquire(t, other, mutexClaim("early", time.Minute))
 	if next.Token <= g.Token {
 		t.Errorf("token %d after %d", next.Token, g.Token)
@@ -326,7 +326,7 @@ func TestPlainContended(t *testing.T) {
 	var stores [2]driver.Store
 	var clients [2]*sdk.Client
 	for i := range stores {
-		stores[i] = mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+		stores[i] = mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 		clients[i] = dynamodbtest.Client(sharedServer(t).Endpoint)
 	}
 	usual := max(timeSecondRun(func() {
@@ -415,7 +415,7 @@ func plainUnlock(t testing.TB, client *sdk.Client, table, key, owner string, del
 func TestNamesOfTable(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName()+".Locks_1", dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "&partition-key=name&ttl-attribute=ttl&prefix=app/"))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, "&partition-key=name&ttl-attribute=ttl&prefix=app/"))
 	g := acquire(t, s, mutexClaim("m", time.Minute))
 	out, err := client.Scan(t.Context(), &sdk.ScanInput{TableName: &table})
 	if err != nil {
@@ -448,7 +448,7 @@ func TestNamesOfTable(t *testing.T) {
 func TestPlainWatched(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	if !mustPlainLock(t, client, table, "m", time.Now().Unix()+10) {
 		t.Fatal("the plain client is kept out")
 	}

@@ -23,7 +23,7 @@ func TestErrorsOfRefusals(t *testing.T) {
 	table := newTableName()
 	p := newProxy(t, sharedServer(t).Direct)
 	endpoint := url.QueryEscape(p.Endpoint)
-	s := mustOpen(t, storeURL(table, p.Endpoint, ""))
+	s := mustOpen(t, urlOf(table, p.Endpoint, ""))
 	sorted := newTableName()
 	if _, err := dynamodbtest.Client(sharedServer(t).Endpoint).CreateTable(t.Context(), &sdk.CreateTableInput{
 		TableName: &sorted, BillingMode: types.BillingModePayPerRequest,
@@ -116,7 +116,7 @@ func TestCreateTableDenied(t *testing.T) {
 		return dynamodbtest.Fate{}
 	})
 	from := time.Now()
-	_, err := driver.Open(t.Context(), storeURL(newTableName(), p.Endpoint, ""))
+	_, err := driver.Open(t.Context(), urlOf(newTableName(), p.Endpoint, ""))
 	if took := time.Since(from); !errors.Is(err, driver.ErrDenied) ||
 		!strings.Contains(err.Error(), "dynamodb:DescribeTable") || took > maxCreateTime/2 {
 		t.Errorf("after %v: %v", took, err)
@@ -128,7 +128,7 @@ func TestCreateTableDenied(t *testing.T) {
 func TestRecordTooLarge(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Endpoint)
-	s := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	s := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	putItem(t, client, table, item{"primary_id": textValue("m"), "expired_at": numberText(1),
 		"ballast": textValue(strings.Repeat("x", 409000))})
 	c := mutexClaim("m", time.Minute)

@@ -18,7 +18,7 @@ func TestBilledRequests(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
 	p, q := newProxy(t, sharedServer(t).Direct), newProxy(t, sharedServer(t).Direct)
-	s, other := mustOpen(t, storeURL(table, p.Endpoint, "")), mustOpen(t, storeURL(table, q.Endpoint, ""))
+	s, other := mustOpen(t, urlOf(table, p.Endpoint, "")), mustOpen(t, urlOf(table, q.Endpoint, ""))
 	p.Counts()
 	q.Counts()
 	expect := func(p *dynamodbtest.Proxy, what string, want ...map[string]int) {
@@ -65,13 +65,13 @@ func TestWaiterCost(t *testing.T) {
 		lasts = time.Minute
 	}
 	table := newTableName()
-	holder := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+	holder := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 	for _, fair := range []bool{false, true} {
 		t.Run(fmt.Sprintf("fair=%v", fair), func(t *testing.T) {
 			t.Parallel()
 			name := fmt.Sprint(fair)
 			p := newProxy(t, sharedServer(t).Direct)
-			s := mustOpen(t, storeURL(table, p.Endpoint, ""))
+			s := mustOpen(t, urlOf(table, p.Endpoint, ""))
 			g := acquire(t, holder, mutexClaim(name, 5*time.Minute))
 			c := waitingClaim(mutexClaim(name, 30*time.Second))
 			c.Fair = fair
@@ -104,7 +104,7 @@ func TestLedgerCost(t *testing.T) {
 	open := func() storetest.CountedLedger {
 		p := newProxy(t, sharedServer(t).Direct)
 		return storetest.CountedLedger{
-			Ledger: storetest.OpenLedger(t, mustOpen(t, storeURL(table, p.Endpoint, ""))),
+			Ledger: storetest.OpenLedger(t, mustOpen(t, urlOf(table, p.Endpoint, ""))),
 			Take:   func() string { return fmt.Sprint(p.Counts()) },
 		}
 	}

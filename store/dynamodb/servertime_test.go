@@ -19,13 +19,13 @@ func TestCron(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
 	const ttl = 4 * time.Second
-	clock := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, "")).Info().Clock
+	clock := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, "")).Info().Clock
 	var wg sync.WaitGroup
 	for i := range 10 {
 		wg.Go(func() {
 			time.Sleep(time.Duration(i) * 97 * time.Millisecond)
 			name := fmt.Sprint("job", i)
-			dead := mustOpen(t, storeURL(table, sharedServer(t).Endpoint, ""))
+			dead := mustOpen(t, urlOf(table, sharedServer(t).Endpoint, ""))
 			g := acquire(t, dead, mutexClaim(name, ttl))
 			silent := clock.Now() // it has renewed for the last time
 			comes := func() error {
@@ -73,7 +73,7 @@ func TestClockOff(t *testing.T) {
 			p := newProxy(t, sharedServer(t).Direct)
 			p.Shift(off) // seen from the test, the service is off
 			// The clocks of our two clients are an hour apart, too.
-			one := mustOpen(t, storeURL(table, p.Endpoint, ""))
+			one := mustOpen(t, urlOf(table, p.Endpoint, ""))
 			two, err := New(t.Context(), dynamodbtest.Client(p.Endpoint), table,
 				&Options{Clock: shiftedClock(time.Hour)})
 			if err != nil {

@@ -19,7 +19,7 @@ import (
 func TestTableContract(t *testing.T) {
 	t.Parallel()
 	table, endpoint := newTableName(), sharedServer(t).Endpoint
-	mustOpen(t, storeURL(table, endpoint, "")) // makes the table
+	mustOpen(t, urlOf(table, endpoint, "")) // makes the table
 	storetest.ConformTable(t, tabletest.Harness{Open: func(ctx context.Context) (record.Table, error) {
 		return NewTable(ctx, dynamodbtest.Client(endpoint), table, nil)
 	}})
@@ -31,7 +31,7 @@ func TestTableContract(t *testing.T) {
 func TestRunsExpire(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Direct)
-	l := storetest.OpenLedger(t, mustOpen(t, storeURL(table, sharedServer(t).Direct, "")))
+	l := storetest.OpenLedger(t, mustOpen(t, urlOf(table, sharedServer(t).Direct, "")))
 	expiresAt := func() (seconds int64, exists bool) {
 		t.Helper()
 		it := getItem(t, client, table, runsPrefix+"k")

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
-	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -16,35 +14,60 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-func init() { driver.Register("dynamodb", openURL) }
+func init() { driver.Register("dynamodb", openURL, storeurl.Describe((*storeURL).form)) }
 
-// openURL opens dynamodb://table[?options]. Credentials, and the region if it is not given, come from where the AWS
-// command line finds them: the environment, the shared files, or the machine's role. The options, of which those of
-// Holdfast are named like the fields of Options:
-//
-//	region=R               the table's region
-//	endpoint=URL           another address than the region's: an emulator or a private endpoint
-//	profile=P              a profile of the shared files
-//	create=true            makes the table if it does not exist
-//	partition-key=K        the table's partition key: by default primary_id, key with layout=awslock, and
-//	                       partition_key with layout=ledger
-//	ttl-attribute=A        the table's TTL attribute: by default expired_at
-//	prefix=P               is put before the names of all locks
-//	layout=awslock         the layout of the AWS lock client and of dynamolock: see LayoutAWSLock
-//	layout=ledger          a run ledger in the layout of plain workers: see LayoutLedger
-//	ledger-name=N          for that layout: see Options.LedgerName
-//	started-age=6h         for that layout: see Options.StartedAge
-//	lease-format=duration  how layout=awslock writes durations: see LeaseFormat
-//	foreign-watch=30s      for that layout: see Options.ForeignWatch
+// storeURL is what a URL says. Credentials, and the region if it is not given, come from where the AWS command line finds
+// them: the environment, the shared files, or the machine's role.
+type storeURL struct {
+	table, region, endpoint, profile string
+	opts                             Options
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	o := &s.opts
+	return &storeurl.Form{
+		Shape:       "dynamodb://table",
+		Credentials: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+		Host:        &s.table,
+		Options: []storeurl.Option{
+			{Name: "region", To: storeurl.Text(&s.region), Default: "as the AWS command line", Means: "the region of the table"},
+			{Name: "endpoint", To: storeurl.Address(&s.endpoint), Default: "the region's",
+				Means: "another address: an emulator or a private endpoint"},
+			{Name: "profile", To: storeurl.Text(&s.profile), Means: "a profile of the shared configuration files"},
+			storeurl.Create(&o.Create, "table"),
+			{Name: "partition-key", To: storeurl.Text(&o.PartitionKey), Means: "the table's partition key",
+				Default: "`primary_id`; `key` with `awslock`, `partition_key` with `ledger`"},
+			{Name: "ttl-attribute", To: storeurl.Text(&o.TTLAttribute), Default: "`expired_at`",
+				Means: "the table's TTL attribute", Layouts: storeurl.For(LayoutRecord)},
+			{Name: "prefix", To: storeurl.Text(&o.Prefix), Means: "the beginning of all keys", Layouts: storeurl.For(LayoutRecord)},
+			storeurl.Layout(&o.Layout, "`record` is that of clients which put an item on the condition that it does not exist. "+
+				"`awslock` is that of the AWS lock client and of dynamolock, for the mutex. `ledger` is a run ledger that plain "+
+				"workers can share, without locks", layouts...),
+			{Name: "ledger-name", To: storeurl.Text(&o.LedgerName), Default: "the name of the table",
+				Means: "the name of the ledger that the table is", Layouts: storeurl.For(LayoutLedger)},
+			{Name: "started-age", To: storeurl.DurationOrNone(&o.StartedAge, minStartedAge, 0), Default: "no age is enough",
+				Means:   "how old the start of a plain worker's run without an end must be for another run to begin, such as `6h`",
+				Layouts: storeurl.For(LayoutLedger)},
+			{Name: "lease-format", To: storeurl.OneOf(&o.LeaseFormat, LeaseFormatMillis, LeaseFormatDuration), Default: "`millis`",
+				Means:   "how durations are written: `millis` as by the AWS client in Java, `duration` as by dynamolock",
+				Layouts: storeurl.For(LayoutAWSLock)},
+			{Name: "foreign-watch", To: storeurl.Duration(&o.ForeignWatch, 0, 0), Default: "a try is refused at once, even if " +
+				"that holder died long ago", Means: "a try (`run -n`) watches a foreign holder for its whole lease, if that is no " +
+				"longer than this, and takes over if it was not renewed meanwhile", Layouts: storeurl.For(LayoutAWSLock)},
+		},
+	}
+}
+
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	opts, settings, endpoint, err := readURL(u)
-	if err != nil {
+	var s storeURL
+	if err := s.form().Read(u); err != nil {
 		return nil, err
 	}
-	settings = append(settings, config.WithHTTPClient(awshttp.NewBuildableClient()), config.WithLogger(logging.Nop{}))
-	cfg, err := config.LoadDefaultConfig(ctx, settings...)
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.region), config.WithSharedConfigProfile(s.profile),
+		config.WithHTTPClient(awshttp.NewBuildableClient()), config.WithLogger(logging.Nop{}))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: the AWS configuration cannot be read: %w", driver.ErrInvalid, err)
@@ -64,58 +87,14 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	}
 	l, err := connectTable(ctx, sdk.NewFromConfig(cfg, func(o *sdk.Options) {
 		o.HTTPClient = &http.Client{Transport: transport}
-		if endpoint != "" {
-			o.BaseEndpoint = &endpoint
+		if s.endpoint != "" {
+			o.BaseEndpoint = &s.endpoint
 		}
-	}), u.Host, opts)
+	}), s.table, &s.opts)
 	if err != nil {
 		transport.CloseIdleConnections()
 		return nil, err
 	}
 	l.onClose = transport.CloseIdleConnections
-	return opts.newStore(l), nil
-}
-
-// readURL reads the options of a URL, the settings for the SDK, and the endpoint. It sends nothing.
-func readURL(u *url.URL) (*Options, []func(*config.LoadOptions) error, string, error) {
-	opts := &Options{}
-	var settings []func(*config.LoadOptions) error
-	var endpoint string
-	textOf := func(to *string) func(string) error {
-		return func(v string) error { *to = v; return nil }
-	}
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"region":  func(v string) error { settings = append(settings, config.WithRegion(v)); return nil },
-		"profile": func(v string) error { settings = append(settings, config.WithSharedConfigProfile(v)); return nil },
-		"endpoint": func(v string) error {
-			if e, err := url.Parse(v); err != nil || e.Scheme != "http" && e.Scheme != "https" || e.Host == "" {
-				return fmt.Errorf("an endpoint looks like https://host:port")
-			}
-			endpoint = v
-			return nil
-		},
-		"create":        func(v string) (err error) { opts.Create, err = strconv.ParseBool(v); return err },
-		"partition-key": textOf(&opts.PartitionKey), "ttl-attribute": textOf(&opts.TTLAttribute), "prefix": textOf(&opts.Prefix),
-		"layout":       func(v string) error { opts.Layout = Layout(v); return nil },
-		"lease-format": func(v string) error { opts.LeaseFormat = LeaseFormat(v); return nil },
-		"ledger-name":  textOf(&opts.LedgerName),
-		"started-age": func(v string) (err error) {
-			opts.StartedAge, err = time.ParseDuration(v)
-			return err
-		},
-		"foreign-watch": func(v string) (err error) {
-			opts.ForeignWatch, err = time.ParseDuration(v)
-			return err
-		},
-	})
-	switch {
-	case err != nil:
-	case u.User != nil:
-		err = fmt.Errorf("%w: credentials do not belong in the URL of a DynamoDB store: "+
-			"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", driver.ErrInvalid)
-	case u.Host == "" || u.Path != "" && u.Path != "/":
-		err = fmt.Errorf("%w: a DynamoDB store's URL looks like dynamodb://table?region=eu-central-1",
-			driver.ErrInvalid)
-	}
-	return opts, settings, endpoint, err
+	return s.opts.newStore(l), nil
 }

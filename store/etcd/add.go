@@ -63,7 +63,7 @@ func (t *nodeStore) Add(
 		case errors.Is(err, errOpen): // if it was added, the lock shows it
 			return t.List(ctx, name, true)
 		case err != nil:
-			return sequence.Snapshot{}, t.convertError(err)
+			return sequence.Snapshot{}, t.explainError(err)
 		case r.Succeeded: // the new key was not read, but is known
 			snapshot := t.newSnapshot(name, r.Responses[0].GetResponseRange().Kvs, r.Header.Revision)
 			n := sequence.Node{
@@ -101,7 +101,7 @@ func (t *nodeStore) Withdraw(
 		_, _ = t.kv.Delete(ctx, key)
 	}
 	if err != nil {
-		return false, t.convertError(err)
+		return false, t.explainError(err)
 	}
 	t.setGateRevision(s.ID, r.Header.Revision)
 	return r.Responses[0].GetResponseDeleteRange().Deleted > 0, nil

@@ -68,7 +68,7 @@ func (t *nodeStore) putNodeIf(
 	key := t.lockDir(name) + n.Key
 	r, err := t.commit(ctx, conditions, append(more, clientv3.OpPut(key, string(value), lease)), nil)
 	if err != nil {
-		return n, false, t.convertError(err)
+		return n, false, t.explainError(err)
 	}
 	// A put gives the key the revision of its transaction.
 	n.Version, n.Payload = r.Header.Revision, payload

@@ -65,8 +65,8 @@ var errOpen = errors.New("etcd may have done what it was asked for")
 // leaveOpen wraps an error in errOpen. The result is none of the errors after which nothing was done.
 func leaveOpen(err error) error { return fmt.Errorf("%w, although it says: %v", errOpen, err) }
 
-// convertError turns an error of etcd into one that the engines know.
-func (t *nodeStore) convertError(err error) error {
+// explainError turns an error of etcd into one that the engines know.
+func (t *nodeStore) explainError(err error) error {
 	if err == nil {
 		t.admission.CredentialsAccepted()
 		return nil

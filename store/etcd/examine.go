@@ -43,7 +43,7 @@ var (
 		Why: "it refuses the requests of clients",
 		Fix: "etcdctl member promote, or leave it out of the URL"}
 	findingPlainText = driver.Finding{Code: "etcd-plain-text", Severity: driver.SeverityWarning,
-		Why: "an attacker between this client and the member can read the password and answer for it",
+		Why: "an attacker between this client and the member can read the password and impersonate the member",
 		Fix: "set tls=true in the URL, and --cert-file and --key-file on the members"}
 	findingUnseen = driver.Finding{Code: "etcd-unseen", Severity: driver.SeverityUnknown,
 		Fix: "give the user the role root, or look yourself"}
@@ -68,7 +68,7 @@ func (t *nodeStore) examineElections(ctx context.Context) ([]driver.Finding, err
 	defer cancel()
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1})
 	if err != nil {
-		return nil, t.convertError(err)
+		return nil, t.explainError(err)
 	}
 	_ = t.EndSession(ctx, formatLease(clientv3.LeaseID(r.ID))) // if it fails, the lease expires
 	ttl := safeTTL(toSeconds(r.TTL))
@@ -100,7 +100,7 @@ func (t *nodeStore) readStates(ctx context.Context) []memberState {
 			defer cancel()
 			r, err := t.cli.Status(ctx, at)
 			if err != nil {
-				err = t.convertError(err)
+				err = t.explainError(err)
 			}
 			states[i] = memberState{at, r, err}
 		})

@@ -69,10 +69,10 @@ func (l *Lease) Put(ctx context.Context, key, value string) (created int64, err 
 	put, get := clientv3.OpPut(key, value, clientv3.WithLease(l.ID())), clientv3.OpGet(key, clientv3.WithKeysOnly())
 	r, err := l.nodes.kv.Txn(ctx).Then(put, get).Commit()
 	if mayBeDone(err) {
-		return 0, fmt.Errorf("%w: %w", driver.ErrUncertain, l.convertError(err))
+		return 0, fmt.Errorf("%w: %w", driver.ErrUncertain, l.explainError(err))
 	}
 	if err != nil {
-		return 0, l.convertError(err)
+		return 0, l.explainError(err)
 	}
 	return r.Responses[1].GetResponseRange().Kvs[0].CreateRevision, nil
 }
@@ -83,7 +83,7 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 	start := l.clock.Now()
 	promise, err := l.nodes.KeepAlive(ctx, l.id)
 	if err != nil {
-		return l.convertError(err)
+		return l.explainError(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +143,7 @@ func (l *Lease) Keep(ctx context.Context) error {
 // Revoke ends the lease, and deletes its keys, at once. It returns ErrLost if the lease had expired before.
 func (l *Lease) Revoke(ctx context.Context) error {
 	if err := l.nodes.EndSession(ctx, l.id); err != nil {
-		return l.convertError(err)
+		return l.explainError(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,9 +151,9 @@ func (l *Lease) Revoke(ctx context.Context) error {
 	return nil
 }
 
-// convertError turns an error of etcd into one of this package's callers, and records that the lease has expired.
-func (l *Lease) convertError(err error) error {
-	err = l.nodes.convertError(err)
+// explainError turns an error of etcd into one of this package's callers, and records that the lease has expired.
+func (l *Lease) explainError(err error) error {
+	err = l.nodes.explainError(err)
 	switch {
 	case errors.Is(err, sequence.ErrSessionExpired):
 		l.mu.Lock()

@@ -64,7 +64,7 @@ func (t *nodeStore) List(ctx context.Context, name string, _ bool) (sequence.Sna
 	reading := t.lastReading()
 	r, err := t.kv.Get(ctx, from, clientv3.WithRange(to))
 	if err != nil {
-		return sequence.Snapshot{}, t.convertError(err)
+		return sequence.Snapshot{}, t.explainError(err)
 	}
 	t.noteRevision(reading, r.Header.Revision)
 	return t.newSnapshot(name, r.Kvs, r.Header.Revision), nil
@@ -79,7 +79,7 @@ func (t *nodeStore) Read(ctx context.Context, at []sequence.NodeRef) ([]sequence
 	reading := t.lastReading()
 	r, err := t.kv.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		return nil, t.convertError(err)
+		return nil, t.explainError(err)
 	}
 	t.noteRevision(reading, r.Header.Revision)
 	nodes := make([]sequence.Node, len(at))
@@ -106,7 +106,7 @@ func (t *nodeStore) ConfirmWatches(ctx context.Context, session string) error {
 		t.noteRevision(reading, r.Header.Revision)
 		err = t.hub.confirm(ctx, r.Header.Revision)
 	}
-	return t.convertError(err)
+	return t.explainError(err)
 }
 
 // Close ends the watches, and the client if the store opened it.

@@ -173,7 +173,7 @@ func TestBatchWithEndedSession(t *testing.T) {
 	if err := s.nodes.sendAlone(ctx, alive); err != nil {
 		t.Errorf("the claim of the session that lives: %v", err)
 	}
-	if err := s.nodes.convertError(s.nodes.sendAlone(ctx, dead)); !errors.Is(err, sequence.ErrSessionExpired) {
+	if err := s.nodes.explainError(s.nodes.sendAlone(ctx, dead)); !errors.Is(err, sequence.ErrSessionExpired) {
 		t.Errorf("the claim of the session that has ended: %v", err)
 	}
 }

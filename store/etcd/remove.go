@@ -28,7 +28,7 @@ func (t *nodeStore) Remove(
 	}
 	r, err := t.commitWrite(ctx, &remove)
 	if err != nil || !r.Succeeded || r.Responses[0].GetResponseDeleteRange().Deleted == 0 {
-		return false, sequence.Snapshot{}, t.convertError(err)
+		return false, sequence.Snapshot{}, t.explainError(err)
 	}
 	if len(remove.then) == 1 {
 		return true, sequence.Snapshot{}, nil
@@ -56,7 +56,7 @@ func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node,
 		_ = t.EndSession(ctx, lease.ID) // if it fails, the lease expires
 		return false, nil
 	}
-	return err == nil, t.convertError(err)
+	return err == nil, t.explainError(err)
 }
 
 // breakNote is the value of a note.
@@ -69,7 +69,7 @@ type breakNote struct {
 func (t *nodeStore) ReadBreakNote(ctx context.Context, _ string, n sequence.Node) (bool, string, error) {
 	r, err := t.kv.Get(ctx, t.breakNoteKey(n.ID))
 	if err != nil || len(r.Kvs) == 0 {
-		return false, "", t.convertError(err)
+		return false, "", t.explainError(err)
 	}
 	var note breakNote
 	_ = json.Unmarshal(r.Kvs[0].Value, &note)

@@ -91,11 +91,11 @@ func TestDistrustPasses(t *testing.T) {
 	defer nodes.life.End()
 	for _, worked := range []bool{false, true} {
 		if worked {
-			fails(t, nodes.convertError(nil))
+			fails(t, nodes.explainError(nil))
 		}
 		for _, err := range []error{rpctypes.ErrAuthFailed, status.Error(codes.Unavailable,
 			`connection error: desc = "transport: authentication handshake failed: x509: unknown authority"`)} {
-			if err := nodes.convertError(err); driverutil.IsFinal(err) == worked {
+			if err := nodes.explainError(err); driverutil.IsFinal(err) == worked {
 				t.Errorf("it has worked %v: %v", worked, err)
 			}
 		}

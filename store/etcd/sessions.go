@@ -30,7 +30,7 @@ func (t *nodeStore) grantLease(ctx context.Context, ttl time.Duration) (sequence
 	asked := int64((ttl + time.Second - 1) / time.Second)
 	r, err := t.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: asked})
 	if err != nil {
-		return sequence.Session{}, t.convertError(err)
+		return sequence.Session{}, t.explainError(err)
 	}
 	got := toSeconds(r.TTL)
 	if r.TTL > asked {
@@ -63,7 +63,7 @@ func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time
 		t.renewLogin(ctx)
 		promise, err = t.sendKeepAlive(ctx, session)
 	}
-	return promise, t.convertError(err)
+	return promise, t.explainError(err)
 }
 
 // sendKeepAlive sends one keep-alive and returns the TTL that the leader then counts.
@@ -105,7 +105,7 @@ func (t *nodeStore) EndSession(ctx context.Context, session string) error {
 	delete(t.ownSessions, session)
 	t.mu.Unlock()
 	_, err := t.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(parseLease(session))})
-	return t.convertError(err)
+	return t.explainError(err)
 }
 
 // gateRevision is the last known revision of a session's gate; 0 if it has none yet.

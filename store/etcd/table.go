@@ -119,7 +119,7 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 		return tb.store.kv.Txn(ctx).Then(tb.readRow(name)...).Commit()
 	})
 	if err != nil {
-		return record.Row{}, tb.store.convertError(err)
+		return record.Row{}, tb.store.explainError(err)
 	}
 	return tb.parseRow(name, r.Responses), nil
 }
@@ -168,7 +168,7 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, changes ...clien
 		return tb.store.commit(ctx, unchanged, changes, tb.readRow(r.Name))
 	})
 	if err != nil {
-		return record.Row{}, tb.store.convertError(err)
+		return record.Row{}, tb.store.explainError(err)
 	}
 	if got.Succeeded {
 		r.Version = strconv.FormatInt(got.Header.Revision, 10)
@@ -190,7 +190,7 @@ func (tb *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Ro
 			}
 			page, marked, err := tb.readPage(ctx, from, end)
 			if err != nil {
-				yield(record.Row{}, tb.store.convertError(err))
+				yield(record.Row{}, tb.store.explainError(err))
 				return
 			}
 			for _, kv := range page.Kvs {

@@ -12,7 +12,7 @@ func (t *nodeStore) ReadLastToken(ctx context.Context) (int64, func(int64) strin
 	reading := t.lastReading()
 	r, err := t.kv.Get(ctx, t.prefix+reservedPrefix, clientv3.WithKeysOnly())
 	if err != nil {
-		return 0, nil, t.convertError(err)
+		return 0, nil, t.explainError(err)
 	}
 	t.noteRevision(reading, r.Header.Revision)
 	return r.Header.Revision, adviseRaise, nil

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -18,21 +18,34 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-func init() { driver.Register("etcd", openURL) }
+func init() { driver.Register("etcd", openURL, storeurl.Describe((*storeURL).form)) }
 
-// openURL opens etcd://[user:password@]host:port[,host:port...][?options]. The options:
-//
-//	password-file=FILE   the user's password, instead of in the URL
-//	prefix=P      starts all keys; put before the name unchanged
-//	tls=true      encrypts the connection, as does each of the following
-//	tls-ca=FILE   the authorities to trust, in PEM, instead of the system's
-//	tls-cert=FILE, tls-key=FILE   this client's own certificate
-//	tls-name=N    the name that the servers' certificates are checked for
-//
-// The cluster need not be reachable. Only with a password must some server answer, because the client logs in first: it
-// tries for ten seconds.
+// storeURL is what a URL says.
+type storeURL struct {
+	user     string
+	password driverutil.Secret
+	hosts    []string
+	opts     Options
+	tls      driverutil.TLSOptions
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{
+		Shape: "etcd://[user[:password]@]host[:2379][,host...]",
+		User:  &s.user, Password: &s.password, Hosts: &s.hosts,
+		Options: []storeurl.Option{
+			storeurl.PasswordFile(&s.password),
+			storeurl.Prefix(&s.opts.Prefix, "the beginning of all keys", ""),
+		},
+		TLS:   &s.tls,
+		Check: func() error { return checkPrefix(s.opts.Prefix) },
+	}
+}
+
+// openURL opens the store. The cluster need not be reachable. Only with a password must some server answer, because the
+// client logs in first: it tries for ten seconds.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	cfg, o, err := parseURL(u)
+	cfg, o, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +77,8 @@ func explainOpen(err error) error {
 	return fmt.Errorf("%w: %w", driver.ErrDenied, err)
 }
 
-// parseURL reads a store's URL. It makes no request.
-func parseURL(u *url.URL) (clientv3.Config, Options, error) {
+// readURL turns a URL into the client's settings and ours. It makes no request.
+func readURL(u *url.URL) (clientv3.Config, Options, error) {
 	cfg := clientv3.Config{
 		DialTimeout: 2 * time.Second,
 		// A server that hangs is noticed in time for the smallest TTLs that make sense over a network. By default a
@@ -76,50 +89,27 @@ func parseURL(u *url.URL) (clientv3.Config, Options, error) {
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2,
 				MaxDelay: time.Second}})},
 	}
-	var o Options
-	var secure driverutil.TLSOptions
-	cfg.Username = u.User.Username()
-	inURL, _ := u.User.Password()
-	password := driverutil.NewSecret(inURL)
-	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
-		"prefix":        func(v string) error { o.Prefix = v; return nil },
-		"password-file": password.ReadFrom,
-	}))
+	var s storeURL
+	err := s.form().Read(u)
 	if err == nil {
-		err = checkPrefix(o.Prefix)
-	}
-	if err == nil {
-		o.files, err = secure.Open()
+		s.opts.files, err = s.tls.Open()
 	}
 	if err != nil {
-		return cfg, o, err
+		return cfg, s.opts, err
 	}
-	cfg.Password, o.secrets = password.Current(), password.Sources()
-	if u.Path != "" && u.Path != "/" {
-		return cfg, o, fmt.Errorf("%w: an etcd store's URL has no path; write ?prefix=... for what starts its keys",
-			driver.ErrInvalid)
-	}
+	cfg.Username, cfg.Password, s.opts.secrets = s.user, s.password.Current(), s.password.Sources()
 	scheme := "http://"
-	if o.files != nil {
-		scheme, cfg.TLS = "https://", o.files.Config()
-		o.TLS, o.secrets = cfg.TLS, append(o.secrets, o.files)
-		cfg.DialOptions = append(cfg.DialOptions, grpc.WithTransportCredentials(newHandshaker(o.files)))
+	if files := s.opts.files; files != nil {
+		scheme, cfg.TLS = "https://", files.Config()
+		s.opts.TLS, s.opts.secrets = cfg.TLS, append(s.opts.secrets, files)
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithTransportCredentials(newHandshaker(files)))
 	}
-	for host := range strings.SplitSeq(u.Host, ",") {
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host += ":2379"
-		}
-		if h, _, err := net.SplitHostPort(host); err != nil || h == "" {
-			return cfg, o, fmt.Errorf("%w: an etcd store's URL is etcd://host:port,host:port", driver.ErrInvalid)
-		}
+	for _, host := range s.hosts {
 		cfg.Endpoints = append(cfg.Endpoints, scheme+host)
-	}
-	if u.Query().Has("password-file") && cfg.Username == "" {
-		return cfg, o, fmt.Errorf("%w: password-file takes a user: etcd://user@%s", driver.ErrInvalid, u.Host)
 	}
 	if u.User != nil {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithStreamInterceptor(openStream),
-			grpc.WithChainUnaryInterceptor(login(password)))
+			grpc.WithChainUnaryInterceptor(login(&s.password)))
 	}
-	return cfg, o, nil
+	return cfg, s.opts, nil
 }

@@ -35,7 +35,7 @@ func TestURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, o, err := parseURL(u)
+		cfg, o, err := readURL(u)
 		if got := strings.Join(cfg.Endpoints, " "); want != "" && (err != nil || got != want) {
 			t.Errorf("%s: %s, %v, want %s", raw, got, err, want)
 		}
@@ -47,7 +47,7 @@ func TestURL(t *testing.T) {
 		}
 	}
 	u := &url.URL{Scheme: "etcd", User: url.User("u"), Host: "h", RawQuery: "password-file=" + secretFile(t)}
-	if cfg, _, err := parseURL(u); err != nil || cfg.Username != "u" || cfg.Password != "hunter2" {
+	if cfg, _, err := readURL(u); err != nil || cfg.Username != "u" || cfg.Password != "hunter2" {
 		t.Errorf("the password from a file: %q of %q, %v", cfg.Password, cfg.Username, err)
 	}
 }

@@ -36,7 +36,7 @@ func (t *nodeStore) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.
 			// cluster compacts meanwhile.
 			r, err := t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))
 			if err != nil {
-				yield(sequence.Snapshot{}, t.convertError(err))
+				yield(sequence.Snapshot{}, t.explainError(err))
 				return
 			}
 			for _, kv := range r.Kvs {

@@ -89,7 +89,7 @@ func checkPrivate(st *unix.Stat_t, dir string) error {
 		return fmt.Errorf("%w: %s belongs to user %d, this process is user %d; use a directory of its own%s",
 			driver.ErrDenied, dir, st.Uid, os.Geteuid(), describeSharing(st))
 	case st.Mode&0o022 != 0:
-		return fmt.Errorf("%w: others can write in %s (mode %04o), and so take locks away; chmod it to 0700%s",
+		return fmt.Errorf("%w: other users can write to %s (mode %04o) and could remove locks; run: chmod 0700 %[2]s%[4]s",
 			driver.ErrDenied, dir, st.Mode&0o7777, describeSharing(st))
 	}
 	return nil

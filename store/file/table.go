@@ -420,7 +420,7 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes; %d are allowed", driver.ErrInvalid, len(row.Data),
 			record.MaxData)
 	case row.Version != "" && (!ok || staged):
-		return record.Row{}, fmt.Errorf("%w: %q is no version of a file record", driver.ErrInvalid, row.Version)
+		return record.Row{}, fmt.Errorf("%w: %q is not a version of a file record", driver.ErrInvalid, row.Version)
 	}
 	if err := t.beginCall(ctx); err != nil {
 		return record.Row{}, err

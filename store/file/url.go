@@ -3,34 +3,45 @@ package file
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"path/filepath"
-	"strconv"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-func init() { driver.Register("file", openURL) }
+func init() { driver.Register("file", openURL, storeurl.Describe((*storeURL).form)) }
+
+// storeURL is what a URL says.
+type storeURL struct {
+	path string // without the slash at its beginning
+	opts Options
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{
+		Shape: "file:///absolute/directory",
+		Path:  &s.path,
+		Options: []storeurl.Option{
+			{Name: "force", To: storeurl.Bool(&s.opts.Force),
+				Means: "use the directory although its file system is not known to be a local one"},
+			{Name: "group", To: storeurl.Func("text", s.readGroup),
+				Means: "the name or the number of a group of users who share the store"},
+		},
+	}
+}
+
+func (s *storeURL) readGroup(text string) error {
+	if s.opts.Group = text; text == "" {
+		return errors.New("give a group's name or number, or leave the option out")
+	}
+	return nil
+}
 
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	if u.Host != "" && u.Host != "localhost" || !filepath.IsAbs(u.Path) {
-		return nil, fmt.Errorf("%w: a file store's URL is file:///absolute/directory, with three slashes",
-			driver.ErrInvalid)
-	}
-	var o Options
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"force": func(value string) (err error) { o.Force, err = strconv.ParseBool(value); return err },
-		"group": func(value string) error {
-			if o.Group = value; value == "" {
-				return errors.New("give a group's name or number, or leave the option out")
-			}
-			return nil
-		},
-	})
-	if err != nil {
+	var s storeURL
+	if err := s.form().Read(u); err != nil {
 		return nil, err
 	}
-	return New(ctx, u.Path, &o)
+	return New(ctx, filepath.FromSlash("/"+s.path), &s.opts)
 }

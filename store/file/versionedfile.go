@@ -160,8 +160,7 @@ type storeDir struct {
 	recycled   recycledFiles
 }
 
-var errReplaced = errors.New("the store's directory, or one in it, or the file that shows that this client lives, " +
-	"was removed, or another exists in its place")
+var errReplaced = errors.New("the store's directory, or this client's liveness file in it, was removed or replaced")
 
 // replacedError returns an error if nothing that this client writes reaches other clients any more.
 func (s *storeDir) replacedError() error {

@@ -52,8 +52,7 @@ func (t *table) explainError(err error, needs string) error {
 				"need objects that can be replaced and removed: use a bucket without: %s", t.bucketName, says))
 		}
 		if !isRateLimited(refusal) {
-			return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, t.bucketName, needs,
-				says)
+			return fmt.Errorf("%w: %s", driverutil.LackPermission(needs, "the bucket "+t.bucketName), says)
 		}
 	case http.StatusBadRequest:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)

@@ -40,6 +40,9 @@ const (
 	LayoutVault Layout = "vault"
 )
 
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutRecord, LayoutGCSLock, LayoutVault}
+
 const (
 	recordKey     = "holdfast"
 	tokenKey      = "holdfast-token" // exists while the token is the object's creation time, and not in our record

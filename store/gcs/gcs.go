@@ -47,6 +47,7 @@
 package gcs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,40 +150,15 @@ const (
 
 // newTable checks the options and reads the service's clock.
 func newTable(ctx context.Context, client *http.Client, bucket string, opts *Options) (*table, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
 	switch {
 	case client == nil:
 		return nil, fmt.Errorf("%w: the client is nil: pass one with credentials, such as one of google.DefaultClient", driver.ErrInvalid)
 	case bucket == "":
 		return nil, fmt.Errorf("%w: a Cloud Storage store needs the name of its bucket", driver.ErrInvalid)
-	case len(o.Prefix) > maxPrefix || encodeName(o.Prefix) != o.Prefix || !utf8.ValidString(o.Prefix):
-		return nil, fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8, and has no line end", driver.ErrInvalid,
-			maxPrefix)
 	}
-	switch o.Layout {
-	case "", LayoutRecord, LayoutGCSLock, LayoutVault:
-	default:
-		return nil, fmt.Errorf("%w: the layout %q; known are %s, %s and %s",
-			driver.ErrInvalid, o.Layout, LayoutRecord, LayoutGCSLock, LayoutVault)
-	}
-	if o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutGCSLock {
-		return nil, fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid,
-			LayoutGCSLock)
-	}
-	if o.Endpoint == "" {
-		o.Endpoint = DefaultEndpoint
-	}
-	if err := checkEndpoint(o.Endpoint); err != nil {
-		return nil, fmt.Errorf("%w: the endpoint: %w", driver.ErrInvalid, err)
-	}
-	if o.WriteInterval == 0 {
-		o.WriteInterval = defaultWriteInterval
-	}
-	if o.Clock.Monotonic == nil {
-		o.Clock = driver.SystemClock
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	t := &table{
 		bucketName: bucket, prefix: o.Prefix, writeInterval: max(o.WriteInterval, 0),
@@ -197,6 +173,34 @@ func newTable(ctx context.Context, client *http.Client, bucket string, opts *Opt
 		return nil, err
 	}
 	return t, nil
+}
+
+// withDefaults checks the options, and fills in the defaults.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if err := driverutil.CheckLayout(c.Layout, layouts...); err != nil {
+		return c, err
+	}
+	switch {
+	case len(c.Prefix) > maxPrefix || encodeName(c.Prefix) != c.Prefix || !utf8.ValidString(c.Prefix):
+		return c, fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8, and has no line end", driver.ErrInvalid, maxPrefix)
+	case c.ForeignAge != 0 && c.Layout != LayoutGCSLock:
+		return c, driverutil.RefuseForLayout("ForeignAge", LayoutGCSLock)
+	case c.ForeignAge < 0:
+		return c, fmt.Errorf("%w: ForeignAge must not be negative", driver.ErrInvalid)
+	}
+	c.Endpoint = cmp.Or(c.Endpoint, DefaultEndpoint)
+	if err := checkEndpoint(c.Endpoint); err != nil {
+		return c, fmt.Errorf("%w: the endpoint: %w", driver.ErrInvalid, err)
+	}
+	c.WriteInterval = cmp.Or(c.WriteInterval, defaultWriteInterval)
+	if c.Clock.Monotonic == nil {
+		c.Clock = driver.SystemClock
+	}
+	return c, nil
 }
 
 // checkEndpoint checks that an address can be that of a service.

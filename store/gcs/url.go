@@ -3,35 +3,52 @@ package gcs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-func init() { driver.Register("gcs", openURL) }
+func init() { driver.Register("gcs", openURL, storeurl.Describe((*storeURL).form)) }
+
+// storeURL is what a URL says.
+type storeURL struct {
+	bucket      string
+	credentials string // the key file of a service account; empty for the default credentials
+	anonymous   bool
+	opts        Options
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{
+		Shape:       "gcs://bucket[/prefix]",
+		Credentials: "use the option credentials, or what Google's tools use",
+		Host:        &s.bucket, Path: &s.opts.Prefix,
+		Options: []storeurl.Option{
+			{Name: "credentials", To: storeurl.File(&s.credentials), Default: "as Google's tools find them",
+				Means: "a service account's key file"},
+			{Name: "anonymous", To: storeurl.Bool(&s.anonymous), Means: "use no credentials, for an emulator"},
+			{Name: "endpoint", To: storeurl.Address(&s.opts.Endpoint), Default: "Google's, or that of `$STORAGE_EMULATOR_HOST`",
+				Means: "the address of an emulator or a private service, such as `http://localhost:9000`"},
+			storeurl.Layout(&s.opts.Layout, "`gcslock` is that of clients in Go, shell and Terraform (not of the package of that "+
+				"name on PyPI, which takes over our locks while they are held), and `vault` that of Vault; both are for the mutex",
+				layouts...),
+			storeurl.ForeignAge(&s.opts.ForeignAge, "a foreign client's object", LayoutGCSLock),
+			storeurl.WriteInterval(&s.opts.WriteInterval, "`2s`; a shorter one allows a shorter TTL"),
+		},
+	}
+}
 
 // maxIdleConns is how many idle connections are kept for requests that are sent at the same time, such as renewals.
 const maxIdleConns = 64
 
-// openURL opens gcs://bucket[/prefix][?options]. The options, of which those of Holdfast are named like the
-// fields of Options:
-//
-//	credentials=FILE   a service account's key file; default: as Google's tools find them
-//	endpoint=URL       an emulator or a private service, such as http://localhost:9000; default:
-//	                   $STORAGE_EMULATOR_HOST, as in Google's own libraries, else Google's
-//	anonymous=true     sends no credentials, for an emulator
-//	layout=NAME        record, gcslock or vault: see Layout
-//	foreign-age=24h    see Options.ForeignAge
-//	write-interval=2s  see Options.WriteInterval; 0: none
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	p, err := readURL(u)
+	s, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
@@ -40,8 +57,8 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		link.DialContext = dial
 	}
 	client := &http.Client{Transport: link}
-	if !p.anonymous {
-		tokens, err := findTokens(p.credentials, link)
+	if !s.anonymous {
+		tokens, err := findTokens(s.credentials, link)
 		if err != nil {
 			return nil, driverutil.RefuseStore(err) // only credentials were read so far
 		}
@@ -51,11 +68,11 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		link.CloseIdleConnections()
 		return nil
 	}
-	s, err := newStore(ctx, client, u.Host, &p.opts, closer)
+	store, err := newStore(ctx, client, s.bucket, &s.opts, closer)
 	if err != nil {
 		return nil, errors.Join(err, closer())
 	}
-	return s, nil
+	return store, nil
 }
 
 // newTransport makes the connections. All requests may share one connection, so it is pinged when nothing has
@@ -68,53 +85,17 @@ func newTransport() *http.Transport {
 	return link
 }
 
-// urlSettings is the content of a URL.
-type urlSettings struct {
-	credentials string // the key file of a service account; empty for the default credentials
-	anonymous   bool
-	opts        Options
-}
-
-// readURL reads the options of a URL. It sends nothing.
-func readURL(u *url.URL) (urlSettings, error) {
-	var p urlSettings
-	if u.Host == "" || u.Port() != "" || u.User != nil {
-		return p, fmt.Errorf("%w: the URL of a bucket is gcs://bucket/prefix", driver.ErrInvalid)
+// readURL reads a URL. It sends nothing.
+func readURL(u *url.URL) (*storeURL, error) {
+	s := &storeURL{}
+	if err := s.form().Read(u); err != nil {
+		return nil, err
 	}
-	p.opts.Prefix = strings.TrimPrefix(u.Path, "/")
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"endpoint": func(v string) error {
-			p.opts.Endpoint = v
-			return checkEndpoint(v)
-		},
-		"credentials": func(v string) error {
-			p.credentials = v
-			return nil
-		},
-		"anonymous": func(v string) (err error) {
-			p.anonymous, err = strconv.ParseBool(v)
-			return err
-		},
-		"layout": func(v string) error {
-			p.opts.Layout = Layout(v)
-			return nil
-		},
-		"foreign-age": func(v string) (err error) {
-			p.opts.ForeignAge, err = time.ParseDuration(v)
-			return err
-		},
-		"write-interval": func(v string) (err error) {
-			if p.opts.WriteInterval, err = time.ParseDuration(v); err == nil && p.opts.WriteInterval == 0 {
-				p.opts.WriteInterval = -1
-			}
-			return err
-		},
-	})
-	if emulator := os.Getenv("STORAGE_EMULATOR_HOST"); emulator != "" && p.opts.Endpoint == "" {
+	if emulator := os.Getenv("STORAGE_EMULATOR_HOST"); emulator != "" && s.opts.Endpoint == "" {
 		if !strings.Contains(emulator, "://") {
 			emulator = "http://" + emulator
 		}
-		p.opts.Endpoint, p.anonymous = emulator, p.credentials == ""
+		s.opts.Endpoint, s.anonymous = emulator, s.credentials == ""
 	}
-	return p, err
+	return s, nil
 }

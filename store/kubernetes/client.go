@@ -166,7 +166,7 @@ func decodeObject(data []byte, result any) error {
 		return err
 	}
 	if o.Kind == "" {
-		return errors.New("the reply is no object of Kubernetes")
+		return errors.New("the reply is not an object of Kubernetes")
 	}
 	if result == nil {
 		return nil

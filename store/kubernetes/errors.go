@@ -97,8 +97,8 @@ func (c *client) explainRefusal(verb string, reply *http.Response) error {
 	case code == http.StatusForbidden && !strings.Contains(says, " cannot "+verb): // a webhook, or a namespace that is ending
 		return fmt.Errorf("%w: %s", driver.ErrDenied, says)
 	case code == http.StatusForbidden:
-		return fmt.Errorf("%w: the role wants the verb %s for leases of coordination.k8s.io in the namespace %s: %s",
-			driver.ErrDenied, verb, c.namespace, says)
+		return fmt.Errorf("%w: %s", driverutil.LackPermission(verb, "leases.coordination.k8s.io in the namespace "+c.namespace),
+			says)
 	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity,
 		code == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, says)

@@ -20,7 +20,7 @@ var (
 		Fix:  "add the verbs list and delete to the role"}
 	findingPlain = driver.Finding{Code: "kubernetes-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted, or the server's certificate is not checked",
-		Why:  "an attacker between this client and the server can read the credentials and answer for the server",
+		Why:  "an attacker between this client and the server can read the credentials and impersonate the server",
 		Fix:  "use an address with https, and certificate-authority instead of insecure-skip-tls-verify"}
 )
 
@@ -59,7 +59,7 @@ func (t *table) examineConnection() []driver.Finding {
 	return nil
 }
 
-// isPlain reports whether somebody between this client and the server could answer for the server.
+// isPlain reports whether somebody between this client and the server could impersonate the server.
 func (t *table) isPlain() bool {
 	at, err := url.Parse(t.server)
 	return err == nil && !driverutil.IsLoopback(at.Hostname()) && (at.Scheme == "http" || t.insecure)

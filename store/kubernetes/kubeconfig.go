@@ -230,11 +230,12 @@ func (k *kubeconfig) find(name string) (a access, err error) {
 // newHTTPClient makes a client with the certificates and the credentials of an access. It speaks HTTP/1.1: a connection
 // of its own for each request in flight, so that one that is cut holds up nothing else.
 func (a *access) newHTTPClient(dial driverutil.DialFunc) (*http.Client, *http.Transport, error) {
-	auth := &authTransport{user: a.user, cluster: a.cluster, tokenFile: driverutil.NewSecret(a.user.Token)}
+	auth := &authTransport{user: a.user, cluster: a.cluster, tokenFile: new(driverutil.Secret)}
+	auth.tokenFile.SetText(a.user.Token)
 	switch {
 	case a.user.AuthProvider != nil:
-		return nil, nil, fmt.Errorf("%w: the kubeconfig's user has an auth-provider, which kubectl has no longer: use "+
-			"exec", driver.ErrUnsupported)
+		return nil, nil, fmt.Errorf("%w: the kubeconfig's user uses auth-provider, which kubectl no longer supports; "+
+			"use exec", driver.ErrUnsupported)
 	case a.user.As != "":
 		return nil, nil, fmt.Errorf("%w: the kubeconfig's user impersonates another one", driver.ErrUnsupported)
 	case a.user.TokenFile != "":

@@ -102,6 +102,9 @@ const (
 	LayoutLeaderElection Layout = "leaderelection"
 )
 
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutRecord, LayoutLeaderElection}
+
 const (
 	defaultPrefix = "holdfast-"
 	maxPrefix     = 100
@@ -175,12 +178,12 @@ func newTable(web *http.Client, server, namespace string, opts *Options) (*table
 		return nil, fmt.Errorf("%w: the address of the API server looks like https://host:6443", driver.ErrInvalid)
 	case checkObjectName(namespace) != nil || len(namespace) > 63 || strings.Contains(namespace, "."):
 		return nil, fmt.Errorf("%w: a namespace is 1 to 63 small letters, digits and dashes", driver.ErrInvalid)
-	case o.Layout != "" && o.Layout != LayoutRecord && o.Layout != LayoutLeaderElection:
-		return nil, fmt.Errorf("%w: the layout %q; known are %s and %s", driver.ErrInvalid, o.Layout, LayoutRecord,
-			LayoutLeaderElection)
 	case len(o.Prefix) > maxPrefix || o.Prefix != "" && checkObjectName(o.Prefix+"0") != nil:
 		return nil, fmt.Errorf("%w: a prefix is at most %d small letters, digits, dashes and dots, and begins with a "+
 			"letter or a digit", driver.ErrInvalid, maxPrefix)
+	}
+	if err := driverutil.CheckLayout(o.Layout, layouts...); err != nil {
+		return nil, err
 	}
 	if o.Prefix == "" && o.Layout != LayoutLeaderElection {
 		o.Prefix = defaultPrefix

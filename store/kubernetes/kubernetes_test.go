@@ -38,7 +38,7 @@ func TestPermissions(t *testing.T) {
 		next := storetest.Acquire(t, other, storetest.Waiting(claim("few")))
 		storetest.Release(t, other, next.Claim)
 		for _, err := range store.List(t.Context(), "") {
-			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "the verb list ") {
+			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "the permission list ") {
 				t.Errorf("a listing without list: %v", err)
 			}
 		}
@@ -53,7 +53,7 @@ func TestPermissions(t *testing.T) {
 			if err == nil {
 				err = store.Release(t.Context(), g.Claim, "")
 			}
-			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "the verb "+verb+" ") {
+			if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "the permission "+verb+" ") {
 				t.Errorf("without %s: %v", verb, err)
 			}
 		})
@@ -80,14 +80,14 @@ func TestOpenErrors(t *testing.T) {
 		says              string
 	}{
 		"a token that nobody knows":   {nobody, c.Address(), "default", nil, driver.ErrDenied, "the credentials are not valid"},
-		"a role that may not read":    {blind, c.Address(), "default", nil, driver.ErrDenied, "the verb get "},
+		"a role that may not read":    {blind, c.Address(), "default", nil, driver.ErrDenied, "the permission get "},
 		"another role's namespace":    {blind, c.Address(), "other", nil, driver.ErrDenied, "namespace other"},
 		"a server of something else":  {page.Client(), page.URL, "default", nil, driver.ErrUnsupported, "no Kubernetes"},
 		"no HTTP client":              {nil, c.Address(), "default", nil, driver.ErrInvalid, "rest.HTTPClientFor"},
 		"an address without a scheme": {all, "10.0.0.1:6443", "default", nil, driver.ErrInvalid, "https://host:6443"},
 		"a namespace with a dot":      {all, c.Address(), "a.b", nil, driver.ErrInvalid, "a namespace is"},
 		"a layout that nobody knows": {all, c.Address(), "default", &kubernetes.Options{Layout: "x"}, driver.ErrInvalid,
-			"known are record and leaderelection"},
+			"use record or leaderelection"},
 		"a prefix with a slash": {all, c.Address(), "default", &kubernetes.Options{Prefix: "a/"}, driver.ErrInvalid,
 			"a prefix is"},
 	} {

@@ -60,7 +60,7 @@ func TestTornTokenFile(t *testing.T) {
 		}
 	}
 	write("one\n")
-	a := &authTransport{user: kubeUser{TokenFile: path}, tokenFile: driverutil.NewSecret("")}
+	a := &authTransport{user: kubeUser{TokenFile: path}, tokenFile: new(driverutil.Secret)}
 	if err := a.tokenFile.ReadFrom(path); err != nil {
 		t.Fatal(err)
 	}

@@ -3,39 +3,44 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/url"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-func init() { driver.Register("kubernetes", openURL) }
+func init() { driver.Register("kubernetes", openURL, storeurl.Describe((*storeURL).form)) }
 
-// openURL opens kubernetes://[namespace][?options]. Without a namespace it is that of the configuration, or default. The
-// cluster and the credentials are found as kubectl finds them: the files of KUBECONFIG, ~/.kube/config, or the service
-// account of the pod. The options, of which those of Holdfast are named like the fields of Options:
-//
-//	kubeconfig=FILE  another file than those
-//	context=C        another context than the current one
-//	prefix=P         see Options.Prefix
-//	layout=L         see Options.Layout
+// storeURL is what a URL says. The cluster and the credentials are found as kubectl finds them: the files of KUBECONFIG,
+// ~/.kube/config, or the service account of the pod.
+type storeURL struct {
+	namespace, kubeconfig, context string
+	opts                           Options
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{
+		Shape:       "kubernetes://[namespace]",
+		Credentials: "use a kubeconfig, as for kubectl",
+		Host:        &s.namespace,
+		Options: []storeurl.Option{
+			{Name: "kubeconfig", To: storeurl.File(&s.kubeconfig), Default: "as for kubectl", Means: "the file that describes " +
+				"the cluster and has the credentials"},
+			{Name: "context", To: storeurl.Text(&s.context), Default: "the current one", Means: "a context of that file"},
+			storeurl.Prefix(&s.opts.Prefix, "the beginning of the objects' names",
+				"`"+defaultPrefix+"`, and nothing with `leaderelection`"),
+			storeurl.Layout(&s.opts.Layout, "`leaderelection` is that of client-go's leader election, for the mutex", layouts...),
+		},
+	}
+}
+
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	var file, contextName string
-	var opts Options
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"kubeconfig": func(v string) error { file = v; return nil },
-		"context":    func(v string) error { contextName = v; return nil },
-		"prefix":     func(v string) error { opts.Prefix = v; return nil },
-		"layout":     func(v string) error { opts.Layout = Layout(v); return nil },
-	})
-	if err != nil {
+	var s storeURL
+	if err := s.form().Read(u); err != nil {
 		return nil, err
 	}
-	if u.User != nil || u.Port() != "" || u.Path != "" && u.Path != "/" {
-		return nil, fmt.Errorf("%w: the URL of a store on Kubernetes looks like kubernetes://namespace", driver.ErrInvalid)
-	}
-	a, err := findAccess(file, contextName)
+	a, err := findAccess(s.kubeconfig, s.context)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +48,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTable(web, a.cluster.Server, cmp.Or(u.Host, a.namespace, "default"), &opts)
+	t, err := newTable(web, a.cluster.Server, cmp.Or(s.namespace, a.namespace, "default"), &s.opts)
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ users: [{name: u, user: {%s}}]
 	fail("a program that fails", scheme+"?kubeconfig="+path("badplugin"), nil, "install it")
 	use("a program that gives a token", scheme+"?kubeconfig="+path("plugin"))
 	fail("an option that nobody knows", scheme+"?nope=s3cret", driver.ErrInvalid, "nope")
-	fail("a host with a port", scheme+"default:6443", driver.ErrInvalid, "kubernetes://namespace")
+	fail("a host with a port", scheme+"default:6443", driver.ErrInvalid, "kubernetes://[namespace]")
 
 	// A token that was replaced in its file is read again when the server refuses the old one.
 	fail("a file with a token that nobody knows", scheme+"?kubeconfig="+path("file"), driver.ErrDenied, "not valid")

@@ -79,7 +79,7 @@ func parseVersion(s string) (version, error) {
 func parseRevision(text string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%w: the resource version %q is no number", driver.ErrUnsupported, text)
+		return 0, fmt.Errorf("%w: the resource version %q is not a number", driver.ErrUnsupported, text)
 	}
 	return n, nil
 }

@@ -6,8 +6,17 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
+
+func init() { driver.Register("memory", openURL, storeurl.Describe((*storeURL).form)) }
+
+// storeURL is what a URL says.
+type storeURL struct{ name string }
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{Shape: "memory://[name]", Host: &s.name}
+}
 
 // memory://NAME is the store with that name in this process. It is made when it is first opened, and never removed: its
 // locks must not depend on whether a client is open.
@@ -17,17 +26,16 @@ var (
 )
 
 func openURL(_ context.Context, u *url.URL) (driver.Store, error) {
-	if err := driverutil.ParseOptions(u, nil); err != nil {
+	var s storeURL
+	if err := s.form().Read(u); err != nil {
 		return nil, err
 	}
 	namedMu.Lock()
 	defer namedMu.Unlock()
-	m := named[u.Host]
+	m := named[s.name]
 	if m == nil {
 		m = New(nil)
-		named[u.Host] = m
+		named[s.name] = m
 	}
 	return m.Open(), nil
 }
-
-func init() { driver.Register("memory", openURL) }

@@ -82,8 +82,7 @@ func (t *table) explainError(ctx context.Context, err error) error {
 	case errors.Is(err, mysql.ErrPktTooLarge):
 		return fmt.Errorf("%w: %v: raise max_allowed_packet", driver.ErrInvalid, err)
 	case errors.Is(err, mysql.ErrNoTLS):
-		return fmt.Errorf("%w: the server does not offer TLS: set it up there, or leave tls=true away on a network that "+
-			"you trust", driver.ErrInvalid)
+		return driverutil.RefuseWithoutTLS()
 	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword), errors.Is(err,
 		mysql.ErrOldPassword),
 		errors.Is(err, mysql.ErrUnknownPlugin):

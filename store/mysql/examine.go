@@ -32,7 +32,7 @@ var (
 		Fix: "drop the triggers of the table"}
 	findingPlain = driver.Finding{Code: "mysql-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",
-		Why:  "an attacker between this client and the server can read the locks and answer for the server",
+		Why:  "an attacker between this client and the server can read the locks and impersonate the server",
 		Fix:  "set tls=true in the URL"}
 	findingShedLockTime = driver.Finding{Code: "mysql-shedlock-time", Severity: driver.SeverityCritical,
 		Why: "clients of different time zones do not exclude each other",

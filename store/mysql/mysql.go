@@ -64,7 +64,7 @@ type Options struct {
 	Prefix string
 	// Create makes the table if it does not exist: see [Migrate].
 	Create bool
-	// Layout is how a lock is stored in its row. Default: LayoutHoldfast, which supports all kinds.
+	// Layout is how a lock is stored in its row. Default: LayoutRecord, which supports all kinds.
 	Layout Layout
 	// Timeout is how long the server may take to answer one statement. After that the connection is given up.
 	// Default: 3 s.
@@ -88,8 +88,8 @@ type Layout string
 
 // All users of a table must use the same layout.
 const (
-	// LayoutHoldfast is Holdfast's own layout.
-	LayoutHoldfast Layout = ""
+	// LayoutRecord is Holdfast's own layout.
+	LayoutRecord Layout = "record"
 	// LayoutShedLock is the layout of ShedLock's JDBC providers with usingDbTime(). Its clients and Holdfast's exclude
 	// each other. (Without usingDbTime() ShedLock's clients write the time of their own clocks, in their own time
 	// zone.) It supports plain mutexes and elections. The table is ShedLock's own, called shedlock by default.
@@ -98,6 +98,9 @@ const (
 	// it has a summer time, no client can take a lock during the hour that is left out each year.
 	LayoutShedLock Layout = "shedlock"
 )
+
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutRecord, LayoutShedLock}
 
 const (
 	defaultTable   = "holdfast"
@@ -127,7 +130,7 @@ func New(ctx context.Context, db *sql.DB, opts *Options) (driver.Store, error) {
 // NewTable gives access to bare records, for data that is built on records but is no lock. Use another Options.Table
 // than the one that holds the locks.
 func NewTable(ctx context.Context, db *sql.DB, opts *Options) (record.Table, error) {
-	if opts != nil && opts.Layout != LayoutHoldfast {
+	if opts != nil && opts.Layout == LayoutShedLock {
 		return nil, fmt.Errorf("%w: the layout %s has no records", driver.ErrInvalid, opts.Layout)
 	}
 	t, err := newTable(ctx, db, opts, nil)
@@ -156,16 +159,17 @@ func (o *Options) withDefaults() (Options, error) {
 		standard = string(LayoutShedLock)
 	}
 	c.Table, c.Timeout = cmp.Or(c.Table, standard), cmp.Or(c.Timeout, defaultTimeout)
+	if err := driverutil.CheckLayout(c.Layout, layouts...); err != nil {
+		return c, err
+	}
 	switch {
-	case c.Layout != LayoutHoldfast && c.Layout != LayoutShedLock:
-		return c, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid, c.Layout)
 	case c.Timeout < 0 || c.ClockSkew < 0:
 		return c, fmt.Errorf("%w: neither a timeout nor a clock skew can be negative", driver.ErrInvalid)
 	case c.ClockSkew > 0 && c.Layout == LayoutShedLock:
 		return c, fmt.Errorf("%w: ShedLock's layout needs one server, whose clock all clients use: it allows for no clock "+
 			"skew", driver.ErrInvalid)
 	case c.Prefix != "" && c.Layout == LayoutShedLock:
-		return c, fmt.Errorf("%w: the layout %s has no prefix: use another table", driver.ErrInvalid, c.Layout)
+		return c, driverutil.RefuseForLayout("Prefix", LayoutRecord)
 	case !utf8.ValidString(c.Prefix) || strings.ContainsRune(c.Prefix, 0) || len(c.Prefix) > maxPrefix:
 		return c, fmt.Errorf("%w: a prefix must be UTF-8 of at most %d bytes without NUL, %q is not", driver.ErrInvalid,
 			maxPrefix, c.Prefix)

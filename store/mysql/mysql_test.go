@@ -331,7 +331,7 @@ func TestSwitchover(t *testing.T) {
 func TestSafeUpdates(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
-	for _, layout := range []Layout{LayoutHoldfast, LayoutShedLock} {
+	for _, layout := range layouts {
 		pool, err := sql.Open("mysql", s.DSN()+"?sql_safe_updates=1&sql_mode=%27STRICT_ALL_TABLES%27")
 		if err != nil {
 			t.Fatal(err)
@@ -667,7 +667,7 @@ func TestReplicationStatus(t *testing.T) {
 // store has prepared its statements.
 func TestStatementsPerOperation(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []Layout{LayoutHoldfast, LayoutShedLock} {
+	for _, layout := range layouts {
 		s := startServer(t)
 		store := mustOpen(t, s.URL()+"?create=true&layout="+string(layout))
 		db := openPool(t, s)

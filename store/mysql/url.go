@@ -1,10 +1,8 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -16,30 +14,66 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-// The URL forms:
-//
-//	mysql://[user[:password]@]host[:3306]/database[?options]
-//	mariadb://...                                             the same
-//
-// Options:
-//
-//	table=T             the locks' table
-//	prefix=P            begins the names of the rows
-//	layout=shedlock     uses ShedLock's table
-//	create=true         makes the table if it does not exist
-//	timeout=3s          a connection that does not answer for so long is given up
-//	replica=true        accepts a replica that takes writes, as in a circle
-//	clock-skew=1s       how far the clocks of the servers may be apart
-//	max-conns=8         how many connections are open at most
-//	socket=PATH         the server's unix socket, instead of the host
-//	password-file=FILE  reads the password from a file, which keeps it out of the URL
-//	tls=true            encrypts the connection, and checks the server's certificate
-//	tls-ca=FILE, tls-cert=FILE, tls-key=FILE, tls-name=NAME   as for the other stores
 func init() {
-	driver.Register("mysql", openURL)
-	driver.Register("mariadb", openURL)
+	describe := storeurl.Describe((*storeURL).form)
+	driver.Register("mysql", openURL, describe)
+	driver.Register("mariadb", openURL, describe)
+}
+
+// storeURL is what a URL says.
+type storeURL struct {
+	user, host, socket, database string
+	password                     driverutil.Secret
+	opts                         Options
+	maxConns                     int
+	secure                       driverutil.TLSOptions
+
+	config *mysql.Config        // what of it go-sql-driver needs
+	tls    *driverutil.TLSFiles // nil: no TLS
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	o := &s.opts
+	f := &storeurl.Form{
+		Shape: "mysql://[user[:password]@][host[:3306]]/database",
+		User:  &s.user, Password: &s.password, Host: &s.host, Path: &s.database,
+		Options: []storeurl.Option{
+			{Name: "table", To: storeurl.Text(&o.Table), Default: "`holdfast`; `shedlock` with that layout",
+				Means: "the table of the locks"},
+			{Name: "prefix", To: storeurl.Text(&o.Prefix), Layouts: storeurl.For(LayoutRecord), Means: "the beginning of the rows' " +
+				"names, so that several stores share a table: no prefix of one may begin with that of another, as `a/` and `b/` do " +
+				"not; 255 bytes at most"},
+			storeurl.Create(&o.Create, "table"),
+			storeurl.Layout(&o.Layout, "`shedlock` is ShedLock's table, for the mutex. ShedLock must be set to `usingDbTime()`",
+				layouts...),
+			storeurl.Timeout(&o.Timeout, defaultTimeout, 50*time.Millisecond),
+			{Name: "max-conns", To: storeurl.Number(&s.maxConns, 1, 0), Default: "`" + strconv.Itoa(defaultMaxConns) + "`",
+				Means: "the largest number of connections"},
+			storeurl.ClockSkew(&o.ClockSkew, "`1s` on a member of a Galera cluster or of a group with several primaries, and "+
+				"nothing elsewhere", storeurl.For(LayoutRecord)),
+			{Name: "replica", To: storeurl.Bool(&o.Replica), Means: "accept a replica that takes writes, as in a circle of " +
+				"servers; all clients must use the same one"},
+			{Name: "socket", To: storeurl.File(&s.socket), Means: "the server's unix socket, with no host in the URL: " +
+				"`mysql://user@/database?socket=/run/mysqld/mysqld.sock`"},
+			storeurl.PasswordFile(&s.password),
+		},
+		TLS: &s.secure,
+	}
+	f.Check = func() error {
+		switch {
+		case s.socket != "" && s.host != "":
+			return storeurl.RefuseBoth("a host", "a socket")
+		case s.socket == "" && (s.host == "" || strings.HasPrefix(s.host, ":")):
+			return f.Refuse("names no server")
+		case strings.Contains(s.database, "/"):
+			return f.Refuse("names a database with a slash")
+		}
+		return nil
+	}
+	return f
 }
 
 // defaultMaxConns is how many connections a store opens by itself. Each statement takes one for a millisecond or so.
@@ -56,75 +90,25 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return s.open(ctx)
 }
 
-// storeURL is a URL that was read.
-type storeURL struct {
-	config   *mysql.Config
-	password *driverutil.Secret
-	tls      *driverutil.TLSFiles // nil: no TLS
-	opts     Options
-	maxConns int
-}
-
 // readURL turns a URL into the connections' settings and ours. It sends nothing to a server.
 func readURL(u *url.URL) (*storeURL, error) {
 	s := &storeURL{config: mysql.NewConfig(), maxConns: defaultMaxConns}
-	c := s.config
-	password, _ := u.User.Password()
-	s.password = driverutil.NewSecret(password)
-	c.User, c.DBName = u.User.Username(), strings.TrimPrefix(u.Path, "/")
-	c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
-	var secure driverutil.TLSOptions
-	var socket string
-	text := func(to *string) func(string) error { return func(v string) error { *to = v; return nil } }
-	duration := func(to *time.Duration, least time.Duration) func(string) error {
-		return func(v string) (err error) {
-			if *to, err = time.ParseDuration(v); err == nil && *to < least {
-				err = fmt.Errorf("must be %v or more", least)
-			}
-			return err
-		}
-	}
-	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
-		"table":      text(&s.opts.Table),
-		"prefix":     text(&s.opts.Prefix),
-		"layout":     func(v string) error { s.opts.Layout = Layout(v); return nil },
-		"create":     func(v string) (err error) { s.opts.Create, err = strconv.ParseBool(v); return err },
-		"replica":    func(v string) (err error) { s.opts.Replica, err = strconv.ParseBool(v); return err },
-		"timeout":    duration(&s.opts.Timeout, 50*time.Millisecond),
-		"clock-skew": duration(&s.opts.ClockSkew, time.Millisecond),
-		"max-conns": func(v string) (err error) {
-			if s.maxConns, err = strconv.Atoi(v); err == nil && s.maxConns < 1 {
-				err = errors.New("must be 1 or more")
-			}
-			return err
-		},
-		"socket":        text(&socket),
-		"password-file": s.password.ReadFrom,
-	}))
+	err := s.form().Read(u)
 	if err != nil {
 		return nil, err
 	}
 	if s.opts, err = s.opts.withDefaults(); err != nil {
 		return nil, err
 	}
-	switch {
-	case socket != "" && u.Host != "":
-		return nil, fmt.Errorf("%w: the store's URL names a host and a socket: leave one away", driver.ErrInvalid)
-	case socket != "":
-		c.Net, c.Addr = "unix", socket
-	case u.Hostname() == "":
-		return nil, fmt.Errorf("%w: the store's URL names no server, as in %s://host:3306/database", driver.ErrInvalid,
-			u.Scheme)
+	c := s.config
+	c.User, c.DBName, c.Net, c.Addr = s.user, s.database, "tcp", s.host
+	if s.socket != "" {
+		c.Net, c.Addr = "unix", s.socket
 	}
-	if c.DBName == "" || strings.Contains(c.DBName, "/") {
-		return nil, fmt.Errorf("%w: the store's URL names no database, as in %s://host:3306/database",
-			driver.ErrInvalid,
-			u.Scheme)
+	if s.secure.Name == "" && (s.secure.On || s.secure.HasFiles()) {
+		s.secure.On, s.secure.Name = true, u.Hostname()
 	}
-	if secure.On || secure.HasFiles() {
-		secure.On, secure.Name = true, cmp.Or(secure.Name, u.Hostname())
-	}
-	if s.tls, err = secure.Open(); err != nil {
+	if s.tls, err = s.secure.Open(); err != nil {
 		return nil, err
 	}
 	s.opts.secrets = s.password.Sources()

@@ -30,7 +30,7 @@ var (
 		Why:  "while that server is down nobody can take, renew or release a lock",
 		Fix:  "run a cluster of three servers, and set the bucket's replicas to 3"}
 	findingEven = driver.Finding{Code: "nats-even", Severity: driver.SeverityWarning,
-		Why: "no more of them may fail than if there were one less, and each can",
+		Why: "an even number of replicas survives no more failures than one less",
 		Fix: "set the bucket's replicas to 3 or 5"}
 	findingBehind = driver.Finding{Code: "nats-behind", Severity: driver.SeverityWarning,
 		Why: "if one more server fails, nobody can take, renew or release a lock",
@@ -55,7 +55,7 @@ var (
 		Fix:  "make a bucket with create=true, or with first_seq set to the time in microseconds"}
 	findingPlain = driver.Finding{Code: "nats-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",
-		Why:  "an attacker between this client and the server can read the locks and answer for the server",
+		Why:  "an attacker between this client and the server can read the locks and impersonate the server",
 		Fix:  "set tls=true in the URL"}
 	findingBlocked = driver.Finding{Code: "nats-blocked", Severity: driver.SeverityWarning,
 		Why: "while a server reads nothing, no lock can be renewed or released over this connection for so long",

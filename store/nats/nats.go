@@ -277,7 +277,7 @@ func checkConfig(bucket string, c *jetstream.StreamConfig) error {
 	case c.Retention != jetstream.LimitsPolicy:
 		return refuse("removes what was read", "use another bucket")
 	case c.MaxMsgsPerSubject < 1:
-		return refuse("is no key-value bucket", "use another bucket")
+		return refuse("is not a key-value bucket", "use another bucket")
 	case c.Sealed:
 		return refuse("is sealed", "use another bucket")
 	case c.NoAck:

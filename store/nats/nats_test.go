@@ -342,7 +342,7 @@ func TestRefusedBuckets(t *testing.T) {
 		"tiny values":                {func(c *jetstream.StreamConfig) { c.MaxMsgSize = minMessage - 1 }, "16384"},
 		"keys that stay as they are": {func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = true }, "replace"},
 		"no acknowledgments":         {func(c *jetstream.StreamConfig) { c.NoAck = true }, "acknowledges"},
-		"no bucket":                  {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "no key-value bucket"},
+		"no bucket":                  {func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = -1 }, "not a key-value bucket"},
 		"a copy": {func(c *jetstream.StreamConfig) {
 			c.Sources = []*jetstream.StreamSource{{Name: "other"}}
 		}, "original"},

@@ -34,7 +34,7 @@ var (
 		Why: "a commit that the standbys did not confirm looks like one that they did",
 		Fix: "ALTER ROLE <user> SET client_min_messages = warning"}
 	findingSSLMode = driver.Finding{Code: "postgres-sslmode", Severity: driver.SeverityWarning,
-		Why: "an attacker between this client and the server can read the password and answer for the server",
+		Why: "an attacker between this client and the server can read the password and impersonate the server",
 		Fix: "set sslmode=verify-full in the URL"}
 	findingTargetSession = driver.Finding{Code: "postgres-target-session-attrs", Severity: driver.SeverityWarning,
 		Why: "a new connection may lead to a standby, which accepts no claims",

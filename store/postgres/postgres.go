@@ -78,7 +78,7 @@ type Options struct {
 	// public; for LayoutShedLock the table shedlock. The fence table is in the same schema; its name
 	// is that of the table with _fence appended.
 	Schema, Table string
-	// Layout is how a lock is stored in its row. Default: LayoutHoldfast, which supports all kinds.
+	// Layout is how a lock is stored in its row. Default: LayoutRecord, which supports all kinds.
 	Layout Layout
 	// Create makes the tables if they do not exist: see [Migrate].
 	Create bool
@@ -96,14 +96,17 @@ type Layout string
 
 // All users of a table must use the same layout.
 const (
-	// LayoutHoldfast is Holdfast's own layout.
-	LayoutHoldfast Layout = ""
+	// LayoutRecord is Holdfast's own layout.
+	LayoutRecord Layout = "record"
 	// LayoutShedLock is the layout of ShedLock's JDBC provider with usingDbTime(). Its clients and
 	// Holdfast's exclude each other. (Without usingDbTime() ShedLock's clients write the time of their
 	// own time zone, and exclude no client in another time zone.) It supports plain mutexes and
 	// elections. The table is ShedLock's own, called shedlock by default.
 	LayoutShedLock Layout = "shedlock"
 )
+
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutRecord, LayoutShedLock}
 
 // defaultTimeout is the default of Options.Timeout.
 const defaultTimeout = 3 * time.Second
@@ -186,13 +189,11 @@ func (o *Options) resolveLocation() (*location, error) {
 		o = &Options{}
 	}
 	standard := "holdfast"
-	switch o.Layout {
-	case LayoutHoldfast:
-	case LayoutShedLock:
+	if err := driverutil.CheckLayout(o.Layout, layouts...); err != nil {
+		return nil, err
+	}
+	if o.Layout == LayoutShedLock {
 		standard = "shedlock"
-	default:
-		return nil, fmt.Errorf("%w: there is no layout %q, only shedlock and Holdfast's own", driver.ErrInvalid,
-			o.Layout)
 	}
 	if o.Timeout < 0 {
 		return nil, fmt.Errorf("%w: a timeout cannot be negative", driver.ErrInvalid)

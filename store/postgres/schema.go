@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 var (
@@ -176,9 +177,9 @@ func (p *location) checkServerState(s *serverState) error {
 			"or of another version; it is left as it is",
 			driver.ErrInvalid, p.locksTable, s.Comment, locksComment)
 	case len(s.MissingPrivileges) > 0:
-		return fmt.Errorf("%w: the user %s lacks a permission: GRANT %s ON %s TO %s",
-			driver.ErrDenied, s.User, strings.Join(s.MissingPrivileges,
-				", "), p.locksTable, pgx.Identifier{s.User}.Sanitize())
+		missing := strings.Join(s.MissingPrivileges, ", ")
+		return fmt.Errorf("%w: GRANT %s ON %s TO %s", driverutil.LackPermission(missing, "the table "+p.locksTable), missing,
+			p.locksTable, pgx.Identifier{s.User}.Sanitize())
 	}
 	return nil
 }

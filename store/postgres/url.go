@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -19,35 +18,54 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-// The URL is PostgreSQL's own:
-//
-//	postgres://[user[:password]@]host[:5432][,host...]/database[?options]
-//
-// Holdfast's options, named like the fields of Options:
-//
-//	schema=S            the schema of the locks' table
-//	table=T             the locks' table
-//	create=true         makes the tables if they do not exist
-//	layout=shedlock     uses ShedLock's table
-//	timeout=3s          a connection that does not answer for so long is given up
-//	password-file=FILE  reads the password from a file, which keeps it out of the URL
-//
-// libpq's options: host, sslmode, sslrootcert, sslcert, sslkey, sslpassword, sslsni, sslnegotiation,
-// target_session_attrs, connect_timeout, application_name, passfile, service, servicefile,
-// channel_binding, min_protocol_version and max_protocol_version. pool_max_conns=4 limits the number of
-// connections. Environment variables (PGPASSWORD and the like) work as they do for psql.
 func init() {
-	driver.Register("postgres", openURL)
-	driver.Register("postgresql", openURL)
+	describe := storeurl.Describe((*storeURL).form)
+	driver.Register("postgres", openURL, describe)
+	driver.Register("postgresql", openURL, describe)
 }
 
+// storeURL is what a URL says to us. The URL is PostgreSQL's own, and pgx reads the rest. Environment variables (PGPASSWORD
+// and the like) work as they do for psql.
+type storeURL struct {
+	password driverutil.Secret
+	opts     Options
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	o := &s.opts
+	f := &storeurl.Form{
+		Shape: "postgres://[[user][:password]@][host[:5432][,host...]][/database]",
+		Options: []storeurl.Option{
+			{Name: "schema", To: storeurl.Text(&o.Schema), Default: "`public`", Means: "the schema of the locks' table"},
+			{Name: "table", To: storeurl.Text(&o.Table), Default: "`holdfast`; `shedlock` with that layout",
+				Means: "the table of the locks"},
+			storeurl.Create(&o.Create, "tables"),
+			storeurl.Layout(&o.Layout, "`shedlock` is ShedLock's table, for the mutex. ShedLock must be set to `usingDbTime()`, "+
+				"or to UTC", layouts...),
+			storeurl.Timeout(&o.Timeout, defaultTimeout, 50*time.Millisecond),
+			storeurl.PasswordFile(&s.password),
+		},
+		Check: func() error { _, err := o.resolveLocation(); return err },
+	}
+	passOn := storeurl.Func("text", func(string) error { return nil })
+	for _, name := range libpqOptions {
+		f.Options = append(f.Options, storeurl.Option{Name: name, To: passOn, Means: "as for libpq"})
+	}
+	f.Options = append(f.Options, storeurl.Option{Name: poolOption, To: passOn,
+		Default: "4, or one per processor if there are more", Means: "the largest number of connections"})
+	return f
+}
+
+// poolOption is read by pgxpool.
+const poolOption = "pool_max_conns"
+
 // libpqOptions are passed on as they are.
-var libpqOptions = []string{"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni",
-	"sslnegotiation",
-	"target_session_attrs", "connect_timeout", "application_name", "passfile", "service", "servicefile", "channel_binding",
-	"min_protocol_version", "max_protocol_version", "pool_max_conns"}
+var libpqOptions = []string{"host", "connect_timeout", "application_name", "passfile", "service", "servicefile",
+	"target_session_attrs", "channel_binding", "min_protocol_version", "max_protocol_version", "sslmode", "sslrootcert",
+	"sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation"}
 
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	config, opts, err := readURL(u)
@@ -62,47 +80,27 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 
 // readURL turns a URL into the pool's settings and ours. It sends nothing to a server.
 func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
-	o := &Options{}
-	password := driverutil.NewSecret("")
-	known := map[string]func(string) error{
-		"schema": func(v string) error { o.Schema = v; return nil },
-		"table":  func(v string) error { o.Table = v; return nil },
-		"layout": func(v string) error { o.Layout = Layout(v); return nil },
-		"create": func(v string) (err error) { o.Create, err = strconv.ParseBool(v); return err },
-		"timeout": func(v string) (err error) {
-			if o.Timeout, err = time.ParseDuration(v); err == nil && o.Timeout < 50*time.Millisecond {
-				err = fmt.Errorf("must be 50ms or more")
-			}
-			return err
-		},
-		"password-file": password.ReadFrom,
-	}
-	ours := slices.Collect(maps.Keys(known))
-	for _, name := range libpqOptions {
-		known[name] = func(string) error { return nil }
-	}
-	if err := driverutil.ParseOptions(u, known); err != nil {
+	s := &storeURL{}
+	if err := s.form().Read(u); err != nil {
 		return nil, nil, err
 	}
-	if _, err := o.resolveLocation(); err != nil {
-		return nil, nil, err
-	}
-	plain := *u
-	query := u.Query()
-	for _, name := range ours {
-		query.Del(name)
+	plain, query := *u, u.Query()
+	for name := range query {
+		if name != poolOption && !slices.Contains(libpqOptions, name) {
+			query.Del(name)
+		}
 	}
 	plain.RawQuery = query.Encode()
 	config, err := pgxpool.ParseConfig(plain.String())
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
 	}
-	secrets := &urlSecrets{url: plain.String(), password: password, last: config.ConnConfig}
-	if password.IsFile() {
-		config.ConnConfig.Password = password.Current()
+	secrets := &urlSecrets{url: plain.String(), password: &s.password, last: config.ConnConfig}
+	if s.password.IsFile() {
+		config.ConnConfig.Password = s.password.Current()
 	}
 	config.BeforeConnect = secrets.readAgain
-	o.secrets = []driverutil.SecretSource{password, secrets}
+	s.opts.secrets = []driverutil.SecretSource{&s.password, secrets}
 	// Where several servers are named, the primary is meant, unless the user says otherwise.
 	if config.ConnConfig.ValidateConnect == nil && hasSeveralServers(config.ConnConfig) &&
 		!query.Has("target_session_attrs") && os.Getenv("PGTARGETSESSIONATTRS") == "" {
@@ -110,7 +108,7 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	}
 	params := config.ConnConfig.RuntimeParams
 	params["application_name"] = cmp.Or(params["application_name"], "holdfast")
-	return config, o, nil
+	return config, &s.opts, nil
 }
 
 // urlSecrets reads the files of a URL again for each connection: those that libpq's options name or that it finds by

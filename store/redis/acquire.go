@@ -133,10 +133,9 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 		return g, nil, &driver.LossError{Cause: driver.LossBroken}
 	case code == replyTombstoned:
 		return g, nil, &driver.LossError{Cause: driver.LossGone,
-			Err: errors.New("it was released while it was being made")}
+			Err: errors.New("the claim was released while it was being acquired")}
 	case code == replyMismatch && len(b) >= 3:
-		return g, nil, fmt.Errorf("%w: it is a %s of %s, and a %s of %d was requested",
-			driver.ErrMismatch, readString(b[1]), readString(b[2]), a.claim.Kind, a.claim.Limit)
+		return g, nil, driverutil.Mismatch(driver.Kind(readString(b[1])), readNumber(b[2]), a.claim.Kind, a.claim.Limit)
 	case code == replyFull && len(b) >= 3:
 		return g, nil, fmt.Errorf("%w: %d %s", driver.ErrQueueFull, readNumber(b[1]), readString(b[2]))
 	case code == replyUseQueue:

@@ -49,7 +49,7 @@ func parseRawURL(raw string) (*url.URL, *storeURL, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := parseURL(u)
+	p, err := readURL(u)
 	return u, p, err
 }
 

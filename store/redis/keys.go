@@ -28,7 +28,7 @@ type keyspace struct {
 	layout         Layout
 }
 
-// newKeyspace divides the template at its star. setDefaults has checked that there is one.
+// newKeyspace divides the template at its star. withDefaults has checked that there is one.
 func newKeyspace(template string, layout Layout) keyspace {
 	before, after, _ := strings.Cut(template, "*")
 	return keyspace{before, after, layout}
@@ -38,7 +38,7 @@ func newKeyspace(template string, layout Layout) keyspace {
 // the names and the template.
 func (k keyspace) checkName(name string) error {
 	if key := k.lockKey(name); isSideKey(key) {
-		return fmt.Errorf("%w: the key %q is kept for records of other locks; a lock's key must not begin so",
+		return fmt.Errorf("%w: the key %q is reserved for Holdfast's records; use another name or prefix",
 			driver.ErrInvalid, key)
 	}
 	return nil

@@ -136,6 +136,9 @@ const (
 	LayoutRedisson Layout = "redisson"
 )
 
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutPlain, LayoutRedisson}
+
 // Options are the settings of a store. The zero value and nil mean the defaults.
 type Options struct {
 	// Key makes the key of a lock: the lock's name replaces the star. Default "*".
@@ -255,13 +258,11 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	s := &store{client: client, hubs: map[string]*waiterHub{}, inFlight: map[string]int{},
 		session: strings.ToLower(rand.Text()), watchPoll: watchPoll}
 	s.direct.after = minDirectStreak
-	if opts != nil {
-		s.opts = *opts
-	}
 	if client == nil {
 		return nil, fmt.Errorf("%w: the client is nil: pass one that rueidis.NewClient has made", driver.ErrInvalid)
 	}
-	if err := s.opts.setDefaults(); err != nil {
+	var err error
+	if s.opts, err = opts.withDefaults(); err != nil {
 		return nil, err
 	}
 	s.clock = s.opts.Clock
@@ -290,38 +291,42 @@ func newStore(client rueidis.Client, opts *Options) (*store, error) {
 	return s, nil
 }
 
-// setDefaults fills in the defaults, and returns ErrInvalid if an option cannot work.
-func (o *Options) setDefaults() error {
-	if o.Key == "" {
-		o.Key = "*"
+// withDefaults checks the options, and fills in the defaults.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
 	}
-	if o.Layout == "" {
-		o.Layout = LayoutPlain
+	if c.Key == "" {
+		c.Key = "*"
 	}
-	if o.ReplicaTimeout == 0 {
-		o.ReplicaTimeout = time.Second
+	if c.Layout == "" {
+		c.Layout = LayoutPlain
 	}
-	if o.MaxWaiters == 0 {
-		o.MaxWaiters = defaultMaxWaiters
+	if c.ReplicaTimeout == 0 {
+		c.ReplicaTimeout = time.Second
 	}
-	if o.Clock.Monotonic == nil {
-		o.Clock = driver.SystemClock
+	if c.MaxWaiters == 0 {
+		c.MaxWaiters = defaultMaxWaiters
+	}
+	if c.Clock.Monotonic == nil {
+		c.Clock = driver.SystemClock
+	}
+	if err := driverutil.CheckLayout(c.Layout, layouts...); err != nil {
+		return c, err
 	}
 	switch {
-	case strings.Count(o.Key, "*") != 1:
-		return fmt.Errorf("%w: the key %q must have one star, in the place of the lock's name", driver.ErrInvalid,
-			o.Key)
-	case o.Layout != LayoutPlain && o.Layout != LayoutRedisson:
-		return fmt.Errorf("%w: unknown layout %q; there are %s and %s", driver.ErrInvalid, o.Layout, LayoutPlain,
-			LayoutRedisson)
-	case o.Replicas < 0 || o.MaxWaiters < 1 || o.ReplicaTimeout < time.Millisecond:
-		return fmt.Errorf("%w: Replicas, MaxWaiters or ReplicaTimeout is too small", driver.ErrInvalid)
-	case o.ForeignTurn != 0 && (o.ForeignTurn < time.Millisecond || o.ForeignTurn > maxForeignTurn):
-		return fmt.Errorf("%w: ForeignTurn must be between 1 ms and %v", driver.ErrInvalid, maxForeignTurn)
-	case o.ForeignTurn != 0 && o.Layout == LayoutRedisson:
-		return fmt.Errorf("%w: ForeignTurn is for the plain layout: that of Redisson has no queue", driver.ErrInvalid)
+	case strings.Count(c.Key, "*") != 1:
+		return c, fmt.Errorf("%w: the key %q must have one star, in the place of the lock's name", driver.ErrInvalid,
+			c.Key)
+	case c.Replicas < 0 || c.MaxWaiters < 1 || c.ReplicaTimeout < time.Millisecond:
+		return c, fmt.Errorf("%w: Replicas, MaxWaiters or ReplicaTimeout is too small", driver.ErrInvalid)
+	case c.ForeignTurn != 0 && (c.ForeignTurn < time.Millisecond || c.ForeignTurn > maxForeignTurn):
+		return c, fmt.Errorf("%w: ForeignTurn must be between 1 ms and %v", driver.ErrInvalid, maxForeignTurn)
+	case c.ForeignTurn != 0 && c.Layout == LayoutRedisson:
+		return c, driverutil.RefuseForLayout("ForeignTurn", LayoutPlain)
 	}
-	return nil
+	return c, nil
 }
 
 // buildInfo returns what Info reports. Nothing in it changes later.
@@ -376,8 +381,7 @@ func (s *store) checkClaim(c driver.Claim) error {
 	case c.ID == "":
 		return fmt.Errorf("%w: a claim needs an id", driver.ErrInvalid)
 	case s.opts.Layout == LayoutRedisson && (c.Kind != driver.KindMutex || c.Fair):
-		return fmt.Errorf("%w: the redisson layout carries the plain mutex only; open the store without it",
-			driver.ErrUnsupported)
+		return driverutil.OnlyUnfairMutexes(LayoutRedisson)
 	}
 	if s.opts.Layout == LayoutRedisson {
 		if err := s.checkRedisson(c.Name); err != nil {

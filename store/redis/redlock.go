@@ -81,7 +81,7 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 			return nil, err
 		}
 		if s.topology != single {
-			return nil, fmt.Errorf("%w: each client of a Redlock is for one server alone", driver.ErrInvalid)
+			return nil, fmt.Errorf("%w: each client of a Redlock must connect to exactly one server", driver.ErrInvalid)
 		}
 		r.servers = append(r.servers, s)
 	}
@@ -137,7 +137,7 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	case c.ID == "":
 		return driver.Grant{}, fmt.Errorf("%w: a claim needs an id", driver.ErrInvalid)
 	case c.Kind != driver.KindMutex || c.Fair:
-		return driver.Grant{}, fmt.Errorf("%w: Redlock supports the plain mutex only", driver.ErrUnsupported)
+		return driver.Grant{}, driverutil.OnlyUnfairMutexes("of Redlock")
 	}
 	if err := r.servers[0].keys.checkName(c.Name); err != nil {
 		return driver.Grant{}, err

@@ -13,7 +13,7 @@ import (
 
 // openRedlockURL opens a redlock:// URL.
 func openRedlockURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	p, err := parseURL(u)
+	p, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}

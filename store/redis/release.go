@@ -103,4 +103,4 @@ func isNoteExpired(startedAt time.Time) bool {
 
 // errMaybeBroken is returned if it is unknown who ended the claim: notes of that time are missing, because too many
 // claims of the lock were broken, or because the break may be too long ago.
-var errMaybeBroken = errors.New("the claim does not exist any more: this release has ended it, or an operator did before")
+var errMaybeBroken = errors.New("the claim is gone; this release, or an operator before it, removed it")

@@ -20,7 +20,7 @@ var setWeightScript = loadScript("set_weight.lua")
 func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) error {
 	switch {
 	case s.opts.Layout == LayoutRedisson:
-		return fmt.Errorf("%w: the redisson layout has the plain mutex only", driver.ErrUnsupported)
+		return driverutil.OnlyUnfairMutexes(LayoutRedisson)
 	case weight < 1 || g.Limit > 0 && weight > g.Limit:
 		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, g.Limit, weight)
 	}

@@ -49,7 +49,7 @@ func TestURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := parseURL(u)
+		p, err := readURL(u)
 		if err != nil || !check(p) {
 			t.Errorf("%s: %+v %v", raw, p, err)
 		} else if strings.Contains(p.opts.Place, "s3cret") {

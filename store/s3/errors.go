@@ -81,7 +81,7 @@ func (c *bucketClient) explainError(err error, needs string) error {
 		return driverutil.RefuseStore(fmt.Errorf("the object was archived: no lifecycle rule may do that to locks: %s",
 			says))
 	case status == http.StatusForbidden:
-		return fmt.Errorf("%w: the bucket %s wants the permission %s: %s", driver.ErrDenied, c.bucket, needs, says)
+		return fmt.Errorf("%w: %s", driverutil.LackPermission(needs, "the bucket "+c.bucket), says)
 	case status == http.StatusNotImplemented || status == http.StatusMethodNotAllowed:
 		return fmt.Errorf("%w: the service does not know this request: %s", driver.ErrUnsupported, says)
 	case status == http.StatusBadRequest && strings.Contains(says, "Object Lock"):

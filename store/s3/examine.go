@@ -47,7 +47,7 @@ var (
 			"three days or more"}
 	findingPlain = driver.Finding{Code: "s3-plain", Severity: driver.SeverityWarning,
 		What: "the connection to another machine is not encrypted",
-		Why:  "an attacker between this client and the service can read the locks and answer for the service",
+		Why:  "an attacker between this client and the service can read the locks and impersonate the service",
 		Fix:  "use an endpoint with https"}
 	findingPools = driver.Finding{Code: "s3-pools", Severity: driver.SeverityUnknown,
 		What: "the service is MinIO, and how many server pools it has cannot be seen",

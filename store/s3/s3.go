@@ -79,6 +79,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
@@ -152,20 +153,17 @@ func (t *table) OpenLedgerTable(context.Context) (record.Table, error) {
 
 // newTable checks the options, and finds out what the service does.
 func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Options) (*table, error) {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
 	if client == nil {
 		return nil, fmt.Errorf("%w: the client is nil: pass one that NewFromConfig of the AWS SDK's service/s3 has "+
 			"made",
 			driver.ErrInvalid)
 	}
-	if err := o.check(bucket); err != nil {
+	if err := checkBucket(bucket); err != nil {
 		return nil, err
 	}
-	if o.Clock.Monotonic == nil {
-		o.Clock = driver.SystemClock
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	settings := client.Options()
 	t := &table{bucket: newBucketClient(client, bucket, o.Clock), prefix: o.Prefix, suffix: recordSuffix,
@@ -197,8 +195,7 @@ func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Opti
 	return t, nil
 }
 
-// check checks the options.
-func (o *Options) check(bucket string) error {
+func checkBucket(bucket string) error {
 	switch {
 	case bucket == "":
 		return fmt.Errorf("%w: a store on S3 needs the name of its bucket", driver.ErrInvalid)
@@ -209,23 +206,61 @@ func (o *Options) check(bucket string) error {
 		return fmt.Errorf("%w: a multi-region access point leads to buckets that learn of each other's writes "+
 			"later: use one "+
 			"bucket", driver.ErrUnsupported)
-	case len(o.Prefix) > maxPrefix || columnOf(o.Prefix) > maxColumn || !isPlain(o.Prefix):
-		return fmt.Errorf("%w: a prefix is at most %d bytes of UTF-8, of which %d may follow the last slash; it "+
-			"does not "+
-			"begin with a slash, has no control character and no equals sign, and no segment that is empty, ., .. "+
-			"or longer "+
-			"than %d, or ends in %s", driver.ErrInvalid, maxPrefix, maxColumn, maxSegment, recordSuffix)
-	case o.Layout != "" && o.Layout != LayoutRecord && o.Layout != LayoutTerraform:
-		return fmt.Errorf("%w: the layout %q; known are %s and %s", driver.ErrInvalid, o.Layout, LayoutRecord,
-			LayoutTerraform)
-	case o.ForeignAge < 0 || o.ForeignAge > 0 && o.Layout != LayoutTerraform:
-		return fmt.Errorf("%w: a foreign age is for the layout %s, and not negative", driver.ErrInvalid,
-			LayoutTerraform)
 	}
 	return nil
 }
 
-// isPlain reports whether a prefix needs no escapes.
-func isPlain(prefix string) bool {
-	return utf8.ValidString(prefix) && !strings.ContainsRune(prefix, 0) && encodeName(prefix+"n", 0) == prefix+"n"
+// withDefaults checks the options, and fills in the defaults.
+func (o *Options) withDefaults() (Options, error) {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if err := driverutil.CheckLayout(c.Layout, layouts...); err != nil {
+		return c, err
+	}
+	switch why := prefixProblem(c.Prefix); {
+	case why != "":
+		return c, fmt.Errorf("%w: the prefix %q %s", driver.ErrInvalid, c.Prefix, why)
+	case c.ForeignAge != 0 && c.Layout != LayoutTerraform:
+		return c, driverutil.RefuseForLayout("ForeignAge", LayoutTerraform)
+	case c.ForeignAge < 0:
+		return c, fmt.Errorf("%w: ForeignAge must not be negative", driver.ErrInvalid)
+	}
+	if c.Clock.Monotonic == nil {
+		c.Clock = driver.SystemClock
+	}
+	return c, nil
+}
+
+// prefixProblem says which rule a prefix breaks, or is empty. It must need no escapes.
+func prefixProblem(prefix string) string {
+	switch {
+	case len(prefix) > maxPrefix:
+		return fmt.Sprintf("has more than %d bytes", maxPrefix)
+	case !utf8.ValidString(prefix):
+		return "is not UTF-8"
+	case columnOf(prefix) > maxColumn:
+		return fmt.Sprintf("has more than %d bytes after its last slash", maxColumn)
+	}
+	name := prefix + "n" // as before the name of a lock
+	for i, r := range name {
+		switch escaped := encodeRune(name, i, r); {
+		case escaped == string(r) && r != 0:
+		case r == '=':
+			return "has an equals sign"
+		case r == '/' && i == 0:
+			return "begins with a slash"
+		case r == '/':
+			return "has an empty segment"
+		case r == '.':
+			return "has a segment that is . or .., or that ends in " + recordSuffix
+		default:
+			return "has a control character"
+		}
+	}
+	if encodeName(name, 0) != name {
+		return fmt.Sprintf("has a segment of %d bytes or more", maxSegment)
+	}
+	return ""
 }

@@ -40,6 +40,9 @@ const (
 	LayoutTerraform Layout = "terraform"
 )
 
+// layouts are all of them, the default first.
+var layouts = []Layout{LayoutRecord, LayoutTerraform}
+
 const (
 	terraformSuffix = ".tflock"
 	// foreignVersion begins the version of a row that another client has written.

@@ -3,13 +3,9 @@ package s3
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
-	"strings"
-	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -18,28 +14,48 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-func init() { driver.Register("s3", openURL) }
+func init() { driver.Register("s3", openURL, storeurl.Describe((*storeURL).form)) }
 
-// openURL opens s3://bucket[/prefix][?options]. Credentials, and the region and the endpoint if they are not given,
-// come from where the AWS command line finds them: the environment, the shared files, or the machine's role. The
-// options, of which those of Holdfast are named like the fields of Options:
-//
-//	region=R           the bucket's region; default with an endpoint: us-east-1
-//	endpoint=URL       another address than the region's, such as https://minio.example.com:9000
-//	path-style=true    the bucket is in the path of the URL, and not in the host's name; default with an endpoint: true
-//	profile=P          a profile of the shared files
-//	layout=terraform   see LayoutTerraform
-//	foreign-age=24h    see Options.ForeignAge
-//	write-interval=2s  see Options.WriteInterval; 0: none
+// storeURL is what a URL says. Credentials, and the region and the endpoint if they are not given, come from where the AWS
+// command line finds them: the environment, the shared files, or the machine's role.
+type storeURL struct {
+	bucket, region, endpoint, profile string
+	pathStyle                         *bool // nil: not given
+	opts                              Options
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{
+		Shape:       "s3://bucket[/prefix]",
+		Credentials: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+		Host:        &s.bucket, Path: &s.opts.Prefix,
+		Options: []storeurl.Option{
+			{Name: "region", To: storeurl.Text(&s.region), Default: "as the AWS command line; `us-east-1` with an endpoint",
+				Means: "the region of the bucket"},
+			{Name: "endpoint", To: storeurl.Address(&s.endpoint), Default: "the region's",
+				Means: "another address, such as `https://minio.example.com:9000`"},
+			{Name: "path-style", To: storeurl.BoolIfGiven(&s.pathStyle), Default: "`true` with an endpoint",
+				Means: "the bucket is in the path of the address, and not in the host's name"},
+			{Name: "profile", To: storeurl.Text(&s.profile), Means: "a profile of the shared configuration files"},
+			storeurl.Layout(&s.opts.Layout, "`terraform` is that of the lock files of Terraform and OpenTofu, for the mutex",
+				layouts...),
+			storeurl.ForeignAge(&s.opts.ForeignAge, "a lock file of Terraform", LayoutTerraform),
+			storeurl.WriteInterval(&s.opts.WriteInterval, "`2s` on R2, which accepts one write per second and object; "+
+				"elsewhere `0`"),
+		},
+	}
+}
+
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	s, err := readURL(u)
-	if err != nil {
+	var s storeURL
+	if err := s.form().Read(u); err != nil {
 		return nil, err
 	}
-	s.config = append(s.config, config.WithHTTPClient(awshttp.NewBuildableClient()), config.WithLogger(logging.Nop{}))
-	cfg, err := config.LoadDefaultConfig(ctx, s.config...)
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.region), config.WithSharedConfigProfile(s.profile),
+		config.WithHTTPClient(awshttp.NewBuildableClient()), config.WithLogger(logging.Nop{}))
 	if err != nil {
 		return nil, fmt.Errorf("%w: the AWS configuration cannot be read: %w", driver.ErrInvalid, err)
 	}
@@ -69,7 +85,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return nil, fmt.Errorf("%w: no AWS region is set: add region= to the store's URL, or set AWS_REGION",
 			driver.ErrInvalid)
 	}
-	t, err := newTable(ctx, client, u.Host, &s.opts)
+	t, err := newTable(ctx, client, s.bucket, &s.opts)
 	if err != nil {
 		transport.CloseIdleConnections()
 		return nil, err
@@ -80,57 +96,3 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 
 // maxIdleConns is how many idle connections are kept for requests that are sent at the same time, such as renewals.
 const maxIdleConns = 64
-
-// urlSettings is the content of a URL.
-type urlSettings struct {
-	config    []func(*config.LoadOptions) error
-	endpoint  string
-	pathStyle *bool // nil: not given
-	opts      Options
-}
-
-// readURL reads the options of a URL. It sends nothing.
-func readURL(u *url.URL) (urlSettings, error) {
-	var s urlSettings
-	switch {
-	case u.User != nil:
-		return s, fmt.Errorf("%w: credentials do not belong in the URL of a store on S3: set AWS_ACCESS_KEY_ID and "+
-			"AWS_SECRET_ACCESS_KEY", driver.ErrInvalid)
-	case u.Host == "" || u.Port() != "":
-		return s, fmt.Errorf("%w: the URL of a store on S3 looks like s3://bucket/prefix?region=eu-central-1",
-			driver.ErrInvalid)
-	}
-	s.opts.Prefix = strings.TrimPrefix(u.Path, "/")
-	err := driverutil.ParseOptions(u, map[string]func(string) error{
-		"region":  func(v string) error { s.config = append(s.config, config.WithRegion(v)); return nil },
-		"profile": func(v string) error { s.config = append(s.config, config.WithSharedConfigProfile(v)); return nil },
-		"endpoint": func(v string) error {
-			e, err := url.Parse(v)
-			if err != nil || e.Scheme != "http" && e.Scheme != "https" || e.Host == "" || e.User != nil {
-				return errors.New("an endpoint looks like https://host:port")
-			}
-			s.endpoint = v
-			return nil
-		},
-		"path-style": func(v string) error {
-			on, err := strconv.ParseBool(v)
-			s.pathStyle = &on
-			return err
-		},
-		"layout": func(v string) error {
-			s.opts.Layout = Layout(v)
-			return nil
-		},
-		"foreign-age": func(v string) (err error) {
-			s.opts.ForeignAge, err = time.ParseDuration(v)
-			return err
-		},
-		"write-interval": func(v string) (err error) {
-			if s.opts.WriteInterval, err = time.ParseDuration(v); err == nil && s.opts.WriteInterval == 0 {
-				s.opts.WriteInterval = -1
-			}
-			return err
-		},
-	})
-	return s, err
-}

@@ -25,11 +25,13 @@ func TestURL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := readURL(u)
+	var s storeURL
+	err = s.form().Read(u)
 	o := s.opts
 	if err != nil || o.Prefix != "locks/a-" || o.Layout != LayoutTerraform || o.ForeignAge != 24*time.Hour ||
-		o.WriteInterval != -1 || s.endpoint != "http://h:1" || *s.pathStyle || len(s.config) != 2 {
-		t.Errorf("%+v, %v", s, err)
+		o.WriteInterval != -1 || s.endpoint != "http://h:1" || *s.pathStyle ||
+		s.region != "r" || s.profile != "p" {
+		t.Errorf("%+v, %v", &s, err)
 	}
 	for _, raw := range []string{"s3://u:s3cret@b", "s3:///prefix", "s3://b:1/", "s3://b?nope=s3cret",
 		"s3://b?endpoint=s3cret",

@@ -125,14 +125,14 @@ func (a *add) readOwnNode(ctx context.Context, listed childrenSnapshot, i int) e
 	path := a.path + "/" + c.Key
 	read := zk.GetData(path)
 	if err := a.conn.Do(ctx, read); err != nil {
-		return a.t.translateError(err, path)
+		return a.t.explainError(err, path)
 	}
 	n, err := c.decodeNode(read)
 	switch {
 	case err == zk.CodeNoNode:
 		return errRemovedTooSoon
 	case err != nil:
-		return a.t.translateError(err, path)
+		return a.t.explainError(err, path)
 	}
 	listed.Nodes[i] = n
 	if a.isOwn(n) {
@@ -187,7 +187,7 @@ func (a *add) createNodes(ctx context.Context) (nodes []zk.Result, listing *zk.C
 			Unhurried: a.condition == sequence.AddBatched,
 		}
 		if err := a.conn.Write(ctx, w); err != nil {
-			return nil, nil, a.t.translateError(err, a.path)
+			return nil, nil, a.t.explainError(err, a.path)
 		}
 		a.t.settleAdd(a.claim)
 		nodes, err := create.CreatedBelow(a.path)
@@ -199,7 +199,7 @@ func (a *add) createNodes(ctx context.Context) (nodes []zk.Result, listing *zk.C
 			// requests. ZooKeeper's documentation (Programmer's Guide, "Container Nodes") demands this loop.
 			err = a.t.createParents(ctx, a.conn, a.path)
 		default:
-			err = a.t.translateError(err, a.path)
+			err = a.t.explainError(err, a.path)
 		}
 		if err != nil {
 			return nil, nil, err
@@ -241,7 +241,7 @@ func (a *add) finishAdd(ctx context.Context, nodes []zk.Result, listing *zk.Call
 	}
 	a.cacheCreated(nodes)
 	if listing.Err != nil { // the claim cannot know whether it is granted: it must not remain
-		return sequence.Snapshot{}, a.removeCreated(nodes, a.t.translateError(listing.Err, a.path))
+		return sequence.Snapshot{}, a.removeCreated(nodes, a.t.explainError(listing.Err, a.path))
 	}
 	listed, err := a.t.decodeListing(ctx, a.conn, a.name, a.path, listing)
 	if i := slices.IndexFunc(listed.Nodes, a.isOwn); err == nil && i >= 0 && listed.Nodes[i].Token == 0 {
@@ -266,7 +266,7 @@ func (a *add) fetchStats(ctx context.Context, nodes []zk.Result) error {
 		calls[i] = zk.Exists(n.Path)
 	}
 	if err := a.conn.Do(ctx, calls...); err != nil {
-		return a.t.translateError(err, nodes[0].Path)
+		return a.t.explainError(err, nodes[0].Path)
 	}
 	for i, call := range calls {
 		stat, err := call.Stat()
@@ -274,7 +274,7 @@ func (a *add) fetchStats(ctx context.Context, nodes []zk.Result) error {
 		case err == zk.CodeNoNode:
 			return errRemovedTooSoon
 		case err != nil:
-			return a.t.translateError(err, nodes[i].Path)
+			return a.t.explainError(err, nodes[i].Path)
 		}
 		nodes[i].Stat = stat
 	}
@@ -355,7 +355,7 @@ func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error
 			}
 		}
 		if err := c.Do(ctx, calls...); err != nil {
-			return t.translateError(err, path)
+			return t.explainError(err, path)
 		}
 		i := len(calls) - 1
 		for i > 0 && calls[i].Err == zk.CodeNoNode {
@@ -369,7 +369,7 @@ func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error
 		case err == zk.CodeUnimplemented && asContainers:
 			create, asContainers = zk.CreatePersistent, false
 		default:
-			return t.translateError(err, paths[i])
+			return t.explainError(err, paths[i])
 		}
 	}
 }
@@ -453,13 +453,13 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 func (t *tree) listKeysBySession(ctx context.Context, c *zk.Conn, path string) ([]string, error) {
 	children := zk.GetChildren(path)
 	if err := readFresh(ctx, c, children); err != nil {
-		return nil, t.translateError(err, path)
+		return nil, t.explainError(err, path)
 	}
 	keys, _, err := children.Children()
 	if err == zk.CodeNoNode {
 		return nil, nil
 	}
-	return keys, t.translateError(err, path)
+	return keys, t.explainError(err, path)
 }
 
 // removeClaimNodes removes all nodes of a claim, whatever they end in.
@@ -474,10 +474,10 @@ func (t *tree) removeClaimNodes(
 		t.uncacheNode(path + "/" + key)
 		remove := zk.Delete(path+"/"+key, zk.AnyVersion)
 		if err := c.Do(ctx, remove); err != nil {
-			return false, t.translateError(err, path)
+			return false, t.explainError(err, path)
 		}
 		if remove.Err != nil && remove.Err != zk.CodeNoNode {
-			return false, t.translateError(remove.Err, path)
+			return false, t.explainError(remove.Err, path)
 		}
 		existed = existed || remove.Err == nil
 	}

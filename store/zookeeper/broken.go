@@ -60,11 +60,11 @@ func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys 
 	// without a note would make the break look like its release.
 	multi := zk.Multi(append(steps, note)...)
 	if err := c.Do(ctx, multi); err != nil {
-		return false, t.translateError(err, path)
+		return false, t.explainError(err, path)
 	}
 	results, err := multi.Results()
 	if err != nil {
-		return false, t.translateError(err, path)
+		return false, t.explainError(err, path)
 	}
 	switch _, code := zk.FailedStep(results); code {
 	case zk.CodeOK:
@@ -73,7 +73,7 @@ func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys 
 	case zk.CodeNoNode:
 		return false, nil
 	default:
-		return false, t.translateError(code, path)
+		return false, t.explainError(code, path)
 	}
 }
 
@@ -86,13 +86,13 @@ func (t *tree) ReadBreakNote(ctx context.Context, name string, n sequence.Node) 
 func (t *tree) readNote(ctx context.Context, path string) (found bool, reason string, err error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
 	if err != nil {
-		return false, "", t.translateError(err, path)
+		return false, "", t.explainError(err, path)
 	}
 	data, _, err := calls[0].Data()
 	if err == zk.CodeNoNode {
 		return false, "", nil
 	}
-	return err == nil, string(data), t.translateError(err, path)
+	return err == nil, string(data), t.explainError(err, path)
 }
 
 // withNoteSession opens the session of a note, and calls step, which creates the note in it. If the answer is lost or
@@ -106,7 +106,7 @@ func (t *tree) withNoteSession(
 	defer c.Stop()
 	t.life.Go(c.Run)
 	if err := c.WaitForLink(ctx); err != nil {
-		return false, t.translateError(err, path)
+		return false, t.explainError(err, path)
 	}
 	created, err = step(c)
 	if err == nil && !created {

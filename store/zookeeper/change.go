@@ -23,7 +23,7 @@ func (t *tree) Change(
 	path := t.pathOf(name) + "/" + n.Key
 	set := zk.SetData(path, data, int32(n.Version-1))
 	if err := t.write(ctx, &zk.Write{Calls: []*zk.Call{set}, Alone: true}); err != nil {
-		return n, false, t.translateError(err, path)
+		return n, false, t.explainError(err, path)
 	}
 	stat, err := set.Stat()
 	switch err {
@@ -34,5 +34,5 @@ func (t *tree) Change(
 	case zk.CodeBadVersion, zk.CodeNoNode:
 		return n, false, nil
 	}
-	return n, false, t.translateError(err, path)
+	return n, false, t.explainError(err, path)
 }

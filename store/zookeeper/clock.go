@@ -20,21 +20,21 @@ func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 	path := tb.t.root + "/" + clockNode
 	for try := 0; ; try++ {
 		set := zk.SetData(path, nil, zk.AnyVersion)
-		err := withAnswerTime(ctx, func(ctx context.Context) error {
+		err := callServer(ctx, func(ctx context.Context) error {
 			return tb.t.write(ctx, &zk.Write{Calls: []*zk.Call{set}})
 		})
 		if err != nil {
-			return now, 0, tb.t.translateError(err, path)
+			return now, 0, tb.t.explainError(err, path)
 		}
 		stat, err := set.Stat()
 		switch {
 		case err == nil:
 			return time.UnixMilli(stat.Mtime), time.Millisecond, nil
 		case err != zk.CodeNoNode || try >= 3: // the bound is for somebody who keeps removing the node
-			return now, 0, tb.t.translateError(err, path)
+			return now, 0, tb.t.explainError(err, path)
 		}
 		if err := tb.createFolder(ctx, path); err != nil {
-			return now, 0, tb.t.translateError(err, path)
+			return now, 0, tb.t.explainError(err, path)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// translateError gives an error the form that the engines know. path is what was asked about.
-func (t *tree) translateError(err error, path string) error {
+// explainError gives an error the form that the engines know. path is what was asked about.
+func (t *tree) explainError(err error, path string) error {
 	switch {
 	case err == nil || errors.Is(err, sequence.ErrSessionExpired):
 		return err
@@ -22,10 +22,9 @@ func (t *tree) translateError(err error, path string) error {
 	}
 	switch err {
 	case zk.CodeNoAuth:
-		return fmt.Errorf("%w: the ZooKeeper user lacks a permission on %s or its parent; "+
-			"its ACL must allow read, create, write and delete", driver.ErrDenied, path)
+		return driverutil.LackPermission("to read, create, write or delete", path+" or its parent, as their ACL says")
 	case zk.CodeInvalidACL:
-		return fmt.Errorf("%w: the ZooKeeper servers do not take the ACL for %s; "+
+		return fmt.Errorf("%w: the ZooKeeper servers reject the ACL for %s; "+
 			"acl=creator needs a user, or a certificate that they know", driver.ErrDenied, path)
 	case zk.CodeNoChildren:
 		return driverutil.RefuseStore(fmt.Errorf("%s, or the node above it, is ephemeral and takes no children: "+

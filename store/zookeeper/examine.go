@@ -35,7 +35,7 @@ var (
 		Why: "locks with a longer TTL, such as the default of 30s, are refused",
 		Fix: "raise maxSessionTimeout in zoo.cfg on all servers, or give locks a shorter TTL"}
 	findingMinTimeout = driver.Finding{Code: "zookeeper-tick", Severity: driver.SeverityWarning,
-		Why: "a lock with a TTL below three ticks can be believed for up to a sixth of a tick too long",
+		Why: "a holder with a TTL below three ticks may treat the lock as its own for up to a sixth of a tick too long",
 		Fix: "lower tickTime in zoo.cfg, or give locks a TTL of three ticks or more"}
 	findingACL = driver.Finding{Code: "zookeeper-acl", Severity: driver.SeverityWarning,
 		What: "this client has credentials, and the nodes that it makes may be changed by anyone",
@@ -80,7 +80,7 @@ func (s *store) Forget(ctx context.Context, name string) error {
 	case zk.CodeNotEmpty:
 		return &driver.HeldError{}
 	}
-	return s.tree.translateError(err, path)
+	return s.tree.explainError(err, path)
 }
 
 // serverState is what a server says of itself.

@@ -30,7 +30,7 @@ func (t *tree) decodeListing(
 		return l, nil
 	}
 	if err != nil {
-		return l, t.translateError(err, path)
+		return l, t.explainError(err, path)
 	}
 	// The list and this transaction are of one moment, so a later list with the same one has the same children.
 	l.changed = stat.Pzxid
@@ -64,7 +64,7 @@ func (t *tree) decodeListing(
 func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string) (childrenSnapshot, error) {
 	children := zk.GetChildren(path)
 	if err := readFresh(ctx, c, children); err != nil {
-		return childrenSnapshot{}, t.translateError(err, path)
+		return childrenSnapshot{}, t.explainError(err, path)
 	}
 	return t.decodeListing(ctx, c, name, path, children)
 }
@@ -84,12 +84,12 @@ func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []cl
 		return all, nil
 	}
 	if err := c.Do(ctx, calls...); err != nil {
-		return nil, t.translateError(err, path)
+		return nil, t.explainError(err, path)
 	}
 	for k, call := range calls {
 		stat, err := call.Stat()
 		if err != nil && err != zk.CodeNoNode {
-			return nil, t.translateError(err, path)
+			return nil, t.explainError(err, path)
 		}
 		all[of[k]].Token = stat.Czxid
 	}
@@ -107,7 +107,7 @@ func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snaps
 	path := t.pathOf(name)
 	calls, c, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetChildren(path)} })
 	if err != nil {
-		return sequence.Snapshot{}, t.translateError(err, path)
+		return sequence.Snapshot{}, t.explainError(err, path)
 	}
 	listed, err := t.decodeListing(ctx, c, name, path, calls[0])
 	if err != nil || !full {
@@ -128,7 +128,7 @@ func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (s
 		calls[i] = zk.GetData(l.path + "/" + n.Key)
 	}
 	if err := c.Do(ctx, calls...); err != nil {
-		return sequence.Snapshot{}, t.translateError(err, l.path)
+		return sequence.Snapshot{}, t.explainError(err, l.path)
 	}
 	l.Nodes = l.Nodes[:0]
 	for i, call := range calls {
@@ -137,7 +137,7 @@ func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (s
 		case err == zk.CodeNoNode: // removed meanwhile
 			continue
 		case err != nil:
-			return sequence.Snapshot{}, t.translateError(err, l.path)
+			return sequence.Snapshot{}, t.explainError(err, l.path)
 		}
 		t.cacheNode(l.path+"/"+n.Key, n)
 		l.Nodes = append(l.Nodes, n)
@@ -165,7 +165,7 @@ func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.No
 		return calls
 	})
 	if err != nil {
-		return nil, t.translateError(err, "/")
+		return nil, t.explainError(err, "/")
 	}
 	// All answers come from one server, in the order of the requests, but other clients' writes may come between them.
 	reads, secondReads := calls[:len(refs)], calls[len(refs):]
@@ -174,7 +174,7 @@ func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.No
 	for i, read := range reads {
 		n, err := decodeRef(refs[i].Key, read)
 		if err != nil {
-			return nil, t.translateError(err, paths[i])
+			return nil, t.explainError(err, paths[i])
 		}
 		if n.Key != "" {
 			nodes[i] = n

@@ -32,7 +32,7 @@ func (tb *table) keepMarks() {
 	tb.markSessions = &driverutil.Rotation[*zk.Conn]{
 		Clock: clock, Make: tb.openMarkSession,
 		// Its last transactions may still be waiting for their answers.
-		Retire: func(c *zk.Conn) { time.AfterFunc(answerTime, c.Stop) },
+		Retire: func(c *zk.Conn) { time.AfterFunc(requestTimeout, c.Stop) },
 	}
 }
 
@@ -46,7 +46,7 @@ func (tb *table) openMarkSession(ctx context.Context, ttl time.Duration) (*zk.Co
 	if !tb.t.life.Go(c.Run) {
 		return nil, driver.ErrClosed
 	}
-	if err := withAnswerTime(ctx, c.WaitForLink); err != nil {
+	if err := callServer(ctx, c.WaitForLink); err != nil {
 		c.Stop()
 		if errors.Is(err, driver.ErrInvalid) {
 			err = fmt.Errorf("a run with a TTL of %v needs a session of %v: %w", ttl, timeout, err)
@@ -67,7 +67,7 @@ func (tb *table) swapMarked(ctx context.Context, r record.Row, path string, step
 	}
 	if r.MarkTTL > 0 {
 		session, err := tb.markSessions.Get(ctx, r.MarkTTL)
-		if err = tb.t.translateError(err, path); err != nil {
+		if err = tb.t.explainError(err, path); err != nil {
 			if !driverutil.IsFinal(err) {
 				err = fmt.Errorf("%w: %w", record.ErrUnsent, err)
 			}
@@ -87,7 +87,7 @@ func (tb *table) sendMarkedMulti(
 	ctx context.Context, session *zk.Conn, ttl time.Duration, steps []*zk.Call,
 ) (zk.Code, error) {
 	multi := zk.Multi(steps...)
-	err := withAnswerTime(ctx, func(ctx context.Context) error {
+	err := callServer(ctx, func(ctx context.Context) error {
 		return session.Write(ctx, &zk.Write{Calls: []*zk.Call{multi}, Alone: true})
 	})
 	switch {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
@@ -46,8 +47,7 @@ func (s *plainStore) Info() driver.Info {
 // the store.
 func (s *plainStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if c.Kind != driver.KindMutex || c.Fair {
-		return driver.Grant{}, fmt.Errorf("%w: the layout %s has mutexes without an order only",
-			driver.ErrUnsupported, LayoutPlain)
+		return driver.Grant{}, driverutil.OnlyUnfairMutexes(LayoutPlain)
 	}
 	// The engine's own way to wait needs a node per waiter, in the order of their arrival. Here there is one node per
 	// lock, so a waiter makes one attempt after the other, each of which is a claim that does not wait.

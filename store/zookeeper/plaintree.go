@@ -53,11 +53,11 @@ func (t plainTree) Add(
 		create := zk.Multi(zk.CreateEphemeral(path, data, t.acl), zk.CreateEphemeral(ticket, nil, t.acl))
 		read := zk.GetData(path)
 		if err := c.Do(ctx, create, read); err != nil {
-			return sequence.Snapshot{}, t.translateError(err, path)
+			return sequence.Snapshot{}, t.explainError(err, path)
 		}
 		results, err := create.Results()
 		if err != nil {
-			return sequence.Snapshot{}, t.translateError(err, path)
+			return sequence.Snapshot{}, t.explainError(err, path)
 		}
 		switch step, code := zk.FailedStep(results); {
 		case code == zk.CodeOK, step == 0 && code == zk.CodeNodeExists:
@@ -72,7 +72,7 @@ func (t plainTree) Add(
 			err = code
 		}
 		if err != nil {
-			return sequence.Snapshot{}, t.translateError(err, path)
+			return sequence.Snapshot{}, t.explainError(err, path)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (t plainTree) decodeSnapshot(name, path string, read *zk.Call) (sequence.Sn
 	case zk.CodeNoNode:
 		return l, nil
 	}
-	return l, t.translateError(err, path)
+	return l, t.explainError(err, path)
 }
 
 func decodePlainNode(read *zk.Call) (sequence.Node, error) {
@@ -120,7 +120,7 @@ func (t plainTree) Withdraw(ctx context.Context, name string, s sequence.Session
 	path := t.pathOf(name)
 	read := zk.GetData(path)
 	if err := readFresh(ctx, c, read); err != nil {
-		return false, t.translateError(err, path)
+		return false, t.explainError(err, path)
 	}
 	l, err := t.decodeSnapshot(name, path, read)
 	if err != nil {
@@ -139,7 +139,7 @@ func (t plainTree) List(ctx context.Context, name string, full bool) (sequence.S
 	path := t.pathOf(name)
 	calls, _, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
 	if err != nil {
-		return sequence.Snapshot{}, t.translateError(err, path)
+		return sequence.Snapshot{}, t.explainError(err, path)
 	}
 	return t.decodeSnapshot(name, path, calls[0])
 }
@@ -155,7 +155,7 @@ func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequenc
 		return calls
 	})
 	if err != nil {
-		return nil, t.translateError(err, "/")
+		return nil, t.explainError(err, "/")
 	}
 	nodes := make([]sequence.Node, len(refs))
 	for i, r := range refs {
@@ -271,13 +271,13 @@ func (t plainTree) notePath(n sequence.Node) string { return t.root + notePrefix
 func (t plainTree) nodeExists(ctx context.Context, path string, n sequence.Node) (bool, error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.Exists(path)} })
 	if err != nil {
-		return false, t.translateError(err, path)
+		return false, t.explainError(err, path)
 	}
 	stat, err := calls[0].Stat()
 	if err == zk.CodeNoNode {
 		return false, nil
 	}
-	return err == nil && stat.Czxid == n.Token, t.translateError(err, path)
+	return err == nil && stat.Czxid == n.Token, t.explainError(err, path)
 }
 
 // recreateTicket creates the ticket of a node again if the node still exists: else it would remain as long as its
@@ -289,10 +289,10 @@ func (t plainTree) recreateTicket(ctx context.Context, path string, n sequence.N
 	}
 	create := zk.CreateEphemeral(t.ticketPath(n.Key), nil, t.acl)
 	if err := t.write(ctx, &zk.Write{Calls: []*zk.Call{create}, Alone: true}); err != nil {
-		return false, t.translateError(err, path)
+		return false, t.explainError(err, path)
 	}
 	if create.Err != nil && create.Err != zk.CodeNodeExists {
-		return false, t.translateError(create.Err, path)
+		return false, t.explainError(create.Err, path)
 	}
 	return true, nil
 }
@@ -312,10 +312,10 @@ func (t plainTree) writeSteps(
 ) (results []zk.Result, code zk.Code, err error) {
 	multi := zk.Multi(steps...)
 	if err := send(ctx, multi); err != nil {
-		return nil, zk.CodeOK, t.translateError(err, path)
+		return nil, zk.CodeOK, t.explainError(err, path)
 	}
 	if results, err = multi.Results(); err != nil {
-		return nil, zk.CodeOK, t.translateError(err, path)
+		return nil, zk.CodeOK, t.explainError(err, path)
 	}
 	// The ticket is the first step of each transaction, so the number of the step that failed tells which node it was.
 	switch step, code := zk.FailedStep(results); {
@@ -324,7 +324,7 @@ func (t plainTree) writeSteps(
 	case code == zk.CodeOK, code == zk.CodeNoNode, code == zk.CodeBadVersion:
 		return results, code, nil
 	default:
-		return nil, zk.CodeOK, t.translateError(code, path)
+		return nil, zk.CodeOK, t.explainError(code, path)
 	}
 }
 
@@ -345,7 +345,7 @@ func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.S
 		}
 		names, err := t.listNames(ctx, folder, prefix)
 		if err != nil {
-			yield(sequence.Snapshot{}, t.translateError(err, folder))
+			yield(sequence.Snapshot{}, t.explainError(err, folder))
 			return
 		}
 		for some := range slices.Chunk(names, sequence.MaxRead) {
@@ -357,7 +357,7 @@ func (t plainTree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.S
 				return calls
 			})
 			if err != nil {
-				yield(sequence.Snapshot{}, t.translateError(err, folder))
+				yield(sequence.Snapshot{}, t.explainError(err, folder))
 				return
 			}
 			if !yield(sequence.Snapshot{}, nil) || !t.yieldLocks(some, calls, yield) {

@@ -68,18 +68,18 @@ func (t *tree) nodesOfClaim(ctx context.Context, path string, n sequence.Node) (
 		return []*zk.Call{zk.Exists(path + "/" + n.Key), zk.GetChildren(path)}
 	})
 	if err != nil {
-		return nil, false, t.translateError(err, path)
+		return nil, false, t.explainError(err, path)
 	}
 	stat, err := calls[0].Stat()
 	if err != nil && err != zk.CodeNoNode {
-		return nil, false, t.translateError(err, path)
+		return nil, false, t.explainError(err, path)
 	}
 	if exists = err == nil && stat.Czxid == n.Token; exists {
 		keys = append(keys, n.Key)
 	}
 	children, _, err := calls[1].Children()
 	if err != nil && err != zk.CodeNoNode {
-		return nil, false, t.translateError(err, path)
+		return nil, false, t.explainError(err, path)
 	}
 	own, ok := parseKey(n.Key)
 	if n.Foreign || !ok {
@@ -113,7 +113,7 @@ func (t *tree) deleteNodes(
 		calls = append(calls, listing)
 	}
 	if err := t.write(ctx, &zk.Write{Calls: calls, Alone: len(steps) > 1}); err != nil {
-		return zk.CodeOK, nil, t.translateError(err, path)
+		return zk.CodeOK, nil, t.explainError(err, path)
 	}
 	if len(steps) == 1 {
 		code, _ = calls[0].Err.(zk.Code)
@@ -121,7 +121,7 @@ func (t *tree) deleteNodes(
 	}
 	results, err := calls[0].Results()
 	if err != nil {
-		return zk.CodeOK, nil, t.translateError(err, path)
+		return zk.CodeOK, nil, t.explainError(err, path)
 	}
 	_, code = zk.FailedStep(results)
 	return code, listing, nil
@@ -136,7 +136,7 @@ func (t *tree) finishRemove(path string, keys []string, code zk.Code) (removed b
 	case zk.CodeBadVersion:
 		return false, nil
 	}
-	return false, t.translateError(code, path)
+	return false, t.explainError(code, path)
 }
 
 // decodeRemaining decodes the list that came with a removal. It saves the next waiter of this client a list of its own:
@@ -165,7 +165,7 @@ func (t *tree) removeAndReadNext(
 	path := t.pathOf(name)
 	remove, read := zk.Delete(path+"/"+n.Key, zk.AnyVersion), zk.GetData(path+"/"+next)
 	if err := t.write(ctx, &zk.Write{Calls: []*zk.Call{remove, read}}); err != nil {
-		return false, sequence.Snapshot{}, t.translateError(err, path)
+		return false, sequence.Snapshot{}, t.explainError(err, path)
 	}
 	switch remove.Err {
 	case nil:
@@ -174,7 +174,7 @@ func (t *tree) removeAndReadNext(
 		t.uncacheNode(path + "/" + n.Key)
 		return false, sequence.Snapshot{}, nil
 	default:
-		return false, sequence.Snapshot{}, t.translateError(remove.Err, path)
+		return false, sequence.Snapshot{}, t.explainError(remove.Err, path)
 	}
 	first, err := nextNode.decodeNode(read)
 	if err != nil {

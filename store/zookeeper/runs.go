@@ -78,14 +78,14 @@ func (tb *table) readRecord(ctx context.Context, name string) (record.Row, error
 		return calls
 	})
 	if err != nil {
-		return record.Row{}, tb.t.translateError(err, paths[0])
+		return record.Row{}, tb.t.explainError(err, paths[0])
 	}
 	for i, read := range calls {
 		switch {
 		case read.Err == zk.CodeNoNode:
 			continue
 		case read.Err != nil:
-			return record.Row{}, tb.t.translateError(read.Err, paths[i])
+			return record.Row{}, tb.t.explainError(read.Err, paths[i])
 		}
 		row, err := decodeRow(name, read)
 		if i > 0 {
@@ -141,7 +141,7 @@ func (tb *table) prepareFolders(ctx context.Context) error {
 			}
 		}
 		if err != nil {
-			return tb.t.translateError(err, tb.runs.path)
+			return tb.t.explainError(err, tb.runs.path)
 		}
 		old, _ := calls[1].Stat()
 		inUse := old.Children > 0
@@ -162,7 +162,7 @@ func (tb *table) prepareFolders(ctx context.Context) error {
 			mark = []byte(openMark)
 		}
 		if err := tb.sendAlone(ctx, zk.CreatePersistent(above, mark, tb.t.acl)); err != nil {
-			return tb.t.translateError(err, above)
+			return tb.t.explainError(err, above)
 		}
 		var nodes []string
 		for i := range folders {
@@ -197,13 +197,13 @@ func (tb *table) closeOldFolder(ctx context.Context, inUse bool) (isClosed bool,
 			zk.CreatePersistent(probe, nil, tb.t.acl), zk.Delete(probe, zk.AnyVersion)})
 		switch {
 		case err != nil:
-			return false, tb.t.translateError(err, path)
+			return false, tb.t.explainError(err, path)
 		case code == zk.CodeNoAuth:
 			return true, tb.checkNobodyCreates(ctx)
 		case code == zk.CodeNoNode:
 			if tb.t.root != "" {
 				if err := tb.createFolder(ctx, tb.t.root); err != nil {
-					return false, tb.t.translateError(err, path)
+					return false, tb.t.explainError(err, path)
 				}
 			}
 			if err := tb.createNodes(ctx, closed, path); err != nil {
@@ -213,11 +213,11 @@ func (tb *table) closeOldFolder(ctx context.Context, inUse bool) (isClosed bool,
 		case code == zk.CodeNodeExists:
 			continue // another client probes it
 		case code != zk.CodeOK:
-			return false, tb.t.translateError(code, path)
+			return false, tb.t.explainError(code, path)
 		case tries == 0:
 			err := tb.createNodes(ctx, tb.t.acl, path+"/"+keeperName)
 			if err == nil {
-				err = tb.t.translateError(tb.sendAlone(ctx, zk.SetACL(path, closed)), path)
+				err = tb.t.explainError(tb.sendAlone(ctx, zk.SetACL(path, closed)), path)
 			}
 			switch {
 			case err == nil:
@@ -250,13 +250,13 @@ func (tb *table) closeOldFolder(ctx context.Context, inUse bool) (isClosed bool,
 func (tb *table) checkNobodyCreates(ctx context.Context) error {
 	calls, err := tb.readBounded(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetACL(tb.runs.path)} })
 	if err != nil {
-		return tb.t.translateError(err, tb.runs.path)
+		return tb.t.explainError(err, tb.runs.path)
 	}
 	acl, err := calls[0].ACL()
 	if err == zk.CodeNoAuth || slices.ContainsFunc(acl, func(a zk.ACL) bool { return a.Perms&permCreate != 0 }) {
 		return tb.errNotClosed()
 	}
-	return tb.t.translateError(err, tb.runs.path)
+	return tb.t.explainError(err, tb.runs.path)
 }
 
 func (tb *table) errNotClosed() error {
@@ -278,11 +278,11 @@ func (tb *table) createNodes(ctx context.Context, acl []zk.ACL, paths ...string)
 		calls = append(calls, zk.CreatePersistent(path, nil, acl))
 	}
 	if err := tb.sendAlone(ctx, calls...); err != nil {
-		return tb.t.translateError(err, paths[0])
+		return tb.t.explainError(err, paths[0])
 	}
 	for i, c := range calls {
 		if c.Err != nil && c.Err != zk.CodeNodeExists {
-			return tb.t.translateError(c.Err, paths[i])
+			return tb.t.explainError(c.Err, paths[i])
 		}
 	}
 	return nil
@@ -290,7 +290,7 @@ func (tb *table) createNodes(ctx context.Context, acl []zk.ACL, paths ...string)
 
 // sendAlone sends changes that may be made twice without harm. If there is one, it returns its refusal.
 func (tb *table) sendAlone(ctx context.Context, calls ...*zk.Call) error {
-	err := withAnswerTime(ctx, func(ctx context.Context) error {
+	err := callServer(ctx, func(ctx context.Context) error {
 		c, err := tb.t.anyConn(ctx)
 		if err == nil {
 			err = c.Do(ctx, calls...)

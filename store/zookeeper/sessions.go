@@ -25,7 +25,7 @@ func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Ses
 	t.life.Go(c.Run)
 	if err := c.WaitForLink(ctx); err != nil {
 		c.Stop()
-		return sequence.Session{}, t.translateError(err, t.root)
+		return sequence.Session{}, t.explainError(err, t.root)
 	}
 	name, granted := sessionName(c.ID()), c.GrantedTTL()
 	t.mu.Lock()
@@ -165,7 +165,7 @@ func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Dura
 	if err == nil {
 		err = calls[0].BarrierError()
 	}
-	return 0, t.translateError(err, "/")
+	return 0, t.explainError(err, "/")
 }
 
 // EndSession closes a session. The servers delete its nodes in the transaction that closes it.
@@ -174,5 +174,5 @@ func (t *tree) EndSession(ctx context.Context, session string) error {
 	if err != nil {
 		return err
 	}
-	return t.translateError(c.Close(ctx), "/")
+	return t.explainError(c.Close(ctx), "/")
 }

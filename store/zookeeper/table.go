@@ -88,18 +88,18 @@ func (tb *table) TokenFloor() int64 {
 // Clock is nil: ZooKeeper reports a time only with what was written (mtime), by the clock of whichever server led then.
 func (tb *table) Clock() record.Clock { return nil }
 
-// answerTime limits one request for a record.
-const answerTime = 2 * time.Second
+// requestTimeout limits one request for a record.
+const requestTimeout = 2 * time.Second
 
-func withAnswerTime(ctx context.Context, request func(context.Context) error) error {
-	return driverutil.CallWithTimeout(ctx, answerTime, "ZooKeeper", request)
+func callServer(ctx context.Context, request func(context.Context) error) error {
+	return driverutil.CallWithTimeout(ctx, requestTimeout, "ZooKeeper", request)
 }
 
-// readBounded is the tree's read, within answerTime.
+// readBounded is the tree's read, within requestTimeout.
 func (tb *table) readBounded(
 	ctx context.Context, fresh bool, makeReads func() []*zk.Call,
 ) (calls []*zk.Call, err error) {
-	err = withAnswerTime(ctx, func(ctx context.Context) (err error) {
+	err = callServer(ctx, func(ctx context.Context) (err error) {
 		calls, _, err = tb.t.read(ctx, fresh, makeReads)
 		return err
 	})
@@ -207,7 +207,7 @@ func (tb *table) writeSteps(ctx context.Context, send multiSender, path string, 
 	for try := 0; ; try++ {
 		code, err := send(ctx, steps)
 		if err != nil {
-			return tb.t.translateError(err, path)
+			return tb.t.explainError(err, path)
 		}
 		switch code {
 		case zk.CodeOK:
@@ -219,12 +219,12 @@ func (tb *table) writeSteps(ctx context.Context, send multiSender, path string, 
 				return record.ErrConflict
 			}
 			if err := tb.createFolder(ctx, path[:strings.LastIndexByte(path, '/')]); err != nil {
-				return tb.t.translateError(err, path)
+				return tb.t.explainError(err, path)
 			}
 		case zk.CodeNodeExists, zk.CodeBadVersion:
 			return record.ErrConflict
 		default:
-			return tb.t.translateError(code, path)
+			return tb.t.explainError(code, path)
 		}
 	}
 }
@@ -232,7 +232,7 @@ func (tb *table) writeSteps(ctx context.Context, send multiSender, path string, 
 // sendMulti is the multiSender for changes that belong to no session.
 func (tb *table) sendMulti(ctx context.Context, steps []*zk.Call) (zk.Code, error) {
 	multi := zk.Multi(steps...)
-	err := withAnswerTime(ctx, func(ctx context.Context) error {
+	err := callServer(ctx, func(ctx context.Context) error {
 		return tb.t.write(ctx, &zk.Write{Calls: []*zk.Call{multi}, Alone: true})
 	})
 	if err != nil {
@@ -249,7 +249,7 @@ func readOutcome(multi *zk.Call) (zk.Code, error) {
 
 // createFolder creates the node above all records.
 func (tb *table) createFolder(ctx context.Context, path string) error {
-	err := withAnswerTime(ctx, func(ctx context.Context) error {
+	err := callServer(ctx, func(ctx context.Context) error {
 		c, err := tb.t.anyConn(ctx)
 		if err == nil {
 			err = tb.t.createParents(ctx, c, path)
@@ -282,7 +282,7 @@ func (tb *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Ro
 			}
 		}
 		if err != nil {
-			yield(record.Row{}, tb.t.translateError(err, tb.t.root+"/"+tb.folder))
+			yield(record.Row{}, tb.t.explainError(err, tb.t.root+"/"+tb.folder))
 		}
 	}
 }
@@ -324,14 +324,14 @@ func (tb *table) readListed(
 			return calls
 		})
 		if err != nil {
-			yield(record.Row{}, tb.t.translateError(err, folder))
+			yield(record.Row{}, tb.t.explainError(err, folder))
 			return false
 		}
 		for i, read := range calls {
 			if read.Err == zk.CodeNoNode {
 				continue
 			}
-			r, err := record.Row{Name: some[i]}, tb.t.translateError(read.Err, folder)
+			r, err := record.Row{Name: some[i]}, tb.t.explainError(read.Err, folder)
 			if err == nil {
 				r, err = decodeRow(some[i], read)
 			}

@@ -10,7 +10,7 @@ import (
 // ReadLastToken: a token is the transaction that created a node, and each answer of a
 // server has the last transaction that it knows of.
 func (t *tree) ReadLastToken(ctx context.Context) (last int64, advise func(int64) string, err error) {
-	err = withAnswerTime(ctx, func(ctx context.Context) error {
+	err = callServer(ctx, func(ctx context.Context) error {
 		calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.Exists(t.root)} })
 		if err == nil {
 			last = calls[0].Zxid
@@ -18,7 +18,7 @@ func (t *tree) ReadLastToken(ctx context.Context) (last int64, advise func(int64
 		return err
 	})
 	if err != nil {
-		return 0, nil, t.translateError(err, t.root)
+		return 0, nil, t.explainError(err, t.root)
 	}
 	return last, adviseRaise, nil
 }

@@ -2,81 +2,72 @@ package zookeeper
 
 import (
 	"context"
-	"fmt"
 	"net/url"
-	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/driver/driverutil/storeurl"
 )
 
-func init() { driver.Register("zookeeper", openURL) }
+func init() { driver.Register("zookeeper", openURL, storeurl.Describe((*storeURL).form)) }
 
-// openURL opens zookeeper://[user:password@]host[:port][,host...][?options]. User and password are given to the
-// servers as a digest. The options:
-//
-//	password-file=FILE   the user's password, instead of one in the URL
-//	namespace=N   precedes all names
-//	layout=L      curator (the default), curator-readwrite, kazoo, both, curator-semaphore or plain
-//	acl=A         who may use the nodes that are created: creator (the default with a user) or anyone (without)
-//	tls=true      encrypts; so does each of the following
-//	tls-ca=FILE   the trusted authorities, in PEM, instead of the system's
-//	tls-cert=FILE, tls-key=FILE   this client's own certificate
-//	tls-name=N    the name that the servers' certificates are checked for
-//
-// The ensemble need not be reachable: claims wait for it, or fail.
+// storeURL is what a URL says.
+type storeURL struct {
+	user     string
+	password driverutil.Secret
+	servers  []string
+	acl      string
+	opts     Options
+	tls      driverutil.TLSOptions
+}
+
+func (s *storeURL) form() *storeurl.Form {
+	return &storeurl.Form{
+		Shape: "zookeeper://[user[:password]@]host[:2181][,host...]",
+		User:  &s.user, Password: &s.password, Hosts: &s.servers,
+		Options: []storeurl.Option{
+			storeurl.PasswordFile(&s.password),
+			{Name: "namespace", To: storeurl.Text(&s.opts.Namespace), Means: "the beginning of all names"},
+			storeurl.Layout(&s.opts.Layout, "how a lock is stored, and so which other clients see it; `plain` is one ephemeral node", publicLayouts...),
+			{Name: "acl", To: storeurl.OneOf(&s.acl, "creator", "anyone"), Default: "`creator` with a user, `anyone` without",
+				Means: "who may use the nodes that Holdfast makes"},
+		},
+		TLS: &s.tls,
+	}
+}
+
+// openURL opens the store. The ensemble need not be reachable: claims wait for it, or fail.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
-	o, err := parseOptions(u)
+	s, err := readURL(u)
 	if err != nil {
 		return nil, err
 	}
-	o.Dial = driverutil.DialerOf(ctx)
-	return New(ctx, strings.Split(u.Host, ","), &o)
+	s.opts.Dial = driverutil.DialerOf(ctx)
+	return New(ctx, s.servers, &s.opts)
 }
 
-func parseOptions(u *url.URL) (Options, error) {
-	var o Options
-	var secure driverutil.TLSOptions
-	inURL, _ := u.User.Password()
-	password := driverutil.NewSecret(inURL)
-	text := func(to *string) func(string) error {
-		return func(v string) error { *to = v; return nil }
-	}
-	err := driverutil.ParseOptions(u, secure.AddTo(map[string]func(string) error{
-		"namespace": text(&o.Namespace),
-		"layout":    func(v string) error { o.Layout = Layout(v); return nil },
-		"acl": func(v string) error {
-			switch v {
-			case "creator":
-				o.ACL = OnlyCreator
-			case "anyone":
-				o.ACL = Anyone
-			default:
-				return fmt.Errorf("it is creator or anyone, not %q", v)
-			}
-			return nil
-		},
-		"password-file": password.ReadFrom,
-	}))
+// readURL reads a URL, and makes no request. User and password are given to the servers as a digest.
+func readURL(u *url.URL) (*storeURL, error) {
+	s := &storeURL{}
+	err := s.form().Read(u)
 	if err != nil {
-		return o, err
+		return nil, err
 	}
-	if u.Path != "" && u.Path != "/" {
-		return o, fmt.Errorf("%w: a ZooKeeper store's URL has no path; "+
-			"write ?namespace=... for what precedes all names", driver.ErrInvalid)
+	if s.opts.files, err = s.tls.Open(); err != nil {
+		return nil, err
 	}
-	if o.files, err = secure.Open(); err != nil {
-		return o, err
+	if s.opts.files != nil {
+		s.opts.TLS = s.opts.files.Config()
 	}
-	if o.files != nil {
-		o.TLS = o.files.Config()
-	}
-	if u.Query().Has("password-file") && u.User.Username() == "" {
-		return o, fmt.Errorf("%w: password-file takes a user: zookeeper://user@%s", driver.ErrInvalid, u.Host)
+	switch s.acl {
+	case "creator":
+		s.opts.ACL = OnlyCreator
+	case "anyone":
+		s.opts.ACL = Anyone
 	}
 	if u.User != nil {
 		// Not read again: with a digest, another password is another user, who may not use the nodes of the first.
-		o.Auth = []Auth{{"digest", u.User.Username() + ":" + password.Current()}}
+		s.opts.Auth = []Auth{{"digest", s.user + ":" + s.password.Current()}}
 	}
-	return o, nil
+	return s, nil
 }

@@ -67,7 +67,7 @@ func (w *treeWalk) visitFolder(f folder) (below []folder, more bool) {
 	case err == zk.CodeNoNode, err == zk.CodeNoAuth && f != w.start: // a part of the tree that we may not read
 		return nil, true
 	default:
-		w.yield(sequence.Snapshot{}, w.t.translateError(err, path))
+		w.yield(sequence.Snapshot{}, w.t.explainError(err, path))
 		return nil, false
 	}
 	isLock, below := w.sortChildren(f, keys)

@@ -207,8 +207,8 @@ func newSettings(servers []string, opts *Options) (settings, error) {
 		}
 	}
 	o.Layout = cmp.Or(o.Layout, LayoutCurator)
-	if !slices.Contains(publicLayouts, o.Layout) {
-		return o, fmt.Errorf("%w: there is no layout %q; there are %v", driver.ErrInvalid, o.Layout, publicLayouts)
+	if err := driverutil.CheckLayout(o.Layout, publicLayouts...); err != nil {
+		return o, err
 	}
 	if err := checkAccess(&o.Options); err != nil {
 		return o, err

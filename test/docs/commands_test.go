@@ -276,7 +276,7 @@ func indentedCommands(text string) (commands []string) {
 			line = m[1]
 		}
 		if assignment.MatchString(line) {
-			continue // TestShownURLs checks the URL
+			continue // TestDocumentedURLs checks the URL
 		}
 		word, _, _ := strings.Cut(line, " ")
 		if word == "holdfast" || notRun[word] != "" {

@@ -15,42 +15,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestShownURLs: the URLs of stores that documents show have only options that exist.
-func TestShownURLs(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	schemes := "consul|redis|rediss|redlock|etcd|kubernetes|zookeeper|postgres|mysql|mariadb|nats|dynamodb|gcs|s3|file"
-	url := regexp.MustCompile("(?:" + schemes + ")(?:\\+[a-z]+)*://[^\\s'\"`<>|)]+")
-	checked := map[string]bool{}
-	for _, file := range documents(t) {
-		for _, shown := range url.FindAllString(readDocument(t, file), -1) {
-			place, query, hasQuery := strings.Cut(strings.TrimRight(shown, ".,;:"), "?")
-			if !hasQuery || strings.Contains(shown, "...") || strings.Contains(shown, "$") || checked[query] {
-				continue
-			}
-			checked[query] = true
-			if strings.HasPrefix(place, "file:") {
-				place = "file:///x"
-			}
-			_, out := m.run(t, holdfastProgram(t), "list", "--store", place+"?no-such-option=1")
-			_, known, ok := strings.Cut(out, "known are: ")
-			if !ok {
-				t.Errorf("%s: %s: the options are not known: %s", documentName(t, file), shown, out)
-				continue
-			}
-			names := strings.FieldsFunc(known, func(r rune) bool { return strings.ContainsRune(" ,;()\n", r) })
-			for option := range strings.SplitSeq(query, "&") {
-				if name, _, _ := strings.Cut(option, "="); !slices.Contains(names, name) {
-					t.Errorf("%s: %s: there is no option %s; %s", documentName(t, file), shown, name, out)
-				}
-			}
-		}
-	}
-	if len(checked) < 10 {
-		t.Errorf("only %d URLs with options are shown", len(checked))
-	}
-}
-
 // TestShownCode: pieces of Go in documents are formatted, and JSON is valid.
 func TestShownCode(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,7 @@ import (
 func init() {
 	driver.Register("mystore", func(ctx context.Context, u *url.URL) (driver.Store, error) {
 		return file.New(ctx, u.Path, nil)
-	})
+	}, nil)
 }
 `
 

@@ -126,30 +126,9 @@ func completeStoreURL(prefix string) (urls []string) {
 		before += query[:i+1]
 	}
 	scheme, _, _ := strings.Cut(place, "://")
-	for _, option := range optionsOf(scheme) {
-		urls = append(urls, before+option+"=")
+	form, _ := driver.DescribeURL(scheme)
+	for _, option := range form.Options {
+		urls = append(urls, before+option.Name+"=")
 	}
 	return urls
-}
-
-// optionsOf are the options of a store's URL. The store itself names them when it refuses an option that it does not
-// know, before it does anything else.
-func optionsOf(scheme string) []string {
-	if !slices.Contains(driver.Schemes(), scheme) {
-		return nil
-	}
-	place := "://host/x"
-	if scheme == "file" {
-		place = ":///x"
-	}
-	store, err := driver.Open(context.Background(), scheme+place+"?no-such-option=1")
-	if err == nil {
-		_ = store.Close()
-		return nil
-	}
-	_, known, found := strings.Cut(err.Error(), "known are: ")
-	if !found {
-		return nil
-	}
-	return strings.Split(known, ", ")
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // maxConfigSize is more than anybody writes into a configuration file.
@@ -157,7 +158,7 @@ func checkConfigKey(key string, inSection bool) error {
 	case !plainKey().MatchString(key):
 		return errors.New("this is not a key; the keys are " + strings.Join(known, ", "))
 	}
-	if like := findSimilar(key, known...); like != "" {
+	if like := driverutil.FindSimilar(key, known...); like != "" {
 		return fmt.Errorf("unknown key %s; did you mean %s?", key, like)
 	}
 	return fmt.Errorf("unknown key %s; known are %s", key, strings.Join(known, ", "))

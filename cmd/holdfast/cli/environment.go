@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // variablePrefix begins the names of the variables of this program.
@@ -33,7 +35,7 @@ func checkEnvironment(environ []string) error {
 			continue
 		}
 		shown := quoteName(name[:min(len(name), 64)])
-		if like := findSimilar(name, settingVariables...); like != "" {
+		if like := driverutil.FindSimilar(name, settingVariables...); like != "" {
 			return exitWith(exitUsage, "unknown variable %s in the environment; did you mean %s?", shown, like)
 		}
 		return exitWith(exitUsage, "unknown variable %s in the environment; names that begin with %s are reserved: "+

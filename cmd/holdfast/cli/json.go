@@ -41,6 +41,7 @@ const (
 	recordPlan           recordType = "plan"            // explain
 	recordStore          recordType = "store"           // stores
 	recordStoreKind      recordType = "store_kind"      // stores --compare
+	recordStoreOption    recordType = "store_option"    // stores --options
 	recordDiagnosis      recordType = "diagnosis"       // doctor
 	recordTorture        recordType = "torture"         // torture
 	recordServe          recordType = "serve"           // serve

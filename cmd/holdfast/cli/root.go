@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // Main runs the command line of this process, os.Args, and ends the process with the exit code that docs/exit-codes.md
@@ -190,7 +191,7 @@ func flagError(c *cobra.Command, err error) error {
 	case errors.As(err, &missing):
 		var known []string
 		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-		if like := findSimilar(missing.GetSpecifiedName(), known...); like != "" {
+		if like := driverutil.FindSimilar(missing.GetSpecifiedName(), known...); like != "" {
 			return usageError("unknown flag --%s; did you mean --%s?", missing.GetSpecifiedName(), like)
 		}
 		return usageError("unknown flag --%s", missing.GetSpecifiedName())

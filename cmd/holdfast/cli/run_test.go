@@ -96,7 +96,7 @@ func TestUsageErrors(t *testing.T) {
 		{"did you mean --wait?", []string{"run", "--timeout", "3s", "a", "true"}},
 		{"did you mean --wait?", []string{"acquire", "-w", "3s", "a"}},
 		{"unknown flag --timeout", []string{"list", "--timeout", "3s"}},
-		{"three slashes", []string{"run", "--store", "file://host/dir", "a", "true"}},
+		{"it looks like file:///absolute/directory", []string{"run", "--store", "file://host/dir", "a", "true"}},
 		{"unknown option colour", []string{"run", "--store", w.store + "?colour=red", "a", "true"}},
 		{"leave the flag out", []string{"run", "--store", "", "a", "true"}},
 		{"leave the flag out", []string{"--store=", "list"}},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // closeTimeout bounds how long closing the client may delay the end of the program. Claims that are not released by
@@ -72,11 +73,23 @@ func openDriver(ctx context.Context, flag string) (driver.Store, error) {
 
 // openURL opens the store that was chosen.
 func openURL(ctx context.Context, where string) (driver.Store, error) {
+	if err := checkScheme(where); err != nil {
+		return nil, err
+	}
+	store, err := driver.Open(ctx, where)
+	if err != nil {
+		return nil, storeError(&openError{&holdfast.Error{Op: "open", Err: err}})
+	}
+	return store, nil
+}
+
+// checkScheme refuses what is no URL of a store that this program knows.
+func checkScheme(where string) error {
 	if like := suggestURL(where); like != "" {
-		return nil, usageError("%w", &openError{fmt.Errorf("the store is not given as a URL; did you mean %s?", like)})
+		return usageError("%w", &openError{fmt.Errorf("the store is not given as a URL; did you mean %s?", like)})
 	}
 	if windowsPath.MatchString(where) {
-		return nil, usageError("%w", &openError{errors.New("a path of Windows cannot be used here; give a directory of this " +
+		return usageError("%w", &openError{errors.New("a path of Windows cannot be used here; give a directory of this " +
 			"system, such as file:///var/lib/holdfast")})
 	}
 	// The library's own error for this is meant for programmers.
@@ -84,19 +97,15 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 	if u, err := url.Parse(where); err == nil && ok && u.Scheme == scheme && !slices.Contains(driver.Schemes(), scheme) {
 		known := strings.Join(driver.Schemes(), ", ")
 		if choice := usedStore.Load(); choice != nil && choice.source == "" {
-			return nil, usageError("this command has no default store: give one by --store or HOLDFAST_STORE; known are %s", known)
+			return usageError("this command has no default store: give one by --store or HOLDFAST_STORE; known are %s", known)
 		}
 		meant := ""
-		if like := findSimilar(scheme, driver.Schemes()...); like != "" {
+		if like := driverutil.FindSimilar(scheme, driver.Schemes()...); like != "" {
 			meant = fmt.Sprintf(" (did you mean %s://?)", like)
 		}
-		return nil, usageError("%w", &openError{fmt.Errorf("unknown store %s://%s; known are %s", scheme, meant, known)})
+		return usageError("%w", &openError{fmt.Errorf("unknown store %s://%s; known are %s", scheme, meant, known)})
 	}
-	store, err := driver.Open(ctx, where)
-	if err != nil {
-		return nil, storeError(&openError{&holdfast.Error{Op: "open", Err: err}})
-	}
-	return store, nil
+	return nil
 }
 
 // portSchemes are the stores that can be recognized by their default ports.

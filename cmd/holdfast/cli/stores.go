@@ -18,18 +18,31 @@ import (
 )
 
 func newStores(storeURL *string) *cobra.Command {
-	var compare, asJSON bool
+	var compare, options, asJSON bool
 	c := &cobra.Command{
-		Use:   "stores",
+		Use:   "stores [URL]",
 		Short: "Show what the store promises, and which stores exist",
 		Long: `stores opens the store and shows where its URL is from (see "holdfast help configuration"), what it promises of locks and
 of the runs of keys, its limits, and warnings about its settings. The last line lists the URL schemes of all stores that
 this program knows.
 
-With --compare it opens no store. It shows side by side what each kind of store promises as it is usually set up.`,
-		Args: exactArgs(),
-		RunE: func(c *cobra.Command, _ []string) error {
-			if compare {
+With --compare it opens no store. It shows side by side what each kind of store promises as it is usually set up.
+
+With --options it opens no store either. It shows what the URL of the store looks like, and all options that it can have:
+of the store that is used, or of the URL that is given. A scheme such as redis will do. A URL is also checked.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if options && len(args) == 1 {
+				return nil
+			}
+			return exactArgs()(nil, args)
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case options && compare:
+				return usageError("--options and --compare do not go together")
+			case options:
+				return printURLOptions(c.OutOrStdout(), *storeURL, args, asJSON)
+			case compare:
 				return printComparison(c.OutOrStdout(), asJSON)
 			}
 			return withClient(*storeURL, func(ctx context.Context, client *holdfast.Client) error {
@@ -49,6 +62,7 @@ With --compare it opens no store. It shows side by side what each kind of store 
 		},
 	}
 	c.Flags().BoolVar(&compare, "compare", false, "show what each kind of store promises, side by side")
+	c.Flags().BoolVar(&options, "options", false, "show what the URL looks like, and its options")
 	addJSONFlag(c, &asJSON)
 	return c
 }

@@ -20,7 +20,7 @@ type defect struct {
 	dir  string
 }
 
-func init() { driver.Register("defect", openDefect) }
+func init() { driver.Register("defect", openDefect, nil) }
 
 func openDefect(ctx context.Context, u *url.URL) (driver.Store, error) {
 	kind := u.Query().Get("kind")

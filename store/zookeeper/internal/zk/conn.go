@@ -238,7 +238,7 @@ func (c *Conn) serveLink(l *link) error {
 		login := newLogin(a)
 		login.done = func() {
 			if login.Err == CodeAuthFailed {
-				denied = fmt.Errorf("%w: the ZooKeeper server does not take the %s credentials", driver.ErrDenied,
+				denied = fmt.Errorf("%w: the ZooKeeper server rejects the %s credentials", driver.ErrDenied,
 					a.Scheme)
 			}
 		}

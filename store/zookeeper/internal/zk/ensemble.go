@@ -86,7 +86,7 @@ func (e *Ensemble) notSentError(ctx context.Context) error {
 	if e.lastError == nil || e.life.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("%w: no server takes the session: %v", ctx.Err(), e.lastError)
+	return fmt.Errorf("%w: no server accepts the session: %v", ctx.Err(), e.lastError)
 }
 
 // server is one server: its name, and one of the addresses of that name.

@@ -15,8 +15,8 @@ import (
 
 // errHungUp says that a server was reached, and closed the connection instead of taking the session. Servers never
 // say why.
-var errHungUp = errors.New("the server hung up: it has no leader, or as many connections from this host as it takes " +
-	"(maxClientCnxns), or has lost data")
+var errHungUp = errors.New("the server closed the connection: it has no leader, this host has reached " +
+	"maxClientCnxns, or the server lost data")
 
 // shortTTLError says that a server grants a session less time than was asked for.
 type shortTTLError struct{ wanted, granted time.Duration }

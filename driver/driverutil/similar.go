@@ -1,11 +1,11 @@
-package cli
+package driverutil
 
 import "strings"
 
-// findSimilar returns the word that was probably meant by a mistyped one: that of the known words with the fewest letters
+// FindSimilar returns the word that was probably meant by a mistyped one: that of the known words with the fewest letters
 // to change, add, remove or swap, or one of which it is the beginning. It is empty if more than a third of the letters
 // differ.
-func findSimilar(word string, known ...string) (similar string) {
+func FindSimilar(word string, known ...string) (similar string) {
 	least := max(1, len(word)/3) + 1
 	for _, k := range known {
 		d := editDistance(word, k)
