@@ -35,8 +35,12 @@ func checkEnvironment(environ []string) error {
 			continue
 		}
 		shown := quoteName(name[:min(len(name), 64)])
-		if like := driverutil.FindSimilar(name, settingVariables...); like != "" {
-			return exitWith(exitUsage, "unknown variable %s in the environment; did you mean %s?", shown, like)
+		var settings []string // without the prefix, which all have
+		for _, setting := range settingVariables {
+			settings = append(settings, strings.TrimPrefix(setting, variablePrefix))
+		}
+		if like := driverutil.FindSimilar(strings.TrimPrefix(name, variablePrefix), settings...); like != "" {
+			return exitWith(exitUsage, "unknown variable %s in the environment; did you mean %s?", shown, variablePrefix+like)
 		}
 		return exitWith(exitUsage, "unknown variable %s in the environment; names that begin with %s are reserved: "+
 			"use %s, or rename it", shown, variablePrefix, strings.Join(settingVariables, " or "))
