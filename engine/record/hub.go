@@ -336,6 +336,12 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 		limit = min(limit, stoppedPoll/2+randomPart(stoppedPoll/2))
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
+	var liveness <-chan time.Time // nil without the turn: hundreds may wait for it, and the one that has it checks
+	if watch == nil || place != Outside || watch.HasTurn() {
+		ticker := time.NewTicker(livenessInterval)
+		defer ticker.Stop()
+		liveness = ticker.C
+	}
 	waited := make(chan error, 1)
 	var listener sync.WaitGroup
 	defer listener.Wait()
@@ -343,8 +349,6 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 	if watch != nil {
 		listener.Go(func() { waited <- watch.Wait(ctx, known.row.Version, place) })
 	}
-	liveness := time.NewTicker(livenessInterval)
-	defer liveness.Stop()
 	for ticks := 1; ; {
 		select {
 		case err := <-waited:
@@ -356,10 +360,7 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 			return asked
 		case <-h.wrote:
 			return ownWrite
-		case <-liveness.C:
-			if watch != nil && !watch.HasTurn() {
-				continue
-			}
+		case <-liveness:
 			now := h.e.clock.Now()
 			if slices.ContainsFunc(claimsToCheck(rec, ahead, ticks), func(c Claim) bool { return h.e.isDead(&c, now) }) {
 				return asked

@@ -2,7 +2,6 @@ package record
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 )
 
@@ -27,7 +26,6 @@ type turnWatch struct {
 	pass        func() // nil without the turn
 	passed      bool   // the last turn was passed on by this client
 	unavailable bool   // there are no turns at present
-	looks       atomic.Bool
 
 	// request is the call of take that is under way, if there is one. It goes on between two calls of Wait, so that it
 	// keeps its place among those of other clients.
@@ -41,24 +39,20 @@ type takenTurn struct {
 	err  error
 }
 
-func (w *turnWatch) HasTurn() bool { return w.looks.Load() }
+func (w *turnWatch) HasTurn() bool { return w.pass != nil || w.unavailable }
 
+// Wait returns nil when this client takes its turn: it has not looked before.
 func (w *turnWatch) Wait(ctx context.Context, version string, place Place) error {
 	if place != Outside {
 		w.withdraw()
-	} else if err := w.takeTurn(ctx); err != nil {
-		return err
+	} else if !w.HasTurn() {
+		return w.takeTurn(ctx)
 	}
-	w.looks.Store(true)
 	return w.Watch.Wait(ctx, version, place)
 }
 
 // takeTurn returns when this client has the turn, or there are none.
 func (w *turnWatch) takeTurn(ctx context.Context) error {
-	if w.pass != nil || w.unavailable {
-		return nil
-	}
-	w.looks.Store(false)
 	if w.passed {
 		w.passed = false
 		pause := time.NewTimer(turnPause)

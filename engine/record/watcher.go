@@ -31,14 +31,13 @@ type Watcher interface {
 	Watch(name string) Watch
 }
 
-// Watch is how a client watches one record. One goroutine uses it; HasTurn may be called while Wait waits.
+// Watch is how a client watches one record. It is used by one call at a time.
 type Watch interface {
 	// Wait returns nil when the record may have changed since it had the given version, as far as that concerns claims at
 	// that place. It subscribes first and then compares the version, so that it misses no change, neither during the
 	// call nor between two calls. It returns an error when ctx ends, or when the store cannot notify at present.
 	Wait(ctx context.Context, version string, place Place) error
-	// HasTurn reports whether this client looks at changes at present. It is false while it waits for its turn: see
-	// [WithTurns].
+	// HasTurn reports whether Wait waits for changes, and not for this client's turn to look at them: see [WithTurns].
 	HasTurn() bool
 	// PassTurn says that a claim of this client had its chance at the lock after a notice. If there are turns, this one is
 	// over.
