@@ -49,7 +49,7 @@ func TestOnceUntilSuccess(t *testing.T) {
 	// A command that cannot be run is a failure, or no run at all if it is known before.
 	w.writeFile("broken", "\x7fnonsense")
 	_ = os.Chmod(w.filePath("broken"), 0o700)
-	w.runProgram("once", "b", "./broken").check(t, 126, "exec format error")
+	w.runProgram("once", "b", "./broken").check(t, 126, "does not say which program reads it")
 	w.runProgram("once", "b", "no-such-command").check(t, 127, "no-such-command")
 	w.runProgram("once", "b", "-n", "true").check(t, 127, "there is no command -n; flags come before KEY")
 	if runs := w.checkStates("b", holdfast.RunFailed); !strings.Contains(runs[0].Error, "could not be started") {
