@@ -3,7 +3,6 @@ package redact
 
 import (
 	"errors"
-	"iter"
 	"net/url"
 	"regexp"
 	"slices"
@@ -31,12 +30,12 @@ func isSecret(name, value string) bool {
 
 // FindSecrets returns the parts of a URL that must not be shown, decoded and as written, the longest first.
 //
-// A password that is also the name of the user, or another part that is shown, is hidden only where it is written as a
-// password. Hidden wherever it stands, it would spoil what an error says about the user, and show that both are the same.
+// A password that is also the name of the user is hidden only where it is written as a password. Hidden wherever it
+// stands, it would spoil what an error says about the user, and show that both are the same.
 func FindSecrets(u *url.URL) []string {
 	var s []string
-	isPublic := publicParts(u)
-	if password, ok := u.User.Password(); ok && isPublic[password] {
+	isUser := func(password string) bool { return password != "" && password == u.User.Username() }
+	if password, ok := u.User.Password(); ok && isUser(password) {
 		s = append(s, ":"+password+"@", "password="+password)
 	} else if ok {
 		s = append(s, password, url.QueryEscape(password), url.PathEscape(password))
@@ -44,11 +43,12 @@ func FindSecrets(u *url.URL) []string {
 			s = append(s, written)
 		}
 	}
-	for name, value := range options(u) {
+	for _, pair := range strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
+		name, value, _ := strings.Cut(pair, "=")
 		decoded, err := url.QueryUnescape(value)
 		switch {
 		case !isSecret(name, value):
-		case err == nil && isPublic[decoded]:
+		case err == nil && isUser(decoded):
 			s = append(s, name+"="+value)
 		case err == nil:
 			s = append(s, value, decoded, url.PathEscape(decoded))
@@ -58,32 +58,6 @@ func FindSecrets(u *url.URL) []string {
 	}
 	slices.SortFunc(s, func(a, b string) int { return len(b) - len(a) })
 	return slices.DeleteFunc(slices.Compact(s), func(s string) bool { return s == "" })
-}
-
-// options yields the options of a URL as they are written.
-func options(u *url.URL) iter.Seq2[string, string] {
-	return func(yield func(name, value string) bool) {
-		for _, pair := range strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
-			if name, value, _ := strings.Cut(pair, "="); !yield(name, value) {
-				return
-			}
-		}
-	}
-}
-
-// publicParts are the parts of a URL that are shown.
-func publicParts(u *url.URL) map[string]bool {
-	parts := map[string]bool{u.User.Username(): true, u.Hostname(): true, u.Scheme: true}
-	for _, segment := range strings.Split(u.Path, "/") {
-		parts[segment] = true
-	}
-	for name, value := range options(u) {
-		if decoded, err := url.QueryUnescape(value); err == nil && !isSecret(name, value) {
-			parts[decoded] = true
-		}
-	}
-	delete(parts, "")
-	return parts
 }
 
 // HideSecrets replaces the secrets in an error's text. errors.Is gives the same answers for the result.
