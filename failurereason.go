@@ -69,7 +69,8 @@ var failureReasons = []struct {
 }
 
 // FailureReasonOf is why a call has failed, by its error: the reason that the event of a lock or a run has for it. It is
-// for what shows the errors of calls as codes, also of those that acquire nothing, such as Inspect. It is [FailureStore]
+// for what shows the errors of calls as codes, also of those that acquire nothing, such as Inspect. There it cannot tell
+// the end of the caller's context from a timeout of the store's client: both are [FailureTimeout]. It is [FailureStore]
 // for errors that it does not know, and "" for nil.
 func FailureReasonOf(err error) FailureReason {
 	if err == nil {

@@ -766,7 +766,7 @@ func TestLedgerTables(t *testing.T) {
 		}
 	}
 	for option, words := range map[string]string{
-		"&layout=ledger&prefix=p": "prefix", "&layout=ledger&started-age=1s": "1m0s", "&started-age=1h": "layout ledger",
+		"&layout=ledger&prefix=p": "prefix", "&layout=ledger&started-age=1s": "1m or more", "&started-age=1h": "layout ledger",
 		"&ledger-name=x": "layout ledger", "&layout=ledger&partition-key=sequence": "sequence", "&layout=ledger&ledger-name=a/b": "slash",
 	} {
 		_, err := driver.Open(t.Context(), urlOf(newTableName(), endpoint, option))

@@ -89,6 +89,9 @@ func (s *storeURL) readPrefix(text string) error {
 func (s *storeURL) readServers(scheme string) func(text string) error {
 	return func(text string) error {
 		for server := range strings.SplitSeq(text, ",") {
+			if server == "" || strings.HasPrefix(server, ":") { // which would be this machine
+				return errors.New("it names an empty server")
+			}
 			s.servers = append(s.servers, storeurl.AddPort(server, defaultPort(scheme)))
 		}
 		return nil
@@ -111,6 +114,9 @@ func (s *storeURL) readPath(scheme string, f *storeurl.Form) error {
 	switch scheme {
 	case "redis+sentinel":
 		s.client.Sentinel.MasterSet, path, _ = strings.Cut(path, "/")
+		if s.client.Sentinel.MasterSet == "" { // without it, the client would not ask the Sentinels
+			return f.Refuse("names no primary")
+		}
 	case "redis+cluster":
 		if path != "" && path != "0" {
 			return f.Refuse("names a database, and a Redis Cluster has only database 0")

@@ -123,6 +123,7 @@ func TestPrintedRecords(t *testing.T) {
 	}
 	show("stores", "--json")
 	show("stores", "--json", "--compare")
+	show("stores", "--json", "--options", "file")
 	show("version", "--json")
 	doctor := w.runProgram("doctor", "--json")
 	note(doctor.out)

@@ -30,6 +30,10 @@ func printURLOptions(w io.Writer, flag string, args []string, asJSON bool) error
 		return err
 	}
 	scheme, rest, _ := strings.Cut(where, "://")
+	scheme = strings.ToLower(scheme)
+	if !slices.Contains(driver.Schemes(), scheme) { // then it may as well be a password
+		return storeError(&openError{&holdfast.Error{Op: "open", Err: driver.CheckURL(where)}})
+	}
 	form, ok := driver.DescribeURL(scheme)
 	if !ok {
 		return usageError("the store for %s:// does not say which options its URLs have", scheme)

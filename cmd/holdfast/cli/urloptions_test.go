@@ -22,7 +22,7 @@ func TestURLOptions(t *testing.T) {
 			}
 		}
 	}
-	for _, named := range []string{"redis", "redis://", "redis://:s3cret@127.0.0.1:1/2?timeout=1s"} {
+	for _, named := range []string{"redis", "redis://", "Redis://:s3cret@127.0.0.1:1/2?timeout=1s"} {
 		shows([]string{named}, "redis://[[user]:password@]host[:6379][/database]\n",
 			"timeout: duration, 10ms or more; by default 2s\n    how long an answer may take",
 			"foreign-turn: duration, 1ms to 1s, or 0; by default not at all; only with layout=plain\n",
@@ -33,6 +33,9 @@ func TestURLOptions(t *testing.T) {
 		"redis://:s3cret@h?timout=1s": "unknown option timout in the store's URL (did you mean timeout?)",
 		"redis://:s3cret@":            "the store's URL names no server; it looks like redis://",
 		"nosuch://h":                  "unknown store nosuch://",
+		"redis:u:s3cret@h":            "a store's URL looks like scheme://",
+		"u:s3cret@tcp(h:3306)/db":     "store's URL",
+		"host=h password=s3cret":      "store's URL",
 	} {
 		got := w.runProgram("stores", "--options", named)
 		got.check(t, 64, says)

@@ -53,7 +53,8 @@ func TestOptions(t *testing.T) {
 	for query, says := range map[string]string{
 		"name=a%26b":                   "",
 		"number=5&on=true&color=blue":  "",
-		"layout=&color=":               "",
+		"layout=":                      "",
+		"color=":                       "the option color of the store's URL: write red, green or blue",
 		"layout=own&timeout=50ms":      "",
 		"age=0&layout=other":           "",
 		"age=1m&layout=other":          "",

@@ -2,6 +2,7 @@ package servepage
 
 import (
 	"errors"
+	"net/http"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
@@ -26,6 +27,9 @@ func describeStoreError(err error) *pageError {
 	case holdfast.FailureLost:
 		return say("This claim does not exist any more: it has ended meanwhile. Nothing was changed.")
 	case holdfast.FailureUncertain, holdfast.FailureTimeout:
+		if means.Reason == holdfast.FailureTimeout { // of a call, not of a wait
+			means.Status = http.StatusGatewayTimeout
+		}
 		return say("The store did not answer in time, so it is not known whether something was changed. Look again. (%s)",
 			because)
 	case holdfast.FailureUnsupported:
