@@ -384,7 +384,7 @@ func useAttempts(t *testing.T, client *holdfast.Client) func() {
 func dropEvents(t *testing.T, s *shop) func() {
 	return func() {
 		goOn := make(chan struct{})
-		client := openClient(t, "memory://"+t.Name(), &holdfast.Options{OnEvent: func(e holdfast.Event) {
+		client := openClient(t, "memory://dropped", &holdfast.Options{OnEvent: func(e holdfast.Event) {
 			<-goOn
 			s.collector.OnEvent(e)
 		}})

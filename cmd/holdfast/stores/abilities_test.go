@@ -146,8 +146,8 @@ func TestEachLayoutHasAbilities(t *testing.T) {
 
 // defaults names the layouts that a store has without an option.
 var defaults = map[string]string{
-	"consul": "claims", "dynamodb": "record", "gcs": "record", "kubernetes": "record", "redis": "plain", "s3": "record",
-	"zookeeper": "curator",
+	"consul": "claims", "dynamodb": "record", "gcs": "record", "kubernetes": "record", "mysql": "record", "postgres": "record",
+	"redis": "plain", "s3": "record", "zookeeper": "curator",
 }
 
 // listAbilities asks a store for each ability, in the order of the table. One that is refused as unsupported does not
