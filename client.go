@@ -413,12 +413,19 @@ func (c *Client) Shutdown(ctx context.Context) error {
 // drain refuses new calls and leases, and waits until nothing is held or ctx ends. It returns how many leases are held
 // then.
 func (c *Client) drain(ctx context.Context) (held int) {
-	c.inflight.refuseCalls()
-	c.waiting.End()
+	clients := []*Client{c}
 	if opened := c.ledger.client.Load(); opened != nil {
-		held = opened.drain(ctx)
+		clients = append(clients, opened)
 	}
-	return held + c.renewer.drain(ctx)
+	for _, each := range clients { // all, before it waits for one of them
+		each.inflight.refuseCalls()
+		each.waiting.End()
+		each.renewer.refuseHolds()
+	}
+	for _, each := range clients {
+		held += each.renewer.awaitEmpty(ctx)
+	}
+	return held
 }
 
 // Close ends all leases with [ErrClosed] as the cause, releases their locks, waits for what is under way in the

@@ -50,7 +50,7 @@ type renewer struct {
 
 	mu           sync.Mutex
 	closed       bool             // new holds are refused
-	drained      chan struct{}    // nil until drain is called; closed when there are no holds
+	drained      chan struct{}    // nil until awaitEmpty is called; closed when there are no holds
 	lastRead     driver.Instant   // the last reading of the clock
 	elapsed      time.Duration    // the same moment on the renewer's scale
 	wallAhead    time.Duration    // how far the wall clock was ahead of Boottime
@@ -172,10 +172,17 @@ func (r *renewer) takeAll() []*hold {
 	return all
 }
 
-// drain refuses new holds, and waits until there are none or ctx ends. It returns how many there are then.
-func (r *renewer) drain(ctx context.Context) int {
+// refuseHolds refuses new holds from now on.
+func (r *renewer) refuseHolds() {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.closed = true
+}
+
+// awaitEmpty waits until there are no holds or ctx ends, and returns how many there are then. It is called after
+// refuseHolds.
+func (r *renewer) awaitEmpty(ctx context.Context) int {
+	r.mu.Lock()
 	if r.drained == nil {
 		r.drained = make(chan struct{})
 		if r.ends.Len() == 0 {

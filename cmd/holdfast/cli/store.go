@@ -83,7 +83,7 @@ func openURL(ctx context.Context, where string) (driver.Store, error) {
 	return store, nil
 }
 
-// checkScheme refuses what is no URL of a store that this program knows.
+// checkScheme refuses what is not a URL of a store that this program knows.
 func checkScheme(where string) error {
 	if like := suggestURL(where); like != "" {
 		return usageError("%w", &openError{fmt.Errorf("the store is not given as a URL; did you mean %s?", like)})
