@@ -187,6 +187,7 @@ func TestGrantDuringShutdown(t *testing.T) {
 		close(s.answer)
 		if l := <-held; l != nil {
 			t.Error("a lease was returned")
+			_ = l.Release() // otherwise Shutdown waits for it
 		}
 		wantIs(t, <-failed, ErrClosed)
 		if err := errors.Join(work.Release(), <-done); err != nil {
