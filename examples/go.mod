@@ -9,7 +9,7 @@ require (
 	github.com/holdfast-go/holdfast/store/etcd v0.0.0
 	github.com/holdfast-go/holdfast/store/postgres v0.0.0
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
-	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jackc/pgx/v5 v5.13.0
 )
 
 require (

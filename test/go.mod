@@ -25,7 +25,7 @@ require (
 	github.com/holdfast-go/holdfast/store/redis v0.0.0
 	github.com/holdfast-go/holdfast/store/s3 v0.0.0
 	github.com/holdfast-go/holdfast/store/zookeeper v0.0.0
-	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jackc/pgx/v5 v5.13.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79

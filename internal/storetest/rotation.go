@@ -32,7 +32,7 @@ type Rotation struct {
 }
 
 // rotationTTL is that of the leases. What a rotation interrupts must be shorter, also on a busy machine.
-const rotationTTL = 12 * time.Second
+const rotationTTL = 20 * time.Second
 
 // rotationLoad is a load of holders and waiters.
 type rotationLoad struct {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -95,7 +96,14 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
 	}
-	secrets := &urlSecrets{url: plain.String(), password: &s.password, last: config.ConnConfig}
+	secrets := &urlSecrets{url: plain.String(), password: &s.password}
+	if query.Get("sslpassword") == "" {
+		secrets.cert = cmp.Or(query.Get("sslcert"), os.Getenv("PGSSLCERT"))
+		secrets.key = cmp.Or(query.Get("sslkey"), os.Getenv("PGSSLKEY"))
+	}
+	if secrets.last, err = secrets.read(); err != nil {
+		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
+	}
 	if s.password.IsFile() {
 		config.ConnConfig.Password = s.password.Current()
 	}
@@ -116,16 +124,41 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 type urlSecrets struct {
 	url      string
 	password *driverutil.Secret
+	// cert and key are the files of the client's certificate. They are empty if it is found elsewhere, as in ~/.postgresql,
+	// or if the key has a password.
+	cert, key string
 
 	mu      sync.Mutex
 	last    *pgx.ConnConfig // the last that could be read
 	problem error
 }
 
+// read reads the URL and its files. pgx reads a client certificate at each handshake, and then fails while its files are
+// being replaced. So one whose files are known is read here, where the last good one is kept.
+func (s *urlSecrets) read() (*pgx.ConnConfig, error) {
+	c, err := pgx.ParseConfig(s.url)
+	if err != nil || s.cert == "" || s.key == "" || c.TLSConfig == nil && len(c.Fallbacks) == 0 {
+		return c, err
+	}
+	pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+	if err != nil {
+		return nil, err
+	}
+	if c.TLSConfig != nil {
+		c.TLSConfig.Certificates = []tls.Certificate{pair}
+	}
+	for _, f := range c.Fallbacks {
+		if f.TLSConfig != nil {
+			f.TLSConfig.Certificates = []tls.Certificate{pair}
+		}
+	}
+	return c, nil
+}
+
 // readAgain puts what the files have now into the settings of a connection. If they cannot be used, as when they are being
 // replaced, that is what they had before. pgx takes a passfile that it cannot read for one without a password.
 func (s *urlSecrets) readAgain(_ context.Context, c *pgx.ConnConfig) error {
-	now, err := pgx.ParseConfig(s.url)
+	now, err := s.read()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.problem = err; err == nil {
@@ -135,7 +168,11 @@ func (s *urlSecrets) readAgain(_ context.Context, c *pgx.ConnConfig) error {
 		}
 		s.last = now
 	}
-	c.Password, c.TLSConfig, c.Fallbacks = s.last.Password, s.last.TLSConfig, s.last.Fallbacks
+	// All is taken but what this package has set: pgx remembers the certificates that it found by itself in a field of its own.
+	read := s.last.Config.Copy()
+	read.DialFunc, read.ConnectTimeout, read.ValidateConnect = c.DialFunc, c.ConnectTimeout, c.ValidateConnect
+	read.RuntimeParams, read.OnNotice, read.OnNotification = c.RuntimeParams, c.OnNotice, c.OnNotification
+	c.Config = *read
 	if s.password.IsFile() {
 		c.Password = s.password.Current()
 	}
