@@ -42,7 +42,7 @@ func TestNilArguments(t *testing.T) {
 		"nil client, Acquire":  func() error { _, err := noClient.Semaphore("a", 1, nil).Acquire(ctx, 1); return err },
 		"nil client, Campaign": func() error { _, err := noClient.Election("a", nil).Campaign(ctx); return err },
 		"nil client, Inspect":  func() error { _, err := noClient.Inspect(ctx, "a"); return err },
-		"nil client, Break":    func() error { return noClient.Break(ctx, "a", "x", holdfast.BreakForce) },
+		"nil client, Break":    func() error { return noClient.Break(ctx, "a", "x", holdfast.BreakForce, "") },
 		"nil client, Explain":  func() error { _, err := noClient.Mutex("a", nil).Explain(); return err },
 		"nil client, Examine":  func() error { _, err := noClient.Examine(ctx); return err },
 		"nil client, Close":    noClient.Close,
@@ -92,7 +92,7 @@ func TestBreakTheOnlyHolder(t *testing.T) {
 	m := memory.New(nil)
 	c, operator := newMemoryClient(t, m, &holdfast.Options{Owner: "holder"}), newMemoryClient(t, m, nil)
 	var loss *holdfast.LossError
-	if err := operator.Break(ctx, "a", "", holdfast.BreakForce); !errors.Is(err, holdfast.ErrLost) ||
+	if err := operator.Break(ctx, "a", "", holdfast.BreakForce, ""); !errors.Is(err, holdfast.ErrLost) ||
 		!errors.As(err, &loss) || loss.Cause != holdfast.LossGone {
 		t.Errorf("nobody holds it: %v", err)
 	}
@@ -108,7 +108,7 @@ func TestBreakTheOnlyHolder(t *testing.T) {
 	case <-lease.Context().Done():
 		t.Error("a request to release ended the lease")
 	}
-	if err := operator.Break(ctx, "a", "", holdfast.BreakForce); err != nil {
+	if err := operator.Break(ctx, "a", "", holdfast.BreakForce, ""); err != nil {
 		t.Error(err)
 	}
 	<-lease.Context().Done()
@@ -124,7 +124,7 @@ func TestBreakTheOnlyHolder(t *testing.T) {
 		}
 		refs = append(refs, l.Ref())
 	}
-	err = operator.Break(ctx, "s", "", holdfast.BreakGraceful)
+	err = operator.Break(ctx, "s", "", holdfast.BreakGraceful, "")
 	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), refs[0]) ||
 		!strings.Contains(err.Error(), refs[1]) {
 		t.Errorf("two holders: %v", err)

@@ -823,7 +823,7 @@ func TestInvalidArguments(t *testing.T) {
 		{all(nil), "item 1 is nil"},
 		{all(c.Mutex("a", nil), (*Mutex)(nil)), "item 2 is nil"},
 		{all((*RWMutex)(nil)), "item 1 is nil"},
-		{c.Break(t.Context(), "a", "r", 7), "break mode"},
+		{c.Break(t.Context(), "a", "r", 7, ""), "break mode"},
 	} {
 		if !errors.Is(tt.err, ErrInvalid) || !strings.Contains(tt.err.Error(), tt.want) {
 			t.Errorf("%v: want ErrInvalid with %q", tt.err, tt.want)

@@ -121,7 +121,7 @@ func TestElectionRun(t *testing.T) {
 			if terms++; terms == 3 {
 				return own
 			}
-			if err := operator.Break(t.Context(), "e", l.Ref(), BreakForce); err != nil {
+			if err := operator.Break(t.Context(), "e", l.Ref(), BreakForce, ""); err != nil {
 				t.Error(err)
 			}
 			<-ctx.Done()

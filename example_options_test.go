@@ -104,7 +104,7 @@ func ExampleClient_Break() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := operator.Break(ctx, "nightly", "", holdfast.BreakGraceful); err != nil {
+	if err := operator.Break(ctx, "nightly", "", holdfast.BreakGraceful, ""); err != nil {
 		log.Fatal(err)
 	}
 	<-lease.Context().Done() // the worker learns of it by its next renewal, and stops

@@ -201,7 +201,7 @@ func ExampleLease_Context() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := client.Break(ctx, "nightly", lease.Ref(), holdfast.BreakForce); err != nil {
+	if err := client.Break(ctx, "nightly", lease.Ref(), holdfast.BreakForce, ""); err != nil {
 		log.Fatal(err)
 	}
 	<-lease.Context().Done() // stop the work now: another client may hold the lock

@@ -131,7 +131,7 @@ func TestLockAllLosesAllWithOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := set.All()[1]
-		if err := operator.Break(t.Context(), "b", b.Ref(), BreakForce); err != nil {
+		if err := operator.Break(t.Context(), "b", b.Ref(), BreakForce, ""); err != nil {
 			t.Fatal(err)
 		}
 		<-set.Context().Done()
@@ -149,7 +149,7 @@ func TestLockAllLosesAllWithOne(t *testing.T) {
 				t.Errorf("%+v, %v", lock, err)
 				return
 			}
-			operator.Break(t.Context(), "a", lock.Holders[0].Ref, BreakForce)
+			operator.Break(t.Context(), "a", lock.Holders[0].Ref, BreakForce, "")
 		})
 		_, err = LockAll(t.Context(), c.Mutex("a", nil), c.Mutex("z", nil))
 		wantIs(t, err, ErrLost)
@@ -533,7 +533,7 @@ func TestLockAllWithMinHold(t *testing.T) {
 			}
 		},
 		"loss": func(t *testing.T, _, operator *Client) {
-			if err := operator.Break(t.Context(), "a", "", BreakGraceful); err != nil {
+			if err := operator.Break(t.Context(), "a", "", BreakGraceful, ""); err != nil {
 				t.Error(err)
 			}
 		},

@@ -123,7 +123,7 @@ func TestBreakAndRequestRelease(t *testing.T) {
 		if n := len(r.eventsOf(EventReleaseRequested)); n != 1 || !l.Valid() {
 			t.Errorf("%d requests to release, valid %v", n, l.Valid())
 		}
-		if err := operator.Break(t.Context(), "a", l.Ref(), BreakGraceful); err != nil {
+		if err := operator.Break(t.Context(), "a", l.Ref(), BreakGraceful, ""); err != nil {
 			t.Error(err)
 		}
 		_, err = operator.Mutex("a", nil).TryLock(t.Context())
@@ -136,7 +136,7 @@ func TestBreakAndRequestRelease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantIs(t, operator.Break(t.Context(), "a", l.Ref(), BreakForce), ErrLost)
+		wantIs(t, operator.Break(t.Context(), "a", l.Ref(), BreakForce, ""), ErrLost)
 		if !next.Valid() {
 			t.Error("a stale ref broke another claim")
 		}

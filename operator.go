@@ -35,21 +35,14 @@ func (m BreakMode) String() string {
 // Break takes a lock away from one of its holders, or removes a waiting claim, as an operator does. ref is the
 // [ClaimInfo].Ref of the claim; "" means the only holder. Its lease ends with [LossBroken]. No other claim is touched.
 //
+// reason says who breaks the lock, and why: one line of printable text of at most [MaxReason] bytes, or "". The holder
+// gets it as the Err of its [*LossError]. Layouts of other clients that have no room for it break the lock without it.
+//
 // It returns ErrLost if that claim does not exist any more, or if ref is "" and nobody holds the lock; ErrInvalid if
-// ref is "" and there are several holders (the text has their refs), or if ref cannot be the ref of a claim;
-// ErrUnsupported for [BreakGraceful] on a foreign claim, whose holder cannot be notified; ErrUncertain if the store did
-// not answer.
-func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode) error {
-	return c.BreakWithReason(ctx, name, ref, mode, "")
-}
-
-// MaxReason is the length of the reason of a break, in bytes.
-const MaxReason = driver.MaxReason
-
-// BreakWithReason is [Client.Break] with a reason for the holder: who breaks the lock, and why. It is one line of
-// printable text of at most [MaxReason] bytes; with anything else the error is ErrInvalid. The holder gets it as the Err
-// of its [*LossError]. Layouts of other clients that have no room for it break the lock without it.
-func (c *Client) BreakWithReason(ctx context.Context, name, ref string, mode BreakMode, reason string) error {
+// ref is "" and there are several holders (the text has their refs), if ref cannot be the ref of a claim, or if the
+// reason is too long or not one line; ErrUnsupported for [BreakGraceful] on a foreign claim, whose holder cannot be
+// notified; ErrUncertain if the store did not answer.
+func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode, reason string) error {
 	if err := checkReason(reason); err != nil {
 		return c.wrapError("break", name, err)
 	}
@@ -63,6 +56,9 @@ func (c *Client) BreakWithReason(ctx context.Context, name, ref string, mode Bre
 	}
 	return c.breakClaim(ctx, "break", name, ref, driver.Break{Mode: how, Reason: reason})
 }
+
+// MaxReason is the largest length of the reason of a break, in bytes.
+const MaxReason = driver.MaxReason
 
 // RequestRelease asks the holder of a claim to release it. Nothing is taken away: [Lease.ReleaseRequested] is closed at
 // the holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are those of Break; a

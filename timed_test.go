@@ -39,7 +39,7 @@ func TestBrokenHandle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Break(t.Context(), "a", h.Ref, BreakGraceful); err != nil {
+		if err := c.Break(t.Context(), "a", h.Ref, BreakGraceful, ""); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
@@ -215,7 +215,7 @@ func TestMinHoldBroken(t *testing.T) {
 		m := bubbleMemory()
 		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
 		l := mustLock(t, c, "a", &LockOptions{MinHold: time.Hour})
-		if err := other.Break(t.Context(), "a", l.Ref(), BreakGraceful); err != nil {
+		if err := other.Break(t.Context(), "a", l.Ref(), BreakGraceful, ""); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()

@@ -172,7 +172,7 @@ func (s *Store) RequestRelease(t testing.TB, name string) {
 // breakClaim breaks one claim, which may have ended meanwhile.
 func (s *Store) breakClaim(t testing.TB, name, ref string, mode holdfast.BreakMode) {
 	t.Helper()
-	if err := s.operator.Break(context.Background(), name, ref, mode); err != nil && !errors.Is(err, holdfast.ErrLost) {
+	if err := s.operator.Break(context.Background(), name, ref, mode, ""); err != nil && !errors.Is(err, holdfast.ErrLost) {
 		t.Fatalf("holdfasttest: %v", err)
 	}
 }

@@ -206,13 +206,13 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// TestBreakWithReason: the loss of a lease that a client has broken has the reason.
-func TestBreakWithReason(t *testing.T) {
+// TestReasonOfBreak: the loss of a lease that a client has broken has the reason.
+func TestReasonOfBreak(t *testing.T) {
 	for _, mode := range []holdfast.BreakMode{holdfast.BreakGraceful, holdfast.BreakForce} {
 		synctest.Test(t, func(t *testing.T) {
 			s := holdfasttest.New(t)
 			l := mustLock(t, s.Client(t, nil), "a")
-			if err := s.Client(t, nil).BreakWithReason(t.Context(), "a", l.Ref(), mode, "INC-1"); err != nil {
+			if err := s.Client(t, nil).Break(t.Context(), "a", l.Ref(), mode, "INC-1"); err != nil {
 				t.Fatal(err)
 			}
 			s.Advance(t, holdfast.DefaultTTL/2)

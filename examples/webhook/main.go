@@ -94,7 +94,7 @@ func tellStory(out io.Writer) error {
 		return fmt.Errorf("the first call: exit code %d, %v", code, err)
 	}
 	s.Tell("an operator breaks the lock of worker 1, which does not answer, and worker 2 gets it")
-	if err := workers[1].Break(ctx, "stock/shoe", first.Ref(), holdfast.BreakForce); err != nil {
+	if err := workers[1].Break(ctx, "stock/shoe", first.Ref(), holdfast.BreakForce, ""); err != nil {
 		return err
 	}
 	second, err := workers[1].Mutex("stock/shoe", nil).Lock(ctx)

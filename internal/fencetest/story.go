@@ -107,7 +107,7 @@ func tellStory(t *testing.T, r Resource, servers [2]*holdfast.Client, at int, fe
 		t.Fatalf("the first holder did not come to step %d: %v", at, err)
 	}
 	// The first holder is stopped, so its lease ends, and the next one gets the lock.
-	if err := servers[1].Break(ctx, "resource", first.Ref(), holdfast.BreakForce); err != nil {
+	if err := servers[1].Break(ctx, "resource", first.Ref(), holdfast.BreakForce, ""); err != nil {
 		t.Error(err)
 	}
 	next, nextToken := acquireLock(ctx, t, servers[1])

@@ -147,7 +147,7 @@ func TestLeaseAfterBreak(t *testing.T) {
 		if err != nil || len(now.Holders) != 1 {
 			t.Fatalf("%+v %v", now, err)
 		}
-		if err := operator.Break(t.Context(), name, now.Holders[0].Ref, holdfast.BreakForce); err != nil {
+		if err := operator.Break(t.Context(), name, now.Holders[0].Ref, holdfast.BreakForce, ""); err != nil {
 			t.Fatal(err)
 		}
 		lockEventually(t, operator, name, longTTL)

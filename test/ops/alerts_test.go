@@ -300,7 +300,7 @@ func loseLeases(t *testing.T, client *holdfast.Client) func() {
 		for i := range 12 {
 			lease, err := client.Mutex(fmt.Sprint("broken-", i), nil).Lock(t.Context())
 			check(t, err)
-			check(t, client.Break(t.Context(), lease.Name(), lease.Ref(), holdfast.BreakForce))
+			check(t, client.Break(t.Context(), lease.Name(), lease.Ref(), holdfast.BreakForce, ""))
 			leases = append(leases, lease)
 		}
 		for _, lease := range leases { // their holder learns of it with the next renewal

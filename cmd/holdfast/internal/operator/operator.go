@@ -95,9 +95,9 @@ func (c *Claim) Act(ctx context.Context, client *holdfast.Client, action Action,
 	case RequestRelease:
 		return client.RequestRelease(ctx, c.Lock.Name, c.Ref)
 	case Break:
-		return client.BreakWithReason(ctx, c.Lock.Name, c.Ref, holdfast.BreakGraceful, reason)
+		return client.Break(ctx, c.Lock.Name, c.Ref, holdfast.BreakGraceful, reason)
 	case BreakForce:
-		return client.BreakWithReason(ctx, c.Lock.Name, c.Ref, holdfast.BreakForce, reason)
+		return client.Break(ctx, c.Lock.Name, c.Ref, holdfast.BreakForce, reason)
 	}
 	return errNoAction
 }

@@ -108,7 +108,7 @@ func TestHoldLost(t *testing.T) {
 	s := startServer(t, nil)
 	a := s.hold("a", `{"ttl_ms": 15000}`)
 	got := a.next(eventAcquired)
-	if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful); err != nil {
+	if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful, ""); err != nil {
 		t.Fatal(err)
 	}
 	// The server learns of it with the next renewal, 5 s later.
@@ -132,7 +132,7 @@ func TestReleaseOfLostHold(t *testing.T) {
 	s := startServer(t, nil)
 	a := s.hold("a", `{"ttl_ms": 15000}`)
 	hold := "/v1/holds/" + text(a.next(eventAcquired), "hold")
-	if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful); err != nil {
+	if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful, ""); err != nil {
 		t.Fatal(err)
 	}
 	a.next(eventLost)

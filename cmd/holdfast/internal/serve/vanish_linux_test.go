@@ -50,7 +50,7 @@ func testVanishedClient(t *testing.T, broken bool) {
 		t.Fatal(err, failed)
 	}
 	if broken {
-		if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful); err != nil {
+		if err := s.direct.Break(context.Background(), "a", "", holdfast.BreakGraceful, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -97,7 +97,7 @@ func newVisitedSite(t *testing.T) (s *site, alice *holdfast.Lease) {
 	}
 	broken := take("dave@app2 psql[12]", "schema/migration", &holdfast.LockOptions{TTL: time.Hour})
 	if err := s.client("an operator").Break(t.Context(), "schema/migration", broken.Ref(),
-		holdfast.BreakGraceful); err != nil {
+		holdfast.BreakGraceful, ""); err != nil {
 		t.Fatal(err)
 	}
 	s.addRuns()
