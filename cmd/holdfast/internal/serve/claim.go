@@ -92,13 +92,18 @@ func (c *claim) waits() bool { return !c.limited || c.wait > 0 }
 
 var errWaitLimit = errors.New("the lock was not granted in time")
 
+// limitWait is ctx for as long as the claim may wait.
+func (c *claim) limitWait(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.limited && c.waits() {
+		return context.WithTimeoutCause(ctx, c.wait, errWaitLimit)
+	}
+	return ctx, func() {}
+}
+
 // acquire waits for the lock, for as long as the claim says.
 func (c *claim) acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
-	if c.limited && c.waits() {
-		limited, cancel := context.WithTimeoutCause(ctx, c.wait, errWaitLimit)
-		defer cancel()
-		ctx = limited
-	}
+	ctx, cancel := c.limitWait(ctx)
+	defer cancel()
 	return c.request().Acquire(ctx, client)
 }
 

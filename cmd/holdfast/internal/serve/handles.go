@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/acquire"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -77,6 +78,10 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	if err := readBody(r, &body); err != nil {
 		return err
 	}
+	key, err := keyOfRequest(r)
+	if err != nil {
+		return err
+	}
 	c, err := newClaim(r, nameOf(r, "name"), &body)
 	switch {
 	case err != nil:
@@ -104,25 +109,43 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	defer cancel(nil)
 	defer s.whenClosing(func() { cancel(errShuttingDown) })()
 	defer s.whenRevoked(r, func(err error) { cancel(err) })()
-	lease, err := c.acquire(ctx, s.client)
+	if key != "" {
+		handle, since, err := s.takeByKey(ctx, r, key, &c, body)
+		if err == nil {
+			_, err = s.checkRight(r) // it may have been lost during the wait
+		}
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, viewHandle(handle, since))
+	}
+	limited, cancelLimit := c.limitWait(ctx)
+	defer cancelLimit()
+	handle, since, err := s.takeHandle(limited, c.request())
 	if err != nil {
 		return err
 	}
-	if _, err := s.checkRight(r); err != nil { // it was lost during the wait
-		s.releaseUntold(lease)
-		return err
-	}
-	began := time.Now()
-	handle, err := lease.Detach()
+	_, err = s.checkRight(r)
 	if err == nil && r.Context().Err() == nil {
-		err = writeJSON(w, viewHandle(handle, began))
-		if err == nil {
+		if err = writeJSON(w, viewHandle(handle, since)); err == nil {
 			return nil
 		}
 	}
-	// Nobody has the handle, or it may be worth nothing.
-	s.releaseUnsent(lease, handle)
+	s.releaseUnsent(nil, handle) // nobody has it, or may have it
 	return err
+}
+
+// takeHandle acquires a lock, and leaves it to a handle.
+func (s *Server) takeHandle(ctx context.Context, r *acquire.Request) (h holdfast.Handle, since time.Time, err error) {
+	lease, err := r.Acquire(ctx, s.client)
+	if err != nil {
+		return h, since, err
+	}
+	since = time.Now()
+	if h, err = lease.Detach(); err != nil { // the handle may be worth nothing
+		s.releaseUnsent(lease, h)
+	}
+	return h, since, err
 }
 
 // releaseUntold releases a lock of which its client does not know, at once: nobody has used it, so its MinHold is not

@@ -32,6 +32,7 @@ const (
 	codeHeld             code = "held"
 	codeTimeout          code = "timeout"
 	codeMismatch         code = "mismatch"
+	codeKeyReused        code = "key-reused"
 	codeNotAcquired      code = "not-acquired"
 	codeSucceeded        code = "succeeded"
 	codeInProgress       code = "in-progress"
@@ -74,6 +75,7 @@ var ownCodes = []struct {
 	{codeMethodNotAllowed, http.StatusMethodNotAllowed, "the path does not have this method"},
 	{codeTooLarge, http.StatusRequestEntityTooLarge, "the request is too large"},
 	{codeMediaType, http.StatusUnsupportedMediaType, "the body is not application/json"},
+	{codeKeyReused, http.StatusUnprocessableEntity, "the key is in use with other options"},
 	{codeNotAcquired, http.StatusConflict, "the lock is not granted yet"},
 	{codeRateLimited, http.StatusTooManyRequests, "the client sends too many requests"},
 	{codeTooManyStreams, http.StatusServiceUnavailable, "the server has as many streams as it may have"},

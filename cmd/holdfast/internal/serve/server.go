@@ -32,6 +32,13 @@
 // every server of the store and after a restart, so all servers would need one key, which someone would have to make,
 // spread and renew.
 //
+// A retry with the same Idempotency-Key joins the claim of the request before, so there is never a second one, and both
+// may get the same handle. A claim that is granted stays for its TTL although its client has gone, since a client whose
+// answer is lost has gone, too. The handle is given out again only after a renewal of it: it may have been released, and
+// a request that a network delivers twice must not take the lock once more. Keys are the server's own: a client whose
+// server has ended finds the lock held. Rejected: ids of claims that are made of keys, which would work at every server,
+// but would let anyone who guesses a key make a handle.
+//
 // A run of the HTTP API belongs to the server that began it, and ends as failed when no beat has come for its TTL.
 // Rejected: runs that any server can continue. The library has no detached runs, since a success must be reported by
 // the claim that began the run.
@@ -94,6 +101,7 @@ type Server struct {
 	counts      counters
 	holds       holdTable
 	runs        runTable
+	keys        keyTable
 	views       viewCache
 	ready       readiness
 
@@ -124,6 +132,7 @@ func New(config Config) *Server {
 	s.connections.init(config.maxConnections)
 	s.holds.init()
 	s.runs.init()
+	s.keys.init()
 	s.views.init(s.client)
 	s.handler = s.newHandler()
 	s.http = http.Server{
