@@ -316,7 +316,7 @@ func shellWords(line string) (words []string) {
 
 // call is a command line of holdfast.
 type call struct {
-	subcommand string   // such as "run" or "runs show"
+	subcommand string   // such as "run" or "ledger show"
 	flags      []string // with their values
 	names      []string // of locks, keys or handles
 	hasCommand bool     // the names are followed by a command

@@ -53,7 +53,7 @@ func TestManPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"holdfast.1", "holdfast-run.1", "holdfast-runs-show.1", "holdfast-break.1"} {
+	for _, want := range []string{"holdfast.1", "holdfast-run.1", "holdfast-ledger-show.1", "holdfast-break.1"} {
 		if _, err := os.Stat(w.filePath("man/1/" + want)); err != nil {
 			t.Error(err)
 		}

@@ -76,7 +76,7 @@ min-hold = 0s
 	holder.wait().check(t, 0)
 
 	w.configured(config, "once", "key", "true").launch().wait().check(t, 0)
-	has(w.configured(config, "runs", "show", "key"), "batch job")
+	has(w.configured(config, "ledger", "show", "key"), "batch job")
 	w.configured(config, "run", "--ttl", "1s", "nightly", "true").launch().wait().check(t, 64,
 		"--grace 1s does not fit", "(grace is set in "+w.filePath("config")+":8)")
 	w.configured(config, "run", "--min-hold", "2m", "nightly", "true").launch().wait().check(t, 64,

@@ -220,7 +220,7 @@ func TestDoctorMakesNothing(t *testing.T) {
 	if r := w.runProgram("doctor", "--ttl", "5m"); !strings.Contains(r.out, "not compared: this store has no run ledger yet") {
 		t.Error(r.description)
 	}
-	w.runProgram("runs").check(t, 0)
+	w.runProgram("ledger").check(t, 0)
 	if r := w.runProgram("doctor", "--ttl", "5m"); !strings.Contains(r.out, "this machine's, within") {
 		t.Error(r.description)
 	}

@@ -148,7 +148,7 @@ func (m *measurements) readClock(ctx context.Context, store driver.Store) {
 	}
 	ledger, err := store.OpenLedger(ctx)
 	if err != nil && isMissing(err) {
-		m.clockUnknown = "not compared: this store has no run ledger yet, by which its clock is read; holdfast runs makes one, with " +
+		m.clockUnknown = "not compared: this store has no run ledger yet, by which its clock is read; holdfast ledger makes one, with " +
 			"create=true in the URL"
 		return
 	} else if err != nil {

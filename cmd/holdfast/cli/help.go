@@ -258,7 +258,7 @@ const onceExamples = `  holdfast once order-4711 ./ship.sh 4711                 
 
 const onceAfterFlags = `Flags of once come before KEY. COMMAND is run directly, without a shell. It finds its key (with the slot), the start of
 the slot, the number of the attempt, the run's fencing token and its id in HOLDFAST_KEY, HOLDFAST_SLOT, HOLDFAST_ATTEMPT,
-HOLDFAST_TOKEN and HOLDFAST_ID. "holdfast runs" shows what has become of the keys.
+HOLDFAST_TOKEN and HOLDFAST_ID. "holdfast ledger" shows what has become of the keys.
 
 Time slots
   once waits for the next slot if that starts within a minute, and in short slots within a tenth of a slot: the clock of
@@ -281,7 +281,7 @@ Exit codes: that of COMMAND, or
   73       COMMAND has succeeded, but the store has not confirmed that this is recorded: KEY may be run again
   75       a run of KEY is in progress and has not ended within --wait, or the --pause has not passed
   76       the run was lost while COMMAND ran, even if COMMAND succeeded
-  77       all --attempts are used; "holdfast runs retry" allows one more
+  77       all --attempts are used; "holdfast ledger retry" allows one more
   126      COMMAND cannot be run
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait

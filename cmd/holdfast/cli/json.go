@@ -33,9 +33,9 @@ const (
 	recordBreak          recordType = "break"           // break
 	recordReleaseRequest recordType = "release_request" // request-release
 	recordRun            recordType = "run"             // runs
-	recordHistory        recordType = "history"         // runs show
-	recordRetry          recordType = "retry"           // runs retry
-	recordForget         recordType = "forget"          // runs forget
+	recordHistory        recordType = "history"         // ledger show
+	recordRetry          recordType = "retry"           // ledger retry
+	recordForget         recordType = "forget"          // ledger forget
 	recordToken          recordType = "token"           // token show
 	recordTokenFloor     recordType = "token_floor"     // token floor
 	recordPlan           recordType = "plan"            // explain

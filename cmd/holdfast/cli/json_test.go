@@ -148,11 +148,11 @@ func TestPrintedRecords(t *testing.T) {
 	w.runProgram("once", "--keep-output", "1k", "good", "echo", "result").check(t, 0)
 	w.runProgram("once", "--fingerprint", "x", "--record", "failed", "bad", "false").check(t, 1)
 	note(w.readFile(w.filePath("failed")))
-	show("runs", "--json")
-	show("runs", "show", "--json", "good")
-	show("runs", "show", "--json", "never")
-	show("runs", "retry", "--json", "bad")
-	show("runs", "forget", "--json", "bad")
+	show("ledger", "--json")
+	show("ledger", "show", "--json", "good")
+	show("ledger", "show", "--json", "never")
+	show("ledger", "retry", "--json", "bad")
+	show("ledger", "forget", "--json", "bad")
 
 	printed[recordServe], printed[recordAudit] = true, true // TestServe and TestServeAuditLog check them
 	known, err := schemas()

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// defaultLedger is the ledger of once and of runs if --ledger is not given.
+// defaultLedger is the ledger of once and of ledger if --ledger is not given.
 const defaultLedger = "once"
 
 // ledgerFlags say in which ledger the runs of keys are kept.

@@ -43,7 +43,7 @@ func writeManPages(c *cobra.Command, dir string) error {
 	return nil
 }
 
-// manName is the name of a page: holdfast-runs-show.
+// manName is the name of a page: holdfast-ledger-show.
 func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
 // manPage is a manual page. The texts of the help are shown as they are, line by line: they are laid out for a terminal,

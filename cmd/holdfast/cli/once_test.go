@@ -132,9 +132,9 @@ func TestOnceTerms(t *testing.T) {
 		"a key of its own")
 	run("--attempts", "2", "--fingerprint", "one", "k").check(t, 3)
 	run("--attempts", "2", "k").check(t, 77, "all attempts are used, and attempt 2 by", "has failed (exit status 3)",
-		"use: holdfast runs retry k\n")
+		"use: holdfast ledger retry k\n")
 	run("--ledger", "l", "--attempts", "1", "k").check(t, 3)
-	run("--ledger", "l", "--attempts", "1", "k").check(t, 77, "use: holdfast runs retry --ledger l k\n")
+	run("--ledger", "l", "--attempts", "1", "k").check(t, 77, "use: holdfast ledger retry --ledger l k\n")
 	run("--attempts", "3", "k").check(t, 3)
 	w.checkStates("k", holdfast.RunFailed, holdfast.RunFailed, holdfast.RunFailed)
 }

@@ -128,7 +128,7 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 	case holdfast.ErrAttemptsUsed:
 		e.outcome = outcomeAttemptsUsed
 		e.err = fmt.Errorf("%s is not run again: all attempts are used, and %s has %s (%s); to allow one more, use: "+
-			"holdfast runs retry%s %s", name, last, run.State, printableText(run.Error), j.ledgerFlag(), name)
+			"holdfast ledger retry%s %s", name, last, run.State, printableText(run.Error), j.ledgerFlag(), name)
 	case holdfast.ErrMismatch:
 		e.outcome = outcomeUsage
 		e.err = fmt.Errorf("%s was run with another --fingerprint, %s, in %s; give each payload a key of its own",

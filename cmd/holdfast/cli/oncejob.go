@@ -237,7 +237,7 @@ func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, rec *runRecord) e
 	rec.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
 	return &exitError{code: exitNotRecorded, outcome: outcomeNotRecorded, err: fmt.Errorf(
 		"the command has succeeded, but the store has not confirmed that this is recorded; unless it is, %s is run again; "+
-			"check it with holdfast runs show: %s", quoteName(run.Key()), errorText(err))}
+			"check it with holdfast ledger show: %s", quoteName(run.Key()), errorText(err))}
 }
 
 // reportFailure ends the run as failed. It returns an error only if the run is known to be lost. A failure that cannot

@@ -31,7 +31,7 @@ func TestOwnerAndNote(t *testing.T) {
 	r.wait().check(t, 0)
 	for _, flags := range [][]string{{"--owner", "alice"}, {"--note", "n1"}} {
 		w.runProgram(append(append([]string{"once"}, flags...), "key"+flags[1], "true")...).check(t, 0)
-		if got := w.runProgram("runs", "show", "key"+flags[1]); !strings.Contains(got.out, flags[1]) {
+		if got := w.runProgram("ledger", "show", "key"+flags[1]); !strings.Contains(got.out, flags[1]) {
 			t.Errorf("want %s; %s", flags[1], got.description)
 		}
 	}

@@ -92,7 +92,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newRun(storeURL), newOnce(storeURL), newHold(storeURL),
 		newAcquire(storeURL), newRenew(storeURL), newRelease(storeURL),
 		newList(storeURL), newShow(storeURL), newWatch(storeURL), newBreak(storeURL), newRequestRelease(storeURL),
-		newToken(storeURL), newRuns(storeURL), newStores(storeURL), newExplain(storeURL),
+		newToken(storeURL), newLedger(storeURL), newStores(storeURL), newExplain(storeURL),
 		newDoctor(storeURL), newTorture(storeURL), newTortureWorker(), newServe(storeURL), newVersion(), newRunDetails(),
 		newConfigurationHelp(), newMan())
 	addCompletions(root, storeURL)

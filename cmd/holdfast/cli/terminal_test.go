@@ -124,7 +124,7 @@ func (s terminalScreen) awaitText(text string) {
 func TestListNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	for subcommand, words := range map[string]string{"list": "no lock is held or waited for", "runs": "no key of this ledger"} {
+	for subcommand, words := range map[string]string{"list": "no lock is held or waited for", "ledger": "no key of this ledger"} {
 		r, terminal := w.prepareTerminal(subcommand)
 		terminal.begin(r)
 		terminal.awaitText(words)

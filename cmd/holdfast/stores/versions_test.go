@@ -561,7 +561,11 @@ func (l *ledgerScene) skip(v version, key string, want int, flags ...string) {
 // show checks that a version shows all runs of a key, and how the last one has ended, or refuses if it may.
 func (l *ledgerScene) show(v version, key, state, result string) {
 	l.Helper()
-	p := l.start(v, "runs", "show", "--json", "--ledger", ledgerName, l.id+key)
+	subcommand := "ledger"
+	if v.name == "old" {
+		subcommand = "runs" // its name in that version
+	}
+	p := l.start(v, subcommand, "show", "--json", "--ledger", ledgerName, l.id+key)
 	code, out := p.wait()
 	if l.refuses(p, v, key, code) {
 		return

@@ -12,25 +12,25 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operator"
 )
 
-const runsRetryHelp = `retry lets one more run of KEY begin, if its last run has failed or was abandoned: whatever the pause between attempts,
+const ledgerRetryHelp = `retry lets one more run of KEY begin, if its last run has failed or was abandoned: whatever the pause between attempts,
 and even if all attempts are used. It starts nothing itself: the next worker that asks for KEY gets it.
 
 retry exits 1 if KEY was never run or has succeeded, and 75 if a run is in progress. It then changes nothing.`
 
-const runsForgetHelp = `forget removes all runs of KEY, so that it can be run from the beginning.
+const ledgerForgetHelp = `forget removes all runs of KEY, so that it can be run from the beginning.
 
 If KEY has succeeded, its work is then done again by the next worker that asks for KEY, so that needs --force.
 
 forget exits 1 if KEY was never run, 64 if KEY has succeeded and --force is not given, and 75 if a run is in progress.
 It then changes nothing.`
 
-func newRunsRetry(storeURL *string) *cobra.Command {
+func newLedgerRetry(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "retry KEY",
 		Short: "Let one more run of a failed or abandoned key begin",
-		Long:  runsRetryHelp,
+		Long:  ledgerRetryHelp,
 		Args:  exactArgs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
@@ -54,13 +54,13 @@ func newRunsRetry(storeURL *string) *cobra.Command {
 	return c
 }
 
-func newRunsForget(storeURL *string) *cobra.Command {
+func newLedgerForget(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
 	var force, asJSON bool
 	c := &cobra.Command{
 		Use:   "forget KEY [--force]",
 		Short: "Remove the runs of a key, so that it can be run from the beginning",
-		Long:  runsForgetHelp,
+		Long:  ledgerForgetHelp,
 		Args:  exactArgs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
@@ -119,10 +119,10 @@ func changeRefused(key string, err error) *exitError {
 	switch {
 	case errors.Is(err, holdfast.ErrSucceeded):
 		return exitWith(failure.Of(err).Exit, "%s has succeeded in attempt %d, so there is nothing to retry; "+
-			"to run it again in spite of that, use: holdfast runs forget --force", quoteName(key), run.Attempt)
+			"to run it again in spite of that, use: holdfast ledger forget --force", quoteName(key), run.Attempt)
 	case errors.Is(err, holdfast.ErrInProgress):
 		return exitWith(failure.Of(err).Exit, "a run of %s is in progress: attempt %d by %s since %s; "+
-			"wait for its end, or stop its worker and wait until the run is abandoned; see holdfast runs --help",
+			"wait for its end, or stop its worker and wait until the run is abandoned; see holdfast ledger --help",
 			quoteName(key), run.Attempt, printableText(run.Owner), formatTime(run.StartedAt))
 	}
 	return ledgerError(err)

@@ -106,11 +106,11 @@ func runKeys(t *testing.T, lines string) (keys []string) {
 	return keys
 }
 
-// TestRuns: runs lists the keys of a ledger with the last run of each, and selects by prefix, state and age.
-func TestRuns(t *testing.T) {
+// TestLedger: ledger lists the keys of a ledger with the last run of each, and selects by prefix, state and age.
+func TestLedger(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	for _, args := range [][]string{{"runs"}, {"runs", "--json"}, {"runs", "job/", "--failed", "--since", "1h"}} {
+	for _, args := range [][]string{{"ledger"}, {"ledger", "--json"}, {"ledger", "job/", "--failed", "--since", "1h"}} {
 		if r := w.runProgram(args...); r.code != 0 || r.out+r.err != "" {
 			t.Errorf("want nothing of an empty ledger; %s", r.description)
 		}
@@ -126,7 +126,7 @@ func TestRuns(t *testing.T) {
 	for _, key := range []string{odd, "-dash", "show"} {
 		w.succeed(l, key, nil)
 	}
-	all := w.runProgram("runs")
+	all := w.runProgram("ledger")
 	all.check(t, 0)
 	const at = `\d{4}-\d\d-\d\dT\S+ \((now|\S+ ago)\)`
 	const took = `[\d.]+(ms|s|m\d+s)`
@@ -167,13 +167,13 @@ func TestRuns(t *testing.T) {
 		{[]string{"nothing/"}, nil},
 		{[]string{"--ledger", "another"}, nil},
 	} {
-		r := w.runProgram(append([]string{"runs", "--json"}, c.args...)...)
+		r := w.runProgram(append([]string{"ledger", "--json"}, c.args...)...)
 		r.check(t, 0)
 		if got := runKeys(t, r.out); !slices.Equal(got, c.keys) {
 			t.Errorf("%q shows %q, want %q", c.args, got, c.keys)
 		}
 	}
-	if r := w.runProgram("runs", "--since", "0s", "job/running", "--json"); r.code != 0 || r.out != "" {
+	if r := w.runProgram("ledger", "--since", "0s", "job/running", "--json"); r.code != 0 || r.out != "" {
 		t.Errorf("the run in progress started before; %s", r.description)
 	}
 }
@@ -186,29 +186,29 @@ func TestRunsUsage(t *testing.T) {
 		args  []string
 		words []string
 	}{
-		{[]string{"runs", "a", "b"}, []string{"too many arguments: 2 instead of 1"}},
-		{[]string{"runs", "shwo", "a"}, []string{`unknown subcommand "shwo"`, "did you mean show?"}},
-		{[]string{"runs", "file:///tmp/x"}, []string{"a URL is not a PREFIX"}},
-		{[]string{"runs", "--since", "yesterday"}, []string{"--since", "24h"}},
-		{[]string{"runs", "--since", "-1h"}, []string{"--since", "24h"}},
-		{[]string{"runs", "--ledger", ""}, []string{"--ledger", "give a value"}},
-		{[]string{"runs", "--ledger", "a/b"}, []string{"no slash"}},
-		{[]string{"runs", "show"}, []string{"the KEY is missing"}},
-		{[]string{"runs", "retry"}, []string{"the KEY is missing"}},
-		{[]string{"runs", "forget", "a", "b"}, []string{"too many arguments"}},
-		{[]string{"runs", "show", ""}, []string{"a key must not be empty"}},
-		{[]string{"runs", "retry", ""}, []string{"a key must not be empty"}},
-		{[]string{"runs", "forget", strings.Repeat("k", 5000)}, []string{"use a hash of it"}},
-		{[]string{"runs", "forget", "a\x1f0", "--force"}, []string{"must not contain the control character U+001F"}},
-		{[]string{"runs", "show", "a\xff"}, []string{"must be UTF-8"}},
-		{[]string{"runs", "show", "a", "--json", "--result"}, []string{"exclude each other"}},
-		{[]string{"runs", "show", "a", "--last", "0"}, []string{"--last", "at least 1"}},
-		{[]string{"runs", "show", "a", "--last", "many"}, []string{"--last", "not a number"}},
+		{[]string{"ledger", "a", "b"}, []string{"too many arguments: 2 instead of 1"}},
+		{[]string{"ledger", "shwo", "a"}, []string{`unknown subcommand "shwo"`, "did you mean show?"}},
+		{[]string{"ledger", "file:///tmp/x"}, []string{"a URL is not a PREFIX"}},
+		{[]string{"ledger", "--since", "yesterday"}, []string{"--since", "24h"}},
+		{[]string{"ledger", "--since", "-1h"}, []string{"--since", "24h"}},
+		{[]string{"ledger", "--ledger", ""}, []string{"--ledger", "give a value"}},
+		{[]string{"ledger", "--ledger", "a/b"}, []string{"no slash"}},
+		{[]string{"ledger", "show"}, []string{"the KEY is missing"}},
+		{[]string{"ledger", "retry"}, []string{"the KEY is missing"}},
+		{[]string{"ledger", "forget", "a", "b"}, []string{"too many arguments"}},
+		{[]string{"ledger", "show", ""}, []string{"a key must not be empty"}},
+		{[]string{"ledger", "retry", ""}, []string{"a key must not be empty"}},
+		{[]string{"ledger", "forget", strings.Repeat("k", 5000)}, []string{"use a hash of it"}},
+		{[]string{"ledger", "forget", "a\x1f0", "--force"}, []string{"must not contain the control character U+001F"}},
+		{[]string{"ledger", "show", "a\xff"}, []string{"must be UTF-8"}},
+		{[]string{"ledger", "show", "a", "--json", "--result"}, []string{"exclude each other"}},
+		{[]string{"ledger", "show", "a", "--last", "0"}, []string{"--last", "at least 1"}},
+		{[]string{"ledger", "show", "a", "--last", "many"}, []string{"--last", "not a number"}},
 	} {
 		w.runProgram(c.args...).check(t, 64, c.words...)
 	}
-	for _, c := range [][]string{{"runs", "--help"}, {"runs", "show", "--help"}, {"runs", "retry", "--help"},
-		{"runs", "forget", "--help"}} {
+	for _, c := range [][]string{{"ledger", "--help"}, {"ledger", "show", "--help"}, {"ledger", "retry", "--help"},
+		{"ledger", "forget", "--help"}} {
 		r := w.runProgram(c...)
 		for line := range strings.Lines(r.out) {
 			if len(line) > 121 {
@@ -219,28 +219,28 @@ func TestRunsUsage(t *testing.T) {
 			t.Error(r.description)
 		}
 	}
-	if r := w.runProgram("__complete", "runs", ""); r.code != 0 || !strings.Contains(r.out, "forget") {
+	if r := w.runProgram("__complete", "ledger", ""); r.code != 0 || !strings.Contains(r.out, "forget") {
 		t.Error(r.description)
 	}
 }
 
-// TestRunsShow: runs show prints the history of one key.
-func TestRunsShow(t *testing.T) {
+// TestLedgerShow: ledger show prints the history of one key.
+func TestLedgerShow(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	if r := w.runProgram("runs", "show", "a"); r.code != 0 || r.out != "a was never run, or its history was removed\n" {
+	if r := w.runProgram("ledger", "show", "a"); r.code != 0 || r.out != "a was never run, or its history was removed\n" {
 		t.Error(r.description)
 	}
-	if r := w.runProgram("runs", "show", "a", "--json"); r.code != 0 || !strings.Contains(r.out, `"runs":[]`) {
+	if r := w.runProgram("ledger", "show", "a", "--json"); r.code != 0 || !strings.Contains(r.out, `"runs":[]`) {
 		t.Error(r.description)
 	}
-	w.runProgram("runs", "show", "a", "--result").check(t, 1, "a was never run")
+	w.runProgram("ledger", "show", "a", "--result").check(t, 1, "a was never run")
 	l := w.openLedger()
 	w.fail(l, "a", "no route")
-	w.runProgram("runs", "show", "a", "--result").check(t, 1,
+	w.runProgram("ledger", "show", "a", "--result").check(t, 1,
 		"no run of a has succeeded; the state of attempt 1 is failed")
 	w.succeed(l, "a", []byte("42 rows"))
-	r := w.runProgram("runs", "show", "a")
+	r := w.runProgram("ledger", "show", "a")
 	r.check(t, 0)
 	for _, line := range []string{
 		`^a: succeeded in attempt 2, fingerprint sum of a\n\n`,
@@ -262,10 +262,10 @@ func TestRunsShow(t *testing.T) {
 		{"key \x1b[31m", "ü", `"ü"`},
 	} {
 		w.succeed(l, c.key, []byte(c.result))
-		if r := w.runProgram("runs", "show", "--", c.key); !strings.HasSuffix(r.out, " "+c.shown+"\n") {
+		if r := w.runProgram("ledger", "show", "--", c.key); !strings.HasSuffix(r.out, " "+c.shown+"\n") {
 			t.Errorf("want %q; %s", c.shown, r.description)
 		}
-		if r := w.runProgram("runs", "show", "--result", "--", c.key); r.code != 0 || r.out != c.result || r.err != "" {
+		if r := w.runProgram("ledger", "show", "--result", "--", c.key); r.code != 0 || r.out != c.result || r.err != "" {
 			t.Errorf("want the result %q; %s", c.result, r.description)
 		}
 	}
@@ -301,7 +301,7 @@ func TestRunsJSON(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"runs", "--json"},
+		{[]string{"ledger", "--json"},
 			`{"attempt":2,"ended":TIME,"fingerprint":"sum of a","host":TEXT,"id":TEXT,"key":"a","ledger":"once",` +
 				`"note":"a test","owner":TEXT,"result_bytes":4,"started":TIME,"state":"succeeded","store":TEXT,` +
 				`"store_source":"environment","time":TIME,"token":N,"took_ms":N,"type":"run","user":TEXT,"version":TEXT}` + "\n" +
@@ -311,9 +311,9 @@ func TestRunsJSON(t *testing.T) {
 				`{"attempt":1,"fingerprint":"sum of c","host":TEXT,"id":TEXT,"key":"c","ledger":"once","note":"a test",` +
 				`"owner":TEXT,"started":TIME,"state":"started","store":TEXT,"store_source":"environment","time":TIME,"token":N,` +
 				`"type":"run","user":TEXT,"version":TEXT}` + "\n"},
-		{[]string{"runs", "show", "a", "--json"}, `{"earlier":false,"host":TEXT,"key":"a","ledger":"once","runs":[` + failed +
+		{[]string{"ledger", "show", "a", "--json"}, `{"earlier":false,"host":TEXT,"key":"a","ledger":"once","runs":[` + failed +
 			`,{"attempt":2,` + succeeded + `a","result_bytes":4,"result":"42 \n"}],` + history + "\n"},
-		{[]string{"runs", "show", "b", "--json"}, `{"earlier":false,"host":TEXT,"key":"b","ledger":"once","runs":[{"attempt":1,` +
+		{[]string{"ledger", "show", "b", "--json"}, `{"earlier":false,"host":TEXT,"key":"b","ledger":"once","runs":[{"attempt":1,` +
 			succeeded + `b","result_bytes":2,"result_base64":"/wA="}],` + history + "\n"},
 	} {
 		if r := w.runProgram(c.args...); r.code != 0 || shape(r.out) != c.want {
@@ -341,7 +341,7 @@ func TestRunsShowLongHistory(t *testing.T) {
 		{[]string{"--last", "99999999999"}, 120, "fingerprint sum of a"},
 		{[]string{"--last", "1"}, 1, "; runs before attempt 120 are shown with --last 120"},
 	} {
-		r := w.runProgram(append([]string{"runs", "show", "a"}, c.args...)...)
+		r := w.runProgram(append([]string{"ledger", "show", "a"}, c.args...)...)
 		r.check(t, 0)
 		if title, _, _ := strings.Cut(r.out, "\n"); !strings.HasSuffix(title, c.title) {
 			t.Errorf("want %q; got %q", c.title, title)
@@ -357,12 +357,12 @@ func TestRunsShowLongHistory(t *testing.T) {
 		}
 	}
 	for args, earlier := range map[string]bool{"119": true, "120": false} {
-		r := w.runProgram("runs", "show", "a", "--json", "--last", args)
+		r := w.runProgram("ledger", "show", "a", "--json", "--last", args)
 		if r.code != 0 || strings.Contains(r.out, `"earlier":true`) != earlier {
 			t.Errorf("--last %s: %s", args, r.description)
 		}
 	}
-	if r := w.runProgram("runs"); strings.Count(r.out, "\n") != 2 || !strings.Contains(r.out, "failure 120") {
+	if r := w.runProgram("ledger"); strings.Count(r.out, "\n") != 2 || !strings.Contains(r.out, "failure 120") {
 		t.Error(r.description)
 	}
 }
@@ -375,30 +375,30 @@ func TestRunsLateReport(t *testing.T) {
 	worker, finish := w.startWorker("a")
 	worker.signal(unix.SIGSTOP)
 	w.awaitState(l, "a", holdfast.RunAbandoned)
-	w.runProgram("runs", "retry", "a").check(t, 0) // writes that the run is abandoned
+	w.runProgram("ledger", "retry", "a").check(t, 0) // writes that the run is abandoned
 	finish()
 	worker.signal(unix.SIGCONT)
 	worker.awaitOutput("reported holdfast: succeed").wait()
-	for _, args := range [][]string{{"runs"}, {"runs", "show", "a"}} {
+	for _, args := range [][]string{{"ledger"}, {"ledger", "show", "a"}} {
 		r := w.runProgram(args...)
 		if r.code != 0 || !strings.Contains(r.out, "later its worker reported: succeeded, which does not count\n") {
 			t.Error(r.description)
 		}
 	}
-	if r := w.runProgram("runs", "--json"); !strings.Contains(r.out, `"late_report":"succeeded"`) {
+	if r := w.runProgram("ledger", "--json"); !strings.Contains(r.out, `"late_report":"succeeded"`) {
 		t.Error(r.description)
 	}
 }
 
-// TestRunsRetry: runs retry allows one more run, but refuses while one is in progress, and after a success unless it is
+// TestLedgerRetry: runs retry allows one more run, but refuses while one is in progress, and after a success unless it is
 // forced.
-func TestRunsRetry(t *testing.T) {
+func TestLedgerRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	w.runProgram("runs", "retry", "a").check(t, 1, "a was never run")
+	w.runProgram("ledger", "retry", "a").check(t, 1, "a was never run")
 	l := w.openLedger()
 	run := w.begin(l, "a")
-	w.runProgram("runs", "retry", "a").check(t, 75, "a run of a is in progress: attempt 1 by ", "stop its worker")
+	w.runProgram("ledger", "retry", "a").check(t, 75, "a run of a is in progress: attempt 1 by ", "stop its worker")
 	if err := run.Fail(t.Context(), errors.New("no route")); err != nil {
 		t.Fatal(err)
 	}
@@ -411,43 +411,43 @@ func TestRunsRetry(t *testing.T) {
 	if _, err := strict.Begin(t.Context(), "a", nil); !errors.Is(err, holdfast.ErrAttemptsUsed) {
 		t.Fatalf("got %v", err)
 	}
-	r := w.runProgram("runs", "retry", "a")
+	r := w.runProgram("ledger", "retry", "a")
 	if r.code != 0 || r.out != "one more run of a can begin at once; attempt 1 ended as failed: no route\n" {
 		t.Error(r.description)
 	}
 	w.succeed(strict, "a", nil)
-	w.runProgram("runs", "retry", "a").check(t, 1, "a has succeeded in attempt 2", "runs forget --force")
+	w.runProgram("ledger", "retry", "a").check(t, 1, "a has succeeded in attempt 2", "ledger forget --force")
 	w.abandon(l, "b")
-	if r := w.runProgram("runs", "retry", "b"); r.code != 0 || !strings.Contains(r.out, "attempt 1 ended as abandoned") {
+	if r := w.runProgram("ledger", "retry", "b"); r.code != 0 || !strings.Contains(r.out, "attempt 1 ended as abandoned") {
 		t.Error(r.description)
 	}
 }
 
-// TestRunsForget: runs forget removes the history of a key, but refuses a run in progress, and a success unless it is
+// TestLedgerForget: ledger forget removes the history of a key, but refuses a run in progress, and a success unless it is
 // forced.
-func TestRunsForget(t *testing.T) {
+func TestLedgerForget(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	w.runProgram("runs", "forget", "a").check(t, 1, "a was never run")
+	w.runProgram("ledger", "forget", "a").check(t, 1, "a was never run")
 	l := w.openLedger()
 	run := w.begin(l, "a")
-	for _, args := range [][]string{{"runs", "forget", "a"}, {"runs", "forget", "a", "--force"}} {
+	for _, args := range [][]string{{"ledger", "forget", "a"}, {"ledger", "forget", "a", "--force"}} {
 		w.runProgram(args...).check(t, 75, "a run of a is in progress: attempt 1 by ", "stop its worker")
 	}
 	if err := run.Fail(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	const removed = "the history of a is removed; its next run is attempt 1\n"
-	if r := w.runProgram("runs", "forget", "a"); r.code != 0 || r.out != removed {
+	if r := w.runProgram("ledger", "forget", "a"); r.code != 0 || r.out != removed {
 		t.Error(r.description)
 	}
-	w.runProgram("runs", "forget", "a").check(t, 1, "a was never run, or its history was removed")
+	w.runProgram("ledger", "forget", "a").check(t, 1, "a was never run, or its history was removed")
 	w.succeed(l, "a", nil)
-	w.runProgram("runs", "forget", "a").check(t, 64, "a has succeeded in attempt 1", "give --force")
+	w.runProgram("ledger", "forget", "a").check(t, 64, "a has succeeded in attempt 1", "give --force")
 	if _, err := l.Begin(t.Context(), "a", nil); !errors.Is(err, holdfast.ErrSucceeded) {
 		t.Errorf("without --force the history is gone: %v", err)
 	}
-	if r := w.runProgram("runs", "forget", "--force", "a"); r.code != 0 || r.out != removed {
+	if r := w.runProgram("ledger", "forget", "--force", "a"); r.code != 0 || r.out != removed {
 		t.Error(r.description)
 	}
 	if again := w.begin(l, "a"); again.Attempt() != 1 {
@@ -480,7 +480,7 @@ func TestRunsWithUnreadableKey(t *testing.T) {
 		w.fail(l, key, "no route")
 	}
 	w.corruptRuns("broken")
-	r := w.runProgram("runs", "--json")
+	r := w.runProgram("ledger", "--json")
 	if keys := runKeys(t, r.out); r.code != 69 || !slices.Equal(keys, []string{"a", "c"}) {
 		t.Errorf("want a and c listed; %s", r.description)
 	}
@@ -491,7 +491,7 @@ func TestRunsWithUnreadableKey(t *testing.T) {
 	}
 	for _, args := range [][]string{{"show", "broken1"}, {"retry", "broken1"}, {"forget", "broken1"},
 		{"forget", "broken1", "--force"}} {
-		w.runProgram(append([]string{"runs"}, args...)...).check(t, 69, "cannot be read")
+		w.runProgram(append([]string{"ledger"}, args...)...).check(t, 69, "cannot be read")
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
-const runsHelp = `runs shows what has become of the keys that were run once: for each key that starts with PREFIX its last run, in the
+const ledgerHelp = `ledger shows what has become of the keys that were run once: for each key that starts with PREFIX its last run, in the
 order of the keys. Such keys are those of a run ledger; a key is run again until a run has succeeded.
 
 The state of a run is one of
@@ -39,18 +39,18 @@ type runFilter struct {
 	since  sinceTime
 }
 
-func newRuns(storeURL *string) *cobra.Command {
+func newLedger(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
 	var asJSON bool
 	var filter runFilter
 	c := &cobra.Command{
-		Use:   "runs [PREFIX]",
+		Use:   "ledger [PREFIX]",
 		Short: "List the keys of a run ledger, and what has become of each",
-		Long:  runsHelp,
+		Long:  ledgerHelp,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 2 { // the first is probably a subcommand
 				if like := c.SuggestionsFor(args[0]); len(like) > 0 {
-					return usageError("unknown subcommand %q of runs; did you mean %s?", args[0], strings.Join(like, " or "))
+					return usageError("unknown subcommand %q of ledger; did you mean %s?", args[0], strings.Join(like, " or "))
 				}
 			}
 			return prefixArg(c, args)
@@ -69,7 +69,7 @@ func newRuns(storeURL *string) *cobra.Command {
 	ledger.addFlags(c)
 	addJSONFlag(c, &asJSON)
 	filter.addFlags(c)
-	c.AddCommand(newRunsShow(storeURL), newRunsRetry(storeURL), newRunsForget(storeURL))
+	c.AddCommand(newLedgerShow(storeURL), newLedgerRetry(storeURL), newLedgerForget(storeURL))
 	return c
 }
 

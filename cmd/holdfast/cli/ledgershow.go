@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-const runsShowHelp = `show prints the last runs of KEY in the order in which they began: 100, or with --last N as many as that, if so many are
+const ledgerShowHelp = `show prints the last runs of KEY in the order in which they began: 100, or with --last N as many as that, if so many are
 kept. A result that is text of one short line is shown; of any other the size is.
 
 With --result it prints only the result of the run that has succeeded, exactly as it was stored; if none has succeeded,
@@ -24,14 +24,14 @@ With --json it prints one record of the type "history". A key that was never run
 // shownRuns is how many runs of a key are shown if --last is not given.
 const shownRuns = 100
 
-func newRunsShow(storeURL *string) *cobra.Command {
+func newLedgerShow(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
 	var asJSON, onlyResult bool
 	var last int
 	c := &cobra.Command{
 		Use:   "show KEY",
 		Short: "Show all runs of a key, or the result",
-		Long:  runsShowHelp,
+		Long:  ledgerShowHelp,
 		Args:  exactArgs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if asJSON && onlyResult {
