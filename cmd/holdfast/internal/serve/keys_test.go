@@ -131,13 +131,13 @@ func TestRetryOfEndedHandle(t *testing.T) {
 		t.Error("a late retry has taken the lock")
 	}
 	s.want(http.MethodPost, "/v1/locks/b/try", tryLong)
-	if err := s.direct.Break(context.Background(), "b", "", holdfast.BreakForce); err != nil {
+	if err := s.direct.Break(context.Background(), "b", "", holdfast.BreakForce, ""); err != nil {
 		t.Fatal(err)
 	}
 	s.refuse(codeLost, http.MethodPost, "/v1/locks/b/try", tryLong)
 	// Whoever got the handle first may work under a lock that an operator breaks: a retry does not free it.
 	s.want(http.MethodPost, "/v1/locks/c/try", tryLong)
-	if err := s.direct.Break(context.Background(), "c", "", holdfast.BreakGraceful); err != nil {
+	if err := s.direct.Break(context.Background(), "c", "", holdfast.BreakGraceful, ""); err != nil {
 		t.Fatal(err)
 	}
 	if p := s.refuse(codeLost, http.MethodPost, "/v1/locks/c/try", tryLong); p["cause"] != "broken" {
