@@ -48,6 +48,7 @@ in the URL.
 Variables
   HOLDFAST_STORE   the URL of the store
   HOLDFAST_CONFIG  a file that is read instead of the two; if it is empty, none is read
+  HOLDFAST_BIN     the command that the packages of other languages start
 Other variables that begin with HOLDFAST_ are an error (exit 64), except those that run and once set for their commands,
 and those of a Kubernetes Service named holdfast.
 

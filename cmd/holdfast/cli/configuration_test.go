@@ -357,6 +357,7 @@ func TestUnknownVariables(t *testing.T) {
 	for _, known := range []string{
 		"HOLDFAST_SERVICE_HOST", "HOLDFAST_SERVICE_PORT_HTTP", "HOLDFAST_PORT", "HOLDFAST_PORT_6379_TCP_ADDR",
 		"HOLDFAST_REDIS_PORT_6379_TCP", "HOLDFAST_REDIS_SERVICE_PORT", "HOLDFAST", "NO_HOLDFAST_X", "HOLDFASTX",
+		"HOLDFAST_BIN",
 	} {
 		if err := checkEnvironment([]string{known + "=x", "HOLDFAST_ID=1"}); err != nil {
 			t.Error(err)

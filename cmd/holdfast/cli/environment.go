@@ -15,6 +15,9 @@ const variablePrefix = "HOLDFAST_"
 // settingVariables are the variables that users set.
 var settingVariables = []string{"HOLDFAST_STORE", configVariable}
 
+// binVariable is for the packages of other languages, which start the command that it names. This program has no use for it.
+const binVariable = "HOLDFAST_BIN"
+
 // jobVariables are the variables that this program sets for the commands that it runs, which may call it again.
 var jobVariables = []string{"HOLDFAST_LOCK", "HOLDFAST_TOKEN", "HOLDFAST_ID", heldVariable,
 	"HOLDFAST_KEY", "HOLDFAST_SLOT", "HOLDFAST_ATTEMPT", "HOLDFAST_COMMAND_PID"}
@@ -30,7 +33,7 @@ var serviceVariable = sync.OnceValue(func() *regexp.Regexp {
 func checkEnvironment(environ []string) error {
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
-		if !strings.HasPrefix(name, variablePrefix) || slices.Contains(settingVariables, name) ||
+		if !strings.HasPrefix(name, variablePrefix) || name == binVariable || slices.Contains(settingVariables, name) ||
 			slices.Contains(jobVariables, name) || serviceVariable().MatchString(name) {
 			continue
 		}

@@ -38,6 +38,8 @@ type serveRun struct {
 	maxStreams int
 	rate       float64
 	grace      time.Duration
+	withStdin  bool
+	parent     *parentProgram // with --exit-with-stdin
 	asJSON     bool
 }
 
@@ -63,6 +65,8 @@ func newServe(storeURL *string) *cobra.Command {
 	flags.IntVar(&s.maxStreams, "max-streams", 10_000, "how many streams and waiting requests there may be")
 	flags.Float64Var(&s.rate, "rate", 2000, "how many requests per second each client may send; 0: any number")
 	flags.DurationVar(&s.grace, "grace", 5*time.Second, "how long clients have to stop when the server shuts down")
+	flags.BoolVar(&s.withStdin, "exit-with-stdin", false,
+		"for a program that starts serve for itself: read a token from stdin, and end when stdin ends")
 	addJSONFlag(c, &s.asJSON)
 	return c
 }
@@ -90,8 +94,13 @@ Started by systemd with a socket unit, it uses that socket instead of --listen. 
 begins nothing more, tells the holders, waits for them for --grace, and releases their locks, or detaches those whose
 clients have asked for that. A second signal ends it at once.
 
+With --exit-with-stdin a program starts serve for itself alone. The first line of stdin is a token, which every caller
+needs. Unless --listen says otherwise, serve listens on a unix socket in a new directory that is for its user alone. It
+ends when stdin ends, however the program ended, and releases what is held and fails the runs at once. SIGINT, SIGTERM
+and SIGHUP, which terminals and service managers send to both, do nothing.
+
 Exit codes:
-  0   it was ended by a signal, and nothing is held any more, besides what was detached
+  0   it was ended by a signal, or by the end of stdin, and nothing is held any more, besides what was detached
   64  wrong usage
   69  the store cannot be reached, the address cannot be used, or something was still held or in progress at the end:
       it ends with its TTL`
@@ -109,12 +118,22 @@ func (s *serveRun) checkFlags() error {
 		return usageError("--rate must be 0 to 1000000")
 	case s.grace < 0 || s.grace > time.Minute:
 		return usageError("--grace must be 0s to 1m, not %v", s.grace)
+	case s.withStdin && (s.tokens != "" || s.clientCA != ""):
+		return usageError("with --exit-with-stdin the token comes from stdin; leave --tokens and --client-ca out")
 	}
 	return nil
 }
 
-// listeners are those that systemd has passed, or that of --listen. Only local ones may be used by everybody.
+// listeners are those that systemd has passed, or that of --listen, or one for the parent alone. Only local ones may be used
+// by everybody.
 func (s *serveRun) listeners(c *cobra.Command) ([]net.Listener, error) {
+	if s.parent != nil && !c.Flags().Changed("listen") {
+		l, err := s.parent.listen()
+		if err != nil {
+			return nil, exitWith(exitUnavailable, "cannot listen in a directory for temporary files: %s", rootCause(err))
+		}
+		return []net.Listener{l}, nil
+	}
 	all, err := serve.PassedListeners()
 	if err != nil {
 		return nil, usageError("%w", err)
@@ -162,6 +181,8 @@ func (s *serveRun) checkRemote(where string) error {
 // access says who may do what.
 func (s *serveRun) access(certificate *serve.Certificate) (*serve.Access, error) {
 	switch {
+	case s.parent != nil:
+		return s.parent.access, nil
 	case s.tokens != "":
 		a, err := serve.ReadAccess(s.tokens, certificate)
 		if err != nil {
@@ -195,11 +216,20 @@ func (s *serveRun) secure(certificate *serve.Certificate) (*tls.Config, error) {
 func (s *serveRun) run(c *cobra.Command) error {
 	showStacksOnQuit()
 	dropWriteSignals()
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
 	if err := s.checkFlags(); err != nil {
 		return err
+	}
+	signals := make(chan os.Signal, 4)
+	if s.withStdin {
+		parent, err := readParent(c.InOrStdin(), signals)
+		if err != nil {
+			return err
+		}
+		s.parent = parent
+		defer parent.cleanUp()
+	} else {
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		defer signal.Stop(signals)
 	}
 	certificate := &serve.Certificate{}
 	access, err := s.access(certificate)
@@ -245,8 +275,15 @@ func (s *serveRun) run(c *cobra.Command) error {
 		}
 		go func() { failed <- server.Serve(l, secure) }()
 	}
-	serve.Notify("READY=1")
+	s.notify("READY=1")
 	return s.serveUntilSignal(signals, failed, server, client, certificate, audit, page.Close)
+}
+
+// notify tells systemd what this service does. A parent does that itself.
+func (s *serveRun) notify(state string) {
+	if s.parent == nil {
+		serve.Notify(state)
+	}
 }
 
 // openWithSignals opens the store. A signal ends the program meanwhile: nothing is held yet.
@@ -303,7 +340,10 @@ func (s *serveRun) serveUntilSignal(signals chan os.Signal, failed chan error, s
 			ended = true
 		}
 	}
-	serve.Notify("STOPPING=1")
+	s.notify("STOPPING=1")
+	if s.parent != nil && s.parent.hasEnded() {
+		server.Abandon()
+	}
 	go func() { // a second signal ends the program at once
 		for sig := range signals {
 			if sig != syscall.SIGHUP {

@@ -178,6 +178,89 @@ func TestServeLeavesARun(t *testing.T) {
 	w.runProgram("once", "--ledger", "l", "k", "true").check(t, 75)
 }
 
+// startChild starts a server as a program does that needs one for itself. end ends the standard input, as the system does
+// when the program has died.
+func (w *workspace) startChild(flags ...string) (s *servedProgram, end func()) {
+	w.Helper()
+	r := w.newProgram(append([]string{"serve", "--json", "--exit-with-stdin"}, flags...)...)
+	in, err := r.cmd.StdinPipe()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := io.WriteString(in, childToken+"\n"); err != nil {
+		w.Fatal(err)
+	}
+	s = r.launch().awaitServe()
+	s.client.Transport = bearer{s.client.Transport}
+	return s, func() { _ = in.Close() }
+}
+
+const childToken = "a token that nobody can guess"
+
+// bearer adds the token to each request.
+type bearer struct{ http.RoundTripper }
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Header.Set("Authorization", "Bearer "+childToken)
+	return b.RoundTripper.RoundTrip(r)
+}
+
+// TestServeForAParent: a server that a program has started for itself listens where nobody else can call, wants the token
+// of its standard input, leaves signals to the program, and ends with the program, whose locks are free then, and whose
+// runs have failed.
+func TestServeForAParent(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	s, end := w.startChild()
+	var record struct{ Listen string }
+	if err := json.Unmarshal([]byte(s.readStdout()), &record); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(strings.TrimPrefix(record.Listen, "unix:"))
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v %v", info, err)
+	}
+	stranger := &http.Client{Transport: s.client.Transport.(bearer).RoundTripper}
+	if response, err := stranger.Get(s.url + "/v1/locks"); err != nil || response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without the token: %v %v", response, err)
+	}
+	for _, n := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP} {
+		s.signal(n)
+	}
+	s.mustHold("a", `{"ttl_ms": 86400000, "on_shutdown": "detach"}`)
+	s.mustPost("/v1/ledgers/l/keys/k/begin", `{"ttl_ms": 86400000}`)
+	w.runProgram("run", "-n", "a", "true").check(t, 75)
+	end()
+	s.wait().check(t, 0)
+	w.runProgram("run", "-n", "a", "true").check(t, 0)
+	w.runProgram("once", "--ledger", "l", "k", "true").check(t, 0)
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of the socket is left: %v", err)
+	}
+}
+
+// TestServeForAParentOnTCP: a server for a program can listen elsewhere, where its token is needed, too.
+func TestServeForAParentOnTCP(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	s, end := w.startChild("--listen", "127.0.0.1:0")
+	s.client.Transport = bearer{http.DefaultTransport}
+	s.mustPost("/v1/locks/a/try", `{"ttl_ms": 60000}`)
+	end()
+	s.wait().check(t, 0)
+}
+
+// TestServeForAParentWithoutToken: without a token nobody could call.
+func TestServeForAParentWithoutToken(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	for in, words := range map[string]string{"": "stdin has ended", "short\n": "16 characters"} {
+		r := w.newProgram("serve", "--exit-with-stdin")
+		r.cmd.Stdin = strings.NewReader(in)
+		r.launch().wait().check(t, 64, words)
+	}
+}
+
 // TestServeUsage: what cannot be served is refused with a reason.
 func TestServeUsage(t *testing.T) {
 	t.Parallel()
@@ -203,6 +286,7 @@ func TestServeUsage(t *testing.T) {
 		{"--tokens missing", "missing"},
 		{"--tokens wrong", "line 2"},
 		{"--tokens open", "chmod"},
+		{"--exit-with-stdin --tokens tokens", "leave --tokens"},
 		{"--max-streams 0", "--max-streams"},
 		{"--rate -1", "--rate"},
 		{"--grace 2m", "--grace"},

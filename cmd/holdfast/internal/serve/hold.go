@@ -468,6 +468,10 @@ func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 				return
 			}
 		case <-closing: // at most for the grace period from now on
+			if h.server.abandoned.Load() {
+				_ = h.lease.Release()
+				return
+			}
 			closing = nil
 			timer.Reset(min(limit, h.server.config.Grace))
 		}
@@ -498,6 +502,8 @@ func (h *holdRun) endGone() {
 // nothing, since it may read on: then it gets another line. If it does not, its system refuses the line.
 func (h *holdRun) hasClientClosed() bool {
 	switch {
+	case h.server.abandoned.Load():
+		return true
 	case h.server.base.Err() != nil: // this server ends the connection
 		return false
 	case h.proxied:
@@ -531,6 +537,9 @@ func (h *holdRun) endUnreachable() {
 		select {
 		case <-timer.C:
 		case <-h.server.closing:
+			if h.server.abandoned.Load() {
+				break
+			}
 			if _, err := lease.Detach(); err == nil {
 				return // the TTL ends it
 			}
@@ -543,6 +552,10 @@ func (h *holdRun) endUnreachable() {
 
 // endByShutdown ends the hold because the server ends: as its client has asked for.
 func (h *holdRun) endByShutdown() {
+	if h.server.abandoned.Load() {
+		h.endGone()
+		return
+	}
 	if h.detaches {
 		if handle, err := h.lease.Detach(); err == nil {
 			h.setHeldEnd(&h.server.counts.shutdown, newProblem(codeReleased, "the hold was detached"))

@@ -348,6 +348,51 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// TestAbandon: when the program that all clients are part of has ended, what they hold is released at once, whatever
+// they were told and have asked for, and their runs have failed.
+func TestAbandon(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	s.hold("a", `{"ttl_ms": 86400000}`).next(eventAcquired)
+	s.hold("b", `{"ttl_ms": 86400000, "on_shutdown": "detach"}`).next(eventAcquired)
+	s.hold("broken", `{"ttl_ms": 4000}`).next(eventAcquired)
+	s.want(http.MethodPost, "/v1/locks/broken/break", "") // which its next renewal finds
+	s.await("a broken hold", func() bool { return s.counts.lost.Load() == 1 })
+	s.want(http.MethodPost, "/v1/ledgers/l/keys/k/begin", `{"ttl_ms": 86400000}`)
+	s.Abandon()
+	if !s.Shutdown() {
+		t.Error("something is left")
+	}
+	for _, name := range []string{"a", "b", "broken"} {
+		if !s.isFree(name) {
+			t.Errorf("%s is held", name)
+		}
+	}
+	runs, err := s.direct.Ledger("l", nil).LastRuns(t.Context(), "k", 10)
+	if err != nil || len(runs) != 1 || runs[0].State != holdfast.RunFailed || runs[0].Error != errAbandoned.Error() {
+		t.Errorf("%+v %v", runs, err)
+	}
+}
+
+// TestAbandonUnreachable: neither is the lock of a client kept that could not be reached before.
+func TestAbandonUnreachable(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	c := s.dial()
+	sendHold(c, `{"ttl_ms": 86400000}`)
+	awaitLine(t, bufio.NewReader(c), eventAcquired)
+	_ = c.(*net.TCPConn).SetLinger(0) // a reset
+	c.Close()
+	s.await("count", func() bool { return s.counts.unreachable.Load() == 1 })
+	if s.isFree("a") {
+		t.Error("the lock was released before")
+	}
+	s.Abandon()
+	if !s.Shutdown() || !s.isFree("a") {
+		t.Error("the lock is held")
+	}
+}
+
 // TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only, and keep their locks. The end
 // of such a hold is counted once.
 func TestShutdownGrace(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -205,9 +206,13 @@ func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		err = r.Context().Err() // an answer to a client that has gone is lost, often without an error
 	}
+	if err == nil && s.abandoned.Load() {
+		err = errShuttingDown
+	}
 	if err != nil {
-		o.startEnd()
-		_ = s.endRun(o, run.Withdraw)
+		if o.startEnd() { // otherwise the shutdown ends it
+			_ = s.endRun(o, run.Withdraw)
+		}
 		return err
 	}
 	if err := writeJSON(w, begunView{Run: o.id, Ledger: ledgerName, Key: key, Attempt: run.Attempt(), Token: run.Token(),
@@ -310,6 +315,21 @@ func (s *Server) finishRun(w http.ResponseWriter, r *http.Request, state holdfas
 		return err
 	}
 	return writeJSON(w, endedView{Ledger: o.ledger, Key: o.run.Key(), Attempt: o.run.Attempt(), State: state})
+}
+
+var errAbandoned = errors.New("the program that ran it has ended")
+
+// failAllRuns ends the runs of clients that do not work any more.
+func (s *Server) failAllRuns() {
+	var ends sync.WaitGroup
+	for _, o := range s.runs.all() {
+		if o.startEnd() { // otherwise a request ends it
+			ends.Go(func() {
+				_ = s.endRun(o, func(ctx context.Context) error { return o.run.Fail(ctx, errAbandoned) })
+			})
+		}
+	}
+	ends.Wait()
 }
 
 // endRun reports the end of a run. After a wrong request the run goes on.

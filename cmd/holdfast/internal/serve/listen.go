@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -71,6 +72,27 @@ func (a Address) Listen() (net.Listener, error) {
 	}
 	return &unixListener{l, lock}, nil
 }
+
+// ListenPrivately listens on a unix socket in a new directory that is for this user alone. remove removes both.
+func ListenPrivately() (l net.Listener, remove func(), err error) {
+	const name = "socket"
+	dir, err := os.MkdirTemp("", "holdfast-")
+	if err == nil && len(dir)+1+len(name) > maxSocketPath {
+		os.Remove(dir)
+		dir, err = os.MkdirTemp("/tmp", "holdfast-")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	remove = func() { os.RemoveAll(dir) }
+	if l, err = (Address{"unix", filepath.Join(dir, name)}).Listen(); err != nil {
+		remove()
+	}
+	return l, remove, err
+}
+
+// maxSocketPath is the length of the longest path of a socket in bytes; Linux has a few more.
+const maxSocketPath = 103
 
 // unixListener keeps the lock of its socket.
 type unixListener struct {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,6 +65,13 @@ func (t *runTable) expire(o *openRun) {
 	defer cancel()
 	_ = o.run.Fail(ctx, errNoBeat)
 	t.remove(o)
+}
+
+// all are the runs that are not ended.
+func (t *runTable) all() []*openRun {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.byID))
 }
 
 func (t *runTable) remove(o *openRun) {

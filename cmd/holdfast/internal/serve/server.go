@@ -112,6 +112,7 @@ type Server struct {
 	closing   <-chan struct{} // of life
 	stopBy    time.Time       // once the shutdown has begun: when all streams must have ended
 	leftovers sync.WaitGroup  // holds whose client cannot be reached
+	abandoned atomic.Bool     // no client works any more
 	base      context.Context
 	endBase   context.CancelFunc
 }
@@ -166,6 +167,10 @@ func (s *Server) Serve(l net.Listener, secure *tls.Config) error {
 	return s.http.Serve(l)
 }
 
+// Abandon says that no client works any more, because the program that all of them are part of has ended: Shutdown,
+// which the caller calls next, then releases all holds and ends all runs at once.
+func (s *Server) Abandon() { s.abandoned.Store(true) }
+
 // Shutdown ends the streams, as each of them asks, and stops. Until all runs have ended, or the grace period has, their
 // workers can still call; nothing new begins. It returns true if nothing is held any more that the caller must leave to
 // its TTL: it should close the client then, and otherwise not. A second Shutdown is not allowed.
@@ -177,6 +182,9 @@ func (s *Server) Shutdown() (clean bool) {
 	soon, cancelSoon := context.WithDeadline(ctx, s.stopBy)
 	defer cancelSoon()
 	context.AfterFunc(soon, s.endBase) // for what does not look at s.closing
+	if s.abandoned.Load() {
+		s.failAllRuns()
+	}
 	s.runs.waitEmpty(soon)
 	err := s.http.Shutdown(ctx)
 	s.endBase()
