@@ -337,13 +337,7 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 	case c.waiting.Err() != nil:
 		return grant, ErrClosed
 	case ctx.Err() != nil:
-		ended := &waitEndedError{err: contextError(ctx)}
-		if held := findHeldError(err); held != nil {
-			ended.holders = held.Holders
-		} else if errors.Is(ended.err, context.DeadlineExceeded) && c.runs == nil {
-			ended.err = fmt.Errorf("%w; the store has not said who holds it, so it may give no answers", ended.err)
-		}
-		return grant, ended
+		return grant, newWaitEndedError(ctx, err)
 	}
 	return grant, err
 }

@@ -137,9 +137,43 @@ func TestTimeoutOfSilentStore(t *testing.T) {
 		defer cancel()
 		_, err := newClient(t, f, nil).Mutex("a", nil).Lock(ctx)
 		wantIs(t, err, context.DeadlineExceeded)
-		if !strings.Contains(err.Error(), "the store has not said who holds it") {
+		var e *Error
+		if !errors.As(err, &e) || e.Silent != 1500*time.Millisecond ||
+			!strings.Contains(err.Error(), "the store has not answered for 1.5s") {
+			t.Errorf("%#v", err)
+		}
+	})
+}
+
+// TestTimeoutAfterStoreFellSilent: if the store has answered during the wait, the error says who held the lock then, and
+// how long the store has been silent, unless that is no longer than a request may take. The error of a release says it, too.
+func TestTimeoutAfterStoreFellSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		c, other := newClient(t, f, &Options{Owner: "me"}), newClient(t, &sameStore{f}, nil)
+		l := mustLock(t, c, "a", nil)
+		for _, silent := range []time.Duration{4800 * time.Millisecond, 800 * time.Millisecond} {
+			ctx, cancel := context.WithTimeout(t.Context(), 6500*time.Millisecond) // the store is asked once a second
+			time.AfterFunc(6500*time.Millisecond-silent, func() { f.update(func() { f.down = true }) })
+			_, err := other.Mutex("a", nil).Lock(ctx)
+			cancel()
+			f.update(func() { f.down = false })
+			var e *Error
+			if !errors.As(err, &e) || len(e.Holders) != 1 || !strings.Contains(err.Error(), "held by me") {
+				t.Errorf("%#v", err)
+			}
+			if says := strings.Contains(err.Error(), "the store has not answered for 4.5s"); says != (silent > time.Second) ||
+				says != (e.Silent > 0) {
+				t.Errorf("after %v of silence: %v", silent, err)
+			}
+		}
+		f.update(func() { f.down = true })
+		err := l.Release()
+		wantIs(t, err, ErrUncertain)
+		if !strings.HasSuffix(err.Error(), "; the store has not answered for 10s") {
 			t.Error(err)
 		}
+		f.update(func() { f.down = false })
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 )
@@ -128,7 +129,10 @@ type Error struct {
 	Lock    string      // the lock's name; empty if it was not about one lock
 	Store   string      // the store, fit to be shown: it contains no secret
 	Holders []ClaimInfo // who held the lock that could not be acquired, as far as it is known
-	Err     error       // the reason
+	// Silent is for how long the store had not answered when the call ended; 0 if it had. If there are Holders as well,
+	// the lock was busy when the store answered last.
+	Silent time.Duration
+	Err    error // the reason
 }
 
 func (e *Error) Error() string {
@@ -143,7 +147,19 @@ func (e *Error) Error() string {
 	if len(e.Holders) > 0 && !errors.Is(e.Err, ErrHeld) {
 		s += "; " + describeHeld(e.Holders)
 	}
+	if e.Silent > 0 {
+		s += "; the store has not answered for " + shortDuration(e.Silent)
+	}
 	return s
+}
+
+// shortDuration is d for people: in seconds to a tenth, or if it is less than one, in milliseconds.
+func shortDuration(d time.Duration) string {
+	unit := 100 * time.Millisecond
+	if d < time.Second {
+		unit = time.Millisecond
+	}
+	return d.Round(unit).String()
 }
 
 // Unwrap returns the reason.
@@ -184,10 +200,37 @@ func checkCall(c *Client, ctx context.Context) error {
 	return nil
 }
 
-// waitEndedError is a wait that the caller's context has ended, with the holders that were known then.
+// waitEndedError is a wait that the caller's context has ended, with the holders that were known then, and with the time
+// for which the store had not answered.
 type waitEndedError struct {
 	err     error
 	holders []ClaimInfo
+	silent  time.Duration
+}
+
+// newWaitEndedError is for a wait that ctx has ended, and in which err was the store's last error.
+func newWaitEndedError(ctx context.Context, err error) *waitEndedError {
+	ended := &waitEndedError{err: contextError(ctx), silent: silenceIn(err)}
+	if held := findHeldError(err); held != nil {
+		ended.holders = held.Holders
+	}
+	return ended
+}
+
+// minSilence is the shortest silence that is worth a word where the holders are known: a request takes its time.
+const minSilence = time.Second
+
+// silenceIn is for how long the store had not answered, by an error of the store or of this package.
+func silenceIn(err error) time.Duration {
+	var silent *driver.SilentError
+	var own *Error
+	switch {
+	case errors.As(err, &own):
+		return own.Silent
+	case errors.As(err, &silent):
+		return silent.For
+	}
+	return 0
 }
 
 func (e *waitEndedError) Error() string { return e.err.Error() }
@@ -228,9 +271,15 @@ func (c *Client) wrapError(op, lock string, err error) error {
 	}
 	var ended *waitEndedError
 	if errors.As(err, &ended) {
-		e.Err, e.Holders = ended.err, ended.holders
-	} else if held := findHeldError(err); held != nil {
-		e.Holders = held.Holders
+		e.Err, e.Holders, e.Silent = ended.err, ended.holders, ended.silent
+	} else {
+		if held := findHeldError(err); held != nil {
+			e.Holders = held.Holders
+		}
+		e.Silent = silenceIn(err)
+	}
+	if len(e.Holders) > 0 && e.Silent < minSilence {
+		e.Silent = 0
 	}
 	return e
 }

@@ -93,21 +93,23 @@ func (f *fakeStore) waitUntilReachable(ctx context.Context) error {
 	if closed {
 		return driver.ErrClosed
 	}
+	asked := f.clock().Now()
 	if down {
 		<-ctx.Done()
 	}
 	if ctx.Err() != nil {
-		return errors.Join(driver.ErrUncertain, ctx.Err())
+		return &driver.SilentError{For: f.clock().Since(asked), Err: errors.Join(driver.ErrUncertain, ctx.Err())}
 	}
 	return nil
 }
 
 func (f *fakeStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	f.update(func() { f.acquires++ })
+	var seen error
 	for {
 		since := f.clock().Now()
 		if err := f.waitUntilReachable(ctx); err != nil {
-			return driver.Grant{}, err
+			return driver.Grant{}, errors.Join(err, seen)
 		}
 		g, changed, err := f.tryAcquire(c, since)
 		if err == nil {
@@ -120,6 +122,7 @@ func (f *fakeStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, 
 		if !c.Wait || !errors.Is(err, driver.ErrHeld) {
 			return driver.Grant{}, err
 		}
+		seen = err
 		timer := time.NewTimer(time.Second)
 		select {
 		case <-changed:

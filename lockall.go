@@ -71,11 +71,7 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 		it := list[n]
 		sleepContext(ctx, randomPart(pause))
 		if ctx.Err() != nil {
-			ended := &waitEndedError{err: contextError(ctx)}
-			if held := findHeldError(err); held != nil {
-				ended.holders = held.Holders
-			}
-			return nil, it.client.wrapError("lock all", it.name, ended)
+			return nil, it.client.wrapError("lock all", it.name, newWaitEndedError(ctx, err))
 		}
 		copy(list[1:], list[:n])
 		list[0] = it // which is waited for now

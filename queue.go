@@ -132,7 +132,7 @@ func (q *queue) waitForTurn(ctx, closing context.Context, name string, ttl time.
 	case err := <-w.turn:
 		return err
 	case <-ctx.Done():
-		return &waitEndedError{contextError(ctx), q.leaveQueue(name, n, place)}
+		return &waitEndedError{err: contextError(ctx), holders: q.leaveQueue(name, n, place)}
 	case <-closing.Done():
 		q.leaveQueue(name, n, place)
 		return ErrClosed

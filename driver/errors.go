@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // The errors that callers can tell apart with errors.Is. Package holdfast offers the same values under the same names.
@@ -58,6 +59,18 @@ func (e *HeldError) Error() string {
 
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// SilentError is the error of a call whose last requests had no answer when it ended. Its text is that of Err: the caller
+// knows best where the time fits in.
+type SilentError struct {
+	For time.Duration // since the first request began that has had no answer
+	Err error         // the error of the call
+}
+
+func (e *SilentError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the error of the call.
+func (e *SilentError) Unwrap() error { return e.Err }
 
 // LossCause is why a lease ended before its holder released it: a short code that never changes, fit for logs and JSON.
 // [LossCause.Description] is the sentence for people.

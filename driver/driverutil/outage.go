@@ -16,11 +16,23 @@ import (
 type Outage struct {
 	lasts bool
 	since driver.Instant
+	asked bool           // a request is under way, or the last one got no answer
+	from  driver.Instant // when the first of these requests began
+}
+
+// RequestStarted notes that a request begins at the given time. If the request before did not fail, it was answered.
+func (o *Outage) RequestStarted(at driver.Instant) {
+	if !o.lasts {
+		o.asked, o.from = true, at
+	}
 }
 
 // RequestFailed notes a request that got no answer, and reports whether the outage has lasted for longer than limit.
 func (o *Outage) RequestFailed(c driver.Clock, limit time.Duration) (exceeded bool) {
 	now := c.Now()
+	if !o.asked {
+		o.asked, o.from = true, now
+	}
 	if !o.lasts {
 		o.lasts, o.since = true, now
 	}
@@ -28,7 +40,17 @@ func (o *Outage) RequestFailed(c driver.Clock, limit time.Duration) (exceeded bo
 }
 
 // RequestAnswered notes that the store has answered, which ends the outage.
-func (o *Outage) RequestAnswered() { o.lasts = false }
+func (o *Outage) RequestAnswered() { o.lasts, o.asked = false, false }
+
+// Explain makes the error with which the call ends one that says for how long the store has not answered, if a request
+// is without an answer. What the store has said is returned as it is, unless the caller's context has ended since.
+func (o *Outage) Explain(c driver.Clock, err error) error {
+	isEnd := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if err == nil || !o.asked || IsFinal(err) && !isEnd {
+		return err
+	}
+	return &driver.SilentError{For: c.Since(o.from), Err: err}
+}
 
 // CallWithTimeout makes one request of a store and gives it up after d, so that the store can be asked again, or the
 // outcome looked up. The error is the context's only if ctx itself has ended: a timeout of the store's code must not

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // TestCallWithTimeout: a request that hangs is given up after its time, and the error is a context's only if the
@@ -27,6 +29,48 @@ func TestCallWithTimeout(t *testing.T) {
 		if err := CallWithTimeout(t.Context(), time.Second, "it",
 			func(context.Context) error { return fault }); err != fault {
 			t.Errorf("a fault in time: %v", err)
+		}
+	})
+}
+
+// TestSilence: the error of a call says for how long the store has not answered: since the first request began that has had
+// no answer, whether that has failed or is under way. What the store has said hides nothing, and is not changed.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		elapsed := func() time.Duration { return time.Since(began) }
+		c := driver.Clock{Monotonic: elapsed, Boottime: elapsed}
+		silence := func(o *Outage, err error) time.Duration {
+			var silent *driver.SilentError
+			if err = o.Explain(c, err); errors.As(err, &silent) {
+				return silent.For
+			}
+			return 0
+		}
+		var o Outage
+		gone, held := errors.New("no route"), &driver.HeldError{}
+		ended := errors.Join(context.DeadlineExceeded, held)
+		for _, step := range []struct {
+			name string
+			do   func(*Outage)
+			err  error
+			want time.Duration
+		}{
+			{"nothing was asked", func(*Outage) {}, ended, 0},
+			{"a request is under way", func(o *Outage) { o.RequestStarted(c.Now()) }, ended, time.Second},
+			{"the next one, so this one was answered", func(o *Outage) { o.RequestStarted(c.Now()) }, gone, time.Second},
+			{"it fails", func(o *Outage) { o.RequestFailed(c, time.Hour) }, gone, 2 * time.Second},
+			{"another one is under way", func(o *Outage) { o.RequestStarted(c.Now()) }, gone, 3 * time.Second},
+			{"the store refuses", func(*Outage) {}, held, 0},
+			{"no error", func(*Outage) {}, nil, 0},
+			{"an answer", func(o *Outage) { o.RequestAnswered() }, gone, 0},
+			{"a failure of which no start is known", func(o *Outage) { o.RequestFailed(c, time.Hour) }, gone, time.Second},
+		} {
+			step.do(&o)
+			time.Sleep(time.Second)
+			if got := silence(&o, step.err); got != step.want {
+				t.Errorf("%s: %v, want %v", step.name, got, step.want)
+			}
 		}
 	})
 }

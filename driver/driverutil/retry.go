@@ -42,6 +42,10 @@ func (l *RetryLoop) NoteAnswer() {
 	l.outage.RequestAnswered()
 }
 
+// RequestStarted notes that a request begins at the given time, so that the error of the call can say for how long the
+// store has not answered. It changes nothing else.
+func (l *RetryLoop) RequestStarted(at driver.Instant) { l.outage.RequestStarted(at) }
+
 // PauseAfterAnswer pauses after an answer that leaves something to do. It returns Pause's error, as End does.
 func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
 	l.outage.RequestAnswered()
@@ -54,7 +58,7 @@ func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
 func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool) error {
 	final := IsFinal(err)
 	l.Uncertain = l.Uncertain || sent && !final
-	if final || l.outage.RequestFailed(l.Clock, l.Limit) && ctx.Err() == nil {
+	if final || ctx.Err() == nil && l.outage.RequestFailed(l.Clock, l.Limit) {
 		return l.End(HideContextError(err))
 	}
 	ended := l.pause(ctx)
@@ -70,9 +74,13 @@ func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool)
 
 // End returns the error with which the call ends. If a request of the call may have taken effect, that is ErrUncertain,
 // even if the store now refuses everything: a caller who took the refusal for the outcome would leave a claim behind.
-// Otherwise the error stays as it is. A store that was closed says only that.
+// A store that was closed says only that. If a request is without an answer, the error says since when: see
+// [Outage.Explain].
 func (l *RetryLoop) End(err error) error {
-	if err == nil || !l.Uncertain || errors.Is(err, driver.ErrClosed) {
+	if err == nil || errors.Is(err, driver.ErrClosed) {
+		return err
+	}
+	if err = l.outage.Explain(l.Clock, err); !l.Uncertain {
 		return err
 	}
 	return Unresolved(err)

@@ -188,6 +188,7 @@ func (b *backoff) noteAnswer() {
 // commit that its standbys have not received, once the connection that waited for them is broken.
 func (a *acquire) step(ctx context.Context) (grant driver.Grant, done bool, err error) {
 	if a.joinsCrowd() {
+		a.backoff.outage.RequestStarted(a.clock.Now())
 		return a.useOutcome(ctx, a.shareStep(ctx, &a.own, snapshot{row: a.row, rec: a.rec}))
 	}
 	since := a.clock.Now()
@@ -270,6 +271,7 @@ func (a *acquire) writeClaim(
 	}
 	before := a.rec.findClaim(a.claim.ID)
 	a.own.urgent = before != nil && before.State == Promoted
+	a.backoff.outage.RequestStarted(since)
 	return a.useOutcome(ctx, a.writeStep(ctx, &a.own, snapshot{row: a.row, rec: a.rec}, next, since))
 }
 
@@ -460,6 +462,7 @@ func (a *acquire) newGrant(mine *Claim, since driver.Instant) driver.Grant {
 
 // loadRow loads the row and looks at it next.
 func (a *acquire) loadRow(ctx context.Context) error {
+	a.backoff.outage.RequestStarted(a.clock.Now())
 	row, rec, err := a.loadForStep(ctx, a.claim.Name)
 	if err != nil {
 		if errors.Is(err, driver.ErrCorrupt) {
@@ -505,8 +508,11 @@ func (a *acquire) handleConflict(ctx context.Context, row Row, rec *Record) erro
 // retryLater pauses after a request without an answer, and loads the row: nobody knows what it is now. It gives up with
 // the error when the store was unreachable for too long, or the error is final.
 func (a *acquire) retryLater(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
 	gaveUp := a.backoff.outage.RequestFailed(a.clock, driver.UnreachableTimeout(a.claim.TTL))
-	if gaveUp || driverutil.IsFinal(err) || ctx.Err() != nil {
+	if gaveUp || driverutil.IsFinal(err) {
 		return err
 	}
 	a.backoff.failures++
@@ -530,6 +536,7 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)
 	}
+	err = a.backoff.outage.Explain(a.clock, err)
 	if o := a.leaveStep(context.Canceled, &a.own); o.made && !errors.Is(o.err, ErrUnsent) {
 		a.unresolved.noteUnknown(o.replaces) // it may have been granted meanwhile
 	}
@@ -605,6 +612,8 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 		a.backoff.outage = sub.outage
 		return grant, false, a.loadRow(ctx)
 	case <-ctx.Done():
+		unsubscribe()
+		a.backoff.outage = sub.outage
 		return a.useOutcome(ctx, a.leaveStep(ctx.Err(), &a.own))
 	}
 }

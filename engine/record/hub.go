@@ -255,6 +255,10 @@ func (h *waiterHub) nextLoad() int64 {
 	defer h.e.mu.Unlock()
 	h.loads++
 	h.hasWritten = false
+	now := h.e.clock.Now()
+	for sub := range h.subscribers {
+		sub.outage.RequestStarted(now)
+	}
 	return h.loads
 }
 

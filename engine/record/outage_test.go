@@ -260,3 +260,72 @@ func TestSharedSwapDoesNotProlongOutage(t *testing.T) {
 		}
 	})
 }
+
+// silentTable is a table that stops answering: its requests hang until their contexts end.
+type silentTable struct {
+	record.Table
+	silent atomic.Bool
+}
+
+func (*silentTable) Watcher() record.Watcher { return nil }
+
+func (t *silentTable) Load(ctx context.Context, name string) (record.Row, error) {
+	if t.silent.Load() {
+		<-ctx.Done()
+		return record.Row{}, ctx.Err()
+	}
+	return t.Table.Load(ctx, name)
+}
+
+func (t *silentTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
+	if t.silent.Load() {
+		<-ctx.Done()
+		return record.Row{}, ctx.Err()
+	}
+	return t.Table.Swap(ctx, row)
+}
+
+// TestDeadlineTellsSilence: the error of a wait whose context ends says since when the store has not answered, in the queue
+// or outside it. While the store answers it says nothing of that, even if nothing needs to be asked.
+func TestDeadlineTellsSilence(t *testing.T) {
+	for _, fair := range []bool{true, false} {
+		for _, falls := range []string{"never", "during the wait", "before it"} {
+			t.Run(fmt.Sprintf("fair %v, silent %s", fair, falls), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := fakeMemory()
+					table := &silentTable{Table: distantTable{m.Table(), 0}}
+					holder, waiter := m.Open(), record.New(table)
+					defer holder.Close()
+					defer waiter.Close()
+					held := paceClaim(1, false)
+					held.TTL = 24 * time.Hour
+					if _, err := holder.Acquire(t.Context(), held); err != nil {
+						t.Fatal(err)
+					}
+					table.silent.Store(falls == "before it")
+					if falls == "during the wait" {
+						time.AfterFunc(10*time.Second, func() { table.silent.Store(true) })
+					}
+					claim := paceClaim(2, true)
+					claim.Fair, claim.TTL = fair, time.Minute
+					ctx, cancel := context.WithTimeout(t.Context(), 18*time.Second)
+					defer cancel()
+					_, err := waiter.Acquire(ctx, claim)
+					var heldErr *driver.HeldError
+					var silent *driver.SilentError
+					isHeld, isSilent := errors.As(err, &heldErr), errors.As(err, &silent)
+					if !errors.Is(err, context.DeadlineExceeded) || isHeld != (falls != "before it") || isSilent != (falls != "never") {
+						t.Fatalf("%#v", err)
+					}
+					least, most := 18*time.Second, 18*time.Second
+					if falls == "during the wait" { // the store is asked a second later at the latest
+						least, most = 7*time.Second, 8*time.Second
+					}
+					if isSilent && (silent.For < least || silent.For > most) {
+						t.Errorf("silent for %v", silent.For)
+					}
+				})
+			})
+		}
+	}
+}

@@ -158,6 +158,7 @@ func (a *acquisition) enterAndJoin() (s *session, seen timedSnapshot, err error)
 
 // bindAndJoin is ensureNode after the claim was bound to a session, which it returns. Without a session there is no node.
 func (a *acquisition) bindAndJoin() (*session, timedSnapshot, error) {
+	a.RequestStarted(a.e.clock.Now())
 	s, err := a.bindSession()
 	for err != nil {
 		if err = a.waitAndRetry(err); err != nil {
@@ -178,6 +179,7 @@ func (a *acquisition) bindAndJoin() (*session, timedSnapshot, error) {
 // counts from the earlier start of the two requests.
 func (a *acquisition) confirmGrant(s *session, seen timedSnapshot) (driver.Grant, error) {
 	e, cl := a.e, a.cl
+	a.RequestStarted(e.clock.Now())
 	since, err := s.freshKeepAlive(a.ctx)
 	for err != nil {
 		if errors.Is(err, ErrSessionExpired) {
@@ -403,6 +405,7 @@ func (a *acquisition) removeOwnNode(s *session) error {
 // waits for the reply, so it nearly always knows which node to remove, and need not withdraw it.
 func (a *acquisition) addNode(s *session, condition AddCondition) (timedSnapshot, error) {
 	e, cl := a.e, a.cl
+	a.RequestStarted(e.clock.Now())
 	answer := make(chan error, 1)
 	var seen timedSnapshot
 	inFlight := make(chan struct{})
@@ -464,6 +467,7 @@ func (a *acquisition) listNodes(full bool) (timedSnapshot, error) {
 	ctx, cancel := requestContext(a.ctx)
 	defer cancel()
 	start := a.e.clock.Now()
+	a.RequestStarted(start)
 	snapshot, err := a.e.store.List(ctx, a.Name, full)
 	return timedSnapshot{snapshot, start}, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,6 +228,55 @@ func TestRefusalOfWaitingClaim(t *testing.T) {
 			link.mu.Lock()
 			link.refuses = nil
 			link.mu.Unlock()
+		})
+	}
+}
+
+// TestDeadlineTellsSilence: the error of a wait whose context ends says since when the store has not answered. While the
+// store answers it says nothing of that, even if nothing needs to be asked.
+func TestDeadlineTellsSilence(t *testing.T) {
+	for _, falls := range []string{"never", "during the wait", "before it"} {
+		t.Run(falls, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := memtree.New()
+				var silent atomic.Bool
+				link := &memtree.Link{Server: server}
+				link.Transport = func(ctx context.Context, _ string, do func() any) (any, error) {
+					if silent.Load() {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					return do(), nil
+				}
+				holder, waiter := sequence.New(&memtree.Link{Server: server}), sequence.New(link)
+				defer holder.Close()
+				defer waiter.Close()
+				held := driver.Claim{Name: "a", ID: "holder", Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: time.Hour}
+				storetest.Acquire(t, holder, held)
+				silent.Store(falls == "before it")
+				if falls == "during the wait" {
+					time.AfterFunc(2*time.Second, func() { silent.Store(true) })
+				}
+				claim := held
+				claim.ID, claim.Wait = "waiter", true
+				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+				defer cancel()
+				_, err := waiter.Acquire(ctx, claim)
+				var heldErr *driver.HeldError
+				var silence *driver.SilentError
+				isHeld, isSilent := errors.As(err, &heldErr), errors.As(err, &silence)
+				if !errors.Is(err, context.DeadlineExceeded) || isHeld != (falls != "before it") || isSilent != (falls != "never") {
+					t.Fatalf("%#v", err)
+				}
+				least, most := 9*time.Second, 9*time.Second
+				if falls == "during the wait" { // a waiter looks every 2 to 5 s
+					least, most = 2*time.Second, 7*time.Second
+				}
+				if isSilent && (silence.For < least || silence.For > most) {
+					t.Errorf("silent for %v", silence.For)
+				}
+				silent.Store(false)
+			})
 		})
 	}
 }

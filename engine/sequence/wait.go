@@ -176,6 +176,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 		_, _ = s.freshKeepAlive(a.ctx)
 	}
 	if looking != nil {
+		a.RequestStarted(e.clock.Now())
 		select {
 		case <-looking:
 		case <-a.ctx.Done():
@@ -183,6 +184,7 @@ func (a *acquisition) awaitSnapshot(s *session, poll <-chan time.Time) (timedSna
 		}
 		select {
 		case seen := <-a.turn.snapshots:
+			a.NoteAnswer()
 			return seen, a.checkOwnNode(s, seen)
 		default:
 		}

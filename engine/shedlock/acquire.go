@@ -45,6 +45,7 @@ func (s *store) takeLock(
 			return g, seen, ctx.Err()
 		}
 		since := s.info.Clock.Now()
+		loop.RequestStarted(since)
 		t := s.table.TakeRow(ctx, c.Name, signature, c.TTL)
 		v, err := t.Seen, t.Err
 		switch {
@@ -64,8 +65,9 @@ func (s *store) takeLock(
 		case !c.Wait:
 			return g, seen, v.HeldError()
 		default:
-			seen, err = s.waitUntilFree(ctx, c.Name, v)
-			loop.Restart()
+			if seen, err = s.waitUntilFree(ctx, c.Name, v, loop); err == nil {
+				loop.Restart()
+			}
 		}
 		if err != nil {
 			return g, seen, err
@@ -80,7 +82,9 @@ const (
 )
 
 // waitUntilFree returns when the lock seems to be free, with the row as it was seen last.
-func (s *store) waitUntilFree(ctx context.Context, name string, seen Row) (Row, error) {
+func (s *store) waitUntilFree(
+	ctx context.Context, name string, seen Row, loop *driverutil.RetryLoop,
+) (Row, error) {
 	wait, delayOfOurs := s.table.Sleep, maxPollDelay
 	if watch := s.table.WatchRow(name); watch != nil {
 		defer watch.Close()
@@ -92,9 +96,11 @@ func (s *store) waitUntilFree(ctx context.Context, name string, seen Row) (Row, 
 			longest = delayOfOurs
 		}
 		delay := min(rand.N(longest)/2+20*time.Millisecond<<min(polls, 8), longest)
+		loop.NoteAnswer()
 		if err := wait(ctx, min(delay, seen.Remaining+time.Millisecond)); err != nil {
 			return seen, err
 		}
+		loop.RequestStarted(s.info.Clock.Now())
 		v, err := s.table.ReadRow(ctx, name)
 		switch {
 		case err == nil:

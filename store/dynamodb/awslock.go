@@ -90,6 +90,7 @@ func (a *awslockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	t := takeAttempt{awslockStore: a, claim: c, mustRead: a.clock.IsStale()}
 	loop := a.newLoop(c.TTL)
 	for first := true; ; first = false {
+		loop.RequestStarted(a.clock.Clock.Now())
 		g, err := t.tryTake(ctx)
 		loop.Uncertain = t.uncertainRVN != ""
 		switch {

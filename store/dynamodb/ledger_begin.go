@@ -28,6 +28,7 @@ func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	b := &beginning{ledger: l, claim: c, key: key}
 	loop := l.newLoop(c.TTL)
 	for {
+		loop.RequestStarted(l.clock.Clock.Now())
 		g, err := b.try(ctx)
 		loop.Uncertain = b.uncertainAt != 0 // a start may still take effect
 		switch {

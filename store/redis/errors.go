@@ -244,6 +244,7 @@ func (r *retryLoop) run(ctx context.Context, st *script, keys,
 			return m, at, r.End(ctx.Err())
 		}
 		at = r.store.clock.Now()
+		r.RequestStarted(at)
 		m, err = r.store.runScript(ctx, st, keys, args)
 		if err == nil || rueidis.IsRedisNil(err) {
 			// Only this script sends the confirm window, which is computed from round trips.

@@ -154,7 +154,7 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		}
 		// The caller's context has ended, so nothing is given back here: the driver's client releases the claim then.
 		if ctx.Err() != nil {
-			return g, b.endedError(ctx.Err())
+			return g, b.endedError(majorityReplied, ctx.Err())
 		}
 		b.giveBack(ctx)
 		if b.finalErr != nil {
@@ -168,15 +168,15 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 		} else if r.clock.Since(majorityReplied) > driver.UnreachableTimeout(c.TTL) || !c.Wait && n > 2 {
 			// No majority replies. A claim that waits retries for as long as with a single server, and one that does
 			// not wait retries three times.
-			return g, driverutil.Unresolved(fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers),
-				cmp.Or(b.denial, err)))
+			return g, driverutil.Unresolved(&driver.SilentError{For: r.clock.Since(majorityReplied),
+				Err: fmt.Errorf("only %d of %d servers answer: %v", b.replies, len(r.servers), cmp.Or(b.denial, err))})
 		}
 		pause := rand.N(min(10*time.Millisecond<<min(n, 5), 150*time.Millisecond)) + time.Millisecond
 		if err := r.servers[0].life.Sleep(ctx, pause); err != nil {
 			if errors.Is(err, driver.ErrClosed) {
 				return g, err
 			}
-			return g, b.endedError(err)
+			return g, b.endedError(majorityReplied, err)
 		}
 	}
 }

@@ -186,15 +186,32 @@ func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.C
 			"holds them; use run or hold", quoteName(r.name))
 	}
 	lease, err := r.acquireUntilLimit(ctx, client)
-	late := errors.Is(err, errWaitLimit)
+	late, silent := errors.Is(err, errWaitLimit), silenceOf(err)
 	if late {
 		lease, err = r.tryOnceMore(ctx, client)
+	}
+	if errors.Is(err, errNoAnswer) {
+		return nil, &refusedError{fmt.Sprintf("%s was not acquired within %v: the store has not answered for %v",
+			quoteName(r.name), r.waitLimit.limit, roundSilence(silent+silenceOf(err))), "",
+			&holdfast.Error{Op: "lock", Lock: r.name, Silent: silent + silenceOf(err), Err: err}}
 	}
 	if err != nil {
 		return nil, r.explainRefusal(client, err, late)
 	}
 	return lease, nil
 }
+
+// silenceOf is for how long the store had not answered when a call ended with err.
+func silenceOf(err error) time.Duration {
+	var own *holdfast.Error
+	if errors.As(err, &own) {
+		return own.Silent
+	}
+	return 0
+}
+
+// roundSilence rounds a silence of the store for people.
+func roundSilence(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }
 
 // tryOnceMore tries once more after --wait has passed. The wait itself does not say whether the lock was busy, was
 // released just now, or the store was down: it may be shorter than the time for which the library retries an

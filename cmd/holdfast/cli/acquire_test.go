@@ -145,8 +145,9 @@ type silentStore struct{ driver.Store }
 
 func (s silentStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if !c.Wait {
+		began := time.Now()
 		<-ctx.Done()
-		return driver.Grant{}, ctx.Err()
+		return driver.Grant{}, &driver.SilentError{For: time.Since(began), Err: ctx.Err()}
 	}
 	return s.Store.Acquire(ctx, c)
 }
@@ -167,7 +168,8 @@ func TestLastAttemptWithoutAnswer(t *testing.T) {
 	}
 	r := &lockRequest{name: "a", kind: holdfast.KindMutex, waitLimit: waitLimit{limited: true}, began: time.Now()}
 	_, err := r.acquireWithinLimit(t.Context(), client)
-	if storeError(err).code != exitUnavailable || !errors.Is(err, errNoAnswer) {
-		t.Errorf("got %v", err)
+	if storeError(err).code != exitUnavailable || !errors.Is(err, errNoAnswer) ||
+		!strings.Contains(err.Error(), "the store has not answered for 2") || silenceOf(err) < inspectTimeout {
+		t.Errorf("got %v, after a silence of %v", err, silenceOf(err))
 	}
 }

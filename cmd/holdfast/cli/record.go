@@ -185,6 +185,9 @@ func (r *runRecord) addOutcome(err error) {
 	if errors.As(exit.err, &held) && len(held.Holders) > 0 {
 		last["holders"] = shown.NewClaims(held.Holders, shown.PlainRef)
 	}
+	if silent := silenceOf(exit.err); silent > 0 {
+		last["silent_ms"] = shown.Millis(silent)
+	}
 	if exit.run != nil {
 		last["run"] = runAsJSON(*exit.run)
 	}

@@ -36,7 +36,20 @@ const (
 	againLater // as many as the queue can hold are ahead, and hundreds may be waiting for a place
 )
 
-// untilFinal tries until it succeeds or has an error that is final. If ctx ends first, it returns the cause.
+// endedError is the cause of the end of ctx, in the library's error of the call that it has ended if that knew who holds
+// the lock, or that the store was silent.
+func endedError(ctx context.Context, err error) error {
+	var last *holdfast.Error
+	if errors.As(err, &last) && (last.Silent > 0 || len(last.Holders) > 0) {
+		ended := *last
+		ended.Err = context.Cause(ctx)
+		return &ended
+	}
+	return context.Cause(ctx)
+}
+
+// untilFinal tries until it succeeds or has an error that is final. If ctx ends first, it returns the cause: see
+// endedError.
 func untilFinal[T any](ctx context.Context, try func() (T, error), judge func(error) (verdict, error)) (T, error) {
 	var pauses Pauses
 	for {
@@ -46,12 +59,12 @@ func untilFinal[T any](ctx context.Context, try func() (T, error), judge func(er
 		}
 		var none T
 		if ctx.Err() != nil {
-			return none, context.Cause(ctx)
+			return none, endedError(ctx, err)
 		}
 		then, err := judge(err)
 		switch {
 		case ctx.Err() != nil:
-			return none, context.Cause(ctx)
+			return none, endedError(ctx, err)
 		case then == final:
 			return none, err
 		case then == againAtOnce:
@@ -62,7 +75,7 @@ func untilFinal[T any](ctx context.Context, try func() (T, error), judge func(er
 		select {
 		case <-time.After(pauses.Next()):
 		case <-ctx.Done():
-			return none, context.Cause(ctx)
+			return none, endedError(ctx, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -734,3 +735,37 @@ func (l departureLedger) Acquire(ctx context.Context, c driver.Claim) (driver.Gr
 type deadRecorder struct{ *httptest.ResponseRecorder }
 
 func (deadRecorder) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// silentStore leaves the waits for one lock without an answer, but not the rest.
+type silentStore struct{ driver.Store }
+
+func (s silentStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	if c.Name == "silent" {
+		<-ctx.Done()
+		return driver.Grant{}, &driver.SilentError{For: 4800 * time.Millisecond, Err: ctx.Err()}
+	}
+	return s.Store.Acquire(ctx, c)
+}
+
+// TestTimeoutTellsWhy: the answer to a wait whose time has passed says who holds the lock, or for how long the store has
+// not answered.
+func TestTimeoutTellsWhy(t *testing.T) {
+	t.Parallel()
+	client, err := holdfast.New(silentStore{memory.New(nil).Open()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s := startServer(t, func(c *Config) { c.Client = client })
+	s.want(http.MethodPost, "/v1/locks/busy/try", `{"ttl_ms": 60000, "owner": "boss"}`)
+	busy := s.refuse(codeTimeout, http.MethodPost, "/v1/locks/busy/acquire", `{"ttl_ms": 60000, "wait_ms": 20}`)
+	if holders, _ := busy["holders"].([]any); len(holders) != 1 || busy["silent_ms"] != nil ||
+		!strings.Contains(fmt.Sprint(busy["detail"]), "held by boss") {
+		t.Errorf("busy: %v", busy)
+	}
+	silent := s.refuse(codeTimeout, http.MethodPost, "/v1/locks/silent/acquire", `{"ttl_ms": 60000, "wait_ms": 20}`)
+	if silent["holders"] != nil || silent["silent_ms"] != 4800.0 ||
+		!strings.Contains(fmt.Sprint(silent["detail"]), "the store has not answered for 4.8s") {
+		t.Errorf("silent: %v", silent)
+	}
+}

@@ -108,6 +108,7 @@ type problem struct {
 	Lock       string             `json:"lock,omitempty"`
 	Holders    []shown.Claim      `json:"holders,omitempty"`
 	Waiting    int                `json:"waiting,omitempty"`
+	Silent     int64              `json:"silent_ms,omitempty"`
 	Cause      holdfast.LossCause `json:"cause,omitempty"`
 	Run        *shown.Run         `json:"run,omitempty"`
 	RetryAfter int64              `json:"retry_after_ms,omitempty"`
@@ -147,17 +148,21 @@ func problemOf(err error) *problem {
 	}
 	means := failure.Of(err)
 	c := code(means.Problem)
+	var own *holdfast.Error
+	isOwn := errors.As(err, &own)
 	switch {
 	case errors.Is(err, errWaitLimit):
-		c, means.OfOthers = codeTimeout, false
+		c, means.OfOthers = codeTimeout, isOwn && len(own.Holders) > 0
 	case errors.Is(err, errShuttingDown):
 		c, means.OfOthers = codeShuttingDown, false
 	}
 	p = newProblem(c, "%s", errorText(err))
 	p.quotes = means.OfOthers
-	var own *holdfast.Error
-	if errors.As(err, &own) {
-		p.Lock = own.Lock
+	if isOwn {
+		p.Lock, p.Silent = own.Lock, shown.Millis(own.Silent)
+		if c == codeTimeout && len(own.Holders) > 0 {
+			p.Holders = shown.NewClaims(own.Holders, shown.HiddenRef)
+		}
 	}
 	var held *holdfast.HeldError
 	if errors.As(err, &held) {
