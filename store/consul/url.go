@@ -68,10 +68,7 @@ func readURL(u *url.URL) (*api.Config, Options, error) {
 	if err != nil {
 		return nil, s.opts, err
 	}
-	switch _, hasToken := u.User.Password(); {
-	case hasToken && s.token.IsFile():
-		return nil, s.opts, storeurl.RefuseBoth("a token", "a token-file")
-	case s.tls.Off && s.tls.HasFiles():
+	if s.tls.Off && s.tls.HasFiles() {
 		return nil, s.opts, storeurl.RefuseBoth("tls=false", "other options about TLS")
 	}
 	if s.agent != "" {

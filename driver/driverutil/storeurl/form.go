@@ -121,6 +121,13 @@ func (f *Form) readOptions(u *url.URL) error {
 			return driverutil.RefuseForLayout("the option "+name+" of the store's URL", o.Layouts...)
 		}
 	}
+	if _, hasPassword := u.User.Password(); hasPassword {
+		for _, file := range []string{"password-file", "token-file"} {
+			if given.Has(file) {
+				return RefuseBoth("a password", "a "+file)
+			}
+		}
+	}
 	if given.Has("password-file") && f.User != nil && *f.User == "" && parseShape(f.Shape).needsUser {
 		return f.Refuse("has a password-file, but no user")
 	}

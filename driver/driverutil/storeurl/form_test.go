@@ -166,8 +166,9 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// TestPasswordFileNeedsUser: a password in a file goes with a user, unless the store has passwords without one.
-func TestPasswordFileNeedsUser(t *testing.T) {
+// TestPasswordFile: a password in a file goes with a user, unless the store has passwords without one, and not with another
+// password in the URL.
+func TestPasswordFile(t *testing.T) {
 	t.Parallel()
 	file := t.TempDir() + "/password"
 	if err := os.WriteFile(file, []byte("hunter2\n"), 0o600); err != nil {
@@ -181,6 +182,12 @@ func TestPasswordFileNeedsUser(t *testing.T) {
 			if want := is && user == ""; want != errors.Is(err, driver.ErrInvalid) || !want && s.password.Current() != "hunter2" {
 				t.Errorf("%s, user %q: %v", shape, user, err)
 			}
+		}
+		both := &url.URL{Scheme: "test", User: url.UserPassword("u", "other"), Host: "h", RawQuery: "password-file=" + file}
+		var s settings
+		f := Form{Shape: shape, User: &s.user, Password: &s.password, Options: []Option{PasswordFile(&s.password)}}
+		if err := f.Read(both); err == nil || !strings.Contains(err.Error(), "has a password and a password-file; remove one of them") {
+			t.Errorf("%s: a password and a file with another: %v", shape, err)
 		}
 	}
 }
