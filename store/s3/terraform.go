@@ -33,10 +33,10 @@ const (
 	// foreign holder cannot be notified, so it can be broken by force only.
 	//
 	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has
-	// certainly passed the token: up to two seconds after the lock was taken. If it is not known whether a write that
-	// takes the lock has taken effect, a release waits until 15 s after that write: it could come later, and take the
-	// lock again. The service must compare before it deletes, or a late release could remove the lock of somebody else;
-	// others, such as MinIO, are refused, and so is a client without s3:DeleteObject.
+	// certainly passed the token: up to two seconds after the lock was taken, or longer if replies took long. If it is
+	// not known whether a write that takes the lock has taken effect, a release waits until 15 s after that write: it
+	// could come later, and take the lock again. The service must compare before it deletes, or a late release could remove
+	// the lock of somebody else; others, such as MinIO, are refused, and so is a client without s3:DeleteObject.
 	LayoutTerraform Layout = "terraform"
 )
 
@@ -47,8 +47,11 @@ const (
 	terraformSuffix = ".tflock"
 	// foreignVersion begins the version of a row that another client has written.
 	foreignVersion = "foreign "
-	// maxSettleTime is how long a release waits for its token to be in the past.
-	maxSettleTime   = 3 * time.Second
+	// maxSettleTime is how long a release waits for its token to be in the past. A grant after requests that took for long
+	// has a token as far ahead. One that is further ahead is of a time before the service's clock was set back.
+	maxSettleTime = 15 * time.Second
+	// maxNap is how long it waits at most before it looks at the clock again, which replies may have made better known.
+	maxNap          = 300 * time.Millisecond
 	terraformMinTTL = 3 * time.Second
 	// maxLockFile is more than the record of one claim needs.
 	maxLockFile = 64 << 10
@@ -274,19 +277,19 @@ func (t *terraformTable) replaceAndRemove(ctx context.Context, row record.Row, e
 	return err
 }
 
-// awaitToken waits until the service's clock has certainly passed a token.
+// awaitToken waits until the service's clock has certainly passed a token, unless that would take longer than
+// maxSettleTime: then the clock was set back, as Info says.
 func (t *terraformTable) awaitToken(ctx context.Context, token int64) error {
-	for from := t.bucket.clock.Clock.Now(); t.bucket.clock.Clock.Since(from) < maxSettleTime; {
+	for {
 		early, _, _ := t.bucket.clock.Bounds()
-		if early > token {
+		ahead := time.Duration(token-early+1) * time.Microsecond
+		if early > token || ahead > maxSettleTime {
 			return nil
 		}
-		d := min(time.Duration(token-early+1)*time.Microsecond, maxSettleTime/10)
-		if err := t.bucket.life.Sleep(ctx, d); err != nil {
+		if err := t.bucket.life.Sleep(ctx, min(ahead, maxNap)); err != nil {
 			return errors.Join(record.ErrUnsent, err)
 		}
 	}
-	return nil // the clock of the service was set back, as Info says, or is not known well
 }
 
 // removeObject removes an object. If it is refused, and there is none, the outcome is unknown: a proxy may have sent

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/store/s3"
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
 )
@@ -398,6 +399,39 @@ func TestTokensSettle(t *testing.T) {
 	knows := openAt(850 * time.Millisecond)
 	guesses := openAt(50 * time.Millisecond)
 	first := acquire(t, guesses, mutexClaim("m", time.Minute))
+	release(t, guesses, first.Claim)
+	second := acquire(t, knows, mutexClaim("m", time.Minute))
+	if second.Token <= first.Token {
+		t.Errorf("token %d after %d", second.Token, first.Token)
+	}
+	release(t, knows, second.Claim)
+}
+
+// TestTokensSettleAfterSlowReplies: a token that is far ahead, because replies took for long when it was drawn, is waited
+// for as well.
+func TestTokensSettleAfterSlowReplies(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	var slow atomic.Bool
+	s.Decide = func(r s3test.Request) (f s3test.Fate) {
+		if slow.Load() && (r.Kind != s3test.Write || r.Key != "terraform/m.tflock") {
+			time.Sleep(4200 * time.Millisecond) // on the way; a reply may take almost a second more
+		}
+		return f
+	}
+	mustOpen(t, s, nil) // it tries the service
+	knows := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+	slow.Store(true)
+	guesses := mustOpen(t, s, layoutOptions(s3.LayoutTerraform))
+	claim := mutexClaim("m", time.Minute)
+	first, err := guesses.Acquire(t.Context(), claim)
+	for err != nil && !driverutil.IsFinal(err) { // on a busy machine a reply takes longer
+		first, err = guesses.Acquire(t.Context(), claim)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(false)
 	release(t, guesses, first.Claim)
 	second := acquire(t, knows, mutexClaim("m", time.Minute))
 	if second.Token <= first.Token {

@@ -252,14 +252,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // the client is gone
 	}
-	s.mu.Lock()
-	s.counts[req.Kind]++
-	now, flaws := time.Now().Add(s.shift), s.flaws
-	s.mu.Unlock()
+	s.locked(func() { s.counts[req.Kind]++ })
 	var fate Fate
 	if s.Decide != nil {
 		fate = s.Decide(req)
 	}
+	s.mu.Lock()
+	now, flaws := time.Now().Add(s.shift), s.flaws
+	s.mu.Unlock()
 	w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
 	if flaws.NoDate {
 		w.Header()["Date"] = nil
