@@ -34,6 +34,21 @@ func BuildTool(packagePath, name string, args ...string) (string, error) {
 	})
 }
 
+// FindInstalled finds a file that scripts/setup has put below the folder bin of the checkout that the current directory is in.
+func FindInstalled(file string) (string, error) {
+	here, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := here; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, "bin", file)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("bin/%s is in no folder above %s: run scripts/setup servers", file, here)
+}
+
 // BuildCommit builds a program as it was at a commit of the repository that the current directory is in, and returns the
 // path of the binary, which is kept as BuildTool keeps it. commit is a full hash. A clone without its whole history
 // fetches the commit. env is added to the environment of the go command, and args are what follows go build.

@@ -1,7 +1,7 @@
-// Package httpclient is the one way in which stores speak HTTP: DynamoDB, S3, Cloud Storage, Kubernetes and Consul, and
-// etcd for its time. A [Client] sends each request once and follows no redirect. It hands on no reply but the service's
-// own: another service's page, an empty reply and half a body are errors, after which the outcome of a write is not
-// known. It learns the service's clock, and knows whether a refusal of credentials may pass.
+// Package httpclient is the one way in which stores speak HTTP: DynamoDB, S3, Cloud Storage, Azure, Kubernetes and
+// Consul, and etcd for its time. A [Client] sends each request once and follows no redirect. It hands on no reply but the
+// service's own: another service's page, an empty reply and half a body are errors, after which the outcome of a write is
+// not known. It learns the service's clock, and knows whether a refusal of credentials may pass.
 package httpclient
 
 import (
@@ -171,9 +171,11 @@ func isHTML(reply *http.Response) bool {
 	return strings.HasPrefix(strings.ToLower(reply.Header.Get("Content-Type")), "text/html")
 }
 
-// hasEnd reports whether the end of a body can be told from the end of a connection that was cut.
+// hasEnd reports whether the end of a body can be told from the end of a connection that was cut. The reply to a HEAD has
+// none.
 func hasEnd(reply *http.Response) bool {
-	return reply.ContentLength >= 0 || len(reply.TransferEncoding) > 0 || reply.Uncompressed || reply.ProtoMajor != 1
+	isHead := reply.Request != nil && reply.Request.Method == http.MethodHead
+	return isHead || reply.ContentLength >= 0 || len(reply.TransferEncoding) > 0 || reply.Uncompressed || reply.ProtoMajor != 1
 }
 
 // foreignError is about a reply that does not come from the service, or not as a whole.

@@ -103,6 +103,19 @@ func TestDates(t *testing.T) {
 	}
 }
 
+// TestHead: the reply to a HEAD has no body, and so is whole without a length.
+func TestHead(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(s.Close)
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodHead, s.URL, nil)
+	reply, err := httpclient.New(http.DefaultClient, service()).Do(r)
+	if err != nil || reply.ContentLength >= 0 {
+		t.Fatalf("%v, %+v", err, reply)
+	}
+	reply.Body.Close()
+}
+
 // endless is a body without an end.
 type endless struct{}
 

@@ -78,27 +78,12 @@ func (s *Server) makeCommand() (*exec.Cmd, error) {
 			"-cp", filepath.Join(local, "*"), "com.amazonaws.services.dynamodbv2.local.main.ServerRunner",
 			"-port", s.port, "-dbPath", s.dir, "-disableTelemetry"), nil
 	}
-	cli, err := findDynalite()
+	cli, err := servertest.FindInstalled("dynalite/node_modules/dynalite/cli.js")
 	if err != nil {
 		return nil, err
 	}
 	return exec.Command("node", cli, "--host", "127.0.0.1", "--port", s.port, "--path", s.dir,
 		"--createTableMs", "0", "--deleteTableMs", "0", "--updateTableMs", "0"), nil
-}
-
-// findDynalite finds the emulator where scripts/setup puts it.
-func findDynalite() (string, error) {
-	at, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for dir := at; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		cli := filepath.Join(dir, "bin/dynalite/node_modules/dynalite/cli.js")
-		if _, err := os.Stat(cli); err == nil {
-			return cli, nil
-		}
-	}
-	return "", fmt.Errorf("dynalite is not below %s: run scripts/setup servers", at)
 }
 
 // startProcess starts the emulator and waits until it answers.
