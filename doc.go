@@ -62,7 +62,7 @@
 //   - PostgreSQL is there: postgres, whose Fence checks the token in the same transaction as the write. MySQL or
 //     MariaDB: mysql, with fence.SQL.
 //   - NATS with JetStream is there: nats, with sync_interval: always on the servers.
-//   - AWS only: dynamodb, or s3. Google Cloud only, and few waiters: gcs. A Kubernetes cluster only: kubernetes.
+//   - AWS only: dynamodb, or s3. Google Cloud only, and few waiters: gcs. Azure only: azure. A Kubernetes cluster only: kubernetes.
 //   - Redis is there, and a lock only saves work that may be done twice: redis.
 //   - Tests: holdfasttest, or memory.
 //

@@ -28,7 +28,7 @@
 //   - [Guard] for HTTP services, with [Transport] for their clients.
 //   - [WriteFile] and [AppendFile] for files.
 //   - [RedisScript] for Redis, with any client.
-//   - dynamodb.FencePut and dynamodb.FenceUpdate, and gcsfence.Write, in packages of those stores.
+//   - dynamodb.FencePut and dynamodb.FenceUpdate, gcsfence.Write and azurefence.Write, in packages of those stores.
 //
 // # Decisions
 //

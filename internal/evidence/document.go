@@ -12,7 +12,7 @@ import (
 // folders are those of the sections that are about one part of the code.
 var folders = map[string]string{"Files": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "Consul": "consul",
 	"PostgreSQL": "postgres", "MySQL and MariaDB": "mysql", "NATS": "nats", "DynamoDB": "dynamodb",
-	"Cloud Storage": "gcs", "S3": "s3", "Kubernetes": "kubernetes", "Redis": "redis", "The command": "holdfast"}
+	"Cloud Storage": "gcs", "S3": "s3", "Azure Blob Storage": "azure", "Kubernetes": "kubernetes", "Redis": "redis", "The command": "holdfast"}
 
 var (
 	heading = regexp.MustCompile(`^(##+) (.+)$`)

@@ -336,7 +336,7 @@ func TestStores(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	r := w.runProgram("stores")
-	for _, want := range []string{"store", w.dir, "fence-safe", "run ledger ", "65536 bytes", "stores known: consul, dynamodb, etcd, file, gcs, kubernetes, mariadb, mysql, nats, postgres, "} {
+	for _, want := range []string{"store", w.dir, "fence-safe", "run ledger ", "65536 bytes", "stores known: azure, consul, dynamodb, etcd, file, gcs, kubernetes, mariadb, mysql, nats, postgres, "} {
 		if r.code != 0 || !strings.Contains(r.out, want) {
 			t.Errorf("want %q; %s", want, r.description)
 		}

@@ -82,6 +82,10 @@ var abilities = map[string]map[string]string{
 		"gcslock": "detach forget tokens explain",
 		"vault":   "detach forget tokens explain",
 	},
+	"azure": {
+		"":      "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"lease": "detach forget tokens explain",
+	},
 	"kubernetes": {
 		"":               "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
 		"leaderelection": "detach forget tokens explain",
@@ -146,7 +150,7 @@ func TestEachLayoutHasAbilities(t *testing.T) {
 
 // defaults names the layouts that a store has without an option.
 var defaults = map[string]string{
-	"consul": "claims", "dynamodb": "record", "gcs": "record", "kubernetes": "record", "mysql": "record", "postgres": "record",
+	"azure": "record", "consul": "claims", "dynamodb": "record", "gcs": "record", "kubernetes": "record", "mysql": "record", "postgres": "record",
 	"redis": "plain", "s3": "record", "zookeeper": "curator",
 }
 

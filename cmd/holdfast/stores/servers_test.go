@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/store/azure/azuretest"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
@@ -179,6 +180,16 @@ func startServer(store string) (of urlOf, stop func(), err error) {
 			return at("gcs://locks/"+folder(layout), "anonymous=true", "write-interval=1ms",
 				"endpoint="+url.QueryEscape(s.URL))(layout)
 		}, s.Stop, nil
+	case "azure":
+		s, err := azuretest.Start(ctx, "locks")
+		if err != nil {
+			return nil, nil, err
+		}
+		key := filepath.Join(scratch, "azure-key")
+		return func(layout string) string {
+			return at("azure://"+azuretest.Account+"/locks", "prefix="+folder(layout)+"/", "key-file="+key,
+				"endpoint="+url.QueryEscape(s.Direct))(layout)
+		}, func() { s.Stop() }, os.WriteFile(key, []byte(azuretest.Key), 0o600)
 	case "kubernetes":
 		c, err := kubernetestest.Start()
 		if err != nil {

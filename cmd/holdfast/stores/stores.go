@@ -7,6 +7,7 @@
 package stores
 
 import (
+	_ "github.com/holdfast-go/holdfast/store/azure/identity" // with the store
 	_ "github.com/holdfast-go/holdfast/store/consul"
 	_ "github.com/holdfast-go/holdfast/store/dynamodb"
 	_ "github.com/holdfast-go/holdfast/store/etcd"

@@ -92,6 +92,8 @@ replace github.com/holdfast-go/holdfast/store/s3 => ../../../../../store/s3
 
 replace github.com/holdfast-go/holdfast/store/zookeeper => ../../../../../store/zookeeper
 
+replace github.com/holdfast-go/holdfast/store/azure => ../../../../../store/azure
+
 replace github.com/holdfast-go/holdfast/store/consul => ../../../../../store/consul
 
 replace github.com/holdfast-go/holdfast/store/kubernetes => ../../../../../store/kubernetes
