@@ -277,6 +277,7 @@ func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o *LockO
 		if err != nil {
 			return nil, err
 		}
+		grant.Withdrawn = claim.Withdrawn
 		h, lease := c.newHold(ctx, grant, hasTurn, o)
 		if hasTurn {
 			c.queue.setHold(claim.Name, h)

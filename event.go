@@ -20,7 +20,9 @@ type Event struct {
 	// may be nil.
 	Context context.Context
 
-	Lock     string        // the lock's name; of a run, the ledger's name, a slash and the key
+	// Lock is the lock's name. Of a run it is the ledger's name, a slash and the key; of the lock of a job (see
+	// RunOptions.Slot) a slash, the ledger's name, a slash and the job.
+	Lock     string
 	LockKind Kind          // what the lock is used as; of a run, KindMutex
 	ID       string        // the claim's own id; all events of one lease have the same
 	Owner    string        // LockOptions.Owner or Options.Owner
@@ -110,7 +112,7 @@ func (c *Client) emitAttempt(ctx context.Context, claim *driver.Claim, o *LockOp
 	if c.events == nil {
 		return
 	}
-	e := newEvent(EventAttempt, start, ctx, claim, claim.Run != nil)
+	e := newEvent(EventAttempt, start, ctx, claim, claim.Run != nil && !claim.Withdrawn)
 	e.Expected = o.Expected
 	c.events.addEvent(&e)
 }
@@ -120,7 +122,7 @@ func (c *Client) emitFailure(ctx context.Context, claim *driver.Claim, o *LockOp
 	if c.events == nil {
 		return
 	}
-	e := newEvent(EventFailed, time.Now(), ctx, claim, claim.Run != nil)
+	e := newEvent(EventFailed, time.Now(), ctx, claim, claim.Run != nil && !claim.Withdrawn)
 	e.Expected, e.Waited, e.Reason, e.Err = o.Expected, e.Time.Sub(start), string(failureReasonOf(err)), err
 	c.events.addEvent(&e)
 }

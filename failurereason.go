@@ -23,10 +23,11 @@ const (
 	FailureLost         FailureReason = "lost"          // an operator removed the waiting claim
 	FailureUncertain    FailureReason = "uncertain"     // ErrUncertain: the store gave no answer
 	FailureStore        FailureReason = "store-error"   // any other error of the store
-	FailureSucceeded    FailureReason = "succeeded"     // ErrSucceeded: of runs only, as are the next three
+	FailureSucceeded    FailureReason = "succeeded"     // ErrSucceeded: of runs only, as are the next four
 	FailureInProgress   FailureReason = "in-progress"   // ErrInProgress
 	FailureTooSoon      FailureReason = "too-soon"      // ErrTooSoon
 	FailureAttemptsUsed FailureReason = "attempts-used" // ErrAttemptsUsed
+	FailureMissed       FailureReason = "missed"        // ErrMissed
 )
 
 // IsStoreFailure reports whether the store is the reason: it could not be reached, refused, or answered nonsense.
@@ -53,6 +54,7 @@ var failureReasons = []struct {
 	reason FailureReason
 }{
 	{ErrClosed, FailureClosed},
+	{ErrMissed, FailureMissed},
 	{ErrSucceeded, FailureSucceeded},
 	{ErrInProgress, FailureInProgress},
 	{ErrTooSoon, FailureTooSoon},

@@ -33,7 +33,7 @@ type hold struct {
 	state            holdState
 	releaseRequested bool           // the holder was asked to release the lock
 	cleanedUp        bool           // the claim of a lost hold has been cleaned up, or is about to be
-	unused           bool           // no work can have begun: it belongs to a LockAll that has not returned
+	unused           bool           // no work can have begun: it belongs to a LockAll or Begin that has not returned
 	since            driver.Instant // of the grant or the last renewal, as is grantedTTL
 	grantedTTL       time.Duration
 	firstLease       Lease      // part of the hold to save an allocation
@@ -76,7 +76,7 @@ type terms struct {
 	asked            driver.Claim  // without name and ID
 	minHold, maxHold time.Duration // maxHold 0: no bound
 	expected         time.Duration // for events
-	isRun            bool          // of a ledger
+	isRun            bool          // of a ledger, and not the lock of a job
 }
 
 // sharedTerms has the terms of the newest holds.
@@ -117,7 +117,7 @@ const (
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, hasTurn bool, o *LockOptions) (*hold, *Lease) {
 	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected,
-		isRun: g.Run != nil || g.Attempt != 0} // a driver may return the grant without what was asked for
+		isRun: (g.Run != nil || g.Attempt != 0) && !g.Withdrawn} // a driver may return the grant without what was asked for
 	t.asked.Name, t.asked.ID = "", ""
 	h := &hold{terms: c.terms.get(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token,
 		since: g.Since, grantedTTL: g.GrantedTTL, hasTurn: hasTurn,
@@ -379,6 +379,7 @@ func (h *hold) tryRelease(ctx context.Context) error {
 	c := h.client
 	h.mu.Lock()
 	grant, keep, outcome := h.currentGrant(), h.keepFor(), h.outcome()
+	grant.Withdrawn = grant.Withdrawn || h.isRun && h.unused
 	h.mu.Unlock()
 	if outcome != nil {
 		return outcome.report(ctx)

@@ -207,7 +207,7 @@ func (l *Lease) errAfterClose() error {
 
 // runUnder runs f under a lease, and releases it.
 func (l *Lease) runUnder(ctx context.Context, f func(ctx context.Context, l *Lease) error) (err error) {
-	ctx, stop := l.bindContext(ctx)
+	ctx, stop := bindContext(ctx, l.Context())
 	defer func() { // also while a panic goes by, which then goes on
 		stop()
 		if releaseErr := l.Release(); releaseErr != nil && !errors.Is(releaseErr, ErrReleased) {
@@ -217,9 +217,8 @@ func (l *Lease) runUnder(ctx context.Context, f func(ctx context.Context, l *Lea
 	return f(ctx, l)
 }
 
-// bindContext returns a context that ends with ctx, and with the lease as well. stop ends it.
-func (l *Lease) bindContext(ctx context.Context) (bound context.Context, stop func()) {
-	ends := l.Context()
+// bindContext returns a context that ends with ctx, and with that of a lease as well. stop ends it.
+func bindContext(ctx, ends context.Context) (bound context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(withHoldsOf(ctx, ends))
 	stopAfter := context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })
 	return ctx, func() { stopAfter(); cancel(context.Canceled) }

@@ -24,6 +24,10 @@ var (
 	ErrTooSoon = driver.ErrTooSoon
 	// ErrAttemptsUsed is returned when the key has had as many runs as LedgerOptions.MaxAttempts allows.
 	ErrAttemptsUsed = driver.ErrAttemptsUsed
+	// ErrMissed is returned when a time slot has ended while another slot of its job was still run: see RunOptions.Slot.
+	// Such an error matches ErrHeld as well, and errors.As finds a [*HeldError] that says who runs the other one. There
+	// is no RunError.
+	ErrMissed = errors.New("the slot has ended while another slot of the job was run")
 )
 
 // MaxRunResult is the size of the largest result that a run can store, in bytes. Where the store's records are small, as on
@@ -86,6 +90,14 @@ type RunOptions struct {
 	// Wait makes Begin wait while another run of the key is in progress. It then returns a run, ErrSucceeded, or
 	// ErrTooSoon: it does not wait for the ledger's Pause.
 	Wait bool
+	// Slot is the time slot that the key belongs to, for a job whose slots must not overlap. The key is then that of the
+	// slot: see [Slot.Key]. If a run of another slot of the job is in progress, Begin waits for its end, whatever Wait
+	// says, but not beyond Slot.End. Then it returns [ErrMissed], and there was no run; ErrLost if the store could not be
+	// reached for the TTL meanwhile. While the run is in progress, no other slot of the job begins.
+	//
+	// All who run the job must set Slot: a run without it may overlap with others. Nil: the slots of a job may overlap.
+	// ErrUnsupported if the store keeps no locks.
+	Slot *Slot
 }
 
 // RunState says how far a run has come.
@@ -161,7 +173,7 @@ func (l *Ledger) Info(ctx context.Context) (Info, error) {
 // get ErrInProgress. The caller ends the run with Succeed or Fail.
 //
 // Errors: ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed and ErrMismatch, each as a [*RunError] with the last
-// run of the key; ErrInvalid also if the store has no room for the run's texts; and those of Lock. ctx bounds the call, not
+// run of the key; ErrMissed; ErrInvalid also if the store has no room for the run's texts; and those of Lock. ctx bounds the call, not
 // the run. opts may be nil.
 //
 // After an error, the store may have begun the run nevertheless. The client then takes it back in the background, so that
@@ -175,6 +187,10 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 	c, err := l.open(ctx)
 	if err == nil {
 		err = l.checkKey(key, c.store.Info())
+	}
+	var job string
+	if err == nil && opts.Slot != nil {
+		job, err = l.jobOf(key, opts.Slot)
 	}
 	if err != nil {
 		return nil, l.wrapError(op, key, err)
@@ -196,15 +212,29 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 		return nil, l.wrapError(op, key, ErrClosed)
 	}
 	defer c.inflight.exit()
-	claim.ID = newID()
-	start := time.Now()
-	c.emitAttempt(ctx, &claim, &LockOptions{}, start)
-	lease, err := c.claimAtStore(ctx, &claim, &LockOptions{}, start, false)
+	run := &Run{ledger: l, key: key}
+	if run.lease, err = c.beginRun(ctx, &claim); err == nil {
+		run.held = run.lease
+		if opts.Slot != nil {
+			err = l.enterJob(ctx, c, run, job, opts.Slot)
+		}
+	}
 	if err != nil {
-		c.emitFailure(ctx, &claim, &LockOptions{}, start, err)
 		return nil, l.wrapError(op, key, err)
 	}
-	return &Run{ledger: l, key: key, lease: lease}, nil
+	return run, nil
+}
+
+// beginRun makes a claim of a run.
+func (c *Client) beginRun(ctx context.Context, claim *driver.Claim) (*Lease, error) {
+	claim.ID = newID()
+	start := time.Now()
+	c.emitAttempt(ctx, claim, &LockOptions{}, start)
+	lease, err := c.claimAtStore(ctx, claim, &LockOptions{}, start, false)
+	if err != nil {
+		c.emitFailure(ctx, claim, &LockOptions{}, start, err)
+	}
+	return lease, err
 }
 
 // Do begins a run of the key, calls f, and reports the outcome: what f returns is the result of the run, and if f returns
@@ -232,7 +262,7 @@ func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
 			_ = endRun(run, run.Fail, errors.New("the function did not return"))
 		}
 	}()
-	bound, stop := run.lease.bindContext(ctx)
+	bound, stop := bindContext(ctx, run.Context())
 	result, err = f(bound, run)
 	stop()
 	ended = true
@@ -314,9 +344,12 @@ func (c *Client) yieldRuns(ctx context.Context, prefix string, states []RunState
 	err := yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.RunHistory, error] {
 		return c.runs.ListRuns(ctx, prefix)
 	}, func(h driver.RunHistory, err error) bool {
-		if err != nil && h.Key == "" {
+		switch {
+		case err != nil && h.Key == "":
 			ended = c.orClosed(err)
 			return false
+		case strings.HasPrefix(h.Key, jobLockPrefix):
+			return true
 		}
 		l := ledgerOf(h.Key)
 		if err != nil {

@@ -19,6 +19,13 @@ type LeaseGroup struct {
 	leases []*Lease // in the order in which they were taken
 }
 
+// newLeaseGroup makes a group without leases.
+func newLeaseGroup(ctx context.Context) *LeaseGroup {
+	lg := &LeaseGroup{}
+	lg.ctx, lg.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	return lg
+}
+
 // LockAll over several clients needs no order between stores. It never waits for a lock while it holds another one. It
 // tries all but the first, and if one is held, it gives back the rest and waits for that one. A random pause, which
 // doubles up to a second, ends a chase of two calls. A lock that it gives back was never used, so its MinHold does not
@@ -57,8 +64,7 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	}
 	severalClients := slices.ContainsFunc(list, func(s lockSpec) bool { return s.client != list[0].client })
 	for pause := minPause; ; pause = min(2*pause, maxLockAllPause) {
-		lg := &LeaseGroup{}
-		lg.ctx, lg.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+		lg := newLeaseGroup(ctx)
 		n, err := lg.takeLocks(ctx, list, !severalClients)
 		if err == nil {
 			lg.markUsed()
@@ -205,17 +211,26 @@ func (lg *LeaseGroup) addLease(l *Lease, reentrant bool) {
 	lg.leases = append(lg.leases, l)
 	l.hold.setUnused(l, true)
 	ends := l.Context()
-	context.AfterFunc(ends, func() { lg.cancel(context.Cause(ends)) })
+	context.AfterFunc(ends, func() { lg.end(l, context.Cause(ends)) })
 	if reentrant {
 		lg.ctx = withHold(lg.ctx, l.hold)
 	}
+}
+
+// end ends the group because one of its leases has ended. The cause names the lock that was lost.
+func (lg *LeaseGroup) end(l *Lease, cause error) {
+	if errors.Is(cause, ErrLost) {
+		cause = fmt.Errorf("%q: %w", l.Name(), cause)
+	}
+	lg.cancel(cause)
 }
 
 // All returns the leases, one per lock, in the order in which they were acquired: for their names and tokens. Do not
 // release them one by one.
 func (lg *LeaseGroup) All() []*Lease { return slices.Clone(lg.leases) }
 
-// Context returns a context that ends when the first of the leases does, with the same cause. It carries the values of
+// Context returns a context that ends when the first of the leases does. Its cause then wraps that of the lease, and the
+// text of a loss begins with the name of the lock. It carries the values of
 // the context that was given to LockAll, and re-enters those of the locks that are re-entrant.
 func (lg *LeaseGroup) Context() context.Context { return lg.ctx }
 
@@ -235,7 +250,7 @@ func (lg *LeaseGroup) Remaining() time.Duration {
 func (lg *LeaseGroup) Err() error {
 	for _, l := range lg.leases {
 		if err := l.Err(); err != nil {
-			lg.cancel(err)
+			lg.end(l, err)
 		}
 	}
 	return context.Cause(lg.ctx)

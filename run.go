@@ -17,6 +17,15 @@ type Run struct {
 	ledger *Ledger
 	key    string
 	lease  *Lease
+	held   runHold
+	job    *Lease // the lock of its job; nil without RunOptions.Slot
+}
+
+// runHold is what a run lasts as long as: its lease, or a LeaseGroup that has the lock of its job as well.
+type runHold interface {
+	Context() context.Context
+	Remaining() time.Duration
+	Err() error
 }
 
 // Key returns the key.
@@ -32,18 +41,19 @@ func (r *Run) ID() string { return r.lease.ID() }
 // to the resources that the run writes to: they reject a worker whose run was taken over.
 func (r *Run) Token() int64 { return r.lease.Token() }
 
-// Context returns a context that ends when the run does: see [Lease.Context].
-func (r *Run) Context() context.Context { return r.lease.Context() }
+// Context returns a context that ends when the run does: see [Lease.Context]. With RunOptions.Slot it also ends when the
+// lock of the job is lost. So do Valid, Remaining and Err.
+func (r *Run) Context() context.Context { return r.held.Context() }
 
 // Valid reports whether the run is valid, by the clock and at this moment: see [Lease.Valid].
-func (r *Run) Valid() bool { return r.lease.Valid() }
+func (r *Run) Valid() bool { return r.Remaining() > 0 }
 
 // Remaining is how long the run stays valid if no renewal succeeds any more: see [Lease.Remaining].
-func (r *Run) Remaining() time.Duration { return r.lease.Remaining() }
+func (r *Run) Remaining() time.Duration { return r.held.Remaining() }
 
 // Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed, Fail or Withdraw,
 // or [ErrClosed].
-func (r *Run) Err() error { return r.lease.Err() }
+func (r *Run) Err() error { return r.held.Err() }
 
 // String shows the run for logs.
 func (r *Run) String() string {
@@ -120,6 +130,10 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 		if err = r.reportLate(ctx, outcome); err != nil {
 			err = r.ledger.wrapError(op, r.key, err)
 		}
+	}
+	if r.job != nil { // after the report: the next slot sees what has become of this one
+		_ = r.job.ReleaseContext(ctx)
+		_ = r.held.Err() // ends the context now
 	}
 	return err
 }

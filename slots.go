@@ -51,13 +51,14 @@ type Slot struct {
 func (s Slot) Key(job string) string { return job + "@" + s.Start.UTC().Format(time.RFC3339Nano) }
 
 // CurrentSlot returns the slot of a schedule that has started last, by the store's clock. So all workers agree on the
-// slot, whatever their own clocks show. With [Slot.Key] it makes a job run once per slot:
+// slot, whatever their own clocks show. With [Slot.Key] it makes a job run once per slot, and with RunOptions.Slot a job
+// that takes longer than its slot does not overlap with the next one:
 //
 //	slot, err := ledger.CurrentSlot(ctx, holdfast.Every(24*time.Hour))
 //	if err != nil {
 //		return err
 //	}
-//	_, err = ledger.Do(ctx, slot.Key("report"), nil, makeReport)
+//	_, err = ledger.Do(ctx, slot.Key("report"), &holdfast.RunOptions{Slot: &slot}, makeReport)
 //
 // A worker that is started by a timer of its own machine may come before the slot has started by the store's clock. If
 // Slot.End is near, it should wait until then and ask again.

@@ -282,8 +282,9 @@ type Claim struct {
 	// restarted.
 	ForOthers bool
 	Run       *RunTerms // for a Ledger: the claim begins a run; nil for a lock
-	// Withdrawn is for the Release of a run that its caller was never told of, so that no work has begun: the run is taken
-	// out of the history, uses up no attempt and starts no pause.
+	// Withdrawn is for the Release of a run that is to leave nothing: the run is taken out of the history, uses up no
+	// attempt and starts no pause. So end runs whose caller was never told of them, and claims that keep the slots of a job
+	// apart. It has no meaning for Acquire and Renew.
 	Withdrawn bool
 }
 

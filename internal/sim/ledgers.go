@@ -157,7 +157,11 @@ func (sim *simulation) runJob(ctx context.Context, h *host) {
 			slot.Start, slot.End, from, to)
 	default:
 		key := slot.Key("job")
-		sim.runKey(ctx, h, l, sim.runs.noteCall(slotLedger+"/"+key), key, &holdfast.RunOptions{Wait: sim.chance(0.4)})
+		call, opts := sim.runs.noteCall(slotLedger+"/"+key), &holdfast.RunOptions{Wait: sim.chance(0.4)}
+		if sim.chance(0.8) {
+			call.job, opts.Slot = slotLedger+"/job", &slot
+		}
+		sim.runKey(ctx, h, l, call, key, opts)
 	}
 }
 
@@ -277,7 +281,8 @@ func (sim *simulation) checkRunError(call beginCall, opts *holdfast.RunOptions, 
 		sim.runs.checkRefusal(call, opts, refused)
 		return
 	}
-	if errors.Is(err, driver.ErrLost) && sim.kind == broken {
+	if errors.Is(err, driver.ErrLost) && sim.kind == broken || opts.Slot != nil && (errors.Is(err, holdfast.ErrMissed) ||
+		errors.Is(err, holdfast.ErrLost) && !sim.faultless) { // the run, while it waited for another slot
 		return
 	}
 	sim.checkError(call.key, err)
@@ -349,7 +354,9 @@ func (sim *simulation) breakRuns() {
 func (sim *simulation) checkLedgersAtEnd() {
 	h := sim.hosts["host0"]
 	for _, recordKey := range sim.runs.recordKeys() {
-		sim.runAtEnd(h, recordKey)
+		if !strings.HasPrefix(recordKey, "/") { // the lock of a job
+			sim.runAtEnd(h, recordKey)
+		}
 	}
 	for name, opts := range sim.runs.ledgers {
 		sim.checkList(h.client.Ledger(name, opts))

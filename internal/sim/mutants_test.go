@@ -134,7 +134,7 @@ var mutants = []mutant{
 			"return cmp.Compare(min(b.weight, 2), min(a.weight, 2))"}},
 		want: "still wait"},
 	{name: "LockAll ignores the loss of one lock", file: "lockall.go",
-		edits: []edit{{"context.AfterFunc(ends, func() { lg.cancel(context.Cause(ends)) })", "_ = ends"},
+		edits: []edit{{"context.AfterFunc(ends, func() { lg.end(l, context.Cause(ends)) })", "_ = ends"},
 			{"left = min(left, l.Remaining())", "_ = l"}},
 		want: "overlapping holders"},
 	{name: "a release that ignores MinHold and Detach", file: holdFile,
@@ -273,6 +273,9 @@ const (
 )
 
 var ledgerMutants = []mutant{
+	{name: "a slot that does not take the lock of its job", file: "ledger.go", runs: true,
+		edits: []edit{{"\t\tif opts.Slot != nil {\n\t\t\terr = l.enterJob", "\t\tif false {\n\t\t\terr = l.enterJob"}},
+		want:  "overlapping runs"},
 	{name: "a success is not final", file: termsFile, runs: true,
 		edits: []edit{{"case last.State == RunSucceeded:\n\t\trefused", "case false:\n\t\trefused"}},
 		more:  []mutant{{file: recordFile, edits: []edit{noCheck}}},

@@ -56,8 +56,8 @@ type keyHistory struct {
 // activeRun is a run as its worker sees it.
 type activeRun struct {
 	host      *host
-	key       string
-	suspended bool // the host was suspended meanwhile: then only Valid counts
+	key, job  string // job is empty if its slots may overlap
+	suspended bool   // the host was suspended meanwhile: then only Valid counts
 }
 
 func newRunChecker(chk *checker) *runChecker {
@@ -95,6 +95,9 @@ func (k *keyHistory) lastRun() driver.Run {
 // optionsOf returns the options of the ledger that a key belongs to.
 func (c *runChecker) optionsOf(key string) holdfast.LedgerOptions {
 	name, _, _ := strings.Cut(key, "/")
+	if name == "" { // the lock of a job
+		return holdfast.LedgerOptions{KeepRuns: 1}
+	}
 	if o := c.ledgers[name]; o != nil {
 		return *o
 	}
@@ -383,7 +386,7 @@ func (c *runChecker) checkDelete(row record.Row) {
 
 // beginCall is a call of Begin or History, as things were when it was made.
 type beginCall struct {
-	key       string
+	key, job  string // job is set if the slots of a job must not overlap
 	at        time.Duration
 	removals  int
 	succeeded bool
@@ -395,7 +398,7 @@ func (c *runChecker) noteCall(key string) beginCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.history(key)
-	return beginCall{key, c.sim.elapsed(), k.removals, k.succeeded, slices.Clone(k.runs)}
+	return beginCall{key, "", c.sim.elapsed(), k.removals, k.succeeded, slices.Clone(k.runs)}
 }
 
 // noteRunStart notes that a worker has got a run.
@@ -416,8 +419,9 @@ func (c *runChecker) noteRunStart(h *host, call beginCall, run *holdfast.Run) {
 		c.addViolation("a run of %s began after an acknowledged success", key)
 	}
 	c.told[run.ID()] = true
-	c.active[run] = &activeRun{host: h, key: key}
+	c.active[run] = &activeRun{host: h, key: key, job: call.job}
 	c.checkOverlappingRuns(key)
+	c.checkOverlappingRuns(call.job)
 }
 
 // noteRunEnd notes that a worker has stopped acting on its run.
@@ -447,18 +451,18 @@ func (c *runChecker) checkAllRuns() {
 	defer c.mu.Unlock()
 	keys := map[string]bool{}
 	for _, a := range c.active {
-		keys[a.key] = true
+		keys[a.key], keys[a.job] = true, true
 	}
 	for key := range keys {
 		c.checkOverlappingRuns(key)
 	}
 }
 
-// checkOverlappingRuns checks that at most one worker acts on a run of a key, by their contexts and by Valid.
+// checkOverlappingRuns checks that at most one worker acts on a run of a key or of a job, by their contexts and by Valid.
 func (c *runChecker) checkOverlappingRuns(key string) {
 	byContext, byValid := 0, 0
 	for run, a := range c.active {
-		if a.key != key || !a.host.canAct() || c.broken[run.ID()] {
+		if key == "" || a.key != key && a.job != key || !a.host.canAct() || c.broken[run.ID()] {
 			continue
 		}
 		if !a.suspended && run.Context().Err() == nil {

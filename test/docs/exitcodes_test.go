@@ -57,11 +57,13 @@ var exitCases = map[string]exitCase{
 	"77 once":           callCase("holdfast once --attempts 1 key false; holdfast once --attempts 1 key true"),
 	"79 run":            callCase("holdfast run --on-request release lock sh -c '" + request + "; exec sleep 600'"),
 	"79 hold":           endOfHold("holdfast hold --json --on-request release lock", request),
-	"126 run":           callCase("touch text; holdfast run lock ./text"),
-	"126 once":          callCase("touch text; holdfast once key ./text"),
-	"127 run":           callCase("holdfast run lock no-such-command"),
-	"127 once":          callCase("holdfast once key no-such-command"),
-	"128+n all":         nil,
+	"80 once": callCase(`holdfast once --every 87600h key sh -c 'echo >started; exec sleep 600' &
+		until [ -e started ]; do sleep 0.02; done; holdfast once --every 3s key true; code=$?; kill $!; wait; exit $code`),
+	"126 run":   callCase("touch text; holdfast run lock ./text"),
+	"126 once":  callCase("touch text; holdfast once key ./text"),
+	"127 run":   callCase("holdfast run lock no-such-command"),
+	"127 once":  callCase("holdfast once key no-such-command"),
+	"128+n all": nil,
 }
 
 // testedElsewhere are the codes that need more than a file store: a test of cmd/holdfast has each of them.

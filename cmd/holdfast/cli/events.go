@@ -11,6 +11,7 @@ import (
 // in the record as well: those of a lock or a run that the program acquires, keeps and ends.
 const (
 	eventRunWaiting         holdfast.EventKind = "run_waiting"         // once: a run of the key is in progress
+	eventSlotWaiting        holdfast.EventKind = "slot_waiting"        // once: another slot of the job is run, and is waited for
 	eventSlotEarly          holdfast.EventKind = "slot_early"          // once: the next slot starts soon, and is waited for
 	eventCommandStarted     holdfast.EventKind = "command_started"     //
 	eventCommandExited      holdfast.EventKind = "command_exited"      // what it has started may still run

@@ -25,9 +25,10 @@ const (
 	exitUnavailable  = failure.ExitUnavailable
 	exitNotAcquired  = failure.ExitNotAcquired
 	exitAttemptsUsed = failure.ExitAttemptsUsed
-	exitNotRecorded  = 73  // once: the command has succeeded, and the store has not confirmed that
-	exitOutputFailed = 74  // the output cannot be written
-	exitLost         = 76  // the lock was lost while the command ran
+	exitNotRecorded  = 73 // once: the command has succeeded, and the store has not confirmed that
+	exitOutputFailed = 74 // the output cannot be written
+	exitLost         = 76 // the lock was lost while the command ran
+	exitMissed       = failure.ExitMissed
 	exitOnRequest    = 79  // the lock was released because somebody asked for it: --on-request release
 	exitCannotRun    = 126 // the command is there but cannot be run
 	exitNotFound     = 127 // there is no such command

@@ -65,14 +65,14 @@ func unescapeEntry(s string) string {
 	return b.String()
 }
 
-// inheritedLocks are the locks of this name in this program's environment, and inheritedRuns the runs of this key. Both
+// inheritedLocks are the locks of this name in this program's environment, and inheritedRuns the runs of such keys. Both
 // skip what is not an entry.
 func inheritedLocks(name string) []heldLock {
 	return slices.DeleteFunc(inheritedEntries(), func(h heldLock) bool { return h.limit == 0 || h.name != name })
 }
 
-func inheritedRuns(key string) []heldLock {
-	return slices.DeleteFunc(inheritedEntries(), func(h heldLock) bool { return h.limit > 0 || h.name != key })
+func inheritedRuns(isMeant func(key string) bool) []heldLock {
+	return slices.DeleteFunc(inheritedEntries(), func(h heldLock) bool { return h.limit > 0 || !isMeant(h.name) })
 }
 
 func inheritedEntries() (all []heldLock) {

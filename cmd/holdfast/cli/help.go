@@ -33,7 +33,7 @@ var lockFlagGroups = []flagGroup{
 var onceFlagGroups = []flagGroup{
 	{"Which runs", []string{"store", "ledger", "fingerprint"}},
 	{"What others see", []string{"note", "owner"}},
-	{"Once per time slot", []string{"every", "schedule", "tz", "start-within", "catch-up"}},
+	{"Once per time slot", []string{"every", "schedule", "tz", "start-within", "catch-up", "allow-overlap"}},
 	{"When a run may begin", []string{"wait", "store-wait", "attempts", "pause", "done-code"}},
 	{"Running", []string{"ttl", "keep-output", "keep-for"}},
 	{"Ending the command when the run is about to be lost", []string{"signal", "grace"}},
@@ -266,6 +266,9 @@ Time slots
   With --every, KEY is run when once is first started in a slot, and again in the slot only if that has failed.
   With --schedule, a slot whose first run did not begin within --start-within of its start is missed: once says so, and
   exits 0. With --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
+  A slot whose predecessor is still run waits for its end. If that does not come while the slot may be begun (until the
+  slot ends, or until --start-within has passed), the slot is missed, and once exits 80. All lines of a job must agree on
+  --allow-overlap: a run with it may overlap with others.
   CRON is five fields as in crontab(5), or a name such as @daily. On days on which the clocks change, a time that does not
   exist counts as the moment of the change, and a time that is repeated counts once. If the field of the hour is * or */N,
   the job runs at each moment at which the clock shows such a time.
@@ -282,6 +285,7 @@ Exit codes: that of COMMAND, or
   75       a run of KEY is in progress and has not ended within --wait, or the --pause has not passed
   76       the run was lost while COMMAND ran, even if COMMAND succeeded
   77       all --attempts are used; "holdfast ledger retry" allows one more
+  80       the slot was missed, because another slot of KEY was run for too long
   126      COMMAND cannot be run
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait

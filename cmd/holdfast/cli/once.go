@@ -28,6 +28,7 @@ type onceFlags struct {
 	schedule, tz string
 	startWithin  time.Duration
 	catchUp      bool
+	allowOverlap bool
 	doneCode     int
 	attempts     int
 	pause        time.Duration
@@ -105,6 +106,7 @@ func (f *onceFlags) addSlotFlags(c *cobra.Command) {
 	flags.DurationVar(&f.startWithin, "start-within", 0,
 		"how late a slot may be run for the first time, half of it at most (default 10m; with --every no limit)")
 	flags.BoolVar(&f.catchUp, "catch-up", false, "with --schedule: run the current slot however long ago it started")
+	flags.BoolVar(&f.allowOverlap, "allow-overlap", false, "run a slot while another slot of KEY is still run")
 }
 
 // check reports flags that make no sense, or none together.
@@ -128,6 +130,8 @@ func (f *onceFlags) check(c *cobra.Command, key string) error {
 		return usageError("--catch-up is for --schedule; with --every a slot can be run until it ends")
 	case f.catchUp && !changed("schedule"):
 		return usageError("--catch-up needs --schedule")
+	case f.allowOverlap && !changed("every") && !changed("schedule"):
+		return usageError("--allow-overlap needs --every or --schedule; without them, KEY has no slots that could overlap")
 	case changed("start-within") && f.startWithin <= 0:
 		return usageError("--start-within must be more than 0")
 	case changed("wait") && !f.wait.limited && notDuration == nil:
@@ -156,7 +160,7 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 	}
 	j := &onceJob{
 		key: args[0], argv: commandLine(args), store: *f.store, ledger: f.ledger,
-		startWithin: f.startWithin, waitLimit: f.wait, waits: c.Flags().Changed("wait"), doneCode: f.doneCode,
+		startWithin: f.startWithin, allowOverlap: f.allowOverlap, waitLimit: f.wait, waits: c.Flags().Changed("wait"), doneCode: f.doneCode,
 		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput), labels: f.labels,
 		messages: f.messageFlags, storeWait: f.storeWaitLimit(c, f.wait),
 	}

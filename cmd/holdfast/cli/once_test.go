@@ -93,6 +93,7 @@ func TestOnceUsageErrors(t *testing.T) {
 		{"--catch-up is for --schedule", []string{"--every", "1h", "--catch-up", "k", "true"}},
 		{"exclude each other", []string{"--every", "1h", "--start-within", "1h", "--catch-up", "k", "true"}},
 		{"more than 0", []string{"--every", "1h", "--start-within", "0s", "k", "true"}},
+		{"--allow-overlap needs --every or --schedule", []string{"--allow-overlap", "k", "true"}},
 		{"would be run twice", []string{"--every", "24h", "--keep-for", "1h", "k", "true"}},
 		{"more than 0", []string{"--keep-for", "0s", "k", "true"}},
 		{"1 or more", []string{"--attempts", "0", "k", "true"}},
@@ -570,6 +571,72 @@ func TestOnceGuardKeepsRunOfKilledProgram(t *testing.T) {
 	long := faultCase{name: "the program is killed, and the command needs its grace", code: 137,
 		inject: func(_ *workspace, r *startedProgram) { r.signal(unix.SIGKILL) }}
 	long.runKeyTwice(w, true, "--ttl", "30s", "--grace", "10s")
+}
+
+// TestOnceSlotsDoNotOverlap: a slot waits while another slot of its job is run, and is missed if that takes longer than the
+// slot does.
+func TestOnceSlotsDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	before, slot := slotsFrom(time.Now().Add(-2 * time.Hour))
+	every, _ := slotsFrom(time.Now().Add(-time.Hour))
+	holder, end := w.startOnce("job", "--every", before)
+	running := "job@" + formatSlot(slot) + " is run by " + ownerOf(holder)
+	w.runProgram("once", "--every", before, "job", "true").check(t, 75, "a run of job@"+formatSlot(slot)+" is in progress")
+	w.runProgram("once", "--wait=300ms", "--every", every, "job", "touch", "ran").check(t, 75, running, "has not ended within 300ms")
+	w.runProgram("once", "-q", "--every", "3s", "--record", "missed", "job", "touch", "ran").
+		check(t, 80, "is missed, because another slot took too long: "+running, "--allow-overlap")
+	last, events := w.readRecord(w.filePath("missed"))
+	if last["outcome"] != "missed" || last["exit_code"] != 80.0 || last["holders"] == nil || !slices.Contains(events, "slot_waiting") {
+		t.Errorf("record: %v, %v", last, events)
+	}
+	if key, _ := last["key"].(string); len(w.historyOf(key)) > 0 {
+		t.Errorf("%s has a history", key)
+	}
+	if w.readFile(w.filePath("ran")) != "" {
+		t.Error("the command was run")
+	}
+	w.runProgram("once", "--every", "3s", "--allow-overlap", "job", "true").check(t, 0)
+	w.runProgram("once", "--every", "3s", "other", "true").check(t, 0)
+	w.runProgram("run", "-n", "job", "true").check(t, 0)
+
+	interrupted := w.startProgram("once", "--every", every, "--record", "record0", "job", "touch", "ran")
+	w.awaitEvent("record0", "slot_waiting")
+	interrupted.signal(unix.SIGINT)
+	interrupted.wait().check(t, 130, "ended by SIGINT before a run of")
+	waiter := w.startProgram("once", "--every", every, "--attempts", "1", "--record", "record1", "job", "sh", "-c", "cat gate-job; exit 4")
+	w.awaitEvent("record1", "slot_waiting")
+	end("0")
+	holder.wait().check(t, 0)
+	if got := waiter.wait(); got.code != 4 || got.out != "0" || !strings.Contains(waiter.readStderr(), "waiting for the end of another slot of job: "+running) {
+		t.Errorf("the next slot: %s", got.description)
+	}
+
+	w.runProgram("once", "--every", before, "nested", program, "once", "--every", every, "nested", "true").
+		check(t, 64, "another slot of it, is being run by an enclosing holdfast once")
+	w.runProgram("once", "--every", before, "apart", program, "once", "--allow-overlap", "--every", every, "apart", "true").check(t, 0)
+}
+
+// TestOnceSlotAfterKilledProgram: when the program that runs a slot is killed, the next slot begins when nothing of it is
+// alive.
+func TestOnceSlotAfterKilledProgram(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	before, _ := slotsFrom(time.Now().Add(-2 * time.Hour))
+	every, _ := slotsFrom(time.Now().Add(-time.Hour))
+	c := faultCase{code: 137}
+	r := c.startFamily(w, true, "once", "--ttl", "30s", "--grace", "10s", "--every", before)
+	next := w.newProgram(append([]string{"once", "--every", every, "--record", "next", "a", self}, familyFiles...)...)
+	next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
+	next.launch()
+	w.awaitEvent("next", "slot_waiting")
+	r.signal(unix.SIGKILL)
+	if got := next.wait(); got.code != 0 || got.out != "checked\n" {
+		t.Errorf("when the next slot begins: %s", got.description)
+	}
+	w.awaitFamilyDead()
+	r.wait()
+	w.killLeftovers()
 }
 
 // TestOnceSignals: a signal is forwarded to the command, whose end decides.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -13,23 +13,34 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
-// beginRun begins a run of the key. If one is in progress it waits, with --wait. The wait began at began: the time that
-// it took to open the store counts.
-func (j *onceJob) beginRun(
-	ctx context.Context, ledger *holdfast.Ledger, key string, began time.Time, rec *runRecord,
+// beginRun begins a run of the key. If one is in progress it waits, with --wait. If another slot of the job is run, it
+// waits while the slot lasts. The wait began at began: the time that it took to open the store counts.
+func (j *onceJob) beginRun(ctx context.Context, ledger *holdfast.Ledger, key string, opts *holdfast.RunOptions,
+	began time.Time, rec *runRecord,
 ) (*holdfast.Run, error) {
-	opts := &holdfast.RunOptions{Fingerprint: j.fingerprint}
-	run, err := ledger.Begin(ctx, key, opts)
-	late := false
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if j.waitLimit.limited {
+		defer time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) }).Stop()
+	}
+	try := ctx
+	if opts.Slot != nil { // then it may wait for another slot
+		try = waiting
+	}
+	run, err := acquire.Begin(try, ledger, key, opts)
 	if j.waits && errors.Is(err, holdfast.ErrInProgress) {
 		rec.addEvent(eventRunWaiting, nil)
-		run, err = j.waitForRun(ctx, ledger, key, began)
-		// The wait itself does not say whether a run was in progress at its end.
-		if late = errors.Is(err, errWaitLimit); late {
-			limited, cancel := context.WithTimeoutCause(ctx, inspectTimeout, errNoAnswer)
-			defer cancel()
-			run, err = ledger.Begin(limited, key, opts)
-		}
+		run, err = j.waitForRun(waiting, ledger, key, opts)
+	}
+	late := errors.Is(err, errWaitLimit)
+	switch other := j.otherSlot.Load(); {
+	case late && other != nil:
+		return nil, &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, reason: holdfast.FailureTimeout,
+			err: fmt.Errorf("%s is not run: %s, and that has not ended within %v", quoteName(key), *other, j.waitLimit.limit)}
+	case late: // the wait itself does not say whether a run was in progress at its end
+		limited, cancel := context.WithTimeoutCause(ctx, inspectTimeout, errNoAnswer)
+		defer cancel()
+		run, err = ledger.Begin(limited, key, opts)
 	}
 	if err != nil {
 		return nil, j.explainRefusal(key, err, late)
@@ -37,9 +48,9 @@ func (j *onceJob) beginRun(
 	return run, nil
 }
 
-// waitForRun waits until no run is in progress, and returns errWaitLimit if that takes longer than --wait.
+// waitForRun waits until no run is in progress, or ctx ends.
 func (j *onceJob) waitForRun(
-	ctx context.Context, ledger *holdfast.Ledger, key string, began time.Time,
+	ctx context.Context, ledger *holdfast.Ledger, key string, opts *holdfast.RunOptions,
 ) (*holdfast.Run, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	shown := j.messages.noteWaiting(ctx, "waiting for the end of a run", func(ctx context.Context) (waitView, error) {
@@ -49,11 +60,9 @@ func (j *onceJob) waitForRun(
 		cancel(nil)
 		guard.WaitWithTimeout(shown, maxMessageTime)
 	}()
-	if j.waitLimit.limited {
-		timer := time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) })
-		defer timer.Stop()
-	}
-	return acquire.Begin(ctx, ledger, key, &holdfast.RunOptions{Fingerprint: j.fingerprint, Wait: true})
+	withWait := *opts
+	withWait.Wait = true
+	return acquire.Begin(ctx, ledger, key, &withWait)
 }
 
 // viewRunInProgress looks for the run that this program waits for.
@@ -78,23 +87,36 @@ func (j *onceJob) ledgerFlag() string {
 // checkSelfWait refuses a key that is being run around this program: it would wait for itself. As in checkSelfDeadlock,
 // the name of the store is only a hint.
 func (j *onceJob) checkSelfWait(ctx context.Context, store string, ledger *holdfast.Ledger, key string) error {
-	around := inheritedRuns(j.ledger + "/" + key)
-	if len(around) == 0 {
-		return nil
-	}
+	around := inheritedRuns(func(name string) bool {
+		outer, ok := strings.CutPrefix(name, j.ledger+"/")
+		return ok && (outer == key || j.isOtherSlot(outer))
+	})
 	ctx, cancel := j.limitCall(ctx)
 	defer cancel()
-	runs, err := ledger.LastRuns(ctx, key, 1)
-	switch {
-	case err != nil && isNamed(around, store):
-		return ledgerError(err)
-	case err != nil || len(runs) == 0 || runs[0].State != holdfast.RunStarted:
-		return nil
-	}
-	if slices.ContainsFunc(around, func(h heldLock) bool { return h.ref == runs[0].ID && h.token == runs[0].Token }) {
-		return usageError("%s is already being run by an enclosing holdfast once", quoteName(key))
+	for _, h := range around {
+		outer := strings.TrimPrefix(h.name, j.ledger+"/")
+		runs, err := ledger.LastRuns(ctx, outer, 1)
+		switch {
+		case err != nil && h.store == store:
+			return ledgerError(err)
+		case err != nil || len(runs) == 0 || runs[0].State != holdfast.RunStarted || h.ref != runs[0].ID || h.token != runs[0].Token:
+		case outer != key:
+			return usageError("%s, another slot of it, is being run by an enclosing holdfast once, which this one would wait for",
+				quoteName(outer))
+		default:
+			return usageError("%s is already being run by an enclosing holdfast once", quoteName(key))
+		}
 	}
 	return nil
+}
+
+// isOtherSlot reports whether this job must not overlap with a key, because that is a slot of the job.
+func (j *onceJob) isOtherSlot(key string) bool {
+	start, ok := strings.CutPrefix(key, j.key+"@")
+	if _, err := time.Parse(time.RFC3339Nano, start); err != nil {
+		return false
+	}
+	return ok && j.schedule != nil && !j.allowOverlap
 }
 
 // explainRefusal says in this command's words why no run began. late is whether all of --wait has passed.
@@ -102,6 +124,9 @@ func (j *onceJob) explainRefusal(key string, err error, late bool) error {
 	var refused *holdfast.RunError
 	name := quoteName(key)
 	if !errors.As(err, &refused) {
+		if errors.Is(err, holdfast.ErrMissed) {
+			return j.slotMissed(key, err)
+		}
 		if errors.Is(err, holdfast.ErrLost) { // it was waiting, and had begun nothing
 			return &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, reason: holdfast.FailureLost,
 				err: fmt.Errorf("the wait for %s was ended by an operator", name)}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,24 +27,26 @@ const (
 
 // onceJob is one command to be run once for one key, or once per slot.
 type onceJob struct {
-	key         string // without the slot
-	path        string
-	argv        []string
-	store       string // URL, or empty
-	ledger      string
-	opts        holdfast.LedgerOptions
-	policy      guard.KillPolicy
-	schedule    holdfast.Schedule // nil: the key has no slots
-	startWithin time.Duration     // how late a slot may be run for the first time; 0: no limit
-	waits       bool              // while a run is in progress
-	waitLimit   waitLimit
-	doneCode    int
-	fingerprint string
-	keepOutput  int // bytes
-	telemetry   *telemetry
-	labels      claimLabels
-	messages    messageFlags
-	storeWait   waitLimit
+	key          string // without the slot
+	path         string
+	argv         []string
+	store        string // URL, or empty
+	ledger       string
+	opts         holdfast.LedgerOptions
+	policy       guard.KillPolicy
+	schedule     holdfast.Schedule // nil: the key has no slots
+	startWithin  time.Duration     // how late a slot may be run for the first time; 0: no limit
+	allowOverlap bool              // of slots of the job
+	waits        bool              // while a run is in progress
+	waitLimit    waitLimit
+	doneCode     int
+	fingerprint  string
+	keepOutput   int // bytes
+	telemetry    *telemetry
+	labels       claimLabels
+	messages     messageFlags
+	storeWait    waitLimit
+	otherSlot    atomic.Pointer[string] // the slot that it has waited for, and who runs it
 }
 
 // ledgerRun is a run that this program has begun.
@@ -141,7 +144,7 @@ func (j *onceJob) openAndBegin(
 	}
 	waitedForStore := time.Since(opening)
 	client, err := newClient(store, &holdfast.Options{Owner: j.labels.ownerOrDefault(),
-		OnEvent: j.telemetry.handler(newEventHandler(j.key, rec, j.messages))})
+		OnEvent: j.telemetry.handler(j.eventHandler(rec))})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,12 +152,20 @@ func (j *onceJob) openAndBegin(
 	rec.addFields(storeSourceFields())
 	rec.addFields(fields{"store": where, "ledger": j.ledger})
 	run := &ledgerRun{}
+	opts := &holdfast.RunOptions{Fingerprint: j.fingerprint}
 	if j.schedule != nil {
+		if err := j.checkOverlap(client); err != nil {
+			return client, nil, err
+		}
 		slot, err := j.chooseSlot(ctx, ledger, rec)
 		if err != nil {
 			return client, nil, err
 		}
 		key, run.slot = slot.Key(j.key), formatSlot(slot.Start)
+		if !j.allowOverlap {
+			slot.End = j.lastStart(slot)
+			opts.Slot = &slot
+		}
 	}
 	if err := j.checkSelfWait(ctx, where, ledger, key); err != nil {
 		return client, nil, err
@@ -163,7 +174,7 @@ func (j *onceJob) openAndBegin(
 		return client, nil, err
 	}
 	began := time.Now().Add(-waitedForStore)
-	if run.Run, err = j.beginRun(ctx, ledger, key, began, rec); err != nil {
+	if run.Run, err = j.beginRun(ctx, ledger, key, opts, began, rec); err != nil {
 		return client, nil, err
 	}
 	j.messages.printDetail("attempt %d of %s begins, with token %d, after a wait of %v", run.Attempt(), quoteName(key),

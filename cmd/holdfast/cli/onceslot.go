@@ -103,10 +103,7 @@ func timeToNextSlot(slot holdfast.Slot) (left time.Duration, early bool) {
 // checkMissed returns an error if the first run of a slot would begin too late. Later runs may begin until the end of
 // the slot.
 func (j *onceJob) checkMissed(ctx context.Context, ledger *holdfast.Ledger, slot holdfast.Slot) error {
-	limit := j.startWithin
-	if !slot.End.IsZero() {
-		limit = min(limit, slot.End.Sub(slot.Start)/2)
-	}
+	limit := j.startLimit(slot)
 	late := slot.Now.Sub(slot.Start)
 	if j.startWithin == 0 || late <= limit {
 		return nil
@@ -125,6 +122,70 @@ func (j *onceJob) checkMissed(ctx context.Context, ledger *holdfast.Ledger, slot
 	return &exitError{outcome: outcomeMissed, err: fmt.Errorf(
 		"%s is not run: its slot started %s ago and was not run within %s; see --start-within and --catch-up",
 		quoteName(slot.Key(j.key)), formatDuration(late), limit)}
+}
+
+// startLimit is how late a slot may be run for the first time, if startWithin says so.
+func (j *onceJob) startLimit(slot holdfast.Slot) time.Duration {
+	if slot.End.IsZero() {
+		return j.startWithin
+	}
+	return min(j.startWithin, slot.End.Sub(slot.Start)/2)
+}
+
+// lastStart is until when a slot waits for the slot before: until it ends, or until the time after which it may not be
+// run for the first time. If that has passed, this is not the first time.
+func (j *onceJob) lastStart(slot holdfast.Slot) time.Time {
+	if last := slot.Start.Add(j.startLimit(slot)); j.startWithin > 0 && last.After(slot.Now) {
+		return last
+	}
+	return slot.End
+}
+
+// checkOverlap refuses slots that this store cannot keep apart.
+func (j *onceJob) checkOverlap(client *holdfast.Client) error {
+	if j.allowOverlap || len(client.Info().Kinds) > 0 {
+		return nil
+	}
+	return usageError("the layout in the store's URL has no locks, so slots of %s could overlap: give --allow-overlap if "+
+		"they may, or use a store without that layout", quoteName(j.key))
+}
+
+// eventHandler reports on stderr and in the record what happens to the run, and that it waits for another slot.
+func (j *onceJob) eventHandler(rec *runRecord) func(holdfast.Event) {
+	next := newEventHandler(j.key, rec, j.messages)
+	return func(e holdfast.Event) {
+		next(e)
+		if e.Kind != holdfast.EventFailed || e.Reason != string(holdfast.FailureInProgress) {
+			return
+		}
+		rec.addEvent(eventSlotWaiting, nil)
+		var held *holdfast.HeldError
+		if errors.As(&holdfast.Error{Err: e.Err}, &held) && len(held.Holders) > 0 {
+			other := describeSlotHolder(held.Holders[0])
+			j.otherSlot.Store(&other)
+			j.messages.printNotice("waiting for the end of another slot of %s: %s", quoteName(j.key), other)
+		}
+	}
+}
+
+// describeSlotHolder says which slot of a job is run, and by whom.
+func describeSlotHolder(h holdfast.ClaimInfo) string {
+	text := fmt.Sprintf("%s is run by %s", quoteName(h.Meta), printableText(h.Owner))
+	if !h.Since.IsZero() {
+		text += " since " + formatTime(h.Since)
+	}
+	return text
+}
+
+// slotMissed is the end of a slot that another slot of its job has outlasted.
+func (j *onceJob) slotMissed(key string, err error) *exitError {
+	text := "another slot was run"
+	if held := (*holdfast.HeldError)(nil); errors.As(err, &held) && len(held.Holders) > 0 {
+		text = describeSlotHolder(held.Holders[0])
+	}
+	return &exitError{code: exitMissed, outcome: outcomeMissed, err: &refusedError{fmt.Sprintf(
+		"%s is missed, because another slot took too long: %s; see --start-within and --allow-overlap", quoteName(key), text),
+		holdfast.FailureMissed, err}}
 }
 
 // formatSlot is the start of a slot as it is in the key.

@@ -261,6 +261,27 @@ func TestOnceSlotOnServerWithOtherClock(t *testing.T) {
 	once("--ledger", "events", "k", "sh", "-c", "exit 3").check(t, 3)
 	once("--ledger", "events", "--keep-output", "4k", "k", "echo", "ran").check(t, 0)
 	once("--ledger", "events", "k", "echo", "ran").check(t, 0, "it has succeeded, in attempt 2")
+	// Plain workers take no locks, so nothing keeps slots apart.
+	once("--ledger", "events", "--every", "24h", "s", "touch", "ran").check(t, 64, "could overlap: give --allow-overlap if they may")
+	once("--ledger", "events", "--every", "24h", "--allow-overlap", "s", "echo", "ran").check(t, 0)
+}
+
+// TestLastStart: a slot waits for another one until it ends, or for as long as --start-within allows.
+func TestLastStart(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ length, late, within, want time.Duration }{
+		{time.Hour, 0, 0, time.Hour},
+		{time.Hour, 0, 10 * time.Minute, 10 * time.Minute},
+		{time.Hour, 5 * time.Minute, 50 * time.Minute, 30 * time.Minute},
+		{time.Hour, 20 * time.Minute, 10 * time.Minute, time.Hour}, // its first run began in time
+	} {
+		j := onceJob{startWithin: c.within}
+		got := j.lastStart(holdfast.Slot{Start: start, End: start.Add(c.length), Now: start.Add(c.late)})
+		if got.Sub(start) != c.want {
+			t.Errorf("%+v: %v", c, got.Sub(start))
+		}
+	}
 }
 
 // TestKeepForOfAllSlots: a schedule is refused if any of its slots takes longer than the key is remembered, whichever is

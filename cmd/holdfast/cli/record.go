@@ -143,7 +143,7 @@ const (
 	outcomeReleasedOnRequest outcome = "released-on-request"
 
 	outcomeDone         outcome = "done-before"   // once: the key has succeeded before
-	outcomeMissed       outcome = "missed"        // once: the slot started too long ago
+	outcomeMissed       outcome = "missed"        // once: the slot started too long ago, or another one was run meanwhile
 	outcomeAttemptsUsed outcome = "attempts-used" // once: the key has had as many runs as it may have
 	outcomeNotRecorded  outcome = "not-recorded"  // once: the command has succeeded, which the store has not confirmed
 )

@@ -470,6 +470,8 @@ type ledgerScene struct {
 	*scene
 	old  version
 	last map[string]lastRun
+	// unlocked says that the store has no locks: so this version must be told that slots may overlap.
+	unlocked bool
 }
 
 func newLedgerScene(s *scene, old version) *ledgerScene {
@@ -477,7 +479,7 @@ func newLedgerScene(s *scene, old version) *ledgerScene {
 		// There, from the first key that this version runs, the former begins no run of any key of the namespace.
 		s.url = server + "?namespace=" + s.id
 	}
-	return &ledgerScene{s, old, map[string]lastRun{}}
+	return &ledgerScene{scene: s, old: old, last: map[string]lastRun{}, unlocked: strings.Contains(s.url, "layout=ledger")}
 }
 
 // lastRun is the last run of a key. tokens are those of all its runs.
@@ -612,8 +614,9 @@ func (l *ledgerScene) check(a, b version) {
 	l.skip(a, "done", exitOK)
 	l.show(b, "done", "succeeded", fmt.Sprintf("%d %d\n", l.last["done"].attempt(), l.last["done"].token()))
 
-	l.run(a, "slot", 0, "--every", "87600h")
-	l.skip(b, "slot", exitOK, "--every", "87600h")
+	l.run(a, "slot", 0, l.slots(a, "87600h")...)
+	l.skip(b, "slot", exitOK, l.slots(b, "87600h")...)
+	l.checkOverlap(a, b)
 
 	l.run(a, "failed", 3, "--fingerprint", "one")
 	l.show(b, "failed", "failed", "")
@@ -638,6 +641,38 @@ func (l *ledgerScene) check(a, b version) {
 	l.skip(b, "back", exitOK)
 
 	l.runEither(a, b, "dead", "--wait="+longest)
+}
+
+// slots are the flags of a job in slots of a length.
+func (l *ledgerScene) slots(v version, every string) []string {
+	flags := []string{"--every", every}
+	if l.unlocked && v != l.old {
+		flags = append(flags, "--allow-overlap")
+	}
+	return flags
+}
+
+// checkOverlap checks that two slots of a job overlap if one version is the former, which takes no lock of the job, and
+// that two of this version do not.
+func (l *ledgerScene) checkOverlap(a, b version) {
+	l.Helper()
+	first := l.begin(a, "apart", 0, l.slots(a, "87600h")...)
+	if !l.ran(first, a, "apart") {
+		l.Fatalf("%s: %s", first.what, &first.errs)
+	}
+	second := l.begin(b, "apart", 0, l.slots(b, "43800h")...)
+	overlaps := strings.HasPrefix(second.line(), "1 ")
+	if a != l.old && !l.unlocked {
+		l.skip(a, "apart", exitNotAcquired, "--every", "29200h", "--wait=1ms")
+	}
+	first.in.Close()
+	second.in.Close()
+	if code, _ := first.wait(); code != exitOK {
+		l.Errorf("%s: exit %d: %s", first.what, code, &first.errs)
+	}
+	if code, _ := second.wait(); overlaps && code != exitOK || !overlaps && !l.refuses(second, b, "apart", code) {
+		l.Errorf("%s: next to the other version's slot it runs: %t, exit %d: %s", second.what, overlaps, code, &second.errs)
+	}
 }
 
 // runEither checks that b runs a key that a has run, and succeeds. If b refuses, which it may, a does so. Then neither runs

@@ -168,12 +168,12 @@ func (r *Request) Acquire(ctx context.Context, client *holdfast.Client) (*holdfa
 		})
 }
 
-// Begin begins a run of a key. It waits for the end of another one if the options say so; such a wait is begun again as
-// that of Acquire is.
+// Begin begins a run of a key. It waits for the end of another one if the options say so, and for another slot of the
+// job; such a wait is begun again as that of Acquire is.
 func Begin(ctx context.Context, ledger *holdfast.Ledger, key string, o *holdfast.RunOptions) (*holdfast.Run, error) {
 	return untilFinal(ctx, func() (*holdfast.Run, error) { return ledger.Begin(ctx, key, o) },
 		func(err error) (verdict, error) {
-			if !o.Wait {
+			if !o.Wait && !(o.Slot != nil && EndedByStore(err)) {
 				return final, err
 			}
 			return judgeWait(err)

@@ -16,6 +16,7 @@ const (
 	ExitUnavailable  = 69 // the store cannot be reached, refuses, or cannot be read
 	ExitNotAcquired  = 75 // held by others, or not granted in time
 	ExitAttemptsUsed = 77 // the key has had as many runs as it may have
+	ExitMissed       = 80 // the slot has ended while another slot of its job was run
 )
 
 // Row is what an error means.
@@ -53,6 +54,8 @@ var Rows = []Row{
 		"the pause since the last run has not passed", true},
 	{holdfast.FailureAttemptsUsed, ExitAttemptsUsed, "attempts-used", http.StatusConflict,
 		"the key has had as many runs as it may have", true},
+	{holdfast.FailureMissed, ExitMissed, "missed", http.StatusConflict,
+		"the slot has ended while another slot of its job was run", true},
 	released,
 }
 

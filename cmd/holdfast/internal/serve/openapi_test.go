@@ -18,6 +18,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/failure"
 )
 
@@ -170,6 +171,9 @@ func TestSpecification(t *testing.T) {
 		codesKnown = append(codesKnown, string(row.code))
 	}
 	for _, row := range failure.Rows {
+		if row.Reason == holdfast.FailureMissed {
+			continue // a run of the server has no slot
+		}
 		if !slices.Contains(codesKnown, row.Problem) {
 			codesKnown = append(codesKnown, row.Problem)
 		}
