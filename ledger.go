@@ -173,8 +173,8 @@ func (l *Ledger) Info(ctx context.Context) (Info, error) {
 // get ErrInProgress. The caller ends the run with Succeed or Fail.
 //
 // Errors: ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed and ErrMismatch, each as a [*RunError] with the last
-// run of the key; ErrMissed; ErrInvalid also if the store has no room for the run's texts; and those of Lock. ctx bounds the call, not
-// the run. opts may be nil.
+// run of the key; ErrMissed; ErrInvalid also if the store has no room for the run's texts; and those of Lock. ctx bounds
+// the call, not the run. opts may be nil.
 //
 // After an error, the store may have begun the run nevertheless. The client then takes it back in the background, so that
 // no run is left of it, no attempt is used up and no pause begins. Only if it cannot reach the store for the TTL, or dies,

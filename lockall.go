@@ -55,29 +55,39 @@ func newLeaseGroup(ctx context.Context) *LeaseGroup {
 // All items are checked before the first lock is acquired. LockAll returns ErrInvalid if there are no items or one is
 // nil, and ErrMismatch if two items want one name as different kinds of lock.
 func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
+	return lockAll(ctx, "lock all", true, items)
+}
+
+// TryLockAll is LockAll without a wait: it acquires all locks or none, and returns ErrHeld if one of them is held. Error.Lock
+// is its name.
+func TryLockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
+	return lockAll(ctx, "try lock all", false, items)
+}
+
+func lockAll(ctx context.Context, op string, wait bool, items []Lockable) (*LeaseGroup, error) {
 	if ctx == nil {
-		return nil, &Error{Op: "lock all", Err: errNilContext}
+		return nil, &Error{Op: op, Err: errNilContext}
 	}
-	list, err := sortSpecs(ctx, items)
+	list, err := sortSpecs(ctx, op, items)
 	if err != nil {
 		return nil, err
 	}
 	severalClients := slices.ContainsFunc(list, func(s lockSpec) bool { return s.client != list[0].client })
 	for pause := minPause; ; pause = min(2*pause, maxLockAllPause) {
 		lg := newLeaseGroup(ctx)
-		n, err := lg.takeLocks(ctx, list, !severalClients)
+		n, err := lg.takeLocks(ctx, op, list, wait, wait && !severalClients)
 		if err == nil {
 			lg.markUsed()
 			return lg, nil
 		}
 		lg.releaseUnused(ctx)
-		if n == 0 || !severalClients || isOneOf(err, lastingErrors...) || isOneOf(err, ErrMismatch, ErrLost) {
+		if n == 0 || !wait || !severalClients || isOneOf(err, lastingErrors...) || isOneOf(err, ErrMismatch, ErrLost) {
 			return nil, err
 		}
 		it := list[n]
 		sleepContext(ctx, randomPart(pause))
 		if ctx.Err() != nil {
-			return nil, it.client.wrapError("lock all", it.name, newWaitEndedError(ctx, err))
+			return nil, it.client.wrapError(op, it.name, newWaitEndedError(ctx, err))
 		}
 		copy(list[1:], list[:n])
 		list[0] = it // which is waited for now
@@ -88,23 +98,23 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 // calls to a slow store, so that of two calls that want the same locks one can finish while the other pauses.
 const maxLockAllPause = time.Second
 
-// takeLocks acquires the locks one after the other. It waits for the first, and for the others only if waitForAll is
-// set: else one that is held is an ErrHeld. n is the index of the lock that err is about.
-func (lg *LeaseGroup) takeLocks(ctx context.Context, list []lockSpec, waitForAll bool) (n int, err error) {
+// takeLocks acquires the locks one after the other. It waits for the first if wait is set, and for the others only if
+// waitForAll is set: else one that is held is an ErrHeld. n is the index of the lock that err is about.
+func (lg *LeaseGroup) takeLocks(ctx context.Context, op string, list []lockSpec, wait, waitForAll bool) (n int, err error) {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ends := lg.ctx // which addLease wraps
 	defer context.AfterFunc(ends, func() { cancel(context.Cause(ends)) })()
 	for i, it := range list {
-		l, err := it.client.takeLock(waiting, "lock all", it, waitForAll || i == 0)
+		l, err := it.client.takeLock(waiting, op, it, waitForAll || wait && i == 0)
 		if err == nil {
 			lg.addLease(l, it.opts.Reentrant)
 		}
 		if lost := lg.Err(); lost != nil {
-			err = it.client.wrapError("lock all", it.name, lost)
+			err = it.client.wrapError(op, it.name, lost)
 		}
 		if err != nil && lg.isHolder(ctx, it, err) {
-			err = it.client.wrapError("lock all", it.name, newInvalidError("two of the items are the same lock, by way of "+
+			err = it.client.wrapError(op, it.name, newInvalidError("two of the items are the same lock, by way of "+
 				"two clients, and would wait for each other: name it once, or use one client for both"))
 		}
 		if err != nil {
@@ -151,7 +161,7 @@ func (lg *LeaseGroup) releaseUnused(ctx context.Context) {
 // has for one name are one lock, of which the strongest comes first. The order within one client is what prevents a
 // deadlock. The order of the clients, by the addresses of their stores, is a hint: with one order, calls seldom meet in
 // the middle. All items are checked: an error in the last one should not be found after hours of waiting for the first.
-func sortSpecs(ctx context.Context, items []Lockable) ([]lockSpec, error) {
+func sortSpecs(ctx context.Context, op string, items []Lockable) ([]lockSpec, error) {
 	var list []lockSpec
 	addresses := map[*Client]string{} // read once: the address of a store may change while they are sorted
 	for n, i := range items {
@@ -160,17 +170,17 @@ func sortSpecs(ctx context.Context, items []Lockable) ([]lockSpec, error) {
 			it = i.lockSpec()
 		}
 		if it.client == nil {
-			return nil, &Error{Op: "lock all",
+			return nil, &Error{Op: op,
 				Err: newInvalidError("item %d is nil: items are made by a client's Mutex, RWMutex or Semaphore", n+1)}
 		}
 		if err := it.check(ctx); err != nil {
-			return nil, it.client.wrapError("lock all", it.name, err)
+			return nil, it.client.wrapError(op, it.name, err)
 		}
 		list = append(list, it)
 		addresses[it.client] = it.client.Info().Store
 	}
 	if len(list) == 0 {
-		return nil, &Error{Op: "lock all", Err: newInvalidError("no locks were named")}
+		return nil, &Error{Op: op, Err: newInvalidError("no locks were named")}
 	}
 	slices.SortStableFunc(list, func(a, b lockSpec) int {
 		return cmp.Or(cmp.Compare(addresses[a.client], addresses[b.client]), cmp.Compare(a.name, b.name),
@@ -183,7 +193,7 @@ func sortSpecs(ctx context.Context, items []Lockable) ([]lockSpec, error) {
 		case at < 0:
 			kept = append(kept, i)
 		case kept[at].kind != i.kind || kept[at].limit != i.limit:
-			return nil, i.client.wrapError("lock all", i.name, ErrMismatch)
+			return nil, i.client.wrapError(op, i.name, ErrMismatch)
 		}
 	}
 	return kept, nil
@@ -220,7 +230,7 @@ func (lg *LeaseGroup) addLease(l *Lease, reentrant bool) {
 // end ends the group because one of its leases has ended. The cause names the lock that was lost.
 func (lg *LeaseGroup) end(l *Lease, cause error) {
 	if errors.Is(cause, ErrLost) {
-		cause = fmt.Errorf("%q: %w", l.Name(), cause)
+		cause = l.hold.client.wrapError("hold", l.Name(), cause)
 	}
 	lg.cancel(cause)
 }
@@ -229,8 +239,8 @@ func (lg *LeaseGroup) end(l *Lease, cause error) {
 // release them one by one.
 func (lg *LeaseGroup) All() []*Lease { return slices.Clone(lg.leases) }
 
-// Context returns a context that ends when the first of the leases does. Its cause then wraps that of the lease, and the
-// text of a loss begins with the name of the lock. It carries the values of
+// Context returns a context that ends when the first of the leases does, with its cause. A loss is wrapped in an [*Error]
+// with the name of the lock. It carries the values of
 // the context that was given to LockAll, and re-enters those of the locks that are re-entrant.
 func (lg *LeaseGroup) Context() context.Context { return lg.ctx }
 

@@ -14,6 +14,35 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
+// TestTryLockAll: it acquires all locks or none, and names the one that is held.
+func TestTryLockAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+		for _, name := range []string{"a", "b"} {
+			held := mustLock(t, other, name, nil)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, err := TryLockAll(ctx, c.Mutex("b", nil), c.Mutex("a", nil))
+			cancel()
+			var failed *Error
+			if !errors.Is(err, ErrHeld) || !errors.As(err, &failed) || failed.Lock != name || len(failed.Holders) != 1 {
+				t.Errorf("%s is held: %v", name, err)
+			}
+			if err := held.Release(); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+		set, err := TryLockAll(t.Context(), c.Mutex("b", nil), c.Mutex("a", nil))
+		if err != nil || len(set.All()) != 2 {
+			t.Fatal(err)
+		}
+		if err := set.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestLockAll: one call holds locks of all kinds and of several stores. A lock that is named
 // twice is acquired once, in its strongest form.
 func TestLockAll(t *testing.T) {

@@ -203,7 +203,7 @@ var kindMutants = []mutant{
 		edits: []edit{{"\t\th.noteLoadResult(ctx, err)\n", ""}},
 		want:  "did not end within"},
 	{name: "LockAll waits while it holds locks of another client", file: "lockall.go", kind: paired,
-		edits: []edit{{"lg.takeLocks(ctx, list, !severalClients)", "lg.takeLocks(ctx, list, true)"}},
+		edits: []edit{{"wait && !severalClients)", "true)"}},
 		want:  "waits for .* while it holds another lock"},
 	{name: "a LockAll over several clients that does not release before it waits", file: "lockall.go", kind: paired,
 		edits: []edit{{"\t\tlg.releaseUnused(ctx)\n", "\t\tif !severalClients || ctx.Err() != nil {\n\t\t\tlg.releaseUnused(ctx)\n\t\t}\n"}},

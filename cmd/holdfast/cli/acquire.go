@@ -21,9 +21,11 @@ const inspectTimeout = 2 * time.Second
 // errWaitLimit ends a wait when its --wait has passed.
 var errWaitLimit = errors.New("waited long enough")
 
-// lockRequest is the lock that the command line names, and how to acquire it.
+// lockRequest is the lock that the command line names, or the locks, and how to acquire them.
 type lockRequest struct {
 	name            string
+	also            lockNames            // of --also
+	group           *holdfast.LeaseGroup // with --also, once the locks are held; one of its leases is that of name
 	kind            holdfast.Kind
 	shared          bool
 	limit, permits  int64
@@ -71,9 +73,12 @@ func (r *lockRequest) acquireUntilSignal(
 	r.acquiredAt = time.Now()
 	waited := r.acquiredAt.Sub(r.began)
 	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
+	rec.addFields(r.alsoFields())
 	rec.addEvent(holdfast.EventAcquired, fields{"waited_ms": shown.Millis(waited), "ref": lease.Ref()})
-	r.messages.printDetail("acquired %s, with token %d, after a wait of %v%s", quoteName(r.name), lease.Token(),
-		waited.Round(time.Millisecond), storeNote(""))
+	for _, l := range r.leases(lease) {
+		r.messages.printDetail("acquired %s, with token %d, after a wait of %v%s", quoteName(l.Name()), l.Token(),
+			waited.Round(time.Millisecond), storeNote(""))
+	}
 	return client, lease, nil
 }
 
@@ -118,14 +123,14 @@ func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec 
 		r.printReleased()
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
-			printStoreMessage("%s was lost meanwhile: %s", quoteName(r.name), lossText(err))
+			printStoreMessage("%s was lost meanwhile: %s", quoteName(lockOf(err, r.name)), lossText(err))
 		}
 		return err
 	default:
 		rec.addFields(fields{"release": "unknown"})
 		rec.addEvent(eventReleaseUnconfirmed, fields{"message": errorText(err)})
 		printStoreMessage("%s could not be released and stays held until its TTL has passed, "+
-			"unless an operator has broken it meanwhile: %s", quoteName(r.name), errorText(err))
+			"unless an operator has broken it meanwhile: %s", quoteName(lockOf(err, r.name)), errorText(err))
 	}
 	return nil
 }
@@ -133,16 +138,20 @@ func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec 
 // releaseUnused releases a lease under which nothing has run, so that --min-hold does not keep the lock.
 func (r *lockRequest) releaseUnused(client *holdfast.Client, lease *holdfast.Lease) error {
 	if r.opts.MinHold == 0 {
-		return lease.Release()
+		return r.releaseAll(lease)
 	}
 	r.opts.MinHold = 0
-	h, err := lease.Detach()
-	if err != nil && !errors.Is(err, holdfast.ErrUncertain) {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), driver.UnreachableTimeout(r.opts.TTL))
 	defer cancel()
-	return client.Release(ctx, h)
+	var errs []error
+	for _, l := range r.leases(lease) {
+		h, err := l.Detach()
+		if err == nil || errors.Is(err, holdfast.ErrUncertain) {
+			err = client.Release(ctx, h)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // printReleased says, with --verbose, that the lock was released.
@@ -152,7 +161,9 @@ func (r *lockRequest) printReleased() {
 	if left := r.opts.MinHold - held; left > 0 {
 		text = fmt.Sprintf("; --min-hold keeps it held for %v more", left.Round(time.Millisecond))
 	}
-	r.messages.printDetail("released %s after %v%s", quoteName(r.name), held.Round(time.Millisecond), text)
+	for _, name := range r.names() {
+		r.messages.printDetail("released %s after %v%s", quoteName(name), held.Round(time.Millisecond), text)
+	}
 }
 
 // newEventHandler reports on stderr and in the record what happens to the lease. It reports failing renewals no more
@@ -221,7 +232,9 @@ func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) 
 	defer cancel()
 	once := *r
 	once.noWait = true
-	return once.request().Acquire(ctx, client)
+	lease, err := once.acquireNow(ctx, client)
+	r.group = once.group
+	return lease, err
 }
 
 // acquireUntilLimit acquires the lock, and returns errWaitLimit if that takes longer than --wait.
@@ -233,7 +246,7 @@ func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Cl
 		defer timer.Stop()
 	}
 	shown := r.showWaiting(ctx, client)
-	lease, err := r.request().Acquire(ctx, client)
+	lease, err := r.acquireNow(ctx, client)
 	cancel(nil)
 	guard.WaitWithTimeout(shown, maxMessageTime)
 	return lease, err
@@ -243,25 +256,26 @@ func (r *lockRequest) acquireUntilLimit(ctx context.Context, client *holdfast.Cl
 // exclude each other.
 func (r *lockRequest) request() *acquire.Request {
 	return &acquire.Request{Name: r.name, Kind: r.kind, Shared: r.shared, Limit: r.limit, Weight: r.permits,
-		Options: r.opts, Wait: !r.noWait, AnyKind: r.limit == 0}
+		Options: r.opts, Wait: !r.noWait, AnyKind: r.limit == 0, Also: r.also}
 }
 
 // explainRefusal returns an error with the reason why the lock was not acquired, and with its holder. late is whether
 // all of --wait has passed.
 func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bool) error {
 	var held *holdfast.HeldError
+	name := quoteName(lockOf(err, r.name))
 	switch {
 	case errors.As(err, &held) && late:
-		return &refusedError{fmt.Sprintf("%s was not free within %v; it is held by %s",
-			quoteName(r.name), r.waitLimit.limit, describeHolders(held.Holders)), holdfast.FailureTimeout, err}
+		return &refusedError{fmt.Sprintf("%s was not free within %v; it is held by %s", name, r.waitLimit.limit,
+			describeHolders(held.Holders)), holdfast.FailureTimeout, err}
 	case errors.As(err, &held):
-		return &refusedError{fmt.Sprintf("%s is held by %s", quoteName(r.name), describeHolders(held.Holders)), "", err}
+		return &refusedError{fmt.Sprintf("%s is held by %s", name, describeHolders(held.Holders)), "", err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
 	case acquire.EndedByStore(err):
-		return exitWith(exitUnavailable, "%s was not acquired: %s", quoteName(r.name), lossText(err))
+		return exitWith(exitUnavailable, "%s was not acquired: %s", name, lossText(err))
 	case errors.Is(err, holdfast.ErrLost): // it was waiting, and held nothing that could be lost
-		text := fmt.Sprintf("the wait for %s was ended by an operator", quoteName(r.name))
+		text := fmt.Sprintf("the wait for %s was ended by an operator", name)
 		return &refusedError{text, holdfast.FailureLost, holdfast.ErrHeld}
 	}
 	return err
@@ -272,13 +286,14 @@ func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bo
 func (r *lockRequest) explainMismatch(client *holdfast.Client, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), inspectTimeout)
 	defer cancel()
-	lock, _ := client.Inspect(ctx, r.name)
-	return r.mismatchError(lock, err)
+	name := lockOf(err, r.name)
+	lock, _ := client.Inspect(ctx, name)
+	return r.mismatchError(name, lock, err)
 }
 
 // mismatchError says why a lock of another kind is refused. No flag helps with a foreign client: then the store knows
 // what does.
-func (r *lockRequest) mismatchError(lock holdfast.Lock, err error) error {
+func (r *lockRequest) mismatchError(name string, lock holdfast.Lock, err error) error {
 	if slices.ContainsFunc(lock.Holders, func(h holdfast.ClaimInfo) bool { return h.Foreign }) {
 		return err
 	}
@@ -287,7 +302,7 @@ func (r *lockRequest) mismatchError(lock holdfast.Lock, err error) error {
 		as = "as a " + describeKind(lock)
 	}
 	return &refusedError{fmt.Sprintf("%s is in use %s; all users of one name must give the same --limit, or none",
-		quoteName(r.name), as), "", err}
+		quoteName(name), as), "", err}
 }
 
 // refusedError describes in this command's words why a lock was not acquired.
@@ -308,11 +323,15 @@ func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) 
 		return done
 	}
 	return r.messages.noteWaiting(ctx, "waiting for "+quoteName(r.name), func(ctx context.Context) (waitView, error) {
-		lock, err := client.Inspect(ctx, r.name)
+		lock, err := r.findAwaited(ctx, client)
 		if err != nil || len(lock.Holders) == 0 {
 			return waitView{}, err
 		}
 		place := r.queuePosition(lock)
+		if lock.Name != r.name {
+			return waitView{held: fmt.Sprintf(": %s is held by %s%s", quoteName(lock.Name), describeHolders(lock.Holders), place),
+				state: place + lock.Name + listTokens(lock)}, nil
+		}
 		return waitView{held: fmt.Sprintf(", held by %s%s", describeHolders(lock.Holders), place),
 			state: place + listTokens(lock)}, nil
 	})

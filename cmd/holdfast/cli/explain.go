@@ -171,7 +171,7 @@ func (r *lockRequest) checkRefusal(ctx context.Context, client *holdfast.Client,
 	_, limit := r.weightAndLimit()
 	semaphore := r.limit > 0 || lock.Kind == holdfast.KindSemaphore
 	if semaphore && lock.Kind != "" && (lock.Kind != r.kind || lock.Limit != limit) {
-		return r.mismatchError(lock, holdfast.ErrMismatch)
+		return r.mismatchError(r.name, lock, holdfast.ErrMismatch)
 	}
 	return r.checkSelfDeadlock(ctx, client)
 }

@@ -203,7 +203,8 @@ func TestHeldEntriesRoundTrip(t *testing.T) {
 	for _, h := range []heldLock{{"file:/a b", "ü#\n%41", "k@5", 5, 1, 1}, {"", "$(x)", "#", 1 << 52, 2, 1 << 20},
 		{"file:/a", "ledger/key", "id", 7, 0, 0}} {
 		t.Setenv(heldVariable, "x "+h.String()+" "+h.String())
-		if got := slices.Concat(inheritedLocks(h.name), inheritedRuns(func(key string) bool { return key == h.name })); len(got) != 2 || got[0] != h || got[1] != h {
+		runs := inheritedRuns(func(key string) bool { return key == h.name })
+		if got := slices.Concat(inheritedLocks(h.name), runs); len(got) != 2 || got[0] != h || got[1] != h {
 			t.Errorf("%q: got %+v", h, got)
 		}
 		if strings.ContainsAny(h.String(), " \n$") {

@@ -114,11 +114,20 @@ func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 // while its claim exists: an environment may be kept for longer than the lock. The name of the store is only a hint: if it
 // is another one, a lock that cannot be read is no reason to refuse.
 func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Client) error {
-	around := inheritedLocks(r.name)
+	for _, name := range r.names() {
+		if err := r.checkSelfDeadlockOn(ctx, client, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *lockRequest) checkSelfDeadlockOn(ctx context.Context, client *holdfast.Client, name string) error {
+	around := inheritedLocks(name)
 	if len(around) == 0 {
 		return nil
 	}
-	lock, err := client.Inspect(ctx, r.name)
+	lock, err := client.Inspect(ctx, name)
 	switch {
 	case err != nil && isNamed(around, client.Info().Store):
 		return err
@@ -138,11 +147,11 @@ func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Cl
 	for _, h := range around {
 		switch {
 		case h.weight == h.limit || weight == limit || within > limit:
-			return usageError("%s is already held by an enclosing holdfast run; this one would deadlock", quoteName(r.name))
+			return usageError("%s is already held by an enclosing holdfast run; this one would deadlock", quoteName(name))
 		case !r.noWait && !r.waitLimit.limited:
 			// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one for it.
 			return usageError("%s is already held by an enclosing holdfast run; this one could deadlock; "+
-				"give --wait or --no-wait", quoteName(r.name))
+				"give --wait or --no-wait", quoteName(name))
 		}
 	}
 	return nil
@@ -159,17 +168,25 @@ func (r *lockRequest) heldEntry(client *holdfast.Client, lease *holdfast.Lease) 
 // commandEnvironment is the environment of the command: the inherited one, with the variables of an outer run
 // replaced by those of this lock.
 func (r *lockRequest) commandEnvironment(inherited []string, client *holdfast.Client, lease *holdfast.Lease) []string {
+	var entries, tokens []string
+	for _, l := range r.leases(lease) {
+		entries = append(entries, r.heldEntry(client, l).String())
+		if r.group != nil {
+			tokens = append(tokens, fmt.Sprintf("%s=%d", escapeEntry(l.Name()), l.Token()))
+		}
+	}
 	return replaceVariables(inherited, [][2]string{
 		{"HOLDFAST_LOCK", lease.Name()},
 		{"HOLDFAST_TOKEN", strconv.FormatInt(lease.Token(), 10)},
+		{"HOLDFAST_TOKENS", strings.Join(tokens, " ")},
 		{"HOLDFAST_ID", lease.ID()},
-		{heldVariable, addHeldEntry(r.heldEntry(client, lease).String())},
+		{heldVariable, addHeldEntries(entries...)},
 	})
 }
 
-// addHeldEntry is the value of heldVariable with one more entry.
-func addHeldEntry(entry string) string {
-	return strings.Join(append(strings.Fields(os.Getenv(heldVariable)), entry), " ")
+// addHeldEntries is the value of heldVariable with more entries.
+func addHeldEntries(entries ...string) string {
+	return strings.Join(append(strings.Fields(os.Getenv(heldVariable)), entries...), " ")
 }
 
 // replaceVariables replaces variables, each a name and a value. Those without a value are only removed.

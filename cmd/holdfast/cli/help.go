@@ -20,7 +20,7 @@ type flagGroup struct {
 // lockFlagGroups are the groups of the subcommands that acquire a lock. A flag that a subcommand does not have is
 // left out.
 var lockFlagGroups = []flagGroup{
-	{"Which lock", []string{"store", "shared", "limit", "permits"}},
+	{"Which lock", []string{"store", "also", "shared", "limit", "permits"}},
 	{"What others see", []string{"note", "owner"}},
 	{"Waiting", []string{"wait", "no-wait", "store-wait", "fair", "conflict-exit-code", "skip-ok"}},
 	{"Holding", []string{"ttl", "min-hold", "max-hold", "on-request"}},
@@ -125,10 +125,12 @@ const runExamples = `  holdfast run nightly ./report.sh --full                  
   holdfast run --wait 10m nightly ./report.sh              wait for at most 10 minutes
   holdfast run -n --skip-ok sync -- rsync -a /src/ /dst/   do not wait; exit 0 if somebody else holds the lock
   holdfast run --limit 3 reports ./report.sh               up to three at once
-  holdfast run --shared config ./read-config               together with other --shared runs`
+  holdfast run --shared config ./read-config               together with other --shared runs
+  holdfast run --also db --also cache deploy ./deploy.sh   under three locks: all or none`
 
 const runAfterFlags = `Flags of run come before NAME. COMMAND is run directly, without a shell, with the input and output of run. It finds the
-name of the lock, its fencing token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID.
+name of the lock, its fencing token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID. With --also
+it finds the tokens of all locks in HOLDFAST_TOKENS.
 
 In cron, the same lines on many machines run COMMAND on one of them:
   PATH=/usr/local/bin:/usr/bin:/bin
@@ -162,6 +164,14 @@ Which lock
   run that finds NAME held by a plain run checks again from time to time; it is not in the queue with others.
   With --limit N, up to N runs hold NAME at once; with --permits K this run counts as K. All runs of NAME must give the
   same N.
+
+Several locks
+  With --also, run holds all locks or none. It acquires them one after the other, in the order of their names, so runs
+  with --also never wait for each other forever. The locks of --also are held alone, as a plain run holds NAME; --shared,
+  --limit and --permits do not go with it. All other flags are for all locks: --wait bounds the wait as a whole, and -n
+  acquires none if one is held. If one lock is lost, COMMAND is ended as if NAME were; the message names the lock. A
+  request to release one of them counts for all. HOLDFAST_TOKENS has NAME=TOKEN of each lock, separated by blanks; special
+  characters in NAME are written as %XX.
 
 When the lock is lost
   If the lock cannot be renewed, the command and all its descendants are sent --signal, --grace before anybody else

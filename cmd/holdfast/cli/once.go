@@ -160,7 +160,8 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 	}
 	j := &onceJob{
 		key: args[0], argv: commandLine(args), store: *f.store, ledger: f.ledger,
-		startWithin: f.startWithin, allowOverlap: f.allowOverlap, waitLimit: f.wait, waits: c.Flags().Changed("wait"), doneCode: f.doneCode,
+		startWithin: f.startWithin, allowOverlap: f.allowOverlap, waitLimit: f.wait, waits: c.Flags().Changed("wait"),
+		doneCode:    f.doneCode,
 		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput), labels: f.labels,
 		messages: f.messageFlags, storeWait: f.storeWaitLimit(c, f.wait),
 	}

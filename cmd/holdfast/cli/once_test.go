@@ -587,7 +587,8 @@ func TestOnceSlotsDoNotOverlap(t *testing.T) {
 	w.runProgram("once", "-q", "--every", "3s", "--record", "missed", "job", "touch", "ran").
 		check(t, 80, "is missed, because another slot took too long: "+running, "--allow-overlap")
 	last, events := w.readRecord(w.filePath("missed"))
-	if last["outcome"] != "missed" || last["exit_code"] != 80.0 || last["holders"] == nil || !slices.Contains(events, "slot_waiting") {
+	if last["outcome"] != "missed" || last["exit_code"] != 80.0 || last["holders"] == nil ||
+		!slices.Contains(events, "slot_waiting") {
 		t.Errorf("record: %v, %v", last, events)
 	}
 	if key, _ := last["key"].(string); len(w.historyOf(key)) > 0 {
@@ -604,17 +605,20 @@ func TestOnceSlotsDoNotOverlap(t *testing.T) {
 	w.awaitEvent("record0", "slot_waiting")
 	interrupted.signal(unix.SIGINT)
 	interrupted.wait().check(t, 130, "ended by SIGINT before a run of")
-	waiter := w.startProgram("once", "--every", every, "--attempts", "1", "--record", "record1", "job", "sh", "-c", "cat gate-job; exit 4")
+	waiter := w.startProgram("once", "--every", every, "--attempts", "1", "--record", "record1", "job",
+		"sh", "-c", "cat gate-job; exit 4")
 	w.awaitEvent("record1", "slot_waiting")
 	end("0")
 	holder.wait().check(t, 0)
-	if got := waiter.wait(); got.code != 4 || got.out != "0" || !strings.Contains(waiter.readStderr(), "waiting for the end of another slot of job: "+running) {
+	const waiting = "waiting for the end of another slot of job: "
+	if got := waiter.wait(); got.code != 4 || got.out != "0" || !strings.Contains(waiter.readStderr(), waiting+running) {
 		t.Errorf("the next slot: %s", got.description)
 	}
 
 	w.runProgram("once", "--every", before, "nested", program, "once", "--every", every, "nested", "true").
 		check(t, 64, "another slot of it, is being run by an enclosing holdfast once")
-	w.runProgram("once", "--every", before, "apart", program, "once", "--allow-overlap", "--every", every, "apart", "true").check(t, 0)
+	w.runProgram("once", "--every", before, "apart", program, "once", "--allow-overlap", "--every", every, "apart", "true").
+		check(t, 0)
 }
 
 // TestOnceSlotAfterKilledProgram: when the program that runs a slot is killed, the next slot begins when nothing of it is

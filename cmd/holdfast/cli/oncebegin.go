@@ -21,7 +21,8 @@ func (j *onceJob) beginRun(ctx context.Context, ledger *holdfast.Ledger, key str
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if j.waitLimit.limited {
-		defer time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) }).Stop()
+		timer := time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) })
+		defer timer.Stop()
 	}
 	try := ctx
 	if opts.Slot != nil { // then it may wait for another slot

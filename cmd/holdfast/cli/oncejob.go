@@ -205,7 +205,8 @@ func (r *ledgerRun) commandEnvironment(inherited []string, store, ledger string)
 		{"HOLDFAST_TOKEN", strconv.FormatInt(r.Token(), 10)},
 		{"HOLDFAST_ID", r.ID()},
 		{"HOLDFAST_LOCK", ""}, // HOLDFAST_TOKEN is not the token of that lock any more
-		{heldVariable, addHeldEntry(heldLock{store: store, name: ledger + "/" + r.Key(), ref: r.ID(), token: r.Token()}.String())},
+		{"HOLDFAST_TOKENS", ""},
+		{heldVariable, addHeldEntries(heldLock{store: store, name: ledger + "/" + r.Key(), ref: r.ID(), token: r.Token()}.String())},
 	})
 }
 

@@ -28,6 +28,7 @@ type runFlags struct {
 	endFlags
 	messageFlags
 	storeWaitFlag
+	also        lockNames
 	record      string
 	metricsFile string
 	onRequest   requestAction
@@ -86,6 +87,7 @@ func (f *runFlags) addRunFlags(c *cobra.Command) {
 	f.addHoldFlags(c)
 	f.addEndFlags(c, "lock")
 	f.onRequest.addFlag(c)
+	c.Flags().Var(&f.also, "also", "hold the lock `NAME` as well, all or none; may be given several times")
 }
 
 // newJob makes a job of the command line. It looks for the command before the lock is acquired, so that a typing
@@ -96,6 +98,10 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := f.also.check(c, args[0]); err != nil {
+		return nil, err
+	}
+	request.also = f.also
 	how, err := f.killPolicy(c, f.ttl, f.maxHold)
 	if err == nil {
 		err = f.checkMessageFlags()
@@ -210,10 +216,12 @@ func (j *job) runCommand(r *runRecord) error {
 	if opts.MaxHold > 0 {
 		policy.MaxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
 	}
+	held, stop := j.request.allHeld(lease, policy.MaxHoldEnd)
+	defer stop()
 	w := &wrapper{
-		name: lease.Name(), lease: lease, lostEvent: holdfast.EventLost, clock: client.Info().Clock,
+		name: lease.Name(), lease: held, lostEvent: holdfast.EventLost, clock: client.Info().Clock,
 		ttl: opts.TTL, policy: policy, signals: signals,
-		record: r, releaseRequested: lease.ReleaseRequested(), onRequest: j.onRequest,
+		record: r, releaseRequested: j.request.releaseRequested(held.Context(), lease), onRequest: j.onRequest,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
 	env = j.request.telemetry.environment(env)
@@ -223,7 +231,7 @@ func (j *job) runCommand(r *runRecord) error {
 		r.addFields(fields{"escaped": w.result.escaped})
 		return w.result.exitError(j.argv[0], w.result.loss)
 	}
-	release := lease.Release
+	release := func() error { return j.request.releaseAll(lease) }
 	if w.result.nothingRan() {
 		release = func() error { return j.request.releaseUnused(client, lease) }
 	}

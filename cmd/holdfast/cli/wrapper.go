@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -342,7 +343,7 @@ func (w *wrapper) comingLoss() *guard.Loss {
 func (w *wrapper) sendLoss() {
 	w.lost = nil
 	cause := context.Cause(w.lease.Context())
-	lost := describeLoss(cause)
+	lost := w.describeLoss(cause)
 	w.record.addEvent(w.lostEvent, causeFields(cause))
 	w.sendControl(guard.ControlMessage{Lost: lost})
 	grace := time.Duration(0)
@@ -356,8 +357,11 @@ func (w *wrapper) sendLoss() {
 }
 
 // describeLoss is the loss of a lease as the guard knows it.
-func describeLoss(cause error) *guard.Loss {
+func (w *wrapper) describeLoss(cause error) *guard.Loss {
 	lost := &guard.Loss{Code: string(lossCode(cause)), Why: lossText(cause)}
+	if name := lockOf(cause, w.name); name != w.name && !strings.HasSuffix(name, "/"+w.name) { // so is that of a run
+		lost.Why = text.QuoteName(name) + " is lost: " + lost.Why
+	}
 	if loss := (*holdfast.LossError)(nil); errors.As(cause, &loss) {
 		lost.StaysHeld = loss.StaysHeld
 	}
@@ -489,7 +493,7 @@ func (w *wrapper) takeOverTree() {
 	why := guard.ErrGuardGone
 	switch { // this run is lost either way
 	case w.lease.Context().Err() != nil: // the guard has not acted on it
-		why = describeLoss(context.Cause(w.lease.Context()))
+		why = w.describeLoss(context.Cause(w.lease.Context()))
 	case w.overdue != nil:
 		why = w.overdue
 	}

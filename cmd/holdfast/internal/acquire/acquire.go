@@ -95,7 +95,7 @@ func judgeWait(err error) (verdict, error) {
 // free, or as the very kind that was claimed. The lock may change between the two requests, but hardly so often.
 const maxContradictions = 6
 
-// Request is a lock, and how it is to be acquired.
+// Request is a lock, or several, and how they are to be acquired.
 type Request struct {
 	Name    string
 	Kind    holdfast.Kind
@@ -106,6 +106,9 @@ type Request struct {
 	Wait    bool // until the lock is granted, or the context ends
 	// AnyKind is for a lock that is held alone or shared, whatever its users call it: a mutex or a read-write lock.
 	AnyKind bool
+	// Also are the names of more locks, which are mutexes, or locks of any kind with AnyKind. They are acquired with the
+	// lock, all or none: see AcquireAll.
+	Also []string
 }
 
 // Lockable is the lock as the library has it.
@@ -129,43 +132,82 @@ func (r *Request) Lockable(client *holdfast.Client) holdfast.Lockable {
 // meets readers joins their queue as a writer. A reader that meets a mutex tries again until the mutex is free: in the
 // mutex's queue it would be granted the lock for itself alone, and all readers would run one by one from then on.
 func (r *Request) Acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
-	as := *r
-	contradictions, moved := 0, false
+	as := attempt{Request: *r}
 	return untilFinal(ctx, func() (*holdfast.Lease, error) { return as.acquireOnce(ctx, client) },
-		func(err error) (verdict, error) {
-			if !errors.Is(err, holdfast.ErrMismatch) || !r.AnyKind {
-				contradictions = 0
-				if !r.Wait {
-					return final, err
-				}
-				return judgeWait(err)
-			}
-			lock, inspectErr := client.Inspect(ctx, r.Name)
-			switch {
-			case inspectErr != nil:
-				return final, inspectErr
-			case lock.Kind == holdfast.KindSemaphore:
-				return final, err
-			case lock.Kind == "", lock.Kind == as.Kind:
-				// It has changed since it was refused; or the store refuses what Inspect does not show.
-				if contradictions++; contradictions >= maxContradictions {
-					return final, err
-				}
-				return againSoon, err
-			case !r.Wait && (r.Shared || as.Kind != r.Kind):
-				return final, &holdfast.HeldError{Holders: lock.Holders}
-			}
-			contradictions = 0
-			if r.Shared {
-				return againSoon, err
-			}
-			as.Kind = lock.Kind
-			if moved {
-				return againSoon, err
-			}
-			moved = true
-			return againAtOnce, err
-		})
+		func(err error) (verdict, error) { return as.judge(ctx, client, r.Kind, err) })
+}
+
+// AcquireAll acquires the lock and those of Also, all or none, in the order of their names: see holdfast.LockAll. For the
+// rest it is Acquire.
+func (r *Request) AcquireAll(ctx context.Context, client *holdfast.Client) (*holdfast.LeaseGroup, error) {
+	all := map[string]*attempt{r.Name: {Request: *r}}
+	asked := map[string]holdfast.Kind{r.Name: r.Kind}
+	for _, name := range r.Also {
+		asked[name] = holdfast.KindMutex
+		all[name] = &attempt{Request: Request{Name: name, Kind: asked[name], Options: r.Options, Wait: r.Wait, AnyKind: r.AnyKind}}
+	}
+	lockAll := holdfast.TryLockAll
+	if r.Wait {
+		lockAll = holdfast.LockAll
+	}
+	return untilFinal(ctx, func() (*holdfast.LeaseGroup, error) {
+		var items []holdfast.Lockable
+		for _, as := range all {
+			items = append(items, as.Lockable(client))
+		}
+		return lockAll(ctx, items...)
+	}, func(err error) (verdict, error) {
+		name := r.Name
+		var failed *holdfast.Error
+		if errors.As(err, &failed) && all[failed.Lock] != nil {
+			name = failed.Lock
+		}
+		return all[name].judge(ctx, client, asked[name], err)
+	})
+}
+
+// attempt is a request as it is made: of the kind that the lock was found to have.
+type attempt struct {
+	Request
+	contradictions int  // how many there were in a row
+	moved          bool // to another kind
+}
+
+// judge is the verdict on an error of an attempt at a lock that was asked for as a kind.
+func (a *attempt) judge(ctx context.Context, client *holdfast.Client, asked holdfast.Kind, err error) (verdict, error) {
+	if !errors.Is(err, holdfast.ErrMismatch) || !a.AnyKind {
+		a.contradictions = 0
+		if !a.Wait {
+			return final, err
+		}
+		return judgeWait(err)
+	}
+	lock, inspectErr := client.Inspect(ctx, a.Name)
+	switch {
+	case inspectErr != nil:
+		return final, inspectErr
+	case lock.Kind == holdfast.KindSemaphore:
+		return final, err
+	case lock.Kind == "", lock.Kind == a.Kind:
+		// It has changed since it was refused; or the store refuses what Inspect does not show.
+		if a.contradictions++; a.contradictions >= maxContradictions {
+			return final, err
+		}
+		return againSoon, err
+	case !a.Wait && (a.Shared || a.Kind != asked):
+		held := &holdfast.HeldError{Holders: lock.Holders}
+		return final, &holdfast.Error{Op: "acquire", Lock: a.Name, Holders: lock.Holders, Err: held}
+	}
+	a.contradictions = 0
+	if a.Shared {
+		return againSoon, err
+	}
+	a.Kind = lock.Kind
+	if a.moved {
+		return againSoon, err
+	}
+	a.moved = true
+	return againAtOnce, err
 }
 
 // Begin begins a run of a key. It waits for the end of another one if the options say so, and for another slot of the

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -119,7 +120,8 @@ type admission struct {
 	r      *http.Request
 	known  atomic.Pointer[knownCaller]
 	needs  right
-	name   string // of the lock, or the ledger and the key; empty if the route is about none
+	name   string   // of the lock, or the ledger and the key; empty if the route is about none
+	also   []string // the locks that the request is about besides
 	named  bool
 }
 
@@ -162,7 +164,11 @@ func (s *Server) checkRight(r *http.Request) (replaced <-chan struct{}, err erro
 	if a == nil {
 		return replaced, s.require(&caller{}, 0, "")
 	}
-	return replaced, s.require(callerOf(r), a.needs, a.name)
+	err = s.require(callerOf(r), a.needs, a.name)
+	for _, name := range a.also {
+		err = cmp.Or(err, s.require(callerOf(r), a.needs, name))
+	}
+	return replaced, err
 }
 
 // whenRevoked calls f once if the caller of a request loses the right that its route asks for, until stop is called.
@@ -189,7 +195,8 @@ func (s *Server) whenRevoked(r *http.Request, f func(error)) (stop func()) {
 // to hold it learns that it is held, but not by whom.
 func maySee(r *http.Request) bool {
 	a := admissionOf(r)
-	return a == nil || !a.named || callerOf(r).rightsOn(a.name).See
+	sees := func(name string) bool { return callerOf(r).rightsOn(name).See }
+	return a == nil || !a.named || sees(a.name) && !slices.ContainsFunc(a.also, func(name string) bool { return !sees(name) })
 }
 
 // clientAddress is the address of a client without its port: for a unix socket, its user.

@@ -20,6 +20,66 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
+// TestHandleOfSeveralLocks: several locks without a connection are acquired, renewed and released together, and each needs
+// the right to hold it.
+func TestHandleOfSeveralLocks(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	other := s.want(http.MethodPost, "/v1/locks/c/try", `{"ttl_ms": 60000}`)
+	const three = `{"ttl_ms": 60000, "also": ["c", "a"]}`
+	if p := s.refuse(codeHeld, http.MethodPost, "/v1/locks/b/try", three); p["lock"] != "c" {
+		t.Errorf("%v", p)
+	}
+	if !s.isFree("a") || !s.isFree("b") {
+		t.Error("a lock is held, though not all are")
+	}
+	s.want(http.MethodPost, "/v1/handles/"+text(other, "handle")+"/release", "")
+	got := s.want(http.MethodPost, "/v1/locks/b/acquire", three)
+	var also []string
+	for _, l := range got["also"].([]any) {
+		also = append(also, l.(map[string]any)["lock"].(string))
+	}
+	if text(got, "lock") != "b" || strings.Join(also, " ") != "a c" {
+		t.Errorf("%v", got)
+	}
+	handle := "/v1/handles/" + text(got, "handle")
+	for _, name := range []string{"a", "b", "c"} {
+		s.refuse(codeHeld, http.MethodPost, "/v1/locks/"+name+"/try", `{"ttl_ms": 60000}`)
+	}
+	if r := s.want(http.MethodPost, handle+"/renew", ""); number(s, r, "token") != number(s, got, "token") {
+		t.Errorf("%v", r)
+	}
+	s.want(http.MethodPost, handle+"/release", "")
+	for _, name := range []string{"a", "b", "c"} {
+		if !s.isFree(name) {
+			t.Errorf("%s is held", name)
+		}
+	}
+	s.refuse(codeLost, http.MethodPost, handle+"/renew", "")
+
+	// What is lost ends the handle, and the release frees the rest.
+	got = s.want(http.MethodPost, "/v1/locks/b/try", three)
+	handle = "/v1/handles/" + text(got, "handle")
+	s.want(http.MethodPost, "/v1/locks/c/break", "")
+	if p := s.refuse(codeLost, http.MethodPost, handle+"/renew", ""); p["cause"] != "broken" || p["lock"] != "c" {
+		t.Errorf("%v", p)
+	}
+	if s.isFree("a") || s.isFree("b") {
+		t.Error("the client may still be working under the other locks")
+	}
+	s.refuse(codeLost, http.MethodPost, handle+"/release", "")
+	for _, name := range []string{"a", "b", "c"} {
+		if !s.isFree(name) {
+			t.Errorf("%s is held", name)
+		}
+	}
+	many := `"0"` + strings.Repeat(`, "x"`, maxAlso)
+	for _, also := range []string{`"b"`, `"a", "a"`, `""`, many} {
+		s.refuse(codeInvalid, http.MethodPost, "/v1/locks/b/try", `{"ttl_ms": 60000, "also": [`+also+`]}`)
+	}
+	s.refuse(codeInvalid, http.MethodPost, "/v1/locks/b/hold", `{"also": ["a"]}`)
+}
+
 // TestHandles: a lock without a connection is renewed and released by its handle, at any server of the store. What is
 // promised of it is what the store has, also to a caller that has written another TTL into its handle.
 func TestHandles(t *testing.T) {
@@ -41,12 +101,12 @@ func TestHandles(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed.TTL = s.client.Info().MaxTTL
-	if r := s.want(http.MethodPost, "/v1/handles/"+encodeHandle(changed)+"/renew", ""); number(s, r, "ttl_ms") != 60000 ||
+	if r := s.want(http.MethodPost, "/v1/handles/"+encodeHandle(changed.Handle)+"/renew", ""); number(s, r, "ttl_ms") != 60000 ||
 		number(s, r, "remaining_ms") >= 60000 {
 		t.Errorf("%v", r)
 	}
 	changed.TTL *= 2
-	s.refuse(codeInvalid, http.MethodPost, "/v1/handles/"+encodeHandle(changed)+"/renew", "")
+	s.refuse(codeInvalid, http.MethodPost, "/v1/handles/"+encodeHandle(changed.Handle)+"/renew", "")
 	s.want(http.MethodPost, handle+"/release", "")
 	s.refuse(codeLost, http.MethodPost, handle+"/renew", "")
 	next := s.want(http.MethodPost, "/v1/locks/a/acquire", `{"ttl_ms": 60000, "wait_ms": 60000}`)
@@ -501,6 +561,33 @@ func TestRightsByPrefix(t *testing.T) {
 	s.refuse(codeForbidden, http.MethodGet, "/metrics", "")
 	if list := s.want(http.MethodGet, "/v1/locks", ""); len(list["locks"].([]any)) != 0 {
 		t.Errorf("%v", list)
+	}
+}
+
+// TestRightsOnSeveralLocks: who asks for several locks needs the right on each, and so does who has their handle.
+func TestRightsOnSeveralLocks(t *testing.T) {
+	t.Parallel()
+	access, err := parseAccess(strings.NewReader(testTokens), "tokens")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, func(c *Config) { c.Access = access })
+	s.header.Set("Authorization", "Bearer a-token-of-the-billing")
+	p := s.refuse(codeForbidden, http.MethodPost, "/v1/locks/billing%2F1/try", `{"ttl_ms": 60000, "also": ["billing/2", "other"]}`)
+	if p["lock"] != "other" {
+		t.Errorf("%v", p)
+	}
+	s.want(http.MethodPost, "/v1/locks/billing%2F1/try", `{"ttl_ms": 60000, "also": ["billing/2"]}`)
+	s.header.Set("Authorization", "Bearer a-token-of-operators")
+	got := s.want(http.MethodPost, "/v1/locks/billing%2F3/try", `{"ttl_ms": 60000, "also": ["other"]}`)
+	s.header.Set("Authorization", "Bearer a-token-of-the-billing")
+	s.refuse(codeForbidden, http.MethodPost, "/v1/handles/"+text(got, "handle")+"/renew", "")
+	s.refuse(codeForbidden, http.MethodPost, "/v1/handles/"+text(got, "handle")+"/release", "")
+	// Who may not see one of the locks does not learn who holds it.
+	s.header.Set("Authorization", "Bearer a-token-of-another")
+	p = s.refuse(codeHeld, http.MethodPost, "/v1/locks/billing%2F4/try", `{"ttl_ms": 60000, "also": ["billing/3"]}`)
+	if p["holders"] == nil {
+		t.Errorf("%v", p)
 	}
 }
 

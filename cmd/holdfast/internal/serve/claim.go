@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -26,9 +27,19 @@ type claimBody struct {
 	Note   string        `json:"note"`
 }
 
+// acquireBody is a request for a lock without a connection, or for several.
+type acquireBody struct {
+	claimBody
+	Also []string `json:"also,omitempty"`
+}
+
+// maxAlso is how many locks a request may name besides its own. All their handles must fit in a path.
+const maxAlso = 15
+
 // claim is a lock that a request names, and how it wants to hold it.
 type claim struct {
 	name    string
+	also    []string // mutexes that are acquired with it, all or none
 	kind    holdfast.Kind
 	shared  bool
 	limit   int64
@@ -81,10 +92,35 @@ func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
 	return c, err
 }
 
+// addAlso adds more locks to a claim.
+func (c *claim) addAlso(names []string) error {
+	if len(names) > maxAlso {
+		return newProblem(codeInvalid, "also has at most %d names", maxAlso)
+	}
+	for i, name := range names {
+		if name == c.name || slices.Contains(names[:i], name) {
+			return newProblem(codeInvalid, "%q is named twice", name)
+		}
+	}
+	c.also = names
+	return nil
+}
+
+// explain reports why the store cannot keep the locks of the claim.
+func (c *claim) explain(client *holdfast.Client) error {
+	_, err := c.request().Lockable(client).Explain()
+	for _, name := range c.also {
+		if err == nil {
+			_, err = client.Mutex(name, &c.opts).Explain()
+		}
+	}
+	return err
+}
+
 // request is what the loop that acquires needs of the claim.
 func (c *claim) request() *acquire.Request {
 	return &acquire.Request{Name: c.name, Kind: c.kind, Shared: c.shared, Limit: c.limit, Weight: c.weight,
-		Options: c.opts, Wait: c.waits()}
+		Options: c.opts, Wait: c.waits(), Also: c.also}
 }
 
 // waits reports whether the claim waits for a lock that is held.

@@ -1,11 +1,14 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -25,6 +28,31 @@ type handleView struct {
 	Ref       string        `json:"ref"`
 	TTL       int64         `json:"ttl_ms"`
 	Remaining int64         `json:"remaining_ms"`
+	Also      []alsoView    `json:"also,omitempty"`
+}
+
+// alsoView is a lock that was acquired with another one.
+type alsoView struct {
+	Lock  string `json:"lock"`
+	Token int64  `json:"token"`
+	Ref   string `json:"ref"`
+}
+
+// lockHandle is the handle of a lock, and of those that were acquired with it: they are renewed and released together.
+type lockHandle struct {
+	holdfast.Handle
+	also []holdfast.Handle
+}
+
+// all are the handles of all locks.
+func (h lockHandle) all() []holdfast.Handle { return append([]holdfast.Handle{h.Handle}, h.also...) }
+
+// alsoNames are the names of the locks besides the first.
+func (h lockHandle) alsoNames() (names []string) {
+	for _, a := range h.also {
+		names = append(names, a.Name)
+	}
+	return names
 }
 
 // renewedView is the answer to a renewal.
@@ -35,24 +63,35 @@ type renewedView struct {
 	Remaining int64  `json:"remaining_ms"`
 }
 
-// encodeHandle makes a handle one word that fits in a path. Every server of the store can use it.
-func encodeHandle(h holdfast.Handle) string {
-	data, err := json.Marshal(h)
+// encodeHandle makes a handle one word that fits in a path. Every server of the store can use it. That of several locks is
+// a list, which a server of before does not take for the handle of the first.
+func encodeHandle(h holdfast.Handle, also ...holdfast.Handle) string {
+	var value any = h
+	if len(also) > 0 {
+		value = lockHandle{h, also}.all()
+	}
+	data, err := json.Marshal(value)
 	if err != nil { // a name that is no UTF-8 was never granted
 		return ""
 	}
 	return base64.RawURLEncoding.EncodeToString(data)
 }
 
-func decodeHandle(text string) (h holdfast.Handle, err error) {
+func decodeHandle(text string) (h lockHandle, err error) {
+	all := make([]holdfast.Handle, 1)
 	data, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(data, &h)
+	switch {
+	case err != nil:
+	case strings.HasPrefix(string(data), "["):
+		err = json.Unmarshal(data, &all)
+	default:
+		err = json.Unmarshal(data, &all[0])
 	}
-	if err != nil || h.Name == "" || h.ID == "" || h.TTL <= 0 {
+	isNone := func(h holdfast.Handle) bool { return h.Name == "" || h.ID == "" || h.TTL <= 0 }
+	if err != nil || len(all) == 0 || len(all) > 1+maxAlso || slices.ContainsFunc(all, isNone) {
 		return h, newProblem(codeInvalid, "this is no handle; acquire, try and detach return one")
 	}
-	return h, nil
+	return lockHandle{all[0], all[1:]}, nil
 }
 
 // usableFor is for how long work may go on under a handle that was confirmed by a request which began at since.
@@ -60,9 +99,13 @@ func usableFor(ttl time.Duration, since time.Time) time.Duration {
 	return ttl - driver.Margin(ttl) - time.Since(since)
 }
 
-func viewHandle(h holdfast.Handle, since time.Time) handleView {
-	return handleView{Handle: encodeHandle(h), Lock: h.Name, Kind: h.Kind, Limit: h.Limit, Weight: h.Weight,
-		Token: h.Token, Ref: shown.HiddenRef(h.Ref), TTL: shown.Millis(h.TTL), Remaining: shown.Millis(usableFor(h.TTL, since))}
+func viewHandle(h lockHandle, since time.Time) handleView {
+	var also []alsoView
+	for _, a := range h.also {
+		also = append(also, alsoView{Lock: a.Name, Token: a.Token, Ref: shown.HiddenRef(a.Ref)})
+	}
+	return handleView{Handle: encodeHandle(h.Handle, h.also...), Also: also, Lock: h.Name, Kind: h.Kind, Limit: h.Limit,
+		Weight: h.Weight, Token: h.Token, Ref: shown.HiddenRef(h.Ref), TTL: shown.Millis(h.TTL), Remaining: shown.Millis(usableFor(h.TTL, since))}
 }
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request) error {
@@ -74,7 +117,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool) error {
-	var body claimBody
+	var body acquireBody
 	if err := readBody(r, &body); err != nil {
 		return err
 	}
@@ -82,7 +125,14 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	if err != nil {
 		return err
 	}
-	c, err := newClaim(r, nameOf(r, "name"), &body)
+	c, err := newClaim(r, nameOf(r, "name"), &body.claimBody)
+	if err == nil {
+		err = c.addAlso(body.Also)
+	}
+	if a := admissionOf(r); err == nil && a != nil {
+		a.also = c.also
+		_, err = s.checkRight(r)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -93,7 +143,7 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 	case !s.client.Info().Detached:
 		return newProblem(codeUnsupported, "claims cannot outlive the server in this store; use hold")
 	}
-	if _, err := c.request().Lockable(s.client).Explain(); err != nil {
+	if err := c.explain(s.client); err != nil {
 		return err
 	}
 	if try && s.isClosing() {
@@ -131,21 +181,58 @@ func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool)
 			return nil
 		}
 	}
-	s.releaseUnsent(nil, handle) // nobody has it, or may have it
+	s.releaseHandles(handle) // nobody has it, or may have it
 	return err
 }
 
 // takeHandle acquires a lock, and leaves it to a handle.
-func (s *Server) takeHandle(ctx context.Context, r *acquire.Request) (h holdfast.Handle, since time.Time, err error) {
+func (s *Server) takeHandle(ctx context.Context, r *acquire.Request) (h lockHandle, since time.Time, err error) {
+	if len(r.Also) > 0 {
+		return s.takeHandles(ctx, r)
+	}
 	lease, err := r.Acquire(ctx, s.client)
 	if err != nil {
 		return h, since, err
 	}
 	since = time.Now()
-	if h, err = lease.Detach(); err != nil { // the handle may be worth nothing
-		s.releaseUnsent(lease, h)
+	if h.Handle, err = lease.Detach(); err != nil { // the handle may be worth nothing
+		s.releaseUnsent(lease, h.Handle)
 	}
 	return h, since, err
+}
+
+// takeHandles is takeHandle for several locks.
+func (s *Server) takeHandles(ctx context.Context, r *acquire.Request) (h lockHandle, since time.Time, err error) {
+	group, err := r.AcquireAll(ctx, s.client)
+	if err != nil {
+		return h, since, err
+	}
+	since = time.Now()
+	for _, lease := range group.All() {
+		one, detachErr := lease.Detach()
+		switch {
+		case one.ID == "":
+			_ = lease.Release()
+		case one.Name == r.Name:
+			h.Handle = one
+		default:
+			h.also = append(h.also, one)
+		}
+		err = cmp.Or(err, detachErr)
+	}
+	if err != nil {
+		s.releaseHandles(h)
+	}
+	return h, since, err
+}
+
+// releaseHandles releases the locks of a handle that its client has not got.
+func (s *Server) releaseHandles(h lockHandle) {
+	for _, one := range h.all() {
+		if one.ID != "" {
+			s.releaseUnsent(nil, one)
+		}
+	}
 }
 
 // releaseUntold releases a lock of which its client does not know, at once: nobody has used it, so its MinHold is not
@@ -170,9 +257,8 @@ func (s *Server) releaseUnsent(lease *holdfast.Lease, handle holdfast.Handle) {
 func (s *Server) whenClosing(f func()) (stop func() bool) { return context.AfterFunc(s.life, f) }
 
 // handleOf is the handle in the path of a request, and a context for one step at the store.
-func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (holdfast.Handle, context.Context, context.CancelFunc,
-	error) {
-	h, err := holdfast.Handle{}, readBody(r, nil)
+func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (lockHandle, context.Context, context.CancelFunc, error) {
+	h, err := lockHandle{}, readBody(r, nil)
 	if err == nil {
 		h, err = decodeHandle(r.PathValue("handle"))
 	}
@@ -190,12 +276,28 @@ func (s *Server) renewHandle(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer cancel()
 	began := time.Now()
-	ttl, err := s.renewClaim(ctx, h)
+	ttl, err := s.renewHandles(ctx, h, s.renewClaim)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, renewedView{Lock: h.Name, Token: h.Token, TTL: shown.Millis(ttl),
 		Remaining: shown.Millis(usableFor(ttl, began))})
+}
+
+// renewHandles renews all locks of a handle. If one is lost, the client must end its work, and the others end by their TTL
+// at the latest: it may be working under them until it has got the answer.
+func (s *Server) renewHandles(ctx context.Context, h lockHandle,
+	renew func(context.Context, holdfast.Handle) (time.Duration, error)) (ttl time.Duration, err error) {
+	for i, one := range h.all() {
+		granted, err := renew(ctx, one)
+		if err != nil {
+			return 0, err
+		}
+		if i == 0 || granted < ttl {
+			ttl = granted
+		}
+	}
+	return ttl, nil
 }
 
 // renewClaim renews a claim, and returns its TTL. It releases one that an operator broke: its holder knows it then.
@@ -208,18 +310,24 @@ func (s *Server) renewClaim(ctx context.Context, h holdfast.Handle) (ttl time.Du
 	return ttl, err
 }
 
-// releaseHandle renews the claim first, because only a renewal learns that an operator broke it.
+// releaseHandle renews each claim first, because only a renewal learns that an operator broke it. It releases all that it
+// can.
 func (s *Server) releaseHandle(w http.ResponseWriter, r *http.Request) error {
 	h, ctx, cancel, err := s.handleOf(w, r)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	if _, err := s.renewClaim(ctx, h); errors.Is(err, holdfast.ErrLost) {
-		return err
+	var first error
+	for _, one := range h.all() {
+		_, err := s.renewClaim(ctx, one)
+		if !errors.Is(err, holdfast.ErrLost) {
+			err = s.client.Release(ctx, one)
+		}
+		first = cmp.Or(first, err)
 	}
-	if err := s.client.Release(ctx, h); err != nil {
-		return err
+	if first != nil {
+		return first
 	}
 	return writeJSON(w, releasedView{Lock: h.Name, Token: h.Token})
 }

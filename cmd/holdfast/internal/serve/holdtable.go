@@ -190,7 +190,7 @@ func (s *Server) detachHold(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, viewHandle(handle, began))
+	return writeJSON(w, viewHandle(lockHandle{Handle: handle}, began))
 }
 
 // commandHold passes a command on to the goroutine of a hold, and waits for its reply.

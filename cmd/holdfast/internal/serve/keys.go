@@ -9,8 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/holdfast-go/holdfast"
 )
 
 const (
@@ -34,10 +32,10 @@ func keyOfRequest(r *http.Request) (string, error) {
 }
 
 // hashOptions is what the requests with one key have in common: all but how long they wait.
-func hashOptions(c *claim, body claimBody) [sha256.Size]byte {
+func hashOptions(c *claim, body acquireBody) [sha256.Size]byte {
 	body.Wait = nil
 	data, _ := json.Marshal(struct { // it was decoded from JSON
-		claimBody
+		acquireBody
 		Waits bool `json:"waits"`
 	}{body, c.waits()})
 	return sha256.Sum256(data)
@@ -54,7 +52,7 @@ type keyedClaim struct {
 	options [sha256.Size]byte
 	cancel  context.CancelCauseFunc // ends the wait for the lock
 	done    chan struct{}           // closed when the lock is granted, or was not
-	handle  holdfast.Handle         // once done
+	handle  lockHandle              // once done
 	since   time.Time               // once done: when the store was asked to confirm the handle
 	err     error                   // once done
 
@@ -137,7 +135,7 @@ func (t *keyTable) leave(k *keyedClaim, why error) (last bool) {
 }
 
 // finish ends the wait for a claim. A handle is kept until its TTL has passed.
-func (t *keyTable) finish(k *keyedClaim, h holdfast.Handle, since time.Time, err error) {
+func (t *keyTable) finish(k *keyedClaim, h lockHandle, since time.Time, err error) {
 	k.cancel(nil)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,8 +163,8 @@ func (t *keyTable) renewed(k *keyedClaim, ttl time.Duration, since time.Time) {
 
 // takeByKey acquires the lock for a request with a key, or returns the handle that an earlier request with that key was
 // granted, if it is still worth something.
-func (s *Server) takeByKey(ctx context.Context, r *http.Request, key string, c *claim, body claimBody) (
-	h holdfast.Handle, since time.Time, err error) {
+func (s *Server) takeByKey(ctx context.Context, r *http.Request, key string, c *claim, body acquireBody) (
+	h lockHandle, since time.Time, err error) {
 	limited, cancel := c.limitWait(ctx)
 	defer cancel()
 	id := keyedID{nameOfCaller(r), c.name, key}
@@ -204,11 +202,11 @@ func (s *Server) takeByKey(ctx context.Context, r *http.Request, key string, c *
 
 // confirmKeyed renews a handle that was granted to an earlier request. It may have been released meanwhile, or lost. A
 // claim that an operator broke is not released here, as renewHandle does: somebody may have got the handle, and work.
-func (s *Server) confirmKeyed(ctx context.Context, k *keyedClaim) (h holdfast.Handle, since time.Time, err error) {
+func (s *Server) confirmKeyed(ctx context.Context, k *keyedClaim) (h lockHandle, since time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	h, since = k.handle, time.Now()
-	if h.TTL, err = s.client.Renew(ctx, h); err == nil {
+	if h.TTL, err = s.renewHandles(ctx, h, s.client.Renew); err == nil {
 		s.keys.renewed(k, h.TTL, since)
 	}
 	return h, since, err

@@ -282,7 +282,7 @@ func TestKeyTable(t *testing.T) {
 		if same, alsoWaits := join("c", "k"); !waits || !alsoWaits || same != k {
 			t.Fatal("a second request did not join the first")
 		}
-		table.finish(k, holdfast.Handle{TTL: time.Minute}, time.Now(), nil)
+		table.finish(k, lockHandle{Handle: holdfast.Handle{TTL: time.Minute}}, time.Now(), nil)
 		time.Sleep(50 * time.Second)
 		if same, waits := join("c", "k"); same != k || waits {
 			t.Fatal("the handle is not known any more")
@@ -305,7 +305,7 @@ func TestKeyTable(t *testing.T) {
 		if same, waits := join("c", "k"); same != k || waits {
 			t.Fatal("a request waits for a claim that is withdrawn")
 		}
-		table.finish(k, holdfast.Handle{}, time.Now(), errors.New("withdrawn"))
+		table.finish(k, lockHandle{}, time.Now(), errors.New("withdrawn"))
 		if len(table.byID) != 0 {
 			t.Fatal("a key of nothing is known")
 		}
@@ -318,7 +318,7 @@ func TestKeyTable(t *testing.T) {
 		if len(table.byID) != keysPerCaller+1 || table.byID[other.id] != other || table.byID[oldest.id] != nil {
 			t.Fatalf("there are %d keys", len(table.byID))
 		}
-		table.finish(oldest, holdfast.Handle{TTL: time.Minute}, time.Now(), nil) // its requests still get it
+		table.finish(oldest, lockHandle{Handle: holdfast.Handle{TTL: time.Minute}}, time.Now(), nil) // its requests still get it
 		again, _ := join("c", "0")
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -335,17 +335,17 @@ func TestRetryOfWithdrawnClaim(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/v1/locks/a/try", nil)
 	c := claim{name: "a", kind: holdfast.KindMutex, limited: true, opts: holdfast.LockOptions{TTL: time.Minute}}
 	id := keyedID{nameOfCaller(r), "a", "k"}
-	k, _, err := s.keys.join(id, hashOptions(&c, claimBody{}), func(context.Context, *keyedClaim) {})
+	k, _, err := s.keys.join(id, hashOptions(&c, acquireBody{}), func(context.Context, *keyedClaim) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.keys.leave(k, context.Canceled)
 	done := make(chan error)
 	go func() {
-		_, _, err := s.takeByKey(context.Background(), r, "k", &c, claimBody{})
+		_, _, err := s.takeByKey(context.Background(), r, "k", &c, acquireBody{})
 		done <- err
 	}()
-	s.keys.finish(k, holdfast.Handle{}, time.Now(), context.Canceled)
+	s.keys.finish(k, lockHandle{}, time.Now(), context.Canceled)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

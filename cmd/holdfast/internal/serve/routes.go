@@ -157,6 +157,7 @@ func (s *Server) subjectOf(r *http.Request) (name string, named bool, err error)
 		_, _, name = keyOf(r)
 	case r.PathValue("handle") != "":
 		h, err := decodeHandle(r.PathValue("handle"))
+		admissionOf(r).also = h.alsoNames()
 		return h.Name, true, err
 	case r.PathValue("hold") != "":
 		h, err := s.holds.find(r)
