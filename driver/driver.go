@@ -101,7 +101,7 @@ type Store interface {
 	// error. After the others nothing is left of the claim, also if it has waited: hundreds may be refused at once, and
 	// to have the store look for each of them would cost more than the refusals.
 	//
-	// An error of a call that has waited in vain for an answer is a *SilentError as well, found by errors.As.
+	// An error of a call that got no answer in its time is a *SilentError as well, found by errors.As.
 	// When ctx ends a wait, the error should also be a *HeldError (found by errors.As) with the holders that were seen
 	// last, so that the client can tell its caller who held the lock.
 	Acquire(ctx context.Context, c Claim) (Grant, error)

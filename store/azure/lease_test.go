@@ -97,7 +97,7 @@ func expectLeased(t *testing.T, f *foreigner) {
 }
 
 // TestLeaseInterop: a client that leases blobs by Microsoft's library alone and a client of ours exclude each other,
-// whoever has made the blob. Content and metadata of others stay.
+// no matter who has made the blob. Content and metadata of others stay.
 func TestLeaseInterop(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), startService(t)

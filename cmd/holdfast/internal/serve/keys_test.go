@@ -135,7 +135,7 @@ func TestRetryOfEndedHandle(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.refuse(codeLost, http.MethodPost, "/v1/locks/b/try", tryLong)
-	// Whoever got the handle first may work under a lock that an operator breaks: a retry does not free it.
+	// The client that got the handle first may work under a lock that an operator breaks: a retry does not free it.
 	s.want(http.MethodPost, "/v1/locks/c/try", tryLong)
 	if err := s.direct.Break(context.Background(), "c", "", holdfast.BreakGraceful, ""); err != nil {
 		t.Fatal(err)
