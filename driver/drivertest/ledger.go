@@ -290,7 +290,9 @@ var ledgerCases = []Case{
 				}
 			}
 			for i := range 2 {
-				withdraw([]*ledgerClient{a, b}[i], []*ledgerClient{a, b}[i].mustBegin(begin(1), 1))
+				c := begin(1)
+				c.Withdrawn = i == 0 // as the lock of a job is claimed
+				withdraw([]*ledgerClient{a, b}[i], []*ledgerClient{a, b}[i].mustBegin(c, 1))
 				a.mustReadRuns(e.prefix+"k", "")
 			}
 			last := begin(1)

@@ -34,14 +34,14 @@ func (j *onceJob) beginRun(ctx context.Context, ledger *holdfast.Ledger, key str
 		run, err = j.waitForRun(waiting, ledger, key, opts)
 	}
 	late := errors.Is(err, errWaitLimit)
-	switch other := j.otherSlot.Load(); {
-	case late && other != nil:
-		return nil, &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, reason: holdfast.FailureTimeout,
-			err: fmt.Errorf("%s is not run: %s, and that has not ended within %v", quoteName(key), *other, j.waitLimit.limit)}
-	case late: // the wait itself does not say whether a run was in progress at its end
+	if late && j.otherSlot.Load() == nil { // the wait itself does not say whether a run was in progress at its end
 		limited, cancel := context.WithTimeoutCause(ctx, inspectTimeout, errNoAnswer)
 		defer cancel()
 		run, err = ledger.Begin(limited, key, opts)
+	}
+	if other := j.otherSlot.Load(); other != nil && (errors.Is(err, errWaitLimit) || late && errors.Is(err, errNoAnswer)) {
+		return nil, &exitError{code: exitNotAcquired, outcome: outcomeNotAcquired, reason: holdfast.FailureTimeout,
+			err: fmt.Errorf("%s is not run: %s, and that has not ended within %v", quoteName(key), *other, j.waitLimit.limit)}
 	}
 	if err != nil {
 		return nil, j.explainRefusal(key, err, late)

@@ -616,7 +616,6 @@ func (l *ledgerScene) check(a, b version) {
 
 	l.run(a, "slot", 0, l.slots(a, "87600h")...)
 	l.skip(b, "slot", exitOK, l.slots(b, "87600h")...)
-	l.checkOverlap(a, b)
 
 	l.run(a, "failed", 3, "--fingerprint", "one")
 	l.show(b, "failed", "failed", "")
@@ -640,6 +639,7 @@ func (l *ledgerScene) check(a, b version) {
 	l.run(a, "back", 0)
 	l.skip(b, "back", exitOK)
 
+	l.checkOverlap(a, b)
 	l.runEither(a, b, "dead", "--wait="+longest)
 }
 
