@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 // TestLossyConformance: two of a hundred requests take effect and lose their replies, and two are refused.
 func TestLossyConformance(t *testing.T) {
 	storetest.Conform(t, newHarness(t, startService(t), azure.Options{}),
-		drivertest.Options{Parallel: 16, LostReplies: 2, Refusals: 2})
+		drivertest.Options{Parallel: 16, LostReplies: 2, Refusals: 2, Effort: 0.3})
 }
 
 // TestTableContract: the bare records keep their contract, even when replies are lost.

@@ -65,7 +65,8 @@ func SharedAccessSignature(signature string) (Credentials, error) {
 	signature = strings.TrimPrefix(strings.TrimSpace(signature), "?")
 	parsed, err := url.ParseQuery(signature)
 	if err != nil || !parsed.Has("sig") {
-		return nil, fmt.Errorf("%w: a shared access signature looks like sv=...&sig=... as the portal shows it", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: a shared access signature looks like sv=...&sig=... as the portal shows it",
+			driver.ErrInvalid)
 	}
 	return func(r *http.Request) error {
 		r.URL.RawQuery = strings.TrimPrefix(r.URL.RawQuery+"&"+signature, "&")
@@ -128,7 +129,8 @@ func parseConnection(text string) (c connection, err error) {
 	for part := range strings.SplitSeq(strings.TrimSpace(text), ";") {
 		name, value, ok := strings.Cut(part, "=")
 		if !ok && part != "" {
-			return c, fmt.Errorf("%w: a connection string looks like AccountName=...;AccountKey=... as the portal shows it", driver.ErrInvalid)
+			return c, fmt.Errorf("%w: a connection string looks like AccountName=...;AccountKey=... as the portal shows it",
+				driver.ErrInvalid)
 		}
 		fields[strings.ToLower(strings.TrimSpace(name))] = value
 	}

@@ -151,7 +151,11 @@ func TestRefusals(t *testing.T) {
 		"InternalError":                      {500, nil, ""},
 	} {
 		s.Answer(write, azuretest.Fate{Status: want.status, Code: code, Message: "the service's words"})
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		limit := 15 * time.Second
+		if want.err == nil {
+			limit = 300 * time.Millisecond // it is tried again for as long as that
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		_, err := store.Acquire(ctx, mutexClaim("m", minute))
 		cancel()
 		switch {

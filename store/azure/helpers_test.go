@@ -126,18 +126,19 @@ func newHarness(t *testing.T, s *service, o azure.Options) drivertest.Harness {
 		w, _ := ways.Load(st)
 		return w.(*service)
 	}
+	open := func(ctx context.Context, web *http.Client) (driver.Store, error) {
+		way := s.second(t)
+		store, err := azure.New(ctx, web, way.address(), with(o))
+		if err == nil {
+			ways.Store(store, way)
+		}
+		return store, err
+	}
 	return drivertest.Harness{
 		Slack: slack,
-		Open: func(ctx context.Context) (driver.Store, error) {
-			way := s.second(t)
-			store, err := azure.New(ctx, newWeb(t), way.address(), with(o))
-			if err == nil {
-				ways.Store(store, way)
-			}
-			return store, err
-		},
+		Open:  func(ctx context.Context) (driver.Store, error) { return open(ctx, newWeb(t)) },
 		Lossy: func(ctx context.Context, fate func() drivertest.Fate) (driver.Store, error) {
-			return azure.New(ctx, &http.Client{Transport: &drivertest.Transport{Fate: fate}}, s.address(), with(o))
+			return open(ctx, &http.Client{Transport: &drivertest.Transport{Base: newWeb(t).Transport, Fate: fate}})
 		},
 		Kill: func(st driver.Store) error { of(st).Cut(); return nil },
 		Cut:  func(st driver.Store) error { of(st).Cut(); return nil },

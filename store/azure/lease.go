@@ -276,12 +276,15 @@ type terraformHolder struct {
 	Path      string
 }
 
+// ownVersion is the version of Terraform in what we write for it.
+const ownVersion = "holdfast"
+
 // foreignClaim stands for the lease of a foreign client. The service does not say when it ends.
 func foreignClaim(b blob, token int64) record.Claim {
 	var h terraformHolder
 	text, err := base64.StdEncoding.DecodeString(b.metadata[terraformKey])
-	if err != nil || json.Unmarshal(text, &h) != nil {
-		h = terraformHolder{}
+	if err != nil || json.Unmarshal(text, &h) != nil || h.Version == ownVersion {
+		h = terraformHolder{} // a client of ours was about to take the lease, and another has it
 	}
 	owner := cmp.Or(strings.Join(strings.Fields(h.Who+" "+h.Operation), " "), b.metadata[webJobsKey], "a foreign client")
 	return record.Claim{ID: foreign.IDPrefix + cmp.Or(h.ID, strings.Trim(b.etag, `"`)), Weight: 1, TTL: foreign.NoEndTTL,
@@ -405,7 +408,7 @@ func (t *leaseTable) Swap(ctx context.Context, row record.Row) (record.Row, erro
 func (t *leaseTable) hold(ctx context.Context, row record.Row, at string, v, next leaseVersion, c *record.Claim,
 ) (leaseVersion, error) {
 	holder, err := json.Marshal(terraformHolder{ID: next.Lease, Operation: "holdfast", Info: c.Meta, Who: c.Owner,
-		Version: "holdfast", Created: time.UnixMicro(cmp.Or(c.Since, t.TokenFloor())).UTC(), Path: t.container + "/" + at})
+		Version: ownVersion, Created: time.UnixMicro(cmp.Or(c.Since, t.TokenFloor())).UTC(), Path: t.container + "/" + at})
 	if err != nil {
 		return next, err
 	}

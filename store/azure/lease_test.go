@@ -21,6 +21,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/azure"
 	"github.com/holdfast-go/holdfast/store/azure/azuretest"
@@ -276,6 +277,35 @@ func TestLeaseTerraform(t *testing.T) {
 	}
 }
 
+// TestLeaseRace: a foreign client that takes the lease between the two requests of a client of ours has the lock, and is not
+// taken for that client.
+func TestLeaseRace(t *testing.T) {
+	t.Parallel()
+	ctx, s := t.Context(), startService(t)
+	them := newForeigner(t, s.second(t), "m")
+	var raced atomic.Bool
+	s.Decide = func(r azuretest.Request) azuretest.Fate {
+		if r.Kind == azuretest.Lease && r.Action == "acquire" && !raced.Swap(true) {
+			if err := them.lock(ctx, 60); err != nil {
+				t.Error(err)
+			}
+		}
+		return noFate
+	}
+	store := mustOpen(t, s, leaseOptions())
+	c := mutexClaim("m", minute)
+	c.Owner = "us"
+	_, err := store.Acquire(ctx, c)
+	held, ok := errors.AsType[*driver.HeldError](err)
+	if !ok || len(held.Holders) != 1 || !held.Holders[0].Foreign || held.Holders[0].Owner != "a foreign client" {
+		t.Errorf("next to a foreign client that was faster: %v", err)
+	}
+	if err := them.unlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	release(t, store, acquire(t, store, c).Claim)
+}
+
 // TestLeaseLost: a holder whose lease a foreign client has broken, and taken and released since, has lost its lock.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
@@ -311,10 +341,13 @@ func TestLeaseLost(t *testing.T) {
 func TestLeaseOfDeadHolder(t *testing.T) {
 	t.Parallel()
 	s := startService(t)
+	var machine pace.Pace
+	defer machine.Watch()()
+	began := time.Now()
 	dead, store := mustOpen(t, s, leaseOptions()), mustOpen(t, s.second(t), leaseOptions())
 	g := acquire(t, dead, mutexClaim("m", 2*time.Second))
 	next := acquire(t, store, storetest.Waiting(mutexClaim("m", 2*minute)))
-	if held := store.Info().Clock.Since(g.Since); held < 2*time.Second || held > 12*time.Second || next.Token <= g.Token {
+	if held := store.Info().Clock.Since(g.Since); held < 2*time.Second || held > 12*time.Second+machine.Lost(began) || next.Token <= g.Token {
 		t.Errorf("replaced after %v, with token %d after %d", held, next.Token, g.Token)
 	}
 	now, err := s.blobClient("leases/m").GetProperties(t.Context(), nil)
