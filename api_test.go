@@ -170,6 +170,7 @@ func TestCodes(t *testing.T) {
 		"session-expired":    {holdfast.LossSessionExpired, driver.LossSessionExpired},
 		"unreachable":        {holdfast.LossUnreachable, driver.LossUnreachable},
 		"max-hold":           {holdfast.LossMaxHold, driver.LossMaxHold},
+		"no-progress":        {holdfast.LossNoProgress, driver.LossNoProgress},
 		"fence-safe":         {holdfast.TierFenceSafe, driver.TierFenceSafe},
 		"safe-with-settings": {holdfast.TierSettings, driver.TierSettings},
 		"advisory":           {holdfast.TierAdvisory, driver.TierAdvisory},

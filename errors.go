@@ -83,6 +83,7 @@ const (
 	LossSessionExpired LossCause = "session-expired" // the store ended the client's session
 	LossUnreachable    LossCause = "unreachable"     // the TTL passed while renewals failed or had no answer
 	LossMaxHold        LossCause = "max-hold"        // the lease reached its LockOptions.MaxHold
+	LossNoProgress     LossCause = "no-progress"     // its holder noted no progress for LockOptions.Progress
 )
 
 // Description says what the code means, in a few words for people. The words may change.

@@ -56,10 +56,11 @@ type extras struct {
 	weight         int64         // at present; asked.Weight is the one that was claimed; guarded by the mutex of the hold
 
 	// Of any hold, and guarded by its mutex:
-	reentries         []*Lease      // the leases besides the first one that have not been released
-	releaseRequestedC chan struct{} // is closed when it is; nil until a caller asks for it
-	renewalErr        error         // why the last renewal failed; nil if it succeeded
-	detachFor         time.Duration // how long the claim must exist after the release
+	progressAt        driver.Instant // when its holder last noted progress, or the hold began; of a hold that is bound to it
+	reentries         []*Lease       // the leases besides the first one that have not been released
+	releaseRequestedC chan struct{}  // is closed when it is; nil until a caller asks for it
+	renewalErr        error          // why the last renewal failed; nil if it succeeded
+	detachFor         time.Duration  // how long the claim must exist after the release
 }
 
 // ensureExtras returns the extras, which it makes if there are none. It is called with mu held.
@@ -75,6 +76,7 @@ type terms struct {
 	client           *Client
 	asked            driver.Claim  // without name and ID
 	minHold, maxHold time.Duration // maxHold 0: no bound
+	progress         time.Duration // how long the hold lasts without progress; 0: that does not matter
 	expected         time.Duration // for events
 	isRun            bool          // of a ledger, and not the lock of a job
 }
@@ -116,7 +118,7 @@ const (
 
 // newHold makes a hold with its first lease. It begins when the renewer takes charge of it.
 func (c *Client) newHold(ctx context.Context, g driver.Grant, hasTurn bool, o *LockOptions) (*hold, *Lease) {
-	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, expected: o.Expected,
+	t := terms{client: c, asked: g.Claim, minHold: o.MinHold, maxHold: o.MaxHold, progress: o.Progress, expected: o.Expected,
 		isRun: (g.Run != nil || g.Attempt != 0) && !g.Withdrawn} // a driver may return the grant without what was asked for
 	t.asked.Name, t.asked.ID = "", ""
 	h := &hold{terms: c.terms.get(&t), name: g.Name, id: g.ID, ref: g.Ref, token: g.Token,
@@ -127,6 +129,9 @@ func (c *Client) newHold(ctx context.Context, g driver.Grant, hasTurn bool, o *L
 		h.extras = &extras{attempt: g.Attempt}
 	case g.Kind == KindRW:
 		h.extras = &extras{weight: g.Weight, changingWeight: make(chan struct{}, 1)}
+	}
+	if t.progress > 0 {
+		h.ensureExtras()
 	}
 	if o.Reentrant {
 		ctx = withHold(ctx, h)
@@ -160,8 +165,47 @@ func (h *hold) claimInfo() ClaimInfo {
 		TTL: h.asked.TTL}
 }
 
-// remainingAt is how long the lease stays valid after now if no renewal succeeds. It is called with mu held.
+// begin notes when the caller gets the lease. It is called before anybody has it.
+func (h *hold) begin(at driver.Instant) {
+	h.startedAt = at
+	if h.progress > 0 {
+		h.extras.progressAt = at
+	}
+}
+
+// remainingAt is how long the lease stays valid after now if no renewal succeeds and no progress is noted. It is called
+// with mu held.
 func (h *hold) remainingAt(now driver.Instant) time.Duration {
+	left := h.renewableFor(now)
+	if h.progress > 0 {
+		left = min(left, h.progressLeft(now))
+	}
+	return left
+}
+
+// progressLeft is how long the lease stays valid without progress. No work can have begun under a lease that its caller
+// does not have yet. It is called with mu held.
+func (h *hold) progressLeft(now driver.Instant) time.Duration {
+	if h.unused {
+		return h.progress
+	}
+	return h.progress - now.Since(h.extras.progressAt)
+}
+
+// noteProgress notes that the work under the lease gets on. A lease that has ended stays as it is, even if nobody has
+// noticed its end yet.
+func (h *hold) noteProgress(l *Lease) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.client.clock.Now()
+	if h.progress > 0 && h.state == stateHeld && l.state == leaseOpen && h.remainingAt(now) > 0 {
+		h.extras.progressAt = now
+	}
+}
+
+// renewableFor is how long the lease stays valid after now if there is progress, but no renewal succeeds. The renewals
+// are planned by this: they go on as if there were progress. It is called with mu held.
+func (h *hold) renewableFor(now driver.Instant) time.Duration {
 	left := trustedFor(now, h.since, h.grantedTTL)
 	if h.maxHold > 0 {
 		left = min(left, h.maxHold-now.Since(h.startedAt))
@@ -171,7 +215,7 @@ func (h *hold) remainingAt(now driver.Instant) time.Duration {
 
 // endsByMaxHold reports whether the lease will end by its MaxHold even if it is renewed. It is called with mu held.
 func (h *hold) endsByMaxHold(now driver.Instant) bool {
-	return h.maxHold > 0 && h.remainingAt(now) < trustedFor(now, h.since, h.grantedTTL)
+	return h.maxHold > 0 && h.renewableFor(now) < trustedFor(now, h.since, h.grantedTTL)
 }
 
 // trustedFor is how long a grant is still valid that was confirmed for ttl by a request started at since. The margin
@@ -209,6 +253,8 @@ func (h *hold) expireIfDueLocked() (left time.Duration, expired bool) {
 	switch {
 	case h.maxHold > 0 && now.Since(h.startedAt) >= h.maxHold:
 		loss = &LossError{Cause: LossMaxHold}
+	case h.progress > 0 && h.progressLeft(now) <= 0:
+		loss = &LossError{Cause: LossNoProgress}
 	case h.renewalErr() != nil || h.inBatch != 0:
 		loss = &LossError{Cause: LossUnreachable, Err: h.renewalErr()}
 	}
@@ -456,15 +502,18 @@ func (h *hold) minHoldLeft() time.Duration {
 func (h *hold) setUnused(l *Lease, unused bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if l == &h.firstLease {
-		h.unused = unused
+	if l != &h.firstLease {
+		return
+	}
+	if h.unused = unused; !unused && h.progress > 0 {
+		h.extras.progressAt = h.client.clock.Now() // the work begins now
 	}
 }
 
 // handleLoss does what follows from a loss. It is called once, by the goroutine that found the loss. It does not
 // release the claim: the work under the lease may not have stopped yet, and the claim keeps others out until its TTL
-// has expired. Only a lease that has reached its MaxHold, whose TTL may have a long time to go, is released, a margin
-// later.
+// has expired. Only a lease that has reached its MaxHold, or has ended because there was no progress, whose TTL may have
+// a long time to go, is released, a margin later. Of a run its worker reports the failure.
 func (c *Client) handleLoss(h *hold) {
 	c.renewer.removeHold(h)
 	h.cancelContexts(h.loss)
@@ -472,7 +521,7 @@ func (c *Client) handleLoss(h *hold) {
 	if h.hasTurn {
 		c.queue.passTurn(h.name)
 	}
-	if h.loss.Cause == LossMaxHold {
+	if h.loss.Cause == LossMaxHold || h.loss.Cause == LossNoProgress && !h.isRun {
 		c.inflight.start(func() {
 			sleepContext(c.base, maxHoldGraceOf(h.asked.TTL))
 			h.mu.Lock()

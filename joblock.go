@@ -69,7 +69,7 @@ func (l *Ledger) lockJob(ctx context.Context, c *Client, lg *LeaseGroup, key, jo
 		return err
 	}
 	claim.Run, claim.Withdrawn = &driver.RunTerms{KeepRuns: 1, KeepFor: l.opts.KeepFor}, true
-	lease, err := c.beginRun(ctx, &claim)
+	lease, err := c.beginRun(ctx, &claim, &LockOptions{})
 	switch {
 	case err == nil:
 		lg.addLease(lease, false)
@@ -95,7 +95,7 @@ func (l *Ledger) lockJob(ctx context.Context, c *Client, lg *LeaseGroup, key, jo
 		defer time.AfterFunc(left, func() { cancel(ErrMissed) }).Stop()
 	}
 	claim.Wait = true
-	if lease, err = c.beginRun(waiting, &claim); err == nil {
+	if lease, err = c.beginRun(waiting, &claim, &LockOptions{}); err == nil {
 		lg.addLease(lease, false)
 	}
 	if hasEnded() { // also if the lock was granted: this machine may have slept

@@ -112,7 +112,7 @@ func (l *Lease) Valid() bool { return l.Remaining() > 0 }
 
 // Remaining is how long the lease stays valid if no renewal succeeds any more; 0 when it has ended. It is shorter than
 // what is left of the TTL by a margin: a tenth of the TTL, and at most 1 s plus a hundredth of the TTL. It is
-// never more than what is left of LockOptions.MaxHold.
+// never more than what is left of LockOptions.MaxHold, or of LockOptions.Progress.
 func (l *Lease) Remaining() time.Duration {
 	left := l.hold.checkExpiry()
 	l.hold.mu.Lock()
@@ -121,6 +121,14 @@ func (l *Lease) Remaining() time.Duration {
 		return 0
 	}
 	return left
+}
+
+// Progress notes that the work under the lease gets on, and reports whether the lease is valid, as Valid does. A lease
+// whose LockOptions.Progress is set ends if Progress is not called for that long. It does no I/O. A lock that was entered
+// again has progress if one of its leases has.
+func (l *Lease) Progress() bool {
+	l.hold.noteProgress(l)
+	return l.Valid()
 }
 
 // Err is nil while the lease is valid, then the reason why it ended: a [*LossError], [ErrReleased] or [ErrClosed].

@@ -62,6 +62,10 @@ type LedgerOptions struct {
 	Meta string
 	// Owner is Options.Owner for the runs. Default: the client's.
 	Owner string
+	// Progress ends a run this long after it was begun, or after the last [Run.Progress], so that a worker that hangs does
+	// not keep the key. It is then lost, with cause [LossNoProgress]. Its worker can still report that it has failed;
+	// otherwise the run is abandoned when its TTL has passed. At least Info.MinTTL. Default: no bound.
+	Progress time.Duration
 	// MaxAttempts is how many runs a key may have; then Begin returns ErrAttemptsUsed. An attempt counts when it is
 	// begun, whatever becomes of it. A Begin that returns an error has begun none, once the client has told the store:
 	// see Begin. Default: no limit.
@@ -195,8 +199,8 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 	if err != nil {
 		return nil, l.wrapError(op, key, err)
 	}
-	claim, err := c.newClaim(lockSpec{client: c, name: l.recordKey(key), kind: KindMutex, limit: 1, weight: 1,
-		opts: LockOptions{TTL: l.opts.TTL, Meta: l.opts.Meta, Owner: l.opts.Owner}})
+	o := LockOptions{TTL: l.opts.TTL, Meta: l.opts.Meta, Owner: l.opts.Owner, Progress: l.opts.Progress}
+	claim, err := c.newClaim(lockSpec{client: c, name: l.recordKey(key), kind: KindMutex, limit: 1, weight: 1, opts: o})
 	if err == nil {
 		claim.Run = &driver.RunTerms{
 			Fingerprint: opts.Fingerprint, MaxAttempts: int64(l.opts.MaxAttempts), Pause: l.opts.Pause,
@@ -213,7 +217,7 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 	}
 	defer c.inflight.exit()
 	run := &Run{ledger: l, key: key}
-	if run.lease, err = c.beginRun(ctx, &claim); err == nil {
+	if run.lease, err = c.beginRun(ctx, &claim, &o); err == nil {
 		run.held = run.lease
 		if opts.Slot != nil {
 			err = l.enterJob(ctx, c, run, job, opts.Slot)
@@ -226,13 +230,13 @@ func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run,
 }
 
 // beginRun makes a claim of a run.
-func (c *Client) beginRun(ctx context.Context, claim *driver.Claim) (*Lease, error) {
+func (c *Client) beginRun(ctx context.Context, claim *driver.Claim, o *LockOptions) (*Lease, error) {
 	claim.ID = newID()
 	start := time.Now()
-	c.emitAttempt(ctx, claim, &LockOptions{}, start)
-	lease, err := c.claimAtStore(ctx, claim, &LockOptions{}, start, false)
+	c.emitAttempt(ctx, claim, o, start)
+	lease, err := c.claimAtStore(ctx, claim, o, start, false)
 	if err != nil {
-		c.emitFailure(ctx, claim, &LockOptions{}, start, err)
+		c.emitFailure(ctx, claim, o, start, err)
 	}
 	return lease, err
 }

@@ -256,6 +256,15 @@ func (lg *LeaseGroup) Remaining() time.Duration {
 	return left
 }
 
+// Progress notes that the work gets on, for all leases: see [Lease.Progress].
+func (lg *LeaseGroup) Progress() bool {
+	valid := true
+	for _, l := range lg.leases {
+		valid = l.Progress() && valid
+	}
+	return valid
+}
+
 // Err is nil while all leases are valid, then the reason why the first of them ended.
 func (lg *LeaseGroup) Err() error {
 	for _, l := range lg.leases {

@@ -81,6 +81,11 @@ type LockOptions struct {
 	// A lease that lasts until its MaxHold without another renewal is not renewed, and does not learn of a Break any
 	// more.
 	MaxHold time.Duration
+	// Progress ends the lease this long after it was granted, or after the last [Lease.Progress], so that a holder that
+	// hangs does not keep the lock: the lease is then lost, with cause [LossNoProgress], whether or not it could be renewed.
+	// The claim is released as after MaxHold. The time that the machine slept counts. At least Info.MinTTL; 0: the lease
+	// is renewed whether or not its holder gets on.
+	Progress time.Duration
 	// Expected is how long the lock is usually held. It changes nothing about the lock: it is shown in events, and the
 	// metrics count the holds that last longer than three times as long. 0: not known.
 	Expected time.Duration
@@ -93,7 +98,7 @@ func (o *LockOptions) orZero() LockOptions {
 	return *o
 }
 
-// checkTimes reports what is wrong with MinHold, MaxHold and Expected.
+// checkTimes reports what is wrong with MinHold, MaxHold, Progress and Expected.
 func (o *LockOptions) checkTimes(info driver.Info) error {
 	switch {
 	case o.MinHold < 0 || o.MinHold > info.MaxTTL:
@@ -101,8 +106,18 @@ func (o *LockOptions) checkTimes(info driver.Info) error {
 	case o.MaxHold != 0 && o.MaxHold < max(o.MinHold, info.MinTTL):
 		return newInvalidError("MaxHold must be 0 or at least %v, not %v", max(o.MinHold, info.MinTTL), o.MaxHold)
 	}
+	if err := checkProgress(o.Progress, info); err != nil {
+		return err
+	}
 	if o.Expected < 0 {
 		return newInvalidError("Expected must be 0 or more, not %v", o.Expected)
+	}
+	return nil
+}
+
+func checkProgress(d time.Duration, info driver.Info) error {
+	if d != 0 && d < info.MinTTL {
+		return newInvalidError("Progress must be 0 or at least %v, not %v", info.MinTTL, d)
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ var (
 )
 
 // MaxHold ends a lease by the clock alone. The claim is released a moment later. The store is not asked, so this works
-// on every store.
+// on every store. So does Progress, whose end moves: noting progress sets a time in the hold and no more, because work may
+// do so in its innermost loop. The renewer finds the later end when the one that it knows has come.
 
 // renewer keeps the leases of a client renewed and ends them at their deadlines. It has two heaps and one goroutine,
 // runLoop, which exists while anything is held and a moment longer. That goroutine never calls the store: batches of
@@ -96,7 +97,7 @@ func (r *renewer) addHold(h *hold, start time.Time) error {
 		return ErrClosed
 	}
 	now := r.readClock()
-	h.startedAt = r.lastRead
+	h.begin(r.lastRead)
 	if h.remainingAt(r.lastRead) <= 0 {
 		return fmt.Errorf("%w: granted, but the answer took longer than the TTL of %v; the claim is released again",
 			ErrUncertain, h.grantedTTL)
@@ -219,7 +220,7 @@ const notInHeap = -1
 func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes {
 	ttl, end := h.grantedTTL, now+h.remainingAt(read)
 	if h.endsByMaxHold(read) { // no renewal would make it last longer
-		return renewalTimes{endsAt: end, dueAt: end}
+		return renewalTimes{endsAt: end, dueAt: now + h.renewableFor(read)}
 	}
 	due := now + max(ttl/3-read.Since(h.since), minRetry)
 	return renewalTimes{endsAt: end, dueAt: due}
@@ -230,9 +231,8 @@ func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes 
 // several times after that. Without company each lease of a batch that has failed would be sent in a batch of its own,
 // and a store limits how many requests it makes at a time in each batch, not in all of them.
 func (h *hold) planRetry(now time.Duration, read driver.Instant) renewalTimes {
-	left := h.remainingAt(read)
-	due := now + min(max(left/4, minRetry), maxRetry)
-	return renewalTimes{endsAt: now + left, dueAt: due}
+	due := now + min(max(h.renewableFor(read)/4, minRetry), maxRetry)
+	return renewalTimes{endsAt: now + h.remainingAt(read), dueAt: due}
 }
 
 // setTimes moves a hold that is in the heaps to new times, and wakes runLoop if that would sleep too long. It is called
@@ -355,7 +355,7 @@ func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
 			r.removeLocked(h)
 		case left == 0: // another goroutine has ended it and is about to remove it
 			r.removeLocked(h)
-		default: // Boottime was set forward and back, where it is a wall clock
+		default: // there was progress; or Boottime was set forward and back, where it is a wall clock
 			h.renewal.endsAt = now + left
 			heap.Fix(&r.ends, 0)
 		}
@@ -403,10 +403,10 @@ func (r *renewer) takeDue(now time.Duration) []*batch {
 func (h *hold) startRenewal(batchNumber uint64, now driver.Instant) (bound time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	left := h.remainingAt(now)
-	if h.state != stateHeld || left <= 0 {
+	if h.state != stateHeld || h.remainingAt(now) <= 0 {
 		return 0, false
 	}
+	left := h.renewableFor(now)
 	h.inBatch = batchNumber
 	return min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
 }

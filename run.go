@@ -51,6 +51,9 @@ func (r *Run) Valid() bool { return r.Remaining() > 0 }
 // Remaining is how long the run stays valid if no renewal succeeds any more: see [Lease.Remaining].
 func (r *Run) Remaining() time.Duration { return r.held.Remaining() }
 
+// Progress notes that the work gets on: see [Lease.Progress] and LedgerOptions.Progress.
+func (r *Run) Progress() bool { return r.lease.Progress() }
+
 // Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed, Fail or Withdraw,
 // or [ErrClosed].
 func (r *Run) Err() error { return r.held.Err() }

@@ -260,12 +260,13 @@ func TestMaxHoldRenewals(t *testing.T) {
 	})
 }
 
-// TestTimedInvalid: invalid values of MinHold and MaxHold are refused.
+// TestTimedInvalid: invalid values of MinHold, MaxHold and Progress are refused.
 func TestTimedInvalid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
 		for _, o := range []LockOptions{
 			{MinHold: -1}, {MinHold: driver.MaxTTL + 1}, {MaxHold: -1}, {MaxHold: time.Millisecond},
+			{Progress: -1}, {Progress: time.Millisecond},
 			{MinHold: time.Minute, MaxHold: time.Minute - 1},
 		} {
 			_, err := c.Mutex("a", &o).Lock(t.Context())
@@ -348,4 +349,161 @@ func TestRenewalOfHandle(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestProgress: a lease that is bound to progress is valid for as long as that is noted in time, and renewed meanwhile. It
+// ends when it was not noted for that long, with a cause of its own, and others get the lock a moment later.
+func TestProgress(t *testing.T) {
+	for _, progress := range []time.Duration{time.Second, testTTL / 3, testTTL, 10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			m := bubbleMemory()
+			c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+			l := mustLock(t, c, "a", &LockOptions{Progress: progress})
+			if l.Remaining() != min(progress, testTrust) {
+				t.Errorf("remaining %v", l.Remaining())
+			}
+			for range 20 {
+				time.Sleep(progress - 10*time.Millisecond)
+				if !l.Progress() {
+					t.Fatalf("lost: %v", l.Err())
+				}
+			}
+			last := time.Now()
+			<-l.Context().Done()
+			if took := time.Since(last); took != progress {
+				t.Errorf("ended %v after the last progress, want %v", took, progress)
+			}
+			wantLoss(t, context.Cause(l.Context()), LossNoProgress)
+			if l.Progress() {
+				t.Error("progress is noted after the end")
+			}
+			got := waitUntilFree(t, other, "a", last)
+			wantAbout(t, got, progress+time.Second)
+			wantLoss(t, l.Release(), LossNoProgress)
+		})
+	}
+}
+
+// TestProgressAfterEnd: progress that is noted too late does not bring a lease back whose end no timer has found yet, because
+// the machine slept: that time counts.
+func TestProgressAfterEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		l := mustLock(t, newClient(t, f, nil), "a", &LockOptions{Progress: 5 * time.Second})
+		f.suspend(6 * time.Second)
+		if l.Progress() {
+			t.Error("the lease is valid")
+		}
+		wantLoss(t, l.Err(), LossNoProgress)
+	})
+}
+
+// TestProgressOfLostStore: a lease whose store cannot be reached ends by its TTL, however much progress there is.
+func TestProgressOfLostStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStore()
+		l := mustLock(t, newClient(t, f, nil), "a", &LockOptions{Progress: testTTL})
+		f.update(func() { f.down = true })
+		start := time.Now()
+		for l.Progress() {
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(start); took < testTrust || took > testTrust+time.Second {
+			t.Errorf("ended after %v", took)
+		}
+		wantLoss(t, l.Err(), LossUnreachable)
+		f.update(func() { f.down = false })
+	})
+}
+
+// TestProgressOfGroup: while a LockAll waits for its other locks, no work can have begun, so that no progress is missed
+// under those that it has.
+func TestProgressOfGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+		held := mustLock(t, other, "b", nil)
+		time.AfterFunc(time.Minute, func() { _ = held.Release() })
+		o := &LockOptions{Progress: 10 * time.Second}
+		lg, err := LockAll(t.Context(), c.Mutex("a", o), c.Mutex("b", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			time.Sleep(9 * time.Second)
+			if !lg.Progress() {
+				t.Fatalf("lost: %v", lg.Err())
+			}
+		}
+		last := time.Now()
+		<-lg.Context().Done()
+		if took := time.Since(last); took != o.Progress {
+			t.Errorf("ended %v after the last progress", took)
+		}
+		wantLoss(t, context.Cause(lg.Context()), LossNoProgress)
+		_ = lg.Release()
+	})
+}
+
+// TestProgressOfReentrant: each lease on a lock that was entered again notes the progress of all of them.
+func TestProgressOfReentrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t, bubbleMemory().Open(), nil)
+		mu := c.Mutex("a", &LockOptions{Progress: 10 * time.Second, Reentrant: true})
+		outer, err := mu.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, err := mu.Lock(outer.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			time.Sleep(9 * time.Second)
+			if !inner.Progress() || !outer.Valid() {
+				t.Fatalf("lost: %v", outer.Err())
+			}
+		}
+		if err := inner.Release(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(5 * time.Second)
+		if inner.Progress() {
+			t.Error("a lease that was released is valid")
+		}
+		time.Sleep(5 * time.Second)
+		wantLoss(t, outer.Err(), LossNoProgress)
+	})
+}
+
+// TestProgressOfRun: a run without progress is lost, and its worker can still report that it has failed.
+func TestProgressOfRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := bubbleMemory()
+		c, other := newClient(t, m.Open(), nil), newClient(t, m.Open(), nil)
+		ledger := c.Ledger("l", &LedgerOptions{Progress: 10 * time.Second})
+		run, err := ledger.Begin(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Second)
+		if !run.Progress() {
+			t.Error(run.Err())
+		}
+		time.Sleep(10 * time.Second)
+		wantLoss(t, run.Err(), LossNoProgress)
+		time.Sleep(5 * time.Second)
+		if _, err := other.Ledger("l", nil).Begin(t.Context(), "k", nil); !errors.Is(err, ErrInProgress) {
+			t.Errorf("before its worker has reported: %v", err)
+		}
+		if err := run.Fail(t.Context(), errors.New("it hung")); err != nil {
+			t.Error(err)
+		}
+		runs, err := other.Ledger("l", nil).LastRuns(t.Context(), "k", 1)
+		if err != nil || len(runs) != 1 || runs[0].State != RunFailed || runs[0].Error != "it hung" {
+			t.Errorf("%+v, %v", runs, err)
+		}
+		_, err = c.Ledger("l", &LedgerOptions{Progress: time.Millisecond}).Begin(t.Context(), "k", nil)
+		wantIs(t, err, ErrInvalid)
+	})
 }

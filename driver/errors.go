@@ -85,6 +85,7 @@ const (
 	LossSessionExpired LossCause = "session-expired" // the store ended the session that the claim belonged to
 	LossUnreachable    LossCause = "unreachable"     // the TTL passed while renewals failed or had no answer
 	LossMaxHold        LossCause = "max-hold"        // the lease reached its MaxHold; only the client returns it
+	LossNoProgress     LossCause = "no-progress"     // no progress was noted for its Progress; only the client returns it
 )
 
 var lossDescriptions = map[LossCause]string{
@@ -95,6 +96,7 @@ var lossDescriptions = map[LossCause]string{
 	LossSessionExpired: "the store ended the session",
 	LossUnreachable:    "the store could not be reached in time",
 	LossMaxHold:        "it was held for as long as its MaxHold allows",
+	LossNoProgress:     "no progress was noted for as long as its Progress allows",
 }
 
 // Description says what the code means, in a few words for people. The words may change. An unknown code describes

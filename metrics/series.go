@@ -74,7 +74,8 @@ type lockKey struct {
 }
 
 var lossCauses = []holdfast.LossCause{holdfast.LossExpired, holdfast.LossGone, holdfast.LossTaken, holdfast.LossBroken,
-	holdfast.LossSessionExpired, holdfast.LossUnreachable, holdfast.LossMaxHold}
+	holdfast.LossSessionExpired, holdfast.LossUnreachable, holdfast.LossMaxHold,
+	holdfast.LossNoProgress}
 
 // seriesOf returns the series for an event of a lock.
 func (r *Recorder) seriesOf(e *holdfast.Event) *lockSeries {

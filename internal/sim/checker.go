@@ -56,6 +56,9 @@ type heldLease struct {
 	limit     int64
 	minHold   time.Duration // of a LockAll
 	maxHold   time.Duration
+	progress  time.Duration
+	steps     int           // of the work: its user notes progress after each
+	stepAt    time.Duration // when it did last; 0: it has not
 	heldFrom  time.Duration
 	valid     func() bool     // whether the user may act as the holder; nil: the lease's Valid
 	ctx       context.Context // ends when the user must stop; nil: the lease's
@@ -152,10 +155,28 @@ func (chk *checker) noteLeaseEnd(name string, l *holdfast.Lease, lost bool) {
 		chk.losses++
 		errors.As(l.Err(), &loss)
 		chk.checkLossCause(name, l, t, loss)
-		if chk.sim.faultless && (loss == nil || loss.Cause != holdfast.LossMaxHold) && !chk.broken[l.ID()] {
+		isNoProgress := loss != nil && loss.Cause == holdfast.LossNoProgress
+		if isNoProgress && chk.sim.faultless && chk.quietFor(t) < t.progress-t.progress/10 { // else a clock was set forward
+			chk.addViolation("a lease of %s was lost for want of progress, which was noted %v ago", name, chk.quietFor(t))
+		}
+		if chk.sim.faultless && (loss == nil || loss.Cause != holdfast.LossMaxHold) && !isNoProgress && !chk.broken[l.ID()] {
 			chk.addViolation("a lease of %s was lost though nothing went wrong: %v", name, l.Err())
 		}
 	}
+}
+
+// noteProgress notes progress under a lease. It counts if the lease is valid after that.
+func (chk *checker) noteProgress(l *holdfast.Lease, t *heldLease) {
+	chk.mu.Lock()
+	defer chk.mu.Unlock()
+	if at := chk.sim.elapsed(); l.Progress() {
+		t.stepAt = at
+	}
+}
+
+// quietFor is how long ago the last progress under a lease was, or its grant.
+func (chk *checker) quietFor(t *heldLease) time.Duration {
+	return chk.sim.elapsed() - max(t.heldFrom, t.stepAt)
 }
 
 // noteSuspension notes that a host is suspended.
@@ -199,6 +220,9 @@ func (chk *checker) checkOverlap(name string) {
 		}
 		if t.valid() {
 			byValid += weight
+			if quiet := chk.quietFor(t); t.progress > 0 && quiet > t.progress+t.progress/100 {
+				chk.addViolation("a lease of %s was valid for %v without progress, and Progress is %v", name, quiet, t.progress)
+			}
 			if held := chk.sim.elapsed() - t.heldFrom; t.maxHold > 0 && held > t.maxHold+t.maxHold/100 {
 				chk.addViolation("a lease of %s was valid for %v, and MaxHold is %v", name, held, t.maxHold)
 			}

@@ -112,6 +112,13 @@ func (sim *simulation) checkError(name string, err error) {
 func (sim *simulation) holdLease(name string, lease *holdfast.Lease, t *heldLease, release func() error) {
 	sim.checker.noteLeaseStart(name, lease, t)
 	sim.waitWhileHeld(t.ctx)
+	for range t.steps {
+		if t.host.waitUntilRunning(context.Background()) != nil {
+			return
+		}
+		sim.checker.noteProgress(lease, t)
+		sim.waitWhileHeld(t.ctx)
+	}
 	if name == "rw" && sim.changesWeights && sim.chance(0.5) {
 		sim.changeWeight(lease)
 		sim.waitWhileHeld(t.ctx)
@@ -271,7 +278,7 @@ func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, wanted map[s
 	}
 }
 
-// takeTimed takes a lock with MinHold and MaxHold, and releases or detaches it. Others may renew and release it then.
+// takeTimed takes a lock with MinHold, MaxHold and Progress, and releases or detaches it. Others may renew and release it then.
 func (sim *simulation) takeTimed(ctx context.Context, h *host) {
 	o := &holdfast.LockOptions{}
 	if sim.chance(0.5) {
@@ -279,6 +286,13 @@ func (sim *simulation) takeTimed(ctx context.Context, h *host) {
 	}
 	if sim.chance(0.5) {
 		o.MaxHold = max(o.MinHold, time.Second) + sim.upTo(2*sim.ttl)
+	}
+	steps := 0
+	if sim.chance(0.3) {
+		o.Progress = time.Second + sim.upTo(sim.ttl)
+		for sim.chance(0.7) {
+			steps++
+		}
 	}
 	lease, err := h.client.Mutex("timed", o).Lock(ctx)
 	if h.waitUntilRunning(context.Background()) != nil {
@@ -288,7 +302,7 @@ func (sim *simulation) takeTimed(ctx context.Context, h *host) {
 		sim.checkError("timed", err)
 		return
 	}
-	t := &heldLease{host: h, weight: 1, limit: 1, maxHold: o.MaxHold}
+	t := &heldLease{host: h, weight: 1, limit: 1, maxHold: o.MaxHold, progress: o.Progress, steps: steps}
 	sim.holdLease("timed", lease, t, func() error {
 		if sim.chance(0.4) {
 			return sim.detachLease(lease)

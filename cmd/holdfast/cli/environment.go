@@ -20,7 +20,7 @@ const binVariable = "HOLDFAST_BIN"
 
 // jobVariables are the variables that this program sets for the commands that it runs, which may call it again.
 var jobVariables = []string{"HOLDFAST_LOCK", "HOLDFAST_TOKEN", "HOLDFAST_TOKENS", "HOLDFAST_ID", heldVariable,
-	"HOLDFAST_KEY", "HOLDFAST_SLOT", "HOLDFAST_ATTEMPT", "HOLDFAST_COMMAND_PID"}
+	"HOLDFAST_KEY", "HOLDFAST_SLOT", "HOLDFAST_ATTEMPT", "HOLDFAST_COMMAND_PID", progressVariable}
 
 // serviceVariable matches the variables that Kubernetes sets in each container for a Service whose name is holdfast or
 // begins with holdfast-.

@@ -30,7 +30,8 @@ the lock now, and whether run would be refused now.`,
 			if err != nil {
 				return err
 			}
-			policy, err := f.killPolicy(c, f.ttl, f.maxHold)
+			request.opts.Progress = f.progress
+			policy, err := f.killPolicy(c)
 			if err != nil {
 				return err
 			}
@@ -121,6 +122,9 @@ func (p *runPlan) print(w io.Writer) error {
 	if d := r.opts.MaxHold; d > 0 {
 		rows = append(rows, []string{"held for", d.String() + " at most"})
 	}
+	if d := r.opts.Progress; d > 0 {
+		rows = append(rows, []string{"held for", d.String() + " at most without progress of the command"})
+	}
 	rows = append(rows,
 		[]string{"replaced, if its machine fails", "within " + ttl.String()},
 		[]string{"replaced, if it is killed", takeoverAfterKill(p.info, ttl, p.policy)},
@@ -152,6 +156,9 @@ func (p *runPlan) json() fields {
 	}
 	if d := r.opts.MaxHold; d > 0 {
 		f["max_hold_ms"] = shown.Millis(d)
+	}
+	if d := r.opts.Progress; d > 0 {
+		f["progress_ms"] = shown.Millis(d)
 	}
 	if p.refusal != nil {
 		refused := fields{"message": errorText(p.refusal)}

@@ -158,6 +158,52 @@ func TestMaxHold(t *testing.T) {
 	}
 }
 
+// TestProgressEndsTree: with --progress, a command that writes to its descriptor goes on, and one that stops to do so is
+// ended, with all its descendants, and the lock is free soon.
+func TestProgressEndsTree(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	r := w.startProgram("run", "--ttl", "2m", "--progress", "12s", "--grace", "500ms", "--record", "record", "a", "sh", "-c",
+		`for i in 1 2 3 4; do sleep 3.5; echo "step $i" >/dev/fd/$HOLDFAST_PROGRESS_FD; done; echo worked; `+familyScript(true))
+	r.awaitOutput("held")
+	got := r.wait()
+	got.check(t, 76)
+	if !strings.Contains(got.out, "worked") ||
+		!strings.Contains(got.err, "a has seen no progress for nearly as long as --progress allows, and will be lost in") {
+		t.Error(got.description)
+	}
+	w.awaitFamilyDead()
+	w.runProgram("run", "--wait", "30s", "a", "true").check(t, 0) // and not the rest of the TTL
+	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "lost" || last["cause"] != "no-progress" {
+		t.Errorf("record: %v", last)
+	}
+}
+
+// TestProgressByFile: with --progress-file, a file that changes is progress. A worker of once that hangs is ended, too, and
+// the next one gets the key at once.
+func TestProgressByFile(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	got := w.runProgram("once", "--ttl", "2m", "--progress", "12s", "--grace", "500ms", "--progress-file", w.filePath("log"), "k",
+		"sh", "-c", `for i in 1 2 3 4; do sleep 3.5; echo "step $i" >>log; done; echo worked; sleep 600`)
+	got.check(t, 76)
+	if !strings.Contains(got.out, "worked") || !strings.Contains(got.err, "k has seen no progress") {
+		t.Error(got.description)
+	}
+	w.runProgram("once", "k", "echo", "again").check(t, 0)
+}
+
+// TestProgressFlags: values that make no sense are refused.
+func TestProgressFlags(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	w.runProgram("run", "--progress", "10ms", "a", "true").check(t, 64, "--progress must be at least 1s")
+	w.runProgram("once", "--progress-file", "f", "k", "true").check(t, 64, "--progress-file needs --progress")
+	w.runProgram("run", "--progress", "10s", "--grace", "6s", "a", "true").
+		check(t, 64, "--grace 6s does not fit: with --progress 10s it can be 5s at most")
+	w.runProgram("run", "a", "sh", "-c", `test -z "$HOLDFAST_PROGRESS_FD"`).check(t, 0)
+}
+
 // TestNestedRunRefused: a run of a lock that an enclosing run holds is refused, since it would wait for itself.
 func TestNestedRunRefused(t *testing.T) {
 	t.Parallel()

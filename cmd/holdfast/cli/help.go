@@ -23,7 +23,7 @@ var lockFlagGroups = []flagGroup{
 	{"Which lock", []string{"store", "also", "shared", "limit", "permits"}},
 	{"What others see", []string{"note", "owner"}},
 	{"Waiting", []string{"wait", "no-wait", "store-wait", "fair", "conflict-exit-code", "skip-ok"}},
-	{"Holding", []string{"ttl", "min-hold", "max-hold", "on-request"}},
+	{"Holding", []string{"ttl", "min-hold", "max-hold", "progress", "progress-file", "on-request"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
 	{"Other", []string{"record", "json", "metrics-file", "help"}},
@@ -35,7 +35,7 @@ var onceFlagGroups = []flagGroup{
 	{"What others see", []string{"note", "owner"}},
 	{"Once per time slot", []string{"every", "schedule", "tz", "start-within", "catch-up", "allow-overlap"}},
 	{"When a run may begin", []string{"wait", "store-wait", "attempts", "pause", "done-code"}},
-	{"Running", []string{"ttl", "keep-output", "keep-for"}},
+	{"Running", []string{"ttl", "progress", "progress-file", "keep-output", "keep-for"}},
 	{"Ending the command when the run is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
 	{"Other", []string{"record", "json", "metrics-file", "help"}},
@@ -172,6 +172,11 @@ Several locks
   acquires none if one is held. If one lock is lost, COMMAND is ended as if NAME were; the message names the lock. A
   request to release one of them counts for all. HOLDFAST_TOKENS has NAME=TOKEN of each lock, separated by blanks; special
   characters in NAME are written as %XX.
+
+When the command hangs
+  With --progress 5m the command must say that it gets on: it writes anything to the descriptor HOLDFAST_PROGRESS_FD,
+  in a shell by "echo >/dev/fd/$HOLDFAST_PROGRESS_FD", or changes the file of --progress-file. If it does neither for
+  5 minutes, the lock is lost: the command and all its descendants are sent --signal --grace before that, and killed.
 
 When the lock is lost
   If the lock cannot be renewed, the command and all its descendants are sent --signal, --grace before anybody else

@@ -20,6 +20,7 @@ const defaultStartWithin = 10 * time.Minute
 type onceFlags struct {
 	ledgerFlags
 	endFlags
+	progressFlags
 	messageFlags
 	storeWaitFlag
 	ttl          time.Duration
@@ -70,6 +71,7 @@ func newOnce(storeURL *string) *cobra.Command {
 	f.addFlags(c)
 	f.addSlotFlags(c)
 	f.addEndFlags(c, "run")
+	f.addProgressFlags(c)
 	f.labels.addFlags(c)
 	f.addMessageFlags(c)
 	f.addStoreWaitFlag(c)
@@ -163,10 +165,11 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 		startWithin: f.startWithin, allowOverlap: f.allowOverlap, waitLimit: f.wait, waits: c.Flags().Changed("wait"),
 		doneCode:    f.doneCode,
 		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput), labels: f.labels,
-		messages: f.messageFlags, storeWait: f.storeWaitLimit(c, f.wait),
+		progress: f.progressFlags, messages: f.messageFlags, storeWait: f.storeWaitLimit(c, f.wait),
 	}
 	j.opts = holdfast.LedgerOptions{
 		TTL: f.ttl, Meta: cmp.Or(f.labels.note, commandNote(j.argv)), MaxAttempts: f.attempts, Pause: f.pause, KeepFor: f.keepFor,
+		Progress: f.progress,
 	}
 	var err error
 	switch {
@@ -179,7 +182,10 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 		j.schedule = holdfast.Every(f.every)
 	}
 	if err == nil {
-		j.policy, err = f.killPolicy(c, f.ttl, 0)
+		err = f.checkProgressFlags(c)
+	}
+	if err == nil {
+		j.policy, err = f.killPolicy(c, f.ttl, bound{"progress", f.progress})
 	}
 	if err == nil && len(j.argv) == 0 {
 		err = usageError("the COMMAND to run once for %s is missing", quoteName(j.key))

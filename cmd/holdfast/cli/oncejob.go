@@ -34,6 +34,7 @@ type onceJob struct {
 	ledger       string
 	opts         holdfast.LedgerOptions
 	policy       guard.KillPolicy
+	progress     progressFlags
 	schedule     holdfast.Schedule // nil: the key has no slots
 	startWithin  time.Duration     // how late a slot may be run for the first time; 0: no limit
 	allowOverlap bool              // of slots of the job
@@ -85,7 +86,7 @@ func (j *onceJob) runCommand(rec *runRecord) error {
 	}
 	w := &wrapper{
 		name: run.Key(), lease: run, lostEvent: holdfast.EventRunLost, clock: client.Info().Clock, ttl: j.opts.TTL, policy: j.policy, signals: signals,
-		record: rec,
+		record: rec, watched: j.progress,
 	}
 	env := run.commandEnvironment(os.Environ(), client.Info().Store, j.ledger)
 	env = j.telemetry.environment(env)

@@ -26,6 +26,7 @@ const maxDefaultGrace = 5 * time.Second
 type runFlags struct {
 	lockFlags
 	endFlags
+	progressFlags
 	messageFlags
 	storeWaitFlag
 	also        lockNames
@@ -86,6 +87,7 @@ func (f *runFlags) addRunFlags(c *cobra.Command) {
 	f.addFlags(c)
 	f.addHoldFlags(c)
 	f.addEndFlags(c, "lock")
+	f.addProgressFlags(c)
 	f.onRequest.addFlag(c)
 	c.Flags().Var(&f.also, "also", "hold the lock `NAME` as well, all or none; may be given several times")
 }
@@ -102,7 +104,7 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 		return nil, err
 	}
 	request.also = f.also
-	how, err := f.killPolicy(c, f.ttl, f.maxHold)
+	how, err := f.killPolicy(c)
 	if err == nil {
 		err = f.checkMessageFlags()
 	}
@@ -116,20 +118,39 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
+	request.opts.Progress = f.progress
 	request.messages, request.storeWait = f.messageFlags, f.storeWaitLimit(c, f.wait)
-	return &job{path: path, argv: argv, store: *f.store, policy: how, onRequest: f.onRequest, request: request}, nil
+	return &job{path: path, argv: argv, store: *f.store, policy: how, progress: f.progressFlags, onRequest: f.onRequest,
+		request: request}, nil
+}
+
+// killPolicy checks the flags that say when and how the command is ended.
+func (f *runFlags) killPolicy(c *cobra.Command) (guard.KillPolicy, error) {
+	if err := f.checkProgressFlags(c); err != nil {
+		return guard.KillPolicy{}, err
+	}
+	return f.endFlags.killPolicy(c, f.ttl, bound{"max-hold", f.maxHold}, bound{"progress", f.progress})
+}
+
+// bound is a flag that ends the lease after a time; 0: it does not.
+type bound struct {
+	flag  string
+	after time.Duration
 }
 
 // killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third
-// of the TTL, and takes a twentieth of the TTL, must not end the command.
-func (f *endFlags) killPolicy(c *cobra.Command, ttl, maxHold time.Duration) (guard.KillPolicy, error) {
+// of the TTL, and takes a twentieth of the TTL, must not end the command. Nor may the grace be most of what a bound allows.
+func (f *endFlags) killPolicy(c *cobra.Command, ttl time.Duration, bounds ...bound) (guard.KillPolicy, error) {
 	sig, err := parseSignal(f.signal)
 	if err != nil {
 		return guard.KillPolicy{}, err
 	}
 	longest := ttl - ttl/3 - ttl/20 - driver.Margin(ttl)
-	if maxHold > 0 {
-		longest = min(longest, maxHold/2)
+	narrowest := bound{"ttl", ttl}
+	for _, b := range bounds {
+		if b.after > 0 && b.after/2 < longest {
+			narrowest, longest = b, b.after/2
+		}
 	}
 	grace := min(maxDefaultGrace, ttl/6, longest)
 	if c.Flags().Changed("grace") {
@@ -138,9 +159,9 @@ func (f *endFlags) killPolicy(c *cobra.Command, ttl, maxHold time.Duration) (gua
 	switch {
 	case grace < 0:
 		return guard.KillPolicy{}, usageError("--grace cannot be negative")
-	case grace > longest && maxHold > 0 && longest == maxHold/2:
-		return guard.KillPolicy{}, usageError("--grace %v does not fit: with --max-hold %v it can be %v at most",
-			grace, maxHold, longest)
+	case grace > longest && narrowest.flag != "ttl":
+		return guard.KillPolicy{}, usageError("--grace %v does not fit: with --%s %v it can be %v at most",
+			grace, narrowest.flag, narrowest.after, longest)
 	case grace > longest:
 		return guard.KillPolicy{}, usageError("--grace %v does not fit: with a TTL of %v it can be %v at most",
 			grace, ttl, longest.Truncate(time.Millisecond))
@@ -199,6 +220,7 @@ type job struct {
 	policy  guard.KillPolicy
 	request *lockRequest
 
+	progress  progressFlags
 	onRequest requestAction
 }
 
@@ -212,15 +234,16 @@ func (j *job) runCommand(r *runRecord) error {
 		}
 		return err
 	}
-	opts, policy := j.request.opts, j.policy
+	opts := j.request.opts
+	var maxHoldEnd time.Duration
 	if opts.MaxHold > 0 {
-		policy.MaxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
+		maxHoldEnd = guard.BoottimeNow() + opts.MaxHold // now, because to start the guard may take long
 	}
-	held, stop := j.request.allHeld(lease, policy.MaxHoldEnd)
+	held, stop := j.request.allHeld(lease, maxHoldEnd)
 	defer stop()
 	w := &wrapper{
 		name: lease.Name(), lease: held, lostEvent: holdfast.EventLost, clock: client.Info().Clock,
-		ttl: opts.TTL, policy: policy, signals: signals,
+		ttl: opts.TTL, policy: j.policy, maxHoldEnd: maxHoldEnd, signals: signals, watched: j.progress,
 		record: r, releaseRequested: j.request.releaseRequested(held.Context(), lease), onRequest: j.onRequest,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)

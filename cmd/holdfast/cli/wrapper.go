@@ -47,6 +47,7 @@ const (
 // key (*holdfast.Run).
 type heldLease interface {
 	Remaining() time.Duration
+	Progress() bool
 	Context() context.Context // its cause says why the lease ended
 }
 
@@ -69,6 +70,9 @@ type wrapper struct {
 	clock            driver.Clock
 	ttl              time.Duration
 	policy           guard.KillPolicy
+	maxHoldEnd       time.Duration // when --max-hold ends, as guard.BoottimeNow counts; 0 without it
+	watched          progressFlags
+	progress         *progressWatch // nil without --progress
 	signals          *signalQueue
 	record           *runRecord
 
@@ -136,7 +140,11 @@ func openLivenessFile(store driver.Store) (*os.File, error) {
 // superviseCommand starts the command under a guard. It returns when nothing of the command is left, or when nothing
 // more can be done about what is left. store is that of the lease.
 func (w *wrapper) superviseCommand(store driver.Store, command guardedCommand) {
-	if err := w.startGuard(store, command); err != nil {
+	var err error
+	if w.progress, err = newProgressWatch(w.watched); err == nil {
+		err = w.startGuard(store, command)
+	}
+	if err != nil {
 		w.result.startError = fmt.Errorf("start the guard: %w", err)
 		return
 	}
@@ -156,6 +164,10 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 	defer guard.CloseAll(controlRead, reportsWrite, liveness, stdout, stderr)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		guard.CloseAll(control, reports)
+		return err
+	}
+	defer w.progress.closeWrite()
+	if command.env, err = w.progress.passTo(command.env); err != nil {
 		return err
 	}
 	argv := []string{guard.Name}
@@ -178,7 +190,7 @@ func (w *wrapper) startGuard(store driver.Store, command guardedCommand) error {
 	w.reports = make(chan guard.Report, 16)
 	w.groupSignalAt, w.guardSignalAt = map[syscall.Signal]time.Time{}, map[syscall.Signal]time.Time{}
 	go w.readReports(reports)
-	start := &guard.StartMessage{Lock: w.name, Until: w.sentExpiry, Policy: w.policy}
+	start := &guard.StartMessage{Lock: w.name, Until: w.sentExpiry, EndsBy: w.endsBy(w.sentExpiry), Policy: w.policy}
 	// The pipe is empty and has room for this, so only a guard that is stopped can make it fail. Then nothing was
 	// started.
 	if err := w.writeControl(guard.ControlMessage{Start: start}, startWriteTimeout); err != nil {
@@ -257,6 +269,7 @@ func (w *wrapper) run() {
 	go w.classifySignals()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer w.progress.start(func() { w.lease.Progress() })()
 	listenerDue := time.NewTimer(listenerStartDelay)
 	defer listenerDue.Stop()
 	for {
@@ -285,6 +298,7 @@ func (w *wrapper) run() {
 			}
 		case <-w.escapeTimer:
 			return
+		case <-w.progress.changes(): // checkLease tells the guard
 		case <-timer.C:
 		}
 		timer.Reset(w.checkLease())
@@ -315,7 +329,7 @@ func (w *wrapper) checkLease() time.Duration {
 	}
 	if expiry := w.leaseExpiry(); expiry > w.sentExpiry+time.Millisecond {
 		w.sentExpiry = expiry
-		w.sendControl(guard.ControlMessage{Until: expiry})
+		w.sendControl(guard.ControlMessage{Until: expiry, EndsBy: w.endsBy(expiry)})
 	}
 	if left < w.policy.Grace/2 && !w.terminating { // the guard should have asked the tree to end at Grace
 		w.overdue = w.comingLoss()
@@ -330,12 +344,20 @@ func (w *wrapper) checkLease() time.Duration {
 	return soon
 }
 
+// endsBy is why the lease ends if it does so at that time, as guard.BoottimeNow counts: the code of a loss.
+func (w *wrapper) endsBy(expiry time.Duration) string {
+	switch {
+	case w.maxHoldEnd > 0 && expiry >= w.maxHoldEnd-w.policy.CheckInterval:
+		return guard.CodeMaxHold
+	case w.progress.endsAt(expiry, w.policy.CheckInterval):
+		return guard.CodeNoProgress
+	}
+	return guard.CodeExpired
+}
+
 // comingLoss is why the lease is about to end. Nobody else can have it before it does.
 func (w *wrapper) comingLoss() *guard.Loss {
-	cause := holdfast.LossExpired
-	if w.policy.EndsByMaxHold(w.sentExpiry) {
-		cause = holdfast.LossMaxHold
-	}
+	cause := holdfast.LossCause(w.endsBy(w.sentExpiry))
 	return &guard.Loss{Code: string(cause), Why: cause.Description(), StaysHeld: true}
 }
 

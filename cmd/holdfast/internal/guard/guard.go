@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,7 +80,7 @@ type command struct {
 func superviseCommand(
 	m *StartMessage, control *json.Decoder, out *asyncWriter, c command, output []*os.File,
 ) int {
-	lease := newLeaseMirror(m.Lock, m.Until)
+	lease := newLeaseMirror(m.Lock, m.Until, m.EndsBy)
 	if lease.Remaining() == 0 { // the wrapper was stopped meanwhile, and somebody else may hold the lock
 		why := context.Cause(lease.ctx)
 		out.sendMessage("%s is lost: %s; the command was not started%s", text.QuoteName(m.Lock), why, m.Policy.LossNote)
@@ -158,7 +159,7 @@ func receiveControl(control *json.Decoder, lease *leaseMirror, requests chan<- t
 		}
 		switch {
 		case m.Until > 0:
-			lease.setExpiry(m.Until)
+			lease.setExpiry(m.Until, m.EndsBy)
 		case m.Lost != nil:
 			lease.markLost(m.Lost)
 		default:
@@ -168,7 +169,7 @@ func receiveControl(control *json.Decoder, lease *leaseMirror, requests chan<- t
 	}
 }
 
-// leaseMirror is the wrapper's lease as the guard knows it: its expiry, and whether it is lost.
+// leaseMirror is the wrapper's lease as the guard knows it: its expiry and the reason for that, and whether it is lost.
 type leaseMirror struct {
 	lock   string
 	ctx    context.Context
@@ -176,23 +177,31 @@ type leaseMirror struct {
 
 	mu     sync.Mutex
 	expiry clock.Instant
+	endsBy string
 }
 
-// newLeaseMirror makes a lease that expires at until, as BoottimeNow counts.
-func newLeaseMirror(lock string, until time.Duration) *leaseMirror {
+// newLeaseMirror makes a lease that expires at until, as BoottimeNow counts. endsBy is why.
+func newLeaseMirror(lock string, until time.Duration, endsBy string) *leaseMirror {
 	l := &leaseMirror{lock: lock}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	l.setExpiry(until)
+	l.setExpiry(until, endsBy)
 	return l
 }
 
 // setExpiry takes an expiry on the clock that processes share, and turns it into an instant of both clocks of this
 // process, so that Remaining trusts neither clock alone.
-func (l *leaseMirror) setExpiry(until time.Duration) {
+func (l *leaseMirror) setExpiry(until time.Duration, endsBy string) {
 	now := clock.System.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.expiry = now.Add(until - now.Boottime)
+	l.expiry, l.endsBy = now.Add(until-now.Boottime), endsBy
+}
+
+// EndsBy is why the lease ends if nothing changes: the code of a Loss.
+func (l *leaseMirror) EndsBy() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.endsBy, CodeExpired)
 }
 
 // markLost ends the lease. Only the first cause counts.
@@ -207,7 +216,7 @@ func (l *leaseMirror) Remaining() time.Duration {
 	left := -clock.System.Since(l.expiry)
 	l.mu.Unlock()
 	if left <= 0 {
-		l.markLost(&Loss{Code: CodeExpired, Why: ExpiredText})
+		l.markLost(newExpiry(l.EndsBy()))
 	}
 	if l.ctx.Err() != nil {
 		return 0

@@ -16,6 +16,7 @@ import (
 type ControlMessage struct {
 	Start         *StartMessage  `json:"begin,omitempty"` // the first message, and only that
 	Until         time.Duration  `json:"until,omitempty"` // the lease's new expiry, as BoottimeNow counts
+	EndsBy        string         `json:"ends,omitempty"`  // with Until: why it ends then, the code of a Loss
 	Lost          *Loss          `json:"lost,omitempty"`
 	Signal        syscall.Signal `json:"signal,omitempty"` // to be forwarded to the command
 	GroupSignaled bool           `json:"group,omitempty"`  // with Signal: the process group has received it already
@@ -28,6 +29,7 @@ type ControlMessage struct {
 type StartMessage struct {
 	Lock   string        `json:"lock"`
 	Until  time.Duration `json:"until"` // the lease's expiry, as BoottimeNow counts
+	EndsBy string        `json:"ends"`  // why it ends then, the code of a Loss
 	Policy KillPolicy    `json:"terms"`
 }
 
@@ -37,14 +39,8 @@ type KillPolicy struct {
 	Grace  time.Duration  `json:"grace"`  // between that signal and SIGKILL
 	// CheckInterval is the longest time between two readings of the clock: timers do not run while the machine sleeps.
 	CheckInterval time.Duration `json:"pulse"`
-	MaxHoldEnd    time.Duration `json:"hold_end,omitempty"` // when --max-hold ends, as BoottimeNow counts; 0 without it
 	// LossNote ends the messages about the loss of the lock: it says which store the lock is in.
 	LossNote string `json:"loss_note,omitempty"`
-}
-
-// EndsByMaxHold reports whether --max-hold is why a lease ends that expires at a time, as BoottimeNow counts.
-func (p *KillPolicy) EndsByMaxHold(expiry time.Duration) bool {
-	return p.MaxHoldEnd > 0 && expiry >= p.MaxHoldEnd-p.CheckInterval
 }
 
 // Loss says that a lease has ended, and why. It is the error with which a leaseMirror ends.
@@ -61,6 +57,7 @@ func (l *Loss) Error() string { return l.Why }
 const (
 	CodeExpired     = "expired"      // a LossCause
 	CodeMaxHold     = "max-hold"     // a LossCause
+	CodeNoProgress  = "no-progress"  // a LossCause
 	CodeWrapperGone = "wrapper-gone" // the wrapper has ended
 	CodeGuardGone   = "guard-gone"   // the guard has ended
 

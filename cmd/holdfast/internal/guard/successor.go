@@ -17,7 +17,7 @@ type Successor struct {
 func NewSuccessor(
 	t *Tree, lock string, until time.Duration, policy KillPolicy, why, known error, report func(Report),
 ) *Successor {
-	lease := newLeaseMirror(lock, until)
+	lease := newLeaseMirror(lock, until, CodeExpired)
 	lease.markLost(why)
 	out := newAsyncWriter(io.Discard)
 	s := newSupervisor(t, lease, policy, nil, out.sendMessage, report)

@@ -25,6 +25,21 @@ const (
 // ExpiredText is why a lease was lost that nobody renewed in time.
 const ExpiredText = "its TTL passed without a renewal"
 
+// expiryTexts say of a lease that is about to end by the clock how it comes to that, by the code of the loss.
+var expiryTexts = map[string]string{
+	CodeExpired:    "cannot be renewed and",
+	CodeMaxHold:    "has been held for as long as --max-hold allows, and",
+	CodeNoProgress: "has seen no progress for nearly as long as --progress allows, and",
+}
+
+// newExpiry is the loss of a lease that has ended by the clock.
+func newExpiry(code string) *Loss {
+	if code == CodeExpired {
+		return &Loss{Code: code, Why: ExpiredText}
+	}
+	return &Loss{Code: code, Why: expiryTexts[code] + " is lost"}
+}
+
 // Reasons to end a tree although its lease may still be valid.
 var (
 	// ErrWrapperGone ends a tree whose wrapper has ended.
@@ -38,6 +53,7 @@ var (
 // leaseView is what a supervisor needs of a lease. In both of its processes that is a leaseMirror.
 type leaseView interface {
 	Remaining() time.Duration
+	EndsBy() string           // why it ends when that time has passed: the code of a Loss
 	Context() context.Context // its cause says why the lease ended
 	Name() string
 }
@@ -138,10 +154,8 @@ func (s *supervisor) checkDeadline() time.Duration {
 // warnAndTerminate signals the tree to end because the lease is about to expire. A renewal that succeeds after that does
 // not spare what is left of the tree: a command that was told to end has begun to.
 func (s *supervisor) warnAndTerminate(left time.Duration) {
-	code, what := CodeExpired, "cannot be renewed and"
-	if s.policy.EndsByMaxHold(s.expiry.Boottime) {
-		code, what = CodeMaxHold, "has been held for as long as --max-hold allows, and"
-	}
+	code := s.lease.EndsBy()
+	what := expiryTexts[code]
 	s.terminateTree(&Loss{Code: code, Why: what + " is lost"}, left)
 	s.say("%s %s will be lost in %v; the command was signaled to end%s",
 		text.QuoteName(s.lease.Name()), what, left.Round(10*time.Millisecond), s.policy.LossNote)

@@ -29,6 +29,8 @@ type watchedTree struct {
 func (w *watchedTree) Name() string             { return "a" }
 func (w *watchedTree) Context() context.Context { return w.ctx }
 
+func (w *watchedTree) EndsBy() string { return CodeExpired }
+
 func (w *watchedTree) Remaining() time.Duration {
 	if w.ctx.Err() == nil && w.expiry <= w.now {
 		w.cancel(&Loss{Code: CodeExpired, Why: ExpiredText})
