@@ -12,7 +12,7 @@ func infoFromDriver(i driver.Info) Info {
 	return Info{
 		Store: i.Store, Engine: i.Engine, Clock: i.Clock,
 		Tier: Tier(i.Tier), ExpiredBy: ExpiredBy(i.ExpiredBy), ExpiryClock: ExpiryClock(i.ExpiryClock), Order: Order(i.Order),
-		Kinds: i.Kinds, Detached: i.Abilities.Detach, Survives: Survives(i.Survives),
+		Kinds: i.Kinds, Detached: i.Abilities.Detach, Permits: i.Abilities.Permits, Survives: Survives(i.Survives),
 		NativeQueue: i.NativeQueue, DeadHolderTimeout: i.DeadHolderTimeout, WriteInterval: i.WriteInterval,
 		TokenGap: i.TokenGap, TokenRegression: i.TokenRegression,
 		MinTTL: i.MinTTL, MaxTTL: i.MaxTTL, MaxName: i.MaxName, MaxMeta: i.MaxMeta, MaxRunResult: i.MaxRunResult,

@@ -55,6 +55,9 @@ type extras struct {
 	changingWeight chan struct{} // has an element while a call changes the weight
 	weight         int64         // at present; asked.Weight is the one that was claimed; guarded by the mutex of the hold
 
+	// Of a semaphore, if its permits have numbers; never changed:
+	permits []int64
+
 	// Of any hold, and guarded by its mutex:
 	progressAt        driver.Instant // when its holder last noted progress, or the hold began; of a hold that is bound to it
 	reentries         []*Lease       // the leases besides the first one that have not been released
@@ -129,6 +132,8 @@ func (c *Client) newHold(ctx context.Context, g driver.Grant, hasTurn bool, o *L
 		h.extras = &extras{attempt: g.Attempt}
 	case g.Kind == KindRW:
 		h.extras = &extras{weight: g.Weight, changingWeight: make(chan struct{}, 1)}
+	case g.Permits != nil:
+		h.extras = &extras{permits: g.Permits}
 	}
 	if t.progress > 0 {
 		h.ensureExtras()
@@ -157,6 +162,29 @@ func (h *hold) currentGrant() driver.Grant {
 		g.Weight = h.extras.weight
 	}
 	return g
+}
+
+// permitNumbers are the numbers of the permits; nil if there are none. A hold on a semaphore gets no numbers later.
+func (h *hold) permitNumbers() []int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.extras == nil {
+		return nil
+	}
+	return h.extras.permits
+}
+
+// explainNoPermits says why the permits have no numbers.
+func (h *hold) explainNoPermits() error {
+	switch {
+	case h.asked.Kind != KindSemaphore:
+		return fmt.Errorf("%w: only a semaphore has permits", ErrUnsupported)
+	case !h.client.store.Info().Abilities.Permits:
+		return fmt.Errorf("%w: permits have no numbers in this store", ErrUnsupported)
+	case h.asked.Weight > driver.MaxPermits:
+		return fmt.Errorf("%w: permits have numbers up to a weight of %d", ErrUnsupported, driver.MaxPermits)
+	}
+	return fmt.Errorf("%w: a holder has permits without numbers, as those of an earlier version of Holdfast", ErrUnsupported)
 }
 
 // claimInfo is the claim of a mutex, as its own process knows it.

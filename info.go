@@ -21,6 +21,7 @@ type Info struct {
 	Order       Order       // the order in which claims are granted
 	Kinds       []Kind      // the kinds of locks that the store's layout supports
 	Detached    bool        // whether a claim can outlive its client: see Lease.Detach and LockOptions.MinHold
+	Permits     bool        // whether the permits of a semaphore have numbers: see Lease.Permits
 	Survives    Survives    // what the claims and tokens of the store survive
 
 	// NativeQueue: plain mutex claims wait in the store, in order of arrival, since waiting costs nothing there. Those

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -98,6 +99,20 @@ func (l *Lease) Ref() string { return l.hold.ref }
 
 // ID returns the claim's own id, which no other claim ever has.
 func (l *Lease) ID() string { return l.hold.id }
+
+// Permits returns the numbers of the permits that the lease has of its semaphore: as many as its weight, from 0 to the
+// limit less one, in rising order. No other lease has one of them at the same time, so a number can stand for a part of
+// what the semaphore guards: a device, a port, a directory. It does not fence: the holder before may still be writing.
+//
+// The error is ErrUnsupported if the lease has no numbers: on stores where Info.Permits is false; on other locks; for a
+// weight above 64; and for a lease that was granted next to a holder without numbers: a program of the version before this
+// one, or a holder whose numbers such a program has forgotten.
+func (l *Lease) Permits() ([]int64, error) {
+	if numbers := l.hold.permitNumbers(); numbers != nil {
+		return slices.Clone(numbers), nil
+	}
+	return nil, l.hold.client.wrapError("permits", l.Name(), l.hold.explainNoPermits())
+}
 
 // Exclusive reports whether no other claim can be granted next to this lease: a mutex, a writer, or all permits of a
 // semaphore.

@@ -157,8 +157,8 @@ type Store interface {
 	//
 	// If the claim has the weight already, nothing changes, so a repeated call resolves an unknown outcome. A request
 	// that arrives late, behind a later one, changes nothing. SetWeight is not a renewal. Other errors are those of
-	// Renew's answers, and ErrUnsupported where [Abilities].SetWeight is false, or if claims of that kind cannot change
-	// their weight.
+	// Renew's answers, and ErrUnsupported where [Abilities].SetWeight is false, and for a claim on a semaphore, whose
+	// holder would not learn which permits it then has.
 	SetWeight(ctx context.Context, g Grant, weight int64) error
 
 	// # What others see
@@ -301,7 +301,16 @@ type Grant struct {
 	GrantedTTL time.Duration
 	Ref        string // finds the claim again from another process, for Release and Break; opaque, printable
 	Attempt    int64  // for a Ledger: the number of the run; 0 for a lock
+	// Permits are the numbers of the permits that a claim on a semaphore has: as many as its weight, from 0 to Limit-1, in
+	// rising order. No other granted claim has one of them. They are given in the step that grants the claim, and are free
+	// when it ends. Permits is nil if the claim has no numbers: where [Abilities].Permits is false, for a weight above
+	// MaxPermits, and if it was granted next to a claim of up to that weight without numbers. Such a claim is of an earlier
+	// version, or a client of an earlier version has written the lock without the numbers that it does not know.
+	Permits []int64
 }
+
+// MaxPermits is the largest weight of a claim whose permits have numbers. Stores keep the numbers with the claim.
+const MaxPermits = 64
 
 // Renewal is the answer for one grant of a Renew.
 type Renewal struct {

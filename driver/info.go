@@ -47,7 +47,7 @@ type Info struct {
 	MaxHolders, MaxWaiters int
 }
 
-// Abilities say beforehand which methods of a [Store] do not answer ErrUnsupported.
+// Abilities say beforehand which methods of a [Store] do not answer ErrUnsupported, and what else only some stores do.
 type Abilities struct {
 	Detach       bool // Detach: a claim can outlive its client
 	SetWeight    bool // SetWeight
@@ -57,6 +57,7 @@ type Abilities struct {
 	Tokens       bool // ReadTokenFloor; RaiseToken can tell, too, whether the tokens are large enough
 	Ledger       bool // OpenLedger
 	LivenessFile bool // LivenessFile; a store may find later that its machine has none
+	Permits      bool // Grant.Permits: the permits of a semaphore have numbers
 }
 
 // The limits that hold wherever a store does not set narrower ones.

@@ -714,6 +714,16 @@ var mutants = []mutant{
 			}
 		}),
 	}},
+	{"gives the first permits to all", "permits permits-contended", "held twice", &brokenStore{
+		acquire: changeGrant(func(g *driver.Grant) {
+			for i := range g.Permits {
+				g.Permits[i] = int64(i)
+			}
+		}),
+	}},
+	{"gives one permit to each claim", "permits permits-contended", "has the permits", &brokenStore{
+		acquire: changeGrant(func(g *driver.Grant) { g.Permits = g.Permits[:min(1, len(g.Permits))] }),
+	}},
 	{"counts every claim as one permit", "semaphore-weight semaphore-contended inspect-holders", "", &brokenStore{
 		acquire: acquireChanged(func(c *driver.Claim) { c.Weight = 1 }),
 	}},

@@ -50,6 +50,20 @@ var (
 	rwFeature        = kindFeature(driver.KindRW, driver.RWLimit)
 	semaphoreFeature = kindFeature(driver.KindSemaphore, 3)
 
+	permitsFeature = feature{
+		isSupported: func(i driver.Info) bool { return i.Abilities.Permits && semaphoreFeature.isSupported(i) },
+		checkRefusal: func(e *Env) {
+			if !semaphoreFeature.isSupported(e.info) {
+				semaphoreFeature.checkRefusal(e)
+				return
+			}
+			g := e.a().mustTry(e.semaphoreClaim(e.lockName("unnumbered"), 3, 1))
+			if g.Permits != nil {
+				e.failf("Info says that permits have no numbers, and a claim has the permits %v", g.Permits)
+			}
+		},
+	}
+
 	fairFeature = feature{
 		isSupported: func(i driver.Info) bool { return i.Order != driver.OrderNone },
 		checkRefusal: func(e *Env) {

@@ -26,6 +26,11 @@ func OnlyUnfairMutexes[L ~string](layout L) error {
 	return fmt.Errorf("%w: the layout %s supports only unfair mutexes", driver.ErrUnsupported, layout)
 }
 
+// SemaphoreWeight returns [driver.ErrUnsupported] for a change of the weight of a claim on a semaphore.
+func SemaphoreWeight() error {
+	return fmt.Errorf("%w: changing the weight of a claim on a semaphore", driver.ErrUnsupported)
+}
+
 // Mismatch returns [driver.ErrMismatch] for a claim on a lock that is in use as another kind, or with another limit.
 func Mismatch(kind driver.Kind, limit int64, askedKind driver.Kind, askedLimit int64) error {
 	return fmt.Errorf("%w: as %s with limit %d; this call asked for %s with limit %d", driver.ErrMismatch,

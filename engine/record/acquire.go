@@ -454,6 +454,7 @@ func (a *acquire) mustWrite(next *Record) bool {
 // happened at any time in between.
 func (a *acquire) newGrant(mine *Claim, since driver.Instant) driver.Grant {
 	g := driver.Grant{Claim: a.claim, Token: mine.Token, Since: since, GrantedTTL: a.claim.TTL, Ref: a.claim.ID}
+	g.Permits = driverutil.ParsePermits(mine.Permits)
 	if a.claim.Run != nil {
 		g.Attempt = a.rec.Runs.lastRun().Attempt
 	}

@@ -94,6 +94,7 @@ type claimJSON struct {
 	Broken           bool   `json:"broken,omitempty"`
 	BreakReason      string `json:"reason,omitempty"`
 	Marked           bool   `json:"marked,omitempty"`
+	Permits          string `json:"permits,omitempty"`
 }
 
 // encoder is what Encode uses again with the next record.
@@ -149,7 +150,7 @@ func encodeClaim(c *Claim) claimJSON {
 		SilenceLimit: ceilMillis(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
 		ConfirmWindow: ceilMillis(c.ConfirmWindow),
 		Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
-		BreakReason: c.BreakReason,
+		BreakReason: c.BreakReason, Permits: c.Permits,
 	}
 }
 
@@ -170,7 +171,7 @@ const claimReserve = 224
 
 // checkRoom refuses a record whose claims could not grow, or in which the open run could not end with any result.
 func (e *engine) checkRoom(r *Record, size int) error {
-	full := size + len(r.Claims)*claimReserve
+	full := size + len(r.Claims)*claimReserve + r.permitReserve()
 	if len(r.Claims) > 0 {
 		full += e.room.result
 	}
@@ -221,7 +222,7 @@ func Decode(name string, data []byte) (*Record, error) {
 			SilenceLimit: millisToDuration(c.SilenceLimit), ExpiresAt: c.ExpiresAt, Since: c.Since,
 			ConfirmWindow: millisToDuration(c.ConfirmWindow),
 			Detached:      c.Detached, ReleaseRequested: c.ReleaseRequested, Broken: c.Broken, Marked: c.Marked,
-			BreakReason: c.BreakReason,
+			BreakReason: c.BreakReason, Permits: c.Permits,
 		})
 	}
 	if err := r.Check(); err != nil {

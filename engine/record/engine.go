@@ -248,7 +248,7 @@ func completeInfo(info driver.Info) driver.Info {
 	info.ExpiredBy = driver.ExpiredByClaimant
 	info.Order = driver.OrderFairOnly
 	info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore}
-	info.Abilities = driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true}
+	info.Abilities = driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true, Permits: true}
 	return info.Bounded()
 }
 

@@ -11,19 +11,21 @@ import (
 
 // TestExhaustive tries every order of steps that a few claims can make on one lock, until no new state appears. It
 // checks the rules in every state: the granted weight never exceeds the limit, no claim is granted out of order, tokens
-// never go back or repeat, and the first claim never waits for nothing.
+// never go back or repeat, no permit is given to two holders, and the first claim never waits for nothing.
 func TestExhaustive(t *testing.T) {
 	for _, test := range []struct {
 		name    string
+		kind    driver.Kind
 		limit   int64
 		weights []int64
 	}{
-		{"mutex", 1, []int64{1, 1, 1, 1}},
-		{"semaphore", 3, []int64{1, 2, 3, 1}},
-		{"read-write", 4, []int64{1, 1, 4, 4}},
+		{"mutex", driver.KindMutex, 1, []int64{1, 1, 1, 1}},
+		{"semaphore", driver.KindSemaphore, 3, []int64{1, 2, 3, 1}},
+		{"weights that change", driver.KindRW, 3, []int64{1, 2, 3, 1}},
+		{"read-write", driver.KindRW, 4, []int64{1, 1, 4, 4}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			states, steps := exploreStates(t, test.limit, test.weights)
+			states, steps := exploreStates(t, test.kind, test.limit, test.weights)
 			t.Logf("%d states, %d steps", states, steps)
 			if states < 100 {
 				t.Errorf("only %d states were reached", states)
@@ -32,7 +34,7 @@ func TestExhaustive(t *testing.T) {
 	}
 }
 
-func exploreStates(t *testing.T, limit int64, weights []int64) (states, steps int) {
+func exploreStates(t *testing.T, kind driver.Kind, limit int64, weights []int64) (states, steps int) {
 	seen := map[string]bool{}
 	todo := []*Record{{}}
 	for len(todo) > 0 {
@@ -41,7 +43,7 @@ func exploreStates(t *testing.T, limit int64, weights []int64) (states, steps in
 		for who := range weights {
 			for act := range 8 {
 				next := r.clone()
-				if !checkStep(t, r, next, who, act, limit, weights[who]) {
+				if !checkStep(t, r, next, who, act, kind, limit, weights[who]) {
 					continue
 				}
 				steps++
@@ -56,7 +58,7 @@ func exploreStates(t *testing.T, limit int64, weights []int64) (states, steps in
 }
 
 // checkStep makes one step of one claim, and checks its effect. It reports whether the step was possible.
-func checkStep(t *testing.T, before, r *Record, who, act int, limit, weight int64) bool {
+func checkStep(t *testing.T, before, r *Record, who, act int, kind driver.Kind, limit, weight int64) bool {
 	id := string(rune('a' + who))
 	stopped := ""
 	m := StepInput{Now: before.Token, ConfirmWindow: time.Second, LivenessOf: func(c *Claim) Liveness {
@@ -69,7 +71,7 @@ func checkStep(t *testing.T, before, r *Record, who, act int, limit, weight int6
 	c := Claim{ID: id, Weight: weight, TTL: 10 * time.Second}
 	switch act {
 	case 0, 1: // waits, or tries
-		got, err := r.Acquire(c, driver.KindSemaphore, limit, act == 0, info, m)
+		got, err := r.Acquire(c, kind, limit, act == 0, info, m)
 		if act == 1 && mine == nil && err == nil && got.State != Granted {
 			t.Fatalf("%s tried, but waits: %s", id, recordShape(r))
 		}
@@ -106,6 +108,12 @@ func checkStep(t *testing.T, before, r *Record, who, act int, limit, weight int6
 		}
 		weight := []int64{1, limit}[act-6]
 		err := r.SetWeight(id, mine.Token, weight, m)
+		if kind == driver.KindSemaphore {
+			if !errors.Is(err, driver.ErrUnsupported) {
+				t.Fatalf("%s changes its weight on a semaphore: %v", id, err)
+			}
+			return false
+		}
 		if err != nil && (!errors.Is(err, driver.ErrHeld) || weight <= mine.Weight) {
 			t.Fatalf("%s has weight %d, and may not change to %d: %v", id, mine.Weight, weight, err)
 		}
@@ -147,7 +155,7 @@ func checkOrder(t *testing.T, before, after *Record) {
 func recordShape(r *Record) string {
 	s := fmt.Sprint(r.Limit)
 	for _, c := range r.Claims {
-		s += fmt.Sprintf(" %s:%d:%s", c.ID, c.Weight, c.State)
+		s += fmt.Sprintf(" %s:%d:%s:%s", c.ID, c.Weight, c.State, c.Permits)
 	}
 	return s
 }

@@ -50,7 +50,8 @@ func NewLedger(table Table) driver.Ledger {
 	e := newEngine(table)
 	e.keepsRuns = true
 	e.info.Kinds = []driver.Kind{driver.KindMutex}
-	e.info.Abilities.Detach, e.info.Abilities.SetWeight, e.info.Abilities.Ledger = false, false, false
+	a := &e.info.Abilities
+	a.Detach, a.SetWeight, a.Permits, a.Ledger = false, false, false, false
 	e.info.MaxName -= len(pageName("", maxPages))
 	e.room = newRunRoom(e.maxRecord)
 	e.info.MaxMeta, e.info.MaxRunResult = min(e.info.MaxMeta, e.room.maxMeta()), e.room.maxResult()

@@ -15,8 +15,8 @@ import (
 // otherwise pure: they read no clock and no store. A caller works on a clone, and discards it if the swap is refused.
 //
 // A record keeps these rules, which [Record.Check] verifies before each write and after each read: the weight of the
-// holders, and of all claims ahead of each of them, is within the limit; every holder has a token of its own; and no
-// token is larger than Token, which never falls while the record exists.
+// holders, and of all claims ahead of each of them, is within the limit; every holder has a token of its own; no token is
+// larger than Token, which never falls while the record exists; and no two holders have the same permit.
 type Record struct {
 	Kind   driver.Kind  // empty while idle
 	Limit  int64        // 0 while idle
@@ -68,6 +68,8 @@ type Claim struct {
 	Broken           bool   // an operator broke it gracefully: its next renewal fails
 	BreakReason      string // what the operator said; only shown, and may be empty
 	Marked           bool   // it has expired when the row has no mark: see [Traits]
+	// Permits are the numbers of its permits on a semaphore, such as "0,3"; empty: it has none. See choosePermits.
+	Permits string
 
 	renewed bool // by the step that is being made; not stored
 	own     bool // this client has made it; not stored, so a claim that was read does not say so: a hint
@@ -346,6 +348,7 @@ func (c *Claim) renewExpiry(in StepInput) {
 // grantClaim makes a claim that fits a holder, under the next token. The token is at least the store's clock, so that
 // tokens go on growing even after the idle record of the lock was deleted and created again.
 func (r *Record) grantClaim(c *Claim, in StepInput) {
+	c.Permits = r.choosePermits(c)
 	r.Token = max(r.Token+1, in.Now)
 	c.State, c.Token, c.Since = Granted, r.Token, max(in.Now, 0)
 	c.renewExpiry(in)
@@ -496,6 +499,9 @@ func (r *Record) Detach(id string, token int64, d time.Duration, in StepInput) e
 // SetWeight is the step of a holder that wants more of the lock, or less. It is refused if a holder would then exceed
 // the limit, counted in order of arrival. Waiters are overtaken: the holder was granted before they arrived.
 func (r *Record) SetWeight(id string, token, weight int64, in StepInput) error {
+	if r.Kind == driver.KindSemaphore { // its holder would not learn which permits it then has
+		return driverutil.SemaphoreWeight()
+	}
 	r.expireAndPromote(in, id)
 	c, err := r.Renew(id, token, in)
 	if err != nil {
@@ -604,7 +610,7 @@ func (r *Record) Check() error {
 		}
 		ids[c.ID], tokens[c.Token] = true, true
 	}
-	return nil
+	return r.checkPermits()
 }
 
 // markOwn marks the claims that an earlier version of the record has marked as this client's own. Claims keep their order.

@@ -30,8 +30,8 @@ func TestFullRecord(t *testing.T) {
 		s := record.New(table)
 		defer s.Close()
 		claim := func(n, note int) driver.Claim {
-			return driver.Claim{Name: "m", ID: fmt.Sprintf("%026d", n), Kind: driver.KindSemaphore,
-				Limit: driver.MaxLimit, Weight: 1,
+			return driver.Claim{Name: "m", ID: fmt.Sprintf("%026d", n), Kind: driver.KindRW,
+				Limit: driver.RWLimit, Weight: 1,
 				TTL: time.Second, Meta: strings.Repeat("\x01", note)} // of 6 bytes each, in the record
 		}
 		var grants []driver.Grant
@@ -66,7 +66,7 @@ func TestFullRecord(t *testing.T) {
 				err = s.Detach(t.Context(), g, driver.MaxTTL)
 			}
 			if err == nil {
-				err = s.SetWeight(t.Context(), g, driver.MaxLimit/1000)
+				err = s.SetWeight(t.Context(), g, driver.RWLimit/driver.MaxHolders)
 			}
 			if err == nil {
 				reason := strings.Repeat("<", driver.MaxReason) // of 6 bytes each, in the record

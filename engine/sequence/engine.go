@@ -84,6 +84,12 @@
 // which ask for room every second or two, that was all that three members of etcd did. Rejected: a note of the store to
 // those outside when there is room. All of them would come for one place.
 //
+// The permits of a semaphore have no numbers here. Who holds the lock follows from the list of nodes, which each client
+// reads by itself, and a number that follows from the list would change when a node ahead of it goes. Rejected: that a
+// holder writes a number into its node. Two holders could choose the same one at the same time, since a store compares
+// the node that is written, or which nodes there are, but not what others write into theirs. What would be safe is a
+// node per number, which is created if it does not exist, for a request more per grant.
+//
 // Claims of another kind, and foreign claims, weigh the whole lock, and only a newcomer is refused because of them
 // (ErrMismatch). So a claim that is in the queue only until it is refused does not cause others to be refused.
 //

@@ -64,6 +64,7 @@ type heldLease struct {
 	ctx       context.Context // ends when the user must stop; nil: the lease's
 	suspended bool            // the host was suspended meanwhile: then only Valid counts, because a timer may be late
 	reentered bool            // it was entered twice, and each entry has a context of its own
+	numbered  bool            // it is of a semaphore, on a store where permits have numbers
 }
 
 func newChecker(sim *simulation) *checker {
@@ -203,6 +204,7 @@ func (chk *checker) checkAllLocks() {
 // leases whose context has not ended, and separately of those for which Valid is true.
 func (chk *checker) checkOverlap(name string) {
 	var byContext, byValid, limit int64
+	permits := map[int64]bool{}
 	for l, t := range chk.leases[name] {
 		if !t.host.canAct() || chk.broken[l.ID()] { // after a forced break, a holder acts until it learns of it
 			continue
@@ -219,6 +221,7 @@ func (chk *checker) checkOverlap(name string) {
 			byContext += weight
 		}
 		if t.valid() {
+			chk.checkPermits(name, l, t, permits)
 			byValid += weight
 			if quiet := chk.quietFor(t); t.progress > 0 && quiet > t.progress+t.progress/100 {
 				chk.addViolation("a lease of %s was valid for %v without progress, and Progress is %v", name, quiet, t.progress)
@@ -230,6 +233,27 @@ func (chk *checker) checkOverlap(name string) {
 	}
 	if byContext > limit || byValid > limit {
 		chk.addViolation("overlapping holders on %s: weight by contexts %d, by Valid %d, limit %d", name, byContext, byValid, limit)
+	}
+}
+
+// checkPermits checks that a valid lease of a semaphore has as many permits as its weight, within the limit, and none of
+// those that are taken. It adds them.
+func (chk *checker) checkPermits(name string, l *holdfast.Lease, t *heldLease, taken map[int64]bool) {
+	permits, err := l.Permits()
+	if !t.numbered {
+		if !errors.Is(err, holdfast.ErrUnsupported) {
+			chk.addViolation("a lease of %s has the permits %v, %v", name, permits, err)
+		}
+		return
+	}
+	if err != nil || int64(len(permits)) != t.weight {
+		chk.addViolation("a lease of %s with weight %d has the permits %v, %v", name, t.weight, permits, err)
+	}
+	for _, n := range permits {
+		if n < 0 || n >= t.limit || taken[n] {
+			chk.addViolation("permit %d of %s, of %d, is held twice, or does not exist", n, name, t.limit)
+		}
+		taken[n] = true
 	}
 }
 

@@ -66,7 +66,7 @@ func (sim *simulation) takeLock(ctx context.Context, h *host, name string) {
 			lease, err = rw.RLock(ctx)
 		}
 	case "semaphore":
-		t.limit, t.weight = 3, 1+int64(sim.randomFloat()*3)
+		t.limit, t.weight, t.numbered = 3, 1+int64(sim.randomFloat()*3), sim.tree == nil
 		lease, err = h.clientOf(name).Semaphore(name, t.limit, nil).Acquire(ctx, t.weight)
 	}
 	if h.waitUntilRunning(context.Background()) != nil {
@@ -215,7 +215,7 @@ func (sim *simulation) takeAll(ctx context.Context, h *host) {
 				want.weight = driver.RWLimit
 			}
 		case "semaphore":
-			want.limit, want.weight = 3, 1+int64(sim.randomFloat()*3)
+			want.limit, want.weight, want.numbered = 3, 1+int64(sim.randomFloat()*3), sim.tree == nil
 			items = append(items, client.Semaphore(name, 3, o).Permits(want.weight))
 		default:
 			items = append(items, client.Mutex(name, o))

@@ -128,7 +128,11 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 	code := readNumber(b[0])
 	switch {
 	case code == replyGranted && len(b) >= 2:
-		return a.readGrant(b[1], at)
+		g, r, err = a.readGrant(b[1], at)
+		if err == nil && len(b) >= 3 && a.claim.Kind == driver.KindSemaphore {
+			g.Permits = driverutil.ParsePermits(readString(b[2]))
+		}
+		return g, r, err
 	case code == replyBroken:
 		return g, nil, &driver.LossError{Cause: driver.LossBroken}
 	case code == replyTombstoned:

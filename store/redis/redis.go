@@ -338,8 +338,9 @@ func (s *store) buildInfo() driver.Info {
 	i := driver.Info{
 		Store: place, Engine: "script", Clock: s.clock, Tier: driver.TierAdvisory,
 		ExpiredBy: driver.ExpiredByStore, ExpiryClock: driver.ExpiryClockStore, Order: driver.OrderFairOnly,
-		Kinds:     []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
-		Abilities: driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true, Ledger: true},
+		Kinds: []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
+		Abilities: driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true, Ledger: true,
+			Permits: true},
 		// A second is more than enough: a new token is the server's time in microseconds, which exceeds that of any
 		// earlier grant unless the clock was set back.
 		TokenGap: time.Second,
@@ -350,7 +351,7 @@ func (s *store) buildInfo() driver.Info {
 	}
 	if s.opts.Layout == LayoutRedisson {
 		i.Kinds, i.Order, i.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 0
-		i.Abilities.SetWeight, i.Abilities.Reasons = false, false
+		i.Abilities.SetWeight, i.Abilities.Reasons, i.Abilities.Permits = false, false, false
 	}
 	return i
 }

@@ -19,7 +19,7 @@ import (
 // token.
 const (
 	replyHeld       = 0 // the lock is held, or the weight does not fit
-	replyGranted    = 1 // an earlier request was granted
+	replyGranted    = 1 // an earlier request was granted, or the claim has permits with numbers
 	replyBroken     = 2 // an operator has broken the claim
 	replyWaiting    = 3 // it waits in the queue
 	replyMismatch   = 4 // the lock has another kind or limit

@@ -19,7 +19,7 @@ var settingVariables = []string{"HOLDFAST_STORE", configVariable}
 const binVariable = "HOLDFAST_BIN"
 
 // jobVariables are the variables that this program sets for the commands that it runs, which may call it again.
-var jobVariables = []string{"HOLDFAST_LOCK", "HOLDFAST_TOKEN", "HOLDFAST_TOKENS", "HOLDFAST_ID", heldVariable,
+var jobVariables = []string{"HOLDFAST_LOCK", "HOLDFAST_TOKEN", "HOLDFAST_TOKENS", "HOLDFAST_ID", permitVariable, heldVariable,
 	"HOLDFAST_KEY", "HOLDFAST_SLOT", "HOLDFAST_ATTEMPT", "HOLDFAST_COMMAND_PID", progressVariable}
 
 // serviceVariable matches the variables that Kubernetes sets in each container for a Service whose name is holdfast or

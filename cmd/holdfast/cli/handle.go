@@ -71,10 +71,13 @@ type handleRecord struct {
 }
 
 // writeHandle writes a handle as one line of JSON. Its claim was detached since a time.
-func writeHandle(w io.Writer, store string, h holdfast.Handle, since time.Time, bootSince bootInstant) error {
+func writeHandle(w io.Writer, store string, h holdfast.Handle, permits []int64, since time.Time, bootSince bootInstant) error {
 	f := fields{
 		"store": store, "lock": h.Name, "kind": h.Kind, "limit": h.Limit, "weight": h.Weight,
 		"ttl_ms": shown.Millis(h.TTL), "id": h.ID, "ref": h.Ref, "token": h.Token, "expires": shown.FormatTime(since.Add(h.TTL)),
+	}
+	if permits != nil {
+		f["permits"] = permits
 	}
 	if bootSince.boot != "" {
 		f["boot"], f["boot_expires_ms"] = bootSince.boot, (bootSince.at + h.TTL).Milliseconds()
@@ -159,7 +162,8 @@ func acquireAndDetach(request *lockRequest, store string) error {
 	if err != nil {
 		return err
 	}
-	if err = writeHandle(os.Stdout, client.Info().Store, h, since, bootSince); err == nil {
+	permits, _ := lease.Permits()
+	if err = writeHandle(os.Stdout, client.Info().Store, h, permits, since, bootSince); err == nil {
 		return nil
 	}
 	// Without the handle, the lock cannot be released by anyone.

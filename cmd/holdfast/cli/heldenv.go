@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
 // heldVariable lists the locks that are held around a command: entries separated by blanks, each
@@ -18,6 +19,9 @@ import (
 // for itself. The ref or the id, and the token, identify the claim; the store is only a hint, since one store has many
 // names.
 const heldVariable = "HOLDFAST_HELD"
+
+// permitVariable has the numbers of the permits of a lock with a limit, separated by commas. It is not set if they have none.
+const permitVariable = "HOLDFAST_PERMIT"
 
 // heldLock is one entry of heldVariable.
 type heldLock struct {
@@ -175,11 +179,13 @@ func (r *lockRequest) commandEnvironment(inherited []string, client *holdfast.Cl
 			tokens = append(tokens, fmt.Sprintf("%s=%d", escapeEntry(l.Name()), l.Token()))
 		}
 	}
+	permits, _ := lease.Permits()
 	return replaceVariables(inherited, [][2]string{
 		{"HOLDFAST_LOCK", lease.Name()},
 		{"HOLDFAST_TOKEN", strconv.FormatInt(lease.Token(), 10)},
 		{"HOLDFAST_TOKENS", strings.Join(tokens, " ")},
 		{"HOLDFAST_ID", lease.ID()},
+		{permitVariable, driverutil.FormatPermits(permits)},
 		{heldVariable, addHeldEntries(entries...)},
 	})
 }

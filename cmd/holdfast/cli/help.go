@@ -129,8 +129,8 @@ const runExamples = `  holdfast run nightly ./report.sh --full                  
   holdfast run --also db --also cache deploy ./deploy.sh   under three locks: all or none`
 
 const runAfterFlags = `Flags of run come before NAME. COMMAND is run directly, without a shell, with the input and output of run. It finds the
-name of the lock, its fencing token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID. With --also
-it finds the tokens of all locks in HOLDFAST_TOKENS.
+name of the lock, its fencing token and the id of its claim in HOLDFAST_LOCK, HOLDFAST_TOKEN and HOLDFAST_ID, with
+--also the tokens of all locks in HOLDFAST_TOKENS, and with --limit the number of its permit in HOLDFAST_PERMIT.
 
 In cron, the same lines on many machines run COMMAND on one of them:
   PATH=/usr/local/bin:/usr/bin:/bin
@@ -163,15 +163,17 @@ Which lock
   With --shared, runs of NAME hold it together, and exclude runs without --shared, as flock -s and flock -x do. A shared
   run that finds NAME held by a plain run checks again from time to time; it is not in the queue with others.
   With --limit N, up to N runs hold NAME at once; with --permits K this run counts as K. All runs of NAME must give the
-  same N.
+  same N. HOLDFAST_PERMIT has a number from 0 to N-1, which no other run of NAME has at the same time; with --permits K,
+  up to 64, it has K numbers, separated by commas. It is not set on etcd, ZooKeeper and Consul, nor next to a run of an
+  earlier version of Holdfast.
 
 Several locks
   With --also, run holds all locks or none. It acquires them one after the other, in the order of their names, so runs
-  with --also never wait for each other forever. The locks of --also are held alone, as a plain run holds NAME; --shared,
-  --limit and --permits do not go with it. All other flags are for all locks: --wait bounds the wait as a whole, and -n
-  acquires none if one is held. If one lock is lost, COMMAND is ended as if NAME were; the message names the lock. A
-  request to release one of them counts for all. HOLDFAST_TOKENS has NAME=TOKEN of each lock, separated by blanks; special
-  characters in NAME are written as %XX.
+  with --also never wait for each other forever. The locks of --also are held alone, as a plain run holds NAME;
+  --shared, --limit and --permits do not go with it. All other flags are for all locks: --wait bounds the wait as a
+  whole, and -n acquires none if one is held. If one lock is lost, COMMAND is ended as if NAME were; the message names
+  the lock. A request to release one of them counts for all. HOLDFAST_TOKENS has NAME=TOKEN of each lock, separated by
+  blanks; special characters in NAME are written as %XX.
 
 When the command hangs
   With --progress 5m the command must say that it gets on: it writes anything to the descriptor HOLDFAST_PROGRESS_FD,

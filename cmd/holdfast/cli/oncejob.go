@@ -207,6 +207,7 @@ func (r *ledgerRun) commandEnvironment(inherited []string, store, ledger string)
 		{"HOLDFAST_ID", r.ID()},
 		{"HOLDFAST_LOCK", ""}, // HOLDFAST_TOKEN is not the token of that lock any more
 		{"HOLDFAST_TOKENS", ""},
+		{permitVariable, ""},
 		{heldVariable, addHeldEntries(heldLock{store: store, name: ledger + "/" + r.Key(), ref: r.ID(), token: r.Token()}.String())},
 	})
 }

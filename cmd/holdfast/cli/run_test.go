@@ -306,6 +306,33 @@ func TestEnvironmentIsReplaced(t *testing.T) {
 	}
 }
 
+// TestPermitVariable: the command of a run with a limit finds the numbers of its permits, and no command finds those of an
+// outer run.
+func TestPermitVariable(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	const show = "echo [$HOLDFAST_PERMIT]"
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "--limit", "3", "a", "sh", "-c", show}, "[0]"},
+		{[]string{"run", "--limit", "5", "--permits", "3", "b", "sh", "-c", show}, "[0,1,2]"},
+		{[]string{"run", "--limit", "1000", "--permits", "65", "c", "sh", "-c", show}, "[]"},
+		{[]string{"run", "d", "sh", "-c", show}, "[]"},
+		{[]string{"run", "--limit", "3", "e", program, "run", "f", "sh", "-c", show}, "[]"},
+		{[]string{"run", "--limit", "3", "g", program, "once", "--ledger", "l", "h", "sh", "-c", show}, "[]"},
+		{[]string{"run", "--limit", "2", "i", program, "run", "-n", "--limit", "2", "i", "sh", "-c", show}, "[1]"},
+	} {
+		if r := w.runProgram(test.args...); r.code != 0 || strings.TrimSpace(r.out) != test.want {
+			t.Errorf("%q: want %s; %s", test.args, test.want, r.description)
+		}
+	}
+	if r := w.runProgram("acquire", "--ttl", "1m", "--limit", "3", "j"); !strings.Contains(r.out, `"permits":[0]`) {
+		t.Error(r.description)
+	}
+}
+
 // TestBusy: a lock that is held gives the exit code that was asked for, and a message that names the holder.
 func TestBusy(t *testing.T) {
 	t.Parallel()

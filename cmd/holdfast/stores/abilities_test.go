@@ -23,19 +23,19 @@ import (
 // abilities says for each store and layout what it can do beyond Acquire, Renew, Release, Inspect, List and Break of a
 // mutex. A change of the code that changes a row changes what users have: it needs a reason, and a line in CHANGELOG.md.
 //
-// The words are: fair, rw and semaphore for kinds of claims; detach and weight for Detach and SetWeight; endings for
-// NextEnding; reasons for breaks with a reason; forget; tokens for reading and raising tokens; explain for naming the keys
-// of a claim; liveness for a file that keeps a client's claims; ledger for a run ledger, and clock for one that tells the
-// store's time.
+// The words are: fair, rw and semaphore for kinds of claims; detach and weight for Detach and SetWeight; permits for numbers
+// of a semaphore's permits; endings for NextEnding; reasons for breaks with a reason; forget; tokens for reading and raising
+// tokens; explain for naming the keys of a claim; liveness for a file that keeps a client's claims; ledger for a run
+// ledger, and clock for one that tells the store's time.
 var abilities = map[string]map[string]string{
 	"file": {
-		"": "fair rw semaphore weight detach reasons forget tokens explain liveness ledger clock",
+		"": "fair rw semaphore weight detach permits reasons forget tokens explain liveness ledger clock",
 	},
 	"memory": {
-		"": "fair rw semaphore weight detach reasons forget tokens ledger clock",
+		"": "fair rw semaphore weight detach permits reasons forget tokens ledger clock",
 	},
 	"redis": {
-		"":         "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":         "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"redisson": "detach forget tokens explain ledger clock",
 	},
 	"redlock": {
@@ -58,36 +58,36 @@ var abilities = map[string]map[string]string{
 		"key":  "detach endings reasons tokens explain ledger clock",
 	},
 	"postgres": {
-		"":         "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":         "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"shedlock": "detach tokens explain",
 	},
 	"mysql": {
-		"":         "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":         "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"shedlock": "detach tokens explain",
 	},
 	"nats": {
-		"": "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"": "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 	},
 	"dynamodb": {
-		"":        "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":        "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"awslock": "tokens explain",
 		"ledger":  "ledger clock",
 	},
 	"s3": {
-		"":          "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":          "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"terraform": "detach forget tokens explain",
 	},
 	"gcs": {
-		"":        "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":        "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"gcslock": "detach forget tokens explain",
 		"vault":   "detach forget tokens explain",
 	},
 	"azure": {
-		"":      "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":      "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"lease": "detach forget tokens explain",
 	},
 	"kubernetes": {
-		"":               "fair rw semaphore weight detach reasons forget tokens explain ledger clock",
+		"":               "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"leaderelection": "detach forget tokens explain",
 	},
 }
@@ -193,6 +193,19 @@ func listAbilities(t *testing.T, s driver.Store) (can []string) {
 		supports("detach", info.Abilities.Detach, s.Detach(ctx, g, g.TTL))
 		if err := s.Release(ctx, g.Claim, g.Ref); err != nil {
 			t.Error(err)
+		}
+		if slices.Contains(info.Kinds, driver.KindSemaphore) {
+			claim.ID, claim.Kind, claim.Limit, claim.Weight = strings.ToLower(rand.Text()), driver.KindSemaphore, 2, 1
+			if g, err = s.Acquire(ctx, claim); err != nil {
+				t.Fatal(err)
+			}
+			if info.Abilities.Permits != (len(g.Permits) == 1) {
+				t.Errorf("permits: its Info says %v, and the claim has %v", info.Abilities.Permits, g.Permits)
+			}
+			add("permits", len(g.Permits) == 1)
+			if err := s.Release(ctx, g.Claim, g.Ref); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 	ended, end := context.WithCancel(ctx)

@@ -82,6 +82,7 @@ func TestTwoVersions(t *testing.T) {
 			s.checkQueue(old, new)
 			s.checkShared(old, new, "--shared")
 			s.checkShared(old, new, "--limit", "2")
+			s.checkPermits(old, new)
 		})
 	})
 }
@@ -437,6 +438,63 @@ func (s *scene) checkShared(a, b version, kind ...string) {
 	s.refused(b, other...)
 	first.end()
 	second.end()
+}
+
+// checkPermits: this version gives no permit to two holders, whatever the version before has made of the lock: while a
+// holder is there whose permit may have been forgotten, nobody gets one.
+func (s *scene) checkPermits(old, new version) {
+	s.Helper()
+	if !s.client.Info().Permits {
+		return
+	}
+	semaphore := s.client.Semaphore(s.lock("permits"), 4, nil)
+	take := func() (lease *holdfast.Lease, permits []int64) {
+		s.Helper()
+		lease, err := semaphore.Acquire(s.Context(), 1)
+		if err != nil {
+			s.Fatal(err)
+		}
+		permits, err = lease.Permits()
+		if err != nil && !errors.Is(err, holdfast.ErrUnsupported) {
+			s.Error(err)
+		}
+		return lease, permits
+	}
+	release := func(leases ...*holdfast.Lease) {
+		s.Helper()
+		for _, l := range leases {
+			if err := l.Release(); err != nil {
+				s.Error(err)
+			}
+		}
+	}
+	args := []string{"--limit", "4", s.lock("permits")}
+	a, first := take()
+	b, second := take()
+	if !slices.Equal(first, []int64{0}) || !slices.Equal(second, []int64{1}) {
+		s.Errorf("the permits are %v and %v", first, second)
+	}
+	before := s.hold(old, args...)
+	before.token()
+	c, third := take() // next to a holder of the version before
+	if third != nil {
+		s.Errorf("a claim next to one of the version before has the permits %v", third)
+	}
+	before.end() // the version before may have forgotten the permits of others
+	release(c)
+	d, fourth := take()
+	if slices.Equal(fourth, first) || slices.Equal(fourth, second) {
+		s.Errorf("%v was given again", fourth)
+	}
+	release(a, b, d)
+	last := s.hold(new, args...)
+	last.token()
+	e, fifth := take()
+	if len(fifth) != 1 {
+		s.Errorf("nobody of the version before is there, and the permits are %v", fifth)
+	}
+	release(e)
+	last.end()
 }
 
 // checkHandle: a version renews and releases what the other has acquired.

@@ -9,6 +9,7 @@
 -- Replies with the token of a grant, or with a list. ms left is the time until the first holder or the roll call ends, and less than 0 if
 -- that is not known. look is 1 during a roll call, and if this script has promoted a claim: then this claim looks again after ms left, as all
 -- that are ahead of it may be dead. Each holder is a list, see describe_holders.
+--   {GRANTED, token, permits}  a grant of a semaphore, with the numbers of its permits
 --   {HELD, ms left, waiting claims, look, holders...}
 --   {WAITING, ms left, place in the queue, look, holders...}
 --   {BROKEN}                 an operator has broken this claim
@@ -16,7 +17,8 @@
 --   {FULL, count, words}     too many claims hold the lock or wait for it
 --   {TOMBSTONED}             the claim was released before this request arrived
 --- include shared/state.lua
-local HELD, BROKEN, WAITING, MISMATCH, FULL, TOMBSTONED = 0, 2, 3, 4, 5, 7
+local HELD, GRANTED, BROKEN, WAITING, MISMATCH, FULL, TOMBSTONED = 0, 1, 2, 3, 4, 5, 7
+local MAX_PERMITS = 64 -- driver.MaxPermits
 local me, mykind, mylimit, weight, ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] ~= '0', ARGV[15]
 local plain = ARGV[14] == 'plain' or nil
@@ -80,13 +82,37 @@ local function reply(...)
   return {...}
 end
 
-local function reply_token(granted)
+local function reply_grant(granted, permits)
   save()
+  if permits then return {GRANTED, granted, table.concat(permits, ',')} end
   return granted
+end
+
+-- choose_permits returns the numbers of this claim's permits on a semaphore: the smallest that no holder has. It returns nil if the claim
+-- is too heavy, or if there is a holder without numbers, as clients of an earlier version are: all clients keep the same rule.
+local function choose_permits()
+  if mykind ~= 'semaphore' or weight > MAX_PERMITS then return nil end
+  local ids = call('ZRANGE', HOLDERS, 0, -1)
+  local claims, taken, permits = #ids > 0 and call('HMGET', CLAIMS, unpack(ids)) or {}, {}, {}
+  for i, who in ipairs(ids) do
+    local c = claims[i] and cjson.decode(claims[i])
+    if not c then return nil end
+    if who ~= me and c.state ~= 'promoted' then
+      if not c.permits and c.w <= MAX_PERMITS then return nil end
+      for _, n in ipairs(c.permits or {}) do taken[n] = true end
+    end
+  end
+  local n = 0
+  while #permits < weight do
+    if not taken[n] then permits[#permits + 1] = n end
+    n = n + 1
+  end
+  return permits
 end
 
 -- grant grants this claim. The flags are an argument because a promoted claim may have been given flags since it joined the queue.
 local function grant(itsflags)
+  local permits
   if mykind == 'mutex' then
     if has_flag(flags, 'c') then call('HDEL', CLAIMS, me) end
     id, flags, held, token = me, itsflags, 'mutex', next_token()
@@ -95,13 +121,14 @@ local function grant(itsflags)
   else
     draw_token()
     set_mark()
+    permits = choose_permits()
     write_claim(me, {w = weight, ttl = ttl, owner = owner, meta = meta, since = text(now), token = text(token), flags = itsflags,
-      state = 'granted'})
+      state = 'granted', permits = permits})
     call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   end
   -- What settle released is taken again, so no client outside of the queue is notified.
   freed = false
-  return reply_token(token)
+  return reply_grant(token, permits)
 end
 
 -- set_kind makes the lock one of this kind and limit.
@@ -122,14 +149,14 @@ if held == 'mutex' and id == me then
   if has_flag(flags, 'b') then return reply(BROKEN) end
   if has_flag(flags, 'c') then return grant((string.gsub(flags, 'c', ''))) end
   call('PEXPIRE', LOCK, ttl)
-  return reply_token(token)
+  return reply_grant(token)
 end
 if held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = read_claim(me)
   if has_flag(c.flags or '', 'b') then return reply(BROKEN) end
   if c.state == 'promoted' then return grant(c.flags) end
   call('ZADD', HOLDERS, text(now + ttl * 1000), me)
-  return reply_token(tonumber(c.token))
+  return reply_grant(tonumber(c.token), c.permits)
 end
 local place = waits and waiters > 0 and call('ZRANK', QUEUE, me)
 if place then return refuse(WAITING, place + 1) end

@@ -28,6 +28,7 @@ type handleView struct {
 	Ref       string        `json:"ref"`
 	TTL       int64         `json:"ttl_ms"`
 	Remaining int64         `json:"remaining_ms"`
+	Permits   []int64       `json:"permits,omitempty"`
 	Also      []alsoView    `json:"also,omitempty"`
 }
 
@@ -41,7 +42,8 @@ type alsoView struct {
 // lockHandle is the handle of a lock, and of those that were acquired with it: they are renewed and released together.
 type lockHandle struct {
 	holdfast.Handle
-	also []holdfast.Handle
+	also    []holdfast.Handle
+	permits []int64 // that a semaphore's claim was granted with, if they have numbers; not part of what clients send
 }
 
 // all are the handles of all locks.
@@ -68,7 +70,7 @@ type renewedView struct {
 func encodeHandle(h holdfast.Handle, also ...holdfast.Handle) string {
 	var value any = h
 	if len(also) > 0 {
-		value = lockHandle{h, also}.all()
+		value = lockHandle{Handle: h, also: also}.all()
 	}
 	data, err := json.Marshal(value)
 	if err != nil { // a name that is no UTF-8 was never granted
@@ -91,7 +93,7 @@ func decodeHandle(text string) (h lockHandle, err error) {
 	if err != nil || len(all) == 0 || len(all) > 1+maxAlso || slices.ContainsFunc(all, isNone) {
 		return h, newProblem(codeInvalid, "this is no handle; acquire, try and detach return one")
 	}
-	return lockHandle{all[0], all[1:]}, nil
+	return lockHandle{Handle: all[0], also: all[1:]}, nil
 }
 
 // usableFor is for how long work may go on under a handle that was confirmed by a request which began at since.
@@ -105,7 +107,8 @@ func viewHandle(h lockHandle, since time.Time) handleView {
 		also = append(also, alsoView{Lock: a.Name, Token: a.Token, Ref: shown.HiddenRef(a.Ref)})
 	}
 	return handleView{Handle: encodeHandle(h.Handle, h.also...), Also: also, Lock: h.Name, Kind: h.Kind, Limit: h.Limit,
-		Weight: h.Weight, Token: h.Token, Ref: shown.HiddenRef(h.Ref), TTL: shown.Millis(h.TTL), Remaining: shown.Millis(usableFor(h.TTL, since))}
+		Weight: h.Weight, Permits: h.permits, Token: h.Token, Ref: shown.HiddenRef(h.Ref), TTL: shown.Millis(h.TTL),
+		Remaining: shown.Millis(usableFor(h.TTL, since))}
 }
 
 func (s *Server) acquire(w http.ResponseWriter, r *http.Request) error {
@@ -195,6 +198,7 @@ func (s *Server) takeHandle(ctx context.Context, r *acquire.Request) (h lockHand
 		return h, since, err
 	}
 	since = time.Now()
+	h.permits, _ = lease.Permits()
 	if h.Handle, err = lease.Detach(); err != nil { // the handle may be worth nothing
 		s.releaseUnsent(lease, h.Handle)
 	}

@@ -75,6 +75,7 @@ type holdLine struct {
 	Cause     holdfast.LossCause `json:"cause,omitempty"`
 	Message   string             `json:"message,omitempty"`
 	Handle    string             `json:"handle,omitempty"`
+	Permits   []int64            `json:"permits,omitempty"`
 }
 
 // holdRun is one hold: the goroutine of its request runs it from the first line to the last.
@@ -274,9 +275,10 @@ func (h *holdRun) begin(lease *holdfast.Lease, waited time.Duration) error {
 	h.lease = lease
 	h.setLease(lease)
 	waitedFor := shown.Millis(waited)
+	permits, _ := lease.Permits()
 	err := h.sendHeld(eventAcquired, holdLine{Lock: h.claim.name, Hold: h.id, Kind: h.claim.kind, Token: lease.Token(),
 		Ref: shown.HiddenRef(lease.Ref()), Owner: h.claim.opts.Owner, TTL: shown.Millis(h.ttl), Heartbeat: shown.Millis(h.heartbeat),
-		Waited: &waitedFor})
+		Waited: &waitedFor, Permits: permits})
 	if err != nil {
 		h.endBySendError(err)
 		h.lease = nil

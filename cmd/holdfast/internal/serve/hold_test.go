@@ -213,7 +213,12 @@ func TestKinds(t *testing.T) {
 	if line := writer.next(eventFailed); line["code"] != string(codeTimeout) {
 		t.Errorf("%v", line)
 	}
-	s.hold("s", `{"kind": "semaphore", "limit": 3, "weight": 2}`).next(eventAcquired)
+	if line := s.hold("s", `{"kind": "semaphore", "limit": 3, "weight": 2}`).next(eventAcquired); fmt.Sprint(line["permits"]) != "[0 1]" {
+		t.Errorf("%v", line)
+	}
+	if line := s.hold("m", "").next(eventAcquired); line["permits"] != nil {
+		t.Errorf("%v", line)
+	}
 	s.refuse(codeHeld, http.MethodPost, "/v1/locks/s/hold", `{"kind": "semaphore", "limit": 3, "weight": 2, "wait_ms": 0}`)
 	s.hold("s", `{"kind": "semaphore", "limit": 3, "wait_ms": 0}`).next(eventAcquired)
 	s.refuse(codeMismatch, http.MethodPost, "/v1/locks/s/hold", `{"kind": "semaphore", "limit": 4, "wait_ms": 0}`)

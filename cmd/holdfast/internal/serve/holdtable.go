@@ -186,11 +186,13 @@ func (s *Server) releaseHold(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) detachHold(w http.ResponseWriter, r *http.Request) error {
 	began := time.Now()
-	_, handle, err := s.commandHold(w, r, true)
+	h, handle, err := s.commandHold(w, r, true)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, viewHandle(lockHandle{Handle: handle}, began))
+	lease, _, _ := h.state()
+	permits, _ := lease.Permits()
+	return writeJSON(w, viewHandle(lockHandle{Handle: handle, permits: permits}, began))
 }
 
 // commandHold passes a command on to the goroutine of a hold, and waits for its reply.

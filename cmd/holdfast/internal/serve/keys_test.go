@@ -115,6 +115,11 @@ func TestKeyIsOneRequest(t *testing.T) {
 	s.refuse(codeInvalid, http.MethodPost, "/v1/locks/c/try", tryLong)
 	s.withKey(`"` + strings.Repeat("~", maxKeyLength-3) + ` "`)
 	s.want(http.MethodPost, "/v1/locks/c/try", tryLong)
+	first := s.want(http.MethodPost, "/v1/locks/s/try", `{"ttl_ms": 600000, "kind": "semaphore", "limit": 3, "weight": 2}`)
+	again := s.want(http.MethodPost, "/v1/locks/s/try", `{"ttl_ms": 600000, "kind": "semaphore", "limit": 3, "weight": 2}`)
+	if fmt.Sprint(first["permits"]) != "[0 1]" || fmt.Sprint(again["permits"]) != "[0 1]" {
+		t.Errorf("%v, and again %v", first, again)
+	}
 	s.hold("d", "").next(eventAcquired) // a hold has no key: it ends with its connection
 	s.hold("d", `{"wait_ms": 60000}`).next(eventWaiting)
 }
