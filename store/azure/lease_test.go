@@ -347,7 +347,8 @@ func TestLeaseOfDeadHolder(t *testing.T) {
 	dead, store := mustOpen(t, s, leaseOptions()), mustOpen(t, s.second(t), leaseOptions())
 	g := acquire(t, dead, mutexClaim("m", 2*time.Second))
 	next := acquire(t, store, storetest.Waiting(mutexClaim("m", 2*minute)))
-	if held := store.Info().Clock.Since(g.Since); held < 2*time.Second || held > 12*time.Second+machine.Lost(began) || next.Token <= g.Token {
+	held := store.Info().Clock.Since(g.Since)
+	if held < 2*time.Second || held > 12*time.Second+machine.Lost(began) || next.Token <= g.Token {
 		t.Errorf("replaced after %v, with token %d after %d", held, next.Token, g.Token)
 	}
 	now, err := s.blobClient("leases/m").GetProperties(t.Context(), nil)

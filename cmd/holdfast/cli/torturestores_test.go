@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/store/azure/azuretest"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
@@ -121,6 +122,7 @@ func (w *workspace) startTortureStore(kind string) (s tortureStore) {
 		"nats":             w.startTortureNATS,
 		"dynamodb":         w.startTortureDynamoDB,
 		"gcs":              w.startTortureGCS,
+		"azure":            w.startTortureAzure,
 		"s3":               w.startTortureS3,
 	}[kind]
 	if start == nil {
@@ -429,6 +431,37 @@ func (w *workspace) startTortureGCS(s *tortureStore) error {
 	s.url = "gcs://locks?anonymous=true&write-interval=100ms&endpoint=" + url.QueryEscape(server.URL)
 	s.faults = []serverFault{
 		{"refuse", set(&refuses, true), set(&refuses, false)}, {"hide replies", set(&hidden, true), set(&hidden, false)},
+	}
+	return nil
+}
+
+// startTortureAzure: as startTortureGCS, and the link is cut.
+func (w *workspace) startTortureAzure(s *tortureStore) error {
+	server, err := azuretest.Start(w.Context(), "locks")
+	if err != nil {
+		return err
+	}
+	w.Cleanup(func() { server.Stop() })
+	proxy, err := server.NewProxy()
+	if err != nil {
+		return err
+	}
+	w.Cleanup(proxy.Close)
+	var refuses, hidden atomic.Bool
+	proxy.Decide = func(azuretest.Request) (f azuretest.Fate) {
+		if refuses.Load() {
+			f.Status, f.Code = 503, "ServerBusy"
+		} else if hidden.Load() && rand.IntN(2) == 0 {
+			f.Status, f.Code, f.After = 500, "OperationTimedOut", true
+		}
+		return f
+	}
+	set := func(b *atomic.Bool, on bool) func() error { return func() error { b.Store(on); return nil } }
+	s.url = "azure://" + azuretest.Account + "/locks?endpoint=" + url.QueryEscape(proxy.URL)
+	s.environment = []string{"AZURE_STORAGE_KEY=" + azuretest.Key}
+	s.faults = []serverFault{
+		{"refuse", set(&refuses, true), set(&refuses, false)}, {"hide replies", set(&hidden, true), set(&hidden, false)},
+		{"cut", func() error { proxy.Cut(); return nil }, func() error { proxy.Heal(); return nil }},
 	}
 	return nil
 }
