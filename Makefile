@@ -12,7 +12,7 @@ export GOFLAGS := -tags=grpcnotrace,disable_grpc_modules
 # CORE needs no server; SERVERS are the stores on servers, and what is tested with foreign clients of theirs.
 CORE    = ./cmd/holdfast/cli ./cmd/holdfast/internal . ./otel ./prometheus $(addprefix ./test/,bench docs election lockall storm)
 SERVERS = $(filter-out $(addprefix $(CURDIR)/,cmd/holdfast otel prometheus test) $(CURDIR),$(shell go list -m -f '{{.Dir}}')) \
-	./cmd/holdfast/stores $(addprefix ./test/,dynamodb fence ledger ops redis scale)
+	./cmd/holdfast/stores $(addprefix ./test/,clients dynamodb fence ledger ops redis scale)
 MODULES = $(CORE)
 EXAMPLES = event-worker nightly stock transfer webhook
 SEEDS  ?= 200
@@ -60,7 +60,8 @@ worlds:
 	go test -run 'TestKindWorlds|TestTreeKindWorlds|TestLedgerWorlds' ./internal/sim -seeds $(KINDS) -v -timeout 30m | grep -v '^=== '
 
 # Form: formatting, vet, linters, tidy modules, other systems, known vulnerabilities.
-check: setup
+check:
+	@scripts/setup check
 	scripts/check
 
 # Benchmarks print their figures, and keep them in figures/. BEFORE=REV compares them with those of a commit.
@@ -74,7 +75,7 @@ prove: install-servers
 
 # The artifacts of a release, in dist: archives, packages, images, SBOMs and checksums. See docs/releasing.md.
 dist:
-	@scripts/setup build
+	@scripts/setup packages
 	scripts/dist
 
 # Makes them and tries them as their users would. Needs root.

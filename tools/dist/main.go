@@ -5,6 +5,17 @@
 //	                                         $VERSION and $ARCH
 //	dist image BINARY VERSION ARCH FILE      an image for containers, which docker load and podman load read
 //	dist sbom BINARY VERSION FILE            the modules in a binary, in the format of CycloneDX
+//	dist wheel DIR SOURCE VERSION TAG OUT [BINARY SBOM]
+//	                                         a package for Python in OUT: DIR has METADATA and README.md, and SOURCE the
+//	                                         modules; with a command, TAG names its platform
+//	dist npm-client DIR COMPILED VERSION OUT
+//	                                         a package for Node in OUT: DIR has package.json and README.md
+//	dist npm-engine TARGET BINARY SBOM VERSION OUT
+//	                                         a package for Node with the command for TARGET, such as linux_amd64
+//	dist jar-client DIR COMPILED VERSION OUT
+//	                                         jars and a description for Maven in OUT: DIR has src and pom.xml
+//	dist jar-engine DIR TARGET BINARY SBOM VERSION OUT
+//	                                         a jar with the command for TARGET, and its description
 //
 // ARCH is an architecture as Go calls it.
 package main
@@ -37,7 +48,21 @@ func run(args []string) error {
 		return writeImage(args[1], args[2], args[3], args[4], date)
 	case len(args) == 4 && args[0] == "sbom":
 		return writeSBOM(args[1], args[2], args[3], date)
+	case len(args) == 6 && args[0] == "wheel":
+		return writeWheel(args[1], args[2], args[3], args[4], args[5], "", "", date)
+	case len(args) == 8 && args[0] == "wheel":
+		return writeWheel(args[1], args[2], args[3], args[4], args[5], args[6], args[7], date)
+	case len(args) == 5 && args[0] == "npm-client":
+		return writeNPMClient(args[1], args[2], args[3], args[4], date)
+	case len(args) == 6 && args[0] == "npm-engine":
+		return writeNPMEngine(args[1], args[2], args[3], args[4], args[5], date)
+	case len(args) == 5 && args[0] == "jar-client":
+		return writeJavaClient(args[1], args[2], args[3], args[4], date)
+	case len(args) == 7 && args[0] == "jar-engine":
+		return writeJavaEngine(args[1], args[2], args[3], args[4], args[5], args[6], date)
 	}
 	return errors.New("the arguments are packages CONFIG VERSION ARCH DIR, image BINARY VERSION ARCH FILE, " +
-		"or sbom BINARY VERSION FILE")
+		"sbom BINARY VERSION FILE, wheel DIR SOURCE VERSION TAG OUT [BINARY SBOM], npm-client DIR COMPILED VERSION OUT, " +
+		"npm-engine TARGET BINARY SBOM VERSION OUT, jar-client DIR COMPILED VERSION OUT, " +
+		"or jar-engine DIR TARGET BINARY SBOM VERSION OUT")
 }

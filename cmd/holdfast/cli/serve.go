@@ -73,8 +73,8 @@ func newServe(storeURL *string) *cobra.Command {
 
 const serveHelp = `serve lets programs in every language use the locks, elections and runs of the store over HTTP. A client holds a lock
 for as long as its connection is open: if it closes it, or dies, the lock is released. If the lock is lost, the client
-is told before anyone else can hold it. docs/serve.md explains the API, docs/openapi.yaml describes it, and examples/
-has clients in Python, TypeScript and Java.
+is told before anyone else can hold it. docs/serve.md explains the API, docs/openapi.yaml describes it, and
+docs/languages.md names the packages for other languages.
 
     holdfast serve --listen unix:/run/holdfast/holdfast.sock &
     curl -sN --unix-socket /run/holdfast/holdfast.sock -X POST http://localhost/v1/locks/deploy/hold

@@ -1,0 +1,241 @@
+package io.holdfast;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Semaphore;
+
+/** Does what the cases in clients/cases say: a command per line of stdin, an answer per line of stdout. Agent URL TOKEN. */
+final class Agent {
+    private static final Map<String, Block> BLOCKS = new ConcurrentHashMap<>();
+    private static final Map<String, TimedLock> TIMED = new ConcurrentHashMap<>();
+    private static Client locks;
+
+    private Agent() { }
+
+    /** The work went wrong. */
+    private static final class OwnException extends Exception {
+        private static final long serialVersionUID = 1;
+    }
+
+    /** A block of the program, which lasts until a command ends it. */
+    private static final class Block {
+        final CompletableFuture<Held> held = new CompletableFuture<>();
+        final Semaphore ended = new Semaphore(0);
+        final CompletableFuture<Void> done = new CompletableFuture<>();
+        volatile String result;
+        volatile boolean fails;
+
+        interface Body {
+            void run(Block block) throws Exception;
+        }
+
+        Held open(Body body) throws Exception {
+            new Thread(() -> {
+                try {
+                    body.run(this);
+                    done.complete(null);
+                } catch (Exception e) {
+                    held.completeExceptionally(e);
+                    done.completeExceptionally(e);
+                }
+            }).start();
+            return get(held);
+        }
+
+        String work(Held it) throws Exception {
+            held.complete(it);
+            ended.acquire();
+            if (fails) throw new OwnException();
+            return result;
+        }
+    }
+
+    private static <T> T get(CompletableFuture<T> future) throws Exception {
+        try {
+            return future.get();
+        } catch (ExecutionException e) {
+            if (e.getCause() instanceof Exception cause) throw cause;
+            throw e;
+        }
+    }
+
+    private static Duration seconds(Map<String, Object> a, String name) {
+        return Duration.ofMillis((long) (((Number) a.get(name)).doubleValue() * 1000));
+    }
+
+    private static Lock lockOf(Map<String, Object> a) {
+        String name = Json.text(a, "name");
+        Lock lock = switch (Json.text(a, "kind")) {
+            case "semaphore" -> locks.semaphore(name, Json.number(a, "limit", 0));
+            case "election" -> locks.election(name).campaign();
+            case "reader" -> locks.reader(name);
+            case "writer" -> locks.writer(name);
+            default -> locks.mutex(name);
+        };
+        if (a.containsKey("wait")) lock = lock.within(seconds(a, "wait"));
+        if (a.containsKey("ttl")) lock = lock.ttl(seconds(a, "ttl"));
+        if (a.containsKey("owner")) lock = lock.owner(Json.text(a, "owner"));
+        if (a.containsKey("note")) lock = lock.note(Json.text(a, "note"));
+        if (a.containsKey("weight")) lock = lock.weight(Json.number(a, "weight", 1));
+        if (Json.flag(a, "fair")) lock = lock.fair();
+        return lock;
+    }
+
+    private static Ledger ledgerOf(Map<String, Object> a) {
+        Ledger ledger = locks.ledger(Json.text(a, "ledger"));
+        if (a.containsKey("wait")) ledger = ledger.within(seconds(a, "wait"));
+        if (a.containsKey("ttl")) ledger = ledger.ttl(seconds(a, "ttl"));
+        if (a.containsKey("pause")) ledger = ledger.pause(seconds(a, "pause"));
+        if (a.containsKey("max_attempts")) ledger = ledger.maxAttempts((int) Json.number(a, "max_attempts", 0));
+        if (a.containsKey("fingerprint")) ledger = ledger.fingerprint(Json.text(a, "fingerprint"));
+        return ledger;
+    }
+
+    private static Map<String, Object> act(String what, Map<String, Object> a) throws Exception {
+        String label = Json.text(a, "as"), name = Json.text(a, "name");
+        Block block = BLOCKS.get(label);
+        switch (what) {
+            case "open" -> {
+                Block opened = new Block();
+                Lease lease = (Lease) opened.open(b -> {
+                    try (Lease it = lockOf(a).acquire()) {
+                        b.work(it);
+                    }
+                });
+                BLOCKS.put(label, opened);
+                return Map.of("token", lease.token(), "owner", lease.owner(), "kind", lease.kind());
+            }
+            case "begin" -> {
+                Block opened = new Block();
+                Run run = (Run) opened.open(b -> ledgerOf(a).run(Json.text(a, "key"), b::work));
+                BLOCKS.put(label, opened);
+                return Map.of("token", run.token(), "attempt", run.attempt());
+            }
+            case "close", "raise" -> {
+                block.result = a.containsKey("result") ? Json.text(a, "result") : null;
+                block.fails = what.equals("raise");
+                block.ended.release();
+                try {
+                    get(block.done);
+                } catch (OwnException expected) {
+                    return Map.of("notes", expected.getSuppressed().length == 0 ? "" : expected.getSuppressed()[0].getMessage());
+                }
+                return Map.of();
+            }
+            case "release" -> ((Lease) get(block.held)).release();
+            case "succeed" -> ((Run) get(block.held)).succeed(Json.text(a, "result"));
+            case "fail" -> ((Run) get(block.held)).fail(Json.text(a, "text"));
+            case "check" -> {
+                return Map.of("remaining", get(block.held).check().toMillis() > 0);
+            }
+            case "valid" -> {
+                Held held = get(block.held);
+                return Map.of("valid", held.isValid(), "remaining", held.remaining().toMillis() > 0);
+            }
+            case "await-lost" -> {
+                Held held = get(block.held);
+                String reason = held.lost().get().reason();
+                return Map.of("valid", held.isValid(), "cause", reason, "told", List.of(reason));
+            }
+            case "await-request" -> ((Lease) get(block.held)).releaseRequested().get();
+            case "request-release" -> locks.requestRelease(name);
+            case "leader" -> {
+                Map<String, Object> answer = new LinkedHashMap<>();
+                answer.put("leader", locks.election(name).leader().map(Claim::note).orElse(null));
+                return answer;
+            }
+            case "observe" -> locks.election(name).observe(seen ->
+                !seen.leader().map(Claim::note).orElse("").equals(Json.text(a, "note"))); // until somebody with this note leads
+            case "list" -> {
+                return Map.of("names", locks.list(Json.text(a, "prefix")).stream().map(LockInfo::name).toList());
+            }
+            case "show" -> {
+                LockInfo lock = locks.show(name);
+                return Map.of("kind", lock.kind(), "holders", lock.holders().stream().map(Claim::owner).toList(),
+                    "waiters", lock.waiters().size());
+            }
+            case "history" -> {
+                List<RunInfo> runs = locks.ledger(Json.text(a, "ledger")).history(Json.text(a, "key"));
+                return Map.of("states", runs.stream().map(RunInfo::state).toList(),
+                    "results", runs.stream().map(r -> r.result().orElse("")).toList());
+            }
+            case "keys" -> {
+                return Map.of("keys", locks.ledger(Json.text(a, "ledger")).list("").stream().map(RunInfo::key).toList());
+            }
+            case "acquire-timed" -> {
+                TimedLock lock = lockOf(a).acquireTimed();
+                TIMED.put(label, lock);
+                return Map.of("token", lock.token());
+            }
+            case "detach" -> TIMED.put(label, ((Lease) get(block.held)).detach());
+            case "renew" -> {
+                return Map.of("remaining", locks.renew(TIMED.get(label).handle()).toMillis() > 0);
+            }
+            case "release-timed" -> locks.release(TIMED.get(label).handle());
+            case "close-client" -> locks.close();
+            case "count" -> count(Path.of(Json.text(a, "file")), Json.number(a, "turns", 0), seconds(a, "ttl"));
+            default -> throw new IllegalArgumentException(what);
+        }
+        return Map.of();
+    }
+
+    /** Adds one to the number in a file, several times. The tokens are written next to it. */
+    private static void count(Path file, long turns, Duration ttl) throws IOException, InterruptedException {
+        Path tokens = Path.of(file + ".tokens");
+        for (int done = 0; done < turns;) {
+            try (Lease lease = locks.mutex("counter").ttl(ttl).fair().acquire()) {
+                lease.check();
+                int number = Integer.parseInt(Files.readString(file));
+                Thread.sleep(1);
+                Files.writeString(file, String.valueOf(number + 1));
+                Files.writeString(tokens, lease.token() + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+                done++;
+            } catch (HoldfastException e) {
+                Thread.sleep(50);
+            }
+        }
+    }
+
+    private static void answer(Map<String, Object> command) {
+        Map<String, Object> reply = new LinkedHashMap<>();
+        reply.put("id", command.get("id"));
+        try {
+            reply.putAll(act(Json.text(command, "do"), command));
+        } catch (HoldfastException e) {
+            reply.put("error", e.getClass().getSimpleName());
+            reply.put("message", e.getMessage());
+            if (e instanceof HoldfastException.LockLost lost) reply.put("cause", lost.reason());
+            if (e instanceof HoldfastException.LockHeld held) reply.put("holders", held.holders().stream().map(Claim::owner).toList());
+        } catch (Exception e) {
+            reply.put("error", e.toString());
+        }
+        synchronized (System.out) {
+            System.out.println(Json.write(reply));
+        }
+    }
+
+    public static void main(String[] args) throws IOException {
+        locks = Client.connect(args[0], args.length < 2 || args[1].isEmpty() ? null : args[1], null);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            Map<String, Object> command = Json.parse(line);
+            Thread thread = new Thread(() -> answer(command));
+            thread.setDaemon(true);
+            thread.start();
+        }
+        locks.close();
+        System.exit(0);
+    }
+}

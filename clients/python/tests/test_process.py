@@ -1,0 +1,149 @@
+"""What the cases cannot say: forks, interrupts, and how the engine is found and shared."""
+
+import os
+import signal
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import holdfast
+from holdfast import _engine
+
+
+class ProcessTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.url = "file://" + str(Path(directory.name) / "locks")
+
+    def connect(self):
+        locks = holdfast.connect(self.url)
+        self.addCleanup(locks.close)
+        return locks
+
+    def in_child(self, work):
+        """Does the work in a forked process, and wants it to return True."""
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if work() else 1)
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            os._exit(2)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_fork(self):
+        """A forked process holds nothing of its parent, has an engine of its own, and leaves its parent's alone."""
+        locks = self.connect()
+        with locks.mutex("a", ttl=3600) as lease:
+
+            def child():
+                if lease.valid() or lease.remaining() > 0:
+                    return False
+                for use in (lease.check, lease.release):
+                    try:
+                        use()
+                    except holdfast.LockLost as e:
+                        if e.cause != "forked":
+                            return False
+                    else:
+                        return False
+                with locks.mutex("b") as own:
+                    held = own.valid() and own.check() > 0
+                try:
+                    locks.mutex("a", wait=0).acquire()
+                except holdfast.LockHeld:
+                    locks.close()
+                    return held
+                return False
+
+            self.in_child(child)
+            self.assertTrue(lease.valid())
+            lease.check()
+        with locks.mutex("a", wait=0):
+            pass
+
+    def test_fork_does_not_keep_a_lock(self):
+        """What a process held is free when it has died, although a process that it has forked lives on."""
+        locks = self.connect()
+        read, write = os.pipe()
+        holder = os.fork()
+        if holder == 0:
+            own = holdfast.connect(self.url)
+            own.mutex("a", ttl=3600).acquire()
+            if os.fork() == 0:
+                os.write(write, str(os.getpid()).encode())
+                signal.pause()
+                os._exit(0)
+            signal.pause()
+        survivor = int(os.read(read, 100))
+        try:
+            os.kill(holder, signal.SIGKILL)
+            os.waitpid(holder, 0)
+            with locks.mutex("a", wait=100):
+                pass
+        finally:
+            os.kill(survivor, signal.SIGKILL)
+            os.close(read)
+            os.close(write)
+
+    def test_interrupted_wait(self):
+        """A wait that is interrupted, by Ctrl-C for example, leaves nothing behind."""
+        locks, others = self.connect(), self.connect()
+        with locks.mutex("a", fair=True):
+            main = threading.main_thread().ident
+
+            def interrupt():
+                while not others.show("a").waiters:
+                    pass
+                signal.pthread_kill(main, signal.SIGINT)
+
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with self.assertRaises(KeyboardInterrupt):
+                locks.mutex("a", fair=True).acquire()
+            thread.join()
+            while others.show("a").waiters:
+                pass
+        with locks.mutex("a", fair=True, wait=0):
+            pass
+
+    def test_shared_engine(self):
+        """Clients of one store share an engine, and the last one ends it."""
+        a, b = holdfast.connect(self.url), holdfast.connect(self.url)
+        for locks in (a, b):
+            with locks.mutex("a"):
+                pass
+        engine = _engine._engines[self.url]
+        a.close()
+        with b.mutex("a"):
+            pass
+        self.assertTrue(engine.is_alive())
+        b.close()
+        self.assertFalse(engine.is_alive())
+        self.assertFalse(os.path.exists(os.path.dirname(engine.path)))
+
+    def test_no_command(self):
+        """Without a command the error says what can be done."""
+        with mock.patch.dict(os.environ, {"PATH": "/nowhere"}), self.assertRaises(holdfast.EngineMissing) as raised:
+            del os.environ["HOLDFAST_BIN"]
+            self.connect().mutex("a").acquire()
+        for word in ("HOLDFAST_BIN", "PATH", "holdfast[engine]"):
+            self.assertIn(word, str(raised.exception))
+
+    def test_command_that_cannot_run(self):
+        with mock.patch.dict(os.environ, {"HOLDFAST_BIN": "/dev/null"}), self.assertRaises(holdfast.EngineMissing):
+            self.connect().mutex("a").acquire()
+
+    def test_wrong_store(self):
+        """The words of the engine are those of the error."""
+        with self.assertRaisesRegex(holdfast.Invalid, "nosuch"), holdfast.connect("nosuch://x") as locks:
+            locks.list()
+
+
+if __name__ == "__main__":
+    unittest.main()

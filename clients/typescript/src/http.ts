@@ -1,0 +1,195 @@
+/** Calls of holdfast serve. */
+import * as http from "node:http";
+import * as https from "node:https";
+import type { SecureContextOptions } from "node:tls";
+import { type Problem, HoldfastError, Invalid, StoreUnavailable, errorOf } from "./errors.js";
+
+const callLimit = 30_000; // the server gives its store 10 s
+
+/** A waiting stream has a line every 10 s at least. If none comes for so many milliseconds, the server is gone. */
+export const silence = 30_000;
+
+/** Where a server is, and how to call it. */
+export interface Address {
+  readonly secure: boolean;
+  readonly options: https.RequestOptions;
+  readonly token: string | undefined;
+}
+
+export function parseAddress(url: string, token: string | undefined, tls: SecureContextOptions | undefined): Address {
+  if (url.startsWith("unix:")) {
+    return { secure: false, options: { socketPath: url.replace(/^unix:(\/\/)?/, ""), host: "localhost" }, token };
+  }
+  const wrong = new Invalid("the URL of a server is https://HOST:PORT, http://HOST:PORT or unix:PATH");
+  if (!URL.canParse(url)) throw wrong;
+  const parts = new URL(url);
+  if (parts.username || parts.pathname !== "/" || parts.search) throw wrong;
+  const secure = parts.protocol === "https:";
+  const host = parts.hostname.replace(/^\[|\]$/g, "");
+  return { secure, options: { host, port: parts.port || (secure ? 443 : 80), ...tls }, token };
+}
+
+interface CallOptions {
+  /** In milliseconds. */
+  limit?: number;
+  /** It does no harm if the call arrives twice. */
+  again?: boolean;
+}
+
+/** A call that was not answered in time. */
+export class NoAnswer extends StoreUnavailable {
+  override name = "StoreUnavailable";
+}
+
+/** The connection has ended before the answer. fresh: it was made for this call. */
+export class Broken extends StoreUnavailable {
+  override name = "StoreUnavailable";
+  fresh = true;
+}
+
+/** Whether there was no connection to the server, so that nothing was sent. */
+export function isUnreachable(error: Broken): boolean {
+  const { code } = (error.cause ?? {}) as NodeJS.ErrnoException;
+  return code === "ECONNREFUSED" || code === "ENOENT";
+}
+
+export class Server {
+  readonly #address: Address;
+  readonly #agent: http.Agent;
+
+  constructor(address: Address) {
+    this.#address = address;
+    const kept = { keepAlive: true, maxFreeSockets: 8, timeout: 60_000 };
+    this.#agent = address.secure ? new https.Agent(kept) : new http.Agent(kept);
+  }
+
+  /** Calls, and returns the answer. */
+  async call(method: string, path: string, body?: object, { limit = callLimit, again = true }: CallOptions = {}): Promise<Problem> {
+    try {
+      return await this.#callOnce(method, path, body, limit, this.#agent);
+    } catch (error) {
+      if (!again || !(error instanceof Broken) || error.fresh) throw error;
+      return this.#callOnce(method, path, body, limit, false); // the server had closed the connection meanwhile
+    }
+  }
+
+  async #callOnce(
+    method: string, path: string, body: object | undefined, limit: number, agent: http.Agent | false,
+  ): Promise<Problem> {
+    const request = this.#request(method, path, body, agent);
+    const timer = setTimeout(() => request.destroy(new NoAnswer("the server does not answer")), limit);
+    try {
+      const response = await answered(request);
+      const answer = await readObject(response);
+      if (response.statusCode !== 200) throw errorOf(answer);
+      return answer;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** Opens a stream. limit is for its first line; undefined is no limit. */
+  async stream(
+    method: string, path: string, body: object | undefined, limit: number | undefined, signal?: AbortSignal,
+  ): Promise<Stream> {
+    signal?.throwIfAborted();
+    const request = this.#request(method, path, body, false);
+    const abort = (): void => void request.destroy(new Broken("the call was aborted"));
+    signal?.addEventListener("abort", abort);
+    const timer = limit === undefined ? undefined
+      : setTimeout(() => request.destroy(new NoAnswer("the server does not answer")), limit);
+    try {
+      const response = await answered(request);
+      if (response.statusCode !== 200) throw errorOf(await readObject(response));
+      return new Stream(request, response);
+    } catch (error) {
+      request.destroy();
+      signal?.throwIfAborted();
+      throw error;
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", abort);
+    }
+  }
+
+  #request(method: string, path: string, body: object | undefined, agent: http.Agent | false): http.ClientRequest {
+    const headers: http.OutgoingHttpHeaders = {};
+    const data = body === undefined ? "" : JSON.stringify(body);
+    headers["Content-Length"] = Buffer.byteLength(data);
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    if (this.#address.token !== undefined) headers.Authorization = `Bearer ${this.#address.token}`;
+    const make = this.#address.secure ? https.request : http.request;
+    const request = make({ ...this.#address.options, method, path, headers, agent });
+    request.end(data);
+    return request;
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+}
+
+function answered(request: http.ClientRequest): Promise<http.IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    request.once("response", resolve);
+    request.on("error", (error) => {
+      if (error instanceof HoldfastError) {
+        reject(error);
+        return;
+      }
+      const broken = new Broken(`the connection to the server has ended: ${error.message}`, {}, { cause: error });
+      broken.fresh = !request.reusedSocket;
+      reject(broken);
+    });
+  });
+}
+
+async function readObject(response: http.IncomingMessage): Promise<Problem> {
+  const parts: Buffer[] = [];
+  try {
+    for await (const part of response) parts.push(part as Buffer);
+    return JSON.parse(Buffer.concat(parts).toString()) as Problem;
+  } catch (error) {
+    if (error instanceof HoldfastError) throw error;
+    throw new Broken(`the answer of the server cannot be read: ${(error as Error).message}`, {}, { cause: error });
+  }
+}
+
+/** An answer that is a stream of lines. It has a connection of its own. */
+export class Stream {
+  readonly #request: http.ClientRequest;
+  readonly #parts: AsyncIterator<Buffer>;
+  #text = "";
+  readonly #lines: string[] = [];
+  readonly #decoder = new TextDecoder();
+
+  constructor(request: http.ClientRequest, response: http.IncomingMessage) {
+    this.#request = request;
+    this.#parts = response[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
+  }
+
+  /** The next line, or undefined at the end. No line within the limit is an error. */
+  async next(limit?: number): Promise<Problem | undefined> {
+    const timer = limit === undefined ? undefined
+      : setTimeout(() => this.#request.destroy(new NoAnswer("the server sends nothing")), limit);
+    try {
+      while (this.#lines.length === 0) {
+        const part = await this.#parts.next();
+        if (part.done === true) return undefined;
+        const lines = (this.#text + this.#decoder.decode(part.value, { stream: true })).split("\n");
+        this.#text = lines.pop() ?? "";
+        this.#lines.push(...lines);
+      }
+      return JSON.parse(this.#lines.shift() ?? "") as Problem;
+    } catch (error) {
+      if (error instanceof HoldfastError) throw error;
+      throw new Broken(`the connection to the server has ended: ${(error as Error).message}`, {}, { cause: error });
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  close(): void {
+    this.#request.destroy();
+  }
+}
