@@ -618,7 +618,7 @@ func TestOnceSlotsDoNotOverlap(t *testing.T) {
 		t.Errorf("the next slot: %s", got.description)
 	}
 
-	w.runProgram("once", "--every", before, "nested", program, "once", "--every", every, "nested", "true").
+	w.runProgram("once", "--every", before, "nested", program, "once", "--wait=2s", "--every", every, "nested", "true").
 		check(t, 64, "another slot of it, is being run by an enclosing holdfast once")
 	w.runProgram("once", "--every", before, "apart", program, "once", "--allow-overlap", "--every", every, "apart", "true").
 		check(t, 0)
