@@ -15,8 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// inspectTimeout is the limit of an Inspect that looks for the holder.
-const inspectTimeout = 2 * time.Second
+const (
+	inspectTimeout     = 2 * time.Second       // the limit of an Inspect that looks for the holder
+	ownReleaseInterval = 20 * time.Millisecond // between two looks whether a release of ours has been made
+)
 
 // errWaitLimit ends a wait when its --wait has passed.
 var errWaitLimit = errors.New("waited long enough")
@@ -233,6 +235,10 @@ func (r *lockRequest) tryOnceMore(ctx context.Context, client *holdfast.Client) 
 	once := *r
 	once.noWait = true
 	lease, err := once.acquireNow(ctx, client)
+	// What the wait has held is released in the background, and must not count as held by others.
+	for len(r.also) > 0 && r.isOwnClaim(err) && sleepContext(ctx, ownReleaseInterval) == nil {
+		lease, err = once.acquireNow(ctx, client)
+	}
 	r.group = once.group
 	return lease, err
 }

@@ -158,13 +158,22 @@ func (r *lockRequest) releaseRequested(ctx context.Context, lease *holdfast.Leas
 func (r *lockRequest) findAwaited(ctx context.Context, client *holdfast.Client) (lock holdfast.Lock, err error) {
 	for _, name := range r.names() {
 		lock, err = client.Inspect(ctx, name)
-		if err != nil || len(r.also) == 0 || slices.ContainsFunc(lock.Holders, func(h holdfast.ClaimInfo) bool {
-			return h.Owner != cmp.Or(r.labels.owner, ownerName())
-		}) {
+		if err != nil || len(r.also) == 0 || slices.ContainsFunc(lock.Holders, r.isOthers) {
 			break
 		}
 	}
 	return lock, err
+}
+
+// isOthers reports whether a claim is none of this program, by the owner.
+func (r *lockRequest) isOthers(h holdfast.ClaimInfo) bool {
+	return h.Owner != cmp.Or(r.labels.owner, ownerName())
+}
+
+// isOwnClaim reports whether a lock was refused because this program holds it.
+func (r *lockRequest) isOwnClaim(err error) bool {
+	var held *holdfast.HeldError
+	return errors.As(err, &held) && len(held.Holders) > 0 && !slices.ContainsFunc(held.Holders, r.isOthers)
 }
 
 // lockOf is the name of the lock that an error is about.
