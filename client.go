@@ -152,7 +152,7 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 		TTL:   cmp.Or(s.opts.TTL, c.opts.TTL),
 		Owner: cmp.Or(s.opts.Owner, c.opts.Owner),
 		Meta:  cmp.Or(s.opts.Meta, c.opts.Meta),
-		Fair:  s.opts.Fair && s.kind == KindMutex,
+		Fair:  (s.opts.Fair || s.opts.NewestOnly) && s.kind == KindMutex,
 
 		ForOthers: c.opts.ForOthers,
 	}
@@ -162,6 +162,13 @@ func (c *Client) newClaim(s lockSpec) (driver.Claim, error) {
 	}
 	if s.opts.MinHold > 0 && !c.store.Info().Abilities.Detach {
 		return claim, errNotDetached
+	}
+	switch {
+	case !s.opts.NewestOnly:
+	case s.kind == KindRW && s.weight < s.limit:
+		return claim, newInvalidError("readers hold the lock together, so none of them can be NewestOnly")
+	case !info.Abilities.NewestOnly:
+		return claim, fmt.Errorf("%w: the store has no order of arrival, which NewestOnly needs", ErrUnsupported)
 	}
 	return claim, claim.Check(info)
 }
@@ -181,7 +188,7 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim *driver.Clai
 	if ctx.Err() != nil {
 		return nil, c.wrapError(op, claim.Name, contextError(ctx))
 	}
-	claim.ID = newID()
+	claim.ID = o.newClaimID()
 	var lease *Lease
 	var err error
 	start := time.Now()
@@ -295,7 +302,7 @@ func (c *Client) claimAtStore(ctx context.Context, claim *driver.Claim, o *LockO
 		}
 		c.emitFailure(ctx, claim, o, start, err)
 		sleepContext(ctx, pause)
-		claim.ID = newID()
+		claim.ID = o.newClaimID()
 		c.emitAttempt(ctx, claim, o, time.Now())
 	}
 }
@@ -525,6 +532,14 @@ func newID() string {
 	var id [16]byte
 	rand.Read(id[:])
 	return idEncoding.EncodeToString(id[:])
+}
+
+// newClaimID is the id of a claim with these options.
+func (o *LockOptions) newClaimID() string {
+	if o.NewestOnly {
+		return driver.MarkNewestOnly(newID())
+	}
+	return newID()
 }
 
 // sleepContext waits for d, or until ctx ends.

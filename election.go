@@ -121,7 +121,7 @@ func (e *Election) Run(ctx context.Context, lead func(ctx context.Context, l *Le
 			if !errors.Is(l.Err(), ErrLost) {
 				return err
 			}
-		case ctx.Err() != nil || isOneOf(err, lastingErrors...) || errors.Is(err, ErrMismatch):
+		case ctx.Err() != nil || isOneOf(err, lastingErrors...) || isOneOf(err, ErrMismatch, ErrSuperseded):
 			return err
 		default:
 			sleepContext(ctx, pause)

@@ -24,6 +24,9 @@ var (
 	// refused. Try again later. A claim of a plain mutex that waits is not refused, but goes on waiting outside of the
 	// queue: only if an empty lock has no room for it either does it get this error.
 	ErrQueueFull = driver.ErrQueueFull
+	// ErrSuperseded is returned when a claim that waited gave up because a newer one waits: see LockOptions.NewestOnly.
+	// Nothing is left of it.
+	ErrSuperseded = driver.ErrSuperseded
 	// ErrMismatch is returned when the lock is in use with another kind or limit. All users of a name must agree on
 	// both.
 	ErrMismatch = driver.ErrMismatch
@@ -251,7 +254,7 @@ func mayExist(err error) bool {
 	if isOneOf(err, ErrUncertain, context.Canceled, context.DeadlineExceeded) {
 		return true // whatever else it says, such as who holds the lock
 	}
-	return !isOneOf(err, ErrHeld, ErrQueueFull, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied,
+	return !isOneOf(err, ErrHeld, ErrQueueFull, ErrSuperseded, ErrMismatch, ErrInvalid, ErrUnsupported, ErrDenied,
 		ErrSucceeded, ErrTooSoon, ErrAttemptsUsed)
 }
 

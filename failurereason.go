@@ -15,6 +15,7 @@ const (
 	FailureCanceled     FailureReason = "canceled"      // the caller gave up
 	FailureClosed       FailureReason = "closed"        // the client was closed
 	FailureQueueFull    FailureReason = "queue-full"    // ErrQueueFull
+	FailureSuperseded   FailureReason = "superseded"    // ErrSuperseded
 	FailureMismatch     FailureReason = "mismatch"      // ErrMismatch
 	FailureInvalid      FailureReason = "invalid"       // ErrInvalid
 	FailureUnsupported  FailureReason = "unsupported"   // ErrUnsupported
@@ -42,7 +43,7 @@ func (r FailureReason) IsStoreFailure() bool {
 // isUsual is true for what happens all the time in a sound program.
 func (r FailureReason) isUsual() bool {
 	switch r {
-	case FailureHeld, FailureTimeout, FailureCanceled, FailureClosed, FailureSucceeded, FailureInProgress, FailureTooSoon:
+	case FailureHeld, FailureTimeout, FailureCanceled, FailureClosed, FailureSuperseded, FailureSucceeded, FailureInProgress, FailureTooSoon:
 		return true
 	}
 	return false
@@ -60,6 +61,7 @@ var failureReasons = []struct {
 	{ErrTooSoon, FailureTooSoon},
 	{ErrAttemptsUsed, FailureAttemptsUsed},
 	{ErrQueueFull, FailureQueueFull},
+	{ErrSuperseded, FailureSuperseded},
 	{ErrMismatch, FailureMismatch},
 	{ErrInvalid, FailureInvalid},
 	{ErrUnsupported, FailureUnsupported},

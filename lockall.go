@@ -81,7 +81,8 @@ func lockAll(ctx context.Context, op string, wait bool, items []Lockable) (*Leas
 			return lg, nil
 		}
 		lg.releaseUnused(ctx)
-		if n == 0 || !wait || !severalClients || isOneOf(err, lastingErrors...) || isOneOf(err, ErrMismatch, ErrLost) {
+		if n == 0 || !wait || !severalClients || isOneOf(err, lastingErrors...) ||
+			isOneOf(err, ErrMismatch, ErrLost, ErrSuperseded) {
 			return nil, err
 		}
 		it := list[n]

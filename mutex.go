@@ -32,7 +32,7 @@ func (m *Mutex) Explain() (Plan, error) { return m.lockSpec().Explain() }
 // clients.
 //
 // When ctx ends, Lock returns its error at once, and a claim that may be left in the store is removed in the
-// background. Otherwise Lock returns ErrInvalid, ErrMismatch, ErrQueueFull, ErrDenied, ErrUnsupported, ErrCorrupt,
+// background. Otherwise Lock returns ErrInvalid, ErrMismatch, ErrQueueFull, ErrSuperseded, ErrDenied, ErrUnsupported, ErrCorrupt,
 // ErrClosed, ErrLost if the waiting claim was ended from outside (by Client.Break, for example), or an error which says
 // that the store could not be reached for 10 s (or for the TTL, if that is less). The error is an [*Error].
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) {

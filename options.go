@@ -55,6 +55,13 @@ type LockOptions struct {
 	// (Info.MaxWaiters); the others are refused with ErrQueueFull. It has no effect on read-write locks and semaphores,
 	// which are always fair.
 	Fair bool
+	// NewestOnly makes a claim that waits give up, with [ErrSuperseded], as soon as another one with NewestOnly has begun to
+	// wait behind it, from any client of the store: of the waiters that have it, only the newest is granted the lock. A
+	// claim that is granted at once, or holds the lock, is not affected: see Client.RequestRelease. The claim learns of the
+	// newer one within about two seconds, and in any case when its turn comes. What counts is the order of arrival in the
+	// store, so NewestOnly implies Fair. A newer one that gives up later for another reason leaves nobody. Readers of a
+	// read-write lock cannot have it. ErrUnsupported on stores that have no order of arrival.
+	NewestOnly bool
 	// Meta is Options.Meta for this lock. Default: the client's.
 	Meta string
 	// Owner is Options.Owner for this lock, for a program that holds locks on behalf of others. Default: the client's.

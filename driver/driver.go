@@ -86,18 +86,22 @@ type Store interface {
 	// (the caller asks again because it does not know), it is renewed and keeps its token. Another process uses Renew
 	// or Release with the Ref instead.
 	//
-	// Errors: ErrHeld (only with Wait false), ErrQueueFull (the lock has too many claims), ErrMismatch (the lock is in
-	// use with another kind or limit), ErrLost (a *LossError: somebody has ended the claim), ErrUnsupported (this store
+	// Errors: ErrHeld (only with Wait false), ErrQueueFull (the lock has too many claims), ErrSuperseded (a newer claim
+	// waits), ErrMismatch (the lock is in use with another kind or limit), ErrLost (a *LossError: somebody has ended the claim), ErrUnsupported (this store
 	// or layout lacks the kind or an option), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot
 	// be understood), ErrInvalid, ErrClosed, ErrUncertain, and the context's own error.
+	//
+	// A claim whose id is marked (see MarkNewestOnly) and that has waited returns ErrSuperseded, and leaves nothing, once
+	// another marked one waits behind it: within some seconds, and at the latest when its own turn comes. It is not granted
+	// if the store shows a newer one at that moment. A claim that is granted when it comes does not look behind itself.
 	//
 	// A waiter that lost its place because its client was stopped or the store was silent queues again, without an
 	// error; so does every lost waiter on a store that cannot tell the two causes apart. An unreachable store is
 	// retried with backoff for the [UnreachableTimeout], and then its error is returned. ErrDenied and ErrCorrupt are
 	// never retried.
 	//
-	// After any error but ErrHeld, ErrQueueFull, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the claim may
-	// exist, and the client calls Release. It also does so after any error that matches ErrUncertain or a context's
+	// After any error but ErrHeld, ErrQueueFull, ErrSuperseded, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the
+	// claim may exist, and the client calls Release. It also does so after any error that matches ErrUncertain or a context's
 	// error. After the others nothing is left of the claim, also if it has waited: hundreds may be refused at once, and
 	// to have the store look for each of them would cost more than the refusals.
 	//
@@ -267,7 +271,7 @@ const RWLimit = 1 << 20
 // Claim is one request for a place on a lock.
 type Claim struct {
 	Name     string        // the lock: 1 to Info.MaxName bytes of UTF-8 without NUL
-	ID       string        // unique forever; 16 random bytes as 26 lower-case base32 characters
+	ID       string        // unique forever; 16 random bytes as 26 lower-case base32 characters; see MarkNewestOnly
 	Kind     Kind          // what the lock is used as
 	Limit    int64         // how much weight the lock grants at once, 1 to MaxLimit
 	Weight   int64         // 1 to Limit

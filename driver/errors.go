@@ -19,6 +19,9 @@ var (
 	// ErrQueueFull is returned if the lock has as many claims as it may have, and nothing is left of this one. Try again
 	// later.
 	ErrQueueFull = errors.New("the lock has too many claims")
+	// ErrSuperseded is returned to a claim that is newest-only, when another one has begun to wait behind it. Nothing is left
+	// of the claim.
+	ErrSuperseded = errors.New("a newer one waits for the lock")
 	// ErrMismatch is returned if the lock is in use with another kind or limit. All users of a name must agree on both.
 	ErrMismatch = errors.New("the lock is in use with another kind or limit")
 	// ErrUncertain is returned if a write may or may not have taken effect, and the store could not be asked.

@@ -51,6 +51,7 @@ type Info struct {
 type Abilities struct {
 	Detach       bool // Detach: a claim can outlive its client
 	SetWeight    bool // SetWeight
+	NewestOnly   bool // a claim whose id is marked (MarkNewestOnly) gives up for a newer one
 	Endings      bool // NextEnding
 	Reasons      bool // the reason of a Break reaches the client of the claim
 	Forget       bool // Forget

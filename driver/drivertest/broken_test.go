@@ -676,6 +676,15 @@ var mutants = []mutant{
 			return g, err
 		},
 	}},
+	{"makes a claim again that gave up for a newer one", "newest-only", "did not return", &brokenStore{
+		acquire: func(b *brokenStore, ctx ctx, c driver.Claim) (driver.Grant, error) {
+			for {
+				if g, err := b.Store.Acquire(ctx, c); !errors.Is(err, driver.ErrSuperseded) {
+					return g, err
+				}
+			}
+		},
+	}},
 	{"releases another reader, too", "readers-share rw-contended", "", &brokenStore{
 		release: func(b *brokenStore, ctx ctx, c driver.Claim, ref string) error {
 			err := b.Store.Release(ctx, c, ref)

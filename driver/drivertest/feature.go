@@ -73,6 +73,11 @@ var (
 		},
 	}
 
+	newestFeature = feature{ // what a store without it does with the mark is up to the store: it is a part of an id
+		isSupported:  func(i driver.Info) bool { return i.Abilities.NewestOnly && i.Order != driver.OrderNone },
+		checkRefusal: func(*Env) {},
+	}
+
 	detachFeature = feature{
 		isSupported: func(i driver.Info) bool { return i.Abilities.Detach },
 		checkRefusal: func(e *Env) {

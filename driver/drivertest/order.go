@@ -30,6 +30,33 @@ var orderCases = []Case{
 			next = late
 		}
 	}),
+	newestFeature.newCase("newest-only", "A waiting claim that is newest-only gives up when another one has begun to wait "+
+		"behind it, in whatever client. One that was granted does not, and other claims are not concerned.", func(e *Env) {
+		name := e.lockName("queue")
+		newest := func() driver.Claim {
+			c := e.fairClaim(name)
+			c.ID = driver.MarkNewestOnly(c.ID)
+			return c
+		}
+		g, holder := e.a().mustTry(newest()), e.a() // granted at once
+		first := e.b().startWaiting(newest()).requireQueued()
+		plain := e.c().startWaiting(e.fairClaim(name)).requireQueued()
+		first.requireWaiting(0)
+		second := e.client(3).startWaiting(newest()).requireQueued()
+		first.mustFail(driver.ErrSuperseded)
+		third := e.b().startWaiting(newest()).requireQueued() // of a client that has given up before
+		second.mustFail(driver.ErrSuperseded)
+		e.requireHolder(g)
+		holder.mustRelease(g)
+		g = plain.mustBeGranted()
+		// Its turn comes when a newer one has come, and before it can have looked for that.
+		fourth := e.client(3).startWaiting(newest()).requireQueued()
+		plain.c.mustRelease(g)
+		third.mustFail(driver.ErrSuperseded)
+		g = fourth.mustBeGranted()
+		fourth.c.mustRelease(g)
+		e.requireEmpty(name, e.slack)
+	}),
 }
 
 // checkArrivalOrder queues claims one after the other, and checks that they are granted in that order.

@@ -68,7 +68,7 @@ func CallWithTimeout(ctx context.Context, d time.Duration, store string, request
 // finalErrors say what is so, not that something went wrong.
 var finalErrors = []error{
 	driver.ErrDenied, driver.ErrCorrupt, driver.ErrClosed, driver.ErrUnsupported, driver.ErrInvalid,
-	driver.ErrHeld, driver.ErrMismatch, driver.ErrQueueFull, driver.ErrLost,
+	driver.ErrHeld, driver.ErrMismatch, driver.ErrQueueFull, driver.ErrLost, driver.ErrSuperseded,
 	driver.ErrSucceeded, driver.ErrInProgress, driver.ErrTooSoon, driver.ErrAttemptsUsed,
 }
 

@@ -549,7 +549,7 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 	}
 	switch {
 	case a.rec.findClaim(a.claim.ID) == nil:
-	case errors.Is(err, driver.ErrQueueFull):
+	case errors.Is(err, driver.ErrQueueFull), errors.Is(err, driver.ErrSuperseded):
 		return a.leaveQueue(ctx, err)
 	case driverutil.IsFinal(err): // it waits in the queue, and only for an uncertain outcome will the client release it
 		return driverutil.Unresolved(err)
@@ -557,8 +557,8 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 	return err
 }
 
-// leaveQueue removes a claim that has waited in the queue, and is refused now that its turn has come: too many hold the
-// lock, or the record has no room. The caller takes a refused claim for one that is not in the store.
+// leaveQueue removes a claim that has waited in the queue and is refused now: its turn has come, but too many hold the
+// lock, or the record has no room; or a newer claim waits. The caller takes a refused claim for one that is not in the store.
 func (a *acquire) leaveQueue(ctx context.Context, refusal error) error {
 	if err := a.Release(ctx, a.claim, ""); err != nil && !errors.Is(err, driver.ErrLost) {
 		return driverutil.Unresolved(refusal)
@@ -620,14 +620,14 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 }
 
 // observe takes in a change of the lock, and reports whether it concerns this claim: it can be granted, was promoted or
-// removed, or is the first waiter after the promoted ones. The other waiters need not wake up.
+// removed, must give up for a newer one, or is the first waiter after the promoted ones. The other waiters need not wake up.
 func (a *acquire) observe(rec *Record) bool {
 	mine := rec.findClaim(a.claim.ID)
 	switch {
 	case !a.queue.joins:
 		fits := len(rec.Claims) == 0 || rec.totalWeight()+a.claim.Weight <= rec.Limit
 		return fits || rec.Kind != a.claim.Kind || a.isPlainWaiter() && a.observeHolder(rec)
-	case mine == nil || mine.State != Waiting:
+	case mine == nil || mine.State != Waiting || rec.isSuperseded(mine):
 		return true
 	}
 	for i := range rec.Claims {

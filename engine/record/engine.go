@@ -248,7 +248,8 @@ func completeInfo(info driver.Info) driver.Info {
 	info.ExpiredBy = driver.ExpiredByClaimant
 	info.Order = driver.OrderFairOnly
 	info.Kinds = []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore}
-	info.Abilities = driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true, Permits: true}
+	info.Abilities = driver.Abilities{Detach: true, SetWeight: true, NewestOnly: true, Reasons: true, Forget: true, Tokens: true,
+		Permits: true}
 	return info.Bounded()
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
@@ -218,7 +219,7 @@ const maxReplaced = 8
 // with mu held.
 func (h *waiterHub) showWritten(sub *subscription) {
 	sub.version, sub.loadsBefore = h.seen.row.Version, h.loads
-	if mine := h.seen.rec.findClaim(sub.id); mine == nil || mine.State == Promoted {
+	if mine := h.seen.rec.findClaim(sub.id); mine == nil || mine.State == Promoted || h.seen.rec.isSuperseded(mine) {
 		sub.deliver(update{snapshot: h.seen})
 	}
 }
@@ -306,6 +307,19 @@ const (
 // clients notify each other ([Traits].PeerNotices). That client may have been stopped.
 const stoppedPoll = time.Second
 
+// newestPoll is the longest time between two loads for a claim that is newest-only. Nobody notifies it of a newer one.
+const newestPoll = 2 * time.Second
+
+// looksForNewer reports whether a claim that waits here is newest-only. It is called with mu held.
+func (h *waiterHub) looksForNewer() bool {
+	for sub := range h.subscribers {
+		if driver.IsNewestOnly(sub.id) {
+			return true
+		}
+	}
+	return false
+}
+
 // awaitReason waits for a reason to load the row. Without another one it returns when it is time to poll, which is later
 // from load to load, but at the latest when the next claim can expire.
 //
@@ -315,7 +329,7 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 	rec := known.rec
 	h.e.mu.Lock()
 	h.place = h.placeOfClaims()
-	place, ahead, ownsHead := h.place, h.claimsAhead(rec), h.ownsHead(rec)
+	place, ahead, ownsHead, looks := h.place, h.claimsAhead(rec), h.ownsHead(rec), h.looksForNewer()
 	h.e.mu.Unlock()
 	if ownsHead {
 		// While the lock goes from one claim of this client to the next, it would be notified of nothing but its own writes.
@@ -338,6 +352,9 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 	}
 	if h.e.traits.PeerNotices && (place == Outside || isNext(ahead)) {
 		limit = min(limit, stoppedPoll/2+randomPart(stoppedPoll/2))
+	}
+	if looks {
+		limit = min(limit, newestPoll/2+randomPart(newestPoll/2))
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	var liveness <-chan time.Time // nil without the turn: hundreds may wait for it, and the one that has it checks

@@ -51,7 +51,7 @@ func NewLedger(table Table) driver.Ledger {
 	e.keepsRuns = true
 	e.info.Kinds = []driver.Kind{driver.KindMutex}
 	a := &e.info.Abilities
-	a.Detach, a.SetWeight, a.Permits, a.Ledger = false, false, false, false
+	a.Detach, a.SetWeight, a.NewestOnly, a.Permits, a.Ledger = false, false, false, false, false
 	e.info.MaxName -= len(pageName("", maxPages))
 	e.room = newRunRoom(e.maxRecord)
 	e.info.MaxMeta, e.info.MaxRunResult = min(e.info.MaxMeta, e.room.maxMeta()), e.room.maxResult()

@@ -411,6 +411,8 @@ func (r *Record) acquireAgain(mine *Claim, info driver.Info, in StepInput) (*Cla
 		return nil, driverutil.BrokenError(mine.BreakReason)
 	case mine.State == Granted:
 		mine.renewExpiry(in)
+	case r.isSuperseded(mine): // even if its turn has come
+		return nil, driver.ErrSuperseded
 	case r.fitsLimit(mine.ID):
 		if r.countHolders() >= info.MaxHolders {
 			return nil, fmt.Errorf("%w: %d holders", driver.ErrQueueFull, info.MaxHolders)
@@ -421,6 +423,20 @@ func (r *Record) acquireAgain(mine *Claim, info driver.Info, in StepInput) (*Cla
 		mine.renewExpiry(in)
 	}
 	return mine, nil
+}
+
+// isSuperseded reports whether a claim of the record must give up its wait: it is newest-only, and so is one that has begun
+// to wait behind it. The order of the claims is total, so of two that wait one stays, and the last one always does.
+func (r *Record) isSuperseded(c *Claim) bool {
+	if c.State == Granted || !driver.IsNewestOnly(c.ID) {
+		return false
+	}
+	for i := len(r.Claims) - 1; i >= 0 && r.Claims[i].ID != c.ID; i-- {
+		if r.Claims[i].State != Granted && driver.IsNewestOnly(r.Claims[i].ID) {
+			return true
+		}
+	}
+	return false
 }
 
 // heldError says which claims are in the way.

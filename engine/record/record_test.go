@@ -544,3 +544,46 @@ func TestRecordsThatMustOutlive(t *testing.T) {
 		}
 	}
 }
+
+// TestSuperseded: of the claims that are newest-only, those that wait give up for one that waits behind them, in whatever
+// order they look, also when they are promoted, and the last one never does. One that was granted stays, and claims without
+// the mark take no part.
+func TestSuperseded(t *testing.T) {
+	mark := driver.MarkNewestOnly
+	old, mid, new := mark("old-abcdefghij"), mark("mid-abcdefghij"), mark("new-abcdefghij")
+	if !driver.IsNewestOnly(old) || driver.IsNewestOnly("old") || len(old) != len("old-abcdefghij") {
+		t.Fatal(old)
+	}
+	for _, c := range []struct {
+		name, steps string
+		gives       []string // who must give up
+	}{
+		{"one waits", "+h +" + old, nil},
+		{"a newer one waits", "+h +" + old + " +" + new, []string{old}},
+		{"two newer ones wait", "+h +" + old + " +" + mid + " +" + new, []string{old, mid}},
+		{"claims without the mark", "+h +a +" + old + " +b", nil},
+		{"one between", "+h +" + old + " +b +" + new, []string{old}},
+		{"it holds the lock", "+" + old + " +" + new, nil},
+		{"it was promoted", "+h +" + old + " +" + new + " -h", []string{old}},
+		{"the newer one has gone", "+h +" + old + " +" + new + " -" + new, nil},
+		{"the newer one is dead", "+h +" + old + " +" + new + " !" + new, nil},
+	} {
+		w := &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
+		r := &Record{}
+		for i, s := range strings.Fields(c.steps) { // without the looks that a newer one would end
+			if id := s[1:]; s[0] == '+' && i > 0 && r.findClaim(id) != nil {
+				continue
+			}
+			runSteps(t, r, w, driver.KindMutex, 1, s)
+		}
+		for _, id := range []string{old, mid, new} {
+			if r.findClaim(id) == nil {
+				continue
+			}
+			_, err := r.clone().Acquire(newTestClaim(id, 1), driver.KindMutex, 1, true, info, w.stepInput())
+			if gave := errors.Is(err, driver.ErrSuperseded); gave != slices.Contains(c.gives, id) || err != nil && !gave {
+				t.Errorf("%s: %s gets %v", c.name, id, err)
+			}
+		}
+	}
+}

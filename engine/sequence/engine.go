@@ -180,7 +180,7 @@ func New(store NodeStore) *Engine {
 	e.info = completeInfo(store.Info())
 	a := &e.info.Abilities
 	a.Detach, a.SetWeight, a.Tokens = e.traits.Moves, e.traits.ComparesNodes, e.traits.ReportsTokens
-	a.Endings, a.Reasons = true, true
+	a.NewestOnly, a.Endings, a.Reasons = true, true, true
 	e.clock, e.retryPause = e.info.Clock, e.pauseAfterFailure
 	return e
 }

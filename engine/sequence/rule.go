@@ -39,6 +39,20 @@ func isGranted(nodes []Node, i int) bool {
 	return true
 }
 
+// isSuperseded reports whether nodes[i], which has waited, must give up: it is newest-only, and so is a node behind it that
+// still waits. The last node never gives up.
+func isSuperseded(nodes []Node, i int) bool {
+	if nodes[i].Foreign || !driver.IsNewestOnly(nodes[i].ID) {
+		return false
+	}
+	for k := len(nodes) - 1; k > i; k-- {
+		if n := &nodes[k]; !n.Foreign && driver.IsNewestOnly(n.ID) && !isGranted(nodes, k) {
+			return true
+		}
+	}
+	return false
+}
+
 // kindAndLimit returns the kind and limit of a lock: those of the first claim that decides which others checkMismatch
 // refuses. If only foreign claims exclude all kinds alike, it is the first kind that is known, or else a mutex.
 func kindAndLimit(nodes []Node) (kind driver.Kind, limit int64) {

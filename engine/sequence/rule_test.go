@@ -228,3 +228,36 @@ func TestRef(t *testing.T) {
 		}
 	}
 }
+
+// TestSupersededByRule: of the claims that are newest-only, those give up that have a waiting one behind them. The last one
+// never does, nor do foreign claims, and one without the mark takes no part.
+func TestSupersededByRule(t *testing.T) {
+	for _, c := range []struct {
+		queue string
+		marks string // '+': the node is newest-only
+		want  string // '+': it gives up, if it has waited
+	}{
+		{"m m", "-+", "--"},
+		{"m m m", "-++", "-+-"},
+		{"m m m m", "-+-+", "-+--"},
+		{"m m m m", "-+++", "-++-"},
+		{"m m", "++", "+-"}, // its turn has come after a wait
+		{"1/2 1/2", "++", "--"},
+		{"1/2 1/2 1/2", "+++", "++-"},
+		{"m m f", "-++", "---"},
+	} {
+		nodes := parseQueue(c.queue)
+		for i := range nodes {
+			if c.marks[i] == '+' {
+				nodes[i].ID = driver.MarkNewestOnly(nodes[i].ID + "0123456789")
+			}
+		}
+		got := ""
+		for i := range nodes {
+			got += map[bool]string{true: "+", false: "-"}[isSuperseded(nodes, i)]
+		}
+		if got != c.want {
+			t.Errorf("%s, marked %s: %s, want %s", c.queue, c.marks, got, c.want)
+		}
+	}
+}

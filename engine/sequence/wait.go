@@ -41,6 +41,8 @@ func (e *Engine) shareSnapshot(seen timedSnapshot, but *claim) {
 const (
 	minPoll = 2 * time.Second
 	maxPoll = 5 * time.Second
+	// the longest time between two reads of a claim that is newest-only
+	newestPoll = 2 * time.Second
 )
 
 // waitForTurn returns the snapshot by which the claim is granted.
@@ -65,6 +67,9 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 	poll := time.NewTimer(maxPoll)
 	defer poll.Stop()
 	for {
+		if isSuperseded(seen.Nodes, i) { // even if its turn has come
+			return seen, a.removeThenRefuse(s, driver.ErrSuperseded)
+		}
 		if isGranted(seen.Nodes, i) {
 			if mustMarkAdmitted(seen.Nodes, i) {
 				a.markAdmitted()
@@ -76,6 +81,9 @@ func (a *acquisition) waitForTurn(s *session, seen timedSnapshot) (timedSnapshot
 		every := minPoll + rand.N(maxPoll-minPoll)
 		if s.forDetached {
 			every = min(every, s.TTL/3)
+		}
+		if driver.IsNewestOnly(a.ID) { // it watches the nodes ahead, and not those behind
+			every = min(every, newestPoll/2+rand.N(newestPoll/2))
 		}
 		poll.Reset(every)
 		var err error

@@ -39,6 +39,7 @@ type checker struct {
 	grantKnown    map[string]bool            // whether the client knows that the claim was granted
 	endedAt       map[string]time.Duration   // when each claim was ended
 	endedBy       map[string]ender           // who ended each holder, and each broken waiter
+	superseded    map[string]bool            // the claims that are newest-only, and behind which a newer one has waited
 	notesFull     map[string]bool            // the locks whose records have had as many notes as are kept
 	waiting       map[string]wait            // claims whose Acquire waits
 	revertedAt    time.Duration              // when the store last lost writes
@@ -85,6 +86,7 @@ func newChecker(sim *simulation) *checker {
 		grantKnown:    map[string]bool{},
 		endedAt:       map[string]time.Duration{},
 		endedBy:       map[string]ender{},
+		superseded:    map[string]bool{},
 		notesFull:     map[string]bool{},
 		waiting:       map[string]wait{},
 		histories:     map[string][]string{},
@@ -384,6 +386,7 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 		chk.addViolation("the store has granted %d of %d on %s", granted, rec.Limit, row.Name)
 	}
 	chk.checkOrder(row.Name, rec)
+	chk.checkNewest(row.Name, rec)
 	for id, held := range chk.claims[row.Name] {
 		if _, ok := now[id]; !ok {
 			chk.noteClaimEnd(row.Name, id, held, rec, by)
@@ -391,7 +394,7 @@ func (chk *checker) checkSwap(row record.Row, by actor) {
 			if detached && chk.sim.elapsed() < until && !chk.broken[id] {
 				chk.addViolation("a claim on %s was to be held until %v, but was removed", row.Name, until)
 			}
-			if !chk.releasing[id] {
+			if !chk.releasing[id] && !chk.superseded[id] {
 				chk.ejected++
 				if chk.sim.faultless && !detached && !chk.broken[id] {
 					chk.addViolation("a claim on %s was removed though nothing went wrong%s", row.Name, chk.historyOf(id))
@@ -418,6 +421,25 @@ func (chk *checker) checkOrder(name string, rec *record.Record) {
 		if ahead > rec.Limit {
 			chk.addViolation("on %s a claim was granted before an earlier one: %v", name, rec.Claims)
 		}
+	}
+}
+
+// checkNewest checks that a claim that is newest-only, and has waited, is not granted while a newer one waits behind it, and
+// notes which of them may give up.
+func (chk *checker) checkNewest(name string, rec *record.Record) {
+	newer := false
+	for _, c := range slices.Backward(rec.Claims) {
+		if !driver.IsNewestOnly(c.ID) {
+			continue
+		}
+		isGranted := c.State == record.Granted
+		if newer && !isGranted {
+			chk.superseded[c.ID] = true
+		}
+		if wasGranted, known := chk.claims[name][c.ID]; newer && isGranted && known && !wasGranted {
+			chk.addViolation("on %s a claim was granted although a newer one waits: %v", name, rec.Claims)
+		}
+		newer = newer || !isGranted
 	}
 }
 
@@ -557,6 +579,9 @@ func (chk *checker) noteAcquireResult(c driver.Claim, g driver.Grant, err error)
 	var loss *driver.LossError
 	chk.grantKnown[c.ID], chk.refs[c.ID] = err == nil, g.Ref
 	chk.appendHistory(c.ID, "acquired: %s %v", g.Ref, err)
+	if errors.Is(err, driver.ErrSuperseded) && !chk.superseded[c.ID] && chk.sim.tree == nil {
+		chk.addViolation("a wait for %s was given up for a newer one, but none came%s", c.Name, chk.historyOf(c.ID))
+	}
 	if errors.As(err, &loss) && loss.Cause == driver.LossBroken && !chk.broken[c.ID] {
 		chk.addViolation("a wait for %s ended because an operator broke it, but none did%s", c.Name,
 			chk.historyOf(c.ID))

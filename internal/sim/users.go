@@ -18,7 +18,7 @@ type features struct {
 
 func (sim *simulation) chooseFeatures() {
 	sim.turns = []string{"plain", "fair", "rw", "semaphore"}
-	for _, more := range []string{"leader", "all", "timed", "twice"} {
+	for _, more := range []string{"leader", "all", "timed", "twice", "newest"} {
 		if sim.chance(0.35) {
 			sim.turns = append(sim.turns, more)
 		}
@@ -49,8 +49,8 @@ func (sim *simulation) takeLock(ctx context.Context, h *host, name string) {
 	t := &heldLease{host: h, weight: 1, limit: 1}
 	try := sim.chance(0.2)
 	switch name {
-	case "plain", "fair":
-		mu := h.client.Mutex(name, &holdfast.LockOptions{Fair: name == "fair"})
+	case "plain", "fair", "newest":
+		mu := h.client.Mutex(name, &holdfast.LockOptions{Fair: name == "fair", NewestOnly: name == "newest"})
 		if try {
 			lease, err = mu.TryLock(ctx)
 		} else {
@@ -92,7 +92,7 @@ func (sim *simulation) checkError(name string, err error) {
 			return
 		}
 	}
-	if sim.isExpectedError(err) {
+	if sim.isExpectedError(err) || name == "newest" && errors.Is(err, holdfast.ErrSuperseded) { // see checker.checkNewest
 		return
 	}
 	if !sim.faultless && sim.tree != nil && errors.Is(err, holdfast.ErrLost) { // its session ended while it waited

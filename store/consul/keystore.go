@@ -49,7 +49,7 @@ func newKeyStore(t *nodeStore, suffix string) *keyStore {
 // Info is that of the engine, but there is no queue.
 func (s *keyStore) Info() driver.Info {
 	i := s.Engine.Info()
-	i.Order, i.NativeQueue, i.MaxWaiters = driver.OrderNone, false, 0
+	i.Order, i.NativeQueue, i.MaxWaiters, i.Abilities.NewestOnly = driver.OrderNone, false, 0, false
 	return i
 }
 

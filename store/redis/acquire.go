@@ -28,8 +28,9 @@ func (s *store) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, erro
 	// script that is denied a command has done all that it does before that command. So the claim is released, which
 	// also leaves a tombstone for the late request.
 	inFlight := s.isInFlight(c.ID)
-	if driverutil.IsFinal(err) && inFlight || errors.Is(err, driver.ErrDenied) {
-		if left := s.Release(ctx, c, ""); inFlight && left != nil && !errors.Is(left, driver.ErrLost) {
+	superseded := errors.Is(err, driver.ErrSuperseded) // it is still in the queue
+	if driverutil.IsFinal(err) && inFlight || superseded || errors.Is(err, driver.ErrDenied) {
+		if left := s.Release(ctx, c, ""); (inFlight || superseded) && left != nil && !errors.Is(left, driver.ErrLost) {
 			err = driverutil.Unresolved(err)
 		}
 	}
@@ -138,6 +139,8 @@ func (a *acquireLoop) runStep(ctx context.Context, st *script, keys,
 	case code == replyTombstoned:
 		return g, nil, &driver.LossError{Cause: driver.LossGone,
 			Err: errors.New("the claim was released while it was being acquired")}
+	case code == replySuperseded:
+		return g, nil, driver.ErrSuperseded
 	case code == replyMismatch && len(b) >= 3:
 		return g, nil, driverutil.Mismatch(driver.Kind(readString(b[1])), readNumber(b[2]), a.claim.Kind, a.claim.Limit)
 	case code == replyFull && len(b) >= 3:
@@ -308,6 +311,9 @@ func (a *acquireLoop) delayInQueue(r *refusal, first bool) time.Duration {
 		longest = 1500 * time.Millisecond
 	case r.place <= 64:
 		longest = 4 * time.Second
+	}
+	if driver.IsNewestOnly(a.claim.ID) { // it looks for a newer one, of which nobody notifies it
+		longest = min(longest, 1500*time.Millisecond)
 	}
 	d := min(max(time.Second, time.Duration(r.place)*500*time.Millisecond), longest, a.claim.TTL/3)
 	d = d*3/4 + rand.N(d/4)

@@ -339,8 +339,8 @@ func (s *store) buildInfo() driver.Info {
 		Store: place, Engine: "script", Clock: s.clock, Tier: driver.TierAdvisory,
 		ExpiredBy: driver.ExpiredByStore, ExpiryClock: driver.ExpiryClockStore, Order: driver.OrderFairOnly,
 		Kinds: []driver.Kind{driver.KindMutex, driver.KindRW, driver.KindSemaphore},
-		Abilities: driver.Abilities{Detach: true, SetWeight: true, Reasons: true, Forget: true, Tokens: true, Ledger: true,
-			Permits: true},
+		Abilities: driver.Abilities{Detach: true, SetWeight: true, NewestOnly: true, Reasons: true, Forget: true,
+			Tokens: true, Ledger: true, Permits: true},
 		// A second is more than enough: a new token is the server's time in microseconds, which exceeds that of any
 		// earlier grant unless the clock was set back.
 		TokenGap: time.Second,
@@ -351,7 +351,8 @@ func (s *store) buildInfo() driver.Info {
 	}
 	if s.opts.Layout == LayoutRedisson {
 		i.Kinds, i.Order, i.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 0
-		i.Abilities.SetWeight, i.Abilities.Reasons, i.Abilities.Permits = false, false, false
+		a := &i.Abilities
+		a.SetWeight, a.NewestOnly, a.Reasons, a.Permits = false, false, false, false
 	}
 	return i
 }

@@ -92,7 +92,8 @@ func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) 
 	r.info.Store = cmp.Or(o.Place, "redlock://")
 	r.info.Kinds, r.info.Order, r.info.MaxHolders, r.info.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
 	// A majority agrees on each token, so tokens fall only if a majority forgets the last one.
-	r.info.Abilities.SetWeight, r.info.Abilities.Permits, r.info.Abilities.Ledger = false, false, false
+	a := &r.info.Abilities
+	a.SetWeight, a.NewestOnly, a.Permits, a.Ledger = false, false, false, false
 	r.info.TokenRegression = "when a majority of the servers have lost their data, and the clocks of the servers are behind the one " +
 		"that drew the last token"
 	return r, nil

@@ -26,6 +26,7 @@ const (
 	replyFull       = 5 // too many hold it or wait
 	replyUseQueue   = 6 // claims wait, or hold it in another way: acquire_queued.lua or release_queued.lua must decide
 	replyTombstoned = 7 // the claim was released before this request arrived
+	replySuperseded = 8 // the claim is newest-only, and so is one that has begun to wait behind it
 )
 
 // The replies that the scripts of release, break and detach share. Releases reply with replyBroken and replyUseQueue,

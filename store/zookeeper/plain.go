@@ -39,7 +39,7 @@ func newPlainStore(o settings) *plainStore {
 // Info is that of the engine, but there is no queue.
 func (s *plainStore) Info() driver.Info {
 	i := s.Engine.Info()
-	i.Order, i.NativeQueue, i.MaxWaiters = driver.OrderNone, false, 0
+	i.Order, i.NativeQueue, i.MaxWaiters, i.Abilities.NewestOnly = driver.OrderNone, false, 0, false
 	return i
 }
 

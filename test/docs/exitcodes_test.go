@@ -59,11 +59,23 @@ var exitCases = map[string]exitCase{
 	"79 hold":           endOfHold("holdfast hold --json --on-request release lock", request),
 	"80 once": callCase(`holdfast once --every 87600h key sh -c 'echo >started; exec sleep 600' &
 		until [ -e started ]; do sleep 0.02; done; holdfast once --every 3s key true; code=$?; kill $!; wait; exit $code`),
-	"126 run":   callCase("touch text; holdfast run lock ./text"),
-	"126 once":  callCase("touch text; holdfast once key ./text"),
-	"127 run":   callCase("holdfast run lock no-such-command"),
-	"127 once":  callCase("holdfast once key no-such-command"),
-	"128+n all": nil,
+	"81 run":     superseded("run --newest-only lock true"),
+	"81 hold":    superseded("hold --newest-only lock"),
+	"81 acquire": superseded("acquire --newest-only --ttl 1m lock"),
+	"126 run":    callCase("touch text; holdfast run lock ./text"),
+	"126 once":   callCase("touch text; holdfast once key ./text"),
+	"127 run":    callCase("holdfast run lock no-such-command"),
+	"127 once":   callCase("holdfast once key no-such-command"),
+	"128+n all":  nil,
+}
+
+// superseded makes a newer claim wait behind that of the subcommand.
+func superseded(subcommand string) exitCase {
+	return callCase(`await() { until holdfast show --json lock | jq -e "$1" >/dev/null; do sleep 0.1; done; }
+holdfast run lock sleep 600 & holder=$!; await '.holders | length == 1'
+holdfast ` + subcommand + ` & first=$!; await '.waiters | length == 1'
+holdfast run --newest-only lock true & second=$!
+wait $first; code=$?; kill $second $holder; wait; exit $code`)
 }
 
 // testedElsewhere are the codes that need more than a file store: a test of cmd/holdfast has each of them.

@@ -37,6 +37,7 @@ type lockRequest struct {
 	waitLimit       waitLimit
 	labels          claimLabels
 	notAcquiredCode int          // exit code if the lock is not acquired
+	skipOK          bool         // a newer caller may do the work
 	store           driver.Store // set once it is open
 	telemetry       *telemetry
 	messages        messageFlags
@@ -67,8 +68,11 @@ func (r *lockRequest) acquireUntilSignal(
 		if refused := (*refusedError)(nil); errors.As(err, &refused) {
 			exit.reason = refused.reason
 		}
-		if exit.code == exitNotAcquired {
+		switch {
+		case exit.code == exitNotAcquired:
 			exit.code = r.notAcquiredCode
+		case exit.code == exitSuperseded && r.skipOK:
+			exit.code = 0
 		}
 		return client, nil, exit
 	}
@@ -278,6 +282,8 @@ func (r *lockRequest) explainRefusal(client *holdfast.Client, err error, late bo
 		return &refusedError{fmt.Sprintf("%s is held by %s", name, describeHolders(held.Holders)), "", err}
 	case errors.Is(err, holdfast.ErrMismatch):
 		return r.explainMismatch(client, err)
+	case errors.Is(err, holdfast.ErrSuperseded):
+		return &refusedError{fmt.Sprintf("a newer --newest-only caller waits for %s", quoteName(r.name)), "", err}
 	case acquire.EndedByStore(err):
 		return exitWith(exitUnavailable, "%s was not acquired: %s", name, lossText(err))
 	case errors.Is(err, holdfast.ErrLost): // it was waiting, and held nothing that could be lost

@@ -38,6 +38,10 @@ func (n lockNames) check(c *cobra.Command, name string) error {
 			return usageError("--also and --%s exclude each other: with --also, each lock is held alone", flag)
 		}
 	}
+	if c.Flags().Changed("newest-only") {
+		return usageError("--also and --newest-only exclude each other: a run that waits for one of its locks, and holds " +
+			"another, would not see the newer run that waits for that")
+	}
 	sorted := slices.Sorted(slices.Values(append(slices.Clone(n), name)))
 	for i := 1; i < len(sorted); i++ {
 		if sorted[i] == sorted[i-1] {

@@ -29,6 +29,7 @@ const (
 	exitOutputFailed = 74 // the output cannot be written
 	exitLost         = 76 // the lock was lost while the command ran
 	exitMissed       = failure.ExitMissed
+	exitSuperseded   = failure.ExitSuperseded
 	exitOnRequest    = 79  // the lock was released because somebody asked for it: --on-request release
 	exitCannotRun    = 126 // the command is there but cannot be run
 	exitNotFound     = 127 // there is no such command

@@ -204,6 +204,33 @@ func TestProgressFlags(t *testing.T) {
 	w.runProgram("run", "a", "sh", "-c", `test -z "$HOLDFAST_PROGRESS_FD"`).check(t, 0)
 }
 
+// TestNewestOnlyOnTheCommandLine: with --newest-only, an older waiter exits 81, or 0 with --skip-ok, when a newer one waits.
+func TestNewestOnlyOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	w.runProgram("run", "--newest-only", "--shared", "a", "true").check(t, 64, "--newest-only and --shared exclude each other")
+	holder := w.startProgram("run", "a", "sh", "-c", "echo held; while ! test -e go; do sleep 0.05; done")
+	holder.awaitOutput("held")
+	first := w.startProgram("run", "--newest-only", "--record", "record", "a", "echo", "ran")
+	w.awaitWaiters("a", 1)
+	second := w.startProgram("run", "--newest-only", "--skip-ok", "a", "echo", "ran")
+	first.wait().check(t, 81, "a newer --newest-only caller waits for a")
+	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "not-acquired" || last["reason"] != "superseded" {
+		t.Errorf("record: %v", last)
+	}
+	w.awaitWaiters("a", 1)
+	third := w.startProgram("run", "--newest-only", "a", "echo", "ran")
+	second.wait().check(t, 0)
+	w.awaitWaiters("a", 1)
+	w.writeFile("go", "")
+	got := third.wait()
+	got.check(t, 0)
+	if got.out != "ran\n" {
+		t.Error(got.description)
+	}
+	holder.wait().check(t, 0)
+}
+
 // TestNestedRunRefused: a run of a lock that an enclosing run holds is refused, since it would wait for itself.
 func TestNestedRunRefused(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ type lockFlags struct {
 	wait         waitLimit
 	noWait       bool
 	fair         bool
+	newestOnly   bool
 	shared       bool
 	limit        int64
 	permits      int64
@@ -36,6 +37,8 @@ func (f *lockFlags) addFlags(c *cobra.Command) {
 	flags.BoolVarP(&f.noWait, "no-wait", "n", false, "do not wait")
 	flags.BoolVar(&f.fair, "fair", false,
 		"queue in arrival order with other --fair callers (always on for --shared and --limit)")
+	flags.BoolVar(&f.newestOnly, "newest-only", false,
+		"like --fair, but give up (exit 81) when a later --newest-only caller waits")
 	flags.BoolVarP(&f.shared, "shared", "s", false, "share NAME with other --shared runs")
 	flags.Int64Var(&f.limit, "limit", 0, "let up to `N` hold NAME at once")
 	flags.Int64Var(&f.permits, "permits", 1, "with --limit: count as `K` of them")
@@ -110,6 +113,8 @@ func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockReques
 		return nil, usageError("--no-wait and --wait exclude each other")
 	case f.shared && changed("limit"):
 		return nil, usageError("--shared and --limit exclude each other")
+	case f.newestOnly && f.shared:
+		return nil, usageError("--newest-only and --shared exclude each other")
 	case changed("permits") && !changed("limit"):
 		return nil, usageError("--permits needs --limit")
 	case changed("limit") && f.limit < 1:
@@ -129,8 +134,8 @@ func (f *lockFlags) newRequest(c *cobra.Command, name, note string) (*lockReques
 	}
 	return &lockRequest{
 		name: name, kind: f.lockKind(), shared: f.shared, limit: f.limit, permits: f.permits,
-		notAcquiredCode: f.notAcquiredCode(),
-		opts: holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, Meta: cmp.Or(f.labels.note, note), MinHold: f.minHold,
+		notAcquiredCode: f.notAcquiredCode(), skipOK: f.skipOK,
+		opts: holdfast.LockOptions{TTL: f.ttl, Fair: f.fair, NewestOnly: f.newestOnly, Meta: cmp.Or(f.labels.note, note), MinHold: f.minHold,
 			MaxHold: f.maxHold},
 		noWait: f.noWait || f.wait.limited && f.wait.limit == 0, waitLimit: f.wait, labels: f.labels,
 	}, nil

@@ -22,7 +22,7 @@ type flagGroup struct {
 var lockFlagGroups = []flagGroup{
 	{"Which lock", []string{"store", "also", "shared", "limit", "permits"}},
 	{"What others see", []string{"note", "owner"}},
-	{"Waiting", []string{"wait", "no-wait", "store-wait", "fair", "conflict-exit-code", "skip-ok"}},
+	{"Waiting", []string{"wait", "no-wait", "store-wait", "fair", "newest-only", "conflict-exit-code", "skip-ok"}},
 	{"Holding", []string{"ttl", "min-hold", "max-hold", "progress", "progress-file", "on-request"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
@@ -149,6 +149,7 @@ Exit codes: that of COMMAND, or
   75       the lock was not acquired (-E sets another code)
   76       the lock was lost while COMMAND ran, even if COMMAND succeeded
   79       COMMAND was ended because somebody asked for the lock (--on-request release), whatever its own exit code
+  81       a newer caller waits for the lock (--newest-only)
   126      COMMAND cannot be run
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait

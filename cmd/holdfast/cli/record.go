@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -208,7 +209,7 @@ func (e *exitError) outcomeOrDefault() outcome {
 		return e.outcome
 	case errors.As(e.err, &signaled):
 		return outcomeInterrupted
-	case e.err != nil && failure.Of(e.err).Exit == exitNotAcquired:
+	case e.err != nil && slices.Contains([]int{exitNotAcquired, exitSuperseded}, failure.Of(e.err).Exit):
 		return outcomeNotAcquired
 	case e.code == exitUsage:
 		return outcomeUsage

@@ -23,71 +23,71 @@ import (
 // abilities says for each store and layout what it can do beyond Acquire, Renew, Release, Inspect, List and Break of a
 // mutex. A change of the code that changes a row changes what users have: it needs a reason, and a line in CHANGELOG.md.
 //
-// The words are: fair, rw and semaphore for kinds of claims; detach and weight for Detach and SetWeight; permits for numbers
+// The words are: fair, newest, rw and semaphore for kinds of claims; detach and weight for Detach and SetWeight; permits for numbers
 // of a semaphore's permits; endings for NextEnding; reasons for breaks with a reason; forget; tokens for reading and raising
 // tokens; explain for naming the keys of a claim; liveness for a file that keeps a client's claims; ledger for a run
 // ledger, and clock for one that tells the store's time.
 var abilities = map[string]map[string]string{
 	"file": {
-		"": "fair rw semaphore weight detach permits reasons forget tokens explain liveness ledger clock",
+		"": "fair newest rw semaphore weight detach permits reasons forget tokens explain liveness ledger clock",
 	},
 	"memory": {
-		"": "fair rw semaphore weight detach permits reasons forget tokens ledger clock",
+		"": "fair newest rw semaphore weight detach permits reasons forget tokens ledger clock",
 	},
 	"redis": {
-		"":         "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":         "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"redisson": "detach forget tokens explain ledger clock",
 	},
 	"redlock": {
 		"": "detach reasons forget tokens explain",
 	},
 	"etcd": {
-		"": "fair rw semaphore weight detach endings reasons tokens explain ledger clock",
+		"": "fair newest rw semaphore weight detach endings reasons tokens explain ledger clock",
 	},
 	"zookeeper": {
-		"":                  "fair rw semaphore endings reasons forget tokens explain ledger clock",
-		"curator-readwrite": "fair rw endings reasons forget tokens explain ledger clock",
-		"kazoo":             "fair rw endings reasons forget tokens explain ledger clock",
-		"both":              "fair rw endings reasons forget tokens explain ledger clock",
+		"":                  "fair newest rw semaphore endings reasons forget tokens explain ledger clock",
+		"curator-readwrite": "fair newest rw endings reasons forget tokens explain ledger clock",
+		"kazoo":             "fair newest rw endings reasons forget tokens explain ledger clock",
+		"both":              "fair newest rw endings reasons forget tokens explain ledger clock",
 		"curator-semaphore": "fair semaphore endings reasons",
 		"plain":             "endings reasons tokens explain",
 	},
 	"consul": {
-		"":     "fair rw semaphore detach endings reasons tokens explain ledger clock",
+		"":     "fair newest rw semaphore detach endings reasons tokens explain ledger clock",
 		"lock": "detach endings reasons tokens explain ledger clock",
 		"key":  "detach endings reasons tokens explain ledger clock",
 	},
 	"postgres": {
-		"":         "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":         "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"shedlock": "detach tokens explain",
 	},
 	"mysql": {
-		"":         "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":         "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"shedlock": "detach tokens explain",
 	},
 	"nats": {
-		"": "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"": "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 	},
 	"dynamodb": {
-		"":        "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":        "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"awslock": "tokens explain",
 		"ledger":  "ledger clock",
 	},
 	"s3": {
-		"":          "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":          "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"terraform": "detach forget tokens explain",
 	},
 	"gcs": {
-		"":        "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":        "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"gcslock": "detach forget tokens explain",
 		"vault":   "detach forget tokens explain",
 	},
 	"azure": {
-		"":      "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":      "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"lease": "detach forget tokens explain",
 	},
 	"kubernetes": {
-		"":               "fair rw semaphore weight detach permits reasons forget tokens explain ledger clock",
+		"":               "fair newest rw semaphore weight detach permits reasons forget tokens explain ledger clock",
 		"leaderelection": "detach forget tokens explain",
 	},
 }
@@ -178,6 +178,7 @@ func listAbilities(t *testing.T, s driver.Store) (can []string) {
 	info := s.Info()
 	if len(info.Kinds) > 0 { // else it has no locks
 		add("fair", info.Order != driver.OrderNone)
+		add("newest", info.Abilities.NewestOnly)
 		add("rw", slices.Contains(info.Kinds, driver.KindRW))
 		add("semaphore", slices.Contains(info.Kinds, driver.KindSemaphore))
 		claim := driver.Claim{Name: name, ID: strings.ToLower(rand.Text()), Kind: info.Kinds[0], Limit: 1, Weight: 1,

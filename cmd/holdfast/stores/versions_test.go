@@ -33,6 +33,7 @@ const (
 	exitUsage       = 64
 	exitUnavailable = 69
 	exitNotAcquired = 75
+	exitSuperseded  = 81
 )
 
 // deadTTL is the TTL of what is killed: its successor waits for that long. What lives has the default TTL, so that it
@@ -80,6 +81,7 @@ func TestTwoVersions(t *testing.T) {
 			t.Parallel()
 			s := s.in(t)
 			s.checkQueue(old, new)
+			s.checkNewest(old, new)
 			s.checkShared(old, new, "--shared")
 			s.checkShared(old, new, "--limit", "2")
 			s.checkPermits(old, new)
@@ -420,6 +422,29 @@ func (s *scene) checkQueue(a, b version) {
 		p.end()
 	}
 	s.rising(name, tokens...)
+}
+
+// checkNewest: the version before, which does not know claims that are newest-only, keeps them in the queue when it writes
+// the lock, and is neither superseded nor supersedes.
+func (s *scene) checkNewest(old, new version) {
+	s.Helper()
+	name := s.lock("newest")
+	holder := s.hold(old, "--fair", name)
+	holder.token()
+	first := s.hold(new, "--newest-only", name)
+	s.awaitWaiters(name, 1)
+	between := s.hold(old, "--fair", name)
+	s.awaitWaiters(name, 2)
+	second := s.hold(new, "--newest-only", name)
+	if code, _ := first.wait(); code != exitSuperseded {
+		s.Errorf("%s: exit %d: %s", first.what, code, &first.errs)
+	}
+	s.awaitWaiters(name, 2)
+	holder.end()
+	between.token()
+	between.end()
+	second.token()
+	second.end()
 }
 
 // checkShared: both versions hold a lock of two holders or more together, and keep others out.

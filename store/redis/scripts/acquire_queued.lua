@@ -16,17 +16,32 @@
 --   {MISMATCH, kind, limit}  the lock exists with these
 --   {FULL, count, words}     too many claims hold the lock or wait for it
 --   {TOMBSTONED}             the claim was released before this request arrived
+--   {SUPERSEDED}             this claim has waited, and a newer one waits behind it: it must leave the queue
 --- include shared/state.lua
-local HELD, GRANTED, BROKEN, WAITING, MISMATCH, FULL, TOMBSTONED = 0, 1, 2, 3, 4, 5, 7
+local HELD, GRANTED, BROKEN, WAITING, MISMATCH, FULL, TOMBSTONED, SUPERSEDED = 0, 1, 2, 3, 4, 5, 7, 8
 local MAX_PERMITS = 64 -- driver.MaxPermits
 local me, mykind, mylimit, weight, ttl = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local owner, meta, myflags, queue, session = ARGV[11], ARGV[12], ARGV[13], ARGV[14] ~= '0', ARGV[15]
 local plain = ARGV[14] == 'plain' or nil
 
+-- A claim that is newest-only has an id with this ending (driver.MarkNewestOnly).
+local function is_newest_only(who) return string.sub(who, -10) == 'newestonly' end
+-- is_superseded tells of this claim, which waits in the queue or was promoted, whether it is newest-only and so is one that came later.
+-- Those in the queue came later than one that was promoted.
+local function is_superseded()
+  if not is_newest_only(me) then return false end
+  for _, other in ipairs(call('ZREVRANGE', QUEUE, 0, -1)) do
+    if other == me then return false end
+    if is_newest_only(other) then return true end
+  end
+  return false
+end
+
 -- The short way, for a quiet lock (see shared/state.lua): confirm a promotion, acquire a free lock, or join the queue.
 if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   local mytoken = next_token()
   if value == me and id == me and flags == 'c' then -- it was promoted
+    if is_superseded() then return {SUPERSEDED} end
     call('PEXPIRE', LOCK, ttl)
     call('HSET', RECORD, 'token', text(mytoken), 'flags', myflags)
     call('HDEL', CLAIMS, me)
@@ -35,6 +50,7 @@ if quiet and mykind == 'mutex' and not is_tombstoned(me) and not was_broken then
   -- If the lock is free for the queue: its first claim. The lock is that one's.
   local first = not value and has_queue and not left_free and call('ZRANGE', QUEUE, 0, 0)[1]
   local next_up = first == me
+  if next_up and is_superseded() then return {SUPERSEDED} end
   if not value and (next_up or not has_queue) and not has_flag(flags, 'c') then
     if next_up then
       local waited = call('HGET', CLAIMS, me) -- an operator may have asked it to release while it waited
@@ -147,6 +163,7 @@ end
 
 if held == 'mutex' and id == me then
   if has_flag(flags, 'b') then return reply(BROKEN) end
+  if has_flag(flags, 'c') and is_superseded() then return reply(SUPERSEDED) end
   if has_flag(flags, 'c') then return grant((string.gsub(flags, 'c', ''))) end
   call('PEXPIRE', LOCK, ttl)
   return reply_grant(token)
@@ -154,11 +171,13 @@ end
 if held == 'shared' and call('ZSCORE', HOLDERS, me) then
   local c = read_claim(me)
   if has_flag(c.flags or '', 'b') then return reply(BROKEN) end
+  if c.state == 'promoted' and is_superseded() then return reply(SUPERSEDED) end
   if c.state == 'promoted' then return grant(c.flags) end
   call('ZADD', HOLDERS, text(now + ttl * 1000), me)
   return reply_grant(tonumber(c.token), c.permits)
 end
 local place = waits and waiters > 0 and call('ZRANK', QUEUE, me)
+if place and is_superseded() then return reply(SUPERSEDED) end
 if place then return refuse(WAITING, place + 1) end
 
 if is_tombstoned(me) then return reply(TOMBSTONED) end

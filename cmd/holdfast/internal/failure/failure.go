@@ -17,6 +17,7 @@ const (
 	ExitNotAcquired  = 75 // held by others, or not granted in time
 	ExitAttemptsUsed = 77 // the key has had as many runs as it may have
 	ExitMissed       = 80 // the slot has ended while another slot of its job was run
+	ExitSuperseded   = 81 // a newer one waits for the lock
 )
 
 // Row is what an error means.
@@ -38,6 +39,7 @@ var Rows = []Row{
 	{holdfast.FailureClosed, ExitUnavailable, "shutting-down", http.StatusServiceUnavailable, "the server shuts down", false},
 	{holdfast.FailureQueueFull, ExitNotAcquired, "queue-full", http.StatusServiceUnavailable,
 		"the lock has as many claims as its store allows", true},
+	{holdfast.FailureSuperseded, ExitSuperseded, "superseded", http.StatusConflict, "a newer request for the lock waits", false},
 	{holdfast.FailureMismatch, ExitUsage, "mismatch", http.StatusConflict, "the name is in use in another way", true},
 	{holdfast.FailureInvalid, ExitUsage, "invalid", http.StatusBadRequest, "the request is wrong", false},
 	{holdfast.FailureUnsupported, ExitUsage, "unsupported", http.StatusNotImplemented, "the store cannot do this", false},

@@ -73,6 +73,7 @@ func TestOf(t *testing.T) {
 		{errors.Join(holdfast.ErrReleased, holdfast.ErrLost), 1, "lost"},
 		{holdfast.ErrAttemptsUsed, 77, "attempts-used"},
 		{holdfast.ErrMismatch, 64, "mismatch"},
+		{holdfast.ErrSuperseded, 81, "superseded"},
 		{errors.New("no route"), 69, "store-error"},
 	} {
 		if row := Of(fmt.Errorf("as wrapped: %w", c.err)); row.Exit != c.exit || row.Problem != c.code {

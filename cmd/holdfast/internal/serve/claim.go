@@ -21,6 +21,7 @@ type claimBody struct {
 	Limit  int64         `json:"limit"`
 	Weight int64         `json:"weight"`
 	Fair   bool          `json:"fair"`
+	Newest bool          `json:"newest_only"`
 	TTL    *int64        `json:"ttl_ms"`
 	Wait   *int64        `json:"wait_ms"`
 	Owner  string        `json:"owner"`
@@ -52,7 +53,7 @@ type claim struct {
 // newClaim checks what the library cannot check.
 func newClaim(r *http.Request, name string, b *claimBody) (c claim, err error) {
 	c = claim{name: name, kind: b.Kind, shared: b.Shared, limit: b.Limit, weight: b.Weight,
-		opts: holdfast.LockOptions{Fair: b.Fair, Meta: b.Note, Owner: b.Owner}}
+		opts: holdfast.LockOptions{Fair: b.Fair, NewestOnly: b.Newest, Meta: b.Note, Owner: b.Owner}}
 	if c.kind == "" {
 		c.kind = holdfast.KindMutex
 	}
@@ -101,6 +102,9 @@ func (c *claim) addAlso(names []string) error {
 		if name == c.name || slices.Contains(names[:i], name) {
 			return newProblem(codeInvalid, "%q is named twice", name)
 		}
+	}
+	if len(names) > 0 && c.opts.NewestOnly {
+		return newProblem(codeInvalid, "newest_only is for one lock, without also")
 	}
 	c.also = names
 	return nil

@@ -45,6 +45,7 @@ const (
 	codeDenied           code = "denied"
 	codeCorrupt          code = "corrupt"
 	codeQueueFull        code = "queue-full"
+	codeSuperseded       code = "superseded"
 	codeUncertain        code = "uncertain"
 	codeStoreError       code = "store-error"
 	codeTooManyStreams   code = "too-many-streams"
