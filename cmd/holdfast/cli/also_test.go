@@ -61,6 +61,17 @@ func TestRunAlso(t *testing.T) {
 	}
 }
 
+// TestTokensOfOddNames: in HOLDFAST_TOKENS the first = ends the name, whatever the name is.
+func TestTokensOfOddNames(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	r := w.runProgram("run", "--also", "a=b c", "d", "sh", "-c", "echo $HOLDFAST_TOKENS")
+	if r.check(t, 0); !strings.HasPrefix(r.out, "a%3Db%20c=") || !strings.Contains(r.out, " d=") {
+		t.Errorf("the tokens are %q", r.out)
+	}
+	w.runProgram("explain", "--also", "b", "d").check(t, 64, "explain shows one lock")
+}
+
 // TestRunAlsoEnds: what happens to one of the locks happens to all, and the message says which one it was.
 func TestRunAlsoEnds(t *testing.T) {
 	t.Parallel()
@@ -70,7 +81,7 @@ func TestRunAlsoEnds(t *testing.T) {
 		flags  []string
 		action []string
 	}{
-		{76, "c is lost: an operator", nil, []string{"break", "c"}},
+		{76, "c, which is held with it, is lost: an operator", nil, []string{"break", "c"}},
 		{76, "--max-hold", []string{"--max-hold", "2s"}, nil},
 		{79, "", []string{"--on-request", "release", "-q"}, []string{"request-release", "b b"}},
 	} {

@@ -26,6 +26,9 @@ held, when it would be renewed, when the command would be ended, how long others
 the lock now, and whether run would be refused now.`,
 		Args: exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(f.also) > 0 {
+				return usageError("explain shows one lock: leave --also out, and name one lock after the other")
+			}
 			request, err := f.newRequest(c, args[0], "")
 			if err != nil {
 				return err

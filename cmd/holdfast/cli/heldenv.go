@@ -176,7 +176,8 @@ func (r *lockRequest) commandEnvironment(inherited []string, client *holdfast.Cl
 	for _, l := range r.leases(lease) {
 		entries = append(entries, r.heldEntry(client, l).String())
 		if r.group != nil {
-			tokens = append(tokens, fmt.Sprintf("%s=%d", escapeEntry(l.Name()), l.Token()))
+			name := strings.ReplaceAll(escapeEntry(l.Name()), "=", "%3D")
+			tokens = append(tokens, fmt.Sprintf("%s=%d", name, l.Token()))
 		}
 	}
 	permits, _ := lease.Permits()

@@ -15,7 +15,8 @@ func newServePage(client *holdfast.Client, allowBreak bool, server func() *serve
 		Client: client, Store: client.Info().Store, AllowBreak: allowBreak, Doctor: client.Examine,
 		Ledgers: []string{defaultLedger},
 		Viewer: func(r *http.Request) servepage.Viewer {
-			return servepage.Viewer{Name: serve.CallerName(r), Rights: serve.DescribeRights(r, allowBreak)}
+			return servepage.Viewer{Name: serve.CallerName(r), Rights: serve.DescribeRights(r, allowBreak),
+				MayBreak: serve.MayBreak(r)}
 		},
 		Rights: serve.RightsOf,
 		Audit: func(r *http.Request, e operator.Entry) (finish func(error), err error) {

@@ -382,7 +382,7 @@ func (w *wrapper) sendLoss() {
 func (w *wrapper) describeLoss(cause error) *guard.Loss {
 	lost := &guard.Loss{Code: string(lossCode(cause)), Why: lossText(cause)}
 	if name := lockOf(cause, w.name); name != w.name && !strings.HasSuffix(name, "/"+w.name) { // so is that of a run
-		lost.Why = text.QuoteName(name) + " is lost: " + lost.Why
+		lost.Why = text.QuoteName(name) + ", which is held with it, is lost: " + lost.Why
 	}
 	if loss := (*holdfast.LossError)(nil); errors.As(cause, &loss) {
 		lost.StaysHeld = loss.StaysHeld

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -125,6 +126,12 @@ func CallerName(r *http.Request) string {
 // DescribeRights are the rights of a request's caller in words. A server may break nothing, whatever they are.
 func DescribeRights(r *http.Request, allowBreak bool) []string {
 	return callerOf(r).describeRights(allowBreak)
+}
+
+// MayBreak reports whether a request's caller may break some lock.
+func MayBreak(r *http.Request) bool {
+	c := callerOf(r)
+	return c.everything || slices.ContainsFunc(c.grants, func(g grantedRights) bool { return g.rights.Break })
 }
 
 func (c *caller) describeRights(allowBreak bool) (all []string) {

@@ -82,7 +82,7 @@ func (p *Page) frame(r *http.Request, c *content) markup {
 			plain(title)))
 	}
 	mode := badge("quiet", "read-only")
-	if p.opts.AllowBreak {
+	if p.opts.AllowBreak && (p.opts.Viewer == nil || p.opts.Viewer(r).MayBreak) {
 		mode = badge("quiet", "may break locks")
 	}
 	head := element("head", nil,

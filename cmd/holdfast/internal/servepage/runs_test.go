@@ -55,11 +55,12 @@ func TestRunsOnPage(t *testing.T) {
 func TestLedgersOnPage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Options{
+		AllowBreak: true,
 		Rights: func(_ *http.Request, name string) operator.Rights {
 			return operator.Rights{See: !strings.HasPrefix(name, "secret")}
 		},
 		Viewer: func(*http.Request) Viewer {
-			return Viewer{"carol", []string{"see all names", "hold names that begin with a/"}}
+			return Viewer{Name: "carol", Rights: []string{"see all names", "hold names that begin with a/"}}
 		},
 	})
 	empty := s.get("/").body
@@ -80,6 +81,7 @@ func TestLedgersOnPage(t *testing.T) {
 	list, runs, health := s.get("/").body, s.get("/runs").body, s.get("/health").body
 	for _, c := range []struct{ page, want string }{
 		{list, `href="/runs?ledger=nightly" class="tile alarm"><strong>2</strong> runs need attention`},
+		{list, `read-only`}, // carol may break nothing, although the server allows it to others
 		{list, `you are <a href="/health"><bdi>carol</bdi></a>`},
 		{runs, `href="/runs?ledger=nightly" class="tile alarm"><strong><bdi>nightly</bdi></strong> 1 key, 1 failed or abandoned`},
 		{runs, `<option value="nightly">`},

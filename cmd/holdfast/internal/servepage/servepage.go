@@ -44,6 +44,8 @@ type Options struct {
 type Viewer struct {
 	Name   string
 	Rights []string // in words: "see and hold names that begin with billing/"
+	// MayBreak says that they may break some lock.
+	MayBreak bool
 }
 
 // Page is the page, as a handler for /, /locks/, /runs, /health, /events and /static/.

@@ -66,7 +66,7 @@ func newVisitedSite(t *testing.T) (s *site, alice *holdfast.Lease) {
 		"app5 worker[19] import/customers": 21 * time.Second, "app6 worker[7] import/orders": 2 * time.Minute,
 		"app1 api[2210] leader/scheduler": 76 * time.Hour}
 	opts := Options{AllowBreak: true,
-		Viewer: func(*http.Request) Viewer { return Viewer{"ops", []string{"see, hold, break all names"}} },
+		Viewer: func(*http.Request) Viewer { return Viewer{Name: "ops", Rights: []string{"see, hold, break all names"}} },
 		Doctor: func(context.Context) ([]holdfast.Finding, error) {
 			return []holdfast.Finding{{Code: "redis-eviction", Severity: holdfast.SeverityCritical,
 				Subject: "10.0.0.5:6379",
