@@ -57,7 +57,36 @@ func (l *Ledger) enterJob(ctx context.Context, c *Client, run *Run, job string, 
 	}
 	lg.markUsed()
 	run.held, run.job = lg, lg.leases[1]
+	ends := run.lease.Context()
+	context.AfterFunc(ends, func() {
+		lg.end(run.lease, context.Cause(ends)) // first, so that the cause names the run
+		run.job.hold.loseWith(context.Cause(ends))
+	})
 	return nil
+}
+
+// loseWith ends the lock of a job if the reason why its run has ended is a loss. The claim is not renewed any more, and
+// keeps the next slot out until the worker reports, or until the claim's TTL has passed: the worker may hang.
+func (h *hold) loseWith(cause error) {
+	if !errors.Is(cause, ErrLost) {
+		return
+	}
+	if loss := lossOf(cause); h.endAs(stateLost, loss) {
+		h.client.renewer.removeHold(h)
+		h.cancelContexts(loss)
+	}
+}
+
+// releaseJob releases the lock of a run's job, after the run has ended.
+func (r *Run) releaseJob(ctx context.Context) {
+	_ = r.job.ReleaseContext(ctx)
+	h := r.job.hold
+	h.mu.Lock()
+	lost := h.takeCleanUp()
+	h.mu.Unlock()
+	if lost {
+		h.client.cleanUp(h.asked.TTL, h.tryRelease)
+	}
 }
 
 // lockJob adds the lock of a job to a group that has the run. It waits while another run has the lock and the slot lasts,

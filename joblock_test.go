@@ -157,7 +157,7 @@ func TestSlotEndsWithLockOfJob(t *testing.T) {
 			}
 			defer client.Close()
 			l := client.Ledger("events", nil)
-			slot := currentSlot(t, l, time.Minute)
+			slot := currentSlot(t, l, 10*time.Second)
 			run := beginSlot(t, l, "job", slot)
 			broken := name
 			if broken == "" {
@@ -165,12 +165,12 @@ func TestSlotEndsWithLockOfJob(t *testing.T) {
 			}
 			breakClaim(t, m, broken)
 			<-run.Context().Done()
-			if cause := context.Cause(run.Context()); !errors.Is(cause, holdfast.ErrLost) || run.Valid() ||
+			if cause := context.Cause(run.Context()); !errors.Is(cause, holdfast.ErrLost) || run.Valid() || run.Progress() ||
 				!errors.Is(run.Err(), holdfast.ErrLost) || !strings.Contains(cause.Error(), broken) {
 				t.Errorf("%v: %v", cause, run)
 			}
 			time.Sleep(time.Until(slot.End))
-			next := startSlot(t.Context(), l, "job", currentSlot(t, l, time.Minute))
+			next := startSlot(t.Context(), l, "job", currentSlot(t, l, 10*time.Second))
 			if waits := len(next) == 0; waits != (name == "") {
 				t.Errorf("after the loss of %s the next slot waits: %t", broken, waits)
 			}
@@ -182,6 +182,31 @@ func TestSlotEndsWithLockOfJob(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSlotOfHangingWorker: a run that is lost because its worker hangs does not keep the lock of its job for longer than
+// the TTL, although the worker's process lives.
+func TestSlotOfHangingWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := holdfast.New(memory.New(nil).Open(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		l := client.Ledger("events", &holdfast.LedgerOptions{TTL: 10 * time.Second, Progress: 5 * time.Second})
+		slot := currentSlot(t, l, time.Minute)
+		hanging := beginSlot(t, l, "job", slot)
+		<-hanging.Context().Done()
+		lost := time.Now()
+		time.Sleep(time.Until(slot.End))
+		next := beginSlot(t, l, "job", currentSlot(t, l, time.Minute))
+		if hanging.Valid() || time.Since(lost) > time.Minute+10*time.Second {
+			t.Errorf("the next slot began %v after the loss of %v", time.Since(lost), hanging)
+		}
+		if err := next.Succeed(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestSlotOfDeadWorker: when a worker dies, its slot can be run again after its TTL, and by then the lock of the job has

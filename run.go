@@ -51,8 +51,9 @@ func (r *Run) Valid() bool { return r.Remaining() > 0 }
 // Remaining is how long the run stays valid if no renewal succeeds any more: see [Lease.Remaining].
 func (r *Run) Remaining() time.Duration { return r.held.Remaining() }
 
-// Progress notes that the work gets on: see [Lease.Progress] and LedgerOptions.Progress.
-func (r *Run) Progress() bool { return r.lease.Progress() }
+// Progress notes that the work gets on, and reports whether the run is valid: see [Lease.Progress] and
+// LedgerOptions.Progress.
+func (r *Run) Progress() bool { return r.lease.Progress() && r.Valid() }
 
 // Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed, Fail or Withdraw,
 // or [ErrClosed].
@@ -135,7 +136,7 @@ func (r *Run) finish(ctx context.Context, op string, o driver.RunOutcome) error 
 		}
 	}
 	if r.job != nil { // after the report: the next slot sees what has become of this one
-		_ = r.job.ReleaseContext(ctx)
+		r.releaseJob(ctx)
 		_ = r.held.Err() // ends the context now
 	}
 	return err

@@ -37,8 +37,12 @@ type write struct {
 	started   driver.Instant
 	abandoned bool          // its caller has gone; guarded by the mutex of Writes
 	ended     chan struct{} // closed when its request has ended
-	mark      string        // is in the object that it creates, and in no other; empty: it replaces an object
-	settled   chan struct{} // closed when it cannot take effect any more, or its object was seen
+	// mark is in the object that it creates, and in no other but those of the same claim; empty: it replaces an object.
+	mark string
+	// isHolder is set when another write with this mark took effect or was seen: then the object is not removed. Guarded by
+	// the mutex of Writes.
+	isHolder bool
+	settled  chan struct{} // closed when it cannot take effect any more, or its object was seen
 }
 
 // NewWrites makes the writes of a table that ends with life. maxLateness is MaxLateness, except in tests. remove
@@ -64,6 +68,9 @@ func Do[T any](ctx context.Context, w *Writes, name, mark string, do func(contex
 	if !w.life.Go(func() {
 		value, err := do(context.WithoutCancel(ctx))
 		known := mark == "" || isKnown(err)
+		if mark != "" && err == nil {
+			w.noteHolder(name, mark)
+		}
 		if known {
 			w.settle(name, one)
 		}
@@ -114,13 +121,29 @@ func (w *Writes) settle(name string, one *write) {
 	}
 }
 
+// noteHolder notes that an object with this mark exists, and that its claim is known.
+func (w *Writes) noteHolder(name, mark string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.byLock[name] {
+		if one.mark == mark {
+			one.isHolder = true
+		}
+	}
+}
+
 // awaitLate waits until a creation cannot take effect any more, and removes its object if nobody has seen it.
 func (w *Writes) awaitLate(name string, one *write) {
 	timer := time.NewTimer(w.maxLateness - w.clock.Since(one.started))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		w.remove(w.life, name, one.mark)
+		w.mu.Lock()
+		isHolder := one.isHolder
+		w.mu.Unlock()
+		if !isHolder {
+			w.remove(w.life, name, one.mark)
+		}
 		w.settle(name, one)
 	case <-one.settled:
 	case <-w.life.Done():
@@ -160,6 +183,7 @@ func (w *Writes) Await(ctx context.Context, name string) error {
 func (w *Writes) Saw(name, mark string) {
 	if one := w.find(name, func(one *write) bool { return mark != "" && one.mark == mark }); one != nil {
 		w.settle(name, one)
+		w.noteHolder(name, mark)
 	}
 }
 

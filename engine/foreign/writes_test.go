@@ -99,6 +99,28 @@ func TestUnknownCreation(t *testing.T) {
 	})
 }
 
+// TestCreationRepeated: an object is not removed because one of two creations by the same claim had no reply, if the other
+// one is known to have made it.
+func TestCreationRepeated(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("no reply")
+	inBubble(t, func(w *world) {
+		if err := w.write(w.Context(), "a", time.Second, lost); !errors.Is(err, lost) {
+			w.Error(err)
+		}
+		if err := w.write(w.Context(), "a", time.Second, nil); err != nil {
+			w.Error(err)
+		}
+		if !w.settle() {
+			w.Error("a creation of unknown outcome is settled")
+		}
+		w.expectAt("settled", foreign.MaxLateness)
+		if w.removed != nil {
+			w.Errorf("removed is %q", w.removed)
+		}
+	})
+}
+
 // TestKnownWrites: a write whose outcome is known, and one that replaces an object, hold up no release.
 func TestKnownWrites(t *testing.T) {
 	t.Parallel()
