@@ -109,7 +109,7 @@ func (c *ledgerClient) mustFail(g driver.Grant, reason string) {
 }
 
 func (c *ledgerClient) readRuns(key string) (h driver.RunHistory, err error) {
-	err = c.e.retryIfLossy(c.ctx, func() (err error) {
+	err = c.e.retryRead(func() (err error) {
 		h, err = c.ledger.ReadRuns(c.ctx, key, 0)
 		return err
 	})
@@ -424,7 +424,7 @@ var ledgerCases = []Case{
 			}
 			for _, last := range []int{1, 40, attempts, attempts + 1} {
 				var h driver.RunHistory
-				err := e.retryIfLossy(e.ctx, func() (err error) {
+				err := e.retryRead(func() (err error) {
 					h, err = b.ledger.ReadRuns(e.ctx, e.prefix+"all", last)
 					return err
 				})

@@ -119,6 +119,18 @@ func (e *Env) retryIfLossy(ctx context.Context, do func() error) error {
 	}
 }
 
+// retryRead calls do, which only reads, until the store answers: on a busy machine its servers may fail for a while.
+func (e *Env) retryRead(do func() error) error {
+	start := e.now()
+	for {
+		err := do()
+		if err == nil || driverutil.IsFinal(err) || e.ctx.Err() != nil || e.since(start) > 5*e.slack {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 // nextChange waits for the next change of a lock.
 func (c *client) nextChange(ctx context.Context, seen driver.Lock) (l driver.Lock, err error) {
 	err = c.e.retryIfLossy(ctx, func() error {
