@@ -59,8 +59,9 @@ type LockOptions struct {
 	// wait behind it, from any client of the store: of the waiters that have it, only the newest is granted the lock. A
 	// claim that is granted at once, or holds the lock, is not affected: see Client.RequestRelease. The claim learns of the
 	// newer one within about two seconds, and in any case when its turn comes. What counts is the order of arrival in the
-	// store, so NewestOnly implies Fair. A newer one that gives up later for another reason leaves nobody. Readers of a
-	// read-write lock cannot have it. ErrUnsupported on stores that have no order of arrival.
+	// store, so NewestOnly implies Fair. A newer one that gives up later for another reason, or whose client dies, leaves
+	// nobody. A claim that has lost its place, because its client was stopped for longer than the TTL, waits again as the
+	// newest. Readers of a read-write lock cannot have it. ErrUnsupported on stores that have no order of arrival.
 	NewestOnly bool
 	// Meta is Options.Meta for this lock. Default: the client's.
 	Meta string
