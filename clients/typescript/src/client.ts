@@ -681,7 +681,11 @@ export class Client implements AsyncDisposable {
 
   /** Makes a timed lock last for its TTL from now; returns for how many milliseconds it is held for certain. */
   async renew(handle: string): Promise<number> {
-    return Number((await this.call("POST", `/v1/handles/${encodeURIComponent(handle)}/renew`)).remaining_ms);
+    const [start, answer] = await this.use(async (server): Promise<[number, Problem]> =>
+      [now(), await server.call("POST", `/v1/handles/${encodeURIComponent(handle)}/renew`)]);
+    const left = start + Number(answer.remaining_ms) - rounding - now();
+    if (left <= 0) throw expired();
+    return left;
   }
 
   /** Releases a timed lock. */
