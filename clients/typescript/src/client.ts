@@ -98,6 +98,8 @@ export abstract class Held {
   readonly #stop = new AbortController();
   #until = 0;
   #ended = false;
+  /** The server was asked to end it. Other calls can see that end before the answer is here. */
+  protected ending = false;
 
   protected constructor(protected readonly client: Client, readonly name: string, readonly token: number) {}
 
@@ -112,7 +114,7 @@ export abstract class Held {
 
   /** @internal */
   get ended(): boolean {
-    return this.#ended;
+    return this.#ended || this.ending;
   }
 
   /** For how many milliseconds it is certainly held, if nothing is renewed any more. */
@@ -136,6 +138,7 @@ export abstract class Held {
       this.extend(start, await this.ask(this.remainingMs()));
     } catch (error) {
       if (error instanceof LockLost) this.lose(error);
+      else if (error instanceof Released && !this.ended) this.lose(lost("disconnected", error.message)); // not by this process
       else if (!(error instanceof StoreUnavailable) || this.valid()) throw error;
     }
     this.refuseIfOver();
@@ -236,7 +239,7 @@ export class Lease extends Held implements AsyncDisposable {
     try {
       for (let line; (line = await this.#stream.next()) !== undefined;) {
         if (line.event === "release_requested") this.#requested.abort();
-        if (line.event === "released" || line.event === "detached") return; // as this process has asked for
+        if ((line.event === "released" || line.event === "detached") && this.ended) return; // as this process has asked for
         if (line.event === "lost") this.lose(lost(String(line.cause), String(line.message)));
         if (line.event === "failed") this.lose(lost("gone", errorOf(line).message));
       }
@@ -308,10 +311,15 @@ export class Lease extends Held implements AsyncDisposable {
   /** Leaves the lock held for its TTL without this process. Whoever has the handle can renew and release it. */
   async detach(): Promise<TimedLock> {
     this.refuseIfOver();
-    const answer = await this.#server.call("POST", `${this.#hold}/detach`, undefined, { again: false });
-    this.end();
-    this.#stream.close();
-    return timedOf(answer);
+    this.ending = true;
+    try {
+      const answer = await this.#server.call("POST", `${this.#hold}/detach`, undefined, { again: false });
+      this.end();
+      this.#stream.close();
+      return timedOf(answer);
+    } finally {
+      this.ending = false;
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -486,6 +494,7 @@ export class Run extends Held implements AsyncDisposable {
   async #report(verb: string, body: object): Promise<void> {
     if (this.ended) throw new Released(`the run of ${this.name} has ended before`);
     const options = { limit: releaseLimit, again: false };
+    this.ending = true; // so a second report at once is refused
     try {
       await this.client.finishLater(this.#server.call("POST", `${this.#run}/${verb}`, body, options));
     } catch (error) {
@@ -496,6 +505,8 @@ export class Run extends Held implements AsyncDisposable {
       this.end();
       if (!(error instanceof StoreUnavailable)) throw end;
       throw new Uncertain(`the end of the run of ${this.name} was not confirmed: ${error.message}`, {}, { cause: error });
+    } finally {
+      this.ending = false;
     }
     this.end();
   }
