@@ -349,6 +349,7 @@ export class Lock {
     const abort = (): void => stream.close();
     signal?.addEventListener("abort", abort);
     try {
+      signal?.throwIfAborted(); // before there was a listener
       for (;;) {
         const line = await stream.next(silence);
         if (line === undefined) throw new StoreUnavailable("the server has ended the wait");
@@ -444,6 +445,7 @@ export class Election {
     const abort = (): void => stream.close();
     signal?.addEventListener("abort", abort);
     try {
+      signal?.throwIfAborted(); // before there was a listener
       for (let line; (line = await stream.next(silence)) !== undefined;) {
         if (line.event === "failed") throw errorOf(line);
         if (line.event === "heartbeat") continue;
@@ -569,6 +571,17 @@ export class Ledger {
   }
 }
 
+/** Waits for the work until the signal is aborted. The work goes on for others. */
+async function unlessAborted<T>(work: () => Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return work();
+  signal.throwIfAborted();
+  return new Promise<T>((resolve, reject) => {
+    const abort = (): void => reject(signal.reason as Error);
+    signal.addEventListener("abort", abort);
+    void work().then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}
+
 /** Locks of a store, by its URL, or of a server that runs. */
 export class Client implements AsyncDisposable {
   /** @internal */
@@ -621,15 +634,14 @@ export class Client implements AsyncDisposable {
    * Calls the server. That an engine has just died may be noticed first when it is called: then the next one is.
    * @internal
    */
-  async use<T>(use: (server: Server) => Promise<T>, again = true): Promise<T> {
-    const server = await this.server();
+  async use<T>(use: (server: Server) => Promise<T>, again = true, signal?: AbortSignal): Promise<T> {
+    const server = await unlessAborted(() => this.server(), signal);
     try {
       return await use(server);
     } catch (error) {
       const engine = this.#engine;
       if (!(error instanceof Broken && (again || isUnreachable(error))) || engine === undefined) throw error;
-      await engine.awaitEnd();
-      return use(await this.server());
+      return use(await unlessAborted(() => engine.awaitEnd().then(() => this.server()), signal));
     }
   }
 
@@ -642,7 +654,7 @@ export class Client implements AsyncDisposable {
   async stream(
     method: string, path: string, body: object | undefined, limit: number | undefined, signal?: AbortSignal,
   ): Promise<{ server: Server; stream: Stream }> {
-    return this.use(async (server) => ({ server, stream: await server.stream(method, path, body, limit, signal) }));
+    return this.use(async (server) => ({ server, stream: await server.stream(method, path, body, limit, signal) }), true, signal);
   }
 
   /**
