@@ -5,7 +5,9 @@ import { type Engine, joinEngine, leaveEngine } from "./engine.js";
 import {
   type Problem, Invalid, LockLost, Released, StoreUnavailable, Uncertain, errorOf, listOf, lost,
 } from "./errors.js";
-import { type Address, Broken, NoAnswer, Server, isUnreachable, type Stream, parseAddress, silence } from "./http.js";
+import {
+  type Address, Broken, NoAnswer, Server, isUnreachable, longestTimer, type Stream, parseAddress, silence,
+} from "./http.js";
 import {
   type Claim, type LockInfo, type Observation, type RunInfo, type TimedLock, claimOf, lockOf, runOf, timedOf,
 } from "./values.js";
@@ -187,7 +189,7 @@ export abstract class Held {
     while (this.valid()) {
       const pause = Math.max(this.remainingMs() / 3, Math.min(leastPause, this.remainingMs()));
       try {
-        await sleep(pause, undefined, { ref: false, signal: this.#stop.signal });
+        await sleep(Math.min(pause, longestTimer), undefined, { ref: false, signal: this.#stop.signal });
         await this.check();
       } catch (error) {
         if (this.#stop.signal.aborted || error instanceof LockLost) return;

@@ -9,6 +9,9 @@ const callLimit = 30_000; // the server gives its store 10 s
 /** A waiting stream has a line every 10 s at least. If none comes for so many milliseconds, the server is gone. */
 export const silence = 30_000;
 
+/** A timer of Node that is set to more milliseconds fires at once. */
+export const longestTimer = 2 ** 31 - 1;
+
 /** Where a server is, and how to call it. */
 export interface Address {
   readonly secure: boolean;
@@ -77,7 +80,7 @@ export class Server {
     method: string, path: string, body: object | undefined, limit: number, agent: http.Agent | false,
   ): Promise<Problem> {
     const request = this.#request(method, path, body, agent);
-    const timer = setTimeout(() => request.destroy(new NoAnswer("the server does not answer")), limit);
+    const timer = setTimeout(() => request.destroy(new NoAnswer("the server does not answer")), Math.min(limit, longestTimer));
     try {
       const response = await answered(request);
       const answer = await readObject(response);
@@ -97,7 +100,7 @@ export class Server {
     const abort = (): void => void request.destroy(new Broken("the call was aborted"));
     signal?.addEventListener("abort", abort);
     const timer = limit === undefined ? undefined
-      : setTimeout(() => request.destroy(new NoAnswer("the server does not answer")), limit);
+      : setTimeout(() => request.destroy(new NoAnswer("the server does not answer")), Math.min(limit, longestTimer));
     try {
       const response = await answered(request);
       if (response.statusCode !== 200) throw errorOf(await readObject(response));
