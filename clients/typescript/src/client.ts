@@ -9,7 +9,7 @@ import {
   type Address, Broken, NoAnswer, Server, isUnreachable, longestTimer, type Stream, parseAddress, silence,
 } from "./http.js";
 import {
-  type Claim, type LockInfo, type Observation, type RunInfo, type TimedLock, claimOf, lockOf, runOf, timedOf,
+  type Claim, type LockInfo, type Observation, type RunInfo, type TimedLock, claimOf, lockOf, runOf, timedOf, tokenOf,
 } from "./values.js";
 
 // The server rounds to milliseconds. The clock of Linux that goes on while the machine sleeps is read in steps of 10 ms;
@@ -216,7 +216,7 @@ export class Lease extends Held implements AsyncDisposable {
 
   /** @internal */
   constructor(client: Client, server: Server, stream: Stream, acquired: Problem) {
-    super(client, String(acquired.lock), Number(acquired.token));
+    super(client, String(acquired.lock), tokenOf(acquired.token));
     this.kind = String(acquired.kind);
     this.owner = String(acquired.owner);
     this.ttlMs = Number(acquired.ttl_ms);
@@ -474,7 +474,7 @@ export class Run extends Held implements AsyncDisposable {
 
   /** @internal */
   constructor(client: Client, server: Server, begun: Problem) {
-    super(client, `${String(begun.ledger)}/${String(begun.key)}`, Number(begun.token));
+    super(client, `${String(begun.ledger)}/${String(begun.key)}`, tokenOf(begun.token));
     this.key = String(begun.key);
     this.attempt = Number(begun.attempt);
     this.#server = server;

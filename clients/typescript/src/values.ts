@@ -1,5 +1,5 @@
 /** What the server tells of locks and runs. */
-import type { Problem } from "./errors.js";
+import { type Problem, Unsupported } from "./errors.js";
 
 /** One claim on a lock, of a holder or of a waiter. */
 export interface Claim {
@@ -60,6 +60,15 @@ function numberOf(value: unknown): number | undefined {
   return value === undefined ? undefined : Number(value);
 }
 
+/** A token is compared with others: one that was rounded could be that of another holder. */
+export function tokenOf(value: unknown): number {
+  const token = Number(value);
+  if (!Number.isSafeInteger(token)) {
+    throw new Unsupported(`a JavaScript number cannot hold the token ${token} exactly: use a client for another language`);
+  }
+  return token;
+}
+
 function timeOf(value: unknown): Date | undefined {
   return value === undefined ? undefined : new Date(String(value));
 }
@@ -70,7 +79,7 @@ export function claimOf(c: Problem): Claim {
     note: String(c.note ?? ""),
     weight: Number(c.weight ?? 1),
     ref: String(c.ref ?? ""),
-    token: numberOf(c.token),
+    token: c.token === undefined ? undefined : tokenOf(c.token),
     since: timeOf(c.since),
     ttlMs: numberOf(c.ttl_ms),
     remainingMs: numberOf(c.remaining_ms),
@@ -87,7 +96,7 @@ export function lockOf(v: Problem): LockInfo {
     name: String(v.lock),
     kind: String(v.kind ?? ""),
     limit: numberOf(v.limit),
-    token: numberOf(v.token),
+    token: v.token === undefined ? undefined : tokenOf(v.token),
     holders: claims(v.holders),
     waiters: claims(v.waiters),
   };
@@ -100,7 +109,7 @@ export function runOf(v: Problem): RunInfo {
     state: String(v.state) as RunInfo["state"],
     owner: String(v.owner ?? ""),
     note: String(v.note ?? ""),
-    token: Number(v.token ?? 0),
+    token: tokenOf(v.token ?? 0),
     started: new Date(String(v.started)),
     ended: timeOf(v.ended),
     error: String(v.error ?? ""),
@@ -110,5 +119,5 @@ export function runOf(v: Problem): RunInfo {
 }
 
 export function timedOf(v: Problem): TimedLock {
-  return { handle: String(v.handle), name: String(v.lock), token: Number(v.token), ttlMs: Number(v.ttl_ms) };
+  return { handle: String(v.handle), name: String(v.lock), token: tokenOf(v.token), ttlMs: Number(v.ttl_ms) };
 }
