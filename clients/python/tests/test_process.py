@@ -1,5 +1,7 @@
 """What the cases cannot say: forks, interrupts, and how the engine is found and shared."""
 
+import asyncio
+import concurrent.futures
 import os
 import signal
 import tempfile
@@ -9,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import holdfast
-from holdfast import _engine
+from holdfast import _core, _engine, _http, aio
 
 
 class ProcessTest(unittest.TestCase):
@@ -111,6 +113,86 @@ class ProcessTest(unittest.TestCase):
                 pass
         with locks.mutex("a", fair=True, wait=0):
             pass
+
+    def test_interrupt_at_the_grant(self):
+        """An interrupt that comes when the lock was just granted releases it."""
+        locks, others = self.connect(), self.connect()
+        result = concurrent.futures.Future.result
+
+        def interrupted(future, timeout=None):
+            value = result(future, timeout)
+            if isinstance(value, (holdfast.Lease, holdfast.Run)):
+                raise KeyboardInterrupt
+            return value
+
+        with mock.patch.object(concurrent.futures.Future, "result", interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                locks.mutex("a", ttl=3600).acquire()
+            with self.assertRaises(KeyboardInterrupt):
+                locks.ledger("l", ttl=3600).begin("k")
+        others.mutex("a", wait=100).acquire().release()
+        with others.ledger("l").begin("k", wait=100):
+            pass
+
+    def test_one_object_in_two_blocks(self):
+        """A lock object is in use from the start of its wait, so that no block releases the lease of another."""
+
+        async def two_tasks():
+            async with aio.connect(self.url) as locks:
+                pool = locks.semaphore("pool", 2)
+                entered = await asyncio.gather(pool.__aenter__(), pool.__aenter__(), return_exceptions=True)
+                await pool.__aexit__(None, None, None)
+                async with pool:
+                    return entered
+
+        first, second = asyncio.run(two_tasks())
+        self.assertIsInstance(first, aio.Lease)
+        self.assertIsInstance(second, holdfast.Invalid)
+
+        locks = self.connect()
+        pool = locks.semaphore("pool", 2)
+        acquire = pool.acquire
+
+        def acquire_in_use():
+            with self.assertRaises(holdfast.Invalid):
+                pool.__enter__()
+            return acquire()
+
+        with mock.patch.object(pool, "acquire", acquire_in_use), pool:
+            pass
+        with pool:
+            pass
+
+    def test_renew_answered_late(self):
+        """What renew returns counts from its question."""
+
+        async def renew(took):
+            with (
+                mock.patch.object(_http.Server, "call", mock.AsyncMock(return_value={"remaining_ms": 3000})),
+                mock.patch.object(_core, "now", side_effect=[100.0, 100.0 + took]),
+            ):
+                return await aio.connect("unix:/nowhere").renew("h")
+
+        self.assertAlmostEqual(asyncio.run(renew(1)), 1.999)
+        with self.assertRaises(holdfast.LockLost):
+            asyncio.run(renew(3))
+
+    def test_close_while_the_engine_starts(self):
+        """A client that is closed meanwhile leaves the engine."""
+
+        async def close_meanwhile():
+            locks, loop, join = aio.connect(self.url), asyncio.get_running_loop(), _engine.join
+
+            def join_and_close(store):
+                engine = join(store)
+                asyncio.run_coroutine_threadsafe(locks.close(), loop).result()
+                return engine
+
+            with mock.patch.object(_engine, "join", join_and_close), self.assertRaises(holdfast.Invalid):
+                await locks.list()
+
+        asyncio.run(close_meanwhile())
+        self.assertNotIn(self.url, _engine._engines)
 
     def test_shared_engine(self):
         """Clients of one store share an engine, and the last one ends it."""

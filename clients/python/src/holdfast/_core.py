@@ -288,6 +288,7 @@ class AsyncLock:
         self._client, self._path, self._query, self._body = client, path, f"?name={quote(name, safe='')}", body
         if wait is not None:
             body["wait_ms"] = milliseconds("wait", wait)
+        self._in_use = False
         self._lease: AsyncLease | None = None
 
     async def acquire(self) -> AsyncLease:
@@ -338,15 +339,21 @@ class AsyncLock:
         return _timed_of(answer)
 
     async def __aenter__(self) -> AsyncLease:
-        if self._lease is not None:
+        if self._in_use:
             raise Invalid("this object is in use: make one for each block, or call acquire")
-        self._lease = await self.acquire()
+        self._in_use = True
+        try:
+            self._lease = await self.acquire()
+        except BaseException:
+            self._in_use = False
+            raise
         return self._lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lease, self._lease = self._lease, None
+        self._in_use = False
         assert lease is not None
         await lease.__aexit__(kind, error, trace)
 
@@ -561,7 +568,11 @@ class AsyncClient:
                 old, self._engine = self._engine, None
                 if old is not None:
                     await asyncio.to_thread(_engine.leave, old)
-                self._engine = await asyncio.to_thread(_engine.join, self._url)
+                engine = await asyncio.to_thread(_engine.join, self._url)
+                if self._closed:
+                    await asyncio.to_thread(_engine.leave, engine)
+                    raise Invalid("this client was closed")
+                self._engine = engine
                 self._calls = Server(Address("unix:" + self._engine.path, self._engine.token))
         assert self._calls is not None
         return self._calls
@@ -686,8 +697,12 @@ class AsyncClient:
 
     async def renew(self, handle: str) -> float:
         """Makes a timed lock last for its ttl from now; returns for how many seconds it is held for certain."""
+        start = now()  # nobody can tell how old the answer is
         answer = await self._call("POST", f"/v1/handles/{quote(handle, safe='')}/renew")
-        return float(answer["remaining_ms"]) / 1000
+        left = start + float(answer["remaining_ms"]) / 1000 - _ROUNDING - now()
+        if left <= 0:
+            raise lost("expired", "the answer came after the lease may have ended")
+        return left
 
     async def release(self, handle: str) -> None:
         """Releases a timed lock."""

@@ -33,6 +33,12 @@ def _the_loop() -> asyncio.AbstractEventLoop:
         return _loop
 
 
+def _do_later(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Starts the work, in the thread of the loop."""
+    _undoing.add(task := loop.create_task(work))
+    task.add_done_callback(_undoing.discard)
+
+
 def _run(work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, None]] | None = None) -> T:
     """Does the work in the thread, and waits for it. What interrupts the wait, such as KeyboardInterrupt, ends the work, or
     undoes what was done meanwhile.
@@ -40,16 +46,15 @@ def _run(work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, N
     loop = _the_loop()
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
     tasks: list[asyncio.Task[T]] = []
+    given_up = False
 
     def start() -> None:
         tasks.append(loop.create_task(work))
         tasks[0].add_done_callback(finish)
 
     def finish(task: asyncio.Task[T]) -> None:
-        if done.cancelled():
-            if undo is not None and not task.cancelled() and task.exception() is None:
-                _undoing.add(undone := loop.create_task(undo(task.result())))
-                undone.add_done_callback(_undoing.discard)
+        if given_up:
+            undo_all(task)
         elif task.cancelled():
             done.set_exception(asyncio.CancelledError())
         elif error := task.exception():
@@ -57,15 +62,22 @@ def _run(work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, N
         else:
             done.set_result(task.result())
 
+    def undo_all(task: asyncio.Task[T]) -> None:
+        if undo is not None and not task.cancelled() and task.exception() is None:
+            _do_later(loop, undo(task.result()))
+
     def give_up() -> None:
-        done.cancel()
-        if tasks[0].done():
-            finish(tasks[0])
+        nonlocal given_up
+        given_up = True
+        if not tasks:
+            work.close()
+        elif done.done():  # finish was called before, and its result reaches nobody
+            undo_all(tasks[0])
         else:
             tasks[0].cancel()
 
-    loop.call_soon_threadsafe(start)
     try:
+        loop.call_soon_threadsafe(start)
         return done.result()
     except BaseException:
         if not done.done() or done.exception() is None:
@@ -184,6 +196,7 @@ class Lock:
 
     def __init__(self, lock: AsyncLock) -> None:
         self._lock = lock
+        self._in_use = threading.Lock()
         self._lease: Lease | None = None
 
     def acquire(self) -> Lease:
@@ -199,15 +212,20 @@ class Lock:
         return _run(self._lock.acquire_timed())
 
     def __enter__(self) -> Lease:
-        if self._lease is not None:
+        if not self._in_use.acquire(blocking=False):
             raise Invalid("this object is in use: make one for each block, or call acquire")
-        self._lease = self.acquire()
+        try:
+            self._lease = self.acquire()
+        except BaseException:
+            self._in_use.release()
+            raise
         return self._lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lease, self._lease = self._lease, None
+        self._in_use.release()
         assert lease is not None
         lease.__exit__(kind, error, trace)
 
