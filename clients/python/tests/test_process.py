@@ -194,6 +194,62 @@ class ProcessTest(unittest.TestCase):
         asyncio.run(close_meanwhile())
         self.assertNotIn(self.url, _engine._engines)
 
+    def test_iterator_in_the_thread_of_the_loop(self):
+        """The end of an iterator does not wait, wherever it happens; everything else refuses to wait in that thread."""
+        locks = self.connect()
+        changes = locks.election("e").observe()
+        next(changes)
+        errors = []
+
+        def callback(_):
+            changes.close()
+            try:
+                locks.list()
+            except holdfast.Invalid as e:
+                errors.append(e)
+
+        lease = locks.mutex("a").acquire()
+        lease.on_lost(callback)
+        locks.close()
+        self.assertEqual(len(errors), 1)
+
+    def test_callback_that_fails(self):
+        """A callback that fails hides the loss from nobody."""
+        locks = self.connect()
+        lease = locks.mutex("a").acquire()
+        told = []
+        lease.on_lost(lambda _: told[0])
+        lease.on_lost(told.append)
+        with self.assertLogs("holdfast"):
+            locks.close()
+        self.assertEqual([e.cause for e in told], ["closed"])
+
+    def test_released_by_the_server(self):
+        """That the server takes the lock for released is a loss, unless this process has released it."""
+
+        async def check():
+            async with aio.connect(self.url) as locks:
+                lease = await locks.mutex("a").acquire()
+                lease._ask = mock.AsyncMock(side_effect=holdfast.Released("the connection was closed"))
+                with self.assertRaises(holdfast.LockLost):
+                    await lease.check()
+                self.assertTrue(lease.lost.is_set())
+
+        asyncio.run(check())
+
+    def test_two_reports(self):
+        """The second report of a run does not make the first one a loss."""
+
+        async def report():
+            async with aio.connect(self.url) as locks:
+                run = await locks.ledger("l").begin("k")
+                return run, await asyncio.gather(run.succeed(), run.succeed(), return_exceptions=True)
+
+        run, (first, second) = asyncio.run(report())
+        self.assertIsNone(first)
+        self.assertIsInstance(second, holdfast.Released)
+        self.assertFalse(run.lost.is_set())
+
     def test_shared_engine(self):
         """Clients of one store share an engine, and the last one ends it."""
         a, b = holdfast.connect(self.url), holdfast.connect(self.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import sys
@@ -53,6 +54,8 @@ else:
         return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
+_logger = logging.getLogger("holdfast")
+
 _ROUNDING = 0.001  # the server rounds to milliseconds
 _LEAST_PAUSE = 0.05
 _RELEASE_LIMIT = 30.0
@@ -75,6 +78,7 @@ class AsyncHeld:
         self._pid = os.getpid()
         self._until = 0.0
         self._error: LockLost | None = None
+        self._ending = False  # this process has asked for the end
         self._ended = False
         self._callbacks: list[Callable[[LockLost], object]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,6 +119,10 @@ class AsyncHeld:
             self._lose(lost("expired", "the server did not answer until the lease had ended"))
         except LockLost as e:
             self._lose(e)
+        except Released as e:
+            if self._ending:
+                raise
+            self._lose(lost("disconnected", str(e)))  # the server has seen another end
         else:
             self._extend(start, left)
         self._refuse_if_over()
@@ -142,7 +150,10 @@ class AsyncHeld:
         self._error = error
         self.lost.set()
         for callback in self._callbacks:
-            callback(error)
+            try:
+                callback(error)
+            except Exception:  # it must not hide the loss from others
+                _logger.exception("a callback of on_lost has failed")
 
     async def _keep(self) -> None:
         """Asks again and again, until it is lost."""
@@ -260,7 +271,11 @@ class AsyncLease(AsyncHeld):
     async def detach(self) -> TimedLock:
         """Leaves the lock held for its TTL without this process. Whoever has the handle can renew and release it."""
         self._refuse_if_over()
-        answer = await self._server.call("POST", self._hold + "/detach", again=False)
+        self._ending = True
+        try:
+            answer = await self._server.call("POST", self._hold + "/detach", again=False)
+        finally:
+            self._ending = False
         self._end()
         self._stream.close()
         return _timed_of(answer)
@@ -424,11 +439,13 @@ class AsyncRun(AsyncHeld):
     async def _report(self, verb: str, body: dict[str, Any]) -> None:
         if self._pid != os.getpid():
             self._refuse_if_over()
-        if self._ended:
+        if self._ended or self._ending:
             raise Released(f"the run of {self.name} has ended before")
+        self._ending = True
         try:
             await self._client._finish(self._send_report(verb, body))
         except Invalid:
+            self._ending = False
             raise  # the run goes on
         except BaseException:
             self._ended = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import ssl
 import threading
@@ -44,6 +45,10 @@ def _run(work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, N
     undoes what was done meanwhile.
     """
     loop = _the_loop()
+    with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+        if asyncio.get_running_loop() is loop:
+            work.close()
+            raise Invalid("a callback of holdfast must not wait: do this in another thread")
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
     tasks: list[asyncio.Task[T]] = []
     given_up = False
@@ -249,18 +254,21 @@ class Election:
     def observe(self) -> Iterator[Observation]:
         """Who leads, and after each change."""
         changes = self._election.observe()
+        loop = _the_loop()
 
         async def next_change() -> Observation:
             return await anext(changes)
 
         async def end() -> None:
-            await changes.aclose()
+            with contextlib.suppress(RuntimeError):  # an interrupted next_change ends it itself
+                await changes.aclose()
 
         try:
             while True:
                 yield _run(next_change())
-        finally:
-            _run(end())
+        finally:  # also at the end of the process, when the thread has stopped: so this must not wait
+            if loop is _loop:
+                loop.call_soon_threadsafe(lambda: _do_later(loop, end()))
 
 
 class Run(_Held):
