@@ -226,7 +226,26 @@ final class Agent {
         }
     }
 
+    private static void expect(Object want, Object got) {
+        if (!want.equals(got)) throw new AssertionError("want " + want + ", got " + got);
+    }
+
+    /** What can be seen without a server. */
+    private static void checkParts() {
+        Clock.Elapsed clock = new Clock.Elapsed(0, 1_000);
+        expect(100L, clock.at(100_000_000, 1_100));
+        expect(5_100L, clock.at(100_000_000, 6_100)); // the machine slept, or the wall clock was set
+        expect(5_200L, clock.at(200_000_000, 1_200)); // it was set back: the time goes on
+        expect(5_300L, clock.at(300_000_000, 1_300));
+        for (long ms = 301; ms <= 400; ms++) clock.at(ms * 1_000_000, 1_000 + ms / 4 * 4); // a wall clock with coarse steps
+        expect(5_401L, clock.at(401_000_000, 1_401));
+        long before = Clock.now();
+        expect(true, Clock.now() >= before);
+        expect(Long.MAX_VALUE - 2, Json.number(Json.parse("{\"token\":9223372036854775805}"), "token", 0));
+    }
+
     public static void main(String[] args) throws IOException {
+        checkParts();
         locks = Client.connect(args[0], args.length < 2 || args[1].isEmpty() ? null : args[1], null);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {

@@ -137,9 +137,14 @@ public final class Client implements AutoCloseable {
      * Makes a timed lock last for its TTL from now.
      *
      * @return for how long it is held for certain
+     * @throws HoldfastException.LockLost if it is not held any more, or if the answer came too late to tell
      */
     public Duration renew(String handle) {
-        return Duration.ofMillis(Json.number(call("POST", handlePath(handle, "/renew"), null, true), "remaining_ms", 0));
+        long start = Clock.now();
+        long left = Json.number(call("POST", handlePath(handle, "/renew"), null, true), "remaining_ms", 0);
+        left -= Clock.now() - start + Clock.ROUNDING;
+        if (left <= 0) throw HoldfastException.LockLost.because("expired", "the answer came after the end of the lease: renew it earlier");
+        return Duration.ofMillis(left);
     }
 
     /** Releases a timed lock. */

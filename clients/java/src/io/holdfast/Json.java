@@ -120,7 +120,7 @@ final class Json {
         while (at < text.length() && "+-.eE0123456789".indexOf(text.charAt(at)) >= 0) at++;
         String number = text.substring(from, at);
         if (number.isEmpty()) throw wrong();
-        if (number.matches("-?[0-9]{1,18}")) return Long.parseLong(number);
+        if (number.matches("-?[0-9]+")) return Long.parseLong(number); // a token must not be rounded
         return Double.parseDouble(number);
     }
 
