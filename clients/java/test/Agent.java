@@ -7,6 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -231,7 +232,7 @@ final class Agent {
     }
 
     /** What can be seen without a server. */
-    private static void checkParts() {
+    private static void checkParts() throws IOException {
         Clock.Elapsed clock = new Clock.Elapsed(0, 1_000);
         expect(100L, clock.at(100_000_000, 1_100));
         expect(5_100L, clock.at(100_000_000, 6_100)); // the machine slept, or the wall clock was set
@@ -242,6 +243,23 @@ final class Agent {
         long before = Clock.now();
         expect(true, Clock.now() >= before);
         expect(Long.MAX_VALUE - 2, Json.number(Json.parse("{\"token\":9223372036854775805}"), "token", 0));
+        Path shared = Files.createTempDirectory("holdfast-agent"), own = shared.resolve("own"), link = shared.resolve("link");
+        try {
+            EngineFile.makeOwn(own);
+            EngineFile.makeOwn(own); // it is there
+            Files.createSymbolicLink(link, own);
+            for (Path refused : List.of(link, own)) {
+                Files.setPosixFilePermissions(own, PosixFilePermissions.fromString(refused == link ? "rwx------" : "rwxrwx---"));
+                try {
+                    EngineFile.makeOwn(refused);
+                    throw new AssertionError(refused + " was not refused");
+                } catch (IOException expected) {
+                    // others can write to it, or have made it
+                }
+            }
+        } finally {
+            for (Path made : List.of(link, own, shared)) Files.deleteIfExists(made);
+        }
     }
 
     public static void main(String[] args) throws IOException {

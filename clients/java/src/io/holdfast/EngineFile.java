@@ -60,7 +60,9 @@ final class EngineFile {
 
     /** Writes the command, unless it is there, into a directory that is for this user alone. */
     private static Path write(Path cache, String resource, String hash) throws IOException {
-        Files.createDirectories(cache);
+        Path shared = Path.of(System.getProperty("java.io.tmpdir"));
+        if (shared.equals(cache.getParent())) makeOwn(cache);
+        else Files.createDirectories(cache);
         Path dir = cache.resolve(hash.substring(0, 16));
         if (!Files.isDirectory(dir, LinkOption.NOFOLLOW_LINKS)) {
             try {
@@ -89,6 +91,26 @@ final class EngineFile {
             }
             if (!Files.isExecutable(file)) throw new IOException("its file system may be mounted noexec");
             return file;
+        } finally {
+            Files.deleteIfExists(probe);
+        }
+    }
+
+    /** Makes a directory where others can make one, too, and refuses one of theirs. */
+    static void makeOwn(Path dir) throws IOException {
+        Path probe = Files.createTempFile(dir.getParent(), "holdfast", ".new");
+        try {
+            if (!Files.exists(dir, LinkOption.NOFOLLOW_LINKS)) {
+                try {
+                    Files.createDirectory(dir, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
+                } catch (java.nio.file.FileAlreadyExistsException meanwhile) {
+                    // it is looked at now
+                }
+            }
+            boolean own = Files.isDirectory(dir, LinkOption.NOFOLLOW_LINKS)
+                && Files.getOwner(dir, LinkOption.NOFOLLOW_LINKS).equals(Files.getOwner(probe))
+                && PosixFilePermissions.toString(Files.getPosixFilePermissions(dir, LinkOption.NOFOLLOW_LINKS)).equals("rwx------");
+            if (!own) throw new IOException(dir + " is not a directory for this user alone, with the mode 0700: remove it");
         } finally {
             Files.deleteIfExists(probe);
         }

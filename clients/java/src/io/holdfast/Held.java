@@ -21,7 +21,7 @@ public abstract sealed class Held implements AutoCloseable permits Lease, Run {
     private final CompletableFuture<LockLost> lost = new CompletableFuture<>();
     private long until;
     private LockLost error;
-    private boolean ended;
+    private boolean ending, ended;
 
     Held(Client client, String name, long token) {
         this.client = client;
@@ -76,7 +76,7 @@ public abstract sealed class Held implements AutoCloseable permits Lease, Run {
         refuseIfOver();
         long start = Clock.now();
         try {
-            extend(start, ask(Math.max(1, left())));
+            extend(start, askHeld(Math.max(1, left())));
         } catch (LockLost e) {
             lose(e);
         } catch (StoreUnavailable e) {
@@ -88,6 +88,16 @@ public abstract sealed class Held implements AutoCloseable permits Lease, Run {
 
     abstract long ask(long limit);
 
+    /** Asks. That it was released, although this program has not ended it, is a loss. */
+    private long askHeld(long limit) {
+        try {
+            return ask(limit);
+        } catch (Released e) {
+            if (isEnding()) throw e;
+            throw LockLost.because(this instanceof Run ? "expired" : "disconnected", e.getMessage());
+        }
+    }
+
     final synchronized void extend(long start, long left) {
         until = Math.max(until, start + left - Clock.ROUNDING);
     }
@@ -97,7 +107,7 @@ public abstract sealed class Held implements AutoCloseable permits Lease, Run {
         extend(start, left);
         if (left() >= left * 2 / 3) return;
         long asked = Clock.now();
-        extend(asked, ask(Server.SILENCE));
+        extend(asked, askHeld(Server.SILENCE));
     }
 
     final void refuseIfOver() {
@@ -130,6 +140,22 @@ public abstract sealed class Held implements AutoCloseable permits Lease, Run {
 
     final synchronized boolean isEnded() {
         return ended;
+    }
+
+    /** This program asks the server to end it. Returns false if it has asked before. */
+    final synchronized boolean beginEnd() {
+        if (ending || ended) return false;
+        ending = true;
+        return true;
+    }
+
+    /** The server has not ended it: it goes on. */
+    final synchronized void goOn() {
+        ending = false;
+    }
+
+    final synchronized boolean isEnding() {
+        return ending || ended;
     }
 
     /** From here on it is not lost any more. Returns false if it had ended before. */

@@ -138,8 +138,19 @@ public final class Lease extends Held {
     /** Leaves the lock held for its TTL without this program. Whoever has the handle can renew and release it. */
     public TimedLock detach() {
         refuseIfOver();
-        Map<String, Object> answer = Background.finish(Background.POOL.submit(
-            () -> server.call("POST", hold + "/detach", null, Server.CALL_LIMIT, false)));
+        if (!beginEnd()) throw new Released(name() + " was released before", Map.of());
+        Map<String, Object> answer;
+        try {
+            answer = Background.finish(Background.POOL.submit(
+                () -> server.call("POST", hold + "/detach", null, Server.CALL_LIMIT, false)));
+        } catch (Released e) {
+            if (isEnded()) throw e;
+            LockLost end = LockLost.because("disconnected", e.getMessage()); // the server has seen another end
+            lose(end);
+            throw end;
+        } finally {
+            goOn();
+        }
         end();
         stream.close();
         return TimedLock.of(answer);

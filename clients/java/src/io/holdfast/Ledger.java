@@ -110,13 +110,13 @@ public final class Ledger {
             result = work.run(run);
         } catch (Throwable e) {
             try {
-                if (!run.isEnded()) run.fail(e.toString());
+                if (!run.isEnding()) run.fail(e.toString());
             } catch (HoldfastException unreported) {
                 e.addSuppressed(unreported);
             }
             throw e;
         }
-        if (run.isEnded()) return;
+        if (run.isEnding()) return;
         if (result == null) run.succeed();
         else run.succeed(result);
     }

@@ -98,9 +98,14 @@ public final class Lock {
         return await(start(waiting -> acquireTimedHere(waiting), lock -> client.release(lock.handle())));
     }
 
+    /** What a wait tells whoever may cancel it. */
     private interface Waiting {
         void on(Server.Stream stream);
+
+        boolean isCancelled();
     }
+
+    private record Opened(Server server, Server.Stream stream) { }
 
     private interface Work<T> {
         T run(Waiting waiting);
@@ -119,9 +124,17 @@ public final class Lock {
         });
         Background.POOL.execute(() -> {
             try {
-                T value = work.run(stream -> {
-                    open.set(stream);
-                    if (granted.isCancelled()) stream.close();
+                T value = work.run(new Waiting() {
+                    @Override
+                    public void on(Server.Stream stream) {
+                        open.set(stream);
+                        if (granted.isCancelled()) stream.close();
+                    }
+
+                    @Override
+                    public boolean isCancelled() {
+                        return granted.isCancelled();
+                    }
                 });
                 if (!granted.complete(value)) undo.run(value);
             } catch (HoldfastException | Error e) {
@@ -135,8 +148,9 @@ public final class Lock {
         try {
             return granted.get();
         } catch (InterruptedException e) {
-            granted.cancel(true);
-            throw e;
+            if (granted.cancel(true)) throw e;
+            Thread.currentThread().interrupt(); // it has ended already: what was granted must not be left behind
+            return Background.finish(granted);
         } catch (ExecutionException e) {
             throw Background.unwrap(e);
         }
@@ -148,11 +162,14 @@ public final class Lock {
 
     private Lease acquireHere(Waiting waiting) {
         long start = Clock.now();
-        return client.use(true, server -> acquireAt(server, start, waiting));
+        Opened opened = client.use(true, server -> {
+            if (waiting.isCancelled()) throw new StoreUnavailable("the wait was cancelled", Map.of());
+            return new Opened(server, server.stream("POST", path + query("name", name), body, Server.SILENCE));
+        });
+        return acquireAt(opened.server(), opened.stream(), start, waiting);
     }
 
-    private Lease acquireAt(Server server, long start, Waiting waiting) {
-        Server.Stream stream = server.stream("POST", path + query("name", name), body, Server.SILENCE);
+    private Lease acquireAt(Server server, Server.Stream stream, long start, Waiting waiting) {
         boolean done = false;
         try {
             waiting.on(stream);
@@ -183,7 +200,10 @@ public final class Lock {
         long wait = Json.number(fields, "wait_ms", -1);
         if (wait == 0) fields.remove("wait_ms");
         String verb = wait == 0 ? "try" : "acquire";
-        return TimedLock.of(client.use(true, server -> server.only("POST", "/v1/locks/-/" + verb + query("name", name), fields,
-            wait < 0 ? 0 : wait + Server.SILENCE, waiting::on)));
+        return TimedLock.of(client.use(true, server -> {
+            if (waiting.isCancelled()) throw new StoreUnavailable("the wait was cancelled", Map.of());
+            return server.only("POST", "/v1/locks/-/" + verb + query("name", name), fields,
+                wait < 0 ? 0 : wait + Server.SILENCE, waiting::on);
+        }));
     }
 }

@@ -52,12 +52,13 @@ public final class Run extends Held {
     }
 
     private void report(String verb, Map<String, Object> body) {
-        if (isEnded()) throw new Released("the run of " + name() + " has ended before", Map.of());
+        if (!beginEnd()) throw new Released("the run of " + name() + " has ended before", Map.of());
         Background.finish(client.later(() -> {
             try {
                 server.call("POST", run + verb, body, Server.CALL_LIMIT, false);
-            } catch (Invalid goesOn) {
-                throw goesOn;
+            } catch (Invalid wrong) {
+                goOn();
+                throw wrong;
             } catch (Released e) { // by the server, because there were no beats
                 LockLost end = LockLost.because("expired", e.getMessage());
                 lose(end);
@@ -78,6 +79,6 @@ public final class Run extends Held {
     /** Reports a failure, if nothing was reported. */
     @Override
     public void close() {
-        if (!isEnded()) fail("the worker has reported nothing");
+        if (!isEnding()) fail("the worker has reported nothing");
     }
 }
