@@ -102,6 +102,9 @@ func TestTwoVersionsOfLayouts(t *testing.T) {
 			if layout == "" && store != "redlock" || layout == "ledger" { // TestTwoVersions and TestTwoVersionsOfLedger
 				continue
 			}
+			if store == "azure" { // the version before does not know it
+				continue
+			}
 			t.Run(strings.Trim(store+"/"+layout, "/"), func(t *testing.T) {
 				t.Parallel()
 				s := (&scene{url: start(t, store)(layout)}).in(t)
