@@ -417,8 +417,10 @@ func TestSlotCost(t *testing.T) {
 			}
 		}
 		without, with := counts[0], counts[1]
+		// When a renewal is due is random by some seconds, so there may be one more. If the lock were renewed by itself, there
+		// would be twice as many.
 		if with.acquires.Load() != without.acquires.Load()+1 || with.releases.Load() != without.releases.Load()+1 ||
-			with.renewals.Load() != without.renewals.Load() || with.others.Load() > 0 {
+			with.renewals.Load() > without.renewals.Load()+1 || with.others.Load() > 0 {
 			t.Errorf("%d acquires for %d, %d releases for %d, %d renewals for %d, %d readings of the clock",
 				with.acquires.Load(), without.acquires.Load(), with.releases.Load(), without.releases.Load(),
 				with.renewals.Load(), without.renewals.Load(), with.others.Load())

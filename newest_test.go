@@ -72,6 +72,7 @@ func TestNewestOnly(t *testing.T) {
 		}
 		_ = got.lease.Release()
 		time.Sleep(time.Second)
+		synctest.Wait() // for the last event
 		if len(reasons) != 4 || reasons[0] != string(FailureSuperseded) || reasons[3] != string(FailureHeld) {
 			t.Errorf("reasons: %q", reasons)
 		}
