@@ -410,6 +410,16 @@ func (h *hold) takeCleanUp() bool {
 	return must
 }
 
+// cleanUpLost releases the claim of a hold that is lost in the background, unless that was done before.
+func (h *hold) cleanUpLost() {
+	h.mu.Lock()
+	due := h.takeCleanUp()
+	h.mu.Unlock()
+	if due {
+		h.client.cleanUp(h.asked.TTL, h.tryRelease)
+	}
+}
+
 // releaseClaim releases the claim of a hold that is in the state released or closed. It is called once.
 func (h *hold) releaseClaim(ctx context.Context) error {
 	c := h.client
@@ -552,12 +562,7 @@ func (c *Client) handleLoss(h *hold) {
 	if h.loss.Cause == LossMaxHold || h.loss.Cause == LossNoProgress && !h.isRun {
 		c.inflight.start(func() {
 			sleepContext(c.base, maxHoldGraceOf(h.asked.TTL))
-			h.mu.Lock()
-			due := h.takeCleanUp()
-			h.mu.Unlock()
-			if due {
-				c.cleanUp(h.asked.TTL, h.tryRelease)
-			}
+			h.cleanUpLost()
 		})
 	}
 }

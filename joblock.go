@@ -80,13 +80,7 @@ func (h *hold) loseWith(cause error) {
 // releaseJob releases the lock of a run's job, after the run has ended.
 func (r *Run) releaseJob(ctx context.Context) {
 	_ = r.job.ReleaseContext(ctx)
-	h := r.job.hold
-	h.mu.Lock()
-	lost := h.takeCleanUp()
-	h.mu.Unlock()
-	if lost {
-		h.client.cleanUp(h.asked.TTL, h.tryRelease)
-	}
+	r.job.hold.cleanUpLost()
 }
 
 // lockJob adds the lock of a job to a group that has the run. It waits while another run has the lock and the slot lasts,

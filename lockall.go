@@ -241,8 +241,8 @@ func (lg *LeaseGroup) end(l *Lease, cause error) {
 func (lg *LeaseGroup) All() []*Lease { return slices.Clone(lg.leases) }
 
 // Context returns a context that ends when the first of the leases does, with its cause. A loss is wrapped in an [*Error]
-// with the name of the lock. It carries the values of
-// the context that was given to LockAll, and re-enters those of the locks that are re-entrant.
+// with the name of the lock. It carries the values of the context that was given to LockAll, and re-enters those of the
+// locks that are re-entrant.
 func (lg *LeaseGroup) Context() context.Context { return lg.ctx }
 
 // Valid reports whether all leases are valid, by the clock and at this moment: see [Lease.Valid].

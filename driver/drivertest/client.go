@@ -299,12 +299,11 @@ func causeOf(err error) driver.LossCause {
 
 // mustInspect inspects a lock. It retries for a while if there is no answer.
 func (c *client) mustInspect(name string) driver.Lock {
-	start := c.e.now()
-	l, err := c.store.Inspect(c.e.ctx, name)
-	for err != nil && !driverutil.IsFinal(err) && c.e.ctx.Err() == nil && c.e.since(start) < 5*c.e.slack {
-		time.Sleep(20 * time.Millisecond)
+	var l driver.Lock
+	err := c.e.retryRead(func() (err error) {
 		l, err = c.store.Inspect(c.e.ctx, name)
-	}
+		return err
+	})
 	if err != nil {
 		c.e.requireNoSecret(err)
 		if !driverutil.IsFinal(err) { // no answer in time

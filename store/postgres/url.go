@@ -96,12 +96,12 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
 	}
-	secrets := &urlSecrets{url: plain.String(), password: &s.password}
+	secrets := &urlSecrets{url: plain.String(), password: &s.password, last: config.ConnConfig}
 	if query.Get("sslpassword") == "" {
 		secrets.cert = cmp.Or(query.Get("sslcert"), os.Getenv("PGSSLCERT"))
 		secrets.key = cmp.Or(query.Get("sslkey"), os.Getenv("PGSSLKEY"))
 	}
-	if secrets.last, err = secrets.read(); err != nil {
+	if err := secrets.readCertificate(secrets.last); err != nil {
 		return nil, nil, fmt.Errorf("%w: the store's URL: %s", driver.ErrInvalid, err)
 	}
 	if s.password.IsFile() {
@@ -133,26 +133,34 @@ type urlSecrets struct {
 	problem error
 }
 
-// read reads the URL and its files. pgx reads a client certificate at each handshake, and then fails while its files are
-// being replaced. So one whose files are known is read here, where the last good one is kept.
+// read reads the URL and its files.
 func (s *urlSecrets) read() (*pgx.ConnConfig, error) {
 	c, err := pgx.ParseConfig(s.url)
-	if err != nil || s.cert == "" || s.key == "" || c.TLSConfig == nil && len(c.Fallbacks) == 0 {
-		return c, err
-	}
-	pair, err := tls.LoadX509KeyPair(s.cert, s.key)
 	if err != nil {
 		return nil, err
 	}
-	if c.TLSConfig != nil {
-		c.TLSConfig.Certificates = []tls.Certificate{pair}
-	}
+	return c, s.readCertificate(c)
+}
+
+// readCertificate puts the client's certificate into new settings, if its files are known. pgx reads it at each handshake, and
+// then fails while the files are being replaced.
+func (s *urlSecrets) readCertificate(c *pgx.ConnConfig) error {
+	configs := []*tls.Config{c.TLSConfig}
 	for _, f := range c.Fallbacks {
-		if f.TLSConfig != nil {
-			f.TLSConfig.Certificates = []tls.Certificate{pair}
-		}
+		configs = append(configs, f.TLSConfig)
 	}
-	return c, nil
+	configs = slices.DeleteFunc(configs, func(t *tls.Config) bool { return t == nil })
+	if s.cert == "" || s.key == "" || len(configs) == 0 {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(s.cert, s.key)
+	if err != nil {
+		return err
+	}
+	for _, t := range configs {
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return nil
 }
 
 // readAgain puts what the files have now into the settings of a connection. If they cannot be used, as when they are being
