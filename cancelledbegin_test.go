@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// slowTable is a table whose next swap of a known record arrives late, or whose answer does. The caller may have gone by then.
+// slowTable is a table whose next swap of a known record arrives late, or whose answer does. The caller may have gone
+// by then.
 type slowTable struct {
 	record.Table
 	request, reply *time.Duration // of the next swap
@@ -54,8 +55,8 @@ func (s slowLedger) OpenLedger(context.Context) (driver.Ledger, error) {
 	return record.NewLedger(s.table), nil
 }
 
-// TestLedgerCancelledBegin: a Begin that is given up leaves no run, whether its request arrives before that or later: no
-// attempt is used up, and no pause begins. So it is if the client is closed.
+// TestLedgerCancelledBegin: a Begin that is given up leaves no run, whether its request arrives before that or later:
+// no attempt is used up, and no pause begins. So it is if the client is closed.
 func TestLedgerCancelledBegin(t *testing.T) {
 	for name, c := range map[string]struct {
 		request, reply time.Duration
@@ -152,8 +153,8 @@ func TestRunWithdraw(t *testing.T) {
 	}
 }
 
-// TestSmallResults: on a store with small records, a result that has no room is refused before anything is sent, and the run
-// goes on.
+// TestSmallResults: on a store with small records, a result that has no room is refused before anything is sent, and
+// the run goes on.
 func TestSmallResults(t *testing.T) {
 	client, err := holdfast.New(smallLedger{memory.New(nil).Open(), memory.New(nil).Table()}, nil)
 	if err != nil {

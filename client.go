@@ -205,9 +205,9 @@ func (c *Client) acquireClaim(ctx context.Context, op string, claim *driver.Clai
 	return lease, nil
 }
 
-// claimPlain makes a claim of a plain mutex. On stores where waiting costs nothing, claims take turns in this process only
-// while the store's queue is full: the one that found it full, and all that come after it. So nobody is overtaken by a
-// later caller of this client.
+// claimPlain makes a claim of a plain mutex. On stores where waiting costs nothing, claims take turns in this process
+// only while the store's queue is full: the one that found it full, and all that come after it. So nobody is
+// overtaken by a later caller of this client.
 func (c *Client) claimPlain(ctx context.Context, claim *driver.Claim, o *LockOptions, start time.Time) (*Lease, error) {
 	if c.store.Info().NativeQueue && !c.queue.isUsed(claim.Name) {
 		lease, err := c.claimAtStore(ctx, claim, o, start, false)
@@ -351,8 +351,8 @@ func (c *Client) callAcquire(ctx context.Context, claim driver.Claim) (driver.Gr
 }
 
 // cleanUp removes, in the background, a claim that nobody wants any more and that may exist. It calls release until the
-// store has confirmed it, or until the claim has expired by its TTL. A store that denies it may do so for a moment only,
-// while its passwords are changed.
+// store has confirmed it, or until the claim has expired by its TTL. A store that denies it may do so for a moment
+// only, while its passwords are changed.
 func (c *Client) cleanUp(ttl time.Duration, release func(context.Context) error) {
 	c.inflight.start(func() {
 		ctx, cancel := context.WithTimeout(c.base, ttl)
@@ -434,10 +434,10 @@ func (c *Client) drain(ctx context.Context) (held int) {
 // background, and closes the store. It takes about 10 s at most. Calls that wait for a lock return ErrClosed, and so do
 // later calls.
 //
-// Close does not wait for the work under the leases: stop that first, or use [Client.Shutdown], which waits. Nor does it
-// wait for the body of a loop over List or [Ledger.List], which then end with ErrClosed. A lock that could not be
-// released in time expires by its TTL, and Close then returns ErrUncertain. A second Close waits for the first one and
-// does nothing else.
+// Close does not wait for the work under the leases: stop that first, or use [Client.Shutdown], which waits. Nor does
+// it wait for the body of a loop over List or [Ledger.List], which then end with ErrClosed. A lock that could not be
+// released in time expires by its TTL, and Close then returns ErrUncertain. A second Close waits for the first one
+// and does nothing else.
 func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()

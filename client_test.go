@@ -128,7 +128,8 @@ func TestTimeoutNamesHolder(t *testing.T) {
 	})
 }
 
-// TestTimeoutOfSilentStore: the error of a wait that timed out tells a store that does not answer from a lock that is held.
+// TestTimeoutOfSilentStore: the error of a wait that timed out tells a store that does not answer from a lock that is
+// held.
 func TestTimeoutOfSilentStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStore()
@@ -145,8 +146,9 @@ func TestTimeoutOfSilentStore(t *testing.T) {
 	})
 }
 
-// TestTimeoutAfterStoreFellSilent: if the store has answered during the wait, the error says who held the lock then, and
-// how long the store has been silent, unless that is no longer than a request may take. The error of a release says it, too.
+// TestTimeoutAfterStoreFellSilent: if the store has answered during the wait, the error says who held the lock then,
+// and how long the store has been silent, unless that is no longer than a request may take. The error of a release
+// says it, too.
 func TestTimeoutAfterStoreFellSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStore()
@@ -1120,8 +1122,8 @@ func TestEndWatcher(t *testing.T) {
 	})
 }
 
-// TestEndingsAreFound: the holds are indexed for endings only while some come. A hold that is granted meanwhile is found,
-// too, and so are all when the next ending comes.
+// TestEndingsAreFound: the holds are indexed for endings only while some come. A hold that is granted meanwhile is
+// found, too, and so are all when the next ending comes.
 func TestEndingsAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &endingStore{fakeStore: newFakeStore(), endings: make(chan driver.Ending, 1)}

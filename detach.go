@@ -26,9 +26,10 @@ type Handle struct {
 // waiting claims always belong to a living process. Rejected: a second way to lock.
 
 // Detach ends the lease, and leaves the lock held for a fixed time, without a client that renews it: a timed lock. The
-// time is the TTL from now, but at most what is left of MaxHold, and at least what is left of MinHold. It is the TTL of the
-// returned handle. With the handle this or another process can renew the lock, by [Client.Renew], or release it earlier,
-// by [Client.Release]. MaxHold bounds the lease, which has ended, and not what is renewed with the handle.
+// time is the TTL from now, but at most what is left of MaxHold, and at least what is left of MinHold. It is the TTL
+// of the returned handle. With the handle this or another process can renew the lock, by [Client.Renew], or release
+// it earlier, by [Client.Release]. MaxHold bounds the lease, which has ended, and not what is renewed with the
+// handle.
 //
 // It takes at most as long as Release. It returns ErrUnsupported, and has changed nothing, where Info.Detached is
 // false; ErrInvalid, and has changed nothing, while the lock is entered more than once; ErrUncertain if the store could
@@ -68,7 +69,8 @@ func (h Handle) driverClaim() driver.Claim {
 		Detached: true}
 }
 
-// checkFields reports what no handle that Lease.Detach has returned lacks, or has. Anyone who has a handle may change it.
+// checkFields reports what no handle that Lease.Detach has returned lacks, or has. Anyone who has a handle may change
+// it.
 func (h Handle) checkFields(info driver.Info) error {
 	if h.ID == "" || h.Ref == "" || h.Token <= 0 || h.TTL <= 0 {
 		return newInvalidError("a handle is what Lease.Detach returns, with an id, a ref, a token and a TTL")
@@ -79,12 +81,14 @@ func (h Handle) checkFields(info driver.Info) error {
 	return nil
 }
 
-// Renew makes a detached claim last for its TTL from now, and returns that TTL as the store has it. It may be longer than
-// h.TTL. For so long after the call began, less the margin that [Lease.Remaining] describes, nobody else holds the lock.
+// Renew makes a detached claim last for its TTL from now, and returns that TTL as the store has it. It may be longer
+// than h.TTL. For so long after the call began, less the margin that [Lease.Remaining] describes, nobody else holds
+// the lock.
 //
 // It is one request; ctx bounds it. It returns ErrLost, with a [*LossError], if the claim has ended: it is never made
-// again. After any other error it is not known whether the claim was renewed, and Renew may be called again. A claim that
-// was lost with [LossBroken] keeps others out until its TTL has expired: Release it when the work under it has stopped.
+// again. After any other error it is not known whether the claim was renewed, and Renew may be called again. A claim
+// that was lost with [LossBroken] keeps others out until its TTL has expired: Release it when the work under it has
+// stopped.
 func (c *Client) Renew(ctx context.Context, h Handle) (ttl time.Duration, err error) {
 	return onStore(ctx, c, "renew", h.Name, func() (ttl time.Duration, err error) {
 		if err := h.checkFields(c.store.Info()); err != nil {

@@ -26,8 +26,8 @@ type Election struct {
 	lease *Lease // of the last leadership, nil if there was none
 }
 
-// Election makes a candidate; see [Client.Mutex] for name and opts. LockOptions.Meta is what the leader publishes, such as
-// its address.
+// Election makes a candidate; see [Client.Mutex] for name and opts. LockOptions.Meta is what the leader publishes,
+// such as its address.
 func (c *Client) Election(name string, opts *LockOptions) *Election {
 	return &Election{client: c, name: name, opts: opts.orZero(), busy: make(chan struct{}, 1),
 		runs: make(chan struct{}, 1)}
@@ -87,9 +87,9 @@ func (e *Election) Resign() error {
 	return l.Release()
 }
 
-// Run campaigns, calls lead under the leadership, and campaigns again each time the leadership is lost. It returns when lead
-// returns while this candidate still leads, when ctx ends, or when campaigning fails for good. A store that cannot be
-// reached is asked again.
+// Run campaigns, calls lead under the leadership, and campaigns again each time the leadership is lost. It returns
+// when lead returns while this candidate still leads, when ctx ends, or when campaigning fails for good. A store that
+// cannot be reached is asked again.
 //
 // lead's context ends at once when the leadership does. Run waits for lead to return before it campaigns again or
 // returns, and a second Run of this candidate is refused with ErrInvalid meanwhile, so the candidate never runs lead

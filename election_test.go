@@ -346,8 +346,8 @@ func TestElectionObserveErrors(t *testing.T) {
 	})
 }
 
-// TestRunOfCandidateTwice: a second Run of a candidate is refused while the first one is under way, whether that waits or
-// leads, so lead never runs twice at the same time. After that the candidate can run again.
+// TestRunOfCandidateTwice: a second Run of a candidate is refused while the first one is under way, whether that
+// waits or leads, so lead never runs twice at the same time. After that the candidate can run again.
 func TestRunOfCandidateTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStore()

@@ -20,9 +20,9 @@ var (
 	ErrLost = driver.ErrLost
 	// ErrReleased is returned when the holder has already released or detached the lease, or ended the run.
 	ErrReleased = driver.ErrReleased
-	// ErrQueueFull is returned when the lock has as many claims as its store allows; nothing is left of the one that was
-	// refused. Try again later. A claim of a plain mutex that waits is not refused, but goes on waiting outside of the
-	// queue: only if an empty lock has no room for it either does it get this error.
+	// ErrQueueFull is returned when the lock has as many claims as its store allows; nothing is left of the one that
+	// was refused. Try again later. A claim of a plain mutex that waits is not refused, but goes on waiting outside
+	// of the queue: only if an empty lock has no room for it either does it get this error.
 	ErrQueueFull = driver.ErrQueueFull
 	// ErrSuperseded is returned when a claim that waited gave up because a newer one waits: see LockOptions.NewestOnly.
 	// Nothing is left of it.
@@ -97,8 +97,8 @@ type LossError struct {
 	Cause LossCause
 	Err   error // what the store said last, if that is why; may be nil
 
-	// StaysHeld says that the claim was still in the store when the loss was found, and keeps others out until its TTL has
-	// passed: it was broken gracefully. False if the store does not know.
+	// StaysHeld says that the claim was still in the store when the loss was found, and keeps others out until its
+	// TTL has passed: it was broken gracefully. False if the store does not know.
 	StaysHeld bool
 }
 
@@ -204,8 +204,8 @@ func checkCall(c *Client, ctx context.Context) error {
 	return nil
 }
 
-// waitEndedError is a wait that the caller's context has ended, with the holders that were known then, and with the time
-// for which the store had not answered.
+// waitEndedError is a wait that the caller's context has ended, with the holders that were known then, and with the
+// time for which the store had not answered.
 type waitEndedError struct {
 	err     error
 	holders []ClaimInfo

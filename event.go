@@ -34,8 +34,8 @@ type Event struct {
 	Run      int64         // the number of the run, from 1; 0 for locks, and for runs that have not started
 	// Expected is LockOptions.Expected.
 	Expected time.Duration
-	// Wait says that the caller is ready to wait for this lock: false for the Try methods, and where a LockAll over several
-	// clients tries a lock while it holds another one.
+	// Wait says that the caller is ready to wait for this lock: false for the Try methods, and where a LockAll over
+	// several clients tries a lock while it holds another one.
 	Wait bool
 
 	// Waited is how long the caller has waited: of grants and failures.
@@ -48,9 +48,9 @@ type Event struct {
 	Remaining time.Duration
 	// Reason is a code: of failures a FailureReason, of losses a LossCause.
 	Reason string
-	// Err is, of a loss, a *LossError; of a failure and a failing renewal, why; of an end, why the store has not confirmed
-	// it, or nil: an EventRunSucceeded with an Err that matches ErrUncertain was reported, and it is not known whether the
-	// ledger shows it.
+	// Err is, of a loss, a *LossError; of a failure and a failing renewal, why; of an end, why the store has not
+	// confirmed it, or nil: an EventRunSucceeded with an Err that matches ErrUncertain was reported, and it is not
+	// known whether the ledger shows it.
 	Err     error
 	Late    bool // EventRunSucceeded, EventRunFailed: the run was lost before its worker reported
 	Dropped int  // how many events were dropped before this one because the receivers were too slow

@@ -216,8 +216,8 @@ func (l refusingRuns) Release(ctx context.Context, c driver.Claim, ref string) e
 	return l.err
 }
 
-// TestLastEventOfRun: the last event of a run is the state that the ledger shows for it in the end, whether its worker has
-// reported or its client was closed, and whether the ledger has confirmed or refused that.
+// TestLastEventOfRun: the last event of a run is the state that the ledger shows for it in the end, whether its
+// worker has reported or its client was closed, and whether the ledger has confirmed or refused that.
 func TestLastEventOfRun(t *testing.T) {
 	ends := map[string]func(*Client, *Run) error{
 		"success": func(_ *Client, r *Run) error { return r.Succeed(context.Background(), nil) },
@@ -405,8 +405,8 @@ func TestEventsCostNothing(t *testing.T) {
 	}
 }
 
-// TestEventKinds: each kind of event has one row in the table from which logs, metrics and traces know what it means. The
-// kind that takes its place in the events of runs means the same.
+// TestEventKinds: each kind of event has one row in the table from which logs, metrics and traces know what it means.
+// The kind that takes its place in the events of runs means the same.
 func TestEventKinds(t *testing.T) {
 	source, err := os.ReadFile("eventkind.go")
 	if err != nil {

@@ -72,10 +72,10 @@ var failureReasons = []struct {
 	{ErrHeld, FailureHeld},
 }
 
-// FailureReasonOf is why a call has failed, by its error: the reason that the event of a lock or a run has for it. It is
-// for what shows the errors of calls as codes, also of those that acquire nothing, such as Inspect. There it cannot tell
-// the end of the caller's context from a timeout of the store's client: both are [FailureTimeout]. It is [FailureStore]
-// for errors that it does not know, and "" for nil.
+// FailureReasonOf is why a call has failed, by its error: the reason that the event of a lock or a run has for it. It
+// is for what shows the errors of calls as codes, also of those that acquire nothing, such as Inspect. There it
+// cannot tell the end of the caller's context from a timeout of the store's client: both are [FailureTimeout]. It is
+// [FailureStore] for errors that it does not know, and "" for nil.
 func FailureReasonOf(err error) FailureReason {
 	if err == nil {
 		return ""
@@ -91,8 +91,8 @@ func FailureReasonOf(err error) FailureReason {
 	return FailureStore
 }
 
-// failureReasonOf is for an error of claimInTurn or claimAtStore. That the caller's context has ended is told there by a
-// type: a store may have a deadline of its own for a request.
+// failureReasonOf is for an error of claimInTurn or claimAtStore. That the caller's context has ended is told there
+// by a type: a store may have a deadline of its own for a request.
 func failureReasonOf(err error) FailureReason {
 	var ended *waitEndedError
 	if errors.As(err, &ended) {

@@ -36,10 +36,10 @@ func openSmallQueue(t *testing.T, server *memtree.Server) *holdfast.Client {
 	return c
 }
 
-// TestPlainClaimsAtFullQueue: forty callers of two clients want one mutex for which four claims may wait, all of them of
-// the first client. The others wait as well, and of each client one at a time asks the store, less than twice per
-// second. When the lock is free, the callers of the first client have it at once, since it knows when its claims leave
-// the queue. Those of the second have it when that has asked again. Each client serves its callers in order.
+// TestPlainClaimsAtFullQueue: forty callers of two clients want one mutex for which four claims may wait, all of them
+// of the first client. The others wait as well, and of each client one at a time asks the store, less than twice per
+// second. When the lock is free, the callers of the first client have it at once, since it knows when its claims
+// leave the queue. Those of the second have it when that has asked again. Each client serves its callers in order.
 func TestPlainClaimsAtFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

@@ -481,9 +481,9 @@ func (h *hold) tryRelease(ctx context.Context) error {
 	return c.store.Release(ctx, grant.Claim, "")
 }
 
-// endEvent is the event of a hold that its holder has ended, and for which the store has returned err. For a run it says
-// what the ledger shows: a run that was released without an outcome has failed, and one whose outcome was refused is
-// abandoned when its TTL has passed.
+// endEvent is the event of a hold that its holder has ended, and for which the store has returned err. For a run it
+// says what the ledger shows: a run that was released without an outcome has failed, and one whose outcome was
+// refused is abandoned when its TTL has passed.
 func (h *hold) endEvent(err error) EventKind {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -550,8 +550,8 @@ func (h *hold) setUnused(l *Lease, unused bool) {
 
 // handleLoss does what follows from a loss. It is called once, by the goroutine that found the loss. It does not
 // release the claim: the work under the lease may not have stopped yet, and the claim keeps others out until its TTL
-// has expired. Only a lease that has reached its MaxHold, or has ended because there was no progress, whose TTL may have
-// a long time to go, is released, a margin later. Of a run its worker reports the failure.
+// has expired. Only a lease that has reached its MaxHold, or has ended because there was no progress, whose TTL may
+// have a long time to go, is released, a margin later. Of a run its worker reports the failure.
 func (c *Client) handleLoss(h *hold) {
 	c.renewer.removeHold(h)
 	h.cancelContexts(h.loss)

@@ -9,8 +9,8 @@ import (
 // Info is what a store promises, and its bounds, as far as they are known by now: see [Client.Info]. What only the
 // server knows, such as the session time that it grants, may change when the client first talks to it.
 type Info struct {
-	// Store is the scheme and the place, for people to read: it contains no secret. It identifies nothing: two stores may
-	// show the same, and one store may show another place to each of its clients, or after a failover.
+	// Store is the scheme and the place, for people to read: it contains no secret. It identifies nothing: two stores
+	// may show the same, and one store may show another place to each of its clients, or after a failover.
 	Store  string
 	Engine string       // how the locks are kept: "record", "sequence" or "script"
 	Clock  driver.Clock // the clock by which the client judges its leases
@@ -34,8 +34,8 @@ type Info struct {
 	// WriteInterval is the shortest time between two writes to one lock that the store accepts; a new claim that can
 	// wait keeps this distance from the last write. 0: there is no such limit.
 	WriteInterval time.Duration
-	// TokenGap is how old the last grant of a lock must be for the next token to be larger, where the record of the lock
-	// was removed in between.
+	// TokenGap is how old the last grant of a lock must be for the next token to be larger, where the record of the
+	// lock was removed in between.
 	TokenGap time.Duration
 	// TokenRegression says when a token can be smaller than an earlier one; empty: never.
 	TokenRegression string

@@ -15,8 +15,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (Lock, error) {
 	return lockFromDriver(lock), err
 }
 
-// List yields the locks whose names start with prefix and that have a claim, in no particular order. A lock that cannot be
-// read is yielded with its name and an error, and the listing goes on; an error with an empty name ends it.
+// List yields the locks whose names start with prefix and that have a claim, in no particular order. A lock that
+// cannot be read is yielded with its name and an error, and the listing goes on; an error with an empty name ends it.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		if err := checkCall(c, ctx); err != nil {

@@ -11,20 +11,20 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The lock of a job keeps its slots apart. It is a claim in the store of the runs, on a name that no key has. So it needs
-// nothing of the store that a run does not need, is renewed in the same requests, ends with a process that dies as its
-// run does, and is in nobody's way who locks the name of the job. It leaves nothing in the history, because it is always
-// withdrawn.
+// The lock of a job keeps its slots apart. It is a claim in the store of the runs, on a name that no key has. So it
+// needs nothing of the store that a run does not need, is renewed in the same requests, ends with a process that dies
+// as its run does, and is in nobody's way who locks the name of the job. It leaves nothing in the history, because it
+// is always withdrawn.
 //
 // The run begins first, and then takes the lock. So what refuses a run costs no more than before, and of many machines
 // that begin a slot one waits for the slot before. Until the run has the lock it counts as unused: whatever ends it
 // withdraws it.
 //
-// Rejected: a lock of the client's own store. It would need a second connection and a second session on some stores, and
-// a guard that keeps two liveness files. Rejected: an option of LedgerOptions. A ledger has keys with and without slots,
-// and a key does not say where the job's name ends. Rejected: a slot that is refused at once, as Wait could decide. Then
-// each job that is late by a second would miss its next slot, and the caller would have to try again by a clock of its
-// own.
+// Rejected: a lock of the client's own store. It would need a second connection and a second session on some stores,
+// and a guard that keeps two liveness files. Rejected: an option of LedgerOptions. A ledger has keys with and without
+// slots, and a key does not say where the job's name ends. Rejected: a slot that is refused at once, as Wait could
+// decide. Then each job that is late by a second would miss its next slot, and the caller would have to try again by
+// a clock of its own.
 
 // jobLockPrefix begins the names of the locks of jobs in the store of the runs. No ledger has an empty name.
 const jobLockPrefix = "/"
@@ -43,7 +43,8 @@ func (l *Ledger) jobOf(key string, slot *Slot) (string, error) {
 	return job, nil
 }
 
-// enterJob takes the lock of a run's job. From then on the run ends with either of them. After an error there is no run.
+// enterJob takes the lock of a run's job. From then on the run ends with either of them. After an error there is no
+// run.
 func (l *Ledger) enterJob(ctx context.Context, c *Client, run *Run, job string, slot *Slot) error {
 	lg := newLeaseGroup(ctx)
 	lg.addLease(run.lease, false)
@@ -83,8 +84,8 @@ func (r *Run) releaseJob(ctx context.Context) {
 	r.job.hold.cleanUpLost()
 }
 
-// lockJob adds the lock of a job to a group that has the run. It waits while another run has the lock and the slot lasts,
-// by the store's clock.
+// lockJob adds the lock of a job to a group that has the run. It waits while another run has the lock and the slot
+// lasts, by the store's clock.
 func (l *Ledger) lockJob(ctx context.Context, c *Client, lg *LeaseGroup, key, job string, slot *Slot) error {
 	claim, err := c.newClaim(lockSpec{client: c, name: jobLockPrefix + l.recordKey(job), kind: KindMutex, limit: 1, weight: 1,
 		opts: LockOptions{TTL: l.opts.TTL, Owner: l.opts.Owner, Meta: cutMeta(key, c.store.Info())}})

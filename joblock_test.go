@@ -184,8 +184,8 @@ func TestSlotEndsWithLockOfJob(t *testing.T) {
 	}
 }
 
-// TestSlotOfHangingWorker: a run that is lost because its worker hangs does not keep the lock of its job for longer than
-// the TTL, although the worker's process lives.
+// TestSlotOfHangingWorker: a run that is lost because its worker hangs does not keep the lock of its job for longer
+// than the TTL, although the worker's process lives.
 func TestSlotOfHangingWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := holdfast.New(memory.New(nil).Open(), nil)
@@ -209,8 +209,8 @@ func TestSlotOfHangingWorker(t *testing.T) {
 	})
 }
 
-// TestSlotOfDeadWorker: when a worker dies, its slot can be run again after its TTL, and by then the lock of the job has
-// ended as well.
+// TestSlotOfDeadWorker: when a worker dies, its slot can be run again after its TTL, and by then the lock of the job
+// has ended as well.
 func TestSlotOfDeadWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New(nil)
@@ -417,8 +417,8 @@ func TestSlotCost(t *testing.T) {
 			}
 		}
 		without, with := counts[0], counts[1]
-		// When a renewal is due is random by some seconds, so there may be one more. If the lock were renewed by itself, there
-		// would be twice as many.
+		// When a renewal is due is random by some seconds, so there may be one more. If the lock were renewed by
+		// itself, there would be twice as many.
 		if with.acquires.Load() != without.acquires.Load()+1 || with.releases.Load() != without.releases.Load()+1 ||
 			with.renewals.Load() > without.renewals.Load()+1 || with.others.Load() > 0 {
 			t.Errorf("%d acquires for %d, %d releases for %d, %d renewals for %d, %d readings of the clock",

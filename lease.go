@@ -105,8 +105,8 @@ func (l *Lease) ID() string { return l.hold.id }
 // what the semaphore guards: a device, a port, a directory. It does not fence: the holder before may still be writing.
 //
 // The error is ErrUnsupported if the lease has no numbers: on stores where Info.Permits is false; on other locks; for a
-// weight above 64; and for a lease that was granted next to a holder without numbers: a program of the version before this
-// one, or a holder whose numbers such a program has forgotten.
+// weight above 64; and for a lease that was granted next to a holder without numbers: a program of the version before
+// this one, or a holder whose numbers such a program has forgotten.
 func (l *Lease) Permits() ([]int64, error) {
 	if numbers := l.hold.permitNumbers(); numbers != nil {
 		return slices.Clone(numbers), nil
@@ -139,8 +139,8 @@ func (l *Lease) Remaining() time.Duration {
 }
 
 // Progress notes that the work under the lease gets on, and reports whether the lease is valid, as Valid does. A lease
-// whose LockOptions.Progress is set ends if Progress is not called for that long. It does no I/O. A lock that was entered
-// again has progress if one of its leases has.
+// whose LockOptions.Progress is set ends if Progress is not called for that long. It does no I/O. A lock that was
+// entered again has progress if one of its leases has.
 func (l *Lease) Progress() bool {
 	l.hold.noteProgress(l)
 	return l.Valid()

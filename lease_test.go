@@ -327,8 +327,8 @@ func (s clockedStore) Info() driver.Info {
 	return info
 }
 
-// TestSuspendAfterFailedRenewal: if the machine sleeps for longer than the TTL just when a renewal has failed, the lease
-// ends when the machine is awake again.
+// TestSuspendAfterFailedRenewal: if the machine sleeps for longer than the TTL just when a renewal has failed, the
+// lease ends when the machine is awake again.
 func TestSuspendAfterFailedRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStore()

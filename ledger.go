@@ -24,14 +24,14 @@ var (
 	ErrTooSoon = driver.ErrTooSoon
 	// ErrAttemptsUsed is returned when the key has had as many runs as LedgerOptions.MaxAttempts allows.
 	ErrAttemptsUsed = driver.ErrAttemptsUsed
-	// ErrMissed is returned when a time slot has ended while another slot of its job was still run: see RunOptions.Slot.
-	// Such an error matches ErrHeld as well, and errors.As finds a [*HeldError] that says who runs the other one. There
-	// is no RunError.
+	// ErrMissed is returned when a time slot has ended while another slot of its job was still run: see
+	// RunOptions.Slot. Such an error matches ErrHeld as well, and errors.As finds a [*HeldError] that says who runs
+	// the other one. There is no RunError.
 	ErrMissed = errors.New("the slot has ended while another slot of the job was run")
 )
 
-// MaxRunResult is the size of the largest result that a run can store, in bytes. Where the store's records are small, as on
-// a NATS server whose messages are, it is less: see Info.MaxRunResult of [Ledger.Info].
+// MaxRunResult is the size of the largest result that a run can store, in bytes. Where the store's records are small,
+// as on a NATS server whose messages are, it is less: see Info.MaxRunResult of [Ledger.Info].
 const MaxRunResult = driver.MaxRunResult
 
 // Ledger keeps the runs of keys, so that each key is run until a run has succeeded, and then never again. The key is
@@ -62,9 +62,9 @@ type LedgerOptions struct {
 	Meta string
 	// Owner is Options.Owner for the runs. Default: the client's.
 	Owner string
-	// Progress ends a run this long after it was begun, or after the last [Run.Progress], so that a worker that hangs does
-	// not keep the key. It is then lost, with cause [LossNoProgress]. Its worker can still report that it has failed;
-	// otherwise the run is abandoned when its TTL has passed. At least Info.MinTTL. Default: no bound.
+	// Progress ends a run this long after it was begun, or after the last [Run.Progress], so that a worker that hangs
+	// does not keep the key. It is then lost, with cause [LossNoProgress]. Its worker can still report that it has
+	// failed; otherwise the run is abandoned when its TTL has passed. At least Info.MinTTL. Default: no bound.
 	Progress time.Duration
 	// MaxAttempts is how many runs a key may have; then Begin returns ErrAttemptsUsed. An attempt counts when it is
 	// begun, whatever becomes of it. A Begin that returns an error has begun none, once the client has told the store:
@@ -72,20 +72,20 @@ type LedgerOptions struct {
 	MaxAttempts int
 	// Pause is the least time between the end of a run and the start of the next. Default: none.
 	Pause time.Duration
-	// KeepRuns is how many runs of a key are kept at least, and the one in progress; older ones are removed when new ones
-	// begin. Default: all.
+	// KeepRuns is how many runs of a key are kept at least, and the one in progress; older ones are removed when new
+	// ones begin. Default: all.
 	KeepRuns int
-	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this key
-	// is run again, so it must be longer than messages can be late. Stores and clients remove old histories now and
-	// then: it may take longer. Of a key with many runs, more than 8 KiB of them, the older ones may go when they ended
-	// that long ago. Default: forever.
+	// KeepFor is how long the history of a key is kept after its last run has ended. After that, a message with this
+	// key is run again, so it must be longer than messages can be late. Stores and clients remove old histories now
+	// and then: it may take longer. Of a key with many runs, more than 8 KiB of them, the older ones may go when they
+	// ended that long ago. Default: forever.
 	KeepFor time.Duration
 }
 
 // RunOptions are the options of one run. The zero value and nil are valid.
 //
-// The TTL of a run, its attempts and pauses are those of the ledger. Client.Ledger costs nothing, so runs that need others are
-// begun by a Ledger of the same name with other LedgerOptions.
+// The TTL of a run, its attempts and pauses are those of the ledger. Client.Ledger costs nothing, so runs that need
+// others are begun by a Ledger of the same name with other LedgerOptions.
 type RunOptions struct {
 	// Fingerprint describes the payload that belongs to the key, for example by a hash in hex or base64. If an earlier
 	// run of the key had another one, Begin returns ErrMismatch: two different payloads have the same key. At most 256
@@ -94,10 +94,10 @@ type RunOptions struct {
 	// Wait makes Begin wait while another run of the key is in progress. It then returns a run, ErrSucceeded, or
 	// ErrTooSoon: it does not wait for the ledger's Pause.
 	Wait bool
-	// Slot is the time slot that the key belongs to, for a job whose slots must not overlap. The key is then that of the
-	// slot: see [Slot.Key]. If a run of another slot of the job is in progress, Begin waits for its end, whatever Wait
-	// says, but not beyond Slot.End. Then it returns [ErrMissed], and there was no run; ErrLost if the store could not be
-	// reached for the TTL meanwhile. While the run is in progress, no other slot of the job begins.
+	// Slot is the time slot that the key belongs to, for a job whose slots must not overlap. The key is then that of
+	// the slot: see [Slot.Key]. If a run of another slot of the job is in progress, Begin waits for its end, whatever
+	// Wait says, but not beyond Slot.End. Then it returns [ErrMissed], and there was no run; ErrLost if the store
+	// could not be reached for the TTL meanwhile. While the run is in progress, no other slot of the job begins.
 	//
 	// All who run the job must set Slot: a run without it may overlap with others. Nil: the slots of a job may overlap.
 	// ErrUnsupported if the store keeps no locks.
@@ -177,12 +177,12 @@ func (l *Ledger) Info(ctx context.Context) (Info, error) {
 // get ErrInProgress. The caller ends the run with Succeed or Fail.
 //
 // Errors: ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed and ErrMismatch, each as a [*RunError] with the last
-// run of the key; ErrMissed; ErrInvalid also if the store has no room for the run's texts; and those of Lock. ctx bounds
-// the call, not the run. opts may be nil.
+// run of the key; ErrMissed; ErrInvalid also if the store has no room for the run's texts; and those of Lock. ctx
+// bounds the call, not the run. opts may be nil.
 //
-// After an error, the store may have begun the run nevertheless. The client then takes it back in the background, so that
-// no run is left of it, no attempt is used up and no pause begins. Only if it cannot reach the store for the TTL, or dies,
-// the run is abandoned.
+// After an error, the store may have begun the run nevertheless. The client then takes it back in the background, so
+// that no run is left of it, no attempt is used up and no pause begins. Only if it cannot reach the store for the
+// TTL, or dies, the run is abandoned.
 func (l *Ledger) Begin(ctx context.Context, key string, opts *RunOptions) (*Run, error) {
 	const op = "begin run"
 	if opts == nil {
@@ -241,12 +241,12 @@ func (c *Client) beginRun(ctx context.Context, claim *driver.Claim, o *LockOptio
 	return lease, err
 }
 
-// Do begins a run of the key, calls f, and reports the outcome: what f returns is the result of the run, and if f returns
-// an error or panics, the run has failed. If a run has succeeded before, Do does not call f, and returns the stored result.
-// The context of f ends with ctx and with the run.
+// Do begins a run of the key, calls f, and reports the outcome: what f returns is the result of the run, and if f
+// returns an error or panics, the run has failed. If a run has succeeded before, Do does not call f, and returns the
+// stored result. The context of f ends with ctx and with the run.
 //
-// Errors are those of Begin but ErrSucceeded; that of f, joined with that of Fail; and those of Succeed. If f has ended the
-// run itself, Do reports nothing more, and returns what f has returned.
+// Errors are those of Begin but ErrSucceeded; that of f, joined with that of Fail; and those of Succeed. If f has
+// ended the run itself, Do reports nothing more, and returns what f has returned.
 func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
 	f func(ctx context.Context, r *Run) ([]byte, error)) (result []byte, err error) {
 	if f == nil {
@@ -321,7 +321,8 @@ func (l *Ledger) List(ctx context.Context, prefix string, states ...RunState) it
 	}
 }
 
-// ListRuns yields the last run of each key of all ledgers, as [Ledger.List] does for one of them: RunInfo.Ledger is its name.
+// ListRuns yields the last run of each key of all ledgers, as [Ledger.List] does for one of them: RunInfo.Ledger is
+// its name.
 func (c *Client) ListRuns(ctx context.Context, states ...RunState) iter.Seq2[RunInfo, error] {
 	return func(yield func(RunInfo, error) bool) {
 		err := checkCall(c, ctx)
@@ -341,8 +342,8 @@ func (c *Client) ListRuns(ctx context.Context, states ...RunState) iter.Seq2[Run
 	}
 }
 
-// yieldRuns yields the last run of each key in the store that starts with prefix. ledgerOf finds the ledger of such a key.
-// It returns the error that ends the listing.
+// yieldRuns yields the last run of each key in the store that starts with prefix. ledgerOf finds the ledger of such a
+// key. It returns the error that ends the listing.
 func (c *Client) yieldRuns(ctx context.Context, prefix string, states []RunState, ledgerOf func(recordKey string) *Ledger,
 	yield func(RunInfo, error) bool) (ended error) {
 	err := yieldListed(ctx, c, func(ctx context.Context) iter.Seq2[driver.RunHistory, error] {

@@ -199,8 +199,9 @@ func TestLedgerLateSuccess(t *testing.T) {
 	}
 }
 
-// TestLedgerDoAfterLateSuccess: a function of Do that has itself reported success, late and with the answer nil, has ended
-// its run: Do returns its result, and a second report is ErrReleased. So it is if the report arrived in the background.
+// TestLedgerDoAfterLateSuccess: a function of Do that has itself reported success, late and with the answer nil, has
+// ended its run: Do returns its result, and a second report is ErrReleased. So it is if the report arrived in the
+// background.
 func TestLedgerDoAfterLateSuccess(t *testing.T) {
 	for _, inBackground := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -39,14 +39,14 @@ func newLeaseGroup(ctx context.Context) *LeaseGroup {
 // one is acquired, LockAll releases everything and returns the reason; errors are those of Mutex.Lock. Then no work has
 // been done under the locks, so their LockOptions.MinHold does not count.
 //
-// Callers that use only LockAll never deadlock. The locks of one client are acquired one after the other, in the order of
-// their names. Between clients there is no order: a store has no address that is the same for all its users. So a LockAll
-// over several clients never waits for a lock while it holds another one. It waits for the first and tries the others.
-// If one of those is held, it releases all, waits for that one, and tries the rest again. It tries again after a random
-// pause of up to 10 ms at first and 1 s in the end, so that two calls do not get in each other's way forever. While
-// nobody else uses the locks, it costs no more than locks of one client. But it has a place in the queue of one lock at
-// a time: while others always hold or want one of its locks, even a fair one, it may be overtaken for as long as ctx
-// lasts.
+// Callers that use only LockAll never deadlock. The locks of one client are acquired one after the other, in the
+// order of their names. Between clients there is no order: a store has no address that is the same for all its users.
+// So a LockAll over several clients never waits for a lock while it holds another one. It waits for the first and
+// tries the others. If one of those is held, it releases all, waits for that one, and tries the rest again. It tries
+// again after a random pause of up to 10 ms at first and 1 s in the end, so that two calls do not get in each other's
+// way forever. While nobody else uses the locks, it costs no more than locks of one client. But it has a place in the
+// queue of one lock at a time: while others always hold or want one of its locks, even a fair one, it may be
+// overtaken for as long as ctx lasts.
 //
 // If several items name one lock, the strongest is acquired and the others are ignored: a writer rather than a reader,
 // more permits rather than fewer. Items of two clients of one store are two claims even if they name one lock. LockAll
@@ -58,8 +58,8 @@ func LockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	return lockAll(ctx, "lock all", true, items)
 }
 
-// TryLockAll is LockAll without a wait: it acquires all locks or none, and returns ErrHeld if one of them is held. Error.Lock
-// is its name.
+// TryLockAll is LockAll without a wait: it acquires all locks or none, and returns ErrHeld if one of them is held.
+// Error.Lock is its name.
 func TryLockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	return lockAll(ctx, "try lock all", false, items)
 }
@@ -240,9 +240,9 @@ func (lg *LeaseGroup) end(l *Lease, cause error) {
 // release them one by one.
 func (lg *LeaseGroup) All() []*Lease { return slices.Clone(lg.leases) }
 
-// Context returns a context that ends when the first of the leases does, with its cause. A loss is wrapped in an [*Error]
-// with the name of the lock. It carries the values of the context that was given to LockAll, and re-enters those of the
-// locks that are re-entrant.
+// Context returns a context that ends when the first of the leases does, with its cause. A loss is wrapped in an
+// [*Error] with the name of the lock. It carries the values of the context that was given to LockAll, and re-enters
+// those of the locks that are re-entrant.
 func (lg *LeaseGroup) Context() context.Context { return lg.ctx }
 
 // Valid reports whether all leases are valid, by the clock and at this moment: see [Lease.Valid].

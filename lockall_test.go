@@ -325,7 +325,8 @@ func TestLockAllOverStores(t *testing.T) {
 					c[i] = newClient(t, withAddress(m[i].Open(), string(rune('a'+(i+user)%2))), nil)
 				}
 				for turn := range turns {
-					// The names are the same in both stores. The one that is first in the list is not always first in the order.
+					// The names are the same in both stores. The one that is first in the list is not always first in
+					// the order.
 					items := []Lockable{c[turn%2].RWMutex("x", nil), c[1-turn%2].RWMutex("x", nil),
 						c[0].Semaphore("s", 3, nil).Permits(2), c[1].Mutex("fair", &LockOptions{Fair: true})}
 					lg, err := LockAll(ctx, items...)
@@ -455,8 +456,8 @@ func TestLockAllWaitsForOneLock(t *testing.T) {
 	})
 }
 
-// TestLockAllOverStoresEndsInTime: a LockAll over several stores ends when its context does, whatever it does just then.
-// Its error names the holder, and nothing is left held.
+// TestLockAllOverStoresEndsInTime: a LockAll over several stores ends when its context does, whatever it does just
+// then. Its error names the holder, and nothing is left held.
 func TestLockAllOverStoresEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores := []*memory.Memory{bubbleMemory(), bubbleMemory()}
@@ -493,8 +494,8 @@ func TestLockAllOverStoresEndsInTime(t *testing.T) {
 	})
 }
 
-// TestLockAllCost: a LockAll of free locks makes one claim for each, and asks the stores nothing else, over one store or
-// several, also if their addresses and the names are the same.
+// TestLockAllCost: a LockAll of free locks makes one claim for each, and asks the stores nothing else, over one store
+// or several, also if their addresses and the names are the same.
 func TestLockAllCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := []*fakeStore{newFakeStore(), newFakeStore()}
@@ -549,8 +550,8 @@ func TestLockAllOverStoresTriesAgain(t *testing.T) {
 	})
 }
 
-// TestLockAllWithMinHold: a LockAll that fails, in whatever way, leaves no lock held for its MinHold, because no work has
-// begun under it. One that has succeeded does, and so does a lock that it has entered again.
+// TestLockAllWithMinHold: a LockAll that fails, in whatever way, leaves no lock held for its MinHold, because no work
+// has begun under it. One that has succeeded does, and so does a lock that it has entered again.
 func TestLockAllWithMinHold(t *testing.T) {
 	const minHold = time.Hour
 	o := &LockOptions{MinHold: minHold, Reentrant: true}

@@ -10,8 +10,8 @@ type Mutex struct {
 	opts   LockOptions
 }
 
-// Mutex returns the mutex with that name: UTF-8 without NUL, from 1 to Info.MaxName bytes (512 on most stores). opts may be
-// nil. Name and options are checked when the mutex is used.
+// Mutex returns the mutex with that name: UTF-8 without NUL, from 1 to Info.MaxName bytes (512 on most stores). opts
+// may be nil. Name and options are checked when the mutex is used.
 func (c *Client) Mutex(name string, opts *LockOptions) *Mutex {
 	return &Mutex{client: c, name: name, opts: opts.orZero()}
 }
@@ -32,9 +32,10 @@ func (m *Mutex) Explain() (Plan, error) { return m.lockSpec().Explain() }
 // clients.
 //
 // When ctx ends, Lock returns its error at once, and a claim that may be left in the store is removed in the
-// background. Otherwise Lock returns ErrInvalid, ErrMismatch, ErrQueueFull, ErrSuperseded, ErrDenied, ErrUnsupported, ErrCorrupt,
-// ErrClosed, ErrLost if the waiting claim was ended from outside (by Client.Break, for example), or an error which says
-// that the store could not be reached for 10 s (or for the TTL, if that is less). The error is an [*Error].
+// background. Otherwise Lock returns ErrInvalid, ErrMismatch, ErrQueueFull, ErrSuperseded, ErrDenied, ErrUnsupported,
+// ErrCorrupt, ErrClosed, ErrLost if the waiting claim was ended from outside (by Client.Break, for example), or an
+// error which says that the store could not be reached for 10 s (or for the TTL, if that is less). The error is an
+// [*Error].
 func (m *Mutex) Lock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "lock", m.lockSpec(), true)
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestNewestOnly: of the waiters that are newest-only, in one process and in several, only the last one to come gets the
-// lock. The others give up soon after it came, and say so in their events. A holder does not.
+// TestNewestOnly: of the waiters that are newest-only, in one process and in several, only the last one to come gets
+// the lock. The others give up soon after it came, and say so in their events. A holder does not.
 func TestNewestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := bubbleMemory()
@@ -109,8 +109,8 @@ func TestNewestOnlyOfTurn(t *testing.T) {
 	})
 }
 
-// TestNewestOnlyRefused: NewestOnly is refused where there is no order of arrival, and for readers. A LockAll and an election
-// end by it.
+// TestNewestOnlyRefused: NewestOnly is refused where there is no order of arrival, and for readers. A LockAll and an
+// election end by it.
 func TestNewestOnlyRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &LockOptions{NewestOnly: true}

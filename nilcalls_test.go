@@ -22,8 +22,8 @@ var arguments = map[reflect.Type]reflect.Value{
 	reflect.TypeFor[holdfast.BreakMode](): reflect.ValueOf(holdfast.BreakForce),
 }
 
-// callWithNil calls a method with nil for the argument at index missing, and with good values for the others. It returns
-// the error: the last result, or the first that a sequence yields.
+// callWithNil calls a method with nil for the argument at index missing, and with good values for the others. It
+// returns the error: the last result, or the first that a sequence yields.
 func callWithNil(ctx context.Context, method reflect.Value, missing int) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -61,8 +61,9 @@ func callWithNil(ctx context.Context, method reflect.Value, missing int) (err er
 	return err
 }
 
-// TestNilInEachMethod: every method that takes a context, a function or a schedule returns ErrInvalid if that is nil, and
-// every method that returns an error does so on a nil client. None panics, and none has ended or changed anything.
+// TestNilInEachMethod: every method that takes a context, a function or a schedule returns ErrInvalid if that is nil,
+// and every method that returns an error does so on a nil client. None panics, and none has ended or changed
+// anything.
 func TestNilInEachMethod(t *testing.T) {
 	t.Parallel()
 	c := newMemoryClient(t, memory.New(nil), nil)

@@ -140,9 +140,9 @@ func (c *Client) ReadTokenFloor(ctx context.Context) (TokenFloor, error) {
 // Tokens never fall again. If atLeast is far above the floor of the store (see [Client.ReadTokenFloor]), the tokens of
 // this lock rise by one per grant from there on, and its record is kept until the floor has passed them.
 //
-// It returns ErrInvalid if atLeast is not a token, or leaves fewer than 2^40 tokens above it; ErrUnsupported if no client
-// can raise the tokens of this store (the text says what can be done instead); ErrUncertain if the store did not answer:
-// then it may be called again.
+// It returns ErrInvalid if atLeast is not a token, or leaves fewer than 2^40 tokens above it; ErrUnsupported if no
+// client can raise the tokens of this store (the text says what can be done instead); ErrUncertain if the store did
+// not answer: then it may be called again.
 func (c *Client) RaiseToken(ctx context.Context, name string, atLeast int64) error {
 	_, err := onStore(ctx, c, "raise the token", name, func() (none struct{}, err error) {
 		return none, raiseToken(ctx, c.store, name, atLeast)
@@ -150,10 +150,10 @@ func (c *Client) RaiseToken(ctx context.Context, name string, atLeast int64) err
 	return err
 }
 
-// CheckTokens returns nil if no token smaller than atLeast is granted from now on, on any lock of the store, also on those
-// that have never been used. Otherwise it returns ErrUnsupported, with a text that says when that will be so, or what to
-// do. It changes nothing: most stores make tokens from their clock, and others from a counter of their own.
-// [Client.RaiseToken] raises those of one lock. Other errors are those of RaiseToken.
+// CheckTokens returns nil if no token smaller than atLeast is granted from now on, on any lock of the store, also on
+// those that have never been used. Otherwise it returns ErrUnsupported, with a text that says when that will be so,
+// or what to do. It changes nothing: most stores make tokens from their clock, and others from a counter of their
+// own. [Client.RaiseToken] raises those of one lock. Other errors are those of RaiseToken.
 func (c *Client) CheckTokens(ctx context.Context, atLeast int64) error {
 	_, err := makeCall(ctx, c, "check the tokens", "", func() (none struct{}, err error) {
 		return none, raiseToken(ctx, c.store, "", atLeast)

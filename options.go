@@ -27,18 +27,19 @@ type Options struct {
 	// Owner is shown to others as the holder; it is never compared. At most 256 bytes of UTF-8 without NUL.
 	// Default: host, program and process id.
 	Owner string
-	// Meta is a note shown next to the owner, for locks whose LockOptions have none; at most 1 KiB of UTF-8 without NUL.
+	// Meta is a note shown next to the owner, for locks whose LockOptions have none; at most 1 KiB of UTF-8 without
+	// NUL.
 	Meta string
 	// ForOthers says that the client holds locks and runs for somebody outside of this process, as a server does. They
-	// may work on when this process dies. So each lock and run then lasts until its TTL has passed, on all stores; without
-	// ForOthers, the file store frees the locks of a dead process at once. There, each grant and each renewal waits for the
-	// disk, since a restart of the machine must not end them either.
+	// may work on when this process dies. So each lock and run then lasts until its TTL has passed, on all stores;
+	// without ForOthers, the file store frees the locks of a dead process at once. There, each grant and each renewal
+	// waits for the disk, since a restart of the machine must not end them either.
 	ForOthers bool
 	// OnEvent is called with what happens to the client's locks and runs, one event at a time and in order, by a
 	// goroutine of its own: a slow OnEvent delays later events, never a lock, a renewal or a deadline. Losses, failing
-	// renewals and release requests are delivered at once, the rest within 10 ms. When OnEvent is more than 16384 events
-	// behind, new ones are dropped and counted in Event.Dropped. Close waits until all events have been delivered, within
-	// its bound. OnEvent must not call Client.Close. Nil: no calls.
+	// renewals and release requests are delivered at once, the rest within 10 ms. When OnEvent is more than 16384
+	// events behind, new ones are dropped and counted in Event.Dropped. Close waits until all events have been
+	// delivered, within its bound. OnEvent must not call Client.Close. Nil: no calls.
 	OnEvent func(Event)
 	// Logger is given the same events, one line each: losses as errors; failing renewals, failed runs, and locks that
 	// were not acquired because of an error as warnings; release requests as infos; the rest for debugging. A logger
@@ -55,13 +56,14 @@ type LockOptions struct {
 	// (Info.MaxWaiters); the others are refused with ErrQueueFull. It has no effect on read-write locks and semaphores,
 	// which are always fair.
 	Fair bool
-	// NewestOnly makes a claim that waits give up, with [ErrSuperseded], as soon as another one with NewestOnly has begun to
-	// wait behind it, from any client of the store: of the waiters that have it, only the newest is granted the lock. A
-	// claim that is granted at once, or holds the lock, is not affected: see Client.RequestRelease. The claim learns of the
-	// newer one within about two seconds, and in any case when its turn comes. What counts is the order of arrival in the
-	// store, so NewestOnly implies Fair. A newer one that gives up later for another reason, or whose client dies, leaves
-	// nobody. A claim that has lost its place, because its client was stopped for longer than the TTL, waits again as the
-	// newest. Readers of a read-write lock cannot have it. ErrUnsupported on stores that have no order of arrival.
+	// NewestOnly makes a claim that waits give up, with [ErrSuperseded], as soon as another one with NewestOnly has
+	// begun to wait behind it, from any client of the store: of the waiters that have it, only the newest is granted
+	// the lock. A claim that is granted at once, or holds the lock, is not affected: see Client.RequestRelease. The
+	// claim learns of the newer one within about two seconds, and in any case when its turn comes. What counts is the
+	// order of arrival in the store, so NewestOnly implies Fair. A newer one that gives up later for another reason,
+	// or whose client dies, leaves nobody. A claim that has lost its place, because its client was stopped for longer
+	// than the TTL, waits again as the newest. Readers of a read-write lock cannot have it. ErrUnsupported on stores
+	// that have no order of arrival.
 	NewestOnly bool
 	// Meta is Options.Meta for this lock. Default: the client's.
 	Meta string
@@ -90,9 +92,9 @@ type LockOptions struct {
 	// more.
 	MaxHold time.Duration
 	// Progress ends the lease this long after it was granted, or after the last [Lease.Progress], so that a holder that
-	// hangs does not keep the lock: the lease is then lost, with cause [LossNoProgress], whether or not it could be renewed.
-	// The claim is released as after MaxHold. The time that the machine slept counts. At least Info.MinTTL; 0: the lease
-	// is renewed whether or not its holder gets on.
+	// hangs does not keep the lock: the lease is then lost, with cause [LossNoProgress], whether or not it could be
+	// renewed. The claim is released as after MaxHold. The time that the machine slept counts. At least Info.MinTTL;
+	// 0: the lease is renewed whether or not its holder gets on.
 	Progress time.Duration
 	// Expected is how long the lock is usually held. It changes nothing about the lock: it is shown in events, and the
 	// metrics count the holds that last longer than three times as long. 0: not known.

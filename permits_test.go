@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestLeasePermits: a lease of a semaphore has permits with numbers, which stay the same and are free for others when it
-// ends. Other leases have none, and say why.
+// TestLeasePermits: a lease of a semaphore has permits with numbers, which stay the same and are free for others when
+// it ends. Other leases have none, and say why.
 func TestLeasePermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := bubbleMemory()

@@ -35,8 +35,8 @@ var (
 )
 
 // MaxHold ends a lease by the clock alone. The claim is released a moment later. The store is not asked, so this works
-// on every store. So does Progress, whose end moves: noting progress sets a time in the hold and no more, because work may
-// do so in its innermost loop. The renewer finds the later end when the one that it knows has come.
+// on every store. So does Progress, whose end moves: noting progress sets a time in the hold and no more, because
+// work may do so in its innermost loop. The renewer finds the later end when the one that it knows has come.
 
 // renewer keeps the leases of a client renewed and ends them at their deadlines. It has two heaps and one goroutine,
 // runLoop, which exists while anything is held and a moment longer. That goroutine never calls the store: batches of
@@ -227,9 +227,9 @@ func (h *hold) planRenewal(now time.Duration, read driver.Instant) renewalTimes 
 }
 
 // planRetry is for a hold whose renewal has failed: it is tried again after a quarter of the remaining time, so ever
-// more often, or a little earlier together with others. A store that is cut off for less than a third of the TTL is asked
-// several times after that. Without company each lease of a batch that has failed would be sent in a batch of its own,
-// and a store limits how many requests it makes at a time in each batch, not in all of them.
+// more often, or a little earlier together with others. A store that is cut off for less than a third of the TTL is
+// asked several times after that. Without company each lease of a batch that has failed would be sent in a batch of
+// its own, and a store limits how many requests it makes at a time in each batch, not in all of them.
 func (h *hold) planRetry(now time.Duration, read driver.Instant) renewalTimes {
 	due := now + min(max(h.renewableFor(read)/4, minRetry), maxRetry)
 	return renewalTimes{endsAt: now + h.remainingAt(read), dueAt: due}
@@ -414,7 +414,8 @@ func (h *hold) startRenewal(batchNumber uint64, now driver.Instant) (bound time.
 func (r *renewer) sendBatch(b *batch) {
 	ctx, cancel := context.WithTimeout(r.client.base, b.timeout)
 	defer cancel()
-	// A grant has more bytes than a hold. Made at once, the grants of a batch leave no garbage of slices that have grown.
+	// A grant has more bytes than a hold. Made at once, the grants of a batch leave no garbage of slices that have
+	// grown.
 	grants := make([]driver.Grant, len(b.holds))
 	for i, h := range b.holds {
 		h.mu.Lock()

@@ -10,8 +10,8 @@ import (
 )
 
 // Run is one run of a key in a [Ledger]. It is a lease on the key: it is renewed in the background and ends with
-// Succeed, Fail or Withdraw, by loss, or when its client is closed. A run that is never ended is renewed for as long as its
-// client lives, so call Succeed or Fail on every path, or use [Ledger.Do]. All methods may be called from any
+// Succeed, Fail or Withdraw, by loss, or when its client is closed. A run that is never ended is renewed for as long
+// as its client lives, so call Succeed or Fail on every path, or use [Ledger.Do]. All methods may be called from any
 // goroutine.
 type Run struct {
 	ledger *Ledger
@@ -41,8 +41,8 @@ func (r *Run) ID() string { return r.lease.ID() }
 // to the resources that the run writes to: they reject a worker whose run was taken over.
 func (r *Run) Token() int64 { return r.lease.Token() }
 
-// Context returns a context that ends when the run does: see [Lease.Context]. With RunOptions.Slot it also ends when the
-// lock of the job is lost. So do Valid, Remaining and Err.
+// Context returns a context that ends when the run does: see [Lease.Context]. With RunOptions.Slot it also ends when
+// the lock of the job is lost. So do Valid, Remaining and Err.
 func (r *Run) Context() context.Context { return r.held.Context() }
 
 // Valid reports whether the run is valid, by the clock and at this moment: see [Lease.Valid].
@@ -55,8 +55,8 @@ func (r *Run) Remaining() time.Duration { return r.held.Remaining() }
 // LedgerOptions.Progress.
 func (r *Run) Progress() bool { return r.lease.Progress() && r.Valid() }
 
-// Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed, Fail or Withdraw,
-// or [ErrClosed].
+// Err is nil while the run is valid, then the reason why it ended: a [*LossError], [ErrReleased] after Succeed, Fail
+// or Withdraw, or [ErrClosed].
 func (r *Run) Err() error { return r.held.Err() }
 
 // String shows the run for logs.
@@ -69,13 +69,14 @@ func (r *Run) String() string {
 }
 
 // Succeed ends the run as succeeded, so that the key is never run again, and stores the result, at most [MaxRunResult]
-// bytes, or fewer where Info.MaxRunResult says so; nil is a result, too. It returns nil if and only if the ledger shows the
-// success.
+// bytes, or fewer where Info.MaxRunResult says so; nil is a result, too. It returns nil if and only if the ledger
+// shows the success.
 //
 // If the run was lost, Succeed still reports to the ledger. It returns nil if nobody has ended the run there, and
-// otherwise [ErrLost]: then the history of the abandoned run notes that its worker reported too late. If the store cannot
-// be reached before ctx ends, Succeed returns [ErrUncertain], and the client goes on reporting in the background for as
-// long as the TTL. A result that is too large is ErrInvalid, and the run goes on. A second call returns [ErrReleased].
+// otherwise [ErrLost]: then the history of the abandoned run notes that its worker reported too late. If the store
+// cannot be reached before ctx ends, Succeed returns [ErrUncertain], and the client goes on reporting in the
+// background for as long as the TTL. A result that is too large is ErrInvalid, and the run goes on. A second call
+// returns [ErrReleased].
 func (r *Run) Succeed(ctx context.Context, result []byte) error {
 	o, err := driver.RunOutcome{State: driver.RunSucceeded, Result: result}.Check(r.lease.hold.client.store.Info())
 	if err != nil {
@@ -94,9 +95,9 @@ func (r *Run) Fail(ctx context.Context, reason error) error {
 	return r.finish(ctx, "fail", driver.RunOutcome{State: driver.RunFailed, Error: text})
 }
 
-// Withdraw ends the run as if it had not begun: it leaves nothing in the history, uses up no attempt and starts no pause.
-// Programs that begin runs for others call it when they find that the worker was never told of its run. If work may have
-// begun, use Fail. Errors are those of Succeed. In the events the run has failed.
+// Withdraw ends the run as if it had not begun: it leaves nothing in the history, uses up no attempt and starts no
+// pause. Programs that begin runs for others call it when they find that the worker was never told of its run. If
+// work may have begun, use Fail. Errors are those of Succeed. In the events the run has failed.
 //
 // A program of an earlier version may have left a run that is too large to stay in the record. A run that follows it
 // cannot be withdrawn: it ends as failed, and uses up an attempt.

@@ -46,8 +46,8 @@ func requireState(t *testing.T, l *Ledger, key string, err error, reported RunSt
 	}
 }
 
-// TestReportOfRunLostMeanwhile: a success is reported, and Succeed returns nil, also if the run expires in the middle of
-// the call.
+// TestReportOfRunLostMeanwhile: a success is reported, and Succeed returns nil, also if the run expires in the middle
+// of the call.
 func TestReportOfRunLostMeanwhile(t *testing.T) {
 	for n := range int64(5) {
 		synctest.Test(t, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestReportDuringClose(t *testing.T) {
 	requireState(t, l, "k", err, RunSucceeded)
 }
 
-// TestConcurrentReports: of a success and a failure that are reported at the same time, the one that returns nil is what
-// the ledger shows.
+// TestConcurrentReports: of a success and a failure that are reported at the same time, the one that returns nil is
+// what the ledger shows.
 func TestConcurrentReports(t *testing.T) {
 	l := newClient(t, bubbleMemory().Open(), nil).Ledger("l", nil)
 	for i := range 300 {

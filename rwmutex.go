@@ -77,9 +77,9 @@ func (m *RWMutex) RDo(ctx context.Context, f func(ctx context.Context, l *Lease)
 }
 
 // Downgrade makes a writer's lease a reader's, with no moment in between at which another writer could get the lock.
-// Waiting readers that are next in the queue are granted next to it. The lease keeps its token and is renewed as before;
-// from the call on it is no longer [Lease.Exclusive]. On a reader's lease Downgrade confirms that with the store and
-// changes nothing.
+// Waiting readers that are next in the queue are granted next to it. The lease keeps its token and is renewed as
+// before; from the call on it is no longer [Lease.Exclusive]. On a reader's lease Downgrade confirms that with the
+// store and changes nothing.
 //
 // It returns ErrInvalid if this is no lease of an RWMutex, or if the lock was entered more than once (code inside may
 // be writing); ErrUnsupported where the store cannot do it; ErrLost; ErrUncertain if the store did not answer: the

@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Schedule says when the slots of a job start: the same moments for all who ask, whenever they ask. The cron expressions
-// of github.com/robfig/cron/v3 are Schedules. Its "@every 1h" is none, because it counts from the moment at which it is
-// asked: use [Every].
+// Schedule says when the slots of a job start: the same moments for all who ask, whenever they ask. The cron
+// expressions of github.com/robfig/cron/v3 are Schedules. Its "@every 1h" is none, because it counts from the moment
+// at which it is asked: use [Every].
 type Schedule interface {
 	// Next returns when the first slot starts that starts after a moment, or the zero Time if there is none. The moment
 	// is in UTC, on every machine. So a cron expression without a time zone means UTC; with robfig/cron,
@@ -51,8 +51,8 @@ type Slot struct {
 func (s Slot) Key(job string) string { return job + "@" + s.Start.UTC().Format(time.RFC3339Nano) }
 
 // CurrentSlot returns the slot of a schedule that has started last, by the store's clock. So all workers agree on the
-// slot, whatever their own clocks show. With [Slot.Key] it makes a job run once per slot, and with RunOptions.Slot a job
-// that takes longer than its slot does not overlap with the next one:
+// slot, whatever their own clocks show. With [Slot.Key] it makes a job run once per slot, and with RunOptions.Slot a
+// job that takes longer than its slot does not overlap with the next one:
 //
 //	slot, err := ledger.CurrentSlot(ctx, holdfast.Every(24*time.Hour))
 //	if err != nil {

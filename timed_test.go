@@ -154,8 +154,8 @@ func TestHandleWithoutReply(t *testing.T) {
 	})
 }
 
-// TestChangedHandle: anyone who has a handle can write any TTL into it. A renewal reports the TTL that the store has, and
-// refuses one that no store grants.
+// TestChangedHandle: anyone who has a handle can write any TTL into it. A renewal reports the TTL that the store has,
+// and refuses one that no store grants.
 func TestChangedHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient(t, bubbleMemory().Open(), nil)
@@ -316,8 +316,8 @@ func TestReleaseRequestedChannel(t *testing.T) {
 	})
 }
 
-// TestRenewalOfHandle: a renewal makes a detached lock last for the TTL of its handle from then on, and no longer. If the
-// lock was detached for what was left of its MinHold, that is the TTL of the handle.
+// TestRenewalOfHandle: a renewal makes a detached lock last for the TTL of its handle from then on, and no longer. If
+// the lock was detached for what was left of its MinHold, that is the TTL of the handle.
 func TestRenewalOfHandle(t *testing.T) {
 	for _, test := range []struct {
 		minHold, maxHold, held, ttl time.Duration
@@ -351,8 +351,9 @@ func TestRenewalOfHandle(t *testing.T) {
 	}
 }
 
-// TestProgress: a lease that is bound to progress is valid for as long as that is noted in time, and renewed meanwhile. It
-// ends when it was not noted for that long, with a cause of its own, and others get the lock a moment later.
+// TestProgress: a lease that is bound to progress is valid for as long as that is noted in time, and renewed
+// meanwhile. It ends when it was not noted for that long, with a cause of its own, and others get the lock a moment
+// later.
 func TestProgress(t *testing.T) {
 	for _, progress := range []time.Duration{time.Second, testTTL / 3, testTTL, 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -384,8 +385,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestProgressAfterEnd: progress that is noted too late does not bring a lease back whose end no timer has found yet, because
-// the machine slept: that time counts.
+// TestProgressAfterEnd: progress that is noted too late does not bring a lease back whose end no timer has found yet,
+// because the machine slept: that time counts.
 func TestProgressAfterEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStore()

@@ -10,8 +10,8 @@ import (
 // MaxOwner is the length of a claim's Owner in bytes.
 const MaxOwner = 256
 
-// Check reports as ErrInvalid what is wrong with the claim of a lock, on a store with these bounds. The client checks before it
-// calls a store, and a store checks what it is called with.
+// Check reports as ErrInvalid what is wrong with the claim of a lock, on a store with these bounds. The client checks
+// before it calls a store, and a store checks what it is called with.
 func (c Claim) Check(info Info) error {
 	if err := CheckName(c.Name, info); err != nil {
 		return err

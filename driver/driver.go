@@ -87,23 +87,25 @@ type Store interface {
 	// or Release with the Ref instead.
 	//
 	// Errors: ErrHeld (only with Wait false), ErrQueueFull (the lock has too many claims), ErrSuperseded (a newer claim
-	// waits), ErrMismatch (the lock is in use with another kind or limit), ErrLost (a *LossError: somebody has ended the claim), ErrUnsupported (this store
-	// or layout lacks the kind or an option), ErrDenied (credentials, permissions), ErrCorrupt (the stored lock cannot
-	// be understood), ErrInvalid, ErrClosed, ErrUncertain, and the context's own error.
+	// waits), ErrMismatch (the lock is in use with another kind or limit), ErrLost (a *LossError: somebody has ended
+	// the claim), ErrUnsupported (this store or layout lacks the kind or an option), ErrDenied (credentials,
+	// permissions), ErrCorrupt (the stored lock cannot be understood), ErrInvalid, ErrClosed, ErrUncertain, and the
+	// context's own error.
 	//
-	// A claim whose id is marked (see MarkNewestOnly) and that has waited returns ErrSuperseded, and leaves nothing, once
-	// another marked one waits behind it: within some seconds, and at the latest when its own turn comes. It is not granted
-	// if the store shows a newer one at that moment. A claim that is granted when it comes does not look behind itself.
+	// A claim whose id is marked (see MarkNewestOnly) and that has waited returns ErrSuperseded, and leaves nothing,
+	// once another marked one waits behind it: within some seconds, and at the latest when its own turn comes. It is
+	// not granted if the store shows a newer one at that moment. A claim that is granted when it comes does not look
+	// behind itself.
 	//
 	// A waiter that lost its place because its client was stopped or the store was silent queues again, without an
 	// error; so does every lost waiter on a store that cannot tell the two causes apart. An unreachable store is
 	// retried with backoff for the [UnreachableTimeout], and then its error is returned. ErrDenied and ErrCorrupt are
 	// never retried.
 	//
-	// After any error but ErrHeld, ErrQueueFull, ErrSuperseded, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied the
-	// claim may exist, and the client calls Release. It also does so after any error that matches ErrUncertain or a context's
-	// error. After the others nothing is left of the claim, also if it has waited: hundreds may be refused at once, and
-	// to have the store look for each of them would cost more than the refusals.
+	// After any error but ErrHeld, ErrQueueFull, ErrSuperseded, ErrMismatch, ErrInvalid, ErrUnsupported and ErrDenied
+	// the claim may exist, and the client calls Release. It also does so after any error that matches ErrUncertain or
+	// a context's error. After the others nothing is left of the claim, also if it has waited: hundreds may be
+	// refused at once, and to have the store look for each of them would cost more than the refusals.
 	//
 	// An error of a call that got no answer in its time is a *SilentError as well, found by errors.As.
 	// When ctx ends a wait, the error should also be a *HeldError (found by errors.As) with the holders that were seen
@@ -180,10 +182,10 @@ type Store interface {
 	// blocks third, so that no change is missed. A store that reports no changes uses [PollChange].
 	NextChange(ctx context.Context, seen Lock) (Lock, error)
 
-	// NextEnding blocks until something happened to a grant of this store's client, or ctx ends, on stores that learn of
-	// the end of a grant before the next renewal would. Endings are kept until they are fetched. They are hints: the
-	// client ends the lease if Err is set, and reports ReleaseRequested. The client keeps one call in flight while it
-	// holds anything, and makes none where [Abilities].Endings is false.
+	// NextEnding blocks until something happened to a grant of this store's client, or ctx ends, on stores that learn
+	// of the end of a grant before the next renewal would. Endings are kept until they are fetched. They are hints:
+	// the client ends the lease if Err is set, and reports ReleaseRequested. The client keeps one call in flight
+	// while it holds anything, and makes none where [Abilities].Endings is false.
 	NextEnding(ctx context.Context) (Ending, error)
 
 	// # What operators do
@@ -194,20 +196,21 @@ type Store interface {
 	// notified; ErrUncertain.
 	Break(ctx context.Context, name, ref string, b Break) error
 
-	// Forget removes what the store keeps of a lock that has no claims, such as its last token. It is for names that are
-	// not used again: a later token of that name may be smaller. If there are claims, the error is a *HeldError, and
-	// nothing has changed. If nothing is kept, it returns nil. Other errors: ErrUnsupported where [Abilities].Forget is
-	// false, ErrInvalid, ErrDenied, ErrCorrupt, ErrClosed, the context's, and those of the store.
+	// Forget removes what the store keeps of a lock that has no claims, such as its last token. It is for names that
+	// are not used again: a later token of that name may be smaller. If there are claims, the error is a *HeldError,
+	// and nothing has changed. If nothing is kept, it returns nil. Other errors: ErrUnsupported where
+	// [Abilities].Forget is false, ErrInvalid, ErrDenied, ErrCorrupt, ErrClosed, the context's, and those of the
+	// store.
 	Forget(ctx context.Context, name string) error
 
-	// ReadTokenFloor returns the floor of the tokens to come. An operator compares it, after the store was restored from
-	// a backup or replaced, with the tokens that resources have seen. The error is ErrUnsupported where
+	// ReadTokenFloor returns the floor of the tokens to come. An operator compares it, after the store was restored
+	// from a backup or replaced, with the tokens that resources have seen. The error is ErrUnsupported where
 	// [Abilities].Tokens is false.
 	ReadTokenFloor(ctx context.Context) (TokenFloor, error)
 
-	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on. A holder keeps its token.
-	// It succeeds without a change if that is so already. atLeast is 1 to MaxToken. If the name is empty, it changes
-	// nothing, and succeeds if no smaller token is granted from now on, on any lock of the store.
+	// RaiseToken makes sure that no token smaller than atLeast is granted on a lock from now on. A holder keeps its
+	// token. It succeeds without a change if that is so already. atLeast is 1 to MaxToken. If the name is empty, it
+	// changes nothing, and succeeds if no smaller token is granted from now on, on any lock of the store.
 	//
 	// It returns an error that wraps ErrUnsupported if no client can do that; the text says what the operator can do
 	// instead. ErrUncertain means that the tokens may or may not have been raised; it may be called again.
@@ -224,12 +227,12 @@ type Store interface {
 
 	// # The store as a whole
 
-	// LivenessFile returns a file, on stores that recognize a dead client by a file that a living one has open. As long as
-	// any process has it open, the claims of this client count as those of a living client: they expire after their TTL if
-	// nobody renews them, and not before. So a supervisor that outlives the client can keep the claims until the work under
-	// them has ended too. The caller closes the file, and may pass it to other processes. Closing the store ends the
-	// client, even if another process has the file. Without such a file the error is ErrUnsupported, and only the TTL ends
-	// the claims of a dead client.
+	// LivenessFile returns a file, on stores that recognize a dead client by a file that a living one has open. As
+	// long as any process has it open, the claims of this client count as those of a living client: they expire after
+	// their TTL if nobody renews them, and not before. So a supervisor that outlives the client can keep the claims
+	// until the work under them has ended too. The caller closes the file, and may pass it to other processes.
+	// Closing the store ends the client, even if another process has the file. Without such a file the error is
+	// ErrUnsupported, and only the TTL ends the claims of a dead client.
 	LivenessFile() (*os.File, error)
 
 	// OpenLedger opens the store's run ledger. Its keys and the names of the store's locks never meet. ctx bounds the
@@ -281,14 +284,14 @@ type Claim struct {
 	Fair     bool          // queue in order of arrival (only a mutex has the choice)
 	Wait     bool          // wait until granted
 	Detached bool          // not tied to this client's life: only its TTL ends it
-	// ForOthers says that somebody outside of the client's process works under the claim. Once granted, a claim that nobody
-	// renews or releases lasts for its TTL, also if the store can tell that the client has died, or its machine was
-	// restarted.
+	// ForOthers says that somebody outside of the client's process works under the claim. Once granted, a claim that
+	// nobody renews or releases lasts for its TTL, also if the store can tell that the client has died, or its
+	// machine was restarted.
 	ForOthers bool
 	Run       *RunTerms // for a Ledger: the claim begins a run; nil for a lock
 	// Withdrawn is for the Release of a run that is to leave nothing: the run is taken out of the history, uses up no
-	// attempt and starts no pause. So end runs whose caller was never told of them, and claims that keep the slots of a job
-	// apart. It has no meaning for Acquire and Renew.
+	// attempt and starts no pause. So end runs whose caller was never told of them, and claims that keep the slots of
+	// a job apart. It has no meaning for Acquire and Renew.
 	Withdrawn bool
 }
 
@@ -305,11 +308,12 @@ type Grant struct {
 	GrantedTTL time.Duration
 	Ref        string // finds the claim again from another process, for Release and Break; opaque, printable
 	Attempt    int64  // for a Ledger: the number of the run; 0 for a lock
-	// Permits are the numbers of the permits that a claim on a semaphore has: as many as its weight, from 0 to Limit-1, in
-	// rising order. No other granted claim has one of them. They are given in the step that grants the claim, and are free
-	// when it ends. Permits is nil if the claim has no numbers: where [Abilities].Permits is false, for a weight above
-	// MaxPermits, and if it was granted next to a claim of up to that weight without numbers. Such a claim is of an earlier
-	// version, or a client of an earlier version has written the lock without the numbers that it does not know.
+	// Permits are the numbers of the permits that a claim on a semaphore has: as many as its weight, from 0 to
+	// Limit-1, in rising order. No other granted claim has one of them. They are given in the step that grants the
+	// claim, and are free when it ends. Permits is nil if the claim has no numbers: where [Abilities].Permits is
+	// false, for a weight above MaxPermits, and if it was granted next to a claim of up to that weight without
+	// numbers. Such a claim is of an earlier version, or a client of an earlier version has written the lock without
+	// the numbers that it does not know.
 	Permits []int64
 }
 
@@ -338,8 +342,8 @@ type Break struct {
 	Mode BreakMode
 	// Reason is empty, or one line of printable text of up to MaxReason bytes, for people. The client of the claim gets
 	// it as the Err of its [*LossError]. It may get none: a store that has no room for the reason, or where
-	// [Abilities].Reasons is false, breaks the claim without it, and a store that does not answer at once must not delay
-	// the news of the loss. A requested release has no reason.
+	// [Abilities].Reasons is false, breaks the claim without it, and a store that does not answer at once must not
+	// delay the news of the loss. A requested release has no reason.
 	Reason string
 }
 

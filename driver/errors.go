@@ -16,11 +16,11 @@ var (
 	ErrLost = errors.New("the lock is lost")
 	// ErrReleased is returned if the holder has released the lease before.
 	ErrReleased = errors.New("the lock was released before")
-	// ErrQueueFull is returned if the lock has as many claims as it may have, and nothing is left of this one. Try again
-	// later.
+	// ErrQueueFull is returned if the lock has as many claims as it may have, and nothing is left of this one. Try
+	// again later.
 	ErrQueueFull = errors.New("the lock has too many claims")
-	// ErrSuperseded is returned to a claim that is newest-only, when another one has begun to wait behind it. Nothing is left
-	// of the claim.
+	// ErrSuperseded is returned to a claim that is newest-only, when another one has begun to wait behind it. Nothing
+	// is left of the claim.
 	ErrSuperseded = errors.New("a newer one waits for the lock")
 	// ErrMismatch is returned if the lock is in use with another kind or limit. All users of a name must agree on both.
 	ErrMismatch = errors.New("the lock is in use with another kind or limit")
@@ -63,8 +63,8 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// SilentError is the error of a call whose last requests had no answer when it ended. Its text is that of Err: the caller
-// knows best where the time fits in.
+// SilentError is the error of a call whose last requests had no answer when it ended. Its text is that of Err: the
+// caller knows best where the time fits in.
 type SilentError struct {
 	For time.Duration // since the first request began that has had no answer
 	Err error         // the error of the call
@@ -119,8 +119,8 @@ type LossError struct {
 	Cause LossCause
 	Err   error // what the store said last, if that is why; may be nil
 
-	// StaysHeld says that the claim was still in the store when the loss was found, and keeps others out until its TTL has
-	// passed: it was broken gracefully. A store that does not know leaves it false.
+	// StaysHeld says that the claim was still in the store when the loss was found, and keeps others out until its
+	// TTL has passed: it was broken gracefully. A store that does not know leaves it false.
 	StaysHeld bool
 }
 

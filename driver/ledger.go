@@ -49,11 +49,11 @@ type Ledger interface {
 	// in progress with an error that matches ErrInProgress.
 	ForgetRuns(ctx context.Context, key string) error
 
-	// ReadClock asks the store what time it is, so that clients whose own clocks differ agree on the time slot of a job.
-	// At some moment during the call, the store's clock showed a time within maxError of now. Nothing is promised of how
-	// two readings differ: somebody may set the store's clock, and another server may answer the next time. Errors:
-	// ErrUnsupported if the store does not tell the time (the text says why), ErrDenied, ErrClosed, the context's, and
-	// those of the store.
+	// ReadClock asks the store what time it is, so that clients whose own clocks differ agree on the time slot of a
+	// job. At some moment during the call, the store's clock showed a time within maxError of now. Nothing is
+	// promised of how two readings differ: somebody may set the store's clock, and another server may answer the next
+	// time. Errors: ErrUnsupported if the store does not tell the time (the text says why), ErrDenied, ErrClosed, the
+	// context's, and those of the store.
 	ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error)
 }
 
@@ -107,10 +107,11 @@ type RunTerms struct {
 	MaxAttempts int64
 	// Pause is the least time from the end of a run to the start of the next, by the store's clock.
 	Pause time.Duration
-	// KeepRuns is how many runs of the key are kept at least, besides the one that begins; older ones may be removed. 0: all.
+	// KeepRuns is how many runs of the key are kept at least, besides the one that begins; older ones may be removed.
+	// 0: all.
 	KeepRuns int64
-	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. If the key
-	// has many runs, the older ones may be removed when they ended that long ago. 0: forever.
+	// KeepFor is how long the history of the key is kept after the end of its last run; it may be kept longer. If the
+	// key has many runs, the older ones may be removed when they ended that long ago. 0: forever.
 	KeepFor time.Duration
 }
 
@@ -164,8 +165,8 @@ type RunOutcome struct {
 	Result []byte   // for RunSucceeded; at most Info.MaxRunResult bytes
 }
 
-// Check reports what is wrong with the outcome, in a ledger with these bounds, and returns it as it is stored: with a text
-// of at most MaxRunError bytes of UTF-8.
+// Check reports what is wrong with the outcome, in a ledger with these bounds, and returns it as it is stored: with a
+// text of at most MaxRunError bytes of UTF-8.
 func (o RunOutcome) Check(info Info) (RunOutcome, error) {
 	switch most := cmp.Or(info.MaxRunResult, MaxRunResult); {
 	case o.State != RunSucceeded && o.State != RunFailed:

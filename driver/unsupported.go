@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Unsupported is embedded by a [Store] that has not all abilities. Its methods refuse, with ErrUnsupported, what the store
-// does not have. A store that wraps another one does not embed it.
+// Unsupported is embedded by a [Store] that has not all abilities. Its methods refuse, with ErrUnsupported, what the
+// store does not have. A store that wraps another one does not embed it.
 type Unsupported struct{}
 
 // Detach returns ErrUnsupported.
@@ -61,8 +61,8 @@ func (Unsupported) OpenLedger(context.Context) (Ledger, error) {
 // pollInterval is the longest time between two reads of PollChange.
 const pollInterval = time.Second
 
-// PollChange is the NextChange of a store that reports no changes: it calls inspect about once per second until the lock
-// differs from seen. It pauses before each call, so that a lock that changes all the time costs no more.
+// PollChange is the NextChange of a store that reports no changes: it calls inspect about once per second until the
+// lock differs from seen. It pauses before each call, so that a lock that changes all the time costs no more.
 func PollChange(ctx context.Context, seen Lock, inspect func(context.Context, string) (Lock, error)) (Lock, error) {
 	for {
 		select {

@@ -85,8 +85,8 @@ func Schemes() []string {
 	return slices.Sorted(maps.Keys(registry.schemes))
 }
 
-// DescribeURL says what the URLs of a scheme look like. It returns false if nobody knows: the scheme is not registered, or
-// its store does not say.
+// DescribeURL says what the URLs of a scheme look like. It returns false if nobody knows: the scheme is not
+// registered, or its store does not say.
 func DescribeURL(name string) (URLForm, bool) {
 	registry.Lock()
 	describe := registry.schemes[name].describe

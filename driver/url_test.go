@@ -146,8 +146,8 @@ func TestRegisterTwice(t *testing.T) {
 	driver.Register("test", nil, nil)
 }
 
-// TestOpenMisplacedCharacters: a character that must be written as %XX is an error before anything is taken for a host, and
-// the same character where it may be is none.
+// TestOpenMisplacedCharacters: a character that must be written as %XX is an error before anything is taken for a
+// host, and the same character where it may be is none.
 func TestOpenMisplacedCharacters(t *testing.T) {
 	for raw, want := range map[string]string{
 		"test://:SECRET#x@host":       "%23",
@@ -171,8 +171,8 @@ func TestOpenMisplacedCharacters(t *testing.T) {
 	}
 }
 
-// TestOpenPasswordOfUser: a password that is also the name of the user is hidden as a password, and nowhere else: an error may
-// name the user in what is to be done.
+// TestOpenPasswordOfUser: a password that is also the name of the user is hidden as a password, and nowhere else: an
+// error may name the user in what is to be done.
 func TestOpenPasswordOfUser(t *testing.T) {
 	for _, raw := range []string{"test://USER:USER@host/?reparse=1", "test://USER@host/?reparse=1&password=USER"} {
 		for _, user := range []string{"worker", "app"} {

@@ -125,7 +125,8 @@ func (t Token) Check() error {
 	return nil
 }
 
-// checkWrite reports what is wrong with the call of a writer. A nil context would panic only when the writer has to wait.
+// checkWrite reports what is wrong with the call of a writer. A nil context would panic only when the writer has to
+// wait.
 func checkWrite(ctx context.Context, resource string, t Token) error {
 	switch {
 	case ctx == nil:

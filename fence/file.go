@@ -31,8 +31,8 @@ func WriteFile(ctx context.Context, name string, data []byte, perm os.FileMode, 
 	return underToken(ctx, name, t, func(path string) error { return replaceFile(path, data, perm) })
 }
 
-// AppendFile appends to a file in one write, and syncs it, if no larger token has written to it. If there is no file, it
-// makes one with perm before the umask. See [WriteFile].
+// AppendFile appends to a file in one write, and syncs it, if no larger token has written to it. If there is no file,
+// it makes one with perm before the umask. See [WriteFile].
 //
 // If the write fails, such as on a full disk, the part that was written is removed. A process or a machine that ends
 // during the write can leave a part.
@@ -64,8 +64,9 @@ func appendAll(f *os.File, data []byte) error {
 	return err
 }
 
-// underToken calls write, with the path of the file, while no other writer can check its token. The token is stored before: if this process then
-// dies, the resource has seen a token that has written nothing, which rejects nobody who may write.
+// underToken calls write, with the path of the file, while no other writer can check its token. The token is stored
+// before: if this process then dies, the resource has seen a token that has written nothing, which rejects nobody who
+// may write.
 func underToken(ctx context.Context, name string, t Token, write func(path string) error) error {
 	if err := checkWrite(ctx, name, t); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// MemoryGate is a [Gate] in the memory of one process. It forgets its tokens when the process ends: from then on, until a
-// newer holder has written, a stale one is not rejected. And it does not know what other processes have seen. So it is
-// for a service that is alone, and whose data do not outlive it, or for tests; others use [NewSQLGate].
+// MemoryGate is a [Gate] in the memory of one process. It forgets its tokens when the process ends: from then on,
+// until a newer holder has written, a stale one is not rejected. And it does not know what other processes have seen.
+// So it is for a service that is alone, and whose data do not outlive it, or for tests; others use [NewSQLGate].
 //
 // It keeps some 200 bytes per name that it has seen. The zero value is ready to use.
 type MemoryGate struct {

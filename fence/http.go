@@ -53,19 +53,20 @@ type problem struct {
 type Guard struct {
 	// Gate keeps the largest tokens.
 	Gate Gate
-	// Resource returns the name of what a request writes to; empty if it needs no token, such as one that only reads. It
-	// should be the name of the lock that protects the resource: a token that says it is that of another lock is refused.
+	// Resource returns the name of what a request writes to; empty if it needs no token, such as one that only reads.
+	// It should be the name of the lock that protects the resource: a token that says it is that of another lock is
+	// refused.
 	Resource func(*http.Request) string
-	// OnError, if it is set, is called with the error of a gate that cannot check a token now. The caller gets a problem
-	// that does not show the error, since it may name servers that are none of the caller's business.
+	// OnError, if it is set, is called with the error of a gate that cannot check a token now. The caller gets a
+	// problem that does not show the error, since it may name servers that are none of the caller's business.
 	OnError func(*http.Request, error)
 }
 
 // Gate keeps the largest token per resource for a [Guard], and keeps writers with different tokens apart.
 type Gate interface {
-	// Enter lets a writer in, which calls leave when it has written. It returns a *StaleError if the resource has seen a
-	// larger token. While a writer with a smaller token is in, it waits until ctx ends. Once it has let a writer in, no
-	// writer with a smaller token enters.
+	// Enter lets a writer in, which calls leave when it has written. It returns a *StaleError if the resource has
+	// seen a larger token. While a writer with a smaller token is in, it waits until ctx ends. Once it has let a
+	// writer in, no writer with a smaller token enters.
 	Enter(ctx context.Context, resource string, t Token) (leave func(), err error)
 }
 
@@ -182,8 +183,8 @@ func SetHeader(h http.Header, holder Holder) error {
 }
 
 // Transport is an http.RoundTripper that sends the token of a holder with each request. Requests of a holder whose
-// lease has ended are not sent. A host to which a server redirects a request gets the token, too. To learn that a server
-// has refused a stale token, call [ResponseError].
+// lease has ended are not sent. A host to which a server redirects a request gets the token, too. To learn that a
+// server has refused a stale token, call [ResponseError].
 type Transport struct {
 	Holder Holder
 	Base   http.RoundTripper // default: http.DefaultTransport

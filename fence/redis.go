@@ -5,9 +5,9 @@ import (
 )
 
 // RedisScript checks a token and runs one command, in one step. KEYS[1] is the key in which the largest token is
-// kept: all writers use the same one. The other KEYS are those of the command. ARGV[1] is the token, and the rest of ARGV is the
-// command with its arguments, at most 7000 words. In a Cluster all keys must be in one slot, so use a hash tag:
-// {stock:shoe}:fence.
+// kept: all writers use the same one. The other KEYS are those of the command. ARGV[1] is the token, and the rest of
+// ARGV is the command with its arguments, at most 7000 words. In a Cluster all keys must be in one slot, so use a
+// hash tag: {stock:shoe}:fence.
 //
 // With go-redis:
 //

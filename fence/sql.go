@@ -146,8 +146,8 @@ func (f *SQL) Migrate(ctx context.Context, db *sql.DB) error {
 // serialization failure, and MySQL with a deadlock; SQLite may be busy, and should begin its transactions with BEGIN
 // IMMEDIATE. Then repeat the whole transaction. A replica cannot check anything, since a check writes: use the primary.
 //
-// It costs one round trip. The first call, and the one after an error, makes one more to look at the table's columns, and
-// on MySQL another one for its engine. On MySQL it changes what LAST_INSERT_ID() returns in the session.
+// It costs one round trip. The first call, and the one after an error, makes one more to look at the table's columns,
+// and on MySQL another one for its engine. On MySQL it changes what LAST_INSERT_ID() returns in the session.
 func (f *SQL) Check(ctx context.Context, tx Tx, resource string, t Token) error {
 	// Only a pool has Stats: a *sql.DB, and the types of other libraries that have one inside.
 	if _, isPool := tx.(interface{ Stats() sql.DBStats }); isPool {
@@ -253,9 +253,9 @@ func (f *SQL) checkTable(ctx context.Context, tx querier) error {
 	return nil
 }
 
-// checkEngine reports a table that is not transactional: its writes are not rolled back, and nobody waits for the end of
-// the transaction that has checked a token. It asks for the table's definition and not for rows of information_schema,
-// which InnoDB keeps in newer servers, and which would fix what the transaction sees.
+// checkEngine reports a table that is not transactional: its writes are not rolled back, and nobody waits for the end
+// of the transaction that has checked a token. It asks for the table's definition and not for rows of
+// information_schema, which InnoDB keeps in newer servers, and which would fix what the transaction sees.
 func (f *SQL) checkEngine(ctx context.Context, tx querier) error {
 	rows, err := tx.QueryContext(ctx, `show create table `+f.table)
 	if err != nil {

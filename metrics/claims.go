@@ -11,8 +11,8 @@ type openClaim struct {
 	slow   bool // slowHolds has counted it
 }
 
-// claimSet has the open claims by their ids. The one that was added last is kept apart: often it is also the next one to
-// be looked for, and a map costs more than all else that is measured of a lock.
+// claimSet has the open claims by their ids. The one that was added last is kept apart: often it is also the next one
+// to be looked for, and a map costs more than all else that is measured of a lock.
 type claimSet struct {
 	hasLast bool
 	last    openClaim

@@ -1,5 +1,5 @@
-// Package metrics makes and keeps measurements of the events of a client. The modules otel (OpenTelemetry) and prometheus
-// export them. Most programs use one of these, and not this package.
+// Package metrics makes and keeps measurements of the events of a client. The modules otel (OpenTelemetry) and
+// prometheus export them. Most programs use one of these, and not this package.
 //
 // Package metrics decides what is measured of which event, and keeps it: to call a metrics library for each event would
 // cost more than the event. It has no dependencies; modules otel and prometheus export the measurements with the
@@ -21,8 +21,8 @@ const (
 
 // Metric describes one metric. Names and labels never change.
 type Metric struct {
-	// Name is the name in the form of Prometheus. OpenTelemetry's has dots in place of the first underscore, and neither
-	// "_total" nor "_seconds" at its end.
+	// Name is the name in the form of Prometheus. OpenTelemetry's has dots in place of the first underscore, and
+	// neither "_total" nor "_seconds" at its end.
 	Name   string
 	Type   Type
 	Help   string

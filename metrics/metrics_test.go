@@ -198,7 +198,8 @@ func TestManyNames(t *testing.T) {
 	}
 }
 
-// TestOldestWait: the longest wait at present grows until that caller has the lock or gives up. Then the next one counts.
+// TestOldestWait: the longest wait at present grows until that caller has the lock or gives up. Then the next one
+// counts.
 func TestOldestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

@@ -15,8 +15,8 @@ import (
 )
 
 // BenchmarkTelemetry: what metrics, and metrics and traces, cost a lock in memory, in percent of an acquire and a
-// release: the caller's time, and the time of all processors, since events are measured next to the caller. Clients with
-// and without take turns, so that a busy machine slows down both.
+// release: the caller's time, and the time of all processors, since events are measured next to the caller. Clients
+// with and without take turns, so that a busy machine slows down both.
 func BenchmarkTelemetry(b *testing.B) {
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	b.Run("events", func(b *testing.B) { // that nobody measures

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
-// instruments exports the measurements of a Recorder, which it keeps itself: to add to an instrument for each event would
-// cost more than all else that is done with an event. The SDK reads them when it collects. Only histograms cannot be
-// read in this way.
+// instruments exports the measurements of a Recorder, which it keeps itself: to add to an instrument for each event
+// would cost more than all else that is done with an event. The SDK reads them when it collects. Only histograms
+// cannot be read in this way.
 type instruments struct {
 	observables map[*metrics.Metric]metric.Float64Observable
 	histograms  map[*metrics.Metric]metric.Float64Histogram

@@ -1,2 +1,3 @@
-// Package boot distinguishes the boots of a machine, and lets all its processes count the time since its last boot alike.
+// Package boot distinguishes the boots of a machine, and lets all its processes count the time since its last boot
+// alike.
 package boot

@@ -26,8 +26,8 @@ type client struct {
 	dead     bool
 }
 
-// wrapper passes all calls on. The cases see each store through one, so that a store which anybody has wrapped can do what
-// it could before.
+// wrapper passes all calls on. The cases see each store through one, so that a store which anybody has wrapped can do
+// what it could before.
 type wrapper struct{ driver.Store }
 
 func newClient(e *Env, st driver.Store, label string) *client {
@@ -379,8 +379,8 @@ func (c *client) mustReadTokenFloor() (floor driver.TokenFloor) {
 	return floor
 }
 
-// raiseToken raises the tokens of a lock, and reports whether the store can do that. A store that has nothing to do must
-// say that it is done.
+// raiseToken raises the tokens of a lock, and reports whether the store can do that. A store that has nothing to do
+// must say that it is done.
 func (c *client) raiseToken(name string, atLeast int64) (canRaise bool) {
 	floor := c.mustReadTokenFloor()
 	err := c.e.retryIfLossy(c.ctx, func() error { return c.store.RaiseToken(c.ctx, name, atLeast) })

@@ -94,8 +94,8 @@ func (e *Env) latef(format string, args ...any) {
 	panic(failurePanic{lateError{error: fmt.Errorf(format, args...)}})
 }
 
-// overrunf ends the case: the times that it allows were too short for the store, so it has shown nothing. They follow the
-// slack, which is longer when the case runs again.
+// overrunf ends the case: the times that it allows were too short for the store, so it has shown nothing. They follow
+// the slack, which is longer when the case runs again.
 func (e *Env) overrunf(format string, args ...any) {
 	panic(failurePanic{lateError{error: fmt.Errorf(format, args...), overrun: true}})
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// requirePermits fails unless each of some holders of a semaphore has as many permits as its weight, and none of another's.
+// requirePermits fails unless each of some holders of a semaphore has as many permits as its weight, and none of
+// another's.
 func (e *Env) requirePermits(holders ...driver.Grant) {
 	taken := map[int64]bool{}
 	for _, g := range holders {

@@ -1,8 +1,8 @@
 // Package drivertest is the conformance suite that every store of Holdfast passes.
 //
-// A case is data: a name, which docs/promises.md refers to, a promise in one or two sentences, and a function that checks
-// whether a running store keeps the promise. Nothing here needs package testing, so the same cases run in a store's
-// tests and in a trial against a real server. A store's own test has ten lines:
+// A case is data: a name, which docs/promises.md refers to, a promise in one or two sentences, and a function that
+// checks whether a running store keeps the promise. Nothing here needs package testing, so the same cases run in a
+// store's tests and in a trial against a real server. A store's own test has ten lines:
 //
 //	func TestConformance(t *testing.T) {
 //		h := drivertest.Harness{Open: func(ctx context.Context) (driver.Store, error) { return mystore.Open(ctx, addr) }}
@@ -54,8 +54,8 @@ type Harness struct {
 
 	// Lossy, if set, opens a client as Open does. The client calls fate once per request, where the request leaves the
 	// store's own code, and does what fate returns. So the suite checks that the store distinguishes a lost
-	// reply from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost. Kill, Cut and Heal are
-	// called with these clients, too.
+	// reply from a refusal. See [Transport] and [Carry]. [Options] say how many requests are lost. Kill, Cut and Heal
+	// are called with these clients, too.
 	Lossy func(ctx context.Context, fate func() Fate) (driver.Store, error)
 
 	// Prefix is at the beginning of nearly all lock names, and is unique to the run. The default is random.
@@ -127,8 +127,8 @@ func Cases() []Case {
 
 // Run checks a store and returns a result for each case, in the order of [Cases]. Cases run concurrently, except
 // those that stop the store, which run alone at the end. A case that panics or exceeds its time limit has failed. If
-// the store cannot be opened, that is the only result. When ctx has ended, the cases that are left have its cause as their
-// error.
+// the store cannot be opened, that is the only result. When ctx has ended, the cases that are left have its cause as
+// their error.
 func Run(ctx context.Context, h Harness, o *Options) []Result {
 	opts := o.withDefaults()
 	if h.Prefix == "" {

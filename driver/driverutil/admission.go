@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Admission is what a store knows of whether its servers admit it: whether they take its password, token or certificate,
-// and whether it trusts theirs. While these are replaced, the servers and the files of a client do not agree for a
-// moment. So once a store has worked, a refusal counts as if the servers did not answer, and is [driver.ErrDenied] only
-// when it has lasted for the [driver.UnreachableTimeout]. The zero value is ready. The methods may be called
-// concurrently.
+// Admission is what a store knows of whether its servers admit it: whether they take its password, token or
+// certificate, and whether it trusts theirs. While these are replaced, the servers and the files of a client do not
+// agree for a moment. So once a store has worked, a refusal counts as if the servers did not answer, and is
+// [driver.ErrDenied] only when it has lasted for the [driver.UnreachableTimeout]. The zero value is ready. The
+// methods may be called concurrently.
 type Admission struct {
 	// Clock is the clock of this machine. Default: [driver.SystemClock].
 	Clock driver.Clock
@@ -28,8 +28,8 @@ type Admission struct {
 	refusedLast  driver.Instant // the last refusal
 }
 
-// CredentialsAccepted notes that the servers know the store. A store calls it after each answer that shows it, also after
-// a refusal: that there is no such object, or that it has changed.
+// CredentialsAccepted notes that the servers know the store. A store calls it after each answer that shows it, also
+// after a refusal: that there is no such object, or that it has changed.
 func (a *Admission) CredentialsAccepted() {
 	if a.settled.Load() {
 		return

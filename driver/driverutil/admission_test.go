@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// TestCredentialsRefused: credentials that were never accepted are denied at once, and those that were only when they were
-// refused for as long as a store may be unreachable. A refusal after a pause begins again.
+// TestCredentialsRefused: credentials that were never accepted are denied at once, and those that were only when they
+// were refused for as long as a store may be unreachable. A refusal after a pause begins again.
 func TestCredentialsRefused(t *testing.T) {
 	t.Parallel()
 	var passed time.Duration
@@ -42,8 +42,8 @@ func TestCredentialsRefused(t *testing.T) {
 	expect("accepted in between", false)
 }
 
-// TestRefusalNamesFile: a refusal says what is wrong with the files of the secrets. One of a certificate matches ErrDenied
-// only if the store has never worked.
+// TestRefusalNamesFile: a refusal says what is wrong with the files of the secrets. One of a certificate matches
+// ErrDenied only if the store has never worked.
 func TestRefusalNamesFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "password")

@@ -61,8 +61,8 @@ func (l *Lifetime) Go(f func()) bool {
 const (
 	// idleTime is how long a goroutine stays when it has nothing to do.
 	idleTime = time.Second
-	// maxIdle is how many such goroutines there are at most. They take turns, so a few functions at a time, but thousands
-	// in a second, would keep all that one burst has started.
+	// maxIdle is how many such goroutines there are at most. They take turns, so a few functions at a time, but
+	// thousands in a second, would keep all that one burst has started.
 	maxIdle = 256
 )
 
@@ -77,8 +77,8 @@ func (l *Lifetime) runFunctions(f func()) {
 	}
 }
 
-// nextFunction waits for a function. It returns nil if there is none for idleTime, if enough goroutines wait for one, or
-// if the lifetime has ended.
+// nextFunction waits for a function. It returns nil if there is none for idleTime, if enough goroutines wait for one,
+// or if the lifetime has ended.
 func (l *Lifetime) nextFunction(timer *time.Timer) func() {
 	defer l.idle.Add(-1)
 	if l.idle.Add(1) > maxIdle {

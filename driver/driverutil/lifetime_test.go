@@ -338,8 +338,8 @@ func (c *endingContext) AfterFunc(f func()) (stop func() bool) {
 	return func() bool { return false }
 }
 
-// TestAfterFuncKnowsTheEnd: when the function is called, the context has an error, although a context that somebody else
-// waits for has not been told of the end yet.
+// TestAfterFuncKnowsTheEnd: when the function is called, the context has an error, although a context that somebody
+// else waits for has not been told of the end yet.
 func TestAfterFuncKnowsTheEnd(t *testing.T) {
 	l := NewLifetime()
 	defer l.End()

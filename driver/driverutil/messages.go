@@ -20,8 +20,8 @@ func RefuseForLayout[L ~string](option string, layouts ...L) error {
 	return fmt.Errorf("%w: %s is for the layout %s only", driver.ErrInvalid, option, JoinOr(layouts))
 }
 
-// OnlyUnfairMutexes returns [driver.ErrUnsupported] for a claim that the layout of another client has no place for: only
-// for a mutex that keeps no order.
+// OnlyUnfairMutexes returns [driver.ErrUnsupported] for a claim that the layout of another client has no place for:
+// only for a mutex that keeps no order.
 func OnlyUnfairMutexes[L ~string](layout L) error {
 	return fmt.Errorf("%w: the layout %s supports only unfair mutexes", driver.ErrUnsupported, layout)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// MaxOpenTime is how long [OpenWithRetry] waits for a server that does not answer, refuses connections or is starting up.
-// A wait for a lock would not last longer either (driver.UnreachableTimeout).
+// MaxOpenTime is how long [OpenWithRetry] waits for a server that does not answer, refuses connections or is starting
+// up. A wait for a lock would not last longer either (driver.UnreachableTimeout).
 const MaxOpenTime = 10 * time.Second
 
 // OpenWithRetry opens a store for a URL. While no server can be reached it tries again, for MaxOpenTime at most: the

@@ -33,8 +33,9 @@ func TestCallWithTimeout(t *testing.T) {
 	})
 }
 
-// TestSilence: the error of a call says for how long the store has not answered: since the first request began that has had
-// no answer, whether that has failed or is under way. What the store has said hides nothing, and is not changed.
+// TestSilence: the error of a call says for how long the store has not answered: since the first request began that
+// has had no answer, whether that has failed or is under way. What the store has said hides nothing, and is not
+// changed.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -9,8 +9,8 @@ import (
 )
 
 // Secret is a password or a token of a store's URL: a text in the URL, or the content of a file that the URL names. A
-// password in a file need not be in the URL, where a list of processes or a log may show it. And it may be replaced: the
-// file is read again for each connection. The zero Secret is empty. The methods may be called concurrently.
+// password in a file need not be in the URL, where a list of processes or a log may show it. And it may be replaced:
+// the file is read again for each connection. The zero Secret is empty. The methods may be called concurrently.
 type Secret struct {
 	text string // that of the URL, or what the file had when it was last good
 	path string
@@ -35,8 +35,8 @@ func (s *Secret) ReadFrom(path string) error {
 // IsFile reports whether the secret is in a file.
 func (s *Secret) IsFile() bool { return s.path != "" }
 
-// Current returns the secret as it is now. While the file is empty or cannot be read, as when it is being replaced, that
-// is what it had before.
+// Current returns the secret as it is now. While the file is empty or cannot be read, as when it is being replaced,
+// that is what it had before.
 func (s *Secret) Current() string {
 	if s.path == "" {
 		return s.text

@@ -56,8 +56,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// TestTLSFiles: each connection is made with the certificates that the files have then. While a file is torn, or the key
-// is not that of the certificate, those before are used, and the error of a connection that fails names the file.
+// TestTLSFiles: each connection is made with the certificates that the files have then. While a file is torn, or the
+// key is not that of the certificate, those before are used, and the error of a connection that fails names the file.
 func TestTLSFiles(t *testing.T) {
 	t.Parallel()
 	files := storetest.NewSecretFiles(t, "client")

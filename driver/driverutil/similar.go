@@ -2,9 +2,9 @@ package driverutil
 
 import "strings"
 
-// FindSimilar returns the word that was probably meant by a mistyped one: that of the known words with the fewest letters
-// to change, add, remove or swap, or one of which it is the beginning. It is empty if more than a third of the letters
-// differ.
+// FindSimilar returns the word that was probably meant by a mistyped one: that of the known words with the fewest
+// letters to change, add, remove or swap, or one of which it is the beginning. It is empty if more than a third of
+// the letters differ.
 func FindSimilar(word string, known ...string) (similar string) {
 	least := max(1, len(word)/3) + 1
 	for _, k := range known {

@@ -2,7 +2,8 @@ package driverutil
 
 import "testing"
 
-// TestFindSimilar: a word that is mistyped is recognized, also by its beginning, and one that has nothing in common is not.
+// TestFindSimilar: a word that is mistyped is recognized, also by its beginning, and one that has nothing in common
+// is not.
 func TestFindSimilar(t *testing.T) {
 	t.Parallel()
 	known := []string{"tls", "tls-ca", "timeout", "password-file", "prefix"}

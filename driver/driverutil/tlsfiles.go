@@ -30,8 +30,8 @@ type TLSOptions struct {
 // HasFiles reports whether one of the other options is given: each turns TLS on.
 func (o *TLSOptions) HasFiles() bool { return o.CA+o.Cert+o.Key+o.Name != "" }
 
-// Open reads the files for the first time. It returns nil if no option asks for TLS, and ErrInvalid for a file that cannot
-// be used, or for one of Cert and Key without the other.
+// Open reads the files for the first time. It returns nil if no option asks for TLS, and ErrInvalid for a file that
+// cannot be used, or for one of Cert and Key without the other.
 func (o *TLSOptions) Open() (*TLSFiles, error) {
 	if !o.On && !o.HasFiles() {
 		return nil, nil
@@ -49,9 +49,9 @@ func (o *TLSOptions) Open() (*TLSFiles, error) {
 	return f, nil
 }
 
-// TLSFiles makes TLS configurations from files, which it reads again for each connection: certificates are replaced while
-// a store is open. If a file cannot be used, as when it is being replaced, or a key is not that of the certificate, what
-// was read before is used. The methods may be called concurrently.
+// TLSFiles makes TLS configurations from files, which it reads again for each connection: certificates are replaced
+// while a store is open. If a file cannot be used, as when it is being replaced, or a key is not that of the
+// certificate, what was read before is used. The methods may be called concurrently.
 type TLSFiles struct {
 	// Adjust, if set, changes each configuration. It is set before the first connection.
 	Adjust func(*tls.Config)

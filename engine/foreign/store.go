@@ -1,6 +1,6 @@
 // Package foreign makes stores whose locks are shared with foreign clients that keep nothing but a holder: no queue, no
-// token and no other kind of lock than the mutex. What is particular to a layout is a [record.Table], which shows the lock
-// of a foreign holder as a record with one claim. Its ID begins with [IDPrefix].
+// token and no other kind of lock than the mutex. What is particular to a layout is a [record.Table], which shows the
+// lock of a foreign holder as a record with one claim. Its ID begins with [IDPrefix].
 package foreign
 
 import (
@@ -23,8 +23,8 @@ const (
 	NoEndTTL = 100 * 365 * 24 * time.Hour
 )
 
-// New makes the store of a table. layout is the name of the layout, for errors. The store refuses everything but the plain
-// mutex, and marks foreign holders.
+// New makes the store of a table. layout is the name of the layout, for errors. The store refuses everything but the
+// plain mutex, and marks foreign holders.
 func New(t record.Table, layout string) driver.Store { return &store{record.New(t), layout} }
 
 // store is the record engine over the table of a layout.

@@ -18,10 +18,10 @@ const MaxLateness = 15 * time.Second
 
 // Writes are the writes of a table in which nothing remains of a free lock. There a write that creates an object cannot
 // be refused when it arrives late: its condition is that there is no object, which is true again after a release. So a
-// write continues when its caller gives up, and a read of the lock waits for its reply. It waits for that of a creation in
-// any case: calls that share one give it up one by one, and the last may still be there. If no reply tells the outcome
-// of a creation, the lock is not released before MaxLateness has passed since it began. If the object turns up until
-// then, and nobody has written it again, it is removed.
+// write continues when its caller gives up, and a read of the lock waits for its reply. It waits for that of a
+// creation in any case: calls that share one give it up one by one, and the last may still be there. If no reply
+// tells the outcome of a creation, the lock is not released before MaxLateness has passed since it began. If the
+// object turns up until then, and nobody has written it again, it is removed.
 type Writes struct {
 	life        *driverutil.Lifetime
 	clock       driver.Clock
@@ -39,8 +39,8 @@ type write struct {
 	ended     chan struct{} // closed when its request has ended
 	// mark is in the object that it creates, and in no other but those of the same claim; empty: it replaces an object.
 	mark string
-	// isHolder is set when another write with this mark took effect or was seen: then the object is not removed. Guarded by
-	// the mutex of Writes.
+	// isHolder is set when another write with this mark took effect or was seen: then the object is not removed.
+	// Guarded by the mutex of Writes.
 	isHolder bool
 	settled  chan struct{} // closed when it cannot take effect any more, or its object was seen
 }
@@ -160,8 +160,8 @@ func (w *Writes) find(name string, ok func(*write) bool) *write {
 	return nil
 }
 
-// Await waits for the replies to the writes to a lock that create its object, or whose callers have gone. A table calls it
-// before it reads.
+// Await waits for the replies to the writes to a lock that create its object, or whose callers have gone. A table
+// calls it before it reads.
 func (w *Writes) Await(ctx context.Context, name string) error {
 	runs := func(one *write) bool {
 		select {

@@ -99,8 +99,8 @@ func TestUnknownCreation(t *testing.T) {
 	})
 }
 
-// TestCreationRepeated: an object is not removed because one of two creations by the same claim had no reply, if the other
-// one is known to have made it.
+// TestCreationRepeated: an object is not removed because one of two creations by the same claim had no reply, if the
+// other one is known to have made it.
 func TestCreationRepeated(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("no reply")
@@ -138,8 +138,8 @@ func TestKnownWrites(t *testing.T) {
 }
 
 // TestAbandonedWrites: a write goes on when its caller gives up, and a read of its lock waits for it; a read of another
-// lock does not, nor one next to a write that replaces an object and whose caller is there. A write whose context has ended
-// is not begun.
+// lock does not, nor one next to a write that replaces an object and whose caller is there. A write whose context has
+// ended is not begun.
 func TestAbandonedWrites(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {

@@ -98,18 +98,20 @@ type watching struct {
 }
 
 const (
-	// maxWatchTime is how long a plain claim watches while the lock goes to others. Until then newcomers may take a free
-	// lock before it, because that costs the fewest writes: on a busy lock each of them waits for some milliseconds.
+	// maxWatchTime is how long a plain claim watches while the lock goes to others. Until then newcomers may take a
+	// free lock before it, because that costs the fewest writes: on a busy lock each of them waits for some
+	// milliseconds.
 	maxWatchTime = time.Second
-	// maxTurnWatchTime is that where clients take turns at looking, once a client that had the lock has it again. Such a
-	// client can keep the lock from all waiters. Where each client comes once, the queue would help none of them.
+	// maxTurnWatchTime is that where clients take turns at looking, once a client that had the lock has it again.
+	// Such a client can keep the lock from all waiters. Where each client comes once, the queue would help none of
+	// them.
 	maxTurnWatchTime = 10 * time.Millisecond
 )
 
-// observeHolder notes what a claim that watches sees of a lock that another one holds, and reports whether it must join the
-// queue: the lock goes from one holder to the next, and has done so for too long. If the table cannot notify, no claim
-// joins, since each place in the queue costs writes. While the claim waits, its hub calls this, with the engine's mutex
-// held.
+// observeHolder notes what a claim that watches sees of a lock that another one holds, and reports whether it must
+// join the queue: the lock goes from one holder to the next, and has done so for too long. If the table cannot
+// notify, no claim joins, since each place in the queue costs writes. While the claim waits, its hub calls this, with
+// the engine's mutex held.
 func (a *acquire) observeHolder(rec *Record) bool {
 	w := &a.queue.watching
 	if rec.Token != w.token && a.traits.PeerNotices {
@@ -232,7 +234,8 @@ func (a *acquire) joinsCrowd() bool {
 }
 
 // addClaim makes the step of the claim on a record: of a run in a ledger, and otherwise of a lock. A claim that is held
-// for others loses its session when it is granted: from then on this client's death says nothing about who works under it.
+// for others loses its session when it is granted: from then on this client's death says nothing about who works
+// under it.
 func (a *acquire) addClaim(rec *Record, own Claim, joins bool, in StepInput) (mine *Claim, err error) {
 	if a.claim.Run != nil {
 		mine, err = rec.Begin(own, *a.claim.Run, a.info, in)
@@ -387,8 +390,8 @@ func (a *acquire) waitForWriteInterval(ctx context.Context) error {
 // maxDoubtWait limits how long a try, which does not want to wait, waits for the store's clock to become clear.
 const maxDoubtWait = 2 * time.Second
 
-// mayExpireSoon reports whether a claim that is in the way may have expired already, and will certainly have expired in a
-// moment. That happens where the store's clock is known only roughly.
+// mayExpireSoon reports whether a claim that is in the way may have expired already, and will certainly have expired
+// in a moment. That happens where the store's clock is known only roughly.
 func (a *acquire) mayExpireSoon() bool {
 	early, late, _ := a.storeBounds()
 	left, ok := a.nextExpiry(a.claim.Name, a.rec)
@@ -558,7 +561,8 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 }
 
 // leaveQueue removes a claim that has waited in the queue and is refused now: its turn has come, but too many hold the
-// lock, or the record has no room; or a newer claim waits. The caller takes a refused claim for one that is not in the store.
+// lock, or the record has no room; or a newer claim waits. The caller takes a refused claim for one that is not in
+// the store.
 func (a *acquire) leaveQueue(ctx context.Context, refusal error) error {
 	if err := a.Release(ctx, a.claim, ""); err != nil && !errors.Is(err, driver.ErrLost) {
 		return driverutil.Unresolved(refusal)
@@ -620,7 +624,8 @@ func (a *acquire) waitForChange(ctx context.Context, inQueue bool) (grant driver
 }
 
 // observe takes in a change of the lock, and reports whether it concerns this claim: it can be granted, was promoted or
-// removed, must give up for a newer one, or is the first waiter after the promoted ones. The other waiters need not wake up.
+// removed, must give up for a newer one, or is the first waiter after the promoted ones. The other waiters need not
+// wake up.
 func (a *acquire) observe(rec *Record) bool {
 	mine := rec.findClaim(a.claim.ID)
 	switch {

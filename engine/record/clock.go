@@ -91,9 +91,9 @@ func (c *ServerClock) AddTimestamp(stamp time.Time, resolution time.Duration, fr
 	c.addReading(stamp.UnixMicro(), resolution, from, to)
 }
 
-// addReading adds a reading, which the server may have cut by up to cut. If each of several hosts allows for HostsApart,
-// the bounds of every reading include the clocks of all of them: no clock of theirs is behind the early bound, and none
-// ahead of the late one.
+// addReading adds a reading, which the server may have cut by up to cut. If each of several hosts allows for
+// HostsApart, the bounds of every reading include the clocks of all of them: no clock of theirs is behind the early
+// bound, and none ahead of the late one.
 func (c *ServerClock) addReading(micro int64, cut time.Duration, from, to driver.Instant) {
 	wrong := c.HostsApart + maxReadingError
 	reading := span{to, micro - wrong.Microseconds(), micro + (to.Since(from) + cut + wrong).Microseconds()}
@@ -182,8 +182,8 @@ func (c *ServerClock) Known() bool {
 	return c.known
 }
 
-// IsStale reports that there was no reply for half a minute, or that the machine was asleep, or that two replies contradict
-// each other.
+// IsStale reports that there was no reply for half a minute, or that the machine was asleep, or that two replies
+// contradict each other.
 func (c *ServerClock) IsStale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,8 +207,8 @@ func (c *ServerClock) Bounds() (early, late int64, known bool) {
 }
 
 // TokenFloor implements [Table].TokenFloor: the best estimate of the server's clock, and before the first reply this
-// machine's wall clock. It rises with each call, also while a better estimate is behind an earlier one: so the tokens of a
-// client rise even if somebody removes the record in between.
+// machine's wall clock. It rises with each call, also while a better estimate is behind an earlier one: so the tokens
+// of a client rise even if somebody removes the record in between.
 func (c *ServerClock) TokenFloor() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

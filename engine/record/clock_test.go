@@ -311,8 +311,8 @@ func TestServerClockReadingsDisagree(t *testing.T) {
 	}
 }
 
-// TestTokenFloorRises: the floor of tokens rises with each call, even when a reply shows that the server's clock is behind
-// what was estimated.
+// TestTokenFloorRises: the floor of tokens rises with each call, even when a reply shows that the server's clock is
+// behind what was estimated.
 func TestTokenFloorRises(t *testing.T) {
 	w := newClockHarness(t)
 	w.serverTime = w.serverTime.Truncate(time.Second)

@@ -12,8 +12,8 @@ import (
 )
 
 // Format is the version of the encoding that this code writes for the records of a ledger. Those of locks have
-// lockFormat, which has not changed. A record of a later version is refused: a program that does not understand a record
-// must not decide about its lock.
+// lockFormat, which has not changed. A record of a later version is refused: a program that does not understand a
+// record must not decide about its lock.
 //
 // In format 1, each page of a history has 16 runs. In format 2, it has any number.
 const (

@@ -123,7 +123,8 @@ func (t notifyingTable) Info() driver.Info {
 	return i
 }
 
-// runCrowd makes claims of several clients near the store take turns on a lock until ctx ends. Each holds it for 100 ms.
+// runCrowd makes claims of several clients near the store take turns on a lock until ctx ends. Each holds it for 100
+// ms.
 func runCrowd(ctx context.Context, t *testing.T, open func() record.Table, clients int, fair bool) (wait func()) {
 	var crowd sync.WaitGroup
 	for n := range clients {
@@ -161,8 +162,8 @@ func openFar(m *memory.Memory, maxWaiters int) driver.Store {
 	return record.New(notifyingTable{distantTable{Table: table}, table.Watcher(), maxWaiters})
 }
 
-// TestPlainClaimIsNotStarved: a plain claim whose client is far from the store, and which comes too late at each release,
-// gets the lock nevertheless. It joins the queue when it has watched for a second.
+// TestPlainClaimIsNotStarved: a plain claim whose client is far from the store, and which comes too late at each
+// release, gets the lock nevertheless. It joins the queue when it has watched for a second.
 func TestPlainClaimIsNotStarved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()
@@ -182,8 +183,8 @@ func TestPlainClaimIsNotStarved(t *testing.T) {
 	})
 }
 
-// TestPlainClaimAmongFairOnes: while fair claims wait, the lock is never free. A plain claim that watches joins them, and
-// where clients take turns at looking it does so, too.
+// TestPlainClaimAmongFairOnes: while fair claims wait, the lock is never free. A plain claim that watches joins them,
+// and where clients take turns at looking it does so, too.
 func TestPlainClaimAmongFairOnes(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -313,7 +314,8 @@ func TestClaimTooLargeForRecord(t *testing.T) {
 }
 
 // TestOneHandOver: a plain claim that has seen the lock go to another one once does not join the queue for that, since
-// candidates that wait for years would write the record all the time. When the lock goes to another one again, it joins.
+// candidates that wait for years would write the record all the time. When the lock goes to another one again, it
+// joins.
 func TestOneHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

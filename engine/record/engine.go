@@ -25,11 +25,12 @@
 //
 // # Swaps that steps share
 //
-// The calls of one client that want the same lock would refuse each other, so they share swaps (see writer). A call that
-// is the only one of its client at the lock swaps by itself. Steps that come while that swap is under way wait for it to
-// return. Then all of them are made on the record that it has left, renewals and releases first, and are written by the
-// next swap. A step that is refused is not part of the swap, and its call looks at the record itself. If the outcome of
-// the swap is not known, it is not known for each step in it, and each call finds out about its own, as below.
+// The calls of one client that want the same lock would refuse each other, so they share swaps (see writer). A call
+// that is the only one of its client at the lock swaps by itself. Steps that come while that swap is under way wait
+// for it to return. Then all of them are made on the record that it has left, renewals and releases first, and are
+// written by the next swap. A step that is refused is not part of the swap, and its call looks at the record itself.
+// If the outcome of the swap is not known, it is not known for each step in it, and each call finds out about its
+// own, as below.
 //
 // A swap also grants the waiters of this client that fit after its steps. Their calls are waiting here, so they need no
 // promotion.
@@ -346,8 +347,8 @@ func (e *engine) forgetRow(name string) {
 	e.rows.dropRow(name)
 }
 
-// loadRecord reads a record as it is now, and remembers it. If this client has replaced the row in the meantime, it returns
-// the one that is there since.
+// loadRecord reads a record as it is now, and remembers it. If this client has replaced the row in the meantime, it
+// returns the one that is there since.
 func (e *engine) loadRecord(ctx context.Context, name string) (Row, *Record, error) {
 	before, _ := e.knownRow(name)
 	from := e.clock.Monotonic()
@@ -468,7 +469,8 @@ func (e *engine) encodeRow(row Row, rec *Record, addsClaim bool) (Row, error) {
 	return row, nil
 }
 
-// mustOutlive reports whether a claim must be there when the machine has been restarted: not only its client relies on it.
+// mustOutlive reports whether a claim must be there when the machine has been restarted: not only its client relies
+// on it.
 func (e *engine) mustOutlive(c *Claim) bool {
 	return c.Detached || e.liveness != nil && c.State == Granted && c.Session == ""
 }

@@ -60,7 +60,8 @@ func (e *engine) livenessOf(name string, rec *Record) func(*Claim) Liveness {
 
 func countAsAlive(*Claim) Liveness { return Alive }
 
-// storeBounds returns the bounds between which the store's clock certainly is. If trusted is false, nothing is known of it.
+// storeBounds returns the bounds between which the store's clock certainly is. If trusted is false, nothing is known
+// of it.
 func (e *engine) storeBounds() (early, late int64, trusted bool) {
 	if e.storeClock == nil {
 		return 0, 0, false
@@ -109,9 +110,9 @@ func (e *engine) isDead(c *Claim, now driver.Instant) bool {
 	return false
 }
 
-// aliveKeep is for how long a client that was found alive is not asked for again. Each step judges all claims of a lock,
-// so on a busy lock with a queue that would be most of what a turn costs. A dead client is taken for alive for so much
-// longer at most, which only delays what others do.
+// aliveKeep is for how long a client that was found alive is not asked for again. Each step judges all claims of a
+// lock, so on a busy lock with a queue that would be most of what a turn costs. A dead client is taken for alive for
+// so much longer at most, which only delays what others do.
 const aliveKeep = 20 * time.Millisecond
 
 // aliveClients are the clients that were found alive a moment ago.

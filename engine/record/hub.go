@@ -114,7 +114,8 @@ func (h *waiterHub) requestLoad() {
 	}
 }
 
-// run loads the row whenever it may have changed from the one that is known, until ctx ends because nobody waits any more.
+// run loads the row whenever it may have changed from the one that is known, until ctx ends because nobody waits any
+// more.
 func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
 	var watch Watch
 	if h.e.watcher != nil {
@@ -172,9 +173,9 @@ func (h *waiterHub) run(ctx context.Context, known snapshot, idleLoads int) {
 	}
 }
 
-// maxVainNotices is after how many notices that brought no change a hub polls until the row changes: a table that cannot
-// notify any more may say that by notices, again and again. Single ones are usual: a hub may have loaded what a notice is
-// about before that comes.
+// maxVainNotices is after how many notices that brought no change a hub polls until the row changes: a table that
+// cannot notify any more may say that by notices, again and again. Single ones are usual: a hub may have loaded what
+// a notice is about before that comes.
 const maxVainNotices = 20
 
 // showHubWrite shows the hub of a lock, if there is one, what this client has written. The hub takes it if it knows the
@@ -320,8 +321,8 @@ func (h *waiterHub) looksForNewer() bool {
 	return false
 }
 
-// awaitReason waits for a reason to load the row. Without another one it returns when it is time to poll, which is later
-// from load to load, but at the latest when the next claim can expire.
+// awaitReason waits for a reason to load the row. Without another one it returns when it is time to poll, which is
+// later from load to load, but at the latest when the next claim can expire.
 //
 // A table that notifies is polled rarely, in case a notice is lost. If it cannot notify, or if the last load failed,
 // polling takes over at its usual rate.
@@ -332,7 +333,8 @@ func (h *waiterHub) awaitReason(ctx context.Context, watch Watch, known snapshot
 	place, ahead, ownsHead, looks := h.place, h.claimsAhead(rec), h.ownsHead(rec), h.looksForNewer()
 	h.e.mu.Unlock()
 	if ownsHead {
-		// While the lock goes from one claim of this client to the next, it would be notified of nothing but its own writes.
+		// While the lock goes from one claim of this client to the next, it would be notified of nothing but its own
+		// writes.
 		quiet := time.NewTimer(ownWriteInterval)
 		defer quiet.Stop()
 		select {

@@ -43,8 +43,8 @@ func (e *engine) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock,
 }
 
 // Break costs one load and one swap. After a swap of unknown outcome the claim may be absent because of this same call;
-// then the note of it says so. The claims of a full record must still be renewed, and broken: if there is no room for the
-// reason, all reasons are dropped.
+// then the note of it says so. The claims of a full record must still be renewed, and broken: if there is no room for
+// the reason, all reasons are dropped.
 func (e *engine) Break(ctx context.Context, name, ref string, b driver.Break) error {
 	return e.applyStep(ctx, name, false, func(rec *Record, in StepInput, again bool) error {
 		err := rec.Break(ref, b, in)
@@ -77,8 +77,8 @@ func (e *engine) SetWeight(ctx context.Context, g driver.Grant, weight int64) er
 	})
 }
 
-// ReadTokenFloor costs one load, of a row that never exists. Each client makes tokens by its own estimate of the store's
-// clock, so the floor is below this client's.
+// ReadTokenFloor costs one load, of a row that never exists. Each client makes tokens by its own estimate of the
+// store's clock, so the floor is below this client's.
 func (e *engine) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()
@@ -102,8 +102,8 @@ func (e *engine) RaiseToken(ctx context.Context, name string, atLeast int64) err
 	})
 }
 
-// errDone is returned by a step that finds its work done already. If that was by an earlier swap of the same call, whose
-// reply was lost, then the record is written once more as it is.
+// errDone is returned by a step that finds its work done already. If that was by an earlier swap of the same call,
+// whose reply was lost, then the record is written once more as it is.
 var errDone = errors.New("already done")
 
 // maxSettleTime is how long a step is tried while the store gives no answer.

@@ -44,8 +44,8 @@ import (
 //
 // A key is a record with a history: see [RunLog]. A run begins and ends in one swap each, together with its claim, so a
 // ledger needs no rules of its own for who may run, who has stopped, and what a lost reply means. Only the latest runs
-// are in the record itself. Older ones move to pages, rows of their own that are written once. Both are bounded by bytes:
-// see runRoom.
+// are in the record itself. Older ones move to pages, rows of their own that are written once. Both are bounded by
+// bytes: see runRoom.
 func NewLedger(table Table) driver.Ledger {
 	e := newEngine(table)
 	e.keepsRuns = true
@@ -142,8 +142,8 @@ func (l *ledger) FinishRun(ctx context.Context, g driver.Grant, o driver.RunOutc
 	return err
 }
 
-// ReadRuns costs one load, and one for each page of older runs that is needed, or up to sixteen at once: how many runs a
-// page has is known when it was read.
+// ReadRuns costs one load, and one for each page of older runs that is needed, or up to sixteen at once: how many
+// runs a page has is known when it was read.
 func (l *ledger) ReadRuns(ctx context.Context, key string, last int) (driver.RunHistory, error) {
 	if err := checkKey(key); err != nil {
 		return driver.RunHistory{Key: key}, err
@@ -320,9 +320,9 @@ func (e *engine) deleteOrphanPage(ctx context.Context, page Row, key string) {
 	}
 }
 
-// makeRoomForRuns moves the oldest runs of a record to a page if they take too much of it, and removes what is beyond the
-// number of runs to keep. It is called before the record is written, and does its own writes first: if the record is then
-// not written, the page has runs that are in the record, too, and the next attempt writes the same page.
+// makeRoomForRuns moves the oldest runs of a record to a page if they take too much of it, and removes what is beyond
+// the number of runs to keep. It is called before the record is written, and does its own writes first: if the record
+// is then not written, the page has runs that are in the record, too, and the next attempt writes the same page.
 //
 // The run before the one that begins is always kept. If nobody is told of that one, it is the last one again.
 func (e *engine) makeRoomForRuns(ctx context.Context, key string, rec *Record, keep int64) error {

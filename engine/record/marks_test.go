@@ -111,8 +111,8 @@ func TestMarksExpireRuns(t *testing.T) {
 	})
 }
 
-// TestMarksOfOthers: a mark is written only by the client whose run it belongs to, so nothing that others do makes a dead
-// worker's run last longer. When a run ends, its mark goes.
+// TestMarksOfOthers: a mark is written only by the client whose run it belongs to, so nothing that others do makes a
+// dead worker's run last longer. When a run ends, its mark goes.
 func TestMarksOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open, marks := newMarkedLedgers(t)

@@ -274,8 +274,9 @@ func TestStoppedBeforeNotice(t *testing.T) {
 	})
 }
 
-// TestNotices: a hand-over costs the same number of requests, however many claims are in the queue. If the notices are sent
-// with the swap, it costs four: two writes of the claim that gets the lock, and a read of it and of the next one.
+// TestNotices: a hand-over costs the same number of requests, however many claims are in the queue. If the notices
+// are sent with the swap, it costs four: two writes of the claim that gets the lock, and a read of it and of the next
+// one.
 func TestNotices(t *testing.T) {
 	t.Run("after the swap", func(t *testing.T) { testNotices(t, true, 9) })
 	t.Run("with the swap", func(t *testing.T) { testNotices(t, false, 4.5) })
@@ -371,8 +372,8 @@ func TestLostNotices(t *testing.T) {
 	})
 }
 
-// TestNoNotices: while no client can be notified, or each gets a notice at once that brings no change, waiters poll as they
-// do in a store that does not notify.
+// TestNoNotices: while no client can be notified, or each gets a notice at once that brings no change, waiters poll
+// as they do in a store that does not notify.
 func TestNoNotices(t *testing.T) {
 	for _, what := range []string{"blocked", "vain"} {
 		t.Run(what, func(t *testing.T) {
@@ -487,8 +488,8 @@ func (t lostReplyTable) Swap(ctx context.Context, row record.Row) (record.Row, e
 	return now, err
 }
 
-// TestReleaseWithoutReply: a client is notified of no writes of its own. Yet if the reply to its release is lost, its own
-// waiter, which is the next in the queue, is granted the lock at once: it has a part in that swap.
+// TestReleaseWithoutReply: a client is notified of no writes of its own. Yet if the reply to its release is lost, its
+// own waiter, which is the next in the queue, is granted the lock at once: it has a part in that swap.
 func TestReleaseWithoutReply(t *testing.T) {
 	for range 3 { // a waiter that is not told looks at a random time
 		synctest.Test(t, testReleaseWithoutReply)
@@ -615,8 +616,9 @@ func (t countedTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 	return t.noticeTable.Swap(ctx, row)
 }
 
-// TestPromotedBehindWriter: a writer removes a claim that did not confirm, so all waiters are asked to confirm, and goes on
-// waiting itself. The client of a reader behind it answers at once, and not when it polls: by then it may be too late.
+// TestPromotedBehindWriter: a writer removes a claim that did not confirm, so all waiters are asked to confirm, and
+// goes on waiting itself. The client of a reader behind it answers at once, and not when it polls: by then it may be
+// too late.
 func TestPromotedBehindWriter(t *testing.T) { synctest.Test(t, testPromotedBehindWriter) }
 
 func testPromotedBehindWriter(t *testing.T) {

@@ -285,8 +285,8 @@ func (t *silentTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 	return t.Table.Swap(ctx, row)
 }
 
-// TestDeadlineTellsSilence: the error of a wait whose context ends says since when the store has not answered, in the queue
-// or outside it. While the store answers it says nothing of that, even if nothing needs to be asked.
+// TestDeadlineTellsSilence: the error of a wait whose context ends says since when the store has not answered, in the
+// queue or outside it. While the store answers it says nothing of that, even if nothing needs to be asked.
 func TestDeadlineTellsSilence(t *testing.T) {
 	for _, fair := range []bool{true, false} {
 		for _, falls := range []string{"never", "during the wait", "before it"} {

@@ -192,8 +192,8 @@ func TestRefusalOfUncertainStep(t *testing.T) {
 	}
 }
 
-// TestLateStepsOfHistories: an operator's call whose reply was lost does not touch what has begun meanwhile: the history
-// of a key that was forgotten, and a key that has used its retry.
+// TestLateStepsOfHistories: an operator's call whose reply was lost does not touch what has begun meanwhile: the
+// history of a key that was forgotten, and a key that has used its retry.
 func TestLateStepsOfHistories(t *testing.T) {
 	for _, name := range []string{"ForgetRuns", "RetryRun"} {
 		t.Run(name, func(t *testing.T) {

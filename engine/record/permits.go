@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// choosePermits returns the numbers of the permits of a claim that is granted now: the smallest that no holder has. They
-// are chosen in the swap that grants the claim, so the record shows all numbers that are in use.
+// choosePermits returns the numbers of the permits of a claim that is granted now: the smallest that no holder has.
+// They are chosen in the swap that grants the claim, so the record shows all numbers that are in use.
 //
 // A client of an earlier version writes the record without the numbers that it does not know. Then a holder may believe
 // in numbers that the record does not show. So no claim gets numbers while there is a holder without any. Such a holder

@@ -19,8 +19,8 @@ func permitsOf(r *Record) string {
 	return strings.Join(s, "; ")
 }
 
-// TestPermits: a holder of a semaphore has the smallest permits that no other holder has, as many as its weight, and keeps
-// them until it ends. A claim that waits has none yet, nor have heavy claims, and other locks.
+// TestPermits: a holder of a semaphore has the smallest permits that no other holder has, as many as its weight, and
+// keeps them until it ends. A claim that waits has none yet, nor have heavy claims, and other locks.
 func TestPermits(t *testing.T) {
 	for _, test := range []struct {
 		kind  driver.Kind
@@ -52,8 +52,8 @@ func TestPermits(t *testing.T) {
 	}
 }
 
-// TestPermitsForgotten: a program of the version before writes the record without the numbers that it does not know. While
-// a holder is there that may believe in such a number, nobody gets numbers.
+// TestPermitsForgotten: a program of the version before writes the record without the numbers that it does not know.
+// While a holder is there that may believe in such a number, nobody gets numbers.
 func TestPermitsForgotten(t *testing.T) {
 	r, w := &Record{}, &stepWorld{now: 1e6, liveness: map[string]Liveness{}}
 	steps := func(s, want string) {
@@ -74,8 +74,8 @@ func TestPermitsForgotten(t *testing.T) {
 	steps("-e +f +g", "f 0; g 1")
 }
 
-// TestPermitsAreStored: permits are stored with the claim. A record in which two holders have the same one, or one that the
-// lock does not have, is neither written nor read.
+// TestPermitsAreStored: permits are stored with the claim. A record in which two holders have the same one, or one
+// that the lock does not have, is neither written nor read.
 func TestPermitsAreStored(t *testing.T) {
 	r, w := &Record{}, &stepWorld{now: 1e6, liveness: map[string]Liveness{}}
 	runSteps(t, r, w, driver.KindSemaphore, 4, "+a:2 +b")

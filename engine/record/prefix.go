@@ -12,9 +12,9 @@ import (
 // several stores one table, on MySQL. DynamoDB, Consul, Cloud Storage and S3 have a prefix of their own: it is part of
 // how they encode keys, or leaves names their full length, and what they have stored must stay where it is.
 
-// WithPrefix returns a view of a table that has the prefix before all of its names there, and shows only the records whose
-// names begin with it. So several stores share a table: no prefix of one may begin with that of another. Closing the
-// view closes the table.
+// WithPrefix returns a view of a table that has the prefix before all of its names there, and shows only the records
+// whose names begin with it. So several stores share a table: no prefix of one may begin with that of another.
+// Closing the view closes the table.
 func WithPrefix(table Table, prefix string) Table {
 	if prefix == "" {
 		return table

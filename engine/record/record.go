@@ -15,8 +15,8 @@ import (
 // otherwise pure: they read no clock and no store. A caller works on a clone, and discards it if the swap is refused.
 //
 // A record keeps these rules, which [Record.Check] verifies before each write and after each read: the weight of the
-// holders, and of all claims ahead of each of them, is within the limit; every holder has a token of its own; no token is
-// larger than Token, which never falls while the record exists; and no two holders have the same permit.
+// holders, and of all claims ahead of each of them, is within the limit; every holder has a token of its own; no
+// token is larger than Token, which never falls while the record exists; and no two holders have the same permit.
 type Record struct {
 	Kind   driver.Kind  // empty while idle
 	Limit  int64        // 0 while idle
@@ -35,8 +35,8 @@ type Record struct {
 	// microseconds, and the record has no claims.
 	Foreign int64
 
-	// brokenSession is the session of the waiter that the last step has broken; not stored. Far from the head of the queue,
-	// its client looks at no changes.
+	// brokenSession is the session of the waiter that the last step has broken; not stored. Far from the head of the
+	// queue, its client looks at no changes.
 	brokenSession string
 }
 
@@ -112,8 +112,8 @@ type StepInput struct {
 	// Now is the best estimate of the store's clock. It is used only for tokens and for times that are shown, so an
 	// error in it cannot expire a claim. It is valid even if ClockTrusted is false.
 	Now int64
-	// StoreTime bounds the store's clock for the times that a ledger stores and compares later. It may be known although
-	// ClockTrusted is false: it is good enough for a pause, and not for the end of a claim.
+	// StoreTime bounds the store's clock for the times that a ledger stores and compares later. It may be known
+	// although ClockTrusted is false: it is good enough for a pause, and not for the end of a claim.
 	StoreTime TimeBounds
 	// Earliest is a lower bound: the store's clock is certainly past it.
 	Earliest int64
@@ -125,8 +125,8 @@ type StepInput struct {
 	BeatSkip int64
 	// KeepsMarks reports whether the table has Traits.Marks. MarkIsGone reports that the row was read without a mark.
 	KeepsMarks, MarkIsGone bool
-	// Sharing has the ids of the claims whose owners' steps are made together with this one. Each of those steps decides
-	// what becomes of its claim, which does not expire before.
+	// Sharing has the ids of the claims whose owners' steps are made together with this one. Each of those steps
+	// decides what becomes of its claim, which does not expire before.
 	Sharing []string
 	// LivenessOf returns what this client has found out about a claim by other means than the store's clock: from the
 	// table's [LivenessChecker], or by watching the claim. It must not be nil.
@@ -425,8 +425,9 @@ func (r *Record) acquireAgain(mine *Claim, info driver.Info, in StepInput) (*Cla
 	return mine, nil
 }
 
-// isSuperseded reports whether a claim of the record must give up its wait: it is newest-only, and so is one that has begun
-// to wait behind it. The order of the claims is total, so of two that wait one stays, and the last one always does.
+// isSuperseded reports whether a claim of the record must give up its wait: it is newest-only, and so is one that has
+// begun to wait behind it. The order of the claims is total, so of two that wait one stays, and the last one always
+// does.
 func (r *Record) isSuperseded(c *Claim) bool {
 	if c.State == Granted || !driver.IsNewestOnly(c.ID) {
 		return false
@@ -629,7 +630,8 @@ func (r *Record) Check() error {
 	return r.checkPermits()
 }
 
-// markOwn marks the claims that an earlier version of the record has marked as this client's own. Claims keep their order.
+// markOwn marks the claims that an earlier version of the record has marked as this client's own. Claims keep their
+// order.
 func (r *Record) markOwn(before *Record) {
 	rest := before.Claims
 	for i := range r.Claims {

@@ -260,8 +260,8 @@ func TestBreakNotesAreBounded(t *testing.T) {
 	}
 }
 
-// TestNotesWithoutClock: where the store's clock is not known, the number of notes is bounded, and once one was dropped,
-// no time is long enough for a missing note to prove anything.
+// TestNotesWithoutClock: where the store's clock is not known, the number of notes is bounded, and once one was
+// dropped, no time is long enough for a missing note to prove anything.
 func TestNotesWithoutClock(t *testing.T) {
 	w := &stepWorld{now: 1e15, liveness: map[string]Liveness{}}
 	r := &Record{Kind: driver.KindSemaphore, Limit: 1000, Claims: []Claim{newTestClaim("holder", 1)}}
@@ -545,9 +545,9 @@ func TestRecordsThatMustOutlive(t *testing.T) {
 	}
 }
 
-// TestSuperseded: of the claims that are newest-only, those that wait give up for one that waits behind them, in whatever
-// order they look, also when they are promoted, and the last one never does. One that was granted stays, and claims without
-// the mark take no part.
+// TestSuperseded: of the claims that are newest-only, those that wait give up for one that waits behind them, in
+// whatever order they look, also when they are promoted, and the last one never does. One that was granted stays, and
+// claims without the mark take no part.
 func TestSuperseded(t *testing.T) {
 	mark := driver.MarkNewestOnly
 	old, mid, new := mark("old-abcdefghij"), mark("mid-abcdefghij"), mark("new-abcdefghij")

@@ -138,8 +138,8 @@ func (r *renewal) useWritten(since driver.Instant) {
 	}
 }
 
-// renewGrants makes the step of each grant. It returns how many are still held. The answers lack the time from which the
-// leases are renewed: the start of the attempt.
+// renewGrants makes the step of each grant. It returns how many are still held. The answers lack the time from which
+// the leases are renewed: the start of the attempt.
 func renewGrants(rec *Record, grants []driver.Grant, which []int, answers []driver.Renewal, in StepInput) (living int) {
 	for i, w := range which {
 		answers[i] = driver.Renewal{}

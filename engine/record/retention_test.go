@@ -34,8 +34,8 @@ func (k *keepingTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 	return now, err
 }
 
-// TestKeepUntil: a store that removes rows by itself may do so when the history has been kept for its time, and its token
-// is not needed any more. A row with a run in progress is never removed, nor one whose history is kept forever.
+// TestKeepUntil: a store that removes rows by itself may do so when the history has been kept for its time, and its
+// token is not needed any more. A row with a run in progress is never removed, nor one whose history is kept forever.
 func TestKeepUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &keepingTable{Table: memory.New(nil).Table(), until: map[string]time.Time{}}

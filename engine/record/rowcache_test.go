@@ -166,8 +166,9 @@ func (p *busyTable) Load(_ context.Context, name string) (Row, error) {
 	return Row{Name: name, Version: "v", Data: p.data}, nil
 }
 
-// TestRowsOfOthersAreBounded: the rows that a client caches of locks that others hold are bounded in size, whether it has
-// looked at them or tried to acquire them, and however many holders they have. So is the number of claims that it watches.
+// TestRowsOfOthersAreBounded: the rows that a client caches of locks that others hold are bounded in size, whether it
+// has looked at them or tried to acquire them, and however many holders they have. So is the number of claims that it
+// watches.
 func TestRowsOfOthersAreBounded(t *testing.T) {
 	for _, holders := range []int{1, 40} {
 		const memory = 3 * maxUsedBytes // of all holders together, about
@@ -220,8 +221,8 @@ func TestRowsOfOthersAreBounded(t *testing.T) {
 	}
 }
 
-// TestRenewedRowHasNoSpareRoom: the row that a client keeps of a lock has no room for claims that nobody has made, which
-// each of many leases would pay for.
+// TestRenewedRowHasNoSpareRoom: the row that a client keeps of a lock has no room for claims that nobody has made,
+// which each of many leases would pay for.
 func TestRenewedRowHasNoSpareRoom(t *testing.T) {
 	s := New(&mapTable{}).(*engine)
 	defer s.Close()

@@ -149,8 +149,8 @@ func (s *slowPages) Swap(ctx context.Context, row record.Row) (record.Row, error
 	return s.Table.Swap(ctx, row)
 }
 
-// TestSlowPage: a client that begins a run, and writes a page of old runs when another one has written the same page and
-// gone on, takes no run out of the history, although a late report was noted between the two.
+// TestSlowPage: a client that begins a run, and writes a page of old runs when another one has written the same page
+// and gone on, takes no run out of the history, although a late report was noted between the two.
 func TestSlowPage(t *testing.T) {
 	compared := 0
 	for length := 60; length < 120; length++ {
@@ -216,8 +216,8 @@ func TestSlowPage(t *testing.T) {
 	}
 }
 
-// TestRunWithoutRoom: a run whose texts leave no room for its end is refused before it begins, by a final error that says
-// what to do, and nothing is stored.
+// TestRunWithoutRoom: a run whose texts leave no room for its end is refused before it begins, by a final error that
+// says what to do, and nothing is stored.
 func TestRunWithoutRoom(t *testing.T) {
 	table := boundedTable{memory.New(nil).Table(), 4 << 10, t}
 	l := record.NewLedger(table)
@@ -248,8 +248,8 @@ func TestSmallStoreHasNoLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerFormats: the records and pages of format 1 are read, and the next step writes format 2, which a program that
-// knows format 1 alone refuses. The records of locks have format 1.
+// TestLedgerFormats: the records and pages of format 1 are read, and the next step writes format 2, which a program
+// that knows format 1 alone refuses. The records of locks have format 1.
 func TestLedgerFormats(t *testing.T) {
 	table := memory.New(nil).Table()
 	var list []string
@@ -303,8 +303,8 @@ func oldRun(attempt int) string {
 		attempt, attempt, attempt)
 }
 
-// TestWithdrawnRun: a run that nobody was told of leaves nothing in the history. It uses up no attempt, starts no pause,
-// changes no time for which the history is kept, and leaves a permission to retry.
+// TestWithdrawnRun: a run that nobody was told of leaves nothing in the history. It uses up no attempt, starts no
+// pause, changes no time for which the history is kept, and leaves a permission to retry.
 func TestWithdrawnRun(t *testing.T) {
 	for _, before := range []int{0, 1, 60} {
 		t.Run(fmt.Sprint(before), func(t *testing.T) {

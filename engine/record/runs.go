@@ -17,8 +17,8 @@ import (
 //
 // A run is started in the step that grants its claim, and gets its last state in the step that removes that claim. So
 // a run is started exactly as long as its claim exists, and no run is changed after it has ended. The only later note
-// is the late report of a worker whose run was ended by somebody else. A run that nobody was told of is taken out together
-// with its claim.
+// is the late report of a worker whose run was ended by somebody else. A run that nobody was told of is taken out
+// together with its claim.
 type RunLog struct {
 	// Runs are the latest runs, the last one at the end. Older ones are in pages: see runRoom.
 	Runs []driver.Run
@@ -133,8 +133,8 @@ func (r *Record) startRun(c *Claim, terms driver.RunTerms, in StepInput) {
 	r.Runs.KeepFor = terms.KeepFor
 }
 
-// maxStartError is by how many microseconds the start of a run may be wrong, if its worker knew the store's time: it is an
-// estimate.
+// maxStartError is by how many microseconds the start of a run may be wrong, if its worker knew the store's time: it
+// is an estimate.
 const maxStartError = 10e6
 
 // endRun gives the run of a claim that is being removed its last state. For a lock it does nothing.
@@ -159,8 +159,8 @@ func (r *Record) endRun(c *Claim, state driver.RunState, why string, in StepInpu
 // Withdraw is the Release of a claim whose owner was never told of it. Its run is taken out of the history. All else is
 // as it was before the run began: also ForgetAt, which has no effect while there is a claim.
 //
-// If the record has no run before that one, although there was one, the run ends as failed. So it is only if a program of
-// format 1 has left a run before it that is too large to stay in the record.
+// If the record has no run before that one, although there was one, the run ends as failed. So it is only if a
+// program of format 1 has left a run before it that is too large to stay in the record.
 func (r *Record) Withdraw(id string, in StepInput) (existed, expired bool) {
 	c, last := r.findClaim(id), r.Runs.lastRun()
 	if c != nil && last.ID == id && last.Token == c.Token && (last.Attempt == 1 || len(r.Runs.Runs) > 1) {
@@ -253,9 +253,9 @@ func (l *RunLog) size() (n int) {
 	return n
 }
 
-// runRoom says how many bytes each part of a record of a ledger may take as it is stored. A run begins only if its claim
-// and its texts keep to a share of the record, so that there is room for whatever becomes of it. What the runs before it
-// have left cannot take that room: they had the same share, and all but one can move to a page.
+// runRoom says how many bytes each part of a record of a ledger may take as it is stored. A run begins only if its
+// claim and its texts keep to a share of the record, so that there is room for whatever becomes of it. What the runs
+// before it have left cannot take that room: they had the same share, and all but one can move to a page.
 type runRoom struct {
 	share  int // a run with its claim and the text of its error; and as much for the run before
 	result int // a result, which is in base64
@@ -319,8 +319,9 @@ func (m runRoom) cutError(text string) string {
 // countOld returns how many of the runs of a record, in which the last one begins, have to move to a page. If there are
 // too many for their room, about half of it is left free, so that not each run writes a page.
 //
-// The oldest runs are taken, until they fill half of the room. So the page is the same whatever the newest runs are, and
-// whether a late report was noted: a slow client, whose record is not of today, may write the page over one that counts.
+// The oldest runs are taken, until they fill half of the room. So the page is the same whatever the newest runs are,
+// and whether a late report was noted: a slow client, whose record is not of today, may write the page over one that
+// counts.
 func (m runRoom) countOld(runs []driver.Run) int {
 	ended := runs[:len(runs)-1]
 	rest := 0

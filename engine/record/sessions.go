@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// A table whose [Watcher] has a session may put the sessions of [Row.Notify] into the notification of a change, or next to the
-// record. These functions are for such tables.
+// A table whose [Watcher] has a session may put the sessions of [Row.Notify] into the notification of a change, or
+// next to the record. These functions are for such tables.
 
-// AllSessions is what [JoinSessions] returns in place of too many sessions. A table may write it where it knows of none.
+// AllSessions is what [JoinSessions] returns in place of too many sessions. A table may write it where it knows of
+// none.
 const AllSessions = "*"
 
 // maxSession is the size of the longest session, in bytes.

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// TestSessions: a list of sessions names those that are in it and no others, and stands for all if it would be too long.
-// What is no session is left out.
+// TestSessions: a list of sessions names those that are in it and no others, and stands for all if it would be too
+// long. What is no session is left out.
 func TestSessions(t *testing.T) {
 	one, two := record.NewSession(), "b3k-_X"
 	for _, c := range []struct {

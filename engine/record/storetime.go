@@ -9,8 +9,8 @@ import (
 )
 
 // This file tells the store's time to what is stored for later: the ends of runs, the pauses after them, and how long
-// records are kept. A wall clock of a client has no part in that, since another client's may differ by any amount. Where
-// the table has a Clock, it is that one. Elsewhere the store is asked, and the answer is used for a minute.
+// records are kept. A wall clock of a client has no part in that, since another client's may differ by any amount.
+// Where the table has a Clock, it is that one. Elsewhere the store is asked, and the answer is used for a minute.
 
 // TimeBounds are the times between which the store's clock certainly is, in microseconds since 1970.
 type TimeBounds struct {
@@ -56,8 +56,8 @@ func (e *engine) isReadingStale() bool {
 	return !e.reading.asked || e.clock.Since(e.reading.askedAt) > maxReadingAge
 }
 
-// refreshReading asks the store for its time if that is needed. A store that tells no time is asked again after a minute,
-// and so is one that told it before and does not now: the last answer is still right, only less exact.
+// refreshReading asks the store for its time if that is needed. A store that tells no time is asked again after a
+// minute, and so is one that told it before and does not now: the last answer is still right, only less exact.
 func (e *engine) refreshReading(ctx context.Context) error {
 	if !e.isReadingStale() {
 		return nil

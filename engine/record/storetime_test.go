@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// wallClockTable is one client of a store whose Clock is nil, as those of etcd, ZooKeeper and Consul. off is how wrong its
-// machine's wall clock is. If timeless is set, the store does not tell its time either.
+// wallClockTable is one client of a store whose Clock is nil, as those of etcd, ZooKeeper and Consul. off is how
+// wrong its machine's wall clock is. If timeless is set, the store does not tell its time either.
 type wallClockTable struct {
 	record.Table
 	off      time.Duration
@@ -67,8 +67,8 @@ func sweepFor(t *testing.T, l driver.Ledger, times int) {
 	}
 }
 
-// TestRetentionIgnoresWallClocks: a history is kept for as long as was asked for, although the wall clock of the client that
-// ended its run was behind, or that of the client that sweeps is ahead. Then it is removed.
+// TestRetentionIgnoresWallClocks: a history is kept for as long as was asked for, although the wall clock of the
+// client that ended its run was behind, or that of the client that sweeps is ahead. Then it is removed.
 func TestRetentionIgnoresWallClocks(t *testing.T) {
 	for _, ender := range []time.Duration{0, -72 * time.Hour, 72 * time.Hour} {
 		for _, sweeper := range []time.Duration{0, 72 * time.Hour} {
@@ -93,8 +93,8 @@ func TestRetentionIgnoresWallClocks(t *testing.T) {
 	}
 }
 
-// TestTokensIgnoreWallClocks: the tokens of a key rise although its record was removed, and the wall clock of the client that
-// had the larger token was ahead, or that of the next one is behind.
+// TestTokensIgnoreWallClocks: the tokens of a key rise although its record was removed, and the wall clock of the
+// client that had the larger token was ahead, or that of the next one is behind.
 func TestTokensIgnoreWallClocks(t *testing.T) {
 	for _, first := range []time.Duration{0, 2 * time.Hour} {
 		for _, second := range []time.Duration{0, -72 * time.Hour} {
@@ -115,8 +115,8 @@ func TestTokensIgnoreWallClocks(t *testing.T) {
 	}
 }
 
-// TestPausesIgnoreWallClocks: the pause between two runs is counted by the store's clock, whichever client ends the one and
-// begins the other.
+// TestPausesIgnoreWallClocks: the pause between two runs is counted by the store's clock, whichever client ends the
+// one and begins the other.
 func TestPausesIgnoreWallClocks(t *testing.T) {
 	clocks := []time.Duration{0, -time.Hour, time.Hour}
 	for _, ender := range clocks {
@@ -139,8 +139,8 @@ func TestPausesIgnoreWallClocks(t *testing.T) {
 	}
 }
 
-// TestTimelessStore: a store that tells no time at all keeps no pauses, and says so, unless there is an answer that needs
-// no clock. It removes no histories.
+// TestTimelessStore: a store that tells no time at all keeps no pauses, and says so, unless there is an answer that
+// needs no clock. It removes no histories.
 func TestTimelessStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New(&memory.Options{Unclocked: true})
@@ -175,8 +175,8 @@ func TestTimelessStore(t *testing.T) {
 	})
 }
 
-// TestClockThatFails: once a store has told its time, runs begin and end although it does not for a while, and pauses are
-// counted by the last answer. A client whose wall clock is wrong shows that its own is not used.
+// TestClockThatFails: once a store has told its time, runs begin and end although it does not for a while, and pauses
+// are counted by the last answer. A client whose wall clock is wrong shows that its own is not used.
 func TestClockThatFails(t *testing.T) {
 	for _, failure := range []error{driver.ErrUnsupported, errors.New("no answer"), driver.ErrDenied} {
 		synctest.Test(t, func(t *testing.T) {

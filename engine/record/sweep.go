@@ -24,8 +24,8 @@ const (
 	closeSweepLimit = 250 * time.Millisecond
 )
 
-// idleKeep is how long the record of an idle lock is kept: until tokens that are made from the store's clock are certainly
-// larger than the one in the record. Then nothing is lost with the record.
+// idleKeep is how long the record of an idle lock is kept: until tokens that are made from the store's clock are
+// certainly larger than the one in the record. Then nothing is lost with the record.
 func (e *engine) idleKeep() time.Duration { return 10*time.Minute + 10*e.info.TokenGap }
 
 // sweepIfDue starts a sweep in the background if it is time for one; now may be the time at which the caller's call has

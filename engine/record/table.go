@@ -41,8 +41,8 @@ type Table interface {
 	// claims may expire; then they are watched. The engine asks for it once.
 	Clock() Clock
 
-	// ReadClock asks the store what time it is: see driver.Ledger.ReadClock. The engine of a table without a Clock counts
-	// the ends of runs, the pauses after them, and how long records are kept by this alone.
+	// ReadClock asks the store what time it is: see driver.Ledger.ReadClock. The engine of a table without a Clock
+	// counts the ends of runs, the pauses after them, and how long records are kept by this alone.
 	ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error)
 
 	// Load reads a record as it is now, never from a cache or from a replica that may be behind. An absent record is a
@@ -63,20 +63,20 @@ type Table interface {
 	Delete(ctx context.Context, row Row) error
 
 	// List yields the records whose names start with prefix, in any order, each as Load would return it. A record that
-	// cannot be read is yielded with its Name and an error. An error without a name ends the listing. after is empty unless
-	// Traits.ListsInOrder is set. Then only those names are listed that come after it in the order of the listing; it is
-	// the last name that was listed, or any other text.
+	// cannot be read is yielded with its Name and an error. An error without a name ends the listing. after is empty
+	// unless Traits.ListsInOrder is set. Then only those names are listed that come after it in the order of the
+	// listing; it is the last name that was listed, or any other text.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Row, error]
 
 	// Keys says where the record of a name is kept, for people. It does no I/O, and may return nil.
 	Keys(name string) []string
 
-	// Liveness returns what tells sooner than the TTL that the client of a claim is dead, or nil. The engine asks for it
-	// once.
+	// Liveness returns what tells sooner than the TTL that the client of a claim is dead, or nil. The engine asks for
+	// it once.
 	Liveness() LivenessChecker
 
-	// Watcher returns what notifies this client of changes, or nil if it must poll: the store cannot notify, or this client
-	// may not listen. The engine asks for it once.
+	// Watcher returns what notifies this client of changes, or nil if it must poll: the store cannot notify, or this
+	// client may not listen. The engine asks for it once.
 	Watcher() Watcher
 
 	// OpenLedgerTable opens the table for the run ledger of the same store, whose records are apart from this one's. It
@@ -98,9 +98,9 @@ type Row struct {
 	Data    []byte // never changed by anybody once it is in a Row
 
 	// Token is set by the engine for Swap: the largest token in Data. A store on which a record can be lost, such as
-	// a file after a power cut, makes sure before the swap takes effect that TokenFloor stays above it forever. A store in
-	// which nothing remains of an idle lock may replace the token of a grant in Data as it writes. It then returns
-	// the new token, and Load shows it.
+	// a file after a power cut, makes sure before the swap takes effect that TokenFloor stays above it forever. A
+	// store in which nothing remains of an idle lock may replace the token of a grant in Data as it writes. It then
+	// returns the new token, and Load shows it.
 	Token int64
 	// Durable is set by the engine for Swap if Data must survive a crash of the store's machine even where records
 	// otherwise need not, because it has a claim that no process renews.
@@ -110,9 +110,10 @@ type Row struct {
 	// also read by foreign clients shows it to them.
 	ExpiresAt int64
 
-	// Notify is set by the engine for the Swap of a table whose Watcher has a session: the sessions of other clients that
-	// the change concerns. If the swap takes effect, each of them gets a notice for the record's name, if it waits for one.
-	// It is empty if this client has no Watcher. If other clients of the store have one, such a swap notifies all of them.
+	// Notify is set by the engine for the Swap of a table whose Watcher has a session: the sessions of other clients
+	// that the change concerns. If the swap takes effect, each of them gets a notice for the record's name, if it
+	// waits for one. It is empty if this client has no Watcher. If other clients of the store have one, such a swap
+	// notifies all of them.
 	Notify []string
 
 	// KeepUntil is set by the engine for the Swap of a table with Traits.ExpiresIdle: the time of the store's clock, in
@@ -120,10 +121,12 @@ type Row struct {
 	// remove the row after that time, or later. In that step, the row must still be the one for which the time was set.
 	KeepUntil int64
 
-	// Marked is set by a table with Traits.Marks on the rows that it returns: the row's mark exists. The engine passes it back to Swap.
+	// Marked is set by a table with Traits.Marks on the rows that it returns: the row's mark exists. The engine
+	// passes it back to Swap.
 	Marked bool
-	// MarkTTL is set by the engine for the Swap of a table with Traits.Marks. If it is positive, the mark is written again and lasts for
-	// at least that long from the start of the call; [RemoveMark] removes it, and 0 leaves it as it is.
+	// MarkTTL is set by the engine for the Swap of a table with Traits.Marks. If it is positive, the mark is written
+	// again and lasts for at least that long from the start of the call; [RemoveMark] removes it, and 0 leaves it as
+	// it is.
 	MarkTTL time.Duration
 
 	// Foreign is set by the table if a foreign client has taken the record in its own way: the time of the store's
@@ -150,8 +153,9 @@ const RemoveMark = -1
 
 // Clock is the store's clock as a client knows it between requests. [ServerClock] learns it from replies.
 type Clock interface {
-	// Bounds returns the times between which the store's clock certainly is, in microseconds since 1970. Claims expire by
-	// the first, and their ends are set by the second. If known is false, the store has not told its time yet.
+	// Bounds returns the times between which the store's clock certainly is, in microseconds since 1970. Claims
+	// expire by the first, and their ends are set by the second. If known is false, the store has not told its time
+	// yet.
 	Bounds() (early, late int64, known bool)
 	// IsStale reports whether a Load would bring the bounds much closer together. The engine asks before it makes or
 	// renews a claim, and loads first if so. Otherwise the claim's end would be set later than necessary.
@@ -170,8 +174,8 @@ func (c ExactClock) Bounds() (early, late int64, known bool) {
 // IsStale implements [Clock].
 func (ExactClock) IsStale() bool { return false }
 
-// ReadClockByLoad is the ReadClock of a table whose Clock learns the store's time from each reply. It loads a record that
-// never exists.
+// ReadClockByLoad is the ReadClock of a table whose Clock learns the store's time from each reply. It loads a record
+// that never exists.
 func ReadClockByLoad(ctx context.Context, t Table) (now time.Time, maxError time.Duration, err error) {
 	if _, err := t.Load(ctx, pageMark); err != nil {
 		return now, 0, err
@@ -186,30 +190,33 @@ func ReadClockByLoad(ctx context.Context, t Table) (now time.Time, maxError time
 
 // Traits are what a Table does beyond what all of them do, or less.
 type Traits struct {
-	// MaxRecord is the size of the largest record in bytes, if the table cannot keep one of [MaxData] bytes; else 0. A new
-	// claim is refused with ErrQueueFull while the existing ones still have the room to be renewed.
+	// MaxRecord is the size of the largest record in bytes, if the table cannot keep one of [MaxData] bytes; else 0.
+	// A new claim is refused with ErrQueueFull while the existing ones still have the room to be renewed.
 	MaxRecord int
 	// ExpiresIdle: the store removes the records of idle locks itself (see Row.KeepUntil), or must not remove them at
 	// all. The engine never sweeps them.
 	ExpiresIdle bool
 	// Traceless: nothing remains of a lock that is free, and so no note of who has ended a claim.
 	Traceless bool
-	// ListsInOrder: List has a fixed order, and can begin anywhere in it. A sweep has a few seconds at a time; with this it
-	// continues where it stopped. Without it, idle records that come after very many others would never be seen.
+	// ListsInOrder: List has a fixed order, and can begin anywhere in it. A sweep has a few seconds at a time; with
+	// this it continues where it stopped. Without it, idle records that come after very many others would never be
+	// seen.
 	ListsInOrder bool
 	// Marks is for a table whose store has no clock that could expire claims, but ends sessions by itself. Such a table
 	// keeps a mark next to each row with a claim. The mark belongs to a session, with which the store removes it. Each
-	// renewal writes the mark again, and a claim without its mark has expired. So even a client that reads the row for the
-	// first time can tell.
+	// renewal writes the mark again, and a claim without its mark has expired. So even a client that reads the row
+	// for the first time can tell.
 	//
-	// Swap changes the mark together with the row, in one atomic step, and is refused with ErrConflict if the mark does not
-	// exist although Row.Marked says so. Rows are read together with their marks, so that both are from the same moment. A
-	// mark that was written for some time must not vanish earlier, except by a Swap. Nor may it last much longer if it is
-	// not written again, whatever else its client does: a client that lives may have lost the claim.
+	// Swap changes the mark together with the row, in one atomic step, and is refused with ErrConflict if the mark
+	// does not exist although Row.Marked says so. Rows are read together with their marks, so that both are from the
+	// same moment. A mark that was written for some time must not vanish earlier, except by a Swap. Nor may it last
+	// much longer if it is not written again, whatever else its client does: a client that lives may have lost the
+	// claim.
 	Marks bool
-	// PeerNotices: the clients notify each other, after the swap, as processes of one machine do. A client that is stopped or
-	// killed in between notifies nobody. So the engine sends notices again with later swaps, and loads the record once
-	// per second for those that depend on one. It also takes it that clients take turns at looking: see [WithTurns].
+	// PeerNotices: the clients notify each other, after the swap, as processes of one machine do. A client that is
+	// stopped or killed in between notifies nobody. So the engine sends notices again with later swaps, and loads the
+	// record once per second for those that depend on one. It also takes it that clients take turns at looking: see
+	// [WithTurns].
 	PeerNotices bool
 	// Ledger: OpenLedgerTable works.
 	Ledger bool

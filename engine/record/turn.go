@@ -8,9 +8,10 @@ import (
 // turnPause is how long a client that has passed its turn on leaves it to others.
 const turnPause = 2 * time.Millisecond
 
-// WithTurns returns a Watch for a table whose clients are many processes on one machine. If hundreds of them wait for one lock
-// and all of them look at each change, each change costs hundreds of loads and as many writes that come too late. With
-// turns, one process at a time looks at the changes and tries to take the lock. Claims in the queue need no turn.
+// WithTurns returns a Watch for a table whose clients are many processes on one machine. If hundreds of them wait for
+// one lock and all of them look at each change, each change costs hundreds of loads and as many writes that come too
+// late. With turns, one process at a time looks at the changes and tries to take the lock. Claims in the queue need
+// no turn.
 //
 // take blocks until this client has the turn, and returns a function that passes the turn on, to one of those that wait
 // for it. It returns an error when ctx ends, or if there are no turns at present. A turn ends with its process. It is a

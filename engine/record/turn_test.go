@@ -247,8 +247,8 @@ func (knownTurnTable) LivenessFile() (*os.File, error) { return nil, driver.ErrU
 
 func (knownTurnTable) IsDead(string) bool { return false }
 
-// TestPlainClaimJoinsWithTurns: where clients take turns at looking, a plain claim joins the queue soon after it has seen
-// that a client which had the lock has it again. While each client comes once, it does not.
+// TestPlainClaimJoinsWithTurns: where clients take turns at looking, a plain claim joins the queue soon after it has
+// seen that a client which had the lock has it again. While each client comes once, it does not.
 func TestPlainClaimJoinsWithTurns(t *testing.T) {
 	for _, test := range []struct {
 		name    string

@@ -22,25 +22,26 @@ import "context"
 // Watcher notifies a client of changes for which its claims wait. A notice is a hint: the engine loads the record, and
 // polls as well.
 type Watcher interface {
-	// Session names this table's own client in [Row].Notify. It is empty if the store cannot notify single clients. Otherwise it
-	// is stored with the client's claims that wait in the queue. It is unique forever, and at most 64 bytes. If the table
-	// has a [LivenessChecker], this is the same session.
+	// Session names this table's own client in [Row].Notify. It is empty if the store cannot notify single clients.
+	// Otherwise it is stored with the client's claims that wait in the queue. It is unique forever, and at most 64
+	// bytes. If the table has a [LivenessChecker], this is the same session.
 	Session() string
-	// Watch begins to watch a record, without I/O. The engine keeps the Watch from the first claim of this client that waits
-	// for the lock to the last, so that a place among other clients is not lost with each notice.
+	// Watch begins to watch a record, without I/O. The engine keeps the Watch from the first claim of this client
+	// that waits for the lock to the last, so that a place among other clients is not lost with each notice.
 	Watch(name string) Watch
 }
 
 // Watch is how a client watches one record. It is used by one call at a time.
 type Watch interface {
-	// Wait returns nil when the record may have changed since it had the given version, as far as that concerns claims at
-	// that place. It subscribes first and then compares the version, so that it misses no change, neither during the
-	// call nor between two calls. It returns an error when ctx ends, or when the store cannot notify at present.
+	// Wait returns nil when the record may have changed since it had the given version, as far as that concerns
+	// claims at that place. It subscribes first and then compares the version, so that it misses no change, neither
+	// during the call nor between two calls. It returns an error when ctx ends, or when the store cannot notify at
+	// present.
 	Wait(ctx context.Context, version string, place Place) error
 	// HasTurn reports whether Wait waits for changes, and not for this client's turn to look at them: see [WithTurns].
 	HasTurn() bool
-	// PassTurn says that a claim of this client had its chance at the lock after a notice. If there are turns, this one is
-	// over.
+	// PassTurn says that a claim of this client had its chance at the lock after a notice. If there are turns, this
+	// one is over.
 	PassTurn()
 	// Stop ends the watch.
 	Stop()
@@ -56,8 +57,8 @@ const (
 	InQueue               // in the queue: it suffices to be notified of swaps that name this client in Row.Notify
 )
 
-// WatcherFunc makes a Watcher of a function that returns nil when the record may have changed since it had that version, as
-// [Watch].Wait does. It notifies of all changes, wherever the claims stand.
+// WatcherFunc makes a Watcher of a function that returns nil when the record may have changed since it had that
+// version, as [Watch].Wait does. It notifies of all changes, wherever the claims stand.
 type WatcherFunc func(ctx context.Context, name, version string) error
 
 // Session returns "".

@@ -17,8 +17,8 @@ import (
 // returns, all of them are made on the record that it has left, and go as one swap, in a goroutine of the engine, so
 // that no caller can end it for the others. Otherwise the calls of one client would refuse each other.
 //
-// The waiters of this client are here too. The swap that makes room for them grants them, which saves one swap for each:
-// they need no promotion, since they are evidently alive and waiting.
+// The waiters of this client are here too. The swap that makes room for them grants them, which saves one swap for
+// each: they need no promotion, since they are evidently alive and waiting.
 //
 // A writer exists while a swap is under way or a claim waits. It is guarded by the engine's mutex.
 type writer struct {
@@ -54,8 +54,8 @@ type stepMaker interface {
 	stepFunc() stepFunc
 }
 
-// stepFunc makes a step on a record, and reports whether there is anything to write. It does not run in the goroutine of
-// its call, which may have returned, so it uses nothing that the call changes before it has the outcome.
+// stepFunc makes a step on a record, and reports whether there is anything to write. It does not run in the goroutine
+// of its call, which may have returned, so it uses nothing that the call changes before it has the outcome.
 type stepFunc func(rec *Record, in StepInput) bool
 
 // stepState says where a step is.
@@ -71,8 +71,8 @@ const (
 
 // stepOutcome is what became of a step.
 type stepOutcome struct {
-	// made reports whether the step was part of the swap. Otherwise there was nothing to write, on the record that it was
-	// made on. Then its call has to look at the row: this one if rec is not nil, and otherwise one that it loads.
+	// made reports whether the step was part of the swap. Otherwise there was nothing to write, on the record that it
+	// was made on. Then its call has to look at the row: this one if rec is not nil, and otherwise one that it loads.
 	made     bool
 	row      Row
 	rec      *Record        // from the swap, or from its refusal; nil if that brought none
@@ -120,7 +120,8 @@ func (e *engine) writeStep(ctx context.Context, s *groupStep, seen snapshot, nex
 	return o
 }
 
-// isShared reports whether a step on a lock would not be alone. A call then need not make it on a row that it remembers.
+// isShared reports whether a step on a lock would not be alone. A call then need not make it on a row that it
+// remembers.
 func (e *engine) isShared(name string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -221,7 +222,8 @@ func (w *writer) removeWaiter(s *groupStep) {
 	}
 }
 
-// standBy makes the step of a claim that waits in the store's queue ready to be made by the swap that makes room for it.
+// standBy makes the step of a claim that waits in the store's queue ready to be made by the swap that makes room for
+// it.
 func (e *engine) standBy(s *groupStep, step stepFunc, seen *snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -306,9 +308,9 @@ func (e *engine) runGroup(g *groupSwap) {
 	}
 }
 
-// makeSteps makes the steps of a swap, each on the result of the one before, and those of the waiters that then fit. The
-// clock is read first: a lease is counted from then, and the claims' ends are set by what is read of the store's clock
-// after it.
+// makeSteps makes the steps of a swap, each on the result of the one before, and those of the waiters that then fit.
+// The clock is read first: a lease is counted from then, and the claims' ends are set by what is read of the store's
+// clock after it.
 func (e *engine) makeSteps(g *groupSwap) {
 	g.since, g.addsClaim = e.clock.Now(), false
 	g.in = e.stepInput(g.seen.row, g.seen.rec)
@@ -396,9 +398,9 @@ func (e *engine) settleSteps(g *groupSwap, o stepOutcome) {
 // maxReleaseWait limits the time for which claims that cannot be granted wait for a release.
 const maxReleaseWait = 5 * time.Millisecond
 
-// awaitRelease puts the next swap off for a round trip if this one has granted a claim, the lock is full, and only claims
-// wait for the next swap. They cannot be granted, so they are in no hurry. A holder that releases at once takes them with
-// it, and a turn costs one swap and not two. An urgent step ends the wait.
+// awaitRelease puts the next swap off for a round trip if this one has granted a claim, the lock is full, and only
+// claims wait for the next swap. They cannot be granted, so they are in no hurry. A holder that releases at once
+// takes them with it, and a turn costs one swap and not two. An urgent step ends the wait.
 func (e *engine) awaitRelease(g *groupSwap) {
 	e.mu.Lock()
 	w, hurry := g.w, make(chan struct{}, 1)

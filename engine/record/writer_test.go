@@ -32,9 +32,9 @@ func crowdClaim(kind driver.Kind, limit, weight int64, worker, turn int) driver.
 	}
 }
 
-// TestGroupedSteps: 64 goroutines of one client that want one lock do not refuse each other. A turn takes one swap, which
-// releases the lock, grants the next claim and lets others join the queue, and less than one load, since the client knows
-// what it has written. They take turns in order, and nobody finds the queue full.
+// TestGroupedSteps: 64 goroutines of one client that want one lock do not refuse each other. A turn takes one swap,
+// which releases the lock, grants the next claim and lets others join the queue, and less than one load, since the
+// client knows what it has written. They take turns in order, and nobody finds the queue full.
 func TestGroupedSteps(t *testing.T) {
 	for _, k := range []struct {
 		kind          driver.Kind
@@ -111,8 +111,8 @@ func (t *hangingTable) Swap(ctx context.Context, row record.Row) (record.Row, er
 	return t.Table.Swap(ctx, row)
 }
 
-// TestHangingSwap: a renewal does not wait for another call's swap that hangs, and neither does a claim whose caller has
-// given up.
+// TestHangingSwap: a renewal does not wait for another call's swap that hangs, and neither does a claim whose caller
+// has given up.
 func TestHangingSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &hangingTable{Table: fakeMemory().Table(), hung: make(chan struct{})}
@@ -152,8 +152,8 @@ func isPlainTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, driver.ErrUncertain)
 }
 
-// TestWaiterLeavesWhileGranted: a claim whose caller gives up while another call's swap grants it has an outcome that is
-// not known. Its Release makes sure that nothing is left, even if the swap arrives later.
+// TestWaiterLeavesWhileGranted: a claim whose caller gives up while another call's swap grants it has an outcome that
+// is not known. Its Release makes sure that nothing is left, even if the swap arrives later.
 func TestWaiterLeavesWhileGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &hangingTable{Table: fakeMemory().Table(), hung: make(chan struct{})}
@@ -329,8 +329,8 @@ func (c *gatedCrowd) end() {
 	c.store.Close()
 }
 
-// TestReleaseGoesFirst: in a swap that several steps share, a release is made before the claims that came earlier. So the
-// first of them is granted by that swap and not by another one.
+// TestReleaseGoesFirst: in a swap that several steps share, a release is made before the claims that came earlier. So
+// the first of them is granted by that swap and not by another one.
 func TestReleaseGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newGatedCrowd(t, &gatedTable{})
@@ -406,7 +406,8 @@ func TestLateWaiterSharesSwap(t *testing.T) {
 	})
 }
 
-// TestCallerLeavesSharedSwap: a caller that gives up while its step is in a swap with those of others delays none of them.
+// TestCallerLeavesSharedSwap: a caller that gives up while its step is in a swap with those of others delays none of
+// them.
 func TestCallerLeavesSharedSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newGatedCrowd(t, &gatedTable{})
@@ -439,8 +440,8 @@ func TestCallerLeavesSharedSwap(t *testing.T) {
 	})
 }
 
-// TestReleaseLeavesSharedSwap: a release whose context has ended leaves its step to the swap, which goes on, and looks at
-// nothing that the step may be finding just then. The race detector sees it in some of the rounds.
+// TestReleaseLeavesSharedSwap: a release whose context has ended leaves its step to the swap, which goes on, and
+// looks at nothing that the step may be finding just then. The race detector sees it in some of the rounds.
 func TestReleaseLeavesSharedSwap(t *testing.T) {
 	t.Parallel()
 	s := memory.New(nil).Open()
@@ -502,8 +503,8 @@ func TestSharedSwapWithoutReply(t *testing.T) {
 	}
 }
 
-// TestExpiryDuringOwnWrites: a claim waits for one of its own client that expires, while the client renews other claims on
-// the lock all the time.
+// TestExpiryDuringOwnWrites: a claim waits for one of its own client that expires, while the client renews other
+// claims on the lock all the time.
 func TestExpiryDuringOwnWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fakeMemory().Open()
@@ -534,8 +535,8 @@ func TestExpiryDuringOwnWrites(t *testing.T) {
 	})
 }
 
-// TestOtherClientMakesRoom: a claim behind others of its own client, which expects that its client makes room for it, is
-// granted soon if another client does. One behind a claim of another client is granted at once.
+// TestOtherClientMakesRoom: a claim behind others of its own client, which expects that its client makes room for it,
+// is granted soon if another client does. One behind a claim of another client is granted at once.
 func TestOtherClientMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fakeMemory()

@@ -140,8 +140,8 @@ func (a *acquisition) joinAndWait() (driver.Grant, error) {
 }
 
 // enterAndJoin waits until the claim may join its lock, and has it join. A claim that may have a node already, from an
-// earlier Acquire, does not wait for that: the refusal that waiting claims share would be wrong for it, because its node
-// may be in the queue. The claim gets its session after the wait, since a session could end meanwhile.
+// earlier Acquire, does not wait for that: the refusal that waiting claims share would be wrong for it, because its
+// node may be in the queue. The claim gets its session after the wait, since a session could end meanwhile.
 func (a *acquisition) enterAndJoin() (s *session, seen timedSnapshot, err error) {
 	if a.Wait && !a.mayHaveNode() {
 		var arrivals int
@@ -156,7 +156,8 @@ func (a *acquisition) enterAndJoin() (s *session, seen timedSnapshot, err error)
 	return a.bindAndJoin()
 }
 
-// bindAndJoin is ensureNode after the claim was bound to a session, which it returns. Without a session there is no node.
+// bindAndJoin is ensureNode after the claim was bound to a session, which it returns. Without a session there is no
+// node.
 func (a *acquisition) bindAndJoin() (*session, timedSnapshot, error) {
 	a.RequestStarted(a.e.clock.Now())
 	s, err := a.bindSession()
@@ -312,8 +313,8 @@ func (a *acquisition) acceptJoin(s *session, seen timedSnapshot, i int) (timedSn
 	}
 	if err == nil && !a.Wait && !isGranted(seen.Nodes, i) { // the store cannot add under a condition
 		if !seen.Full {
-			// The refusal needs a full list, by which the claim may be granted meanwhile. Then it must not be refused: others
-			// have been, because its node is ahead of theirs.
+			// The refusal needs a full list, by which the claim may be granted meanwhile. Then it must not be
+			// refused: others have been, because its node is ahead of theirs.
 			if l, listErr := a.listNodes(true); listErr == nil {
 				if k := findOwn(l.Nodes, a.ID, s.ID); k >= 0 {
 					return a.acceptJoin(s, l, k)

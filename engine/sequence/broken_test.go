@@ -153,8 +153,8 @@ func TestBreakIsReported(t *testing.T) {
 	})
 }
 
-// TestReasonReachesClient: what an operator says who breaks a claim reaches its client by its next renewal, by its release, or as
-// the end of its wait.
+// TestReasonReachesClient: what an operator says who breaks a claim reaches its client by its next renewal, by its
+// release, or as the end of its wait.
 func TestReasonReachesClient(t *testing.T) {
 	const reason = "alice@ops: INC-123"
 	for _, mode := range []driver.BreakMode{driver.BreakForce, driver.BreakGraceful} {

@@ -21,7 +21,8 @@ type claim struct {
 	addNumber int64         // of this claim within its session: see Traits.ReusesNumbers
 	addDone   chan struct{} // not nil while an Add is under way; closed when it has a reply, or will get none
 	// addUnresolved says that Remove is not enough to end the claim, and Withdraw is needed: an add got no reply and
-	// may still take effect, or the node is gone but the store may have a leftover of it (see NodeStore.MayHaveLeftovers).
+	// may still take effect, or the node is gone but the store may have a leftover of it (see
+	// NodeStore.MayHaveLeftovers).
 	addUnresolved bool
 	// numberSpent says that no other claim may get the number: an add got no reply once, or the node may live on under
 	// another session.

@@ -26,9 +26,9 @@
 // # Sessions
 //
 // Each node is bound to a session, and a client has one session per TTL, for all its claims with that TTL. The
-// session is kept alive by one request at a time (see keepAliveLoop), and has two goroutines. Of sessions without claims
-// a few are kept, for up to a TTL. When a client stops, the store ends its session
-// and removes all its nodes, by the store's own clock. Other clients never judge whether a holder has expired.
+// session is kept alive by one request at a time (see keepAliveLoop), and has two goroutines. Of sessions without
+// claims a few are kept, for up to a TTL. When a client stops, the store ends its session and removes all its nodes,
+// by the store's own clock. Other clients never judge whether a holder has expired.
 //
 // Keep-alives extend all nodes of a session, so they would keep claims that nobody wants any more. For that reason each
 // claim must be renewed by its holder, too: the session's janitor removes a claim that was not renewed for its TTL. The

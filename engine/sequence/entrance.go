@@ -9,13 +9,14 @@ import (
 )
 
 // minJoining is how many claims of one client join one lock at a time, at first. If thousands did that at once, each
-// would list the whole queue, and most would get no answer within the requestTimeout. To add a claim takes about as long
-// as a hand-over, so this many are enough for a lock that passes on as fast as it can. Each claim that is granted at once
-// lets one more join: a hundred readers of a store that is far away need not wait for each other.
+// would list the whole queue, and most would get no answer within the requestTimeout. To add a claim takes about as
+// long as a hand-over, so this many are enough for a lock that passes on as fast as it can. Each claim that is
+// granted at once lets one more join: a hundred readers of a store that is far away need not wait for each other.
 const minJoining = 16
 
 // entrance is where the claims of one client wait until they may join one lock, first come, first served.
-// A claim that waits here has sent nothing to the store and has no session. The entrance is guarded by the engine's mutex.
+// A claim that waits here has sent nothing to the store and has no session. The entrance is guarded by the engine's
+// mutex.
 type entrance struct {
 	joining  int       // how many claims are being added
 	limit    int       // of joining

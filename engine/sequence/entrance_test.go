@@ -335,7 +335,8 @@ func TestSessionsAtEntrance(t *testing.T) {
 	})
 }
 
-// TestHoldersAtEntrance: a claim that is given up at the entrance names who held the lock when the last claim joined it.
+// TestHoldersAtEntrance: a claim that is given up at the entrance names who held the lock when the last claim joined
+// it.
 func TestHoldersAtEntrance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, c, _ := startCrowd(t)

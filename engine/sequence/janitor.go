@@ -127,8 +127,9 @@ func (s *session) startDueWatches() {
 }
 
 // checkChangedNodes reads the nodes that may have changed. A claim whose Add is under way is left out: its node is not
-// known yet, and a read from before the Add took effect would look like a removal. It returns false if the store did not
-// answer. Then the claims concerned stay in toCheck: a waiting claim that was broken has no renewal that would find out.
+// known yet, and a read from before the Add took effect would look like a removal. It returns false if the store did
+// not answer. Then the claims concerned stay in toCheck: a waiting claim that was broken has no renewal that would
+// find out.
 func (s *session) checkChangedNodes() (answered bool) {
 	e := s.e
 	e.mu.Lock()

@@ -50,9 +50,9 @@ func (t *slowEnding) KeepAlive(ctx context.Context, session string) (time.Durati
 	return promise, err
 }
 
-// TestKeepAliveOfEndingSession: nobody is granted a lock while its holder still trusts its lease, although the store was
-// ending the holder's session when it answered a keep-alive. The client was cut off for so long that it trusts no such
-// answer: it ends the session, and takes locks under another one.
+// TestKeepAliveOfEndingSession: nobody is granted a lock while its holder still trusts its lease, although the store
+// was ending the holder's session when it answered a keep-alive. The client was cut off for so long that it trusts no
+// such answer: it ends the session, and takes locks under another one.
 func TestKeepAliveOfEndingSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 10 * time.Second

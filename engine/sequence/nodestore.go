@@ -50,8 +50,8 @@ type NodeStore interface {
 	// Add adds a node behind all nodes of the lock, bound to the session, and returns the lock as it is then. It is
 	// idempotent: if the claim's node exists from an earlier call with the same session and number, no other is
 	// added. The engine gives each claim a number, counted from 0, that it uses for no other claim of that session,
-	// except as Traits.ReusesNumbers says. A call takes effect at most once, however late: neither the network link nor the SDK
-	// repeats it.
+	// except as Traits.ReusesNumbers says. A call takes effect at most once, however late: neither the network link
+	// nor the SDK repeats it.
 	//
 	// With a condition the node is added only if that is true, in one atomic step; the returned snapshot shows
 	// whether it was added. A store that cannot do this in one step reads the lock, adds if the condition is true
@@ -72,8 +72,8 @@ type NodeStore interface {
 	Read(ctx context.Context, refs []NodeRef) ([]Node, error)
 
 	// Change replaces a node's payload if the node has the version n.Version and all is as among says, and returns the
-	// node with its new version. It returns false if that is not so, or the node does not exist. among is the zero value
-	// unless Traits.ComparesNodes is set.
+	// node with its new version. It returns false if that is not so, or the node does not exist. among is the zero
+	// value unless Traits.ComparesNodes is set.
 	Change(ctx context.Context, name string, n Node, payload Payload, among Among) (Node, bool, error)
 
 	// Move binds a node to another session, with another payload, if the node has the version n.Version. Key and
@@ -83,17 +83,18 @@ type NodeStore interface {
 	Move(ctx context.Context, name string, n Node, to Session, payload Payload) (Node, bool, error)
 
 	// Remove removes the node with n.Key and n.Token if it exists, and, if n.Version is not zero, only at that
-	// version. It never removes another node. The snapshot is what then asks for, as it is after that; it has no Revision
-	// if nothing was read.
+	// version. It never removes another node. The snapshot is what then asks for, as it is after that; it has no
+	// Revision if nothing was read.
 	Remove(ctx context.Context, name string, n Node, then Then) (existed bool, left Snapshot, err error)
 
 	// BreakNode removes the node with n.Key and n.Token if it exists, and in the same step leaves a note of the claim
 	// n.ID, which ReadBreakNote finds for at least [BreakNoteTime] of n.TTL. The note expires without a request, and is
-	// part of no lock. It contains the reason, which may be empty. It is called if Traits.LeavesNotes is set. Without such
-	// a note, a holder whose lock was broken, and whose first request to release it got no reply, mistakes the break for
-	// its own release.
+	// part of no lock. It contains the reason, which may be empty. It is called if Traits.LeavesNotes is set. Without
+	// such a note, a holder whose lock was broken, and whose first request to release it got no reply, mistakes the
+	// break for its own release.
 	BreakNode(ctx context.Context, name string, n Node, reason string) (existed bool, err error)
-	// ReadBreakNote reports whether there is such a note of a claim, and its reason. n has the claim's ID, Key and Token.
+	// ReadBreakNote reports whether there is such a note of a claim, and its reason. n has the claim's ID, Key and
+	// Token.
 	ReadBreakNote(ctx context.Context, name string, n Node) (found bool, reason string, err error)
 
 	// MayHaveLeftovers reports whether something of a claim may still exist although its node, under this key, is gone:
@@ -113,8 +114,8 @@ type NodeStore interface {
 	ConfirmWatches(ctx context.Context, session string) error
 
 	// ReadLastToken returns a number such that every node that is added from now on has a larger token, and what an
-	// operator does to the servers, in one or two sentences, so that all tokens to come are at least that large: only the
-	// store itself makes them, so no client can raise them. It is called if Traits.ReportsTokens is set.
+	// operator does to the servers, in one or two sentences, so that all tokens to come are at least that large: only
+	// the store itself makes them, so no client can raise them. It is called if Traits.ReportsTokens is set.
 	ReadLastToken(ctx context.Context) (last int64, adviseRaise func(atLeast int64) string, err error)
 
 	// Walk yields, each as List would return it in full, the locks whose names start with prefix and that have a node
@@ -174,8 +175,8 @@ func (Unsupported) ReadLastToken(context.Context) (int64, func(int64) string, er
 }
 
 // Among is a condition of a Change about the other nodes of the lock: all Nodes, of which the changed one is one, have
-// their versions, and no other node has come. Exactly: every other node of the lock is in Nodes, or has a token no larger
-// than Revision. The zero value is no condition.
+// their versions, and no other node has come. Exactly: every other node of the lock is in Nodes, or has a token no
+// larger than Revision. The zero value is no condition.
 type Among struct {
 	Nodes    []Node
 	Revision int64
@@ -196,9 +197,9 @@ func BreakNoteTime(ttl time.Duration) time.Duration { return ttl + driver.Unreac
 // Subscription is one Watch.
 type Subscription interface {
 	// IsLive reports whether changed has been, or will be, called for every change of the node since the revision that
-	// was given to Watch, and whether ConfirmWatches can tell that it has been. While the subscription is being set up or
-	// restored, it is not live until changed was called for what may have been missed. A store may have subscriptions
-	// that never are: their nodes are read at each renewal.
+	// was given to Watch, and whether ConfirmWatches can tell that it has been. While the subscription is being set
+	// up or restored, it is not live until changed was called for what may have been missed. A store may have
+	// subscriptions that never are: their nodes are read at each renewal.
 	IsLive() bool
 	// Stop may be called twice, and from changed.
 	Stop()

@@ -75,8 +75,8 @@ func (l *faultyLink) fault(kind string, n int64) {
 	}
 }
 
-// outcomeSteps are the calls that change a lock, and that are tried until their outcome is known. Each begins with a claim
-// that is held.
+// outcomeSteps are the calls that change a lock, and that are tried until their outcome is known. Each begins with a
+// claim that is held.
 var outcomeSteps = map[string]struct {
 	neverReads bool
 	step       func(ctx context.Context, e, other *sequence.Engine, g driver.Grant) error
@@ -200,8 +200,8 @@ func TestRefusalOfUncertainStep(t *testing.T) {
 	}
 }
 
-// TestRefusalOfWaitingClaim: whatever a store refuses a claim that has joined a lock, the outcome is uncertain, so that the
-// client releases it. Before it has joined, the refusal is the answer.
+// TestRefusalOfWaitingClaim: whatever a store refuses a claim that has joined a lock, the outcome is uncertain, so
+// that the client releases it. Before it has joined, the refusal is the answer.
 func TestRefusalOfWaitingClaim(t *testing.T) {
 	for _, final := range []error{driver.ErrDenied, driver.ErrUnsupported, driver.ErrInvalid, driver.ErrCorrupt} {
 		synctest.Test(t, func(t *testing.T) {
@@ -232,8 +232,8 @@ func TestRefusalOfWaitingClaim(t *testing.T) {
 	}
 }
 
-// TestDeadlineTellsSilence: the error of a wait whose context ends says since when the store has not answered. While the
-// store answers it says nothing of that, even if nothing needs to be asked.
+// TestDeadlineTellsSilence: the error of a wait whose context ends says since when the store has not answered. While
+// the store answers it says nothing of that, even if nothing needs to be asked.
 func TestDeadlineTellsSilence(t *testing.T) {
 	for _, falls := range []string{"never", "during the wait", "before it"} {
 		t.Run(falls, func(t *testing.T) {

@@ -42,8 +42,8 @@ func (r *slowReader) Read(ctx context.Context, refs []NodeRef) ([]Node, error) {
 	return nodes, nil
 }
 
-// TestReadsAreBounded: however many leases are renewed at a time, few reads are under way at a time. The others are sent
-// one after the other, and all of them are answered, although the store is slow.
+// TestReadsAreBounded: however many leases are renewed at a time, few reads are under way at a time. The others are
+// sent one after the other, and all of them are answered, although the store is slow.
 func TestReadsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowReader{}

@@ -73,8 +73,8 @@ func (s *session) renewWatched(ctx context.Context, which []dueGrant, done func(
 	return others
 }
 
-// maxReads is how many reads of one batch of renewals are under way at a time. If those of thousands of leases were sent
-// together, a busy store would answer none before their timeouts. The timeout of a read begins when it is sent.
+// maxReads is how many reads of one batch of renewals are under way at a time. If those of thousands of leases were
+// sent together, a busy store would answer none before their timeouts. The timeout of a read begins when it is sent.
 const maxReads = 16
 
 // renewByReading renews claims whose nodes are read, many with each read.

@@ -206,8 +206,8 @@ func (t partialLists) List(ctx context.Context, name string, full bool) (sequenc
 	return l, err
 }
 
-// TestSnapshotOfEarlierNode: a claim is released, and is asked for again under the same ID. A snapshot from before, read
-// by a waiter of the same client, shows its earlier node. By that the claim is neither broken nor granted.
+// TestSnapshotOfEarlierNode: a claim is released, and is asked for again under the same ID. A snapshot from before,
+// read by a waiter of the same client, shows its earlier node. By that the claim is neither broken nor granted.
 func TestSnapshotOfEarlierNode(t *testing.T) {
 	for _, full := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -39,8 +39,8 @@ func isGranted(nodes []Node, i int) bool {
 	return true
 }
 
-// isSuperseded reports whether nodes[i], which has waited, must give up: it is newest-only, and so is a node behind it that
-// still waits. The last node never gives up.
+// isSuperseded reports whether nodes[i], which has waited, must give up: it is newest-only, and so is a node behind
+// it that still waits. The last node never gives up.
 func isSuperseded(nodes []Node, i int) bool {
 	if nodes[i].Foreign || !driver.IsNewestOnly(nodes[i].ID) {
 		return false

@@ -229,8 +229,8 @@ func TestRef(t *testing.T) {
 	}
 }
 
-// TestSupersededByRule: of the claims that are newest-only, those give up that have a waiting one behind them. The last one
-// never does, nor do foreign claims, and one without the mark takes no part.
+// TestSupersededByRule: of the claims that are newest-only, those give up that have a waiting one behind them. The
+// last one never does, nor do foreign claims, and one without the mark takes no part.
 func TestSupersededByRule(t *testing.T) {
 	for _, c := range []struct {
 		queue string

@@ -155,9 +155,9 @@ func (s *session) dropClaim(cl *claim) {
 	delete(s.toCheck, cl)
 }
 
-// noteIdle is called when the session has lost its last claim. Of the sessions that are idle then, the one that has been
-// idle for the longest time is ended if they are too many: a program may give each lock a TTL of its own. It is called
-// with mu held.
+// noteIdle is called when the session has lost its last claim. Of the sessions that are idle then, the one that has
+// been idle for the longest time is ended if they are too many: a program may give each lock a TTL of its own. It is
+// called with mu held.
 func (s *session) noteIdle() {
 	e := s.e
 	s.idleSince = e.clock.Now()
@@ -326,8 +326,8 @@ func (s *session) confirmWatches(ctx context.Context) (driver.Instant, error) {
 	return driver.Instant{}, e.contextError(ctx)
 }
 
-// sendConfirmations sends the requests for confirmWatches while there are callers. The time limit of each leaves time to
-// read the nodes instead.
+// sendConfirmations sends the requests for confirmWatches while there are callers. The time limit of each leaves time
+// to read the nodes instead.
 func (s *session) sendConfirmations() {
 	e := s.e
 	for {

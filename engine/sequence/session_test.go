@@ -503,8 +503,8 @@ func TestIdleSession(t *testing.T) {
 	})
 }
 
-// TestIdleSessions: of the sessions of many TTLs a few are kept when their claims have gone, those that were used last, and
-// they are ended after their TTL. The others are ended at once.
+// TestIdleSessions: of the sessions of many TTLs a few are kept when their claims have gone, those that were used
+// last, and they are ended after their TTL. The others are ended at once.
 func TestIdleSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := memtree.New()

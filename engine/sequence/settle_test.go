@@ -77,8 +77,8 @@ func TestDetachAfterSessionEnded(t *testing.T) {
 	})
 }
 
-// TestDeniedAfterSessionEnded: a move that was refused because the session to which the claim was to be moved has expired has
-// changed nothing. A refusal that comes next is the answer.
+// TestDeniedAfterSessionEnded: a move that was refused because the session to which the claim was to be moved has
+// expired has changed nothing. A refusal that comes next is the answer.
 func TestDeniedAfterSessionEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		moved := false

@@ -169,8 +169,8 @@ func TestReleaseAwaitsTake(t *testing.T) {
 	})
 }
 
-// TestAnsweredTakesAreForgotten: takes that were given up are forgotten when the server has answered them, even if their
-// claims are never released.
+// TestAnsweredTakesAreForgotten: takes that were given up are forgotten when the server has answered them, even if
+// their claims are never released.
 func TestAnsweredTakesAreForgotten(t *testing.T) {
 	table, s := newScripted()
 	for range 3 {
@@ -190,8 +190,8 @@ func TestAnsweredTakesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestLateTry: a waiter that sees its own claim hold the lock, because a try without a reply has taken it after all, has
-// the lock at once.
+// TestLateTry: a waiter that sees its own claim hold the lock, because a try without a reply has taken it after all,
+// has the lock at once.
 func TestLateTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, s := newScripted()

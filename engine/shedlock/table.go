@@ -29,10 +29,10 @@ type Table interface {
 	// Sleep waits for d. It returns driver.ErrClosed or the error of ctx if the table is closed or ctx ends before.
 	Sleep(ctx context.Context, d time.Duration) error
 
-	// TakeRow signs the row, and makes it if there is none, if no claim holds the lock, or if that of the signature does
-	// and is not broken. lock_until becomes the server's time and ttl. A claim that holds the lock keeps its locked_at;
-	// for another one locked_at becomes the server's time, and larger than it was. The flag and the id of a previous
-	// holder of ours become the signature's note.
+	// TakeRow signs the row, and makes it if there is none, if no claim holds the lock, or if that of the signature
+	// does and is not broken. lock_until becomes the server's time and ttl. A claim that holds the lock keeps its
+	// locked_at; for another one locked_at becomes the server's time, and larger than it was. The flag and the id of
+	// a previous holder of ours become the signature's note.
 	TakeRow(ctx context.Context, name string, s Signature, ttl time.Duration) TakeResult
 	// RenewRow makes lock_until the server's time and d, if the claim holds the lock since lockedAt and is not broken.
 	// With detach it also sets the flag for that; without it, it does nothing if the flag is set. It never lowers a
@@ -44,8 +44,8 @@ type Table interface {
 	ReleaseRow(ctx context.Context, name, prefix string) (v Row, done bool, err error)
 	// FlagRow sets a character of the signature, counted from 1, if the claim holds the lock.
 	FlagRow(ctx context.Context, name, prefix string, position int, flag string) (v Row, done bool, err error)
-	// ForceRow makes lock_until the server's time, if the claim holds the lock, or a foreign holder does since lockedAt.
-	// It sets FlagForced in the signature of a claim. lockedAt may be empty.
+	// ForceRow makes lock_until the server's time, if the claim holds the lock, or a foreign holder does since
+	// lockedAt. It sets FlagForced in the signature of a claim. lockedAt may be empty.
 	ForceRow(ctx context.Context, name, prefix, lockedAt string) (v Row, done bool, err error)
 
 	// ReadRow reads the row of a lock. It returns the zero Row if there is none.

@@ -94,8 +94,8 @@ func (w *worker) receive(ctx context.Context, order string, times int) error {
 	return errors.Join(errs...)
 }
 
-// runWorker is the main function of a worker. It reads these lines: "deliver ORDER=TIMES ..."; "await ORDER", which waits
-// while the order is in progress; "begin ORDER", and later "continue".
+// runWorker is the main function of a worker. It reads these lines: "deliver ORDER=TIMES ..."; "await ORDER", which
+// waits while the order is in progress; "begin ORDER", and later "continue".
 func runWorker(ctx context.Context, name string) error {
 	client, err := openLocks(ctx, os.Getenv("LEDGER"), name)
 	if err != nil {

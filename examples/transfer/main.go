@@ -1,6 +1,7 @@
 // Transfer moves money between two accounts in PostgreSQL, under a lock in etcd. One of two servers is stopped while it
-// holds the lock, for longer than its lease. The other one transfers meanwhile. When the first one continues, PostgreSQL
-// rejects it: its fencing token is stale. No transfer happens twice, even if a server repeats it after a lost reply.
+// holds the lock, for longer than its lease. The other one transfers meanwhile. When the first one continues,
+// PostgreSQL rejects it: its fencing token is stale. No transfer happens twice, even if a server repeats it after a
+// lost reply.
 //
 // Run it with: go run ./examples/transfer
 package main
@@ -53,7 +54,8 @@ func transfer(ctx context.Context, db *pgxpool.Pool, token fence.Token, id strin
 	})
 }
 
-// runServer is one of the two servers. It waits for orders: "lock", and then "transfer ID CENTS" as often as it is told.
+// runServer is one of the two servers. It waits for orders: "lock", and then "transfer ID CENTS" as often as it is
+// told.
 func runServer(ctx context.Context, name string) error {
 	locks, err := holdfast.Open(ctx, os.Getenv("LOCKS"), &holdfast.Options{TTL: leaseTTL, Owner: name})
 	if err != nil {

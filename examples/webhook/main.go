@@ -1,5 +1,6 @@
-// Webhook is an HTTP service that keeps the stock of a shop, and rejects callers whose lock was lost. The callers are in
-// another language: client.py, which needs nothing but Python's standard library. The locks are in a directory of files.
+// Webhook is an HTTP service that keeps the stock of a shop, and rejects callers whose lock was lost. The callers are
+// in another language: client.py, which needs nothing but Python's standard library. The locks are in a directory of
+// files.
 //
 // Run it with: go run ./examples/webhook
 package main

@@ -59,8 +59,8 @@ type Locker struct {
 	queued bool // those who want one lock queue in the process, because the locker does not wait
 }
 
-// Lock waits until a lock is free, and takes it. caller is less than 64. Callers that wait at the same time in one process
-// have different numbers.
+// Lock waits until a lock is free, and takes it. caller is less than 64. Callers that wait at the same time in one
+// process have different numbers.
 type Lock func(ctx context.Context, name string, caller int) (Lease, error)
 
 // Cycle takes a lock of that name and releases it.
@@ -265,8 +265,8 @@ func queueFor(lock Lock) Lock {
 	}
 }
 
-// takeTurns has goroutines take and release locks until nothing is left to do, and returns how often each has done so. If
-// took is not nil, it has room for how long each cycle took.
+// takeTurns has goroutines take and release locks until nothing is left to do, and returns how often each has done
+// so. If took is not nil, it has room for how long each cycle took.
 func takeTurns(ctx context.Context, lock Lock, callers int, name func(caller int) string,
 	todo *atomic.Int64, took []time.Duration) ([]int, error) {
 	turns := make([]int, callers)

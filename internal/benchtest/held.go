@@ -53,8 +53,8 @@ func (s *Store) runHeld(b *testing.B, l Locker, address string) {
 	})
 }
 
-// awaitQuiet waits until what was measured before has ended: until the number of goroutines is the same for a second, for
-// ten seconds at most.
+// awaitQuiet waits until what was measured before has ended: until the number of goroutines is the same for a second,
+// for ten seconds at most.
 func awaitQuiet() {
 	for until, before := time.Now().Add(10*time.Second), 0; runtime.NumGoroutine() != before && time.Now().Before(until); {
 		before = runtime.NumGoroutine()

@@ -23,8 +23,8 @@ var (
 // proofPrefix begins the lines that name what proves the promise above them.
 const proofPrefix = "  `"
 
-// writeEvidence writes the document with what each proof checks, and after it the mutants of tests that no promise names.
-// It fails if the document names something that does not exist.
+// writeEvidence writes the document with what each proof checks, and after it the mutants of tests that no promise
+// names. It fails if the document names something that does not exist.
 func writeEvidence(promises string, p *proofs) (string, error) {
 	var w strings.Builder
 	var faults []error

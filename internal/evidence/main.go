@@ -1,10 +1,10 @@
-// Evidence writes what proves each promise of GUARANTEES.md. It takes docs/promises.md, which names tests, and adds what each of
-// them checks, as its own comment says, and the mutants that it catches.
+// Evidence writes what proves each promise of GUARANTEES.md. It takes docs/promises.md, which names tests, and adds
+// what each of them checks, as its own comment says, and the mutants that it catches.
 //
 //	go run ./internal/evidence >EVIDENCE.md
 //
-// In docs/promises.md a promise is a line that begins with "- ". The indented lines below it name its tests and cases of the
-// conformance suite.
+// In docs/promises.md a promise is a line that begins with "- ". The indented lines below it name its tests and cases
+// of the conformance suite.
 package main
 
 import (

@@ -113,8 +113,8 @@ func (p *proofs) collectMutants(root string) error {
 	return nil
 }
 
-// describe writes what a name that stands for a proof means, in the section about one folder or, without a folder, about
-// all.
+// describe writes what a name that stands for a proof means, in the section about one folder or, without a folder,
+// about all.
 func (p *proofs) describe(w *strings.Builder, name, folder string) error {
 	if c, isCase := strings.CutPrefix(name, "suite:"); isCase {
 		promise, exists := p.suite[c]
@@ -151,8 +151,8 @@ func (p *proofs) describeTest(w *strings.Builder, t testFunc) {
 	p.described[t.id] = true
 }
 
-// testsIn returns the tests with a name that are in a folder, or else in the code that all stores share. Without a folder
-// it returns all.
+// testsIn returns the tests with a name that are in a folder, or else in the code that all stores share. Without a
+// folder it returns all.
 func (p *proofs) testsIn(name, folder string) (tests []testFunc) {
 	if folder == "" {
 		return p.tests[name]

@@ -1,6 +1,7 @@
-// Command mutants shows that tests can fail. It switches off one rule of the code at a time, by a change of a few words,
-// and runs the test that is named for it, which must then fail. The changed files replace the real ones in one build
-// only; no file of the repository is changed. The mutants stand next to the code, in a file mutants.txt per folder.
+// Command mutants shows that tests can fail. It switches off one rule of the code at a time, by a change of a few
+// words, and runs the test that is named for it, which must then fail. The changed files replace the real ones in one
+// build only; no file of the repository is changed. The mutants stand next to the code, in a file mutants.txt per
+// folder.
 //
 //	go run ./internal/mutants [-run REGEXP] [-list]
 //

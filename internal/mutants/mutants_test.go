@@ -70,7 +70,8 @@ func TestBroken(t *testing.T) { t.Fatal("it cannot run here") }
 func TestSkipped(t *testing.T) { t.Skip("not here") }
 `}
 
-// TestCheckMutant: a mutant counts as caught only if its test passes without it, and fails with it for the right reason.
+// TestCheckMutant: a mutant counts as caught only if its test passes without it, and fails with it for the right
+// reason.
 func TestCheckMutant(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

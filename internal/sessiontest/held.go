@@ -77,8 +77,8 @@ func awaitQuiet(sent func() (n int, all string)) {
 	}
 }
 
-// AwaitWatched renews a grant until that reads nothing: until the claim is watched. reads returns how many reads the store
-// has sent since the last call.
+// AwaitWatched renews a grant until that reads nothing: until the claim is watched. reads returns how many reads the
+// store has sent since the last call.
 func AwaitWatched(t testing.TB, s driver.Store, g driver.Grant, reads func() int) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {

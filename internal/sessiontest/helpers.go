@@ -57,8 +57,8 @@ func lockWithRetries(ctx context.Context, client *holdfast.Client, name string) 
 	}
 }
 
-// isPassing reports whether an acquire has failed since no server has answered for a TTL, or this process was stopped for
-// one.
+// isPassing reports whether an acquire has failed since no server has answered for a TTL, or this process was stopped
+// for one.
 func isPassing(err error) bool {
 	var noAnswer interface{ Timeout() bool }
 	return errors.Is(err, holdfast.ErrUncertain) || errors.Is(err, holdfast.ErrLost) || errors.As(err, &noAnswer)

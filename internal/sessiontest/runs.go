@@ -70,8 +70,8 @@ func (h *Harness[C, P]) startBeginners(t *testing.T, c C, keys []string) func() 
 	return func() []rivalResult { all.Wait(); return out }
 }
 
-// runTakeOver is how long it takes at most until a dead worker's key can be run: its mark has a session for its TTL and a
-// third, which may have begun a third of the TTL later; and the servers count in whole seconds and ticks.
+// runTakeOver is how long it takes at most until a dead worker's key can be run: its mark has a session for its TTL
+// and a third, which may have begun a third of the TTL later; and the servers count in whole seconds and ticks.
 func (h *Harness[C, P]) runTakeOver(ttl time.Duration) time.Duration {
 	return h.keepTime(ttl+ttl/3) + ttl/3 + time.Second + h.Slack
 }

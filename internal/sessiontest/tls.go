@@ -18,7 +18,8 @@ const Soon = 8 * time.Second
 // machine measures, for as long as the tests run, by how much the machine runs late.
 var machine pace.Pace
 
-// IsLate reports whether more than Soon has passed since then, apart from the time by which the machine itself was late.
+// IsLate reports whether more than Soon has passed since then, apart from the time by which the machine itself was
+// late.
 func IsLate(since time.Time) bool { return time.Since(since) > Soon+10*machine.Worst(since) }
 
 // TLS calls start to run a server with a certificate and its key. It connects with that certificate as the authority,

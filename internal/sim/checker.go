@@ -238,8 +238,8 @@ func (chk *checker) checkOverlap(name string) {
 	}
 }
 
-// checkPermits checks that a valid lease of a semaphore has as many permits as its weight, within the limit, and none of
-// those that are taken. It adds them.
+// checkPermits checks that a valid lease of a semaphore has as many permits as its weight, within the limit, and none
+// of those that are taken. It adds them.
 func (chk *checker) checkPermits(name string, l *holdfast.Lease, t *heldLease, taken map[int64]bool) {
 	permits, err := l.Permits()
 	if !t.numbered {
@@ -424,8 +424,8 @@ func (chk *checker) checkOrder(name string, rec *record.Record) {
 	}
 }
 
-// checkNewest checks that a claim that is newest-only, and has waited, is not granted while a newer one waits behind it, and
-// notes which of them may give up.
+// checkNewest checks that a claim that is newest-only, and has waited, is not granted while a newer one waits behind
+// it, and notes which of them may give up.
 func (chk *checker) checkNewest(name string, rec *record.Record) {
 	newer := false
 	for _, c := range slices.Backward(rec.Claims) {
@@ -479,10 +479,10 @@ const (
 // noteClaimEnd notes who has ended a holder, or a waiter that was broken, by a swap that has left rec.
 //
 // A swap of one call was made by that call. Of a swap that steps share nobody says which steps it has, but what it has
-// left does: a step that removes another's holder leaves a note of it, and a release leaves none. So a holder that such a
-// swap removes without a note was removed by its own release, if the client that swaps is releasing it. If it is not,
-// that is a violation. And if it is releasing it and the step was not in this swap, what is stored is the same as if it
-// had been, so no client could tell the difference.
+// left does: a step that removes another's holder leaves a note of it, and a release leaves none. So a holder that
+// such a swap removes without a note was removed by its own release, if the client that swaps is releasing it. If it
+// is not, that is a violation. And if it is releasing it and the step was not in this swap, what is stored is the
+// same as if it had been, so no client could tell the difference.
 func (chk *checker) noteClaimEnd(name, id string, held bool, rec *record.Record, by actor) {
 	chk.endedAt[id] = chk.sim.elapsed()
 	noted := slices.ContainsFunc(rec.Ended, func(n record.EndedClaim) bool { return n.ID == id })

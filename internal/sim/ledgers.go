@@ -234,7 +234,8 @@ func (sim *simulation) reportOutcome(ctx context.Context, key string, run *holdf
 // errWorkFailed has a text that takes six times its length in a record.
 var errWorkFailed = errors.New("the work has failed: " + strings.Repeat("<", 200))
 
-// resultOf is what a run stores: no other run has the same. Where records are small, some results have the largest size.
+// resultOf is what a run stores: no other run has the same. Where records are small, some results have the largest
+// size.
 func (sim *simulation) resultOf(run *holdfast.Run) []byte {
 	result := []byte(run.ID())
 	if sim.maxRecord > 0 && run.Token()%2 == 0 {

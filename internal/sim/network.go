@@ -342,8 +342,8 @@ func (w *simWatch) Stop() {
 	sim.bells[who] = slices.DeleteFunc(sim.bells[who], func(b chan struct{}) bool { return b == w.bell })
 }
 
-// sendNotices notifies the clients that a swap concerns. Notices are late as messages are, and some are lost. It is called
-// with storeMu held.
+// sendNotices notifies the clients that a swap concerns. Notices are late as messages are, and some are lost. It is
+// called with storeMu held.
 func (sim *simulation) sendNotices(row record.Row) {
 	for _, session := range row.Notify {
 		who := listening{row.Name, session}

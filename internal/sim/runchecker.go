@@ -458,7 +458,8 @@ func (c *runChecker) checkAllRuns() {
 	}
 }
 
-// checkOverlappingRuns checks that at most one worker acts on a run of a key or of a job, by their contexts and by Valid.
+// checkOverlappingRuns checks that at most one worker acts on a run of a key or of a job, by their contexts and by
+// Valid.
 func (c *runChecker) checkOverlappingRuns(key string) {
 	byContext, byValid := 0, 0
 	for run, a := range c.active {

@@ -50,8 +50,8 @@ func (sim *simulation) prepareKind() {
 	case stepped:
 		sim.clockOffsets = []int{0}
 	case silent:
-		// Nothing expires while the store is silent. A longer TTL would only cost time at the end, when claims that were
-		// left behind expire one after the other while others wait: hours in which the waiters poll.
+		// Nothing expires while the store is silent. A longer TTL would only cost time at the end, when claims that
+		// were left behind expire one after the other while others wait: hours in which the waiters poll.
 		sim.timeScale, sim.ttl = 3*time.Second, 5*time.Minute
 		sim.turns = []string{"plain", "fair", "rw", "semaphore"}
 	case paired:

@@ -278,7 +278,8 @@ func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, wanted map[s
 	}
 }
 
-// takeTimed takes a lock with MinHold, MaxHold and Progress, and releases or detaches it. Others may renew and release it then.
+// takeTimed takes a lock with MinHold, MaxHold and Progress, and releases or detaches it. Others may renew and
+// release it then.
 func (sim *simulation) takeTimed(ctx context.Context, h *host) {
 	o := &holdfast.LockOptions{}
 	if sim.chance(0.5) {

@@ -2,8 +2,8 @@
 // and the largest in brackets. Its arguments are files with what "go test -bench" printed in all rounds: by the present
 // version, and by an earlier one, if that was measured in the same rounds.
 //
-// The ratio to the floor is shown for a figure next to one of the same benchmark that is called "floor". A ratio is that
-// of two figures of one round, since other work on the machine moves all figures of a round.
+// The ratio to the floor is shown for a figure next to one of the same benchmark that is called "floor". A ratio is
+// that of two figures of one round, since other work on the machine moves all figures of a round.
 package main
 
 import (

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 )
 
-// PollSlack is the slack of stores whose waiters and watchers poll: once a second at the latest, and a second more for a
-// busy machine.
+// PollSlack is the slack of stores whose waiters and watchers poll: once a second at the latest, and a second more
+// for a busy machine.
 const PollSlack = 2 * time.Second
 
 // Conform runs the driver's suite against a store, and logs how many cases passed.

@@ -111,8 +111,8 @@ func CheckManyAttempts(t *testing.T, l driver.Ledger, attempts int) {
 	}
 }
 
-// BenchmarkLedger measures a run of a new key from its Begin to its success, next to a floor: one conditional write that
-// makes a record of a key and one that changes it, by the store's own client.
+// BenchmarkLedger measures a run of a new key from its Begin to its success, next to a floor: one conditional write
+// that makes a record of a key and one that changes it, by the store's own client.
 func BenchmarkLedger(b *testing.B, s driver.Store, floor func(key string) error) {
 	l := OpenLedger(b, s)
 	run := func(key string) error {

@@ -18,8 +18,8 @@ func waitAt(ctx context.Context, table record.Table, name, version string, place
 	return watch.Wait(ctx, version, place)
 }
 
-// CheckNotices checks that a client in the queue of a record gets the notices of the swaps that name its session, and no
-// others. one and two are tables of two clients, in a store whose watches show each change once.
+// CheckNotices checks that a client in the queue of a record gets the notices of the swaps that name its session, and
+// no others. one and two are tables of two clients, in a store whose watches show each change once.
 func CheckNotices(t *testing.T, one, two record.Table) {
 	t.Helper()
 	session := two.Watcher().Session()

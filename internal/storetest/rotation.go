@@ -44,9 +44,9 @@ type rotationLoad struct {
 	waiters  sync.WaitGroup
 }
 
-// Rotate replaces the password and the certificates of both sides while leases are renewed and waiters queue. After each
-// step it cuts all connections. No lease is lost, also while a file is half written, and no waiter gives up, also while
-// the server takes another password than that of the file. At the end the server refuses the old secrets.
+// Rotate replaces the password and the certificates of both sides while leases are renewed and waiters queue. After
+// each step it cuts all connections. No lease is lost, also while a file is half written, and no waiter gives up,
+// also while the server takes another password than that of the file. At the end the server refuses the old secrets.
 func Rotate(t *testing.T, r Rotation) {
 	l := &rotationLoad{t: t}
 	defer l.link.Close()

@@ -42,7 +42,8 @@ func checkShedLockError(t *testing.T, err, want error, says ...string) {
 }
 
 // MeetShedLock checks that a store and two of ShedLock's clients each respect a lock that the other holds, for as long
-// as it is held, and that neither releases or extends the other's lock. The columns are as wide as in ShedLock's manual.
+// as it is held, and that neither releases or extends the other's lock. The columns are as wide as in ShedLock's
+// manual.
 func MeetShedLock(t *testing.T, s driver.Store, peers []ShedLockClient) {
 	t.Helper()
 	ctx := t.Context()

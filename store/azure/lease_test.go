@@ -277,8 +277,8 @@ func TestLeaseTerraform(t *testing.T) {
 	}
 }
 
-// TestLeaseRace: a foreign client that takes the lease between the two requests of a client of ours has the lock, and is not
-// taken for that client.
+// TestLeaseRace: a foreign client that takes the lease between the two requests of a client of ours has the lock, and
+// is not taken for that client.
 func TestLeaseRace(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), startService(t)

@@ -103,8 +103,8 @@ var prefixNumber atomic.Int64
 // freshPrefix returns options with a prefix that no other test uses.
 func freshPrefix() *Options { return &Options{Prefix: fmt.Sprintf("test%d/", prefixNumber.Add(1))} }
 
-// suiteSlack is more than the servers need to end a session, which is twice its TTL, and more than a waiter's poll, which
-// takes up to five seconds where a client has more claims than watches.
+// suiteSlack is more than the servers need to end a session, which is twice its TTL, and more than a waiter's poll,
+// which takes up to five seconds where a client has more claims than watches.
 const suiteSlack = 6 * time.Second
 
 // suiteHarness is a harness for the suite on a server that may be restarted.
@@ -198,8 +198,8 @@ func TestStoreClock(t *testing.T) {
 	sessiontest.CheckStoreClock(t, sessiontest.NewClient(t, rig.Peer(t, rig.Shared(t)).store, 30*time.Second))
 }
 
-// duringReply calls a function once, when the reply to a request has come and before its body is read. The requests that
-// come while it runs wait until it has returned.
+// duringReply calls a function once, when the reply to a request has come and before its body is read. The requests
+// that come while it runs wait until it has returned.
 type duringReply struct {
 	inner   http.RoundTripper
 	do      func()

@@ -124,8 +124,8 @@ func New(ctx context.Context, config *api.Config, opts *Options) (driver.Store, 
 	return &store{Engine: sequence.New(nodes), nodes: nodes}, nil
 }
 
-// NewTable gives access to bare records next to the locks, for data that is built on records but is no lock. Like New it
-// does no I/O.
+// NewTable gives access to bare records next to the locks, for data that is built on records but is no lock. Like New
+// it does no I/O.
 func NewTable(ctx context.Context, config *api.Config, opts *Options) (record.Table, error) {
 	nodes, err := newNodeStore(config, opts)
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 //
 // Consul counts how often a key was locked, but consul lock deletes the key after each use, and the count begins again.
 // So a claim of ours has a ticket as well: a key next to the locks, which the step that locks the key deletes and makes
-// again. Its create index is the token, and its value says what the claim is. The key has the same value, for people who
-// look, but anybody may overwrite that, and the key stays locked. Foreign clients know nothing of tickets. A ticket
-// counts only if its session is that of the key.
+// again. Its create index is the token, and its value says what the claim is. The key has the same value, for people
+// who look, but anybody may overwrite that, and the key stays locked. Foreign clients know nothing of tickets. A
+// ticket counts only if its session is that of the key.
 type keyNodes struct {
 	*nodeStore
 	suffix string
@@ -356,8 +356,8 @@ func (t keyNodes) lookAtKey(name string, last int64) lookFunc {
 	}
 }
 
-// Walk is two reads of all keys with the prefix. A key without a ticket is a lock if it has the flags of one: other keys
-// may be locked for other reasons.
+// Walk is two reads of all keys with the prefix. A key without a ticket is a lock if it has the flags of one: other
+// keys may be locked for other reasons.
 func (t keyNodes) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
 		pairs, err := t.readTree(ctx, t.opts.Prefix+prefix)

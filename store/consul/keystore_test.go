@@ -44,8 +44,8 @@ func expectForeign(t *testing.T, what string, s driver.Store, name string) {
 	}
 }
 
-// TestKeyConformance: with one key per lock, too, the store keeps every promise that it makes. The cases about odd names
-// are left out: the names that these layouts refuse are in TestKeyNames.
+// TestKeyConformance: with one key per lock, too, the store keeps every promise that it makes. The cases about odd
+// names are left out: the names that these layouts refuse are in TestKeyNames.
 func TestKeyConformance(t *testing.T) {
 	c := rig.Shared(t)
 	o := freshPrefix()
@@ -295,8 +295,8 @@ func TestWithdrawChangedKey(t *testing.T) {
 	}
 }
 
-// TestOverwrittenKey: a claim whose key somebody has overwritten is renewed and shown, an operator can break it, and its
-// release leaves nothing. The key stays locked when its value changes.
+// TestOverwrittenKey: a claim whose key somebody has overwritten is renewed and shown, an operator can break it, and
+// its release leaves nothing. The key stays locked when its value changes.
 func TestOverwrittenKey(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -46,8 +46,8 @@ type nodeStore struct {
 	micros      int64            // the largest that Now has returned
 }
 
-// Traits has ReusesNumbers because the servers keep an entry in memory of each key that was deleted, for 15 minutes, and
-// every read of a lock goes through all entries of its keys.
+// Traits has ReusesNumbers because the servers keep an entry in memory of each key that was deleted, for 15 minutes,
+// and every read of a lock goes through all entries of its keys.
 func (t *nodeStore) Traits() sequence.Traits {
 	return sequence.Traits{Moves: true, LeavesNotes: true, ReportsTokens: true, ReusesNumbers: true}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
 )
 
-// TestRotation: the token and the certificates are replaced while locks are held and waited for. Nothing is lost, and the
-// agent refuses the old ones.
+// TestRotation: the token and the certificates are replaced while locks are held and waited for. Nothing is lost, and
+// the agent refuses the old ones.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	files := storetest.NewSecretFiles(t, "locker")

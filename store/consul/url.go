@@ -19,8 +19,8 @@ import (
 
 func init() { driver.Register("consul", openURL, storeurl.Describe((*storeURL).form)) }
 
-// storeURL is what a URL says. Without a host, the agent and all else come from the environment variables of Consul's own
-// tools, such as CONSUL_HTTP_ADDR; options of the URL come before these.
+// storeURL is what a URL says. Without a host, the agent and all else come from the environment variables of Consul's
+// own tools, such as CONSUL_HTTP_ADDR; options of the URL come before these.
 type storeURL struct {
 	agent      string
 	token      driverutil.Secret

@@ -117,8 +117,8 @@ func (t *nodeStore) follow(ctx context.Context, look lookFunc, changed func()) {
 	}
 }
 
-// watchForWaiter begins a watch for one caller that waits. changed gets an element when something is new, or may be. The
-// caller ends the watch with stop.
+// watchForWaiter begins a watch for one caller that waits. changed gets an element when something is new, or may be.
+// The caller ends the watch with stop.
 func (t *nodeStore) watchForWaiter(look lookFunc) (changed <-chan struct{}, stop func()) {
 	c := make(chan struct{}, 1)
 	w := t.waiterWatches.start(func(ctx context.Context) {

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// TestWatchPlaces: a watch that waits for a place has no goroutine. It gets the place of one that has ended, in turn; one
-// that is stopped before never runs.
+// TestWatchPlaces: a watch that waits for a place has no goroutine. It gets the place of one that has ended, in turn;
+// one that is stopped before never runs.
 func TestWatchPlaces(t *testing.T) {
 	life := driverutil.NewLifetime()
 	p := &watchPlaces{life: life, free: 1}

@@ -82,7 +82,8 @@ func TestCommandLineContended(t *testing.T) {
 	usual := time.Since(from) // the command starts slowly
 	deleteItem(t, client, table, "job")
 	ours, tried := 0, 0
-	// Our delay follows the outcomes, so that both win some rounds even if the first start was much slower than the others.
+	// Our delay follows the outcomes, so that both win some rounds even if the first start was much slower than the
+	// others.
 	for ; tried < rounds || (ours == 0 || ours == tried) && tried < 5*rounds; tried++ {
 		var theirs bool
 		var wg sync.WaitGroup

@@ -67,8 +67,8 @@ func newTableClient(client *sdk.Client, name string, opts *Options) *tableClient
 		clock:   &record.ServerClock{Clock: clock, HostsApart: maxHostSkew}, life: driverutil.NewLifetime()}
 	l.client = sdk.New(client.Options(), func(o *sdk.Options) {
 		o.Retryer = singleTry{}
-		// DynamoDB has no function for its time in an expression, so the Date of replies, in whole seconds, is all that a
-		// client learns of the service's clock.
+		// DynamoDB has no function for its time in an expression, so the Date of replies, in whole seconds, is all
+		// that a client learns of the service's clock.
 		l.web = httpclient.New(o.HTTPClient, httpclient.Service{Name: "DynamoDB", IsOwn: isOwnReply, IsOwnBody: isOwnBody,
 			Clock: clock, AddDate: l.clock.AddDate})
 		o.HTTPClient = l.web

@@ -16,8 +16,8 @@ const (
 	soundTTL = `{"TimeToLiveDescription":{"TimeToLiveStatus":"ENABLED","AttributeName":"expired_at"}}`
 )
 
-// TestExamine: settings of a table that make locks less safe are found, and nothing is found in sound ones. The emulator
-// has neither global tables nor TTLs, so the replies about these are those of the service.
+// TestExamine: settings of a table that make locks less safe are found, and nothing is found in sound ones. The
+// emulator has neither global tables nor TTLs, so the replies about these are those of the service.
 func TestExamine(t *testing.T) {
 	t.Parallel()
 	server := sharedServer(t)

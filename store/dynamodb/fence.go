@@ -30,8 +30,8 @@ const fenceCondition = "attribute_not_exists(" + fenceName + ") OR " + fenceName
 // condition that no larger one is there, besides the put's own condition. Items that are deleted forget their token, so
 // mark them as deleted instead. The error of the put goes through [FenceError].
 //
-// See package fence for what a fence promises. It returns fence.ErrInvalid for a number that is not a token, and changes
-// nothing then.
+// See package fence for what a fence promises. It returns fence.ErrInvalid for a number that is not a token, and
+// changes nothing then.
 func FencePut(in *sdk.PutItemInput, t fence.Token) error {
 	value, err := encodeToken(t)
 	if err != nil {
@@ -119,8 +119,8 @@ func addFenceAttributes(names map[string]string, values map[string]types.Attribu
 	return names, values
 }
 
-// addToSet adds the token to the SET clause of an update expression, which may have one such clause at most. The names of
-// clauses are reserved words of DynamoDB, so no attribute is called SET in an expression.
+// addToSet adds the token to the SET clause of an update expression, which may have one such clause at most. The
+// names of clauses are reserved words of DynamoDB, so no attribute is called SET in an expression.
 func addToSet(expression string) string {
 	assignment := fenceName + " = " + fenceValue
 	words := strings.Fields(expression)

@@ -23,8 +23,8 @@ func newFencedTable(t *testing.T) (client *sdk.Client, table string) {
 	return dynamodbtest.Client(s.Endpoint), table
 }
 
-// refusedItem adds to the refusal of a write the item as it is. DynamoDB sends it, since the request asks for it, and the
-// emulator does not.
+// refusedItem adds to the refusal of a write the item as it is. DynamoDB sends it, since the request asks for it, and
+// the emulator does not.
 func refusedItem(t *testing.T, client *sdk.Client, table string, err error) error {
 	if refused, ok := errors.AsType[*types.ConditionalCheckFailedException](err); ok && refused.Item == nil {
 		refused.Item = getItem(t, client, table, "shoe")

@@ -88,8 +88,8 @@ func (s *ledgerStore) NextChange(context.Context, driver.Lock) (driver.Lock, err
 // changes its created_at; exec_status stays what it was. A row of an end has a counter, too. So a start that hits one
 // does not get 1.
 //
-// A start row is never removed, not even when its key is forgotten, or its run is withdrawn. A plain worker may have read
-// the rows before it a long time ago; if its start came to an empty place, it would begin a run next to ours.
+// A start row is never removed, not even when its key is forgotten, or its run is withdrawn. A plain worker may have
+// read the rows before it a long time ago; if its start came to an empty place, it would begin a run next to ours.
 //
 // So the row that ends a withdrawn run says once more how the run before it has ended (rowRun.Withdrawn): from then on
 // that is the last run again, for all who read the newest row. If there was no run before, the row hides both rows, as

@@ -239,8 +239,8 @@ func (l *ledger) rememberStart(s unsureStart) {
 	l.unsure[s.run.ID] = s
 }
 
-// forgetOldLocked forgets the starts that nobody has withdrawn, and the runs that nobody has ended. A run that was renewed
-// since is read from the table when it ends.
+// forgetOldLocked forgets the starts that nobody has withdrawn, and the runs that nobody has ended. A run that was
+// renewed since is read from the table when it ends.
 func (l *ledger) forgetOldLocked() {
 	now := l.clock.TokenFloor()
 	maps.DeleteFunc(l.unsure, func(_ string, o unsureStart) bool { return o.run.ExpiresAt < now })

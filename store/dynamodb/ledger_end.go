@@ -164,8 +164,8 @@ func (l *ledger) abandonedEnd(run *rowRun, h heartbeat, cause driver.LossCause) 
 	return end
 }
 
-// endNewestIfExpired ends the newest run if its worker is gone. It reports whether it did, and the heartbeat as far as it was
-// read.
+// endNewestIfExpired ends the newest run if its worker is gone. It reports whether it did, and the heartbeat as far
+// as it was read.
 func (l *ledger) endNewestIfExpired(ctx context.Context, key string, st *keyState) (ended bool, h heartbeat, err error) {
 	if !st.newest.isStarted() {
 		return false, h, nil
@@ -236,8 +236,8 @@ func (l *ledger) Release(ctx context.Context, c driver.Claim, ref string) error 
 	}
 }
 
-// findClaim returns the ref of the run that a claim has begun. The error is ErrLost if there is none, and none can begin
-// any more.
+// findClaim returns the ref of the run that a claim has begun. The error is ErrLost if there is none, and none can
+// begin any more.
 func (l *ledger) findClaim(ctx context.Context, loop *driverutil.RetryLoop, key string, c driver.Claim) (
 	ref string, err error) {
 	st, err := l.readState(ctx, key)
@@ -292,9 +292,9 @@ func (l *ledger) releaseOnce(
 	return lossOfRow(key, it, refID, driver.LossGone)
 }
 
-// takePlace makes sure that a start which may still be on its way does not begin a run that nobody ends. If its place is
-// free, it sends the start again: whichever of the two comes first, the next look at the key finds the run. nil means that
-// the start can begin nothing any more.
+// takePlace makes sure that a start which may still be on its way does not begin a run that nobody ends. If its place
+// is free, it sends the start again: whichever of the two comes first, the next look at the key finds the run. nil
+// means that the start can begin nothing any more.
 func (l *ledger) takePlace(ctx context.Context, key, id string, st *keyState) error {
 	l.mu.Lock()
 	s, ok := l.unsure[id]

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// ReadRuns is one query for each page of rows, and one for the heartbeat and late reports if they matter. The oldest row
-// that it needs is one of ours, because rows of plain workers do not say which attempt they are.
+// ReadRuns is one query for each page of rows, and one for the heartbeat and late reports if they matter. The oldest
+// row that it needs is one of ours, because rows of plain workers do not say which attempt they are.
 func (l *ledger) ReadRuns(ctx context.Context, name string, last int) (driver.RunHistory, error) {
 	h := driver.RunHistory{Key: name}
 	key, err := l.partitionOf(name)
@@ -212,8 +212,8 @@ const (
 // that the history begins after it. To plain workers the key has failed. Then it removes the rows that ended the runs
 // before, with their results.
 //
-// If it finds such a run in progress, somebody else is forgetting the key, or it has itself begun that run with a request
-// that had no reply. It waits until the run has ended or expired.
+// If it finds such a run in progress, somebody else is forgetting the key, or it has itself begun that run with a
+// request that had no reply. It waits until the run has ended or expired.
 func (l *ledger) ForgetRuns(ctx context.Context, name string) error {
 	key, err := l.partitionOf(name)
 	if err != nil {

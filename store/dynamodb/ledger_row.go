@@ -55,8 +55,8 @@ type rowRun struct {
 	Cause   driver.LossCause `json:"cause,omitempty"` // why it was abandoned
 	Result  []byte           `json:"result,omitempty"`
 	Report  string           `json:"report,omitempty"` // unique to the call that has written the row
-	// Withdrawn says that the run of these two rows was withdrawn, and that the row has the run before it instead. It is the
-	// sequence of the row in which that run had ended.
+	// Withdrawn says that the run of these two rows was withdrawn, and that the row has the run before it instead. It
+	// is the sequence of the row in which that run had ended.
 	Withdrawn int64 `json:"withdrawn,omitempty"`
 }
 
@@ -129,8 +129,8 @@ type keyState struct {
 	withdrawnRuns int64 // since then
 }
 
-// retrySequence is the sequence after which an operator lets one more run begin: that of the row in which the last run has
-// ended.
+// retrySequence is the sequence after which an operator lets one more run begin: that of the row in which the last
+// run has ended.
 func (st *keyState) retrySequence() int64 {
 	if run := st.newest.run; run != nil && run.Withdrawn != 0 {
 		return run.Withdrawn

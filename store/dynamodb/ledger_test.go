@@ -349,8 +349,8 @@ func TestLedgerAbandonStops(t *testing.T) {
 	}
 }
 
-// TestLedgerAbandonedEnd: a run whose lease has expired ended then, whenever its history is read, and also when its end is
-// written.
+// TestLedgerAbandonedEnd: a run whose lease has expired ended then, whenever its history is read, and also when its
+// end is written.
 func TestLedgerAbandonedEnd(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -659,8 +659,8 @@ func TestLedgerRequests(t *testing.T) {
 	}
 }
 
-// TestLedgerForgetsOldRuns: a client does not remember runs that nobody has ended, for as long as it lives. One that was
-// renewed can still end.
+// TestLedgerForgetsOldRuns: a client does not remember runs that nobody has ended, for as long as it lives. One that
+// was renewed can still end.
 func TestLedgerForgetsOldRuns(t *testing.T) {
 	t.Parallel()
 	table := newTableName()
@@ -877,8 +877,8 @@ func TestLedgerListPages(t *testing.T) {
 	}
 }
 
-// TestLedgerWithdrawsLateStart: a start that may still be on its way when its claim is withdrawn begins no run, whenever it
-// arrives, and the key is as it was before.
+// TestLedgerWithdrawsLateStart: a start that may still be on its way when its claim is withdrawn begins no run,
+// whenever it arrives, and the key is as it was before.
 func TestLedgerWithdrawsLateStart(t *testing.T) {
 	for _, before := range []string{"", "failed", "plain"} {
 		for _, arrives := range []string{"before", "after", "never"} {
@@ -931,8 +931,8 @@ func TestLedgerWithdrawsLateStart(t *testing.T) {
 	}
 }
 
-// TestLedgerUnconfirmedStart: after a start without a reply that took effect, a refusal of the renewal that confirms it is not
-// the outcome: the run may be there, so the client withdraws it.
+// TestLedgerUnconfirmedStart: after a start without a reply that took effect, a refusal of the renewal that confirms
+// it is not the outcome: the run may be there, so the client withdraws it.
 func TestLedgerUnconfirmedStart(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"AccessDeniedException", "ResourceNotFoundException"} {
@@ -970,8 +970,8 @@ func TestLedgerUnconfirmedStart(t *testing.T) {
 	}
 }
 
-// TestLedgerWithdrawalWithoutReply: a withdrawal whose reply was lost has been made, also if somebody else has begun the next
-// run before it is sent again.
+// TestLedgerWithdrawalWithoutReply: a withdrawal whose reply was lost has been made, also if somebody else has begun
+// the next run before it is sent again.
 func TestLedgerWithdrawalWithoutReply(t *testing.T) {
 	t.Parallel()
 	for _, before := range []int{0, 1} {

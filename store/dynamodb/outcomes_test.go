@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 )
 
-// TestOperatorsStepsAreTriedAgain: a request that failed ends no break, and no removal of a history, whether or not it took
-// effect.
+// TestOperatorsStepsAreTriedAgain: a request that failed ends no break, and no removal of a history, whether or not
+// it took effect.
 func TestOperatorsStepsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	for what, fate := range map[string]dynamodbtest.Fate{
@@ -96,9 +96,9 @@ func failEachFirst(p *dynamodbtest.Proxy, fate dynamodbtest.Fate) {
 	})
 }
 
-// TestOutcomeOfRunsEnd: the end of a run is uncertain if and only if a write of it may have been made. So it is not while
-// only reads fail, nor if the service refuses everything from the first request on. If it does so after a write whose
-// reply was lost, that is no answer.
+// TestOutcomeOfRunsEnd: the end of a run is uncertain if and only if a write of it may have been made. So it is not
+// while only reads fail, nor if the service refuses everything from the first request on. If it does so after a write
+// whose reply was lost, that is no answer.
 func TestOutcomeOfRunsEnd(t *testing.T) {
 	t.Parallel()
 	isRead := func(r dynamodbtest.Request) bool { return r.Operation == "GetItem" || r.Operation == "Query" }

@@ -34,8 +34,8 @@ type table struct {
 	*tableClient
 	prefix       string // before the names in keys
 	ttlAttribute string // empty: no foreign client looks at the records
-	// keepAttribute is the table's TTL attribute again, where ttlAttribute is empty. It says until when the item is kept,
-	// and does not exist if that is forever.
+	// keepAttribute is the table's TTL attribute again, where ttlAttribute is empty. It says until when the item is
+	// kept, and does not exist if that is forever.
 	keepAttribute string
 }
 
@@ -201,8 +201,8 @@ func (t *table) isUnchangedCondition(version string, names map[string]string, va
 		return same
 	}
 	names["#e"] = t.ttlAttribute
-	// The item that was read had no number there, so it must still have none. Two values that are not numbers are not told
-	// apart: no client that keeps to the layout writes one.
+	// The item that was read had no number there, so it must still have none. Two values that are not numbers are not
+	// told apart: no client that keeps to the layout writes one.
 	if expires == "" {
 		values[":type"] = textValue("N")
 		return same + " AND NOT attribute_type(#e, :type)"

@@ -25,9 +25,9 @@ func TestTableContract(t *testing.T) {
 	}})
 }
 
-// TestRunsExpire: the item of a key has the table's TTL attribute only while its history is kept for a limited time, and
-// no run is in progress. So the service removes no run in progress, and takes the attribute's value into account in the
-// step that removes the item.
+// TestRunsExpire: the item of a key has the table's TTL attribute only while its history is kept for a limited time,
+// and no run is in progress. So the service removes no run in progress, and takes the attribute's value into account
+// in the step that removes the item.
 func TestRunsExpire(t *testing.T) {
 	t.Parallel()
 	table, client := newTableName(), dynamodbtest.Client(sharedServer(t).Direct)

@@ -19,8 +19,8 @@ import (
 
 func init() { driver.Register("dynamodb", openURL, storeurl.Describe((*storeURL).form)) }
 
-// storeURL is what a URL says. Credentials, and the region if it is not given, come from where the AWS command line finds
-// them: the environment, the shared files, or the machine's role.
+// storeURL is what a URL says. Credentials, and the region if it is not given, come from where the AWS command line
+// finds them: the environment, the shared files, or the machine's role.
 type storeURL struct {
 	table, region, endpoint, profile string
 	opts                             Options

@@ -49,9 +49,9 @@ func (t *nodeStore) Add(
 			noNewer := clientv3.Compare(clientv3.CreateRevision(from).WithRange(to), "<", int64(condition)+1)
 			conditions = append(conditions, noNewer)
 		}
-		// The lock is read before the put, in the same transaction: the claim is granted by what was there when it came,
-		// with no moment in between. The operations of a transaction have one revision (etcd's "API" page), so the
-		// claim's own key need not be read.
+		// The lock is read before the put, in the same transaction: the claim is granted by what was there when it
+		// came, with no moment in between. The operations of a transaction have one revision (etcd's "API" page), so
+		// the claim's own key need not be read.
 		add := write{lock: name, addsClaim: true, mayDelay: condition == sequence.AddBatched, conditions: conditions,
 			then: []clientv3.Op{t.readLock(name),
 				clientv3.OpPut(key, string(value), clientv3.WithLease(parseLease(s.ID)))}}

@@ -82,8 +82,8 @@ func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 	return now, 0, fmt.Errorf("no member of etcd tells the time: %v", err)
 }
 
-// tellsNoTime reports whether an error says that a member does not speak HTTP there, or tells no time. Any other error may
-// pass, such as a connection that is refused.
+// tellsNoTime reports whether an error says that a member does not speak HTTP there, or tells no time. Any other
+// error may pass, such as a connection that is refused.
 func tellsNoTime(err error) bool {
 	return errors.Is(err, errNeedsTLS) || errors.Is(err, errNoDate) || httpclient.ReplyErrorOf(err) != nil ||
 		err != nil && strings.Contains(err.Error(), "malformed HTTP response") // of a port for gRPC alone

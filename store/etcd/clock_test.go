@@ -72,7 +72,8 @@ func TestReadClockAgain(t *testing.T) {
 	}
 }
 
-// TestReadClockErrors: only an answer says that members tell no time by HTTP. One that cannot be reached may be back soon.
+// TestReadClockErrors: only an answer says that members tell no time by HTTP. One that cannot be reached may be back
+// soon.
 func TestReadClockErrors(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")

@@ -100,8 +100,8 @@ func (t *nodeStore) explainError(err error) error {
 	case errors.Is(err, rpctypes.ErrLeaseTTLTooLarge), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, text)
 	}
-	// gRPC has errors of its own for the end of a context. The engine looks for those of package context, to tell its own
-	// limit for one request from the end of the caller's context.
+	// gRPC has errors of its own for the end of a context. The engine looks for those of package context, to tell its
+	// own limit for one request from the end of the caller's context.
 	switch status.Code(err) {
 	case codes.Canceled:
 		return fmt.Errorf("%w: %s", context.Canceled, err)
@@ -111,8 +111,8 @@ func (t *nodeStore) explainError(err error) error {
 	return err
 }
 
-// explainDeadline says why there was no answer in time, if there is no connection. The client of etcd waits for one, and
-// reports only the deadline.
+// explainDeadline says why there was no answer in time, if there is no connection. The client of etcd waits for one,
+// and reports only the deadline.
 func (t *nodeStore) explainDeadline(err error) error {
 	switch t.cli.ActiveConnection().GetState() {
 	case connectivity.TransientFailure, connectivity.Connecting:

@@ -99,8 +99,8 @@ func openBenchFloor(b testing.TB, address string) benchtest.Cycle {
 	}
 }
 
-// openSameRequests sends the transactions that an acquire and a release of ours send. Instead of the gate of a session, the
-// first compares a key that does not exist.
+// openSameRequests sends the transactions that an acquire and a release of ours send. Instead of the gate of a
+// session, the first compares a key that does not exist.
 func openSameRequests(b testing.TB, address string) benchtest.Lock {
 	c := benchClient(b, address)
 	lease := benchSession(b, c).Lease()

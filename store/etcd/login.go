@@ -23,13 +23,13 @@ func openStream(
 	return open(ctx, desc, cc, method, opts...)
 }
 
-// login gives the client's logins the password as it is at the time: etcd's client keeps the one that it was made with. A
-// login is lost when the password changes, also on a connection that stays.
+// login gives the client's logins the password as it is at the time: etcd's client keeps the one that it was made
+// with. A login is lost when the password changes, also on a connection that stays.
 //
 // It also has the client forget a login that the servers do not know any more, after a restart for example. The client
 // sends the token of its last login with every request, also with the one by which it logs in again. Servers before
-// 3.4.28 refuse that for the token, and etcd's client would ask for another login, with the same token, forever. At this
-// error it drops the token. Its next request is refused because it has no user, and so the client logs in.
+// 3.4.28 refuse that for the token, and etcd's client would ask for another login, with the same token, forever. At
+// this error it drops the token. Its next request is refused because it has no user, and so the client logs in.
 func login(password *driverutil.Secret) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -72,8 +72,8 @@ func (t *nodeStore) renewLogin(ctx context.Context) {
 	_, _ = t.kv.Get(ctx, reservedPrefix, clientv3.WithSerializable(), clientv3.WithCountOnly())
 }
 
-// isLoginExpired reports whether a reply says that the login has expired, that the users have changed since, or that the
-// client has just forgotten it.
+// isLoginExpired reports whether a reply says that the login has expired, that the users have changed since, or that
+// the client has just forgotten it.
 func isLoginExpired(err error) bool {
 	err = rpctypes.Error(err)
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) ||

@@ -25,10 +25,10 @@ func (tb *table) Traits() record.Traits { return record.Traits{Marks: tb.markLea
 
 // keepMarks makes this a table with marks.
 //
-// A mark is a key under a lease that nobody renews. Each renewal of a run puts its mark again. It may use the lease that
-// an earlier one was granted, if that lasts for the TTL of the run from now on. So a client needs a lease for each third
-// of a TTL, however many runs it has. One lease that is kept alive would be cheaper. But then the mark of a run that its
-// client has lost would last as long as that client has other runs.
+// A mark is a key under a lease that nobody renews. Each renewal of a run puts its mark again. It may use the lease
+// that an earlier one was granted, if that lasts for the TTL of the run from now on. So a client needs a lease for
+// each third of a TTL, however many runs it has. One lease that is kept alive would be cheaper. But then the mark of
+// a run that its client has lost would last as long as that client has other runs.
 func (tb *table) keepMarks() {
 	clock := tb.store.info.Clock
 	if clock.Monotonic == nil {
@@ -45,8 +45,8 @@ func (t *nodeStore) grantMarkLease(ctx context.Context, ttl time.Duration) (clie
 	return parseLease(session.ID), err
 }
 
-// swapMarked is writeRecord with a change of the mark. A put under a lease that has expired is refused, and then nothing
-// was done. That happens if the cluster was restored, or somebody has revoked the lease.
+// swapMarked is writeRecord with a change of the mark. A put under a lease that has expired is refused, and then
+// nothing was done. That happens if the cluster was restored, or somebody has revoked the lease.
 func (tb *table) swapMarked(ctx context.Context, r record.Row, put clientv3.Op) (record.Row, error) {
 	if r.MarkTTL <= 0 {
 		changes := []clientv3.Op{put}

@@ -57,8 +57,9 @@ func puts(txn *pb.TxnRequest) bool {
 	return false
 }
 
-// TestDoneWithoutSpace: a write that etcd carries out although it says that there is no space counts as done: a claim is
-// held, a record is recognized, and a key under a lease is uncertain. A claim that was not added is refused at once.
+// TestDoneWithoutSpace: a write that etcd carries out although it says that there is no space counts as done: a claim
+// is held, a record is recognized, and a key under a lease is uncertain. A claim that was not added is refused at
+// once.
 func TestDoneWithoutSpace(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -178,7 +179,8 @@ func TestBatchWithEndedSession(t *testing.T) {
 	}
 }
 
-// TestRefusals: what etcd has certainly not done, and what it may have done, is told from the errors of its client, too.
+// TestRefusals: what etcd has certainly not done, and what it may have done, is told from the errors of its client,
+// too.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{rpctypes.ErrLeaseNotFound, rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrTooManyOps,

@@ -9,8 +9,8 @@ import (
 )
 
 // Remove compares the token: a key is made again after its removal, by us and by foreign clients. So a Remove that is
-// repeated, or arrives late, deletes nothing that it should not. To read the whole lock costs every member of the cluster
-// more than to read the next key.
+// repeated, or arrives late, deletes nothing that it should not. To read the whole lock costs every member of the
+// cluster more than to read the next key.
 func (t *nodeStore) Remove(
 	ctx context.Context, name string, n sequence.Node, then sequence.Then,
 ) (bool, sequence.Snapshot, error) {

@@ -141,8 +141,8 @@ func TestRequests(t *testing.T) {
 	}
 	got := c.take()
 	t.Logf("50 uncontended cycles: %v", got)
-	// On a slow machine a cycle may take longer than the engine's watchDelay. It is watched then, and read once for that. A request
-	// that failed is sent again.
+	// On a slow machine a cycle may take longer than the engine's watchDelay. It is watched then, and read once for
+	// that. A request that failed is sent again.
 	if got["Txn"] < 100 || got["Txn"] > 100+got["Watch"]+got["failed"] || got["Range"] != 0 {
 		t.Errorf("50 uncontended cycles sent %v, want 100 transactions", got)
 	}

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestRotation: the password and the certificates are replaced while locks are held and waited for. Nothing is lost, and
-// the server refuses the old ones.
+// TestRotation: the password and the certificates are replaced while locks are held and waited for. Nothing is lost,
+// and the server refuses the old ones.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	files := storetest.NewSecretFiles(t, "locker")
@@ -83,8 +83,8 @@ func TestRotation(t *testing.T) {
 		}})
 }
 
-// TestDistrustPasses: a server whose certificate is not trusted, and a password that is refused, are final only as long as
-// the store has never worked.
+// TestDistrustPasses: a server whose certificate is not trusted, and a password that is refused, are final only as
+// long as the store has never worked.
 func TestDistrustPasses(t *testing.T) {
 	t.Parallel()
 	nodes := &nodeStore{life: driverutil.NewLifetime()}

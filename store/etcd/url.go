@@ -69,7 +69,8 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	})
 }
 
-// explainOpen is the error of a login that has failed: the servers cannot be reached or have no leader, or they refuse it.
+// explainOpen is the error of a login that has failed: the servers cannot be reached or have no leader, or they
+// refuse it.
 func explainOpen(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable {
 		return fmt.Errorf("no server answers: %v", err)

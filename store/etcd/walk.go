@@ -32,8 +32,8 @@ func (t *nodeStore) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.
 		}
 		var revision int64
 		for more := true; more; {
-			// Page by page, and each page at its own revision: to read all at the revision of the first would fail if the
-			// cluster compacts meanwhile.
+			// Page by page, and each page at its own revision: to read all at the revision of the first would fail if
+			// the cluster compacts meanwhile.
 			r, err := t.kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageSize))
 			if err != nil {
 				yield(sequence.Snapshot{}, t.explainError(err))

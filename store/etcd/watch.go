@@ -197,8 +197,8 @@ func (h *watchHub) runStream() (answered bool) {
 	if err != nil {
 		return false
 	}
-	// What was queued for the last stream is dropped. Every watch that still exists is created here, and the others need
-	// no cancellation on this stream.
+	// What was queued for the last stream is dropped. Every watch that still exists is created here, and the others
+	// need no cancellation on this stream.
 	h.mu.Lock()
 	h.requests = nil
 	for _, w := range h.watches {

@@ -197,8 +197,8 @@ func (c *dirClock) writeState(ctx context.Context, f storedRecord, s clockState)
 // ensureFloor returns when the floor on the disk is at least token and at least the clock's present time. In most
 // cases it already is.
 func (c *dirClock) ensureFloor(ctx context.Context, token int64) error {
-	// The clock counts as well as the token: the ends of claims are written by it, and after a power cut it must not begin
-	// below a time that it has shown.
+	// The clock counts as well as the token: the ends of claims are written by it, and after a power cut it must not
+	// begin below a time that it has shown.
 	need := max(token, c.readMicros())
 	if need <= c.floor.Load() {
 		return nil

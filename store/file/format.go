@@ -78,8 +78,8 @@ func (c recordContent) encodeFile(v version) []byte {
 	return c.appendFile(make([]byte, 0, 96+len(c.name)+len(c.data)), v)
 }
 
-// appendFile appends the file of version v. The version is part of it, so that a recycled file cannot be taken for another
-// version.
+// appendFile appends the file of version v. The version is part of it, so that a recycled file cannot be taken for
+// another version.
 func (c recordContent) appendFile(b []byte, v version) []byte {
 	state := "live"
 	if c.deleted {

@@ -49,8 +49,8 @@ type fsys interface {
 	// renameExclusive renames a file. It fails if the file does not exist or if the new name does.
 	renameExclusive(dir int, name, to string) error
 	// linkFile gives a file a second name. It fails if the new name exists, or if the file does not, which means that
-	// all its names have been removed: see Kept files at versionedFile. The error is errors.ErrUnsupported if files do not
-	// have second names here, or if there is no room for another name.
+	// all its names have been removed: see Kept files at versionedFile. The error is errors.ErrUnsupported if files
+	// do not have second names here, or if there is no room for another name.
 	linkFile(dir int, name, to string) error
 	// renameEntry renames a file or directory, also into another directory. A directory replaces an empty directory,
 	// and nothing else.

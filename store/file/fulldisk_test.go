@@ -65,8 +65,8 @@ func giveUpSwaps(t *testing.T, clients, before, k int) (givenUp bool) {
 	return givenUp
 }
 
-// TestFullDiskAfterBadLink: a file that is the current version in spite of an I/O error is not written over on a full disk,
-// even if another client is stopped while it has the file that is not needed.
+// TestFullDiskAfterBadLink: a file that is the current version in spite of an I/O error is not written over on a full
+// disk, even if another client is stopped while it has the file that is not needed.
 func TestFullDiskAfterBadLink(t *testing.T) {
 	t.Parallel()
 	for swaps := range 2 * removeEvery {
@@ -95,8 +95,8 @@ func TestFullDiskAfterBadLink(t *testing.T) {
 	}
 }
 
-// TestFullDiskBothStopped: on a full disk, a client that is stopped anywhere in its swap, while another one takes the file
-// that it would have used, uses another file.
+// TestFullDiskBothStopped: on a full disk, a client that is stopped anywhere in its swap, while another one takes the
+// file that it would have used, uses another file.
 func TestFullDiskBothStopped(t *testing.T) {
 	t.Parallel()
 	for ka := 1; ka <= 12; ka++ {
@@ -124,9 +124,9 @@ func TestFullDiskBothStopped(t *testing.T) {
 	}
 }
 
-// TestFullDiskAmongStopped: on a full disk, a client that is stopped anywhere in its swap can have the last file that is
-// not needed. Then the swaps of others have an error that is not final, and all swap again once it goes on. So it is if
-// the client was alone before.
+// TestFullDiskAmongStopped: on a full disk, a client that is stopped anywhere in its swap can have the last file that
+// is not needed. Then the swaps of others have an error that is not final, and all swap again once it goes on. So it
+// is if the client was alone before.
 func TestFullDiskAmongStopped(t *testing.T) {
 	t.Parallel()
 	for _, alone := range []int{0, 2*removeEvery + 1} {
@@ -172,8 +172,8 @@ func stopOnFullDisk(t *testing.T, alone, k int, refused *int) (reached bool) {
 	return reached
 }
 
-// TestSpareFileOfLaterVersion: a late swap does not write over a spare file that may have been the version that it would
-// make: a reader may have opened it then.
+// TestSpareFileOfLaterVersion: a late swap does not write over a spare file that may have been the version that it
+// would make: a reader may have opened it then.
 func TestSpareFileOfLaterVersion(t *testing.T) {
 	t.Parallel()
 	spare := func(number string) string { return version{"inc", spareSeq}.stagedName(number + ".nonce") }

@@ -367,8 +367,8 @@ func TestSharedLinks(t *testing.T) {
 	}
 }
 
-// TestSharedTurn: the clients of a shared store take turns, with files that all members may open. A directory of turns that
-// a member leads elsewhere is not followed.
+// TestSharedTurn: the clients of a shared store take turns, with files that all members may open. A directory of
+// turns that a member leads elsewhere is not followed.
 func TestSharedTurn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

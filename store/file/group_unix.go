@@ -162,8 +162,8 @@ func (d disk) makeSharedRoot(dir string) error {
 	return describeError("make the directory "+dir, err)
 }
 
-// makeSharedDir makes a directory that the group shares. The error is fs.ErrExist if there is one already. What a client
-// that dies in between leaves has a name by which it is removed from tmp; elsewhere it does no harm.
+// makeSharedDir makes a directory that the group shares. The error is fs.ErrExist if there is one already. What a
+// client that dies in between leaves has a name by which it is removed from tmp; elsewhere it does no harm.
 func (d disk) makeSharedDir(dir int, name string) error {
 	there, err := d.entryExists(dir, name)
 	switch {
@@ -221,8 +221,9 @@ func (d disk) shareFile(fd int) error {
 	return unix.Fchmod(fd, sharedFileMode)
 }
 
-// checkWritable refuses to write into a file that another member may have put into the store as a link to a file outside
-// of it: this process may be root. A file that has no name any more is one that another client has removed meanwhile.
+// checkWritable refuses to write into a file that another member may have put into the store as a link to a file
+// outside of it: this process may be root. A file that has no name any more is one that another client has removed
+// meanwhile.
 func (d disk) checkWritable(st *unix.Stat_t, name string) error {
 	if d.shared && (uint32(st.Mode)&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1) {
 		return fmt.Errorf("%s is not a file of its own: it is linked from elsewhere; nothing was written to it", name)

@@ -34,8 +34,9 @@ func (f *knownFiles) isKept(name string) bool {
 	return f.kept != nil && slices.ContainsFunc(f.kept.files, func(k keptFile) bool { return k.staged == name })
 }
 
-// takeKept returns the file of the lowest old version, if it is kept, and is not the last file that is not needed: while
-// a kept file has only its staged name, another client may remove that, and on a full disk its room would be lost.
+// takeKept returns the file of the lowest old version, if it is kept, and is not the last file that is not needed:
+// while a kept file has only its staged name, another client may remove that, and on a full disk its room would be
+// lost.
 func (f *knownFiles) takeKept() (file keptFile, ok bool) {
 	k := f.kept
 	if f.old.isEmpty() || f.old.from+2 >= k.last.seq {

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// noticePipe is the pipe on which this client is notified of one lock. It stays for a while when nobody listens: on a busy
-// lock a client listens many times per second, and to make a file and to remove it costs more than all else. ext4 looks
-// at each file that was removed in the last seconds before it makes one.
+// noticePipe is the pipe on which this client is notified of one lock. It stays for a while when nobody listens: on a
+// busy lock a client listens many times per second, and to make a file and to remove it costs more than all else.
+// ext4 looks at each file that was removed in the last seconds before it makes one.
 type noticePipe struct {
 	noticeDir
 	prefix   string // of its name
@@ -170,8 +170,8 @@ func (t *table) closePipes() {
 	}
 }
 
-// removeDeadPipes removes pipes that killed clients have left in turns. On a lock that is never idle nobody else removes
-// them. It looks at some of the files, as removeDeadFiles does.
+// removeDeadPipes removes pipes that killed clients have left in turns. On a lock that is never idle nobody else
+// removes them. It looks at some of the files, as removeDeadFiles does.
 func (t *table) removeDeadPipes() {
 	dir, err := t.openDir(t.root, "turns")
 	if err != nil {

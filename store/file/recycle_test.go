@@ -2,8 +2,8 @@ package file
 
 import "testing"
 
-// TestVersionRun: of the versions that may be recycled, those up to the first gap are kept, and are taken one by one, the
-// lowest first.
+// TestVersionRun: of the versions that may be recycled, those up to the first gap are kept, and are taken one by one,
+// the lowest first.
 func TestVersionRun(t *testing.T) {
 	for _, c := range []struct {
 		versions []version

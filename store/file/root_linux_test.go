@@ -199,8 +199,8 @@ func TestFullDiskAmongOthers(t *testing.T) {
 	}
 }
 
-// TestFullDiskAmongMany: on a full disk, clients that want the same record at the same time all swap it in the end, also
-// if some swaps are given up.
+// TestFullDiskAmongMany: on a full disk, clients that want the same record at the same time all swap it in the end,
+// also if some swaps are given up.
 func TestFullDiskAmongMany(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

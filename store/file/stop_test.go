@@ -246,8 +246,8 @@ func stopOne(t *testing.T, before, k int, act func(*testClient, record.Row), cou
 	return reached
 }
 
-// stopDuring stops a at operation k of what it does with the current version, has b run a course, and lets a continue. It
-// reports whether a has so many operations.
+// stopDuring stops a at operation k of what it does with the current version, has b run a course, and lets a
+// continue. It reports whether a has so many operations.
 func stopDuring(a, b *testClient, k int, act func(*testClient, record.Row), course string) (reached bool) {
 	row := a.load()
 	goOn, reached := a.stopAt(k, func() { act(a, row) })

@@ -285,8 +285,8 @@ func (t *table) Info() driver.Info {
 	}
 }
 
-// TokenFloor is the clock of the directory. It is zero until the table is open: there are no claims then, and the engine
-// makes none before Acquire has opened the table.
+// TokenFloor is the clock of the directory. It is zero until the table is open: there are no claims then, and the
+// engine makes none before Acquire has opened the table.
 func (t *table) TokenFloor() int64 {
 	now, _, _ := t.Bounds()
 	return now
@@ -350,8 +350,8 @@ func (t *table) endCall() {
 }
 
 // yieldProcessor lets the goroutines of other calls run first. The calls of a local file system hardly ever block, so a
-// goroutine that takes one lock after another would keep its processor for 10 ms at a time, and each of 64 would have to
-// wait for a third of a second now and then.
+// goroutine that takes one lock after another would keep its processor for 10 ms at a time, and each of 64 would have
+// to wait for a third of a second now and then.
 func (t *table) yieldProcessor() {
 	if t.calls.Load() > 1 {
 		runtime.Gosched()

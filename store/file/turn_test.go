@@ -251,8 +251,8 @@ func TestNoticeOverlaps(t *testing.T) {
 	}
 }
 
-// TestNoticePipeStays: a client that listens again and again for one lock makes no file each time, is notified each time,
-// and removes the pipe when it has not listened for a while.
+// TestNoticePipeStays: a client that listens again and again for one lock makes no file each time, is notified each
+// time, and removes the pipe when it has not listened for a while.
 func TestNoticePipeStays(t *testing.T) {
 	t.Parallel()
 	one, two, path := openTurnTables(t)

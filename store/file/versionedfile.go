@@ -97,11 +97,12 @@ import (
 // its write is refused. Only a file system that never overwrites in place (btrfs) needs free blocks nevertheless.
 //
 // Of several clients one may have the only superfluous file. If its swap is done, or refused because another one was,
-// that other swap has left a file. If its swap is given up because its context has ended or the disk is full, the client
-// gives the file back, as a spare file: it renames it to the staged name of a version that never exists, so that nobody removes it by rule 1. Any client
-// may rename a spare file to be its own staged file; it is the only one then that writes to it, since the client before has
-// stopped. A client that finds nothing looks again for a moment, and then returns an error that is not final. So a client
-// that is stopped or killed in the middle of a swap can keep the last file, and only then do others fail.
+// that other swap has left a file. If its swap is given up because its context has ended or the disk is full, the
+// client gives the file back, as a spare file: it renames it to the staged name of a version that never exists, so
+// that nobody removes it by rule 1. Any client may rename a spare file to be its own staged file; it is the only one
+// then that writes to it, since the client before has stopped. A client that finds nothing looks again for a moment,
+// and then returns an error that is not final. So a client that is stopped or killed in the middle of a swap can keep
+// the last file, and only then do others fail.
 //
 // # Create and delete
 //
@@ -125,13 +126,14 @@ import (
 // Where many clients swap at the same time, the directory can be too large to be listed by one system call. While the
 // reader makes the next one, all the versions that it would have found there may be replaced and removed, and the new
 // ones may have their place in the part that it has read. So a list without any version shows that there is no record
-// only if it was made by one call. The largest version in a list in parts, if it can be read, was current after the list
-// was begun: a lower one is removed before the one that was current then.
+// only if it was made by one call. The largest version in a list in parts, if it can be read, was current after the
+// list was begun: a lower one is removed before the one that was current then.
 //
 // What can be understood is what the version contained when it was current. A file contains the number of its version,
-// and a client writes over files of lower numbers only: so no number is written into the file that once was the version of
-// that number, not even by a swap that comes too late and is refused. A spare file has the number of a swap that was given
-// up in its name. It may be written over with that number once more, since it was not the version of it.
+// and a client writes over files of lower numbers only: so no number is written into the file that once was the
+// version of that number, not even by a swap that comes too late and is refused. A spare file has the number of a
+// swap that was given up in its name. It may be written over with that number once more, since it was not the version
+// of it.
 type versionedFile struct {
 	*storeDir
 	parent   int    // handle of the directory in which the record's directory is
@@ -365,8 +367,8 @@ func (vf versionedFile) swapVersion(
 	}
 	vf.noteMade(&files, next, newName, file)
 	// Without durable nothing is synced. After a power cut the record may then be old, torn or missing, but so are the
-	// processes that relied on it; what outlives a power cut is the clock's floor, which is synced, and detached claims,
-	// which are written as durable.
+	// processes that relied on it; what outlives a power cut is the clock's floor, which is synced, and detached
+	// claims, which are written as durable.
 	if durable {
 		// Also sync the name of the record's directory: the client that made it may not have needed it durable.
 		if err := cmp.Or(vf.syncHandle(d), vf.syncHandle(vf.parent)); err != nil {
@@ -545,8 +547,8 @@ func (vf versionedFile) stageVersion(
 	if taken, err := vf.entryExists(d, base.nextVersion().String()); err == nil && taken {
 		return record.ErrConflict
 	}
-	// To look for old versions costs less than a new file. If base is gone, the directory may be that of a later record,
-	// with versions of its own.
+	// To look for old versions costs less than a new file. If base is gone, the directory may be that of a later
+	// record, with versions of its own.
 	if there, _ := vf.entryExists(d, base.String()); there && vf.removeOldVersions(d, base, files) >= removeEvery {
 		reused, err = vf.stageInRecycledFile(d, files, base, staged, data, durable)
 		if reused && !isDiskFull(err) {
@@ -556,8 +558,8 @@ func (vf versionedFile) stageVersion(
 	if err = vf.writeNewFile(d, staged, padToBlocks(data), durable); !isDiskFull(err) {
 		return err
 	}
-	// The new file took no block, or not all that it needs. Its name goes first, so that it cannot be taken for one that
-	// is complete.
+	// The new file took no block, or not all that it needs. Its name goes first, so that it cannot be taken for one
+	// that is complete.
 	_ = vf.removeFile(d, staged)
 	return vf.stageOnFullDisk(ctx, d, files, base, staged, data, durable)
 }
@@ -635,8 +637,8 @@ func (vf versionedFile) giveBackFile(d int, staged string, last version) error {
 	return nil
 }
 
-// isSpareFor reports whether name is that of a spare file that may be written over in a swap of base. A larger number than
-// that of the new version must not have been written to it: see Reading at versionedFile.
+// isSpareFor reports whether name is that of a spare file that may be written over in a swap of base. A larger number
+// than that of the new version must not have been written to it: see Reading at versionedFile.
 func isSpareFor(name string, base version) bool {
 	v, staged, ok := parseFile(name)
 	if !ok || !staged || v != (version{base.incarnation, spareSeq}) {
@@ -661,8 +663,8 @@ func (vf versionedFile) stageInRecycledFile(
 	return true, vf.overwriteStaged(d, base, staged, data, durable)
 }
 
-// overwriteStaged writes a staged file of base over a file that has that name already. If the disk is full, and the file
-// has less room than this version needs, it becomes a spare file.
+// overwriteStaged writes a staged file of base over a file that has that name already. If the disk is full, and the
+// file has less room than this version needs, it becomes a spare file.
 func (vf versionedFile) overwriteStaged(d int, base version, staged string, data []byte, durable bool) error {
 	err := vf.overwriteFile(d, staged, data, durable)
 	if isDiskFull(err) {

@@ -79,8 +79,8 @@ func examineBucket(b *bucketAttrs, prefix string) (all []driver.Finding) {
 	return all
 }
 
-// removesLocks reports whether a rule may delete an object that is in use below the prefix. A rule for old versions does
-// not, and neither does one that never matches a name of a lock.
+// removesLocks reports whether a rule may delete an object that is in use below the prefix. A rule for old versions
+// does not, and neither does one that never matches a name of a lock.
 func removesLocks(rule lifecycleRule, prefix string) bool {
 	c := rule.Condition
 	if rule.Action.Type != "Delete" || c.IsLive != nil && !*c.IsLive || c.NumNewerVersions > 0 ||

@@ -117,8 +117,8 @@ func TestCancels(t *testing.T) {
 }
 
 // TestClocks: a process that tries once, and has not watched before, replaces a dead holder within a second after
-// its TTL, and not before. The clients' clocks are an hour apart. On a machine that runs late it may have to try longer:
-// the error of its estimate of the store's clock is as large as the round trips are long.
+// its TTL, and not before. The clients' clocks are an hour apart. On a machine that runs late it may have to try
+// longer: the error of its estimate of the store's clock is as large as the round trips are long.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	var machine pace.Pace

@@ -82,7 +82,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceStaleHolder: no stale holder replaces an object, not even one that was stopped after it had checked its token.
+// TestFenceStaleHolder: no stale holder replaces an object, not even one that was stopped after it had checked its
+// token.
 func TestFenceStaleHolder(t *testing.T) {
 	t.Parallel()
 	client := newClient(t, startServer(t))

@@ -182,7 +182,8 @@ func (c *bucketClient) readAttrs(ctx context.Context, name string, when conditio
 // castagnoli is made when it is needed first, because that takes longer than to start all else of this package.
 var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
-// writeObject makes or replaces an object, and returns its attributes. Of content, data, contentType and metadata count.
+// writeObject makes or replaces an object, and returns its attributes. Of content, data, contentType and metadata
+// count.
 func (c *bucketClient) writeObject(
 	ctx context.Context, name string, when conditions, content objectContent,
 ) (*objectAttrs, error) {

@@ -20,9 +20,9 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// The few requests that a store sends, in JSON, as the API's conventions document them. The project's own client library
-// is not used: it would make each program with this package larger by 20 MB. No write is sent again here: the second
-// would be refused because of the effect of the first.
+// The few requests that a store sends, in JSON, as the API's conventions document them. The project's own client
+// library is not used: it would make each program with this package larger by 20 MB. No write is sent again here: the
+// second would be refused because of the effect of the first.
 
 const (
 	// requestTimeout is how long one request may take. After that another one finds out what became of it.
@@ -157,7 +157,8 @@ func (c *client) send(ctx context.Context, verb, method, address string, body, r
 	return err
 }
 
-// decodeObject decodes a reply into result, unless that is nil. All that an API server answers is an object of some kind.
+// decodeObject decodes a reply into result, unless that is nil. All that an API server answers is an object of some
+// kind.
 func decodeObject(data []byte, result any) error {
 	var o struct {
 		Kind string `json:"kind"`
@@ -179,8 +180,8 @@ func isOwnReply(reply *http.Response) bool {
 	return reply.StatusCode >= 300 || strings.HasPrefix(reply.Header.Get("Content-Type"), "application/json")
 }
 
-// read is send for a request that changes nothing. It is sent again at once if the server is in trouble or the connection
-// breaks. A request that got no answer for a second is not sent again.
+// read is send for a request that changes nothing. It is sent again at once if the server is in trouble or the
+// connection breaks. A request that got no answer for a second is not sent again.
 func (c *client) read(ctx context.Context, verb, address string, result any) error {
 	const maxTries = 3
 	for tries, from := 1, c.clock.Clock.Now(); ; tries++ {
@@ -262,9 +263,9 @@ type shownChange struct {
 }
 
 // watch calls changed with each change of an object after the resource version from. With "0" the first change is the
-// object as the server has it, which may be old, if there is one. subscribed is called when no change will be missed any
-// more. The error says why the watch has ended; if from is too old, it is errExpired. A watch that has begun ends when the
-// server ends it, which is after half an hour or more, or with ctx.
+// object as the server has it, which may be old, if there is one. subscribed is called when no change will be missed
+// any more. The error says why the watch has ended; if from is too old, it is errExpired. A watch that has begun ends
+// when the server ends it, which is after half an hour or more, or with ctx.
 func (c *client) watch(
 	ctx context.Context, name, from string, subscribed func() error, changed func(shownChange),
 ) error {

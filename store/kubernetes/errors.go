@@ -61,8 +61,8 @@ func (c *client) explainFailure(err error) error {
 }
 
 // explainRefusal translates a refusal into the driver's terms. What it does not know is an error without a meaning: a
-// write may then have taken effect, so the engine reads, and tries again. Among these are a timeout (504), and all else of
-// 5xx.
+// write may then have taken effect, so the engine reads, and tries again. Among these are a timeout (504), and all
+// else of 5xx.
 func (c *client) explainRefusal(verb string, reply *http.Response) error {
 	data, _ := io.ReadAll(reply.Body)
 	var s status

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/foreign"
 )
 
-// NewForAllNames makes a store in the layout of leader election in which every name is a lock of its own, for the suite:
-// the names of its locks are none that an object can have.
+// NewForAllNames makes a store in the layout of leader election in which every name is a lock of its own, for the
+// suite: the names of its locks are none that an object can have.
 func NewForAllNames(_ context.Context, web *http.Client, server, namespace string) (driver.Store, error) {
 	t, err := newTable(web, server, namespace, &Options{Layout: LayoutLeaderElection, Prefix: "suite-"})
 	if err != nil {

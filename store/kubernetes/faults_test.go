@@ -34,8 +34,8 @@ func TestCancels(t *testing.T) {
 	}, *prove)
 }
 
-// TestDeadHolder: a process that tries once, and has not watched before, replaces a dead holder within five seconds after
-// its TTL, and not before. The clients' clocks are hours apart.
+// TestDeadHolder: a process that tries once, and has not watched before, replaces a dead holder within five seconds
+// after its TTL, and not before. The clients' clocks are hours apart.
 func TestDeadHolder(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)

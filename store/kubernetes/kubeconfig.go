@@ -503,7 +503,8 @@ type execCluster struct {
 	ProxyURL      string `json:"proxy-url,omitempty"`
 }
 
-// askPlugin runs the program that prints credentials. What it writes to standard error is not shown: it may be a secret.
+// askPlugin runs the program that prints credentials. What it writes to standard error is not shown: it may be a
+// secret.
 func (a *authTransport) askPlugin(ctx context.Context) (got execCredential, cert *tls.Certificate, err error) {
 	e := a.user.Exec
 	in := execCredential{APIVersion: cmp.Or(e.APIVersion, "client.authentication.k8s.io/v1"), Kind: "ExecCredential"}

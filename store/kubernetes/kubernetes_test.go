@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/kubernetes/kubernetestest"
 )
 
-// TestPermissions: each permission that a role lacks is named in the error. Without watch a waiter polls, and without list
-// and delete only listings are refused.
+// TestPermissions: each permission that a role lacks is named in the error. Without watch a waiter polls, and without
+// list and delete only listings are refused.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// renewedAnnotation is the renewTime with which a record was written. When another client has written the lease, the
-	// record is about the past.
+	// renewedAnnotation is the renewTime with which a record was written. When another client has written the lease,
+	// the record is about the past.
 	renewedAnnotation = "holdfast/renewed"
 	microTime         = "2006-01-02T15:04:05.000000Z07:00"
 	maxRemembered     = 4096
 )
 
 // leaderElectionTable is the leases of a namespace as a record.Table for LayoutLeaderElection. It has no Watcher: a
-// waiter has no place in a lease, so there is no queue, and waiters poll. It never removes an object, because others may
-// have made it, and count its leaseTransitions.
+// waiter has no place in a lease, so there is no queue, and waiters poll. It never removes an object, because others
+// may have made it, and count its leaseTransitions.
 type leaderElectionTable struct {
 	record.Unsupported
 
@@ -188,8 +188,8 @@ func (e *leaderElectionTable) readRow(l *lease) (record.Row, error) {
 	return row, err
 }
 
-// foreignRecord makes the record of a lease that a foreign client holds. It expires by client-go's own rule: when it was
-// seen unchanged for its duration, by the reader's clock. The times in the lease are by the holder's clock, and
+// foreignRecord makes the record of a lease that a foreign client holds. It expires by client-go's own rule: when it
+// was seen unchanged for its duration, by the reader's clock. The times in the lease are by the holder's clock, and
 // are only shown.
 func foreignRecord(token int64, s *leaseSpec) *record.Record {
 	text, _ := json.Marshal(s) // a struct of texts and numbers

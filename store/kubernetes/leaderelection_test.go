@@ -79,8 +79,8 @@ func openElection(t *testing.T, c server) driver.Store {
 	return mustOpen(t, c, kubernetestest.AllowAll, &kubernetes.Options{Layout: kubernetes.LayoutLeaderElection})
 }
 
-// TestElections: the leader election of client-go and this layout exclude each other on one lease, while all of them take
-// turns.
+// TestElections: the leader election of client-go and this layout exclude each other on one lease, while all of them
+// take turns.
 func TestElections(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
@@ -120,8 +120,8 @@ func TestElections(t *testing.T) {
 	all.Wait()
 }
 
-// TestDeadElector: a leader of client-go that was killed is shown as a foreign holder without a token, and excludes this
-// layout until its lease has not changed for its duration.
+// TestDeadElector: a leader of client-go that was killed is shown as a foreign holder without a token, and excludes
+// this layout until its lease has not changed for its duration.
 func TestDeadElector(t *testing.T) {
 	t.Parallel()
 	c := sharedCluster(t)
@@ -240,8 +240,8 @@ func TestElectorOnOwnLayout(t *testing.T) {
 	}
 }
 
-// TestRenewTimes: each write of a holder has a renewTime in another second, because client-go compares whole seconds, and
-// takes the lease of a holder that seems not to renew.
+// TestRenewTimes: each write of a holder has a renewTime in another second, because client-go compares whole seconds,
+// and takes the lease of a holder that seems not to renew.
 func TestRenewTimes(t *testing.T) {
 	t.Parallel()
 	m := startModel(t)

@@ -8,10 +8,10 @@ import (
 )
 
 // How a lock's name becomes the name of an object, which is a DNS subdomain: at most 253 small letters, digits, dashes
-// and dots, where a dash or a dot stands between two others that are neither. After the prefix, small letters and digits
-// stay as they are, and so does a dash between two of them. Any other byte is a dot and two hexadecimal digits. A name
-// that would be too long, or would not begin with a letter or a digit, is a hash, and "hash" after a dot; so no other
-// name becomes the same. The whole name is kept in an annotation of the object.
+// and dots, where a dash or a dot stands between two others that are neither. After the prefix, small letters and
+// digits stay as they are, and so does a dash between two of them. Any other byte is a dot and two hexadecimal
+// digits. A name that would be too long, or would not begin with a letter or a digit, is a hash, and "hash" after a
+// dot; so no other name becomes the same. The whole name is kept in an annotation of the object.
 const (
 	hashSuffix = ".hash"
 	maxObject  = 253

@@ -49,8 +49,8 @@ users: [{name: u, user: {token: all, client-certificate: cert.pem, client-key: k
 	}})
 }
 
-// TestTornTokenFile: while the file of a token is empty, the token before stays in use, also after the server has refused
-// it.
+// TestTornTokenFile: while the file of a token is empty, the token before stays in use, also after the server has
+// refused it.
 func TestTornTokenFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "token")

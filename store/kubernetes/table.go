@@ -16,9 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// table is the leases of a namespace as a record.Table: one object per record, which is in an annotation. A row's version
-// is the object's uid and resource version. The API server compares both before it replaces or removes an object, and
-// reads without a resource version show what was written before ("Kubernetes API Concepts", "Resource versions").
+// table is the leases of a namespace as a record.Table: one object per record, which is in an annotation. A row's
+// version is the object's uid and resource version. The API server compares both before it replaces or removes an
+// object, and reads without a resource version show what was written before ("Kubernetes API Concepts", "Resource
+// versions").
 type table struct {
 	record.Unsupported
 
@@ -143,8 +144,8 @@ func (t *table) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 //
 // A program of client-go that elects its leader by this lease by mistake must never lead, since that would exclude
 // nobody. It takes a lease that has no holder, or its own name as the holder, or that it has seen unchanged for the
-// duration, which is 0 if there is none. So there is always a holder, with a text that no such program is called, and the
-// longest duration.
+// duration, which is 0 if there is none. So there is always a holder, with a text that no such program is called, and
+// the longest duration.
 func describeHolder(rec *record.Record) leaseSpec {
 	holders, owner := 0, ""
 	for _, c := range rec.Claims {

@@ -12,8 +12,8 @@ import (
 
 func init() { driver.Register("kubernetes", openURL, storeurl.Describe((*storeURL).form)) }
 
-// storeURL is what a URL says. The cluster and the credentials are found as kubectl finds them: the files of KUBECONFIG,
-// ~/.kube/config, or the service account of the pod.
+// storeURL is what a URL says. The cluster and the credentials are found as kubectl finds them: the files of
+// KUBECONFIG, ~/.kube/config, or the service account of the pod.
 type storeURL struct {
 	namespace, kubeconfig, context string
 	opts                           Options

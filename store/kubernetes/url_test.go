@@ -114,8 +114,8 @@ users: [{name: u, user: {%s}}]
 	fail("a pod without a service account", scheme, nil, "the pod has no service account")
 }
 
-// TestHangingPlugin: a program for credentials that hangs, with a child that keeps its output open, holds up no call for
-// longer than the call's context.
+// TestHangingPlugin: a program for credentials that hangs, with a child that keeps its output open, holds up no call
+// for longer than the call's context.
 func TestHangingPlugin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -134,8 +134,8 @@ func TestHangingPlugin(t *testing.T) {
 	}
 }
 
-// TestReplacedRecord: a claim in a record that another client has replaced was ended by that client, and a release of it
-// whose reply was lost does not take its absence for its own success.
+// TestReplacedRecord: a claim in a record that another client has replaced was ended by that client, and a release of
+// it whose reply was lost does not take its absence for its own success.
 func TestReplacedRecord(t *testing.T) {
 	t.Parallel()
 	m := kubernetestest.StartModel()

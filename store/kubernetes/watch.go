@@ -22,8 +22,8 @@ type watches struct {
 
 func newWatches() *watches { return &watches{byObject: map[string]*objectWatch{}} }
 
-// objectWatch is the watch of one object, which all calls of Wait for it share. It stays for a moment when nobody waits: a
-// waiter that was woken reads the object, and waits again.
+// objectWatch is the watch of one object, which all calls of Wait for it share. It stays for a moment when nobody
+// waits: a waiter that was woken reads the object, and waits again.
 //
 // It begins at the version that its first waiter has read, and the server sends each change after that. So a waiter
 // that knows an older version than the last one here has missed something, and one that knows a newer version waits
@@ -133,8 +133,8 @@ func (one *watch) Wait(ctx context.Context, seen string, place record.Place) err
 		case err != nil:
 			return fmt.Errorf("the watch has ended: %w", err)
 		case !isComparable && last.exists != known.exists && last != asked:
-			// Either the object has changed, or the watch shows what came before the waiter's read. A read tells. If it is
-			// the second, what comes after this read is still to be shown.
+			// Either the object has changed, or the watch shows what came before the waiter's read. A read tells. If
+			// it is the second, what comes after this read is still to be shown.
 			now, err := t.readVersion(ctx, one.object)
 			if err != nil || now != known {
 				return err

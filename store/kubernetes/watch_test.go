@@ -34,7 +34,8 @@ func (c *requestCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.base.RoundTrip(r)
 }
 
-// TestSharedWatch: the waiters and the watchers of a lock in one client share one watch. Polls and changes do not end it.
+// TestSharedWatch: the waiters and the watchers of a lock in one client share one watch. Polls and changes do not end
+// it.
 func TestSharedWatch(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]server{"model": startModel(t), "cluster": sharedCluster(t)} {
@@ -210,9 +211,9 @@ func TestWatchMissesNothing(t *testing.T) {
 	w.expectRequests("all this", 1, 2) // the last two cannot compare revisions, and read
 }
 
-// TestWatchAfterCompaction: a watch that would begin at a moment which the server has forgotten misses no change that came
-// before it: neither another version, nor that the object is gone, nor that there is one now. That is so although what the
-// server begins with instead is old.
+// TestWatchAfterCompaction: a watch that would begin at a moment which the server has forgotten misses no change that
+// came before it: neither another version, nor that the object is gone, nor that there is one now. That is so
+// although what the server begins with instead is old.
 func TestWatchAfterCompaction(t *testing.T) {
 	t.Parallel()
 	for _, behind := range []bool{false, true} {
@@ -245,8 +246,8 @@ func TestWatchAfterCompaction(t *testing.T) {
 	}
 }
 
-// TestWatchOfAbsentObject: the waiters for an object that does not exist share a watch. One that has seen the object, and
-// comes late, learns that it is gone.
+// TestWatchOfAbsentObject: the waiters for an object that does not exist share a watch. One that has seen the object,
+// and comes late, learns that it is gone.
 func TestWatchOfAbsentObject(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
@@ -336,8 +337,8 @@ func TestNoticesStayBehind(t *testing.T) {
 	}
 }
 
-// TestNoticeBeforeWatch: a claim in the queue that knows an older version than the one with which the watch began learns at
-// once that it may have missed a notice.
+// TestNoticeBeforeWatch: a claim in the queue that knows an older version than the one with which the watch began
+// learns at once that it may have missed a notice.
 func TestNoticeBeforeWatch(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)

@@ -35,8 +35,8 @@ type Memory struct {
 	startMicros int64 // microseconds since 1970 at startedAt
 
 	mu sync.Mutex
-	// version counts the writes of the whole store and not those of a row, so that no version comes twice for a name, even
-	// after the row was deleted and made again.
+	// version counts the writes of the whole store and not those of a row, so that no version comes twice for a name,
+	// even after the row was deleted and made again.
 	version uint64
 	rows    map[string]entry
 	waiting map[string]*waiting // only of names for which calls wait
@@ -79,8 +79,8 @@ func (m *Memory) Table() record.Table { return &table{m: m, closed: make(chan st
 // Ledger returns a new client of the store's run ledger. Its runs are apart from the locks.
 func (m *Memory) Ledger() driver.Ledger { return record.NewLedger(m.ledgerTable()) }
 
-// ledgerTable returns a client of the ledger's rows. They are those of a second Memory with the same clock, so that a key
-// and a lock can have the same name.
+// ledgerTable returns a client of the ledger's rows. They are those of a second Memory with the same clock, so that a
+// key and a lock can have the same name.
 func (m *Memory) ledgerTable() record.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,8 +121,8 @@ func (t *table) Info() driver.Info {
 // Traits say that rows are listed in the order of their names.
 func (t *table) Traits() record.Traits { return record.Traits{ListsInOrder: true, Ledger: true} }
 
-// TokenFloor continues from the wall clock when the store was made. It does not follow when the wall clock is set, because
-// the store's clock must not fall.
+// TokenFloor continues from the wall clock when the store was made. It does not follow when the wall clock is set,
+// because the store's clock must not fall.
 func (t *table) TokenFloor() int64 {
 	return t.m.startMicros + t.m.opts.Clock.Since(t.m.startedAt).Microseconds()
 }
@@ -154,8 +154,8 @@ func (t *table) lockRows(ctx context.Context) error {
 	return nil
 }
 
-// Load sees every Swap that has returned, because all clients share one mutex. The bytes of a row belong to all of them:
-// they are never changed, so no copy is made.
+// Load sees every Swap that has returned, because all clients share one mutex. The bytes of a row belong to all of
+// them: they are never changed, so no copy is made.
 func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if err := t.lockRows(ctx); err != nil {
 		return record.Row{}, err
@@ -215,8 +215,8 @@ func (m *Memory) replaceRow(name string, e entry) {
 	m.rows[name] = e
 }
 
-// List takes all rows at one moment and yields them afterwards. What is written meanwhile is not seen, which the contract
-// allows.
+// List takes all rows at one moment and yields them afterwards. What is written meanwhile is not seen, which the
+// contract allows.
 func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if err := t.lockRows(ctx); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// TestWaitForAbsentRow: a call that waits for a row that does not exist returns when the row is written. Calls that have
-// ended leave nothing.
+// TestWaitForAbsentRow: a call that waits for a row that does not exist returns when the row is written. Calls that
+// have ended leave nothing.
 func TestWaitForAbsentRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(nil)

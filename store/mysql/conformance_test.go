@@ -112,7 +112,8 @@ func newHarness(t *testing.T, raw string) drivertest.Harness {
 }
 
 // TestConformance: the store keeps every promise of the contract, even when the server is killed and comes back. The
-// suite runs before the other tests, because it keeps the machine busy. The store has a prefix; the other suite's has none.
+// suite runs before the other tests, because it keeps the machine busy. The store has a prefix; the other suite's has
+// none.
 func TestConformance(t *testing.T) {
 	s := startServer(t)
 	h := newHarness(t, freshURL(s, "prefix=team/"))

@@ -101,7 +101,8 @@ func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return append(all, part.findings()...), nil
 }
 
-// readOverrides returns the permissions of a user to write although read_only is set. user is what current_user() returns.
+// readOverrides returns the permissions of a user to write although read_only is set. user is what current_user()
+// returns.
 func (t *table) readOverrides(ctx context.Context, user string) (rights []string, err error) {
 	at := strings.LastIndexByte(user, '@')
 	if at < 0 {

@@ -58,9 +58,9 @@ type Options struct {
 	// Table is the table that holds the locks, in the database that the connections use. Default: holdfast, or shedlock
 	// for LayoutShedLock.
 	Table string
-	// Prefix begins the names of the rows, so that several stores share a table: no prefix of one may begin with that of
-	// another, as a/ and b/ do not. It takes its room from the names of locks, and has at most 255 bytes. ShedLock's
-	// layout has none.
+	// Prefix begins the names of the rows, so that several stores share a table: no prefix of one may begin with that
+	// of another, as a/ and b/ do not. It takes its room from the names of locks, and has at most 255 bytes.
+	// ShedLock's layout has none.
 	Prefix string
 	// Create makes the table if it does not exist: see [Migrate].
 	Create bool

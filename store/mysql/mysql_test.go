@@ -377,8 +377,8 @@ func TestEditedRow(t *testing.T) {
 	}
 }
 
-// TestForeignLock: while another session has locked the table, or rows of it, no statement is left on the server for longer than the
-// time that the store waits for its answer, and claims are made again afterwards.
+// TestForeignLock: while another session has locked the table, or rows of it, no statement is left on the server for
+// longer than the time that the store waits for its answer, and claims are made again afterwards.
 func TestForeignLock(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -662,9 +662,9 @@ func TestReplicationStatus(t *testing.T) {
 	}
 }
 
-// TestStatementsPerOperation: a take of a free lock, a renewal and a release are one statement each, by the server's own
-// count. With layout=shedlock the first take of a name is three. A caller that is alone uses one connection, on which the
-// store has prepared its statements.
+// TestStatementsPerOperation: a take of a free lock, a renewal and a release are one statement each, by the server's
+// own count. With layout=shedlock the first take of a name is three. A caller that is alone uses one connection, on
+// which the store has prepared its statements.
 func TestStatementsPerOperation(t *testing.T) {
 	t.Parallel()
 	for _, layout := range layouts {

@@ -66,8 +66,8 @@ func (t readOnlyTest) expectRefused(what, table string, write func() (changed bo
 	}
 }
 
-// TestReadOnlyIsCheckedByWrites: each statement that writes changes nothing on a server with read_only, even if its user
-// may write there.
+// TestReadOnlyIsCheckedByWrites: each statement that writes changes nothing on a server with read_only, even if its
+// user may write there.
 func TestReadOnlyIsCheckedByWrites(t *testing.T) {
 	t.Parallel()
 	r := newReadOnlyTest(t)
@@ -204,9 +204,9 @@ func TestInnoDBReadOnly(t *testing.T) {
 	}
 }
 
-// TestRefusalCodes: the codes of a server that takes no writes lead to another connection. A code that says that nothing
-// was changed counts as a conflict; one that says that a group has rolled back a transaction at its commit does not, because
-// other members may apply it.
+// TestRefusalCodes: the codes of a server that takes no writes lead to another connection. A code that says that
+// nothing was changed counts as a conflict; one that says that a group has rolled back a transaction at its commit
+// does not, because other members may apply it.
 func TestRefusalCodes(t *testing.T) {
 	var bare table
 	for code, want := range map[uint16]struct{ isReadOnly, isConflict bool }{

@@ -18,16 +18,16 @@ import (
 // server evaluates it for a row that the WHERE clause has chosen, if it depends on a column, and returns 0 if there is
 // none. The number of changed rows would not do: a renewal in the same millisecond changes nothing.
 //
-// A time is that at which the statement began, maybe long before it got the row. So a take and a renewal never lower the
-// lock_until of their own claim: a newer one may have raised it, and the holder trusts that. A detach may, because its
-// claim ends when it says.
+// A time is that at which the statement began, maybe long before it got the row. So a take and a renewal never lower
+// the lock_until of their own claim: a newer one may have raised it, and the holder trusts that. A detach may,
+// because its claim ends when it says.
 //
-// Each update sets both times. In tables made without explicit_defaults_for_timestamp, the server sets the first TIMESTAMP
-// of a row to its own time if an update does not.
+// Each update sets both times. In tables made without explicit_defaults_for_timestamp, the server sets the first
+// TIMESTAMP of a row to its own time if an update does not.
 //
-// A take writes a note of how the previous holder ended into its own signature. The release of that holder may have lost
-// its reply, and ask what became of it. A take raises locked_at even if the server's clock was set back, because it is
-// the token. (A take of ShedLock's own clients sets it to the present time, whatever it was.)
+// A take writes a note of how the previous holder ended into its own signature. The release of that holder may have
+// lost its reply, and ask what became of it. A take raises locked_at even if the server's clock was set back, because
+// it is the token. (A take of ShedLock's own clients sets it to the present time, whatever it was.)
 const (
 	shedMicrosOfNow = `timestampdiff(microsecond, '1970-01-01', NOW)`
 	shedEnd         = `timestampadd(microsecond, ? * 1000 + 1000, NOW)` // after so many milliseconds

@@ -58,8 +58,8 @@ func (p shedlockClient) Unlock(ctx context.Context, name string, atLeast time.Du
 		WHERE name = ? AND locked_by = ?`, atLeast.Microseconds(), atLeast.Microseconds(), name, p.name)
 }
 
-// startShedLockServer starts a server whose time zone is not UTC, and which sets a row's first TIMESTAMP by itself in an
-// update that does not.
+// startShedLockServer starts a server whose time zone is not UTC, and which sets a row's first TIMESTAMP by itself in
+// an update that does not.
 var startShedLockServer = sync.OnceValues(func() (*mysqltest.Server, error) {
 	return mysqltest.Start("default-time-zone=+13:00", "explicit-defaults-for-timestamp=OFF",
 		"character-set-server=utf8mb4")
@@ -200,8 +200,8 @@ func TestShedLockFlags(t *testing.T) {
 	}
 }
 
-// TestShedLockNames: a name that the table takes for another one is refused, and the row of that one is left as it is. A
-// table that Create has made takes no name for another one.
+// TestShedLockNames: a name that the table takes for another one is refused, and the row of that one is left as it
+// is. A table that Create has made takes no name for another one.
 func TestShedLockNames(t *testing.T) {
 	t.Parallel()
 	p := newShedlockPlace(t, manualTable+" character set utf8mb4 collate utf8mb4_general_ci")
@@ -264,8 +264,8 @@ func TestShedLockOlderStatement(t *testing.T) {
 	}
 }
 
-// TestShedLockReleaseAfterLostReply: a release whose first reply was lost tells what became of the claim if the row says
-// so, and that it does not know if several others have held the lock since.
+// TestShedLockReleaseAfterLostReply: a release whose first reply was lost tells what became of the claim if the row
+// says so, and that it does not know if several others have held the lock since.
 func TestShedLockReleaseAfterLostReply(t *testing.T) {
 	t.Parallel()
 	p, s, peers := openShedLock(t)

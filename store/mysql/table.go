@@ -51,10 +51,10 @@ type table struct {
 	zoneMatters         bool // ShedLock's columns are of the type TIMESTAMP, which depends on the session's time_zone
 }
 
-// takesWrites is the condition that the server takes writes of ordinary users. Each statement that writes has it, because
-// read_only does not stop a user with SUPER, READ ONLY ADMIN or CONNECTION_ADMIN: a primary that was demoted would go on
-// granting locks to it. A write that is refused so changes no row, and the read that follows says why. read_only is a
-// number in most versions, and a word in the latest of MariaDB.
+// takesWrites is the condition that the server takes writes of ordinary users. Each statement that writes has it,
+// because read_only does not stop a user with SUPER, READ ONLY ADMIN or CONNECTION_ADMIN: a primary that was demoted
+// would go on granting locks to it. A write that is refused so changes no row, and the read that follows says why.
+// read_only is a number in most versions, and a word in the latest of MariaDB.
 const takesWrites = `(concat(@@global.read_only) in ('0', 'OFF') and @@global.innodb_read_only = 0)`
 
 // A read also returns the server's clock, in microseconds, and whether the server takes writes. UTC_TIMESTAMP is the
@@ -163,8 +163,8 @@ func (t *table) closeReadOnlyConns(ctx context.Context) {
 	})
 }
 
-// isReadOnly reports whether a value of read_only, as SHOW VARIABLES writes it, means that the server takes no writes of
-// ordinary users.
+// isReadOnly reports whether a value of read_only, as SHOW VARIABLES writes it, means that the server takes no writes
+// of ordinary users.
 func isReadOnly(value string) bool { return value != "0" && value != "OFF" && value != "" }
 
 // readRows runs a SELECT, and once more if the connection broke.
@@ -222,8 +222,8 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 // idSize is the length of the random part of a version, in bytes.
 const idSize = 16
 
-// rowVersion joins the random part of a version and the hash of the data. A client keeps two versions for each lock that
-// it holds, so they are short.
+// rowVersion joins the random part of a version and the hash of the data. A client keeps two versions for each lock
+// that it holds, so they are short.
 func rowVersion(id, data []byte) string {
 	h := sha256.Sum256(data)
 	return base64.URLEncoding.EncodeToString(append(id[:len(id):len(id)], h[:]...))

@@ -149,8 +149,8 @@ func (s *storeURL) openPool() (*sql.DB, error) {
 	c.Logger = &mysql.NopLogger{} // our errors say what matters
 	c.Timeout = s.opts.Timeout
 	// A statement that waits for the lock of another session ends on the server shortly before this client gives it up.
-	// Else such statements would accumulate there, one connection each. The first setting is for locked rows, the second
-	// for a locked table.
+	// Else such statements would accumulate there, one connection each. The first setting is for locked rows, the
+	// second for a locked table.
 	wait := strconv.Itoa(max(1, int(s.opts.Timeout*3/4/time.Second)))
 	c.Params = map[string]string{"autocommit": "1", "innodb_lock_wait_timeout": wait, "lock_wait_timeout": wait}
 	if s.opts.Layout == LayoutShedLock {

@@ -117,8 +117,8 @@ func (t *table) examineState(s *jetstream.StreamInfo) []driver.Finding {
 	return all
 }
 
-// readSettledState reads the bucket's settings and the state of its replicas. Each write leaves them behind for a moment,
-// so it asks again for two seconds before it believes that one is.
+// readSettledState reads the bucket's settings and the state of its replicas. Each write leaves them behind for a
+// moment, so it asks again for two seconds before it believes that one is.
 func (t *table) readSettledState(ctx context.Context) (*jetstream.StreamInfo, error) {
 	for tries := 0; ; tries++ {
 		stream, err := t.readState(ctx)

@@ -195,8 +195,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestRemovedKeys: a key that was removed is absent, can be created again in spite of its marker, and an earlier version
-// of it is never accepted. The marker has a TTL.
+// TestRemovedKeys: a key that was removed is absent, can be created again in spite of its marker, and an earlier
+// version of it is never accepted. The marker has a TTL.
 func TestRemovedKeys(t *testing.T) {
 	t.Parallel()
 	js := connect(t, sharedServer(t))
@@ -1008,8 +1008,8 @@ func TestClosedConnection(t *testing.T) {
 	}
 }
 
-// TestRestart: what was acknowledged before the server was killed is there when it comes back: the holder renews, others
-// are refused, and tokens rise. The connection is made again by itself.
+// TestRestart: what was acknowledged before the server was killed is there when it comes back: the holder renews,
+// others are refused, and tokens rise. The connection is made again by itself.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	s := startServers(t, natstest.Options{})
@@ -1372,8 +1372,8 @@ func TestMissedNotice(t *testing.T) {
 	}
 }
 
-// TestSmallMessages: with the smallest messages that are accepted, runs of a ledger begin and end, whatever those before have
-// left. Only the largest result is smaller.
+// TestSmallMessages: with the smallest messages that are accepted, runs of a ledger begin and end, whatever those
+// before have left. Only the largest result is smaller.
 func TestSmallMessages(t *testing.T) {
 	small := startServers(t, natstest.Options{Config: "max_payload: 16384"})
 	s, err := New(t.Context(), connect(t, small), freshBucket(), &Options{Create: true})

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/nats/natstest"
 )
 
-// TestRotation: the password, or the token, and the certificates are replaced while locks are held and waited for. Nothing
-// is lost, and the server refuses the old ones.
+// TestRotation: the password, or the token, and the certificates are replaced while locks are held and waited for.
+// Nothing is lost, and the server refuses the old ones.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct{ user, option, config string }{

@@ -55,9 +55,9 @@ type table struct {
 	missing driverutil.Outage
 }
 
-// epoch is a time in which each revision of the bucket stands for one write only, as far as this client can see. Another
-// one begins when the connection was lost, since the server may have lost its last writes, and when the bucket is seen
-// to be another one than before, or to have fewer revisions. The first one has the number 0.
+// epoch is a time in which each revision of the bucket stands for one write only, as far as this client can see.
+// Another one begins when the connection was lost, since the server may have lost its last writes, and when the
+// bucket is seen to be another one than before, or to have fewer revisions. The first one has the number 0.
 type epoch struct {
 	number     uint64
 	reconnects uint64    // of the connection
@@ -116,8 +116,8 @@ const (
 	markerTTL = time.Hour
 )
 
-// notifyHeader has the sessions of the clients that a write concerns; without it they are all. maxSessions is the size of
-// the longest list of them, in bytes.
+// notifyHeader has the sessions of the clients that a write concerns; without it they are all. maxSessions is the
+// size of the longest list of them, in bytes.
 const (
 	notifyHeader = "Holdfast-Notify"
 	maxSessions  = 1 << 10

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// keyWatch is the watch of one key, which all calls of Wait for it share. It stays for a moment when nobody waits: a hub
-// that was woken reads the key, and waits again.
+// keyWatch is the watch of one key, which all calls of Wait for it share. It stays for a moment when nobody waits: a
+// hub that was woken reads the key, and waits again.
 //
 // The server makes a consumer for each watch. A subscription to the key's subject alone would cost less, but it shows
 // a write before it is done, and those that are refused.
@@ -50,8 +50,8 @@ type watch struct {
 	name  string
 }
 
-// Wait waits for a message that is newer than the version. The watch begins with the key's last message, so that one which
-// is newer already is found.
+// Wait waits for a message that is newer than the version. The watch begins with the key's last message, so that one
+// which is newer already is found.
 func (one *watch) Wait(ctx context.Context, version string, place record.Place) error {
 	t := one.table
 	known, err := parseVersion(version)

@@ -42,8 +42,8 @@ func TestNoMoreConnections(t *testing.T) {
 	}
 }
 
-// TestDistrustKeepsConnections: when one side does not trust the certificate of the other at a new connection, those that
-// exist are used on. First it is the client that does not trust, and then the server.
+// TestDistrustKeepsConnections: when one side does not trust the certificate of the other at a new connection, those
+// that exist are used on. First it is the client that does not trust, and then the server.
 func TestDistrustKeepsConnections(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)

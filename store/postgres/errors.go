@@ -111,8 +111,8 @@ func endsSession(e *pgconn.PgError) bool {
 	return severity == "FATAL" || severity == "PANIC"
 }
 
-// unreachableError is a connection that could not be made. The text of pgx has a line for each try, and tries an address
-// with TLS and without, so that a refused connection would be reported twice.
+// unreachableError is a connection that could not be made. The text of pgx has a line for each try, and tries an
+// address with TLS and without, so that a refused connection would be reported twice.
 type unreachableError struct{ err *pgconn.ConnectError }
 
 func (u *unreachableError) Unwrap() error { return u.err }
@@ -165,8 +165,8 @@ func isServerError(err error) bool {
 	return errors.As(err, &e)
 }
 
-// isConnRefused reports whether a new connection was refused by the server, or ended because one side does not trust the
-// certificate of the other, as while certificates are replaced. The connections that exist go on.
+// isConnRefused reports whether a new connection was refused by the server, or ended because one side does not trust
+// the certificate of the other, as while certificates are replaced. The connections that exist go on.
 func isConnRefused(err error) bool {
 	var distrust *tls.CertificateVerificationError
 	var alert *net.OpError

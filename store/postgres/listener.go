@@ -134,8 +134,9 @@ type rowNotices struct {
 	name  string
 }
 
-// Wait subscribes first, so that a change between that and the read is not missed: the manual's advice for LISTEN. If this
-// client has neither read nor written the version while changes were notified, it returns at once, so that it is read.
+// Wait subscribes first, so that a change between that and the read is not missed: the manual's advice for LISTEN. If
+// this client has neither read nor written the version while changes were notified, it returns at once, so that it is
+// read.
 func (r *rowNotices) Wait(ctx context.Context, version string, place record.Place) error {
 	n, w := r.table.listener, wanted{bucketOf(r.name), place == record.InQueue}
 	s, live := n.subscribe(w, r.name)
@@ -162,8 +163,8 @@ func (ln *listener) await(ctx context.Context, one, other <-chan struct{}) error
 	return nil
 }
 
-// noteRequest is called before a read or a write, and returns a function that is called with the version of the row after
-// it.
+// noteRequest is called before a read or a write, and returns a function that is called with the version of the row
+// after it.
 func (ln *listener) noteRequest(name string) (found func(version string)) {
 	type at struct {
 		of      *nameInterest

@@ -194,9 +194,9 @@ func openTables(t *testing.T, application string) (one, two *table) {
 	return one, two
 }
 
-// TestNotices: a client that listens for notices of a lock gets those of the swaps that name its session, and no others.
-// What is no session is left out, whatever characters it has. A client behind a pooler notifies all, and so does who
-// names the session of a client of a version before, which listens as all do.
+// TestNotices: a client that listens for notices of a lock gets those of the swaps that name its session, and no
+// others. What is no session is left out, whatever characters it has. A client behind a pooler notifies all, and so
+// does who names the session of a client of a version before, which listens as all do.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	one, two := openTables(t, "notices")
@@ -279,8 +279,8 @@ func TestNotifiedByVersionBefore(t *testing.T) {
 	eventually(t, "the notice", func() bool { return storetest.IsClosed(noticed) })
 }
 
-// TestOthersAreNotWoken: while a lock goes from one client to the next, the clients that wait for another lock, and those
-// that are far from the head of a queue, hear nothing of it.
+// TestOthersAreNotWoken: while a lock goes from one client to the next, the clients that wait for another lock, and
+// those that are far from the head of a queue, hear nothing of it.
 func TestOthersAreNotWoken(t *testing.T) {
 	t.Parallel()
 	s := sharedServer(t)
@@ -353,8 +353,8 @@ func (c countingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestMayHaveMissedNotice: a client that has read or written a version while it was notified has missed no notice since,
-// unless there was one, whether it listened then or not.
+// TestMayHaveMissedNotice: a client that has read or written a version while it was notified has missed no notice
+// since, unless there was one, whether it listened then or not.
 func TestMayHaveMissedNotice(t *testing.T) {
 	t.Parallel()
 	one, two := openTables(t, "missed_notice")

@@ -222,8 +222,8 @@ func (p *location) bucketChannel(bucket int32) string {
 // maxChannel is the size of the longest channel in bytes (PostgreSQL manual, "Identifiers").
 const maxChannel = 63
 
-// noticeChannels returns the channels of clients that a write concerns, as an array of PostgreSQL. What has no channel of
-// its own is a session of a version before, which listens on the table's.
+// noticeChannels returns the channels of clients that a write concerns, as an array of PostgreSQL. What has no
+// channel of its own is a session of a version before, which listens on the table's.
 func (p *location) noticeChannels(sessions []string) string {
 	text := []byte{'{'}
 	for _, s := range sessions {
@@ -310,7 +310,8 @@ func newTable(ctx context.Context, pool *pgxpool.Pool, opts *Options, release fu
 	t.nameSize, t.ownerSize, t.atSize = s.NameSize, s.OwnerSize, s.AtSize
 	t.batcher = newBatcher(pool, p, s.behindPooler, timeout, clock)
 	if own {
-		// After a failover all connections lead to the old server. With a pool of the user's own, that is the user's concern.
+		// After a failover all connections lead to the old server. With a pool of the user's own, that is the user's
+		// concern.
 		t.batcher.onBrokenConn = pool.Reset
 	} else if n := t.batcher.freeConns; n > 1 {
 		t.batcher.freeConns -= (n + 3) / 4 // the rest of the pool is for the program itself

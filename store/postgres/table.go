@@ -82,7 +82,8 @@ const (
 		left join (select name, data, version from LOCKS where name >= $1 order by name limit 200) l on true order by l.name`
 )
 
-// fillIn replaces the names in a statement of the table, the class of locks and the channel, which cannot be parameters.
+// fillIn replaces the names in a statement of the table, the class of locks and the channel, which cannot be
+// parameters.
 func (t *table) fillIn(text string) string {
 	p := t.location
 	class, channel := p.watchClass, fmt.Sprintf("'%s_' || $2::int4", p.channel)
@@ -172,8 +173,8 @@ func readRow(name string, columns [][]byte) record.Row {
 // idSize is the length of the random part of a version, in bytes.
 const idSize = 16
 
-// rowVersion joins the random part of a version and the hash of the data. A client keeps two versions for each lock that
-// it holds, so they are short.
+// rowVersion joins the random part of a version and the hash of the data. A client keeps two versions for each lock
+// that it holds, so they are short.
 func rowVersion(id, data []byte) string {
 	var v [idSize + sha256.Size]byte
 	var text [(len(v) + 2) / 3 * 4]byte
@@ -183,8 +184,9 @@ func rowVersion(id, data []byte) string {
 	return string(text[:])
 }
 
-// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: at most two for each
-// bucket. They are kept in a table of fixed size that all sessions share (max_locks_per_transaction in the manual).
+// bucketCount limits how many advisory locks a client can hold on the server, whatever it waits for: at most two for
+// each bucket. They are kept in a table of fixed size that all sessions share (max_locks_per_transaction in the
+// manual).
 const bucketCount = 256
 
 // bucketOf is the bucket of a name. All clients must agree on it.

@@ -28,8 +28,8 @@ func init() {
 	driver.Register("postgresql", openURL, describe)
 }
 
-// storeURL is what a URL says to us. The URL is PostgreSQL's own, and pgx reads the rest. Environment variables (PGPASSWORD
-// and the like) work as they do for psql.
+// storeURL is what a URL says to us. The URL is PostgreSQL's own, and pgx reads the rest. Environment variables
+// (PGPASSWORD and the like) work as they do for psql.
 type storeURL struct {
 	password driverutil.Secret
 	opts     Options
@@ -124,8 +124,8 @@ func readURL(u *url.URL) (*pgxpool.Config, *Options, error) {
 type urlSecrets struct {
 	url      string
 	password *driverutil.Secret
-	// cert and key are the files of the client's certificate. They are empty if it is found elsewhere, as in ~/.postgresql,
-	// or if the key has a password.
+	// cert and key are the files of the client's certificate. They are empty if it is found elsewhere, as in
+	// ~/.postgresql, or if the key has a password.
 	cert, key string
 
 	mu      sync.Mutex
@@ -142,8 +142,8 @@ func (s *urlSecrets) read() (*pgx.ConnConfig, error) {
 	return c, s.readCertificate(c)
 }
 
-// readCertificate puts the client's certificate into new settings, if its files are known. pgx reads it at each handshake, and
-// then fails while the files are being replaced.
+// readCertificate puts the client's certificate into new settings, if its files are known. pgx reads it at each
+// handshake, and then fails while the files are being replaced.
 func (s *urlSecrets) readCertificate(c *pgx.ConnConfig) error {
 	configs := []*tls.Config{c.TLSConfig}
 	for _, f := range c.Fallbacks {
@@ -163,8 +163,8 @@ func (s *urlSecrets) readCertificate(c *pgx.ConnConfig) error {
 	return nil
 }
 
-// readAgain puts what the files have now into the settings of a connection. If they cannot be used, as when they are being
-// replaced, that is what they had before. pgx takes a passfile that it cannot read for one without a password.
+// readAgain puts what the files have now into the settings of a connection. If they cannot be used, as when they are
+// being replaced, that is what they had before. pgx takes a passfile that it cannot read for one without a password.
 func (s *urlSecrets) readAgain(_ context.Context, c *pgx.ConnConfig) error {
 	now, err := s.read()
 	s.mu.Lock()
@@ -176,7 +176,8 @@ func (s *urlSecrets) readAgain(_ context.Context, c *pgx.ConnConfig) error {
 		}
 		s.last = now
 	}
-	// All is taken but what this package has set: pgx remembers the certificates that it found by itself in a field of its own.
+	// All is taken but what this package has set: pgx remembers the certificates that it found by itself in a field
+	// of its own.
 	read := s.last.Config.Copy()
 	read.DialFunc, read.ConnectTimeout, read.ValidateConnect = c.DialFunc, c.ConnectTimeout, c.ValidateConnect
 	read.RuntimeParams, read.OnNotice, read.OnNotification = c.RuntimeParams, c.OnNotice, c.OnNotification

@@ -74,8 +74,8 @@ func TestURL(t *testing.T) {
 	}
 }
 
-// TestPassfile: while the passfile is missing, or has no line for the user, the password is the one that it had, and the
-// problem names the file. What else the URL's files have now is used.
+// TestPassfile: while the passfile is missing, or has no line for the user, the password is the one that it had, and
+// the problem names the file. What else the URL's files have now is used.
 func TestPassfile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "passfile")

@@ -34,7 +34,8 @@ func acquireAndRelease(b testing.TB, s driver.Store, c driver.Claim) {
 	}
 }
 
-// BenchmarkUncontended: what one goroutine that acquires and releases one lock costs without the client above the store.
+// BenchmarkUncontended: what one goroutine that acquires and releases one lock costs without the client above the
+// store.
 func BenchmarkUncontended(b *testing.B) {
 	s := benchStore(b)
 	for _, kind := range []string{"plain", "fair", "semaphore"} {

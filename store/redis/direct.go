@@ -51,8 +51,8 @@ const (
 // errDirectEnded is returned for a request after the end of its direct connection; such a request is not sent.
 var errDirectEnded = errors.New("the direct connection has ended")
 
-// takeDirect returns the direct connection if it is usable, and nil if the shared one has to be used. The caller must be
-// alone.
+// takeDirect returns the direct connection if it is usable, and nil if the shared one has to be used. The caller must
+// be alone.
 func (s *store) takeDirect() *directConn {
 	if s.settings == nil || s.topology != single || !s.settings.ForceSingleClient {
 		return nil

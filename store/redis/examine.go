@@ -287,8 +287,9 @@ func isReadOnlyReply(err error) bool {
 // failover takes may not be enough for the next token to be larger.
 const maxClockDifference = time.Second
 
-// examineReplicas connects to the replicas of a primary, and compares their clocks with the primary's. It can do so only
-// if this package knows the settings of the client, and does it only behind Sentinels, where a replica is used later.
+// examineReplicas connects to the replicas of a primary, and compares their clocks with the primary's. It can do so
+// only if this package knows the settings of the client, and does it only behind Sentinels, where a replica is used
+// later.
 func (s *store) examineReplicas(ctx context.Context, primary rueidis.Client, info map[string]string) (all []driver.Finding) {
 	if s.topology != sentinel || s.settings == nil {
 		return nil

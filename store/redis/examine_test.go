@@ -81,8 +81,8 @@ func TestExamine(t *testing.T) {
 	expectFindings(t, "a replica that takes writes", openForTest(t, "redis://"+replica.Addr), "redis-active-active")
 }
 
-// TestExamineActiveActive: servers that share their keys with others that take writes are found by what they say in INFO.
-// These are the replies of KeyDB and of Redis Enterprise, which were not tried.
+// TestExamineActiveActive: servers that share their keys with others that take writes are found by what they say in
+// INFO. These are the replies of KeyDB and of Redis Enterprise, which were not tried.
 func TestExamineActiveActive(t *testing.T) {
 	for text, want := range map[string]string{
 		"role:active-replica\r\nslave_read_only:0\r\n":               "redis-active-active",

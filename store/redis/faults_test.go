@@ -564,8 +564,8 @@ func TestRedlockFaults(t *testing.T) {
 	g.Servers[4].Kill()
 	s := openForTest(t, raw)
 	one := acquire(t, s, waiting(mutex("m", 20*time.Second)))
-	// A server that replies too late does not count, also later: its claim has another token. With one such server, and two
-	// away, there is no majority.
+	// A server that replies too late does not count, also later: its claim has another token. With one such server,
+	// and two away, there is no majority.
 	lacksClaim := func(r *redistest.Server) bool {
 		return sendCommand(t, r, "HGET", "holdfast:{m}", "token") != strconv.FormatInt(one.Token, 10)
 	}

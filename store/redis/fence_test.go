@@ -63,8 +63,8 @@ func TestFenceScript(t *testing.T) {
 	}
 }
 
-// TestFenceScriptCommand: a command that is missing, or too long for the server's scripts, is reported, and its token is
-// not remembered.
+// TestFenceScriptCommand: a command that is missing, or too long for the server's scripts, is reported, and its token
+// is not remembered.
 func TestFenceScriptCommand(t *testing.T) {
 	t.Parallel()
 	client, run := newFenceClient(t)

@@ -212,8 +212,8 @@ func TestBrokenPromotedClaim(t *testing.T) {
 	}
 }
 
-// TestLatePromotedClaim: of a promoted claim that has not confirmed in time nothing is left when another claim takes the
-// lock.
+// TestLatePromotedClaim: of a promoted claim that has not confirmed in time nothing is left when another claim takes
+// the lock.
 func TestLatePromotedClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

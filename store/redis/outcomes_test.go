@@ -33,8 +33,8 @@ var outcomeSteps = map[string]func(ctx context.Context, s *store, g driver.Grant
 	},
 }
 
-// TestRefusalOfUncertainStep: a server that refuses everything does not tell whether an earlier request took effect, whose
-// reply was lost. If there was none, the refusal is the answer.
+// TestRefusalOfUncertainStep: a server that refuses everything does not tell whether an earlier request took effect,
+// whose reply was lost. If there was none, the refusal is the answer.
 func TestRefusalOfUncertainStep(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -71,8 +71,9 @@ func TestRefusalOfUncertainStep(t *testing.T) {
 	}
 }
 
-// TestRedlockRefusalAfterUnknownOutcome: if a majority of servers refuses everything, that is the answer, unless a server
-// may have done what was asked before. A call of which nothing was sent ends with the plain error of its context.
+// TestRedlockRefusalAfterUnknownOutcome: if a majority of servers refuses everything, that is the answer, unless a
+// server may have done what was asked before. A call of which nothing was sent ends with the plain error of its
+// context.
 func TestRedlockRefusalAfterUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	a := mustStart(t)(redistest.Independent(3)).Addrs()
@@ -105,8 +106,8 @@ func TestRedlockRefusalAfterUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestRedlockRefusedByMajority: a majority that refuses the password of a store which has worked is waited for, as servers
-// that are away are, and then the store is denied, whichever servers they are.
+// TestRedlockRefusedByMajority: a majority that refuses the password of a store which has worked is waited for, as
+// servers that are away are, and then the store is denied, whichever servers they are.
 func TestRedlockRefusedByMajority(t *testing.T) {
 	t.Parallel()
 	for _, refusing := range [][]int{{1, 2}, {0, 1}} {
@@ -141,8 +142,8 @@ func TestRedlockRefusedByMajority(t *testing.T) {
 	}
 }
 
-// TestRefusalOfLateClaim: a claim that is refused while a request that may make it is under way is released, so that the
-// request makes nothing. If that fails, the outcome is uncertain.
+// TestRefusalOfLateClaim: a claim that is refused while a request that may make it is under way is released, so that
+// the request makes nothing. If that fails, the outcome is uncertain.
 func TestRefusalOfLateClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -163,8 +164,8 @@ func TestRefusalOfLateClaim(t *testing.T) {
 	}
 }
 
-// TestRefusalOfWaitingClaim: if a server refuses everything to the client of a claim that waits in a queue, the outcome is
-// uncertain, so that the client goes on to release it.
+// TestRefusalOfWaitingClaim: if a server refuses everything to the client of a claim that waits in a queue, the
+// outcome is uncertain, so that the client goes on to release it.
 func TestRefusalOfWaitingClaim(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

@@ -281,8 +281,9 @@ func TestDeadPlainWaiter(t *testing.T) {
 	}
 }
 
-// TestDeadWaitersInARow: two claims that have died one behind the other delay the queue by two confirm windows, also if the
-// claim behind them last asked the server when it was far behind in the queue, which has moved fast since then.
+// TestDeadWaitersInARow: two claims that have died one behind the other delay the queue by two confirm windows, also
+// if the claim behind them last asked the server when it was far behind in the queue, which has moved fast since
+// then.
 func TestDeadWaitersInARow(t *testing.T) {
 	t.Parallel()
 	for name, shape := range map[string]func(*driver.Claim){
@@ -335,8 +336,8 @@ func TestDeadWaitersInARow(t *testing.T) {
 	}
 }
 
-// TestManyDeadPlainWaiters: ten plain claims that have died in the queue delay the one behind them by hardly more than two
-// confirm windows, since they are removed together.
+// TestManyDeadPlainWaiters: ten plain claims that have died in the queue delay the one behind them by hardly more
+// than two confirm windows, since they are removed together.
 func TestManyDeadPlainWaiters(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -356,8 +357,8 @@ func TestManyDeadPlainWaiters(t *testing.T) {
 	release(t, s, next)
 }
 
-// TestPromoterLooksAgain: a claim that is far behind, and whose script promotes the first in the queue, looks again when
-// that one must have confirmed. Nobody else may be alive to see that it has not.
+// TestPromoterLooksAgain: a claim that is far behind, and whose script promotes the first in the queue, looks again
+// when that one must have confirmed. Nobody else may be alive to see that it has not.
 func TestPromoterLooksAgain(t *testing.T) {
 	t.Parallel()
 	s := openForTest(t, "redis://"+startServer(t).Addr).(*store)
@@ -372,8 +373,8 @@ func TestPromoterLooksAgain(t *testing.T) {
 	}
 }
 
-// TestNextIsLongDead: if the claim behind the one whose turn has come has been silent for its TTL, the one behind that is
-// notified to look whether it comes.
+// TestNextIsLongDead: if the claim behind the one whose turn has come has been silent for its TTL, the one behind
+// that is notified to look whether it comes.
 func TestNextIsLongDead(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -431,8 +432,8 @@ func TestSecondTurnIsWhole(t *testing.T) {
 	}
 }
 
-// TestReleaseWithoutRecord: a server that is short of memory may evict the record of a lock alone. The release of a mutex
-// ends it nevertheless, and promotes the claim that waits.
+// TestReleaseWithoutRecord: a server that is short of memory may evict the record of a lock alone. The release of a
+// mutex ends it nevertheless, and promotes the claim that waits.
 func TestReleaseWithoutRecord(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
@@ -618,8 +619,8 @@ func TestLeftFreeBeforeForeignHolder(t *testing.T) {
 	}
 }
 
-// TestLookAfterExpiry: the claims at the first places of the queue look when the holder may have expired. The others need
-// not.
+// TestLookAfterExpiry: the claims at the first places of the queue look when the holder may have expired. The others
+// need not.
 func TestLookAfterExpiry(t *testing.T) {
 	for place, soon := range map[int64]bool{1: true, nearPlaces: true, nearPlaces + 1: false} {
 		a := acquireLoop{claim: mutex("m", 10*time.Minute)}
@@ -630,8 +631,8 @@ func TestLookAfterExpiry(t *testing.T) {
 	}
 }
 
-// TestLongestDelayInQueue: a waiting claim looks within a confirm window if it is near, within 4 s at the first 64 places,
-// and within a minute behind them, however long its TTL is.
+// TestLongestDelayInQueue: a waiting claim looks within a confirm window if it is near, within 4 s at the first 64
+// places, and within a minute behind them, however long its TTL is.
 func TestLongestDelayInQueue(t *testing.T) {
 	for place, longest := range map[int64]time.Duration{
 		nearPlaces: 1500 * time.Millisecond, 64: 4 * time.Second, 10000: time.Minute,
@@ -644,8 +645,8 @@ func TestLongestDelayInQueue(t *testing.T) {
 	}
 }
 
-// TestTurnOnQuietLock: the claim whose turn it is takes the free lock, and the last one leaves no queue. Its holder learns
-// that its release was requested while it was waiting.
+// TestTurnOnQuietLock: the claim whose turn it is takes the free lock, and the last one leaves no queue. Its holder
+// learns that its release was requested while it was waiting.
 func TestTurnOnQuietLock(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

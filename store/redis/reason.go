@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// maxReasonTime is how long a client that has learned of a break asks for the reason. It knows already what it has lost,
-// so it waits no longer for the rest.
+// maxReasonTime is how long a client that has learned of a break asks for the reason. It knows already what it has
+// lost, so it waits no longer for the rest.
 const maxReasonTime = 2 * time.Second
 
 // isBroken reports whether an error says that an operator broke a claim, and not why.

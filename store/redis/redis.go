@@ -146,11 +146,11 @@ type Options struct {
 	// Layout is the form of a lock in the store. Default LayoutPlain.
 	Layout Layout
 	// Replicas is how many replicas must have a grant before it counts, by Redis's WAIT. So it is with a renewal, a
-	// larger weight, a detached claim and a step of a run. So a primary that was cut off, with fewer replicas than that,
-	// keeps no lease for longer than its TTL. If too few replicas can be reached, nothing is granted, and leases are lost
-	// at their deadlines. The price is a round trip to the replicas, one for all renewals that are due together; in a
-	// Cluster each renewal waits on a connection of its own. A failover may still promote a replica that has not got
-	// the last grant. Default 0.
+	// larger weight, a detached claim and a step of a run. So a primary that was cut off, with fewer replicas than
+	// that, keeps no lease for longer than its TTL. If too few replicas can be reached, nothing is granted, and
+	// leases are lost at their deadlines. The price is a round trip to the replicas, one for all renewals that are
+	// due together; in a Cluster each renewal waits on a connection of its own. A failover may still promote a
+	// replica that has not got the last grant. Default 0.
 	Replicas int
 	// ReplicaTimeout is how long such a step waits for the replicas. Default 1 s.
 	ReplicaTimeout time.Duration
@@ -405,6 +405,6 @@ func (s *store) recordRoundTrip(from driver.Instant) {
 
 // confirmWindow is for how many milliseconds a promoted claim may confirm: 2 s and 10 round trips. A live client needs
 // one round trip to learn of its promotion and one to confirm, and some more if a connection is lost. A dead client
-// delays the queue by the window, which is short compared with a TTL. The window is in the arguments of the scripts, so the
-// client that promotes a claim measures it.
+// delays the queue by the window, which is short compared with a TTL. The window is in the arguments of the scripts,
+// so the client that promotes a claim measures it.
 func (s *store) confirmWindow() int64 { return 2000 + 10*(s.rtt.Load()/int64(time.Millisecond)+1) }

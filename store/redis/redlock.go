@@ -39,9 +39,9 @@ var _ driver.Store = (*redlockStore)(nil)
 var agreeTokenScript = loadScript("agree_token.lua")
 
 // NewRedlock makes a store that keeps locks on a majority of independent servers (redis.io: "Distributed Locks with
-// Redis"). It needs clients of three or more servers; an odd number is best, since of four servers only one may fail, as
-// of three. They stay open when the store is closed. The store supports the plain mutex and the election, and refuses
-// the rest.
+// Redis"). It needs clients of three or more servers; an odd number is best, since of four servers only one may fail,
+// as of three. They stay open when the store is closed. The store supports the plain mutex and the election, and
+// refuses the rest.
 //
 // Redlock promises less than it seems to. It relies on the servers' clocks running at the same rate, and on no server
 // forgetting what it acknowledged: a server that restarts empty, or whose clock is stepped, can lead to two holders.
@@ -182,8 +182,9 @@ func (r *redlockStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gran
 	}
 }
 
-// refuse returns the refusal of a claim. Its caller takes the claim for refused, but a request without a reply may still
-// make it. So it is released, and if that fails while a majority may get such a request, the outcome is uncertain.
+// refuse returns the refusal of a claim. Its caller takes the claim for refused, but a request without a reply may
+// still make it. So it is released, and if that fails while a majority may get such a request, the outcome is
+// uncertain.
 func (r *redlockStore) refuse(ctx context.Context, c driver.Claim, refusal error) error {
 	late := r.countInFlight(c.ID)
 	if late == 0 {

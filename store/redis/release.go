@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 )
 
-// Release releases a claim, whether it holds the lock, waits or is unknown. That takes one round trip, or two for a plain
-// mutex for which claims wait, but none of this client. The script that releases also promotes the next claim, so that
-// a hand-over needs no further request.
+// Release releases a claim, whether it holds the lock, waits or is unknown. That takes one round trip, or two for a
+// plain mutex for which claims wait, but none of this client. The script that releases also promotes the next claim,
+// so that a hand-over needs no further request.
 //
 // A release whose reply is lost is repeated, and the repetition finds no claim. That alone does not say whether the
 // first request released the claim or an operator broke it before. So a forced break leaves a note in the record, which
@@ -57,8 +57,8 @@ func (s *store) sendRelease(ctx context.Context, p *retryLoop, c *driver.Claim, 
 		args := []string{id, s.publishCommand(), s.scripts.channel(lock), mark}
 		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)}, args)
 		return readNumber(m), err
-	// The cheap script first, unless claims probably wait. It cannot write a tombstone, and fair or shared claims have a
-	// queue, or parts of it.
+	// The cheap script first, unless claims probably wait. It cannot write a tombstone, and fair or shared claims
+	// have a queue, or parts of it.
 	case c.Kind == driver.KindMutex && !c.Fair && !tombstone && !s.isContended(lock):
 		m, _, err = p.run(ctx, s.scripts.release, []string{lock, s.scripts.recordKey(lock)},
 			[]string{id, s.publishCommand()})

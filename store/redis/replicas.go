@@ -74,10 +74,10 @@ func (s *store) runConfirmed(ctx context.Context, st *script,
 
 // confirmHeld makes sure that the server has a grant, and that as many replicas as the user wants have it as it is now.
 //
-// The step before may have been written by another connection, or by an earlier request, and WAIT says nothing of those.
-// So the grant is renewed on the connection that then waits. That is a write, and its reply shows whether the server
-// still has the grant: after a failover WAIT would succeed on a new primary that never had it. Even then a failover may
-// promote a replica that is behind, so this lowers the risk and does not remove it.
+// The step before may have been written by another connection, or by an earlier request, and WAIT says nothing of
+// those. So the grant is renewed on the connection that then waits. That is a write, and its reply shows whether the
+// server still has the grant: after a failover WAIT would succeed on a new primary that never had it. Even then a
+// failover may promote a replica that is behind, so this lowers the risk and does not remove it.
 func (s *store) confirmHeld(ctx context.Context, g *driver.Grant) error {
 	if s.opts.Replicas == 0 {
 		return nil

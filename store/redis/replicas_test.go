@@ -116,8 +116,8 @@ func TestReplicasConfirmEachStep(t *testing.T) {
 	if r, err := hastyRows.Load(t.Context(), "r"); err == nil {
 		t.Errorf("a row that no replica has is read: %q", r.Data)
 	}
-	// New connections have written nothing: they write the row as it is, since some servers count the replicas that have
-	// the last write of a connection alone.
+	// New connections have written nothing: they write the row as it is, since some servers count the replicas that
+	// have the last write of a connection alone.
 	rewrite, reread := openRows(t, openForTest(t, url, withReplicaTimeout(time.Millisecond)).(*store)),
 		openRows(t, openForTest(t, url, withReplicaTimeout(time.Millisecond)).(*store)).(*table)
 	sendCommand(t, primary, "CONFIG", "RESETSTAT")

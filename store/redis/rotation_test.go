@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestRotation: the password and the certificates are replaced while locks are held and waited for. Nothing is lost, and
-// the server refuses the old ones.
+// TestRotation: the password and the certificates are replaced while locks are held and waited for. Nothing is lost,
+// and the server refuses the old ones.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	port, err := servertest.FreePort()

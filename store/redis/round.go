@@ -189,8 +189,8 @@ func (rd *round) giveBack(ctx context.Context) {
 	_, _ = r.countReplies(bounded, c.TTL, serverScript{script: plainScripts.releaseQueued, keys: keys[:], args: args})
 }
 
-// endedError is the error of an Acquire whose context has ended. It names the holders that the last round found, and says
-// for how long no majority has replied.
+// endedError is the error of an Acquire whose context has ended. It names the holders that the last round found, and
+// says for how long no majority has replied.
 func (rd *round) endedError(majorityReplied driver.Instant, err error) error {
 	if len(rd.holders) > 0 {
 		err = fmt.Errorf("%w; %w", err, &driver.HeldError{Holders: rd.holders})

@@ -27,11 +27,10 @@ func (s *script) text() string { return s.load().text }
 func (s *script) sha() string  { return s.load().sha }
 
 // loadScript reads a script from its file, when it is first used: all of them at the start would take longer than a
-// whole run of a program that uses another store. A line "--- include FILE" is replaced by the text of that file, whose local
-// variables the rest of the script can use.
-// Where an include is placed matters for speed. Calling a function costs Redis less than a command, but each function
-// is set up in every run of the script, even if it is not called. So a script includes only what it needs, and only
-// after the usual cases have returned.
+// whole run of a program that uses another store. A line "--- include FILE" is replaced by the text of that file,
+// whose local variables the rest of the script can use. Where an include is placed matters for speed. Calling a
+// function costs Redis less than a command, but each function is set up in every run of the script, even if it is not
+// called. So a script includes only what it needs, and only after the usual cases have returned.
 func loadScript(file string) *script {
 	return &script{sync.OnceValue(func() scriptContent { return prepareScript(readScript(path.Join("scripts", file))) })}
 }

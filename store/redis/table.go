@@ -37,8 +37,8 @@ type table struct {
 	clock  record.ServerClock
 	closed chan struct{}
 	close  sync.Once
-	// With Options.Replicas, the rows that may not have reached enough replicas. The engine reads such a row to find out
-	// what became of its write, so that read waits for the replicas, too.
+	// With Options.Replicas, the rows that may not have reached enough replicas. The engine reads such a row to find
+	// out what became of its write, so that read waits for the replicas, too.
 	unconfirmed unconfirmedRows
 	// closeStore closes the store that the table uses, if NewTable made it; else it does nothing.
 	closeStore func() error
@@ -141,8 +141,8 @@ func (t *table) runScript(ctx context.Context, st *script, name string, args []s
 	return a, nil
 }
 
-// sendScript sends a script, and waits for the replicas if Options.Replicas says so: a write always, and a read of a row
-// whose last write was not confirmed. If too few replicas have the row, the outcome is unknown.
+// sendScript sends a script, and waits for the replicas if Options.Replicas says so: a write always, and a read of a
+// row whose last write was not confirmed. If too few replicas have the row, the outcome is unknown.
 func (t *table) sendScript(ctx context.Context, st *script, name string, args []string) (rueidis.RedisMessage, error) {
 	s, keys := t.s, []string{t.rowKey(name)}
 	failure, isUnconfirmed := t.unconfirmed.find(name)

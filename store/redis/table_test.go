@@ -184,9 +184,9 @@ func TestResubscribeWakesWaiters(t *testing.T) {
 	}
 }
 
-// TestRowsExpire: the server removes a row that is needed only up to some time, and then no write for its old version is
-// accepted. A write that needs the row for longer takes that back in the same step, so a run that begins while its key's
-// old history expires stays.
+// TestRowsExpire: the server removes a row that is needed only up to some time, and then no write for its old version
+// is accepted. A write that needs the row for longer takes that back in the same step, so a run that begins while its
+// key's old history expires stays.
 func TestRowsExpire(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)

@@ -96,8 +96,8 @@ func (r *redlockStore) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, e
 	return floor, nil
 }
 
-// RaiseToken raises the token on a majority of the servers at least. A grant needs a majority, too, so one of its servers
-// has the raised token, and the largest of a majority's tokens becomes that of the grant.
+// RaiseToken raises the token on a majority of the servers at least. A grant needs a majority, too, so one of its
+// servers has the raised token, and the largest of a majority's tokens becomes that of the grant.
 func (r *redlockStore) RaiseToken(ctx context.Context, name string, atLeast int64) error {
 	if name == "" {
 		return driverutil.CheckTokenFloor(ctx, r, atLeast)

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/redis/redistest"
 )
 
-// TestRaisedTokenKept: whatever is done with a lock afterwards, its record is kept until the server's clock has passed the
-// token that an operator asked for. All later tokens are at least as large.
+// TestRaisedTokenKept: whatever is done with a lock afterwards, its record is kept until the server's clock has
+// passed the token that an operator asked for. All later tokens are at least as large.
 func TestRaisedTokenKept(t *testing.T) {
 	t.Parallel()
 	g := mustStart(t)(redistest.Independent(1))

@@ -85,8 +85,8 @@ func TestLostReplies(t *testing.T) {
 }
 
 // TestSentAgain: a proxy that lost a reply sends the request again, and the second reply is a refusal. The claim is
-// granted and renewed nevertheless, and its release does not say that it was lost. Where nothing remains of a free lock,
-// the release may say that it does not know who ended the claim.
+// granted and renewed nevertheless, and its release does not say that it was lost. Where nothing remains of a free
+// lock, the release may say that it does not know who ended the claim.
 func TestSentAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -33,8 +33,8 @@ type table struct {
 	removal       removal
 }
 
-// Traits: on a service that deletes without comparing, or of which nobody knows, no object is ever deleted, so the engine
-// does not look for idle records. A lifecycle rule may remove them.
+// Traits: on a service that deletes without comparing, or of which nobody knows, no object is ever deleted, so the
+// engine does not look for idle records. A lifecycle rule may remove them.
 func (t *table) Traits() record.Traits {
 	return record.Traits{ExpiresIdle: !t.removal.compares(), ListsInOrder: true, Ledger: true}
 }

@@ -35,8 +35,9 @@ const (
 	// Nothing remains of a free lock. For tokens to rise nevertheless, a release waits until the service's clock has
 	// certainly passed the token: up to two seconds after the lock was taken, or longer if replies took long. If it is
 	// not known whether a write that takes the lock has taken effect, a release waits until 15 s after that write: it
-	// could come later, and take the lock again. The service must compare before it deletes, or a late release could remove
-	// the lock of somebody else; others, such as MinIO, are refused, and so is a client without s3:DeleteObject.
+	// could come later, and take the lock again. The service must compare before it deletes, or a late release could
+	// remove the lock of somebody else; others, such as MinIO, are refused, and so is a client without
+	// s3:DeleteObject.
 	LayoutTerraform Layout = "terraform"
 )
 
@@ -47,8 +48,8 @@ const (
 	terraformSuffix = ".tflock"
 	// foreignVersion begins the version of a row that another client has written.
 	foreignVersion = "foreign "
-	// maxSettleTime is how long a release waits for its token to be in the past. A grant after requests that took for long
-	// has a token as far ahead. One that is further ahead is of a time before the service's clock was set back.
+	// maxSettleTime is how long a release waits for its token to be in the past. A grant after requests that took for
+	// long has a token as far ahead. One that is further ahead is of a time before the service's clock was set back.
 	maxSettleTime = 15 * time.Second
 	// maxNap is how long it waits at most before it looks at the clock again, which replies may have made better known.
 	maxNap          = 300 * time.Millisecond

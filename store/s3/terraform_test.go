@@ -407,8 +407,8 @@ func TestTokensSettle(t *testing.T) {
 	release(t, knows, second.Claim)
 }
 
-// TestTokensSettleAfterSlowReplies: a token that is far ahead, because replies took for long when it was drawn, is waited
-// for as well.
+// TestTokensSettleAfterSlowReplies: a token that is far ahead, because replies took for long when it was drawn, is
+// waited for as well.
 func TestTokensSettleAfterSlowReplies(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -19,8 +19,8 @@ import (
 
 func init() { driver.Register("s3", openURL, storeurl.Describe((*storeURL).form)) }
 
-// storeURL is what a URL says. Credentials, and the region and the endpoint if they are not given, come from where the AWS
-// command line finds them: the environment, the shared files, or the machine's role.
+// storeURL is what a URL says. Credentials, and the region and the endpoint if they are not given, come from where
+// the AWS command line finds them: the environment, the shared files, or the machine's role.
 type storeURL struct {
 	bucket, region, endpoint, profile string
 	pathStyle                         *bool // nil: not given

@@ -340,10 +340,10 @@ func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequen
 }
 
 // createParents creates the nodes above a claim: containers, which the servers remove when they have been empty for a
-// while. Mostly all but the last exist, and it tries that one first: its user may have no right to create the others, and
-// a server may give such a refusal ahead of the answers to earlier requests, which ends the link (see zk.BarrierError). A
-// node that we may not create may exist nevertheless, so the outcome of the last one decides. If that had no parent, the
-// one before it that could not be created says why.
+// while. Mostly all but the last exist, and it tries that one first: its user may have no right to create the others,
+// and a server may give such a refusal ahead of the answers to earlier requests, which ends the link (see
+// zk.BarrierError). A node that we may not create may exist nevertheless, so the outcome of the last one decides. If
+// that had no parent, the one before it that could not be created says why.
 func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error {
 	create, asContainers, lastAlone := zk.CreateContainer, true, true
 	for {

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// The findings, without the server and what was seen there (ZooKeeper Administrator's Guide: "Configuration Parameters",
-// "The Four Letter Words").
+// The findings, without the server and what was seen there (ZooKeeper Administrator's Guide: "Configuration
+// Parameters", "The Four Letter Words").
 var (
 	findingServerAway = driver.Finding{Code: "zookeeper-server-away", Severity: driver.SeverityWarning,
 		Why: "the others may be too few if one more fails",

@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// TestExamine: servers that are away, that grant other session timeouts than the others, or do not tell them, are found,
-// and so are nodes that anyone may change, and servers that refuse requests by themselves. Nothing is found in a sound ensemble, in any layout.
+// TestExamine: servers that are away, that grant other session timeouts than the others, or do not tell them, are
+// found, and so are nodes that anyone may change, and servers that refuse requests by themselves. Nothing is found in
+// a sound ensemble, in any layout.
 func TestExamine(t *testing.T) {
 	t.Parallel()
 	e, err := zktest.Start(t.Context(), zktest.Options{Direct: true})

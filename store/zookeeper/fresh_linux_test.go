@@ -60,8 +60,8 @@ func TestFreshAtLeader(t *testing.T) {
 	}
 }
 
-// slowDownThreads gives the threads of a process whose names begin with one of these a tenth of the usual share of a busy
-// processor. It finds at least one of each.
+// slowDownThreads gives the threads of a process whose names begin with one of these a tenth of the usual share of a
+// busy processor. It finds at least one of each.
 func slowDownThreads(t *testing.T, pid int, names ...string) {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))

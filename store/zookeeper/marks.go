@@ -21,9 +21,9 @@ func (tb *table) Traits() record.Traits { return record.Traits{Marks: tb.markSes
 
 // keepMarks makes this a table with marks.
 //
-// A mark belongs to a session that lives by nothing but the transactions that write marks. Each renewal of a run deletes
-// its mark and creates it again. A session writes marks for a third of a TTL, and is then left to expire, so that the
-// mark of a run that its client has lost does not last for as long as that client has other runs.
+// A mark belongs to a session that lives by nothing but the transactions that write marks. Each renewal of a run
+// deletes its mark and creates it again. A session writes marks for a third of a TTL, and is then left to expire, so
+// that the mark of a run that its client has lost does not last for as long as that client has other runs.
 func (tb *table) keepMarks() {
 	clock := tb.t.info.Clock
 	if clock.Monotonic == nil {
@@ -36,9 +36,9 @@ func (tb *table) keepMarks() {
 	}
 }
 
-// openMarkSession opens a session that lasts for a run's TTL from each transaction on. A follower tells the leader twice
-// per tick which sessions it has heard from. So the session lasts longer by half a tick, as far as the margin of the TTL
-// does not cover that: see OpenSession.
+// openMarkSession opens a session that lasts for a run's TTL from each transaction on. A follower tells the leader
+// twice per tick which sessions it has heard from. So the session lasts longer by half a tick, as far as the margin
+// of the TTL does not cover that: see OpenSession.
 func (tb *table) openMarkSession(ctx context.Context, ttl time.Duration) (*zk.Conn, error) {
 	timeout := ttl + max(ttl/15, min(ttl/3, time.Second))
 	timeout = (timeout + time.Millisecond - 1).Truncate(time.Millisecond) // the servers count in milliseconds

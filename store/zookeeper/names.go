@@ -250,8 +250,9 @@ func parseKey(key string) (claimNode, bool) {
 		c.stem = strings.TrimSuffix(c.stem, "-")
 		return c, true
 	}
-	// A foreign name says no kind and no weight, but its ending says which recipe made it. All that is not known to share
-	// counts as exclusive, which keeps a lock too long at worst. The readers of foreign read-write locks share with ours.
+	// A foreign name says no kind and no weight, but its ending says which recipe made it. All that is not known to
+	// share counts as exclusive, which keeps a lock too long at worst. The readers of foreign read-write locks share
+	// with ours.
 	switch c.ending {
 	case endRead, endKazooRead:
 		c.Payload = sequence.Payload{Kind: driver.KindRW, Limit: driver.RWLimit, Weight: 1}
@@ -297,7 +298,8 @@ func sortByArrival(all []claimNode, byNumber bool) {
 // areNumbersOrdered reports whether the nodes came in the order of their numbers. The servers' counter stops at
 // its maximum: from there on numbers repeat, or are negative.
 func areNumbersOrdered(all []claimNode) bool {
-	// The counter belongs to the parent and never goes back while that exists, and all nodes in one list have one parent.
+	// The counter belongs to the parent and never goes back while that exists, and all nodes in one list have one
+	// parent.
 	seen := make(map[int64]*claimNode, len(all))
 	for i := range all {
 		c := &all[i]

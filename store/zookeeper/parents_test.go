@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sessiontest"
 )
 
-// TestRemainsDenied: a claim whose node was created and can neither be listed nor removed, for lack of permissions, does not
-// count as one of which nothing is left, and is not added a second time.
+// TestRemainsDenied: a claim whose node was created and can neither be listed nor removed, for lack of permissions,
+// does not count as one of which nothing is left, and is not added a second time.
 func TestRemainsDenied(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

@@ -13,8 +13,9 @@ import (
 )
 
 // TestOtherRecipe: a mutex is refused where Curator's read-write lock is held, which would not be kept out by it,
-// and learns what to do; in the layout that has mutexes among its writers it waits, as a read-write lock does. In kazoo's
-// layout, of which Curator sees nothing, a writer is refused as well. Inspect shows the kind that is not refused.
+// and learns what to do; in the layout that has mutexes among its writers it waits, as a read-write lock does. In
+// kazoo's layout, of which Curator sees nothing, a writer is refused as well. Inspect shows the kind that is not
+// refused.
 func TestOtherRecipe(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)

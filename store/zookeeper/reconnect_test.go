@@ -77,8 +77,8 @@ func (c *refusingConn) Read(p []byte) (int, error) {
 	return c.frame.Read(p)
 }
 
-// TestWatchesRefused: a server refuses to set watches again on a new link. The client does not rely on them: it gives up
-// that link, and sets them on the next.
+// TestWatchesRefused: a server refuses to set watches again on a new link. The client does not rely on them: it gives
+// up that link, and sets them on the next.
 func TestWatchesRefused(t *testing.T) {
 	t.Parallel()
 	c := &requestCounter{sent: map[int32]int{}}

@@ -37,8 +37,8 @@ func (t *tree) Remove(
 			version = int32(n.Version - 1) // 0 in n means any
 		}
 		code, listing, err := t.deleteNodes(ctx, path, keys, version, list)
-		// One of them was removed meanwhile, and so the transaction has removed none. It is made again of those that are
-		// left, which become fewer each time.
+		// One of them was removed meanwhile, and so the transaction has removed none. It is made again of those that
+		// are left, which become fewer each time.
 		if err == nil && code == zk.CodeNoNode && len(keys) > 1 {
 			continue
 		}

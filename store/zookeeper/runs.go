@@ -16,22 +16,23 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// The records of the run ledger are below 256 nodes, so that none has too many children: a list of children is one reply,
-// which travels over a session that may renew locks, and keys may be kept forever.
+// The records of the run ledger are below 256 nodes, so that none has too many children: a list of children is one
+// reply, which travels over a session that may renew locks, and keys may be kept forever.
 //
-// Earlier programs have all records below one node, the old folder, which each of them makes when it needs it. They would
-// not see what is below the 256, and run a key once more. So before the 256 are made, the old folder is closed: its ACL
-// lets nobody create a child. Such a program begins each run of a key that it does not know with a try to create it, and so
-// begins none any more. It can renew and end what it has begun. What is in the folder stays there, and is read and changed
-// there, until it is forgotten. A new key is made below the 256 only after a look at the old folder, from a time when that
-// was closed: what is missing then will not be there later.
+// Earlier programs have all records below one node, the old folder, which each of them makes when it needs it. They
+// would not see what is below the 256, and run a key once more. So before the 256 are made, the old folder is closed:
+// its ACL lets nobody create a child. Such a program begins each run of a key that it does not know with a try to
+// create it, and so begins none any more. It can renew and end what it has begun. What is in the folder stays there,
+// and is read and changed there, until it is forgotten. A new key is made below the 256 only after a look at the old
+// folder, from a time when that was closed: what is missing then will not be there later.
 //
-// Servers that check no permissions (skipACL) let nothing be closed. There a ledger whose old folder was empty is used, and
-// what earlier programs make later in that folder is still seen. But these programs do not see the new keys, and between a
-// look at the old folder and the swap of a new key they may make the same one: so they must not run at the same time.
+// Servers that check no permissions (skipACL) let nothing be closed. There a ledger whose old folder was empty is
+// used, and what earlier programs make later in that folder is still seen. But these programs do not see the new
+// keys, and between a look at the old folder and the swap of a new key they may make the same one: so they must not
+// run at the same time.
 //
-// Rejected: to move the records, since a mark cannot go from one session to another; and a marker for each key in the old
-// folder, which would have as many children as before.
+// Rejected: to move the records, since a mark cannot go from one session to another; and a marker for each key in the
+// old folder, which would have as many children as before.
 
 // folders is the number of nodes among which the records are spread. It never changes.
 const folders = 256
@@ -96,8 +97,8 @@ func (tb *table) readRecord(ctx context.Context, name string) (record.Row, error
 	return record.Row{Name: name}, nil
 }
 
-// checkIsNew returns record.ErrConflict and the row if a new record has one in the old folder. Otherwise it makes sure that
-// there never will be one, if the servers check permissions.
+// checkIsNew returns record.ErrConflict and the row if a new record has one in the old folder. Otherwise it makes
+// sure that there never will be one, if the servers check permissions.
 func (tb *table) checkIsNew(ctx context.Context, name string) (record.Row, error) {
 	if tb.runs == nil || tb.runs.empty.Load() {
 		return record.Row{}, nil
@@ -117,8 +118,8 @@ func (tb *table) checkIsNew(ctx context.Context, name string) (record.Row, error
 	return record.Row{}, err
 }
 
-// keeperName is a node in the old folder that is no record. The folder is a container, which the servers would remove with
-// its last child; an old program would then make it again, and not closed.
+// keeperName is a node in the old folder that is no record. The folder is a container, which the servers would remove
+// with its last child; an old program would then make it again, and not closed.
 const (
 	keeperName = "%closed"
 	probeName  = "%probe"
@@ -176,13 +177,13 @@ func (tb *table) prepareFolders(ctx context.Context) error {
 	}
 }
 
-// closeOldFolder takes the permission to create children from the old folder, which it makes if there is none, and reports
-// whether it is closed. If the servers check no permissions, only a folder with nothing in it is left open.
+// closeOldFolder takes the permission to create children from the old folder, which it makes if there is none, and
+// reports whether it is closed. If the servers check no permissions, only a folder with nothing in it is left open.
 //
 // The folder is closed when a try to create a child was refused, and its ACL lets nobody create one. A change of an ACL
-// alone proves nothing, although it was acknowledged: the leader compares a create with the ACL as it was before any change
-// that it has not applied yet, and a follower may have applied and confirmed one by then. So the try is repeated for a
-// while. A refusal alone may be for this user only.
+// alone proves nothing, although it was acknowledged: the leader compares a create with the ACL as it was before any
+// change that it has not applied yet, and a follower may have applied and confirmed one by then. So the try is
+// repeated for a while. A refusal alone may be for this user only.
 func (tb *table) closeOldFolder(ctx context.Context, inUse bool) (isClosed bool, err error) {
 	path := tb.runs.path
 	closed := slices.Clone(tb.t.acl)

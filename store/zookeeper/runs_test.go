@@ -44,8 +44,9 @@ func failRun(t *testing.T, l driver.Ledger, g driver.Grant) {
 	}
 }
 
-// TestOldLedger: the keys of earlier programs are read and run where they are, and these programs see it. From the first new
-// key on, they can begin no run of a key that they do not find, and so run nothing that has been run below the new nodes.
+// TestOldLedger: the keys of earlier programs are read and run where they are, and these programs see it. From the
+// first new key on, they can begin no run of a key that they do not find, and so run nothing that has been run below
+// the new nodes.
 func TestOldLedger(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -116,8 +117,8 @@ func TestOldLedger(t *testing.T) {
 	expect(later, "failed", "1:succeeded ")
 }
 
-// TestLedgerIsSpread: the records are spread over many nodes. A ledger that is used for the first time leaves nothing open
-// to earlier programs.
+// TestLedgerIsSpread: the records are spread over many nodes. A ledger that is used for the first time leaves nothing
+// open to earlier programs.
 func TestLedgerIsSpread(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -239,8 +240,8 @@ func TestOldLedgerClosedByOthers(t *testing.T) {
 	begins.Wait()
 }
 
-// TestOldLedgerOfOthers: if this user may not create nodes below the node of earlier programs, and another one may, that
-// node is not closed: no new key is run, and the error says what to do.
+// TestOldLedgerOfOthers: if this user may not create nodes below the node of earlier programs, and another one may,
+// that node is not closed: no new key is run, and the error says what to do.
 func TestOldLedgerOfOthers(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -261,8 +262,8 @@ func TestOldLedgerOfOthers(t *testing.T) {
 	}
 }
 
-// TestOldFolderStaysClosed: the node of earlier programs, which the servers would remove with its last child, keeps one when
-// it is closed.
+// TestOldFolderStaysClosed: the node of earlier programs, which the servers would remove with its last child, keeps
+// one when it is closed.
 func TestOldFolderStaysClosed(t *testing.T) {
 	t.Parallel()
 	c := rig.Shared(t)
@@ -300,9 +301,9 @@ func openStoreTree(t *testing.T, servers []string, namespace string) *tree {
 	return s.tree
 }
 
-// TestLedgerWithoutPermissions: on servers that check no permissions, a ledger that no earlier program has used works. One
-// that an earlier program may be using is refused, with what to do. What earlier programs run later is seen, also by clients
-// that come when the new nodes exist.
+// TestLedgerWithoutPermissions: on servers that check no permissions, a ledger that no earlier program has used
+// works. One that an earlier program may be using is refused, with what to do. What earlier programs run later is
+// seen, also by clients that come when the new nodes exist.
 func TestLedgerWithoutPermissions(t *testing.T) {
 	t.Parallel()
 	c := startEnsemble(t, zktest.Options{Members: 1, Direct: true, Args: []string{"-Dzookeeper.skipACL=yes"}})

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// TestHeldSizes: what a held claim has in the cache of nodes, and its watch, have no more bytes than their comments say.
-// Go would allocate the next larger size for them.
+// TestHeldSizes: what a held claim has in the cache of nodes, and its watch, have no more bytes than their comments
+// say. Go would allocate the next larger size for them.
 func TestHeldSizes(t *testing.T) {
 	t.Parallel()
 	if size := unsafe.Sizeof(cachedNode{}); size > 64 {

@@ -41,8 +41,8 @@ func newTable(t *tree, folder string) *table {
 	return tb
 }
 
-// records is the node above the records of a table, runs the one above the folders of the run ledger, and oldFolder the one
-// that earlier programs use for it. No lock's path contains them: in a lock's path two digits follow a %.
+// records is the node above the records of a table, runs the one above the folders of the run ledger, and oldFolder
+// the one that earlier programs use for it. No lock's path contains them: in a lock's path two digits follow a %.
 const (
 	records   = "%records"
 	runs      = "%ledger"
@@ -127,7 +127,8 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	return tb.readRecord(ctx, name)
 }
 
-// Swap sends one transaction. For a new record of a ledger it first reads the old folder, unless there is nothing in it.
+// Swap sends one transaction. For a new record of a ledger it first reads the old folder, unless there is nothing in
+// it.
 func (tb *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	if len(r.Data) > record.MaxData {
 		return record.Row{}, fmt.Errorf("%w: a record of %d bytes", driver.ErrInvalid, len(r.Data))

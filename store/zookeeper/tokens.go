@@ -23,9 +23,9 @@ func (t *tree) ReadLastToken(ctx context.Context) (last int64, advise func(int64
 	return last, adviseRaise, nil
 }
 
-// adviseRaise says how to raise the transaction numbers. The upper 32 bits of a transaction's number are the epoch of the leader,
-// and a new leader's epoch is larger by one than the largest epoch that one of a majority has accepted (ZooKeeper
-// Internals, "Leader Activation").
+// adviseRaise says how to raise the transaction numbers. The upper 32 bits of a transaction's number are the epoch of
+// the leader, and a new leader's epoch is larger by one than the largest epoch that one of a majority has accepted
+// (ZooKeeper Internals, "Leader Activation").
 func adviseRaise(atLeast int64) string {
 	return fmt.Sprintf("to raise the transaction numbers of the ensemble, stop all servers, write %d into the file "+
 		"version-2/acceptedEpoch in the data directory of each, and start them again (a standalone server has no epoch: start "+

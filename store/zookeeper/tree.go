@@ -130,8 +130,8 @@ func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call
 	}
 }
 
-// readFresh sends a read by one session. Its answer shows the effect of all that the session has sent before, and of all
-// that any client was told before.
+// readFresh sends a read by one session. Its answer shows the effect of all that the session has sent before, and of
+// all that any client was told before.
 func readFresh(ctx context.Context, c *zk.Conn, read *zk.Call) error {
 	barrier := zk.Barrier()
 	if err := c.Do(ctx, barrier, read); err != nil {

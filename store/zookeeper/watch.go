@@ -119,8 +119,8 @@ func (s *subscription) attach(c *zk.Conn) {
 		s.t.life.Go(s.attachToAny)
 		return
 	}
-	// stop may have come between the two sections with mu held. It has then asked the connection to forget a watcher that
-	// the connection did not know yet.
+	// stop may have come between the two sections with mu held. It has then asked the connection to forget a watcher
+	// that the connection did not know yet.
 	s.mu.Lock()
 	stopped := s.stopped
 	s.mu.Unlock()

@@ -21,8 +21,8 @@ var (
 	fourSpaces = "    "
 )
 
-// documentBlocks returns a document's blocks of code, without their indentation. An indented block begins after an empty
-// line. Below an item of a list, four spaces may also be a paragraph of it; there, code has seven.
+// documentBlocks returns a document's blocks of code, without their indentation. An indented block begins after an
+// empty line. Below an item of a list, four spaces may also be a paragraph of it; there, code has seven.
 func documentBlocks(t *testing.T, file string) (blocks []codeBlock) {
 	t.Helper()
 	var b *codeBlock

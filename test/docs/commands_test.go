@@ -182,7 +182,8 @@ func (m machine) environ(t *testing.T) []string {
 		"PATH=" + filepath.Dir(holdfastProgram(t)) + ":/usr/local/bin:/usr/bin:/bin"}
 }
 
-// run runs a program to its end, which comes within minutes, and returns the exit code that a shell shows, and the output.
+// run runs a program to its end, which comes within minutes, and returns the exit code that a shell shows, and the
+// output.
 func (m machine) run(t *testing.T, args ...string) (code int, out string) {
 	t.Helper()
 	environ := m.environ(t) // the first call builds the program

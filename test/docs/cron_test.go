@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 )
 
-// cronScript starts Debian's cron in a mount namespace of its own, at a minute of the clock that is about to begin. There the
-// machine has the crontab, the programs and the mail of the test, and nothing else that cron would start.
+// cronScript starts Debian's cron in a mount namespace of its own, at a minute of the clock that is about to begin.
+// There the machine has the crontab, the programs and the mail of the test, and nothing else that cron would start.
 const cronScript = `set -e
 cd "$1"
 mount --bind spool /var/spool/cron/crontabs
@@ -125,8 +125,8 @@ func crontabs(t *testing.T) map[string]string {
 	return found
 }
 
-// TestCrontabs: Debian's cron, which looks for programs in /usr/bin and /bin alone, runs each shown crontab on one of two
-// machines, and sends no mail from either.
+// TestCrontabs: Debian's cron, which looks for programs in /usr/bin and /bin alone, runs each shown crontab on one of
+// two machines, and sends no mail from either.
 func TestCrontabs(t *testing.T) {
 	t.Parallel()
 	all := crontabs(t)

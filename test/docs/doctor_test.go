@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDoctorTable: docs/doctor.md lists all findings of the code with their severities, and no others. A test of the same
-// package expects each.
+// TestDoctorTable: docs/doctor.md lists all findings of the code with their severities, and no others. A test of the
+// same package expects each.
 func TestDoctorTable(t *testing.T) {
 	type finding struct{ dir, severity string }
 	found := map[string]finding{}

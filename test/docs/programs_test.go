@@ -109,8 +109,8 @@ func goInModule(t *testing.T, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// makeCommand makes the command of docs/adding-a-store.md by the commands that it shows, in an empty directory next to the
-// module of a store, and builds it. It returns the directory.
+// makeCommand makes the command of docs/adding-a-store.md by the commands that it shows, in an empty directory next
+// to the module of a store, and builds it. It returns the directory.
 func makeCommand(t *testing.T, program string) (dir string) {
 	commands := regexp.MustCompile("(?m)^(    mkdir mycommand\n(?:    .*\n)*)").
 		FindStringSubmatch(readDocument(t, root+"/docs/adding-a-store.md"))
@@ -137,8 +137,9 @@ func makeCommand(t *testing.T, program string) (dir string) {
 	return dir
 }
 
-// TestCommandWithOwnStore: the program of docs/adding-a-store.md is the command with a store of somebody else: it runs a
-// job under a lock there, with its guard, knows the command's version, and without package stores has only that one and what it imports.
+// TestCommandWithOwnStore: the program of docs/adding-a-store.md is the command with a store of somebody else: it
+// runs a job under a lock there, with its guard, knows the command's version, and without package stores has only
+// that one and what it imports.
 func TestCommandWithOwnStore(t *testing.T) {
 	program := regexp.MustCompile("(?ms)^```go\n(package main\n.*?)^```$").
 		FindStringSubmatch(readDocument(t, root+"/docs/adding-a-store.md"))

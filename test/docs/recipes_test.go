@@ -165,8 +165,8 @@ func TestSignaledScript(t *testing.T) {
 	}
 }
 
-// checkSignaledScript runs a script with the lock deploy, and sends it a signal: to all its processes, in the middle of its
-// work, or to the shell alone, after acquire has acquired the lock and before the shell has read the handle.
+// checkSignaledScript runs a script with the lock deploy, and sends it a signal: to all its processes, in the middle
+// of its work, or to the shell alone, after acquire has acquired the lock and before the shell has read the handle.
 func checkSignaledScript(t *testing.T, script, shell string, sig syscall.Signal, early bool) {
 	t.Helper()
 	m := newMachine(t)
@@ -178,8 +178,8 @@ func checkSignaledScript(t *testing.T, script, shell string, sig syscall.Signal,
 			t.Fatal(err)
 		}
 	}
-	// The work is one process, which shows that it has begun once it is no shell any more: a shell that is about to start
-	// another program may lose a signal.
+	// The work is one process, which shows that it has begun once it is no shell any more: a shell that is about to
+	// start another program may lose a signal.
 	work := "echo working >note\nexec tail -f note >&3\n"
 	acquired := ""
 	if early {
@@ -225,8 +225,8 @@ esac
 	}
 }
 
-// TestNextPodWaits: the pod that a CronJob starts while the run of a dead pod still counts waits for the end of that run,
-// and then does the job. So it does not use up what its backoffLimit allows.
+// TestNextPodWaits: the pod that a CronJob starts while the run of a dead pod still counts waits for the end of that
+// run, and then does the job. So it does not use up what its backoffLimit allows.
 func TestNextPodWaits(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

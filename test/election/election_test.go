@@ -57,8 +57,8 @@ func TestTakeOver(t *testing.T) {
 	for range candidates {
 		start()
 	}
-	// The times are without the delays of the machine: each of some ten steps, in several processes and on the disk, may
-	// have been as late as the worst that was measured.
+	// The times are without the delays of the machine: each of some ten steps, in several processes and on the disk,
+	// may have been as late as the worst that was measured.
 	took := map[string][]time.Duration{}
 	var machine pace.Pace
 	defer machine.WatchDisk(t.TempDir())()

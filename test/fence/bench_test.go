@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 )
 
-// BenchmarkTransaction is a transaction that updates one row: plain, with the fence, and with any other statement in the
-// place of the fence, since a round trip has its price whatever is asked.
+// BenchmarkTransaction is a transaction that updates one row: plain, with the fence, and with any other statement in
+// the place of the fence, since a round trip has its price whatever is asked.
 func BenchmarkTransaction(b *testing.B) {
 	for _, dialect := range []fence.Dialect{fence.PostgreSQL, fence.MySQL, fence.SQLite} {
 		db := mustOpen(b, dialect)

@@ -36,8 +36,8 @@ func check(ctx context.Context, db database, f *fence.SQL, resource string, toke
 	return inTx(ctx, db.DB, sql.LevelDefault, func(tx *sql.Tx) error { return f.Check(ctx, tx, resource, token) })
 }
 
-// TestSQL: a resource accepts a token again, and a larger one, and rejects a smaller one with both tokens. A transaction
-// that is rolled back remembers nothing. Names are told apart by their bytes.
+// TestSQL: a resource accepts a token again, and a larger one, and rejects a smaller one with both tokens. A
+// transaction that is rolled back remembers nothing. Names are told apart by their bytes.
 func TestSQL(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db database) {
 		ctx := t.Context()

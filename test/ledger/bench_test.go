@@ -133,8 +133,8 @@ func BenchmarkRun(b *testing.B) {
 	}
 }
 
-// BenchmarkPowertools is the same for the idempotency utility of AWS Powertools for Python, by one caller. Compare it with
-// dynamodb/run/1 of BenchmarkRun: the emulator is the same. scripts/bench installs it.
+// BenchmarkPowertools is the same for the idempotency utility of AWS Powertools for Python, by one caller. Compare it
+// with dynamodb/run/1 of BenchmarkRun: the emulator is the same. scripts/bench installs it.
 func BenchmarkPowertools(b *testing.B) {
 	s := stores["dynamodb"](b)
 	makeTable(b, s, "powertools")

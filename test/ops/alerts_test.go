@@ -396,8 +396,8 @@ func dropEvents(t *testing.T, s *shop) func() {
 	}
 }
 
-// stopStore stops a server while leases are held on it, and does so again when all of them are lost: their requests fail
-// only until then, and Prometheus may not see it each time.
+// stopStore stops a server while leases are held on it, and does so again when all of them are lost: their requests
+// fail only until then, and Prometheus may not see it each time.
 func stopStore(t *testing.T, s *shop, server *redistest.Server) func() {
 	client := s.open(t, "redis://"+server.Addr, 3*time.Second)
 	t.Cleanup(func() { server.Signal(syscall.SIGCONT) })

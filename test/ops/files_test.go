@@ -82,8 +82,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestFailoverOfManyProcesses: a failover, in which each of 50 processes fails to renew some of its 200 leases for a moment, and
-// one of them all, raises no alert.
+// TestFailoverOfManyProcesses: a failover, in which each of 50 processes fails to renew some of its 200 leases for a
+// moment, and one of them all, raises no alert.
 func TestFailoverOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	rules, err := filepath.Abs(rulesFile)
@@ -128,8 +128,8 @@ func promtoolTests(t *testing.T, text string) {
 	promtool(t, "test", "rules", file)
 }
 
-// TestShownRules: the rules in ops/README.md, for the user's own file, are rules for Prometheus. That for a job that is overdue
-// looks at the machine that has run the job last.
+// TestShownRules: the rules in ops/README.md, for the user's own file, are rules for Prometheus. That for a job that
+// is overdue looks at the machine that has run the job last.
 func TestShownRules(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../../ops/README.md")
@@ -295,8 +295,8 @@ func TestRuleNames(t *testing.T) {
 	}
 }
 
-// commandMetric returns the labels of a metric of the command, or nil if it has no metric of this name. Its own tests see to it
-// that docs/metrics.md has them all.
+// commandMetric returns the labels of a metric of the command, or nil if it has no metric of this name. Its own tests
+// see to it that docs/metrics.md has them all.
 func commandMetric(t *testing.T, name string) (labels []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/metrics.md")

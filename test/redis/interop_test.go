@@ -272,8 +272,8 @@ func TestGoClientsExclude(t *testing.T) {
 	testContention(t, "holdfast-rueidislock", "rueidislock", worker{who: "rueidislock", rounds: *rounds}.command)
 }
 
-// busyCommand is a process that wants the lock again at once, until the end. With a crowd, it takes the lock *turns times,
-// each time after the crowd has had it again.
+// busyCommand is a process that wants the lock again at once, until the end. With a crowd, it takes the lock *turns
+// times, each time after the crowd has had it again.
 func busyCommand(who, addr, crowd string) *exec.Cmd {
 	n := 0
 	if crowd != "" {

@@ -131,8 +131,8 @@ func (w *Witness) replyTo(ask Request) Reply {
 	return Reply{Value: w.value}
 }
 
-// timeSince is how long ago a moment is, without the delays of the machine: each of some ten steps, in several processes
-// and on the disk, may have been as late as the worst that was measured.
+// timeSince is how long ago a moment is, without the delays of the machine: each of some ten steps, in several
+// processes and on the disk, may have been as late as the worst that was measured.
 func (w *Witness) timeSince(moment time.Time) time.Duration {
 	return max(0, time.Since(moment)-max(w.machine.Lost(moment), 10*w.machine.Worst(moment)))
 }

@@ -9,7 +9,8 @@
 // In development each go.mod file replaces our other modules by their directories. The go command refuses to install a
 // command whose go.mod file replaces anything, and ignores the replacements of other modules. So publish takes them
 // out. Each module's go.sum file then needs the checksums of our modules that it requires, which are those that any
-// proxy computes from the tags: a checksum covers the names and contents of the files, and neither dates nor the commit.
+// proxy computes from the tags: a checksum covers the names and contents of the files, and neither dates nor the
+// commit.
 package main
 
 import (
@@ -274,8 +275,8 @@ func (r repo) dropReplaces(m *ourModule) error {
 	return nil
 }
 
-// replaceSums replaces the lines of our modules in a go.sum file by others, in the order of the go command. A checkout of
-// a release has lines of that release.
+// replaceSums replaces the lines of our modules in a go.sum file by others, in the order of the go command. A
+// checkout of a release has lines of that release.
 func (r repo) replaceSums(name string, lines []string) error {
 	data, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

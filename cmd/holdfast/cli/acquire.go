@@ -113,10 +113,11 @@ func (r *lockRequest) openAndAcquire(
 	return client, lease, err
 }
 
-// releaseLease releases the lease, by release, when nothing runs under the lock any more. It returns an error only if the
-// lease is known to be lost. A lease that cannot be released now expires after its TTL; that is reported and is not a failure.
-// The work was done while the lease was valid, and a scheduler would answer a failure by doing the work again. (Only
-// an operator who broke the lock by force just then, and was warned, can have let somebody else run next to it.)
+// releaseLease releases the lease, by release, when nothing runs under the lock any more. It returns an error only if
+// the lease is known to be lost. A lease that cannot be released now expires after its TTL; that is reported and is
+// not a failure. The work was done while the lease was valid, and a scheduler would answer a failure by doing the
+// work again. (Only an operator who broke the lock by force just then, and was warned, can have let somebody else run
+// next to it.)
 func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec *runRecord) error {
 	timeout := driver.UnreachableTimeout(r.opts.TTL) + time.Second
 	if lossReported {
@@ -327,7 +328,8 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.text }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// showWaiting tells on stderr what the wait is for. It closes the channel when ctx has ended and it prints nothing more.
+// showWaiting tells on stderr what the wait is for. It closes the channel when ctx has ended and it prints nothing
+// more.
 func (r *lockRequest) showWaiting(ctx context.Context, client *holdfast.Client) <-chan struct{} {
 	if r.noWait {
 		done := make(chan struct{})

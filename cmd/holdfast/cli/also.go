@@ -157,8 +157,8 @@ func (r *lockRequest) releaseRequested(ctx context.Context, lease *holdfast.Leas
 	return requested
 }
 
-// findAwaited finds the lock that is waited for: the first one that others hold, by the owner, which is good enough for a
-// message.
+// findAwaited finds the lock that is waited for: the first one that others hold, by the owner, which is good enough
+// for a message.
 func (r *lockRequest) findAwaited(ctx context.Context, client *holdfast.Client) (lock holdfast.Lock, err error) {
 	for _, name := range r.names() {
 		lock, err = client.Inspect(ctx, name)

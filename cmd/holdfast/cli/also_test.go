@@ -121,8 +121,8 @@ func TestRunAlsoKilled(t *testing.T) {
 	w.killLeftovers()
 }
 
-// TestRunAlsoWithOthers: shared runs keep out a run that wants their lock besides another one, and --min-hold is for all
-// locks, but not if nothing has run.
+// TestRunAlsoWithOthers: shared runs keep out a run that wants their lock besides another one, and --min-hold is for
+// all locks, but not if nothing has run.
 func TestRunAlsoWithOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

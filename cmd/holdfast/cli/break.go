@@ -105,7 +105,8 @@ func (b *lockBreak) run(ctx context.Context, c *cobra.Command, client *holdfast.
 	return err
 }
 
-// foreignError is the error of a break or of a request that the store refuses because another kind of client holds the lock.
+// foreignError is the error of a break or of a request that the store refuses because another kind of client holds
+// the lock.
 func foreignError(err error, claim *operator.Claim) error {
 	if !claim.Foreign || !errors.Is(err, holdfast.ErrUnsupported) {
 		return storeError(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TestCompareAgreesWithGuarantees: holdfast stores --compare says of each store what the table of GUARANTEES.md says. It
-// opens no store, and its table fits into 100 columns.
+// TestCompareAgreesWithGuarantees: holdfast stores --compare says of each store what the table of GUARANTEES.md says.
+// It opens no store, and its table fits into 100 columns.
 func TestCompareAgreesWithGuarantees(t *testing.T) {
 	t.Parallel()
 	guarantees, err := os.ReadFile("../../../GUARANTEES.md")

@@ -81,7 +81,8 @@ func checkConfigOwner(mode os.FileMode, owner, user int) error {
 	return nil
 }
 
-// parseConfig reads the text of a configuration file. No error shows a value or a whole line: a URL may have a password.
+// parseConfig reads the text of a configuration file. No error shows a value or a whole line: a URL may have a
+// password.
 func parseConfig(file, text string) (configuration, error) {
 	var lines configuration
 	current := configLine{} // the section
@@ -164,8 +165,8 @@ func checkConfigKey(key string, inSection bool) error {
 	return fmt.Errorf("unknown key %s; known are %s", key, strings.Join(known, ", "))
 }
 
-// checkConfigValue checks what can be checked of a value alone. Values that do not fit together are refused as the flags
-// are.
+// checkConfigValue checks what can be checked of a value alone. Values that do not fit together are refused as the
+// flags are.
 func checkConfigValue(key, value string) error {
 	var err error
 	switch key {

@@ -75,8 +75,8 @@ func configFiles() []configFile {
 	return files
 }
 
-// homeDirectory is the home directory of the user, or empty. HOME is not set in a service of systemd, and such a job must
-// not use another store than the same user in a shell.
+// homeDirectory is the home directory of the user, or empty. HOME is not set in a service of systemd, and such a job
+// must not use another store than the same user in a shell.
 func homeDirectory() string {
 	if home, set := os.LookupEnv("HOME"); set {
 		return home
@@ -87,8 +87,8 @@ func homeDirectory() string {
 	return ""
 }
 
-// isAbsent reports whether there is no file, after this error of opening it. After su or setpriv, HOME may still be that
-// of root, where this user can look for nothing and has no file.
+// isAbsent reports whether there is no file, after this error of opening it. After su or setpriv, HOME may still be
+// that of root, where this user can look for nothing and has no file.
 func (f configFile) isAbsent(err error) bool {
 	switch {
 	case f.required:

@@ -149,7 +149,8 @@ func TestTreeEndedWithHidepid(t *testing.T) {
 	}
 }
 
-// TestProcessOneReapsOrphans: as process 1 of a container, the program reaps what programs leave that others start there.
+// TestProcessOneReapsOrphans: as process 1 of a container, the program reaps what programs leave that others start
+// there.
 func TestProcessOneReapsOrphans(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"run a sh -c 'echo held; exec sleep 1000'", "hold a", "serve --listen 127.0.0.1:0"} {

@@ -66,8 +66,8 @@
 // Helpers of the command work while packages are initialized. So they take a fraction of the time and memory that the
 // program needs for the libraries of all stores, most of which a run does not use. If the order of initialization were
 // another one, helpers would start later, and do the same. A test reads from the runtime's trace that no store was
-// initialized. Rejected: a second program, which must be installed next to the first and be of the same version; and one
-// that is unpacked at each start.
+// initialized. Rejected: a second program, which must be installed next to the first and be of the same version; and
+// one that is unpacked at each start.
 //
 // Signals other than SIGHUP and SIGINT that were ignored at the start are not ignored in the command. The Go runtime
 // takes them over before any code of ours runs.

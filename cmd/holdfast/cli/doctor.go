@@ -153,7 +153,8 @@ func withoutCreate(where string) string {
 	return u.String()
 }
 
-// isMissing reports whether the error of opening a store, or its ledger, says that it does not exist and how to make it.
+// isMissing reports whether the error of opening a store, or its ledger, says that it does not exist and how to make
+// it.
 func isMissing(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "there is no ") && strings.Contains(text, "create=true")

@@ -78,8 +78,8 @@ type diagnosisJSON struct {
 	}
 }
 
-// TestDoctor: on a sound server nothing is found, all steps are tried and measured, and nothing is left. Weaker settings
-// are found, and the exit code is by their severity.
+// TestDoctor: on a sound server nothing is found, all steps are tried and measured, and nothing is left. Weaker
+// settings are found, and the exit code is by their severity.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	w, server := newWorkspace(t), startRedis(t)
@@ -230,8 +230,8 @@ func TestDoctorMakesNothing(t *testing.T) {
 	w.runProgram("doctor", "extra").check(t, exitUsage, "too many")
 }
 
-// TestDoctorOnEachStore: on servers of each kind all steps are right, nothing else is found than what these servers lack,
-// and nothing is left.
+// TestDoctorOnEachStore: on servers of each kind all steps are right, nothing else is found than what these servers
+// lack, and nothing is left.
 func TestDoctorOnEachStore(t *testing.T) {
 	etcd, err := etcdtest.Start(t.Context(), etcdtest.Options{Direct: true})
 	if err != nil {

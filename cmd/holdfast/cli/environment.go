@@ -15,7 +15,8 @@ const variablePrefix = "HOLDFAST_"
 // settingVariables are the variables that users set.
 var settingVariables = []string{"HOLDFAST_STORE", configVariable}
 
-// binVariable is for the packages of other languages, which start the command that it names. This program has no use for it.
+// binVariable is for the packages of other languages, which start the command that it names. This program has no use
+// for it.
 const binVariable = "HOLDFAST_BIN"
 
 // jobVariables are the variables that this program sets for the commands that it runs, which may call it again.

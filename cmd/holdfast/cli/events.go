@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/guard"
 )
 
-// The kinds of lines in the record of run, hold or once that the library has no event for. Its own kinds have their codes
-// in the record as well: those of a lock or a run that the program acquires, keeps and ends.
+// The kinds of lines in the record of run, hold or once that the library has no event for. Its own kinds have their
+// codes in the record as well: those of a lock or a run that the program acquires, keeps and ends.
 const (
 	eventRunWaiting         holdfast.EventKind = "run_waiting"         // once: a run of the key is in progress
 	eventSlotWaiting        holdfast.EventKind = "slot_waiting"        // once: another slot of the job is run, and is waited for
@@ -29,8 +29,8 @@ const (
 	eventOutcome            holdfast.EventKind = "outcome"             // the last line
 )
 
-// failureReasonOf is why a lock was not acquired or a run not begun, as a code, or empty: for what says nothing about the
-// lock or the run, and for what the caller of the program decides, such as how long to wait.
+// failureReasonOf is why a lock was not acquired or a run not begun, as a code, or empty: for what says nothing about
+// the lock or the run, and for what the caller of the program decides, such as how long to wait.
 func failureReasonOf(err error) holdfast.FailureReason {
 	switch reason := holdfast.FailureReasonOf(err); reason {
 	case holdfast.FailureStore, holdfast.FailureTimeout, holdfast.FailureCanceled, holdfast.FailureClosed,

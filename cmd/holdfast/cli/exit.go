@@ -114,8 +114,8 @@ var localFaults = []localFault{
 	{unix.ENOMEM, "this machine has too little memory", true},
 }
 
-// findLocalFault finds out whether an error is one of this machine, and returns nil if not. Some libraries keep nothing but
-// the text of an error, so that of a socket is looked for as well.
+// findLocalFault finds out whether an error is one of this machine, and returns nil if not. Some libraries keep
+// nothing but the text of an error, so that of a socket is looked for as well.
 func findLocalFault(err error) *localFault {
 	for i, f := range localFaults {
 		if text := "socket: " + f.errno.Error(); errors.Is(err, f.errno) || strings.HasSuffix(err.Error(), text) ||

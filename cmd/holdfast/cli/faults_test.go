@@ -47,8 +47,8 @@ func TestGraceLimits(t *testing.T) {
 			t.Errorf("want %q; %s", c.words, got.description)
 		}
 	}
-	// These are accepted, the second one with a grace that is shorter by default. To run a command so would take a machine
-	// that starts it in time.
+	// These are accepted, the second one with a grace that is shorter by default. To run a command so would take a
+	// machine that starts it in time.
 	w.runProgram("explain", "--ttl", "10s", "--grace", "5s", "a").check(t, 0)
 	w.runProgram("explain", "--max-hold", "4s", "a").check(t, 0)
 }
@@ -158,8 +158,8 @@ func TestMaxHold(t *testing.T) {
 	}
 }
 
-// TestProgressEndsTree: with --progress, a command that writes to its descriptor goes on, and one that stops to do so is
-// ended, with all its descendants, and the lock is free soon.
+// TestProgressEndsTree: with --progress, a command that writes to its descriptor goes on, and one that stops to do so
+// is ended, with all its descendants, and the lock is free soon.
 func TestProgressEndsTree(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -179,8 +179,8 @@ func TestProgressEndsTree(t *testing.T) {
 	}
 }
 
-// TestProgressByFile: with --progress-file, a file that changes is progress. A worker of once that hangs is ended, too, and
-// the next one gets the key at once.
+// TestProgressByFile: with --progress-file, a file that changes is progress. A worker of once that hangs is ended,
+// too, and the next one gets the key at once.
 func TestProgressByFile(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -204,7 +204,8 @@ func TestProgressFlags(t *testing.T) {
 	w.runProgram("run", "a", "sh", "-c", `test -z "$HOLDFAST_PROGRESS_FD"`).check(t, 0)
 }
 
-// TestNewestOnlyOnTheCommandLine: with --newest-only, an older waiter exits 81, or 0 with --skip-ok, when a newer one waits.
+// TestNewestOnlyOnTheCommandLine: with --newest-only, an older waiter exits 81, or 0 with --skip-ok, when a newer one
+// waits.
 func TestNewestOnlyOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -487,8 +488,8 @@ func TestSetuidCommand(t *testing.T) {
 	}
 }
 
-// TestUnkillableCommandKeepsLock: a command that its user wants killed, and that cannot be, keeps the lock. Once that is
-// lost, nobody waits for the command any more.
+// TestUnkillableCommandKeepsLock: a command that its user wants killed, and that cannot be, keeps the lock. Once that
+// is lost, nobody waits for the command any more.
 func TestUnkillableCommandKeepsLock(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []bool{false, true} {

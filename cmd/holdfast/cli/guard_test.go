@@ -295,8 +295,8 @@ func TestGuardDiesBeforeFirstReport(t *testing.T) {
 	}
 }
 
-// TestLateGuardIsNotTheCause: a guard that does not act before the lease ends is killed, and the run says why the lease has
-// ended, not that the guard has.
+// TestLateGuardIsNotTheCause: a guard that does not act before the lease ends is killed, and the run says why the
+// lease has ended, not that the guard has.
 func TestLateGuardIsNotTheCause(t *testing.T) {
 	t.Parallel()
 	const script = "echo held; exec sleep 1000"
@@ -470,8 +470,8 @@ func TestManySignals(t *testing.T) {
 	}
 }
 
-// TestLastReportHasStatus: the last report of a guard says how the command has ended, and the wrapper believes it if the
-// report of the exit itself was dropped.
+// TestLastReportHasStatus: the last report of a guard says how the command has ended, and the wrapper believes it if
+// the report of the exit itself was dropped.
 func TestLastReportHasStatus(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

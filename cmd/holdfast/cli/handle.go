@@ -44,9 +44,9 @@ func bootNow() bootInstant {
 	return bootInstant{id, guard.BoottimeNow() - shift}
 }
 
-// hasTimeLeft reports whether it is certain that the TTL of the handle has not passed. Only the boot in which the handle
-// was made can tell. Its wall clock must agree: a virtual machine that was stopped goes on with its boot clock where
-// that stood.
+// hasTimeLeft reports whether it is certain that the TTL of the handle has not passed. Only the boot in which the
+// handle was made can tell. Its wall clock must agree: a virtual machine that was stopped goes on with its boot clock
+// where that stood.
 func (h lockHandle) hasTimeLeft() bool {
 	now := bootNow()
 	return now.boot != "" && now.boot == h.bootExpires.boot && now.at < h.bootExpires.at && time.Now().Before(h.expires)
@@ -171,8 +171,8 @@ func acquireAndDetach(request *lockRequest, store string) error {
 		releaseUnprinted(client, h), rootCause(err))
 }
 
-// isClosedOutput reports whether a descriptor was closed when this program started, as by >&-. The Go runtime has opened
-// /dev/null in its place by then, for reading and writing. A shell opens an output for writing alone.
+// isClosedOutput reports whether a descriptor was closed when this program started, as by >&-. The Go runtime has
+// opened /dev/null in its place by then, for reading and writing. A shell opens an output for writing alone.
 func isClosedOutput(f *os.File) bool {
 	opened, err1 := f.Stat()
 	null, err2 := os.Stat(os.DevNull)

@@ -20,7 +20,8 @@ import (
 // names.
 const heldVariable = "HOLDFAST_HELD"
 
-// permitVariable has the numbers of the permits of a lock with a limit, separated by commas. It is not set if they have none.
+// permitVariable has the numbers of the permits of a lock with a limit, separated by commas. It is not set if they
+// have none.
 const permitVariable = "HOLDFAST_PERMIT"
 
 // heldLock is one entry of heldVariable.
@@ -69,8 +70,8 @@ func unescapeEntry(s string) string {
 	return b.String()
 }
 
-// inheritedLocks are the locks of this name in this program's environment, and inheritedRuns the runs of such keys. Both
-// skip what is not an entry.
+// inheritedLocks are the locks of this name in this program's environment, and inheritedRuns the runs of such keys.
+// Both skip what is not an entry.
 func inheritedLocks(name string) []heldLock {
 	return slices.DeleteFunc(inheritedEntries(), func(h heldLock) bool { return h.limit == 0 || h.name != name })
 }
@@ -115,8 +116,8 @@ func (r *lockRequest) weightAndLimit() (weight, limit int64) {
 }
 
 // checkSelfDeadlock refuses a request that could wait forever for a lock that is held around it. An entry counts only
-// while its claim exists: an environment may be kept for longer than the lock. The name of the store is only a hint: if it
-// is another one, a lock that cannot be read is no reason to refuse.
+// while its claim exists: an environment may be kept for longer than the lock. The name of the store is only a hint:
+// if it is another one, a lock that cannot be read is no reason to refuse.
 func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Client) error {
 	for _, name := range r.names() {
 		if err := r.checkSelfDeadlockOn(ctx, client, name); err != nil {
@@ -153,7 +154,8 @@ func (r *lockRequest) checkSelfDeadlockOn(ctx context.Context, client *holdfast.
 		case h.weight == h.limit || weight == limit || within > limit:
 			return usageError("%s is already held by an enclosing holdfast run; this one would deadlock", quoteName(name))
 		case !r.noWait && !r.waitLimit.limited:
-			// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one for it.
+			// Together they fit. But a claim that arrives between them waits for the outer one, and the inner one for
+			// it.
 			return usageError("%s is already held by an enclosing holdfast run; this one could deadlock; "+
 				"give --wait or --no-wait", quoteName(name))
 		}

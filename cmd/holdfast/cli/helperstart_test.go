@@ -44,8 +44,8 @@ func TestHelpersStartBeforeStores(t *testing.T) {
 	}
 }
 
-// TestHelperNames: a signal to all processes that have this program's name, as pkill sends it, reaches no helper. The names
-// are no longer than the system shows.
+// TestHelperNames: a signal to all processes that have this program's name, as pkill sends it, reaches no helper. The
+// names are no longer than the system shows.
 func TestHelperNames(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{guard.Name, guard.ListenerName} {

@@ -57,8 +57,8 @@ func newHold(storeURL *string) *cobra.Command {
 	return c
 }
 
-// holdLock holds the lock until a signal, a loss or a request ends it. It prints the token only once the lock is held, so
-// that a script can wait for that line.
+// holdLock holds the lock until a signal, a loss or a request ends it. It prints the token only once the lock is
+// held, so that a script can wait for that line.
 func holdLock(request *lockRequest, store string, asJSON bool, onRequest requestAction, r *runRecord) error {
 	signals := catchSignals()
 	client, lease, err := request.acquireUntilSignal(store, signals, r)

@@ -390,8 +390,8 @@ func TestRunsLateReport(t *testing.T) {
 	}
 }
 
-// TestLedgerRetry: runs retry allows one more run, but refuses while one is in progress, and after a success unless it is
-// forced.
+// TestLedgerRetry: runs retry allows one more run, but refuses while one is in progress, and after a success unless
+// it is forced.
 func TestLedgerRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -423,8 +423,8 @@ func TestLedgerRetry(t *testing.T) {
 	}
 }
 
-// TestLedgerForget: ledger forget removes the history of a key, but refuses a run in progress, and a success unless it is
-// forced.
+// TestLedgerForget: ledger forget removes the history of a key, but refuses a run in progress, and a success unless
+// it is forced.
 func TestLedgerForget(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -84,8 +84,9 @@ func newLedgerForget(storeURL *string) *cobra.Command {
 	return c
 }
 
-// changeRuns carries out an action on the runs of a key, and returns the last one as it was. It checks first what is lost.
-// Between the check and the action a run may end: an operator who changes a key that is being run must expect that.
+// changeRuns carries out an action on the runs of a key, and returns the last one as it was. It checks first what is
+// lost. Between the check and the action a run may end: an operator who changes a key that is being run must expect
+// that.
 func changeRuns(ctx context.Context, l *holdfast.Ledger, action operator.Action, key string,
 	force bool) (last holdfast.RunInfo, err error) {
 	runs, err := l.LastRuns(ctx, key, 1)

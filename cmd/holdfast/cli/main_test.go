@@ -34,8 +34,8 @@ import (
 // exact enough; see runHelper.
 var program, self string
 
-// leaderless is a program whose processes work on after their first thread has ended; see testdata/leaderless.c. It exists
-// on Linux only.
+// leaderless is a program whose processes work on after their first thread has ended; see testdata/leaderless.c. It
+// exists on Linux only.
 var leaderless string
 
 // raceEnvironment prevents the race detector from adding a second to each run.
@@ -232,8 +232,8 @@ func (w *workspace) killLeftovers() {
 	w.Errorf("processes of this test cannot be killed")
 }
 
-// findProcesses returns the processes whose working directory is the test's or below it. The first thread shows none once
-// it has ended; the others still do.
+// findProcesses returns the processes whose working directory is the test's or below it. The first thread shows none
+// once it has ended; the others still do.
 func (w *workspace) findProcesses() (found []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, process := range all {
@@ -389,8 +389,8 @@ func (w *workspace) readFile(file string) string {
 	return string(data)
 }
 
-// writeFile writes a file that may be run at once: no process that is started meanwhile inherits it open for writing, with
-// which it could not be run.
+// writeFile writes a file that may be run at once: no process that is started meanwhile inherits it open for writing,
+// with which it could not be run.
 func (w *workspace) writeFile(name, data string) {
 	w.Helper()
 	syscall.ForkLock.RLock()
@@ -465,7 +465,8 @@ func (w *workspace) awaitDead(file string) {
 	w.awaitTrue(fmt.Sprintf("the end of %s, process %d", file, pid), func() bool { return !isAlive(pid) })
 }
 
-// isAlive reports whether a process has a thread that has not ended. The state of a process is that of its first thread.
+// isAlive reports whether a process has a thread that has not ended. The state of a process is that of its first
+// thread.
 func isAlive(pid int) bool {
 	if unix.Kill(pid, 0) == unix.ESRCH {
 		return false
@@ -486,8 +487,8 @@ var messageStart = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\
 // waitNotice is a line about a wait. Whether there is one depends on how long the program had to wait.
 var waitNotice = regexp.MustCompile(`(?m)^\S+ holdfast: (still )?waiting .*\n`)
 
-// slowKillNotice is a line about processes that were killed and have not ended a second later. On a busy machine that is
-// how long they may wait for a processor.
+// slowKillNotice is a line about processes that were killed and have not ended a second later. On a busy machine that
+// is how long they may wait for a processor.
 var slowKillNotice = regexp.MustCompile(`(?m)^\S+ holdfast: not all of the command can be killed, .*\n`)
 
 // check checks the exit code, that stderr has one line if the program itself failed, and that this line has all words.

@@ -46,8 +46,8 @@ func writeManPages(c *cobra.Command, dir string) error {
 // manName is the name of a page: holdfast-ledger-show.
 func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// manPage is a manual page. The texts of the help are shown as they are, line by line: they are laid out for a terminal,
-// and are not Markdown, which the generator of cobra expects.
+// manPage is a manual page. The texts of the help are shown as they are, line by line: they are laid out for a
+// terminal, and are not Markdown, which the generator of cobra expects.
 func manPage(c *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, ".TH %q 1 \"\" %q \"Holdfast\"\n", strings.ToUpper(manName(c)), "holdfast "+buildVersion())

@@ -67,8 +67,8 @@ func (f messageFlags) silenceSkip(err error) error {
 	return err
 }
 
-// isSkip reports whether nothing was run because others do, or have done, the work; and not because something is wrong, or
-// because nobody has run a slot in time.
+// isSkip reports whether nothing was run because others do, or have done, the work; and not because something is
+// wrong, or because nobody has run a slot in time.
 func (e *exitError) isSkip() bool {
 	switch e.outcomeOrDefault() {
 	case outcomeNotAcquired, outcomeDone:

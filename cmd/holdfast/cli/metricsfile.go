@@ -51,8 +51,8 @@ func addMetricsFlag(c *cobra.Command, file *string) {
 }
 
 // metricsFile adds what this program measures to a file, from which the textfile collector of node_exporter reads it.
-// It must never change what happens to the lock or the command: a goroutine writes, and a write that fails only causes a
-// warning. A nil metricsFile ignores everything.
+// It must never change what happens to the lock or the command: a goroutine writes, and a write that fails only
+// causes a warning. A nil metricsFile ignores everything.
 type metricsFile struct {
 	path          string
 	command, name string

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMetricsFileOnFullDisk: a full disk changes nothing but one line of stderr. The file keeps what it had, and the next
-// program goes on from there.
+// TestMetricsFileOnFullDisk: a full disk changes nothing but one line of stderr. The file keeps what it had, and the
+// next program goes on from there.
 func TestMetricsFileOnFullDisk(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

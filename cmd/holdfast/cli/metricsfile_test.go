@@ -124,7 +124,8 @@ func TestMetricsFile(t *testing.T) {
 	w.checkNothingLeft("metrics", "jobs.prom")
 }
 
-// TestMetricsFileWhileHeld: the file shows that a lock is held while it is, and still does after the program was killed.
+// TestMetricsFileWhileHeld: the file shows that a lock is held while it is, and still does after the program was
+// killed.
 func TestMetricsFileWhileHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

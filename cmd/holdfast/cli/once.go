@@ -12,8 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// defaultStartWithin is how late a slot of --schedule may be run for the first time if --start-within is not given: such
-// a slot starts when the job is to run. A slot of --every is a period, in which the job may be started at any time.
+// defaultStartWithin is how late a slot of --schedule may be run for the first time if --start-within is not given:
+// such a slot starts when the job is to run. A slot of --every is a period, in which the job may be started at any
+// time.
 const defaultStartWithin = 10 * time.Minute
 
 // onceFlags are the flags of once, which come before KEY.

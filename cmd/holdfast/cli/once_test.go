@@ -563,8 +563,8 @@ func (c *faultCase) runKeyTwice(w *workspace, stubborn bool, flags ...string) {
 	w.killLeftovers()
 }
 
-// TestOnceGuardKeepsRunOfKilledProgram: the run of a program that was killed stays in progress until its guard has ended
-// the command, however soon the store notices the death.
+// TestOnceGuardKeepsRunOfKilledProgram: the run of a program that was killed stays in progress until its guard has
+// ended the command, however soon the store notices the death.
 func TestOnceGuardKeepsRunOfKilledProgram(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -573,8 +573,8 @@ func TestOnceGuardKeepsRunOfKilledProgram(t *testing.T) {
 	long.runKeyTwice(w, true, "--ttl", "30s", "--grace", "10s")
 }
 
-// TestOnceSlotsDoNotOverlap: a slot waits while another slot of its job is run, and is missed if that takes longer than the
-// slot does.
+// TestOnceSlotsDoNotOverlap: a slot waits while another slot of its job is run, and is missed if that takes longer
+// than the slot does.
 func TestOnceSlotsDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -624,8 +624,8 @@ func TestOnceSlotsDoNotOverlap(t *testing.T) {
 		check(t, 0)
 }
 
-// TestOnceSlotAfterKilledProgram: when the program that runs a slot is killed, the next slot begins when nothing of it is
-// alive.
+// TestOnceSlotAfterKilledProgram: when the program that runs a slot is killed, the next slot begins when nothing of
+// it is alive.
 func TestOnceSlotAfterKilledProgram(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -62,9 +62,9 @@ func (j *onceJob) readSlot(ctx context.Context, ledger *holdfast.Ledger) (holdfa
 // maxSlotSteps bounds how far findLongSlot looks ahead, so that it takes no more than milliseconds.
 const maxSlotSteps = 5000
 
-// findLongSlot returns a slot that takes longer than the key is remembered, in which it would be run twice: the first one
-// of a year that begins with the slot of start. So a schedule that has such a slot now and then is refused when it is
-// first used. The length is 0 if there is none.
+// findLongSlot returns a slot that takes longer than the key is remembered, in which it would be run twice: the first
+// one of a year that begins with the slot of start. So a schedule that has such a slot now and then is refused when
+// it is first used. The length is 0 if there is none.
 func findLongSlot(schedule holdfast.Schedule, start time.Time, keepFor time.Duration) (time.Time, time.Duration) {
 	if keepFor == 0 {
 		return start, 0

@@ -284,8 +284,8 @@ func TestLastStart(t *testing.T) {
 	}
 }
 
-// TestKeepForOfAllSlots: a schedule is refused if any of its slots takes longer than the key is remembered, whichever is
-// the present one.
+// TestKeepForOfAllSlots: a schedule is refused if any of its slots takes longer than the key is remembered, whichever
+// is the present one.
 func TestKeepForOfAllSlots(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour

@@ -77,8 +77,8 @@ func TestOnRequestReleaseAfterCommand(t *testing.T) {
 	}
 }
 
-// TestOnRequestScript: a script runs next to the command, and can signal it. The lock is kept until the script has ended
-// too. Its exit code does not matter.
+// TestOnRequestScript: a script runs next to the command, and can signal it. The lock is kept until the script has
+// ended too. Its exit code does not matter.
 func TestOnRequestScript(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

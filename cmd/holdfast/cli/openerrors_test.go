@@ -23,8 +23,8 @@ type openErrorCase struct {
 	words []string
 }
 
-// expectOpenErrors checks messages about opening a store: they name the store and where its URL is from, show no part of
-// a password, and claim nothing that is not so.
+// expectOpenErrors checks messages about opening a store: they name the store and where its URL is from, show no part
+// of a password, and claim nothing that is not so.
 func (w *workspace) expectOpenErrors(never []string, cases []openErrorCase) {
 	w.Helper()
 	// Few at a time: a program gives up after 2 s, and names the reason only if it has met it by then.
@@ -86,8 +86,8 @@ func TestOpenErrors(t *testing.T) {
 	w.runProgram("lst").check(t, 64, "did you mean list? See holdfast --help")
 }
 
-// TestOpenErrorsOfRedis: a server that refuses the client, or speaks TLS where the client does not, is told from a wrong
-// password.
+// TestOpenErrorsOfRedis: a server that refuses the client, or speaks TLS where the client does not, is told from a
+// wrong password.
 func TestOpenErrorsOfRedis(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -19,7 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestTokenFloor: an operator sees the tokens and raises those of a lock. What cannot be meant is refused, and says why.
+// TestTokenFloor: an operator sees the tokens and raises those of a lock. What cannot be meant is refused, and says
+// why.
 func TestTokenFloor(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -75,7 +75,8 @@ func operatorName() string {
 	return userName() + "@" + host
 }
 
-// userLookupTimeout bounds the search for the user's name: it may ask a directory server, and no lock may wait for that.
+// userLookupTimeout bounds the search for the user's name: it may ask a directory server, and no lock may wait for
+// that.
 const userLookupTimeout = time.Second
 
 // userName is the name of the user of this process, or its number if it has no name.

@@ -47,8 +47,8 @@ const (
 	maxFileInterval = 5 * time.Second
 )
 
-// progressWatch notices the progress of the command. A goroutine reads what the command writes, and another one looks at
-// the file, which may be on a file system that hangs: then there is no progress.
+// progressWatch notices the progress of the command. A goroutine reads what the command writes, and another one looks
+// at the file, which may be on a file system that hangs: then there is no progress.
 type progressWatch struct {
 	flags       progressFlags
 	read, write *os.File

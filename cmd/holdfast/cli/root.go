@@ -18,8 +18,8 @@ import (
 )
 
 // Main runs the command line of this process, os.Args, and ends the process with the exit code that docs/exit-codes.md
-// has for it, or by the signal that the command under the lock died of. It never returns. As process 1 of a container on
-// Linux, it reaps orphans meanwhile, if it is called by main itself.
+// has for it, or by the signal that the command under the lock died of. It never returns. As process 1 of a container
+// on Linux, it reaps orphans meanwhile, if it is called by main itself.
 //
 // The stores are those that the program imports. The file store is the default one, so a program without it needs
 // --store or HOLDFAST_STORE.
@@ -74,8 +74,8 @@ var repeatedCommands = map[string]func(storeURL *string) *cobra.Command{
 	"run": newRun, "once": newOnce, "hold": newHold, "acquire": newAcquire, "renew": newRenew, "release": newRelease,
 }
 
-// newRootFor builds the command line that args need. For a subcommand that is run again and again that is this one alone:
-// to build the others, their help and their completion takes longer than to read its flags.
+// newRootFor builds the command line that args need. For a subcommand that is run again and again that is this one
+// alone: to build the others, their help and their completion takes longer than to read its flags.
 func newRootFor(args []string) *cobra.Command {
 	if len(args) > 0 && repeatedCommands[args[0]] != nil {
 		root, storeURL := newBareRoot()

@@ -139,7 +139,8 @@ type bound struct {
 }
 
 // killPolicy is how the command is ended. The grace must leave time for a late renewal: one that is due after a third
-// of the TTL, and takes a twentieth of the TTL, must not end the command. Nor may the grace be most of what a bound allows.
+// of the TTL, and takes a twentieth of the TTL, must not end the command. Nor may the grace be most of what a bound
+// allows.
 func (f *endFlags) killPolicy(c *cobra.Command, ttl time.Duration, bounds ...bound) (guard.KillPolicy, error) {
 	sig, err := parseSignal(f.signal)
 	if err != nil {
@@ -203,7 +204,8 @@ func cannotRun(code int, format string, args ...any) error {
 	return exit
 }
 
-// commandNote is what others see next to the owner: the name of the command, without its arguments, which may be secret.
+// commandNote is what others see next to the owner: the name of the command, without its arguments, which may be
+// secret.
 func commandNote(argv []string) string {
 	if len(argv) == 0 {
 		return ""

@@ -306,8 +306,8 @@ func TestEnvironmentIsReplaced(t *testing.T) {
 	}
 }
 
-// TestPermitVariable: the command of a run with a limit finds the numbers of its permits, and no command finds those of an
-// outer run.
+// TestPermitVariable: the command of a run with a limit finds the numbers of its permits, and no command finds those
+// of an outer run.
 func TestPermitVariable(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -62,8 +62,8 @@ func parseSchedule(expression, zone string) (*cronSchedule, error) {
 	return s, nil
 }
 
-// describeScheduleError says what is wrong with a schedule. Some programs have more than crontab(5): seconds, a year, and
-// letters for days such as the last one of a month.
+// describeScheduleError says what is wrong with a schedule. Some programs have more than crontab(5): seconds, a year,
+// and letters for days such as the last one of a month.
 func describeScheduleError(fields []string, err error) string {
 	for _, field := range fields {
 		if strings.ContainsAny(field, "LW#") && strings.Trim(field, "0123456789LW#,-") == "" {

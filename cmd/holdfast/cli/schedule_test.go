@@ -136,8 +136,9 @@ func TestScheduleFields(t *testing.T) {
 	}
 }
 
-// TestSchedulesOfRobfigCron: the library takes the cron expressions of robfig/cron, in UTC unless they name a time zone. It
-// refuses "@every", which counts from the moment at which it is asked, so that each worker would get a slot of its own.
+// TestSchedulesOfRobfigCron: the library takes the cron expressions of robfig/cron, in UTC unless they name a time
+// zone. It refuses "@every", which counts from the moment at which it is asked, so that each worker would get a slot
+// of its own.
 func TestSchedulesOfRobfigCron(t *testing.T) {
 	t.Parallel()
 	ledger := newLedgerAt(t, time.Date(2031, 5, 1, 12, 34, 56, 789, time.UTC))

@@ -124,8 +124,8 @@ func (s *serveRun) checkFlags() error {
 	return nil
 }
 
-// listeners are those that systemd has passed, or that of --listen, or one for the parent alone. Only local ones may be used
-// by everybody.
+// listeners are those that systemd has passed, or that of --listen, or one for the parent alone. Only local ones may
+// be used by everybody.
 func (s *serveRun) listeners(c *cobra.Command) ([]net.Listener, error) {
 	if s.parent != nil && !c.Flags().Changed("listen") {
 		l, err := s.parent.listen()
@@ -363,8 +363,8 @@ func (s *serveRun) serveUntilSignal(signals chan os.Signal, failed chan error, s
 	return err
 }
 
-// reload reads the files again that may have changed. If one is wrong, what was read before stays in use. It also lets go
-// of an audit log that was rotated: a removed file takes space on its disk for as long as it is open.
+// reload reads the files again that may have changed. If one is wrong, what was read before stays in use. It also
+// lets go of an audit log that was rotated: a removed file takes space on its disk for as long as it is open.
 func (s *serveRun) reload(server *serve.Server, certificate *serve.Certificate, audit *serve.AuditLog) {
 	if audit != nil {
 		if err := audit.Reopen(); err != nil {

@@ -178,8 +178,8 @@ func TestServeLeavesARun(t *testing.T) {
 	w.runProgram("once", "--ledger", "l", "k", "true").check(t, 75)
 }
 
-// startChild starts a server as a program does that needs one for itself. end ends the standard input, as the system does
-// when the program has died.
+// startChild starts a server as a program does that needs one for itself. end ends the standard input, as the system
+// does when the program has died.
 func (w *workspace) startChild(flags ...string) (s *servedProgram, end func()) {
 	w.Helper()
 	r := w.newProgram(append([]string{"serve", "--json", "--exit-with-stdin"}, flags...)...)
@@ -205,9 +205,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
-// TestServeForAParent: a server that a program has started for itself listens where nobody else can call, wants the token
-// of its standard input, leaves signals to the program, and ends with the program, whose locks are free then, and whose
-// runs have failed.
+// TestServeForAParent: a server that a program has started for itself listens where nobody else can call, wants the
+// token of its standard input, leaves signals to the program, and ends with the program, whose locks are free then,
+// and whose runs have failed.
 func TestServeForAParent(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -657,8 +657,8 @@ func TestServeTLS(t *testing.T) {
 	}
 }
 
-// TestServeAuditLog: each break has two lines in the audit log, as docs/json-schema.json has them, also after the log was
-// rotated. SIGHUP lets go of the old file.
+// TestServeAuditLog: each break has two lines in the audit log, as docs/json-schema.json has them, also after the log
+// was rotated. SIGHUP lets go of the old file.
 func TestServeAuditLog(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -702,8 +702,8 @@ func TestServeAuditLog(t *testing.T) {
 	check()
 }
 
-// TestServeOutputClosed: an error output that nobody reads any more does not end the server, and with it all locks. What
-// cannot be written to it first, as the audit log, is not done.
+// TestServeOutputClosed: an error output that nobody reads any more does not end the server, and with it all locks.
+// What cannot be written to it first, as the audit log, is not done.
 func TestServeOutputClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

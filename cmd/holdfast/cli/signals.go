@@ -27,7 +27,8 @@ var notForwarded = map[syscall.Signal]bool{
 }
 
 // dropWriteSignals catches and drops the signals that mean that a write of this program failed, which must not end it
-// while a command runs, or while it holds locks for others. They are not ignored, because the command would inherit that.
+// while a command runs, or while it holds locks for others. They are not ignored, because the command would inherit
+// that.
 func dropWriteSignals() {
 	for _, n := range []syscall.Signal{unix.SIGPIPE, unix.SIGXFSZ} {
 		if !signal.Ignored(n) {
@@ -64,7 +65,8 @@ func exitOnQuit() {
 	}()
 }
 
-// showStacksOnQuit makes SIGQUIT do what it does to other servers in Go: they print the stacks of all goroutines and end.
+// showStacksOnQuit makes SIGQUIT do what it does to other servers in Go: they print the stacks of all goroutines and
+// end.
 func showStacksOnQuit() { signal.Stop(quitSignals) }
 
 // watchDuringWait calls end at the first signal that would end a program by default. The others mean nothing before

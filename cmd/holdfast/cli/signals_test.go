@@ -44,10 +44,10 @@ func (w *workspace) hasTakenSignals(pid int) bool {
 	return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/status", pid)), "ShdPnd:\t0000000000000000\n")
 }
 
-// signalGuard sends a signal to the guard, and waits until the wrapper knows that from the guard's report. The wrapper is
-// stopped meanwhile, so that the report can be seen to be in their pipe. Behind it comes a report that the wrapper
-// records. It handles one report after the other, so when the second is in the record it knows the first. The command
-// receives the SIGCONT that lets the wrapper go on.
+// signalGuard sends a signal to the guard, and waits until the wrapper knows that from the guard's report. The
+// wrapper is stopped meanwhile, so that the report can be seen to be in their pipe. Behind it comes a report that the
+// wrapper records. It handles one report after the other, so when the second is in the record it knows the first. The
+// command receives the SIGCONT that lets the wrapper go on.
 func (w *workspace) signalGuard(wrapper, guard int, record string, sig unix.Signal) {
 	w.Helper()
 	reports := strings.Split(w.readFile(fmt.Sprintf("/proc/%d/cmdline", guard)), "\x00")[2] // its number in the guard
@@ -197,8 +197,8 @@ func TestSignalToAllProcesses(t *testing.T) {
 		if ours[guard.ListenerName] == 0 || ours[guard.Name] == 0 {
 			t.Fatalf("children: %v", ours)
 		}
-		// The wrapper must know that the others have the signal when it comes to it. Of the guard it knows by a report. The
-		// listener is asked, and looks then for what was sent to it before.
+		// The wrapper must know that the others have the signal when it comes to it. Of the guard it knows by a
+		// report. The listener is asked, and looks then for what was sent to it before.
 		w.signalGuard(wrapper, ours[guard.Name], "record", unix.SIGUSR1)
 		r.awaitOutput("ready\nSIGCONT\n")
 		to := []int{ours[guard.ListenerName]}

@@ -35,8 +35,8 @@ func (f *storeWaitFlag) addStoreWaitFlag(c *cobra.Command) {
 		"at the start, retry a store that is down: for a `duration`, or forever")
 }
 
-// storeWaitLimit is how long to try. --wait bounds all waiting, for the store and for the lock. So a caller who waits for
-// longer than the default for the lock also waits for longer for the store, unless --store-wait is given.
+// storeWaitLimit is how long to try. --wait bounds all waiting, for the store and for the lock. So a caller who waits
+// for longer than the default for the lock also waits for longer for the store, unless --store-wait is given.
 func (f *storeWaitFlag) storeWaitLimit(c *cobra.Command, wait waitLimit) waitLimit {
 	switch {
 	case !wait.limited || wait.limit == 0: // --wait 0 is about a lock that is held

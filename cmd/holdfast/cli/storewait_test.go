@@ -95,8 +95,8 @@ func TestStoreStartsLate(t *testing.T) {
 	}
 }
 
-// TestStoreStaysAway: a command gives up a store that cannot be reached when --store-wait has passed, and with 0 after the
-// first attempt. --quiet leaves out the line about the attempts, not the error.
+// TestStoreStaysAway: a command gives up a store that cannot be reached when --store-wait has passed, and with 0
+// after the first attempt. --quiet leaves out the line about the attempts, not the error.
 func TestStoreStaysAway(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -152,7 +152,8 @@ func TestStoreRefusesAtOnce(t *testing.T) {
 	}
 }
 
-// TestNoAnswerError: the error of a store that did not answer in time has no words of the deadline, and keeps the cause.
+// TestNoAnswerError: the error of a store that did not answer in time has no words of the deadline, and keeps the
+// cause.
 func TestNoAnswerError(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -166,8 +167,8 @@ func TestNoAnswerError(t *testing.T) {
 	}
 }
 
-// TestLocalFault: what this machine lacks says nothing about the store. A process that may open no more files does not try
-// again, and its usage was not wrong; what other processes may give back is waited for.
+// TestLocalFault: what this machine lacks says nothing about the store. A process that may open no more files does
+// not try again, and its usage was not wrong; what other processes may give back is waited for.
 func TestLocalFault(t *testing.T) {
 	t.Parallel()
 	memory := memory.New(nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
-// maxTokenLead is how far ahead of the store's clock a token may be raised without --force: more than any clock that was
-// set wrong by hand or by a time zone, and less than what a mistyped digit makes.
+// maxTokenLead is how far ahead of the store's clock a token may be raised without --force: more than any clock that
+// was set wrong by hand or by a time zone, and less than what a mistyped digit makes.
 const maxTokenLead = 24 * time.Hour
 
 func newToken(storeURL *string) *cobra.Command {

@@ -55,8 +55,8 @@ func stopped(signal func(syscall.Signal)) serverFault {
 	return serverFault{"stop", send(syscall.SIGSTOP), send(syscall.SIGCONT)}
 }
 
-// serveFaults makes the faults when the hooks of torture ask for them, which run in the directory of the test. It returns
-// the flags for the hooks, and a function that tells how many there were.
+// serveFaults makes the faults when the hooks of torture ask for them, which run in the directory of the test. It
+// returns the flags for the hooks, and a function that tells how many there were.
 func (w *workspace) serveFaults(s tortureStore) (flags []string, counts func() string) {
 	w.Helper()
 	pipe := func(name string) *os.File {
@@ -180,7 +180,8 @@ func (w *workspace) startTortureSentinel(s *tortureStore) error {
 	return nil
 }
 
-// startTortureRedlock: a server that was killed has lost its data. If it is started at once, two majorities may hold a lock.
+// startTortureRedlock: a server that was killed has lost its data. If it is started at once, two majorities may hold
+// a lock.
 func (w *workspace) startTortureRedlock(s *tortureStore) error {
 	group, err := redistest.Independent(5)
 	if err != nil {
@@ -277,7 +278,8 @@ func (w *workspace) startTorturePostgres(s *tortureStore) error {
 	return nil
 }
 
-// startTortureStandby: commits wait for a standby, which takes over when the primary has died. Then it gets a new standby.
+// startTortureStandby: commits wait for a standby, which takes over when the primary has died. Then it gets a new
+// standby.
 func (w *workspace) startTortureStandby(s *tortureStore) error {
 	primary, err := pgtest.Start("fsync=on")
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// familyScript returns a script with descendants of all kinds: a child, one in a session of its own, one whose parent has
-// ended, and three whose first thread has ended: a child, its child, and a daemon. Each writes its process number to a file
-// and, if stubborn, ignores SIGTERM. The script prints "held" when all are running. Messages of the shell about killed
-// children are discarded.
+// familyScript returns a script with descendants of all kinds: a child, one in a session of its own, one whose parent
+// has ended, and three whose first thread has ended: a child, its child, and a daemon. Each writes its process number
+// to a file and, if stubborn, ignores SIGTERM. The script prints "held" when all are running. Messages of the shell
+// about killed children are discarded.
 func familyScript(stubborn bool) string {
 	trap := ""
 	if stubborn {

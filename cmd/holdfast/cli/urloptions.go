@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// printURLOptions shows what the URL of a store looks like and its options, and checks the URL. The store is the one that
-// args name, by a URL or its scheme, or the one that is used.
+// printURLOptions shows what the URL of a store looks like and its options, and checks the URL. The store is the one
+// that args name, by a URL or its scheme, or the one that is used.
 func printURLOptions(w io.Writer, flag string, args []string, asJSON bool) error {
 	where := ""
 	if len(args) > 0 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestURLOptions: stores --options shows the shape and the options of a store's URL, and opens nothing. It checks the URL
-// that it is given, and shows no secret of it.
+// TestURLOptions: stores --options shows the shape and the options of a store's URL, and opens nothing. It checks the
+// URL that it is given, and shows no secret of it.
 func TestURLOptions(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Both are set when the artifacts of a release are built, which scripts/dist does: -ldflags "-X PACKAGE.version=v1.2.3".
+// Both are set when the artifacts of a release are built, which scripts/dist does: -ldflags "-X
+// PACKAGE.version=v1.2.3".
 var version, commit string
 
 func newVersion() *cobra.Command {

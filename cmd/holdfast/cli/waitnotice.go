@@ -12,8 +12,9 @@ const (
 	firstLogNotice     = time.Second            // how long a wait takes that is worth a line in a log
 )
 
-// nextLogNotice is when a log gets the next line about a wait, counted from its start: after 1 second, 1 minute, 2, 4, 8,
-// 16 and 32 minutes, 1 hour, and then each hour. A reader sees that the program is alive, and a long wait fills no disk.
+// nextLogNotice is when a log gets the next line about a wait, counted from its start: after 1 second, 1 minute, 2,
+// 4, 8, 16 and 32 minutes, 1 hour, and then each hour. A reader sees that the program is alive, and a long wait fills
+// no disk.
 func nextLogNotice(waited time.Duration) time.Duration {
 	if waited < firstLogNotice {
 		return firstLogNotice

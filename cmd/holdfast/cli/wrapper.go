@@ -253,8 +253,8 @@ func (w *wrapper) writeControl(m guard.ControlMessage, timeout time.Duration) er
 	return err
 }
 
-// leaseExpiry is when the lease expires, as guard.BoottimeNow counts. It reads the clock before it asks the lease, so that
-// the result can only be too early.
+// leaseExpiry is when the lease expires, as guard.BoottimeNow counts. It reads the clock before it asks the lease, so
+// that the result can only be too early.
 func (w *wrapper) leaseExpiry() time.Duration {
 	now := guard.BoottimeNow()
 	return now + w.lease.Remaining()
@@ -543,8 +543,8 @@ func (w *wrapper) takeOverTree() {
 	}
 }
 
-// nothingIsLeft reports whether a guard that has ended has left nothing, which only the kernel knows. If that takes long,
-// something is left.
+// nothingIsLeft reports whether a guard that has ended has left nothing, which only the kernel knows. If that takes
+// long, something is left.
 func (w *wrapper) nothingIsLeft() bool {
 	if len(w.tree.ListRunning()) > 0 {
 		return false

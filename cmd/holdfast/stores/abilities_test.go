@@ -21,12 +21,13 @@ import (
 )
 
 // abilities says for each store and layout what it can do beyond Acquire, Renew, Release, Inspect, List and Break of a
-// mutex. A change of the code that changes a row changes what users have: it needs a reason, and a line in CHANGELOG.md.
+// mutex. A change of the code that changes a row changes what users have: it needs a reason, and a line in
+// CHANGELOG.md.
 //
-// The words are: fair, newest, rw and semaphore for kinds of claims; detach and weight for Detach and SetWeight; permits for numbers
-// of a semaphore's permits; endings for NextEnding; reasons for breaks with a reason; forget; tokens for reading and raising
-// tokens; explain for naming the keys of a claim; liveness for a file that keeps a client's claims; ledger for a run
-// ledger, and clock for one that tells the store's time.
+// The words are: fair, newest, rw and semaphore for kinds of claims; detach and weight for Detach and SetWeight;
+// permits for numbers of a semaphore's permits; endings for NextEnding; reasons for breaks with a reason; forget;
+// tokens for reading and raising tokens; explain for naming the keys of a claim; liveness for a file that keeps a
+// client's claims; ledger for a run ledger, and clock for one that tells the store's time.
 var abilities = map[string]map[string]string{
 	"file": {
 		"": "fair newest rw semaphore weight detach permits reasons forget tokens explain liveness ledger clock",

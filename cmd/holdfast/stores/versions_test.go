@@ -60,9 +60,9 @@ var buildVersions = sync.OnceValues(func() (both [2]version, err error) {
 	return both, nil
 })
 
-// TestTwoVersions: programs of the version before and of this one exclude each other on every store, in either direction,
-// also after one that died; they stand in one queue, share one semaphore, and change each other's claims by their handles;
-// the tokens rise across both.
+// TestTwoVersions: programs of the version before and of this one exclude each other on every store, in either
+// direction, also after one that died; they stand in one queue, share one semaphore, and change each other's claims
+// by their handles; the tokens rise across both.
 func TestTwoVersions(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *scene, old, new version) {
 		for _, pair := range [][2]version{{old, new}, {new, old}} {
@@ -141,8 +141,8 @@ func TestTwoVersionsOfLedger(t *testing.T) {
 	})
 }
 
-// TestTwoVersionsOfHistory: this version continues a history that the version before has written in several pages, and shows
-// all of it.
+// TestTwoVersionsOfHistory: this version continues a history that the version before has written in several pages,
+// and shows all of it.
 func TestTwoVersionsOfHistory(t *testing.T) {
 	t.Parallel()
 	both, err := buildVersions()
@@ -167,8 +167,8 @@ func TestTwoVersionsOfHistory(t *testing.T) {
 	}
 }
 
-// TestTwoVersionsOfServe: servers of both versions renew and release by each other's handles, and keep each other's clients
-// out.
+// TestTwoVersionsOfServe: servers of both versions renew and release by each other's handles, and keep each other's
+// clients out.
 func TestTwoVersionsOfServe(t *testing.T) {
 	t.Parallel()
 	both, err := buildVersions()
@@ -189,7 +189,8 @@ func TestTwoVersionsOfServe(t *testing.T) {
 	}
 }
 
-// serve starts a server, and returns a function that posts to it, checks the status, and returns the handle in the answer.
+// serve starts a server, and returns a function that posts to it, checks the status, and returns the handle in the
+// answer.
 func (s *scene) serve(v version) (post func(path, body string, status int) string) {
 	s.Helper()
 	socket := filepath.Join(s.TempDir(), "socket")
@@ -391,7 +392,8 @@ func (s *scene) checkMutex(a, b version, flags ...string) {
 	s.rising(name, tokens...)
 }
 
-// killHolder kills a holder, and lets the other version wait. The function that it returns waits until that has the lock.
+// killHolder kills a holder, and lets the other version wait. The function that it returns waits until that has the
+// lock.
 func (s *scene) killHolder(a, b version) (successor func()) {
 	s.Helper()
 	name := s.lock("killed")
@@ -427,8 +429,8 @@ func (s *scene) checkQueue(a, b version) {
 	s.rising(name, tokens...)
 }
 
-// checkNewest: the version before, which does not know claims that are newest-only, keeps them in the queue when it writes
-// the lock, and is neither superseded nor supersedes.
+// checkNewest: the version before, which does not know claims that are newest-only, keeps them in the queue when it
+// writes the lock, and is neither superseded nor supersedes.
 func (s *scene) checkNewest(old, new version) {
 	s.Helper()
 	name := s.lock("newest")
@@ -761,8 +763,8 @@ func (l *ledgerScene) checkOverlap(a, b version) {
 	}
 }
 
-// runEither checks that b runs a key that a has run, and succeeds. If b refuses, which it may, a does so. Then neither runs
-// it again.
+// runEither checks that b runs a key that a has run, and succeeds. If b refuses, which it may, a does so. Then
+// neither runs it again.
 func (l *ledgerScene) runEither(a, b version, key string, flags ...string) {
 	l.Helper()
 	if !l.run(b, key, 0, flags...) {

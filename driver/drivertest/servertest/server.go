@@ -75,8 +75,8 @@ func (s *Server) PID() int {
 // maxStopping is how long Stop waits for the process.
 const maxStopping = time.Second
 
-// Stop stops the process by SIGSTOP, like a machine that hangs: its connections remain. Continue continues it. On Linux,
-// Stop returns when no thread of the process runs any more.
+// Stop stops the process by SIGSTOP, like a machine that hangs: its connections remain. Continue continues it. On
+// Linux, Stop returns when no thread of the process runs any more.
 func (s *Server) Stop() {
 	s.sendSignal(syscall.SIGSTOP)
 	for start := time.Now(); isRunning(s.PID()) && time.Since(start) < maxStopping; {

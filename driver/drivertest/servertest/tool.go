@@ -14,11 +14,11 @@ import (
 )
 
 // BuildTool builds a server, or another program that tests need, and returns the path of the binary. That can take
-// minutes. So it is kept in the user's cache directory under its name, and built again only when its sources or its sums
-// change.
+// minutes. So it is kept in the user's cache directory under its name, and built again only when its sources or its
+// sums change.
 //
-// The tools module, which pins the versions, is the directory tools next to the package whose import path is given. args
-// are what follows go build: flags, and the package to build.
+// The tools module, which pins the versions, is the directory tools next to the package whose import path is given.
+// args are what follows go build: flags, and the package to build.
 func BuildTool(packagePath, name string, args ...string) (string, error) {
 	here, err := exec.Command("go", "list", "-f", "{{.Dir}}", packagePath).Output()
 	if err != nil {
@@ -34,7 +34,8 @@ func BuildTool(packagePath, name string, args ...string) (string, error) {
 	})
 }
 
-// FindInstalled finds a file that scripts/setup has put below the folder bin of the checkout that the current directory is in.
+// FindInstalled finds a file that scripts/setup has put below the folder bin of the checkout that the current
+// directory is in.
 func FindInstalled(file string) (string, error) {
 	here, err := os.Getwd()
 	if err != nil {
@@ -49,9 +50,9 @@ func FindInstalled(file string) (string, error) {
 	return "", fmt.Errorf("bin/%s is in no folder above %s: run scripts/setup servers", file, here)
 }
 
-// BuildCommit builds a program as it was at a commit of the repository that the current directory is in, and returns the
-// path of the binary, which is kept as BuildTool keeps it. commit is a full hash. A clone without its whole history
-// fetches the commit. env is added to the environment of the go command, and args are what follows go build.
+// BuildCommit builds a program as it was at a commit of the repository that the current directory is in, and returns
+// the path of the binary, which is kept as BuildTool keeps it. commit is a full hash. A clone without its whole
+// history fetches the commit. env is added to the environment of the go command, and args are what follows go build.
 func BuildCommit(commit, name string, env []string, args ...string) (string, error) {
 	return keepTool(name+"-"+commit[:12], func(path string) error {
 		dir, err := os.MkdirTemp("", "holdfast-commit-")

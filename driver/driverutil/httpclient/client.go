@@ -1,7 +1,7 @@
 // Package httpclient is the one way in which stores speak HTTP: DynamoDB, S3, Cloud Storage, Azure, Kubernetes and
-// Consul, and etcd for its time. A [Client] sends each request once and follows no redirect. It hands on no reply but the
-// service's own: another service's page, an empty reply and half a body are errors, after which the outcome of a write is
-// not known. It learns the service's clock, and knows whether a refusal of credentials may pass.
+// Consul, and etcd for its time. A [Client] sends each request once and follows no redirect. It hands on no reply but
+// the service's own: another service's page, an empty reply and half a body are errors, after which the outcome of a
+// write is not known. It learns the service's clock, and knows whether a refusal of credentials may pass.
 package httpclient
 
 import (
@@ -34,14 +34,15 @@ type Service struct {
 	Name string
 	// IsOwn reports whether a reply can come from the service, by its status and its headers.
 	IsOwn func(*http.Response) bool
-	// IsOwnBody, if set, reports whether the body of a reply with a 2xx status can come from the service. The client then
-	// reads each body before it hands on the reply.
+	// IsOwnBody, if set, reports whether the body of a reply with a 2xx status can come from the service. The client
+	// then reads each body before it hands on the reply.
 	IsOwnBody func(*http.Response, []byte) bool
 	// Clock is the clock of this machine.
 	Clock driver.Clock
 	// Sources are those of the credentials: see [driverutil.Admission].
 	Sources []driverutil.SecretSource
-	// AddDate, if set, is told the Date of each reply of the service's, also of a refusal, unless it comes from a cache.
+	// AddDate, if set, is told the Date of each reply of the service's, also of a refusal, unless it comes from a
+	// cache.
 	AddDate func(date time.Time, from, to driver.Instant)
 }
 
@@ -82,8 +83,8 @@ func withoutRedirects(doer Doer) Doer {
 	return &own
 }
 
-// NoRedirects returns a client like this one that follows no redirect, for requests to another service, such as one that
-// gives tokens.
+// NoRedirects returns a client like this one that follows no redirect, for requests to another service, such as one
+// that gives tokens.
 func NoRedirects(client *http.Client) *http.Client { return withoutRedirects(client).(*http.Client) }
 
 // Do sends a request once. An error without a meaning of its own leaves open what became of a write.
@@ -171,8 +172,8 @@ func isHTML(reply *http.Response) bool {
 	return strings.HasPrefix(strings.ToLower(reply.Header.Get("Content-Type")), "text/html")
 }
 
-// hasEnd reports whether the end of a body can be told from the end of a connection that was cut. The reply to a HEAD has
-// none.
+// hasEnd reports whether the end of a body can be told from the end of a connection that was cut. The reply to a HEAD
+// has none.
 func hasEnd(reply *http.Response) bool {
 	isHead := reply.Request != nil && reply.Request.Method == http.MethodHead
 	return isHead || reply.ContentLength >= 0 || len(reply.TransferEncoding) > 0 || reply.Uncompressed || reply.ProtoMajor != 1
@@ -251,7 +252,8 @@ func IsUnsent(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// DateOf returns the time of the host that has made a reply. A reply with an Age comes from a cache, and its Date is old.
+// DateOf returns the time of the host that has made a reply. A reply with an Age comes from a cache, and its Date is
+// old.
 func DateOf(reply *http.Response) (date time.Time, known bool) {
 	date, err := http.ParseTime(reply.Header.Get("Date"))
 	return date, err == nil && reply.Header.Get("Age") == ""

@@ -24,8 +24,8 @@ func (sdkClient) Do(r *http.Request) (*http.Response, error) { return http.Defau
 // onlyDo hides what a client is.
 type onlyDo struct{ httpclient.Doer }
 
-// TestRedirects: a redirect is an error that names where it points, without secrets, and nothing is sent there. Until the
-// service has worked, it says that the address is wrong.
+// TestRedirects: a redirect is an error that names where it points, without secrets, and nothing is sent there. Until
+// the service has worked, it says that the address is wrong.
 func TestRedirects(t *testing.T) {
 	t.Parallel()
 	var redirects bool
@@ -74,7 +74,8 @@ func mustDo(t *testing.T, c *httpclient.Client, url string) {
 	reply.Body.Close()
 }
 
-// TestDates: the Date of the service's own replies is told, also that of a refusal, and not that of a cache or of a page.
+// TestDates: the Date of the service's own replies is told, also that of a refusal, and not that of a cache or of a
+// page.
 func TestDates(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

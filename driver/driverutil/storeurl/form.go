@@ -22,15 +22,15 @@ type Form struct {
 	//
 	//	scheme://[[user][:password]@]host[:6379][,host...][/database]
 	//
-	// What is in brackets may be left out, and what is not in the shape is refused: a user, a user's name, a second host, a
-	// port, or a path. The number is the default port. Other words than host say what else is in its place, as in
-	// gcs://bucket[/prefix].
+	// What is in brackets may be left out, and what is not in the shape is refused: a user, a user's name, a second
+	// host, a port, or a path. The number is the default port. Other words than host say what else is in its place,
+	// as in gcs://bucket[/prefix].
 	Shape string
 	// Credentials says how credentials are given, where the URL has none.
 	Credentials string
 
-	// User, Password, Host, Hosts and Path are where the parts of the URL go; nil: nowhere. A host gets the default port.
-	// The path is without the slash before it.
+	// User, Password, Host, Hosts and Path are where the parts of the URL go; nil: nowhere. A host gets the default
+	// port. The path is without the slash before it.
 	User     *string
 	Password *driverutil.Secret
 	Host     *string
@@ -51,7 +51,8 @@ type Option struct {
 	Name string
 	// To is what values it has, and where the value goes.
 	To Value
-	// Default says what counts without the option, between backticks if it is a value; empty: there is nothing to be said.
+	// Default says what counts without the option, between backticks if it is a value; empty: there is nothing to be
+	// said.
 	Default string
 	// Layouts are the layouts that the option is for; nil: all. With another one it is refused.
 	Layouts []string
@@ -76,9 +77,9 @@ func (f *Form) all() []Option {
 	return slices.Concat(f.Options, tlsOptions(f.TLS))
 }
 
-// Read reads a URL. It returns [driver.ErrInvalid] for one that has another shape, for an option that is unknown, is given
-// twice, has a value that it cannot have, or is for another layout, and for what Check refuses. No error shows a secret of
-// the URL. It sends nothing, but reads files with passwords.
+// Read reads a URL. It returns [driver.ErrInvalid] for one that has another shape, for an option that is unknown, is
+// given twice, has a value that it cannot have, or is for another layout, and for what Check refuses. No error shows
+// a secret of the URL. It sends nothing, but reads files with passwords.
 func (f *Form) Read(u *url.URL) error {
 	err := f.readParts(u)
 	if err == nil {
@@ -153,8 +154,8 @@ var plainOption = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,31}$`)
 })
 
-// showOption is an unknown option's name, if it looks like one and has a value: it could be the rest of a password with an
-// & in it.
+// showOption is an unknown option's name, if it looks like one and has a value: it could be the rest of a password
+// with an & in it.
 func showOption(u *url.URL, name string) string {
 	if plainOption().MatchString(name) && strings.Contains(u.RawQuery, name+"=") {
 		return name
@@ -172,8 +173,8 @@ func RefuseBoth(one, other string) error {
 	return fmt.Errorf("%w: the store's URL has %s and %s; remove one of them", driver.ErrInvalid, one, other)
 }
 
-// Describe returns what [driver.Register] wants to know of the URLs of a store, from the form of its settings. A form of
-// settings that are zero describes; another one reads each URL that is checked.
+// Describe returns what [driver.Register] wants to know of the URLs of a store, from the form of its settings. A form
+// of settings that are zero describes; another one reads each URL that is checked.
 func Describe[S any](form func(*S) *Form) func() driver.URLForm {
 	return func() driver.URLForm {
 		f := form(new(S))

@@ -166,8 +166,8 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// TestPasswordFile: a password in a file goes with a user, unless the store has passwords without one, and not with another
-// password in the URL.
+// TestPasswordFile: a password in a file goes with a user, unless the store has passwords without one, and not with
+// another password in the URL.
 func TestPasswordFile(t *testing.T) {
 	t.Parallel()
 	file := t.TempDir() + "/password"

@@ -131,8 +131,8 @@ func formatDuration(d time.Duration) string {
 	return text
 }
 
-// OneOf is one of some values. An empty text is none of them, so that a variable that is not set, in the URL of a script,
-// does not weaken anything unnoticed.
+// OneOf is one of some values. An empty text is none of them, so that a variable that is not set, in the URL of a
+// script, does not weaken anything unnoticed.
 func OneOf[T ~string](to *T, values ...T) Value {
 	return Value{kind: "choice", values: For(values...), set: func(text string) error {
 		if *to = T(text); !slices.Contains(values, *to) {

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Mutant breaks one promise of a table that keeps all of them. A case that a mutant passes cannot find that defect in the
-// table either: for example, because Harness.Lossy loses nothing.
+// Mutant breaks one promise of a table that keeps all of them. A case that a mutant passes cannot find that defect in
+// the table either: for example, because Harness.Lossy loses nothing.
 //
 //	for _, m := range tabletest.Mutants() {
 //		o := &tabletest.Options{Match: m.IsCase}

@@ -41,8 +41,8 @@ type Harness struct {
 	// returns. See [drivertest.Transport]. Without Lossy, the cases about lost replies are skipped.
 	Lossy func(ctx context.Context, fate func() drivertest.Fate) (record.Table, error)
 
-	// Restart, if set, ends the server and starts it again. It returns when the server answers. Without Restart, the case
-	// about versions after a restart is skipped.
+	// Restart, if set, ends the server and starts it again. It returns when the server answers. Without Restart, the
+	// case about versions after a restart is skipped.
 	Restart func(ctx context.Context) error
 
 	// Prefix is the beginning of all names. The default is random.

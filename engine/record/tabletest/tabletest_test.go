@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// remote is a correct table behind a link that loses requests and replies. Each Load calls onLoad first, if it is set. It
-// may remove idle records, and never does.
+// remote is a correct table behind a link that loses requests and replies. Each Load calls onLoad first, if it is
+// set. It may remove idle records, and never does.
 type remote struct {
 	record.Table
 	fate   func() drivertest.Fate
@@ -91,8 +91,8 @@ type keptOpen struct{ record.Table }
 
 func (keptOpen) Close() error { return nil }
 
-// TestBesideLocks: a correct table passes although clients with locks in the same table close all the time. Each of them
-// may delete the records of locks that have been idle for long.
+// TestBesideLocks: a correct table passes although clients with locks in the same table close all the time. Each of
+// them may delete the records of locks that have been idle for long.
 func TestBesideLocks(t *testing.T) {
 	t.Parallel()
 	h := harness(func(t record.Table) {

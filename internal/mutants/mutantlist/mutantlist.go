@@ -1,5 +1,5 @@
-// Package mutantlist reads the files mutants.txt, which list the safety rules that tests must miss when they are switched
-// off. Such a file stands in the folder of the code that it changes, and a paragraph of it is a mutant:
+// Package mutantlist reads the files mutants.txt, which list the safety rules that tests must miss when they are
+// switched off. Such a file stands in the folder of the code that it changes, and a paragraph of it is a mutant:
 //
 //	mutant: what goes wrong without the rule
 //	test: TestName             (or "TestName/part in FOLDER", if the test is in another folder)

@@ -8,8 +8,8 @@ import (
 
 const packagePath = "github.com/holdfast-go/holdfast/store/etcd/etcdtest"
 
-// Tool builds "etcd", "etcdctl" or "etcdutl" from the tools module next to this package, and returns the path of the binary. It
-// is kept in the user's cache directory, and built again only when the tools module changes.
+// Tool builds "etcd", "etcdctl" or "etcdutl" from the tools module next to this package, and returns the path of the
+// binary. It is kept in the user's cache directory, and built again only when the tools module changes.
 func Tool(name string) (string, error) { return tools[name]() }
 
 var tools = map[string]func() (string, error){

@@ -1,5 +1,5 @@
-// Package gcsfence is the fence for objects of Google Cloud Storage: a write that a holder of an older token cannot make.
-// It uses Google's client library, which the store itself does without.
+// Package gcsfence is the fence for objects of Google Cloud Storage: a write that a holder of an older token cannot
+// make. It uses Google's client library, which the store itself does without.
 package gcsfence
 
 import (
@@ -19,15 +19,15 @@ const MetadataKey = "holdfast-fence"
 
 // Write replaces an object if no larger token has written it. It reads the object's token from its metadata, calls
 // write, which writes the content and may set the writer's attributes and add to its metadata, and replaces the object
-// under the condition that its generation is still the one that was read. If another writer was faster, it begins again,
-// so write may be called several times. Conditions that the handle has already are replaced.
+// under the condition that its generation is still the one that was read. If another writer was faster, it begins
+// again, so write may be called several times. Conditions that the handle has already are replaced.
 //
 // The token is in the object's metadata. So it is forgotten when the object is deleted, and when another program gives
 // the object new metadata, as a rewrite or a compose may do.
 //
 // See package fence for what a fence promises. Errors: *fence.StaleError, fence.ErrInvalid for what is not a token,
-// the error of write, after which nothing was written, and those of Cloud Storage. If the outcome is not known, the call
-// can be repeated with the same token.
+// the error of write, after which nothing was written, and those of Cloud Storage. If the outcome is not known, the
+// call can be repeated with the same token.
 func Write(ctx context.Context, object *storage.ObjectHandle, t fence.Token,
 	write func(w *storage.Writer) error) error {
 	if err := t.Check(); err != nil {

@@ -74,7 +74,8 @@ func (m *Model) Client(token string, via *servertest.Net, wrap func(http.RoundTr
 	return newClient(nil, token, via, wrap)
 }
 
-// Compact makes all that was too old for a watch to begin there, or for a listing to go on. Running watches miss nothing.
+// Compact makes all that was too old for a watch to begin there, or for a listing to go on. Running watches miss
+// nothing.
 func (m *Model) Compact() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

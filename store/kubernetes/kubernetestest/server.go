@@ -33,14 +33,14 @@ func AllowVerbs(verbs ...string) string { return "may." + strings.Join(verbs, ".
 // startTime bounds how long the servers may take to answer.
 const startTime = 3 * time.Minute
 
-// Server builds the server, if that was not done before, and returns the path of the binary. See [servertest.BuildTool]. It
-// takes minutes once.
+// Server builds the server, if that was not done before, and returns the path of the binary. See
+// [servertest.BuildTool]. It takes minutes once.
 var Server = sync.OnceValues(func() (string, error) {
 	return servertest.BuildTool(packagePath, "leaseserver", "-ldflags=-s -w", "./leaseserver")
 })
 
-// Elector builds a program that takes part in a leader election of client-go, if that was not done before, and returns the
-// path of the binary. Its comment says how it is used.
+// Elector builds a program that takes part in a leader election of client-go, if that was not done before, and
+// returns the path of the binary. Its comment says how it is used.
 var Elector = sync.OnceValues(func() (string, error) {
 	return servertest.BuildTool(packagePath, "elector", "-ldflags=-s -w", "./elector")
 })

@@ -87,8 +87,8 @@ func startMinIO(folders, buckets []string) (*MinIO, error) {
 // URL is the address of the server.
 func (m *MinIO) URL() string { return "http://" + m.Endpoint }
 
-// StartAgain starts the server after it was killed, with the same data, and waits until it answers. Its page health/ready
-// says so too early: before the server knows its disks, buckets and users.
+// StartAgain starts the server after it was killed, with the same data, and waits until it answers. Its page
+// health/ready says so too early: before the server knows its disks, buckets and users.
 func (m *MinIO) StartAgain() error {
 	if err := m.Start(); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package acquire acquires a lock, or begins a run, for the command and for the server: a lock as the kind that it is to
-// have, and both again after a wait that ended although nobody has decided against it.
+// Package acquire acquires a lock, or begins a run, for the command and for the server: a lock as the kind that it is
+// to have, and both again after a wait that ended although nobody has decided against it.
 package acquire
 
 import (
@@ -36,8 +36,8 @@ const (
 	againLater // as many as the queue can hold are ahead, and hundreds may be waiting for a place
 )
 
-// endedError is the cause of the end of ctx, in the library's error of the call that it has ended if that knew who holds
-// the lock, or that the store was silent.
+// endedError is the cause of the end of ctx, in the library's error of the call that it has ended if that knew who
+// holds the lock, or that the store was silent.
 func endedError(ctx context.Context, err error) error {
 	var last *holdfast.Error
 	if errors.As(err, &last) && (last.Silent > 0 || len(last.Holders) > 0) {
@@ -106,8 +106,8 @@ type Request struct {
 	Wait    bool // until the lock is granted, or the context ends
 	// AnyKind is for a lock that is held alone or shared, whatever its users call it: a mutex or a read-write lock.
 	AnyKind bool
-	// Also are the names of more locks, which are mutexes, or locks of any kind with AnyKind. They are acquired with the
-	// lock, all or none: see AcquireAll.
+	// Also are the names of more locks, which are mutexes, or locks of any kind with AnyKind. They are acquired with
+	// the lock, all or none: see AcquireAll.
 	Also []string
 }
 
@@ -128,17 +128,18 @@ func (r *Request) Lockable(client *holdfast.Client) holdfast.Lockable {
 // was stopped for longer than the TTL, or the store was unreachable), or that found the queue full, is begun again.
 //
 // With AnyKind it acquires the lock as the kind that is in use. Those who hold it alone and those who share it must
-// exclude each other, but a mutex and a read-write lock are two kinds, and a lock has one kind at a time. So a mutex that
-// meets readers joins their queue as a writer. A reader that meets a mutex tries again until the mutex is free: in the
-// mutex's queue it would be granted the lock for itself alone, and all readers would run one by one from then on.
+// exclude each other, but a mutex and a read-write lock are two kinds, and a lock has one kind at a time. So a mutex
+// that meets readers joins their queue as a writer. A reader that meets a mutex tries again until the mutex is free:
+// in the mutex's queue it would be granted the lock for itself alone, and all readers would run one by one from then
+// on.
 func (r *Request) Acquire(ctx context.Context, client *holdfast.Client) (*holdfast.Lease, error) {
 	as := attempt{Request: *r}
 	return untilFinal(ctx, func() (*holdfast.Lease, error) { return as.acquireOnce(ctx, client) },
 		func(err error) (verdict, error) { return as.judge(ctx, client, r.Kind, err) })
 }
 
-// AcquireAll acquires the lock and those of Also, all or none, in the order of their names: see holdfast.LockAll. For the
-// rest it is Acquire.
+// AcquireAll acquires the lock and those of Also, all or none, in the order of their names: see holdfast.LockAll. For
+// the rest it is Acquire.
 func (r *Request) AcquireAll(ctx context.Context, client *holdfast.Client) (*holdfast.LeaseGroup, error) {
 	all := map[string]*attempt{r.Name: {Request: *r}}
 	asked := map[string]holdfast.Kind{r.Name: r.Kind}

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// contradictingStore refuses every claim as one of another kind, whatever its Inspect shows. After many claims it refuses
-// for another reason, so that a loop that never ends fails.
+// contradictingStore refuses every claim as one of another kind, whatever its Inspect shows. After many claims it
+// refuses for another reason, so that a loop that never ends fails.
 type contradictingStore struct {
 	driver.Store
 	kinds  []driver.Kind // what Inspect shows, in turn; empty: a free lock
@@ -150,8 +150,8 @@ func TestAnyKind(t *testing.T) {
 	})
 }
 
-// interruptedStore ends the first waits for a lock or a run as a store does whose session with the client has expired, and
-// then as one whose queue is full.
+// interruptedStore ends the first waits for a lock or a run as a store does whose session with the client has
+// expired, and then as one whose queue is full.
 type interruptedStore struct {
 	driver.Store
 	left atomic.Int64
@@ -191,8 +191,8 @@ func (l interruptedLedger) Acquire(ctx context.Context, c driver.Claim) (driver.
 	return l.Ledger.Acquire(ctx, c)
 }
 
-// TestWaitBegunAgain: a wait for a lock or for the end of a run is begun again after the store has ended it, and after it
-// found the queue full; one that does not wait is not.
+// TestWaitBegunAgain: a wait for a lock or for the end of a run is begun again after the store has ended it, and
+// after it found the queue full; one that does not wait is not.
 func TestWaitBegunAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

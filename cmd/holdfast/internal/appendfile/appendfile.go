@@ -112,10 +112,10 @@ func (f *File) follow() error {
 	return f.open()
 }
 
-// Append appends a line, which ends in \n, in one write. If the file was renamed or removed, it creates a new one. A line
-// before it that has no end, because a disk was full or a process died, is ended first, so that the new line can be
-// read. For that, processes append one after the other, by a lock on the file. durably waits until the line is on the
-// disk.
+// Append appends a line, which ends in \n, in one write. If the file was renamed or removed, it creates a new one. A
+// line before it that has no end, because a disk was full or a process died, is ended first, so that the new line can
+// be read. For that, processes append one after the other, by a lock on the file. durably waits until the line is on
+// the disk.
 func (f *File) Append(line []byte, durably bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

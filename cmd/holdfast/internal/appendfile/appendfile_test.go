@@ -105,8 +105,8 @@ func TestTornLine(t *testing.T) {
 	check(t, path, "1\n{\"torn\n2\n{\"also torn\n3\n4\n")
 }
 
-// TestLineTornByAnother: a line that another process tears while it has the file locked is ended before the next one, which
-// waits for that process.
+// TestLineTornByAnother: a line that another process tears while it has the file locked is ended before the next one,
+// which waits for that process.
 func TestLineTornByAnother(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "log")
@@ -213,7 +213,8 @@ func testSlowReader(t *testing.T, f *File, reader int) {
 	}
 }
 
-// TestLink: a symbolic link is refused, also one that appears in place of the file, and what it leads to is not changed.
+// TestLink: a symbolic link is refused, also one that appears in place of the file, and what it leads to is not
+// changed.
 func TestLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

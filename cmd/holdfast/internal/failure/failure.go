@@ -1,5 +1,5 @@
-// Package failure says what the errors of the library mean for those who call the command or the server: each reason of a
-// failure has one row.
+// Package failure says what the errors of the library mean for those who call the command or the server: each reason
+// of a failure has one row.
 package failure
 
 import (

@@ -172,8 +172,8 @@ func ReadChildren(pid int) (found []int, err error) {
 	return found, err
 }
 
-// readThreads calls f with a file of each thread of a process, until f wants no more. What has ended, and what this user
-// may not read, is left out.
+// readThreads calls f with a file of each thread of a process, until f wants no more. What has ended, and what this
+// user may not read, is left out.
 func readThreads(pid int, file string, f func(data []byte) (more bool)) error {
 	unread := func(err error) error {
 		if hasEnded(err) || errors.Is(err, os.ErrPermission) {
@@ -219,8 +219,8 @@ func (p Process) sendSignal(sig syscall.Signal) {
 	}
 }
 
-// isSameProcess reports whether the number still belongs to this process. If that cannot be seen, it does: a small risk is
-// better than a process that is not ended.
+// isSameProcess reports whether the number still belongs to this process. If that cannot be seen, it does: a small
+// risk is better than a process that is not ended.
 func (p Process) isSameProcess() bool {
 	if p.started == "" { // a hidden one
 		list, err := ReadChildren(p.parent)
@@ -252,8 +252,8 @@ func (t *Tree) ownChildren() (found []int) {
 	return found
 }
 
-// eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc, and no
-// descriptor.
+// eachChild calls f with each child of this program that has not ended and is not from before. It needs no /proc, and
+// no descriptor.
 func (t *Tree) eachChild(f func(pid int)) {
 	t.scanChildren(func(pid int, runs bool) {
 		if runs && !t.isOther(pid) {
@@ -353,7 +353,8 @@ func listProcesses() (all []Process, hides bool, err error) {
 	return all, hides || hidesProcesses(), err
 }
 
-// readProcesses reads all processes of a /proc. denied is true if some may not be read. It never has two descriptors open.
+// readProcesses reads all processes of a /proc. denied is true if some may not be read. It never has two descriptors
+// open.
 func readProcesses(proc string) (all []Process, denied bool, err error) {
 	dir, err := os.Open(proc)
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 // signal to those does not reach it.
 
 // Name is the guard's name in process lists. A process of this binary that was started under it is a guard. Like
-// ListenerName it does not contain this program's name: "pkill -9 holdfast" must not kill the guard along with the wrapper,
-// because nobody would be left to end what the command has started.
+// ListenerName it does not contain this program's name: "pkill -9 holdfast" must not kill the guard along with the
+// wrapper, because nobody would be left to end what the command has started.
 const Name = "lock-guard"
 
 // runGuard is the guard's whole life. args are the numbers of five descriptors (control, reports, liveness file, the

@@ -7,13 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReapOrphansDuring calls f and, if this is process 1 of a container, reaps meanwhile the orphans that the kernel gives to it:
-// what programs leave that others start in the container, such as docker exec. Nobody else can reap them.
+// ReapOrphansDuring calls f and, if this is process 1 of a container, reaps meanwhile the orphans that the kernel
+// gives to it: what programs leave that others start in the container, such as docker exec. Nobody else can reap
+// them.
 //
-// It must not reap a process that this program has started itself: the code that did so waits for it, such as os/exec. The
-// kernel tells them apart. A child belongs to the thread that started it, and an orphan is given to the first thread of
-// process 1. So the first thread does nothing but this, and waits for its own children alone. (Were a thread to end that
-// has started a process, that would be given to the first thread, too. Go ends none, besides that of a tree that is gone.)
+// It must not reap a process that this program has started itself: the code that did so waits for it, such as
+// os/exec. The kernel tells them apart. A child belongs to the thread that started it, and an orphan is given to the
+// first thread of process 1. So the first thread does nothing but this, and waits for its own children alone. (Were a
+// thread to end that has started a process, that would be given to the first thread, too. Go ends none, besides that
+// of a tree that is gone.)
 func ReapOrphansDuring(f func()) {
 	if os.Getpid() != 1 || unix.Gettid() != 1 {
 		f()

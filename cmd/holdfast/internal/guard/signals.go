@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UncaughtSignals are not caught by any of the processes of the command: those that cannot be caught, those that report a
-// fault of the process itself, and those that the system and the Go runtime use (a child ended; preemption).
+// UncaughtSignals are not caught by any of the processes of the command: those that cannot be caught, those that
+// report a fault of the process itself, and those that the system and the Go runtime use (a child ended; preemption).
 var UncaughtSignals = map[syscall.Signal]bool{
 	unix.SIGKILL: true, unix.SIGSTOP: true,
 	unix.SIGSEGV: true, unix.SIGBUS: true, unix.SIGFPE: true, unix.SIGILL: true, unix.SIGTRAP: true, unix.SIGSYS: true,

@@ -9,8 +9,8 @@ import (
 // binary as the program, and the packages of all stores with their libraries are linked into it: to initialize them
 // takes several times as long as all that a helper does. Go initializes packages in the order of their import paths,
 // each after those that it imports. This package imports only a few, so it comes before almost all others, and a
-// helper neither waits for the rest nor has memory for it. If the order were another one, helpers would start later, and
-// do the same.
+// helper neither waits for the rest nor has memory for it. If the order were another one, helpers would start later,
+// and do the same.
 func init() {
 	if os.Getpid() == 1 {
 		runtime.LockOSThread() // for ReapOrphansDuring, which needs the first thread

@@ -151,8 +151,8 @@ func (s *supervisor) checkDeadline() time.Duration {
 	return min(left-s.policy.Grace, s.policy.CheckInterval)
 }
 
-// warnAndTerminate signals the tree to end because the lease is about to expire. A renewal that succeeds after that does
-// not spare what is left of the tree: a command that was told to end has begun to.
+// warnAndTerminate signals the tree to end because the lease is about to expire. A renewal that succeeds after that
+// does not spare what is left of the tree: a command that was told to end has begun to.
 func (s *supervisor) warnAndTerminate(left time.Duration) {
 	code := s.lease.EndsBy()
 	what := expiryTexts[code]
@@ -200,8 +200,8 @@ func staysHeld(cause error) bool {
 	return errors.As(cause, &loss) && loss.StaysHeld
 }
 
-// terminateTree signals all processes of the tree to end, once; what is left after that time is killed. Stopped processes
-// get SIGCONT, because they cannot handle the signal before they continue.
+// terminateTree signals all processes of the tree to end, once; what is left after that time is killed. Stopped
+// processes get SIGCONT, because they cannot handle the signal before they continue.
 func (s *supervisor) terminateTree(why error, left time.Duration) {
 	first := s.loss == nil
 	s.loss = why
@@ -271,8 +271,8 @@ func (s *supervisor) reportLeftover() time.Duration {
 	return forever
 }
 
-// endTree ends the tree while the lease is valid: it signals it, and kills what is left after the grace. It does nothing
-// if the tree is being ended already.
+// endTree ends the tree while the lease is valid: it signals it, and kills what is left after the grace. It does
+// nothing if the tree is being ended already.
 func (s *supervisor) endTree() {
 	if s.loss != nil {
 		return

@@ -20,8 +20,8 @@ type Process struct {
 	exited        bool   // all its threads have ended, so there is no use in naming it; it is signaled until it is reaped
 }
 
-// hasEnded reports whether the error of a look at a process, or of a signal to it, says that there is no such process. All
-// other errors say that nothing was seen: a descriptor or a permission was missing, or memory.
+// hasEnded reports whether the error of a look at a process, or of a signal to it, says that there is no such
+// process. All other errors say that nothing was seen: a descriptor or a permission was missing, or memory.
 func hasEnded(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // OwnFiles are the input, the output and the error output of this process.

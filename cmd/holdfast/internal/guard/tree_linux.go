@@ -40,16 +40,16 @@ type Tree struct {
 	reserve          [2]int       // see freeDescriptors
 }
 
-// children is what this process knows of its children, whatever tree they belong to. It is locked while reaping and while
-// signaling. So a child that is signaled is still that child, and not another process that got its number.
+// children is what this process knows of its children, whatever tree they belong to. It is locked while reaping and
+// while signaling. So a child that is signaled is still that child, and not another process that got its number.
 var children struct {
 	sync.Mutex
 	earlier   map[int]bool // from before this program started any: from before its exec, or orphans that process 1 was given
 	inOneTree bool         // the tree reaps all that is left, and counts it, so that nobody else may
 }
 
-// StartTree starts a process with these files as its input, output and error output. If it is bound, the kernel kills it
-// when this process dies. That is only a second safety net: it does not reach what the process has started.
+// StartTree starts a process with these files as its input, output and error output. If it is bound, the kernel kills
+// it when this process dies. That is only a second safety net: it does not reach what the process has started.
 func StartTree(path string, argv, env []string, files []uintptr, bound bool) (*Tree, error) {
 	t := &Tree{
 		Exited: make(chan syscall.WaitStatus, 1), Gone: make(chan struct{}), group: unix.Getpgrp(),
@@ -110,9 +110,10 @@ func existingChildren() map[int]bool {
 	return found
 }
 
-// awaitGuard waits for a first process that is a guard, and reaps only that: this program may have other children, such as
-// a program that a store runs for its credentials, and the code that starts those waits for them. It reports whether the
-// guard may have left something of its tree. One that ends with one of its own exit codes has left nothing.
+// awaitGuard waits for a first process that is a guard, and reaps only that: this program may have other children,
+// such as a program that a store runs for its credentials, and the code that starts those waits for them. It reports
+// whether the guard may have left something of its tree. One that ends with one of its own exit codes has left
+// nothing.
 func (t *Tree) awaitGuard() (left bool) {
 	for errors.Is(unix.Waitid(unix.P_PID, t.command, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
@@ -184,9 +185,9 @@ func (t *Tree) keepDescriptors() {
 	}
 }
 
-// freeDescriptors frees the reserve until the function that it returns is called: to find a process takes one descriptor,
-// and to signal it two, and the tree must be ended even if this process has no other descriptor free, or the machine none.
-// What takes them meanwhile cannot be helped: see signalChildren.
+// freeDescriptors frees the reserve until the function that it returns is called: to find a process takes one
+// descriptor, and to signal it two, and the tree must be ended even if this process has no other descriptor free, or
+// the machine none. What takes them meanwhile cannot be helped: see signalChildren.
 func (t *Tree) freeDescriptors() (keep func()) {
 	for _, fd := range t.reserve {
 		if fd > 0 {
@@ -217,7 +218,8 @@ func (t *Tree) KillListener() {
 	}
 }
 
-// fork starts a process in the tree. While children is locked, the first process is not reaped, so the tree is not gone.
+// fork starts a process in the tree. While children is locked, the first process is not reaped, so the tree is not
+// gone.
 func (t *Tree) fork(path string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
 	children.Lock()
 	defer children.Unlock()
@@ -273,8 +275,8 @@ func (t *Tree) signalChildren(sig syscall.Signal, onlyOutside bool) {
 	})
 }
 
-// signalNewChildren signals the children that were not signaled yet, if signalAll has found children only. Otherwise it has
-// reached all descendants.
+// signalNewChildren signals the children that were not signaled yet, if signalAll has found children only. Otherwise
+// it has reached all descendants.
 func (t *Tree) signalNewChildren(sig syscall.Signal) {
 	children.Lock()
 	defer children.Unlock()
@@ -289,7 +291,8 @@ func (t *Tree) signalNewChildren(sig syscall.Signal) {
 	})
 }
 
-// whyPartlyHidden returns why signalAll has found only this program's own children, or nil if it has found all descendants.
+// whyPartlyHidden returns why signalAll has found only this program's own children, or nil if it has found all
+// descendants.
 func (t *Tree) whyPartlyHidden() error {
 	children.Lock()
 	defer children.Unlock()

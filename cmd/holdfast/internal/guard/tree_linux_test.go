@@ -66,8 +66,8 @@ func TestOrphansAreReaped(t *testing.T) {
 	<-tree.Gone
 }
 
-// TestWhoHasEnded: a process has ended if there is none of its number. If its first thread has ended and others have not, it
-// has not. A process that cannot be read does not count as ended: then nothing is known of any.
+// TestWhoHasEnded: a process has ended if there is none of its number. If its first thread has ended and others have
+// not, it has not. A process that cannot be read does not count as ended: then nothing is known of any.
 func TestWhoHasEnded(t *testing.T) {
 	t.Parallel()
 	const stat = "%d (a) b) %c 1 7 7 0 -1 4227148 67 0 0 0 0 0 0 0 20 0 %d 0 198204 0 0 1\n"
@@ -115,8 +115,9 @@ func TestStartedIsAlive(t *testing.T) {
 	}
 }
 
-// runAsHelper runs this test binary with a main function of its own, because what that does concerns its whole process. It
-// must print "done". The caller is not parallel, since the other tests signal all descendants of this process.
+// runAsHelper runs this test binary with a main function of its own, because what that does concerns its whole
+// process. It must print "done". The caller is not parallel, since the other tests signal all descendants of this
+// process.
 func runAsHelper(t *testing.T, what string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -157,7 +158,8 @@ func TestTreeEndedWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// startGenerations starts a tree of a command and its child, and returns when the child is a process of its own program.
+// startGenerations starts a tree of a command and its child, and returns when the child is a process of its own
+// program.
 func startGenerations() (*Tree, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -233,8 +235,8 @@ func awaitGone(t *Tree) error {
 	}
 }
 
-// TestOrphansReapedByProcessOne: orphans are reaped, but neither the processes that this program has started itself, nor
-// any while a tree reaps all that is left and counts it.
+// TestOrphansReapedByProcessOne: orphans are reaped, but neither the processes that this program has started itself,
+// nor any while a tree reaps all that is left and counts it.
 func TestOrphansReapedByProcessOne(t *testing.T) {
 	runAsHelper(t, "orphans")
 }

@@ -1,5 +1,5 @@
-// Package operator is what operators do to the locks and runs of others: by the command, by the API of the server and on
-// its page. What the three ask of the store, and what they refuse, is here; how they say it is theirs.
+// Package operator is what operators do to the locks and runs of others: by the command, by the API of the server and
+// on its page. What the three ask of the store, and what they refuse, is here; how they say it is theirs.
 package operator
 
 import (
@@ -25,7 +25,8 @@ const (
 // Actions are all actions.
 var Actions = []Action{RequestRelease, Break, BreakForce, Retry, Forget}
 
-// Rights are what somebody may do with a lock. For a run of a ledger, the lock is the ledger's name, a slash and the key.
+// Rights are what somebody may do with a lock. For a run of a ledger, the lock is the ledger's name, a slash and the
+// key.
 type Rights struct {
 	See   bool // look at it
 	Hold  bool // acquire it
@@ -43,7 +44,8 @@ type Entry struct {
 	Reason      string // what the operator has given; may be empty
 }
 
-// MaxReason is the length of a reason that DescribeBreak makes longer, in bytes: it leaves room for who breaks the lock.
+// MaxReason is the length of a reason that DescribeBreak makes longer, in bytes: it leaves room for who breaks the
+// lock.
 const MaxReason = 120
 
 // DescribeBreak is what the holder is told: who has broken the lock, how, and why.

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestActions: docs/json-schema.json names the actions for the audit log, and no others; each of them can be carried out.
+// TestActions: docs/json-schema.json names the actions for the audit log, and no others; each of them can be carried
+// out.
 func TestActions(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../../../../docs/json-schema.json")
@@ -48,7 +49,8 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// TestFindClaim: a claim is found by its ref as it was shown, among holders and waiters; without a ref only the only holder.
+// TestFindClaim: a claim is found by its ref as it was shown, among holders and waiters; without a ref only the only
+// holder.
 func TestFindClaim(t *testing.T) {
 	t.Parallel()
 	claims := func(refs ...string) (all []holdfast.ClaimInfo) {
@@ -77,7 +79,8 @@ func TestFindClaim(t *testing.T) {
 	}
 }
 
-// TestCheckRun: a run in progress is not changed, and one that has succeeded is not retried; to forget it must be confirmed.
+// TestCheckRun: a run in progress is not changed, and one that has succeeded is not retried; to forget it must be
+// confirmed.
 func TestCheckRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -4,8 +4,8 @@ package previous
 
 import "github.com/holdfast-go/holdfast/driver/drivertest/servertest"
 
-// Commit is the version before this one: the last release or, before the first one, a commit of main that others may still
-// run. docs/releasing.md says when it changes.
+// Commit is the version before this one: the last release or, before the first one, a commit of main that others may
+// still run. docs/releasing.md says when it changes.
 const Commit = "95f0a089d894faac7c2cd76bbd21329b32ad1574"
 
 // Build builds the command as it was at Commit, if that was not done before, and returns the path of the program. It is

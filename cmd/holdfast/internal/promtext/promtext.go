@@ -1,5 +1,5 @@
-// Package promtext is the text format of Prometheus, as the metrics file of the command and the server's /metrics have it.
-// A library that reads and writes any such text would make this program larger by more than this package.
+// Package promtext is the text format of Prometheus, as the metrics file of the command and the server's /metrics
+// have it. A library that reads and writes any such text would make this program larger by more than this package.
 package promtext
 
 import (
@@ -85,8 +85,8 @@ func Label(name, value string) string {
 
 func formatValue(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }
 
-// EachSeries calls f with each series of a sample: a histogram has one for each bucket, and two more. labels are those of
-// the sample, as SeriesKey takes them.
+// EachSeries calls f with each series of a sample: a histogram has one for each bucket, and two more. labels are
+// those of the sample, as SeriesKey takes them.
 func EachSeries(s *metrics.Sample, labels []string, f func(key string, value float64)) {
 	name := s.Metric.Name
 	if s.Metric.Type != metrics.Histogram {

@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
-// TestText: a text has each metric with its series, the buckets of a histogram among them, and is read as it was written.
-// What was not written here is not read.
+// TestText: a text has each metric with its series, the buckets of a histogram among them, and is read as it was
+// written. What was not written here is not read.
 func TestText(t *testing.T) {
 	t.Parallel()
 	counter := &metrics.Metric{Name: "a_total", Type: metrics.Counter, Help: "Things.", Labels: []string{"lock"}}

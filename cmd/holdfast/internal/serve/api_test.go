@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/memory"
 )
 
-// TestHandleOfSeveralLocks: several locks without a connection are acquired, renewed and released together, and each needs
-// the right to hold it.
+// TestHandleOfSeveralLocks: several locks without a connection are acquired, renewed and released together, and each
+// needs the right to hold it.
 func TestHandleOfSeveralLocks(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
@@ -241,8 +241,8 @@ func TestFullAuditLog(t *testing.T) {
 	}
 }
 
-// TestRefusedAttempts: who has not the right to break a lock or to change a key, and tries to, is in the audit log, each
-// caller only so often.
+// TestRefusedAttempts: who has not the right to break a lock or to change a key, and tries to, is in the audit log,
+// each caller only so often.
 func TestRefusedAttempts(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit")
@@ -741,8 +741,8 @@ func fuzzServer(t *testing.T) *Server {
 	return New(Config{Client: client, Store: "memory:", AllowBreak: true, MaxStreams: 10})
 }
 
-// TestBeginUnanswered: a run that its client was never told of, because the answer could not be sent, leaves nothing in the
-// history: it uses up no attempt, and no pause begins.
+// TestBeginUnanswered: a run that its client was never told of, because the answer could not be sent, leaves nothing
+// in the history: it uses up no attempt, and no pause begins.
 func TestBeginUnanswered(t *testing.T) {
 	s := startServer(t, nil)
 	body := `{"max_attempts": 1, "pause_ms": 3600000}`
@@ -765,8 +765,8 @@ func TestBeginUnanswered(t *testing.T) {
 	}
 }
 
-// TestBeginClientGone: a client that goes while its run begins is told nothing, and leaves no run, also if the answer could
-// be sent.
+// TestBeginClientGone: a client that goes while its run begins is told nothing, and leaves no run, also if the answer
+// could be sent.
 func TestBeginClientGone(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	store := memory.New(nil)
@@ -834,8 +834,8 @@ func (s silentStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant,
 	return s.Store.Acquire(ctx, c)
 }
 
-// TestTimeoutTellsWhy: the answer to a wait whose time has passed says who holds the lock, or for how long the store has
-// not answered.
+// TestTimeoutTellsWhy: the answer to a wait whose time has passed says who holds the lock, or for how long the store
+// has not answered.
 func TestTimeoutTellsWhy(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(silentStore{memory.New(nil).Open()}, nil)

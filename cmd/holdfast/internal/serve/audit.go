@@ -47,8 +47,8 @@ func auditFields(r *http.Request, e operator.Entry, outcome string) map[string]a
 	return f
 }
 
-// BeginAudit writes what the caller of a request is about to do. After an error it must not be done. Otherwise the caller
-// does it, and calls finish with its error, which writes the outcome.
+// BeginAudit writes what the caller of a request is about to do. After an error it must not be done. Otherwise the
+// caller does it, and calls finish with its error, which writes the outcome.
 func (s *Server) BeginAudit(r *http.Request, e operator.Entry) (finish func(error), err error) {
 	if s.config.Audit == nil {
 		return func(error) {}, nil

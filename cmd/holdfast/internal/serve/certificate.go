@@ -22,8 +22,8 @@ type certificates struct {
 	clients *x509.CertPool // nil: clients need no certificate
 }
 
-// Load reads the certificate and its key, and the authorities of clients if a file is named. After an error those before
-// stay in use.
+// Load reads the certificate and its key, and the authorities of clients if a file is named. After an error those
+// before stay in use.
 func (c *Certificate) Load(certFile, keyFile, clientCA string) (err error) {
 	var now certificates
 	if now.own, err = tls.LoadX509KeyPair(certFile, keyFile); err != nil {
@@ -66,9 +66,9 @@ func (c *Certificate) Config(auth tls.ClientAuthType) *tls.Config {
 	return config
 }
 
-// ofClient is the certificate of a request's client. It is nil if there is none, or none that one of the authorities has
-// signed which were read last: a connection may be older than they, and be used as long as its client likes. That a
-// certificate expires ends no connection, so the time is one at which the handshake's chain was valid.
+// ofClient is the certificate of a request's client. It is nil if there is none, or none that one of the authorities
+// has signed which were read last: a connection may be older than they, and be used as long as its client likes. That
+// a certificate expires ends no connection, so the time is one at which the handshake's chain was valid.
 func (c *Certificate) ofClient(r *http.Request) *x509.Certificate {
 	if c == nil || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return nil

@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/storetest"
 )
 
-// TestCertificate: the server's certificate and the authorities of its clients are those that were loaded last. Files that
-// cannot be used change neither.
+// TestCertificate: the server's certificate and the authorities of its clients are those that were loaded last. Files
+// that cannot be used change neither.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	files := storetest.NewSecretFiles(t, "client")
@@ -146,8 +146,8 @@ func TestRemovedAuthority(t *testing.T) {
 	client().want(http.MethodGet, "/v1/locks/held", "")
 }
 
-// TestExpiredOnConnection: a certificate that expires while its connection is open counts on, and a server's certificate
-// that is signed by the same authority does not count as a client's.
+// TestExpiredOnConnection: a certificate that expires while its connection is open counts on, and a server's
+// certificate that is signed by the same authority does not count as a client's.
 func TestExpiredOnConnection(t *testing.T) {
 	t.Parallel()
 	sign := func(c, by *x509.Certificate, own, key *ecdsa.PrivateKey, until time.Duration) *x509.Certificate {

@@ -44,8 +44,8 @@ type connection struct {
 	net.Conn
 	secure *tls.Conn // above this connection; nil without TLS
 	end    atomic.Int32
-	// reading is held until the outcome of a read is noted. The system reports the reason of an end once, and to the next
-	// reader only that there is an end: so nobody must judge by the second report before the first one is noted.
+	// reading is held until the outcome of a read is noted. The system reports the reason of an end once, and to the
+	// next reader only that there is an end: so nobody must judge by the second report before the first one is noted.
 	reading sync.Mutex
 
 	table  *connectionTable
@@ -105,8 +105,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// How a connection has ended. The first sign of an end counts, because the system reports a plain end of the stream after
-// any other one.
+// How a connection has ended. The first sign of an end counts, because the system reports a plain end of the stream
+// after any other one.
 const (
 	notEnded       int32 = iota
 	inputEnded           // the client's end sends nothing more; whether it still reads is not known
@@ -117,9 +117,9 @@ const (
 // endWait is how long the end of a connection is awaited once there are signs of it.
 const endWait = time.Second
 
-// isInputEnded reports whether the client has ended its direction of the connection. It is called when there are signs of
-// an end, and nothing is read any more. Over TLS the client must have announced that: anybody in between can make the
-// connection below TLS end.
+// isInputEnded reports whether the client has ended its direction of the connection. It is called when there are
+// signs of an end, and nothing is read any more. Over TLS the client must have announced that: anybody in between can
+// make the connection below TLS end.
 func (c *connection) isInputEnded() bool {
 	if c.Conn == nil || c.Conn.SetReadDeadline(time.Now().Add(endWait)) != nil {
 		return false
@@ -133,7 +133,8 @@ func (c *connection) isInputEnded() bool {
 	return c.end.Load() == inputEnded
 }
 
-// isProxied reports whether a proxy says that it has passed the request on. Its connection ends when the proxy wants it.
+// isProxied reports whether a proxy says that it has passed the request on. Its connection ends when the proxy wants
+// it.
 func isProxied(r *http.Request) bool {
 	for _, name := range []string{"Via", "Forwarded", "X-Forwarded-For"} {
 		if r.Header.Get(name) != "" {

@@ -24,8 +24,8 @@ func setUserTimeout(c *net.TCPConn, d time.Duration) {
 	})
 }
 
-// listenPrivately makes a unix socket that never has another mode than socketMode, or less if the umask says so. The umask
-// itself is the whole process's: other goroutines may be making files.
+// listenPrivately makes a unix socket that never has another mode than socketMode, or less if the umask says so. The
+// umask itself is the whole process's: other goroutines may be making files.
 func listenPrivately(path string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		// Linux gives the file the mode that the socket has before it is bound.

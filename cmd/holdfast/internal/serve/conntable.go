@@ -8,8 +8,8 @@ import (
 )
 
 // connectionTable bounds how many connections there are, because each of them takes a descriptor, and the store needs
-// some to renew the locks. When there are too many, a new connection takes the place of the one that no request uses for
-// the longest time. So clients without a token, which send no request, or none that is admitted, keep nobody out.
+// some to renew the locks. When there are too many, a new connection takes the place of the one that no request uses
+// for the longest time. So clients without a token, which send no request, or none that is admitted, keep nobody out.
 type connectionTable struct {
 	max int
 

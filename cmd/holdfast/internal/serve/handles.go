@@ -65,8 +65,8 @@ type renewedView struct {
 	Remaining int64  `json:"remaining_ms"`
 }
 
-// encodeHandle makes a handle one word that fits in a path. Every server of the store can use it. That of several locks is
-// a list, which a server of before does not take for the handle of the first.
+// encodeHandle makes a handle one word that fits in a path. Every server of the store can use it. That of several
+// locks is a list, which a server of before does not take for the handle of the first.
 func encodeHandle(h holdfast.Handle, also ...holdfast.Handle) string {
 	var value any = h
 	if len(also) > 0 {
@@ -288,8 +288,8 @@ func (s *Server) renewHandle(w http.ResponseWriter, r *http.Request) error {
 		Remaining: shown.Millis(usableFor(ttl, began))})
 }
 
-// renewHandles renews all locks of a handle. If one is lost, the client must end its work, and the others end by their TTL
-// at the latest: it may be working under them until it has got the answer.
+// renewHandles renews all locks of a handle. If one is lost, the client must end its work, and the others end by
+// their TTL at the latest: it may be working under them until it has got the answer.
 func (s *Server) renewHandles(ctx context.Context, h lockHandle,
 	renew func(context.Context, holdfast.Handle) (time.Duration, error)) (ttl time.Duration, err error) {
 	for i, one := range h.all() {
@@ -314,8 +314,8 @@ func (s *Server) renewClaim(ctx context.Context, h holdfast.Handle) (ttl time.Du
 	return ttl, err
 }
 
-// releaseHandle renews each claim first, because only a renewal learns that an operator broke it. It releases all that it
-// can.
+// releaseHandle renews each claim first, because only a renewal learns that an operator broke it. It releases all
+// that it can.
 func (s *Server) releaseHandle(w http.ResponseWriter, r *http.Request) error {
 	h, ctx, cancel, err := s.handleOf(w, r)
 	if err != nil {

@@ -442,8 +442,8 @@ func (h *holdRun) endTold(count *atomic.Int64, cause holdfast.LossCause, message
 }
 
 // waitUntilStopped waits until the client, which was told that the lock is lost, has closed its connection or asks for
-// the release, and removes the claim. A client that does neither within the limit, or is cut off, may not have read that
-// line, and counts as one that cannot be reached.
+// the release, and removes the claim. A client that does neither within the limit, or is cut off, may not have read
+// that line, and counts as one that cannot be reached.
 func (h *holdRun) waitUntilStopped(end *problem, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

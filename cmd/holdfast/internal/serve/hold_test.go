@@ -252,8 +252,8 @@ func TestEventStream(t *testing.T) {
 	}
 }
 
-// TestClientThatReadsNothing: a client that reads nothing is found, and its lock is released when the time has passed that the last
-// line promised.
+// TestClientThatReadsNothing: a client that reads nothing is found, and its lock is released when the time has passed
+// that the last line promised.
 func TestClientThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("unix", func(t *testing.T) {
@@ -273,8 +273,8 @@ func TestClientThatReadsNothing(t *testing.T) {
 	})
 }
 
-// TestUnreachableClientKeepsItsLock: a client that cannot be told anything keeps its lock until the time has passed that
-// the last line promised.
+// TestUnreachableClientKeepsItsLock: a client that cannot be told anything keeps its lock until the time has passed
+// that the last line promised.
 func TestUnreachableClientKeepsItsLock(t *testing.T) {
 	t.Parallel()
 	s, path := startUnixServer(t, nil)
@@ -398,8 +398,8 @@ func TestAbandonUnreachable(t *testing.T) {
 	}
 }
 
-// TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only, and keep their locks. The end
-// of such a hold is counted once.
+// TestShutdownGrace: clients that do not stop delay the shutdown for the grace period only, and keep their locks. The
+// end of such a hold is counted once.
 func TestShutdownGrace(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, func(c *Config) { c.Grace = 50 * time.Millisecond })
@@ -418,8 +418,8 @@ func TestShutdownGrace(t *testing.T) {
 	}
 }
 
-// TestShutdownWhileRunsAreInProgress: the workers of runs can report their ends while the server shuts down, and nothing
-// new begins.
+// TestShutdownWhileRunsAreInProgress: the workers of runs can report their ends while the server shuts down, and
+// nothing new begins.
 func TestShutdownWhileRunsAreInProgress(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
@@ -499,9 +499,9 @@ func TestCheckPromises(t *testing.T) {
 	}
 }
 
-// TestConnectionEnds: a lock is released when its client closes the connection, and is kept for as long as the client was
-// told if the connection ends in a way that may not be the client's: by a reset, for one direction alone, without an
-// announcement over TLS, or at a proxy.
+// TestConnectionEnds: a lock is released when its client closes the connection, and is kept for as long as the client
+// was told if the connection ends in a way that may not be the client's: by a reset, for one direction alone, without
+// an announcement over TLS, or at a proxy.
 func TestConnectionEnds(t *testing.T) {
 	t.Parallel()
 	overTLS := func(s *testServer) net.Conn {
@@ -562,8 +562,8 @@ func TestConnectionEnds(t *testing.T) {
 	}
 }
 
-// TestCloseOfUnixSocket: the lock of a client that closes its end of a unix socket is released at once, whether or not it
-// has read all lines; if it ends its direction alone, the lock is kept.
+// TestCloseOfUnixSocket: the lock of a client that closes its end of a unix socket is released at once, whether or
+// not it has read all lines; if it ends its direction alone, the lock is kept.
 func TestCloseOfUnixSocket(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*bufio.Reader, *net.UnixConn) error{
@@ -712,8 +712,8 @@ func (s lateStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, e
 	return g, err
 }
 
-// TestMinHoldOfUntoldHold: a lock that was granted when its client had already ended the wait is free at once. Its MinHold,
-// in which nobody worked, is not kept.
+// TestMinHoldOfUntoldHold: a lock that was granted when its client had already ended the wait is free at once. Its
+// MinHold, in which nobody worked, is not kept.
 func TestMinHoldOfUntoldHold(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(lateStore{memory.New(nil).Open()}, nil)

@@ -44,9 +44,9 @@ func hashOptions(c *claim, body acquireBody) [sha256.Size]byte {
 // keyedID names what a caller asks for with a key. No other caller finds it, whatever its key.
 type keyedID struct{ caller, lock, key string }
 
-// keyedClaim is a claim for all requests with one key. It does not end with the request that began it, as long as another
-// one waits for it; and once it is granted it is kept for its TTL, since the server cannot know which clients have got
-// their answer.
+// keyedClaim is a claim for all requests with one key. It does not end with the request that began it, as long as
+// another one waits for it; and once it is granted it is kept for its TTL, since the server cannot know which clients
+// have got their answer.
 type keyedClaim struct {
 	id      keyedID
 	options [sha256.Size]byte

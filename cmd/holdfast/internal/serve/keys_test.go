@@ -162,8 +162,8 @@ func (s *testServer) serveAlone(ctx context.Context, w http.ResponseWriter, path
 	s.handler.ServeHTTP(w, r)
 }
 
-// TestRetryWhileTheFirstWaits: a retry joins the claim of a request that still waits, so there is one claim, and it stays
-// in its place when the first client goes. When all have gone it is withdrawn.
+// TestRetryWhileTheFirstWaits: a retry joins the claim of a request that still waits, so there is one claim, and it
+// stays in its place when the first client goes. When all have gone it is withdrawn.
 func TestRetryWhileTheFirstWaits(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
@@ -267,9 +267,9 @@ func TestShutdownWithKeys(t *testing.T) {
 	}
 }
 
-// TestKeyTable: a key is forgotten when the TTL of its handle has passed since it was granted or renewed; the oldest one
-// of a caller when there are too many; and at once when nothing was granted. A request that comes while a claim is
-// withdrawn does not wait for it.
+// TestKeyTable: a key is forgotten when the TTL of its handle has passed since it was granted or renewed; the oldest
+// one of a caller when there are too many; and at once when nothing was granted. A request that comes while a claim
+// is withdrawn does not wait for it.
 func TestKeyTable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -71,8 +71,8 @@ func isTimeout(err error) bool {
 	return ok && e.Timeout()
 }
 
-// TestTooManyConnections: clients that send no request, or none that is admitted, take no connection from others: neither
-// from a holder nor from a client that comes when all connections are taken.
+// TestTooManyConnections: clients that send no request, or none that is admitted, take no connection from others:
+// neither from a holder nor from a client that comes when all connections are taken.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	access, err := parseAccess(strings.NewReader("token:"+testToken+" alice see,hold *"), "")

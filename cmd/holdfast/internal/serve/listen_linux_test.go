@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestSocketMode: a unix socket is for its owner and group, and to make it never changes the umask of the process, which
-// counts for all files that other goroutines make.
+// TestSocketMode: a unix socket is for its owner and group, and to make it never changes the umask of the process,
+// which counts for all files that other goroutines make.
 func TestSocketMode(t *testing.T) {
 	t.Parallel()
 	umask := func() string {
@@ -53,8 +53,8 @@ func TestSocketMode(t *testing.T) {
 	<-ended
 }
 
-// TestCallerOfUnixSocket: without tokens, each user of a unix socket is a caller of its own in the audit log and for the
-// rate.
+// TestCallerOfUnixSocket: without tokens, each user of a unix socket is a caller of its own in the audit log and for
+// the rate.
 func TestCallerOfUnixSocket(t *testing.T) {
 	t.Parallel()
 	me, err := user.Current()

@@ -189,8 +189,9 @@ func TestSpecification(t *testing.T) {
 	sameNames(t, "events", eventsDescribed, constantsOf(t, "stream.go", "event"))
 }
 
-// TestSameRecords: claims, locks, runs and findings have the same keys in docs/openapi.yaml as in docs/json-schema.json, and
-// the same ones are always there. A run has its key besides, which the records of the command tell before.
+// TestSameRecords: claims, locks, runs and findings have the same keys in docs/openapi.yaml as in
+// docs/json-schema.json, and the same ones are always there. A run has its key besides, which the records of the
+// command tell before.
 func TestSameRecords(t *testing.T) {
 	t.Parallel()
 	spec, err := specify()

@@ -181,7 +181,8 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// problemFor is the problem of an error for the caller of a request: without what others have done, if it may not see that.
+// problemFor is the problem of an error for the caller of a request: without what others have done, if it may not see
+// that.
 func problemFor(r *http.Request, err error) *problem {
 	p := problemOf(err)
 	if p.Holders == nil && p.Run == nil && !p.quotes || maySee(r) {
@@ -200,8 +201,8 @@ func lossProblem(name string, cause holdfast.LossCause, message string) *problem
 	return p
 }
 
-// errorText is an error of the library for the clients of the server. Options are checked by explaining them, which is not
-// what the client asked for.
+// errorText is an error of the library for the clients of the server. Options are checked by explaining them, which
+// is not what the client asked for.
 func errorText(err error) string {
 	if own := (*holdfast.Error)(nil); errors.As(err, &own) && own.Op == "explain" {
 		err = own.Err

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// takeBody reads the body of a request that was admitted to its end: only then does net/http notice that a client closes
-// its connection. From then on the client may be silent. Others remain under the server's time limit until the end, when
-// net/http reads what they have sent.
+// takeBody reads the body of a request that was admitted to its end: only then does net/http notice that a client
+// closes its connection. From then on the client may be silent. Others remain under the server's time limit until the
+// end, when net/http reads what they have sent.
 func takeBody(w http.ResponseWriter, r *http.Request) error {
 	data, err := io.ReadAll(r.Body)
 	switch {

@@ -171,8 +171,8 @@ func TestWaitWithoutSee(t *testing.T) {
 	b.next(eventAcquired)
 }
 
-// TestRevoked: when the file of --tokens takes a right away, what was begun with it ends. A holder is told that its lock
-// is lost, and nobody else gets the lock before it has stopped. Who keeps the right notices nothing.
+// TestRevoked: when the file of --tokens takes a right away, what was begun with it ends. A holder is told that its
+// lock is lost, and nobody else gets the lock before it has stopped. Who keeps the right notices nothing.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	both := tokenOfAlice + tokenOfBob + "see,hold *"

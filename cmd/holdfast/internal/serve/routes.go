@@ -148,7 +148,8 @@ func (s *Server) allow(r *http.Request, row route) error {
 	return err
 }
 
-// subjectOf is the name on which the caller of a request needs a right. A hold and a run are found by their caller alone.
+// subjectOf is the name on which the caller of a request needs a right. A hold and a run are found by their caller
+// alone.
 func (s *Server) subjectOf(r *http.Request) (name string, named bool, err error) {
 	switch {
 	case r.PathValue("name") != "":

@@ -34,10 +34,10 @@
 //
 // A retry with the same Idempotency-Key joins the claim of the request before, so there is never a second one, and both
 // may get the same handle. A claim that is granted stays for its TTL although its client has gone, since a client whose
-// answer is lost has gone, too. The handle is given out again only after a renewal of it: it may have been released, and
-// a request that a network delivers twice must not take the lock once more. Keys are the server's own: a client whose
-// server has ended finds the lock held. Rejected: ids of claims that are made of keys, which would work at every server,
-// but would let anyone who guesses a key make a handle.
+// answer is lost has gone, too. The handle is given out again only after a renewal of it: it may have been released,
+// and a request that a network delivers twice must not take the lock once more. Keys are the server's own: a client
+// whose server has ended finds the lock held. Rejected: ids of claims that are made of keys, which would work at
+// every server, but would let anyone who guesses a key make a handle.
 //
 // A run of the HTTP API belongs to the server that began it, and ends as failed when no beat has come for its TTL.
 // Rejected: runs that any server can continue. The library has no detached runs, since a success must be reported by
@@ -149,8 +149,8 @@ func New(config Config) *Server {
 	return s
 }
 
-// SetAccess replaces the rights of all callers. A stream whose caller has lost the right to it ends: a hold is told that
-// its lock is lost.
+// SetAccess replaces the rights of all callers. A stream whose caller has lost the right to it ends: a hold is told
+// that its lock is lost.
 func (s *Server) SetAccess(a *Access) {
 	close(s.access.Swap(&accessRules{a, make(chan struct{})}).replaced)
 }

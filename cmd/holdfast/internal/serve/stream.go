@@ -32,8 +32,8 @@ func (s *Server) newEventStream(w http.ResponseWriter, r *http.Request, timeout 
 	return out
 }
 
-// hurryWrite makes the write that is under way, if there is one, end in time for the shutdown, although the client reads
-// nothing. Otherwise the server would end before it can leave the client's lock to its TTL.
+// hurryWrite makes the write that is under way, if there is one, end in time for the shutdown, although the client
+// reads nothing. Otherwise the server would end before it can leave the client's lock to its TTL.
 func (s *eventStream) hurryWrite() {
 	if time.Until(s.server.stopBy) < s.timeout {
 		_ = s.control.SetWriteDeadline(s.server.stopBy)

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// ledgersInterval is the pause between two listings of all ledgers while somebody looks. It is longer than that of one
-	// ledger, because it reads more.
+	// ledgersInterval is the pause between two listings of all ledgers while somebody looks. It is longer than that
+	// of one ledger, because it reads more.
 	ledgersInterval = time.Minute
 	// ledgersWait is how long the page of the locks waits for such a listing. It is then shown without it.
 	ledgersWait = 2 * time.Second
@@ -29,8 +29,8 @@ type ledgerKey struct {
 // allLedgers is what the store has listed of all ledgers: as many keys as are listed of one.
 type allLedgers struct{ keys []ledgerKey }
 
-// listLedgers lists the keys of all ledgers. A store that keeps no runs has none. What is wrong with a ledger is said where
-// its runs are shown.
+// listLedgers lists the keys of all ledgers. A store that keeps no runs has none. What is wrong with a ledger is said
+// where its runs are shown.
 func (p *Page) listLedgers(ctx context.Context) (all allLedgers) {
 	for run, err := range p.opts.Client.ListRuns(ctx) {
 		if err != nil && run.Key == "" || len(all.keys) == maxRuns {
@@ -52,8 +52,8 @@ func runNeedsAttention(run holdfast.RunInfo) bool {
 // ledgerCount is how many keys of a ledger the viewer may see.
 type ledgerCount struct{ keys, attention int }
 
-// countLedgers counts the keys that the sender of a request may see, by their ledgers. There are those that the page offers,
-// too, if the viewer may see a key of theirs.
+// countLedgers counts the keys that the sender of a request may see, by their ledgers. There are those that the page
+// offers, too, if the viewer may see a key of theirs.
 func (p *Page) countLedgers(r *http.Request, all allLedgers) map[string]ledgerCount {
 	counts := map[string]ledgerCount{}
 	for _, name := range p.opts.Ledgers {
@@ -93,8 +93,8 @@ func (p *Page) ledgerTiles(chosen string, counts map[string]ledgerCount) markup 
 	return element("ul", attrs{"class", "tiles", "aria-label", "Ledgers"}, tiles...)
 }
 
-// failedRunsTile counts the keys that need attention, and leads to the first ledger that has one. It is empty if there are no
-// ledgers.
+// failedRunsTile counts the keys that need attention, and leads to the first ledger that has one. It is empty if
+// there are no ledgers.
 func (p *Page) failedRunsTile(r *http.Request) markup {
 	ctx, cancel := context.WithTimeout(r.Context(), ledgersWait)
 	defer cancel()

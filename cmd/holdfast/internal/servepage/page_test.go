@@ -919,8 +919,8 @@ func TestNoViewers(t *testing.T) {
 	<-changed
 }
 
-// TestEachPathAsksForRights: no path shows those without rights anything of a lock or a run, or changes it. Each path has
-// a row here.
+// TestEachPathAsksForRights: no path shows those without rights anything of a lock or a run, or changes it. Each path
+// has a row here.
 func TestEachPathAsksForRights(t *testing.T) {
 	t.Parallel()
 	var rights atomic.Pointer[operator.Rights]
@@ -985,8 +985,8 @@ func TestEachPathAsksForRights(t *testing.T) {
 	}
 }
 
-// TestEventsTellNothingHidden: who may not see all that a page is about gets events at regular times, and the server does
-// not even look for changes on their behalf.
+// TestEventsTellNothingHidden: who may not see all that a page is about gets events at regular times, and the server
+// does not even look for changes on their behalf.
 func TestEventsTellNothingHidden(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Options{Rights: func(_ *http.Request, name string) operator.Rights {

@@ -50,8 +50,8 @@ func TestRunsOnPage(t *testing.T) {
 	}
 }
 
-// TestLedgersOnPage: all ledgers with keys are listed, and runs that have failed or were abandoned are counted where the locks
-// are shown, without the keys that the viewer may not see.
+// TestLedgersOnPage: all ledgers with keys are listed, and runs that have failed or were abandoned are counted where
+// the locks are shown, without the keys that the viewer may not see.
 func TestLedgersOnPage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Options{

@@ -29,8 +29,8 @@ type Options struct {
 	Rights func(r *http.Request, lock string) operator.Rights
 	// Refused is called when somebody without the right for it sends an action. Nil: no calls.
 	Refused func(*http.Request, operator.Entry)
-	// Audit is called before an action is carried out. If it returns an error, nothing is done. Otherwise finish is called
-	// with the error of the action. Nil: no calls.
+	// Audit is called before an action is carried out. If it returns an error, nothing is done. Otherwise finish is
+	// called with the error of the action. Nil: no calls.
 	Audit func(*http.Request, operator.Entry) (finish func(error), err error)
 	// Doctor examines the store. It is called once per minute at most, while somebody looks. Nil: it is not shown.
 	Doctor func(context.Context) ([]holdfast.Finding, error)

@@ -28,8 +28,8 @@ type bar struct {
 	beganBefore          bool
 }
 
-// timeline draws bars, the first at the top. The same facts are in a table next to it, so its text for screen readers is
-// short.
+// timeline draws bars, the first at the top. The same facts are in a table next to it, so its text for screen readers
+// is short.
 func timeline(title string, bars []bar, now time.Time) markup {
 	bars = bars[max(0, len(bars)-maxTimeline):]
 	if len(bars) == 0 {

@@ -69,8 +69,8 @@ type Finding struct {
 // FormatTime is a time as all JSON has it: RFC 3339 in UTC.
 func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// Millis is a duration as all JSON has it, in whole milliseconds. It is rounded down: what is valid for so long is valid
-// for at least so long. None is negative, whatever two clocks say.
+// Millis is a duration as all JSON has it, in whole milliseconds. It is rounded down: what is valid for so long is
+// valid for at least so long. None is negative, whatever two clocks say.
 func Millis(d time.Duration) int64 { return max(d, 0).Milliseconds() }
 
 // knownMillis is a duration that is not known if it is 0.

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TestSchema: the JSON of claims, locks, runs and findings is what docs/json-schema.json says, whether all or nothing is
-// known of them; and it has no key that the schema does not have.
+// TestSchema: the JSON of claims, locks, runs and findings is what docs/json-schema.json says, whether all or nothing
+// is known of them; and it has no key that the schema does not have.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	path, err := filepath.Abs("../../../../docs/json-schema.json")

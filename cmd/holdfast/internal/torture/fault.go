@@ -185,8 +185,8 @@ func skewOrder(choice int, long time.Duration) order {
 	return order{Op: "skew", Rate: 0.995 + 0.01*float64(long%1000)/1000}
 }
 
-// injectServerFaults calls the caller's hooks. Between a fault and its end, and after it, there is time for the locks to
-// recover.
+// injectServerFaults calls the caller's hooks. Between a fault and its end, and after it, there is time for the locks
+// to recover.
 func (i *injector) injectServerFaults(ctx context.Context) {
 	for sleep(ctx, i.cfg.ServerEvery) {
 		from := now()
@@ -218,7 +218,8 @@ func firstError(all ...error) error {
 	return nil
 }
 
-// runHook runs a command line of the caller, in a process group of its own, so that nothing of it is left when it hangs.
+// runHook runs a command line of the caller, in a process group of its own, so that nothing of it is left when it
+// hangs.
 func (i *injector) runHook(ctx context.Context, name, line string) error {
 	if line == "" {
 		return nil

@@ -330,7 +330,8 @@ func (j *judge) judgeReleases(s *lockState, h *hold) {
 }
 
 // judgeOrder: on a fair lock nobody who has called later is granted the lock earlier. The claims of workers that were
-// under a fault meanwhile may have reached the store late, so they are not judged; nor are calls that are close together.
+// under a fault meanwhile may have reached the store late, so they are not judged; nor are calls that are close
+// together.
 func (j *judge) judgeOrder(s *lockState, h *hold) {
 	slack := int64(j.ttl + time.Second)
 	for _, other := range s.judged {

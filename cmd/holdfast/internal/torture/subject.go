@@ -13,8 +13,8 @@ import (
 type Subject struct {
 	Store string // for people, without secrets
 	Tier  string // what it promises
-	// NoTokens says that grants have no fencing tokens. The order of grants is then the one in which their holders report
-	// them, and nothing can be fenced.
+	// NoTokens says that grants have no fencing tokens. The order of grants is then the one in which their holders
+	// report them, and nothing can be fenced.
 	NoTokens bool
 	// List returns the names of the locks with a prefix that have claims.
 	List func(ctx context.Context, prefix string) ([]string, error)

@@ -39,8 +39,8 @@ type Config struct {
 	ServerFor   time.Duration // from the fault to its end
 	HookTimeout time.Duration
 
-	// CalmTimeout is how long, after the faults, a worker may wait for its last turns. The claims of dead processes must
-	// expire first. LeftoverTimeout is how long a claim may be left after that.
+	// CalmTimeout is how long, after the faults, a worker may wait for its last turns. The claims of dead processes
+	// must expire first. LeftoverTimeout is how long a claim may be left after that.
 	CalmTimeout, LeftoverTimeout time.Duration
 
 	Progress      func(line string) // called from time to time with a line for people
@@ -72,9 +72,9 @@ type run struct {
 	failed    error                   // a worker has ended by itself
 }
 
-// Run puts the store under faults, and returns what it found. If ctx ends early, the report is about what was done until
-// then. The error says why there is no report: the store cannot be used, or the workers cannot be started. Nothing is
-// left in the store, nor of the processes, in any case that the store allows.
+// Run puts the store under faults, and returns what it found. If ctx ends early, the report is about what was done
+// until then. The error says why there is no report: the store cannot be used, or the workers cannot be started.
+// Nothing is left in the store, nor of the processes, in any case that the store allows.
 func Run(ctx context.Context, subject Subject, cfg Config) (*Report, error) {
 	r := &run{cfg: cfg, subject: subject, linked: !cfg.Files, processes: make([]*process, cfg.Workers)}
 	r.prefix = scratchPrefix + strings.ToLower(rand.Text()[:10])
@@ -337,7 +337,8 @@ func (r *run) checkLeftovers() {
 	r.forgetLocks()
 }
 
-// forgetLocks removes what the store keeps of locks without claims. Some stores keep nothing, or remove it by themselves.
+// forgetLocks removes what the store keeps of locks without claims. Some stores keep nothing, or remove it by
+// themselves.
 func (r *run) forgetLocks() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

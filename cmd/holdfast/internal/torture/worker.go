@@ -26,8 +26,8 @@ const openTimeout = time.Minute
 // beatInterval is how often a worker says that it is alive.
 const beatInterval = 500 * time.Millisecond
 
-// Work is the main function of a worker process. It reads its task and its orders from in, and writes reports to out. It
-// returns when it was told to stop, or when in has ended.
+// Work is the main function of a worker process. It reads its task and its orders from in, and writes reports to out.
+// It returns when it was told to stop, or when in has ended.
 func Work(in io.Reader, out io.Writer) error { return work(in, out, openOwn) }
 
 // WorkForeign is Work with a foreign client.

@@ -80,8 +80,8 @@ var (
 	unusual  = regexp.MustCompile(`[$…\[\]{}|*]|\.\.\.|%[sdv]`)
 )
 
-// TestDocumentedURLs: every URL of a store in the documents, the examples and ops can be read. What stands for something
-// else, such as $HOST, host:port and [...], is left out.
+// TestDocumentedURLs: every URL of a store in the documents, the examples and ops can be read. What stands for
+// something else, such as $HOST, host:port and [...], is left out.
 func TestDocumentedURLs(t *testing.T) {
 	t.Parallel()
 	files := 0

@@ -1,5 +1,5 @@
-// Command buildtools builds the server that the tests run on, and a client of it, so that they need not do it while they measure time. It
-// takes minutes for the first time, and nothing later.
+// Command buildtools builds the server that the tests run on, and a client of it, so that they need not do it while
+// they measure time. It takes minutes for the first time, and nothing later.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Command elector takes part in a leader election of client-go, for tests: usage elector SERVER CAFILE TOKEN NAMESPACE
-// LEASE IDENTITY SECONDS ROUNDS DIRECTORY. It leads ROUNDS times, and releases the lease each time; with 0 rounds it leads
-// until it is killed. While it leads it has made the directory, which must not exist then, and it prints leading, or
-// overlap if the directory existed.
+// LEASE IDENTITY SECONDS ROUNDS DIRECTORY. It leads ROUNDS times, and releases the lease each time; with 0 rounds it
+// leads until it is killed. While it leads it has made the directory, which must not exist then, and it prints
+// leading, or overlap if the directory existed.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Command leaseserver is a server for the tests of a store on Kubernetes: the generic server of Kubernetes' own
 // k8s.io/apiserver with one resource, Lease of coordination.k8s.io/v1, over an etcd. Requests, conditions, storage, the
-// watch cache and the validation of objects' names and metadata are the real ones; the few rules for a Lease itself, who
-// a client is and what it may do are in this program. With the argument etcd it is an etcd server.
+// watch cache and the validation of objects' names and metadata are the real ones; the few rules for a Lease itself,
+// who a client is and what it may do are in this program. With the argument etcd it is an etcd server.
 package main
 
 import (

@@ -106,16 +106,16 @@ func readCall(op int32, path string, watch bool) *Call {
 // Barrier is a transaction that the servers always refuse: a check of a node that does not exist. Requests that follow
 // it in the same session see all that was committed before it was sent. See [Call.BarrierError].
 //
-// A refused transaction changes nothing and needs no node, but it is one like any other: the leader puts it to the quorum,
-// and the server answers it after it has applied all transactions before. ZooKeeper's own sync promises less. A leader
-// answers it when it has no proposal open, also before it has applied the last of them, which a follower may have
-// confirmed to its client by then. A leader that was deposed, and has not learned of it, answers it as well.
+// A refused transaction changes nothing and needs no node, but it is one like any other: the leader puts it to the
+// quorum, and the server answers it after it has applied all transactions before. ZooKeeper's own sync promises less.
+// A leader answers it when it has no proposal open, also before it has applied the last of them, which a follower may
+// have confirmed to its client by then. A leader that was deposed, and has not learned of it, answers it as well.
 //
 // It is a Multi because a server may refuse a single write by itself: see BarrierError.
 func Barrier() *Call { return Multi(Check("/holdfast-beat", AnyVersion)) }
 
-// BarrierError returns nil if a [Barrier] has done its work: the answer has the outcome of its step, and the number of a
-// transaction.
+// BarrierError returns nil if a [Barrier] has done its work: the answer has the outcome of its step, and the number
+// of a transaction.
 //
 // A refusal without these proves nothing, because the server may not have asked anybody. With enableEagerACLCheck
 // (Administrator's Guide; off by default) each server compares single writes with the permissions that it knows of, and
@@ -217,8 +217,8 @@ type Result struct {
 
 // Results returns the outcomes of the steps of a [Multi], one per step. An error means that none is known.
 func (c *Call) Results() ([]Result, error) {
-	// A transaction that was refused has an error in its head and the outcome of each step in its body. Without a body the
-	// server has refused the request as a whole, before it looked at the steps.
+	// A transaction that was refused has an error in its head and the outcome of each step in its body. Without a
+	// body the server has refused the request as a whole, before it looked at the steps.
 	if _, refused := c.Err.(Code); c.Err != nil && (!refused || len(c.reply.b) == 0) {
 		return nil, c.Err
 	}

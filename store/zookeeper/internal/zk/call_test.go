@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestBarrierError: only an answer with the outcome of a transaction passes a barrier. A refusal by one server alone does
-// not, and an end of the session is told as such.
+// TestBarrierError: only an answer with the outcome of a transaction passes a barrier. A refusal by one server alone
+// does not, and an end of the session is told as such.
 func TestBarrierError(t *testing.T) {
 	t.Parallel()
 	errorStep := func(code Code) []byte {

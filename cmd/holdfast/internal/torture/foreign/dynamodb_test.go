@@ -42,7 +42,8 @@ func startDynamoDB(t *testing.T) (s server) {
 	return s
 }
 
-// dynamolockClient sends a heartbeat four times per lease, as it recommends, and believes until dynamolock says that the lock has expired.
+// dynamolockClient sends a heartbeat four times per lease, as it recommends, and believes until dynamolock says that
+// the lock has expired.
 type dynamolockClient struct {
 	locks *dynamolock.Client
 	ttl   time.Duration

@@ -48,7 +48,8 @@ func startEtcd(t *testing.T, members int) (s server) {
 	return s
 }
 
-// concurrencyClient has one session at a time, as most programs do, and believes until that session says that it is done.
+// concurrencyClient has one session at a time, as most programs do, and believes until that session says that it is
+// done.
 type concurrencyClient struct {
 	client *clientv3.Client
 	ttl    time.Duration

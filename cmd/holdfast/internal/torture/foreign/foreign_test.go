@@ -123,9 +123,9 @@ func newConfig(t *testing.T, name string, s server) torture.Config {
 	return c
 }
 
-// TestBelievesTooLong: when the link of a holder is cut, a holder by rueidislock still believes for half a validity after
-// another client was granted the lock, and a holder by concurrency.Mutex for part of a second. The latter depends on when
-// the client and the server look at their clocks, and is seen within five rounds of four.
+// TestBelievesTooLong: when the link of a holder is cut, a holder by rueidislock still believes for half a validity
+// after another client was granted the lock, and a holder by concurrency.Mutex for part of a second. The latter
+// depends on when the client and the server look at their clocks, and is seen within five rounds of four.
 func TestBelievesTooLong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -135,9 +135,9 @@ func TestBelievesTooLong(t *testing.T) {
 	}{
 		// Half a validity, less what the other client takes to notice.
 		"rueidislock": {clients["rueidislock"].start, 0, validity / 4},
-		// The client counts from the reply to a keep-alive, and looks once a second; the server looks twice a second. With
-		// a reply that is not there at once, the client mostly looks too early, and then a second later. A single server
-		// has no elections, which would prolong the lease.
+		// The client counts from the reply to a keep-alive, and looks once a second; the server looks twice a second.
+		// With a reply that is not there at once, the client mostly looks too early, and then a second later. A
+		// single server has no elections, which would prolong the lease.
 		"concurrency": {func(t *testing.T) server { return startEtcd(t, 1) }, 200 * time.Millisecond, 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,9 +35,9 @@ type kindsCase struct {
 	plants map[string]plant
 }
 
-// TestForeignKinds: whatever a foreign client holds, in whatever layout of a store, the command's claims on it end: a try
-// soon, and a wait with its context or with a final error. None of them hammers the store, and none is granted, except a
-// reader next to a foreign reader.
+// TestForeignKinds: whatever a foreign client holds, in whatever layout of a store, the command's claims on it end: a
+// try soon, and a wait with its context or with a final error. None of them hammers the store, and none is granted,
+// except a reader next to a foreign reader.
 func TestForeignKinds(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) map[string]kindsCase{
@@ -70,7 +70,8 @@ func (s *countingStore) Acquire(ctx context.Context, c driver.Claim) (driver.Gra
 	return s.Store.Acquire(ctx, c)
 }
 
-// checkForeignKind makes the claims of run and run --shared, with and without a wait, on a lock that a foreign client holds.
+// checkForeignKind makes the claims of run and run --shared, with and without a wait, on a lock that a foreign client
+// holds.
 func checkForeignKind(t *testing.T, url, lock string, byReader bool) {
 	const waitTime, maxClaims = 1500 * time.Millisecond, 12
 	opened, err := driver.Open(t.Context(), url)

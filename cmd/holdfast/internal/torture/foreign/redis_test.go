@@ -42,8 +42,8 @@ func startRedis(t *testing.T, keyPrefix string) (s server) {
 	return s
 }
 
-// redsyncClient renews each lock three times per TTL, which redsync leaves to its user, and believes until the time that
-// redsync tells.
+// redsyncClient renews each lock three times per TTL, which redsync leaves to its user, and believes until the time
+// that redsync tells.
 type redsyncClient struct {
 	client *goredis9.Client
 	locks  *redsync.Redsync
