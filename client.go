@@ -322,6 +322,7 @@ type valued struct {
 	values context.Context
 }
 
+// Value looks in values first, and then in the context that ends.
 func (v valued) Value(key any) any {
 	if x := v.values.Value(key); x != nil {
 		return x
@@ -366,6 +367,9 @@ func (c *Client) cleanUp(ttl time.Duration, release func(context.Context) error)
 	})
 }
 
+// tryCleanUp sends the release of a claim that nobody uses once more, and reports whether no further attempt is
+// worth making: the claim is gone, the client gives up, or the store will go on refusing. Only one such release is
+// sent at a time, so that an outage leaves no crowd of them.
 func (c *Client) tryCleanUp(ctx context.Context, release func(context.Context) error) (done bool) {
 	select {
 	case c.cleaning <- struct{}{}:
@@ -465,6 +469,9 @@ func (c *Client) CloseContext(ctx context.Context) error {
 	}
 }
 
+// releaseAndClose is what the first Close does: it ends all waits, releases the leases and the ledger's runs at
+// the same time, and closes the store when nothing of this client uses it any more. Claims that could not be
+// released are counted in the error.
 func (c *Client) releaseAndClose(ctx context.Context) error {
 	c.inflight.enterHeld()
 	c.inflight.close()

@@ -8,6 +8,7 @@ import (
 
 // This file is the border between the types that stores use (package driver) and the types that users see.
 
+// infoFromDriver converts what a driver says of its store into the public type.
 func infoFromDriver(i driver.Info) Info {
 	return Info{
 		Store: i.Store, Engine: i.Engine, Clock: i.Clock,
@@ -20,6 +21,7 @@ func infoFromDriver(i driver.Info) Info {
 	}
 }
 
+// lockFromDriver converts a lock that a driver has read.
 func lockFromDriver(l driver.Lock) Lock {
 	return Lock{
 		Name: l.Name, Kind: l.Kind, Limit: l.Limit, Token: l.Token, Revision: l.Revision,
@@ -27,6 +29,7 @@ func lockFromDriver(l driver.Lock) Lock {
 	}
 }
 
+// claimsFromDriver converts holders or waiters. No list stays no list.
 func claimsFromDriver(claims []driver.ClaimInfo) []ClaimInfo {
 	if claims == nil {
 		return nil

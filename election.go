@@ -139,6 +139,8 @@ func (e *Election) Leader(ctx context.Context) (ClaimInfo, error) {
 	return leaderOf(lock), nil
 }
 
+// leaderOf returns the leader that a lock shows, or nothing if there is none. An election is a mutex, so it has at
+// most one holder.
 func leaderOf(lock driver.Lock) ClaimInfo {
 	if len(lock.Holders) == 0 {
 		return ClaimInfo{}

@@ -102,6 +102,7 @@ type LossError struct {
 	StaysHeld bool
 }
 
+// Error describes the cause, and what the store answered.
 func (e *LossError) Error() string {
 	s := ErrLost.Error() + ": " + e.Cause.Description()
 	if e.Err != nil {
@@ -139,6 +140,8 @@ type Error struct {
 	Err    error // the reason
 }
 
+// Error says what was tried, on which lock and store, what happened, who holds the lock, and whether the store is
+// silent.
 func (e *Error) Error() string {
 	s := "holdfast: " + e.Op
 	if e.Lock != "" {
@@ -258,6 +261,7 @@ func mayExist(err error) bool {
 		ErrSucceeded, ErrTooSoon, ErrAttemptsUsed)
 }
 
+// isOneOf reports whether err is one of the targets, as errors.Is says.
 func isOneOf(err error, targets ...error) bool {
 	for _, t := range targets {
 		if errors.Is(err, t) {

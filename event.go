@@ -127,6 +127,7 @@ func (c *Client) emitFailure(ctx context.Context, claim *driver.Claim, o *LockOp
 	c.events.addEvent(&e)
 }
 
+// newEvent fills in what all events of a claim have. A run of a ledger has kinds of its own.
 func newEvent(kind EventKind, at time.Time, ctx context.Context, claim *driver.Claim, isRun bool) Event {
 	if isRun {
 		kind = cmp.Or(kind.row().onRun, kind)

@@ -54,6 +54,7 @@ func (q *eventQueue) addEvent(e *Event) {
 	}
 }
 
+// wakeUp makes run look for events now. It never blocks.
 func (q *eventQueue) wakeUp() {
 	select {
 	case q.wake <- struct{}{}:
@@ -69,6 +70,8 @@ func (q *eventQueue) close() {
 	q.wakeUp()
 }
 
+// run delivers events in batches, with a pause of eventDelay after each, so that a busy client wakes it seldom.
+// When a batch is empty the goroutine ends, and the next event starts another one.
 func (q *eventQueue) run() {
 	for {
 		batch := q.takeBatch()

@@ -269,6 +269,7 @@ func (h *hold) expireIfDue() (left time.Duration, expired bool) {
 	return h.expireIfDueLocked()
 }
 
+// expireIfDueLocked ends the hold if its time is up, and says why. Otherwise it returns the time that is left.
 func (h *hold) expireIfDueLocked() (left time.Duration, expired bool) {
 	if h.state != stateHeld {
 		return 0, false

@@ -473,6 +473,7 @@ func (l *Ledger) open(ctx context.Context) (*Client, error) {
 	return l.client.openLedger(ctx)
 }
 
+// openLedger returns the client of the ledgers. The first call opens it; calls at the same time wait for that one.
 func (c *Client) openLedger(ctx context.Context) (*Client, error) {
 	if !c.inflight.enter() {
 		return nil, ErrClosed
@@ -563,6 +564,7 @@ func (l *Ledger) wrapError(op, key string, err error) error {
 	return l.client.wrapError(op, l.recordKey(key), err)
 }
 
+// runsFromDriver converts all runs of a key.
 func (l *Ledger) runsFromDriver(h driver.RunHistory) []RunInfo {
 	runs := make([]RunInfo, 0, len(h.Runs))
 	for _, r := range h.Runs {
@@ -571,6 +573,7 @@ func (l *Ledger) runsFromDriver(h driver.RunHistory) []RunInfo {
 	return runs
 }
 
+// runFromDriver converts a run. Times are in UTC.
 func (l *Ledger) runFromDriver(key string, r driver.Run) RunInfo {
 	return RunInfo{
 		Ledger: l.name, Key: key, Attempt: r.Attempt, State: RunState(r.State), ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,

@@ -64,6 +64,9 @@ func TryLockAll(ctx context.Context, items ...Lockable) (*LeaseGroup, error) {
 	return lockAll(ctx, "try lock all", false, items)
 }
 
+// lockAll takes all the locks, one after another in a fixed order, or none. If they belong to several clients,
+// there is no order that all programs share; then it never waits while it holds one, and waits first for the lock
+// that was taken.
 func lockAll(ctx context.Context, op string, wait bool, items []Lockable) (*LeaseGroup, error) {
 	if ctx == nil {
 		return nil, &Error{Op: op, Err: errNilContext}

@@ -22,6 +22,7 @@ const (
 	BreakForce
 )
 
+// String returns graceful or force.
 func (m BreakMode) String() string {
 	switch m {
 	case BreakGraceful:
@@ -79,6 +80,7 @@ func checkReason(reason string) error {
 	return nil
 }
 
+// breakClaim breaks the claim ref, or if that is empty the only holder.
 func (c *Client) breakClaim(ctx context.Context, op, name, ref string, b driver.Break) error {
 	_, err := onStore(ctx, c, op, name, func() (none struct{}, err error) {
 		if ref == "" {
@@ -161,6 +163,7 @@ func (c *Client) CheckTokens(ctx context.Context, atLeast int64) error {
 	return err
 }
 
+// raiseToken checks the number first: a reserve stays above it, because tokens cannot be lowered again.
 func raiseToken(ctx context.Context, store driver.Store, name string, atLeast int64) error {
 	const reserve = 1 << 40
 	if atLeast < 1 || atLeast > driver.MaxToken-reserve {

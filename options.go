@@ -101,6 +101,7 @@ type LockOptions struct {
 	Expected time.Duration
 }
 
+// orZero returns the options, or the defaults for nil.
 func (o *LockOptions) orZero() LockOptions {
 	if o == nil {
 		return LockOptions{}
@@ -125,6 +126,7 @@ func (o *LockOptions) checkTimes(info driver.Info) error {
 	return nil
 }
 
+// checkProgress refuses an interval that is too short to tell slow progress from none.
 func checkProgress(d time.Duration, info driver.Info) error {
 	if d != 0 && d < info.MinTTL {
 		return newInvalidError("Progress must be 0 or at least %v, not %v", info.MinTTL, d)
@@ -147,6 +149,7 @@ func (o *Options) withDefaults(info driver.Info) (Options, error) {
 	return r, driver.Claim{Name: "any", Limit: 1, Weight: 1, TTL: r.TTL, Owner: r.Owner, Meta: r.Meta}.Check(info)
 }
 
+// defaultOwner is the host, the program and the process, shortened at the front if that is too long.
 func defaultOwner() string {
 	host, err := os.Hostname()
 	if err != nil {

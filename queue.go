@@ -65,6 +65,7 @@ func (q *queue) tryTurn(name string) bool {
 	return q.takeTurn(name)
 }
 
+// takeTurn takes the name's turn if nobody has it.
 func (q *queue) takeTurn(name string) bool {
 	if _, taken := q.turns[name]; taken {
 		return false
@@ -192,6 +193,7 @@ func (q *queue) failTurn(name string, err error, unreachableTimeout time.Duratio
 	q.passTurnLocked(name)
 }
 
+// passTurnLocked gives the turn to the first waiter in this process, or to nobody.
 func (q *queue) passTurnLocked(name string) {
 	first := q.firstWaiter(name)
 	if first == nil {

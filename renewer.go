@@ -72,6 +72,7 @@ type renewer struct {
 	unwatch      context.CancelFunc
 }
 
+// init prepares the renewer. Its goroutine starts with the first hold.
 func (r *renewer) init(c *Client) {
 	r.client = c
 	r.lastRead = c.clock.Now()
@@ -80,6 +81,8 @@ func (r *renewer) init(c *Client) {
 	r.ends, r.dues = newEndHeap(), newDueHeap()
 }
 
+// readClock returns the time since the client was made. The clock that has advanced more counts, so that time in
+// suspend counts, and the result never goes back.
 func (r *renewer) readClock() time.Duration {
 	i := r.client.clock.Now()
 	r.elapsed += max(0, i.Monotonic-r.lastRead.Monotonic, i.Boottime-r.lastRead.Boottime)
@@ -131,6 +134,8 @@ func (r *renewer) removeHold(h *hold) {
 	r.removeLocked(h)
 }
 
+// removeLocked forgets a hold that has ended. With the last hold it gives back memory, and ends a pause that would
+// be long.
 func (r *renewer) removeLocked(h *hold) {
 	if h.renewal.endIndex < 0 {
 		return
@@ -250,6 +255,7 @@ func (r *renewer) setTimes(h *hold, p renewalTimes) {
 	}
 }
 
+// wakeUp makes the loop look at its heaps now. It never blocks.
 func (r *renewer) wakeUp() {
 	select {
 	case r.wake <- struct{}{}:
@@ -345,6 +351,8 @@ func marginClassOf(ttl time.Duration) int8 {
 	return int8(bits.Len64(uint64(max(0, driver.Margin(ttl)))))
 }
 
+// takeExpired ends the holds whose time is up, at most maxExpiredPerTick of them, which bounds how long the mutex
+// is held.
 func (r *renewer) takeExpired(now time.Duration) (expired []*hold) {
 	for r.ends.Len() > 0 && r.ends.holds[0].renewal.endsAt <= now && len(expired) < maxExpiredPerTick {
 		h := r.ends.holds[0]
@@ -411,6 +419,7 @@ func (h *hold) startRenewal(batchNumber uint64, now driver.Instant) (bound time.
 	return min(h.grantedTTL/3, max(left/2, minRetry), left, maxRenewTimeout), true
 }
 
+// sendBatch renews the holds of a batch. Each has exactly one answer that counts: its own, or that there was none.
 func (r *renewer) sendBatch(b *batch) {
 	ctx, cancel := context.WithTimeout(r.client.base, b.timeout)
 	defer cancel()
@@ -543,6 +552,7 @@ func (r *renewer) watchEndings() {
 	}
 }
 
+// handleEnding passes on what the store has told of a claim: that it is lost, or that its release is requested.
 func (r *renewer) handleEnding(e driver.Ending) {
 	r.mu.Lock()
 	h := r.findHold(e.ID)
@@ -578,6 +588,7 @@ type holdHeap struct {
 	index func(*renewal) *int32
 }
 
+// newEndHeap sorts holds by the time at which they end without a renewal.
 func newEndHeap() holdHeap {
 	return holdHeap{
 		key:   func(r *renewal) time.Duration { return r.endsAt },
@@ -585,6 +596,7 @@ func newEndHeap() holdHeap {
 	}
 }
 
+// newDueHeap sorts holds by the time at which their next renewal is due.
 func newDueHeap() holdHeap {
 	return holdHeap{
 		key:   func(r *renewal) time.Duration { return r.dueAt },

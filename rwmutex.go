@@ -105,6 +105,7 @@ func (l *Lease) TryUpgrade(ctx context.Context) error {
 	return l.changeWeight(ctx, "try upgrade", driver.RWLimit)
 }
 
+// changeWeight upgrades or downgrades the lease, for the method op.
 func (l *Lease) changeWeight(ctx context.Context, op string, weight int64) error {
 	c := l.hold.client
 	err := checkCall(c, ctx)

@@ -18,6 +18,7 @@ func (c *Client) Semaphore(name string, limit int64, opts *LockOptions) *Semapho
 	return &Semaphore{client: c, name: name, limit: limit, opts: opts.orZero()}
 }
 
+// permitsSpec is what LockAll takes of the semaphore. A nil semaphore gives an empty one, which LockAll refuses.
 func (s *Semaphore) permitsSpec(weight int64) lockSpec {
 	if s == nil {
 		return lockSpec{}

@@ -52,6 +52,7 @@ func CheckName(name string, info Info) error {
 	return nil
 }
 
+// checkTTL refuses a TTL that the store cannot keep. Stores count in whole milliseconds.
 func checkTTL(ttl time.Duration, info Info) error {
 	switch {
 	case ttl < info.MinTTL || ttl > info.MaxTTL:
@@ -62,6 +63,8 @@ func checkTTL(ttl time.Duration, info Info) error {
 	return nil
 }
 
+// checkText refuses a text that some store could not keep as it is: one that is too long, is no UTF-8, or has a
+// NUL byte.
 func checkText(what, text string, most int) error {
 	switch {
 	case len(text) > most:

@@ -45,6 +45,7 @@ type HeldError struct {
 	Waiting int         // how many claims wait
 }
 
+// Error names up to three holders.
 func (e *HeldError) Error() string {
 	if len(e.Holders) == 0 {
 		return ErrHeld.Error()
@@ -124,6 +125,7 @@ type LossError struct {
 	StaysHeld bool
 }
 
+// Error describes the cause, and what the store answered.
 func (e *LossError) Error() string {
 	s := ErrLost.Error() + ": " + e.Cause.Description()
 	if e.Err != nil {

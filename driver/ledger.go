@@ -210,6 +210,7 @@ type RunError struct {
 	Held       *HeldError    // for ErrInProgress
 }
 
+// Error says which run is in the way, and what the caller can do.
 func (e *RunError) Error() string {
 	switch e.Reason {
 	case ErrSucceeded:

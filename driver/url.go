@@ -162,6 +162,7 @@ func misplacedCharacter(raw string) string {
 	return ""
 }
 
+// knownSchemes lists the schemes of the store packages that this program imports, for an error message.
 func knownSchemes() string {
 	if s := Schemes(); len(s) > 0 {
 		return strings.Join(s, ", ")

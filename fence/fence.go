@@ -73,6 +73,7 @@ type StaleError struct {
 	Largest  Token // the largest that the resource has seen; 0 if it is not known
 }
 
+// Error names both tokens, if the larger one is known.
 func (e *StaleError) Error() string {
 	if e.Largest == 0 {
 		return fmt.Sprintf("%v: %q has seen a larger one than %d", ErrStale, e.Resource, e.Token)

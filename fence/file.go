@@ -47,6 +47,8 @@ func AppendFile(ctx context.Context, name string, data []byte, perm os.FileMode,
 	})
 }
 
+// appendAll appends the data and makes them durable. If that fails, the file gets its old length back, so that no
+// part of a line stays.
 func appendAll(f *os.File, data []byte) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -153,6 +155,8 @@ func lockFile(ctx context.Context, f *os.File) error {
 	}
 }
 
+// replaceFile writes a new file next to the old one and renames it, so that a reader or a power cut finds either
+// of them whole.
 func replaceFile(name string, data []byte, perm os.FileMode) (err error) {
 	dir := filepath.Dir(name)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*")
@@ -174,6 +178,7 @@ func replaceFile(name string, data []byte, perm os.FileMode) (err error) {
 	return syncDirectory(dir) // so that the rename survives a power cut
 }
 
+// syncDirectory makes a new name in the directory durable.
 func syncDirectory(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

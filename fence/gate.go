@@ -75,6 +75,7 @@ func (g *MemoryGate) tryEnter(resource string, t Token) (s *gateState, drained <
 	return s, nil
 }
 
+// leave counts a call that has ended. The last one with an older token lets the newer ones go on.
 func (g *MemoryGate) leave(s *gateState, t Token) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

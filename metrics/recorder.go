@@ -108,6 +108,7 @@ func (r *Recorder) forgetClaims() {
 	}
 }
 
+// recordLock counts an event of a lock.
 func (r *Recorder) recordLock(e *holdfast.Event) {
 	s := r.seriesOf(e)
 	switch phase := e.Kind.Phase(); phase {
@@ -184,6 +185,7 @@ func outcomeOf(kind holdfast.EventKind) string {
 	return ""
 }
 
+// recordRun counts an event of a run. A late end has left the number of running ones when the run was lost.
 func (r *Recorder) recordRun(e *holdfast.Event) {
 	ledger, outcome := r.ledgers.bound(ledgerOf(e.Lock)), outcomeOf(e.Kind)
 	r.startLedger(ledger)

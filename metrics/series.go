@@ -27,6 +27,7 @@ type series struct {
 	counts []uint64
 }
 
+// newSeries adds a series with its labels. A histogram counts here, or hands its values to another library.
 func (r *Recorder) newSeries(m *Metric, labels ...string) *series {
 	s := &series{metric: m, labels: labels}
 	switch {
@@ -42,6 +43,7 @@ func (r *Recorder) newSeries(m *Metric, labels ...string) *series {
 
 func (s *series) add(value float64) { s.value += value }
 
+// observe counts a duration in its bucket.
 func (s *series) observe(seconds float64) {
 	if s.record != nil {
 		s.record(seconds)
@@ -130,6 +132,7 @@ type storeSeries struct {
 	renewalTimes                 [2]*series
 }
 
+// newStoreSeries makes the series of a store at once, so that each is exported as 0 before its first event.
 func (r *Recorder) newStoreSeries() storeSeries {
 	var s storeSeries
 	for i, outcome := range []string{"ok", "error"} {

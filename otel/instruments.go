@@ -43,6 +43,8 @@ func newRecorder(meter metric.Meter, opts *metrics.Options) (*metrics.Recorder, 
 	return recorder, err
 }
 
+// addInstrument makes the instrument of a metric. A gauge that is a time is no sum, so it cannot be an
+// UpDownCounter.
 func (i *instruments) addInstrument(meter metric.Meter, m *metrics.Metric) (err error) {
 	name, help, unit := instrumentName(m.Name), metric.WithDescription(m.Help), metric.WithUnit("")
 	if m.IsTime() {

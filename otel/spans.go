@@ -22,6 +22,7 @@ type spans struct {
 	open   map[string]trace.Span // of holds and runs, by the claim's id
 }
 
+// addEvent adds, opens or closes the span that belongs to the event.
 func (s *spans) addEvent(e *holdfast.Event) {
 	if e.Dropped > 0 {
 		s.endOpen(e.Time)
@@ -84,6 +85,7 @@ func (s *spans) openHold(e *holdfast.Event, acquire trace.SpanContext, sampled b
 	s.open[e.ID] = span
 }
 
+// closeHold ends the span of a hold. A loss makes it an error.
 func (s *spans) closeHold(e *holdfast.Event) {
 	span, ok := s.open[e.ID]
 	if !ok {
@@ -134,6 +136,7 @@ func claimOf(e *holdfast.Event) []attribute.KeyValue {
 	return list
 }
 
+// errorOf returns the reason and the error as attributes.
 func errorOf(e *holdfast.Event) []attribute.KeyValue {
 	var list []attribute.KeyValue
 	if e.Reason != "" {

@@ -103,6 +103,7 @@ func (l *Lifetime) End() (first bool) {
 	return first
 }
 
+// end ends the lifetime once. It returns the contexts that were bound to it, which the caller must end too.
 func (l *Lifetime) end() (bound map[*boundContext]struct{}, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,6 +142,8 @@ type boundContext struct {
 
 func (b *boundContext) Done() <-chan struct{} { return b.join(true).Done() }
 
+// Err returns why the context has ended: its parent has ended, or the lifetime. It does not wait until the
+// goroutine that watches the parent has run, so a call that begins after the end always sees it.
 func (b *boundContext) Err() error {
 	joined := b.join(false)
 	if joined == nil {
@@ -210,6 +213,7 @@ func (b *boundContext) endWith(cause error) {
 	b.endLocked(cause)
 }
 
+// endLocked ends the context, and calls what AfterFunc has registered in a goroutine.
 func (b *boundContext) endLocked(cause error) {
 	if b.joined != nil {
 		b.leave(cause)
@@ -255,6 +259,8 @@ func (b *boundContext) setAfterEnd(f func()) bool {
 	return true
 }
 
+// dropAfterEnd forgets the function of AfterFunc. If nobody waits for the context either, the lifetime does not
+// know it any longer.
 func (b *boundContext) dropAfterEnd() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

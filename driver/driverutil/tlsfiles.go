@@ -85,6 +85,8 @@ func (f *TLSFiles) Config() *tls.Config {
 	return c
 }
 
+// readRoots reads a file of CA certificates in PEM. A file without any is an error: an empty pool would refuse all
+// servers.
 func readRoots(path string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(path)
 	if err != nil {
@@ -97,6 +99,8 @@ func readRoots(path string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
+// clientCertificate reads the client's certificate and key at each handshake. While the files cannot be read, for
+// instance because only one of them has been replaced yet, it returns the last pair that could.
 func (f *TLSFiles) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	if f.options.Cert == "" {
 		return nil, nil

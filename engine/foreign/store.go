@@ -33,6 +33,8 @@ type store struct {
 	layout string
 }
 
+// Info is what the record engine says, without what a foreign layout has no room for: other kinds than a mutex, an
+// order, a queue.
 func (s *store) Info() driver.Info {
 	i := s.Store.Info()
 	i.Kinds, i.Order, i.MaxHolders, i.MaxWaiters = []driver.Kind{driver.KindMutex}, driver.OrderNone, 1, 0
@@ -58,6 +60,7 @@ func (s *store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	return showLock(l), err
 }
 
+// List shows each lock as Inspect does.
 func (s *store) List(ctx context.Context, prefix string) iter.Seq2[driver.Lock, error] {
 	return func(yield func(driver.Lock, error) bool) {
 		for l, err := range s.Store.List(ctx, prefix) {

@@ -99,6 +99,7 @@ func isKnown(err error) bool {
 	return err == nil || errors.Is(err, record.ErrConflict) || errors.Is(err, record.ErrUnsent) || driverutil.IsFinal(err)
 }
 
+// begin notes a write before its request is sent, because a request without a reply may still take effect.
 func (w *Writes) begin(name, mark string) *write {
 	one := &write{started: w.clock.Now(), mark: mark, ended: make(chan struct{}), settled: make(chan struct{})}
 	w.mu.Lock()
@@ -200,6 +201,7 @@ func (w *Writes) Settle(ctx context.Context, name string) (waited bool, err erro
 	return waited, nil
 }
 
+// wait returns when until is closed, or with an error when the caller or the store gives up.
 func (w *Writes) wait(ctx context.Context, until <-chan struct{}) error {
 	select {
 	case <-until:

@@ -350,6 +350,8 @@ func (a *acquire) mustYield() bool {
 	return !isPromoted && a.backoff.yields < maxYields && a.isRenewalDue(a.row, a.rec)
 }
 
+// yieldToRenewal lets a renewal that is due be the next to write the row: it waits for one to two round trips, and
+// reads the row again.
 func (a *acquire) yieldToRenewal(ctx context.Context) error {
 	a.backoff.yields++
 	if err := a.life.Sleep(ctx, a.roundTrip()+randomPart(a.roundTrip())); err != nil {
@@ -399,6 +401,7 @@ func (a *acquire) mayExpireSoon() bool {
 	return ok && !a.backoff.awaitedExpiry && left > 0 && left <= doubt
 }
 
+// loadAfterExpiry waits until the next claim in the row may have expired, and reads the row again.
 func (a *acquire) loadAfterExpiry(ctx context.Context) error {
 	a.backoff.awaitedExpiry = true
 	left, _ := a.nextExpiry(a.claim.Name, a.rec)

@@ -69,6 +69,7 @@ func (s span) intersect(o span) (span, bool) {
 
 func (s span) midpoint() int64 { return s.early + (s.late-s.early)/2 }
 
+// laterOf returns the later of two instants of one clock.
 func laterOf(i, j driver.Instant) driver.Instant {
 	if j.Monotonic >= i.Monotonic {
 		return j

@@ -49,6 +49,8 @@ var causeWords = map[string]driver.LossCause{
 	"broken": driver.LossBroken, "expired": driver.LossExpired, "gone": driver.LossGone,
 }
 
+// encodeNotes writes the notes of ended claims. A cause is stored as a word, so that its number in the code may
+// change.
 func (r *Record) encodeNotes() (notes []endedJSON) {
 	for _, n := range r.Ended {
 		for word, cause := range causeWords {
@@ -143,6 +145,8 @@ func Encode(r *Record) ([]byte, error) {
 	return data, err
 }
 
+// encodeClaim is the stored form of a claim. Durations are rounded up to milliseconds: a claim must not expire
+// earlier for others than its owner believes.
 func encodeClaim(c *Claim) claimJSON {
 	return claimJSON{
 		ID: c.ID, Session: c.Session, Owner: c.Owner, Meta: c.Meta, Weight: c.Weight, TTL: c.TTL.Milliseconds(),

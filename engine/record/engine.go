@@ -186,6 +186,7 @@ import (
 // New makes a driver.Store of a table. Closing the store closes the table.
 func New(table Table) driver.Store { return newEngine(table) }
 
+// newEngine asks the table once for all that it promises; these answers never change.
 func newEngine(table Table) *engine {
 	e := &engine{
 		table: table, info: completeInfo(table.Info()), closed: make(chan struct{}), traits: table.Traits(),

@@ -87,6 +87,7 @@ func (e *engine) mayBeDead(c *Claim) bool {
 	return e.liveness != nil && !c.Detached && c.Session != "" && c.Session != e.liveness.Session()
 }
 
+// anyMayBeDead reports whether one of the record's claims may belong to a process that has died.
 func (e *engine) anyMayBeDead(rec *Record) bool {
 	for i := range rec.Claims {
 		if e.mayBeDead(&rec.Claims[i]) {
@@ -121,6 +122,8 @@ type aliveClients struct {
 	bySession map[string]driver.Instant // when it was asked
 }
 
+// isKnown reports whether the store said a short while ago that the client lives, so that it need not be asked
+// again.
 func (a *aliveClients) isKnown(session string, now driver.Instant) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,6 +134,8 @@ func (a *aliveClients) isKnown(session string, now driver.Instant) bool {
 // maxAliveClients is how many clients are remembered. Beyond it all are forgotten, and asked for again.
 const maxAliveClients = 1 << 12
 
+// note remembers that a client lived when the store was asked. When there are too many, all are forgotten: asking
+// again is cheap.
 func (a *aliveClients) note(session string, asked driver.Instant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -107,6 +107,7 @@ func (e *engine) startHub(row Row, rec *Record, idleLoads int) *waiterHub {
 	return h
 }
 
+// requestLoad makes the hub read the row soon. Several requests before that become one read.
 func (h *waiterHub) requestLoad() {
 	select {
 	case h.loadNow <- struct{}{}:

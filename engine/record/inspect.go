@@ -154,6 +154,10 @@ type stepAttempt struct {
 	claims   int  // how many claims its record had
 }
 
+// attemptStep makes one attempt at a step: it reads the row, or recalls what this process knows of it, and swaps
+// in what the step makes. A decision that rests on a recalled row is not believed: it is ErrConflict, and the next
+// attempt reads. In t it says whether the step is decided, and whether the swap may have taken effect without a
+// reply.
 func (e *engine) attemptStep(
 	ctx context.Context, name string, t *stepAttempt, step func(*Record, StepInput, bool) error,
 ) error {
@@ -204,6 +208,7 @@ func (e *engine) describeRow(row Row, rec *Record) driver.Lock {
 	return lock
 }
 
+// aliveClaims returns the claims that have not expired at the time of the step.
 func aliveClaims(claims []Claim, in StepInput) (left []Claim) {
 	for i := range claims {
 		if in.judgeClaim(&claims[i]) == Alive {

@@ -194,6 +194,7 @@ func (l *ledger) loadPages(ctx context.Context, key string, first, end int64) (a
 	return slices.Concat(pages[:]...), errors.Join(errs[:]...)
 }
 
+// loadPage reads a page of ended runs. A page that is missing has none: a concurrent write may have removed it.
 func (l *ledger) loadPage(ctx context.Context, name string) ([]driver.Run, error) {
 	row, err := l.table.Load(ctx, name)
 	if err != nil {

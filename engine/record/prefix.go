@@ -40,6 +40,7 @@ func (t *prefixedTable) Load(ctx context.Context, name string) (Row, error) {
 	return row, err
 }
 
+// Swap returns the row under the caller's name, also with ErrConflict, when it is the present row.
 func (t *prefixedTable) Swap(ctx context.Context, row Row) (Row, error) {
 	name := row.Name
 	row.Name = t.prefix + name
@@ -55,6 +56,7 @@ func (t *prefixedTable) Delete(ctx context.Context, row Row) error {
 	return t.Table.Delete(ctx, row)
 }
 
+// List continues after a name of the caller, and returns such names.
 func (t *prefixedTable) List(ctx context.Context, prefix, after string) iter.Seq2[Row, error] {
 	if after != "" {
 		after = t.prefix + after
@@ -73,6 +75,7 @@ func (t *prefixedTable) List(ctx context.Context, prefix, after string) iter.Seq
 
 func (t *prefixedTable) Keys(name string) []string { return t.Table.Keys(t.prefix + name) }
 
+// Watcher is nil if the table has none, so that the engine polls.
 func (t *prefixedTable) Watcher() Watcher {
 	if w := t.Table.Watcher(); w != nil {
 		return prefixedWatcher{w, t.prefix}

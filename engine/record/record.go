@@ -168,6 +168,7 @@ func (r *Record) fitsLimit(id string) bool {
 	return false
 }
 
+// totalWeight is the weight of all claims, holders and waiters.
 func (r *Record) totalWeight() (sum int64) {
 	for i := range r.Claims {
 		sum += r.Claims[i].Weight
@@ -175,6 +176,7 @@ func (r *Record) totalWeight() (sum int64) {
 	return sum
 }
 
+// countHolders counts the claims that are granted.
 func (r *Record) countHolders() (n int) {
 	for i := range r.Claims {
 		if r.Claims[i].State == Granted {

@@ -98,6 +98,8 @@ func (k *knownRows) getVersion(name string) (string, bool) {
 	return "", false
 }
 
+// putRow remembers a row that was just read or written, in the list from which it will be dropped: rows without
+// claims go first, and rows with one claim of this process are packed when there are many.
 func (k *knownRows) putRow(s snapshot, now driver.Instant) {
 	r := k.dropRow(s.row.Name)
 	in := &k.used
@@ -185,6 +187,8 @@ const (
 	trimEvery       = time.Minute
 )
 
+// addSwap remembers a swap without a reply for as long as it may decide what happened to its claim. If there are
+// too many, any other is forgotten; its claim then ends as unknown.
 func (p *pendingSwaps) addSwap(id, replaces string, ttl time.Duration, now driver.Instant) {
 	p.byClaim[id] = pendingSwap{replaces: replaces, since: now, keep: 2*ttl + trimEvery}
 	p.trimSwaps(now)

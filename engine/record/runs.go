@@ -33,6 +33,7 @@ type RunLog struct {
 	ForgetAt int64
 }
 
+// clone copies the log so far that a step may change it.
 func (l *RunLog) clone() *RunLog {
 	if l == nil {
 		return nil
@@ -269,6 +270,8 @@ const (
 	recordReserve   = 1 << 10 // for what is in a record besides runs, the room of its claim to grow included
 )
 
+// newRunRoom divides a record of a ledger: a share for what the current run says of itself, room for its result,
+// which is kept free from the beginning, and the rest for ended runs.
 func newRunRoom(maxRecord int) runRoom {
 	m := runRoom{share: min(maxRunShare, maxRecord/3)}
 	left := maxRecord - recordReserve - m.share
@@ -344,6 +347,7 @@ func (m runRoom) countOld(runs []driver.Run) int {
 	return old
 }
 
+// jsonSize is the number of bytes of the stored form.
 func jsonSize(v any) int {
 	data, err := json.Marshal(v)
 	if err != nil {

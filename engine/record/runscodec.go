@@ -32,6 +32,7 @@ type runJSON struct {
 	LateReport  driver.RunState `json:"late_report,omitempty"`
 }
 
+// encodeRuns is the stored form of a ledger's runs. A lock has none.
 func encodeRuns(l *RunLog) *runLogJSON {
 	if l == nil {
 		return nil
@@ -46,6 +47,7 @@ func encodeRuns(l *RunLog) *runLogJSON {
 	return w
 }
 
+// encodeRun is the stored form of one run. A run that goes on has no end time.
 func encodeRun(r driver.Run) runJSON {
 	j := runJSON{
 		Attempt: r.Attempt, State: r.State, ID: r.ID, Token: r.Token, Owner: r.Owner, Meta: r.Meta,
@@ -58,6 +60,7 @@ func encodeRun(r driver.Run) runJSON {
 	return j
 }
 
+// decodeRuns reads what encodeRuns has written.
 func decodeRuns(w *runLogJSON) *RunLog {
 	if w == nil {
 		return nil

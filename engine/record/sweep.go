@@ -55,6 +55,8 @@ func (e *engine) sweepIfDue(now driver.Instant) {
 	})
 }
 
+// sweepAtClose removes idle rows at one of many closes, so that a store whose clients live for a moment only, such
+// as commands, is swept too.
 func (e *engine) sweepAtClose() {
 	if !e.traits.ExpiresIdle && rand.N(closeSweepOdds) == 0 {
 		ctx, cancel := context.WithTimeout(e.life, closeSweepLimit)
@@ -90,6 +92,8 @@ func (e *engine) sweepIdle(ctx context.Context) (all bool) {
 	}
 }
 
+// sweepStart is where the next sweep begins: where the last one stopped, or at a random place, so that processes
+// do not sweep the same rows.
 func (e *engine) sweepStart() sweepPlace {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -77,6 +77,7 @@ func (w *turnWatch) takeTurn(ctx context.Context) error {
 	}
 }
 
+// requestTurn asks for the turn in the background. The answer arrives in w.request.
 func (w *turnWatch) requestTurn() {
 	ctx, cancel := context.WithCancel(context.Background())
 	request := make(chan takenTurn, 1)
@@ -99,6 +100,7 @@ func (w *turnWatch) withdraw() {
 	w.request = nil
 }
 
+// PassTurn lets the next waiter of the queue go on. A second call does nothing.
 func (w *turnWatch) PassTurn() {
 	if w.pass != nil {
 		w.pass()

@@ -184,6 +184,7 @@ func (e *engine) handIn(s *groupStep, step stepFunc, seen *snapshot) {
 	e.startGroup(begun)
 }
 
+// doneChannel returns the step's own channel, or a new one for a step that has not waited yet.
 func (s *groupStep) doneChannel() chan struct{} {
 	if s.done == nil {
 		return make(chan struct{}, 1)
@@ -191,6 +192,7 @@ func (s *groupStep) doneChannel() chan struct{} {
 	return s.done
 }
 
+// signalHurry makes the writer send its group now. It never blocks.
 func (w *writer) signalHurry() {
 	select {
 	case w.hurry <- struct{}{}:
@@ -255,6 +257,7 @@ func (e *engine) beginSwap(w *writer) *groupSwap {
 	return g
 }
 
+// compareUrgency sorts urgent steps before others.
 func compareUrgency(a, b *groupStep) int {
 	switch {
 	case a.urgent == b.urgent:
@@ -293,6 +296,8 @@ func (e *engine) startGroup(g *groupSwap) {
 	}
 }
 
+// runGroup writes one group of steps after another to a row, until no step is waiting for it. Between two groups
+// it lets a release pass if the lock is full, because only that lets the others go on.
 func (e *engine) runGroup(g *groupSwap) {
 	for g != nil {
 		e.makeSteps(g)
@@ -326,6 +331,7 @@ func (e *engine) makeSteps(g *groupSwap) {
 	g.steps = append(g.steps, waiters...)
 }
 
+// makeEach applies the steps to the next record, in their order.
 func (g *groupSwap) makeEach(steps []*groupStep) {
 	for _, s := range steps {
 		s.made = s.make(g.next, g.in)

@@ -106,6 +106,8 @@ const (
 // onPhaseChange, if it is not nil, is called with each change of phase. Tests check the changes with it.
 var onPhaseChange func(from, to phase)
 
+// phase derives where the claim stands: a loss comes before everything else, and a claim that leaves makes no
+// progress.
 func (cl *claim) phase() phase {
 	switch {
 	case cl.loss != nil:
@@ -212,6 +214,8 @@ func (e *Engine) forgetClaim(cl *claim) {
 	e.forgetClaimLocked(cl)
 }
 
+// forgetClaimLocked removes a claim that has ended from the engine and its session, and wakes those that it
+// blocked.
 func (e *Engine) forgetClaimLocked(cl *claim) {
 	e.wakeBlockedLocked(cl)
 	if s := cl.session; s != nil && s.has(cl) {
@@ -235,6 +239,8 @@ func (e *Engine) markLost(cl *claim, why driver.LossCause) *driver.LossError {
 	return e.markLostLocked(cl, &driver.LossError{Cause: why})
 }
 
+// markLostLocked records that a claim is lost. Only the first cause counts. The holder is told by an ending, and a
+// waiter by being woken.
 func (e *Engine) markLostLocked(cl *claim, loss *driver.LossError) *driver.LossError {
 	if cl.loss == nil {
 		cl.setLoss(loss)
@@ -317,6 +323,7 @@ func (e *Engine) updateNodeUnder(key string, reported uint32, cl *claim, n Node)
 	return e.updateNodeLocked(cl, n, n.Token != 0)
 }
 
+// updateNodeLocked takes over what the store shows of the claim's node, and returns the loss if that means one.
 func (e *Engine) updateNodeLocked(cl *claim, n Node, found bool) *driver.LossError {
 	switch {
 	case cl.loss != nil:

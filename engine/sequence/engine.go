@@ -185,6 +185,7 @@ func New(store NodeStore) *Engine {
 	return e
 }
 
+// completeInfo adds what this engine promises on every store.
 func completeInfo(info driver.Info) driver.Info {
 	info.Engine = "sequence"
 	info.ExpiredBy = driver.ExpiredByStore

@@ -88,6 +88,8 @@ func (e *Engine) scheduleWatch(cl *claim) {
 	e.scheduleWatchLocked(cl)
 }
 
+// scheduleWatchLocked notes a claim whose node the janitor should watch soon. Claims that end before that cost no
+// watch.
 func (e *Engine) scheduleWatchLocked(cl *claim) {
 	s := cl.session
 	if s == nil || s.forDetached || cl.watch.started || cl.watch.scheduled {

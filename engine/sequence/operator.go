@@ -102,6 +102,8 @@ func (e *Engine) ReadTokenFloor(ctx context.Context) (driver.TokenFloor, error) 
 	return floor, err
 }
 
+// readTokenFloor reads the smallest token that the store can still give. For a store whose tokens cannot be
+// raised, adviseRaise says what an operator can do instead.
 func (e *Engine) readTokenFloor(ctx context.Context) (f driver.TokenFloor, adviseRaise func(int64) string, err error) {
 	ctx, stop := e.life.Bind(ctx)
 	defer stop()

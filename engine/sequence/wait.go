@@ -152,6 +152,7 @@ func (a *acquisition) watchBlocker(seen timedSnapshot, key string) {
 	a.blocker = e.store.Watch(a.Name, key, seen.Revision, func() { wakeOne(wakeup) })
 }
 
+// stopWatching stops the watch of the claim in front, if there is one.
 func (a *acquisition) stopWatching() {
 	if a.blocker != nil {
 		a.blocker.Stop()

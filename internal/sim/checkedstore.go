@@ -13,6 +13,7 @@ type checkedStore struct {
 	host *host
 }
 
+// Renew tells the checker what is sent, when, and what is answered.
 func (s *checkedStore) Renew(ctx context.Context, g []driver.Grant, done func(int, driver.Renewal)) {
 	for i := range g {
 		s.host.sim.checker.checkRenewal(g[i])
@@ -24,6 +25,7 @@ func (s *checkedStore) Renew(ctx context.Context, g []driver.Grant, done func(in
 	})
 }
 
+// Release tells the checker when a release begins, because from then on others may hold the lock.
 func (s *checkedStore) Release(ctx context.Context, c driver.Claim, ref string) error {
 	s.host.sim.checker.noteReleaseStart(c.ID, s.host)
 	s.host.sim.checker.logEvent(c.ID, "%s begins to release it", s.host.name)
@@ -35,6 +37,7 @@ func (s *checkedStore) Release(ctx context.Context, c driver.Claim, ref string) 
 	return err
 }
 
+// Acquire tells the checker who waits, and what the wait has brought.
 func (s *checkedStore) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	if call, ok := ctx.Value(lockAllKey{}).(*lockAllCall); ok {
 		s.host.sim.checker.noteLockAllClaim(call, c)

@@ -68,6 +68,7 @@ type heldLease struct {
 	numbered  bool            // it is of a semaphore, on a store where permits have numbers
 }
 
+// newChecker knows nothing yet: it learns all from what hosts do.
 func newChecker(sim *simulation) *checker {
 	return &checker{
 		sim:           sim,
@@ -454,6 +455,7 @@ type Report struct {
 	Ejected int
 }
 
+// makeReport sums up a world that has ended.
 func (chk *checker) makeReport(seed uint64) Report {
 	chk.mu.Lock()
 	defer chk.mu.Unlock()

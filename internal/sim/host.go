@@ -41,6 +41,8 @@ type machine struct {
 
 var errCrashed = errors.New("the host has crashed")
 
+// newHost makes a machine with clocks of its own: they began at different times, run at slightly different rates,
+// and the wall clock may be days wrong.
 func newHost(sim *simulation, name string) *host {
 	h := &host{name: name, sim: sim, machine: &machine{running: make(chan struct{})}}
 	close(h.running)

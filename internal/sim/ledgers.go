@@ -289,6 +289,7 @@ func (sim *simulation) checkRunError(call beginCall, opts *holdfast.RunOptions, 
 	sim.checkError(call.key, err)
 }
 
+// readHistory reads the runs of a key and compares them with what its workers did.
 func (sim *simulation) readHistory(ctx context.Context, h *host, l *holdfast.Ledger, call beginCall, key string) {
 	runs, err := l.History(ctx, key)
 	if h.waitUntilRunning(context.Background()) != nil {

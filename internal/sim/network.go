@@ -31,6 +31,8 @@ type messageFate struct {
 	secondDelay, timeout     time.Duration
 }
 
+// drawFate decides what the network does to a request and its reply: delays, losses, a second delivery. A reliable
+// host has delays only.
 func (sim *simulation) drawFate(h *host) messageFate {
 	f := messageFate{
 		requestDelay: sim.upTo(10 * time.Millisecond), replyDelay: sim.upTo(10 * time.Millisecond),
@@ -199,6 +201,7 @@ func (t *faultyTable) ReadClock(ctx context.Context) (now time.Time, maxError ti
 	return time.UnixMicro(at.Load()), 0, err
 }
 
+// Load reads a row, on a stale store perhaps an old one.
 func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error) {
 	return t.callStore(ctx, func() reply {
 		row, err := t.Table.Load(context.Background(), name)
@@ -209,6 +212,7 @@ func (t *faultyTable) Load(ctx context.Context, name string) (record.Row, error)
 	})
 }
 
+// Swap writes a row. What has been written is checked at once, also if the reply is lost later.
 func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, error) {
 	by := actorOf(ctx)
 	by.host = t.host
@@ -231,6 +235,7 @@ func (t *faultyTable) Swap(ctx context.Context, row record.Row) (record.Row, err
 	})
 }
 
+// Delete removes a row. The rows of a ledger are checked first.
 func (t *faultyTable) Delete(ctx context.Context, row record.Row) error {
 	_, err := t.callStore(ctx, func() reply {
 		if t.keepsRuns {
@@ -270,6 +275,7 @@ func (t *faultyTable) OpenLedgerTable(context.Context) (record.Table, error) {
 	return t.host.sim.newTable(t.host, t.host.sim.ledgerTable(), true), nil
 }
 
+// List fails as a whole, or not at all.
 func (t *faultyTable) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		if _, err := t.callStore(ctx, func() reply { return reply{} }); err != nil {
@@ -300,6 +306,7 @@ type simWatch struct {
 	bell  chan struct{} // rings for a notice; nil before the first wait for one
 }
 
+// Wait returns some time after the change, or never if the store notifies nobody.
 func (w *simWatch) Wait(ctx context.Context, version string, place record.Place) error {
 	t, sim := w.table, w.table.host.sim
 	if !sim.notifies {

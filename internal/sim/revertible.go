@@ -56,6 +56,7 @@ func (b *revertibleTable) currentRow(name string) record.Row {
 	return row
 }
 
+// Swap writes a row. While the standby is away, the write is made and its reply is lost.
 func (b *revertibleTable) Swap(_ context.Context, row record.Row) (record.Row, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,6 +71,7 @@ func (b *revertibleTable) Swap(_ context.Context, row record.Row) (record.Row, e
 	return b.currentRow(row.Name), nil
 }
 
+// Delete removes a row. While the standby is away, the reply is lost.
 func (b *revertibleTable) Delete(_ context.Context, row record.Row) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,6 +88,7 @@ func (b *revertibleTable) Delete(_ context.Context, row record.Row) error {
 	return nil
 }
 
+// List returns the rows as they were at one moment.
 func (b *revertibleTable) List(_ context.Context, prefix, _ string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		b.mu.Lock()

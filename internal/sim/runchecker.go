@@ -60,6 +60,7 @@ type activeRun struct {
 	suspended bool   // the host was suspended meanwhile: then only Valid counts
 }
 
+// newRunChecker shares the lock and the log of the checker for locks.
 func newRunChecker(chk *checker) *runChecker {
 	return &runChecker{
 		checker:      chk,
@@ -446,6 +447,7 @@ func (c *runChecker) noteRunSuspension(h *host) {
 	}
 }
 
+// checkAllRuns looks for two runs of one key, or of one job, at the same time.
 func (c *runChecker) checkAllRuns() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -95,6 +95,8 @@ func chooseKind(from []kind, seed uint64, only string) kind {
 	return from[seed%uint64(len(from))]
 }
 
+// newSimulation draws everything about a world from its seed: the TTL, which features are used, what the store can
+// do, which faults there are.
 func newSimulation(seed uint64, kind kind, tree *memtree.Server) *simulation {
 	sim := &simulation{
 		seed: seed, kind: kind, random: rand.New(rand.NewPCG(seed, 1)), hosts: map[string]*host{}, tree: tree,

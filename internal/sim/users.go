@@ -16,6 +16,7 @@ type features struct {
 	changesWeights bool // leases of the read-write lock are upgraded and downgraded
 }
 
+// chooseFeatures draws which kinds of locks and calls the users of this world make.
 func (sim *simulation) chooseFeatures() {
 	sim.turns = []string{"plain", "fair", "rw", "semaphore"}
 	for _, more := range []string{"leader", "all", "timed", "twice", "newest"} {
@@ -248,6 +249,8 @@ func (sim *simulation) takeAll(ctx context.Context, h *host) {
 	sim.holdGroup(h, set, wanted)
 }
 
+// holdGroup works under all locks of a group for a while, and releases them. It checks that they are what was
+// requested.
 func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, wanted map[string]*heldLease) {
 	if len(set.All()) != len(wanted) {
 		sim.reportViolation("%d locks were taken at once, and %d were requested", len(set.All()), len(wanted))
@@ -316,6 +319,7 @@ func (sim *simulation) takeTimed(ctx context.Context, h *host) {
 	})
 }
 
+// detachLease detaches a lease. Another host may renew its handle, and release it.
 func (sim *simulation) detachLease(lease *holdfast.Lease) error {
 	from := sim.elapsed()
 	handle, err := lease.Detach()

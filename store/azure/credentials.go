@@ -124,6 +124,8 @@ func ParseConnectionString(text string) (account string, c Credentials, err erro
 	return read.endpoint, read.credentials, err
 }
 
+// parseConnection parses a connection string of the portal. Names are compared without case, as the service's own
+// tools do.
 func parseConnection(text string) (c connection, err error) {
 	fields := map[string]string{"defaultendpointsprotocol": "https", "endpointsuffix": "core.windows.net"}
 	for part := range strings.SplitSeq(strings.TrimSpace(text), ";") {

@@ -235,6 +235,7 @@ type blob struct {
 	infinite bool              // which does not end by itself
 }
 
+// readBlob reads what a reply says of a blob. Each reply must have an ETag, because each write depends on it.
 func readBlob(answer reply) (blob, error) {
 	b := blob{data: answer.body, etag: answer.header.Get("Etag"), metadata: map[string]string{}}
 	if b.etag == "" {

@@ -160,6 +160,7 @@ func (s *storeURL) findCredentials() error {
 // maxIdleConns is how many idle connections are kept for requests that are sent at the same time, such as renewals.
 const maxIdleConns = 64
 
+// openURL opens a store by its URL. Without a key or a SAS, the package for identities must be in the program.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	s := &storeURL{}
 	if err := s.form().Read(u); err != nil {

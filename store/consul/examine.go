@@ -43,6 +43,7 @@ const minConns = 4 * maxConns
 // Examine looks at the agent's settings, the number of servers, and the node of the sessions.
 func (s *store) Examine(ctx context.Context) ([]driver.Finding, error) { return s.nodes.examine(ctx) }
 
+// examine asks the agent and the servers for what can harm locks.
 func (t *nodeStore) examine(ctx context.Context) (all []driver.Finding, err error) {
 	query := (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 	checks, _, err := t.client.Health().Node(t.opts.Node, query)

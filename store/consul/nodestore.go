@@ -55,6 +55,7 @@ func (t *nodeStore) Traits() sequence.Traits {
 // maxClaims is how many holders a lock may have, and how many waiters: each claim that comes reads all others, as text.
 const maxClaims = 64
 
+// newNodeStore makes the store of one Consul client. It sends no request.
 func newNodeStore(config *api.Config, opts *Options) (*nodeStore, error) {
 	o, err := opts.withDefaults()
 	if err != nil {

@@ -259,6 +259,8 @@ func (tb *table) List(ctx context.Context, prefix, after string) iter.Seq2[recor
 	})
 }
 
+// list returns the rows that are wanted: all keys in one request, and then the rows in transactions of as many
+// keys as Consul allows.
 func (tb *table) list(ctx context.Context, start string, isWanted func(name string) bool) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		folder := tb.store.opts.Prefix + reservedFolder + tb.folder

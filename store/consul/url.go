@@ -45,6 +45,7 @@ func (s *storeURL) form() *storeurl.Form {
 	}
 }
 
+// openURL opens a store by its URL.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	config, opts, err := readURL(u)
 	if err != nil {

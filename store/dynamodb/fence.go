@@ -106,6 +106,7 @@ func addFenceCondition(condition *string) *string {
 	return &all
 }
 
+// addFenceAttributes adds what the condition of a fence names. It copies the caller's maps.
 func addFenceAttributes(names map[string]string, values map[string]types.AttributeValue, token types.AttributeValue) (
 	map[string]string, map[string]types.AttributeValue) {
 	names, values = maps.Clone(names), maps.Clone(values)

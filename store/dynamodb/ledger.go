@@ -151,6 +151,7 @@ const reservedInKeys = "\x1f"
 
 const sortKey = "sequence"
 
+// ledgerInfo is what a ledger on DynamoDB promises. It is no record table, so its bounds are its own.
 func ledgerInfo(t *tableClient, name string) driver.Info {
 	return driver.Info{
 		Store: t.displayURL, Engine: "script", Clock: t.clock.Clock,

@@ -77,6 +77,8 @@ func noteWrite(loop *driverutil.RetryLoop, err error) error {
 	return err
 }
 
+// finishOnce makes one attempt to write the end of a run. If the run may have expired, it is abandoned first, and
+// the outcome becomes a late report.
 func (l *ledger) finishOnce(
 	ctx context.Context, loop *driverutil.RetryLoop, key string, start int64, g driver.Grant, o driver.RunOutcome,
 ) error {

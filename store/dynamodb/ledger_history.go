@@ -401,6 +401,8 @@ func (l *ledger) NextChange(ctx context.Context, seen driver.Lock) (driver.Lock,
 	return driver.PollChange(ctx, seen, l.Inspect)
 }
 
+// breakRun breaks the newest run, as mode says. A run that another program has written has no heartbeat, so it is
+// ended at once.
 func (l *ledger) breakRun(
 	ctx context.Context, loop *driverutil.RetryLoop, key string, st *keyState, mode driver.BreakMode,
 ) error {

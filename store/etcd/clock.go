@@ -116,6 +116,7 @@ func (t *nodeStore) memberURL(endpoint string) (string, error) {
 	return scheme + "://" + host + "/version", nil
 }
 
+// readDate reads the Date of a member's reply.
 func readDate(ctx context.Context, client *httpclient.Client, url string) (date time.Time, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

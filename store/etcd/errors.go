@@ -145,6 +145,7 @@ type unavailableError struct{ err error }
 
 func (u *unavailableError) Unwrap() error { return u.err }
 
+// Error says that etcd cannot be reached, in fewer words than gRPC, with a hint if TLS is missing.
 func (u *unavailableError) Error() string {
 	text := u.err.Error()
 	if _, dial, ok := strings.Cut(text, "Error while dialing: "); ok {

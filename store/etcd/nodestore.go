@@ -38,6 +38,7 @@ type nodeStore struct {
 	newest        reading
 }
 
+// newNodeStore makes the store of one etcd client. It sends no request.
 func newNodeStore(cli *clientv3.Client, o Options) *nodeStore {
 	t := &nodeStore{
 		cli: cli, kv: clientv3.NewKV(cli), leases: pb.NewLeaseClient(cli.ActiveConnection()), prefix: o.Prefix, tls: o.TLS,

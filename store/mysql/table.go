@@ -177,6 +177,7 @@ func (t *table) readRows(ctx context.Context, statement *sql.Stmt, from []byte) 
 	return rows, err
 }
 
+// readRowsOnce reads one page of rows in one query.
 func (t *table) readRowsOnce(ctx context.Context, statement *sql.Stmt, from []byte) (rows []record.Row, err error) {
 	err = t.callServer(ctx, func(ctx context.Context) error {
 		rows = nil

@@ -147,6 +147,7 @@ func replicasBehind(s *jetstream.StreamInfo) (names []string) {
 	return names
 }
 
+// limitsOf names the limits of a stream's size, which can remove records.
 func limitsOf(c *jetstream.StreamConfig) string {
 	var all []string
 	if c.MaxBytes > 0 {

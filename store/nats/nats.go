@@ -178,6 +178,7 @@ func CreateBucket(ctx context.Context, js jetstream.JetStream, bucket string, op
 	return t.createBucket(ctx)
 }
 
+// checkBucket refuses what NATS would refuse later with less to say.
 func checkBucket(js jetstream.JetStream, bucket string) error {
 	if js == nil {
 		return fmt.Errorf("%w: js is nil: pass what jetstream.New makes of a connection", driver.ErrInvalid)
@@ -201,6 +202,7 @@ func newTable(ctx context.Context, js jetstream.JetStream, bucket string, opts *
 	return newTableAt(ctx, js, bucket, o, o.Prefix)
 }
 
+// newTableAt opens a table whose keys begin with keyPrefix.
 func newTableAt(ctx context.Context, js jetstream.JetStream, bucket string, o Options, keyPrefix string) (*table, error) {
 	t := &table{js: js, bucket: bucket, opts: o, keyPrefix: keyPrefix, session: record.NewSession(),
 		life: driverutil.NewLifetime(), watches: map[string]*keyWatch{}, seen: map[string]lastSeen{}}
@@ -212,6 +214,7 @@ func newTableAt(ctx context.Context, js jetstream.JetStream, bucket string, o Op
 	return t, nil
 }
 
+// open reads the state of the bucket, and creates the bucket if that is wanted.
 func (t *table) open(ctx context.Context) error {
 	stream, err := t.readState(ctx)
 	if isMissingBucket(err) && t.opts.Create {

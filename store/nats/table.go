@@ -82,6 +82,7 @@ func (v version) String() string {
 	return strconv.FormatUint(v.revision, 10) + "-" + strconv.FormatUint(v.sum, 16)
 }
 
+// parseVersion parses the version of a row: the revision, and a checksum of what was written.
 func parseVersion(text string) (v version, err error) {
 	if text == "" {
 		return version{}, nil
@@ -368,6 +369,7 @@ func (t *table) noteWritten(name string, e entry) {
 	}
 }
 
+// noteLocked remembers the entry that the server has shown last, within a limit.
 func (t *table) noteLocked(name string, e entry) {
 	t.missing.RequestAnswered()
 	if e.revision == 0 {

@@ -63,6 +63,7 @@ func (s *storeURL) form() *storeurl.Form {
 	return f
 }
 
+// openURL opens a store by its URL.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	s, err := readURL(u)
 	if err != nil {

@@ -117,6 +117,7 @@ type unreachableError struct{ err *pgconn.ConnectError }
 
 func (u *unreachableError) Unwrap() error { return u.err }
 
+// Error lists each cause once, without the user and the database, with a hint if TLS is missing.
 func (u *unreachableError) Error() string {
 	text := u.err.Error()
 	if _, after, ok := strings.Cut(text, "`: "); ok { // the user and the database

@@ -166,6 +166,7 @@ func (p *location) readSettings(ctx context.Context, b *batcher) (*examinedSetti
 // minStatementTimeout is the statement_timeout from which on the client gives a statement up before the server does.
 const minStatementTimeout = 2 * time.Second
 
+// listFindings compares the settings with what locks need.
 func (x *examinedSettings) listFindings(p *location) (all []driver.Finding) {
 	add := func(when bool, f driver.Finding, format string, args ...any) {
 		if when {

@@ -29,6 +29,7 @@ func newShedlock(t *table) driver.Store {
 	return shedlock.New(newShedlockTable(t), size(t.nameSize), size(t.ownerSize))
 }
 
+// newShedlockTable prepares the statements. The column's precision decides by how much two grants differ at least.
 func newShedlockTable(t *table) *shedlockTable {
 	s := &shedlockTable{table: t}
 	step := "'1 microsecond'"
@@ -66,6 +67,7 @@ func (s *shedlockTable) ReadRow(ctx context.Context, name string) (shedlock.Row,
 	return parseShedlockRow(rows[0]), nil
 }
 
+// ListRows leaves out rows that are no locks.
 func (s *shedlockTable) ListRows(ctx context.Context, prefix, after string) (all []shedlock.Row, err error) {
 	rows, err := s.queryRows(ctx, s.listStmt, []byte(prefix), []byte(after))
 	for _, row := range rows {
@@ -129,6 +131,8 @@ func (s *shedlockTable) changeRow(
 	return parseShedlockRow(rows[0]), rows[0][6] != nil, nil
 }
 
+// RenewRow sets a new end if the row is still the caller's grant. With detach the row then says that no process
+// holds it.
 func (s *shedlockTable) RenewRow(
 	ctx context.Context, name, prefix, lockedAt string, d time.Duration, detach bool,
 ) (v shedlock.Row, done bool, err error) {

@@ -93,6 +93,7 @@ func (t *table) fillIn(text string) string {
 	return strings.NewReplacer("LOCKS", p.locksTable, "CLASS", fmt.Sprint(class), "CHANNEL", channel).Replace(text)
 }
 
+// buildStatements fills the table's names into the texts of all statements.
 func (t *table) buildStatements() {
 	write := func(text, notices string, formats ...int16) *statement {
 		return newStatement(t.fillIn(strings.ReplaceAll(fmt.Sprintf(writeText, text), "NOTICES", notices)), formats...)

@@ -68,6 +68,7 @@ var libpqOptions = []string{"host", "connect_timeout", "application_name", "pass
 	"target_session_attrs", "channel_binding", "min_protocol_version", "max_protocol_version", "sslmode", "sslrootcert",
 	"sslcert", "sslkey", "sslpassword", "sslsni", "sslnegotiation"}
 
+// openURL opens a store by its URL.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	config, opts, err := readURL(u)
 	if err != nil {

@@ -184,6 +184,8 @@ func (u *unconfirmedRows) find(name string) (failure int64, found bool) {
 	return failure, found || u.tooMany
 }
 
+// add notes a row whose last write was not confirmed by a replica. When there are too many, all rows count as
+// such.
 func (u *unconfirmedRows) add(name string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

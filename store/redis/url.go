@@ -86,6 +86,7 @@ func (s *storeURL) readPrefix(text string) error {
 	return nil
 }
 
+// readServers reads a list of further servers, and adds the default port.
 func (s *storeURL) readServers(scheme string) func(text string) error {
 	return func(text string) error {
 		for server := range strings.SplitSeq(text, ",") {

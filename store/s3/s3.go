@@ -195,6 +195,7 @@ func newTable(ctx context.Context, client *sdk.Client, bucket string, opts *Opti
 	return t, nil
 }
 
+// checkBucket refuses kinds of buckets that do not keep the promises of a general purpose bucket.
 func checkBucket(bucket string) error {
 	switch {
 	case bucket == "":

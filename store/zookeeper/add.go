@@ -281,6 +281,7 @@ func (a *add) fetchStats(ctx context.Context, nodes []zk.Result) error {
 	return nil
 }
 
+// cacheCreated remembers the nodes that the server has just created, so that no read is needed.
 func (a *add) cacheCreated(nodes []zk.Result) {
 	for _, n := range nodes {
 		a.t.cacheOwnNode(n.Path, sequence.Node{

@@ -83,6 +83,7 @@ func (t *tree) ReadBreakNote(ctx context.Context, name string, n sequence.Node) 
 	return t.readNote(ctx, t.notePathOf(name, n.Key))
 }
 
+// readNote reads the reason that an operator has left with a broken claim.
 func (t *tree) readNote(ctx context.Context, path string) (found bool, reason string, err error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
 	if err != nil {

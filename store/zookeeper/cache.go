@@ -90,6 +90,7 @@ func (t *tree) cacheOwnNode(path string, n sequence.Node) {
 	t.cacheNodeLocked(path, n)
 }
 
+// cacheNodeLocked remembers a node, and removes nodes of ended sessions when there are too many.
 func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
 	// The limit is twice what could not be removed the last time. So the next removal, which looks at the whole cache,
 	// comes only when the cache has doubled, and its cost per added node does not grow with the cache.

@@ -130,6 +130,7 @@ const (
 var publicLayouts = []Layout{LayoutCurator, LayoutCuratorReadWrite, LayoutKazoo, LayoutBoth, LayoutPlain,
 	LayoutCuratorSemaphore}
 
+// curatorEnding is the part of a node's name that tells Curator what the claim is.
 func curatorEnding(c driver.Claim) string {
 	switch {
 	case c.Kind != driver.KindRW:

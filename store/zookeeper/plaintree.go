@@ -91,6 +91,8 @@ func (t plainTree) decodeSnapshot(name, path string, read *zk.Call) (sequence.Sn
 	return l, t.explainError(err, path)
 }
 
+// decodePlainNode reads a node of the layout with one node per lock. A node whose data are not ours belongs to
+// another program.
 func decodePlainNode(read *zk.Call) (sequence.Node, error) {
 	data, stat, err := read.Data()
 	if err != nil {

@@ -49,6 +49,7 @@ type tree struct {
 // claimKey identifies a claim of this client.
 type claimKey struct{ session, id string }
 
+// newTree makes the store of one ZooKeeper client. It sends no request.
 func newTree(o settings) *tree {
 	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*zk.Conn{}, endedSessions: map[string]bool{},
 		pendingAdds: map[claimKey]bool{}, reAdded: map[claimKey]bool{},

@@ -230,6 +230,7 @@ type boundedBody struct {
 
 var errTooLarge = errors.New("the reply is too large")
 
+// Read fails when the body is larger than its bound. It reads one byte more than that, which it does not return.
 func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left < 0 {
 		return 0, errTooLarge

@@ -94,6 +94,8 @@ func (f *Form) Read(u *url.URL) error {
 	return nil
 }
 
+// readOptions reads all options of the URL. An option that is unknown, given twice, or not for the layout is an
+// error: a misspelled option must not be ignored.
 func (f *Form) readOptions(u *url.URL) error {
 	given, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -135,6 +137,7 @@ func (f *Form) readOptions(u *url.URL) error {
 	return nil
 }
 
+// unknownOption names the option that was perhaps meant, and all that exist.
 func unknownOption(u *url.URL, name string, known []string) error {
 	shown := showOption(u, name)
 	meant := ""

@@ -26,6 +26,8 @@ var (
 	firstWord   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[a-z]+`) })
 )
 
+// parseShape reads what a store's URL looks like, as the documents show it, with optional parts in brackets. So
+// the form of a URL is written once, for people and for the parser.
 func parseShape(text string) (s shape) {
 	_, host, _ := strings.Cut(text, "://")
 	if user, after, ok := strings.Cut(host, "@]"); ok {
@@ -68,6 +70,7 @@ func (f *Form) readParts(u *url.URL) error {
 	return nil
 }
 
+// readUser reads the name and the password, and refuses what the shape does not have.
 func (f *Form) readUser(u *url.URL, s shape) error {
 	switch {
 	case u.User == nil:
@@ -89,6 +92,7 @@ func (f *Form) readUser(u *url.URL, s shape) error {
 	return nil
 }
 
+// readHosts reads the servers, adds the default port, and refuses what the shape does not have.
 func (f *Form) readHosts(u *url.URL, s shape) error {
 	what := s.host
 	if what == "host" {

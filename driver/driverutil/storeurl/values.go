@@ -98,6 +98,7 @@ type limits[N int | time.Duration] struct {
 	text        string // for people; empty: there are none to be told
 }
 
+// newLimits makes the bounds of a number or a duration, and the words for them.
 func newLimits[N int | time.Duration](least, most N, format func(N) string) limits[N] {
 	l := limits[N]{least: least, most: most}
 	switch {

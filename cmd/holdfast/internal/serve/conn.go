@@ -22,6 +22,8 @@ type listener struct {
 	table *connectionTable
 }
 
+// Accept returns the next connection for which the table has room, and closes the others. TCP asks a silent client
+// whether it lives.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -74,6 +76,8 @@ func (c *connection) isUnix() bool {
 	return ok
 }
 
+// Read notes how the connection has ended: the client's input has ended, the client has closed it, or the network
+// has cut it off. Only what the client itself did may free its locks at once.
 func (c *connection) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -177,6 +181,7 @@ func (c *connection) abort() {
 
 type connectionKey struct{}
 
+// withConnection puts the connection into the context of its requests, with or without TLS.
 func withConnection(ctx context.Context, c net.Conn) context.Context {
 	t, _ := c.(*tls.Conn)
 	if t != nil {

@@ -54,6 +54,7 @@ func peerOf(c *net.UnixConn) (userName string, pid int) {
 // userNames are the names of users that have called, by their numbers. A look-up may take longer than a request.
 var userNames sync.Map
 
+// nameOfUser returns the name of a user of this system, or the number if there is no name.
 func nameOfUser(uid uint32) string {
 	if name, ok := userNames.Load(uid); ok {
 		return name.(string)

@@ -89,6 +89,7 @@ func (t *connectionTable) remove(c *connection) {
 	t.removeLocked(c)
 }
 
+// removeLocked counts a connection as closed, once.
 func (t *connectionTable) removeLocked(c *connection) {
 	if c.closed {
 		return

@@ -32,6 +32,7 @@ func viewLeader(name string, leader holdfast.ClaimInfo) leaderView {
 	return v
 }
 
+// showLeader answers GET /v1/elections/{name}: who leads now.
 func (s *Server) showLeader(w http.ResponseWriter, r *http.Request) error {
 	name := nameOf(r, "name")
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
@@ -43,6 +44,8 @@ func (s *Server) showLeader(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, viewLeader(name, leader))
 }
 
+// observe streams a line for each new leader. While the store does not answer, a line says that the leader is
+// unknown.
 func (s *Server) observe(w http.ResponseWriter, r *http.Request) error {
 	name := nameOf(r, "name")
 	if _, err := s.client.Mutex(name, nil).Explain(); err != nil {

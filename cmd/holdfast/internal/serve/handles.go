@@ -79,6 +79,8 @@ func encodeHandle(h holdfast.Handle, also ...holdfast.Handle) string {
 	return base64.RawURLEncoding.EncodeToString(data)
 }
 
+// decodeHandle reads a handle that encodeHandle has made. With locks in also it is a list, whose first one is the
+// lock of the path.
 func decodeHandle(text string) (h lockHandle, err error) {
 	all := make([]holdfast.Handle, 1)
 	data, err := base64.RawURLEncoding.DecodeString(text)
@@ -101,6 +103,8 @@ func usableFor(ttl time.Duration, since time.Time) time.Duration {
 	return ttl - driver.Margin(ttl) - time.Since(since)
 }
 
+// viewHandle is the answer to a grant. The time that remains counts from since, when the request to the store was
+// sent.
 func viewHandle(h lockHandle, since time.Time) handleView {
 	var also []alsoView
 	for _, a := range h.also {
@@ -119,6 +123,8 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	return s.acquireHandle(w, r, true)
 }
 
+// acquireHandle answers acquire and try: a lock that outlives the connection and the server. With an
+// Idempotency-Key a repeated request has the answer of the first one.
 func (s *Server) acquireHandle(w http.ResponseWriter, r *http.Request, try bool) error {
 	var body acquireBody
 	if err := readBody(r, &body); err != nil {
@@ -273,6 +279,7 @@ func (s *Server) handleOf(w http.ResponseWriter, r *http.Request) (lockHandle, c
 	return h, ctx, cancel, nil
 }
 
+// renewHandle renews all locks of a handle. The time that remains counts from the beginning of the request.
 func (s *Server) renewHandle(w http.ResponseWriter, r *http.Request) error {
 	h, ctx, cancel, err := s.handleOf(w, r)
 	if err != nil {

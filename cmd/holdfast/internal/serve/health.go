@@ -29,6 +29,7 @@ const (
 	readyTimeout = 2 * time.Second
 )
 
+// showReadiness answers 200 if new requests would be served: the server is not closing, and the store answers.
 func (s *Server) showReadiness(w http.ResponseWriter, r *http.Request) error {
 	if s.isClosing() {
 		return errShuttingDown

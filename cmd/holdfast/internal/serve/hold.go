@@ -131,6 +131,7 @@ func (s *Server) newHoldRun(r *http.Request, b *holdBody) (*holdRun, error) {
 	return h, nil
 }
 
+// holdLock answers a request that holds a lock for as long as its stream is open.
 func (s *Server) holdLock(w http.ResponseWriter, r *http.Request, b *holdBody) error {
 	h, err := s.newHoldRun(r, b)
 	if err != nil {

@@ -149,6 +149,8 @@ type releasedView struct {
 	Token int64  `json:"token"`
 }
 
+// checkHold says whether a hold of another request is valid, and for how long. For that time the server promises
+// it.
 func (s *Server) checkHold(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(r, nil); err != nil {
 		return err
@@ -184,6 +186,7 @@ func (s *Server) releaseHold(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, releasedView{Lock: h.name, Token: lease.Token()})
 }
 
+// detachHold ends a hold without releasing its lock, and returns the handle.
 func (s *Server) detachHold(w http.ResponseWriter, r *http.Request) error {
 	began := time.Now()
 	h, handle, err := s.commandHold(w, r, true)

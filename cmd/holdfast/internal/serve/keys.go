@@ -93,6 +93,7 @@ func (t *keyTable) join(id keyedID, options [sha256.Size]byte, start func(contex
 	return k, true, nil
 }
 
+// add starts the claim of a new key. A caller with too many keys loses the oldest.
 func (t *keyTable) add(id keyedID, options [sha256.Size]byte, start func(context.Context, *keyedClaim)) *keyedClaim {
 	of := t.byCaller[id.caller]
 	if of == nil {

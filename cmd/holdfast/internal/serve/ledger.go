@@ -84,6 +84,8 @@ func keyOf(r *http.Request) (ledger, key, name string) {
 	return ledger, key, ledger + "/" + key
 }
 
+// listRuns answers with the last run of each key that the caller may see. A key that cannot be read is listed
+// apart, so that it hides no other.
 func (s *Server) listRuns(w http.ResponseWriter, r *http.Request) error {
 	limit, err := queryNumber(r, "limit", 1000, 1, 10_000)
 	if err != nil {
@@ -122,6 +124,7 @@ func (s *Server) listRuns(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, list)
 }
 
+// showRuns answers with the last runs of one key.
 func (s *Server) showRuns(w http.ResponseWriter, r *http.Request) error {
 	ledger, key, _ := keyOf(r)
 	limit, err := queryNumber(r, "limit", 1000, 1, 10_000)
@@ -173,6 +176,8 @@ func (s *Server) ledgerFor(r *http.Request, name string, b *beginBody) (*holdfas
 	return s.client.Ledger(name, &o), o.TTL, nil
 }
 
+// beginRun begins a run that the caller then ends by succeed or fail. A caller that loses its right during the
+// wait gets no run.
 func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 	var body beginBody
 	if err := readBody(r, &body); err != nil {
@@ -245,6 +250,7 @@ func (o *openRun) remaining() time.Duration {
 	return min(o.run.Remaining(), o.ttl-driver.Margin(o.ttl)-time.Since(o.beatAt))
 }
 
+// beatRun says that the worker of a run lives, and answers for how long the run is valid.
 func (s *Server) beatRun(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(r, nil); err != nil {
 		return err
@@ -262,6 +268,7 @@ func (s *Server) beatRun(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, beatView{Run: o.id, Remaining: shown.Millis(o.remaining())})
 }
 
+// succeedRun ends a run with its result, which is text or bytes in base64.
 func (s *Server) succeedRun(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Result     *string `json:"result"`
@@ -286,6 +293,7 @@ func (s *Server) succeedRun(w http.ResponseWriter, r *http.Request) error {
 		func(ctx context.Context, run *holdfast.Run) error { return run.Succeed(ctx, result) })
 }
 
+// failRun ends a run with the worker's error.
 func (s *Server) failRun(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Error string `json:"error"`

@@ -63,6 +63,7 @@ func (s *Server) showMetrics(w http.ResponseWriter, _ *http.Request) error {
 	return writeBody(w, http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", t.Bytes())
 }
 
+// addOwnMetrics adds what the server counts itself, apart from its locks.
 func (s *Server) addOwnMetrics(t *promtext.Text) {
 	set := func(m *metrics.Metric, value int64, labels ...string) {
 		t.Set(m, promtext.SeriesKey(m.Name, labels...), float64(value))

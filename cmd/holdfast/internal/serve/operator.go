@@ -38,6 +38,8 @@ func (s *Server) viewLock(lock holdfast.Lock) shown.Lock {
 	return shown.NewLock(s.client.Info(), lock, shown.HiddenRef)
 }
 
+// listLocks answers with the locks that the caller may see, sorted by name. A lock that cannot be read is listed
+// apart.
 func (s *Server) listLocks(w http.ResponseWriter, r *http.Request) error {
 	limit, err := queryNumber(r, "limit", 1000, 1, 10_000)
 	if err != nil {
@@ -83,6 +85,7 @@ func (s *Server) showLock(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, s.viewLock(lock))
 }
 
+// watchLock streams a line for each state of the lock.
 func (s *Server) watchLock(w http.ResponseWriter, r *http.Request) error {
 	name := nameOf(r, "name")
 	if _, err := s.client.Mutex(name, nil).Explain(); err != nil && problemOf(err).Code == codeInvalid {
@@ -138,6 +141,7 @@ func chooseClaim(lock holdfast.Lock, ref string) (*operator.Claim, error) {
 	return claim, nil
 }
 
+// breakLock breaks a holder's claim, gracefully or by force, which is another right of the audit log.
 func (s *Server) breakLock(w http.ResponseWriter, r *http.Request) error {
 	var body breakBody
 	if err := readBody(r, &body); err != nil {
@@ -199,6 +203,7 @@ type planView struct {
 	Now        shown.Lock    `json:"now"`
 }
 
+// explainLock answers what a request for the lock would do, and does not do it.
 func (s *Server) explainLock(w http.ResponseWriter, r *http.Request) error {
 	var body holdBody
 	if err := readBody(r, &body); err != nil {
@@ -250,6 +255,7 @@ type findingList struct {
 	Findings []shown.Finding `json:"findings"`
 }
 
+// examineStore answers with the findings of doctor.
 func (s *Server) examineStore(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTimeout)
 	defer cancel()

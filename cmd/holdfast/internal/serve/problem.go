@@ -247,6 +247,7 @@ func writeJSON(w http.ResponseWriter, v any) error {
 	return control.Flush()
 }
 
+// writeBody writes an answer that no proxy or browser keeps, or takes for another type.
 func writeBody(w http.ResponseWriter, status int, mediaType string, body []byte) error {
 	h := w.Header()
 	h.Set("Content-Type", mediaType)

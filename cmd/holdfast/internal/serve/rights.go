@@ -134,6 +134,7 @@ func MayBreak(r *http.Request) bool {
 	return c.everything || slices.ContainsFunc(c.grants, func(g grantedRights) bool { return g.rights.Break })
 }
 
+// describeRights says in words what the caller may do, for the page.
 func (c *caller) describeRights(allowBreak bool) (all []string) {
 	grants := c.grants
 	if c.everything {
@@ -217,6 +218,8 @@ func challengeOf(r *http.Request) string {
 	return `Basic realm="holdfast: the password is a token", charset="UTF-8"`
 }
 
+// ofCertificate finds the caller by a name of the certificate: its common name, a DNS name or a URI, in this
+// order.
 func (a *Access) ofCertificate(certificate *x509.Certificate) *caller {
 	if c := a.byName[certificate.Subject.CommonName]; c != nil && certificate.Subject.CommonName != "" {
 		return c
@@ -325,6 +328,7 @@ func cutField(line string) (field, rest string) {
 	return line, ""
 }
 
+// parseRights parses a list such as see,hold.
 func parseRights(list string) (r operator.Rights, err error) {
 	for _, right := range strings.Split(list, ",") {
 		switch right {
@@ -374,6 +378,7 @@ func (a *Access) callerWith(credential, name string) (*caller, error) {
 	return addCaller(a.byToken, hash, name)
 }
 
+// addCaller returns the caller of a credential. All lines with one credential must give it the same name.
 func addCaller[K comparable](all map[K]*caller, key K, name string) (*caller, error) {
 	who := all[key]
 	if who == nil {

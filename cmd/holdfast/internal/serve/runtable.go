@@ -74,6 +74,7 @@ func (t *runTable) all() []*openRun {
 	return slices.Collect(maps.Values(t.byID))
 }
 
+// remove forgets a run that has ended. After the last one, a server that closes goes on.
 func (t *runTable) remove(o *openRun) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -95,6 +95,7 @@ func (s *eventStream) send(kind event, at time.Time, fields any) error {
 	return nil
 }
 
+// start sends the header, once.
 func (s *eventStream) start() {
 	if s.started {
 		return

@@ -58,6 +58,8 @@ func (v *viewCache) look(ctx context.Context, name string, to chan<- holdfast.Lo
 	}
 }
 
+// read reads a lock for all streams that wait for its state, in one request. If that fails, they go on with the
+// last state.
 func (v *viewCache) read(ctx context.Context, name string, reading *lockReading) {
 	ctx, cancel := context.WithTimeout(ctx, positionPause)
 	defer cancel()
