@@ -114,6 +114,7 @@ const (
 	minFreeFiles = 1000
 )
 
+// examineFileSystem compares the file system with what locks need.
 func examineFileSystem(dir string, fs fileSystemState) (all []driver.Finding) {
 	add := func(when bool, f driver.Finding, what string) {
 		if when {

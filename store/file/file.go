@@ -77,6 +77,7 @@ func New(ctx context.Context, dir string, opts *Options) (driver.Store, error) {
 	return &store{Store: record.New(t), table: t, opts: opts}, nil
 }
 
+// withDefaults returns a copy with a clock and a logger.
 func (o *Options) withDefaults() Options {
 	var c Options
 	if o != nil {

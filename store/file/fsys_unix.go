@@ -185,6 +185,8 @@ func (d disk) writeNewFile(dir int, name string, data []byte, sync bool) error {
 // maxStaleTail is how many bytes of a file's old content may remain. To truncate the file costs more than to read them.
 const maxStaleTail = 4096
 
+// overwriteFile writes the data over those of an existing file, in its own blocks, so that it needs no room on a
+// full disk.
 func (d disk) overwriteFile(dir int, name string, data []byte, sync bool) error {
 	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -207,6 +209,7 @@ func (d disk) overwriteFile(dir int, name string, data []byte, sync bool) error 
 	return d.writeAll(fd, data, sync)
 }
 
+// writeAll writes all data at the descriptor's place, and syncs them if wanted.
 func (d disk) writeAll(fd int, data []byte, sync bool) error {
 	for len(data) > 0 {
 		n, err := unix.Write(fd, data)
@@ -225,6 +228,7 @@ func (disk) openFile(dir int, name string) (int, error) {
 	return openAt(dir, name, unix.O_WRONLY|unix.O_NONBLOCK)
 }
 
+// overwriteHandle writes the data at the beginning of an open file.
 func (disk) overwriteHandle(handle int, data []byte) error {
 	for at := 0; at < len(data); {
 		n, err := unix.Pwrite(handle, data[at:], int64(at))
@@ -249,6 +253,7 @@ func (d disk) makeDir(dir int, name string) error {
 // another name in its directory, which then is not empty.
 func mustHaveOneName(o Options) bool { return o.Group != "" || o.Force }
 
+// linkFile gives the file a second name. It is ErrUnsupported where the caller must rename it instead.
 func (d disk) linkFile(dir int, name, to string) error {
 	if d.oneName {
 		return errors.ErrUnsupported

@@ -273,6 +273,7 @@ func (t *table) removeTmpDir(name string) {
 	_ = t.removeDir(t.tmp, newName)
 }
 
+// Info promises what a local file system keeps.
 func (t *table) Info() driver.Info {
 	return driver.Info{
 		Store:       "file:" + t.path,

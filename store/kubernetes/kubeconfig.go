@@ -339,6 +339,8 @@ type authTransport struct {
 	running *pluginRun
 }
 
+// RoundTrip sends the request with the present token, and once more with a new one if that is refused: a token may
+// have been replaced a moment ago.
 func (a *authTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	token, fresh, err := a.currentToken(r.Context(), "")
 	if err != nil {

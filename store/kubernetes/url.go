@@ -35,6 +35,7 @@ func (s *storeURL) form() *storeurl.Form {
 	}
 }
 
+// openURL opens a store by its URL.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	var s storeURL
 	if err := s.form().Read(u); err != nil {

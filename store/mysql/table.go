@@ -314,6 +314,7 @@ func (t *table) List(ctx context.Context, prefix, after string) iter.Seq2[record
 // nextName is the smallest name after another one: names have no NUL.
 func nextName(name string) string { return name + "\x01" }
 
+// listFrom lists the rows in pages, until the names do not begin with prefix any more.
 func (t *table) listFrom(ctx context.Context, from, prefix string) iter.Seq2[record.Row, error] {
 	return func(yield func(record.Row, error) bool) {
 		for {

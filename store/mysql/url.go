@@ -79,6 +79,7 @@ func (s *storeURL) form() *storeurl.Form {
 // defaultMaxConns is how many connections a store opens by itself. Each statement takes one for a millisecond or so.
 const defaultMaxConns = 8
 
+// openURL opens a store by its URL.
 func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	s, err := readURL(u)
 	if err != nil {
@@ -129,6 +130,7 @@ func (s *storeURL) open(ctx context.Context) (driver.Store, error) {
 	return driverutil.OpenWithRetry(ctx, s.tryOpen)
 }
 
+// tryOpen makes one attempt to reach the server and the table.
 func (s *storeURL) tryOpen(ctx context.Context) (driver.Store, error) {
 	db, err := s.openPool()
 	if err != nil {

@@ -94,6 +94,8 @@ func (r *diagnosis) json() fields {
 	return f
 }
 
+// run examines the store with two clients, as two machines would use it, and prints what it finds. It changes no
+// lock of others.
 func (d *doctor) run(w io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), doctorTimeout)
 	defer cancel()
@@ -185,6 +187,7 @@ func (r *diagnosis) sortFindings() {
 	}
 }
 
+// exitCode follows the worst finding, so that a monitor needs to read no text.
 func (r *diagnosis) exitCode() int {
 	switch r.severity {
 	case driver.SeverityCritical:

@@ -70,6 +70,8 @@ type runPlan struct {
 	unseen   error // why the settings of the store cannot be seen, or nil
 }
 
+// newRunPlan reads what a plan shows: the lock, what the request would write, why it would be refused now, and
+// what doctor finds.
 func newRunPlan(
 	ctx context.Context, client *holdfast.Client, r *lockRequest, policy guard.KillPolicy,
 ) (p *runPlan, err error) {
@@ -239,6 +241,7 @@ func queueCode(i holdfast.Info, r *lockRequest) string {
 // describeQueue is queueCode for people.
 func describeQueue(i holdfast.Info, r *lockRequest) string { return queueDescriptions[queueCode(i, r)] }
 
+// describeState says in one line who holds the lock and how many wait.
 func describeState(lock holdfast.Lock) string {
 	if len(lock.Holders) == 0 {
 		return "free"

@@ -29,6 +29,7 @@ type lockFlags struct {
 	labels       claimLabels
 }
 
+// addFlags adds the flags that say which lock is taken and how, the same for run, hold, acquire and explain.
 func (f *lockFlags) addFlags(c *cobra.Command) {
 	flags := c.Flags()
 	flags.DurationVar(&f.ttl, "ttl", holdfast.DefaultTTL,
@@ -85,6 +86,8 @@ func (p *waitLimit) String() string {
 	return p.limit.String()
 }
 
+// Set parses a duration, or forever. The errors of time.ParseDuration are kept where they name the unit that is
+// missing.
 func (p *waitLimit) Set(s string) error {
 	if s == "forever" {
 		*p = waitLimit{}

@@ -55,6 +55,7 @@ func escapeEntry(s string) string {
 	return b.String()
 }
 
+// unescapeEntry reverses escapeEntry. What is no escape stays as it is, since the variable may come from anybody.
 func unescapeEntry(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -80,6 +81,8 @@ func inheritedRuns(isMeant func(key string) bool) []heldLock {
 	return slices.DeleteFunc(inheritedEntries(), func(h heldLock) bool { return h.limit > 0 || !isMeant(h.name) })
 }
 
+// inheritedEntries reads the locks and runs that programs around this one hold, from the environment. It skips
+// what it does not understand: a newer version may have written it.
 func inheritedEntries() (all []heldLock) {
 	for _, entry := range strings.Fields(os.Getenv(heldVariable)) {
 		part := strings.Split(entry, "#")
@@ -127,6 +130,8 @@ func (r *lockRequest) checkSelfDeadlock(ctx context.Context, client *holdfast.Cl
 	return nil
 }
 
+// checkSelfDeadlockOn refuses a wait that could never end, because a program around this one holds the lock. It
+// believes the store, not the environment: only a claim that is there now counts.
 func (r *lockRequest) checkSelfDeadlockOn(ctx context.Context, client *holdfast.Client, name string) error {
 	around := inheritedLocks(name)
 	if len(around) == 0 {

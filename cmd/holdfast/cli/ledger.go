@@ -80,6 +80,7 @@ func (f *ledgerFlags) withLedger(call func(ctx context.Context, l *holdfast.Ledg
 	})
 }
 
+// addFlags adds a flag per state, and --since.
 func (f *runFilter) addFlags(c *cobra.Command) {
 	f.states = map[holdfast.RunState]*bool{}
 	for _, s := range []struct {
@@ -116,6 +117,7 @@ type sinceTime struct {
 func (s *sinceTime) Type() string   { return "time" }
 func (s *sinceTime) String() string { return s.text }
 
+// Set parses a duration before now, or a time.
 func (s *sinceTime) Set(text string) error {
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		*s = sinceTime{time: time.Now().Add(-d), text: text}
@@ -165,6 +167,7 @@ func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, from ledgerN
 	return nil
 }
 
+// printRunList prints a line per key, or JSON Lines. Nothing is printed for no runs.
 func printRunList(w io.Writer, from ledgerName, runs []listedRun, asJSON bool) error {
 	if asJSON {
 		for _, r := range runs {

@@ -78,6 +78,7 @@ func printResult(w io.Writer, key string, runs []holdfast.RunInfo) error {
 	return err
 }
 
+// printHistory prints the runs of a key, and says whether earlier ones are not shown or not kept.
 func printHistory(w io.Writer, key string, runs []holdfast.RunInfo, earlier bool) error {
 	if len(runs) == 0 {
 		_, err := fmt.Fprintf(w, "%s was never run, or its history was removed\n", quoteName(key))

@@ -156,6 +156,7 @@ func eachReadable[T any](items iter.Seq2[T, error], f func(T)) (failed error) {
 	return failed
 }
 
+// printLocks prints a line per lock, or JSON Lines. Of several holders it shows the first.
 func printLocks(w io.Writer, info holdfast.Info, locks []holdfast.Lock, asJSON bool) error {
 	if len(locks) == 0 {
 		return nil

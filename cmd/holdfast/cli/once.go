@@ -81,6 +81,7 @@ func newOnce(storeURL *string) *cobra.Command {
 	return c
 }
 
+// addFlags adds the flags of a run.
 func (f *onceFlags) addFlags(c *cobra.Command) {
 	f.ledgerFlags.addFlags(c)
 	flags := c.Flags()
@@ -100,6 +101,7 @@ func (f *onceFlags) addFlags(c *cobra.Command) {
 		"store the end of the command's output with the run, at most `SIZE` bytes, such as 4k; 64k at most")
 }
 
+// addSlotFlags adds the flags that make a run per slot of time.
 func (f *onceFlags) addSlotFlags(c *cobra.Command) {
 	flags := c.Flags()
 	flags.DurationVar(&f.every, "every", 0, "run KEY once per slot of this length, counted from 1970-01-01 in UTC")
@@ -209,6 +211,7 @@ func (s *byteSize) String() string {
 	return strconv.Itoa(int(*s))
 }
 
+// Set parses a number of bytes, or of KiB with a k.
 func (s *byteSize) Set(text string) error {
 	digits, unit := text, 1
 	if number, ok := strings.CutSuffix(strings.ToLower(text), "k"); ok {

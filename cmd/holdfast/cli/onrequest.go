@@ -36,6 +36,7 @@ func (a *requestAction) String() string {
 	return "ignore"
 }
 
+// Set parses what to do when somebody asks for the lock: one of two words, or a script.
 func (a *requestAction) Set(text string) error {
 	switch {
 	case text == "":

@@ -119,6 +119,8 @@ func exportsSignal(signal string) (exports bool, problem string) {
 	return true, ""
 }
 
+// startMeters starts the export of metrics. An exporter that cannot be made is reported, and the command runs
+// without it.
 func (o *otlpExport) startMeters(about *resource.Resource) metric.MeterProvider {
 	// without retries: the next export has the same sums, and the last one must not take long
 	exporter, err := otlpmetrichttp.New(o.context, otlpmetrichttp.WithRetry(otlpmetrichttp.RetryConfig{}))

@@ -44,6 +44,7 @@ type labelFlag struct {
 func (f *labelFlag) Type() string   { return "text" }
 func (f *labelFlag) String() string { return "" }
 
+// Set takes one line of printable text, because it is shown to operators in tables.
 func (f *labelFlag) Set(s string) error {
 	switch {
 	case strings.TrimSpace(s) == "":

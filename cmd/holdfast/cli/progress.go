@@ -110,6 +110,7 @@ func (p *progressWatch) start(note func()) (stop func()) {
 	}
 }
 
+// watchPipe notes progress whenever the command writes to its pipe, at most once per progressPause.
 func (p *progressWatch) watchPipe(note func()) {
 	buffer := make([]byte, 4096)
 	for {
@@ -121,6 +122,7 @@ func (p *progressWatch) watchPipe(note func()) {
 	}
 }
 
+// watchFile notes progress whenever the file has changed. It looks some twenty times per interval of --progress.
 func (p *progressWatch) watchFile(note func(), ended <-chan struct{}) {
 	ticker := time.NewTicker(min(max(p.flags.progress/20, minFileInterval), maxFileInterval))
 	defer ticker.Stop()

@@ -48,6 +48,7 @@ func newRequestRelease(storeURL *string) *cobra.Command {
 	return c
 }
 
+// requestRelease asks the chosen claim to release the lock, and says when it learns of that.
 func requestRelease(ctx context.Context, c *cobra.Command, client *holdfast.Client, name, ref string,
 	asJSON bool) error {
 	lock, err := client.Inspect(ctx, name)

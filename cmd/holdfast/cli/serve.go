@@ -213,6 +213,7 @@ func (s *serveRun) secure(certificate *serve.Certificate) (*tls.Config, error) {
 	return certificate.Config(auth), nil
 }
 
+// run serves until a signal, or with --exit-with-stdin until the program that has started it ends.
 func (s *serveRun) run(c *cobra.Command) error {
 	showStacksOnQuit()
 	dropWriteSignals()

@@ -27,6 +27,8 @@ type listQuery struct {
 	page   int // from 1
 }
 
+// listQueryOf reads what the list shows. What the page does not know falls back to the default: an old link still
+// works.
 func listQueryOf(r *http.Request) listQuery {
 	v := r.URL.Query()
 	q := listQuery{search: strings.TrimSpace(v.Get("q")), prefix: v.Get("prefix"), only: v.Get("only"),

@@ -81,6 +81,7 @@ func (p *Page) ledgerRuns(q runsQuery) *shared[runListing] {
 	return s
 }
 
+// listRuns reads the last run of each key, at most maxRuns of them, without results.
 func (p *Page) listRuns(ctx context.Context, q runsQuery) runListing {
 	l := runListing{at: time.Now()}
 	for run, err := range p.opts.Client.Ledger(q.ledger, nil).List(ctx, q.prefix) {

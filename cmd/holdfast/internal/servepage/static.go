@@ -32,6 +32,7 @@ var staticVersion = sync.OnceValue(func() string {
 
 func staticURL(name string) string { return "/static/" + name + "?v=" + staticVersion() }
 
+// serveStatic serves the page's own files.
 func serveStatic(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("file")
 	contentType, ok := staticTypes[name]

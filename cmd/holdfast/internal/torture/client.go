@@ -135,6 +135,8 @@ type ForeignOptions struct {
 // theirClient is a foreign client.
 type theirClient struct{ ForeignClient }
 
+// acquire takes the lock with a foreign client. A lock that was not valid any more when it was released counts as
+// lost, because not all clients say so.
 func (c theirClient) acquire(ctx context.Context, a *actor, _ bool) (*grant, error) {
 	held, err := c.Lock(ctx, a.lock.Name)
 	if err != nil {

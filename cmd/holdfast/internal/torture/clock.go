@@ -34,6 +34,7 @@ func shiftClock() *shiftedClock {
 	return c
 }
 
+// read returns the real clock, moved and sped up as the fault demands.
 func (c *shiftedClock) read(which int, real func() time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

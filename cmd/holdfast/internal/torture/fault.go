@@ -54,6 +54,7 @@ type faultTime struct {
 // maxFaultViews bounds how many faults are kept for the page.
 const maxFaultViews = 5000
 
+// add remembers a fault: its count for good, its time for as long as violations may be explained by it.
 func (l *faultLog) add(f Fault, worker int, from, to, start int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,6 +103,8 @@ type injector struct {
 // maxHookFailures is how many server hooks may fail one after the other before the run ends: its faults do not happen.
 const maxHookFailures = 3
 
+// inject makes faults at random times until the run ends. Fewer than half of the workers suffer at a time, so that
+// the others can show what they see.
 func (i *injector) inject(ctx context.Context) error {
 	defer i.work.Wait()
 	if i.cfg.ServerFault != "" {

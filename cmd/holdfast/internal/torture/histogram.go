@@ -57,6 +57,7 @@ type Distribution struct {
 	Buckets [][2]float64 `json:"buckets"`
 }
 
+// distribution is the form in which the report shows it.
 func (h *histogram) distribution() Distribution {
 	d := Distribution{Count: h.n, Median: millis(h.quantile(0.5)), P99: millis(h.quantile(0.99)), Max: millis(h.max),
 		Buckets: [][2]float64{}}

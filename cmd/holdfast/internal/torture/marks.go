@@ -26,6 +26,8 @@ type marks struct{ data []byte }
 
 const maxMarks = 512
 
+// openMarks maps the file that all workers share. What one writes is there for the others even if it is killed at
+// the next instruction.
 func openMarks(path string) (*marks, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

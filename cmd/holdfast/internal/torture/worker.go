@@ -39,6 +39,7 @@ func WorkForeign(in io.Reader, out io.Writer, open func(context.Context, Foreign
 	})
 }
 
+// work is the body of a worker process: its task comes in the first line of in.
 func work(in io.Reader, out io.Writer, open func(context.Context, *worker) (lockClient, error)) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<20)
@@ -85,6 +86,7 @@ func (w *worker) tell(r report) {
 	}
 }
 
+// run opens the store and lets one actor per lock work until the orders end.
 func (w *worker) run(lines *bufio.Scanner, open func(context.Context, *worker) (lockClient, error)) error {
 	var err error
 	if w.marks, err = openMarks(w.task.Marks); err != nil {

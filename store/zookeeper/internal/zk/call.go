@@ -250,6 +250,8 @@ func (c *Call) hasRefusedStep(with Code) bool {
 	return err == nil && why == with
 }
 
+// readResult reads the result of one operation of a transaction. Their lengths differ, and only the type tells
+// them.
 func (d *decoder) readResult(op int32) Result {
 	r := Result{raw: d.b}
 	switch op {
@@ -297,6 +299,7 @@ func (c *Call) CreatedBelow(parent string) ([]Result, error) {
 	return all, nil
 }
 
+// createdNodes returns the nodes that the call has created, by one operation or by a transaction.
 func (c *Call) createdNodes() ([]Result, error) {
 	if c.op == OpMulti {
 		return c.Results()

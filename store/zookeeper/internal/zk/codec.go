@@ -125,6 +125,7 @@ func (d *decoder) readBytes() []byte {
 
 func (d *decoder) readString() string { return string(d.readBytes()) }
 
+// readStrings reads a list. A length that the rest cannot hold is malformed, and no memory is taken for it.
 func (d *decoder) readStrings() []string {
 	n := d.readInt()
 	if n < 0 || int(n) > len(d.b)/4 { // a string takes four bytes at least
@@ -147,6 +148,7 @@ func (d *decoder) readACL() (all []ACL) {
 	return all
 }
 
+// readStat reads a Stat of the protocol, and keeps what we need.
 func (d *decoder) readStat() (s Stat) {
 	s.Czxid, s.Mzxid = d.readLong(), d.readLong()
 	d.readLong() // ctime
@@ -164,6 +166,7 @@ func (d *decoder) readStat() (s Stat) {
 // maxFrame is the largest answer that is accepted: more than any server is configured to send.
 const maxFrame = 64 << 20
 
+// readFrame reads a length and as many bytes.
 func readFrame(r io.Reader) ([]byte, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(r, head); err != nil {

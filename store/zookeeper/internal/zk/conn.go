@@ -385,6 +385,7 @@ func (c *Conn) WaitForLink(ctx context.Context) error {
 	return err
 }
 
+// waitForLink waits until there is a connection to a server, or the session has ended.
 func (c *Conn) waitForLink(ctx context.Context) (*link, error) {
 	for {
 		c.mu.Lock()

@@ -82,6 +82,7 @@ func (all *watchPoints) getOrAdd(k watchKey) *watchPoint {
 	return p
 }
 
+// each yields all watch points.
 func (all *watchPoints) each() iter.Seq2[watchKey, *watchPoint] {
 	return func(yield func(watchKey, *watchPoint) bool) {
 		for kind := range all {
@@ -215,6 +216,7 @@ func (c *Conn) armLocked(k watchKey, p *watchPoint) {
 	c.link.post(c.newArmCall(k))
 }
 
+// newArmCall makes the read that sets a watch on the server.
 func (c *Conn) newArmCall(k watchKey) *Call {
 	op := int32(OpGetData)
 	switch k.kind {
