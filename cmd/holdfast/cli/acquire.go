@@ -49,13 +49,13 @@ type lockRequest struct {
 // acquireUntilSignal opens the store and acquires the lock. A signal that would end a program ends the wait. The
 // caller closes the client, even after an error, unless it is nil.
 func (r *lockRequest) acquireUntilSignal(
-	store string, signals *signalQueue, rec *runRecord,
+	store string, signals *signalQueue, events *eventFile,
 ) (*holdfast.Client, *holdfast.Lease, error) {
 	ctx, cancel := context.WithCancelCause(r.telemetry.withSpan(context.Background()))
 	defer cancel(nil)
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
 	r.began = time.Now()
-	client, lease, err := r.openAndAcquire(ctx, store, rec)
+	client, lease, err := r.openAndAcquire(ctx, store, events)
 	signaled := stop()
 	switch {
 	case signaled != nil:
@@ -78,9 +78,9 @@ func (r *lockRequest) acquireUntilSignal(
 	}
 	r.acquiredAt = time.Now()
 	waited := r.acquiredAt.Sub(r.began)
-	rec.addFields(fields{"token": lease.Token(), "id": lease.ID()})
-	rec.addFields(r.alsoFields())
-	rec.addEvent(holdfast.EventAcquired, fields{"waited_ms": shown.Millis(waited), "ref": lease.Ref()})
+	events.addFields(fields{"token": lease.Token(), "id": lease.ID()})
+	events.addFields(r.alsoFields())
+	events.addEvent(holdfast.EventAcquired, fields{"waited_ms": shown.Millis(waited), "ref": lease.Ref()})
 	for _, l := range r.leases(lease) {
 		r.messages.printDetail("acquired %s, with token %d, after a wait of %v%s", quoteName(l.Name()), l.Token(),
 			waited.Round(time.Millisecond), storeNote(""))
@@ -90,10 +90,10 @@ func (r *lockRequest) acquireUntilSignal(
 
 // openAndAcquire opens the store and acquires the lock, unless an enclosing run holds it.
 func (r *lockRequest) openAndAcquire(
-	ctx context.Context, store string, rec *runRecord,
+	ctx context.Context, store string, events *eventFile,
 ) (*holdfast.Client, *holdfast.Lease, error) {
 	options := &holdfast.Options{Owner: r.labels.ownerOrDefault(),
-		OnEvent: r.telemetry.handler(newEventHandler(r.name, rec, r.messages))}
+		OnEvent: r.telemetry.handler(newEventHandler(r.name, events, r.messages))}
 	opened, err := openPatiently(ctx, store, r.name, r.storeWait, r.messages)
 	if err != nil {
 		return nil, nil, err
@@ -103,12 +103,12 @@ func (r *lockRequest) openAndAcquire(
 		return nil, nil, err
 	}
 	r.store = opened
-	rec.addFields(storeSourceFields())
-	rec.addFields(fields{"store": client.Info().Store})
+	events.addFields(storeSourceFields())
+	events.addFields(fields{"store": client.Info().Store})
 	if err := r.checkSelfDeadlock(ctx, client); err != nil {
 		return client, nil, err
 	}
-	rec.addEvent(holdfast.EventAttempt, nil)
+	events.addEvent(holdfast.EventAttempt, nil)
 	lease, err := r.acquireWithinLimit(ctx, client)
 	return client, lease, err
 }
@@ -118,7 +118,7 @@ func (r *lockRequest) openAndAcquire(
 // not a failure. The work was done while the lease was valid, and a scheduler would answer a failure by doing the
 // work again. (Only an operator who broke the lock by force just then, and was warned, can have let somebody else run
 // next to it.)
-func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec *runRecord) error {
+func (r *lockRequest) releaseLease(release func() error, lossReported bool, events *eventFile) error {
 	timeout := driver.UnreachableTimeout(r.opts.TTL) + time.Second
 	if lossReported {
 		timeout = time.Second // the store was unreachable for most of a TTL, or has nothing of ours any more
@@ -126,7 +126,7 @@ func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec 
 	err := runWithTimeout(timeout, release)
 	switch {
 	case err == nil:
-		rec.addEvent(holdfast.EventReleased, nil)
+		events.addEvent(holdfast.EventReleased, nil)
 		r.printReleased()
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
@@ -134,8 +134,8 @@ func (r *lockRequest) releaseLease(release func() error, lossReported bool, rec 
 		}
 		return err
 	default:
-		rec.addFields(fields{"release": "unknown"})
-		rec.addEvent(eventReleaseUnconfirmed, fields{"message": errorText(err)})
+		events.addFields(fields{"release": "unknown"})
+		events.addEvent(eventReleaseUnconfirmed, fields{"message": errorText(err)})
 		printStoreMessage("%s could not be released and stays held until its TTL has passed, "+
 			"unless an operator has broken it meanwhile: %s", quoteName(lockOf(err, r.name)), errorText(err))
 	}
@@ -175,13 +175,13 @@ func (r *lockRequest) printReleased() {
 
 // newEventHandler reports on stderr and in the record what happens to the lease. It reports failing renewals no more
 // often than people can read, unless they ask for all. A loss is reported by the code that acts on it.
-func newEventHandler(name string, rec *runRecord, messages messageFlags) func(holdfast.Event) {
+func newEventHandler(name string, events *eventFile, messages messageFlags) func(holdfast.Event) {
 	const pause = 5 * time.Second
 	var last time.Time
 	return func(e holdfast.Event) {
 		switch phase := e.Kind.Phase(); {
 		case phase == holdfast.PhaseRenewal && e.Err != nil:
-			rec.addEvent(e.Kind, fields{"remaining_ms": shown.Millis(e.Remaining), "message": errorText(e.Err)})
+			events.addEvent(e.Kind, fields{"remaining_ms": shown.Millis(e.Remaining), "message": errorText(e.Err)})
 			if e.Time.Sub(last) < pause && !messages.verbose {
 				return
 			}
@@ -189,7 +189,7 @@ func newEventHandler(name string, rec *runRecord, messages messageFlags) func(ho
 			printStoreMessage("%s cannot be renewed, and is valid for %v more: %s",
 				quoteName(name), e.Remaining.Round(100*time.Millisecond), errorText(e.Err))
 		case phase == holdfast.PhaseNotice:
-			rec.addEvent(e.Kind, nil)
+			events.addEvent(e.Kind, nil)
 		}
 		if e.Kind == holdfast.EventReleaseRequested {
 			messages.printNotice("somebody requests the release of %s", quoteName(name))

@@ -23,7 +23,7 @@ func (w *workspace) startAlso(flags ...string) *startedProgram {
 func TestRunAlso(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startAlso("--record", "record")
+	r := w.startAlso("--events", "record")
 	for _, name := range []string{"a", "b b", "c"} {
 		w.runProgram("run", "-n", name, "true").check(t, 75, quoteName(name)+" is held by "+ownerOf(r))
 	}
@@ -32,8 +32,8 @@ func TestRunAlso(t *testing.T) {
 	w.runProgram("run", "-n", "0", "true").check(t, 0)
 
 	// A run that waits holds what comes before, and is in no other's way for longer than that one is in its own.
-	first := w.startProgram("run", "--also", "0", "--record", "first", "c", "true")
-	second := w.startProgram("run", "--also", "c", "--record", "second", "0", "true")
+	first := w.startProgram("run", "--also", "0", "--events", "first", "c", "true")
+	second := w.startProgram("run", "--also", "c", "--events", "second", "0", "true")
 	w.awaitEvent("first", "lock_acquire_attempt")
 	w.awaitEvent("second", "lock_acquire_attempt")
 	w.writeFile("gate", "")
@@ -108,7 +108,7 @@ func TestRunAlsoKilled(t *testing.T) {
 	w := newWorkspace(t)
 	c := faultCase{code: 137}
 	r := c.startFamily(w, true, "run", "--ttl", "30s", "--grace", "10s", "--also", "b")
-	next := w.newProgram(append([]string{"run", "--record", "next", "b", self}, familyFiles...)...)
+	next := w.newProgram(append([]string{"run", "--events", "next", "b", self}, familyFiles...)...)
 	next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
 	next.launch()
 	w.awaitEvent("next", "lock_acquire_attempt")
@@ -128,7 +128,7 @@ func TestRunAlsoWithOthers(t *testing.T) {
 	w := newWorkspace(t)
 	shared := w.startProgram("run", "--shared", "b", "sh", "-c", "echo running; "+waitForFile("gate")).awaitOutput("running")
 	w.runProgram("run", "-n", "--also", "b", "a", "true").check(t, 75, "b is held by "+ownerOf(shared))
-	waiter := w.startProgram("run", "--also", "b", "--record", "record", "a", "cat", "gate")
+	waiter := w.startProgram("run", "--also", "b", "--events", "record", "a", "cat", "gate")
 	w.awaitEvent("record", "lock_acquire_attempt")
 	w.writeFile("gate", "open")
 	shared.wait().check(t, 0)

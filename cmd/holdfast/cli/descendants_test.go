@@ -62,7 +62,7 @@ func TestTreeEndedWithForeignProc(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		w := newWorkspace(t)
 		w.writeFile("family.sh", familyScript(stubborn))
-		r := w.startInNamespaces(program+" run --record record --ttl 12s a sh family.sh; exit $?", "-pf")
+		r := w.startInNamespaces(program+" run --events record --ttl 12s a sh family.sh; exit $?", "-pf")
 		r.awaitOutput("held")
 		var members []int
 		r.awaitTrue("the whole family",
@@ -124,7 +124,7 @@ func TestTreeEndedWithHidepid(t *testing.T) {
 			as := "setpriv --reuid 65534 --regid 65534 --clear-groups "
 			r := w.startInNamespaces("mount -t proc -o hidepid=2 proc /proc && export TEST_HELPER=hidden && exec "+
 				as+program+
-				" run --record record --ttl 12s a ./setuid "+depth+" '"+c.inner+"'", "-m")
+				" run --events record --ttl 12s a ./setuid "+depth+" '"+c.inner+"'", "-m")
 			w.readPID("inner")
 			next := w.newProgram("run", "a", "./checker", "inner")
 			next.cmd.Env = w.testEnvironment("TEST_HELPER=check")

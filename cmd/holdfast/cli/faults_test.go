@@ -60,7 +60,7 @@ func TestSignalAndGraceFlags(t *testing.T) {
 	defer machine.Watch()()
 	start := time.Now()
 	script := `trap "echo told" USR1; echo held; while :; do sleep 0.01; done`
-	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--record", "record", "a", "sh", "-c",
+	r := w.startProgram("run", "--ttl", "12s", "--grace", "5s", "--signal", "USR1", "--events", "record", "a", "sh", "-c",
 		script)
 	r.awaitOutput("held")
 	w.runProgram("break", "a").check(t, 0)
@@ -143,7 +143,7 @@ func TestUnreadStderr(t *testing.T) {
 func TestMaxHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "16s", "--record", "record", "a", "sh", "-c",
+	r := w.startProgram("run", "--ttl", "2m", "--max-hold", "16s", "--events", "record", "a", "sh", "-c",
 		familyScript(true))
 	r.awaitOutput("held")
 	got := r.wait()
@@ -163,7 +163,7 @@ func TestMaxHold(t *testing.T) {
 func TestProgressEndsTree(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "2m", "--progress", "12s", "--grace", "500ms", "--record", "record", "a", "sh", "-c",
+	r := w.startProgram("run", "--ttl", "2m", "--progress", "12s", "--grace", "500ms", "--events", "record", "a", "sh", "-c",
 		`for i in 1 2 3 4; do sleep 3.5; echo "step $i" >/dev/fd/$HOLDFAST_PROGRESS_FD; done; echo worked; `+familyScript(true))
 	r.awaitOutput("held")
 	got := r.wait()
@@ -212,7 +212,7 @@ func TestNewestOnlyOnTheCommandLine(t *testing.T) {
 	w.runProgram("run", "--newest-only", "--shared", "a", "true").check(t, 64, "--newest-only and --shared exclude each other")
 	holder := w.startProgram("run", "a", "sh", "-c", "echo held; while ! test -e go; do sleep 0.05; done")
 	holder.awaitOutput("held")
-	first := w.startProgram("run", "--newest-only", "--record", "record", "a", "echo", "ran")
+	first := w.startProgram("run", "--newest-only", "--events", "record", "a", "echo", "ran")
 	w.awaitWaiters("a", 1)
 	second := w.startProgram("run", "--newest-only", "--skip-ok", "a", "echo", "ran")
 	first.wait().check(t, 81, "a newer --newest-only caller waits for a")
@@ -318,7 +318,7 @@ func TestCommandInheritsNoGuardDescriptors(t *testing.T) {
 		got.check(t, 0)
 		return got.out
 	}
-	if want, got := finds("; exec"), finds("9>record; exec "+program+" run --record fd:9 a"); got != want {
+	if want, got := finds("; exec"), finds("9>record; exec "+program+" run --events fd:9 a"); got != want {
 		t.Errorf("want %q, got %q", want, got)
 	}
 	if last, _ := w.readRecord(w.filePath("record")); last["outcome"] != "exited" {
@@ -352,17 +352,17 @@ func TestUnwritableRecord(t *testing.T) {
 	for _, c := range []struct{ where, words string }{
 		{"/dev/full", "no space left"}, {"fd:99", "bad file descriptor"}, {"fd:5", "bad file descriptor"},
 	} {
-		w.runProgram("run", "--record", c.where, "a", "sh", "-c", "exit 7").check(t, 7,
-			"the record of --record is not complete", c.words)
+		w.runProgram("run", "--events", c.where, "a", "sh", "-c", "exit 7").check(t, 7,
+			"the file of --events is not complete", c.words)
 	}
 	for _, where := range []string{"no/such/dir", ".", "fd:x", "fd:"} {
-		w.runProgram("run", "--record", where, "a", "true").check(t, 64, "--record")
+		w.runProgram("run", "--events", where, "a", "true").check(t, 64, "--events")
 	}
 	// A pipe whose reader has ended, and one whose reader does not read.
 	for _, script := range []string{"| true", "| sleep 1000"} {
 		r := w.newProgram()
 		r.cmd.Path, r.cmd.Args = "/bin/bash", []string{"bash", "-c", "{ " + program +
-			" run --record fd:4 a sh -c 'sleep 0.1; exit 7' 4>&1 >out; echo $? >code; } " + script}
+			" run --events fd:4 a sh -c 'sleep 0.1; exit 7' 4>&1 >out; echo $? >code; } " + script}
 		if _, err := exec.LookPath("bash"); err != nil {
 			t.Skip("no bash here")
 		}
@@ -374,7 +374,7 @@ func TestUnwritableRecord(t *testing.T) {
 	}
 }
 
-// TestRecordOutcome: the record of --record has the outcome of each kind of end, with its exit code.
+// TestRecordOutcome: the file of --events has the outcome of each kind of end, with its exit code.
 func TestRecordOutcome(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -402,7 +402,7 @@ func TestRecordOutcome(t *testing.T) {
 		w.writeFile("broken", "\x7fnonsense")
 		_ = os.Chmod(w.filePath("broken"), 0o700)
 		file := fmt.Sprintf("record%d", i)
-		got := w.runProgram(append([]string{"run", "--record", file}, c.args...)...)
+		got := w.runProgram(append([]string{"run", "--events", file}, c.args...)...)
 		got.check(t, c.code)
 		last, events := w.readRecord(w.filePath(file))
 		if last["event"] != "outcome" || last["outcome"] != c.outcome || last["exit_code"] != float64(c.code) ||
@@ -425,7 +425,7 @@ func TestRecordOfLoss(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	script := "trap 'exit 0' TERM; echo held; while :; do sleep 0.01; done"
-	r := w.startProgram("run", "--record", "record", "--ttl", "24s", "--grace", "6s", "a", "sh", "-c", script)
+	r := w.startProgram("run", "--events", "record", "--ttl", "24s", "--grace", "6s", "a", "sh", "-c", script)
 	r.awaitOutput("held")
 	w.runProgram("break", "a").check(t, 0)
 	r.wait().check(t, 76)
@@ -461,7 +461,7 @@ func TestSetuidCommand(t *testing.T) {
 		if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
 			t.Fatal(err)
 		}
-		r := w.newProgram("run", "--record", "record", "--ttl", "9s", "a", "./setuid", strconv.FormatBool(c.whole))
+		r := w.newProgram("run", "--events", "record", "--ttl", "9s", "a", "./setuid", strconv.FormatBool(c.whole))
 		r.cmd.Env = w.testEnvironment("TEST_HELPER=setuid")
 		w.runAsNobody(r)
 		r.launch().awaitOutput("held as 0")
@@ -500,7 +500,7 @@ func TestUnkillableCommandKeepsLock(t *testing.T) {
 		if err := os.Chmod(w.filePath("setuid"), os.ModeSetuid|0o755); err != nil {
 			t.Fatal(err)
 		}
-		r, terminal := w.prepareTerminal("run", "--ttl", "15s", "--record", "record", "a", "./setuid", "true")
+		r, terminal := w.prepareTerminal("run", "--ttl", "15s", "--events", "record", "a", "./setuid", "true")
 		r.cmd.Env = append(r.cmd.Env, "TEST_HELPER=setuid")
 		w.runAsNobody(r)
 		terminal.begin(r)
@@ -558,7 +558,7 @@ func TestTerminalHangUp(t *testing.T) {
 func TestSecondCtrlCKills(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r, terminal := w.prepareTerminal("run", "--record", "record", "a", "sh", "-c",
+	r, terminal := w.prepareTerminal("run", "--events", "record", "a", "sh", "-c",
 		`trap "" INT TERM; (setsid sh -c 'trap "" INT; echo $$ >session; while :; do sleep 0.05; done' &); echo $$ >self; echo up; while :; do sleep 0.05; done`)
 	terminal.begin(r)
 	terminal.awaitText("up")
@@ -625,7 +625,7 @@ func TestOutputFailure(t *testing.T) {
 	for _, args := range [][]string{
 		{"list"}, {"show", "held"}, {"show", "free"}, {"stores"}, {"explain", "a"}, {"version"}, {"watch", "a"},
 		{"watch", "--json", "a"}, {"token", "show", "held"}, {"--help"}, {"run", "--help"}, {"help", "configuration"},
-		{"acquire", "--ttl", "30s", "a"}, {"hold", "--record", "record", "a"},
+		{"acquire", "--ttl", "30s", "a"}, {"hold", "--events", "record", "a"},
 	} {
 		r := w.newProgram(args...)
 		r.cmd.Stdout = full

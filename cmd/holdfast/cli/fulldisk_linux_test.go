@@ -24,7 +24,7 @@ func TestFullDiskEndsNoCommand(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 	w.store = "file://" + filepath.Join(disk, "store")
-	r := w.startProgram("run", "--record", "record", "--ttl", "9s", "a", "sh", "-c",
+	r := w.startProgram("run", "--events", "record", "--ttl", "9s", "a", "sh", "-c",
 		"echo held; sleep 11").awaitOutput("held")
 	if err := os.WriteFile(filepath.Join(disk, "ballast"), make([]byte, 2<<20), 0o600); !errors.Is(err,
 		syscall.ENOSPC) {

@@ -230,7 +230,7 @@ func TestLossReportedOnce(t *testing.T) {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
 			t.Parallel()
 			w := newWorkspace(t)
-			r := w.startProgram("run", "--ttl", ttl.String(), "--grace", "5s", "--record", "record", "a", "sh", "-c",
+			r := w.startProgram("run", "--ttl", ttl.String(), "--grace", "5s", "--events", "record", "a", "sh", "-c",
 				`exec 2>/dev/null; trap "echo told" TERM; echo held; while :; do sleep 0.01; done`).awaitOutput("held")
 			expired := time.Now().Add(ttl)
 			w.runProgram("break", "a").check(t, 0)
@@ -260,7 +260,7 @@ func TestLossOfKilledGuardIsReported(t *testing.T) {
 	w := newWorkspace(t)
 	for i := range 5 {
 		record := fmt.Sprint("record", i)
-		r := w.startProgram("run", "--ttl", "30s", "--record", record, "a", "sh", "-c", "echo held; exec sleep 600").
+		r := w.startProgram("run", "--ttl", "30s", "--events", record, "a", "sh", "-c", "echo held; exec sleep 600").
 			awaitOutput("held")
 		w.awaitEvent(record, "command_started") // before that, nobody could tell it from a command that was not started
 		_ = unix.Kill(r.guard(), unix.SIGKILL)
@@ -303,7 +303,7 @@ func TestLateGuardIsNotTheCause(t *testing.T) {
 	t.Run("max-hold", func(t *testing.T) {
 		t.Parallel()
 		w := newWorkspace(t)
-		r := w.startProgram("run", "--ttl", "9s", "--max-hold", "8s", "--record", "record", "a", "sh", "-c", script).
+		r := w.startProgram("run", "--ttl", "9s", "--max-hold", "8s", "--events", "record", "a", "sh", "-c", script).
 			awaitOutput("held")
 		_ = unix.Kill(r.guard(), unix.SIGSTOP)
 		got := r.wait()
@@ -405,7 +405,7 @@ func TestForcedBreakEndsTreeAtNextRenewal(t *testing.T) {
 func TestExitUnderTakenLockIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.runProgram("run", "--record", "record", "a", program, "break", "--force", "a")
+	r := w.runProgram("run", "--events", "record", "a", program, "break", "--force", "a")
 	if r.code != 76 || !strings.Contains(r.err, "a was lost meanwhile") {
 		t.Errorf("want exit 76 and the loss reported; %s", r.description)
 	}

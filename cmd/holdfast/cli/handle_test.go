@@ -21,7 +21,7 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP} {
-		r := w.startProgram("hold", "--record", "record", "a")
+		r := w.startProgram("hold", "--events", "record", "a")
 		r.awaitTrue("the token", func() bool { return regexp.MustCompile(`^\d{10,}\n$`).MatchString(r.readStdout()) })
 		w.runProgram("run", "-n", "a", "true").check(t, 75, "a is held by", "(hold)")
 		r.signal(unix.SIGWINCH)

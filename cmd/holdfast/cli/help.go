@@ -26,7 +26,7 @@ var lockFlagGroups = []flagGroup{
 	{"Holding", []string{"ttl", "min-hold", "max-hold", "progress", "progress-file", "on-request"}},
 	{"Ending the command when the lock is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
-	{"Other", []string{"record", "json", "metrics-file", "help"}},
+	{"Other", []string{"events", "json", "metrics-file", "help"}},
 }
 
 // onceFlagGroups are the groups of once.
@@ -38,7 +38,7 @@ var onceFlagGroups = []flagGroup{
 	{"Running", []string{"ttl", "progress", "progress-file", "keep-output", "keep-for"}},
 	{"Ending the command when the run is about to be lost", []string{"signal", "grace"}},
 	{"Messages", []string{"quiet", "verbose"}},
-	{"Other", []string{"record", "json", "metrics-file", "help"}},
+	{"Other", []string{"events", "json", "metrics-file", "help"}},
 }
 
 // groupFlags makes the help of a subcommand show its flags in groups, and text after them.
@@ -155,7 +155,7 @@ Exit codes: that of COMMAND, or
   128+n    COMMAND died of signal n, or signal n ended the wait
 
 "holdfast help run-details" explains which processes are ended and when, how signals are forwarded, runs inside runs,
-messages, stores that are down, requests for the lock, and the record of --record.`
+messages, stores that are down, requests for the lock, and the file of --events.`
 
 const runDetailsHelp = `Details of holdfast run.
 
@@ -237,8 +237,8 @@ A store that is down
   Wrong credentials and mistakes in the URL are reported at once. A host name that is not found is tried again: name
   servers learn of new hosts late.
 
-The record of --record
-  --record FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the
+The file of --events
+  --events FILE appends one line of JSON per event. The last line has the event "outcome", the exit code, and the
   outcome: exited (on its own), killed (by a signal), lost (the lock), not-acquired, interrupted (while it waited),
   cannot-run, released-on-request, unavailable (the store), or usage. fd:N instead of FILE is a file descriptor.
   docs/json.md explains all events and codes.
@@ -308,7 +308,7 @@ Exit codes: that of COMMAND, or
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait
 
-The guard, signals, messages, --store-wait, and the record of --record are those of run: see "holdfast help run-details".
+The guard, signals, messages, --store-wait, and the file of --events are those of run: see "holdfast help run-details".
 --quiet also prints nothing if KEY has succeeded before. It does not hide that a slot was missed: nobody has run it. More outcomes in the record are:
 done-before, missed, attempts-used, not-recorded (73).`
 
@@ -318,7 +318,7 @@ const holdHelp = `hold acquires the lock NAME, prints its fencing token on a lin
 It exits 76 as soon as the lock is lost, and with --on-request release 79 if somebody asks for the lock. If the lock is
 not acquired, it exits as run does.`
 
-const holdAfterFlags = `With --json the token is in a record of the type "hold". The outcome in the record of --record is one of run's (see
+const holdAfterFlags = `With --json the token is in a record of the type "hold". The outcome in the file of --events is one of run's (see
 "holdfast help run-details"), or "released" if a signal ended hold, or "not-printed" if the token could not be printed.`
 
 const acquireHelp = `acquire acquires the lock NAME, prints a handle, and leaves the lock held without a process. It stays held until its

@@ -16,7 +16,7 @@ func newHold(storeURL *string) *cobra.Command {
 	f := lockFlags{store: storeURL}
 	var messages messageFlags
 	var storeWait storeWaitFlag
-	var record, metricsFile string
+	var events, metricsFile string
 	var asJSON bool
 	var onRequest requestAction
 	c := &cobra.Command{
@@ -25,7 +25,7 @@ func newHold(storeURL *string) *cobra.Command {
 		Long:  holdHelp,
 		Args:  exactArgs("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withRecord(record, fields{"lock": args[0]}, func(r *runRecord) error {
+			return withEventFile(events, fields{"lock": args[0]}, func(r *eventFile) error {
 				return withTelemetry(metricsFile, "hold", args[0], func(t *telemetry) error {
 					request, err := f.newRequest(c, args[0], "hold")
 					if err != nil {
@@ -50,7 +50,7 @@ func newHold(storeURL *string) *cobra.Command {
 	messages.addMessageFlags(c)
 	storeWait.addStoreWaitFlag(c)
 	c.Flags().Var(&onRequest, "on-request", "if asked for the lock: ignore, or `release`, and exit 79")
-	addRecordFlag(c, &record)
+	addEventsFlag(c, &events)
 	addJSONFlag(c, &asJSON)
 	addMetricsFlag(c, &metricsFile)
 	groupFlags(c, lockFlagGroups, holdAfterFlags)
@@ -59,7 +59,7 @@ func newHold(storeURL *string) *cobra.Command {
 
 // holdLock holds the lock until a signal, a loss or a request ends it. It prints the token only once the lock is
 // held, so that a script can wait for that line.
-func holdLock(request *lockRequest, store string, asJSON bool, onRequest requestAction, r *runRecord) error {
+func holdLock(request *lockRequest, store string, asJSON bool, onRequest requestAction, r *eventFile) error {
 	signals := catchSignals()
 	client, lease, err := request.acquireUntilSignal(store, signals, r)
 	if client != nil {

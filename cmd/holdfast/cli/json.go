@@ -47,7 +47,7 @@ const (
 	recordServe          recordType = "serve"           // serve
 	recordAudit          recordType = "audit"           // --audit-log of serve
 	recordVersion        recordType = "version"         // version
-	recordEvent          recordType = "event"           // --record of run, hold and once
+	recordEvent          recordType = "event"           // --events of run, hold and once
 )
 
 // addJSONFlag adds the flag --json, which means the same on each subcommand that has it.

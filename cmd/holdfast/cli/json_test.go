@@ -102,7 +102,7 @@ func TestPrintedRecords(t *testing.T) {
 		note(r.out)
 		return r.out
 	}
-	holder, release := w.startHolder("a", "--note", "INC-123", "--record", "record")
+	holder, release := w.startHolder("a", "--note", "INC-123", "--events", "record")
 	waiter := w.startProgram("run", "--fair", "--ttl", "5m", "a", "true").awaitSecondClient()
 	w.awaitWaiters("a", 1)
 	show("list", "--json")
@@ -137,7 +137,7 @@ func TestPrintedRecords(t *testing.T) {
 	_, _ = w.startHolder("b")
 	show("break", "--json", "--force", "b")
 
-	held := w.startProgram("hold", "--json", "--record", "held", "c").awaitOutput("\n")
+	held := w.startProgram("hold", "--json", "--events", "held", "c").awaitOutput("\n")
 	note(held.readStdout())
 	held.signal(unix.SIGTERM)
 	held.wait().check(t, 0)
@@ -146,7 +146,7 @@ func TestPrintedRecords(t *testing.T) {
 	w.runProgram("release", strings.TrimSpace(handle)).check(t, 0)
 
 	w.runProgram("once", "--keep-output", "1k", "good", "echo", "result").check(t, 0)
-	w.runProgram("once", "--fingerprint", "x", "--record", "failed", "bad", "false").check(t, 1)
+	w.runProgram("once", "--fingerprint", "x", "--events", "failed", "bad", "false").check(t, 1)
 	note(w.readFile(w.filePath("failed")))
 	show("ledger", "--json")
 	show("ledger", "show", "--json", "good")
@@ -181,7 +181,7 @@ func TestStoreSource(t *testing.T) {
 		{[]string{"HOLDFAST_CONFIG=" + w.filePath("config")}, nil, "file", line},
 		{[]string{"HOLDFAST_CONFIG=" + w.filePath("config")}, []string{"--store", w.store}, "flag", ""},
 	} {
-		for _, args := range [][]string{{"show", "--json", "a"}, {"run", "--record", "record", "a", "true"}} {
+		for _, args := range [][]string{{"show", "--json", "a"}, {"run", "--events", "record", "a", "true"}} {
 			r := w.newProgram(append(slices.Clone(c.flags), args...)...)
 			r.cmd.Env = append(w.configuredEnvironment(), c.environment...)
 			got := r.launch().wait()
@@ -275,7 +275,7 @@ func TestEverySubcommandHasJSON(t *testing.T) {
 	check(newRoot())
 	w := newWorkspace(t)
 	for _, name := range []string{"run", "once"} {
-		w.runProgram(name, "--json", "a", "true").check(t, 64, "--record FILE")
+		w.runProgram(name, "--json", "a", "true").check(t, 64, "--events FILE")
 	}
 }
 

@@ -108,6 +108,7 @@ func TestQuiet(t *testing.T) {
 		t.Errorf("a run that has succeeded before: %s", r.description)
 	}
 	w.runProgram("run", "-q", "a", "no-such-command").check(t, 127, "there is no command")
+	w.runProgram("run", "-q", "a", "no-such-lock", "--", "true").check(t, 127, "no command no-such-lock", "--also")
 	w.runProgram("run", "-q", "--store", "file:///dev/null", "a", "true").check(t, 69, "/dev/null")
 	for _, args := range [][]string{{"run", "-q", "-v", "a", "true"}, {"once", "-qv", "k", "true"}, {"hold", "-qv", "a"},
 		{"acquire", "-qv", "--ttl", "1m", "a"}} {

@@ -150,7 +150,7 @@ func (f *metricsFile) close(end error) {
 // outcomeSucceeded and outcomeFailed take the place of the outcome "exited".
 const outcomeSucceeded, outcomeFailed = "succeeded", "failed"
 
-// metricsOutcome is the label of an end: the outcome in the record of --record, except that an exit with 0 is told from
+// metricsOutcome is the label of an end: the outcome in the file of --events, except that an exit with 0 is told from
 // others.
 func metricsOutcome(end error) (outcome string, code int) {
 	var exit *exitError

@@ -38,7 +38,7 @@ type onceFlags struct {
 	keepFor      time.Duration
 	keepOutput   byteSize
 	labels       claimLabels
-	record       string
+	events       string
 	metricsFile  string
 }
 
@@ -54,7 +54,7 @@ func newOnce(storeURL *string) *cobra.Command {
 			if len(args) == 0 {
 				return usageError("the KEY is missing")
 			}
-			return withRecord(f.record, fields{"key": args[0]}, func(r *runRecord) error {
+			return withEventFile(f.events, fields{"key": args[0]}, func(r *eventFile) error {
 				return withTelemetry(f.metricsFile, "once", args[0], func(t *telemetry) error {
 					job, err := f.newJob(c, args)
 					if err != nil {
@@ -76,7 +76,7 @@ func newOnce(storeURL *string) *cobra.Command {
 	f.labels.addFlags(c)
 	f.addMessageFlags(c)
 	f.addStoreWaitFlag(c)
-	addRecordFlag(c, &f.record)
+	addEventsFlag(c, &f.events)
 	addMetricsFlag(c, &f.metricsFile)
 	return c
 }
@@ -194,7 +194,7 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 		err = usageError("the COMMAND to run once for %s is missing", quoteName(j.key))
 	}
 	if err == nil {
-		j.path, err = findCommand(j.argv[0], "KEY")
+		j.path, err = findCommand(j.argv, "KEY")
 	}
 	return j, err
 }

@@ -170,7 +170,7 @@ func TestOnceInProgress(t *testing.T) {
 	w.runProgram("once", "--ledger", "other", "k", "true").check(t, 0)
 	w.runProgram("run", "-n", "k", "true").check(t, 0)
 
-	waiter := w.startProgram("once", "--wait", "--record", "record", "k", "sh", "-c", "echo second; exit 4")
+	waiter := w.startProgram("once", "--wait", "--events", "record", "k", "sh", "-c", "echo second; exit 4")
 	w.awaitEvent("record", "run_waiting")
 	endFirst("3")
 	first.wait().check(t, 3)
@@ -181,7 +181,7 @@ func TestOnceInProgress(t *testing.T) {
 
 	// A run that succeeds leaves the waiter nothing to do.
 	good, endGood := w.startOnce("good")
-	waiter = w.startProgram("once", "--wait=1m", "--done-code=9", "--record", "record2", "good", "true")
+	waiter = w.startProgram("once", "--wait=1m", "--done-code=9", "--events", "record2", "good", "true")
 	w.awaitEvent("record2", "run_waiting")
 	endGood("0")
 	good.wait().check(t, 0)
@@ -210,8 +210,8 @@ func TestOnceInterrupted(t *testing.T) {
 	holder, end := w.startOnce("k")
 	soon, _ := slotsFrom(time.Now().Add(50 * time.Second))
 	for i, args := range [][]string{
-		{"--wait", "--record", "record0", "k", "touch", "ran"},
-		{"--every", soon, "--record", "record1", "early", "touch", "ran"},
+		{"--wait", "--events", "record0", "k", "touch", "ran"},
+		{"--every", soon, "--events", "record1", "early", "touch", "ran"},
 	} {
 		record := fmt.Sprintf("record%d", i)
 		r := w.startProgram(append([]string{"once"}, args...)...)
@@ -329,7 +329,7 @@ func TestOnceOutputUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer read.Close()
-	r := w.newProgram("once", "--keep-output", "1k", "--record", "record", "k", "head", "-c", "100000", "/dev/zero")
+	r := w.newProgram("once", "--keep-output", "1k", "--events", "record", "k", "head", "-c", "100000", "/dev/zero")
 	r.cmd.Stdout = write
 	r.launch()
 	write.Close()
@@ -391,7 +391,7 @@ func TestOnceNotRecorded(t *testing.T) {
 		{"5", "exited", "could not be recorded", 5},
 	} {
 		key, record := "k"+c.command, "record"+c.command
-		r := w.newProgram("once", "--ttl", "20s", "--record", "fd:3", key, "sh", "-c",
+		r := w.newProgram("once", "--ttl", "20s", "--events", "fd:3", key, "sh", "-c",
 			"echo running; "+waitForFile("gate-"+key)+"; exit "+c.command)
 		stderr, lines := newPipe(t), newPipe(t)
 		r.cmd.ExtraFiles = []*os.File{lines.write}
@@ -433,7 +433,7 @@ func TestOnceUnreachableStore(t *testing.T) {
 	}
 }
 
-// TestOnceRecord: the record of --record has the outcome of each kind of end, with its exit code.
+// TestOnceRecord: the file of --events has the outcome of each kind of end, with its exit code.
 func TestOnceRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
@@ -461,7 +461,7 @@ func TestOnceRecord(t *testing.T) {
 		{"cannot-run", 127, []string{"busy", "no-such-command"}},
 	} {
 		file := fmt.Sprintf("record%d", i)
-		w.runProgram(append([]string{"once", "--record", file}, c.args...)...).check(t, c.code)
+		w.runProgram(append([]string{"once", "--events", file}, c.args...)...).check(t, c.code)
 		last, _ := w.readRecord(w.filePath(file))
 		if last["event"] != "outcome" || last["outcome"] != c.outcome || last["exit_code"] != float64(c.code) ||
 			last["key"] == "" {
@@ -535,7 +535,7 @@ func TestOnceNothingRunsWhenNextRunBegins(t *testing.T) {
 func (c *faultCase) runKeyTwice(w *workspace, stubborn bool, flags ...string) {
 	w.Helper()
 	r := c.startFamily(w, stubborn, append([]string{"once"}, flags...)...)
-	next := w.newProgram(append([]string{"once", "--wait", "--record", "next", "a", self}, familyFiles...)...)
+	next := w.newProgram(append([]string{"once", "--wait", "--events", "next", "a", self}, familyFiles...)...)
 	next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
 	next.launch()
 	w.awaitEvent("next", "run_waiting")
@@ -587,7 +587,7 @@ func TestOnceSlotsDoNotOverlap(t *testing.T) {
 		w.runProgram("once", "--wait="+wait, "--every", every, "job", "touch", "ran").
 			check(t, 75, running, "has not ended within "+wait)
 	}
-	w.runProgram("once", "-q", "--every", "3s", "--record", "missed", "job", "touch", "ran").
+	w.runProgram("once", "-q", "--every", "3s", "--events", "missed", "job", "touch", "ran").
 		check(t, 80, "is missed, because another slot took too long: "+running, "--allow-overlap")
 	last, events := w.readRecord(w.filePath("missed"))
 	if last["outcome"] != "missed" || last["exit_code"] != 80.0 || last["holders"] == nil ||
@@ -604,11 +604,11 @@ func TestOnceSlotsDoNotOverlap(t *testing.T) {
 	w.runProgram("once", "--every", "3s", "other", "true").check(t, 0)
 	w.runProgram("run", "-n", "job", "true").check(t, 0)
 
-	interrupted := w.startProgram("once", "--every", every, "--record", "record0", "job", "touch", "ran")
+	interrupted := w.startProgram("once", "--every", every, "--events", "record0", "job", "touch", "ran")
 	w.awaitEvent("record0", "slot_waiting")
 	interrupted.signal(unix.SIGINT)
 	interrupted.wait().check(t, 130, "ended by SIGINT before a run of")
-	waiter := w.startProgram("once", "--every", every, "--attempts", "1", "--record", "record1", "job",
+	waiter := w.startProgram("once", "--every", every, "--attempts", "1", "--events", "record1", "job",
 		"sh", "-c", "cat gate-job; exit 4")
 	w.awaitEvent("record1", "slot_waiting")
 	end("0")
@@ -633,7 +633,7 @@ func TestOnceSlotAfterKilledProgram(t *testing.T) {
 	every, _ := slotsFrom(time.Now().Add(-time.Hour))
 	c := faultCase{code: 137}
 	r := c.startFamily(w, true, "once", "--ttl", "30s", "--grace", "10s", "--every", before)
-	next := w.newProgram(append([]string{"once", "--every", every, "--record", "next", "a", self}, familyFiles...)...)
+	next := w.newProgram(append([]string{"once", "--every", every, "--events", "next", "a", self}, familyFiles...)...)
 	next.cmd.Env = w.testEnvironment("TEST_HELPER=check")
 	next.launch()
 	w.awaitEvent("next", "slot_waiting")

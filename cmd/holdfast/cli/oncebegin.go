@@ -16,7 +16,7 @@ import (
 // beginRun begins a run of the key. If one is in progress it waits, with --wait. If another slot of the job is run, it
 // waits while the slot lasts. The wait began at began: the time that it took to open the store counts.
 func (j *onceJob) beginRun(ctx context.Context, ledger *holdfast.Ledger, key string, opts *holdfast.RunOptions,
-	began time.Time, rec *runRecord,
+	began time.Time, events *eventFile,
 ) (*holdfast.Run, error) {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -30,7 +30,7 @@ func (j *onceJob) beginRun(ctx context.Context, ledger *holdfast.Ledger, key str
 	}
 	run, err := acquire.Begin(try, ledger, key, opts)
 	if j.waits && errors.Is(err, holdfast.ErrInProgress) {
-		rec.addEvent(eventRunWaiting, nil)
+		events.addEvent(eventRunWaiting, nil)
 		run, err = j.waitForRun(waiting, ledger, key, opts)
 	}
 	late := errors.Is(err, errWaitLimit)

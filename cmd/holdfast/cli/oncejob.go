@@ -70,14 +70,14 @@ func (s *ledgerStore) OpenLedger(ctx context.Context) (l driver.Ledger, err erro
 }
 
 // runCommand begins a run of the key, runs the command, and reports to the ledger when the last process has ended.
-func (j *onceJob) runCommand(rec *runRecord) error {
+func (j *onceJob) runCommand(events *eventFile) error {
 	signals := catchSignals()
 	output, err := newOutputCopy(j.keepOutput)
 	if err != nil {
 		return cannotRun(exitCannotRun, "no pipe can be opened for the output: %s", rootCause(err))
 	}
 	store := &ledgerStore{}
-	client, run, err := j.beginUntilSignal(store, signals, rec)
+	client, run, err := j.beginUntilSignal(store, signals, events)
 	if err != nil {
 		if client != nil {
 			closeClient(client)
@@ -86,7 +86,7 @@ func (j *onceJob) runCommand(rec *runRecord) error {
 	}
 	w := &wrapper{
 		name: run.Key(), lease: run, lostEvent: holdfast.EventRunLost, clock: client.Info().Clock, ttl: j.opts.TTL, policy: j.policy, signals: signals,
-		record: rec, watched: j.progress,
+		events: events, watched: j.progress,
 	}
 	env := run.commandEnvironment(os.Environ(), client.Info().Store, j.ledger)
 	env = j.telemetry.environment(env)
@@ -94,12 +94,12 @@ func (j *onceJob) runCommand(rec *runRecord) error {
 	w.superviseCommand(store.ledger, guardedCommand{path: j.path, argv: j.argv, env: env, output: output})
 	if len(w.result.escaped) > 0 {
 		// The run was lost, and what is left cannot be ended. Nothing is reported: the guard stays and keeps trying.
-		rec.addFields(fields{"escaped": w.result.escaped})
+		events.addFields(fields{"escaped": w.result.escaped})
 		return w.result.exitError(j.argv[0], w.result.loss)
 	}
 	copied := output.finish()
 	guard.WaitWithTimeout(copied, lastOutputTimeout)
-	err = j.reportOutcome(run, &w.result, output, rec)
+	err = j.reportOutcome(run, &w.result, output, events)
 	w.closeGuard()
 	closeClient(client)
 	signals.awaitOutput(copied)
@@ -119,15 +119,15 @@ func (s *signalQueue) awaitOutput(copied <-chan struct{}) {
 // beginUntilSignal opens the store and begins a run. A signal that would end a program ends the wait. The caller
 // closes the client, even after an error, unless it is nil.
 func (j *onceJob) beginUntilSignal(
-	store *ledgerStore, signals *signalQueue, rec *runRecord,
+	store *ledgerStore, signals *signalQueue, events *eventFile,
 ) (*holdfast.Client, *ledgerRun, error) {
 	ctx, cancel := context.WithCancelCause(j.telemetry.withSpan(context.Background()))
 	defer cancel(nil)
 	stop := signals.watchDuringWait(func(s syscall.Signal) { cancel(&signalError{s}) })
-	client, run, err := j.openAndBegin(ctx, store, rec)
+	client, run, err := j.openAndBegin(ctx, store, events)
 	if signaled := stop(); signaled != nil {
 		if run != nil { // the signal arrived after the run had begun, and would be lost
-			_ = j.reportFailure(run, signaled.Error()+" before the command was started", false, rec)
+			_ = j.reportFailure(run, signaled.Error()+" before the command was started", false, events)
 		}
 		return client, nil, storeError(fmt.Errorf("%w before a run of %s began", signaled, quoteName(j.key)))
 	}
@@ -136,7 +136,7 @@ func (j *onceJob) beginUntilSignal(
 
 // openAndBegin opens the store and begins a run, of the current slot if the key has slots.
 func (j *onceJob) openAndBegin(
-	ctx context.Context, store *ledgerStore, rec *runRecord,
+	ctx context.Context, store *ledgerStore, events *eventFile,
 ) (*holdfast.Client, *ledgerRun, error) {
 	var err error
 	opening := time.Now()
@@ -145,20 +145,20 @@ func (j *onceJob) openAndBegin(
 	}
 	waitedForStore := time.Since(opening)
 	client, err := newClient(store, &holdfast.Options{Owner: j.labels.ownerOrDefault(),
-		OnEvent: j.telemetry.handler(j.eventHandler(rec))})
+		OnEvent: j.telemetry.handler(j.eventHandler(events))})
 	if err != nil {
 		return nil, nil, err
 	}
 	where, ledger, key := client.Info().Store, client.Ledger(j.ledger, &j.opts), j.key
-	rec.addFields(storeSourceFields())
-	rec.addFields(fields{"store": where, "ledger": j.ledger})
+	events.addFields(storeSourceFields())
+	events.addFields(fields{"store": where, "ledger": j.ledger})
 	run := &ledgerRun{}
 	opts := &holdfast.RunOptions{Fingerprint: j.fingerprint}
 	if j.schedule != nil {
 		if err := j.checkOverlap(client); err != nil {
 			return client, nil, err
 		}
-		slot, err := j.chooseSlot(ctx, ledger, rec)
+		slot, err := j.chooseSlot(ctx, ledger, events)
 		if err != nil {
 			return client, nil, err
 		}
@@ -175,13 +175,13 @@ func (j *onceJob) openAndBegin(
 		return client, nil, err
 	}
 	began := time.Now().Add(-waitedForStore)
-	if run.Run, err = j.beginRun(ctx, ledger, key, opts, began, rec); err != nil {
+	if run.Run, err = j.beginRun(ctx, ledger, key, opts, began, events); err != nil {
 		return client, nil, err
 	}
 	j.messages.printDetail("attempt %d of %s begins, with token %d, after a wait of %v", run.Attempt(), quoteName(key),
 		run.Token(), time.Since(began).Round(time.Millisecond))
-	rec.addFields(fields{"token": run.Token(), "id": run.ID(), "attempt": run.Attempt()})
-	rec.addEvent(holdfast.EventRunStarted, fields{"waited_ms": shown.Millis(time.Since(began))})
+	events.addFields(fields{"token": run.Token(), "id": run.ID(), "attempt": run.Attempt()})
+	events.addEvent(holdfast.EventRunStarted, fields{"waited_ms": shown.Millis(time.Since(began))})
 	return client, run, nil
 }
 
@@ -213,11 +213,11 @@ func (r *ledgerRun) commandEnvironment(inherited []string, store, ledger string)
 }
 
 // reportOutcome ends the run as the command has ended.
-func (j *onceJob) reportOutcome(run *ledgerRun, result *runResult, output *outputCopy, rec *runRecord) error {
+func (j *onceJob) reportOutcome(run *ledgerRun, result *runResult, output *outputCopy, events *eventFile) error {
 	var why string
 	switch {
 	case result.loss != nil:
-		_ = j.reportFailure(run, "the command was ended: "+lossText(result.loss), true, rec)
+		_ = j.reportFailure(run, "the command was ended: "+lossText(result.loss), true, events)
 		return result.exitError(j.argv[0], nil)
 	case result.startError != nil:
 		why = "the command could not be started: " + rootCause(result.startError)
@@ -226,21 +226,21 @@ func (j *onceJob) reportOutcome(run *ledgerRun, result *runResult, output *outpu
 	case result.status.ExitStatus() != 0:
 		why = "exit status " + strconv.Itoa(result.status.ExitStatus())
 	default:
-		return j.reportSuccess(run, output.lastBytes(j.keepOutput), rec)
+		return j.reportSuccess(run, output.lastBytes(j.keepOutput), events)
 	}
 	if end := output.lastBytes(maxFailureOutput); len(end) > 0 {
 		why += "; its output ends with: " + strings.TrimRight(string(end), "\n")
 	}
-	return result.exitError(j.argv[0], j.reportFailure(run, why, false, rec))
+	return result.exitError(j.argv[0], j.reportFailure(run, why, false, events))
 }
 
 // reportSuccess ends the run as succeeded. If the store does not confirm that, the command may be run again, so this is
 // never a success of this program.
-func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, rec *runRecord) error {
+func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, events *eventFile) error {
 	err := j.report(run, false, func(ctx context.Context) error { return run.Succeed(ctx, result) })
 	switch {
 	case err == nil:
-		rec.addEvent(holdfast.EventRunSucceeded, fields{"result_bytes": len(result)})
+		events.addEvent(holdfast.EventRunSucceeded, fields{"result_bytes": len(result)})
 		j.messages.printDetail("the run of %s has succeeded, and that is recorded", quoteName(run.Key()))
 		return nil
 	case errors.Is(err, holdfast.ErrLost):
@@ -248,7 +248,7 @@ func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, rec *runRecord) e
 			"the command has succeeded, but the run of %s was lost before that was recorded, so it may be run again: %s",
 			quoteName(run.Key()), lossText(err))}
 	}
-	rec.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
+	events.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
 	return &exitError{code: exitNotRecorded, outcome: outcomeNotRecorded, err: fmt.Errorf(
 		"the command has succeeded, but the store has not confirmed that this is recorded; unless it is, %s is run again; "+
 			"check it with holdfast ledger show: %s", quoteName(run.Key()), errorText(err))}
@@ -256,11 +256,11 @@ func (j *onceJob) reportSuccess(run *ledgerRun, result []byte, rec *runRecord) e
 
 // reportFailure ends the run as failed. It returns an error only if the run is known to be lost. A failure that cannot
 // be recorded now is no other outcome: the run is abandoned after its TTL, and the key can be run again either way.
-func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, rec *runRecord) error {
+func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, events *eventFile) error {
 	err := j.report(run, lossReported, func(ctx context.Context) error { return run.Fail(ctx, errors.New(why)) })
 	switch {
 	case err == nil:
-		rec.addEvent(holdfast.EventRunFailed, fields{"message": oneLine(why)})
+		events.addEvent(holdfast.EventRunFailed, fields{"message": oneLine(why)})
 		j.messages.printDetail("the run of %s has failed, and that is recorded: %s", quoteName(run.Key()), why)
 	case errors.Is(err, holdfast.ErrLost):
 		if !lossReported {
@@ -268,7 +268,7 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, r
 		}
 		return err
 	default:
-		rec.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
+		events.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
 		printStoreMessage("it could not be recorded that the run of %s has failed; it counts as in progress "+
 			"until its TTL has passed: %s", quoteName(run.Key()), errorText(err))
 	}

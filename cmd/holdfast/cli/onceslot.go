@@ -17,18 +17,18 @@ const maxEarly = time.Minute
 
 // chooseSlot returns the slot whose turn it is, by the store's clock. It waits for the next slot if that starts soon.
 // If the slot started too long ago and was not run, it is missed.
-func (j *onceJob) chooseSlot(ctx context.Context, ledger *holdfast.Ledger, rec *runRecord) (holdfast.Slot, error) {
+func (j *onceJob) chooseSlot(ctx context.Context, ledger *holdfast.Ledger, events *eventFile) (holdfast.Slot, error) {
 	for {
 		slot, err := j.readSlot(ctx, ledger)
 		if err != nil {
 			return slot, err
 		}
-		rec.addFields(fields{"key": slot.Key(j.key), "slot": formatSlot(slot.Start)})
+		events.addFields(fields{"key": slot.Key(j.key), "slot": formatSlot(slot.Start)})
 		early, isEarly := timeToNextSlot(slot)
 		if !isEarly {
 			return slot, j.checkMissed(ctx, ledger, slot)
 		}
-		rec.addEvent(eventSlotEarly, fields{"next_slot": formatSlot(slot.End), "remaining_ms": shown.Millis(early)})
+		events.addEvent(eventSlotEarly, fields{"next_slot": formatSlot(slot.End), "remaining_ms": shown.Millis(early)})
 		if j.messages.tellsWaitOf(early) {
 			printMessage("waiting %v for the next slot of %s, %s", early.Round(time.Millisecond), quoteName(j.key),
 				formatSlot(slot.End))
@@ -151,14 +151,14 @@ func (j *onceJob) checkOverlap(client *holdfast.Client) error {
 }
 
 // eventHandler reports on stderr and in the record what happens to the run, and that it waits for another slot.
-func (j *onceJob) eventHandler(rec *runRecord) func(holdfast.Event) {
-	next := newEventHandler(j.key, rec, j.messages)
+func (j *onceJob) eventHandler(events *eventFile) func(holdfast.Event) {
+	next := newEventHandler(j.key, events, j.messages)
 	return func(e holdfast.Event) {
 		next(e)
 		if e.Kind != holdfast.EventFailed || e.Reason != string(holdfast.FailureInProgress) {
 			return
 		}
-		rec.addEvent(eventSlotWaiting, nil)
+		events.addEvent(eventSlotWaiting, nil)
 		var held *holdfast.HeldError
 		if errors.As(&holdfast.Error{Err: e.Err}, &held) && len(held.Holders) > 0 {
 			other := describeSlotHolder(held.Holders[0])

@@ -99,7 +99,7 @@ func TestOnceStartedEarly(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	every, slot := slotsFrom(time.Now().Add(6 * time.Second))
-	r := w.runProgram("once", "--every", every, "--record", "record", "a", "sh", "-c", "echo $HOLDFAST_SLOT")
+	r := w.runProgram("once", "--every", every, "--events", "record", "a", "sh", "-c", "echo $HOLDFAST_SLOT")
 	if r.code != 0 || r.out != formatSlot(slot)+"\n" {
 		t.Errorf("want the slot %v; %s", slot, r.description)
 	}

@@ -13,7 +13,7 @@ import (
 // It needs no more than a third of the TTL.
 func (w *workspace) startAsked(action, script string, flags ...string) *startedProgram {
 	w.Helper()
-	args := append([]string{"run", "--ttl", "9s", "--record", "record", "--on-request", action}, flags...)
+	args := append([]string{"run", "--ttl", "9s", "--events", "record", "--on-request", action}, flags...)
 	r := w.startProgram(append(args, "a", "sh", "-c", script)...).awaitOutput("held")
 	w.runProgram("request-release", "a").check(w.T, 0)
 	w.awaitEvent("record", "release_requested")
@@ -65,7 +65,7 @@ func TestOnRequestRelease(t *testing.T) {
 func TestOnRequestReleaseAfterCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("run", "--ttl", "9s", "--record", "record", "--on-request", "release", "a", "sh", "-c",
+	r := w.startProgram("run", "--ttl", "9s", "--events", "record", "--on-request", "release", "a", "sh", "-c",
 		"setsid sleep 1000 & echo $! >pid; exit 5")
 	w.awaitEvent("record", "processes_left")
 	w.runProgram("request-release", "a").check(t, 0)
@@ -110,7 +110,7 @@ func TestOnRequestScriptEnds(t *testing.T) {
 func TestHoldOnRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
-	r := w.startProgram("hold", "--ttl", "9s", "--record", "record", "--on-request", "release", "a").awaitOutput("\n")
+	r := w.startProgram("hold", "--ttl", "9s", "--events", "record", "--on-request", "release", "a").awaitOutput("\n")
 	next := w.startProgram("run", "a", "true").awaitSecondClient()
 	w.runProgram("request-release", "a").check(t, 0)
 	r.wait().check(t, exitOnRequest)

@@ -246,7 +246,7 @@ func TestRequestRelease(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	w.runProgram("request-release", "a").check(t, 1, "nobody holds a")
-	holder, release := w.startHolder("a", "--ttl", "15s", "--record", "record")
+	holder, release := w.startHolder("a", "--ttl", "15s", "--events", "record")
 	got := w.runProgram("request-release", "a")
 	message := fmt.Sprintf("holdfast[%d] is asked to release a", holder.cmd.Process.Pid)
 	if got.code != 0 || !strings.Contains(got.out, message) {

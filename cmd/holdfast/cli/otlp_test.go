@@ -178,7 +178,7 @@ func TestOTLPHangs(t *testing.T) {
 	var machine pace.Pace
 	defer machine.Watch()()
 	for _, where := range []string{receiver.URL, "http://127.0.0.1:" + port} {
-		r := w.startWithOTLP([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + where}, "run", "--record", "record", "a", "sh", "-c",
+		r := w.startWithOTLP([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + where}, "run", "--events", "record", "a", "sh", "-c",
 			"exit 3")
 		if where == receiver.URL {
 			<-receiver.called // the program waits for the receiver

@@ -15,7 +15,7 @@ lock away.
 
 The holder learns of the request at its next renewal, after at most a third of its TTL. A program that uses the library
 learns it from Lease.ReleaseRequested. holdfast run and holdfast hold print a message on stderr, add the event
-release_requested to the record of --record, and continue; their --on-request says what else they do.
+release_requested to the file of --events, and continue; their --on-request says what else they do.
 
 If the lock has several holders, give the REF of one that "holdfast show NAME" prints. The REF of a waiter is notified
 once it holds the lock.

@@ -184,8 +184,8 @@ func flagError(c *cobra.Command, err error) error {
 	case errors.As(err, &missing) && c.Flags().Lookup("wait") != nil &&
 		slices.Contains([]string{"timeout", "w"}, missing.GetSpecifiedName()):
 		return usageError("there is no flag %s; did you mean --wait?", missing.GetSpecifiedName())
-	case errors.As(err, &missing) && c.Flags().Lookup("record") != nil && missing.GetSpecifiedName() == "json":
-		return usageError("%s prints nothing itself; for a record of what happens, use --record FILE", c.Name())
+	case errors.As(err, &missing) && c.Flags().Lookup("events") != nil && missing.GetSpecifiedName() == "json":
+		return usageError("%s prints nothing itself; to have what happens in a file, use --events FILE", c.Name())
 	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
 		return usageError("unknown flag -%s", missing.GetSpecifiedName())
 	case errors.As(err, &missing):

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,7 +31,7 @@ type runFlags struct {
 	messageFlags
 	storeWaitFlag
 	also        lockNames
-	record      string
+	events      string
 	metricsFile string
 	onRequest   requestAction
 }
@@ -60,7 +61,7 @@ func newRun(storeURL *string) *cobra.Command {
 			if len(args) == 0 {
 				return usageError("the lock's NAME is missing")
 			}
-			return withRecord(f.record, fields{"lock": args[0]}, func(r *runRecord) error {
+			return withEventFile(f.events, fields{"lock": args[0]}, func(r *eventFile) error {
 				return withTelemetry(f.metricsFile, "run", args[0], func(t *telemetry) error {
 					job, err := f.newJob(c, args)
 					if err != nil {
@@ -78,7 +79,7 @@ func newRun(storeURL *string) *cobra.Command {
 	f.addRunFlags(c)
 	f.addMessageFlags(c)
 	f.addStoreWaitFlag(c)
-	addRecordFlag(c, &f.record)
+	addEventsFlag(c, &f.events)
 	addMetricsFlag(c, &f.metricsFile)
 	return c
 }
@@ -114,7 +115,7 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	case len(argv) == 0:
 		return nil, usageError("the COMMAND to run under %s is missing", quoteName(args[0]))
 	}
-	path, err := findCommand(argv[0], "NAME")
+	path, err := findCommand(argv, "NAME")
 	if err != nil {
 		return nil, err
 	}
@@ -179,12 +180,16 @@ func commandLine(args []string) []string {
 	return argv
 }
 
-// findCommand finds the command as a shell would. Flags come before the argument after.
-func findCommand(name, after string) (string, error) {
+// findCommand finds the command of argv as a shell would. Flags come before the argument after.
+func findCommand(argv []string, after string) (string, error) {
+	name := argv[0]
 	path, err := exec.LookPath(name)
 	switch {
 	case err == nil:
 		return path, nil
+	case errors.Is(err, exec.ErrNotFound) && after == "NAME" && slices.Contains(argv, "--"):
+		return "", cannotRun(exitNotFound, "there is no command %s; to hold several locks, name each other one by --also",
+			quoteName(name))
 	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
 		return "", cannotRun(exitNotFound, "there is no command %s; flags come before %s", quoteName(name), after)
 	case (errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist)) && strings.ContainsAny(name, " ;&|<>$"):
@@ -227,7 +232,7 @@ type job struct {
 }
 
 // runCommand acquires the lock, runs the command, and releases the lock when the last process has ended.
-func (j *job) runCommand(r *runRecord) error {
+func (j *job) runCommand(r *eventFile) error {
 	signals := catchSignals()
 	client, lease, err := j.request.acquireUntilSignal(j.store, signals, r)
 	if err != nil {
@@ -246,7 +251,7 @@ func (j *job) runCommand(r *runRecord) error {
 	w := &wrapper{
 		name: lease.Name(), lease: held, lostEvent: holdfast.EventLost, clock: client.Info().Clock,
 		ttl: opts.TTL, policy: j.policy, maxHoldEnd: maxHoldEnd, signals: signals, watched: j.progress,
-		record: r, releaseRequested: j.request.releaseRequested(held.Context(), lease), onRequest: j.onRequest,
+		events: r, releaseRequested: j.request.releaseRequested(held.Context(), lease), onRequest: j.onRequest,
 	}
 	env := j.request.commandEnvironment(os.Environ(), client, lease)
 	env = j.request.telemetry.environment(env)

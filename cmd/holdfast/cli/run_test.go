@@ -100,7 +100,7 @@ func TestUsageErrors(t *testing.T) {
 		{"unknown option colour", []string{"run", "--store", w.store + "?colour=red", "a", "true"}},
 		{"leave the flag out", []string{"run", "--store", "", "a", "true"}},
 		{"leave the flag out", []string{"--store=", "list"}},
-		{"leave the flag out", []string{"run", "--record", "", "a", "true"}},
+		{"leave the flag out", []string{"run", "--events", "", "a", "true"}},
 		{"leave the flag out", []string{"break", "--holder", "", "a"}},
 		{"NAME is missing", []string{"show"}},
 		{"HANDLE is missing", []string{"renew"}},

@@ -75,7 +75,7 @@ func (w *workspace) signalGuard(wrapper, guard int, record string, sig unix.Sign
 // withSignals starts a run whose command prints its signals, below a process that is called as systemd is or not.
 func (w *workspace) withSignals(systemd bool) *startedProgram {
 	w.Helper()
-	r := w.newProgram("run", "--record", "record", "a", self)
+	r := w.newProgram("run", "--events", "record", "a", self)
 	r.cmd.Env = w.testEnvironment("TEST_HELPER=signals")
 	if systemd {
 		r.cmd.Path, r.cmd.Args = self, append([]string{"unit", program}, r.cmd.Args[1:]...)
@@ -238,7 +238,7 @@ func TestSignaledCommandEndsUnkilled(t *testing.T) {
 			return r.launch()
 		}},
 		{"SIGTERM to the group", func(w *workspace) *startedProgram {
-			r := w.newProgram("run", "--record", "record", "a", self)
+			r := w.newProgram("run", "--events", "record", "a", self)
 			r.cmd.Env = w.testEnvironment("TEST_HELPER=ends")
 			r.launch().awaitOutput("ready")
 			w.awaitListener(r.cmd.Process.Pid, "record")

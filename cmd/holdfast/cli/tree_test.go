@@ -345,7 +345,7 @@ func TestTerminal(t *testing.T) {
 	t.Parallel()
 	w := newWorkspace(t)
 	holder, release := w.startHolder("a")
-	r, terminal := w.atTerminal("run", "--record", "record", "a", self)
+	r, terminal := w.atTerminal("run", "--events", "record", "a", self)
 	terminal.awaitText(fmt.Sprintf("holdfast: waiting for a, held by %s", ""))
 	terminal.awaitText(fmt.Sprintf("holdfast[%d] (sh) since ", holder.cmd.Process.Pid))
 	release()

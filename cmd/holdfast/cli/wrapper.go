@@ -64,7 +64,7 @@ type guardedCommand struct {
 type wrapper struct {
 	name             string // of the lock, or the key
 	lease            heldLease
-	lostEvent        holdfast.EventKind // what the record calls a loss of the lease
+	lostEvent        holdfast.EventKind // what the file of --events calls a loss of the lease
 	releaseRequested <-chan struct{}    // closed by a request; nil for once, and when it is answered
 	onRequest        requestAction
 	clock            driver.Clock
@@ -74,7 +74,7 @@ type wrapper struct {
 	watched          progressFlags
 	progress         *progressWatch // nil without --progress
 	signals          *signalQueue
-	record           *runRecord
+	events           *eventFile
 
 	program string      // the path of this program, for the listener
 	tree    *guard.Tree // the guard, and if it dies all that it has left
@@ -366,7 +366,7 @@ func (w *wrapper) sendLoss() {
 	w.lost = nil
 	cause := context.Cause(w.lease.Context())
 	lost := w.describeLoss(cause)
-	w.record.addEvent(w.lostEvent, causeFields(cause))
+	w.events.addEvent(w.lostEvent, causeFields(cause))
 	w.sendControl(guard.ControlMessage{Lost: lost})
 	grace := time.Duration(0)
 	if lost.StaysHeld { // nobody else can have the lock yet, so the guard may be late
@@ -416,7 +416,7 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	case guard.ReportStarted:
 		w.commandStarted = true
 		w.tree.AddGuardedCommand(r.PID)
-		w.record.addEvent(eventCommandStarted, fields{"pid": r.PID})
+		w.events.addEvent(eventCommandStarted, fields{"pid": r.PID})
 	case guard.ReportFailed:
 		w.result.startError = r.Errno
 		if r.Errno == 0 {
@@ -428,24 +428,24 @@ func (w *wrapper) handleReport(r guard.Report) (last bool) {
 	case guard.ReportSignal:
 		w.guardSignalAt[r.Signal] = time.Now()
 	case guard.ReportLeft:
-		w.record.addEvent(eventProcessesLeft, fields{"processes": r.Left})
+		w.events.addEvent(eventProcessesLeft, fields{"processes": r.Left})
 	case guard.ReportTerminating:
 		w.terminating = true
 		w.noteEnd(r)
 		terminating := causeFields(&guard.Loss{Code: r.Code, Why: r.Why})
 		terminating["signal"] = signalName(w.policy.Signal)
-		w.record.addEvent(eventCommandTerminating, terminating)
+		w.events.addEvent(eventCommandTerminating, terminating)
 	case guard.ReportKilled:
 		w.killing, w.terminating = true, true
-		w.record.addEvent(eventCommandKilled, nil)
+		w.events.addEvent(eventCommandKilled, nil)
 	case guard.ReportBeside:
 		if r.Why != "" {
-			w.record.addEvent(eventScriptFailed, fields{"message": r.Why})
+			w.events.addEvent(eventScriptFailed, fields{"message": r.Why})
 		} else {
-			w.record.addEvent(eventScriptStarted, fields{"pid": r.PID})
+			w.events.addEvent(eventScriptStarted, fields{"pid": r.PID})
 		}
 	case guard.ReportPartlyHidden:
-		w.record.addEvent(eventProcessesHidden, fields{"message": r.Why})
+		w.events.addEvent(eventProcessesHidden, fields{"message": r.Why})
 	case guard.ReportUnkillable:
 		w.recordUnkillable(r.Left)
 	case guard.ReportFinished:
@@ -474,17 +474,17 @@ func (w *wrapper) noteEnd(r guard.Report) {
 func (w *wrapper) recordExit(status syscall.WaitStatus) {
 	w.result.status, w.result.exited = status, true
 	if status.Signaled() {
-		w.record.addFields(fields{"command_signal": signalName(status.Signal())})
+		w.events.addFields(fields{"command_signal": signalName(status.Signal())})
 	} else {
-		w.record.addFields(fields{"command_exit_code": status.ExitStatus()})
+		w.events.addFields(fields{"command_exit_code": status.ExitStatus()})
 	}
-	w.record.addEvent(eventCommandExited, nil)
+	w.events.addEvent(eventCommandExited, nil)
 }
 
 // recordUnkillable notes processes that cannot be killed. Once the lease is lost it makes no sense to wait for them for
 // long; until then they keep the lock.
 func (w *wrapper) recordUnkillable(left []guard.Process) {
-	w.record.addEvent(eventProcessesUnkilled, fields{"processes": left})
+	w.events.addEvent(eventProcessesUnkilled, fields{"processes": left})
 	w.result.escaped = left
 	if w.lost == nil {
 		w.escapeTimer = time.After(escapeTimeout)
@@ -511,7 +511,7 @@ func (w *wrapper) takeOverTree() {
 		}
 		return
 	}
-	w.record.addEvent(eventGuardGone, nil)
+	w.events.addEvent(eventGuardGone, nil)
 	why := guard.ErrGuardGone
 	switch { // this run is lost either way
 	case w.lease.Context().Err() != nil: // the guard has not acted on it
@@ -573,7 +573,7 @@ func (w *wrapper) recordSignal(sig syscall.Signal) {
 	if !w.commandStarted && !harmlessSignals[sig] {
 		w.result.earlySignal = sig
 	}
-	w.record.addEvent(eventSignalReceived, fields{"signal": signalName(sig)})
+	w.events.addEvent(eventSignalReceived, fields{"signal": signalName(sig)})
 	select {
 	case w.unclassified <- receivedSignal{signal: sig, receivedAt: time.Now(), beforeStart: !w.commandStarted}:
 	default:

@@ -15,11 +15,11 @@ import (
 )
 
 // sdkClient is like the clients of the AWS SDK, which follow redirects that keep the method.
-type sdkClient struct{}
+type sdkClient struct{ client *http.Client }
 
 func (sdkClient) GetTransport() *http.Transport              { return &http.Transport{DisableKeepAlives: true} }
 func (sdkClient) GetTimeout() time.Duration                  { return time.Minute }
-func (sdkClient) Do(r *http.Request) (*http.Response, error) { return http.DefaultClient.Do(r) }
+func (c sdkClient) Do(r *http.Request) (*http.Response, error) { return c.client.Do(r) }
 
 // onlyDo hides what a client is.
 type onlyDo struct{ httpclient.Doer }
@@ -39,8 +39,10 @@ func TestRedirects(t *testing.T) {
 		}
 	}))
 	t.Cleanup(s.Close)
-	for what, doer := range map[string]httpclient.Doer{"a plain client": http.DefaultClient, "one of the SDK": sdkClient{},
-		"another": onlyDo{http.DefaultClient}} {
+	// Not the default client: the end of another test's server would close a connection of it.
+	client := s.Client()
+	for what, doer := range map[string]httpclient.Doer{"a plain client": client, "one of the SDK": sdkClient{client},
+		"another": onlyDo{client}} {
 		c := httpclient.New(doer, service())
 		for _, works := range []bool{false, true} {
 			if redirects = false; works {
@@ -95,7 +97,7 @@ func TestDates(t *testing.T) {
 		about.AddDate = func(time.Time, driver.Instant, driver.Instant) { told++ }
 		r, _ := http.NewRequestWithContext(httpclient.WithDate(t.Context(), func(time.Time) { kept++ }), http.MethodGet,
 			s.URL+path, nil)
-		if reply, err := httpclient.New(http.DefaultClient, about).Do(r); err == nil {
+		if reply, err := httpclient.New(s.Client(), about).Do(r); err == nil {
 			reply.Body.Close()
 		}
 		if told != want || kept != want {
@@ -110,7 +112,7 @@ func TestHead(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(s.Close)
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodHead, s.URL, nil)
-	reply, err := httpclient.New(http.DefaultClient, service()).Do(r)
+	reply, err := httpclient.New(s.Client(), service()).Do(r)
 	if err != nil || reply.ContentLength >= 0 {
 		t.Fatalf("%v, %+v", err, reply)
 	}

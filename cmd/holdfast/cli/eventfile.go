@@ -17,10 +17,10 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/shown"
 )
 
-// runRecord is the record of --record: a line of JSON per event, the last of which has the outcome. It must never
+// eventFile is the file of --events: a line of JSON per event, the last of which has the outcome. It must never
 // change what happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes
 // a warning. A nil record ignores everything.
-type runRecord struct {
+type eventFile struct {
 	file  *appendfile.File // nil if there is none to write to
 	lines chan []byte
 	done  chan struct{}
@@ -31,16 +31,16 @@ type runRecord struct {
 	closed bool
 }
 
-// recordFlushTimeout is how long the last lines may take to be written: the reader may have stopped.
-const recordFlushTimeout = 2 * time.Second
+// eventFlushTimeout is how long the last lines may take to be written: the reader may have stopped.
+const eventFlushTimeout = 2 * time.Second
 
-// openRecord opens a file for appending, or fd:N. A wrong name is a usage error. A full disk or a closed descriptor
+// openEventFile opens a file for appending, or fd:N. A wrong name is a usage error. A full disk or a closed descriptor
 // is not: the command runs without a record.
-func openRecord(where string) (*runRecord, error) {
+func openEventFile(where string) (*eventFile, error) {
 	if where == "" {
 		return nil, nil
 	}
-	r := &runRecord{base: fields{}, lines: make(chan []byte, 256), done: make(chan struct{})}
+	r := &eventFile{base: fields{}, lines: make(chan []byte, 256), done: make(chan struct{})}
 	file, err := appendfile.Open(where, 0o666)
 	switch {
 	case err == nil:
@@ -48,7 +48,7 @@ func openRecord(where string) (*runRecord, error) {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EBADF):
 		r.warnIncomplete(err)
 	default:
-		return nil, usageError("--record: %s cannot be written: %s", quoteName(where), rootCause(err))
+		return nil, usageError("--events: %s cannot be written: %s", quoteName(where), rootCause(err))
 	}
 	go r.writeQueued()
 	return r, nil
@@ -56,7 +56,7 @@ func openRecord(where string) (*runRecord, error) {
 
 // writeQueued writes the lines, in a goroutine of its own. It reads the queue to the end even if nothing can be
 // written, so that close does not have to wait.
-func (r *runRecord) writeQueued() {
+func (r *eventFile) writeQueued() {
 	defer close(r.done)
 	for line := range r.lines {
 		if r.file == nil {
@@ -69,12 +69,12 @@ func (r *runRecord) writeQueued() {
 }
 
 // warnIncomplete warns once: the record is not worth more than one line on stderr.
-func (r *runRecord) warnIncomplete(err error) {
-	r.warn.Do(func() { printMessage("the record of --record is not complete: %s", rootCause(err)) })
+func (r *eventFile) warnIncomplete(err error) {
+	r.warn.Do(func() { printMessage("the file of --events is not complete: %s", rootCause(err)) })
 }
 
 // addFields adds fields to all following lines.
-func (r *runRecord) addFields(f fields) {
+func (r *eventFile) addFields(f fields) {
 	if r == nil {
 		return
 	}
@@ -84,7 +84,7 @@ func (r *runRecord) addFields(f fields) {
 }
 
 // addEvent adds a line. It never waits: if the queue is full, it drops the line and warns.
-func (r *runRecord) addEvent(kind holdfast.EventKind, f fields) {
+func (r *eventFile) addEvent(kind holdfast.EventKind, f fields) {
 	if r == nil {
 		return
 	}
@@ -108,8 +108,8 @@ func (r *runRecord) addEvent(kind holdfast.EventKind, f fields) {
 	}
 }
 
-// close waits until everything is written, at most recordFlushTimeout.
-func (r *runRecord) close() {
+// close waits until everything is written, at most eventFlushTimeout.
+func (r *eventFile) close() {
 	if r == nil {
 		return
 	}
@@ -119,7 +119,7 @@ func (r *runRecord) close() {
 	r.mu.Unlock()
 	select {
 	case <-r.done:
-	case <-time.After(recordFlushTimeout):
+	case <-time.After(eventFlushTimeout):
 		r.warnIncomplete(errors.New("its reader does not read"))
 	}
 }
@@ -149,13 +149,13 @@ const (
 	outcomeNotRecorded  outcome = "not-recorded"  // once: the command has succeeded, which the store has not confirmed
 )
 
-func addRecordFlag(c *cobra.Command, where *string) {
-	c.Flags().Var(nonEmptyString{where}, "record", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
+func addEventsFlag(c *cobra.Command, where *string) {
+	c.Flags().Var(nonEmptyString{where}, "events", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
-// withRecord runs f with a record, and ends the record with the outcome. All lines have the fields of base.
-func withRecord(where string, base fields, f func(*runRecord) error) error {
-	r, err := openRecord(where)
+// withEventFile runs f with a record, and ends the record with the outcome. All lines have the fields of base.
+func withEventFile(where string, base fields, f func(*eventFile) error) error {
+	r, err := openEventFile(where)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func withRecord(where string, base fields, f func(*runRecord) error) error {
 }
 
 // addOutcome adds the last line. err is what the run ended with; nil means that the command exited with 0.
-func (r *runRecord) addOutcome(err error) {
+func (r *eventFile) addOutcome(err error) {
 	var exit *exitError
 	if !errors.As(err, &exit) {
 		exit = &exitError{outcome: outcomeExited}
