@@ -35,7 +35,7 @@ func (c *Client) Election(name string, opts *LockOptions) *Election {
 
 // Campaign waits until this candidate leads, and returns its leadership. Work under the lease's context, which ends at
 // once when the leadership does, and end it by Resign or Release. A candidate that leads already gets the lease that it
-// has. ctx bounds the waiting only; errors are those of Mutex.Lock.
+// has. ctx bounds the waiting only. It returns the errors of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	if err := checkCall(e.client, ctx); err != nil {
 		return nil, e.client.wrapError("campaign", e.name, err)
@@ -59,7 +59,7 @@ func (e *Election) Campaign(ctx context.Context) (*Lease, error) {
 	return l, nil
 }
 
-// lockSpec is that of the mutex that the leader holds.
+// lockSpec describes the mutex that the leader holds.
 func (e *Election) lockSpec() lockSpec { return lockSpec{e.client, e.name, KindMutex, 1, 1, e.opts} }
 
 func (e *Election) currentLease() *Lease {

@@ -500,7 +500,7 @@ func (h *hold) endEvent(err error) EventKind {
 	return outcomeEvent(outcome.state)
 }
 
-// outcome is that of a run, or nil. It is called with mu held.
+// outcome is how a run ended; nil for a lock. It is called with mu held.
 func (h *hold) outcome() *runOutcome {
 	if !h.isRun {
 		return nil

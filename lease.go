@@ -37,7 +37,7 @@ type leaseState uint8
 const (
 	leaseOpen     leaseState = iota // it was not: it ends when its hold does
 	leaseReleased                   // while its hold went on: its error is ErrReleased
-	leaseEnded                      // with its hold, or after it: its error is that of the hold
+	leaseEnded                      // with its hold, or after it: it has the hold's error
 )
 
 // releaseErr is nil until the lease was released or detached, then its error. It is called with the mutex of the hold

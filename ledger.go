@@ -84,7 +84,7 @@ type LedgerOptions struct {
 
 // RunOptions are the options of one run. The zero value and nil are valid.
 //
-// The TTL of a run, its attempts and pauses are those of the ledger. Client.Ledger costs nothing, so runs that need
+// The ledger decides the TTL of a run, its attempts and pauses. Client.Ledger costs nothing, so runs that need
 // others are begun by a Ledger of the same name with other LedgerOptions.
 type RunOptions struct {
 	// Fingerprint describes the payload that belongs to the key, for example by a hash in hex or base64. If an earlier
@@ -245,7 +245,7 @@ func (c *Client) beginRun(ctx context.Context, claim *driver.Claim, o *LockOptio
 // returns an error or panics, the run has failed. If a run has succeeded before, Do does not call f, and returns the
 // stored result. The context of f ends with ctx and with the run.
 //
-// Errors are those of Begin but ErrSucceeded; that of f, joined with that of Fail; and those of Succeed. If f has
+// It returns the errors of Begin but ErrSucceeded; f's error, joined with Fail's; and the errors of Succeed. If f has
 // ended the run itself, Do reports nothing more, and returns what f has returned.
 func (l *Ledger) Do(ctx context.Context, key string, opts *RunOptions,
 	f func(ctx context.Context, r *Run) ([]byte, error)) (result []byte, err error) {

@@ -36,7 +36,7 @@ func newLeaseGroup(ctx context.Context) *LeaseGroup {
 
 // LockAll acquires all locks or none. It waits until it has them all, or until ctx ends, which bounds the waiting as a
 // whole. The locks may belong to several clients and stores. If one cannot be acquired, or one is lost before the last
-// one is acquired, LockAll releases everything and returns the reason; errors are those of Mutex.Lock. Then no work has
+// one is acquired, LockAll releases everything and returns the reason: an error of Mutex.Lock. Then no work has
 // been done under the locks, so their LockOptions.MinHold does not count.
 //
 // Callers that use only LockAll never deadlock. The locks of one client are acquired one after the other, in the

@@ -43,7 +43,7 @@ func (m *Mutex) Lock(ctx context.Context) (*Lease, error) {
 // TryLock makes one attempt. It returns ErrHeld if the mutex is held, or if another claim waits for it, here or
 // elsewhere; the error is a [*HeldError] that says who holds it, as far as one read can tell. On etcd and ZooKeeper a
 // try that is just being refused can count as a claim that waits. It returns ErrUncertain if the store's answer came
-// too late to be of use. Other errors are those of Lock.
+// too late to be of use. It also returns the errors of Lock.
 func (m *Mutex) TryLock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "try lock", m.lockSpec(), false)
 }

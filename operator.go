@@ -155,7 +155,7 @@ func (c *Client) RaiseToken(ctx context.Context, name string, atLeast int64) err
 // CheckTokens returns nil if no token smaller than atLeast is granted from now on, on any lock of the store, also on
 // those that have never been used. Otherwise it returns ErrUnsupported, with a text that says when that will be so,
 // or what to do. It changes nothing: most stores make tokens from their clock, and others from a counter of their
-// own. [Client.RaiseToken] raises those of one lock. Other errors are those of RaiseToken.
+// own. [Client.RaiseToken] raises those of one lock. It also returns the errors of RaiseToken.
 func (c *Client) CheckTokens(ctx context.Context, atLeast int64) error {
 	_, err := makeCall(ctx, c, "check the tokens", "", func() (none struct{}, err error) {
 		return none, raiseToken(ctx, c.store, "", atLeast)

@@ -14,7 +14,7 @@ import (
 // of one process could be too many, on some stores only. The claims that were refused take turns, as all plain ones do
 // on other stores, and later ones of the client go behind them. The first of them tries again every 0.8 to 1.6 s, and
 // when a claim of its client has left the queue. Rejected: to watch the lock for room, since each hand-over would wake
-// all clients that wait for it. Rejected: the same for fair claims, whose promised order is that of arrival.
+// all clients that wait for it. Rejected: the same for fair claims, which are promised the order of arrival.
 //
 // If a store fails for good, one answer notifies all callers of a plain mutex that wait in the process.
 

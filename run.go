@@ -86,7 +86,7 @@ func (r *Run) Succeed(ctx context.Context, result []byte) error {
 }
 
 // Fail ends the run as failed, with the text of an error, which is cut after 1 KiB. The next Begin gets the key, after
-// the ledger's pause and while attempts remain. Errors are those of Succeed.
+// the ledger's pause and while attempts remain. It returns the errors of Succeed.
 func (r *Run) Fail(ctx context.Context, reason error) error {
 	text := "failed"
 	if reason != nil {
@@ -97,7 +97,7 @@ func (r *Run) Fail(ctx context.Context, reason error) error {
 
 // Withdraw ends the run as if it had not begun: it leaves nothing in the history, uses up no attempt and starts no
 // pause. Programs that begin runs for others call it when they find that the worker was never told of its run. If
-// work may have begun, use Fail. Errors are those of Succeed. In the events the run has failed.
+// work may have begun, use Fail. It returns the errors of Succeed. In the events the run has failed.
 //
 // A program of an earlier version may have left a run that is too large to stay in the record. A run that follows it
 // cannot be withdrawn: it ends as failed, and uses up an attempt.

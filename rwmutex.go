@@ -45,12 +45,12 @@ func (m *RWMutex) Reader() Lockable { return m.readerSpec() }
 // Explain returns how a writer's claim on the lock would be kept in the store; see [Lockable].
 func (m *RWMutex) Explain() (Plan, error) { return m.lockSpec().Explain() }
 
-// Lock waits until the caller is the only holder. Errors are those of Mutex.Lock.
+// Lock waits until the caller is the only holder. It returns the errors of Mutex.Lock.
 func (m *RWMutex) Lock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "lock", m.lockSpec(), true)
 }
 
-// TryLock is Lock without waiting. Errors are those of Mutex.TryLock.
+// TryLock is Lock without waiting. It returns the errors of Mutex.TryLock.
 func (m *RWMutex) TryLock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "try lock", m.lockSpec(), false)
 }
@@ -61,7 +61,7 @@ func (m *RWMutex) RLock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "read lock", m.readerSpec(), true)
 }
 
-// TryRLock is RLock without waiting. It never passes a waiting writer. Errors are those of Mutex.TryLock.
+// TryRLock is RLock without waiting. It never passes a waiting writer. It returns the errors of Mutex.TryLock.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Lease, error) {
 	return m.client.takeLock(ctx, "try read lock", m.readerSpec(), false)
 }
@@ -99,8 +99,8 @@ func (l *Lease) Downgrade(ctx context.Context) error { return l.changeWeight(ctx
 // was granted before they arrived.
 //
 // The lease keeps its token, which fences from then on: no writer has been granted the lock since the token was. Other
-// errors are those of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and calling either
-// method again settles it.
+// it also returns the errors of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and
+// calling either method again settles it.
 func (l *Lease) TryUpgrade(ctx context.Context) error {
 	return l.changeWeight(ctx, "try upgrade", driver.RWLimit)
 }

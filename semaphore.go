@@ -31,12 +31,12 @@ func (s *Semaphore) Permits(weight int64) Lockable { return s.permitsSpec(weight
 
 // Acquire waits until weight permits are granted, from 1 to the limit. The lease's token fences only if weight is the
 // whole limit.
-// Errors are those of Mutex.Lock.
+// It returns the errors of Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, weight int64) (*Lease, error) {
 	return s.client.takeLock(ctx, "acquire", s.permitsSpec(weight), true)
 }
 
-// TryAcquire is Acquire without waiting. Errors are those of Mutex.TryLock.
+// TryAcquire is Acquire without waiting. It returns the errors of Mutex.TryLock.
 func (s *Semaphore) TryAcquire(ctx context.Context, weight int64) (*Lease, error) {
 	return s.client.takeLock(ctx, "try acquire", s.permitsSpec(weight), false)
 }

@@ -148,7 +148,7 @@ type Store interface {
 
 	// Detach leaves a grant in place without a client. The claim expires after keep, not earlier and soon after, or
 	// ends when Release names it. This client does not renew it any more. Another process that knows its name, id,
-	// token and ref may; Renew then extends it to keep from then on. Errors are those of Renew's answers, and
+	// token and ref may; Renew then extends it to keep from then on. It returns the errors of Renew's answers, and
 	// ErrUnsupported where [Abilities].Detach is false.
 	Detach(ctx context.Context, g Grant, keep time.Duration) error
 
@@ -162,7 +162,7 @@ type Store interface {
 	// cannot be made sure of. Claims that wait behind it do not count, because this claim came before them.
 	//
 	// If the claim has the weight already, nothing changes, so a repeated call resolves an unknown outcome. A request
-	// that arrives late, behind a later one, changes nothing. SetWeight is not a renewal. Other errors are those of
+	// that arrives late, behind a later one, changes nothing. SetWeight is not a renewal. It also returns the errors of
 	// Renew's answers, and ErrUnsupported where [Abilities].SetWeight is false, and for a claim on a semaphore, whose
 	// holder would not learn which permits it then has.
 	SetWeight(ctx context.Context, g Grant, weight int64) error

@@ -64,7 +64,7 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// SilentError is the error of a call whose last requests had no answer when it ended. Its text is that of Err: the
+// SilentError is the error of a call whose last requests had no answer when it ended. Its text is Err's: the
 // caller knows best where the time fits in.
 type SilentError struct {
 	For time.Duration // since the first request began that has had no answer

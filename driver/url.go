@@ -31,9 +31,9 @@ type URLOption struct {
 	Name string
 	// Type is text, number, duration, choice or another common word.
 	Type string
-	// Bounds are those of a number or a duration, such as "1 to 5" or "50ms or more". Empty: any.
+	// Bounds limit a number or a duration, such as "1 to 5" or "50ms or more". Empty: any.
 	Bounds string
-	// Values are those of a choice.
+	// Values are what a choice may be.
 	Values []string
 	// Default says what counts without the option, between backticks if it is a value. Empty: nothing in particular.
 	Default string

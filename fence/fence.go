@@ -98,7 +98,7 @@ func Of(h Holder) (Token, error) {
 		return 0, invalid("the holder is nil")
 	}
 	if l, ok := h.(interface{ Exclusive() bool }); ok && !l.Exclusive() {
-		return 0, invalid("the token %d cannot fence: its lease is that of a reader or of a semaphore, and not exclusive",
+		return 0, invalid("the token %d cannot fence: its lease belongs to a reader or a semaphore, and is not exclusive",
 			h.Token())
 	}
 	t := Token(h.Token())

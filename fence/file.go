@@ -15,7 +15,7 @@ import (
 const fenceSuffix = ".fence"
 
 // WriteFile replaces a file, if no larger token has written to it. It writes a temporary file in the same directory,
-// syncs it, and renames it, so that readers see the old content or the new one, also after a crash. perm is that of
+// syncs it, and renames it, so that readers see the old content or the new one, also after a crash. perm belongs to
 // the new file, whatever the umask.
 //
 // The largest token is in a second file, NAME.fence, which is locked with flock meanwhile and must not be removed. All

@@ -152,7 +152,7 @@ type endingNotifier struct {
 	endings chan driver.Ending
 }
 
-// Info is that of the store, which reports endings.
+// Info returns the store's Info, and that it reports endings.
 func (s *endingNotifier) Info() driver.Info {
 	i := s.Store.Info()
 	i.Abilities.Endings = true

@@ -16,7 +16,7 @@ import (
 type Admission struct {
 	// Clock is the clock of this machine. Default: [driver.SystemClock].
 	Clock driver.Clock
-	// Sources are those of the secrets. An error says what is wrong with them.
+	// Sources are where the secrets come from. An error says what is wrong with them.
 	Sources []SecretSource
 
 	settled atomic.Bool // worked and not refused; CredentialsAccepted need not take the mutex then

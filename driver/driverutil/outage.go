@@ -11,7 +11,7 @@ import (
 
 // Outage measures for how long a store has left one call without an answer, to be compared with
 // driver.UnreachableTimeout. It begins with the first request that fails, not with the last one that was answered,
-// since a waiter may ask nothing for a long time. The zero Outage is that of a store that answers. It is not safe for
+// since a waiter may ask nothing for a long time. The zero Outage says that the store answers. It is not safe for
 // use by several goroutines.
 type Outage struct {
 	lasts bool

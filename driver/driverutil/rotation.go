@@ -32,7 +32,7 @@ type rotated[T comparable] struct {
 // maxRotated limits how many TTLs have a value. A program uses few of them.
 const maxRotated = 64
 
-// Get returns the value of a TTL. Its error is that of Make, or the end of ctx while another caller makes the value.
+// Get returns the value of a TTL. It returns Make's error, or ctx's if that ends while another caller makes the value.
 func (r *Rotation[T]) Get(ctx context.Context, ttl time.Duration) (value T, err error) {
 	v, err := r.lockValue(ctx, ttl)
 	if err != nil {

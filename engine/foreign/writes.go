@@ -32,7 +32,7 @@ type Writes struct {
 	byLock map[string][]*write // those that are under way, and creations of unknown outcome
 }
 
-// write is one write.
+// write is one request that changes a lock's row, until its outcome is known.
 type write struct {
 	started   driver.Instant
 	abandoned bool          // its caller has gone; guarded by the mutex of Writes

@@ -80,7 +80,7 @@ type Table interface {
 	Watcher() Watcher
 
 	// OpenLedgerTable opens the table for the run ledger of the same store, whose records are apart from this one's. It
-	// uses the same connection: closing it leaves this table open, and it is closed first. Errors are those of
+	// uses the same connection: closing it leaves this table open, and it is closed first. It returns the errors of
 	// driver.Store.OpenLedger.
 	OpenLedgerTable(ctx context.Context) (Table, error)
 
@@ -222,7 +222,7 @@ type Traits struct {
 	Ledger bool
 }
 
-// Unsupported is embedded by a [Table] that has not all of this. Its methods are those of tables without traits.
+// Unsupported is embedded by a [Table] that has not all of this. Its methods answer that the table has none.
 type Unsupported struct{}
 
 // Traits returns none.

@@ -68,7 +68,7 @@ type NodeStore interface {
 	List(ctx context.Context, name string, full bool) (Snapshot, error)
 
 	// Read returns single nodes in full, at most [MaxRead], in one request where the store can. Where no node exists
-	// under a key, it returns a zero Node. Keys are those of nodes that the store returned before.
+	// under a key, it returns a zero Node. The keys come from nodes that the store returned before.
 	Read(ctx context.Context, refs []NodeRef) ([]Node, error)
 
 	// Change replaces a node's payload if the node has the version n.Version and all is as among says, and returns the
@@ -148,7 +148,7 @@ type Traits struct {
 	ReusesNumbers bool
 }
 
-// Unsupported is embedded by a NodeStore that has not all traits. Its methods are those of stores without them.
+// Unsupported is embedded by a NodeStore that has not all traits. Its methods answer that the store has none.
 type Unsupported struct{}
 
 // Move returns ErrUnsupported.

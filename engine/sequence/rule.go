@@ -194,7 +194,7 @@ func describeLock(snapshot Snapshot) driver.Lock {
 	return l
 }
 
-// ClaimInfoOf turns a node into what Inspect shows. The limit is that of the lock, which foreign claims of unknown kind
+// ClaimInfoOf turns a node into what Inspect shows. The limit is the lock's, which foreign claims of unknown kind
 // take whole.
 func ClaimInfoOf(n Node, limit int64) driver.ClaimInfo {
 	s := driver.ClaimInfo{

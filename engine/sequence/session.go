@@ -172,7 +172,7 @@ func (s *session) noteIdle() {
 	}
 }
 
-// without returns the sessions but one.
+// without returns all sessions but one.
 func without(sessions []*session, s *session) []*session {
 	return slices.DeleteFunc(sessions, func(o *session) bool { return o == s })
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/record"
 )
 
-// Inspect is one read.
+// Inspect reads the row once.
 func (s *store) Inspect(ctx context.Context, name string) (driver.Lock, error) {
 	if err := driver.CheckName(name, s.info); err != nil {
 		return driver.Lock{}, err

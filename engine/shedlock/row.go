@@ -7,7 +7,7 @@
 //	holdfast/ID/FLAGS/TTL/LENGTH/NOTE OWNER META
 //
 // ID is the claim's id, of 26 characters. FLAGS are characters 37 (how the claim ended, or that it is broken), 38 (d:
-// detached) and 39 (a: its release was requested). TTL is in milliseconds, LENGTH is that of the owner in bytes. NOTE
+// detached) and 39 (a: its release was requested). TTL is in milliseconds, LENGTH is the owner's, in bytes. NOTE
 // is there if the row's previous holder was one of ours: how it ended, one character, and its id. No other client
 // writes such a text, so no client releases or extends a lock that it does not hold. A holder's token is locked_at in
 // microseconds, which every grant of ours raises.
@@ -59,7 +59,7 @@ type Signature struct {
 	Rest   string // what comes after the note
 }
 
-// makeSignature makes a claim's signature. An owner that does not fit is cut. room is that of [SignatureRoom].
+// makeSignature makes a claim's signature. An owner that does not fit is cut. room is what [SignatureRoom] returned.
 func makeSignature(c driver.Claim, room int) Signature {
 	detached := "-"
 	if c.Detached {

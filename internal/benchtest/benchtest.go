@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TTL is that of all locks.
+// TTL is the TTL of all locks.
 const TTL = 12 * time.Second
 
 const (

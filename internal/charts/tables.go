@@ -62,7 +62,8 @@ var tables = []table{
 var singleColumns = []string{"floor, cycles/s", "Holdfast, cycles/s", "of the floor", "client's CPU, of the floor",
 	"now / before", "fastest other client, of the floor"}
 
-// figures are those of one store, as internal/spread writes them: for each benchmark and unit the cells of its columns.
+// figures has what was measured on one store, as internal/spread writes it: for each benchmark and unit the cells of
+// its columns.
 type figures struct {
 	cells   map[string]map[string]string // by "setup/locker unit", then by the column's title
 	lockers map[string][]string          // by setup, in the order of the file

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// folders are those of the sections that are about one part of the code.
+// folders says which folder a section is about, if it is about one part of the code.
 var folders = map[string]string{"Files": "file", "etcd": "etcd", "ZooKeeper": "zookeeper", "Consul": "consul",
 	"PostgreSQL": "postgres", "MySQL and MariaDB": "mysql", "NATS": "nats", "DynamoDB": "dynamodb",
 	"Cloud Storage": "gcs", "S3": "s3", "Azure Blob Storage": "azure", "Kubernetes": "kubernetes", "Redis": "redis", "The command": "holdfast"}

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/engine/sequence"
 )
 
-// Server is the store. Its clock is that of package time, so it can run in a synctest bubble.
+// Server is the store. It uses the clock of package time, so it can run in a synctest bubble.
 type Server struct {
 	mu            sync.Mutex
 	revision      int64

@@ -22,7 +22,7 @@
 //   - ledgers.go has what the users do with ledgers, and runchecker.go what is checked there;
 //   - checker.go finds violations; checkedstore.go reports the clients' calls to it.
 //
-// The tests call one simulation a world. Time is that of testing/synctest, so a simulated minute costs milliseconds.
-// One number, the seed, decides what happens, except for the order in which the scheduler runs goroutines at the same
-// moment.
+// The tests call one simulation a world. It runs in the time of testing/synctest, so a simulated minute costs
+// milliseconds. One number, the seed, decides what happens, except for the order in which the scheduler runs
+// goroutines at the same moment.
 package sim

@@ -188,7 +188,7 @@ func (c roughClock) Bounds() (early, late int64, known bool) {
 
 func (roughClock) IsStale() bool { return false }
 
-// ReadClock is one request.
+// ReadClock sends a request, which may be delayed or lost.
 func (t *faultyTable) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	var at atomic.Int64
 	_, err = t.callStore(ctx, func() reply {

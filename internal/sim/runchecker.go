@@ -105,7 +105,7 @@ func (c *runChecker) optionsOf(key string) holdfast.LedgerOptions {
 	return holdfast.LedgerOptions{}
 }
 
-// clocksAreTrue reports whether times in the store are those of one clock that was never set.
+// clocksAreTrue reports whether all times in the store come from one clock that was never set.
 func (c *runChecker) clocksAreTrue() bool { return c.sim.kind != stepped }
 
 const runPageMark = "\x1f"

@@ -28,7 +28,7 @@ const (
 	paired    kind = "paired"    // there are two stores, and users take locks of both at once, some with a MinHold
 )
 
-// kinds are those of the record engine, treeKinds those of the sequence engine.
+// kinds are simulated with the record engine, treeKinds with the sequence engine.
 var (
 	kinds     = []kind{undurable, stepped, astray, stale, crowded, silent, broken, paired}
 	treeKinds = []kind{crowded, broken, lowered}

@@ -48,7 +48,7 @@ func main() {
 // key is one kind of figure.
 type key struct{ name, unit string }
 
-// figures are those of all rounds of a version.
+// figures has what all rounds of a version have measured.
 type figures struct {
 	keys   []key // in the order of their first appearance
 	values map[key][]float64

@@ -31,7 +31,7 @@ type Rotation struct {
 	Reload func()
 }
 
-// rotationTTL is that of the leases. What a rotation interrupts must be shorter, also on a busy machine.
+// rotationTTL is the TTL of the leases. What a rotation interrupts must be shorter, also on a busy machine.
 const rotationTTL = 20 * time.Second
 
 // rotationLoad is a load of holders and waiters.

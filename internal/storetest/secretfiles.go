@@ -77,7 +77,7 @@ func (f *SecretFiles) TLSOptions(dir string) string {
 // Password is the file with the password in a directory of clients.
 func (f *SecretFiles) Password(dir string) string { return filepath.Join(dir, filePassword) }
 
-// ServerFiles are those of the server: whom it trusts, its certificate, and its key.
+// ServerFiles are the files that the server reads: whom it trusts, its certificate, and its key.
 func (f *SecretFiles) ServerFiles() (ca, cert, key string) {
 	return filepath.Join(f.Server, fileCA), filepath.Join(f.Server, fileCert), filepath.Join(f.Server, fileKey)
 }

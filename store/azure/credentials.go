@@ -110,7 +110,7 @@ type connection struct {
 	credentials       Credentials
 }
 
-// developmentAccount and its key are those of all emulators, as Microsoft's documentation has them.
+// All emulators have developmentAccount and its key, as Microsoft's documentation says.
 const (
 	developmentAccount = "devstoreaccount1"
 	developmentKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

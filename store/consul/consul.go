@@ -109,7 +109,7 @@ type store struct {
 	nodes *nodeStore
 }
 
-// New makes a store. The settings are those of Consul's client, such as api.DefaultConfig() returns, which knows its
+// New makes a store. The settings are for Consul's client, such as api.DefaultConfig() returns, which knows its
 // environment variables; New changes nothing in them. It does no I/O, so the agent need not be reachable, and ctx is
 // not used: the first claim connects. It returns ErrInvalid if the settings are nil, or if something in them or in
 // the options cannot work.
@@ -174,7 +174,7 @@ func (s *store) Explain(c driver.Claim) driver.Plan {
 	return driver.Plan{Keys: []string{s.nodes.lockDir(c.Name) + "SESSION.NUMBER"}, TTL: s.nodes.sessionTTL(c.TTL)}
 }
 
-// newClient makes a client with connections of its own, which are those of the transport.
+// newClient makes a client with connections of its own, which the transport keeps.
 func newClient(config *api.Config, o Options) (*api.Client, *httpclient.Client, *http.Transport, error) {
 	if config == nil {
 		return nil, nil, nil, fmt.Errorf("%w: the settings are nil: pass what api.DefaultConfig returns", driver.ErrInvalid)

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The findings, without what was seen. The settings are those of the agents' configuration.
+// The findings, without what was seen. The settings stand in the agents' configuration.
 var (
 	findingDev = driver.Finding{Code: "consul-dev", Severity: driver.SeverityCritical,
 		What: "the server runs in development mode",

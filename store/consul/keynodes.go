@@ -26,7 +26,7 @@ import (
 // So a claim of ours has a ticket as well: a key next to the locks, which the step that locks the key deletes and makes
 // again. Its create index is the token, and its value says what the claim is. The key has the same value, for people
 // who look, but anybody may overwrite that, and the key stays locked. Foreign clients know nothing of tickets. A
-// ticket counts only if its session is that of the key.
+// ticket counts only if its session is the key's.
 type keyNodes struct {
 	*nodeStore
 	suffix string
@@ -233,7 +233,7 @@ func (t keyNodes) Read(ctx context.Context, refs []sequence.NodeRef) (nodes []se
 	return nodes, nil
 }
 
-// Traits are those of the claims, but a claim has no key of its own.
+// Traits returns the traits of the claims, but a claim has no key of its own.
 func (t keyNodes) Traits() sequence.Traits {
 	traits := t.nodeStore.Traits()
 	traits.ReusesNumbers = false

@@ -46,7 +46,7 @@ func newKeyStore(t *nodeStore, suffix string) *keyStore {
 	return &keyStore{Engine: sequence.New(k), nodes: k}
 }
 
-// Info is that of the engine, but there is no queue.
+// Info returns the engine's Info without a queue.
 func (s *keyStore) Info() driver.Info {
 	i := s.Engine.Info()
 	i.Order, i.NativeQueue, i.MaxWaiters, i.Abilities.NewestOnly = driver.OrderNone, false, 0, false
@@ -124,7 +124,7 @@ func (s *keyStore) OpenLedger(context.Context) (driver.Ledger, error) {
 	return record.NewLedger(newLedgerTable(s.nodes.nodeStore)), nil
 }
 
-// Examine is that of the other layout.
+// Examine finds the same as in the other layout.
 func (s *keyStore) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return s.nodes.examine(ctx)
 }

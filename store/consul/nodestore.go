@@ -19,7 +19,7 @@ import (
 )
 
 // nodeStore is Consul as a sequence.NodeStore. A session is one of Consul's, a claim is a key that is bound to it, the
-// order is that of create indexes, and every step is one transaction.
+// order is the order of create indexes, and every step is one transaction.
 //
 // Reads ask for consistency: by default a leader that was replaced, and does not know it yet, may still answer them.
 type nodeStore struct {

@@ -251,7 +251,8 @@ func (tb *table) Delete(ctx context.Context, r record.Row) error {
 	return record.ErrConflict
 }
 
-// List reads the keys, and then the records with 32 per request: Consul has no pages. The order is that of the keys.
+// List reads the keys, and then the records with 32 per request: Consul has no pages. It returns them in the order of
+// the keys.
 func (tb *table) List(ctx context.Context, prefix, after string) iter.Seq2[record.Row, error] {
 	last := encodeName(after)
 	return tb.list(ctx, encodePrefix(prefix), func(name string) bool {

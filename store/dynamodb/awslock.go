@@ -433,8 +433,8 @@ func (a *awslockStore) readLock(ctx context.Context, name string) (lockItem, err
 	return a.observeItem(name, out.Item), nil
 }
 
-// observeItem notes since when a holder has been seen unchanged. The time is that of the reply, which is later than the
-// read itself, so a holder is never watched for less than its lease.
+// observeItem notes since when a holder has been seen unchanged. It notes the time of the reply, which is later than
+// the read itself, so a holder is never watched for less than its lease.
 func (a *awslockStore) observeItem(name string, it item) lockItem {
 	l, now := readLockItem(it), a.clock.Clock.Now()
 	a.mu.Lock()

@@ -33,7 +33,7 @@
 // An idle lock keeps its item, with an expired_at in the past. Only the table's own TTL on expired_at, which
 // is free of charge, removes it. It does not matter when.
 //
-// With LayoutAWSLock the items are those of the AWS lock client in Java and of its ports, such as dynamolock
+// With LayoutAWSLock the items look like those of the AWS lock client in Java and of its ports, such as dynamolock
 // in Go. They support the plain mutex only. Their clients and ours exclude each other. Foreign clients write
 // the length of a lease in two ways, and can each read only their own. Ours read both, and write the one
 // that Options.LeaseFormat names.

@@ -98,7 +98,7 @@ func (s *ledgerStore) NextChange(context.Context, driver.Lock) (driver.Lock, err
 // # Heartbeats
 //
 // The lease of a run is first in its start row. Renewals are in an item of their own, the heartbeat, whose partition
-// key is that of the key after controlPrefix. A plain worker asks for the rows of its event, so it never sees that
+// key is the key after controlPrefix. A plain worker asks for the rows of its event, so it never sees that
 // item. It has, for the newest run that was renewed, its token, a beat, which rises with each renewal, and when it
 // expires; and the token of the last run that was ended by somebody else (holdfast_ended).
 //

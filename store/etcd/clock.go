@@ -53,7 +53,7 @@ func (m *memberClocks) noteAnswer(endpoint string) {
 	m.last = endpoint
 }
 
-// ReadClock implements record.Table. The clock is that of the first member that answers.
+// ReadClock implements record.Table. It reads the clock of the first member that answers.
 func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Duration, err error) {
 	clocks := tb.store.clocks
 	for _, endpoint := range clocks.sortEndpoints(tb.store.cli.Endpoints()) {

@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// nodeStore is etcd as a sequence.NodeStore. A session is a lease, the order is that of create revisions, and every
+// nodeStore is etcd as a sequence.NodeStore. A session is a lease, the order follows the create revisions, and every
 // step is one transaction.
 type nodeStore struct {
 	sequence.Unsupported

@@ -159,7 +159,7 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, changes ...clien
 		}
 	}
 	key := tb.recordKey(r.Name)
-	// A version of 0 is that of a key that does not exist.
+	// A key that does not exist has the version 0.
 	got, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		unchanged := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", version)}
 		if r.Marked {

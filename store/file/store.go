@@ -18,7 +18,7 @@ type store struct {
 	opts  *Options
 }
 
-// Info is that of the engine, and there is a ledger, in a directory of its own.
+// Info returns the engine's Info, with a ledger, which is in a directory of its own.
 func (s *store) Info() driver.Info {
 	i := s.Store.Info()
 	i.Abilities.Ledger = true
@@ -102,7 +102,7 @@ func (l *ledger) Acquire(ctx context.Context, c driver.Claim) (driver.Grant, err
 	return l.Ledger.Acquire(ctx, c)
 }
 
-// Renew is that of the store.
+// Renew renews the grants as the store does.
 func (l *ledger) Renew(ctx context.Context, grants []driver.Grant, done func(int, driver.Renewal)) {
 	renewInPlace(ctx, l.runs, l.Ledger, grants, done)
 }

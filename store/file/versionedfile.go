@@ -637,7 +637,7 @@ func (vf versionedFile) giveBackFile(d int, staged string, last version) error {
 	return nil
 }
 
-// isSpareFor reports whether name is that of a spare file that may be written over in a swap of base. A larger number
+// isSpareFor reports whether name belongs to a spare file that may be written over in a swap of base. A larger number
 // than that of the new version must not have been written to it: see Reading at versionedFile.
 func isSpareFor(name string, base version) bool {
 	v, staged, ok := parseFile(name)

@@ -19,7 +19,7 @@ import (
 // Layout is how a lock is stored in the bucket.
 type Layout string
 
-// All layouts but LayoutRecord are those of other lock clients. Their clients and ours exclude each other, by the same
+// All layouts but LayoutRecord belong to other lock clients. Their clients and ours exclude each other, by the same
 // object. These layouts support the plain mutex and the election only.
 //
 // In them a lock is held while its object exists. We remove the object on a precondition on its generation, and keep

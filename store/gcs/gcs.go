@@ -16,7 +16,7 @@
 // The lock NAME is the object whose name is PREFIX and NAME. It contains JSON that people can read. The
 // object stays when the lock is free, for its token. Any client that lists or waits removes it after ten idle
 // minutes. Custom metadata that other programs put on the object is kept. Only line ends in a name are
-// escaped, and the names that the service does not accept. The other layouts are those of other lock
+// escaped, and the names that the service does not accept. The other layouts belong to other lock
 // clients: see [Layout].
 //
 // # Time

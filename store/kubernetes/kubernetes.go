@@ -18,7 +18,7 @@
 // that such a name cannot have; a long name is a hash. The annotations holdfast/name and holdfast/record have the whole
 // name and the record, as JSON that people can read. The holderIdentity shows who holds the lock, and is read by no
 // client. The object stays when the lock is free, for its token. Any client that lists or waits removes it after ten
-// idle minutes. [LayoutLeaderElection] is that of the leader election of client-go.
+// idle minutes. [LayoutLeaderElection] is the layout of client-go's leader election.
 //
 // # Time
 //

@@ -40,7 +40,7 @@ type leaderElectionTable struct {
 	seen map[string]*lease // by lock: the object of the last version that was read or written
 }
 
-// newLeaderElectionTable makes a table in which a lock's name is that of its object.
+// newLeaderElectionTable makes a table in which a lock has the name of its object.
 func newLeaderElectionTable(t *table) *leaderElectionTable {
 	return &leaderElectionTable{t: t, seen: map[string]*lease{},
 		objectOf: func(name string) (string, error) {

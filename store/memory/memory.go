@@ -79,7 +79,7 @@ func (m *Memory) Table() record.Table { return &table{m: m, closed: make(chan st
 // Ledger returns a new client of the store's run ledger. Its runs are apart from the locks.
 func (m *Memory) Ledger() driver.Ledger { return record.NewLedger(m.ledgerTable()) }
 
-// ledgerTable returns a client of the ledger's rows. They are those of a second Memory with the same clock, so that a
+// ledgerTable returns a client of the ledger's rows. They are in a second Memory with the same clock, so that a
 // key and a lock can have the same name.
 func (m *Memory) ledgerTable() record.Table {
 	m.mu.Lock()

@@ -97,7 +97,7 @@ func (s *shedlockTable) runRead(
 	return rows, now, err
 }
 
-// ReadRow fails if the row is that of another name: to most collations, names that differ in case, accents or a space
+// ReadRow fails if the row belongs to another name: to most collations, names that differ in case, accents or a space
 // at the end are equal. A caller that holds both locks would wait for itself.
 func (s *shedlockTable) ReadRow(ctx context.Context, name string) (shedlock.Row, error) {
 	rows, _, err := s.runRead(ctx, s.readStmt, name)

@@ -143,7 +143,7 @@ func (d *recordingDialer) lastError() error {
 	return d.last
 }
 
-// explainConnect translates the error of an attempt to connect; dialErr is that of the last dial.
+// explainConnect translates the error of an attempt to connect; dialErr is the error of the last dial.
 func explainConnect(err, dialErr error) error {
 	var certificate *tls.CertificateVerificationError
 	switch {

@@ -208,7 +208,7 @@ func (t *table) currentEpoch() epoch {
 }
 
 // noteState takes over the settings of the bucket, and looks whether it is still the one that this client knows; before
-// is the epoch in which it asked. The error is that of readSettings.
+// is the epoch in which it asked. It returns the error of readSettings.
 func (t *table) noteState(state *jetstream.StreamInfo, before epoch) error {
 	s, err := t.readSettings(state)
 	if err != nil {

@@ -92,7 +92,7 @@ func (s *storeURL) useDialer(ctx context.Context) {
 	}
 }
 
-// sentinelResolver is that of the dialer of Sentinels, by which it is known. It works like the default.
+// sentinelResolver marks the dialer of Sentinels, which is known by it. It works like the default.
 var sentinelResolver = new(net.Resolver)
 
 // sentinelConn is a connection to a Sentinel. Its address shows that: see storeURL.credentials.

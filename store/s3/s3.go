@@ -17,7 +17,8 @@
 // only control characters, equals signs, and slashes and dots in some places are escaped. The object stays when the
 // lock is free, for its token. Any client that lists or waits removes it after ten idle minutes, if the service
 // compares the ETag before it deletes an object. If not, as MinIO, no object is ever deleted; the bucket may have a
-// lifecycle rule that removes objects after three days or more. [LayoutTerraform] is that of Terraform's lock files.
+// lifecycle rule that removes objects after three days or more. [LayoutTerraform] is the layout of Terraform's lock
+// files.
 //
 // # Services
 //

@@ -20,7 +20,7 @@ type childrenSnapshot struct {
 }
 
 // decodeListing makes a snapshot from a list of children. It sends requests only where the numbers of the children do
-// not tell their order: then the order is that of the transactions that created them, which must be read.
+// not tell their order: then they have the order of the transactions that created them, which must be read.
 func (t *tree) decodeListing(
 	ctx context.Context, c *zk.Conn, name, path string, listing *zk.Call,
 ) (childrenSnapshot, error) {

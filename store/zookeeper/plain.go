@@ -36,7 +36,7 @@ func newPlainStore(o settings) *plainStore {
 	return &plainStore{Engine: sequence.New(t), tree: t}
 }
 
-// Info is that of the engine, but there is no queue.
+// Info returns the engine's Info without a queue.
 func (s *plainStore) Info() driver.Info {
 	i := s.Engine.Info()
 	i.Order, i.NativeQueue, i.MaxWaiters, i.Abilities.NewestOnly = driver.OrderNone, false, 0, false

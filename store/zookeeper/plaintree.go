@@ -180,7 +180,7 @@ func (t plainTree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequenc
 	return nodes, nil
 }
 
-// Traits are those of the tree, but no claim waits in the store, so that none is next.
+// Traits returns the tree's traits, but no claim waits in the store, so none is next.
 func (t plainTree) Traits() sequence.Traits {
 	return sequence.Traits{LeavesNotes: true, ReportsTokens: true}
 }

@@ -48,7 +48,7 @@ func claimBelow(c driver.Claim, folder string) driver.Claim {
 	return c
 }
 
-// Info is that of the engine, with semaphores as the only kind.
+// Info returns the engine's Info, with semaphores as the only kind.
 func (s *semaphoreStore) Info() driver.Info {
 	i := s.leases.Info()
 	i.MaxName -= len(leasesFolder)

@@ -65,7 +65,7 @@ func (tb *table) recordPath(name string) string {
 	return tb.folderOf(name) + "/" + flattenName(name, false)
 }
 
-// Info is that of the ensemble, for the record engine.
+// Info returns the ensemble's Info, for the record engine.
 func (tb *table) Info() driver.Info {
 	i := tb.t.info
 	if i.Clock.Monotonic == nil {

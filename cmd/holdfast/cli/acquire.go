@@ -27,7 +27,7 @@ var errWaitLimit = errors.New("waited long enough")
 type lockRequest struct {
 	name            string
 	also            lockNames            // of --also
-	group           *holdfast.LeaseGroup // with --also, once the locks are held; one of its leases is that of name
+	group           *holdfast.LeaseGroup // with --also, once the locks are held; name's lease is one of them
 	kind            holdfast.Kind
 	shared          bool
 	limit, permits  int64

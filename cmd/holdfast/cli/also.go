@@ -72,7 +72,7 @@ func (r *lockRequest) acquireNow(ctx context.Context, client *holdfast.Client) (
 	return all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Name() == r.name })], nil
 }
 
-// leases are those of all locks, in the order in which they were acquired. lease is that of NAME.
+// leases has the lease of each lock, in the order in which they were acquired. lease is NAME's.
 func (r *lockRequest) leases(lease *holdfast.Lease) []*holdfast.Lease {
 	if r.group == nil {
 		return []*holdfast.Lease{lease}

@@ -165,7 +165,7 @@ type grantOrError struct {
 	err   error
 }
 
-// wait makes a claim that waits.
+// wait makes a claim that waits until the probe's holder has released the lock.
 func (p *probe) wait(ctx context.Context, store driver.Store) (driver.Claim, <-chan grantOrError) {
 	c := p.newPendingClaim(store)
 	c.Wait = true

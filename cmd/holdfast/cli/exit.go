@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/text"
 )
 
-// Exit codes besides the command's own. They are those of sysexits.h and of shells where these have one.
+// Exit codes besides the command's own. Where sysexits.h or shells have a code for it, it is the same.
 const (
 	exitNoHolder     = failure.ExitGone // break, request-release: nobody holds the lock
 	exitNoRun        = failure.ExitGone // runs: the key has no run that could be printed, retried or forgotten

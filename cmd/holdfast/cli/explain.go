@@ -212,7 +212,7 @@ func killTakeover(i holdfast.Info, ttl time.Duration, policy guard.KillPolicy) t
 	return i.DeadHolderTimeout + policy.Grace
 }
 
-// takeoverAfterKill is killTakeover for people.
+// takeoverAfterKill says for people what killTakeover says for programs.
 func takeoverAfterKill(i holdfast.Info, ttl time.Duration, policy guard.KillPolicy) string {
 	if i.DeadHolderTimeout == 0 {
 		return "within " + ttl.String()
@@ -238,7 +238,7 @@ func queueCode(i holdfast.Info, r *lockRequest) string {
 	return "unordered"
 }
 
-// describeQueue is queueCode for people.
+// describeQueue says for people what queueCode says for programs.
 func describeQueue(i holdfast.Info, r *lockRequest) string { return queueDescriptions[queueCode(i, r)] }
 
 // describeState says in one line who holds the lock and how many wait.

@@ -345,5 +345,5 @@ func withHandle(store, handle string, f func(context.Context, *holdfast.Client, 
 	return err
 }
 
-// handleTimeout is for one request.
+// handleTimeout bounds one request to the store.
 const handleTimeout = 10 * time.Second

@@ -121,7 +121,7 @@ func writeLockJSON(w io.Writer, info holdfast.Info, lock holdfast.Lock) error {
 // ledgerName is the place of a ledger: its store and its name.
 type ledgerName struct{ store, ledger string }
 
-// fields are those of all records of the ledger.
+// fields returns what all records of the ledger have.
 func (n ledgerName) fields(key string) fields {
 	return fields{"store": n.store, "ledger": n.ledger, "key": key}
 }

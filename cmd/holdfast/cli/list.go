@@ -212,7 +212,7 @@ func (d *display) formatSince(t time.Time) string {
 	return formatTime(t)
 }
 
-// formatExpiry is when a claim expires.
+// formatExpiry says when a claim expires, for a table.
 func formatExpiry(remaining time.Duration) string {
 	if remaining <= 0 {
 		return "-"

@@ -71,7 +71,7 @@ type metricsFile struct {
 	outcome string                      // once it is known
 }
 
-// openMetricsFile begins to write a file, if path is not empty. name is that of the lock, or a key without its slot.
+// openMetricsFile begins to write a file, if path is not empty. name names the lock, or is a key without its slot.
 func openMetricsFile(path, command, name string) (*metricsFile, error) {
 	switch {
 	case path == "":

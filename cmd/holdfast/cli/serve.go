@@ -198,7 +198,7 @@ func (s *serveRun) access(certificate *serve.Certificate) (*serve.Access, error)
 	return nil, nil
 }
 
-// secure is the configuration of TLS, or nil. names are those of the server's certificate.
+// secure is the configuration of TLS, or nil. names are the names in the server's certificate.
 func (s *serveRun) secure(certificate *serve.Certificate) (*tls.Config, error) {
 	if s.tlsCert == "" {
 		return nil, nil

@@ -138,7 +138,7 @@ func openLivenessFile(store driver.Store) (*os.File, error) {
 }
 
 // superviseCommand starts the command under a guard. It returns when nothing of the command is left, or when nothing
-// more can be done about what is left. store is that of the lease.
+// more can be done about what is left. store is the lease's.
 func (w *wrapper) superviseCommand(store driver.Store, command guardedCommand) {
 	var err error
 	if w.progress, err = newProgressWatch(w.watched); err == nil {

@@ -39,7 +39,7 @@ type Service struct {
 	IsOwnBody func(*http.Response, []byte) bool
 	// Clock is the clock of this machine.
 	Clock driver.Clock
-	// Sources are those of the credentials: see [driverutil.Admission].
+	// Sources are where the credentials come from: see [driverutil.Admission].
 	Sources []driverutil.SecretSource
 	// AddDate, if set, is told the Date of each reply of the service's, also of a refusal, unless it comes from a
 	// cache.

@@ -23,7 +23,7 @@ const MetadataKey = "holdfastfence"
 
 // Write replaces the content of a blob if no larger token has written it. It reads the blob's token from its metadata,
 // and replaces the blob under the condition that its ETag is still the one that was read. If another writer was faster,
-// it begins again. opts are those of the upload; nil means the defaults. Conditions on the ETag that they have already
+// it begins again. opts are passed to the upload; nil means the defaults. Conditions on the ETag that they have already
 // are replaced.
 //
 // The token is in the blob's metadata. So it is forgotten when the blob is deleted, and when another program gives the

@@ -27,7 +27,7 @@ type Options struct {
 	Domain string
 	// Config is further text of the configuration of each server, such as a block of users.
 	Config string
-	// User and Password are those of a user that Config defines, by whom the kit connects.
+	// User and Password name a user that Config defines, by whom the kit connects.
 	User, Password string
 	// Secure is set if Config has the clients connect by TLS. Start does not wait for such servers.
 	Secure bool

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Exit codes of the command, which are those of sysexits.h where it has one.
+// Exit codes of the command. Where sysexits.h has one, it is the same.
 const (
 	ExitGone         = 1  // the claim does not exist any more, or the key has no run that could be changed
 	ExitUsage        = 64 // the command line, or the way a lock is used, is wrong

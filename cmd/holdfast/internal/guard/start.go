@@ -34,7 +34,7 @@ func exitWith(run func() int) {
 	os.Exit(<-code)
 }
 
-// The exit codes of helpers, which are those of the program for the same reasons. Nobody depends on them.
+// The exit codes of helpers. For the same reasons the program has the same codes. Nobody depends on them.
 const (
 	exitUsage       = 64
 	exitUnavailable = 69

@@ -31,7 +31,7 @@ func (a *AuditLog) write(fields map[string]any) error {
 	return a.Append(line, true)
 }
 
-// auditFields are those of the record of an entry. outcome is "started", "done", "failed" or "refused".
+// auditFields returns the fields of an entry's record. outcome is "started", "done", "failed" or "refused".
 func auditFields(r *http.Request, e operator.Entry, outcome string) map[string]any {
 	f := map[string]any{"action": e.Action, "by": CallerName(r), "from": clientAddress(r), "outcome": outcome}
 	for name, text := range map[string]string{

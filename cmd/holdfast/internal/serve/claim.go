@@ -147,7 +147,7 @@ func (c *claim) acquire(ctx context.Context, client *holdfast.Client) (*holdfast
 	return c.request().Acquire(ctx, client)
 }
 
-// hostName is that of this machine; empty if it is not known.
+// hostName is this machine's name; empty if it is not known.
 var hostName = sync.OnceValue(func() string {
 	name, _ := os.Hostname()
 	return name

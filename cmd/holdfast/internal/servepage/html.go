@@ -42,7 +42,7 @@ func escape(s string) string {
 // plain is a text of this package.
 func plain(s string) markup { return markup(escape(s)) }
 
-// number is a number.
+// number shows a number in a cell.
 func number[T int | int64](n T) markup { return markup(strconv.FormatInt(int64(n), 10)) }
 
 // foreignText is a text that others have written into a store: it is printable, and its direction does not change the
@@ -113,7 +113,7 @@ type column struct {
 	numbers bool   // right-aligned
 }
 
-// row is one row of a table. Its cells are those of the columns, in their order. key is what tells it from others when
+// row is one row of a table. It has one cell per column, in their order. key is what tells it from others when
 // the page is brought up to date, and news is what is said aloud when it has changed.
 type row struct {
 	key, class, news string

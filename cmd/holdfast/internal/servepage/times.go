@@ -41,7 +41,7 @@ func clockTime(t, now time.Time) markup {
 		plain(t.UTC().Format(form)))
 }
 
-// describeTime is a moment in full.
+// describeTime shows a moment in full.
 func describeTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func unixMilli(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }

@@ -179,7 +179,7 @@ func (r *Report) missing(cfg Config) (why []string) {
 	return why
 }
 
-// Text is the report for people.
+// Text returns the report for people.
 func (r *Report) Text() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

@@ -9,7 +9,7 @@ import (
 // A request is a frame: its length, the request's id, the operation and its record. An answer has the id, the last
 // transaction that the server has seen, and an error code. Answers come in the order of the requests.
 //
-// The records are those of zookeeper.jute in ZooKeeper's source; there is no other specification of the protocol.
+// The records follow zookeeper.jute in ZooKeeper's source; there is no other specification of the protocol.
 // Numbers are big-endian. Texts, bytes and lists begin with their length, and a length of -1 is nil.
 
 // ErrMalformed is returned for an answer that cannot be decoded.

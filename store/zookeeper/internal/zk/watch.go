@@ -43,7 +43,7 @@ const (
 	watchesData watchKind = iota
 	watchesCreation
 	watchesChildren
-	watchKinds // their number; the order is that of the lists in a request that sets watches again
+	watchKinds // their number; they have the order of the lists in a request that sets watches again
 )
 
 type watchKey struct {
