@@ -69,6 +69,10 @@ func SharedAccessSignature(signature string) (Credentials, error) {
 			driver.ErrInvalid)
 	}
 	return func(r *http.Request) error {
+		if r.URL.Scheme != "https" && !driverutil.IsLoopback(r.URL.Hostname()) {
+			return fmt.Errorf("%w: a shared access signature is not sent over http to another machine: use an address "+
+				"with https", driver.ErrInvalid)
+		}
 		r.URL.RawQuery = strings.TrimPrefix(r.URL.RawQuery+"&"+signature, "&")
 		return nil
 	}, nil

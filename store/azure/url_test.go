@@ -209,6 +209,26 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestSignatureInTheClear: a signature, which is worth as much as a password, is sent without TLS to this machine only,
+// where an emulator may be.
+func TestSignatureInTheClear(t *testing.T) {
+	t.Parallel()
+	sign, err := azure.SharedAccessSignature("sv=2021-12-02&sig=hunter2secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, good := range map[string]bool{"https://example.org/c": true, "http://127.0.0.1:10000/c": true,
+		"http://localhost/c": true, "http://example.org/c": false} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sign(r); good && err != nil || !good && (!errors.Is(err, driver.ErrInvalid) || r.URL.RawQuery != "") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
 // TestURLRefuses: a URL that cannot work is refused before anything is sent, and says why.
 func TestURLRefuses(t *testing.T) {
 	t.Parallel()

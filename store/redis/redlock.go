@@ -59,12 +59,15 @@ func NewRedlock(ctx context.Context, clients []rueidis.Client, opts *Options) (d
 	return r, nil
 }
 
+// fewestServers are those of which a majority can remain when one fails.
+const fewestServers = 3
+
 // newRedlock makes one store for each server. Of these stores, only the scripts, the keys and the record of requests in
 // flight are used: a decision is made from the replies of all of them.
 func newRedlock(clients []rueidis.Client, opts *Options) (*redlockStore, error) {
-	if len(clients) < 3 {
-		return nil, fmt.Errorf("%w: Redlock needs 3 servers or more, not %d; for one use New", driver.ErrInvalid,
-			len(clients))
+	if len(clients) < fewestServers {
+		return nil, fmt.Errorf("%w: Redlock needs %d servers or more, not %d; for one use New", driver.ErrInvalid,
+			fewestServers, len(clients))
 	}
 	var o Options
 	if opts != nil {

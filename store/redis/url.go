@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -93,7 +94,11 @@ func (s *storeURL) readServers(scheme string) func(text string) error {
 			if server == "" || strings.HasPrefix(server, ":") { // which would be this machine
 				return errors.New("it names an empty server")
 			}
-			s.servers = append(s.servers, storeurl.AddPort(server, defaultPort(scheme)))
+			server, err := storeurl.AddPort(server, defaultPort(scheme))
+			if err != nil {
+				return err
+			}
+			s.servers = append(s.servers, server)
 		}
 		return nil
 	}
@@ -125,6 +130,10 @@ func (s *storeURL) readPath(scheme string, f *storeurl.Form) error {
 	case "redlock":
 		if len(slices.Compact(slices.Sorted(slices.Values(s.servers)))) < len(s.servers) {
 			return f.Refuse("names a server twice, and Redlock needs independent ones")
+		}
+		if len(s.servers) < fewestServers {
+			return f.Refuse(fmt.Sprintf("names %d of the %d or more servers that Redlock needs; for one server use redis://",
+				len(s.servers), fewestServers))
 		}
 	default:
 		if len(s.servers) > 1 {

@@ -78,7 +78,7 @@ func (f *Form) all() []Option {
 }
 
 // Read reads a URL. It returns [driver.ErrInvalid] for one that has another shape, for an option that is unknown, is
-// given twice, has a value that it cannot have, or is for another layout, and for what Check refuses. No error shows
+// given twice, has no value or one that it cannot have, or is for another layout, and for what Check refuses. No error shows
 // a secret of the URL. It sends nothing, but reads files with passwords.
 func (f *Form) Read(u *url.URL) error {
 	err := f.readParts(u)
@@ -114,6 +114,8 @@ func (f *Form) readOptions(u *url.URL) error {
 			return unknownOption(u, name, slices.Sorted(maps.Keys(known)))
 		case len(given[name]) > 1:
 			return fmt.Errorf("%w: the store's URL sets the option %s twice", driver.ErrInvalid, name)
+		case slices.Contains(strings.Split(u.RawQuery, "&"), name): // without =, url.ParseQuery makes it an empty text
+			return fmt.Errorf("%w: the option %s of the store's URL has no value; write %s=VALUE", driver.ErrInvalid, name, name)
 		}
 		if err := o.To.set(given.Get(name)); errors.Is(err, driver.ErrInvalid) {
 			return err

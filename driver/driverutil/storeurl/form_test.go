@@ -15,13 +15,13 @@ import (
 
 // settings are those of a store for the tests.
 type settings struct {
-	user, host, path, name, layout, color string
-	password                              driverutil.Secret
-	hosts                                 []string
-	age, timeout, interval                time.Duration
-	number                                int
-	on                                    bool
-	tls                                   driverutil.TLSOptions
+	user, host, path, name, layout, color, at string
+	password                                  driverutil.Secret
+	hosts                                     []string
+	age, timeout, interval                    time.Duration
+	number                                    int
+	on                                        bool
+	tls                                       driverutil.TLSOptions
 }
 
 func (s *settings) form() *Form {
@@ -33,6 +33,7 @@ func (s *settings) form() *Form {
 			{Name: "age", To: DurationOrNone(&s.age, time.Minute, 0), Layouts: []string{"other"}},
 			{Name: "number", To: Number(&s.number, 1, 5)},
 			{Name: "on", To: Bool(&s.on)},
+			{Name: "at", To: Address(&s.at)},
 			{Name: "color", To: OneOf(&s.color, "red", "green", "blue")},
 			Layout(&s.layout, "how", "own", "other"),
 			Timeout(&s.timeout, 3*time.Second, 50*time.Millisecond),
@@ -59,7 +60,7 @@ func TestOptions(t *testing.T) {
 		"age=0&layout=other":           "",
 		"age=1m&layout=other":          "",
 		"tls=false&tls-ca=f":           "",
-		"nope=1":                       "unknown option nope in the store's URL; known are: age, color, layout, name",
+		"nope=1":                       "unknown option nope in the store's URL; known are: age, at, color, layout, name",
 		"timout=1s":                    "unknown option timout in the store's URL (did you mean timeout?); known are: age",
 		"name=1&name=2":                "the store's URL sets the option name twice",
 		"name=%zz":                     "cannot be parsed",
@@ -74,6 +75,11 @@ func TestOptions(t *testing.T) {
 		"age=1m":                       "the option age of the store's URL is for the layout other only",
 		"color=black":                  "the option color of the store's URL: write red, green or blue",
 		"layout=none":                  `unknown layout "none"; use own or other`,
+		"name":                         "the option name of the store's URL has no value; write name=VALUE",
+		"number=5&name&on=true":        "the option name of the store's URL has no value; write name=VALUE",
+		"tls-ca=":                      "the option tls-ca of the store's URL: name a file",
+		"at=https://h:65536":           "the option at of the store's URL: a port is a number from 1 to 65535",
+		"at=https://h:443":             "",
 		"name=taken":                   "the store's URL has a name and another; remove one of them",
 		"password-file=/does/not/be":   "the option password-file of the store's URL: the file cannot be used: open /does/not/be",
 		"name=hunter2&password-file=x": "password-file of the store's URL",
@@ -123,6 +129,10 @@ func TestShape(t *testing.T) {
 		{many, "test://u:p@", "names no server; it looks like"},
 		{many, "test://h,,i", "names no server before a port or a comma; it looks like"},
 		{many, "test://:7", "names no server before a port or a comma; it looks like"},
+		{many, "test://h,i:99999", "has a wrong port: a port is a number from 1 to 65535; it looks like"},
+		{many, "test://h:0", "has a wrong port: a port is a number from 1 to 65535; it looks like"},
+		{many, "test://h:x,i:65535", "has a wrong port"},
+		{many, "test://[::1]:65535", "user= password= host=[::1]:65535 path="},
 		{base, "test://u:p@h/d", "user=u password=p host=h:3306 path=d"},
 		{base, "test://h", "names no database; it looks like"},
 		{base, "test://h/", "names no database; it looks like"},
@@ -200,7 +210,7 @@ func TestDescribe(t *testing.T) {
 	for _, o := range d.Options {
 		byName[o.Name] = o
 	}
-	if d.Shape != "test://host" || len(byName) != 14 || byName["tls-ca"].Default != "the system's" ||
+	if d.Shape != "test://host" || len(byName) != 15 || byName["tls-ca"].Default != "the system's" ||
 		!reflect.DeepEqual(byName["age"], driver.URLOption{Name: "age", Type: "duration", Bounds: "1m or more, or 0", Layouts: []string{"other"}}) ||
 		!reflect.DeepEqual(byName["color"].Values, []string{"red", "green", "blue"}) || byName["number"].Bounds != "1 to 5" ||
 		byName["timeout"].Default != "`3s`" || byName["layout"].Default != "`own`" {

@@ -2,9 +2,11 @@ package storeurl
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -114,7 +116,10 @@ func (f *Form) readHosts(u *url.URL, s shape) error {
 	var hosts []string
 	for host := range strings.SplitSeq(u.Host, ",") {
 		if s.port != "" && u.Host != "" {
-			host = AddPort(host, s.port)
+			var err error
+			if host, err = AddPort(host, s.port); err != nil {
+				return f.Refuse("has a wrong port: " + err.Error())
+			}
 			if strings.HasPrefix(host, ":") && s.needsHost {
 				return f.Refuse("names no " + what + " before a port or a comma")
 			}
@@ -140,11 +145,20 @@ func (f *Form) describePrefix() string {
 	return ""
 }
 
-// AddPort adds the default port to a host that has none.
-func AddPort(host, port string) string {
+// AddPort adds the default port to a host that has none, and refuses a port that cannot be.
+func AddPort(host, port string) (string, error) {
 	name, given, err := net.SplitHostPort(host)
 	if err != nil {
 		name = strings.Trim(host, "[]")
 	}
-	return net.JoinHostPort(name, cmp.Or(given, port))
+	given = cmp.Or(given, port)
+	return net.JoinHostPort(name, given), checkPort(given)
+}
+
+// checkPort refuses what is not the number of a port. The text is not shown: it may be the end of a password.
+func checkPort(text string) error {
+	if n, err := strconv.ParseUint(text, 10, 16); err != nil || n == 0 {
+		return errors.New("a port is a number from 1 to 65535")
+	}
+	return nil
 }

@@ -30,8 +30,16 @@ func textOf(kind string, to *string) Value {
 // Text is any text.
 func Text(to *string) Value { return textOf("text", to) }
 
-// File is the path of a file.
-func File(to *string) Value { return textOf("file", to) }
+// File is the path of a file. It is never empty: a variable that is not set, in the URL of a script, must not take the
+// file away unnoticed.
+func File(to *string) Value {
+	return Func("file", func(text string) error {
+		if *to = text; text == "" {
+			return errors.New("name a file")
+		}
+		return nil
+	})
+}
 
 // Bool is true or false.
 func Bool(to *bool) Value {
@@ -149,6 +157,11 @@ func Address(to *string) Value {
 		at, err := url.Parse(text)
 		if err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || at.User != nil {
 			return errors.New("write it as https://host:port")
+		}
+		if port := at.Port(); port != "" {
+			if err := checkPort(port); err != nil {
+				return err
+			}
 		}
 		*to = text
 		return nil
