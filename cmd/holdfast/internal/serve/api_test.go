@@ -80,6 +80,72 @@ func TestHandleOfSeveralLocks(t *testing.T) {
 	s.refuse(codeInvalid, http.MethodPost, "/v1/locks/b/hold", `{"also": ["a"]}`)
 }
 
+// TestHandleFitsInAPath: what is granted can be released, however long the names are; and what could not be is refused
+// before anything is granted.
+func TestHandleFitsInAPath(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	s.header.Set("Authorization", "Bearer "+strings.Repeat("x", 4<<10)) // there is room for the headers of a request
+	for _, letter := range []string{"x", "<", `"`} {
+		name := func(i int) string { return strings.Repeat(letter, 510) + fmt.Sprintf("%02d", i) }
+		var also []string
+		for i := range maxAlso {
+			also = append(also, name(i))
+		}
+		body, err := json.Marshal(map[string]any{"ttl_ms": 60000, "also": also})
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := "/v1/locks/-/try?name=" + url.QueryEscape(name(maxAlso))
+		if letter == "x" {
+			handle := text(s.want(http.MethodPost, path, string(body)), "handle")
+			s.want(http.MethodPost, "/v1/handles/"+handle+"/release", "")
+			continue
+		}
+		s.refuse(codeInvalid, http.MethodPost, path, string(body))
+		if !s.isFree(name(0)) || !s.isFree(name(maxAlso)) {
+			t.Errorf("%q: something was granted", letter)
+		}
+		handle := text(s.want(http.MethodPost, path, `{"ttl_ms": 60000}`), "handle")
+		s.want(http.MethodPost, "/v1/handles/"+handle+"/release", "")
+	}
+}
+
+// TestWrongTypes: the problem of a field with a wrong type names the field, and what it must be, with an example.
+func TestWrongTypes(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	for body, want := range map[string]string{
+		`{"ttl_ms": "5s"}`:              "ttl_ms must be a whole number of milliseconds, such as 5000, not a string",
+		`{"ttl_ms": 1.5}`:               "ttl_ms must be a whole number of milliseconds, such as 5000, not number 1.5",
+		`{"ttl_ms": 5000, "also": "x"}`: `also must be a list of strings, such as ["db", "cache"], not a string`,
+		`{"ttl_ms": 5000, "also": [1]}`: `also must be a list of strings, such as ["db", "cache"], not a number`,
+		`{"fair": 1}`:                   "fair must be true or false, not a number",
+		`{"kind": ["rw"]}`:              `kind must be a string, such as "nightly", not a list`,
+		`{"limit": true}`:               "limit must be a whole number, such as 5, not true or false",
+		`[]`:                            `the body must be an object, such as {"ttl_ms": 5000}, not a list`,
+	} {
+		if p := s.refuse(codeInvalid, http.MethodPost, "/v1/locks/a/try", body); p["detail"] != want {
+			t.Errorf("%s: %v, want %s", body, p["detail"], want)
+		}
+	}
+}
+
+// TestReleasedTwice: a handle that was released is as one that was lost, since its lock has left nothing in the store.
+// Nobody's lock is freed by that, also not a later one of the same name.
+func TestReleasedTwice(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, nil)
+	handle := "/v1/handles/" + text(s.want(http.MethodPost, "/v1/locks/a/try", `{"ttl_ms": 60000}`), "handle")
+	s.want(http.MethodPost, handle+"/release", "")
+	s.refuse(codeLost, http.MethodPost, handle+"/release", "")
+	s.want(http.MethodPost, "/v1/locks/a/try", `{"ttl_ms": 60000}`)
+	s.refuse(codeLost, http.MethodPost, handle+"/release", "")
+	if s.isFree("a") {
+		t.Error("a handle has released the lock of another one")
+	}
+}
+
 // TestHandles: a lock without a connection is renewed and released by its handle, at any server of the store. What is
 // promised of it is what the store has, also to a caller that has written another TTL into its handle.
 func TestHandles(t *testing.T) {

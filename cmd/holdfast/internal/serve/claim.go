@@ -3,10 +3,12 @@ package serve
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +36,7 @@ type acquireBody struct {
 	Also []string `json:"also,omitempty"`
 }
 
-// maxAlso is how many locks a request may name besides its own. All their handles must fit in a path.
+// maxAlso is how many locks a request may name besides its own.
 const maxAlso = 15
 
 // claim is a lock that a request names, and how it wants to hold it.
@@ -107,7 +109,26 @@ func (c *claim) addAlso(names []string) error {
 		return newProblem(codeInvalid, "newest_only is for one lock, without also")
 	}
 	c.also = names
+	if handle := c.longestHandle(); len(handle) > maxHandle {
+		return newProblem(codeInvalid, "the handle of these locks would be too long for the path of a request (%d bytes, and "+
+			"%d are possible): name fewer locks in also, or give them shorter names", len(handle), maxHandle)
+	}
 	return nil
+}
+
+// longestHandle is as long as any handle that the claim could be granted. It must fit in the path of a request, or the
+// lock could not be released.
+func (c *claim) longestHandle() string {
+	const id, ref = 40, 64 // bytes, more than any store has
+	h := holdfast.Handle{Name: c.name, Kind: c.kind, Limit: c.limit, Weight: c.weight, TTL: c.opts.TTL,
+		ID: strings.Repeat("x", id), Ref: strings.Repeat("x", ref), Token: math.MaxInt64}
+	var also []holdfast.Handle
+	for _, name := range c.also {
+		h := h
+		h.Name = name
+		also = append(also, h)
+	}
+	return encodeHandle(h, also...)
 }
 
 // explain reports why the store cannot keep the locks of the claim.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -39,7 +40,7 @@ type campaignBody struct {
 
 func (s *Server) hold(w http.ResponseWriter, r *http.Request) error {
 	var body holdBody
-	if err := readBody(r, &body); err != nil {
+	if err := cmp.Or(refuseKey(r), readBody(r, &body)); err != nil {
 		return err
 	}
 	return s.holdLock(w, r, &body)
@@ -48,7 +49,7 @@ func (s *Server) hold(w http.ResponseWriter, r *http.Request) error {
 // campaign is hold: an election is a mutex, and the note of its holder is what the leader publishes.
 func (s *Server) campaign(w http.ResponseWriter, r *http.Request) error {
 	var b campaignBody
-	if err := readBody(r, &b); err != nil {
+	if err := cmp.Or(refuseKey(r), readBody(r, &b)); err != nil {
 		return err
 	}
 	return s.holdLock(w, r, &holdBody{

@@ -31,6 +31,16 @@ func keyOfRequest(r *http.Request) (string, error) {
 	return key, nil
 }
 
+// refuseKey refuses a key of a request that takes something and does not know keys: its client believes that it may be
+// repeated.
+func refuseKey(r *http.Request) error {
+	if len(r.Header.Values(keyHeader)) == 0 {
+		return nil
+	}
+	return newProblem(codeInvalid, "%s is for acquire and try alone: leave it out, and do not repeat this request as if it "+
+		"counted", keyHeader)
+}
+
 // hashOptions is what the requests with one key have in common: all but how long they wait.
 func hashOptions(c *claim, body acquireBody) [sha256.Size]byte {
 	body.Wait = nil
@@ -85,7 +95,8 @@ func (t *keyTable) join(id keyedID, options [sha256.Size]byte, start func(contex
 	case k == nil:
 		k = t.add(id, options, start)
 	case k.options != options:
-		return nil, false, newProblem(codeKeyReused, "the %s is in use for this lock with other options", keyHeader)
+		return nil, false, newProblem(codeKeyReused, "this %s was sent for this lock with other options, or "+
+			"with the other of acquire and try; use a new key", keyHeader)
 	case k.withdrawn || k.expiry != nil:
 		return k, false, nil
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -180,7 +181,7 @@ func (s *Server) ledgerFor(r *http.Request, name string, b *beginBody) (*holdfas
 // wait gets no run.
 func (s *Server) beginRun(w http.ResponseWriter, r *http.Request) error {
 	var body beginBody
-	if err := readBody(r, &body); err != nil {
+	if err := cmp.Or(refuseKey(r), readBody(r, &body)); err != nil {
 		return err
 	}
 	ledgerName, key, _ := keyOf(r)

@@ -2,12 +2,15 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -61,19 +64,33 @@ func readBody(r *http.Request, v any) error {
 func describeJSONError(err error) string {
 	var mistyped *json.UnmarshalTypeError
 	if errors.As(err, &mistyped) {
-		kinds := map[string]string{"int64": "a whole number", "bool": "true or false", "string": "a string"}
-		want := kinds[mistyped.Type.String()]
-		if want == "" {
-			want = "an object"
-		}
-		field := mistyped.Field
-		if field == "" {
-			field = "the body"
-		}
-		return field + " must be " + want + ", not " + mistyped.Value
+		field := mistyped.Field[strings.LastIndexByte(mistyped.Field, '.')+1:] // without the name of a Go struct
+		return fmt.Sprintf("%s must be %s, not %s", cmp.Or(field, "the body"), wantedJSON(field, mistyped.Type.Kind()),
+			cmp.Or(givenJSON[mistyped.Value], mistyped.Value))
 	}
 	return "the body is no such JSON: " + strings.TrimPrefix(err.Error(), "json: ")
 }
+
+// wantedJSON says what a field must be, with an example.
+func wantedJSON(field string, kind reflect.Kind) string {
+	switch {
+	case field == "also": // or one of its strings
+		return `a list of strings, such as ["db", "cache"]`
+	case strings.HasSuffix(field, "_ms"):
+		return "a whole number of milliseconds, such as 5000"
+	case kind == reflect.Int64:
+		return "a whole number, such as 5"
+	case kind == reflect.Bool:
+		return "true or false"
+	case kind == reflect.String:
+		return `a string, such as "nightly"`
+	}
+	return `an object, such as {"ttl_ms": 5000}`
+}
+
+// givenJSON are the words for what a client has sent in place of it.
+var givenJSON = map[string]string{"string": "a string", "number": "a number", "array": "a list", "object": "an object",
+	"bool": "true or false"}
 
 // nameOf is the name in the path. It is in the query if the path has "-" in its place.
 func nameOf(r *http.Request, parameter string) string {

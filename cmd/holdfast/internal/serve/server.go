@@ -60,7 +60,8 @@ import (
 
 const (
 	maxBody           = 128 << 10        // bytes of a request; a run's result of 64 KiB fits in base64
-	maxHeader         = 16 << 10         // bytes of a request's headers
+	maxHeader         = 24 << 10         // bytes of a request's path and headers, also if a handle is in the path
+	maxHandle         = 18 << 10         // bytes of a handle
 	requestTimeout    = 10 * time.Second // for a client to send a request, with its body
 	responseTimeout   = 30 * time.Second // for a client to read an answer that is no stream
 	idleTimeout       = 2 * time.Minute  // of a connection without a request
