@@ -109,15 +109,18 @@ func (p *Page) ledgerOf(r *http.Request) string {
 // showRuns is the page of a ledger.
 func (p *Page) showRuns(r *http.Request) (*content, error) {
 	v := r.URL.Query()
+	ledgers, _ := p.ledgers.get(r.Context()) // what is wrong with the store is said of the list
+	known := p.countLedgers(r, ledgers)
 	q := runsQuery{ledger: p.ledgerOf(r), prefix: v.Get("prefix")}
+	if _, ok := known[q.ledger]; !ok && len(known) > 0 && !v.Has("ledger") {
+		q.ledger = slices.Min(slices.Collect(maps.Keys(known))) // the first that the viewer may see
+	}
 	state := holdfast.RunState(v.Get("state"))
 	list, err := p.ledgerRuns(q).get(r.Context())
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	ledgers, _ := p.ledgers.get(r.Context()) // what is wrong with the store is said of the list
-	known := p.countLedgers(r, ledgers)
 	counts := map[holdfast.RunState]int{}
 	var shown []listedRun
 	for _, run := range list.runs {

@@ -97,6 +97,29 @@ func TestLedgersOnPage(t *testing.T) {
 	}
 }
 
+// TestFirstLedgerOfViewer: without a name, the page shows the first ledger of which the viewer may see a key, and the
+// usual one to all others.
+func TestFirstLedgerOfViewer(t *testing.T) {
+	t.Parallel()
+	for begins, want := range map[string]string{"": "once", "once/": "once", "nightly/": "nightly", "none/": "once"} {
+		s := newSite(t, Options{Rights: func(_ *http.Request, name string) operator.Rights {
+			return operator.Rights{See: strings.HasPrefix(name, begins)}
+		}})
+		s.addRuns()
+		run, err := s.client("x").Ledger("nightly", nil).Begin(t.Context(), "report", nil)
+		if err == nil {
+			err = run.Fail(t.Context(), errors.New("no paper"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.page.ledgers.invalidate()
+		if runs := s.get("/runs").body; !strings.Contains(runs, `name="ledger" value="`+want+`"`) {
+			t.Errorf("who may see %q does not see %s:\n%s", begins, want, runs)
+		}
+	}
+}
+
 // TestRetryAndForget: a failed key is retried and a key is forgotten after a confirmation, a success only with the box
 // ticked. What cannot be done says why.
 func TestRetryAndForget(t *testing.T) {
