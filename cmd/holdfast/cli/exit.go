@@ -154,7 +154,10 @@ func errorText(err error) string { return strings.TrimPrefix(err.Error(), "holdf
 // flagErrorText is errorText for a flag's value, without the words that only repeat that it is invalid.
 func flagErrorText(err error) string {
 	var number *strconv.NumError
-	if errors.As(err, &number) {
+	switch {
+	case errors.As(err, &number) && number.Func == "ParseBool":
+		return "give true or false, or the flag alone"
+	case number != nil:
 		return "not a number, or too large"
 	}
 	return durationErrorText(strings.TrimPrefix(errorText(err), "time: "))

@@ -283,7 +283,7 @@ Time slots
   the machine may be ahead.
   With --every, KEY is run when once is first started in a slot, and again in the slot only if that has failed.
   With --schedule, a slot whose first run did not begin within --start-within of its start is missed: once says so, and
-  exits 0. With --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
+  exits 0. More than half of the slot counts as half of it, and the message says that. With --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
   A slot whose predecessor is still run waits for its end. If that does not come while the slot may be begun (until the
   slot ends, or until --start-within has passed), the slot is missed, and once exits 80. All lines of a job must agree on
   --allow-overlap: a run with it may overlap with others.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ The state of a run is one of
 
 --failed, --abandoned, --running and --succeeded show the runs in any of the states that are given. --since also leaves
 out runs that started and ended before a time, such as 2006-01-02T15:04:05Z, or before a duration ago, such as 24h.
-The times of runs are those of the store's clock.
+The times of runs are those of the store's clock. --all shows the runs of all ledgers, and so which ledgers there are.
 
 With --json each run is a record of the type "run". If there are no runs, nothing is printed. To list the keys that
 start with "show", "retry" or "forget", write "--" before PREFIX.`
@@ -41,7 +42,7 @@ type runFilter struct {
 
 func newLedger(storeURL *string) *cobra.Command {
 	ledger := ledgerFlags{store: storeURL}
-	var asJSON bool
+	var asJSON, all bool
 	var filter runFilter
 	c := &cobra.Command{
 		Use:   "ledger [PREFIX]",
@@ -60,8 +61,15 @@ func newLedger(storeURL *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return ledger.withLedger(func(ctx context.Context, l *holdfast.Ledger, from ledgerName) error {
-				return listRuns(ctx, c.OutOrStdout(), l, from, prefix, filter, asJSON)
+			if all && c.Flags().Changed("ledger") {
+				return usageError("--all and --ledger exclude each other")
+			}
+			return withClient(*ledger.store, func(ctx context.Context, client *holdfast.Client) error {
+				if from := (ledgerName{store: client.Info().Store}); all {
+					return listRuns(c.OutOrStdout(), client.ListRuns(ctx, filter.chosenStates()...), from, prefix, filter, asJSON)
+				}
+				l, from := ledger.openLedger(client, nil), ledgerName{client.Info().Store, ledger.ledger}
+				return listRuns(c.OutOrStdout(), l.List(ctx, prefix, filter.chosenStates()...), from, prefix, filter, asJSON)
 			})
 		},
 		SuggestionsMinimumDistance: 2,
@@ -69,6 +77,7 @@ func newLedger(storeURL *string) *cobra.Command {
 	ledger.addFlags(c)
 	addJSONFlag(c, &asJSON)
 	filter.addFlags(c)
+	c.Flags().BoolVar(&all, "all", false, "show the runs of all ledgers")
 	c.AddCommand(newLedgerShow(storeURL), newLedgerRetry(storeURL), newLedgerForget(storeURL))
 	return c
 }
@@ -142,19 +151,22 @@ type listedRun struct {
 	resultSize int
 }
 
-// listRuns prints the last run of each key. Keys that cannot be read do not hide the others: see eachReadable.
-func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, from ledgerName, prefix string, filter runFilter,
+// listRuns prints the last runs of keys, which are of all ledgers if from names none. Keys that cannot be read do not
+// hide the others: see eachReadable.
+func listRuns(w io.Writer, found iter.Seq2[holdfast.RunInfo, error], from ledgerName, prefix string, filter runFilter,
 	asJSON bool) error {
 	var runs []listedRun
-	failed := eachReadable(l.List(ctx, prefix, filter.chosenStates()...), func(run holdfast.RunInfo) {
-		if filter.since.excludes(run) {
+	failed := eachReadable(found, func(run holdfast.RunInfo) {
+		if filter.since.excludes(run) || !strings.HasPrefix(run.Key, prefix) {
 			return
 		}
 		size := len(run.Result)
 		run.Result = nil
 		runs = append(runs, listedRun{run, size})
 	})
-	slices.SortFunc(runs, func(a, b listedRun) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortFunc(runs, func(a, b listedRun) int {
+		return cmp.Or(cmp.Compare(a.Ledger, b.Ledger), cmp.Compare(a.Key, b.Key))
+	})
 	if err := printRunList(w, from, runs, asJSON); err != nil {
 		return err
 	}
@@ -162,7 +174,8 @@ func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, from ledgerN
 	case failed != nil:
 		return ledgerError(failed)
 	case len(runs) == 0 && !asJSON:
-		return newDisplay(w).tellNothing("no key of this ledger has such a run")
+		which := map[bool]string{true: "any", false: "this"}[from.ledger == ""]
+		return newDisplay(w).tellNothing("no key of " + which + " ledger has such a run")
 	}
 	return nil
 }
@@ -171,6 +184,7 @@ func listRuns(ctx context.Context, w io.Writer, l *holdfast.Ledger, from ledgerN
 func printRunList(w io.Writer, from ledgerName, runs []listedRun, asJSON bool) error {
 	if asJSON {
 		for _, r := range runs {
+			from.ledger = cmp.Or(r.Ledger, from.ledger)
 			if err := writeRunJSON(w, from, r.RunInfo, r.resultSize); err != nil {
 				return err
 			}
@@ -181,14 +195,21 @@ func printRunList(w io.Writer, from ledgerName, runs []listedRun, asJSON bool) e
 		return nil
 	}
 	rows := [][]string{{"KEY", "ATTEMPT", "STATE", "STARTED", "TOOK", "OWNER", "OUTCOME"}}
+	if from.ledger == "" {
+		rows[0] = append([]string{"LEDGER"}, rows[0]...)
+	}
 	for _, r := range runs {
 		r.Error = shortenText(r.Error)
 		outcome := describeRunError(r.RunInfo)
 		if r.State == holdfast.RunSucceeded {
 			outcome = formatSize(r.resultSize)
 		}
-		rows = append(rows, []string{quoteName(r.Key), fmt.Sprint(r.Attempt), string(r.State), formatTime(r.StartedAt),
-			formatTook(r.RunInfo), printableText(r.Owner), outcome})
+		row := []string{quoteName(r.Key), fmt.Sprint(r.Attempt), string(r.State), formatTime(r.StartedAt),
+			formatTook(r.RunInfo), printableText(r.Owner), outcome}
+		if from.ledger == "" {
+			row = append([]string{quoteName(r.Ledger)}, row...)
+		}
+		rows = append(rows, row)
 	}
 	return writeTable(w, rows)
 }

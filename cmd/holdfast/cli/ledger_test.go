@@ -178,6 +178,28 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestAllLedgers: --all shows the keys of all ledgers, with their ledgers.
+func TestAllLedgers(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	w.runProgram("ledger", "--all").check(t, 0)
+	w.runProgram("once", "b/1", "true").check(t, 0)
+	w.runProgram("once", "--ledger", "payments", "a/1", "true").check(t, 0)
+	w.runProgram("once", "--ledger", "payments", "b/2", "false").check(t, 1)
+	for args, want := range map[string]string{
+		"":           `LEDGER +KEY .*\nonce +b/1 +1 .*\npayments +a/1 +1 .*\npayments +b/2 +1 .*`,
+		"b/":         `LEDGER +KEY .*\nonce +b/1 +1 .*\npayments +b/2 +1 .*`,
+		"--failed":   `LEDGER +KEY .*\npayments +b/2 +1 .*`,
+		"--json b/2": `\{.*"ledger":"payments".*\}`,
+	} {
+		r := w.runProgram(append([]string{"ledger", "--all"}, strings.Fields(args)...)...)
+		if r.check(t, 0); !regexp.MustCompile("^" + want + "\n$").MatchString(r.out) {
+			t.Errorf("%s: want %s, got %s", args, want, r.out)
+		}
+	}
+	w.runProgram("ledger", "--all", "--ledger", "payments").check(t, 64, "exclude each other")
+}
+
 // TestRunsUsage: wrong command lines are refused before anything is asked of the store.
 func TestRunsUsage(t *testing.T) {
 	t.Parallel()
@@ -520,7 +542,7 @@ func TestRunsOnStoreWithoutLedger(t *testing.T) {
 	_, retryErr := changeRuns(t.Context(), l, operator.Retry, "a", false)
 	_, forgetErr := changeRuns(t.Context(), l, operator.Forget, "a", true)
 	for what, err := range map[string]error{
-		"list":   listRuns(t.Context(), io.Discard, l, ledgerName{}, "", runFilter{}, false),
+		"list":   listRuns(io.Discard, l.List(t.Context(), ""), ledgerName{}, "", runFilter{}, false),
 		"retry":  retryErr,
 		"forget": forgetErr,
 	} {

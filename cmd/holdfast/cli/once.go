@@ -119,6 +119,9 @@ func (f *onceFlags) check(c *cobra.Command, key string) error {
 	changed := c.Flags().Changed
 	_, notDuration := time.ParseDuration(key)
 	switch {
+	case len(strings.Fields(f.schedule)) == 1 && !strings.HasPrefix(f.schedule, "@"):
+		return usageError("--schedule has one field of five; put the whole schedule in quotes, such as '0 3 * * *', and " +
+			"flags before KEY")
 	case changed("every") && changed("schedule"):
 		return usageError("--every and --schedule exclude each other")
 	case changed("schedule") && !changed("tz"):

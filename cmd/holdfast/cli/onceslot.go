@@ -119,9 +119,13 @@ func (j *onceJob) checkMissed(ctx context.Context, ledger *holdfast.Ledger, slot
 	case len(runs) > 0:
 		return nil
 	}
+	capped := ""
+	if limit < j.startWithin {
+		capped = " (half of the slot, which is the most)"
+	}
 	return &exitError{outcome: outcomeMissed, err: fmt.Errorf(
-		"%s is not run: its slot started %s ago and was not run within %s; see --start-within and --catch-up",
-		quoteName(slot.Key(j.key)), formatDuration(late), limit)}
+		"%s is not run: its slot started %s ago and was not run within %s%s; see --start-within and --catch-up",
+		quoteName(slot.Key(j.key)), formatDuration(late), limit, capped)}
 }
 
 // startLimit is how late a slot may be run for the first time, if startWithin says so.

@@ -266,6 +266,24 @@ func TestOnceSlotOnServerWithOtherClock(t *testing.T) {
 	once("--ledger", "events", "--every", "24h", "--allow-overlap", "s", "echo", "ran").check(t, 0)
 }
 
+// TestCappedStart: a --start-within of more than half of the slot is half of it, and the message says so.
+func TestCappedStart(t *testing.T) {
+	t.Parallel()
+	w := newWorkspace(t)
+	ledger := w.openLedger()
+	start := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
+	slot := holdfast.Slot{Start: start, End: start.Add(time.Hour), Now: start.Add(40 * time.Minute)}
+	for within, says := range map[time.Duration]string{
+		20 * time.Minute: "within 20m0s; see --start-within",
+		50 * time.Minute: "within 30m0s (half of the slot, which is the most); see --start-within",
+	} {
+		j := onceJob{key: "job", startWithin: within, opts: holdfast.LedgerOptions{TTL: holdfast.DefaultTTL}}
+		if err := j.checkMissed(t.Context(), ledger, slot); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: %v, want %s", within, err, says)
+		}
+	}
+}
+
 // TestLastStart: a slot waits for another one until it ends, or for as long as --start-within allows.
 func TestLastStart(t *testing.T) {
 	t.Parallel()

@@ -96,6 +96,10 @@ func newRoot() *cobra.Command {
 		newDoctor(storeURL), newTorture(storeURL), newTortureWorker(), newServe(storeURL), newVersion(), newRunDetails(),
 		newConfigurationHelp(), newMan())
 	addCompletions(root, storeURL)
+	root.InitDefaultHelpCmd()
+	if c, _, err := root.Find([]string{"help"}); err == nil {
+		c.RunE = showHelp // otherwise it exits 0 for what does not exist
+	}
 	root.InitDefaultCompletionCmd()
 	if c, _, err := root.Find([]string{"completion"}); err == nil {
 		// Otherwise it prints its help, which a script would source.
@@ -105,6 +109,16 @@ func newRoot() *cobra.Command {
 		c.Args = cobra.ArbitraryArgs
 	}
 	return root
+}
+
+// showHelp prints the help of a subcommand or a topic.
+func showHelp(c *cobra.Command, args []string) error {
+	about, rest, err := c.Root().Find(args)
+	if err != nil || len(rest) > 0 && about.HasSubCommands() {
+		return unknownCommand(about, rest[0])
+	}
+	about.InitDefaultHelpFlag()
+	return about.Help()
 }
 
 // newBareRoot builds the program's own flags, without subcommands.
@@ -174,6 +188,26 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return usageError("unknown subcommand %q", name)
 }
 
+// longFlag is the flag that was meant by letters after one dash, of which the first ones may be flags by themselves;
+// empty if there is none.
+func longFlag(c *cobra.Command, letters string) (long string) {
+	letters, _, _ = strings.Cut(letters, "=")
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if len(letters) > 1 && strings.HasSuffix(f.Name, letters) {
+			long = f.Name
+		}
+	})
+	return long
+}
+
+// formatFlag is an unknown flag as it was written.
+func formatFlag(missing *pflag.NotExistError) string {
+	if missing.GetSpecifiedShortnames() != "" {
+		return "-" + missing.GetSpecifiedName()
+	}
+	return "--" + missing.GetSpecifiedName()
+}
+
 // flagError describes what is wrong with a flag. The library's own texts quote what was typed, which may be a URL with
 // a password after a mistyped flag.
 func flagError(c *cobra.Command, err error) error {
@@ -186,7 +220,18 @@ func flagError(c *cobra.Command, err error) error {
 		return usageError("there is no flag %s; did you mean --wait?", missing.GetSpecifiedName())
 	case errors.As(err, &missing) && c.Flags().Lookup("events") != nil && missing.GetSpecifiedName() == "json":
 		return usageError("%s prints nothing itself; to have what happens in a file, use --events FILE", c.Name())
+	case errors.As(err, &missing) && slices.Contains([]string{"run", "hold"}, c.Name()) &&
+		slices.Contains([]string{"schedule", "every", "tz"}, missing.GetSpecifiedName()):
+		return usageError("%s has no --%s; use: holdfast once --schedule '0 3 * * *' --tz ZONE KEY COMMAND, with the quotes",
+			c.Name(), missing.GetSpecifiedName())
+	case errors.As(err, &missing) && c.Name() == "once" &&
+		slices.Contains([]string{"n", "no-wait", "skip-ok"}, missing.GetSpecifiedName()):
+		return usageError("once has no %s: it waits only with --wait, exits 0 if KEY has succeeded before, and 75 while a run "+
+			"of KEY is in progress", formatFlag(missing))
 	case errors.As(err, &missing) && missing.GetSpecifiedShortnames() != "":
+		if long := longFlag(c, missing.GetSpecifiedShortnames()); long != "" {
+			return usageError("unknown flag -%s; did you mean --%s?", missing.GetSpecifiedName(), long)
+		}
 		return usageError("unknown flag -%s", missing.GetSpecifiedName())
 	case errors.As(err, &missing):
 		var known []string

@@ -70,6 +70,9 @@ func describeScheduleError(fields []string, err error) string {
 			return fmt.Sprintf("crontab(5) has no L, W and #, as in %q", field)
 		}
 	}
+	if len(fields) < 5 && !strings.HasPrefix(strings.Join(fields, ""), "@") {
+		return fmt.Sprintf("it has %d of the five fields; quote all of them, or the shell makes words of them", len(fields))
+	}
 	if len(fields) > 5 {
 		return fmt.Sprintf("it has %d fields; crontab(5) has no seconds and no years", len(fields))
 	}
