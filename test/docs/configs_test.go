@@ -173,7 +173,7 @@ func collectCommands(value any, key string, commands *[]string) {
 
 // unitKeys are the settings of systemd's units that the recipes use.
 var unitKeys = map[string][]string{
-	"Unit": {"Description", "Wants", "After"},
+	"Unit": {"Description", "Documentation", "Wants", "After"},
 	"Service": {"Type", "Environment", "EnvironmentFile", "ExecStart", "Restart", "RestartSec", "KillMode",
 		"TimeoutStopSec", "SuccessExitStatus", "RestartPreventExitStatus"},
 	"Timer":   {"OnCalendar", "Persistent", "RandomizedDelaySec"},
