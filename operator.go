@@ -62,7 +62,7 @@ func (c *Client) Break(ctx context.Context, name, ref string, mode BreakMode, re
 const MaxReason = driver.MaxReason
 
 // RequestRelease asks the holder of a claim to release it. Nothing is taken away: [Lease.ReleaseRequested] is closed at
-// the holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are those of Break; a
+// the holder, within a third of its TTL as a rule, and the holder decides. ref and the errors are as for Break; a
 // claim that waits is notified once it holds the lock.
 func (c *Client) RequestRelease(ctx context.Context, name, ref string) error {
 	return c.breakClaim(ctx, "request release", name, ref, driver.Break{Mode: driver.BreakRequestRelease})

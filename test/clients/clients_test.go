@@ -523,6 +523,8 @@ func (r *runner) doHere(s step) {
 		err = r.agents[of].cmd.Process.Signal(signals[s.Do])
 	case "stop-engine", "continue-engine", "kill-engine":
 		err = syscall.Kill(r.engineOf(of), signals[strings.TrimSuffix(s.Do, "-engine")])
+	case "remove-socket":
+		err = os.RemoveAll(filepath.Dir(r.socketOf(of)))
 	case "cut":
 		r.link.Cut()
 	case "heal":
@@ -556,6 +558,30 @@ func (r *runner) engineOf(name string) int {
 		r.fail("%s has no engine", name)
 	}
 	return pid
+}
+
+// socketOf is the socket on which an agent's engine listens.
+func (r *runner) socketOf(name string) string {
+	r.Helper()
+	open, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.engineOf(name)))
+	if err != nil {
+		r.Fatal(err)
+	}
+	sockets, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, link := range open {
+		inode, _ := os.Readlink(link) // such as socket:[123]; the lines end in the number and the path
+		number := strings.Trim(inode, "socket:[]")
+		for line := range strings.Lines(string(sockets)) {
+			if f := strings.Fields(line); len(f) == 8 && f[6] == number && strings.HasPrefix(f[7], "/") {
+				return f[7]
+			}
+		}
+	}
+	r.fail("%s has no engine that listens", name)
+	return ""
 }
 
 // findEngine is the process of an agent's engine, or 0 if there is none.

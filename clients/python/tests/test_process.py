@@ -93,6 +93,36 @@ class ProcessTest(unittest.TestCase):
             os.close(read)
             os.close(write)
 
+    def test_slow_start(self):
+        """While the engine of a store starts, other stores can be used, and the process can be forked."""
+        slow = self.url + "-slow"
+        started, go = threading.Event(), threading.Event()
+        await_start = _engine.Engine.await_start
+
+        def wait(engine):
+            if engine.store == slow:
+                started.set()
+                self.assertTrue(go.wait(100))
+            await_start(engine)
+
+        def use_slow():
+            locks = holdfast.connect(slow)
+            with locks.mutex("a"):
+                pass
+            locks.close()
+
+        with mock.patch.object(_engine.Engine, "await_start", wait):
+            user = threading.Thread(target=use_slow)
+            user.start()
+            self.assertTrue(started.wait(100))
+            locks = self.connect()
+            with locks.mutex("a"):
+                pass
+            self.in_child(lambda: not _engine._all)
+            self.assertTrue(user.is_alive())
+            go.set()
+            user.join()
+
     def test_interrupted_wait(self):
         """A wait that is interrupted, by Ctrl-C for example, leaves nothing behind."""
         locks, others = self.connect(), self.connect()

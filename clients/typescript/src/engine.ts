@@ -84,9 +84,10 @@ export class Engine {
     }
   }
 
-  /** Waits until the engine has ended, if it is about to. */
+  /** Waits until the engine has ended, if it is about to. If its socket was removed, it is ended. */
   async awaitEnd(): Promise<void> {
     if (!this.isAlive) return;
+    if (!existsSync(this.socketPath)) return this.stop();
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, endLimit);
       this.child.once("exit", () => {

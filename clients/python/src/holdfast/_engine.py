@@ -72,9 +72,15 @@ class Engine:
         except OSError as e:
             raise EngineMissing(f"{command} cannot be started: {e.strerror}") from e
         assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._command = command
         self._messages: collections.deque[str] = collections.deque(maxlen=20)
         self._reader = threading.Thread(target=self._read_messages, args=(self._process.stderr,), daemon=True)
         self._reader.start()
+        self.path = ""
+
+    def await_start(self) -> None:
+        """Waits until the engine can be called. That takes long if its store does not answer."""
+        assert self._process.stdin and self._process.stdout
         killer = threading.Timer(_START_LIMIT, self._process.kill)
         killer.daemon = True
         killer.start()
@@ -90,14 +96,14 @@ class Engine:
         finally:
             killer.cancel()
         if not record:
-            raise self._start_error(command)
+            raise self._start_error()
         listen = str(json.loads(record)["listen"])
         self.path = listen.removeprefix("unix:")
 
-    def _start_error(self, command: str) -> HoldfastError:
+    def _start_error(self) -> HoldfastError:
         code = self._end()
         said = " ".join(line.partition("holdfast: ")[2] or line for line in self._messages)
-        text = said or f"{command} has ended with {code}"
+        text = said or f"{self._command} has ended with {code}"
         return Invalid(text) if code == _EXIT_USAGE else StoreUnavailable(text)
 
     def _read_messages(self, stderr: IO[bytes]) -> None:
@@ -112,7 +118,10 @@ class Engine:
         return self._process.poll() is None
 
     def await_end(self) -> None:
-        """Waits until the engine has ended, if it is about to."""
+        """Waits until the engine has ended, if it is about to. If its socket was removed, it is ended."""
+        if not os.path.exists(self.path):
+            self.stop()
+            return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_LIMIT)
 
@@ -153,17 +162,32 @@ def _read_line(stdout: IO[bytes]) -> bytes:
     return line
 
 
-_lock = threading.Lock()
-_engines: dict[str | None, Engine] = {}
+_lock = threading.Lock()  # is held for moments only, since a fork waits for it
+_engines: dict[str | None, Engine] = {}  # those that can be called
+_all: set[Engine] = set()  # those that have a process
+_starts: dict[str | None, threading.Lock] = {}
 
 
 def join(store: str | None) -> Engine:
     """The engine of a store, which is started if it does not run."""
     with _lock:
-        engine = _engines.get(store)
-        if engine is None or not engine.is_alive():
-            engine = _engines[store] = Engine(store)
-        engine.users += 1
+        start = _starts.setdefault(store, threading.Lock())
+    with start:
+        with _lock:
+            engine = _engines.get(store)
+            if engine is not None and engine.is_alive():
+                engine.users += 1
+                return engine
+            engine = Engine(store)
+            _all.add(engine)
+        try:
+            engine.await_start()
+        except BaseException:
+            _all.discard(engine)
+            raise
+        with _lock:
+            _engines[store] = engine
+            engine.users += 1
         return engine
 
 
@@ -176,6 +200,7 @@ def leave(engine: Engine) -> None:
         if _engines.get(engine.store) is engine:
             del _engines[engine.store]
     engine.stop()
+    _all.discard(engine)
 
 
 def _before_fork() -> None:
@@ -190,14 +215,15 @@ def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     nothing = os.open(os.devnull, os.O_RDWR)
-    for engine in _engines.values():
+    for engine in _all:
         engine.forget(nothing)
     os.close(nothing)
-    _engines.clear()
+    for known in (_engines, _all, _starts):
+        known.clear()
 
 
 def _at_exit() -> None:
-    for engine in list(_engines.values()):
+    for engine in list(_all):
         engine.users = 0
         engine.stop()
 

@@ -13,6 +13,7 @@ import java.util.Deque;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 
@@ -23,11 +24,13 @@ import java.util.concurrent.TimeUnit;
 final class Engine {
     private static final long START_LIMIT = 60_000, END_LIMIT = 5_000;
     private static final int EXIT_USAGE = 64;
-    private static final Map<String, Engine> ENGINES = new HashMap<>();
+    private static final Map<String, Engine> ENGINES = new HashMap<>(); // those that can be called
+    private static final Map<String, Object> STARTS = new ConcurrentHashMap<>(); // one per store is started at a time
 
     final Server server;
     private final Process process;
     private final String store;
+    private final Path socket;
     private int users;
 
     private Engine(String store) {
@@ -59,7 +62,9 @@ final class Engine {
             killer.cancel(false);
         }
         if (record == null) throw startError(command, reader, messages);
-        server = new Server(Json.text(Json.parse(record), "listen"), token, null);
+        String listen = Json.text(Json.parse(record), "listen");
+        socket = Path.of(listen.replaceFirst("^unix:", ""));
+        server = new Server(listen, token, null);
     }
 
     private void readMessages(Deque<String> messages) {
@@ -96,8 +101,12 @@ final class Engine {
         return process.isAlive();
     }
 
-    /** Waits until the engine has ended, if it is about to. */
+    /** Waits until the engine has ended, if it is about to. If its socket was removed, it is ended. */
     void awaitEnd() {
+        if (!Files.exists(socket)) {
+            stop();
+            return;
+        }
         try {
             process.waitFor(END_LIMIT, TimeUnit.MILLISECONDS);
         } catch (InterruptedException interrupted) {
@@ -105,15 +114,21 @@ final class Engine {
         }
     }
 
-    /** The engine of a store, which is started if it does not run. */
+    /** The engine of a store, which is started if it does not run. Meanwhile, only calls for this store wait. */
     static Engine join(String store) {
-        synchronized (ENGINES) {
-            Engine engine = ENGINES.get(store);
-            if (engine == null || !engine.isAlive()) {
-                engine = new Engine(store);
-                ENGINES.put(store, engine);
+        synchronized (STARTS.computeIfAbsent(store, of -> new Object())) {
+            synchronized (ENGINES) {
+                Engine engine = ENGINES.get(store);
+                if (engine != null && engine.isAlive()) {
+                    engine.users++;
+                    return engine;
+                }
             }
-            engine.users++;
+            Engine engine = new Engine(store);
+            synchronized (ENGINES) {
+                ENGINES.put(store, engine);
+                engine.users++;
+            }
             return engine;
         }
     }
@@ -125,6 +140,10 @@ final class Engine {
             ENGINES.remove(store, this);
         }
         server.close();
+        stop();
+    }
+
+    private void stop() {
         try {
             process.getOutputStream().close();
         } catch (IOException ended) {
