@@ -271,6 +271,28 @@ func (b *boundContext) dropAfterEnd() {
 	}
 }
 
+// Call makes one request of a store, as CallWithTimeout does. It returns driver.ErrClosed if the lifetime has ended,
+// the error of ctx if that has, and otherwise what explain makes of the error of the request.
+func (l *Lifetime) Call(
+	ctx context.Context, d time.Duration, store string, request func(context.Context) error, explain func(error) error,
+) error {
+	if l.Err() != nil {
+		return driver.ErrClosed
+	}
+	living, done := l.Bind(ctx)
+	defer done()
+	err := CallWithTimeout(living, d, store, request)
+	switch {
+	case err == nil:
+		return nil
+	case l.Err() != nil:
+		return driver.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return explain(err)
+}
+
 // Sleep waits for d. It returns driver.ErrClosed if the lifetime ends first, or the error of ctx if that ends first.
 // When both have ended, it returns driver.ErrClosed, so a context that Bind has made may be given.
 func (l *Lifetime) Sleep(ctx context.Context, d time.Duration) error {

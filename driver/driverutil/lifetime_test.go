@@ -298,6 +298,52 @@ func testAfterFunc(t *testing.T, functions int32) {
 	}
 }
 
+// TestLifetimeCall: of the ends of a call, the lifetime's comes first, then the caller's, and only another error is
+// explained. No request is made after the end of the lifetime.
+func TestLifetimeCall(t *testing.T) {
+	t.Parallel()
+	broken, explained := errors.New("broken"), errors.New("explained")
+	for _, c := range []struct {
+		name              string
+		ended             bool // before the call
+		ends, cancels     bool // during it
+		err, want         error
+		requests, explain int
+	}{
+		{name: "success", ends: true, cancels: true, requests: 1},
+		{name: "failure", err: broken, want: explained, requests: 1, explain: 1},
+		{name: "cancelled", cancels: true, err: broken, want: context.Canceled, requests: 1},
+		{name: "closed", ends: true, cancels: true, err: broken, want: driver.ErrClosed, requests: 1},
+		{name: "closed before", ended: true, want: driver.ErrClosed},
+	} {
+		l := NewLifetime()
+		ctx, cancel := context.WithCancel(t.Context())
+		if c.ended {
+			l.End()
+		}
+		requests, explain := 0, 0
+		err := l.Call(ctx, time.Hour, "the store", func(context.Context) error {
+			requests++
+			if c.ends {
+				l.End()
+			}
+			if c.cancels {
+				cancel()
+			}
+			return c.err
+		}, func(err error) error {
+			explain++
+			return explained
+		})
+		if err != c.want || requests != c.requests || explain != c.explain {
+			t.Errorf("%s: %v after %d requests, explained %d times; want %v, %d, %d",
+				c.name, err, requests, explain, c.want, c.requests, c.explain)
+		}
+		cancel()
+		l.End()
+	}
+}
+
 // TestLifetimeSleep: Sleep returns after its time, or at once when one of its contexts ends, and says which.
 func TestLifetimeSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

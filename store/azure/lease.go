@@ -316,7 +316,7 @@ func (t *leaseTable) lease(ctx context.Context, at, action, etag string, more ht
 	maps.Copy(r.header, more)
 	r.header.Set("X-Ms-Lease-Action", action)
 	setIf(r.header, "If-Match", etag)
-	_, err := t.call(ctx, r)
+	_, err := t.callServer(ctx, r)
 	return conflictOf(err)
 }
 
@@ -344,7 +344,7 @@ func (t *leaseTable) writeMetadata(ctx context.Context, at string, v leaseVersio
 	for key, value := range metadata {
 		r.header.Set(metaPrefix+key, value)
 	}
-	etag, err := etagOf(t.call(ctx, r))
+	etag, err := etagOf(t.callServer(ctx, r))
 	return etag, conflictOf(err)
 }
 

@@ -141,27 +141,14 @@ func escapePath(name string) string {
 	return strings.ReplaceAll(url.PathEscape(name), "%2F", "/")
 }
 
-// call sends one request, which ends when the store is closed, and translates its error. An error without a reply
+// callServer sends one request, which ends when the store is closed, and translates its error. An error without a reply
 // leaves open what became of a write: the engine then reads the blob.
-func (c *containerClient) call(ctx context.Context, r request) (answer reply, err error) {
-	if c.life.Err() != nil {
-		return reply{}, driver.ErrClosed
-	}
-	living, done := c.life.Bind(ctx)
-	defer done()
-	err = driverutil.CallWithTimeout(living, requestTimeout, "Azure Storage", func(ctx context.Context) (err error) {
+func (c *containerClient) callServer(ctx context.Context, r request) (answer reply, err error) {
+	err = c.life.Call(ctx, requestTimeout, "Azure Storage", func(ctx context.Context) (err error) {
 		answer, err = c.send(ctx, r)
 		return err
-	})
-	switch {
-	case err == nil:
-		return answer, nil
-	case c.life.Err() != nil:
-		return reply{}, driver.ErrClosed
-	case ctx.Err() != nil:
-		return reply{}, ctx.Err()
-	}
-	return answer, c.explainError(err, r)
+	}, func(err error) error { return c.explainError(err, r) })
+	return answer, err
 }
 
 // send sends one request and reads the reply.
@@ -260,7 +247,7 @@ var (
 
 // get reads a blob, at most limit bytes of it.
 func (c *containerClient) get(ctx context.Context, name string, limit int64) (blob, error) {
-	answer, err := c.call(ctx, request{method: http.MethodGet, blob: name, needs: "to read blobs", limit: limit})
+	answer, err := c.callServer(ctx, request{method: http.MethodGet, blob: name, needs: "to read blobs", limit: limit})
 	if err != nil {
 		return blob{}, err
 	}
@@ -271,7 +258,7 @@ func (c *containerClient) get(ctx context.Context, name string, limit int64) (bl
 func (c *containerClient) head(ctx context.Context, name, lease string) (blob, error) {
 	r := request{method: http.MethodHead, blob: name, needs: "to read blobs", header: http.Header{}}
 	setIf(r.header, leaseIDHeader, lease)
-	answer, err := c.call(ctx, r)
+	answer, err := c.callServer(ctx, r)
 	if err != nil {
 		return blob{}, err
 	}
@@ -295,7 +282,7 @@ func (c *containerClient) put(ctx context.Context, name, etag string, data []byt
 	for key, value := range metadata {
 		r.header.Set(metaPrefix+key, value)
 	}
-	return etagOf(c.call(ctx, r))
+	return etagOf(c.callServer(ctx, r))
 }
 
 // etagOf is the ETag that a write has made. Without one the outcome is unknown.
@@ -313,7 +300,7 @@ func etagOf(answer reply, err error) (string, error) {
 func (c *containerClient) remove(ctx context.Context, name, etag string) error {
 	r := request{method: http.MethodDelete, blob: name, header: ifUnchanged(etag), needs: "to delete blobs"}
 	r.header.Set("X-Ms-Delete-Snapshots", "include")
-	_, err := c.call(ctx, r)
+	_, err := c.callServer(ctx, r)
 	return err
 }
 
@@ -350,7 +337,7 @@ func (c *containerClient) list(ctx context.Context, prefix, marker, include stri
 			q.Set(name, value)
 		}
 	}
-	answer, err := c.call(ctx, request{method: http.MethodGet, query: q, needs: "to list blobs"})
+	answer, err := c.callServer(ctx, request{method: http.MethodGet, query: q, needs: "to list blobs"})
 	if err != nil {
 		return nil, "", err
 	}
@@ -372,13 +359,14 @@ func (c *containerClient) readProperties(ctx context.Context, ofAccount bool) (h
 	if ofAccount {
 		r.query = url.Values{"restype": {"account"}, "comp": {"properties"}}
 	}
-	answer, err := c.call(ctx, r)
+	answer, err := c.callServer(ctx, r)
 	return answer.header, err
 }
 
 // readSoftDelete reads for how many days the account keeps what was deleted.
 func (c *containerClient) readSoftDelete(ctx context.Context) (days int, err error) {
-	answer, err := c.call(ctx, request{method: http.MethodGet, account: true, needs: "to read the service's properties",
+	answer, err := c.callServer(ctx, request{method: http.MethodGet, account: true,
+		needs: "to read the service's properties",
 		query: url.Values{"restype": {"service"}, "comp": {"properties"}}})
 	if err != nil {
 		return 0, err

@@ -73,7 +73,7 @@ func newLedgerTable(t *nodeStore) *table {
 	tb := newTable(t, runFolder)
 	tb.markSessions = &driverutil.Rotation[string]{Clock: t.opts.Clock,
 		Make: func(ctx context.Context, ttl time.Duration) (id string, err error) {
-			err = tb.send(ctx, func(ctx context.Context) error {
+			err = tb.callServer(ctx, func(ctx context.Context) error {
 				s, err := t.OpenSession(ctx, min(ttl+ttl/3, maxSessionTTL))
 				id = s.ID
 				return err
@@ -107,8 +107,8 @@ func (tb *table) markKey(name string) string {
 // Keys names the key of a record, for people.
 func (tb *table) Keys(name string) []string { return []string{tb.recordKey(name)} }
 
-// send makes one request, and gives it up if it hangs.
-func (tb *table) send(ctx context.Context, request func(context.Context) error) error {
+// callServer makes one request, and gives it up if it hangs.
+func (tb *table) callServer(ctx context.Context, request func(context.Context) error) error {
 	if tb.life.Err() != nil {
 		return driver.ErrClosed
 	}
@@ -124,7 +124,7 @@ func (tb *table) send(ctx context.Context, request func(context.Context) error) 
 
 // commit sends one transaction.
 func (tb *table) commit(ctx context.Context, ops ...*api.TxnOp) (pairs api.KVPairs, ok bool, err error) {
-	err = tb.send(ctx, func(ctx context.Context) (err error) {
+	err = tb.callServer(ctx, func(ctx context.Context) (err error) {
 		pairs, ok, err = tb.store.commit(ctx, ops...)
 		return err
 	})
@@ -266,7 +266,7 @@ func (tb *table) list(ctx context.Context, start string, isWanted func(name stri
 	return func(yield func(record.Row, error) bool) {
 		folder := tb.store.opts.Prefix + reservedFolder + tb.folder
 		var keys []string
-		err := tb.send(ctx, func(ctx context.Context) (err error) {
+		err := tb.callServer(ctx, func(ctx context.Context) (err error) {
 			keys, _, err = tb.store.client.KV().Keys(folder+start, "",
 				(&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 			return tb.store.explainError(err)

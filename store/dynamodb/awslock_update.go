@@ -66,7 +66,7 @@ func (a *awslockStore) updateItem(
 		names["#r"+attribute] = attribute
 		expression += map[bool]string{true: " REMOVE ", false: ", "}[i == 0] + "#r" + attribute
 	}
-	out, err := sendRequest(ctx, a.tableClient, a.client.UpdateItem, &sdk.UpdateItemInput{
+	out, err := callServer(ctx, a.tableClient, a.client.UpdateItem, &sdk.UpdateItemInput{
 		TableName: &a.tableName, Key: a.itemKey(name), UpdateExpression: &expression, ConditionExpression: &condition,
 		ExpressionAttributeNames: names, ExpressionAttributeValues: values, ReturnValues: types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,

@@ -135,10 +135,10 @@ var clockRefusals = map[string]bool{"InvalidSignatureException": true, "Signatur
 // apiCall is a method of the SDK's client.
 type apiCall[In, Out any] func(context.Context, *In, ...func(*sdk.Options)) (*Out, error)
 
-// sendRequest sends one request, bounded by requestTimeout and by the life of the store. An error without a reply
+// callServer sends one request, bounded by requestTimeout and by the life of the store. An error without a reply
 // leaves open what became of a write, so the engine then reads the item: its version is a random text, which shows
 // whether the write took effect.
-func sendRequest[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
+func callServer[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
 	if l.life.Err() != nil {
 		return nil, driver.ErrClosed
 	}
@@ -158,9 +158,9 @@ var errNoAnswer = errors.New("DynamoDB did not answer")
 // sendRead sends a request that changes nothing. It sends it again if it got no answer: the first may have
 // used a connection that had broken. A write is not repeated like that: see singleTry.
 func sendRead[In, Out any](ctx context.Context, l *tableClient, do apiCall[In, Out], in *In) (*Out, error) {
-	out, err := sendRequest(ctx, l, do, in)
+	out, err := callServer(ctx, l, do, in)
 	if errors.Is(err, errNoAnswer) {
-		out, err = sendRequest(ctx, l, do, in)
+		out, err = callServer(ctx, l, do, in)
 	}
 	return out, err
 }

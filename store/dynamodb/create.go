@@ -103,7 +103,7 @@ func (t *tableClient) createTable(ctx context.Context, expires string) error {
 		in.KeySchema = append(in.KeySchema,
 			types.KeySchemaElement{AttributeName: new(sortKey), KeyType: types.KeyTypeRange})
 	}
-	_, err := sendRequest(ctx, t, t.client.CreateTable, in)
+	_, err := callServer(ctx, t, t.client.CreateTable, in)
 	if there := (*types.ResourceInUseException)(nil); err != nil && !errors.As(err, &there) {
 		return err
 	}
@@ -128,7 +128,7 @@ func (t *tableClient) createTable(ctx context.Context, expires string) error {
 	if !made || expires == "" {
 		return nil
 	}
-	_, err = sendRequest(ctx, t, t.client.UpdateTimeToLive, &sdk.UpdateTimeToLiveInput{TableName: &t.tableName,
+	_, err = callServer(ctx, t, t.client.UpdateTimeToLive, &sdk.UpdateTimeToLiveInput{TableName: &t.tableName,
 		TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: &expires, Enabled: new(true)}})
 	if refusal := (smithy.APIError)(nil); errors.As(err, &refusal) &&
 		refusal.ErrorCode() == "UnknownOperationException" {

@@ -287,7 +287,7 @@ func (l *ledger) updateRow(ctx context.Context, key string, sequence int64, upda
 	if condition != "" {
 		in.ConditionExpression = &condition
 	}
-	out, err := sendRequest(ctx, l.tableClient, l.client.UpdateItem, in)
+	out, err := callServer(ctx, l.tableClient, l.client.UpdateItem, in)
 	if err != nil {
 		return nil, refusedOr(err)
 	}

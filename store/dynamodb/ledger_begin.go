@@ -207,7 +207,7 @@ func firstToKeep(st *keyState, start, keep int64) int64 {
 
 // deleteEnd removes the row that ended a run, and reports whether that run was withdrawn. A start stays: see ledger.
 func (l *ledger) deleteEnd(ctx context.Context, key string, sequence int64) (withdrawn bool, err error) {
-	out, err := sendRequest(ctx, l.tableClient, l.client.DeleteItem, &sdk.DeleteItemInput{
+	out, err := callServer(ctx, l.tableClient, l.client.DeleteItem, &sdk.DeleteItemInput{
 		TableName: &l.tableName, Key: l.rowKey(key, sequence), ConditionExpression: new("#status <> :started"),
 		ExpressionAttributeNames:  map[string]string{"#status": statusAttribute},
 		ExpressionAttributeValues: item{":started": textValue(statusStarted)}, ReturnValues: types.ReturnValueAllOld,

@@ -27,7 +27,7 @@ func (l *ledger) putEnd(ctx context.Context, key string, start int64, end *rowRu
 	it[statusAttribute], it[createdAttribute] = textValue(status), textValue(l.storeTime().UTC().Format(createdTimeFormat))
 	it[counterAttribute], it[beforeAttribute] = numberValue(1), numberValue(0)
 	it[idAttribute], it[runAttribute] = textValue(end.ID), end.encode()
-	_, err := sendRequest(ctx, l.tableClient, l.client.PutItem, &sdk.PutItemInput{
+	_, err := callServer(ctx, l.tableClient, l.client.PutItem, &sdk.PutItemInput{
 		TableName: &l.tableName, Item: it, ConditionExpression: new("attribute_not_exists(#k)"),
 		ExpressionAttributeNames: map[string]string{"#k": l.partitionKey},
 	})

@@ -153,7 +153,7 @@ func (t *table) Swap(ctx context.Context, r record.Row) (record.Row, error) {
 	it[versionAttribute] = textValue(version)
 	names, values := map[string]string{}, item{}
 	condition := t.isUnchangedCondition(r.Version, names, values)
-	_, err := sendRequest(ctx, t.tableClient, t.client.PutItem, &sdk.PutItemInput{
+	_, err := callServer(ctx, t.tableClient, t.client.PutItem, &sdk.PutItemInput{
 		TableName: &t.tableName, Item: it, ConditionExpression: &condition,
 		ExpressionAttributeNames: names, ExpressionAttributeValues: nilIfEmpty(values),
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
@@ -216,7 +216,7 @@ func (t *table) isUnchangedCondition(version string, names map[string]string, va
 func (t *table) Delete(ctx context.Context, r record.Row) error {
 	names, values := map[string]string{}, item{}
 	condition := t.isUnchangedCondition(cmp.Or(r.Version, "/"), names, values)
-	_, err := sendRequest(ctx, t.tableClient, t.client.DeleteItem, &sdk.DeleteItemInput{
+	_, err := callServer(ctx, t.tableClient, t.client.DeleteItem, &sdk.DeleteItemInput{
 		TableName: &t.tableName, Key: t.itemKey(t.prefix + r.Name), ConditionExpression: &condition,
 		ExpressionAttributeNames: names, ExpressionAttributeValues: nilIfEmpty(values),
 	})

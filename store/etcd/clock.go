@@ -65,7 +65,7 @@ func (tb *table) ReadClock(ctx context.Context) (now time.Time, maxError time.Du
 			err = urlErr
 			continue
 		}
-		now, err = askOnce(ctx, func(ctx context.Context) (time.Time, error) { return readDate(ctx, clocks.web, url) })
+		now, err = callServer(ctx, func(ctx context.Context) (time.Time, error) { return readDate(ctx, clocks.web, url) })
 		if err == nil {
 			clocks.noteAnswer(endpoint)
 			const cut = time.Second // a Date has no fraction

@@ -39,7 +39,7 @@ func (tb *table) keepMarks() {
 
 // grantMarkLease grants a lease that is used for a third of a TTL, and lasts for the TTL from then on.
 func (t *nodeStore) grantMarkLease(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
-	session, err := askOnce(ctx, func(ctx context.Context) (sequence.Session, error) {
+	session, err := callServer(ctx, func(ctx context.Context) (sequence.Session, error) {
 		return t.grantLease(ctx, ttl+ttl/3)
 	})
 	return parseLease(session.ID), err

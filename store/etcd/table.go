@@ -79,8 +79,8 @@ func (tb *table) TokenFloor() int64 {
 // Clock is nil: etcd's replies have no time in them.
 func (tb *table) Clock() record.Clock { return nil }
 
-// askOnce makes one request, and gives it up if it hangs.
-func askOnce[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (a Answer, err error) {
+// callServer makes one request, and gives it up if it hangs.
+func callServer[Answer any](ctx context.Context, do func(context.Context) (Answer, error)) (a Answer, err error) {
 	err = driverutil.CallWithTimeout(ctx, requestTimeout, "etcd", func(ctx context.Context) (err error) {
 		a, err = do(ctx)
 		return err
@@ -115,7 +115,7 @@ func (tb *table) Load(ctx context.Context, name string) (record.Row, error) {
 	if tb.life.Err() != nil {
 		return record.Row{}, driver.ErrClosed
 	}
-	r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+	r, err := callServer(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return tb.store.kv.Txn(ctx).Then(tb.readRow(name)...).Commit()
 	})
 	if err != nil {
@@ -160,7 +160,7 @@ func (tb *table) writeRecord(ctx context.Context, r record.Row, changes ...clien
 	}
 	key := tb.recordKey(r.Name)
 	// A key that does not exist has the version 0.
-	got, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+	got, err := callServer(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		unchanged := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", version)}
 		if r.Marked {
 			unchanged = append(unchanged, clientv3.Compare(clientv3.CreateRevision(tb.markKey(r.Name)), ">", 0))
@@ -217,7 +217,7 @@ func (tb *table) readPage(
 		last := clientv3.GetPrefixRangeEnd(tb.markKey(""))
 		ops = append(ops, clientv3.OpGet(first, clientv3.WithRange(last), clientv3.WithLimit(pageSize), clientv3.WithKeysOnly()))
 	}
-	r, err := askOnce(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+	r, err := callServer(ctx, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return tb.store.kv.Txn(ctx).Then(ops...).Commit()
 	})
 	if err != nil {

@@ -39,7 +39,7 @@ var (
 // Examine looks at the settings of the bucket.
 func (t *table) Examine(ctx context.Context) ([]driver.Finding, error) {
 	var attrs *bucketAttrs
-	err := t.doRequest(ctx, "storage.buckets.get", func(ctx context.Context) (err error) {
+	err := t.callServer(ctx, "storage.buckets.get", func(ctx context.Context) (err error) {
 		attrs, err = t.bucket.readBucket(ctx)
 		return err
 	})

@@ -132,7 +132,7 @@ func (t *foreignTable) Load(ctx context.Context, name string) (record.Row, error
 
 // readAttrs reads the metadata of the object of a lock.
 func (t *foreignTable) readAttrs(ctx context.Context, name string) (attrs *objectAttrs, err error) {
-	err = t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
+	err = t.callServer(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) (err error) {
 		attrs, err = t.bucket.readAttrs(ctx, t.objectName(name), conditions{})
 		return err
 	})

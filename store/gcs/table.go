@@ -80,29 +80,17 @@ func (t *table) objectName(name string) string { return t.prefix + encodeName(na
 // requestTimeout is how long one request may take. After that another request finds out what became of it.
 const requestTimeout = 5 * time.Second
 
-// doRequest sends one request, which ends when the table is closed. needs names the permissions that the request needs,
-// for the error if they are missing.
-func (t *table) doRequest(ctx context.Context, needs string, request func(context.Context) error) error {
-	if t.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	living, done := t.life.Bind(ctx)
-	defer done()
-	err := driverutil.CallWithTimeout(living, requestTimeout, "Cloud Storage", request)
-	switch {
-	case err == nil:
-		return nil
-	case t.life.Err() != nil:
-		return driver.ErrClosed
-	case ctx.Err() != nil:
-		return ctx.Err()
-	}
-	return t.explainError(err, needs)
+// callServer sends one request, which ends when the table is closed. needs names the permissions that the request
+// needs, for the error if they are missing.
+func (t *table) callServer(ctx context.Context, needs string, request func(context.Context) error) error {
+	return t.life.Call(ctx, requestTimeout, "Cloud Storage", request, func(err error) error {
+		return t.explainError(err, needs)
+	})
 }
 
 // readServerClock learns the store's clock, and checks that the bucket exists and can be read.
 func (t *table) readServerClock(ctx context.Context) error {
-	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
+	err := t.callServer(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
 		_, err := t.bucket.readAttrs(ctx, t.prefix+clockObject, conditions{})
 		return err
 	})
@@ -147,7 +135,7 @@ func (t *table) Load(ctx context.Context, name string) (record.Row, error) {
 // requests that this may need.
 func (t *table) readObject(ctx context.Context, name string) (record.Row, error) {
 	row := record.Row{Name: name}
-	err := t.doRequest(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
+	err := t.callServer(ctx, "storage.objects.get and storage.objects.list", func(ctx context.Context) error {
 		// The object may be of another program, and large.
 		data, head, err := t.bucket.readObject(ctx, t.objectName(name), record.MaxData+1)
 		if err != nil {
@@ -195,7 +183,7 @@ func (t *table) writeObject(
 	if err != nil {
 		return record.Row{}, written, err
 	}
-	err = t.doRequest(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
+	err = t.callServer(ctx, "storage.objects.create and storage.objects.delete", func(ctx context.Context) error {
 		from := t.clock.Clock.Now()
 		a, err := t.bucket.writeObject(ctx, t.objectName(row.Name), cond, c)
 		if err != nil {
@@ -236,7 +224,7 @@ func (t *table) removeObject(ctx context.Context, row record.Row) error {
 	if err != nil {
 		return err
 	}
-	err = t.doRequest(ctx, "storage.objects.delete", func(ctx context.Context) error {
+	err = t.callServer(ctx, "storage.objects.delete", func(ctx context.Context) error {
 		return t.bucket.deleteObject(ctx, t.objectName(row.Name), cond)
 	})
 	if errors.Is(err, errNotFound) {
@@ -264,7 +252,7 @@ func (t *table) listRows(ctx context.Context, prefix, after string, load loadFun
 		}
 		for token := ""; ; {
 			var page []string
-			err := t.doRequest(ctx, "storage.objects.list", func(ctx context.Context) (err error) {
+			err := t.callServer(ctx, "storage.objects.list", func(ctx context.Context) (err error) {
 				page, token, err = t.bucket.listNames(ctx, t.prefix+listPrefix(prefix), startOffset, token, pageSize)
 				return err
 			})

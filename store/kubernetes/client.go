@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/driver/driverutil/httpclient"
 	"github.com/holdfast-go/holdfast/engine/record"
@@ -117,7 +116,7 @@ func (c *client) open(ctx context.Context, verb, method, address string, body an
 	}
 	reply, err := c.http.Stream(r)
 	if err != nil {
-		return nil, c.explainFailure(err)
+		return nil, c.explainError(err)
 	}
 	if reply.StatusCode < 300 {
 		return reply, nil
@@ -126,15 +125,10 @@ func (c *client) open(ctx context.Context, verb, method, address string, body an
 	return nil, c.explainRefusal(verb, reply)
 }
 
-// send sends a request, bounded by requestTimeout and by the life of the store, and decodes the reply into result. An
-// error without a reply leaves open what became of a write: the engine then reads the object.
-func (c *client) send(ctx context.Context, verb, method, address string, body, result any) error {
-	if c.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	living, done := c.life.Bind(ctx)
-	defer done()
-	err := driverutil.CallWithTimeout(living, requestTimeout, "the API server", func(ctx context.Context) error {
+// callServer sends a request, bounded by requestTimeout and by the life of the store, and decodes the reply into
+// result. An error without a reply leaves open what became of a write: the engine then reads the object.
+func (c *client) callServer(ctx context.Context, verb, method, address string, body, result any) error {
+	return c.life.Call(ctx, requestTimeout, "the API server", func(ctx context.Context) error {
 		reply, err := c.open(ctx, verb, method, address, body)
 		if err != nil {
 			return err
@@ -145,16 +139,7 @@ func (c *client) send(ctx context.Context, verb, method, address string, body, r
 			return err
 		}
 		return decodeObject(data, result)
-	})
-	switch {
-	case err == nil:
-		return nil
-	case c.life.Err() != nil:
-		return driver.ErrClosed
-	case ctx.Err() != nil:
-		return ctx.Err()
-	}
-	return err
+	}, func(err error) error { return err })
 }
 
 // decodeObject decodes a reply into result, unless that is nil. All that an API server answers is an object of some
@@ -185,7 +170,7 @@ func isOwnReply(reply *http.Response) bool {
 func (c *client) read(ctx context.Context, verb, address string, result any) error {
 	const maxTries = 3
 	for tries, from := 1, c.clock.Clock.Now(); ; tries++ {
-		err := c.send(ctx, verb, http.MethodGet, address, nil, result)
+		err := c.callServer(ctx, verb, http.MethodGet, address, nil, result)
 		if err == nil || tries == maxTries || ctx.Err() != nil || c.clock.Clock.Since(from) > time.Second ||
 			errors.Is(err, errNotFound) || errors.Is(err, errExpired) || errors.Is(err, errBusy) || errors.Is(err, record.ErrUnsent) ||
 			driverutil.IsFinal(err) {
@@ -210,7 +195,7 @@ func (c *client) write(ctx context.Context, l *lease) (*lease, error) {
 	}
 	l.Meta.Annotations[writeAnnotation] = rand.Text()
 	now := new(lease)
-	err := c.send(ctx, verb, method, address, l, now)
+	err := c.callServer(ctx, verb, method, address, l, now)
 	switch {
 	case errors.Is(err, errNotFound):
 		err = record.ErrConflict
@@ -230,7 +215,7 @@ const writeAnnotation = "holdfast/write"
 
 // remove removes an object if it has that uid and resource version. If there is none, the error is errNotFound.
 func (c *client) remove(ctx context.Context, name, uid, version string) error {
-	return c.send(ctx, "delete", http.MethodDelete, c.leasesURL(name, nil), map[string]any{
+	return c.callServer(ctx, "delete", http.MethodDelete, c.leasesURL(name, nil), map[string]any{
 		"apiVersion": "v1", "kind": "DeleteOptions",
 		"preconditions": map[string]string{"uid": uid, "resourceVersion": version}}, nil)
 }

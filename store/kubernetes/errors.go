@@ -43,8 +43,8 @@ type unsentError struct{ error }
 
 func (unsentError) Is(target error) bool { return target == record.ErrUnsent }
 
-// explainFailure translates the error of a request without a reply.
-func (c *client) explainFailure(err error) error {
+// explainError translates the error of a request without a reply.
+func (c *client) explainError(err error) error {
 	var op *net.OpError
 	switch {
 	case httpclient.ReplyErrorOf(err) != nil:

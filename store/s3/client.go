@@ -133,30 +133,18 @@ func sendRequest[In, Out any](
 	ctx context.Context, c *bucketClient, needs string, do apiCall[In, Out], in *In,
 ) (*Out, error) {
 	var out *Out
-	err := c.bound(ctx, needs, func(ctx context.Context) (err error) {
+	err := c.callServer(ctx, needs, func(ctx context.Context) (err error) {
 		out, err = do(ctx, in)
 		return err
 	})
 	return out, err
 }
 
-// bound runs a request and reads its reply, and translates its error.
-func (c *bucketClient) bound(ctx context.Context, needs string, request func(context.Context) error) error {
-	if c.life.Err() != nil {
-		return driver.ErrClosed
-	}
-	living, done := c.life.Bind(ctx)
-	defer done()
-	err := driverutil.CallWithTimeout(living, requestTimeout, "the service", request)
-	switch {
-	case err == nil:
-		return nil
-	case c.life.Err() != nil:
-		return driver.ErrClosed
-	case ctx.Err() != nil:
-		return ctx.Err()
-	}
-	return c.explainError(err, needs)
+// callServer runs a request and reads its reply, and translates its error.
+func (c *bucketClient) callServer(ctx context.Context, needs string, request func(context.Context) error) error {
+	return c.life.Call(ctx, requestTimeout, "the service", request, func(err error) error {
+		return c.explainError(err, needs)
+	})
 }
 
 // read runs a request that changes nothing, and sends it again at once if the service is in trouble or the connection
@@ -165,7 +153,7 @@ func (c *bucketClient) bound(ctx context.Context, needs string, request func(con
 func (c *bucketClient) read(ctx context.Context, needs string, request func(context.Context) error) error {
 	const maxTries = 3
 	for tries, from := 1, c.clock.Clock.Now(); ; tries++ {
-		err := c.bound(ctx, needs, request)
+		err := c.callServer(ctx, needs, request)
 		if err == nil || tries == maxTries || ctx.Err() != nil || c.clock.Clock.Since(from) > time.Second ||
 			errors.Is(err, errNotFound) || errors.Is(err, record.ErrUnsent) || driverutil.IsFinal(err) || isThrottled(err) {
 			return err

@@ -25,7 +25,7 @@ import (
 // of the node contains an id that the client has chosen, so that after a lost reply the client can look for its
 // node among the children. Curator calls this protection, and uses the same form of name.
 type add struct {
-	t         *tree
+	t         *nodeStore
 	conn      *zk.Conn
 	name      string
 	path      string
@@ -36,7 +36,7 @@ type add struct {
 }
 
 // Add creates a node and lists the lock with one request: the list shows all nodes that came before.
-func (t *tree) Add(
+func (t *nodeStore) Add(
 	ctx context.Context, name string, s sequence.Session, _ int64,
 	payload sequence.Payload, condition sequence.AddCondition,
 ) (sequence.Snapshot, error) {
@@ -62,7 +62,7 @@ func (t *tree) Add(
 }
 
 // newAdd checks whether the layout can hold the claim.
-func (t *tree) newAdd(
+func (t *nodeStore) newAdd(
 	name string, s sequence.Session, payload sequence.Payload, condition sequence.AddCondition,
 ) (*add, error) {
 	if t.info.Kinds != nil && !slices.Contains(t.info.Kinds, payload.Kind) {
@@ -345,7 +345,7 @@ func (a *add) readFirstNode(ctx context.Context, listed childrenSnapshot) sequen
 // and a server may give such a refusal ahead of the answers to earlier requests, which ends the link (see
 // zk.BarrierError). A node that we may not create may exist nevertheless, so the outcome of the last one decides. If
 // that had no parent, the one before it that could not be created says why.
-func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error {
+func (t *nodeStore) createParents(ctx context.Context, c *zk.Conn, path string) error {
 	create, asContainers, lastAlone := zk.CreateContainer, true, true
 	for {
 		var calls []*zk.Call
@@ -379,19 +379,19 @@ func (t *tree) createParents(ctx context.Context, c *zk.Conn, path string) error
 // answer, by a list of the same session that shows what became of it, or by the end of the session, with which the
 // servers delete all its nodes.
 
-func (t *tree) noteAddPending(k claimKey) {
+func (t *nodeStore) noteAddPending(k claimKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pendingAdds[k] = true
 }
 
-func (t *tree) settleAdd(k claimKey) {
+func (t *nodeStore) settleAdd(k claimKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.pendingAdds, k)
 }
 
-func (t *tree) isAddPending(k claimKey) bool {
+func (t *nodeStore) isAddPending(k claimKey) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pendingAdds[k]
@@ -400,7 +400,7 @@ func (t *tree) isAddPending(k claimKey) bool {
 // noteReAdded settles a pending add whose claim does not exist. That is final as long as a server carries out what
 // came over a broken link before what comes over the next. If one is very late with that, the claim has a node too
 // many; so its release looks for both.
-func (t *tree) noteReAdded(k claimKey) {
+func (t *nodeStore) noteReAdded(k claimKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.pendingAdds, k)
@@ -408,14 +408,14 @@ func (t *tree) noteReAdded(k claimKey) {
 }
 
 // forgetReAdded notes that all nodes of a claim were removed.
-func (t *tree) forgetReAdded(k claimKey) {
+func (t *nodeStore) forgetReAdded(k claimKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.reAdded, k)
 }
 
 // mayHaveTwoNodes reports whether a claim has, or may have, two nodes.
-func (t *tree) mayHaveTwoNodes(key string) bool {
+func (t *nodeStore) mayHaveTwoNodes(key string) bool {
 	if t.layout.secondEnding != nil {
 		return true
 	}
@@ -430,7 +430,7 @@ func (t *tree) mayHaveTwoNodes(key string) bool {
 
 // Withdraw removes what an add may have created. A [zk.Barrier] and the list are sent by the session of the add, after
 // it: what they do not see will not come. So nothing has to be left behind that would refuse a late add.
-func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
+func (t *nodeStore) Withdraw(ctx context.Context, name string, s sequence.Session, _ int64, id string) (bool, error) {
 	c, err := t.sessionConn(s.ID)
 	if err != nil {
 		return false, err
@@ -451,7 +451,7 @@ func (t *tree) Withdraw(ctx context.Context, name string, s sequence.Session, _ 
 }
 
 // listKeysBySession returns the children of a lock as a session sees them behind all that it has sent.
-func (t *tree) listKeysBySession(ctx context.Context, c *zk.Conn, path string) ([]string, error) {
+func (t *nodeStore) listKeysBySession(ctx context.Context, c *zk.Conn, path string) ([]string, error) {
 	children := zk.GetChildren(path)
 	if err := readFresh(ctx, c, children); err != nil {
 		return nil, t.explainError(err, path)
@@ -464,7 +464,7 @@ func (t *tree) listKeysBySession(ctx context.Context, c *zk.Conn, path string) (
 }
 
 // removeClaimNodes removes all nodes of a claim, whatever they end in.
-func (t *tree) removeClaimNodes(
+func (t *nodeStore) removeClaimNodes(
 	ctx context.Context, c *zk.Conn, path string, keys []string, claim claimKey,
 ) (existed bool, err error) {
 	prefix := claimPrefix(claim)

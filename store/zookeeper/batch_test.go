@@ -24,9 +24,9 @@ func newPayload(ttl time.Duration) sequence.Payload {
 func openCountedSession(t *testing.T) (*store, *requestCounter, sequence.Session) {
 	t.Helper()
 	s, sent := newCountedStore(t)
-	ses, err := s.tree.OpenSession(t.Context(), 30*time.Second)
+	ses, err := s.nodeStore.OpenSession(t.Context(), 30*time.Second)
 	mustSucceed(t, err)
-	t.Cleanup(func() { mustSucceed(t, s.tree.EndSession(context.Background(), ses.ID)) })
+	t.Cleanup(func() { mustSucceed(t, s.nodeStore.EndSession(context.Background(), ses.ID)) })
 	sent.takeCounts()
 	return s, sent, ses
 }
@@ -37,7 +37,7 @@ func openCountedSession(t *testing.T) (*store, *requestCounter, sequence.Session
 func TestWritesGoTogether(t *testing.T) {
 	s, sent, ses := openCountedSession(t)
 	ctx := t.Context()
-	c, err := s.tree.sessionConn(ses.ID)
+	c, err := s.nodeStore.sessionConn(ses.ID)
 	mustSucceed(t, err)
 	const workers, rounds = 32, 20
 	var mu sync.Mutex
@@ -51,7 +51,7 @@ func TestWritesGoTogether(t *testing.T) {
 				if w%2 == 0 {
 					guard = sequence.AddBatched
 				}
-				snapshot, err := s.tree.Add(ctx, name, ses, int64(w*rounds+r), payload, guard)
+				snapshot, err := s.nodeStore.Add(ctx, name, ses, int64(w*rounds+r), payload, guard)
 				if err != nil || len(snapshot.Nodes) == 0 {
 					t.Errorf("%+v, %v", snapshot, err)
 					return
@@ -62,7 +62,7 @@ func TestWritesGoTogether(t *testing.T) {
 						n = o
 					}
 				}
-				stat := zk.Exists(s.tree.pathOf(name) + "/" + n.Key)
+				stat := zk.Exists(s.nodeStore.pathOf(name) + "/" + n.Key)
 				err = c.Do(ctx, stat)
 				if got, statErr := stat.Stat(); err != nil || statErr != nil || got.Czxid != n.Token {
 					t.Errorf("%s has token %d, which is not its node's czxid: %v, %v", n.Key, n.Token, err, statErr)
@@ -74,7 +74,7 @@ func TestWritesGoTogether(t *testing.T) {
 				}
 				tokens[id] = true
 				mu.Unlock()
-				existed, left, err := s.tree.Remove(ctx, name, n, sequence.Then{Next: n.Key})
+				existed, left, err := s.nodeStore.Remove(ctx, name, n, sequence.Then{Next: n.Key})
 				if err != nil || !existed || len(left.Nodes) > 0 {
 					t.Errorf("removed: %v, left: %v, %v", existed, left.Nodes, err)
 				}
@@ -95,10 +95,10 @@ func TestWritesGoTogether(t *testing.T) {
 func TestSingleBatchedWrite(t *testing.T) {
 	s, sent, ses := openCountedSession(t)
 	ctx := t.Context()
-	_, err := s.tree.Add(ctx, "no-company", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	_, err := s.nodeStore.Add(ctx, "no-company", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	sent.takeCounts()
-	snapshot, err := s.tree.Add(ctx, "no-company", ses, 1, newPayload(ses.TTL), sequence.AddBatched)
+	snapshot, err := s.nodeStore.Add(ctx, "no-company", ses, 1, newPayload(ses.TTL), sequence.AddBatched)
 	if err != nil || len(snapshot.Nodes) != 2 || snapshot.Nodes[1].Token <= snapshot.Nodes[0].Token {
 		t.Errorf("%+v, %v", snapshot, err)
 	}
@@ -114,16 +114,16 @@ func TestSingleBatchedWrite(t *testing.T) {
 func TestBatchedWritesFailAlone(t *testing.T) {
 	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
-	c, err := s.tree.sessionConn(ses.ID)
+	c, err := s.nodeStore.sessionConn(ses.ID)
 	mustSucceed(t, err)
-	mustSucceed(t, c.Do(ctx, zk.CreatePersistent(s.tree.pathOf("apart-closed"), nil,
+	mustSucceed(t, c.Do(ctx, zk.CreatePersistent(s.nodeStore.pathOf("apart-closed"), nil,
 		[]zk.ACL{{Perms: 1, Scheme: "world", ID: "anyone"}})))
-	snapshot, err := s.tree.Add(ctx, "apart", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	snapshot, err := s.nodeStore.Add(ctx, "apart", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	n := snapshot.Nodes[0]
 	var all sync.WaitGroup
 	all.Go(func() {
-		if existed, _, err := s.tree.Remove(ctx, "apart", n, sequence.Then{List: true}); !existed || err != nil {
+		if existed, _, err := s.nodeStore.Remove(ctx, "apart", n, sequence.Then{List: true}); !existed || err != nil {
 			t.Errorf("a node that exists: removed %v, %v", existed, err)
 		}
 	})
@@ -131,30 +131,30 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 	gone.Key = strings.Replace(gone.Key, n.ID, strings.ToLower(rand.Text()), 1)
 	for i := range 16 {
 		all.Go(func() {
-			if existed, _, err := s.tree.Remove(ctx, "apart", gone, sequence.Then{List: i%2 == 0}); existed || err != nil {
+			if existed, _, err := s.nodeStore.Remove(ctx, "apart", gone, sequence.Then{List: i%2 == 0}); existed || err != nil {
 				t.Errorf("a node that is gone: removed %v, %v", existed, err)
 			}
 		})
 		all.Go(func() {
 			payload := newPayload(ses.TTL)
-			if snapshot, err := s.tree.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), payload,
+			if snapshot, err := s.nodeStore.Add(ctx, fmt.Sprint("apart/", i), ses, int64(i+1), payload,
 				sequence.AddAlways); err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != payload.ID {
 				t.Errorf("a new lock: %+v, %v", snapshot, err)
 			}
 		})
 		all.Go(func() {
-			if _, err := s.tree.Add(ctx, "apart-closed", ses, int64(i+100), newPayload(ses.TTL),
+			if _, err := s.nodeStore.Add(ctx, "apart-closed", ses, int64(i+100), newPayload(ses.TTL),
 				sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 				t.Errorf("a lock where nobody may create: %v", err)
 			}
 		})
 	}
 	all.Wait()
-	if _, err := s.tree.Add(ctx, "apart-closed/lock", ses, 200, newPayload(ses.TTL),
+	if _, err := s.nodeStore.Add(ctx, "apart-closed/lock", ses, 200, newPayload(ses.TTL),
 		sequence.AddAlways); !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a lock below one where nobody may create: %v", err)
 	}
-	if n := len(s.tree.pendingAdds); n > 0 {
+	if n := len(s.nodeStore.pendingAdds); n > 0 {
 		t.Errorf("of adds that were all answered, %d are pending", n)
 	}
 }
@@ -164,20 +164,20 @@ func TestBatchedWritesFailAlone(t *testing.T) {
 func TestLateReadIsNotCached(t *testing.T) {
 	s, _, ses := openCountedSession(t)
 	ctx := t.Context()
-	snapshot, err := s.tree.Add(ctx, "forgotten", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	snapshot, err := s.nodeStore.Add(ctx, "forgotten", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	n := snapshot.Nodes[0]
 	n.Admitted = true
-	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
-	snapshot, err = s.tree.List(ctx, "forgotten", false)
+	s.nodeStore.cacheNode(s.nodeStore.pathOf("forgotten")+"/"+n.Key, n)
+	snapshot, err = s.nodeStore.List(ctx, "forgotten", false)
 	if err != nil || len(snapshot.Nodes) != 1 || !snapshot.Nodes[0].Admitted {
 		t.Errorf("what was read of one that exists: %+v, %v", snapshot.Nodes, err)
 	}
-	_, _, err = s.tree.Remove(ctx, "forgotten", n, sequence.Then{})
+	_, _, err = s.nodeStore.Remove(ctx, "forgotten", n, sequence.Then{})
 	mustSucceed(t, err)
-	s.tree.cacheNode(s.tree.pathOf("forgotten")+"/"+n.Key, n)
-	if len(s.tree.cache.byPath) > 0 {
-		t.Errorf("nothing exists, and %+v is cached", s.tree.cache.byPath)
+	s.nodeStore.cacheNode(s.nodeStore.pathOf("forgotten")+"/"+n.Key, n)
+	if len(s.nodeStore.cache.byPath) > 0 {
+		t.Errorf("nothing exists, and %+v is cached", s.nodeStore.cache.byPath)
 	}
 }
 
@@ -197,12 +197,12 @@ func TestWithdrawBatchedAdd(t *testing.T) {
 				if r%2 == 0 {
 					guard = sequence.AddBatched
 				}
-				_, err := s.tree.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload, guard)
+				_, err := s.nodeStore.Add(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload, guard)
 				cancel()
 				withdraw := func() error {
 					given, cancel := context.WithTimeout(ctx, 5*time.Second)
 					defer cancel()
-					_, err := s.tree.Withdraw(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload.ID)
+					_, err := s.nodeStore.Withdraw(given, fmt.Sprint(name, "/", w%40), ses, int64(w*20+r), payload.ID)
 					return err
 				}
 				werr := withdraw()
@@ -217,7 +217,7 @@ func TestWithdrawBatchedAdd(t *testing.T) {
 	}
 	all.Wait()
 	for w := range 40 {
-		snapshot, err := s.tree.List(ctx, fmt.Sprint(name, "/", w), true)
+		snapshot, err := s.nodeStore.List(ctx, fmt.Sprint(name, "/", w), true)
 		mustSucceed(t, err)
 		if len(snapshot.Nodes) > 0 {
 			t.Errorf("%d claims were withdrawn, and exist", len(snapshot.Nodes))

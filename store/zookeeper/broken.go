@@ -27,7 +27,7 @@ const (
 
 // notePathOf returns the path of the note of a claim, by the key of its node. Curator's semaphore counts all
 // children among its permits, so there the note is created above them.
-func (t *tree) notePathOf(name, key string) string {
+func (t *nodeStore) notePathOf(name, key string) string {
 	folder := t.pathOf(name)
 	if t.opts.Layout == layoutLeases {
 		folder = strings.TrimSuffix(folder, leasesFolder)
@@ -37,7 +37,7 @@ func (t *tree) notePathOf(name, key string) string {
 }
 
 // BreakNode removes a claim's nodes, and leaves a note of it, in one step.
-func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
+func (t *nodeStore) BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error) {
 	path := t.pathOf(name)
 	keys, exists, err := t.nodesOfClaim(ctx, path, n)
 	if err != nil || !exists {
@@ -51,7 +51,9 @@ func (t *tree) BreakNode(ctx context.Context, name string, n sequence.Node, reas
 
 // replaceByNote removes nodes and creates a note in one step. It returns false if one of the nodes was removed
 // meanwhile: the engine then looks again.
-func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys []string, note *zk.Call) (bool, error) {
+func (t *nodeStore) replaceByNote(
+	ctx context.Context, c *zk.Conn, path string, keys []string, note *zk.Call,
+) (bool, error) {
 	var steps []*zk.Call
 	for _, key := range keys {
 		steps = append(steps, zk.Delete(path+"/"+key, zk.AnyVersion))
@@ -79,12 +81,12 @@ func (t *tree) replaceByNote(ctx context.Context, c *zk.Conn, path string, keys 
 
 // ReadBreakNote reads the data of the note, which are the reason. It reads behind a barrier, because the break and the
 // question come from two clients, perhaps through two servers.
-func (t *tree) ReadBreakNote(ctx context.Context, name string, n sequence.Node) (bool, string, error) {
+func (t *nodeStore) ReadBreakNote(ctx context.Context, name string, n sequence.Node) (bool, string, error) {
 	return t.readNote(ctx, t.notePathOf(name, n.Key))
 }
 
 // readNote reads the reason that an operator has left with a broken claim.
-func (t *tree) readNote(ctx context.Context, path string) (found bool, reason string, err error) {
+func (t *nodeStore) readNote(ctx context.Context, path string) (found bool, reason string, err error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.GetData(path)} })
 	if err != nil {
 		return false, "", t.explainError(err, path)
@@ -98,7 +100,7 @@ func (t *tree) readNote(ctx context.Context, path string) (found bool, reason st
 
 // withNoteSession opens the session of a note, and calls step, which creates the note in it. If the answer is lost or
 // late, what the step may have created is left to that session.
-func (t *tree) withNoteSession(
+func (t *nodeStore) withNoteSession(
 	ctx context.Context, path string, ttl time.Duration, step func(c *zk.Conn) (bool, error),
 ) (created bool, err error) {
 	// It pings only while this call runs. After that the servers count its TTL, which is how long the note remains. The

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/zktest"
 )
 
-// breakableTree is a tree that leaves notes.
+// breakableTree is a node store that leaves notes.
 type breakableTree interface {
 	sequence.NodeStore
 	BreakNode(ctx context.Context, name string, n sequence.Node, reason string) (bool, error)
@@ -96,7 +96,7 @@ func TestBreakNoteIsNoPermit(t *testing.T) {
 	o, err := newSettings([]string{"127.0.0.1"}, nil)
 	mustSucceed(t, err)
 	o.Layout = layoutLeases
-	leases := newTree(o)
+	leases := newNodeStore(o)
 	defer leases.Close()
 	key := joinEnding(formatStem(sessionName(1), newPayload(0)), endLease) + "0000000000"
 	if note := leases.notePathOf("lock"+leasesFolder, key); strings.Contains(note, leasesFolder) ||
@@ -156,7 +156,7 @@ func newBreakableTree(t *testing.T, c *zktest.Ensemble, layout Layout) breakable
 	s := newStore(t, c, layout, nil)
 	t.Cleanup(func() { mustSucceed(t, s.Close()) })
 	if p, ok := s.(*plainStore); ok {
-		return p.tree
+		return p.nodeStore
 	}
-	return s.(*store).tree
+	return s.(*store).nodeStore
 }

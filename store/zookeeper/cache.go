@@ -59,7 +59,7 @@ func (c *nodeCache) put(path string, n sequence.Node) {
 }
 
 // fillFromCache fills in what is cached of nodes.
-func (t *tree) fillFromCache(path string, all []claimNode) {
+func (t *nodeStore) fillFromCache(path string, all []claimNode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range all {
@@ -75,7 +75,7 @@ const minCacheLimit = 4096
 
 // cacheNode caches a node as it was read. If it is one of this client's own and not cached, it was removed meanwhile:
 // what was read before a removal must not bring it back.
-func (t *tree) cacheNode(path string, n sequence.Node) {
+func (t *nodeStore) cacheNode(path string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.sessions[n.Session] == nil || t.cache.byPath[path] != nil {
@@ -84,14 +84,14 @@ func (t *tree) cacheNode(path string, n sequence.Node) {
 }
 
 // cacheOwnNode caches a node that this client has just created, or found to be its own.
-func (t *tree) cacheOwnNode(path string, n sequence.Node) {
+func (t *nodeStore) cacheOwnNode(path string, n sequence.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.cacheNodeLocked(path, n)
 }
 
 // cacheNodeLocked remembers a node, and removes nodes of ended sessions when there are too many.
-func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
+func (t *nodeStore) cacheNodeLocked(path string, n sequence.Node) {
 	// The limit is twice what could not be removed the last time. So the next removal, which looks at the whole cache,
 	// comes only when the cache has doubled, and its cost per added node does not grow with the cache.
 	if len(t.cache.byPath) >= max(t.cache.limit, minCacheLimit) {
@@ -107,7 +107,7 @@ func (t *tree) cacheNodeLocked(path string, n sequence.Node) {
 
 // nodePath is the path of a node. For each claim that is held there is a watch, which shares the string with the cache
 // and with the holder's ref.
-func (t *tree) nodePath(name, key string) string {
+func (t *nodeStore) nodePath(name, key string) string {
 	path := t.pathOf(name) + "/" + key
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,7 +117,7 @@ func (t *tree) nodePath(name, key string) string {
 	return path
 }
 
-func (t *tree) uncacheNode(path string) {
+func (t *nodeStore) uncacheNode(path string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.cache.byPath, path)
@@ -125,14 +125,14 @@ func (t *tree) uncacheNode(path string) {
 }
 
 // noteSecondNode remembers the second node of a claim of this client's own.
-func (t *tree) noteSecondNode(path, second string) {
+func (t *nodeStore) noteSecondNode(path, second string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.secondNodes[path] = second
 }
 
 // secondNodesOf returns the paths of the second nodes, empty for paths that have none.
-func (t *tree) secondNodesOf(paths []string) []string {
+func (t *nodeStore) secondNodesOf(paths []string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	seconds := make([]string, len(paths))
@@ -143,7 +143,7 @@ func (t *tree) secondNodesOf(paths []string) []string {
 }
 
 // forgetNodes removes what is kept of nodes that do not exist any more.
-func (t *tree) forgetNodes(path string, keys ...string) {
+func (t *nodeStore) forgetNodes(path string, keys ...string) {
 	for _, key := range keys {
 		t.uncacheNode(path + "/" + key)
 		if c, ok := parseKey(key); ok {

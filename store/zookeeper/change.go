@@ -13,7 +13,7 @@ import (
 // Change replaces a node's payload. It is sent alone and not in a batch, where a version that does not fit would refuse
 // the writes of others as well. After a lost reply the caller reads the node: its version tells whether the change was
 // made.
-func (t *tree) Change(
+func (t *nodeStore) Change(
 	ctx context.Context, name string, n sequence.Node, payload sequence.Payload, _ sequence.Among,
 ) (sequence.Node, bool, error) {
 	data, err := json.Marshal(payload)

@@ -61,7 +61,7 @@ func openAs[S driver.Store](servers []string, o Options) (s S, err error) {
 }
 
 // Table keeps records by the store's own connections, and ends with the store.
-func (p *peer) Table() record.Table { return newTable(p.tree, records) }
+func (p *peer) Table() record.Table { return newTable(p.nodeStore, records) }
 
 // Close ends the client, and then the link.
 func (p *peer) Close() error {
@@ -107,7 +107,7 @@ func catchUp(t testing.TB, cli *gozk.Conn) {
 }
 
 // waitUntilWatching waits until a store's client watches something.
-func waitUntilWatching(t *testing.T, s *tree) {
+func waitUntilWatching(t *testing.T, s *nodeStore) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); !s.isWatching(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {

@@ -33,7 +33,7 @@ func TestDeniedWatch(t *testing.T) {
 	}
 	defer s.Close()
 	began := time.Now()
-	watch := s.tree.Watch("m", sequence.WatchChanges, 0, func() {})
+	watch := s.nodeStore.Watch("m", sequence.WatchChanges, 0, func() {})
 	for took := time.Duration(0); took < 2*time.Second || dials.Load() < 2; took = time.Since(began) {
 		if n := dials.Load(); took > time.Minute || float64(n) > 20+10*took.Seconds() {
 			t.Fatalf("%d connections were made in %v", n, took)

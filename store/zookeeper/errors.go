@@ -11,7 +11,7 @@ import (
 )
 
 // explainError gives an error the form that the engines know. path is what was asked about.
-func (t *tree) explainError(err error, path string) error {
+func (t *nodeStore) explainError(err error, path string) error {
 	switch {
 	case err == nil || errors.Is(err, sequence.ErrSessionExpired):
 		return err

@@ -51,16 +51,18 @@ var (
 )
 
 // Examine asks each server for its version, its mode and the bounds of its session timeouts.
-func (s *store) Examine(ctx context.Context) ([]driver.Finding, error) { return s.tree.examine(ctx) }
+func (s *store) Examine(ctx context.Context) ([]driver.Finding, error) {
+	return s.nodeStore.examine(ctx)
+}
 
 // Examine asks each server for its version, its mode and the bounds of its session timeouts.
 func (s *plainStore) Examine(ctx context.Context) ([]driver.Finding, error) {
-	return s.tree.examine(ctx)
+	return s.nodeStore.examine(ctx)
 }
 
 // Examine asks each server for its version, its mode and the bounds of its session timeouts.
 func (s *semaphoreStore) Examine(ctx context.Context) ([]driver.Finding, error) {
-	return s.tree.examine(ctx)
+	return s.nodeStore.examine(ctx)
 }
 
 // Forget removes the node of a lock that has no claims, which the servers would otherwise remove within a minute.
@@ -68,9 +70,9 @@ func (s *store) Forget(ctx context.Context, name string) error {
 	if err := driver.CheckName(name, s.Info()); err != nil {
 		return err
 	}
-	path := s.tree.pathOf(name)
+	path := s.nodeStore.pathOf(name)
 	removal := zk.Delete(path, zk.AnyVersion)
-	err := s.tree.write(ctx, &zk.Write{Calls: []*zk.Call{removal}})
+	err := s.nodeStore.write(ctx, &zk.Write{Calls: []*zk.Call{removal}})
 	if err == nil {
 		err = removal.Err
 	}
@@ -80,7 +82,7 @@ func (s *store) Forget(ctx context.Context, name string) error {
 	case zk.CodeNotEmpty:
 		return &driver.HeldError{}
 	}
-	return s.tree.explainError(err, path)
+	return s.nodeStore.explainError(err, path)
 }
 
 // serverState is what a server says of itself.
@@ -95,7 +97,7 @@ type serverState struct {
 }
 
 // examine looks at all servers at once, and at the options.
-func (t *tree) examine(ctx context.Context) (all []driver.Finding, err error) {
+func (t *nodeStore) examine(ctx context.Context) (all []driver.Finding, err error) {
 	if t.life.Err() != nil {
 		return nil, driver.ErrClosed
 	}
@@ -146,7 +148,7 @@ func (o *settings) readState(ctx context.Context, server string) serverState {
 
 // refusesAlone has a server refuse a request that nobody may make, a node without an ACL, in a session of its own. The
 // refusal has the number of a transaction only if the server has asked the others.
-func (t *tree) refusesAlone(ctx context.Context, s serverState) bool {
+func (t *nodeStore) refusesAlone(ctx context.Context, s serverState) bool {
 	if s.mode != "leader" && s.mode != "follower" && s.mode != "observer" {
 		return false
 	}

@@ -189,7 +189,7 @@ func TestWalkReportsProgress(t *testing.T) {
 		path += "/x"
 	}
 	said := 0
-	for snapshot, err := range rig.Peer(t, c).tree.Walk(t.Context(), t.Name()) {
+	for snapshot, err := range rig.Peer(t, c).nodeStore.Walk(t.Context(), t.Name()) {
 		mustSucceed(t, err)
 		said++
 		if len(snapshot.Nodes) > 0 {
@@ -226,13 +226,13 @@ func TestKeepAliveOfIsolatedServer(t *testing.T) {
 			alone = followerOf(c, leader)
 		}
 		p := rig.Peer(t, c, alone)
-		ses, err := p.tree.OpenSession(ctx, time.Minute)
+		ses, err := p.nodeStore.OpenSession(ctx, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = p.tree.KeepAlive(ctx, ses.ID)
+		_, err = p.nodeStore.KeepAlive(ctx, ses.ID)
 		mustSucceed(t, err)
-		conn, err := p.tree.sessionConn(ses.ID)
+		conn, err := p.nodeStore.sessionConn(ses.ID)
 		mustSucceed(t, err)
 		c.Isolate(alone)
 		time.Sleep(50 * time.Millisecond)
@@ -246,7 +246,7 @@ func TestKeepAliveOfIsolatedServer(t *testing.T) {
 		}
 		cancel()
 		short, cancel = context.WithTimeout(ctx, 1500*time.Millisecond)
-		if _, err := p.tree.KeepAlive(short, ses.ID); err == nil {
+		if _, err := p.nodeStore.KeepAlive(short, ses.ID); err == nil {
 			t.Errorf("a keep-alive was confirmed by a %s without the others", who)
 		}
 		cancel()
@@ -273,7 +273,7 @@ func TestNames(t *testing.T) {
 		"names/y__lock__0000000007":  "/names/y__lock_%5F0000000007",
 		"names/_c_1-lock--000000007": "/names/_c_1-lock--000000007",
 	} {
-		if got := s.tree.pathOf(name); got != path {
+		if got := s.nodeStore.pathOf(name); got != path {
 			t.Errorf("%q is at %s, want %s", name, got, path)
 		}
 		if other, twice := paths[path]; twice {
@@ -405,8 +405,8 @@ func TestParentRemoved(t *testing.T) {
 		children, _, err = cli.Children("/" + t.Name())
 		mustSucceed(t, err)
 	}
-	waitUntilWatching(t, holder.tree)
-	waitUntilWatching(t, waiter.tree)
+	waitUntilWatching(t, holder.nodeStore)
+	waitUntilWatching(t, waiter.nodeStore)
 	began := time.Now()
 	var steps []any
 	for _, key := range children {
@@ -466,21 +466,21 @@ func TestOldSession(t *testing.T) {
 	c := rig.Shared(t)
 	p := rig.Peer(t, c)
 	ctx := t.Context()
-	old, err := p.tree.OpenSession(ctx, 20*time.Second)
+	old, err := p.nodeStore.OpenSession(ctx, 20*time.Second)
 	mustSucceed(t, err)
-	now, err := p.tree.OpenSession(ctx, 25*time.Second)
+	now, err := p.nodeStore.OpenSession(ctx, 25*time.Second)
 	mustSucceed(t, err)
 	note := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: old.TTL}
-	_, err = p.tree.Add(ctx, t.Name(), old, 0, note, sequence.AddAlways)
+	_, err = p.nodeStore.Add(ctx, t.Name(), old, 0, note, sequence.AddAlways)
 	mustSucceed(t, err)
-	snapshot, err := p.tree.Add(ctx, t.Name(), now, 0, note, sequence.AddAlways)
+	snapshot, err := p.nodeStore.Add(ctx, t.Name(), now, 0, note, sequence.AddAlways)
 	if err != nil || len(snapshot.Nodes) != 2 || snapshot.Nodes[0].Session != old.ID ||
 		snapshot.Nodes[1].Session != now.ID {
 		t.Errorf("%+v, %v", snapshot.Nodes, err)
 	}
-	mustSucceed(t, p.tree.EndSession(ctx, old.ID))
-	mustSucceed(t, p.tree.EndSession(ctx, now.ID))
-	if _, err := p.tree.KeepAlive(ctx, old.ID); !errors.Is(err, sequence.ErrSessionExpired) {
+	mustSucceed(t, p.nodeStore.EndSession(ctx, old.ID))
+	mustSucceed(t, p.nodeStore.EndSession(ctx, now.ID))
+	if _, err := p.nodeStore.KeepAlive(ctx, old.ID); !errors.Is(err, sequence.ErrSessionExpired) {
 		t.Errorf("a session that was ended: %v", err)
 	}
 }
@@ -506,7 +506,7 @@ func TestRevoked(t *testing.T) {
 	if err != nil || len(children) != 1 {
 		t.Fatal(children, err)
 	}
-	waitUntilWatching(t, p.tree)
+	waitUntilWatching(t, p.nodeStore)
 	_, err = cli.Set("/"+t.Name()+"/"+children[0], []byte("__REVOKE__"), -1)
 	mustSucceed(t, err)
 	select {

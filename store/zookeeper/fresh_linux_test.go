@@ -40,7 +40,7 @@ func TestFreshAtLeader(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				calls, _, err := reader.tree.read(t.Context(), true, func() []*zk.Call { return []*zk.Call{zk.Exists(path)} })
+				calls, _, err := reader.nodeStore.read(t.Context(), true, func() []*zk.Call { return []*zk.Call{zk.Exists(path)} })
 				switch {
 				case err != nil:
 					t.Error(err)

@@ -21,16 +21,16 @@ var herd = flag.Int("herd", 100, "the most waiters at whom wake-ups are counted"
 func TestHerd(t *testing.T) {
 	t.Parallel()
 	servers := rig.Shared(t).Endpoints()
-	sequential := func(o Options) (driver.Store, *tree, error) {
+	sequential := func(o Options) (driver.Store, *nodeStore, error) {
 		checked, err := newSettings(servers, &o)
-		tr := newTree(checked)
+		tr := newNodeStore(checked)
 		tr.info.MaxWaiters = *herd // more than elsewhere
-		return &store{Engine: sequence.New(tr), tree: tr}, tr, err
+		return &store{Engine: sequence.New(tr), nodeStore: tr}, tr, err
 	}
-	plain := func(o Options) (driver.Store, *tree, error) {
+	plain := func(o Options) (driver.Store, *nodeStore, error) {
 		o.Layout = LayoutPlain
 		s, err := openAs[*plainStore](servers, o)
-		return s, s.tree.tree, err
+		return s, s.nodeStore.nodeStore, err
 	}
 	for n := 10; n <= *herd; n *= 10 {
 		woken, sent := measureWakeUps(t, fmt.Sprint(t.Name(), "/", n), n, sequential)
@@ -46,10 +46,10 @@ func TestHerd(t *testing.T) {
 // measureWakeUps counts the events that a release brings to n waiting clients, and the requests that it costs
 // until all wait again, without keep-alives.
 func measureWakeUps(t *testing.T, lock string, n int,
-	open func(Options) (driver.Store, *tree, error)) (events, requests float64) {
+	open func(Options) (driver.Store, *nodeStore, error)) (events, requests float64) {
 	c := &requestCounter{sent: map[int32]int{}}
 	var stores []driver.Store
-	var trees []*tree
+	var trees []*nodeStore
 	for range n + 1 {
 		s, tr, err := open(Options{Dial: c.dial})
 		if err != nil {
@@ -124,7 +124,7 @@ func measureWakeUps(t *testing.T, lock string, n int,
 }
 
 // isWatching reports whether anything is watched.
-func (t *tree) isWatching() bool {
+func (t *nodeStore) isWatching() bool {
 	c := t.openConn()
 	return c != nil && c.IsWatching()
 }

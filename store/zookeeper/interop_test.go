@@ -87,7 +87,7 @@ func TestInterop(t *testing.T) {
 				args := append(k.peer(t), strings.Join(servers, ","), "/"+lock, string(theirs),
 					strconv.Itoa(*sessiontest.Rounds), file)
 				// A claim was broken shortly before: nobody minds the note of that.
-				note := s.tree.notePathOf(lock, joinEnding(formatStem(sessionName(1), newPayload(0)), endLock)+
+				note := s.nodeStore.notePathOf(lock, joinEnding(formatStem(sessionName(1), newPayload(0)), endLock)+
 					"0000000000")
 				_, err := cli.Create(note, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 				mustSucceed(t, err)

@@ -21,7 +21,7 @@ type childrenSnapshot struct {
 
 // decodeListing makes a snapshot from a list of children. It sends requests only where the numbers of the children do
 // not tell their order: then they have the order of the transactions that created them, which must be read.
-func (t *tree) decodeListing(
+func (t *nodeStore) decodeListing(
 	ctx context.Context, c *zk.Conn, name, path string, listing *zk.Call,
 ) (childrenSnapshot, error) {
 	l := childrenSnapshot{Snapshot: sequence.Snapshot{Name: name, Revision: listing.Zxid}, path: path}
@@ -61,7 +61,7 @@ func (t *tree) decodeListing(
 }
 
 // listBySession lists a lock by one session: the list shows the effect of all that the session has sent before.
-func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string) (childrenSnapshot, error) {
+func (t *nodeStore) listBySession(ctx context.Context, c *zk.Conn, name, path string) (childrenSnapshot, error) {
 	children := zk.GetChildren(path)
 	if err := readFresh(ctx, c, children); err != nil {
 		return childrenSnapshot{}, t.explainError(err, path)
@@ -71,7 +71,7 @@ func (t *tree) listBySession(ctx context.Context, c *zk.Conn, name, path string)
 
 // readTokens asks which transactions created nodes, for those that are not cached. It leaves out those that were
 // removed meanwhile: a claim that has left is ahead of nobody.
-func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []claimNode) ([]claimNode, error) {
+func (t *nodeStore) readTokens(ctx context.Context, c *zk.Conn, path string, all []claimNode) ([]claimNode, error) {
 	var calls []*zk.Call
 	var of []int
 	for i := range all {
@@ -103,7 +103,7 @@ func (t *tree) readTokens(ctx context.Context, c *zk.Conn, path string, all []cl
 // the same state at the same time. The engine asks for a list that is not in full only for a claim that waits and has
 // its node. The claims ahead of it can only leave, so a list that is too old shows too many of them, and the claim
 // waits for longer than it must.
-func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
+func (t *nodeStore) List(ctx context.Context, name string, full bool) (sequence.Snapshot, error) {
 	path := t.pathOf(name)
 	calls, c, err := t.read(ctx, full, func() []*zk.Call { return []*zk.Call{zk.GetChildren(path)} })
 	if err != nil {
@@ -118,7 +118,7 @@ func (t *tree) List(ctx context.Context, name string, full bool) (sequence.Snaps
 
 // readNodes completes a snapshot with what the nodes say. They are read by the connection that has brought the list, so
 // that no answer is older than the list; one that is newer shows a claim as it became, or that it has left.
-func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (sequence.Snapshot, error) {
+func (t *nodeStore) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (sequence.Snapshot, error) {
 	l.Full = true
 	if len(l.children) == 0 {
 		return l.Snapshot, nil
@@ -147,7 +147,7 @@ func (t *tree) readNodes(ctx context.Context, c *zk.Conn, l childrenSnapshot) (s
 
 // Read reads nodes with one request, behind a barrier. A claim of this client's that must have two nodes exists if
 // both do: without one of them, the clients that look only for that one are not kept out any more.
-func (t *tree) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
+func (t *nodeStore) Read(ctx context.Context, refs []sequence.NodeRef) ([]sequence.Node, error) {
 	paths := make([]string, len(refs))
 	for i, r := range refs {
 		paths[i] = t.pathOf(r.Name) + "/" + r.Key

@@ -30,7 +30,7 @@ func TestLostAnswers(t *testing.T) {
 	defer s.Close()
 	other, _ := newCountedStore(t)
 	ctx := t.Context()
-	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
+	ses, err := s.nodeStore.OpenSession(ctx, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,22 +45,22 @@ func TestLostAnswers(t *testing.T) {
 		payload := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
 		warm := payload
 		warm.ID = mutexClaim("").ID
-		_, err := s.tree.Add(ctx, name, ses, int64(2*i), warm, sequence.AddAlways)
+		_, err := s.nodeStore.Add(ctx, name, ses, int64(2*i), warm, sequence.AddAlways)
 		mustSucceed(t, err)
 		lose.Store(true)
-		_, err = s.tree.Add(ctx, name, ses, int64(2*i+1), payload, sequence.AddAlways)
+		_, err = s.nodeStore.Add(ctx, name, ses, int64(2*i+1), payload, sequence.AddAlways)
 		if err == nil {
 			t.Error("the answer was not lost")
 		}
 		lost += countClaims(name) - 1
 		if i%2 == 0 {
-			snapshot, err := s.tree.Add(ctx, name, ses, int64(2*i+1), payload, sequence.AddAlways)
+			snapshot, err := s.nodeStore.Add(ctx, name, ses, int64(2*i+1), payload, sequence.AddAlways)
 			if err != nil || len(snapshot.Nodes) != 2 || countClaims(name) != 2 {
 				t.Errorf("asked for again, %d nodes exist: %v", countClaims(name), err)
 			}
 			continue
 		}
-		if _, err := s.tree.Withdraw(ctx, name, ses, int64(2*i+1), payload.ID); err != nil {
+		if _, err := s.nodeStore.Withdraw(ctx, name, ses, int64(2*i+1), payload.ID); err != nil {
 			t.Error(err)
 		}
 		if n := countClaims(name); n != 1 {
@@ -70,7 +70,7 @@ func TestLostAnswers(t *testing.T) {
 	if lost != 10 {
 		t.Errorf("%d of 10 requests without an answer were taken", lost)
 	}
-	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.nodeStore.EndSession(ctx, ses.ID))
 }
 
 // TestLostAnswerTwice: the claim exists once, too, if the answer that settles it is also lost; and its token is
@@ -83,13 +83,13 @@ func TestLostAnswerTwice(t *testing.T) {
 	mustSucceed(t, err)
 	defer s.Close()
 	ctx := t.Context()
-	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
+	ses, err := s.nodeStore.OpenSession(ctx, 20*time.Second)
 	mustSucceed(t, err)
 	payload := newPayload(ses.TTL)
 	add := func() (sequence.Snapshot, error) {
-		return s.tree.Add(ctx, t.Name(), ses, 1, payload, sequence.AddAlways)
+		return s.nodeStore.Add(ctx, t.Name(), ses, 1, payload, sequence.AddAlways)
 	}
-	_, err = s.tree.Add(ctx, t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	_, err = s.nodeStore.Add(ctx, t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	for _, lost := range []*atomic.Bool{&create, &read} {
 		lost.Store(true)
@@ -99,7 +99,7 @@ func TestLostAnswerTwice(t *testing.T) {
 	}
 	added, err := add()
 	mustSucceed(t, err)
-	listed, err := s.tree.List(ctx, t.Name(), false)
+	listed, err := s.nodeStore.List(ctx, t.Name(), false)
 	mustSucceed(t, err)
 	for _, snapshot := range []sequence.Snapshot{added, listed} {
 		if len(snapshot.Nodes) != 2 || snapshot.Nodes[1].ID != payload.ID || snapshot.Nodes[1].Token == 0 {
@@ -110,7 +110,7 @@ func TestLostAnswerTwice(t *testing.T) {
 	if err != nil || len(keys) != 2 {
 		t.Errorf("there are %q, %v", keys, err)
 	}
-	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.nodeStore.EndSession(ctx, ses.ID))
 }
 
 // TestLostAnswerAmongMany: an add whose answer was lost is settled by reading two nodes, its own and the holder's,
@@ -123,21 +123,21 @@ func TestLostAnswerAmongMany(t *testing.T) {
 	mustSucceed(t, err)
 	defer s.Close()
 	ctx := t.Context()
-	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
+	ses, err := s.nodeStore.OpenSession(ctx, 20*time.Second)
 	mustSucceed(t, err)
 	others, _, theirs := openCountedSession(t)
 	const n = 20
 	for i := range n {
-		_, err := others.tree.Add(ctx, t.Name(), theirs, int64(i), newPayload(theirs.TTL), sequence.AddAlways)
+		_, err := others.nodeStore.Add(ctx, t.Name(), theirs, int64(i), newPayload(theirs.TTL), sequence.AddAlways)
 		mustSucceed(t, err)
 	}
 	payload := newPayload(ses.TTL)
 	lose.Store(true)
-	if _, err := s.tree.Add(ctx, t.Name(), ses, 0, payload, sequence.AddAlways); err == nil {
+	if _, err := s.nodeStore.Add(ctx, t.Name(), ses, 0, payload, sequence.AddAlways); err == nil {
 		t.Fatal("the answer was not lost")
 	}
 	c.takeCounts()
-	added, err := s.tree.Add(ctx, t.Name(), ses, 0, payload, sequence.AddAlways)
+	added, err := s.nodeStore.Add(ctx, t.Name(), ses, 0, payload, sequence.AddAlways)
 	mustSucceed(t, err)
 	if reads := c.takeCounts()[zk.OpGetData]; reads != 2 {
 		t.Errorf("%d nodes were read", reads)
@@ -145,7 +145,7 @@ func TestLostAnswerAmongMany(t *testing.T) {
 	if l := added.Nodes; len(l) != n+1 || l[n].ID != payload.ID || l[n].Token == 0 || l[0].Token == 0 {
 		t.Errorf("the claim and its holder are not both known: %+v", added.Nodes)
 	}
-	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.nodeStore.EndSession(ctx, ses.ID))
 }
 
 // TestPlainLostAnswers: the same in the plain layout, and no ticket is left.
@@ -160,10 +160,10 @@ func TestPlainLostAnswers(t *testing.T) {
 	}
 	defer s.Close()
 	ctx := t.Context()
-	ses, err := s.tree.OpenSession(ctx, 20*time.Second)
+	ses, err := s.nodeStore.OpenSession(ctx, 20*time.Second)
 	mustSucceed(t, err)
 	payload := sequence.Payload{ID: mutexClaim("").ID, Kind: driver.KindMutex, Limit: 1, Weight: 1, TTL: ses.TTL}
-	snapshot, err := s.tree.Add(ctx, "warm", ses, 0, payload, sequence.AddIfAlone)
+	snapshot, err := s.nodeStore.Add(ctx, "warm", ses, 0, payload, sequence.AddIfAlone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,33 +172,33 @@ func TestPlainLostAnswers(t *testing.T) {
 	for i := range 10 {
 		lose.Store(true)
 		payload.ID = mutexClaim("").ID
-		if _, err := s.tree.Add(ctx, "lock", ses, int64(i), payload, sequence.AddIfAlone); err == nil {
+		if _, err := s.nodeStore.Add(ctx, "lock", ses, int64(i), payload, sequence.AddIfAlone); err == nil {
 			t.Error("the answer was not lost")
 		}
-		if nodeExists(t, cli, s.tree.pathOf("lock")) {
+		if nodeExists(t, cli, s.nodeStore.pathOf("lock")) {
 			taken++
 		}
 		if i%2 == 0 {
-			snapshot, err := s.tree.Add(ctx, "lock", ses, int64(i), payload, sequence.AddIfAlone)
+			snapshot, err := s.nodeStore.Add(ctx, "lock", ses, int64(i), payload, sequence.AddIfAlone)
 			if err != nil || len(snapshot.Nodes) != 1 || snapshot.Nodes[0].ID != payload.ID {
 				t.Errorf("asked for again: %+v, %v", snapshot, err)
 			}
 		}
-		if _, err := s.tree.Withdraw(ctx, "lock", ses, int64(i), payload.ID); err != nil {
+		if _, err := s.nodeStore.Withdraw(ctx, "lock", ses, int64(i), payload.ID); err != nil {
 			t.Error(err)
 		}
-		if snapshot, err := s.tree.List(ctx, "lock", true); err != nil || len(snapshot.Nodes) != 0 {
+		if snapshot, err := s.nodeStore.List(ctx, "lock", true); err != nil || len(snapshot.Nodes) != 0 {
 			t.Errorf("withdrawn, there is %+v, %v", snapshot, err)
 		}
 	}
 	catchUp(t, cli)
-	left, _, err := cli.Children(s.tree.root)
+	left, _, err := cli.Children(s.nodeStore.root)
 	left = slices.DeleteFunc(left, func(key string) bool { return !strings.HasPrefix("/"+key, ticketPrefix) })
 	if err != nil || len(left) != 1 || "/"+left[0] != ticketPrefix+snapshot.Nodes[0].Key || taken != 10 {
 		t.Errorf("of 10 requests without an answer %d were taken, and the tickets that are left are %q, %v",
 			taken, left, err)
 	}
-	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.nodeStore.EndSession(ctx, ses.ID))
 }
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
@@ -284,41 +284,41 @@ func TestReleaseRemovesBothNodes(t *testing.T) {
 	defer s.Close()
 	for _, release := range []func(n sequence.Node) (bool, sequence.Snapshot, error){
 		func(n sequence.Node) (bool, sequence.Snapshot, error) {
-			return s.tree.Remove(t.Context(), name, n, sequence.Then{Next: n.Key})
+			return s.nodeStore.Remove(t.Context(), name, n, sequence.Then{Next: n.Key})
 		},
 		func(n sequence.Node) (bool, sequence.Snapshot, error) {
-			return s.tree.Remove(t.Context(), name, sequence.Node{Key: n.Key, Token: n.Token}, sequence.Then{List: true})
+			return s.nodeStore.Remove(t.Context(), name, sequence.Node{Key: n.Key, Token: n.Token}, sequence.Then{List: true})
 		},
 	} {
-		ses, err := s.tree.OpenSession(t.Context(), time.Minute)
+		ses, err := s.nodeStore.OpenSession(t.Context(), time.Minute)
 		mustSucceed(t, err)
-		path, warm := s.tree.pathOf(name), newPayload(ses.TTL)
-		_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
+		path, warm := s.nodeStore.pathOf(name), newPayload(ses.TTL)
+		_, err = s.nodeStore.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
 		for err != nil {
-			_, err = s.tree.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
+			_, err = s.nodeStore.Add(t.Context(), name+"/warm", ses, 0, warm, sequence.AddAlways)
 		}
 		payload := newPayload(ses.TTL)
 		broke.Store(false)
-		if _, err := s.tree.Add(t.Context(), name, ses, 1, payload, sequence.AddAlways); err == nil {
+		if _, err := s.nodeStore.Add(t.Context(), name, ses, 1, payload, sequence.AddAlways); err == nil {
 			t.Error("the request was not lost")
 		}
-		snapshot, err := s.tree.Add(t.Context(), name, ses, 1, payload, sequence.AddAlways)
+		snapshot, err := s.nodeStore.Add(t.Context(), name, ses, 1, payload, sequence.AddAlways)
 		if err != nil || len(snapshot.Nodes) != 1 {
 			t.Fatalf("%+v, %v", snapshot, err)
 		}
-		c, err := s.tree.sessionConn(ses.ID)
+		c, err := s.nodeStore.sessionConn(ses.ID)
 		mustSucceed(t, err)
-		late := zk.CreateSequential(path+"/"+joinEnding(formatStem(ses.ID, payload), endLock), nil, s.tree.acl)
+		late := zk.CreateSequential(path+"/"+joinEnding(formatStem(ses.ID, payload), endLock), nil, s.nodeStore.acl)
 		if err := c.Do(t.Context(), late); err != nil || late.Err != nil {
 			t.Fatal(err, late.Err)
 		}
 		if existed, _, err := release(snapshot.Nodes[0]); err != nil || !existed {
 			t.Errorf("removed: %v, %v", existed, err)
 		}
-		if left, err := s.tree.List(t.Context(), name, true); err != nil || len(left.Nodes) > 0 {
+		if left, err := s.nodeStore.List(t.Context(), name, true); err != nil || len(left.Nodes) > 0 {
 			t.Errorf("released, there is %+v, %v", left.Nodes, err)
 		}
-		mustSucceed(t, s.tree.EndSession(t.Context(), ses.ID))
+		mustSucceed(t, s.nodeStore.EndSession(t.Context(), ses.ID))
 	}
 }
 
@@ -414,19 +414,19 @@ func TestCloseSessionLost(t *testing.T) {
 	mustSucceed(t, err)
 	t.Cleanup(func() { s.Close() })
 	ctx := t.Context()
-	ses, err := s.tree.OpenSession(ctx, time.Minute)
+	ses, err := s.nodeStore.OpenSession(ctx, time.Minute)
 	mustSucceed(t, err)
-	_, err = s.tree.Add(ctx, "closed", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	_, err = s.nodeStore.Add(ctx, "closed", ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	began := time.Now()
-	mustSucceed(t, s.tree.EndSession(ctx, ses.ID))
+	mustSucceed(t, s.nodeStore.EndSession(ctx, ses.ID))
 	if took := time.Since(began); took > ses.TTL/2 {
 		t.Errorf("the session was closed after %v", took)
 	}
 	if !lost.Load() {
 		t.Error("no request was lost")
 	}
-	snapshot, err := s.tree.List(ctx, "closed", true)
+	snapshot, err := s.nodeStore.List(ctx, "closed", true)
 	if err != nil || len(snapshot.Nodes) > 0 {
 		t.Errorf("the session is closed, and its nodes are %+v, %v", snapshot.Nodes, err)
 	}

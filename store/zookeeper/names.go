@@ -17,7 +17,7 @@ import (
 // pathOf returns the path of a lock's node: the lock's name, element by element, below the namespace. What
 // ZooKeeper does not take in a path is written as %XX, so that no two names share a path. A name of ordinary
 // characters is its own path: that is what foreign clients and people look for.
-func (t *tree) pathOf(name string) string {
+func (t *nodeStore) pathOf(name string) string {
 	var b strings.Builder
 	b.WriteString(t.root)
 	for i, element := range strings.Split(name, "/") {

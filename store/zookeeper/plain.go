@@ -27,13 +27,13 @@ const LayoutPlain Layout = "plain"
 // plainStore is a driver.Store in the layout of one ephemeral node.
 type plainStore struct {
 	*sequence.Engine
-	tree plainTree
+	nodeStore plainTree
 }
 
 func newPlainStore(o settings) *plainStore {
-	t := plainTree{newTree(o)}
+	t := plainTree{newNodeStore(o)}
 	t.info.Kinds, t.info.Abilities = []driver.Kind{driver.KindMutex}, driver.Abilities{}
-	return &plainStore{Engine: sequence.New(t), tree: t}
+	return &plainStore{Engine: sequence.New(t), nodeStore: t}
 }
 
 // Info returns the engine's Info without a queue.
@@ -78,7 +78,7 @@ const (
 func (s *plainStore) waitForRemoval(ctx context.Context, name string) error {
 	removed := make(chan struct{}, 1)
 	// Whatever node exists when the watch is set, its removal is what the claim waits for.
-	watch := s.tree.Watch(name, foreignKey, math.MaxInt64, func() {
+	watch := s.nodeStore.Watch(name, foreignKey, math.MaxInt64, func() {
 		select {
 		case removed <- struct{}{}:
 		default:
@@ -91,12 +91,12 @@ func (s *plainStore) waitForRemoval(ctx context.Context, name string) error {
 			return nil
 		case <-time.After(minPoll + rand.N(maxPoll-minPoll)):
 			// An error ends the wait too: the next attempt meets it again, and knows whether to go on.
-			if l, err := s.tree.List(ctx, name, false); err != nil || len(l.Nodes) == 0 {
+			if l, err := s.nodeStore.List(ctx, name, false); err != nil || len(l.Nodes) == 0 {
 				return nil
 			}
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.tree.life.Done():
+		case <-s.nodeStore.life.Done():
 			return driver.ErrClosed
 		}
 	}
@@ -104,5 +104,6 @@ func (s *plainStore) waitForRemoval(ctx context.Context, name string) error {
 
 // Explain names the lock's node and its ticket, and the TTL that the servers grant, as far as it is known.
 func (s *plainStore) Explain(c driver.Claim) driver.Plan {
-	return driver.Plan{Keys: []string{s.tree.pathOf(c.Name), s.tree.ticketPath("…")}, TTL: s.tree.grantedTTL(c.TTL)}
+	t := s.nodeStore
+	return driver.Plan{Keys: []string{t.pathOf(c.Name), t.ticketPath("…")}, TTL: t.grantedTTL(c.TTL)}
 }

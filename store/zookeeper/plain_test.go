@@ -41,7 +41,7 @@ func openPlain(c *zktest.Ensemble, to ...*servertest.Server) (*plainPeer, error)
 	return &plainPeer{s, way}, nil
 }
 
-func (p *plainPeer) Table() record.Table { return newTable(p.tree.tree, records) }
+func (p *plainPeer) Table() record.Table { return newTable(p.nodeStore.nodeStore, records) }
 
 func (p *plainPeer) Close() error {
 	err := p.plainStore.Close()
@@ -85,7 +85,7 @@ func TestPlainInterop(t *testing.T) {
 	_, err = cli.Create("/"+t.Name(), nil, 0, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
 	sessiontest.Interop(t, s, driver.KindMutex, func(lock, file string) func() (int, error) {
-		path := s.tree.pathOf(lock)
+		path := s.nodeStore.pathOf(lock)
 		// We hold it, and the other one waits for that.
 		catchUp(t, cli)
 		there, _, free, err := cli.ExistsW(path)
@@ -180,7 +180,7 @@ func TestPlainLate(t *testing.T) {
 	ctx := t.Context()
 	a, err := s.Acquire(ctx, mutexClaim(t.Name()))
 	mustSucceed(t, err)
-	stale, err := s.tree.List(ctx, t.Name(), true)
+	stale, err := s.nodeStore.List(ctx, t.Name(), true)
 	if err != nil || len(stale.Nodes) != 1 {
 		t.Fatal(stale, err)
 	}
@@ -190,19 +190,20 @@ func TestPlainLate(t *testing.T) {
 
 	// The requests of a's that were still on their way: each was made when a's node had just been seen.
 	n := stale.Nodes[0]
-	path := s.tree.pathOf(t.Name())
-	if _, why, err := s.tree.writeSteps(ctx, path, s.tree.sendMulti, zk.Delete(s.tree.ticketPath(n.Key), -1),
+	path := s.nodeStore.pathOf(t.Name())
+	if _, why, err := s.nodeStore.writeSteps(ctx, path, s.nodeStore.sendMulti,
+		zk.Delete(s.nodeStore.ticketPath(n.Key), -1),
 		zk.Delete(path, int32(n.Version-1))); err != nil || why != codeNoTicket {
 		t.Errorf("a late removal: %v, %v", why, err)
 	}
-	if _, ok, err := s.tree.Change(ctx, t.Name(), n, n.Payload, sequence.Among{}); err != nil || ok {
+	if _, ok, err := s.nodeStore.Change(ctx, t.Name(), n, n.Payload, sequence.Among{}); err != nil || ok {
 		t.Errorf("a late change: %v, %v", ok, err)
 	}
-	if existed, _, err := s.tree.Remove(ctx, t.Name(), n, sequence.Then{}); err != nil || existed {
+	if existed, _, err := s.nodeStore.Remove(ctx, t.Name(), n, sequence.Then{}); err != nil || existed {
 		t.Errorf("a removal of what is gone: %v, %v", existed, err)
 	}
 
-	now, err := s.tree.List(ctx, t.Name(), true)
+	now, err := s.nodeStore.List(ctx, t.Name(), true)
 	if err != nil || len(now.Nodes) != 1 || now.Nodes[0].ID != b.ID {
 		t.Fatal(now, err)
 	}
@@ -210,7 +211,7 @@ func TestPlainLate(t *testing.T) {
 	mustSucceed(t, cli.Delete(path, -1))
 	_, err = cli.Create(path, nil, gozk.FlagEphemeral, gozk.WorldACL(gozk.PermAll))
 	mustSucceed(t, err)
-	if existed, _, err := s.tree.Remove(ctx, t.Name(), now.Nodes[0], sequence.Then{}); err != nil || existed {
+	if existed, _, err := s.nodeStore.Remove(ctx, t.Name(), now.Nodes[0], sequence.Then{}); err != nil || existed {
 		t.Errorf("a removal after a foreign client's: %v, %v", existed, err)
 	}
 	if err := s.Release(ctx, b.Claim, b.Ref); !errors.Is(err, driver.ErrLost) {
@@ -219,7 +220,7 @@ func TestPlainLate(t *testing.T) {
 	if !nodeExists(t, cli, path) {
 		t.Error("the foreign client's node is gone")
 	}
-	if nodeExists(t, cli, s.tree.ticketPath(now.Nodes[0].Key)) {
+	if nodeExists(t, cli, s.nodeStore.ticketPath(now.Nodes[0].Key)) {
 		t.Error("a ticket is left")
 	}
 }
@@ -243,7 +244,7 @@ func TestPlainOverwritten(t *testing.T) {
 	}
 	client := newClient(t, s, 20*time.Second)
 	l := mustLock(t, client, t.Name())
-	waitUntilWatching(t, s.tree.tree)
+	waitUntilWatching(t, s.nodeStore.nodeStore)
 	cli := newAdmin(t, c)
 	_, err = cli.Set("/"+t.Name(), []byte("mine"), -1)
 	mustSucceed(t, err)

@@ -20,7 +20,7 @@ import (
 // with the lock's node: a request that arrives late finds no ticket, and does nothing. Foreign clients know
 // nothing of tickets. If one of them removes our node, the ticket remains; so a removal first checks that the
 // lock's node is still the same. If a ticket was removed, it is created again once the node was checked.
-type plainTree struct{ *tree }
+type plainTree struct{ *nodeStore }
 
 // foreignKey is the key of a node that is not ours. The key of a node of ours is the name of its ticket.
 const foreignKey = "foreign"

@@ -40,7 +40,7 @@ func TestBreakWhileReconnecting(t *testing.T) {
 		sessiontest.AwaitWatched(t, s, g, func() int { return c.takeCounts()[zk.OpGetData] })
 		closed.Store(true)
 		linked := make(chan error, 1)
-		go func() { linked <- s.tree.openConn().BreakLink(t.Context()) }()
+		go func() { linked <- s.nodeStore.openConn().BreakLink(t.Context()) }()
 		mustSucceed(t, rig.Peer(t, rig.Shared(t)).Break(t.Context(), g.Name, g.Ref, driver.Break{Mode: mode}))
 		closed.Store(false)
 		mustSucceed(t, <-linked)
@@ -96,7 +96,7 @@ func TestWatchesRefused(t *testing.T) {
 	mustSucceed(t, err)
 	sessiontest.AwaitWatched(t, s, g, func() int { return c.takeCounts()[zk.OpGetData] })
 	refusals.Store(1)
-	mustSucceed(t, s.tree.openConn().BreakLink(t.Context()))
+	mustSucceed(t, s.nodeStore.openConn().BreakLink(t.Context()))
 	for limit := time.Now().Add(time.Minute); refusals.Load() >= 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("the watches were refused, and are not set again")

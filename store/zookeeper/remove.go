@@ -13,7 +13,7 @@ import (
 //
 // A repeated Remove is harmless, because the name of a node has its claim's id, its session and a number: the same name
 // does not come again for another claim.
-func (t *tree) Remove(
+func (t *nodeStore) Remove(
 	ctx context.Context, name string, n sequence.Node, then sequence.Then,
 ) (bool, sequence.Snapshot, error) {
 	next, ok := parseKey(then.Next)
@@ -55,7 +55,9 @@ func (t *tree) Remove(
 
 // keysToRemove returns the keys of the nodes that go with a node. The name of a node of ours never comes again.
 // That of a foreign client may, so it is checked first that the node is still the same.
-func (t *tree) keysToRemove(ctx context.Context, path string, n sequence.Node) (keys []string, exists bool, err error) {
+func (t *nodeStore) keysToRemove(
+	ctx context.Context, path string, n sequence.Node,
+) (keys []string, exists bool, err error) {
 	if n.Foreign || t.mayHaveTwoNodes(n.Key) {
 		return t.nodesOfClaim(ctx, path, n)
 	}
@@ -63,7 +65,9 @@ func (t *tree) keysToRemove(ctx context.Context, path string, n sequence.Node) (
 }
 
 // nodesOfClaim returns the keys of all nodes of n's claim, n's own first, if that exists.
-func (t *tree) nodesOfClaim(ctx context.Context, path string, n sequence.Node) (keys []string, exists bool, err error) {
+func (t *nodeStore) nodesOfClaim(
+	ctx context.Context, path string, n sequence.Node,
+) (keys []string, exists bool, err error) {
 	calls, _, err := t.read(ctx, true, func() []*zk.Call {
 		return []*zk.Call{zk.Exists(path + "/" + n.Key), zk.GetChildren(path)}
 	})
@@ -96,7 +100,7 @@ func (t *tree) nodesOfClaim(ctx context.Context, path string, n sequence.Node) (
 
 // deleteNodes deletes nodes in one step, the first of them if it has a version, and lists those that remain if
 // list is set. The code is CodeOK, or why the servers have not done it.
-func (t *tree) deleteNodes(
+func (t *nodeStore) deleteNodes(
 	ctx context.Context, path string, keys []string, version int32, list bool,
 ) (code zk.Code, listing *zk.Call, err error) {
 	var steps []*zk.Call
@@ -128,7 +132,7 @@ func (t *tree) deleteNodes(
 }
 
 // finishRemove takes in the outcome of a deletion, and reports whether it removed the nodes.
-func (t *tree) finishRemove(path string, keys []string, code zk.Code) (removed bool, err error) {
+func (t *nodeStore) finishRemove(path string, keys []string, code zk.Code) (removed bool, err error) {
 	switch code {
 	case zk.CodeOK, zk.CodeNoNode:
 		t.forgetNodes(path, keys...)
@@ -142,7 +146,7 @@ func (t *tree) finishRemove(path string, keys []string, code zk.Code) (removed b
 // decodeRemaining decodes the list that came with a removal. It saves the next waiter of this client a list of its own:
 // the server answers the requests of one link in order, so the list shows the lock without the node. The engine does
 // without it if it cannot be read.
-func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *zk.Call) sequence.Snapshot {
+func (t *nodeStore) decodeRemaining(ctx context.Context, name, path string, listing *zk.Call) sequence.Snapshot {
 	c, err := t.anyConn(ctx)
 	if err != nil {
 		return sequence.Snapshot{}
@@ -155,11 +159,11 @@ func (t *tree) decodeRemaining(ctx context.Context, name, path string, listing *
 }
 
 // MayHaveLeftovers reports whether a claim has, or may have, more nodes than one.
-func (t *tree) MayHaveLeftovers(key string) bool { return t.mayHaveTwoNodes(key) }
+func (t *nodeStore) MayHaveLeftovers(key string) bool { return t.mayHaveTwoNodes(key) }
 
 // removeAndReadNext removes a node and reads the next one, instead of the names of all: on a lock with many waiters,
 // their names would be most of what this lock sends over the network.
-func (t *tree) removeAndReadNext(
+func (t *nodeStore) removeAndReadNext(
 	ctx context.Context, name string, n sequence.Node, nextNode claimNode, next string,
 ) (bool, sequence.Snapshot, error) {
 	path := t.pathOf(name)

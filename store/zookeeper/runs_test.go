@@ -30,7 +30,7 @@ func openRuns(t *testing.T, servers []string, namespace string, old bool) driver
 	if !old {
 		return storetest.OpenLedger(t, s)
 	}
-	tb := newTable(s.tree, oldFolder)
+	tb := newTable(s.nodeStore, oldFolder)
 	tb.keepMarks()
 	l := record.NewLedger(tb)
 	t.Cleanup(func() { _ = l.Close() })
@@ -291,14 +291,14 @@ func TestOldFolderStaysClosed(t *testing.T) {
 	}
 }
 
-func openStoreTree(t *testing.T, servers []string, namespace string) *tree {
+func openStoreTree(t *testing.T, servers []string, namespace string) *nodeStore {
 	t.Helper()
 	s, err := openAs[*store](servers, Options{Namespace: namespace})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	return s.tree
+	return s.nodeStore
 }
 
 // TestLedgerWithoutPermissions: on servers that check no permissions, a ledger that no earlier program has used

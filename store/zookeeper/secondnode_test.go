@@ -125,21 +125,21 @@ func TestLeftoverNodeRemoved(t *testing.T) {
 	c := rig.Shared(t)
 	cli := newAdmin(t, c)
 	s, _ := openTwoNodeStore(t, c, time.Hour, nil)
-	ses, err := s.tree.OpenSession(t.Context(), time.Minute)
+	ses, err := s.nodeStore.OpenSession(t.Context(), time.Minute)
 	mustSucceed(t, err)
-	snapshot, err := s.tree.Add(t.Context(), t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
+	snapshot, err := s.nodeStore.Add(t.Context(), t.Name(), ses, 0, newPayload(ses.TTL), sequence.AddAlways)
 	mustSucceed(t, err)
 	n := snapshot.Nodes[0]
-	path := s.tree.pathOf(t.Name())
+	path := s.nodeStore.pathOf(t.Name())
 	mustSucceed(t, cli.Delete(path+"/"+n.Key, -1))
-	if existed, _, err := s.tree.Remove(t.Context(), t.Name(), n, sequence.Then{}); err != nil || existed {
+	if existed, _, err := s.nodeStore.Remove(t.Context(), t.Name(), n, sequence.Then{}); err != nil || existed {
 		t.Errorf("removed: %v, %v", existed, err)
 	}
 	catchUp(t, cli)
 	if keys, _, err := cli.Children(path); err != nil || len(keys) > 0 {
 		t.Errorf("there are %q, %v", keys, err)
 	}
-	mustSucceed(t, s.tree.EndSession(t.Context(), ses.ID))
+	mustSucceed(t, s.nodeStore.EndSession(t.Context(), ses.ID))
 }
 
 func newWaitingClaim(name string) driver.Claim {

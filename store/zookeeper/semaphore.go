@@ -24,14 +24,14 @@ type semaphoreStore struct {
 	driver.Unsupported
 
 	locks, leases *sequence.Engine
-	tree          *tree // that of locks
+	nodeStore     *nodeStore // that of locks
 }
 
 func newSemaphoreStore(o settings) *semaphoreStore {
 	locks, leases := o, o
 	locks.Layout, leases.Layout = LayoutCurator, layoutLeases
-	t := newTree(locks)
-	return &semaphoreStore{locks: sequence.New(t), leases: sequence.New(newTree(leases)), tree: t}
+	t := newNodeStore(locks)
+	return &semaphoreStore{locks: sequence.New(t), leases: sequence.New(newNodeStore(leases)), nodeStore: t}
 }
 
 const (

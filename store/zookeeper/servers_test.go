@@ -35,9 +35,9 @@ func TestOneNameForAllServers(t *testing.T) {
 	client := sessiontest.NewClient(t, s, 30*time.Second)
 	l := sessiontest.Lock(t, client, t.Name())
 	time.Sleep(1100 * time.Millisecond) // a link that breaks sooner counts as a failed try
-	s.tree.mu.Lock()
-	sessions := slices.Collect(maps.Values(s.tree.sessions))
-	s.tree.mu.Unlock()
+	s.nodeStore.mu.Lock()
+	sessions := slices.Collect(maps.Values(s.nodeStore.sessions))
+	s.nodeStore.mu.Unlock()
 	for _, c := range sessions {
 		mustSucceed(t, c.BreakLink(t.Context()))
 	}

@@ -20,7 +20,7 @@ func sessionName(id int64) string { return fmt.Sprintf("%016x", uint64(id)) }
 // A session is ended by the servers and not by the client (Programmer's Guide, "ZooKeeper Sessions"): a client that is
 // cut off learns only when it is connected again that its session has expired. Until then the engine's own clock must
 // end its locks, so it is given the TTL as granted, and counts it from the keep-alives.
-func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
+func (t *nodeStore) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Session, error) {
 	c := t.ensemble.NewConn(ttl, false)
 	t.life.Go(c.Run)
 	if err := c.WaitForLink(ctx); err != nil {
@@ -40,7 +40,7 @@ func (t *tree) OpenSession(ctx context.Context, ttl time.Duration) (sequence.Ses
 }
 
 // closeUnused ends a session that has no nodes.
-func (t *tree) closeUnused(c *zk.Conn) {
+func (t *nodeStore) closeUnused(c *zk.Conn) {
 	ctx, cancel := context.WithTimeout(t.life, time.Second)
 	defer cancel()
 	_ = c.Close(ctx) // else it expires
@@ -48,7 +48,7 @@ func (t *tree) closeUnused(c *zk.Conn) {
 
 // forgetSession removes all that is kept of a session that has ended. It is called by the session's connection, for
 // whatever reason it has ended.
-func (t *tree) forgetSession(c *zk.Conn) {
+func (t *nodeStore) forgetSession(c *zk.Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, o := range t.sessions {
@@ -79,7 +79,7 @@ func (t *tree) forgetSession(c *zk.Conn) {
 }
 
 // sessionConn returns the connection of a session of the engine.
-func (t *tree) sessionConn(id string) (*zk.Conn, error) {
+func (t *nodeStore) sessionConn(id string) (*zk.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.life.Err() != nil {
@@ -93,7 +93,7 @@ func (t *tree) sessionConn(id string) (*zk.Conn, error) {
 }
 
 // wasOurSession reports whether a session that has ended was this client's.
-func (t *tree) wasOurSession(id string) bool {
+func (t *nodeStore) wasOurSession(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.endedSessions[id]
@@ -101,7 +101,7 @@ func (t *tree) wasOurSession(id string) bool {
 
 // grantedTTL returns the session TTL that the servers have granted for a TTL, or the TTL itself if they were not
 // asked yet.
-func (t *tree) grantedTTL(ttl time.Duration) time.Duration {
+func (t *nodeStore) grantedTTL(ttl time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.sessions {
@@ -113,7 +113,7 @@ func (t *tree) grantedTTL(ttl time.Duration) time.Duration {
 }
 
 // openConn returns a connection that exists already, or nil.
-func (t *tree) openConn() *zk.Conn {
+func (t *nodeStore) openConn() *zk.Conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.defaultConn != nil {
@@ -128,7 +128,7 @@ const readerTTL = 30 * time.Second
 // anyConn returns a connection for requests that need no session of their own. If the engine has no session, it
 // waits for one without claims: a client that only lists locks or breaks them needs one too, since ZooKeeper serves no
 // request without a session.
-func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
+func (t *nodeStore) anyConn(ctx context.Context) (*zk.Conn, error) {
 	t.mu.Lock()
 	if t.life.Err() != nil {
 		t.mu.Unlock()
@@ -153,7 +153,7 @@ func (t *tree) anyConn(ctx context.Context) (*zk.Conn, error) {
 
 // KeepAlive sends a [zk.Barrier]. It is answered only when a quorum has logged it, so the answer proves that the server
 // belongs to the current quorum. Any server that once had a leader answers a read or a ping.
-func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
+func (t *nodeStore) KeepAlive(ctx context.Context, session string) (promise time.Duration, err error) {
 	c, err := t.sessionConn(session)
 	if err == sequence.ErrSessionExpired && !t.wasOurSession(session) {
 		return 0, fmt.Errorf("%w: a ZooKeeper session is renewed by the client that opened it", driver.ErrUnsupported)
@@ -169,7 +169,7 @@ func (t *tree) KeepAlive(ctx context.Context, session string) (promise time.Dura
 }
 
 // EndSession closes a session. The servers delete its nodes in the transaction that closes it.
-func (t *tree) EndSession(ctx context.Context, session string) error {
+func (t *nodeStore) EndSession(ctx context.Context, session string) error {
 	c, err := t.sessionConn(session)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func TestLoweredOnOneServer(t *testing.T) {
 	client := newClient(t, s, 20*time.Second)
 	held := mustLock(t, client, t.Name())
 	for range 6 {
-		mustSucceed(t, s.tree.openConn().BreakLink(t.Context()))
+		mustSucceed(t, s.nodeStore.openConn().BreakLink(t.Context()))
 	}
 	if err := held.Release(); err != nil {
 		t.Error(err)
@@ -108,8 +108,8 @@ func TestLoweredAtReconnect(t *testing.T) {
 	client := newClient(t, s, time.Hour) // the next keep-alive is four minutes away
 	held := mustLock(t, client, t.Name())
 	lower.Store(true)
-	_ = s.tree.openConn().BreakLink(t.Context()) // an error says that the session has ended, as it should
-	way.Cut()                                    // a client that still relies on its lock gets no news
+	_ = s.nodeStore.openConn().BreakLink(t.Context()) // an error says that the session has ended, as it should
+	way.Cut()                                         // a client that still relies on its lock gets no news
 	other := newClient(t, rig.Peer(t, c), 20*time.Second)
 	next := mustLock(t, other, t.Name()) // the session was closed, or lasts four seconds
 	select {

@@ -25,7 +25,7 @@ import (
 type table struct {
 	record.Unsupported
 
-	t         *tree
+	t         *nodeStore
 	folder    string          // the node above its records, below the namespace
 	life      context.Context // ends with the table, or with the store
 	end       context.CancelFunc
@@ -35,7 +35,7 @@ type table struct {
 	runs         *oldRuns // of the run ledger; otherwise nil
 }
 
-func newTable(t *tree, folder string) *table {
+func newTable(t *nodeStore, folder string) *table {
 	tb := &table{t: t, folder: folder, closeTree: func() error { return nil }}
 	tb.life, tb.end = context.WithCancel(t.life)
 	return tb
@@ -51,8 +51,8 @@ const (
 
 // OpenLedger opens the run ledger next to the locks.
 func (s *store) OpenLedger(context.Context) (driver.Ledger, error) {
-	tb := newTable(s.tree, runs)
-	tb.runs = &oldRuns{path: s.tree.root + "/" + oldFolder}
+	tb := newTable(s.nodeStore, runs)
+	tb.runs = &oldRuns{path: s.nodeStore.root + "/" + oldFolder}
 	tb.keepMarks()
 	return record.NewLedger(tb), nil
 }
@@ -95,7 +95,7 @@ func callServer(ctx context.Context, request func(context.Context) error) error 
 	return driverutil.CallWithTimeout(ctx, requestTimeout, "ZooKeeper", request)
 }
 
-// readBounded is the tree's read, within requestTimeout.
+// readBounded is the node store's read, within requestTimeout.
 func (tb *table) readBounded(
 	ctx context.Context, fresh bool, makeReads func() []*zk.Call,
 ) (calls []*zk.Call, err error) {
@@ -288,7 +288,7 @@ func (tb *table) List(ctx context.Context, prefix, _ string) iter.Seq2[record.Ro
 	}
 }
 
-// listFolders returns the nodes above the records. What is listed later is as fresh: see tree.read.
+// listFolders returns the nodes above the records. What is listed later is as fresh: see nodeStore.read.
 func (tb *table) listFolders(ctx context.Context) (paths []string, err error) {
 	path := tb.t.root + "/" + tb.folder
 	if tb.runs == nil {

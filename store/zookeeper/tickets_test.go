@@ -39,11 +39,11 @@ func TestTicketRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(what, err)
 		}
-		snapshot, err := s.tree.List(t.Context(), "lock", true)
+		snapshot, err := s.nodeStore.List(t.Context(), "lock", true)
 		if err != nil || len(snapshot.Nodes) != 1 {
 			t.Fatal(what, snapshot, err)
 		}
-		mustSucceed(t, cli.Delete(s.tree.ticketPath(snapshot.Nodes[0].Key), -1))
+		mustSucceed(t, cli.Delete(s.nodeStore.ticketPath(snapshot.Nodes[0].Key), -1))
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // the session lasts for longer
 		if err := k.end(ctx, held.Ref); err != nil {
 			t.Fatal(what, err)
@@ -53,10 +53,10 @@ func TestTicketRemoved(t *testing.T) {
 			!errors.Is(err, driver.ErrLost)) {
 			t.Error(what, err)
 		}
-		if snapshot, err := s.tree.List(t.Context(), "lock", true); err != nil || len(snapshot.Nodes) > 0 {
+		if snapshot, err := s.nodeStore.List(t.Context(), "lock", true); err != nil || len(snapshot.Nodes) > 0 {
 			t.Errorf("%s: there is %+v, %v", what, snapshot.Nodes, err)
 		}
-		if nodeExists(t, cli, s.tree.ticketPath(snapshot.Nodes[0].Key)) {
+		if nodeExists(t, cli, s.nodeStore.ticketPath(snapshot.Nodes[0].Key)) {
 			t.Errorf("%s: the ticket exists", what)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // ReadLastToken: a token is the transaction that created a node, and each answer of a
 // server has the last transaction that it knows of.
-func (t *tree) ReadLastToken(ctx context.Context) (last int64, advise func(int64) string, err error) {
+func (t *nodeStore) ReadLastToken(ctx context.Context) (last int64, advise func(int64) string, err error) {
 	err = callServer(ctx, func(ctx context.Context) error {
 		calls, _, err := t.read(ctx, true, func() []*zk.Call { return []*zk.Call{zk.Exists(t.root)} })
 		if err == nil {

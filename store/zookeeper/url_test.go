@@ -55,20 +55,20 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		tree := opened.(*store).tree
+		nodeStore := opened.(*store).nodeStore
 		tls := " 0"
-		if tree.opts.TLS != nil {
+		if nodeStore.opts.TLS != nil {
 			tls = " 1"
 		}
 		who := "anyone"
-		if tree.opts.ACL[0].Scheme != "world" {
-			who = tree.opts.ACL[0].Scheme
+		if nodeStore.opts.ACL[0].Scheme != "world" {
+			who = nodeStore.opts.ACL[0].Scheme
 		}
-		if got := tree.info.Store + " " + string(tree.opts.Layout) + " " + who + tls; got != want {
+		if got := nodeStore.info.Store + " " + string(nodeStore.opts.Layout) + " " + who + tls; got != want {
 			t.Errorf("%s: %s, want %s", raw, got, want)
 		}
-		if strings.Contains(raw, secret) && tree.opts.Auth[0].Credential != "u:hunter2" {
-			t.Errorf("%s: %v", raw, tree.opts.Auth)
+		if strings.Contains(raw, secret) && nodeStore.opts.Auth[0].Credential != "u:hunter2" {
+			t.Errorf("%s: %v", raw, nodeStore.opts.Auth)
 		}
 		opened.Close()
 	}

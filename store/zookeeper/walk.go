@@ -15,7 +15,7 @@ import (
 //
 // ZooKeeper keeps no list of what is locked, so each node costs a request, whether or not it is a lock. This is the
 // price of using the paths of foreign clients. Only an operator's listing of locks calls Walk.
-func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
+func (t *nodeStore) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snapshot, error] {
 	return func(yield func(sequence.Snapshot, error) bool) {
 		w := treeWalk{t: t, ctx: ctx, prefix: prefix, yield: yield}
 		w.start = folder{name: prefix[:strings.LastIndexByte(prefix, '/')+1], path: t.root}
@@ -34,7 +34,7 @@ func (t *tree) Walk(ctx context.Context, prefix string) iter.Seq2[sequence.Snaps
 
 // treeWalk is one call of Walk.
 type treeWalk struct {
-	t      *tree
+	t      *nodeStore
 	ctx    context.Context
 	prefix string
 	start  folder

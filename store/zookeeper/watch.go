@@ -21,7 +21,7 @@ import (
 // recipe does (Recipes and Solutions, "Locks"). It watches the list of children for the first waiter of a semaphore,
 // and for callers that observe the lock.
 type subscription struct {
-	t       *tree
+	t       *nodeStore
 	watcher zk.Watcher
 	changed func()
 	home    *zk.Conn // of the session of the claim whose node is watched, if it is this client's
@@ -34,7 +34,7 @@ type subscription struct {
 
 // Watch sets a watch by a read, whose answer also shows what has happened since the revision. A watch that is not
 // needed any more is left to fire.
-func (t *tree) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
+func (t *nodeStore) Watch(name, key string, revision int64, changed func()) sequence.Subscription {
 	path := t.pathOf(name)
 	switch key {
 	case sequence.WatchRemovals:
@@ -50,7 +50,7 @@ func (t *tree) Watch(name, key string, revision int64, changed func()) sequence.
 
 // subscribe calls changed until it is stopped: on the session of the claim whose node is watched if that is ours,
 // so that the answers of that session confirm the watch, and otherwise on any.
-func (t *tree) subscribe(w zk.Watcher, changed func(), session string) *subscription {
+func (t *nodeStore) subscribe(w zk.Watcher, changed func(), session string) *subscription {
 	s := &subscription{t: t, watcher: w, changed: changed}
 	s.home, _ = t.sessionConn(session)
 	s.watcher.Owner = s
@@ -87,7 +87,7 @@ func (s *subscription) IsLive() bool {
 // quorum behind it, and that has carried out all earlier writes and sent their events first: the answers and events of
 // one link have one order. If the link breaks and another one takes its place, the watches are set again on that before
 // anything else is sent, and the server then sends an event for each node that has changed since the last answer.
-func (t *tree) ConfirmWatches(ctx context.Context, session string) error {
+func (t *nodeStore) ConfirmWatches(ctx context.Context, session string) error {
 	_, err := t.KeepAlive(ctx, session)
 	return err
 }

@@ -148,7 +148,7 @@ var (
 // store is a driver.Store on ZooKeeper.
 type store struct {
 	*sequence.Engine
-	tree *tree
+	nodeStore *nodeStore
 }
 
 // New makes a store of connections of its own, which Close closes. The servers are host:port of the ensemble's
@@ -167,8 +167,8 @@ func New(ctx context.Context, servers []string, opts *Options) (driver.Store, er
 	case LayoutCuratorSemaphore:
 		return newSemaphoreStore(o), nil
 	}
-	t := newTree(o)
-	return &store{Engine: sequence.New(t), tree: t}, nil
+	t := newNodeStore(o)
+	return &store{Engine: sequence.New(t), nodeStore: t}, nil
 }
 
 // NewTable gives access to bare records next to the locks, for data that is built on records but is no lock. Like New
@@ -178,7 +178,7 @@ func NewTable(ctx context.Context, servers []string, opts *Options) (record.Tabl
 	if err != nil {
 		return nil, err
 	}
-	t := newTable(newTree(o), records)
+	t := newTable(newNodeStore(o), records)
 	t.closeTree = t.t.Close
 	return t, nil
 }
@@ -257,13 +257,13 @@ func checkAccess(o *Options) error {
 // Explain names the node that a claim would have, the TTL as the servers have granted it, if they were asked
 // before, and which of Curator's recipes the claim would not keep out.
 func (s *store) Explain(c driver.Claim) driver.Plan {
-	path := s.tree.pathOf(c.Name)
-	end := s.tree.layout.ending(c)
+	path := s.nodeStore.pathOf(c.Name)
+	end := s.nodeStore.layout.ending(c)
 	keys := []string{path + "/_c_…" + end + "…"}
-	if s.tree.layout.secondEnding != nil {
-		keys = append(keys, path+"/_c_…"+s.tree.layout.secondEnding(c)+"…")
+	if s.nodeStore.layout.secondEnding != nil {
+		keys = append(keys, path+"/_c_…"+s.nodeStore.layout.secondEnding(c)+"…")
 	}
-	plan := driver.Plan{Keys: keys, TTL: s.tree.grantedTTL(c.TTL)}
+	plan := driver.Plan{Keys: keys, TTL: s.nodeStore.grantedTTL(c.TTL)}
 	if c.Kind != driver.KindRW && end == endLock {
 		plan.Notes = []string{"Curator's InterProcessReadWriteLock keeps this out, but is not kept out by it; " +
 			"a read-write lock is, and so is a mutex with layout=" + string(LayoutCuratorReadWrite)}

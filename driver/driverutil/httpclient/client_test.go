@@ -17,8 +17,8 @@ import (
 // sdkClient is like the clients of the AWS SDK, which follow redirects that keep the method.
 type sdkClient struct{ client *http.Client }
 
-func (sdkClient) GetTransport() *http.Transport              { return &http.Transport{DisableKeepAlives: true} }
-func (sdkClient) GetTimeout() time.Duration                  { return time.Minute }
+func (sdkClient) GetTransport() *http.Transport                { return &http.Transport{DisableKeepAlives: true} }
+func (sdkClient) GetTimeout() time.Duration                    { return time.Minute }
 func (c sdkClient) Do(r *http.Request) (*http.Response, error) { return c.client.Do(r) }
 
 // onlyDo hides what a client is.

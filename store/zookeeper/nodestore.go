@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/store/zookeeper/internal/zk"
 )
 
-// tree is ZooKeeper as a sequence.NodeStore. A lock is a container node, a claim is an ephemeral sequential child of
-// it, and a session is a ZooKeeper session with a connection of its own.
+// nodeStore is ZooKeeper as a sequence.NodeStore. A lock is a container node, a claim is an ephemeral sequential child
+// of it, and a session is a ZooKeeper session with a connection of its own.
 //
 // The protocol is in internal/zk. What is here is the recipe: how locks and claims are named (names.go), how claims
 // are added, listed and removed (add.go, list.go, remove.go), and the few facts that are kept between requests:
@@ -22,7 +22,7 @@ import (
 //
 // Requests that depend on what a session has sent before (Add, Withdraw, KeepAlive) go over that session. All others
 // go over any session: over one of the engine's, or over one without claims while the engine has none.
-type tree struct {
+type nodeStore struct {
 	sequence.Unsupported
 
 	opts     settings
@@ -49,9 +49,9 @@ type tree struct {
 // claimKey identifies a claim of this client.
 type claimKey struct{ session, id string }
 
-// newTree makes the store of one ZooKeeper client. It sends no request.
-func newTree(o settings) *tree {
-	t := &tree{opts: o, layout: layouts[o.Layout], sessions: map[string]*zk.Conn{}, endedSessions: map[string]bool{},
+// newNodeStore makes the store of one ZooKeeper client. It sends no request.
+func newNodeStore(o settings) *nodeStore {
+	t := &nodeStore{opts: o, layout: layouts[o.Layout], sessions: map[string]*zk.Conn{}, endedSessions: map[string]bool{},
 		pendingAdds: map[claimKey]bool{}, reAdded: map[claimKey]bool{},
 		cache: nodeCache{byPath: map[string]*cachedNode{}}, secondNodes: map[string]string{},
 		life: driverutil.NewLifetime()}
@@ -74,15 +74,15 @@ func newTree(o settings) *tree {
 	return t
 }
 
-func (t *tree) Info() driver.Info { return t.info }
+func (t *nodeStore) Info() driver.Info { return t.info }
 
 // Traits lacks Moves: an ephemeral node cannot outlive its session.
-func (t *tree) Traits() sequence.Traits {
+func (t *nodeStore) Traits() sequence.Traits {
 	return sequence.Traits{ReadsNext: true, LeavesNotes: true, ReportsTokens: true}
 }
 
 // zkConfig says how the servers are reached.
-func (t *tree) zkConfig() zk.Config {
+func (t *nodeStore) zkConfig() zk.Config {
 	o := &t.opts
 	config := zk.Config{Servers: o.servers, TLS: o.TLS, Dial: o.Dial, Lookup: o.lookup, SessionEnded: t.forgetSession}
 	if o.files != nil {
@@ -101,7 +101,7 @@ func (t *tree) zkConfig() zk.Config {
 // Programmer's Guide). That holds for one session, and this client has several: a read by one may go to a server that
 // has not learned of what another session has written. So the answers are compared with the last transaction that any
 // of them has seen.
-func (t *tree) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call) ([]*zk.Call, *zk.Conn, error) {
+func (t *nodeStore) read(ctx context.Context, fresh bool, makeReads func() []*zk.Call) ([]*zk.Call, *zk.Conn, error) {
 	for {
 		c, err := t.anyConn(ctx)
 		if err == zk.ErrSessionExpired && t.life.Err() == nil {
@@ -143,7 +143,7 @@ func readFresh(ctx context.Context, c *zk.Conn, read *zk.Call) error {
 
 // write sends a write by any session, once. It may be any session, because no step of a lock depends on who sends it,
 // except those that create ephemeral nodes; the conditions are in the request.
-func (t *tree) write(ctx context.Context, w *zk.Write) error {
+func (t *nodeStore) write(ctx context.Context, w *zk.Write) error {
 	for {
 		c, err := t.anyConn(ctx)
 		if err == nil {
@@ -162,7 +162,7 @@ func (t *tree) write(ctx context.Context, w *zk.Write) error {
 }
 
 // Close closes the connections. It leaves the engine's sessions to expire.
-func (t *tree) Close() error {
+func (t *nodeStore) Close() error {
 	t.mu.Lock()
 	reader := t.readerConn
 	t.mu.Unlock()
