@@ -312,7 +312,7 @@ func TestLifetimeCall(t *testing.T) {
 	}{
 		{name: "success", ends: true, cancels: true, requests: 1},
 		{name: "failure", err: broken, want: explained, requests: 1, explain: 1},
-		{name: "cancelled", cancels: true, err: broken, want: context.Canceled, requests: 1},
+		{name: "canceled", cancels: true, err: broken, want: context.Canceled, requests: 1},
 		{name: "closed", ends: true, cancels: true, err: broken, want: driver.ErrClosed, requests: 1},
 		{name: "closed before", ended: true, want: driver.ErrClosed},
 	} {

@@ -40,7 +40,7 @@ var (
 	findingACL = driver.Finding{Code: "zookeeper-acl", Severity: driver.SeverityWarning,
 		What: "this client has credentials, and the nodes that it makes may be changed by anyone",
 		Why:  "any client of the servers can remove a lock that is held",
-		Fix:  "leave the ACL of the options empty, which means the creator alone"}
+		Fix:  "leave Options.ACL empty, or take acl=anyone out of the URL: then only the creator may change them"}
 	findingEagerACL = driver.Finding{Code: "zookeeper-eager-acl", Severity: driver.SeverityWarning,
 		What: "the server refuses requests before it has asked the others (enableEagerACLCheck)",
 		Why: "such a refusal comes ahead of the answers to earlier requests, and each client that gets one loses its " +
