@@ -51,9 +51,9 @@ func (t *table) Info() driver.Info {
 		Tier:        driver.TierSettings,
 		ExpiryClock: driver.ExpiryClockStore,
 		Survives:    driver.Survives{Restart: true, PowerCut: true, Failover: true},
-		TokenGap:    tokenGap,
-		MinTTL:      max(minTTL, 5*t.writeInterval/2),
-		MaxHolders:  8, MaxWaiters: 8,
+		TokenGap:    tokenGap, TokenRegression: "when an object is removed within 2 s of its last grant",
+		MinTTL:     max(minTTL, 5*t.writeInterval/2),
+		MaxHolders: 8, MaxWaiters: 8,
 		WriteInterval: t.writeInterval,
 	}
 }

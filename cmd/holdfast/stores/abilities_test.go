@@ -1,6 +1,7 @@
 package stores_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -104,6 +106,9 @@ func TestAbilities(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", layout, err)
 				}
+				if layout == "" {
+					compareWithGuarantees(t, store, s.Info())
+				}
 				if got := strings.Join(listAbilities(t, wrapper{s}), " "); got != want {
 					t.Errorf("%s, layout %q, can do\n%s\nand the table says\n%s", store, layout, got, want)
 				}
@@ -112,6 +117,88 @@ func TestAbilities(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// guaranteedAs is how the table of GUARANTEES.md calls the stores whose names it writes in another way than their
+// schemes. It leaves out Redlock, which is only there to share locks with others.
+var guaranteedAs = map[string]string{
+	"zookeeper": "ZooKeeper", "consul": "Consul", "postgres": "PostgreSQL", "mysql": "MySQL, MariaDB", "nats": "NATS",
+	"dynamodb": "DynamoDB", "gcs": "Cloud Storage", "s3": "S3, MinIO, R2", "azure": "Azure Storage",
+	"kubernetes": "Kubernetes", "redis": "Redis", "redlock": "",
+}
+
+// compareWithGuarantees compares what a store says of itself with its row of GUARANTEES.md.
+func compareWithGuarantees(t *testing.T, store string, info driver.Info) {
+	t.Helper()
+	name, renamed := guaranteedAs[store]
+	if renamed && name == "" {
+		return
+	}
+	document, err := os.ReadFile("../../../GUARANTEES.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(document), "\n| "+cmp.Or(name, store)+" | ")
+	row, _, _ := strings.Cut(rest, " |\n")
+	cells := strings.Split(row, " | ")
+	if !found || len(cells) != 6 {
+		t.Fatalf("GUARANTEES.md has no row of six cells for %s", store)
+	}
+	spaced := strings.NewReplacer("-", " ")
+	weakened := info.Tier == driver.TierSettings && strings.Contains(cells[0], " with ") // these servers sync no files
+	if !weakened && !strings.HasPrefix(spaced.Replace(cells[0]), spaced.Replace(string(info.Tier))) {
+		t.Errorf("GUARANTEES.md says that %s is %s, and its Info %s", store, cells[0], info.Tier)
+	}
+	if never := cells[3] == "never"; never != (info.TokenRegression == "") {
+		t.Errorf("GUARANTEES.md says that tokens of %s fall %s, and its Info %q", store, cells[3], info.TokenRegression)
+	}
+	ttl, _, _ := strings.Cut(cells[4], " (")
+	known := ttl != "what the servers allow" && store != "gcs" // this server allows more writes than Google's
+	if known && strings.ReplaceAll(ttl, " ", "") != info.MinTTL.String() {
+		t.Errorf("GUARANTEES.md says that the smallest TTL of %s is %s, and its Info %v", store, cells[4], info.MinTTL)
+	}
+	if limits := fmt.Sprintf("%d, %d", info.MaxHolders, info.MaxWaiters); cells[5] != limits {
+		t.Errorf("GUARANTEES.md says that %s has %s holders and waiters, and its Info %s", store, cells[5], limits)
+	}
+}
+
+// TestGuaranteesOfLayouts: the layouts that GUARANTEES.md and docs/choosing.md except from what all stores can do are
+// those without that ability in the table.
+func TestGuaranteesOfLayouts(t *testing.T) {
+	for _, c := range []struct {
+		document, before, after, ability string
+		except                           []string // the beginnings of store/layout of which it says so in another way
+	}{
+		{"GUARANTEES.md", "Redlock, and the layouts ", ", have no ledger.", "ledger", []string{"redlock/"}},
+		{"docs/choosing.md", "| locks that outlive their process | any store but ZooKeeper and the layout ", " |", "detach",
+			[]string{"zookeeper/", "dynamodb/ledger"}},
+	} {
+		document, err := os.ReadFile("../../../" + c.document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, found := strings.Cut(strings.Join(strings.Fields(string(document)), " "), c.before)
+		sentence, _, ended := strings.Cut(rest, c.after)
+		if !found || !ended {
+			t.Errorf("%s does not say which layouts have no %s", c.document, c.ability)
+			continue
+		}
+		said := map[string]bool{}
+		for i, word := range strings.Split(sentence, "`") {
+			if i%2 == 1 {
+				said[word] = true
+			}
+		}
+		for store, layouts := range abilities {
+			for layout, can := range layouts {
+				excepted := slices.ContainsFunc(c.except, func(p string) bool { return strings.HasPrefix(store+"/"+layout, p) })
+				if lacks := !slices.Contains(strings.Fields(can), c.ability); !excepted && lacks != said[layout] {
+					t.Errorf("%s, layout %q: without %s is %v, and %s says %v", store, layout, c.ability, lacks, c.document,
+						said[layout])
+				}
+			}
+		}
 	}
 }
 
