@@ -45,7 +45,7 @@ func (o *Outage) RequestAnswered() { o.lasts, o.asked = false, false }
 // Explain makes the error with which the call ends one that says for how long the store has not answered, if a request
 // is without an answer. What the store has said is returned as it is, unless the caller's context has ended since.
 func (o *Outage) Explain(c driver.Clock, err error) error {
-	isEnd := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	isEnd := isContextError(err)
 	if err == nil || !o.asked || IsFinal(err) && !isEnd {
 		return err
 	}

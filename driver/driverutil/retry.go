@@ -27,6 +27,7 @@ type RetryLoop struct {
 
 	tries  int
 	outage Outage
+	reason error // why the last request failed that no context has ended
 }
 
 // Restart makes the limit count from now on, whether or not a request fails. Without it, the limit counts
@@ -38,7 +39,7 @@ func (l *RetryLoop) Restart() {
 
 // NoteAnswer notes that the store has answered. The limit and the pauses begin again.
 func (l *RetryLoop) NoteAnswer() {
-	l.tries = 0
+	l.tries, l.reason = 0, nil
 	l.outage.RequestAnswered()
 }
 
@@ -57,6 +58,9 @@ func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
 // else Pause's. sent says that the store may have received the request.
 func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool) error {
 	final := IsFinal(err)
+	if !isContextError(err) {
+		l.reason = err
+	}
 	l.Uncertain = l.Uncertain || sent && !final
 	if final || ctx.Err() == nil && l.outage.RequestFailed(l.Clock, l.Limit) {
 		return l.End(HideContextError(err))
@@ -64,6 +68,8 @@ func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool)
 	ended := l.pause(ctx)
 	switch {
 	case ended == nil || IsFinal(ended):
+	case l.reason != nil: // also if the end of ctx has cut off one more request, which says nothing
+		ended = fmt.Errorf("%w; the last request: %w", ended, l.reason)
 	case errors.Is(err, ended): // and maybe it says why there was no answer
 		ended = err
 	default:
@@ -95,10 +101,14 @@ func (l *RetryLoop) pause(ctx context.Context) error {
 // HideContextError replaces an error of a context. It came from the limit of one request; callers would take it for the
 // end of their own context.
 func HideContextError(err error) error {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if isContextError(err) {
 		return noAnswerError{err}
 	}
 	return err
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // noAnswerError is the end of a request's own time limit. It does not match the errors of contexts.

@@ -88,3 +88,19 @@ func TestRetryLoopEnd(t *testing.T) {
 		t.Errorf("a refusal after a request of unknown outcome: %v", err)
 	}
 }
+
+// TestRetryLoopReason: a request that the caller's context cuts off does not hide why the one before it failed.
+func TestRetryLoopReason(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("connection refused")
+	ctx, cancel := context.WithCancel(t.Context())
+	l := RetryLoop{Clock: driver.SystemClock, Limit: time.Hour,
+		Pause: func(ctx context.Context, _ int) error { return ctx.Err() }}
+	if err := l.PauseAfterFailure(ctx, refused, false); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := l.PauseAfterFailure(ctx, ctx.Err(), false); !errors.Is(err, refused) || !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

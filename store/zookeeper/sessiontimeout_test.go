@@ -111,7 +111,7 @@ func TestLoweredAtReconnect(t *testing.T) {
 	_ = s.nodeStore.openConn().BreakLink(t.Context()) // an error says that the session has ended, as it should
 	way.Cut()                                         // a client that still relies on its lock gets no news
 	other := newClient(t, rig.Peer(t, c), 20*time.Second)
-	next := mustLock(t, other, t.Name()) // the session was closed, or lasts four seconds
+	next := mustLock(t, other, t.Name()) // the session is closed, or lasts four seconds
 	select {
 	case <-held.Context().Done():
 	case <-time.After(time.Minute): // another goroutine notifies it
