@@ -164,7 +164,7 @@ func TestSlotEndsWithLockOfJob(t *testing.T) {
 				broken = "events/" + run.Key()
 			}
 			breakClaim(t, m, broken)
-			<-run.Context().Done()
+			awaitLoss(t, run.Context())
 			if cause := context.Cause(run.Context()); !errors.Is(cause, holdfast.ErrLost) || run.Valid() || run.Progress() ||
 				!errors.Is(run.Err(), holdfast.ErrLost) || !strings.Contains(cause.Error(), broken) {
 				t.Errorf("%v: %v", cause, run)
@@ -196,7 +196,7 @@ func TestSlotOfHangingWorker(t *testing.T) {
 		l := client.Ledger("events", &holdfast.LedgerOptions{TTL: 10 * time.Second, Progress: 5 * time.Second})
 		slot := currentSlot(t, l, time.Minute)
 		hanging := beginSlot(t, l, "job", slot)
-		<-hanging.Context().Done()
+		awaitLoss(t, hanging.Context())
 		lost := time.Now()
 		time.Sleep(time.Until(slot.End))
 		next := beginSlot(t, l, "job", currentSlot(t, l, time.Minute))
@@ -426,4 +426,14 @@ func TestSlotCost(t *testing.T) {
 				with.renewals.Load(), without.renewals.Load(), with.others.Load())
 		}
 	})
+}
+
+// awaitLoss waits until ctx ends, for a minute at most: what is wrong should not go on until the test's own timeout.
+func awaitLoss(t *testing.T, ctx context.Context) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("it is not lost")
+	}
 }
