@@ -577,8 +577,12 @@ func TestSuperseded(t *testing.T) {
 			runSteps(t, r, w, driver.KindMutex, 1, s)
 		}
 		for _, id := range []string{old, mid, new} {
-			if r.findClaim(id) == nil {
+			mine := r.findClaim(id)
+			if mine == nil {
 				continue
+			}
+			if gives := r.isSuperseded(mine); gives != slices.Contains(c.gives, id) {
+				t.Errorf("%s: %s gives up: %t", c.name, id, gives)
 			}
 			_, err := r.clone().Acquire(newTestClaim(id, 1), driver.KindMutex, 1, true, info, w.stepInput())
 			if gave := errors.Is(err, driver.ErrSuperseded); gave != slices.Contains(c.gives, id) || err != nil && !gave {

@@ -57,7 +57,7 @@ var storePromises = []storePromise{
 		Survives:      "restart, power cut; failover with synchronous standbys",
 		DeadHolder:    "the next client, within TTL + 1 s",
 		KilledAfter:   "TTL + 1 s",
-		TokensCanFall: "if a row is deleted within 1 s of its last grant, or lost in a failover",
+		TokensCanFall: "if a row is deleted within 1 min of its last grant, or lost in a failover",
 		SmallestTTL:   "1 s", HoldersWaiters: "256, 64",
 		WaitersNotified: "by NOTIFY", SharesLocksWith: "ShedLock"},
 	{Store: "MySQL, MariaDB", URL: "mysql://user@host/database",
