@@ -74,7 +74,7 @@ func (e *Env) checkDeadWaiters(n int) {
 	e.a().mustRelease(g)
 	bound := window
 	if n > 1 && !e.hasSessions() {
-		bound = time.Duration(n/2) * window
+		bound = time.Duration(n) * window / 2
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, bound+2*e.slack)
 	defer cancel()
