@@ -49,6 +49,7 @@ func (l *RetryLoop) RequestStarted(at driver.Instant) { l.outage.RequestStarted(
 
 // PauseAfterAnswer pauses after an answer that leaves something to do. It returns Pause's error, as End does.
 func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
+	l.reason = nil
 	l.outage.RequestAnswered()
 	return l.End(l.pause(ctx))
 }

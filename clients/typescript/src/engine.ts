@@ -84,10 +84,13 @@ export class Engine {
     }
   }
 
-  /** Waits until the engine has ended, if it is about to. If its socket was removed, it is ended. */
+  /**
+   * Waits until the engine has ended, if it is about to. If its socket was removed, it is killed. What it held stays held for
+   * its TTL then, since the holders may be working. An engine that ends by itself would release it.
+   */
   async awaitEnd(): Promise<void> {
     if (!this.isAlive) return;
-    if (!existsSync(this.socketPath)) return this.stop();
+    if (!existsSync(this.socketPath)) this.child.kill("SIGKILL");
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, endLimit);
       this.child.once("exit", () => {

@@ -187,11 +187,11 @@ func findCommand(argv []string, after string) (string, error) {
 	switch {
 	case err == nil:
 		return path, nil
+	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
+		return "", cannotRun(exitNotFound, "there is no command %s; flags come before %s", quoteName(name), after)
 	case errors.Is(err, exec.ErrNotFound) && after == "NAME" && slices.Contains(argv, "--"):
 		return "", cannotRun(exitNotFound, "there is no command %s; to hold several locks, name each other one by --also",
 			quoteName(name))
-	case strings.HasPrefix(name, "-") && errors.Is(err, exec.ErrNotFound):
-		return "", cannotRun(exitNotFound, "there is no command %s; flags come before %s", quoteName(name), after)
 	case (errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist)) && strings.ContainsAny(name, " ;&|<>$"):
 		return "", cannotRun(exitNotFound, "there is no command %s; a line for a shell is run by: sh -c LINE", quoteName(name))
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):

@@ -118,10 +118,13 @@ class Engine:
         return self._process.poll() is None
 
     def await_end(self) -> None:
-        """Waits until the engine has ended, if it is about to. If its socket was removed, it is ended."""
+        """Waits until the engine has ended, if it is about to. If its socket was removed, it is killed.
+
+        What it held stays held for its TTL then, since the holders may be working. An engine that ends by itself
+        would release it.
+        """
         if not os.path.exists(self.path):
-            self.stop()
-            return
+            self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_LIMIT)
 

@@ -101,12 +101,12 @@ final class Engine {
         return process.isAlive();
     }
 
-    /** Waits until the engine has ended, if it is about to. If its socket was removed, it is ended. */
+    /**
+     * Waits until the engine has ended, if it is about to. If its socket was removed, it is killed. What it held stays held for
+     * its TTL then, since the holders may be working. An engine that ends by itself would release it.
+     */
     void awaitEnd() {
-        if (!Files.exists(socket)) {
-            stop();
-            return;
-        }
+        if (!Files.exists(socket)) process.destroyForcibly();
         try {
             process.waitFor(END_LIMIT, TimeUnit.MILLISECONDS);
         } catch (InterruptedException interrupted) {
