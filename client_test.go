@@ -1122,8 +1122,8 @@ func TestEndWatcher(t *testing.T) {
 	})
 }
 
-// TestEndingsAreFound: the holds are indexed for endings only while some come. A hold that is granted meanwhile is
-// found, too, and so are all when the next ending comes.
+// TestEndingsAreFound: holds are indexed only while endings come. An ending finds its hold whether that was granted
+// before the index was made, while it existed, or after it was dropped.
 func TestEndingsAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &endingStore{fakeStore: newFakeStore(), endings: make(chan driver.Ending, 1)}

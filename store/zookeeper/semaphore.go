@@ -24,7 +24,7 @@ type semaphoreStore struct {
 	driver.Unsupported
 
 	locks, leases *sequence.Engine
-	nodeStore     *nodeStore // that of locks
+	nodeStore     *nodeStore // the one that locks uses
 }
 
 func newSemaphoreStore(o settings) *semaphoreStore {

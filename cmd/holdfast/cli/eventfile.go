@@ -19,7 +19,7 @@ import (
 
 // eventFile is the file of --events: a line of JSON per event, the last of which has the outcome. It must never
 // change what happens to the command, so a goroutine writes the lines, and a line that cannot be written only causes
-// a warning. A nil record ignores everything.
+// a warning. A nil eventFile ignores everything.
 type eventFile struct {
 	file  *appendfile.File // nil if there is none to write to
 	lines chan []byte
@@ -35,7 +35,7 @@ type eventFile struct {
 const eventFlushTimeout = 2 * time.Second
 
 // openEventFile opens a file for appending, or fd:N. A wrong name is a usage error. A full disk or a closed descriptor
-// is not: the command runs without a record.
+// is not: the command runs without the file.
 func openEventFile(where string) (*eventFile, error) {
 	if where == "" {
 		return nil, nil
@@ -68,7 +68,7 @@ func (r *eventFile) writeQueued() {
 	}
 }
 
-// warnIncomplete warns once: the record is not worth more than one line on stderr.
+// warnIncomplete warns once: the file is not worth more than one line on stderr.
 func (r *eventFile) warnIncomplete(err error) {
 	r.warn.Do(func() { printMessage("the file of --events is not complete: %s", rootCause(err)) })
 }
@@ -153,7 +153,7 @@ func addEventsFlag(c *cobra.Command, where *string) {
 	c.Flags().Var(nonEmptyString{where}, "events", "append events and the outcome to `FILE`, or fd:N, as lines of JSON")
 }
 
-// withEventFile runs f with a record, and ends the record with the outcome. All lines have the fields of base.
+// withEventFile runs f with the file of --events, and ends it with the outcome. All lines have the fields of base.
 func withEventFile(where string, base fields, f func(*eventFile) error) error {
 	r, err := openEventFile(where)
 	if err != nil {
@@ -201,7 +201,7 @@ func (r *eventFile) addOutcome(err error) {
 	r.addEvent(eventOutcome, last)
 }
 
-// outcomeOrDefault is the outcome for the record. Most errors come from the library and have none set.
+// outcomeOrDefault is the outcome for the file. Most errors come from the library and have none set.
 func (e *exitError) outcomeOrDefault() outcome {
 	var signaled *signalError
 	switch {

@@ -283,7 +283,8 @@ Time slots
   the machine may be ahead.
   With --every, KEY is run when once is first started in a slot, and again in the slot only if that has failed.
   With --schedule, a slot whose first run did not begin within --start-within of its start is missed: once says so, and
-  exits 0. More than half of the slot counts as half of it, and the message says that. With --catch-up it runs the slot that started last, however long ago. Slots before that one are not run.
+  exits 0. More than half of the slot counts as half of it, and the message says that. With --catch-up it runs the
+  slot that started last, however long ago. Slots before that one are not run.
   A slot whose predecessor is still run waits for its end. If that does not come while the slot may be begun (until the
   slot ends, or until --start-within has passed), the slot is missed, and once exits 80. All lines of a job must agree on
   --allow-overlap: a run with it may overlap with others.
@@ -308,8 +309,9 @@ Exit codes: that of COMMAND, or
   127      there is no such COMMAND
   128+n    COMMAND died of signal n, or signal n ended the wait
 
-The guard, signals, messages, --store-wait, and the file of --events are those of run: see "holdfast help run-details".
---quiet also prints nothing if KEY has succeeded before. It does not hide that a slot was missed: nobody has run it. More outcomes in the record are:
+The guard, signals, messages, --store-wait and --events work as for run: see "holdfast help run-details".
+--quiet also prints nothing if KEY has succeeded before. It does not hide that a slot was missed: nobody has run it.
+More outcomes in the file of --events are:
 done-before, missed, attempts-used, not-recorded (73).`
 
 const holdHelp = `hold acquires the lock NAME, prints its fencing token on a line of its own, and holds the lock until it receives SIGINT

@@ -29,7 +29,7 @@ The state of a run is one of
 
 --failed, --abandoned, --running and --succeeded show the runs in any of the states that are given. --since also leaves
 out runs that started and ended before a time, such as 2006-01-02T15:04:05Z, or before a duration ago, such as 24h.
-The times of runs are those of the store's clock. --all shows the runs of all ledgers, and so which ledgers there are.
+The times of runs come from the store's clock. --all shows the runs of all ledgers, and so which ledgers there are.
 
 With --json each run is a record of the type "run". If there are no runs, nothing is printed. To list the keys that
 start with "show", "retry" or "forget", write "--" before PREFIX.`

@@ -389,8 +389,8 @@ func (w *workspace) readFile(file string) string {
 	return string(data)
 }
 
-// writeFile writes a file that may be run at once: no process that is started meanwhile inherits it open for writing,
-// with which it could not be run.
+// writeFile writes a file that may be run at once. The system refuses to run a file that a process has open for
+// writing, so no process that is started during the write inherits it.
 func (w *workspace) writeFile(name, data string) {
 	w.Helper()
 	syscall.ForkLock.RLock()
@@ -465,8 +465,8 @@ func (w *workspace) awaitDead(file string) {
 	w.awaitTrue(fmt.Sprintf("the end of %s, process %d", file, pid), func() bool { return !isAlive(pid) })
 }
 
-// isAlive reports whether a process has a thread that has not ended. The state of a process is that of its first
-// thread.
+// isAlive reports whether a process has a thread that has not ended. The state that the system shows for a process says
+// only how its first thread is.
 func isAlive(pid int) bool {
 	if unix.Kill(pid, 0) == unix.ESRCH {
 		return false

@@ -19,7 +19,7 @@ import (
 
 // Main runs the command line of this process, os.Args, and ends the process with the exit code that docs/exit-codes.md
 // has for it, or by the signal that the command under the lock died of. It never returns. As process 1 of a container
-// on Linux, it reaps orphans meanwhile, if it is called by main itself.
+// on Linux, it also reaps orphans until then, if main itself calls it.
 //
 // The stores are those that the program imports. The file store is the default one, so a program without it needs
 // --store or HOLDFAST_STORE.

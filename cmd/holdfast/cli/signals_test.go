@@ -44,10 +44,10 @@ func (w *workspace) hasTakenSignals(pid int) bool {
 	return strings.Contains(w.readFile(fmt.Sprintf("/proc/%d/status", pid)), "ShdPnd:\t0000000000000000\n")
 }
 
-// signalGuard sends a signal to the guard, and waits until the wrapper knows that from the guard's report. The
-// wrapper is stopped meanwhile, so that the report can be seen to be in their pipe. Behind it comes a report that the
-// wrapper records. It handles one report after the other, so when the second is in the record it knows the first. The
-// command receives the SIGCONT that lets the wrapper go on.
+// signalGuard sends a signal to the guard, and waits until the wrapper knows that from the guard's report. While it
+// sends the signal, the wrapper is stopped, so that the report can be seen to be in their pipe. A second report follows,
+// which the wrapper writes to the file of --events. It handles one report after the other, so when the second is in the
+// file it knows the first. The command receives the SIGCONT that lets the wrapper go on.
 func (w *workspace) signalGuard(wrapper, guard int, record string, sig unix.Signal) {
 	w.Helper()
 	reports := strings.Split(w.readFile(fmt.Sprintf("/proc/%d/cmdline", guard)), "\x00")[2] // its number in the guard

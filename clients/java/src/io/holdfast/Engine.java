@@ -114,7 +114,7 @@ final class Engine {
         }
     }
 
-    /** The engine of a store, which is started if it does not run. Meanwhile, only calls for this store wait. */
+    /** The engine of a store, which is started if it does not run. While it starts, only calls for its store wait. */
     static Engine join(String store) {
         synchronized (STARTS.computeIfAbsent(store, of -> new Object())) {
             synchronized (ENGINES) {
@@ -140,10 +140,6 @@ final class Engine {
             ENGINES.remove(store, this);
         }
         server.close();
-        stop();
-    }
-
-    private void stop() {
         try {
             process.getOutputStream().close();
         } catch (IOException ended) {
