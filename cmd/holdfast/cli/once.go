@@ -172,6 +172,7 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 		doneCode:    f.doneCode,
 		fingerprint: f.fingerprint, keepOutput: int(f.keepOutput), labels: f.labels,
 		progress: f.progressFlags, messages: f.messageFlags, storeWait: f.storeWaitLimit(c, f.wait),
+		waitsForSlot: make(chan struct{}),
 	}
 	j.opts = holdfast.LedgerOptions{
 		TTL: f.ttl, Meta: cmp.Or(f.labels.note, commandNote(j.argv)), MaxAttempts: f.attempts, Pause: f.pause, KeepFor: f.keepFor,

@@ -21,7 +21,16 @@ func (j *onceJob) beginRun(ctx context.Context, ledger *holdfast.Ledger, key str
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if j.waitLimit.limited {
-		timer := time.AfterFunc(j.waitLimit.limit-time.Since(began), func() { cancel(errWaitLimit) })
+		timer := time.AfterFunc(j.waitLimit.limit-time.Since(began), func() {
+			if opts.Slot != nil { // cut off in its first requests, Begin could not say what it was to wait for
+				select {
+				case <-j.waitsForSlot:
+				case <-waiting.Done():
+				case <-time.After(inspectTimeout):
+				}
+			}
+			cancel(errWaitLimit)
+		})
 		defer timer.Stop()
 	}
 	try := ctx

@@ -48,6 +48,7 @@ type onceJob struct {
 	messages     messageFlags
 	storeWait    waitLimit
 	otherSlot    atomic.Pointer[string] // the slot that it has waited for, and who runs it
+	waitsForSlot chan struct{}          // closed when otherSlot is known
 }
 
 // ledgerRun is a run that this program has begun.

@@ -166,7 +166,9 @@ func (j *onceJob) eventHandler(events *eventFile) func(holdfast.Event) {
 		var held *holdfast.HeldError
 		if errors.As(&holdfast.Error{Err: e.Err}, &held) && len(held.Holders) > 0 {
 			other := describeSlotHolder(held.Holders[0])
-			j.otherSlot.Store(&other)
+			if j.otherSlot.Swap(&other) == nil {
+				close(j.waitsForSlot)
+			}
 			j.messages.printNotice("waiting for the end of another slot of %s: %s", quoteName(j.key), other)
 		}
 	}
