@@ -188,17 +188,28 @@ func (w *Writes) Saw(name, mark string) {
 	}
 }
 
-// Settle waits until no creation of a lock's object can still take effect that nobody knows of, and reports whether
-// there was any. A table calls it before a lock becomes free. An error wraps record.ErrUnsent.
-func (w *Writes) Settle(ctx context.Context, name string) (waited bool, err error) {
+// Settle waits until no creation of a lock's object can still take effect that nobody knows of. A table calls it before
+// a lock becomes free. An error wraps record.ErrUnsent.
+func (w *Writes) Settle(ctx context.Context, name string) error {
 	late := func(one *write) bool { return one.mark != "" }
 	for one := w.find(name, late); one != nil; one = w.find(name, late) {
-		waited = true
 		if err := w.wait(ctx, one.settled); err != nil {
-			return true, errors.Join(record.ErrUnsent, err)
+			return errors.Join(record.ErrUnsent, err)
 		}
 	}
-	return waited, nil
+	return nil
+}
+
+// ResultOfAbsence is the result of a swap of no object for no object, from a read of the object. That is a conflict if
+// there is one now. notFound is the error that says that there is none.
+func ResultOfAbsence(read, notFound error) error {
+	switch {
+	case read == nil:
+		return record.ErrConflict
+	case errors.Is(read, notFound):
+		return nil
+	}
+	return errors.Join(record.ErrUnsent, read)
 }
 
 // wait returns when until is closed, or with an error when the caller or the store gives up.

@@ -72,6 +72,12 @@ type foreignTable struct {
 // maxLateness is changed by tests.
 var maxLateness = foreign.MaxLateness
 
+func newForeignTable(t *table, opts *Options) *foreignTable {
+	f := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge}
+	f.writes = foreign.NewWrites(t.life, t.clock.Clock, maxLateness, f.removeLate)
+	return f
+}
+
 // Info limits the metadata of claims, which must fit into the object's custom metadata.
 func (t *foreignTable) Info() driver.Info {
 	i := t.table.Info()
@@ -226,18 +232,17 @@ type writtenRow struct {
 }
 
 // free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come
-// that nobody knows of: it would find the lock free.
+// that nobody knows of: it would find the lock free. The caller may have found no object before such a creation took
+// effect, so then free looks again.
 func (t *foreignTable) free(ctx context.Context, row record.Row) error {
-	waited, err := t.writes.Settle(ctx, row.Name)
-	switch {
-	case err != nil:
+	if err := t.writes.Settle(ctx, row.Name); err != nil {
 		return err
-	case row.Version == "" && waited:
-		return record.ErrConflict // it may have come meanwhile
-	case row.Version == "":
-		return nil
 	}
-	return t.removeObject(ctx, row)
+	if row.Version != "" {
+		return t.removeObject(ctx, row)
+	}
+	_, err := t.readAttrs(ctx, row.Name)
+	return foreign.ResultOfAbsence(err, errNotFound)
 }
 
 // makeContent makes the object that represents a claim.

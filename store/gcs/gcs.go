@@ -109,9 +109,7 @@ func newStore(
 	if opts == nil || opts.Layout == "" || opts.Layout == LayoutRecord {
 		return record.New(t), nil
 	}
-	e := &foreignTable{table: t, layout: opts.Layout, foreignAge: opts.ForeignAge}
-	e.writes = foreign.NewWrites(t.life, t.clock.Clock, maxLateness, e.removeLate)
-	return foreign.New(e, string(opts.Layout)), nil
+	return foreign.New(newForeignTable(t, opts), string(opts.Layout)), nil
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like

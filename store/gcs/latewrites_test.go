@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/gcs"
 	"github.com/holdfast-go/holdfast/store/gcs/gcstest"
 )
@@ -73,5 +74,20 @@ func TestLateWrites(t *testing.T) {
 			}
 			<-handled
 		})
+	}
+}
+
+// TestFreeLooksAgain: a record without a claim does not take the place of no object while there is one. The row with no
+// object may have been read before a creation took effect whose caller has gone.
+func TestFreeLooksAgain(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []gcs.Layout{gcs.LayoutGCSLock, gcs.LayoutVault} {
+		client, _ := newLink(t)
+		table, err := gcs.NewForeignTable(t.Context(), client, bucket, at(startServer(t), quickLayoutOptions(layout)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { table.Close() })
+		storetest.FreeLooksAgain(t, table)
 	}
 }

@@ -89,9 +89,13 @@ func newTerraformStore(t *table, foreignAge time.Duration) (driver.Store, error)
 		return nil, fmt.Errorf("%w: the service does not compare the ETag before it deletes an object: the layout %s needs "+
 			"that", driver.ErrUnsupported, LayoutTerraform)
 	}
+	return foreign.New(newTerraformTable(t, foreignAge), string(LayoutTerraform)), nil
+}
+
+func newTerraformTable(t *table, foreignAge time.Duration) *terraformTable {
 	f := &terraformTable{table: t, foreignAge: foreignAge}
 	f.writes = foreign.NewWrites(t.bucket.life, t.bucket.clock.Clock, maxLateness, f.removeLate)
-	return foreign.New(f, string(LayoutTerraform)), nil
+	return f
 }
 
 // Info says when tokens can fall.
@@ -233,16 +237,15 @@ func (t *terraformTable) putOnce(ctx context.Context, key, etag string, content 
 }
 
 // free removes the object of a lock, if there is one. Before that, it waits until no creation of the object can come
-// that nobody knows of: it would find the lock free.
+// that nobody knows of: it would find the lock free. The caller may have found no object before such a creation took
+// effect, so then free looks again.
 func (t *terraformTable) free(ctx context.Context, row record.Row, etag string, token int64) error {
-	waited, err := t.writes.Settle(ctx, row.Name)
-	switch {
-	case err != nil:
+	if err := t.writes.Settle(ctx, row.Name); err != nil {
 		return err
-	case etag == "" && waited:
-		return record.ErrConflict // it may have come meanwhile
-	case etag == "":
-		return nil
+	}
+	if etag == "" {
+		_, _, err := t.readLockFile(ctx, t.key(row.Name))
+		return foreign.ResultOfAbsence(err, errNotFound)
 	}
 	if err := t.awaitToken(ctx, token); err != nil {
 		return err

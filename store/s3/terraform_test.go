@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
+	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/s3"
 	"github.com/holdfast-go/holdfast/store/s3/s3test"
 )
@@ -360,6 +361,18 @@ func TestTerraformLateWrites(t *testing.T) {
 		}
 		<-handled
 	})
+}
+
+// TestFreeLooksAgain: no lock counts as released whose lock file was made after the caller had looked.
+func TestFreeLooksAgain(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, startServer(t).URL)
+	table, err := s3.NewTerraformTable(t.Context(), client, bucket, layoutOptions(s3.LayoutTerraform))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { table.Close() })
+	storetest.FreeLooksAgain(t, table)
 }
 
 // TestTerraformForeignAge: the file of a dead Terraform is taken over when it is old enough by the service's clock, and
