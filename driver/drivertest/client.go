@@ -304,14 +304,21 @@ func (c *client) mustInspect(name string) driver.Lock {
 		l, err = c.store.Inspect(c.e.ctx, name)
 		return err
 	})
-	if err != nil {
-		c.e.requireNoSecret(err)
-		if !driverutil.IsFinal(err) { // no answer in time
-			c.e.latef("inspecting %q: %w", name, err)
-		}
-		c.e.failf("inspecting %q: %w", name, err)
-	}
+	c.e.requireAnswer(err, "inspecting %q", name)
 	return l
+}
+
+// requireAnswer ends the case if a read has failed. Unless the error says what is so, there was no answer in time.
+func (e *Env) requireAnswer(err error, format string, args ...any) {
+	if err == nil {
+		return
+	}
+	e.requireNoSecret(err)
+	err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+	if driverutil.IsFinal(err) {
+		e.failf("%w", err)
+	}
+	e.latef("%w", err)
 }
 
 // refOf returns the ref by which an operator can find a claim, whose owner is unique.
@@ -329,7 +336,7 @@ func (c *client) refOf(cl driver.Claim) string {
 // mustList returns the names that List yields, sorted.
 func (c *client) mustList(prefix string) []string {
 	var names []string
-	err := c.e.retryIfLossy(c.e.ctx, func() error {
+	err := c.e.retryRead(func() error {
 		names = nil
 		for l, err := range c.store.List(c.e.ctx, prefix) {
 			if err != nil {
@@ -339,9 +346,7 @@ func (c *client) mustList(prefix string) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		c.e.failf("listing %q: %w", prefix, err)
-	}
+	c.e.requireAnswer(err, "listing %q", prefix)
 	slices.Sort(names)
 	return names
 }
@@ -369,13 +374,11 @@ func (c *client) mustBreakWith(name, ref string, b driver.Break) {
 
 // mustReadTokenFloor returns the floor of the tokens to come, from a store that can tell it.
 func (c *client) mustReadTokenFloor() (floor driver.TokenFloor) {
-	err := c.e.retryIfLossy(c.ctx, func() (err error) {
+	err := c.e.retryRead(func() (err error) {
 		floor, err = c.store.ReadTokenFloor(c.ctx)
 		return err
 	})
-	if err != nil {
-		c.e.failf("reading the token floor: %w", err)
-	}
+	c.e.requireAnswer(err, "reading the token floor")
 	return floor
 }
 

@@ -129,15 +129,13 @@ var inspectCases = []Case{
 			e.failf("listed %q, but %q and %q are held", got, names, other.Name)
 		}
 		var l driver.Lock
-		err := e.retryIfLossy(e.ctx, func() (err error) {
+		err := e.retryRead(func() (err error) {
 			for l, err = range e.c().store.List(e.ctx, e.prefix+"list/") {
 				break
 			}
 			return err
 		})
-		if err != nil {
-			e.failf("listing: %w", err)
-		}
+		e.requireAnswer(err, "listing")
 		i := slices.Index(names, l.Name)
 		if i < 0 || len(l.Holders) != 1 || l.Kind != driver.KindMutex || l.Limit != 1 {
 			e.failf("%q is listed as %+v", l.Name, l)

@@ -120,9 +120,7 @@ func (c *ledgerClient) readRuns(key string) (h driver.RunHistory, err error) {
 // promised of every history.
 func (c *ledgerClient) mustReadRuns(key, states string) []driver.Run {
 	h, err := c.readRuns(key)
-	if err != nil {
-		c.e.failf("reading the runs of %q: %w", key, err)
-	}
+	c.e.requireAnswer(err, "reading the runs of %q", key)
 	var got []string
 	var before driver.Run
 	for _, r := range h.Runs {
@@ -145,16 +143,15 @@ func (e *Env) hasLocks() bool { return len(e.info.Kinds) > 0 }
 
 // readClock returns the store's time, or zero if the store does not tell it.
 func (c *ledgerClient) readClock() (now time.Time, maxError time.Duration) {
-	err := c.e.retryIfLossy(c.ctx, func() (err error) {
+	err := c.e.retryRead(func() (err error) {
 		now, maxError, err = c.ledger.ReadClock(c.ctx)
 		return err
 	})
-	switch {
-	case errors.Is(err, driver.ErrUnsupported) && c.store.Info().ExpiryClock != driver.ExpiryClockStore:
+	if errors.Is(err, driver.ErrUnsupported) && c.store.Info().ExpiryClock != driver.ExpiryClockStore {
 		return time.Time{}, 0
-	case err != nil:
-		c.e.failf("reading the store's clock: %w", err)
-	case now.IsZero() || maxError < 0:
+	}
+	c.e.requireAnswer(err, "reading the store's clock")
+	if now.IsZero() || maxError < 0 {
 		c.e.failf("the store's clock is %v, with an error of %v", now, maxError)
 	}
 	return now, maxError

@@ -343,10 +343,7 @@ func TestTerraformLateWrites(t *testing.T) {
 				cancel()
 				f = s3test.Fate{RefuseStatus: 500, Late: late, Handled: func() { close(handled) }}
 			case r.Kind == s3test.Read && reads.Add(1) == 1: // that of the release, which finds nothing
-				f.Handled = func() {
-					close(late)
-					<-handled
-				}
+				time.AfterFunc(maxLateness/2, func() { close(late) })
 			}
 			return f
 		}
@@ -356,10 +353,10 @@ func TestTerraformLateWrites(t *testing.T) {
 			t.Errorf("a claim that was canceled: %v", err)
 		}
 		err := store.Release(t.Context(), c, "")
+		<-handled
 		if s.Get(bucket, key) != nil {
 			t.Errorf("the lock was released (%v), and its file is there", err)
 		}
-		<-handled
 	})
 }
 
