@@ -128,7 +128,7 @@ func (j *onceJob) beginUntilSignal(
 	client, run, err := j.openAndBegin(ctx, store, events)
 	if signaled := stop(); signaled != nil {
 		if run != nil { // the signal arrived after the run had begun, and would be lost
-			_ = j.reportFailure(run, signaled.Error()+" before the command was started", false, events)
+			j.withdrawRun(run, signaled.Error()+" before the command was started", events)
 		}
 		return client, nil, storeError(fmt.Errorf("%w before a run of %s began", signaled, quoteName(j.key)))
 	}
@@ -220,6 +220,9 @@ func (j *onceJob) reportOutcome(run *ledgerRun, result *runResult, output *outpu
 	case result.loss != nil:
 		_ = j.reportFailure(run, "the command was ended: "+lossText(result.loss), true, events)
 		return result.exitError(j.argv[0], nil)
+	case errors.As(result.startError, new(*guardStartError)):
+		j.withdrawRun(run, rootCause(result.startError), events)
+		return result.exitError(j.argv[0], nil)
 	case result.startError != nil:
 		why = "the command could not be started: " + rootCause(result.startError)
 	case result.status.Signaled():
@@ -274,6 +277,18 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, e
 			"until its TTL has passed: %s", quoteName(run.Key()), errorText(err))
 	}
 	return nil
+}
+
+// withdrawRun ends a run whose command was certainly not started, as if it had not begun: it uses up no attempt.
+func (j *onceJob) withdrawRun(run *ledgerRun, why string, events *eventFile) {
+	if err := j.report(run, false, run.Withdraw); err != nil {
+		events.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
+		printStoreMessage("the run of %s, whose command was not started, could not be withdrawn; it counts as in progress "+
+			"until its TTL has passed: %s", quoteName(run.Key()), errorText(err))
+		return
+	}
+	events.addEvent(holdfast.EventRunFailed, fields{"message": oneLine("withdrawn: " + why)})
+	j.messages.printDetail("the run of %s is withdrawn, and uses up no attempt: %s", quoteName(run.Key()), why)
 }
 
 // report makes one report to the ledger. It tries for as long as nobody else can begin a run, within maxReportTime, but

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -111,6 +110,12 @@ type guardEndedError string
 
 func (e guardEndedError) Error() string { return string(e) }
 
+// guardStartError is the reason why no guard was started, and so certainly no command.
+type guardStartError struct{ err error }
+
+func (e *guardStartError) Error() string { return "start the guard: " + e.err.Error() }
+func (e *guardStartError) Unwrap() error { return e.err }
+
 // runResult is what became of a command.
 type runResult struct {
 	startError  error // the command could not be started
@@ -145,7 +150,7 @@ func (w *wrapper) superviseCommand(store driver.Store, command guardedCommand) {
 		err = w.startGuard(store, command)
 	}
 	if err != nil {
-		w.result.startError = fmt.Errorf("start the guard: %w", err)
+		w.result.startError = &guardStartError{err}
 		return
 	}
 	w.run()
