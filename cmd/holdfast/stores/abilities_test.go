@@ -150,6 +150,13 @@ func compareWithGuarantees(t *testing.T, store string, info driver.Info) {
 	if !weakened && !strings.HasPrefix(spaced.Replace(cells[0]), spaced.Replace(string(info.Tier))) {
 		t.Errorf("GUARANTEES.md says that %s is %s, and its Info %s", store, cells[0], info.Tier)
 	}
+	for what, survives := range map[string]bool{
+		"restart": info.Survives.Restart, "power cut": info.Survives.PowerCut, "failover": info.Survives.Failover,
+	} {
+		if says, known := saysSurvives(cells[1], what); known && says != survives && !(weakened && what == "power cut") {
+			t.Errorf("GUARANTEES.md says that %s survives: %s, and its Info says of a %s %v", store, cells[1], what, survives)
+		}
+	}
 	if never := cells[3] == "never"; never != (info.TokenRegression == "") {
 		t.Errorf("GUARANTEES.md says that tokens of %s fall %s, and its Info %q", store, cells[3], info.TokenRegression)
 	}
@@ -161,6 +168,20 @@ func compareWithGuarantees(t *testing.T, store string, info driver.Info) {
 	if limits := fmt.Sprintf("%d, %d", info.MaxHolders, info.MaxWaiters); cells[5] != limits {
 		t.Errorf("GUARANTEES.md says that %s has %s holders and waiters, and its Info %s", store, cells[5], limits)
 	}
+}
+
+// saysSurvives returns whether a cell of GUARANTEES.md says that claims survive something. It is not known where that
+// depends on settings.
+func saysSurvives(cell, what string) (says, known bool) {
+	if cell == "as the service promises" {
+		return true, true
+	}
+	for _, part := range strings.FieldsFunc(cell, func(r rune) bool { return r == ',' || r == ';' }) {
+		if part = strings.TrimSpace(part); strings.Contains(part, what) {
+			return true, part == what
+		}
+	}
+	return false, !strings.Contains(cell, "what it keeps")
 }
 
 // TestGuaranteesOfLayouts: the layouts that GUARANTEES.md and docs/choosing.md except from what all stores can do are
