@@ -94,9 +94,11 @@ func (t *nodeStore) explainError(err error) error {
 			return driverutil.RefuseStore(fmt.Errorf("%w%s", err, u.remedy))
 		}
 	}
-	switch text := err.Error(); {
-	case strings.Contains(text, "authentication handshake failed"): // TLS: wrong certificate, name or authority
-		return t.admission.CertificateRefused(&unavailableError{errors.New(explainHandshake(text))})
+	text := err.Error()
+	if _, cause, ok := strings.Cut(text, "authentication handshake failed: "); ok { // wrong certificate, name or authority
+		return t.admission.CertificateRefused(handshakeError(strings.TrimSuffix(cause, `"`)))
+	}
+	switch {
 	case errors.Is(err, rpctypes.ErrLeaseTTLTooLarge), errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fmt.Errorf("%w: %s", driver.ErrInvalid, text)
 	}
@@ -130,14 +132,13 @@ func (t *nodeStore) explainDeadline(err error) error {
 		context.DeadlineExceeded, strings.Join(t.cli.Endpoints(), ", "), hint), t.admission.Sources)
 }
 
-// explainHandshake is the text of a failed TLS handshake without what gRPC writes around it, and with a hint.
-func explainHandshake(text string) string {
-	_, cause, _ := strings.Cut(text, "authentication handshake failed: ")
-	cause = "no TLS connection to etcd: " + strings.TrimSuffix(cause, `"`)
+// handshakeError is the error of a TLS handshake that has failed for that cause, with a hint.
+func handshakeError(cause string) error {
+	hint := ""
 	if strings.Contains(cause, "first record does not look like a TLS handshake") {
-		return cause + "; if the servers do not use TLS, leave the tls options out"
+		hint = "; if the servers do not use TLS, leave the tls options out"
 	}
-	return cause
+	return &unavailableError{errors.New("no TLS connection to etcd: " + cause + hint)}
 }
 
 // unavailableError is a server that gave no answer, in fewer words than gRPC has.

@@ -79,8 +79,9 @@ type Options struct {
 	// Clock is for tests. Default: the clock of this machine.
 	Clock driver.Clock
 
-	files   *driverutil.TLSFiles // of the URL; nil: none
-	secrets []driverutil.SecretSource
+	files      *driverutil.TLSFiles // of the URL; nil: none
+	handshakes *handshaker          // with these files
+	secrets    []driverutil.SecretSource
 }
 
 // store is a driver.Store on etcd.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -48,21 +49,28 @@ func login(password *driverutil.Secret) grpc.UnaryClientInterceptor {
 type handshaker struct {
 	credentials.TransportCredentials // for all but handshakes
 	files                            *driverutil.TLSFiles
+	failure                          *atomic.Pointer[error] // the error of the last handshake; nil: it succeeded
 }
 
-func newHandshaker(files *driverutil.TLSFiles) handshaker {
-	return handshaker{credentials.NewTLS(files.Config()), files}
+func newHandshaker(files *driverutil.TLSFiles) *handshaker {
+	return &handshaker{credentials.NewTLS(files.Config()), files, new(atomic.Pointer[error])}
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (h handshaker) ClientHandshake(
+func (h *handshaker) ClientHandshake(
 	ctx context.Context, authority string, conn net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
-	return credentials.NewTLS(h.files.Config()).ClientHandshake(ctx, authority, conn)
+	conn, info, err := credentials.NewTLS(h.files.Config()).ClientHandshake(ctx, authority, conn)
+	if h.failure.Store(nil); err != nil {
+		h.failure.Store(&err)
+	}
+	return conn, info, err
 }
 
 // Clone implements credentials.TransportCredentials.
-func (h handshaker) Clone() credentials.TransportCredentials { return newHandshaker(h.files) }
+func (h *handshaker) Clone() credentials.TransportCredentials {
+	return &handshaker{h.TransportCredentials.Clone(), h.files, h.failure}
+}
 
 // renewLogin renews a login that has expired. Any request that is not a stream does so. Its reply is ignored: a user
 // who may not read this key may still read others.

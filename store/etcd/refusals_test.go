@@ -202,7 +202,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for err, denied := range map[error]bool{rpctypes.ErrNoLeader: false, rpctypes.ErrGRPCTimeout: false,
 		context.DeadlineExceeded: false, rpctypes.ErrAuthFailed: true, rpctypes.ErrGRPCAuthNotEnabled: true} {
-		if got := explainOpen(err); errors.Is(got, driver.ErrDenied) != denied {
+		if got := (&Options{}).explainOpen(err); errors.Is(got, driver.ErrDenied) != denied {
 			t.Errorf("a store that cannot be opened, %v: %v", err, got)
 		}
 	}

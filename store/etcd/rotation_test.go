@@ -2,10 +2,12 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/driverutil"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
@@ -99,5 +101,21 @@ func TestDistrustPasses(t *testing.T) {
 				t.Errorf("it has worked %v: %v", worked, err)
 			}
 		}
+	}
+}
+
+// TestOpenDistrusts: a server whose certificate is not trusted is told as such, also to a client that logs in first.
+func TestOpenDistrusts(t *testing.T) {
+	t.Parallel()
+	files, others := storetest.NewSecretFiles(t, "locker"), storetest.NewSecretFiles(t, "locker")
+	_, cert, key := files.ServerFiles()
+	c := startCluster(t, etcdtest.Options{Members: 1, Cert: cert, Key: key})
+	host := strings.TrimPrefix(c.Endpoints()[0], "https://")
+	store, err := driver.Open(t.Context(), "etcd://root:root@"+host+"?"+others.TLSOptions(others.Client))
+	if err == nil {
+		store.Close()
+	}
+	if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), "no TLS connection to etcd: tls: failed to verify") {
+		t.Errorf("a server of another authority: %v", err)
 	}
 }

@@ -56,7 +56,7 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	return driverutil.OpenWithRetry(ctx, func(context.Context) (driver.Store, error) {
 		cli, err := clientv3.New(cfg) // this logs in, if there is a password
 		if err != nil {
-			return nil, explainOpen(err)
+			return nil, o.explainOpen(err)
 		}
 		nodes := newNodeStore(cli, o)
 		nodes.closeClient = func() error {
@@ -69,13 +69,19 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 	})
 }
 
-// explainOpen is the error of a login that has failed: the servers cannot be reached or have no leader, or they
-// refuse it.
-func explainOpen(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.Unavailable {
-		return fmt.Errorf("no server answers: %v", err)
+// explainOpen is the error of a login that has failed: the servers cannot be reached or have no leader, one side does
+// not trust the other's certificate, or they refuse it. Until a connection is there, etcd's client reports only that
+// time is up.
+func (o *Options) explainOpen(err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) && codeOf(err) != codes.Unavailable {
+		return fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
-	return fmt.Errorf("%w: %w", driver.ErrDenied, err)
+	if o.handshakes != nil {
+		if failure := o.handshakes.failure.Load(); failure != nil {
+			return driverutil.RefuseStore(driverutil.AddProblems(handshakeError((*failure).Error()), o.secrets))
+		}
+	}
+	return fmt.Errorf("no server answers: %v", err)
 }
 
 // readURL turns a URL into the client's settings and ours. It makes no request.
@@ -103,7 +109,8 @@ func readURL(u *url.URL) (clientv3.Config, Options, error) {
 	if files := s.opts.files; files != nil {
 		scheme, cfg.TLS = "https://", files.Config()
 		s.opts.TLS, s.opts.secrets = cfg.TLS, append(s.opts.secrets, files)
-		cfg.DialOptions = append(cfg.DialOptions, grpc.WithTransportCredentials(newHandshaker(files)))
+		s.opts.handshakes = newHandshaker(files)
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithTransportCredentials(s.opts.handshakes))
 	}
 	for _, host := range s.hosts {
 		cfg.Endpoints = append(cfg.Endpoints, scheme+host)
