@@ -34,6 +34,7 @@ const (
 	exitUnavailable = 69
 	exitNotAcquired = 75
 	exitSuperseded  = 81
+	exitAttempts    = 77
 )
 
 // deadTTL is the TTL of what is killed: its successor waits for that long. What lives has the default TTL, so that it
@@ -651,11 +652,7 @@ func (l *ledgerScene) skip(v version, key string, want int, flags ...string) {
 // show checks that a version shows all runs of a key, and how the last one has ended, or refuses if it may.
 func (l *ledgerScene) show(v version, key, state, result string) {
 	l.Helper()
-	subcommand := "ledger"
-	if v.name == "old" {
-		subcommand = "runs" // its name in that version
-	}
-	p := l.start(v, subcommand, "show", "--json", "--ledger", ledgerName, l.id+key)
+	p := l.startLedger(v, "show", key, "--json")
 	code, out := p.wait()
 	if l.refuses(p, v, key, code) {
 		return
@@ -668,9 +665,8 @@ func (l *ledgerScene) show(v version, key, state, result string) {
 		}
 	}
 	err := json.Unmarshal([]byte(out), &history)
-	if v == l.old && l.last[key].by != l.old && err == nil && code == exitOK && len(history.Runs) == 0 &&
-		strings.HasPrefix(l.url, "zookeeper:") {
-		return // it looks where there is nothing
+	if err == nil && code == exitOK && len(history.Runs) == 0 && l.looksElsewhere(v, key) {
+		return
 	}
 	if err != nil || code != exitOK || len(history.Runs) == 0 {
 		l.Fatalf("%s: exit %d, %v: %s%s", p.what, code, err, out, &p.errs)
@@ -683,6 +679,37 @@ func (l *ledgerScene) show(v version, key, state, result string) {
 	}
 	if got := history.Runs[len(history.Runs)-1]; got.State != state || got.Result != result {
 		l.Errorf("%s: %s, want at last %s with result %q", p.what, out, state, result)
+	}
+}
+
+// looksElsewhere reports whether a version does not see the runs of a key, since the other one keeps them in another
+// place.
+func (l *ledgerScene) looksElsewhere(v version, key string) bool {
+	return v == l.old && l.last[key].by != l.old && strings.HasPrefix(l.url, "zookeeper:")
+}
+
+// startLedger starts a command about the runs of a key.
+func (l *ledgerScene) startLedger(v version, action, key string, flags ...string) *process {
+	l.Helper()
+	subcommand := "ledger"
+	if v == l.old {
+		subcommand = "runs" // its name in that version
+	}
+	return l.start(v, slices.Concat([]string{subcommand, action, "--ledger", ledgerName}, flags, []string{l.id + key})...)
+}
+
+// checkRetry checks that b lets a key run once more that has no attempt left by a, or refuses if it may.
+func (l *ledgerScene) checkRetry(a, b version) {
+	l.Helper()
+	l.run(a, "retried", 3, "--attempts", "1")
+	l.skip(a, "retried", exitAttempts, "--attempts", "1")
+	l.skip(b, "retried", exitAttempts, "--attempts", "1")
+	retry := l.startLedger(b, "retry", "retried")
+	switch code, _ := retry.wait(); {
+	case code == exitOK:
+		l.runEither(a, b, "retried", "--attempts", "1")
+	case !l.refuses(retry, b, "retried", code) && !l.looksElsewhere(b, "retried"):
+		l.Errorf("%s: exit %d: %s", retry.what, code, &retry.errs)
 	}
 }
 
@@ -727,6 +754,7 @@ func (l *ledgerScene) check(a, b version) {
 	l.run(a, "back", 0)
 	l.skip(b, "back", exitOK)
 
+	l.checkRetry(a, b)
 	l.checkOverlap(a, b)
 	l.runEither(a, b, "dead", "--wait="+longest)
 }
