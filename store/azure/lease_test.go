@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/driver/drivertest"
 	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/sessiontest"
 	"github.com/holdfast-go/holdfast/internal/storetest"
 	"github.com/holdfast-go/holdfast/store/azure"
 	"github.com/holdfast-go/holdfast/store/azure/azuretest"
@@ -213,6 +216,24 @@ func TestLeaseRounds(t *testing.T) {
 	if ours.Load() != 2*rounds || theirs.Load() != 2*rounds {
 		t.Errorf("ours held it %d times, and theirs %d times", ours.Load(), theirs.Load())
 	}
+}
+
+// TestLeasePython: a client in Python that leases blobs by Microsoft's library alone and a client of ours exclude each
+// other. It needs Debian's python3-azure-storage.
+func TestLeasePython(t *testing.T) {
+	t.Parallel()
+	s := startService(t)
+	sessiontest.Interop(t, mustOpen(t, s, leaseOptions()), driver.KindMutex, func(lock, file string) func() (int, error) {
+		return func() (added int, err error) {
+			out, err := exec.CommandContext(t.Context(), "/usr/bin/python3", "testdata/peer.py", s.address(), azuretest.Account,
+				azuretest.Key, "leases/"+lock, strconv.Itoa(*sessiontest.Rounds), file).CombinedOutput()
+			if err != nil {
+				return 0, fmt.Errorf("%w: %s", err, out)
+			}
+			_, err = fmt.Sscanf(string(out), "added %d", &added)
+			return added, err
+		}
+	})
 }
 
 // TestLeaseTerraform: what Terraform writes next to its lease is shown, and it sees who our holder is, and can end our

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver/drivertest/servertest"
+	"github.com/holdfast-go/holdfast/store/azure/azuretest"
 	"github.com/holdfast-go/holdfast/store/consul/consultest"
 	"github.com/holdfast-go/holdfast/store/dynamodb/dynamodbtest"
 	"github.com/holdfast-go/holdfast/store/etcd/etcdtest"
@@ -107,6 +108,8 @@ var stores = []store{
 		requests: "a request, by a proxy", maxRenewals: 500, start: startDynamoDB},
 	{name: "gcs", about: "an emulator in memory: its times say nothing about the service",
 		requests: "a request, by the emulator", maxRenewals: 500, start: startGCS},
+	{name: "azure", about: "an emulator, Azurite: its times say nothing about the service",
+		requests: "a request, by a proxy", maxRenewals: 500, start: startAzure},
 	{name: "s3", about: "MinIO on one disk: its times say little about another service",
 		requests: "a request, by MinIO's metrics", maxRenewals: 500, start: startS3},
 	{name: "kubernetes", about: "an API server for leases over one etcd that does not flush to disk",
@@ -271,16 +274,42 @@ func startGCS(context.Context) (*server, error) {
 	s := gcstest.Start("locks")
 	var sum int64
 	count := func(context.Context, workers) (int64, error) {
-		for part := range strings.SplitSeq(s.Counts(), ", ") {
-			var kind string
-			var n int64
-			if _, err := fmt.Sscan(part, &kind, &n); err == nil {
-				sum += n
-			}
-		}
+		sum += sumCounts(s.Counts())
 		return sum, nil
 	}
 	return &server{"gcs://locks?anonymous=true&endpoint=" + url.QueryEscape(s.URL), count, s.Stop}, nil
+}
+
+func startAzure(ctx context.Context) (*server, error) {
+	s, err := azuretest.Start(ctx, "locks")
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := s.NewProxy()
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	_ = os.Setenv("AZURE_STORAGE_KEY", azuretest.Key)
+	var sum int64
+	count := func(context.Context, workers) (int64, error) {
+		sum += sumCounts(proxy.Counts())
+		return sum, nil
+	}
+	at := "azure://" + azuretest.Account + "/locks?endpoint=" + url.QueryEscape(proxy.URL)
+	return &server{at, count, func() { proxy.Close(); s.Stop() }}, nil
+}
+
+// sumCounts adds the numbers in a text such as "read 2, write 1".
+func sumCounts(counts string) (sum int64) {
+	for part := range strings.SplitSeq(counts, ", ") {
+		var kind string
+		var n int64
+		if _, err := fmt.Sscan(part, &kind, &n); err == nil {
+			sum += n
+		}
+	}
+	return sum
 }
 
 func startS3(context.Context) (*server, error) {
