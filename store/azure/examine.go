@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -27,6 +28,10 @@ var (
 	findingGeo = driver.Finding{Code: "azure-geo-redundancy", Severity: driver.SeverityWarning,
 		Why: "a failover to the other region forgets the last writes: a lock can then have two holders, and a token come twice",
 		Fix: "use zone-redundant storage (ZRS), or end all holders and raise the tokens after a failover: holdfast token floor"}
+	findingPlain = driver.Finding{Code: "azure-plain", Severity: driver.SeverityWarning,
+		What: "the connection to another machine is not encrypted",
+		Why:  "an attacker between this client and the service can read the locks and impersonate the service",
+		Fix:  "use an endpoint with https"}
 	findingUnseen = driver.Finding{Code: "azure-unseen", Severity: driver.SeverityUnknown,
 		Fix: "use a key of the account, or the role Storage Account Contributor, for holdfast doctor"}
 )
@@ -74,6 +79,9 @@ func (t *table) Examine(ctx context.Context) (all []driver.Finding, err error) {
 	)
 	if err != nil {
 		return nil, err
+	}
+	if u, err := url.Parse(t.account); err == nil && u.Scheme == "http" && !driverutil.IsLoopback(u.Hostname()) {
+		all = append(all, findingPlain)
 	}
 	if len(unseen) > 0 {
 		all = append(all, findingUnseen.With(t.container, strings.Join(unseen, ", and ")+" cannot be seen"))

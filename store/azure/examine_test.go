@@ -1,8 +1,11 @@
 package azure_test
 
 import (
+	"context"
 	"errors"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -67,6 +70,20 @@ func TestExamine(t *testing.T) {
 	s.Answer(write, azureFate(http.Header{"X-Ms-Version-Id": {"2026-01-01T00:00:00.0000000Z"}}))
 	acquire(t, store, mutexClaim("n", minute))
 	storetest.ExpectFindings(t, "a write that makes a version", store, "azure-versioning")
+
+	here := strings.TrimPrefix(strings.TrimSuffix(s.URL, "/"+azuretest.Account), "http://")
+	away := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", here)
+	}}}
+	t.Cleanup(away.CloseIdleConnections)
+	plain, err := azure.New(t.Context(), away, strings.Replace(s.address(), here, "storage.example", 1),
+		with(azure.Options{Prefix: "away/"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { plain.Close() })
+	s.Answer(write, noFate)
+	storetest.ExpectFindings(t, "another machine over http", plain, "azure-plain")
 }
 
 // TestImmutableContainer: a container whose blobs are kept is refused, also if only a write shows that.
