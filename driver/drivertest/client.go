@@ -100,9 +100,6 @@ func isPrintable(ref string) bool {
 func (c *client) mustTry(cl driver.Claim) driver.Grant {
 	cl.Wait = false
 	g, err := c.acquire(c.e.ctx, cl)
-	if errors.Is(err, driver.ErrUncertain) {
-		c.e.latef("a try on a free place of %q had no answer in time: %w", cl.Name, err)
-	}
 	var held *driver.HeldError
 	if errors.As(err, &held) && slices.ContainsFunc(held.Holders, func(h driver.ClaimInfo) bool { return h.Owner == cl.Owner }) {
 		// An earlier request of this try had no reply, and the session with which it was granted has expired since.

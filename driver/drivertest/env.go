@@ -77,13 +77,13 @@ func (e *Env) cleanUp() error {
 	return err
 }
 
-// failf ends the case: the store has broken its promise, or did not answer in time.
+// failf ends the case: the store has broken its promise, or did not answer in time, as the error may say.
 func (e *Env) failf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	switch {
 	case e.ctx.Err() != nil:
 		err = lateError{error: fmt.Errorf("%w (%w)", err, context.Cause(e.ctx))}
-	case errors.Is(err, driver.ErrUncertain):
+	case errors.Is(err, driver.ErrUncertain), errors.As(err, new(*driver.SilentError)):
 		err = lateError{error: err}
 	}
 	panic(failurePanic{err})
