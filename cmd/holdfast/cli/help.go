@@ -327,7 +327,7 @@ const acquireHelp = `acquire acquires the lock NAME, prints a handle, and leaves
 --ttl has passed, unless renew or release is called with the handle, by this shell or by any other process.
 
     h=
-    trap 'holdfast release "$h"' EXIT
+    trap 'test -z "$h" || holdfast release "$h"' EXIT
     trap 'exit 1' HUP INT TERM
     h=$(holdfast acquire --ttl 10m deploy) || exit
     ./step-one && holdfast renew "$h" && ./step-two

@@ -194,6 +194,9 @@ func (f *onceFlags) newJob(c *cobra.Command, args []string) (*onceJob, error) {
 	if err == nil {
 		j.policy, err = f.killPolicy(c, f.ttl, bound{"progress", f.progress})
 	}
+	if err == nil && len(j.argv) == 0 && c.ArgsLenAtDash() == 0 {
+		err = usageError("the KEY is missing: it comes before --")
+	}
 	if err == nil && len(j.argv) == 0 {
 		err = usageError("the COMMAND to run once for %s is missing", quoteName(j.key))
 	}

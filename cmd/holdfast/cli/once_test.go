@@ -67,6 +67,7 @@ func TestOnceUsageErrors(t *testing.T) {
 	}{
 		{"the KEY is missing", nil},
 		{"the COMMAND to run once for k is missing", []string{"k"}},
+		{"the KEY is missing: it comes before --", []string{"--", "true"}},
 		{"a key must not be empty", []string{"", "true"}},
 		{"a key of this ledger is at most", []string{strings.Repeat("x", 513), "true"}},
 		{"use a hash of it", []string{"--every", "24h", strings.Repeat("x", 480), "true"}},

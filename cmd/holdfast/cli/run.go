@@ -112,6 +112,8 @@ func (f *runFlags) newJob(c *cobra.Command, args []string) (*job, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case len(argv) == 0 && c.ArgsLenAtDash() == 0:
+		return nil, usageError("the lock's NAME is missing: it comes before --")
 	case len(argv) == 0:
 		return nil, usageError("the COMMAND to run under %s is missing", quoteName(args[0]))
 	}

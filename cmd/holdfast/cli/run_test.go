@@ -119,6 +119,8 @@ func TestUsageErrors(t *testing.T) {
 		{"leave the flag out", []string{"run", "--events", "", "a", "true"}},
 		{"leave the flag out", []string{"break", "--holder", "", "a"}},
 		{"NAME is missing", []string{"show"}},
+		{"the lock's NAME is missing: it comes before --", []string{"run", "--", "true"}},
+		{"is no port", []string{"serve", "--listen", "127.0.0.1:99999"}},
 		{"HANDLE is missing", []string{"renew"}},
 		{"give one shell", []string{"completion"}},
 		{"give one shell", []string{"completion", "bsh"}},

@@ -29,6 +29,9 @@ func ParseAddress(text string) (Address, error) {
 	if err != nil || port == "" {
 		return Address{}, errors.New("give unix:PATH or HOST:PORT, such as 127.0.0.1:7420")
 	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return Address{}, fmt.Errorf("%q is no port: give a number from 0 to 65535", port)
+	}
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
