@@ -146,6 +146,31 @@ func TestTimeoutOfSilentStore(t *testing.T) {
 	})
 }
 
+// refusingStore refuses all claims for now, until the caller gives up.
+type refusingStore struct{ *fakeStore }
+
+func (s refusingStore) Acquire(ctx context.Context, _ driver.Claim) (driver.Grant, error) {
+	<-ctx.Done()
+	return driver.Grant{}, &driver.SilentError{For: time.Minute, Reason: errors.New("no memory is left"), Err: ctx.Err()}
+}
+
+// TestTimeoutOfRefusingStore: the error of a wait that timed out says what the store has answered.
+func TestTimeoutOfRefusingStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := newClient(t, refusingStore{newFakeStore()}, nil).Mutex("a", nil).Lock(ctx)
+		wantIs(t, err, context.DeadlineExceeded)
+		if !strings.Contains(err.Error(),
+			"context deadline exceeded; the last request: no memory is left; no request to the store has succeeded for 1m0s") {
+			t.Error(err)
+		}
+		if silent, ok := errors.AsType[*driver.SilentError](err); !ok || silent.Reason == nil {
+			t.Errorf("no reason is found in %v", err)
+		}
+	})
+}
+
 // TestTimeoutAfterStoreFellSilent: if the store has answered during the wait, the error says who held the lock then,
 // and how long the store has been silent, unless that is no longer than a request may take. The error of a release
 // says it, too.

@@ -155,7 +155,11 @@ func (e *Error) Error() string {
 		s += "; " + describeHeld(e.Holders)
 	}
 	if e.Silent > 0 {
-		s += "; the store has not answered for " + shortDuration(e.Silent)
+		words := "; the store has not answered for "
+		if findReason(e.Err) != nil {
+			words = "; no request to the store has succeeded for "
+		}
+		s += words + shortDuration(e.Silent)
 	}
 	return s
 }
@@ -207,17 +211,18 @@ func checkCall(c *Client, ctx context.Context) error {
 	return nil
 }
 
-// waitEndedError is a wait that the caller's context has ended, with the holders that were known then, and with the
-// time for which the store had not answered.
+// waitEndedError is a wait that the caller's context has ended, with the holders that were known then, with the
+// time for which the store had not answered, and with what it had said instead.
 type waitEndedError struct {
 	err     error
 	holders []ClaimInfo
 	silent  time.Duration
+	reason  error // may be nil
 }
 
 // newWaitEndedError is for a wait that ctx has ended, and in which err was the store's last error.
 func newWaitEndedError(ctx context.Context, err error) *waitEndedError {
-	ended := &waitEndedError{err: contextError(ctx), silent: silenceIn(err)}
+	ended := &waitEndedError{err: contextError(ctx), silent: silenceIn(err), reason: findReason(err)}
 	if held := findHeldError(err); held != nil {
 		ended.holders = held.Holders
 	}
@@ -240,8 +245,33 @@ func silenceIn(err error) time.Duration {
 	return 0
 }
 
-func (e *waitEndedError) Error() string { return e.err.Error() }
+// Error is the error of the context, and what the store said last instead of doing what it was asked for.
+func (e *waitEndedError) Error() string {
+	if e.reason != nil {
+		return e.err.Error() + "; the last request: " + e.reason.Error()
+	}
+	return e.err.Error()
+}
+
 func (e *waitEndedError) Unwrap() error { return e.err }
+
+// As lets errors.As find a *driver.SilentError.
+func (e *waitEndedError) As(target any) bool {
+	t, ok := target.(**driver.SilentError)
+	if ok = ok && e.silent > 0; ok {
+		*t = &driver.SilentError{For: e.silent, Reason: e.reason, Err: e.err}
+	}
+	return ok
+}
+
+// findReason returns what the store said, or why it could not be reached, when the last requests of a call failed.
+func findReason(err error) error {
+	var silent *driver.SilentError
+	if errors.As(err, &silent) {
+		return silent.Reason
+	}
+	return nil
+}
 
 // contextError is why ctx ended: its error, and its cause if that is another one.
 func contextError(ctx context.Context) error {
@@ -279,7 +309,10 @@ func (c *Client) wrapError(op, lock string, err error) error {
 	}
 	var ended *waitEndedError
 	if errors.As(err, &ended) {
-		e.Err, e.Holders, e.Silent = ended.err, ended.holders, ended.silent
+		if e.Err = ended.err; ended.reason != nil {
+			e.Err = ended
+		}
+		e.Holders, e.Silent = ended.holders, ended.silent
 	} else {
 		if held := findHeldError(err); held != nil {
 			e.Holders = held.Holders

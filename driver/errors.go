@@ -64,11 +64,12 @@ func (e *HeldError) Error() string {
 // Is makes errors.Is(err, ErrHeld) true.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// SilentError is the error of a call whose last requests had no answer when it ended. Its text is Err's: the
-// caller knows best where the time fits in.
+// SilentError is the error of a call whose last requests had no success when it ended: they had no answer, or one that
+// may pass. Its text is Err's: the caller knows best where the time fits in.
 type SilentError struct {
-	For time.Duration // since the first request began that has had no answer
-	Err error         // the error of the call
+	For    time.Duration // since the first of these requests began
+	Reason error         // what the store said, or why it could not be reached; nil if there was no answer
+	Err    error         // the error of the call
 }
 
 func (e *SilentError) Error() string { return e.Err.Error() }

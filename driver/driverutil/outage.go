@@ -44,12 +44,16 @@ func (o *Outage) RequestAnswered() { o.lasts, o.asked = false, false }
 
 // Explain makes the error with which the call ends one that says for how long the store has not answered, if a request
 // is without an answer. What the store has said is returned as it is, unless the caller's context has ended since.
-func (o *Outage) Explain(c driver.Clock, err error) error {
+// reason is why the last request failed; nil if that is err, or is not known.
+func (o *Outage) Explain(c driver.Clock, err, reason error) error {
 	isEnd := isContextError(err)
 	if err == nil || !o.asked || IsFinal(err) && !isEnd {
 		return err
 	}
-	return &driver.SilentError{For: c.Since(o.from), Err: err}
+	if reason == nil && !isEnd && !errors.As(err, new(noAnswerError)) {
+		reason = err
+	}
+	return &driver.SilentError{For: c.Since(o.from), Reason: reason, Err: err}
 }
 
 // CallWithTimeout makes one request of a store and gives it up after d, so that the store can be asked again, or the

@@ -43,7 +43,7 @@ func TestSilence(t *testing.T) {
 		c := driver.Clock{Monotonic: elapsed, Boottime: elapsed}
 		silence := func(o *Outage, err error) time.Duration {
 			var silent *driver.SilentError
-			if err = o.Explain(c, err); errors.As(err, &silent) {
+			if err = o.Explain(c, err, nil); errors.As(err, &silent) {
 				return silent.For
 			}
 			return 0

@@ -87,7 +87,7 @@ func (l *RetryLoop) End(err error) error {
 	if err == nil || errors.Is(err, driver.ErrClosed) {
 		return err
 	}
-	if err = l.outage.Explain(l.Clock, err); !l.Uncertain {
+	if err = l.outage.Explain(l.Clock, err, l.reason); !l.Uncertain {
 		return err
 	}
 	return Unresolved(err)

@@ -543,7 +543,7 @@ func (a *acquire) finalError(ctx context.Context, err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // the store's, not the caller's
 		err = fmt.Errorf("the store did not answer in time: %v", err)
 	}
-	err = a.backoff.outage.Explain(a.clock, err)
+	err = a.backoff.outage.Explain(a.clock, err, nil)
 	if o := a.leaveStep(context.Canceled, &a.own); o.made && !errors.Is(o.err, ErrUnsent) {
 		a.unresolved.noteUnknown(o.replaces) // it may have been granted meanwhile
 	}

@@ -200,6 +200,27 @@ func TestRefusalOfUncertainStep(t *testing.T) {
 	}
 }
 
+// TestExpiredReleaseWithoutReply: a release that begins when the claim has expired reports the loss, also if the reply to
+// its first request does not come: that one has not removed the claim. Neither had the request by which the client has
+// removed it when nobody had renewed it for its TTL.
+func TestExpiredReleaseWithoutReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := memtree.New()
+		link := newFaultyLink(server)
+		late, next := sequence.New(link), sequence.New(&memtree.Link{Server: server})
+		defer late.Close()
+		defer next.Close()
+		g := storetest.Acquire(t, late, mutex("m", time.Second)) // nobody renews it
+		link.fault("lost", 2)
+		held := storetest.Acquire(t, next, waiting(mutex("m", time.Minute)))
+		err := late.Release(t.Context(), g.Claim, "")
+		if loss, ok := errors.AsType[*driver.LossError](err); !ok || loss.Cause != driver.LossExpired {
+			t.Errorf("a release after the claim has expired: %v", err)
+		}
+		storetest.Release(t, next, held.Claim)
+	})
+}
+
 // TestRefusalOfWaitingClaim: whatever a store refuses a claim that has joined a lock, the outcome is uncertain, so
 // that the client releases it. Before it has joined, the refusal is the answer.
 func TestRefusalOfWaitingClaim(t *testing.T) {

@@ -47,6 +47,7 @@ func (e *Engine) Release(ctx context.Context, c driver.Claim, r string) error {
 // loss stays a loss, even if something was left to be removed.
 func (e *Engine) releaseClaim(retry *retryLoop, cl *claim) error {
 	e.mu.Lock()
+	retry.lostBefore = cl.loss
 	ended := cl.loss
 	if cl.node.token != 0 {
 		ended = nil
@@ -138,10 +139,14 @@ func (s *session) isExpired() bool {
 }
 
 // resolveRelease is the result of a release whose claim is found gone after a request without a reply. That request has
-// removed it, unless someone left a note of having broken it, or the session ended before its time.
+// removed it, unless someone left a note of having broken it, the session ended before its time, or the claim was lost
+// before: then another request of this client may have removed it.
 func (e *Engine) resolveRelease(retry *retryLoop, cl *claim, n Node) error {
 	if err := e.checkNotBroken(retry, cl.name, n, retry.ttl); err != nil {
 		return err
+	}
+	if retry.lostBefore != nil {
+		return retry.lostBefore
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

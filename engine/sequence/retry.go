@@ -23,6 +23,8 @@ type retryLoop struct {
 	ctx       context.Context
 	ttl       time.Duration  // of the claim, as the caller knows it
 	startedAt driver.Instant // when the call began
+
+	lostBefore *driver.LossError // of a release: why its claim was lost before it began; nil: it was not
 }
 
 func (e *Engine) newRetryLoop(ctx context.Context, ttl time.Duration) *retryLoop {

@@ -177,6 +177,9 @@ func readURL(u *url.URL) (*storeURL, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.secure.Off && u.Scheme == "rediss" {
+		return nil, storeurl.RefuseBoth("tls=false", "the scheme rediss, which means TLS")
+	}
 	s.secure.On = s.secure.On || u.Scheme == "rediss"
 	if s.tls, err = s.secure.Open(); err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func TestURL(t *testing.T) {
 	}
 	for _, raw := range []string{
 		"redis://", "redis://u:s3cret@h/x", "redis://u:s3cret@h?nope=1", "redis://h?replicas=x", "redis://h?addrs=i", "redis+sentinel://u:s3cret@h/",
-		"redis+cluster://h/1", "redis://h?prefix=a*", "redis://u:s3cret@h?timeout=1", "redis://h?tls=perhaps", "redis://h?tls-ca=/does/not/exist",
+		"redis+cluster://h/1", "rediss://h?tls=false", "redis://h?prefix=a*", "redis://u:s3cret@h?timeout=1", "redis://h?tls=perhaps", "redis://h?tls-ca=/does/not/exist",
 		"redis://h?sentinel-password=s3cret&timeout=x", "redis://h?foreign-turn=100", "redlock://u:s3cret@h?addrs=i,h:6379",
 		"redis+sentinel://u:s3cret@h//", "redlock://u:s3cret@h?addrs=i,", "redlock://u:s3cret@h?addrs=", "redlock://u:s3cret@h?addrs=i,:7",
 	} {

@@ -209,8 +209,12 @@ func (r *lockRequest) acquireWithinLimit(ctx context.Context, client *holdfast.C
 		lease, err = r.tryOnceMore(ctx, client)
 	}
 	if errors.Is(err, errNoAnswer) {
-		return nil, &refusedError{fmt.Sprintf("%s was not acquired within %v: the store has not answered for %v",
-			quoteName(r.name), r.waitLimit.limit, roundSilence(silent+silenceOf(err))), "",
+		why := "the store has not answered"
+		if last, ok := errors.AsType[*driver.SilentError](err); ok && last.Reason != nil {
+			why = errorText(last.Reason) + "; no request to the store has succeeded"
+		}
+		return nil, &refusedError{fmt.Sprintf("%s was not acquired within %v: %s for %v",
+			quoteName(r.name), r.waitLimit.limit, why, roundSilence(silent+silenceOf(err))), "",
 			&holdfast.Error{Op: "lock", Lock: r.name, Silent: silent + silenceOf(err), Err: err}}
 	}
 	if err != nil {

@@ -166,10 +166,12 @@ func printHelp(c *cobra.Command, args []string, makeHelp func(*cobra.Command, []
 // exactArgs checks that all arguments are given, and no more. Extra arguments are not quoted, because one may be a
 // URL with a password.
 func exactArgs(all ...string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
+	return func(c *cobra.Command, args []string) error {
 		switch {
 		case len(args) < len(all):
 			return usageError("the %s is missing", all[len(args)])
+		case len(args) > len(all) && slices.Contains(all, "HANDLE") && strings.HasPrefix(args[0], "{"):
+			return usageError("the handle was split at a blank: put it in quotes, as in %s \"$h\"", c.CommandPath())
 		case len(args) > len(all):
 			return usageError("too many arguments: %d instead of %d", len(args), len(all))
 		}

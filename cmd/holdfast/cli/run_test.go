@@ -122,6 +122,7 @@ func TestUsageErrors(t *testing.T) {
 		{"the lock's NAME is missing: it comes before --", []string{"run", "--", "true"}},
 		{"is no port", []string{"serve", "--listen", "127.0.0.1:99999"}},
 		{"HANDLE is missing", []string{"renew"}},
+		{`the handle was split at a blank: put it in quotes, as in holdfast release "$h"`, []string{"release", `{"v":"1`, `2"}`}},
 		{"give one shell", []string{"completion"}},
 		{"give one shell", []string{"completion", "bsh"}},
 		{"too many arguments: 2 instead of 1", []string{"list", "a", "b"}},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // Between two tries the pause doubles from minPause to maxPause.
@@ -37,12 +38,15 @@ const (
 )
 
 // endedError is the cause of the end of ctx, in the library's error of the call that it has ended if that knew who
-// holds the lock, or that the store was silent.
+// holds the lock, or that the store was silent, and why.
 func endedError(ctx context.Context, err error) error {
 	var last *holdfast.Error
 	if errors.As(err, &last) && (last.Silent > 0 || len(last.Holders) > 0) {
 		ended := *last
 		ended.Err = context.Cause(ctx)
+		if silent, ok := errors.AsType[*driver.SilentError](err); ok {
+			ended.Err = &driver.SilentError{For: silent.For, Reason: silent.Reason, Err: ended.Err}
+		}
 		return &ended
 	}
 	return context.Cause(ctx)
