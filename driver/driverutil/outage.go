@@ -44,14 +44,18 @@ func (o *Outage) RequestAnswered() { o.lasts, o.asked = false, false }
 
 // Explain makes the error with which the call ends one that says for how long the store has not answered, if a request
 // is without an answer. What the store has said is returned as it is, unless the caller's context has ended since.
-// reason is why the last request failed; nil if that is err, or is not known.
+// reason is why the last request failed; nil if that is err, or is not known. That time was up is no reason: it says
+// that there was no answer.
 func (o *Outage) Explain(c driver.Clock, err, reason error) error {
-	isEnd := isContextError(err)
-	if err == nil || !o.asked || IsFinal(err) && !isEnd {
+	if err == nil || !o.asked || IsFinal(err) && !isContextError(err) {
 		return err
 	}
-	if reason == nil && !isEnd && !errors.As(err, new(noAnswerError)) {
+	if reason == nil {
 		reason = err
+	}
+	var limit interface{ Timeout() bool }
+	if isContextError(reason) || errors.As(reason, &limit) && limit.Timeout() {
+		reason = nil
 	}
 	return &driver.SilentError{For: c.Since(o.from), Reason: reason, Err: err}
 }

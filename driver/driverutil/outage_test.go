@@ -3,6 +3,8 @@ package driverutil
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,4 +76,24 @@ func TestSilence(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestReasonOfSilence: what the store has said is a reason why no request succeeds, and that time was up is none.
+func TestReasonOfSilence(t *testing.T) {
+	full := errors.New("no memory is left")
+	for _, c := range []struct{ err, reason, want error }{
+		{full, nil, full},
+		{context.DeadlineExceeded, full, full},
+		{context.DeadlineExceeded, nil, nil},
+		{os.ErrDeadlineExceeded, nil, nil},
+		{context.DeadlineExceeded, fmt.Errorf("reading: %w", os.ErrDeadlineExceeded), nil},
+		{HideContextError(context.DeadlineExceeded), nil, nil},
+	} {
+		var o Outage
+		o.RequestFailed(driver.SystemClock, time.Hour)
+		silent, ok := errors.AsType[*driver.SilentError](o.Explain(driver.SystemClock, c.err, c.reason))
+		if !ok || silent.Reason != c.want {
+			t.Errorf("%v, %v: the reason is %v, want %v", c.err, c.reason, silent, c.want)
+		}
+	}
 }
