@@ -59,8 +59,11 @@ func (l *RetryLoop) PauseAfterAnswer(ctx context.Context) error {
 // else Pause's. sent says that the store may have received the request.
 func (l *RetryLoop) PauseAfterFailure(ctx context.Context, err error, sent bool) error {
 	final := IsFinal(err)
-	if !isContextError(err) {
+	switch {
+	case !isContextError(err):
 		l.reason = err
+	case ctx.Err() == nil: // its own time was up: the store says nothing any more
+		l.reason = nil
 	}
 	l.Uncertain = l.Uncertain || sent && !final
 	if final || ctx.Err() == nil && l.outage.RequestFailed(l.Clock, l.Limit) {

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -49,7 +50,7 @@ func login(password *driverutil.Secret) grpc.UnaryClientInterceptor {
 type handshaker struct {
 	credentials.TransportCredentials // for all but handshakes
 	files                            *driverutil.TLSFiles
-	failure                          *atomic.Pointer[error] // the error of the last handshake; nil: it succeeded
+	failure                          *atomic.Pointer[error] // why one side distrusted the other in the last handshake, or nil
 }
 
 func newHandshaker(files *driverutil.TLSFiles) *handshaker {
@@ -61,10 +62,18 @@ func (h *handshaker) ClientHandshake(
 	ctx context.Context, authority string, conn net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := credentials.NewTLS(h.files.Config()).ClientHandshake(ctx, authority, conn)
-	if h.failure.Store(nil); err != nil {
+	if h.failure.Store(nil); isDistrust(err) {
 		h.failure.Store(&err)
 	}
 	return conn, info, err
+}
+
+// isDistrust reports whether a handshake failed because one side does not trust the other, or speaks no TLS. Other
+// failures may pass: a server that is starting, or too busy.
+func isDistrust(err error) bool {
+	op, _ := errors.AsType[*net.OpError](err)
+	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.RecordHeaderError)) ||
+		op != nil && op.Op == "remote error"
 }
 
 // Clone implements credentials.TransportCredentials.

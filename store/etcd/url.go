@@ -54,6 +54,9 @@ func openURL(ctx context.Context, u *url.URL) (driver.Store, error) {
 			func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
 	}
 	return driverutil.OpenWithRetry(ctx, func(context.Context) (driver.Store, error) {
+		if o.handshakes != nil {
+			o.handshakes.failure.Store(nil)
+		}
 		cli, err := clientv3.New(cfg) // this logs in, if there is a password
 		if err != nil {
 			return nil, o.explainOpen(err)
@@ -76,7 +79,7 @@ func (o *Options) explainOpen(err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) && codeOf(err) != codes.Unavailable {
 		return fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
-	if o.handshakes != nil {
+	if o.handshakes != nil && errors.Is(err, context.DeadlineExceeded) {
 		if failure := o.handshakes.failure.Load(); failure != nil {
 			return driverutil.RefuseStore(driverutil.AddProblems(handshakeError((*failure).Error()), o.secrets))
 		}

@@ -128,7 +128,7 @@ func (j *onceJob) beginUntilSignal(
 	client, run, err := j.openAndBegin(ctx, store, events)
 	if signaled := stop(); signaled != nil {
 		if run != nil { // the signal arrived after the run had begun, and would be lost
-			j.withdrawRun(run, signaled.Error()+" before the command was started", events)
+			_ = j.withdrawRun(run, signaled.Error()+" before the command was started", events)
 		}
 		return client, nil, storeError(fmt.Errorf("%w before a run of %s began", signaled, quoteName(j.key)))
 	}
@@ -221,8 +221,7 @@ func (j *onceJob) reportOutcome(run *ledgerRun, result *runResult, output *outpu
 		_ = j.reportFailure(run, "the command was ended: "+lossText(result.loss), true, events)
 		return result.exitError(j.argv[0], nil)
 	case errors.As(result.startError, new(*guardStartError)):
-		j.withdrawRun(run, rootCause(result.startError), events)
-		return result.exitError(j.argv[0], nil)
+		return result.exitError(j.argv[0], j.withdrawRun(run, rootCause(result.startError), events))
 	case result.startError != nil:
 		why = "the command could not be started: " + rootCause(result.startError)
 	case result.status.Signaled():
@@ -279,16 +278,23 @@ func (j *onceJob) reportFailure(run *ledgerRun, why string, lossReported bool, e
 	return nil
 }
 
-// withdrawRun ends a run whose command was certainly not started, as if it had not begun: it uses up no attempt.
-func (j *onceJob) withdrawRun(run *ledgerRun, why string, events *eventFile) {
-	if err := j.report(run, false, run.Withdraw); err != nil {
+// withdrawRun ends a run whose command was certainly not started, as if it had not begun: it uses up no attempt. It
+// returns an error only if the run is known to be lost.
+func (j *onceJob) withdrawRun(run *ledgerRun, why string, events *eventFile) error {
+	err := j.report(run, false, run.Withdraw)
+	switch {
+	case err == nil:
+		events.addEvent(holdfast.EventRunFailed, fields{"message": oneLine("withdrawn: " + why)})
+		j.messages.printDetail("the run of %s is withdrawn, and uses up no attempt: %s", quoteName(run.Key()), why)
+	case errors.Is(err, holdfast.ErrLost):
+		printStoreMessage("the run of %s was lost meanwhile: %s", quoteName(run.Key()), lossText(err))
+		return err
+	default:
 		events.addEvent(eventReportUnconfirmed, fields{"message": errorText(err)})
 		printStoreMessage("the run of %s, whose command was not started, could not be withdrawn; it counts as in progress "+
 			"until its TTL has passed: %s", quoteName(run.Key()), errorText(err))
-		return
 	}
-	events.addEvent(holdfast.EventRunFailed, fields{"message": oneLine("withdrawn: " + why)})
-	j.messages.printDetail("the run of %s is withdrawn, and uses up no attempt: %s", quoteName(run.Key()), why)
+	return nil
 }
 
 // report makes one report to the ledger. It tries for as long as nobody else can begin a run, within maxReportTime, but

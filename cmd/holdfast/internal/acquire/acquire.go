@@ -5,6 +5,7 @@ package acquire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -45,6 +46,9 @@ func endedError(ctx context.Context, err error) error {
 		ended := *last
 		ended.Err = context.Cause(ctx)
 		if silent, ok := errors.AsType[*driver.SilentError](err); ok {
+			if silent.Reason != nil {
+				ended.Err = fmt.Errorf("%w; the last request: %v", ended.Err, silent.Reason)
+			}
 			ended.Err = &driver.SilentError{For: silent.For, Reason: silent.Reason, Err: ended.Err}
 		}
 		return &ended
