@@ -52,6 +52,7 @@ type HeldError struct {
 	Waiting int         // how many claims wait in the store
 }
 
+// Error names up to three holders.
 func (e *HeldError) Error() string { return describeHeld(e.Holders) }
 
 // Is makes errors.Is(err, ErrHeld) true.

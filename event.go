@@ -31,7 +31,7 @@ type Event struct {
 	Weight   int64         // how much of the limit the claim takes
 	Limit    int64         // the lock's limit
 	TTL      time.Duration // as claimed
-	Run      int64         // the number of the run, from 1; 0 for locks, and for runs that have not started
+	Attempt  int64         // Run.Attempt; 0 for locks, and for runs that have not started
 	// Expected is LockOptions.Expected.
 	Expected time.Duration
 	// Wait says that the caller is ready to wait for this lock: false for the Try methods, and where a LockAll over
@@ -92,7 +92,7 @@ func (c *Client) emitEvent(kind EventKind, h *hold, d eventDetails) {
 	claim := h.claim()
 	e := newEvent(kind, time.Now(), h.firstLease.values, &claim, h.isRun)
 	if h.isRun {
-		e.Run = h.extras.attempt
+		e.Attempt = h.extras.attempt
 	}
 	e.Ref, e.Token, e.Expected, e.Err = h.ref, h.token, h.expected, d.err
 	e.RoundTrip, e.Remaining, e.Late = d.roundTrip, d.remaining, d.late

@@ -170,7 +170,7 @@ func TestRunEvents(t *testing.T) {
 		}
 		var got []string
 		for _, e := range r.events {
-			s := fmt.Sprintf("%s %s %d %s", e.Kind, e.Lock, e.Run, e.Reason)
+			s := fmt.Sprintf("%s %s %d %s", e.Kind, e.Lock, e.Attempt, e.Reason)
 			got = append(got, strings.TrimSpace(s))
 		}
 		want := []string{"run_attempt jobs/k 0", "run_started jobs/k 1", "run_attempt jobs/k 0",

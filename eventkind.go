@@ -124,7 +124,7 @@ func (k EventKind) OfRuns() bool { return k.row().ofRuns }
 
 // Level is the level at which Options.Logger gets the event. It is a warning or more if something is wrong: also if an
 // event that is usual has an error that is not.
-func (e *Event) Level() slog.Level {
+func (e Event) Level() slog.Level {
 	row, isWrong := e.Kind.row(), e.Err != nil
 	if row.phase == PhaseFailure {
 		isWrong = !FailureReason(e.Reason).isUsual()

@@ -36,8 +36,8 @@ func logEvent(l *slog.Logger, e *Event) {
 	if e.Token > 0 {
 		attrs = append(attrs, slog.Int64("token", e.Token))
 	}
-	if e.Run > 0 {
-		attrs = append(attrs, slog.Int64("run", e.Run))
+	if e.Attempt > 0 {
+		attrs = append(attrs, slog.Int64("attempt", e.Attempt))
 	}
 	addTime("ttl", e.TTL, true)
 	addTime("expected", e.Expected, false)

@@ -103,7 +103,7 @@ func ExampleLockAll() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for _, l := range leases.All() {
+	for _, l := range leases.Leases() {
 		fmt.Println(l.Name(), l.Exclusive())
 	}
 	if err := leases.Release(); err != nil {

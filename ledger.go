@@ -109,9 +109,9 @@ type RunState string
 
 // A run is started, and later has one of the three other states forever.
 const (
-	RunStarted   RunState = "started"
-	RunSucceeded RunState = "succeeded"
-	RunFailed    RunState = "failed"
+	RunStarted   RunState = "started"   // in progress
+	RunSucceeded RunState = "succeeded" // its worker reported success: the key is never run again
+	RunFailed    RunState = "failed"    // its worker reported a failure, or its client was closed before it reported
 	RunAbandoned RunState = "abandoned" // its worker stopped renewing it, or an operator broke it
 )
 
@@ -140,6 +140,7 @@ type RunError struct {
 	err        error         // what the store has reported; nil if it was not asked
 }
 
+// Error says which run is in the way, and what the caller can do.
 func (e *RunError) Error() string { return e.Unwrap().Error() }
 
 // Unwrap returns what the store has reported, or else the Reason.

@@ -239,9 +239,9 @@ func (lg *LeaseGroup) end(l *Lease, cause error) {
 	lg.cancel(cause)
 }
 
-// All returns the leases, one per lock, in the order in which they were acquired: for their names and tokens. Do not
+// Leases returns the leases, one per lock, in the order in which they were acquired: for their names and tokens. Do not
 // release them one by one.
-func (lg *LeaseGroup) All() []*Lease { return slices.Clone(lg.leases) }
+func (lg *LeaseGroup) Leases() []*Lease { return slices.Clone(lg.leases) }
 
 // Context returns a context that ends when the first of the leases does, with its cause. A loss is wrapped in an
 // [*Error] with the name of the lock. It carries the values of the context that was given to LockAll, and re-enters

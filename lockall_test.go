@@ -34,7 +34,7 @@ func TestTryLockAll(t *testing.T) {
 			synctest.Wait()
 		}
 		set, err := TryLockAll(t.Context(), c.Mutex("b", nil), c.Mutex("a", nil))
-		if err != nil || len(set.All()) != 2 {
+		if err != nil || len(set.Leases()) != 2 {
 			t.Fatal(err)
 		}
 		if err := set.Release(); err != nil {
@@ -57,14 +57,14 @@ func TestLockAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		var names []string
-		for _, l := range set.All() {
+		for _, l := range set.Leases() {
 			names = append(names, l.Name())
 		}
 		if len(names) != 5 || names[0] != "a" || names[1] != "b" || names[2] != "b" || names[3] != "rw" ||
 			names[4] != "s" {
 			t.Errorf("acquired: %q", names)
 		}
-		if !set.All()[3].Exclusive() {
+		if !set.Leases()[3].Exclusive() {
 			t.Error("of a reader and a writer, the reader was acquired")
 		}
 		if !set.Valid() || set.Err() != nil || set.Context().Err() != nil || set.Remaining() != testTrust {
@@ -159,14 +159,14 @@ func TestLockAllLosesAllWithOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := set.All()[1]
+		b := set.Leases()[1]
 		if err := operator.Break(t.Context(), "b", b.Ref(), BreakForce, ""); err != nil {
 			t.Fatal(err)
 		}
 		<-set.Context().Done()
 		wantIs(t, context.Cause(set.Context()), ErrLost)
 		wantIs(t, set.Err(), ErrLost)
-		if set.Valid() || !set.All()[0].Valid() {
+		if set.Valid() || !set.Leases()[0].Valid() {
 			t.Error("the group is valid, or a part of it was released before Release")
 		}
 		wantIs(t, set.Release(), ErrLost)

@@ -98,8 +98,8 @@ func (l *Lease) Downgrade(ctx context.Context) error { return l.changeWeight(ctx
 // and the lease stays a reader's: to write, release it and lock again. An upgrade overtakes waiting claims: the lease
 // was granted before they arrived.
 //
-// The lease keeps its token, which fences from then on: no writer has been granted the lock since the token was. Other
-// it also returns the errors of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and
+// The lease keeps its token, which fences from then on: no writer has been granted the lock since the token was. It
+// also returns the errors of Downgrade; after ErrUncertain the lease is a reader's, others may be kept out, and
 // calling either method again settles it.
 func (l *Lease) TryUpgrade(ctx context.Context) error {
 	return l.changeWeight(ctx, "try upgrade", driver.RWLimit)

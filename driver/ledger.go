@@ -206,7 +206,7 @@ var (
 type RunError struct {
 	Reason     error         // ErrSucceeded, ErrInProgress, ErrTooSoon, ErrAttemptsUsed or ErrMismatch
 	Run        Run           // the last run
-	RetryAfter time.Duration // for ErrTooSoon: when the pause will have passed
+	RetryAfter time.Duration // for ErrTooSoon: how long until the pause has passed
 	Held       *HeldError    // for ErrInProgress
 }
 

@@ -36,7 +36,7 @@ func (s *labelSet) bound(value string) string {
 }
 
 // isRun reports whether an event is about a run of a ledger.
-func isRun(e *holdfast.Event) bool { return e.Run > 0 || e.Kind.OfRuns() }
+func isRun(e *holdfast.Event) bool { return e.Attempt > 0 || e.Kind.OfRuns() }
 
 // ledgerOf is the ledger's name in the Lock of an event of a run. The rest of it is the key, which may be anything.
 func ledgerOf(lock string) string {

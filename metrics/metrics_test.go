@@ -129,7 +129,7 @@ func TestFailingStore(t *testing.T) {
 		{Kind: holdfast.EventRunRefused, Lock: "jobs/k", Reason: string(holdfast.FailureDenied)},
 		{Kind: holdfast.EventRenewalFailing, Err: holdfast.ErrUncertain, Dropped: 7},
 		{Kind: holdfast.EventReleased, Err: holdfast.ErrUncertain},
-		{Kind: holdfast.EventRunFailed, Run: 1, Lock: "jobs/k", Late: true},
+		{Kind: holdfast.EventRunFailed, Attempt: 1, Lock: "jobs/k", Late: true},
 	} {
 		r.Record(&e)
 	}
@@ -181,7 +181,7 @@ func TestManyNames(t *testing.T) {
 		for i := range 100_000 {
 			name := fmt.Sprintf("%d/lock", i)
 			r.Record(&holdfast.Event{Kind: holdfast.EventAttempt, Lock: name, LockKind: holdfast.KindMutex})
-			r.Record(&holdfast.Event{Kind: holdfast.EventRunStarted, Lock: name, Run: 1})
+			r.Record(&holdfast.Event{Kind: holdfast.EventRunStarted, Lock: name, Attempt: 1})
 		}
 		locks, ledgers := 0, 0
 		for _, name := range slices.Sorted(maps.Keys(collect(t, r))) {

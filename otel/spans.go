@@ -130,8 +130,8 @@ func claimOf(e *holdfast.Event) []attribute.KeyValue {
 	if e.Token > 0 {
 		list = append(list, attribute.Int64("holdfast.token", e.Token), attribute.String("holdfast.ref", e.Ref))
 	}
-	if e.Run > 0 {
-		list = append(list, attribute.Int64("holdfast.run", e.Run))
+	if e.Attempt > 0 {
+		list = append(list, attribute.Int64("holdfast.attempt", e.Attempt))
 	}
 	return list
 }

@@ -26,8 +26,8 @@ func OnlyUnfairMutexes[L ~string](layout L) error {
 	return fmt.Errorf("%w: the layout %s supports only unfair mutexes", driver.ErrUnsupported, layout)
 }
 
-// SemaphoreWeight returns [driver.ErrUnsupported] for a change of the weight of a claim on a semaphore.
-func SemaphoreWeight() error {
+// RefuseSemaphoreWeight returns [driver.ErrUnsupported] for a change of the weight of a claim on a semaphore.
+func RefuseSemaphoreWeight() error {
 	return fmt.Errorf("%w: changing the weight of a claim on a semaphore", driver.ErrUnsupported)
 }
 

@@ -519,7 +519,7 @@ func (r *Record) Detach(id string, token int64, d time.Duration, in StepInput) e
 // the limit, counted in order of arrival. Waiters are overtaken: the holder was granted before they arrived.
 func (r *Record) SetWeight(id string, token, weight int64, in StepInput) error {
 	if r.Kind == driver.KindSemaphore { // its holder would not learn which permits it then has
-		return driverutil.SemaphoreWeight()
+		return driverutil.RefuseSemaphoreWeight()
 	}
 	r.expireAndPromote(in, id)
 	c, err := r.Renew(id, token, in)

@@ -252,10 +252,10 @@ func (sim *simulation) takeAll(ctx context.Context, h *host) {
 // holdGroup works under all locks of a group for a while, and releases them. It checks that they are what was
 // requested.
 func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, wanted map[string]*heldLease) {
-	if len(set.All()) != len(wanted) {
-		sim.reportViolation("%d locks were taken at once, and %d were requested", len(set.All()), len(wanted))
+	if len(set.Leases()) != len(wanted) {
+		sim.reportViolation("%d locks were taken at once, and %d were requested", len(set.Leases()), len(wanted))
 	}
-	for _, l := range set.All() {
+	for _, l := range set.Leases() {
 		t := wanted[l.Name()]
 		if l.Exclusive() != (t.weight == t.limit) {
 			sim.reportViolation("%s was not taken as requested", l.Name())
@@ -267,14 +267,14 @@ func (sim *simulation) holdGroup(h *host, set *holdfast.LeaseGroup, wanted map[s
 	if h.waitUntilRunning(context.Background()) != nil {
 		return
 	}
-	for _, l := range set.All() {
+	for _, l := range set.Leases() {
 		sim.checker.noteLeaseEnd(l.Name(), l, l.Err() != nil)
 	}
 	err := set.Release()
 	if err != nil && sim.faultless {
 		sim.reportViolation("releasing all: %v", err)
 	}
-	for _, l := range set.All() {
+	for _, l := range set.Leases() {
 		if t := wanted[l.Name()]; err == nil && t.minHold > 0 {
 			sim.checker.noteDetached(l.ID(), 0, t.minHold)
 		}

@@ -146,8 +146,8 @@ func (t *table) openStore(ctx context.Context) (driver.Store, error) {
 }
 
 // NewTable gives access to bare records, for data that is built on records but is no lock. It is opened like New, but
-// sends nothing. Use a Prefix that no store of locks has.
-func NewTable(web *http.Client, server, namespace string, opts *Options) (record.Table, error) {
+// sends nothing, and ctx is not used. Use a Prefix that no store of locks has.
+func NewTable(_ context.Context, web *http.Client, server, namespace string, opts *Options) (record.Table, error) {
 	t, err := newTable(web, server, namespace, opts)
 	if err != nil {
 		return nil, err

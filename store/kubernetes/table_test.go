@@ -31,7 +31,7 @@ func checkTable(t *testing.T, c server) {
 			wrap = nil
 		}
 		web, _ := newLink(t, c, wrap)
-		return kubernetes.NewTable(web, c.Address(), kubernetestest.Namespace, opts)
+		return kubernetes.NewTable(t.Context(), web, c.Address(), kubernetestest.Namespace, opts)
 	}
 	storetest.ConformTable(t, tabletest.Harness{
 		Rows:  600, // pages have 250
@@ -46,7 +46,8 @@ func TestSameData(t *testing.T) {
 	c := sharedCluster(t)
 	web, stop := c.Client(kubernetestest.AllowAll, nil, nil)
 	t.Cleanup(stop)
-	table, err := kubernetes.NewTable(web, c.Address(), kubernetestest.Namespace, &kubernetes.Options{Prefix: "same-"})
+	table, err := kubernetes.NewTable(t.Context(), web, c.Address(), kubernetestest.Namespace,
+		&kubernetes.Options{Prefix: "same-"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func newWatched(t *testing.T) *watched {
 	m := startModel(t)
 	web, stop := m.Client(kubernetestest.AllowAll, nil, nil)
 	t.Cleanup(stop)
-	table, err := kubernetes.NewTable(web, m.Address(), kubernetestest.Namespace, nil)
+	table, err := kubernetes.NewTable(t.Context(), web, m.Address(), kubernetestest.Namespace, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +444,8 @@ func TestNotices(t *testing.T) {
 			open := func() record.Table {
 				web, stop := c.Client(kubernetestest.AllowAll, nil, nil)
 				t.Cleanup(stop)
-				table, err := kubernetes.NewTable(web, c.Address(), kubernetestest.Namespace, &kubernetes.Options{Prefix: "notices-"})
+				table, err := kubernetes.NewTable(t.Context(), web, c.Address(), kubernetestest.Namespace,
+					&kubernetes.Options{Prefix: "notices-"})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -22,7 +22,7 @@ func (s *store) SetWeight(ctx context.Context, g driver.Grant, weight int64) err
 	case s.opts.Layout == LayoutRedisson:
 		return driverutil.OnlyUnfairMutexes(LayoutRedisson)
 	case g.Kind == driver.KindSemaphore: // its holder would not learn which permits it then has
-		return driverutil.SemaphoreWeight()
+		return driverutil.RefuseSemaphoreWeight()
 	case weight < 1 || g.Limit > 0 && weight > g.Limit:
 		return fmt.Errorf("%w: a weight must be 1 to the limit of %d, not %d", driver.ErrInvalid, g.Limit, weight)
 	}

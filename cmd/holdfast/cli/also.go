@@ -68,7 +68,7 @@ func (r *lockRequest) acquireNow(ctx context.Context, client *holdfast.Client) (
 		return nil, err
 	}
 	r.group = group
-	all := group.All()
+	all := group.Leases()
 	return all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Name() == r.name })], nil
 }
 
@@ -77,7 +77,7 @@ func (r *lockRequest) leases(lease *holdfast.Lease) []*holdfast.Lease {
 	if r.group == nil {
 		return []*holdfast.Lease{lease}
 	}
-	return r.group.All()
+	return r.group.Leases()
 }
 
 // releaseAll releases all locks.
@@ -94,7 +94,7 @@ func (r *lockRequest) alsoFields() fields {
 		return nil
 	}
 	var also []fields
-	for _, l := range r.group.All() {
+	for _, l := range r.group.Leases() {
 		if l.Name() != r.name {
 			also = append(also, fields{"lock": l.Name(), "token": l.Token(), "id": l.ID(), "ref": l.Ref()})
 		}
@@ -140,7 +140,7 @@ func (r *lockRequest) releaseRequested(ctx context.Context, lease *holdfast.Leas
 		return lease.ReleaseRequested()
 	}
 	requested, first := make(chan struct{}), make(chan struct{}, 1)
-	for _, l := range r.group.All() {
+	for _, l := range r.group.Leases() {
 		go func() {
 			select {
 			case <-l.ReleaseRequested():

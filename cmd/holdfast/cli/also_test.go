@@ -28,7 +28,7 @@ func TestRunAlso(t *testing.T) {
 		w.runProgram("run", "-n", name, "true").check(t, 75, quoteName(name)+" is held by "+ownerOf(r))
 	}
 	w.runProgram("run", "-n", "--also", "c", "0", "touch", "ran").check(t, 75, "c is held by "+ownerOf(r))
-	w.runProgram("run", "--wait=300ms", "--also", "0", "c", "touch", "ran").check(t, 75, "c was not free within 300ms")
+	w.runProgram("run", "--wait=2s", "--also", "0", "c", "touch", "ran").check(t, 75, "c was not free within 2s")
 	w.runProgram("run", "-n", "0", "true").check(t, 0)
 
 	// A run that waits holds what comes before, and is in no other's way for longer than that one is in its own.

@@ -218,7 +218,7 @@ func (s *Server) takeHandles(ctx context.Context, r *acquire.Request) (h lockHan
 		return h, since, err
 	}
 	since = time.Now()
-	for _, lease := range group.All() {
+	for _, lease := range group.Leases() {
 		one, detachErr := lease.Detach()
 		switch {
 		case one.ID == "":
